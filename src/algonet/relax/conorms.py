@@ -1,0 +1,275 @@
+"""T-conorms answer "does at least one hold?" for probabilities: how `or` and "any" become smooth.
+
+`conorm(a, b)` joins two, `conorm.reduce(p, dim)` any number along a dimension (0 for none), `conorm.both(a, b)` is the
+dual t-norm, 1 - conorm(1 - a, 1 - b): how `and` becomes smooth. Arguments are probabilities in [0, 1].
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ._base import Relaxation, check_tensor, widened
+
+
+@dataclass(frozen=True, eq=False)
+class TConorm(Relaxation):
+    """An associative, commutative, monotone "or" with neutral element 0; `smoothness` is that inside (0, 1)."""
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        check_tensor(self, a)
+        check_tensor(self, b)
+        return self.reduce(torch.stack(torch.broadcast_tensors(a, b)), dim=0)
+
+    def both(self, a: Tensor, b: Tensor) -> Tensor:
+        """The dual t-norm: P(a and b)."""
+        return 1 - self(1 - a, 1 - b)
+
+    def reduce(self, p: Tensor, dim: int = -1) -> Tensor:
+        """P(at least one of `p` along `dim`)."""
+        check_tensor(self, p)
+        if p.shape[dim] == 0:
+            return p.sum(dim)
+        return self._reduce(widened(p), dim).to(p.dtype)
+
+    def _reduce(self, p: Tensor, dim: int) -> Tensor:
+        raise NotImplementedError
+
+
+def _short_of_one(p: Tensor) -> Tensor:
+    """p scaled to stay one rounding step below 1, so that 1 - p has a logarithm and a reciprocal with finite slopes."""
+    return p * (1 - torch.finfo(p.dtype).eps)
+
+
+@dataclass(frozen=True, eq=False)
+class Probabilistic(TConorm):
+    """1 - prod(1 - p): independent events. C-infinity; summed in log space, so thousands of small p are not lost.
+
+    >>> Probabilistic()(torch.tensor(0.5), torch.tensor(0.5))
+    tensor(0.7500)
+    """
+
+    def _reduce(self, p: Tensor, dim: int) -> Tensor:
+        return -torch.expm1(torch.log1p(-_short_of_one(p)).sum(dim))
+
+
+@dataclass(frozen=True, eq=False)
+class BoundedSum(TConorm):
+    """S / (1 + S^k)^(1/k) with S = sum(p): min(1, S) smoothed, k even; k = math.inf is min(1, S) itself.
+
+    It depends on the sum alone, so splitting one event into exclusive parts changes nothing: what a renderer needs to be
+    independent of the tessellation. The price: 0 is neutral only up to a^(k+1)/k, and it is associative only in the limit.
+    """
+
+    k: float = 8
+
+    def __post_init__(self):
+        if self.k != math.inf and not (isinstance(self.k, int) and self.k >= 2 and self.k % 2 == 0):
+            raise ValueError(f"BoundedSum: `k` must be an even integer from 2 on, or math.inf, got {self.k!r}.")
+
+    @property
+    def smoothness(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return 0 if self.k == math.inf else math.inf
+
+    @property
+    def key(self) -> str:
+        return f"BoundedSum{self.k}"
+
+    def _reduce(self, p: Tensor, dim: int) -> Tensor:
+        return self.bound(p.sum(dim))
+
+    def bound(self, total: Tensor) -> Tensor:
+        """The bounded form of a sum of any size."""
+        if self.k == math.inf:
+            return total.clamp_max(1.0)
+        # The k-th power of the smaller of S and 1/S cannot overflow
+        large = total.abs() > 1
+        small = torch.where(large, 0.0, total)
+        inverse = 1 / torch.where(large, total, 1.0)
+        return torch.where(
+            large, inverse.sign() * (1 + inverse**self.k) ** (-1 / self.k), small * (1 + small**self.k) ** (-1 / self.k)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Maximum(TConorm):
+    """max(p): the smallest t-conorm. Continuous only."""
+
+    smoothness: ClassVar[float] = 0
+
+    def _reduce(self, p: Tensor, dim: int) -> Tensor:
+        return p.amax(dim)
+
+
+@dataclass(frozen=True, eq=False)
+class Einstein(TConorm):
+    """(a + b) / (1 + a b): the relativistic sum of velocities, tanh(sum atanh p). C-infinity."""
+
+    def _reduce(self, p: Tensor, dim: int) -> Tensor:
+        p = _short_of_one(p)
+        return torch.tanh(((torch.log1p(p) - torch.log1p(-p)) / 2).sum(dim))
+
+
+@dataclass(frozen=True, eq=False)
+class Hamacher(TConorm):
+    """The dual of a b / (p + (1 - p)(a + b - a b)), p >= 0: p = 1 is `Probabilistic`, p = 2 `Einstein`. C-infinity."""
+
+    p: float = 0.5
+
+    def __post_init__(self):
+        _check_parameter(self, 0.0, strict=False)
+
+    @property
+    def key(self) -> str:
+        return f"Hamacher{self.p}"
+
+    def _reduce(self, p: Tensor, dim: int) -> Tensor:
+        x = 1 - _short_of_one(p)
+        if self.p == 0:
+            total = ((1 - x) / x).sum(dim)
+            return total / (1 + total)
+        # Additive generator log((p + (1-p) x)/x); 1 - its inverse at y is (e^y - 1)/(e^y - 1 + p)
+        y = (torch.log1p((1 - self.p) * (x - 1)) - x.log()).sum(dim)
+        decay = -torch.expm1(-y)
+        return decay / (decay + self.p * torch.exp(-y))
+
+
+@dataclass(frozen=True, eq=False)
+class Frank(TConorm):
+    """The dual of log_p(1 + (p^a - 1)(p^b - 1)/(p - 1)), p > 0 and not 1 (that limit is `Probabilistic`). C-infinity."""
+
+    p: float = 2.0
+
+    def __post_init__(self):
+        _check_parameter(self, 0.0, strict=True)
+        if self.p == 1:
+            raise ValueError("Frank: p = 1 is the limit `Probabilistic()`; use that.")
+
+    @property
+    def key(self) -> str:
+        return f"Frank{self.p}"
+
+    def _reduce(self, p: Tensor, dim: int) -> Tensor:
+        rate = math.log(self.p)
+        x = 1 - _short_of_one(p)
+        # Generator -log((p^x - 1)/(p - 1)): a product of ratios in (0, 1]
+        logs = (torch.expm1(rate * x) / math.expm1(rate)).log().sum(dim)
+        return 1 - torch.log1p(math.expm1(rate) * logs.exp()) / rate
+
+
+@dataclass(frozen=True, eq=False)
+class Yager(TConorm):
+    """min(1, (sum a^p)^(1/p)), p >= 1: p = 1 is the bounded sum, p -> inf the maximum. Continuous at the bound."""
+
+    p: float = 2.0
+    smoothness: ClassVar[float] = 0
+
+    def __post_init__(self):
+        _check_parameter(self, 1.0, strict=False)
+
+    @property
+    def key(self) -> str:
+        return f"Yager{self.p}"
+
+    def _reduce(self, p: Tensor, dim: int) -> Tensor:
+        return _norm(p, self.p, dim).clamp_max(1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class AczelAlsina(TConorm):
+    """1 - exp(-(sum (-log(1 - a))^p)^(1/p)), p >= 1: p = 1 is `Probabilistic`. C-infinity inside (0, 1)."""
+
+    p: float = 2.0
+
+    def __post_init__(self):
+        _check_parameter(self, 1.0, strict=False)
+
+    @property
+    def key(self) -> str:
+        return f"AczelAlsina{self.p}"
+
+    def _reduce(self, p: Tensor, dim: int) -> Tensor:
+        return -torch.expm1(-_norm(-torch.log1p(-_short_of_one(p)), self.p, dim))
+
+
+@dataclass(frozen=True, eq=False)
+class Dombi(TConorm):
+    """1 - 1/(1 + (sum (a/(1-a))^p)^(1/p)), p >= 1: p = 1 is `Hamacher(0)`. C-infinity inside (0, 1)."""
+
+    p: float = 2.0
+
+    def __post_init__(self):
+        _check_parameter(self, 1.0, strict=False)
+
+    @property
+    def key(self) -> str:
+        return f"Dombi{self.p}"
+
+    def _reduce(self, p: Tensor, dim: int) -> Tensor:
+        q = _short_of_one(p)
+        total = _norm(q / (1 - q), self.p, dim)
+        return total / (1 + total)
+
+
+@dataclass(frozen=True, eq=False)
+class SchweizerSklar(TConorm):
+    """The dual of (a^p + b^p - 1)^(1/p) with p < 0 (C-infinity); p -> 0 is `Probabilistic`, p = -1 `Hamacher(0)`."""
+
+    p: float = -1.0
+
+    def __post_init__(self):
+        if isinstance(self.p, bool) or not isinstance(self.p, (int, float)) or not -math.inf < self.p < 0:
+            raise ValueError(
+                f"SchweizerSklar: `p` must be a negative number (from 0 on it is not strict and has kinks), got {self.p!r}."
+            )
+
+    @property
+    def key(self) -> str:
+        return f"SchweizerSklar{self.p}"
+
+    def _reduce(self, p: Tensor, dim: int) -> Tensor:
+        # sum(x^p - 1) = sum expm1(p log x), each term positive; x^p may be large but only its logarithm is used
+        logs = torch.log1p(-_short_of_one(p)) * self.p
+        total = torch.expm1(logs.clamp_max(80.0)).sum(dim)
+        return -torch.expm1(torch.log1p(total) / self.p)
+
+
+def _check_parameter(owner: object, least: float, *, strict: bool) -> None:
+    p = owner.p  # pyright: ignore[reportAttributeAccessIssue]
+    fine = not isinstance(p, bool) and isinstance(p, (int, float)) and p < math.inf and (p > least if strict else p >= least)
+    if not fine:
+        raise ValueError(
+            f"{type(owner).__name__}: `p` must be {'above' if strict else 'at least'} {least:g} and finite, got {p!r}."
+        )
+
+
+def _norm(x: Tensor, p: float, dim: int) -> Tensor:
+    """(sum x^p)^(1/p) for x >= 0 and p >= 1, with finite derivatives at zeros too (1 at the origin, as along each axis)."""
+    if p == 1:
+        return x.sum(dim)
+    peak = x.detach().amax(dim, keepdim=True)
+    ratio = x / torch.where(peak > 0, peak, 1.0)
+    counts = ratio > torch.finfo(x.dtype).eps
+    powers = torch.where(counts, torch.where(counts, ratio, 1.0) ** p, 0.0).sum(dim)
+    empty = powers == 0
+    norm = peak.squeeze(dim) * torch.where(empty, 1.0, powers) ** (1 / p)
+    return torch.where(empty, x.sum(dim), norm)
+
+
+#: Every family, for tests and tables.
+CONORMS: tuple[type[TConorm], ...] = (
+    Probabilistic,
+    BoundedSum,
+    Maximum,
+    Einstein,
+    Hamacher,
+    Frank,
+    Yager,
+    AczelAlsina,
+    Dombi,
+    SchweizerSklar,
+)

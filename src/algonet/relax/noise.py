@@ -1,0 +1,108 @@
+"""Noise smooths positions in the plane: how "which pixel?" becomes a probability. Isotropic, with a length `scale`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ._base import Relaxation, check_epsilon, check_softness, check_tensor, widened
+
+
+@dataclass(frozen=True, eq=False)
+class Noise(Relaxation):
+    """An isotropic distribution of displacements in the plane; `scale -> 0` leaves positions as they are.
+
+    `tail(r)` is the probability of landing farther than r away, `reach(epsilon)` the r at which that is epsilon,
+    `density(r)` the density per area, `sample(*shape)` draws displacements of shape (*shape, 2).
+    """
+
+    scale: float | Tensor = 1.0
+    softness_field: ClassVar[str | None] = "scale"
+
+    def __post_init__(self):
+        check_softness(self, "scale", self.scale)
+
+    def tail(self, r: Tensor) -> Tensor:
+        check_tensor(self, r)
+        return self._tail(widened(r) / self.scale).to(r.dtype)
+
+    def density(self, r: Tensor) -> Tensor:
+        check_tensor(self, r)
+        return (self._density(widened(r) / self.scale) / self.scale**2).to(r.dtype)
+
+    def reach(self, epsilon: float) -> float | Tensor:
+        check_epsilon(self, epsilon, most=1.0)
+        return self._reach(epsilon) * self.scale
+
+    def sample(self, *shape: int, generator: torch.Generator | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        return self._sample(shape, generator, dtype) * self.scale
+
+    def _tail(self, r: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _density(self, r: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _reach(self, epsilon: float) -> float:
+        raise NotImplementedError
+
+    def _sample(self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype | None) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianNoise(Noise):
+    """Normal noise of standard deviation `scale` in each direction: tail(r) = exp(-r^2 / (2 scale^2))."""
+
+    def _tail(self, r: Tensor) -> Tensor:
+        return torch.exp(-0.5 * r.clamp(-1e3, 1e3) ** 2)
+
+    def _density(self, r: Tensor) -> Tensor:
+        return self._tail(r) / (2 * math.pi)
+
+    def _reach(self, epsilon: float) -> float:
+        return math.sqrt(-2 * math.log(epsilon))
+
+    def _sample(self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype | None) -> Tensor:
+        return torch.randn(*shape, 2, generator=generator, dtype=dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class StudentT(Noise):
+    """Bivariate Student-t noise: tail(r) = (1 + r^2 / (df scale^2))^(-df/2). df -> inf is Gaussian, df = 2 reaches far."""
+
+    df: float = 8
+    scale: float | Tensor = field(default=1.0, kw_only=True)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if isinstance(self.df, bool) or not isinstance(self.df, (int, float)) or not 0 < self.df < math.inf:
+            raise ValueError(f"StudentT: `df` must be a positive finite number, got {self.df!r}; use GaussianNoise for infinity.")
+
+    @property
+    def key(self) -> str:
+        return f"StudentT{self.df:g}"
+
+    def _tail(self, r: Tensor) -> Tensor:
+        return (1 + r.clamp(-1e15, 1e15) ** 2 / self.df) ** (-self.df / 2)
+
+    def _density(self, r: Tensor) -> Tensor:
+        return (1 + r.clamp(-1e15, 1e15) ** 2 / self.df) ** (-self.df / 2 - 1) / (2 * math.pi)
+
+    def _reach(self, epsilon: float) -> float:
+        return math.sqrt(self.df * math.expm1(-2 / self.df * math.log(epsilon)))
+
+    def _sample(self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype | None) -> Tensor:
+        direction = torch.randn(*shape, 2, generator=generator, dtype=dtype)
+        direction = direction / direction.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+        # Invert the tail: u = (1 + r^2/df)^(-df/2)
+        u = torch.rand(*shape, 1, generator=generator, dtype=dtype).clamp_min(1e-12)
+        return direction * torch.sqrt(self.df * torch.expm1(-2 / self.df * u.log()))
+
+
+#: Every family, for tests.
+NOISES: tuple[type[Noise], ...] = (GaussianNoise, StudentT)

@@ -1,0 +1,89 @@
+"""Is the softness well chosen? Measured on the user's own data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .modules import hardened, soft_modules
+
+#: A gradient this much smaller than the largest one is counted as vanished.
+VANISHED = 1e-6
+
+
+@dataclass(frozen=True)
+class SoftnessReport:
+    """`gap`: mean |soft - hard| relative to the spread of the hard result. `vanished`: the share of input elements whose
+    gradient *through the decisions* is negligible. `suggestion`: one line on what to change."""
+
+    gap: float
+    vanished: float
+    softness: dict[str, float]
+    suggestion: str
+
+    def __str__(self) -> str:
+        settings = ", ".join(f"{name} = {value:.4g}" for name, value in self.softness.items())
+        return f"gap to hard {self.gap:.1%}, vanished gradients {self.vanished:.1%} ({settings}): {self.suggestion}"
+
+
+def softness_report(module: nn.Module, *inputs: Tensor) -> SoftnessReport:
+    """Compare `module(*inputs)` with its crisp limit, and see which inputs still feel its decisions.
+
+    The gradient of soft minus hard output is the part that comes through the decisions alone: what merely passes through
+    (a sorted value's own slope) is the same in both and cancels.
+
+    >>> from algonet.nn import WeightedSoftmax
+    >>> print(softness_report(WeightedSoftmax(steepness=500.0), torch.randn(64, 8)).suggestion)
+    mostly hard: lower the steepness by about 5x, or anneal from there
+    """
+    held = soft_modules(module)
+    if not held:
+        raise ValueError(f"softness_report: {type(module).__name__} holds no algonet module with a softness.")
+    moving = [i for i, x in enumerate(inputs) if isinstance(x, Tensor) and x.is_floating_point()]
+    if not moving:
+        raise ValueError("softness_report: give at least one floating tensor as input.")
+    leaves: list[Any] = [x.detach().clone().requires_grad_() if i in moving else x for i, x in enumerate(inputs)]
+    with torch.enable_grad():
+        soft = _tensors(module(*leaves))
+        with hardened(module):
+            hard = _tensors(module(*leaves))
+        gap = _gap(soft, hard)
+        generator = torch.Generator().manual_seed(0)
+        score = sum(
+            ((s - h) * torch.randn(s.shape, generator=generator).to(s)).sum() for s, h in zip(soft, hard, strict=True)
+        )
+        slopes = torch.autograd.grad(score, [leaves[i] for i in moving], allow_unused=True)
+    flat = torch.cat([torch.zeros(1) if g is None else g.flatten().cpu().float() for g in slopes]).abs()
+    vanished = float((flat <= VANISHED * flat.max()).float().mean()) if flat.max() > 0 else 1.0
+    softness = {
+        f"{type(m).__name__}.{m._form.softness_field}": float(getattr(m, str(m._form.softness_field)).detach().mean())
+        for m in held
+    }
+    field = str(held[0]._form.softness_field)
+    return SoftnessReport(gap, vanished, softness, _suggest(gap, vanished, field))
+
+
+def _gap(soft: list[Tensor], hard: list[Tensor]) -> float:
+    distance = sum(float((s - h).abs().mean()) for s, h in zip(soft, hard, strict=True))
+    spread = sum(float((h - h.mean()).abs().mean()) for h in hard)
+    return distance / max(spread, 1e-12)
+
+
+def _suggest(gap: float, vanished: float, field: str) -> str:
+    softer, harder = ("lower", "raise") if field == "steepness" else ("raise", "lower")
+    if vanished > 0.5:
+        return f"mostly hard: {softer} the {field} by about 5x, or anneal from there"
+    if gap > 0.25:
+        return f"mostly blurred: {harder} the {field} by about 3x, or anneal towards it"
+    return f"balanced: keep the {field}, or anneal to a harder one near the end of training"
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, dict):
+        output = output.values()
+    return [t for t in output if isinstance(t, Tensor) and t.is_floating_point()]

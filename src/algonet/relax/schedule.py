@@ -1,0 +1,81 @@
+"""Annealing: from soft, where gradients reach far, to hard, where the result is exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from .modules import SoftModule, soft_modules
+
+#: How far along (0 to 1) the softness is, for a share t of the steps; geometric ones move in the logarithm.
+_CURVES: dict[str, Callable[[float, float, float], float]] = {
+    "linear": lambda a, b, t: a + (b - a) * t,
+    "geometric": lambda a, b, t: a * (b / a) ** t,
+    "cosine": lambda a, b, t: b + (a - b) * (1 + math.cos(math.pi * t)) / 2,
+}
+
+
+class Anneal:
+    """Moves the softness of every algonet module inside a model from `start` to `end` over `steps` calls of `step()`.
+
+    Curves: "geometric" (default: equal factors), "linear", "cosine". `field` is the softness to set: "steepness" of
+    decisions, or "scale" of noise. The value lives in the modules' own state; the schedule's position in `state_dict()`.
+
+    >>> from algonet.nn import WeightedSoftmax
+    >>> layer = WeightedSoftmax(steepness=1.0)
+    >>> anneal = Anneal(1.0, 100.0, steps=2).attach(layer)
+    >>> for _ in range(2):
+    ...     anneal.step()
+    ...     print(round(float(layer.steepness), 4))
+    10.0
+    100.0
+    """
+
+    def __init__(self, start: float, end: float, steps: int, curve: str = "geometric", *, field: str = "steepness"):
+        if curve not in _CURVES:
+            raise ValueError(f"Anneal: unknown curve {curve!r}; choose one of {', '.join(_CURVES)}.")
+        if not (start > 0 and end > 0):
+            raise ValueError(f"Anneal: `start` and `end` must be positive, got {start!r} and {end!r}.")
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise ValueError(f"Anneal: `steps` must be an integer from 1 on, got {steps!r}.")
+        if field not in ("steepness", "scale"):
+            raise ValueError(f"Anneal: `field` must be 'steepness' or 'scale', got {field!r}.")
+        self.start, self.end, self.steps, self.curve, self.field = start, end, steps, curve, field
+        self.position = 0
+        self._targets: list[SoftModule] = []
+
+    def value(self, step: int) -> float:
+        """The softness after `step` steps: a pure function, constant after the last."""
+        return _CURVES[self.curve](self.start, self.end, min(max(step, 0), self.steps) / self.steps)
+
+    def attach(self, module: nn.Module) -> Anneal:
+        """Take charge of all soft modules inside `module`, and set them to the present value."""
+        found = [m for m in soft_modules(module) if m._form.softness_field == self.field]
+        if not found:
+            raise ValueError(f"Anneal: {type(module).__name__} holds no algonet module with a `{self.field}`.")
+        learned = [m for m in found if isinstance(getattr(m, self.field), nn.Parameter)]
+        if learned:
+            raise ValueError(f"Anneal: {type(learned[0]).__name__}.{self.field} is a learnable parameter; learn it or anneal it.")
+        self._targets += found
+        self._apply()
+        return self
+
+    def step(self) -> None:
+        """Advance by one and set the softness of the attached modules."""
+        self.position += 1
+        self._apply()
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = int(state["position"])
+        self._apply()
+
+    def _apply(self) -> None:
+        with torch.no_grad():
+            for module in self._targets:
+                getattr(module, self.field).fill_(self.value(self.position))

@@ -1,0 +1,140 @@
+"""Weighted softmax, and the soft minimum, maximum and their positions built on it (the paper's section on wSoftMax)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._base import check_tensor, widened
+
+
+def weighted_softmax(
+    x: Tensor, weights: Tensor | None = None, *, dim: int = -1, steepness: float | Tensor = 1.0
+) -> Tensor:
+    """softmax(steepness x + log w) along `dim`: a softmax over the elements that the weights say are in the list.
+
+    A weight of 0 (or less) excludes its element exactly, with zero gradient, whatever its value; if all weights are 0
+    they count as equal. `steepness -> inf` puts everything on the largest included element. NaN stays in its row.
+    Differentiable to any order in x, weights and steepness. O(n), any shape; weights broadcast against x.
+
+    >>> weighted_softmax(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([1.0, 1.0, 0.0]))
+    tensor([0.2689, 0.7311, 0.0000])
+    """
+    check_tensor("weighted_softmax", x)
+    _check_dim("weighted_softmax", x, dim)
+    if weights is not None:
+        check_tensor("weighted_softmax", weights)
+        _check_broadcast(x, weights)
+    return _shares(widened(x), weights, dim, steepness).to(x.dtype)
+
+
+def weighted_softmin(
+    x: Tensor, weights: Tensor | None = None, *, dim: int = -1, steepness: float | Tensor = 1.0
+) -> Tensor:
+    """softmax(-steepness x + log w) along `dim`: `weighted_softmax(-x, weights)`."""
+    return weighted_softmax(-x, weights, dim=dim, steepness=steepness)
+
+
+def soft_max(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    weights: Tensor | None = None,
+    steepness: float | Tensor = 1.0,
+    keepdim: bool = False,
+) -> Tensor:
+    """sum_i x_i weighted_softmax(x, weights)_i along `dim`; steepness -> inf gives `torch.amax`.
+
+    >>> soft_max(torch.tensor([1.0, 2.0, 3.0]), steepness=10.0)
+    tensor(3.0000)
+    """
+    check_tensor("soft_max", x)
+    wide = widened(x)
+    shares = weighted_softmax(wide, weights, dim=dim, steepness=steepness)
+    if x.shape[dim] == 0:
+        raise ValueError(f"soft_max: x has no items along dim {dim} (shape {tuple(x.shape)}); there is no extremum.")
+    # Around the detached peak: the sum of huge values times shares would overflow where their spread does not
+    peak = wide.detach().amax(dim, keepdim=True)
+    below = (wide - peak).clamp_min(torch.finfo(wide.dtype).min / 4)
+    mean = (shares * torch.where(shares == 0, 0.0, below)).sum(dim, keepdim=True) + peak
+    return (mean if keepdim else mean.squeeze(dim)).to(x.dtype)
+
+
+def soft_min(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    weights: Tensor | None = None,
+    steepness: float | Tensor = 1.0,
+    keepdim: bool = False,
+) -> Tensor:
+    """sum_i x_i weighted_softmin(x, weights)_i along `dim`; steepness -> inf gives `torch.amin`."""
+    return -soft_max(-x, dim=dim, weights=weights, steepness=steepness, keepdim=keepdim)
+
+
+def soft_argmax(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    weights: Tensor | None = None,
+    steepness: float | Tensor = 1.0,
+    keepdim: bool = False,
+) -> Tensor:
+    """sum_i i weighted_softmax(x, weights)_i along `dim`: the expected position; steepness -> inf gives `torch.argmax`.
+
+    >>> soft_argmax(torch.tensor([1.0, 5.0, 2.0]), steepness=10.0)
+    tensor(1.)
+    """
+    shares = weighted_softmax(x, weights, dim=dim, steepness=steepness)
+    shape = [1] * x.dim()
+    shape[dim] = -1
+    positions = torch.arange(x.shape[dim], dtype=x.dtype, device=x.device).reshape(shape)
+    return (shares * positions).sum(dim, keepdim=keepdim)
+
+
+def soft_argmin(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    weights: Tensor | None = None,
+    steepness: float | Tensor = 1.0,
+    keepdim: bool = False,
+) -> Tensor:
+    """sum_i i weighted_softmin(x, weights)_i along `dim`; steepness -> inf gives `torch.argmin`."""
+    return soft_argmax(-x, dim=dim, weights=weights, steepness=steepness, keepdim=keepdim)
+
+
+def _shares(x: Tensor, weights: Tensor | None, dim: int, steepness: float | Tensor) -> Tensor:
+    if x.shape[dim] == 0:
+        return x
+    included: Tensor | None = None
+    if weights is not None:
+        weights = widened(weights)
+        excluded = (weights <= 0).expand_as(x)
+        excluded = excluded & ~excluded.all(dim, keepdim=True)
+        included = ~excluded
+        weights = torch.where(weights <= 0, 1.0, weights).expand_as(x)
+        x = torch.where(included, x, -torch.inf)
+    # Shift before scaling: steepness * x may overflow where the differences do not
+    peak = x.detach().amax(dim, keepdim=True)
+    least = torch.finfo(x.dtype).min / 4
+    z = (steepness * (x - peak).clamp_min(least)).clamp_min(least)
+    if weights is not None and included is not None:
+        z = torch.where(included, z + weights.log(), -torch.inf)
+    return torch.softmax(z, dim)
+
+
+def _check_dim(where: str, x: Tensor, dim: int) -> None:
+    if not -x.dim() <= dim < x.dim():
+        raise ValueError(f"{where}: `dim` {dim} is out of range for x of shape {tuple(x.shape)}.")
+
+
+def _check_broadcast(x: Tensor, weights: Tensor) -> None:
+    try:
+        fits = torch.broadcast_shapes(x.shape, weights.shape) == x.shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"weighted_softmax: `weights` must broadcast to x: x is {tuple(x.shape)}, weights {tuple(weights.shape)}."
+        )
