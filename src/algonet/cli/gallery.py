@@ -1,0 +1,109 @@
+"""The gallery: one self-contained HTML page, a section per domain, each with pictures, captions and the code behind."""
+
+from __future__ import annotations
+
+import base64
+import html
+import importlib
+import io
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+#: Sections in reading order; each module has TITLE, INTRO and figures(quick) -> Iterator[Figure].
+PAGES = ("relax", "while_lang", "smooth_python", "sorting", "ifs", "render")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One picture of the gallery: PNG or GIF bytes, a sentence on what to see, and the few lines that made it."""
+
+    name: str
+    image: bytes
+    caption: str
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    slug: str
+    title: str
+    intro: str
+    figures: tuple[Figure, ...]
+
+
+def png(figure: Any) -> bytes:
+    """A matplotlib figure as PNG bytes; the figure is closed."""
+    import matplotlib.pyplot as plt
+
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight", facecolor="white")
+    plt.close(figure)
+    return buffer.getvalue()
+
+
+def available_pages() -> list[str]:
+    """The sections whose module ships with this version."""
+    return [name for name in PAGES if importlib.util.find_spec(f"algonet.cli.pages.{name}") is not None]
+
+
+def build(quick: bool, progress: Callable[[str, str], None]) -> list[Section]:
+    """Make every section; `progress(section, figure)` is told what was just finished."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    sections = []
+    for name in available_pages():
+        module = importlib.import_module(f"algonet.cli.pages.{name}")
+        figures = []
+        for figure in _figures(module, quick):
+            figures.append(figure)
+            progress(module.TITLE, figure.name)
+        sections.append(Section(name, module.TITLE, module.INTRO, tuple(figures)))
+    return sections
+
+
+def _figures(module: Any, quick: bool) -> Iterator[Figure]:
+    yield from module.figures(quick)
+
+
+def write(sections: list[Section], folder: Path) -> Path:
+    """Write the page into `folder` (made if missing) under a temporary name, then rename it; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "index.html"
+    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False, encoding="utf-8") as file:
+        file.write(page(sections))
+    os.replace(file.name, path)
+    return path
+
+
+def page(sections: list[Section]) -> str:
+    """The HTML of the whole gallery, with style and pictures inside."""
+    template = resources.files("algonet.cli").joinpath("gallery.html").read_text(encoding="utf-8")
+    links = "\n".join(f'<a href="#{s.slug}">{html.escape(s.title)}</a>' for s in sections)
+    return template.replace("{{links}}", links).replace("{{sections}}", "\n".join(map(_section, sections)))
+
+
+def _section(section: Section) -> str:
+    figures = "\n".join(map(_figure, section.figures))
+    return (
+        f'<section id="{section.slug}">\n<h2>{html.escape(section.title)}</h2>\n'
+        f"<p>{html.escape(section.intro)}</p>\n{figures}\n</section>"
+    )
+
+
+def _figure(figure: Figure) -> str:
+    kind = "gif" if figure.image[:3] == b"GIF" else "png"
+    data = base64.b64encode(figure.image).decode()
+    code = ""
+    if figure.code:
+        code = f"<details><summary>code</summary><pre><code>{html.escape(figure.code.strip())}</code></pre></details>"
+    caption = html.escape(figure.caption)
+    return (
+        f'<figure>\n<img loading="lazy" alt="{caption}" src="data:image/{kind};base64,{data}">\n'
+        f"<figcaption>{caption}</figcaption>\n{code}\n</figure>"
+    )

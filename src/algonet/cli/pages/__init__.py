@@ -1,0 +1,1 @@
+"""The sections of the gallery, one module per domain."""

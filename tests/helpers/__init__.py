@@ -1,0 +1,1 @@
+"""What every domain's tests share."""
