@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 Forward = Callable[[list[Tensor], str], tuple[list[Tensor], list[Tensor]]]
-Backward = Callable[[list[Tensor], list[Tensor], list[Tensor], str, list[bool]], list[Tensor]]
+Backward = Callable[[list[Tensor], list[Tensor], list[Tensor], str, list[bool]], Sequence[Tensor | None]]
 Reference = Callable[[list[Tensor], str], Sequence[Tensor]]
 
 
@@ -23,8 +23,7 @@ class Operator:
     """A kernel-backed function of tensors and one settings string, with all its derivatives.
 
     - `forward(tensors, settings) -> (outputs, saved)`: the kernel; `saved` holds what its backward wants to reuse.
-    - `backward(grads, tensors, saved, settings, needs) -> gradients`: one per tensor; where `needs[i]` is false, any
-      empty tensor.
+    - `backward(grads, tensors, saved, settings, needs) -> gradients`: one per tensor; `None` where `needs[i]` is false.
     - `reference(tensors, settings) -> outputs`: plain torch, differentiable to any order.
     - `fake(tensors, settings) -> (outputs, saved)`: empty tensors of the right shapes, dtypes and devices.
     - `shared`: positions of tensors that have no batch dimensions. All others (and outputs and `saved`) must accept
@@ -63,6 +62,15 @@ class Operator:
 
     def __repr__(self) -> str:
         return f"Operator({self.name})"
+
+    def _gradients(
+        self, grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: str, needs: list[bool]
+    ) -> list[Tensor]:
+        """The backward kernel, with a fresh empty tensor for each gradient nobody needs (operators return no `None`)."""
+        found = self.backward(grads, tensors, saved, settings, needs)
+        return [
+            g if need and g is not None else t.new_empty(0) for g, t, need in zip(found, tensors, needs, strict=True)
+        ]
 
     def _vjp(self, grads: list[Tensor], tensors: list[Tensor], settings: str, needs: list[bool]) -> list[Tensor]:
         """What `backward` computes, from the reference: differentiable again."""
@@ -106,7 +114,7 @@ class _Forward(torch.autograd.Function):
         if torch.is_grad_enabled() or torch._C._functorch.peek_interpreter_stack() is not None:
             found = _Backward.apply(operator, ctx.settings, needs, *grads, *tensors, *saved)
         else:
-            found = operator.backward(list(grads), list(tensors), list(saved), ctx.settings, needs)
+            found = operator._gradients(list(grads), list(tensors), list(saved), ctx.settings, needs)
         return (None, None, *_only_needed(found, needs))
 
     @staticmethod
@@ -127,7 +135,7 @@ class _Backward(torch.autograd.Function):
     @staticmethod
     def forward(operator: Operator, settings: str, needs: list[bool], *tensors: Tensor):
         grads, inputs, saved = _split(operator, needs, tensors)
-        return tuple(operator.backward(grads, inputs, saved, settings, needs))
+        return tuple(operator._gradients(grads, inputs, saved, settings, needs))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple):
@@ -206,7 +214,7 @@ def _define_traced(operator: Operator, fake: Forward):
 
     def backward(tensors: list[Tensor], settings: str, needs: list[bool]) -> list[Tensor]:
         grads, inputs, saved = _split(operator, needs, tensors)
-        return operator.backward(grads, inputs, saved, settings, needs)
+        return operator._gradients(grads, inputs, saved, settings, needs)
 
     def backward_fake(tensors: list[Tensor], settings: str, needs: list[bool]) -> list[Tensor]:
         _, inputs, _ = _split(operator, needs, tensors)

@@ -244,9 +244,6 @@ def check_vmap(case: Case) -> None:
     carries = case.carries(tensors)
     dims = tuple(0 if c else None for c in carries)
     expected = case(*tensors)
-    single = [t[0] if c else t for t, c in zip(tensors, carries, strict=True)]
-    if any(t.dim() == 0 for t, c in zip(single, carries, strict=True) if c) and case.vmap != "scalar":
-        single = []
     mapped = torch.func.vmap(lambda *ts: case(*ts), in_dims=dims)(*tensors)
     for o, e in zip(mapped, expected, strict=True):
         assert_close(o, e.reshape(o.shape), what="vmap values")

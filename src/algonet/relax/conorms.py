@@ -45,6 +45,11 @@ def _short_of_one(p: Tensor) -> Tensor:
     return p * (1 - torch.finfo(p.dtype).eps)
 
 
+def _one_minus_exp(y: Tensor) -> Tensor:
+    """1 - exp(y) for y <= 0. Near 0 expm1 keeps the digits of the value; far from it exp keeps those of the slope."""
+    return torch.where(y > -0.7, -torch.expm1(y), 1 - torch.exp(y))
+
+
 @dataclass(frozen=True, eq=False)
 class Probabilistic(TConorm):
     """1 - prod(1 - p): independent events. C-infinity; summed in log space, so thousands of small p are not lost.
@@ -54,7 +59,7 @@ class Probabilistic(TConorm):
     """
 
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
-        return -torch.expm1(torch.log1p(-_short_of_one(p)).sum(dim))
+        return _one_minus_exp(torch.log1p(-_short_of_one(p)).sum(dim))
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +198,7 @@ class AczelAlsina(TConorm):
         return f"AczelAlsina{self.p}"
 
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
-        return -torch.expm1(-_norm(-torch.log1p(-_short_of_one(p)), self.p, dim))
+        return _one_minus_exp(-_norm(-torch.log1p(-_short_of_one(p)), self.p, dim))
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +240,7 @@ class SchweizerSklar(TConorm):
         # sum(x^p - 1) = sum expm1(p log x), each term positive; x^p may be large but only its logarithm is used
         logs = torch.log1p(-_short_of_one(p)) * self.p
         total = torch.expm1(logs.clamp_max(80.0)).sum(dim)
-        return -torch.expm1(torch.log1p(total) / self.p)
+        return _one_minus_exp(torch.log1p(total) / self.p)
 
 
 def _check_parameter(owner: object, least: float, *, strict: bool) -> None:

@@ -34,7 +34,7 @@ class Exit(Relaxation):
 class Sech(Exit):
     """phi(x) = 1 - sech(steepness x): the paper's phi_infinity, C-infinity.
 
-    Up to steepness 2 (the default, and the paper's figure) phi(x) <= |x|, which its proof that loops halt needs.
+    Up to steepness 2.6 phi(x) <= |x|, which the paper's proof that loops halt needs; the default is its figure's 2.
     It is never exactly 1, so programs run with a small factor and offset even on integers.
 
     >>> Sech(2.0)(torch.tensor([0.0, 1.0, 1e4]))

@@ -50,7 +50,7 @@ def softness_report(module: nn.Module, *inputs: Tensor) -> SoftnessReport:
         soft = _tensors(module(*leaves))
         with hardened(module):
             hard = _tensors(module(*leaves))
-        gap = _gap(soft, hard)
+        gap = _gap([s.detach() for s in soft], [h.detach() for h in hard])
         generator = torch.Generator().manual_seed(0)
         score = sum(
             ((s - h) * torch.randn(s.shape, generator=generator).to(s)).sum() for s, h in zip(soft, hard, strict=True)

@@ -90,8 +90,12 @@ class Gaussian(Sigmoid):
         return torch.special.ndtr(z)
 
     def _log(self, z: Tensor) -> Tensor:
-        # log Phi(z) ~ -z^2/2: beyond 1e9 only its square would leave float32's range
-        return torch.special.log_ndtr(z.clamp_min(-1e9))
+        # Phi(z) = exp(-z^2/2) erfcx(-z/sqrt 2)/2 on the left; torch's own log_ndtr has no vmap
+        left = z < -1
+        far = torch.where(left, z.clamp_min(-1e9), -1.0)
+        tail = torch.special.erfcx(-far * math.sqrt(0.5)).log() - math.log(2) - far * far / 2
+        body = torch.log1p(-torch.special.erfc(torch.where(left, 0.0, z) * math.sqrt(0.5)) / 2)
+        return torch.where(left, tail, body)
 
     def _reach(self, epsilon: float) -> float:
         return -NormalDist().inv_cdf(epsilon)

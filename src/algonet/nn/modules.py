@@ -1,0 +1,64 @@
+"""Thin modules over functions that need no domain of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from algonet.relax import Relaxation, SoftModule, weighted_softmax, weighted_softmin
+from algonet.relax._base import check_softness
+
+from .functional import finite_differences
+
+
+class FiniteDifferences(nn.Module):
+    """The discrete derivative along `dims`; see `finite_differences`.
+
+    >>> import torch
+    >>> FiniteDifferences(dims=-1, pad="zero")(torch.tensor([0.0, 1.0, 3.0]))
+    tensor([1., 2., 0.])
+    """
+
+    def __init__(self, dims: int | Sequence[int] = -1, center: bool = False, pad: str | None = None):
+        super().__init__()
+        self.dims = dims if isinstance(dims, int) else tuple(dims)
+        self.center = center
+        self.pad = pad
+
+    def forward(self, x: Tensor) -> Tensor:
+        return finite_differences(x, self.dims, center=self.center, pad=self.pad)
+
+    def extra_repr(self) -> str:
+        return f"dims={self.dims}, center={self.center}, pad={self.pad!r}"
+
+
+@dataclass(frozen=True, eq=False)
+class Choice(Relaxation):
+    """The crisp question "which is largest?", answered by a softmax of the given steepness."""
+
+    steepness: float | Tensor = 1.0
+    softness_field: ClassVar[str | None] = "steepness"
+
+    def __post_init__(self):
+        check_softness(self, "steepness", self.steepness)
+
+
+class WeightedSoftmax(SoftModule):
+    """softmax(steepness x + log w) along `dim`; see `weighted_softmax`. The steepness is saved, annealed or learned."""
+
+    def __init__(self, steepness: float | Tensor = 1.0, *, dim: int = -1):
+        super().__init__(Choice(steepness))
+        self.dim = dim
+
+    def forward(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        return weighted_softmax(x, weights, dim=self.dim, steepness=self.relax.steepness)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class WeightedSoftmin(WeightedSoftmax):
+    """softmax(-steepness x + log w) along `dim`; see `weighted_softmin`."""
+
+    def forward(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        return weighted_softmin(x, weights, dim=self.dim, steepness=self.relax.steepness)  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,134 @@
+"""T-conorms: the axioms, the printed binary formulas, and what joins the families."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from algonet.relax import (
+    CONORMS,
+    AczelAlsina,
+    BoundedSum,
+    Dombi,
+    Einstein,
+    Frank,
+    Hamacher,
+    Maximum,
+    Probabilistic,
+    SchweizerSklar,
+    Yager,
+)
+
+ALL = [C() for C in CONORMS if C is not BoundedSum] + [Hamacher(0), Yager(1.0), Frank(0.3), SchweizerSklar(-2.5)]
+_ids = {"ids": lambda c: c.key}
+probabilities = st.floats(0, 1)
+
+
+def _t(*values):
+    return tuple(torch.tensor(v, dtype=torch.float64) for v in values)
+
+
+@pytest.mark.parametrize("conorm", ALL, **_ids)
+@given(a=probabilities, b=probabilities, c=probabilities)
+def test_axioms(conorm, a, b, c):
+    a, b, c = _t(a, b, c)
+    close = {"rtol": 1e-7, "atol": 1e-7}
+    torch.testing.assert_close(conorm(a, b), conorm(b, a))
+    torch.testing.assert_close(conorm(a, conorm(b, c)), conorm(conorm(a, b), c), **close)
+    torch.testing.assert_close(conorm(a, torch.zeros_like(a)), a, **close)
+    torch.testing.assert_close(conorm(a, torch.ones_like(a)), torch.ones_like(a), **close)
+    assert torch.maximum(a, b) - 1e-7 <= conorm(a, b) <= 1 + 1e-12
+    if b <= c:
+        assert conorm(a, b) <= conorm(a, c) + 1e-7
+
+
+@pytest.mark.parametrize("conorm", [*ALL, BoundedSum(), BoundedSum(math.inf)], **_ids)
+@given(p=st.lists(probabilities, min_size=1, max_size=6))
+def test_reduce_is_repeated_joining(conorm, p):
+    p = torch.tensor(p, dtype=torch.float64)
+    whole = conorm.reduce(p)
+    assert 0 <= whole <= 1
+    if isinstance(conorm, BoundedSum):
+        total = p.sum()
+        expected = total.clamp_max(1) if conorm.k == math.inf else total / (1 + total**8) ** (1 / 8)
+    else:
+        expected = p[0]
+        for q in p[1:]:
+            expected = conorm(expected, q)
+    torch.testing.assert_close(whole, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("conorm", "formula"),
+    [
+        (Probabilistic(), lambda a, b: a + b - a * b),
+        (Maximum(), torch.maximum),
+        (Einstein(), lambda a, b: (a + b) / (1 + a * b)),
+        (Hamacher(0.5), lambda a, b: 1 - (1 - a) * (1 - b) / (0.5 + 0.5 * (1 - a * b))),
+        (Yager(2.0), lambda a, b: (a**2 + b**2).sqrt().clamp_max(1)),
+        (AczelAlsina(2.0), lambda a, b: 1 - torch.exp(-((-torch.log(1 - a)) ** 2 + (-torch.log(1 - b)) ** 2).sqrt())),
+        (Dombi(2.0), lambda a, b: 1 - 1 / (1 + ((a / (1 - a)) ** 2 + (b / (1 - b)) ** 2).sqrt())),
+        (SchweizerSklar(-2.0), lambda a, b: 1 - ((1 - a) ** -2 + (1 - b) ** -2 - 1) ** -0.5),
+        (Frank(2.0), lambda a, b: 1 - torch.log2(1 + (2 ** (1 - a) - 1) * (2 ** (1 - b) - 1))),
+    ],
+    ids=lambda value: getattr(value, "key", ""),
+)
+def test_binary_formulas(conorm, formula):
+    a = torch.linspace(0.05, 0.95, 10, dtype=torch.float64)[:, None]
+    b = torch.linspace(0.02, 0.9, 9, dtype=torch.float64)
+    torch.testing.assert_close(conorm(a, b), formula(a, b))
+
+
+def test_families_meet():
+    a, b = _t(0.3, 0.6)
+    torch.testing.assert_close(Hamacher(1.0)(a, b), Probabilistic()(a, b))
+    torch.testing.assert_close(Hamacher(2.0)(a, b), Einstein()(a, b))
+    torch.testing.assert_close(AczelAlsina(1.0)(a, b), Probabilistic()(a, b))
+    torch.testing.assert_close(Dombi(1.0)(a, b), Hamacher(0)(a, b))
+    torch.testing.assert_close(SchweizerSklar(-1.0)(a, b), Hamacher(0)(a, b))
+    torch.testing.assert_close(Yager(200.0)(a, b), Maximum()(a, b))
+
+
+def test_many_small_probabilities_are_not_lost_in_float32():
+    p = torch.full((100_000,), 1e-9)
+    torch.testing.assert_close(Probabilistic().reduce(p), torch.tensor(1e-4), rtol=1e-3, atol=0)
+
+
+def test_certain_event_keeps_the_right_gradient():
+    p = torch.tensor([1.0, 0.25], requires_grad=True)
+    (slope,) = torch.autograd.grad(Probabilistic().reduce(p), p)
+    torch.testing.assert_close(slope, torch.tensor([0.75, 0.0]), atol=1e-6, rtol=1e-6)
+
+
+def test_both_is_the_dual():
+    a, b = _t(0.3, 0.6)
+    torch.testing.assert_close(Probabilistic().both(a, b), a * b)
+
+
+def test_none_along_the_dimension_is_0():
+    for conorm in ALL:
+        assert torch.equal(conorm.reduce(torch.zeros(2, 0)), torch.zeros(2))
+
+
+def test_bounded_sum_of_huge_totals_is_1():
+    torch.testing.assert_close(BoundedSum(8).bound(torch.tensor([1e20, 3e38])), torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BoundedSum(3), r"BoundedSum: `k` must be an even integer from 2 on, or math.inf, got 3"),
+        (lambda: Yager(0.5), r"Yager: `p` must be at least 1 and finite, got 0.5"),
+        (lambda: Frank(1), r"Frank: p = 1 is the limit `Probabilistic\(\)`"),
+        (lambda: Frank(0), r"Frank: `p` must be above 0"),
+        (lambda: SchweizerSklar(1.0), r"SchweizerSklar: `p` must be a negative number"),
+        (lambda: Probabilistic()(0.5, 0.5), r"Probabilistic: expected a tensor, got float"),
+    ],
+)
+def test_errors_say_what_was_wanted(make, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        make()

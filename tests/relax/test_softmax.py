@@ -1,0 +1,95 @@
+"""Weighted softmax: the paper's definition, exclusion, and the soft extrema on top."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from algonet.relax import soft_argmax, soft_argmin, soft_max, soft_min, weighted_softmax, weighted_softmin
+
+rows = st.lists(st.tuples(st.floats(-50, 50), st.floats(1e-6, 1)), min_size=1, max_size=6)
+
+
+@given(rows=rows)
+def test_is_the_papers_quotient(rows):
+    x, w = torch.tensor(rows, dtype=torch.float64).T
+    expected = x.exp() * w / (x.exp() * w).sum()
+    torch.testing.assert_close(weighted_softmax(x, w), expected, rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(weighted_softmin(x, w), weighted_softmax(-x, w))
+    torch.testing.assert_close(weighted_softmax(x, w).sum(), torch.tensor(1.0, dtype=torch.float64))
+
+
+def test_zero_weight_excludes_exactly_and_has_no_gradient():
+    x = torch.tensor([1.0, 1e30, 2.0], requires_grad=True)
+    w = torch.tensor([0.5, 0.0, 1.0], requires_grad=True)
+    y = weighted_softmax(x, w)
+    alone = weighted_softmax(x[[0, 2]], w[[0, 2]])
+    torch.testing.assert_close(y[[0, 2]], alone)
+    assert y[1] == 0
+    for slope in torch.autograd.grad(y[0], (x, w)):
+        assert slope[1] == 0
+        assert torch.isfinite(slope).all()
+
+
+def test_nan_under_a_zero_weight_is_excluded_too():
+    y = weighted_softmax(torch.tensor([1.0, torch.nan]), torch.tensor([1.0, 0.0]))
+    torch.testing.assert_close(y, torch.tensor([1.0, 0.0]))
+
+
+def test_all_zero_weights_are_equal_weights():
+    x = torch.tensor([[1.0, 2.0, 3.0], [3.0, 1.0, 0.0]])
+    w = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 1.0]])
+    torch.testing.assert_close(weighted_softmax(x, w)[0], torch.softmax(x[0], -1))
+
+
+def test_nan_stays_in_its_row():
+    x = torch.tensor([[1.0, torch.nan], [1.0, 2.0]])
+    y = weighted_softmax(x, torch.ones(2, 2))
+    assert y[0].isnan().all()
+    torch.testing.assert_close(y[1], torch.softmax(x[1], -1))
+
+
+def test_any_dimension_and_broadcast_weights():
+    x = torch.randn(2, 3, 4)
+    w = torch.rand(3, 1)
+    expected = weighted_softmax(x.movedim(1, -1), w.expand(2, 3, 4).movedim(1, -1)).movedim(-1, 1)
+    torch.testing.assert_close(weighted_softmax(x, w, dim=1), expected)
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard"),
+    [
+        (soft_max, torch.amax),
+        (soft_min, torch.amin),
+        (soft_argmax, lambda x, dim: torch.argmax(x, dim).to(x)),
+        (soft_argmin, lambda x, dim: torch.argmin(x, dim).to(x)),
+    ],
+)
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_hard_limit(soft, hard, dim):
+    x = torch.randn(5, 6, dtype=torch.float64)
+    torch.testing.assert_close(soft(x, dim=dim, steepness=1e6), hard(x, dim))
+    assert soft(x, dim=dim, keepdim=True).shape[dim] == 1
+
+
+def test_steepness_is_learnable_and_softens():
+    x = torch.randn(3, 5, dtype=torch.float64)
+    steepness = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda s: soft_max(x, steepness=s), (steepness,))
+    torch.testing.assert_close(soft_max(x, steepness=1e-9), x.mean(-1))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: weighted_softmax(torch.ones(3), torch.ones(4)), r"weights` must broadcast to x: x is \(3,\), weights \(4,\)"),
+        (lambda: weighted_softmax(torch.ones(3), dim=1), r"`dim` 1 is out of range for x of shape \(3,\)"),
+        (lambda: weighted_softmax([1.0]), r"weighted_softmax: expected a tensor, got list"),
+        (lambda: soft_max(torch.ones(2, 0)), r"soft_max: x has no items along dim -1"),
+    ],
+)
+def test_errors_say_what_was_wanted(make, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        make()
