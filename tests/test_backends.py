@@ -28,7 +28,9 @@ def test_auto_takes_the_fastest_that_supports_the_call(toy):
 
 def test_named_backend_runs_or_says_why_not(toy):
     assert backends.dispatch("toy", "reference", 3) == ("reference", 3)
-    with pytest.raises(ValueError, match=r"toy: backend 'numba' cannot take this call: ten is too much\. Use .*'reference'"):
+    with pytest.raises(
+        ValueError, match=r"toy: backend 'numba' cannot take this call: ten is too much\. Use .*'reference'"
+    ):
         backends.dispatch("toy", "numba", 30)
 
 

@@ -43,7 +43,9 @@ def expected(relaxation):
     return value.detach().numpy(), slope.numpy()
 
 
-@pytest.mark.parametrize(("dialect", "dtype", "tolerance"), [("numba64", np.float64, 1e-12), ("numba32", np.float32, 2e-6)])
+@pytest.mark.parametrize(
+    ("dialect", "dtype", "tolerance"), [("numba64", np.float64, 1e-12), ("numba32", np.float32, 2e-6)]
+)
 @pytest.mark.parametrize("relaxation", FORMULAS, ids=lambda r: r.key)
 def test_numba_formula(relaxation, dialect, dtype, tolerance):
     source = codegen.PRELUDES[dialect] + codegen.scalar_function(relaxation, "unit", dialect) + LOOP

@@ -31,7 +31,13 @@ def _fake(tensors, settings):
 
 #: x carries batches, the scale s is shared, and an integer tensor rides along as indices do.
 CUBE = Operator(
-    "test_cube", forward=_forward, backward=_backward, reference=_reference, fake=_fake, outputs=2, shared=frozenset({1, 2})
+    "test_cube",
+    forward=_forward,
+    backward=_backward,
+    reference=_reference,
+    fake=_fake,
+    outputs=2,
+    shared=frozenset({1, 2}),
 )
 INDEX = torch.arange(2)
 

@@ -18,8 +18,9 @@ def _python(code: str) -> str:
 
 def test_import_is_light():
     """No kernel compiler, no plotting, no mesh library before it is needed."""
-    heavy = "numba triton matplotlib trimesh lark typer rich lightning_fabric PIL".split()
-    loaded = _python(f"import torch, sys\nbefore = set(sys.modules)\nimport algonet\nprint([m for m in {heavy} if m in set(sys.modules) - before])")
+    heavy = ["numba", "triton", "matplotlib", "trimesh", "lark", "typer", "rich", "lightning_fabric", "PIL"]
+    new = "import torch, sys\nbefore = set(sys.modules)\nimport algonet\nnew = set(sys.modules) - before\n"
+    loaded = _python(f"{new}print([name for name in {heavy} if name in new])")
     assert loaded == "[]"
 
 

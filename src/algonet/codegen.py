@@ -18,6 +18,7 @@ import threading
 from pathlib import Path
 from types import ModuleType
 
+from algonet.files import write_text
 from algonet.relax import Relaxation
 
 #: What each dialect puts before its functions: the names of the formulas, in its own terms.
@@ -75,7 +76,7 @@ def load(name: str, source: str) -> ModuleType:
             return sys.modules[module_name]
         path = cache_folder() / f"{module_name}.py"
         if not path.exists():
-            _write_atomically(path, source)
+            write_text(path, source)
         spec = importlib.util.spec_from_file_location(module_name, path)
         if spec is None or spec.loader is None:
             raise ImportError(f"algonet could not load its generated kernel from {path}.")
@@ -103,9 +104,3 @@ def cache_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"algonet-{os.getuid() if hasattr(os, 'getuid') else 'cache'}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
-        file.write(text)
-    os.replace(file.name, path)

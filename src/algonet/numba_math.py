@@ -77,7 +77,7 @@ def exp32(x):
     p = p * r + float32(1.6666665459e-1)
     p = p * r + float32(5.0000001201e-1)
     p = p * r * r + r + float32(1.0)
-    scaled = p * _bits_to_float(int32((int32(n) + int32(127)) << int32(23)))
+    scaled = p * _bits_to_float(int32((int32(n) + int32(127)) << int32(23)))  # pyright: ignore[reportCallIssue]
     finite = scaled if x > float32(-87.3) else float32(0.0)
     return finite if x == x else x
 
@@ -86,9 +86,9 @@ def exp32(x):
 def log32(x):
     """Natural logarithm in float32 for positive normal x, relative error below 2e-7; -inf at 0."""
     x = float32(x)
-    bits = _float_to_bits(max(x, float32(1.17549435e-38)))
+    bits = _float_to_bits(max(x, float32(1.17549435e-38)))  # pyright: ignore[reportCallIssue]
     exponent = float32((bits >> int32(23)) - int32(126))
-    m = _bits_to_float(int32((bits & int32(0x007FFFFF)) | int32(0x3F000000)))
+    m = _bits_to_float(int32((bits & int32(0x007FFFFF)) | int32(0x3F000000)))  # pyright: ignore[reportCallIssue]
     low = m < float32(0.70710678)
     exponent = exponent - (float32(1.0) if low else float32(0.0))
     m = (m + m if low else m) - float32(1.0)

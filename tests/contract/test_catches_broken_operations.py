@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import contract
-from helpers.contract import Case, normal
 
 from algonet.operators import Operator
+from helpers import contract
+from helpers.contract import Case, normal
 
 
 class _WrongSlope(torch.autograd.Function):

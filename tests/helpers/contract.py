@@ -1,11 +1,11 @@
 """What every operation of every domain owes its user, as one list of checks.
 
-    CASES = [Case("soft_sort", lambda x, backend="auto": soft_sort(x, backend=backend).values, normal(5), kernels=("numba",))]
+CASES = [Case("soft_sort", lambda x, backend="auto": soft_sort(x, backend=backend).values, normal(5), kernels=("numba",))]
 
-    @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-    @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-    def test_contract(case, check):
-        check(case)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_contract(case, check):
+    check(case)
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def normal(*shape: int, count: int = 1, scale: float = 1.0) -> Inputs:
 
     def inputs(batch: int, dtype: torch.dtype, generator: torch.Generator) -> tuple[Tensor, ...]:
         return tuple(
-            (torch.randn(batch, *shape, generator=generator, dtype=torch.float64) * scale).to(dtype) for _ in range(count)
+            (torch.randn(batch, *shape, generator=generator, dtype=torch.float64) * scale).to(dtype)
+            for _ in range(count)
         )
 
     return inputs
@@ -82,7 +83,9 @@ def uniform(*shape: int, count: int = 1, low: float = 0.0, high: float = 1.0) ->
     return inputs
 
 
-def gradients(case: Case, tensors: Sequence[Tensor], backend: str | None = None) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+def gradients(
+    case: Case, tensors: Sequence[Tensor], backend: str | None = None
+) -> tuple[tuple[Tensor, ...], list[Tensor]]:
     """The outputs, and the gradients of a fixed random functional of them by every floating input."""
     leaves = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in tensors]
     outputs = case(*leaves, backend=backend)
@@ -218,7 +221,9 @@ def check_nan_stays(case: Case) -> None:
     tensors = [t.clone() for t in case.draw(3, torch.float32)]
     carries = case.carries(tensors)
     clean = case(*tensors)
-    first = next((t for t, c in zip(tensors, carries, strict=True) if c and t.is_floating_point() and t[0].numel()), None)
+    first = next(
+        (t for t, c in zip(tensors, carries, strict=True) if c and t.is_floating_point() and t[0].numel()), None
+    )
     if first is None:
         pytest.skip("no floating input has a batch")
     first[0].view(-1)[0] = torch.nan

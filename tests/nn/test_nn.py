@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.contract import CHECKS, Case, normal, uniform
 from torch import nn
 
 from algonet.nn import (
@@ -16,6 +15,7 @@ from algonet.nn import (
     WeightedSoftmin,
     finite_differences,
 )
+from helpers.contract import CHECKS, Case, normal, uniform
 
 
 def _weighted(batch, dtype, generator):
@@ -107,7 +107,10 @@ def test_state_dict_and_device_moves():
         (lambda: Insert(3), r"Insert: `algorithm` must be a module or a function, got 3"),
         (lambda: Shortcut(torch.neg, 1.0), r"Shortcut: `share` must lie strictly between 0 and 1, got 1.0"),
         (lambda: Shortcut(torch.neg, 0.1)(torch.ones(2, 4)), r"a share of 0.1 of 4 features gives the algorithm 0"),
-        (lambda: Shortcut(torch.neg, dim=5)(torch.ones(2, 4)), r"feature dim 5 is out of range for x of shape \(2, 4\)"),
+        (
+            lambda: Shortcut(torch.neg, dim=5)(torch.ones(2, 4)),
+            r"feature dim 5 is out of range for x of shape \(2, 4\)",
+        ),
         (lambda: Shortcut(lambda x: x[:1])(torch.ones(2, 4)), r"result \(1, 2\) does not fit beside .* \(2, 2\)"),
         (lambda: Insert(lambda x: 3)(torch.ones(1)), r"the algorithm returned int, wanted a tensor"),
         (lambda: Residual(torch.neg, torch.neg), r"Residual: `body` must be a module"),

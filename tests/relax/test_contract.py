@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.contract import CHECKS, Case, normal, uniform
 
 from algonet import relax
 from algonet.relax import BoundedSum, Hamacher, SmoothStep, SmoothTent, StudentT
+from helpers.contract import CHECKS, Case, normal, uniform
 
 FAR = tuple((torch.tensor([[v, -v, v / 3]]),) for v in (0.0, 1e-30, 1e-3, 1.0, 30.0, 1e4, 1e19, 3e38))
 SIGMOIDS = [S() for S in relax.SIGMOIDS] + [SmoothStep(k) for k in (0, 2, 5)]

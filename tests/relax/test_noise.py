@@ -40,7 +40,9 @@ def test_many_degrees_of_freedom_are_gaussian():
 
 
 def test_errors_say_what_was_wanted():
-    with pytest.raises(ValueError, match=r"StudentT: `df` must be a positive finite number, got inf; use GaussianNoise"):
+    with pytest.raises(
+        ValueError, match=r"StudentT: `df` must be a positive finite number, got inf; use GaussianNoise"
+    ):
         StudentT(math.inf)
     with pytest.raises(ValueError, match=r"GaussianNoise: `scale` must be positive"):
         GaussianNoise(0.0)

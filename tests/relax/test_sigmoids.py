@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
-from helpers.tolerances import assert_close
 from hypothesis import given
 from hypothesis import strategies as st
 
 from algonet.relax import SIGMOIDS, GumbelMax, GumbelMin, Heaviside, Logistic, Optimal, SmoothStep
+from helpers.tolerances import assert_close
 
 ALL = [S() for S in SIGMOIDS] + [SmoothStep(k) for k in (0, 2, 5)]
 SOFT = [s for s in ALL if not isinstance(s, Heaviside)]

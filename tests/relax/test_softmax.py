@@ -84,7 +84,10 @@ def test_steepness_is_learnable_and_softens():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: weighted_softmax(torch.ones(3), torch.ones(4)), r"weights` must broadcast to x: x is \(3,\), weights \(4,\)"),
+        (
+            lambda: weighted_softmax(torch.ones(3), torch.ones(4)),
+            r"weights` must broadcast to x: x is \(3,\), weights \(4,\)",
+        ),
         (lambda: weighted_softmax(torch.ones(3), dim=1), r"`dim` 1 is out of range for x of shape \(3,\)"),
         (lambda: weighted_softmax([1.0]), r"weighted_softmax: expected a tensor, got list"),
         (lambda: soft_max(torch.ones(2, 0)), r"soft_max: x has no items along dim -1"),

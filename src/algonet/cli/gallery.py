@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import base64
 import html
-import importlib
+import importlib.util
 import io
-import os
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+from algonet.files import write_text
 
 #: Sections in reading order; each module has TITLE, INTRO and figures(quick) -> Iterator[Figure].
 PAGES = ("relax", "while_lang", "smooth_python", "sorting", "ifs", "render")
@@ -72,13 +72,8 @@ def _figures(module: Any, quick: bool) -> Iterator[Figure]:
 
 
 def write(sections: list[Section], folder: Path) -> Path:
-    """Write the page into `folder` (made if missing) under a temporary name, then rename it; returns its path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "index.html"
-    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False, encoding="utf-8") as file:
-        file.write(page(sections))
-    os.replace(file.name, path)
-    return path
+    """Write the page into `folder` (made if missing) whole or not at all; returns its path."""
+    return write_text(folder / "index.html", page(sections))
 
 
 def page(sections: list[Section]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ class Relaxation:
         return type(self).__name__
 
 
-def check_softness(owner: object, name: str, value: object) -> None:
+def check_softness(owner: object, name: str, value: Any) -> None:
     """Raise unless `value` is a positive number or a floating tensor (whose values are not read: no synchronisation)."""
     where = type(owner).__name__
     if isinstance(value, Tensor):
@@ -49,7 +49,7 @@ def check_softness(owner: object, name: str, value: object) -> None:
         raise ValueError(f"{where}: `{name}` must be positive and finite, got {value!r}.")
 
 
-def check_tensor(owner: object, x: object) -> Tensor:
+def check_tensor(owner: object, x: Any) -> Tensor:
     """`x` itself if it is a floating tensor; an error that says what to do otherwise."""
     where = owner if isinstance(owner, str) else type(owner).__name__
     if not isinstance(x, Tensor):

@@ -245,7 +245,12 @@ class SchweizerSklar(TConorm):
 
 def _check_parameter(owner: object, least: float, *, strict: bool) -> None:
     p = owner.p  # pyright: ignore[reportAttributeAccessIssue]
-    fine = not isinstance(p, bool) and isinstance(p, (int, float)) and p < math.inf and (p > least if strict else p >= least)
+    fine = (
+        not isinstance(p, bool)
+        and isinstance(p, (int, float))
+        and p < math.inf
+        and (p > least if strict else p >= least)
+    )
     if not fine:
         raise ValueError(
             f"{type(owner).__name__}: `p` must be {'above' if strict else 'at least'} {least:g} and finite, got {p!r}."

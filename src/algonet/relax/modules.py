@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,9 @@ class SoftModule(nn.Module):
     def __init__(self, relax: Relaxation):
         super().__init__()
         if not isinstance(relax, Relaxation):
-            raise TypeError(f"{type(self).__name__}: `relax` must be an algonet relaxation such as Logistic(10.0), got {relax!r}.")
+            raise TypeError(
+                f"{type(self).__name__}: `relax` must be an algonet relaxation such as Logistic(10.0), got {relax!r}."
+            )
         self._form = relax
         self._override: Relaxation | None = None
         if relax.softness_field is not None:
@@ -50,7 +52,7 @@ class SoftModule(nn.Module):
         return type(self._form).__name__ + (f", {name}={getattr(self, name).tolist():.4g}" if name else "")
 
 
-def _dtype(value: float | Tensor) -> torch.dtype:
+def _dtype(value: Any) -> torch.dtype:
     return value.dtype if isinstance(value, Tensor) else torch.get_default_dtype()
 
 

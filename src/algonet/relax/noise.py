@@ -81,7 +81,9 @@ class StudentT(Noise):
     def __post_init__(self):
         super().__post_init__()
         if isinstance(self.df, bool) or not isinstance(self.df, (int, float)) or not 0 < self.df < math.inf:
-            raise ValueError(f"StudentT: `df` must be a positive finite number, got {self.df!r}; use GaussianNoise for infinity.")
+            raise ValueError(
+                f"StudentT: `df` must be a positive finite number, got {self.df!r}; use GaussianNoise for infinity."
+            )
 
     @property
     def key(self) -> str:

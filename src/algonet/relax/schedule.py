@@ -58,7 +58,9 @@ class Anneal:
             raise ValueError(f"Anneal: {type(module).__name__} holds no algonet module with a `{self.field}`.")
         learned = [m for m in found if isinstance(getattr(m, self.field), nn.Parameter)]
         if learned:
-            raise ValueError(f"Anneal: {type(learned[0]).__name__}.{self.field} is a learnable parameter; learn it or anneal it.")
+            raise ValueError(
+                f"Anneal: {type(learned[0]).__name__}.{self.field} is a learnable parameter; learn it or anneal it."
+            )
         self._targets += found
         self._apply()
         return self

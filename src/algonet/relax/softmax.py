@@ -109,11 +109,10 @@ def _shares(x: Tensor, weights: Tensor | None, dim: int, steepness: float | Tens
         return x
     included: Tensor | None = None
     if weights is not None:
-        weights = widened(weights)
-        excluded = (weights <= 0).expand_as(x)
-        excluded = excluded & ~excluded.all(dim, keepdim=True)
-        included = ~excluded
-        weights = torch.where(weights <= 0, 1.0, weights).expand_as(x)
+        wide = widened(weights)
+        excluded = (wide <= 0).expand_as(x)
+        included = ~excluded | excluded.all(dim, keepdim=True)
+        weights = torch.where(wide <= 0, 1.0, wide).expand_as(x)
         x = torch.where(included, x, -torch.inf)
     # Shift before scaling: steepness * x may overflow where the differences do not
     peak = x.detach().amax(dim, keepdim=True)

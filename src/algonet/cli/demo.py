@@ -1,0 +1,33 @@
+"""`algonet demo`: build the gallery with a progress bar and say where it is."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from algonet.cli import gallery
+
+
+def run(out: Path, quick: bool) -> None:
+    console = Console()
+    start = time.perf_counter()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("starting", total=len(gallery.available_pages()))
+        seen: list[str] = []
+
+        def progress(section: str, figure: str) -> None:
+            if section not in seen:
+                seen.append(section)
+            bar.update(task, description=f"{section}: {figure}", completed=len(seen) - 0.5)
+
+        sections = gallery.build(quick, progress)
+        bar.update(task, description="gallery", completed=len(sections))
+    path = gallery.write(sections, out)
+    pictures = sum(len(s.figures) for s in sections)
+    console.print(f"{pictures} pictures in {time.perf_counter() - start:.0f} s")
+    # Plain print: a path must not be wrapped or coloured where it is read by a script
+    print(path.resolve())

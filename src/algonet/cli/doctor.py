@@ -1,0 +1,73 @@
+"""What this machine can run, and why not."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from algonet import __version__, backends
+
+#: Importing a domain registers its operations.
+DOMAINS = ("while_lang", "smooth_python", "sorting", "ifs", "render", "nn", "ran", "explain")
+PACKAGES = ("torch", "numpy", "numba", "triton", "lark", "trimesh", "pillow", "matplotlib", "lightning-fabric")
+
+
+def print_report() -> None:
+    console = Console()
+    console.print(_versions())
+    console.print(_devices())
+    for domain in DOMAINS:
+        if importlib.util.find_spec(f"algonet.{domain}") is not None:
+            importlib.import_module(f"algonet.{domain}")
+    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        console.print(_operations(device))
+
+
+def _versions() -> Table:
+    table = Table(title="versions")
+    table.add_column("package")
+    table.add_column("version")
+    table.add_row("algonet", __version__)
+    table.add_row("python", platform.python_version())
+    for package in PACKAGES:
+        try:
+            table.add_row(package, importlib.metadata.version(package))
+        except importlib.metadata.PackageNotFoundError:
+            table.add_row(package, "[yellow]not installed[/yellow]")
+    return table
+
+
+def _devices() -> Table:
+    table = Table(title="devices")
+    table.add_column("device")
+    table.add_column("name")
+    table.add_row("cpu", f"{platform.machine()}, {torch.get_num_threads()} threads")
+    for index in range(torch.cuda.device_count()):
+        table.add_row(f"cuda:{index}", torch.cuda.get_device_name(index))
+    if torch.backends.mps.is_available():
+        table.add_row("mps", "Apple GPU (runs the reference)")
+    return table
+
+
+def _operations(device: str) -> Table:
+    table = Table(title=f"operations on {device}")
+    table.add_column("operation")
+    for backend in backends.BACKENDS:
+        table.add_column(backend)
+    for operation, reasons in backends.survey(device).items():
+        table.add_row(operation, *(_cell(reasons, backend) for backend in backends.BACKENDS))
+    if not table.row_count:
+        table.add_row("(none registered)", *[""] * len(backends.BACKENDS))
+    return table
+
+
+def _cell(reasons: dict[str, str | None], backend: str) -> str:
+    if backend not in reasons:
+        return "[dim]none[/dim]"
+    reason = reasons[backend]
+    return "[green]runs[/green]" if reason is None else f"[yellow]{reason}[/yellow]"
