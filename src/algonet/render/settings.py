@@ -1,0 +1,105 @@
+"""What the rasteriser's backends agree on: the call, its settings, and the constants of the formula."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch import Tensor
+
+from algonet.relax import CONORMS, BoundedSum, TConorm
+
+#: Twice the screen area (square pixels) over which a face turns from back to front, and below which interpolation
+#: inside it gives way to its centroid.
+FLIP_AREA = 1e-4
+#: Coverage below which the mean position inside a face gives way to the face's centroid.
+FAINT = 1e-4
+#: A face that noise reaches only from its full reach away loses exp(-LATERAL) of its weight in depth and colour.
+LATERAL = 16.0
+#: Guards the direction of an edge of zero length (square pixels).
+EDGE_GUARD = 1e-12
+#: Screen positions are kept within this many pixels, so that their fourth powers stay finite in float32.
+FAR_PIXELS = 1e7
+
+
+@dataclass(frozen=True, eq=False)
+class RasterSettings:
+    """All that is not a tensor. `df` is even; `epsilon` is what may be neglected; `deterministic` asks a kernel for the
+    same bits on every run (the CPU kernel always gives them)."""
+
+    height: int
+    width: int
+    df: int = 8
+    epsilon: float = 1e-4
+    conorm: TConorm = field(default_factory=BoundedSum)
+    two_sided: bool = True
+    deterministic: bool = False
+
+    @property
+    def half_df(self) -> int:
+        return self.df // 2
+
+    @property
+    def reach(self) -> float:
+        """The distance, in units of sigma = sqrt(df) scale, beyond which all noise together weighs `epsilon`."""
+        return math.sqrt(self.epsilon ** (-1 / self.half_df) - 1)
+
+    def encode(self) -> str:
+        """The settings as a string, which is how they travel through torch operators."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        fields["conorm"] = [type(self.conorm).__name__, _plain(dataclasses.asdict(self.conorm))]
+        return json.dumps(fields, sort_keys=True)
+
+
+@functools.lru_cache(maxsize=256)
+def decode(text: str) -> RasterSettings:
+    """The settings that `encode` wrote."""
+    fields = json.loads(text)
+    name, arguments = fields["conorm"]
+    kind = next(c for c in CONORMS if c.__name__ == name)
+    fields["conorm"] = kind(**arguments)
+    return RasterSettings(**fields)
+
+
+def _plain(arguments: dict) -> dict:
+    return {k: v for k, v in arguments.items() if isinstance(v, (int, float, str, bool))}
+
+
+@dataclass(frozen=True, eq=False)
+class RasterCall:
+    """One call of the rasteriser; leading batch dimensions `*B` are the same in all floating tensors.
+
+    - `points` (*B, V, 5): x and y in pixels (x to the right, y *down*, the centre of pixel [row, col] at
+      (col + 0.5, row + 0.5)), depth, the perspective weight 1/w, and presence (1 in front of the camera, 0 from the near
+      plane back).
+    - `attributes` (*B, N, C), looked up by `attribute_faces` (F, 3): vertex attributes share `faces`, face attributes
+      repeat the face's own index.
+    - `background` (*B, C + 1): attributes and, last, depth where nothing is.
+    - `softness` (*B, 2): the noise scale in pixels, and the depth steepness.
+    - `faces` (F, 3) and `attribute_faces` (F, 3): int32 or int64, shared by the batch.
+    """
+
+    points: Tensor
+    attributes: Tensor
+    background: Tensor
+    softness: Tensor
+    faces: Tensor
+    attribute_faces: Tensor
+    settings: RasterSettings
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [self.points, self.attributes, self.background, self.softness, self.faces, self.attribute_faces]
+
+
+class Raster(NamedTuple):
+    """The rasteriser's result, all differentiable: `image` (*B, H, W, C) are the attributes over the background,
+    `silhouette` (*B, H, W) in [0, 1], `depth` (*B, H, W) over the background's depth."""
+
+    image: Tensor
+    silhouette: Tensor
+    depth: Tensor
