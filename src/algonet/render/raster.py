@@ -93,13 +93,13 @@ def _operator(kernels: str) -> Operator:
 
 @backends.register_example(OPERATION)
 def _example(device: str) -> RasterCall:
-    points = torch.tensor([[1.0, 1.0, 1.0, 1.0, 1.0], [1.0, 7.0, 1.0, 1.0, 1.0], [7.0, 1.0, 1.0, 1.0, 1.0]])
+    points = torch.tensor([[1.0, 1.0, 1.0], [1.0, 7.0, 1.0], [7.0, 1.0, 1.0]])
     faces = torch.tensor([[0, 1, 2]], device=device)
     return RasterCall(
         points=points.to(device),
         attributes=torch.ones(3, 3, device=device),
         background=torch.zeros(4, device=device),
-        softness=torch.ones(2, device=device),
+        softness=torch.tensor([1.0, 1.0, 0.1], device=device),
         faces=faces,
         attribute_faces=faces,
         settings=RasterSettings(8, 8),

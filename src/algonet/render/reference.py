@@ -16,7 +16,7 @@ from torch import Tensor
 
 from algonet.relax import BoundedSum
 
-from .settings import EDGE_GUARD, FAINT, FLIP_AREA, LATERAL, Raster, RasterSettings
+from .settings import EDGE_GUARD, FAINT, FAR_PIXELS, FLIP_AREA, LATERAL, Raster, RasterSettings
 
 #: Bytes that the intermediate results of one chunk may take.
 BUDGET = 1 << 27
@@ -132,7 +132,7 @@ def _chunk_function(
     pixels: Tensor, faces: Tensor, attribute_faces: Tensor, settings: RasterSettings, coverage: Coverage | None
 ) -> Callable[..., tuple[Tensor, ...]]:
     def run(points: Tensor, attributes: Tensor, background: Tensor, softness: Tensor) -> tuple[Tensor, ...]:
-        corners, looks = points[faces], attributes[attribute_faces]
+        corners, looks = project(points, softness[2], settings)[faces], attributes[attribute_faces]
         return _rasterise_pixels(corners, looks, background, softness, pixels, settings, coverage or Filtered())
 
     return run
@@ -162,6 +162,19 @@ def _rasterise_pixels(
     mixed = torch.einsum("fp,fpi,fic->pc", shares, weights, looks)
     image = silhouette[:, None] * mixed + (1 - silhouette[:, None]) * background[:-1]
     return image, silhouette, silhouette * (shares * depth).sum(0) + (1 - silhouette) * background[-1]
+
+
+def project(points: Tensor, near: Tensor, settings: RasterSettings) -> Tensor:
+    """Points (V, 3) of a `RasterCall` as (V, 5): x, y, depth, the perspective weight 1/w, and presence.
+
+    Presence is 0 with all its derivatives from the near distance back, so the bounds below, all behind it or far off the
+    screen, bend nothing that is seen: they keep positions finite.
+    """
+    depth = points[:, 2]
+    w = torch.maximum(depth, near / 2) if settings.perspective else torch.ones_like(depth)
+    screen = (points[:, :2] / w[:, None]).clamp(-FAR_PIXELS, FAR_PIXELS)
+    presence = smooth_step_infinite(depth / near - 1)
+    return torch.cat([screen, torch.stack([depth, 1 / w, presence], -1)], -1)
 
 
 def twice_area(screen: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ FAR_PIXELS = 1e7
 @dataclass(frozen=True, eq=False)
 class RasterSettings:
     """All that is not a tensor. `df` is even; `epsilon` is what may be neglected; `deterministic` asks a kernel for the
-    same bits on every run (the CPU kernel always gives them)."""
+    same bits on every run (the CPU kernel always gives them); without `perspective`, w is 1."""
 
     height: int
     width: int
@@ -37,6 +37,7 @@ class RasterSettings:
     epsilon: float = 1e-4
     conorm: TConorm = field(default_factory=BoundedSum)
     two_sided: bool = True
+    perspective: bool = True
     deterministic: bool = False
 
     @property
@@ -73,13 +74,13 @@ def _plain(arguments: dict) -> dict:
 class RasterCall:
     """One call of the rasteriser; leading batch dimensions `*B` are the same in all floating tensors.
 
-    - `points` (*B, V, 5): x and y in pixels (x to the right, y *down*, the centre of pixel [row, col] at
-      (col + 0.5, row + 0.5)), depth, the perspective weight 1/w, and presence (1 in front of the camera, 0 from the near
-      plane back).
+    - `points` (*B, V, 3): x w, y w and depth, with x and y in pixels (x to the right, y *down*, the centre of pixel
+      [row, col] at (col + 0.5, row + 0.5)), depth growing away from the camera, and w the depth, or 1 without perspective.
     - `attributes` (*B, N, C), looked up by `attribute_faces` (F, 3): vertex attributes share `faces`, face attributes
       repeat the face's own index.
     - `background` (*B, C + 1): attributes and, last, depth where nothing is.
-    - `softness` (*B, 2): the noise scale in pixels, and the depth steepness.
+    - `softness` (*B, 3): the noise scale in pixels, the depth steepness, and the near distance: faces fade out between
+      twice that depth and it.
     - `faces` (F, 3) and `attribute_faces` (F, 3): int32 or int64, shared by the batch.
     """
 
