@@ -71,7 +71,3 @@ def main() -> None:
         reason = " ".join(str(error).split()) or type(error).__name__
         print(f"algonet: {reason}", file=sys.stderr)
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

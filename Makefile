@@ -1,0 +1,58 @@
+# Two commands for a fresh clone: `make demo` and `make test`. Both set up .venv first and are quick the second time.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --constraint constraints.txt
+# Tests run on this many processes.
+JOBS ?= auto
+
+.PHONY: help demo test check format lint types docs tests bench clean
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/.runtime ## Make the gallery of pictures (gallery/index.html)
+	$(BIN)/algonet demo
+
+test: check ## Every check: format, lint, types, docs, tests, doctests
+
+check: $(VENV)/.dev lint types docs tests
+	@echo "all checks passed"
+
+lint: $(VENV)/.dev ## Formatting and lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+format: $(VENV)/.dev ## Reformat, and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+types: $(VENV)/.dev ## Static types
+	$(BIN)/pyright
+
+docs: $(VENV)/.dev ## Build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+tests: $(VENV)/.dev ## Tests and doctests
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+
+bench: $(VENV)/.dev ## Benchmarks this machine can run, beside the peers
+	$(BIN)/python -m benchmarks
+
+# torch is asked for first, alone and pinned: a range would take the newest build there is.
+$(VENV)/.torch: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) "$$(grep '^torch==' constraints.txt)"
+	@touch $@
+
+$(VENV)/.runtime: $(VENV)/.torch pyproject.toml
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.runtime
+
+clean: ## Remove everything that was made
+	rm -rf $(VENV) site gallery dist build .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,5 @@
+"""`python -m algonet` is the `algonet` command."""
+
+from algonet.cli import main
+
+main()
