@@ -1,0 +1,463 @@
+"""Public functions: the smooth raster of a point cloud, the chaos game, and the bound that keeps maps contractive."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from algonet import backends
+from algonet.relax import Probabilistic
+
+from . import reference
+from .aggregates import Aggregate, check_aggregate
+from .kernels.settings import ChaosSettings, SplatSettings
+
+if TYPE_CHECKING:
+    from .modules import IFS
+
+Extent = tuple[float, float, float, float]
+_METHODS = ("auto", "windows", "separable")
+
+
+@dataclass(frozen=True, eq=False)
+class SplatCall:
+    """One call of the raster: points and sigma in pixels, weights (*batch, 0) for none, features with C = 0 for none."""
+
+    points: Tensor
+    sigma: Tensor
+    weights: Tensor
+    features: Tensor
+    settings: SplatSettings
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [self.points, self.sigma, self.weights, self.features]
+
+
+@dataclass(frozen=True, eq=False)
+class ChaosCall:
+    """One call of the chaos game, all tensors with the same leading batch dimensions."""
+
+    parameters: Tensor
+    choices: Tensor
+    start: Tensor
+    settings: ChaosSettings
+
+
+def smooth_raster(
+    points: Tensor,
+    size: tuple[int, int],
+    *,
+    sigma: float | Tensor = 1.0,
+    extent: Extent = (0.0, 1.0, 0.0, 1.0),
+    aggregate: Aggregate = Probabilistic(),
+    weights: Tensor | None = None,
+    colours: Tensor | None = None,
+    epsilon: float = 1e-4,
+    method: str = "auto",
+    deterministic: bool | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """The picture of a cloud of points, each of which is a Gaussian: smooth in every coordinate.
+
+    A point's share of a pixel is its Gaussian's mass in that pixel's area, a product of two differences of the normal
+    distribution function, times its weight. With q = share (`Poisson`) or q = -log(1 - share) (`Probabilistic`) a pixel
+    is 1 - exp(-sum q); with `colours` it is (1 - exp(-sum q)) times the mean colour weighted by q, over black (append a
+    channel of ones to get the coverage too). Hard limit: sigma -> 0 marks the pixels that hold a point.
+
+    points (*batch, N, 2) with y up, weights (*batch, N), colours (*batch, N, C), sigma in pixels (a number, or a tensor
+    that broadcasts to *batch) give (*batch, H, W), or (*batch, C, H, W) with colours. The top row is the largest y.
+    Infinitely often differentiable in points, sigma, weights and colours.
+
+    `method="windows"` visits the pixels within a square outside of which a point has the mass `epsilon`: each point
+    loses at most that share, whatever the kernel. Cost N min(H W, (8 sigma)^2), memory one picture per block of points.
+    `method="separable"` is one matrix product over the points (`Poisson` only): exact, cost N H W, for huge sigma.
+    "auto" takes the cheaper. `deterministic` makes GPU sums reproducible (default: torch's own setting).
+
+    >>> smooth_raster(torch.tensor([[0.5, 0.9]]), (3, 3), sigma=0.01)
+    tensor([[0., 1., 0.],
+            [0., 0., 0.],
+            [0., 0., 0.]])
+    """
+    call, dtype = _splat_call(points, size, sigma, extent, aggregate, weights, colours, epsilon, deterministic)
+    if method not in _METHODS:
+        raise ValueError(f"smooth_raster: unknown method {method!r}; choose one of {', '.join(_METHODS)}.")
+    if method == "separable" and call.settings.logs:
+        raise ValueError('smooth_raster: method="separable" sums shares: use aggregate=Poisson(), or method="windows".')
+    if method == "separable" or (method == "auto" and backend == "auto" and _separable_is_cheaper(call, sigma)):
+        shape = call.settings.height, call.settings.width
+        sums = reference.splat_separable(*call.tensors, shape)
+    else:
+        sums = backends.dispatch("smooth_raster", backend, call)
+    total = sums[..., 0, :, :]
+    if colours is None:
+        return -torch.expm1(-total).to(dtype)
+    return (_coverage_per_sum(total)[..., None, :, :] * sums[..., 1:, :, :]).to(dtype)
+
+
+def chaos_game(
+    ifs: IFS | Tensor,
+    choices: Tensor,
+    start: Tensor | None = None,
+    *,
+    burn_in: int = 0,
+    horizon: int | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """All points that chains of randomly chosen maps visit: x_{t+1} = f_{choice_t}(x_t), many chains side by side.
+
+    The choices are given, so the points are a smooth function of the parameters and of the start. `ifs` is an `IFS` or
+    its parameters (*batch, n, 6) or (*batch, n, 12) in the residual form; choices (chains, steps) or (*batch, chains,
+    steps) are integers below n; start (chains, D) or (*batch, chains, D), the origin by default. The result is
+    (*batch, chains * (steps - burn_in), D), chain after chain.
+
+    Differentiable through all steps, or through at most `horizon` of them: before every horizon-th step the gradient
+    is cut. Coordinates are clamped at 1e12, so that a divergent system gives large numbers and no NaN. Cost: 4 products
+    per point; memory: all states.
+
+    >>> halves = torch.tensor([[0.0, -0.5, 0.0, 0.0, 0.0, -0.5], [0.5, -0.5, 0.0, 0.0, 0.0, -0.5]])
+    >>> chaos_game(halves, torch.tensor([[1, 0, 1]]))[:, 0]
+    tensor([0.5000, 0.2500, 0.6250])
+    """
+    parameters = _parameters_of("chaos_game", ifs)
+    dimension = 2 if parameters.shape[-1] == 6 else 3
+    choices = _check_choices(choices, parameters)
+    chains, steps = choices.shape[-2:]
+    if isinstance(burn_in, bool) or not isinstance(burn_in, int) or not 0 <= burn_in <= steps:
+        raise ValueError(f"chaos_game: `burn_in` must be an integer from 0 to the {steps} steps, got {burn_in!r}.")
+    if horizon is not None and (isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1):
+        raise ValueError(f"chaos_game: `horizon` must be None or an integer from 1 on, got {horizon!r}.")
+    dtype = parameters.dtype
+    wide = reference_dtype(parameters)
+    if start is None:
+        start = wide.new_zeros(chains, dimension)
+    if start.ndim < 2 or tuple(start.shape[-2:]) != (chains, dimension):
+        raise ValueError(
+            f"chaos_game: `start` must be ({chains} chains, {dimension} coordinates), got {tuple(start.shape)}."
+        )
+    batch = torch.broadcast_shapes(wide.shape[:-2], choices.shape[:-2], start.shape[:-2])
+    call = ChaosCall(
+        wide.expand(*batch, *wide.shape[-2:]),
+        choices.expand(*batch, chains, steps),
+        start.to(wide.dtype).expand(*batch, chains, dimension),
+        ChaosSettings(burn_in, horizon or 0),
+    )
+    return backends.dispatch("chaos_game", backend, call).flatten(-3, -2).to(dtype)
+
+
+def contraction(parameters: Tensor, bound: float = 0.97) -> Tensor:
+    """The same maps with their linear parts scaled so that each shrinks distances: spectral norm below `bound`.
+
+    A norm s becomes s / (1 + (s / bound)^32)^(1/32): smooth, below `bound` whatever s is, and s itself to within 1 %
+    up to 0.9 bound. In 3-D a smooth upper bound of the norm takes its place. Parameters (..., n, 6) or (..., n, 12) in the
+    residual form; offsets stay. Infinitely often differentiable.
+
+    >>> contraction(torch.tensor([[0.0, 9.0, 0.0, 0.0, 0.0, -0.5]]), bound=0.9)
+    tensor([[ 0.0000, -0.1000,  0.0000,  0.0000,  0.0000, -0.9550]])
+    """
+    parameters = _parameters_of("contraction", parameters)
+    if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not 0 < bound <= 1:
+        raise ValueError(f"contraction: `bound` must lie in (0, 1], got {bound!r}.")
+    offset, linear = reference.split_parameters(parameters, 2 if parameters.shape[-1] == 6 else 3)
+    norm = map_norms(parameters)
+    # the 32nd power of the smaller of s/bound and its inverse cannot overflow
+    large = norm > bound
+    ratio = torch.where(large, bound / torch.where(large, norm, 1.0), torch.where(large, 0.0, norm / bound))
+    root = torch.exp(torch.log1p(ratio**32) / -32)
+    return reference.join_parameters(offset, linear * (root * torch.where(large, ratio, 1.0))[..., None, None])
+
+
+def map_norms(parameters: Tensor) -> Tensor:
+    """Spectral norm of each map's linear part, (..., n); smooth, and in 3-D an upper bound within 2 %."""
+    if parameters.shape[-1] == 6:
+        _, linear = reference.split_parameters(parameters, 2)
+        a, b, c, d = linear[..., 0, 0], linear[..., 0, 1], linear[..., 1, 0], linear[..., 1, 1]
+        # a 2x2 matrix is a rotation times a scale plus a reflection times a scale: the norm is the sum of both scales
+        turn = ((a + d) ** 2 + (c - b) ** 2) / 4
+        flip = ((a - d) ** 2 + (c + b) ** 2) / 4
+        return torch.sqrt(turn + 1e-12) + torch.sqrt(flip + 1e-12)
+    _, linear = reference.split_parameters(parameters, 3)
+    scale = linear.abs().amax((-2, -1), keepdim=True).clamp_min(1e-6).detach()
+    gram = (linear / scale).mT @ (linear / scale)
+    # trace(G^32)^(1/64), with the trace taken out at each squaring so that nothing overflows
+    log_norm = torch.zeros_like(scale[..., 0, 0])
+    for power in range(5):
+        trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(1e-12)
+        log_norm = log_norm + trace.log() / 2 ** (power + 1)
+        gram = gram / trace[..., None, None]
+        gram = gram @ gram
+    trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(1e-12)
+    return torch.exp(log_norm + trace.log() / 64) * scale[..., 0, 0]
+
+
+def area_weights(parameters: Tensor, floor: float = 0.01) -> Tensor:
+    """Selection weights (..., n) in proportion to what each map does to areas, |det|, each at least `floor` of all.
+
+    Points then lie about evenly over a fractal whose parts do not overlap. Sums to 1; differentiable.
+    """
+    _, linear = reference.split_parameters(parameters, 2 if parameters.shape[-1] == 6 else 3)
+    area = torch.linalg.det(linear)
+    area = torch.sqrt(area**2 + 1e-12)
+    share = area / area.sum(-1, keepdim=True)
+    return (share + floor) / (1 + floor * share.shape[-1])
+
+
+def draw_choices(weights: Tensor, chains: int, steps: int, generator: torch.Generator | None = None) -> Tensor:
+    """Choices (*batch, chains, steps) of functions with probabilities in proportion to `weights` (*batch, n).
+
+    Stratified: at each step the chains share out the functions as evenly as the weights allow, in random order; the
+    picture is less noisy than with independent choices, and each chain by itself is an ordinary one.
+
+    >>> draw_choices(torch.tensor([0.5, 0.25, 0.25]), 4, 2).sort(0).values[:, 0]
+    tensor([0, 0, 1, 2])
+    """
+    where = "draw_choices"
+    if chains < 1 or steps < 1:
+        raise ValueError(f"{where}: `chains` and `steps` must be at least 1, got {chains} and {steps}.")
+    device = generator.device if generator is not None else torch.device("cpu")
+    weights = weights.detach().to(device, torch.float64)
+    batch = weights.shape[:-1]
+    order = torch.rand(*batch, steps, chains, generator=generator, device=device).argsort(-1)
+    shift = torch.rand(*batch, steps, 1, generator=generator, dtype=torch.float64, device=device)
+    ladder = (order + shift) / chains
+    bounds = (weights.cumsum(-1) / weights.sum(-1, keepdim=True))[..., :-1].contiguous()
+    if batch:
+        chosen = torch.searchsorted(bounds, ladder.flatten(-2), right=True).reshape(ladder.shape)
+    else:
+        chosen = torch.searchsorted(bounds, ladder.contiguous(), right=True)
+    return chosen.mT.contiguous()
+
+
+def reference_dtype(x: Tensor) -> Tensor:
+    """x in at least float32: what half precisions are computed in."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _splat_call(
+    points: Tensor,
+    size: tuple[int, int],
+    sigma: float | Tensor,
+    extent: Extent,
+    aggregate: Aggregate,
+    weights: Tensor | None,
+    colours: Tensor | None,
+    epsilon: float,
+    deterministic: bool | None,
+) -> tuple[SplatCall, torch.dtype]:
+    where = "smooth_raster"
+    height, width = check_size(where, size)
+    x0, x1, y0, y1 = check_extent(where, extent)
+    logs = check_aggregate(where, aggregate)
+    if not isinstance(points, Tensor) or not points.is_floating_point() or points.ndim < 2 or points.shape[-1] != 2:
+        got = tuple(points.shape) if isinstance(points, Tensor) else type(points).__name__
+        kind = f" of {points.dtype}" if isinstance(points, Tensor) else ""
+        raise ValueError(f"{where}: `points` must be a floating tensor (*batch, N, 2), got {got}{kind}.")
+    if not 0 < epsilon < 1:
+        raise ValueError(f"{where}: `epsilon` must lie in (0, 1), got {epsilon!r}.")
+    wide = reference_dtype(points)
+    count = points.shape[-2]
+    spread = check_sigma(where, sigma, wide)
+    # kept as tensor arithmetic on each axis: an extent of 1e-30 must not overflow the quotient
+    across = (wide[..., 0] - x0) / (x1 - x0) * width
+    down = (y1 - wide[..., 1]) / (y1 - y0) * height
+    shapes = [points.shape[:-2], spread.shape]
+    if weights is not None:
+        _check_trailing(where, "weights", weights, (count,))
+        shapes.append(weights.shape[:-1])
+    if colours is not None:
+        _check_trailing(where, "colours", colours, (count, -1))
+        shapes.append(colours.shape[:-2])
+    batch = torch.broadcast_shapes(*shapes)
+    if deterministic is None:
+        deterministic = torch.are_deterministic_algorithms_enabled()
+    none = wide.new_empty(*batch, 0)
+    call = SplatCall(
+        torch.stack([across, down], dim=-1).expand(*batch, count, 2),
+        spread.expand(batch),
+        none if weights is None else weights.to(wide).expand(*batch, count),
+        wide.new_empty(*batch, count, 0) if colours is None else colours.to(wide).expand(*batch, *colours.shape[-2:]),
+        SplatSettings(height, width, logs, float(epsilon), bool(deterministic)),
+    )
+    return call, points.dtype
+
+
+def check_size(where: str, size: object) -> tuple[int, int]:
+    if isinstance(size, int) and not isinstance(size, bool):
+        size = (size, size)
+    fine = isinstance(size, (tuple, list, torch.Size)) and len(size) == 2
+    if not fine or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in size):  # pyright: ignore
+        raise ValueError(f"{where}: `size` must be (height, width), both integers from 1 on, got {size!r}.")
+    return int(size[0]), int(size[1])  # pyright: ignore
+
+
+def check_extent(where: str, extent: object) -> Extent:
+    fine = isinstance(extent, (tuple, list)) and len(extent) == 4
+    if not fine or not all(isinstance(v, (int, float)) and math.isfinite(v) for v in extent):  # pyright: ignore
+        raise ValueError(f"{where}: `extent` must be four finite numbers (x0, x1, y0, y1), got {extent!r}.")
+    x0, x1, y0, y1 = (float(v) for v in extent)  # pyright: ignore
+    if not (x0 < x1 and y0 < y1):
+        raise ValueError(f"{where}: `extent` must have x0 < x1 and y0 < y1 (y points up), got {extent!r}.")
+    return x0, x1, y0, y1
+
+
+def check_sigma(where: str, sigma: object, like: Tensor) -> Tensor:
+    """`sigma` as a tensor like `like`; only a tensor on the CPU has its values checked: no synchronisation."""
+    if isinstance(sigma, Tensor):
+        if not sigma.is_floating_point():
+            raise TypeError(f"{where}: `sigma` must be a number or a floating tensor, got a tensor of {sigma.dtype}.")
+        return sigma.to(like)
+    if isinstance(sigma, bool) or not isinstance(sigma, (int, float)):
+        raise TypeError(f"{where}: `sigma` must be a positive number of pixels or a floating tensor, got {sigma!r}.")
+    if not 0 < sigma < math.inf:
+        raise ValueError(
+            f"{where}: `sigma` must be positive and finite (pixels), got {sigma!r}; for crisp pictures use IFS.crisp()."
+        )
+    return torch.full((), min(float(sigma), 1e30), dtype=like.dtype, device=like.device)
+
+
+def _check_trailing(where: str, name: str, tensor: object, shape: tuple[int, ...]) -> None:
+    names = f"(*batch, {', '.join('C' if n < 0 else str(n) for n in shape)})"
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{where}: `{name}` must be a tensor {names}, got {type(tensor).__name__}.")
+    fine = tensor.ndim >= len(shape) and all(
+        n < 0 or n == m for n, m in zip(shape, tensor.shape[tensor.ndim - len(shape) :], strict=True)
+    )
+    if not fine:
+        raise ValueError(f"{where}: `{name}` must be {names}, one per point, got {tuple(tensor.shape)}.")
+
+
+def _check_choices(choices: object, parameters: Tensor) -> Tensor:
+    functions = parameters.shape[-2]
+    if not isinstance(choices, Tensor) or choices.is_floating_point() or choices.dtype == torch.bool:
+        kind = choices.dtype if isinstance(choices, Tensor) else type(choices).__name__
+        raise TypeError(f"chaos_game: `choices` must be an integer tensor (chains, steps), got {kind}.")
+    if choices.ndim < 2:
+        raise ValueError(f"chaos_game: `choices` must be (*batch, chains, steps), got {tuple(choices.shape)}.")
+    # On a GPU, and under tracing, reading values would synchronise: the kernels clamp them into range instead
+    readable = choices.device.type == "cpu" and not torch.compiler.is_compiling() and choices.numel()
+    if readable and not torch._C._functorch.is_functorch_wrapped_tensor(choices):
+        low, high = (int(v) for v in torch.aminmax(choices))
+        if low < 0 or high >= functions:
+            raise ValueError(f"chaos_game: `choices` must lie in 0 .. {functions - 1}, got values from {low} to {high}.")
+    return choices
+
+
+def _parameters_of(where: str, ifs: object) -> Tensor:
+    parameters = ifs if isinstance(ifs, Tensor) else getattr(ifs, "maps", None)
+    if not isinstance(parameters, Tensor) or not parameters.is_floating_point():
+        kind = parameters.dtype if isinstance(parameters, Tensor) else type(ifs).__name__
+        raise TypeError(f"{where}: expected an IFS or a floating tensor of parameters, got {kind}.")
+    if parameters.ndim < 2 or parameters.shape[-1] not in (6, 12) or parameters.shape[-2] < 1:
+        raise ValueError(
+            f"{where}: parameters must be (*batch, n, 6) in 2-D or (*batch, n, 12) in 3-D with n from 1 on, "
+            f"got {tuple(parameters.shape)}."
+        )
+    return parameters
+
+
+def _coverage_per_sum(total: Tensor) -> Tensor:
+    """(1 - exp(-t)) / t, which is 1 at 0: smooth there, so no pixel divides by an empty sum."""
+    small = total.abs() < 1e-2
+    safe = torch.where(small, 1.0, total)
+    t = torch.where(small, total, 0.0)
+    series = 1 - t / 2 * (1 - t / 3 * (1 - t / 4 * (1 - t / 5 * (1 - t / 6))))
+    return torch.where(small, series, -torch.expm1(-safe) / safe)
+
+
+def _separable_is_cheaper(call: SplatCall, sigma: float | Tensor) -> bool:
+    """Whether one matrix product over all pixels beats the windows; only where sigma is known without a look at a GPU."""
+    chosen, count = call.settings, call.points.shape[-2]
+    if chosen.logs or isinstance(sigma, Tensor) or call.points.numel() == 0:
+        return False
+    side = 2 * chosen.reach * float(sigma) + 1
+    window = min(side, chosen.height) * min(side, chosen.width)
+    pixels, edges = chosen.height * chosen.width, chosen.height + chosen.width
+    if call.points.numel() // 2 * edges * call.points.element_size() > 2**28:
+        return False
+    # nanoseconds per point, fitted to timings: a pixel of a window, of a product, and an entry of the two factors
+    pixel, product, entry = (0.05, 0.02, 10.0) if call.points.device.type == "cpu" else (0.02, 0.0001, 0.01)
+    del count
+    return pixel * window > product * pixels + entry * edges
+
+
+def _numba_dtype(tensor: Tensor) -> str | None:
+    known = tensor.dtype in (torch.float32, torch.float64)
+    return None if known else f"kernels take float32 and float64, got {tensor.dtype}"
+
+
+def _numba_supports(call: SplatCall) -> str | None:
+    return backends.why_not_numba(*call.tensors) or _numba_dtype(call.points)
+
+
+def _triton_supports(call: SplatCall) -> str | None:
+    return backends.why_not_triton(*call.tensors) or _numba_dtype(call.points)
+
+
+def _chaos_dimension(call: ChaosCall) -> str | None:
+    return None if call.start.shape[-1] == 2 else "the kernels step points in the plane; 3-D systems use the reference"
+
+
+def _chaos_numba_supports(call: ChaosCall) -> str | None:
+    tensors = call.parameters, call.choices, call.start
+    return backends.why_not_numba(*tensors) or _numba_dtype(call.parameters) or _chaos_dimension(call)
+
+
+def _chaos_triton_supports(call: ChaosCall) -> str | None:
+    tensors = call.parameters, call.choices, call.start
+    return backends.why_not_triton(*tensors) or _numba_dtype(call.parameters) or _chaos_dimension(call)
+
+
+@backends.register("smooth_raster", "reference")
+def _splat_reference(call: SplatCall) -> Tensor:
+    return reference.splat(*call.tensors, (call.settings.height, call.settings.width), call.settings.logs)
+
+
+@backends.register("smooth_raster", "numba", supports=_numba_supports)
+def _splat_numba(call: SplatCall) -> Tensor:
+    from .kernels.numba_ops import splat_operator
+
+    return splat_operator(call.tensors, call.settings.encode())[0]
+
+
+@backends.register("smooth_raster", "triton", supports=_triton_supports)
+def _splat_triton(call: SplatCall) -> Tensor:
+    from .kernels.triton_gpu import splat_operator
+
+    return splat_operator(call.tensors, call.settings.encode())[0]
+
+
+@backends.register("chaos_game", "reference")
+def _chaos_reference(call: ChaosCall) -> Tensor:
+    return reference.chaos(call.parameters, call.choices, call.start, call.settings.burn_in, call.settings.horizon)
+
+
+@backends.register("chaos_game", "numba", supports=_chaos_numba_supports)
+def _chaos_numba(call: ChaosCall) -> Tensor:
+    from .kernels.numba_ops import chaos_operator
+
+    return chaos_operator([call.parameters, call.choices, call.start], call.settings.encode())[0]
+
+
+@backends.register("chaos_game", "triton", supports=_chaos_triton_supports)
+def _chaos_triton(call: ChaosCall) -> Tensor:
+    from .kernels.triton_chaos import chaos_operator
+
+    return chaos_operator([call.parameters, call.choices, call.start], call.settings.encode())[0]
+
+
+@backends.register_example("smooth_raster")
+def _splat_example(device: str) -> SplatCall:
+    points = torch.rand(1, 64, 2, device=device) * 16
+    none, sigma = points.new_empty(1, 0), points.new_ones(1)
+    return SplatCall(points, sigma, none, points.new_empty(1, 64, 0), SplatSettings(16, 16, True, 1e-4))
+
+
+@backends.register_example("chaos_game")
+def _chaos_example(device: str) -> ChaosCall:
+    parameters = torch.full((1, 3, 6), -0.5, device=device)
+    choices = torch.zeros(1, 8, 4, dtype=torch.int64, device=device)
+    return ChaosCall(parameters, choices, parameters.new_zeros(1, 8, 2), ChaosSettings(0, 0))

@@ -1,0 +1,132 @@
+"""Famous iterated function systems, in the textbook form (x, y) -> (a x + b y + e, c x + d y + f)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Row = tuple[float, float, float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A system in textbook rows (a, b, c, d, e, f), the rectangle that holds it, and selection weights where areas
+    would not do (a map that flattens everything needs its share of points too)."""
+
+    rows: tuple[Row, ...]
+    extent: tuple[float, float, float, float]
+    weights: tuple[float, ...] | None = None
+
+    def parameters(self, dtype: torch.dtype | None = None) -> Tensor:
+        """(n, 6) in the residual form."""
+        return residual_form(torch.tensor(self.rows, dtype=dtype or torch.get_default_dtype()))
+
+
+def residual_form(rows: Tensor) -> Tensor:
+    """Textbook rows (..., 6) = (a, b, c, d, e, f) as the paper's residual parameters (e, a - 1, b, f, c, d - 1).
+
+    >>> residual_form(torch.tensor([[0.5, 0.0, 0.0, 0.5, 0.25, 0.5]]))
+    tensor([[ 0.2500, -0.5000,  0.0000,  0.5000,  0.0000, -0.5000]])
+    """
+    if rows.ndim < 1 or rows.shape[-1] != 6:
+        raise ValueError(f"residual_form: wanted rows (a, b, c, d, e, f), got a tensor {tuple(rows.shape)}.")
+    a, b, c, d, e, f = rows.unbind(-1)
+    return torch.stack([e, a - 1, b, f, c, d - 1], dim=-1)
+
+
+def _thirds(cells: tuple[tuple[int, int], ...]) -> tuple[Row, ...]:
+    return tuple((1 / 3, 0.0, 0.0, 1 / 3, x / 3, y / 3) for x, y in cells)
+
+
+def _polygon(corners: int, scale: float) -> tuple[Row, ...]:
+    angles = [math.pi / 2 + 2 * math.pi * k / corners for k in range(corners)]
+    return tuple((scale, 0.0, 0.0, scale, (1 - scale) * math.cos(t), (1 - scale) * math.sin(t)) for t in angles)
+
+
+_SIXTY = math.sqrt(3) / 2
+
+PRESETS: dict[str, Preset] = {
+    "fern": Preset(
+        (
+            (0.0, 0.0, 0.0, 0.16, 0.0, 0.0),
+            (0.85, 0.04, -0.04, 0.85, 0.0, 1.6),
+            (0.2, -0.26, 0.23, 0.22, 0.0, 1.6),
+            (-0.15, 0.28, 0.26, 0.24, 0.0, 0.44),
+        ),
+        (-4.8, 5.3, -0.05, 10.05),
+        (0.01, 0.85, 0.07, 0.07),
+    ),
+    "sierpinski": Preset(
+        ((0.5, 0.0, 0.0, 0.5, 0.0, 0.0), (0.5, 0.0, 0.0, 0.5, 0.5, 0.0), (0.5, 0.0, 0.0, 0.5, 0.25, _SIXTY / 2)),
+        (-0.05, 1.05, -0.12, 0.98),
+    ),
+    "dragon": Preset(
+        ((0.5, -0.5, 0.5, 0.5, 0.0, 0.0), (-0.5, -0.5, 0.5, -0.5, 1.0, 0.0)),
+        (-0.5, 1.34, -0.75, 1.09),
+    ),
+    "tree": Preset(
+        (
+            (0.0, 0.0, 0.0, 0.5, 0.0, 0.0),
+            (0.42, -0.42, 0.42, 0.42, 0.0, 0.2),
+            (0.42, 0.42, -0.42, 0.42, 0.0, 0.2),
+            (0.1, 0.0, 0.0, 0.1, 0.0, 0.2),
+        ),
+        (-0.26, 0.26, -0.03, 0.49),
+        (0.05, 0.4, 0.4, 0.15),
+    ),
+    "maple": Preset(
+        (
+            (0.14, 0.01, 0.0, 0.51, -0.08, -1.31),
+            (0.43, 0.52, -0.45, 0.5, 1.49, -0.75),
+            (0.45, -0.49, 0.47, 0.47, -1.62, -0.74),
+            (0.49, 0.0, 0.0, 0.51, 0.02, 1.62),
+        ),
+        (-3.6, 3.6, -3.5, 3.7),
+    ),
+    "levy": Preset(
+        ((0.5, -0.5, 0.5, 0.5, 0.0, 0.0), (0.5, 0.5, -0.5, 0.5, 0.5, 0.5)),
+        (-0.6, 1.6, -0.85, 1.35),
+    ),
+    "koch": Preset(
+        (
+            (1 / 3, 0.0, 0.0, 1 / 3, 0.0, 0.0),
+            (1 / 6, -_SIXTY / 3, _SIXTY / 3, 1 / 6, 1 / 3, 0.0),
+            (1 / 6, _SIXTY / 3, -_SIXTY / 3, 1 / 6, 0.5, _SIXTY / 3),
+            (1 / 3, 0.0, 0.0, 1 / 3, 2 / 3, 0.0),
+        ),
+        (-0.05, 1.05, -0.4, 0.7),
+    ),
+    "carpet": Preset(
+        _thirds(((0, 0), (1, 0), (2, 0), (0, 1), (2, 1), (0, 2), (1, 2), (2, 2))),
+        (-0.05, 1.05, -0.05, 1.05),
+    ),
+    "snowflake": Preset((*_polygon(6, 1 / 3), (1 / 3, 0.0, 0.0, 1 / 3, 0.0, 0.0)), (-1.1, 1.1, -1.1, 1.1)),
+    "pentagon": Preset(_polygon(5, 0.381966), (-1.1, 1.1, -1.1, 1.1)),
+    "spiral": Preset(
+        (
+            (0.787879, -0.424242, 0.242424, 0.859848, 1.758647, 1.408065),
+            (-0.121212, 0.257576, 0.151515, 0.05303, -6.721654, 1.377236),
+            (0.181818, -0.136364, 0.090909, 0.181818, 6.086107, 1.568035),
+        ),
+        (-8.0, 8.0, -3.0, 13.0),
+        (0.9, 0.05, 0.05),
+    ),
+}
+
+#: Systems in space, (n, 12) in the residual form (offset and row of each coordinate in turn).
+SOLIDS: dict[str, tuple[tuple[float, ...], ...]] = {
+    "pyramid": tuple(
+        (x / 2, -0.5, 0.0, 0.0, y / 2, 0.0, -0.5, 0.0, z / 2, 0.0, 0.0, -0.5)
+        for x, y, z in ((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.5, 0.866025, 0.0), (0.5, 0.288675, 0.816497))
+    ),
+}
+
+
+def preset(name: str) -> Preset:
+    """The preset of that name; an unknown one lists those there are."""
+    if name not in PRESETS:
+        raise ValueError(f"preset: unknown system {name!r}; choose one of {', '.join(PRESETS)}.")
+    return PRESETS[name]
