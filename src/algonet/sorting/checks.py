@@ -1,0 +1,107 @@
+"""What the public functions ask of their arguments, and how they say so."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from algonet.relax import Sigmoid
+
+from .networks import Network
+
+
+def items(where: str, x: object, dim: int) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{where}: `x` must be a tensor, got {type(x).__name__}; wrap it in torch.tensor(...).")
+    if not x.is_floating_point():
+        raise TypeError(f"{where}: `x` must be a floating tensor, got {x.dtype}; call .float() first.")
+    if x.dim() == 0:
+        raise ValueError(f"{where}: `x` must have at least one dimension, got a scalar; use x.reshape(1).")
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        raise TypeError(f"{where}: `dim` must be an integer, got {dim!r}.")
+    if not -x.dim() <= dim < x.dim():
+        raise ValueError(
+            f"{where}: `dim` {dim} is out of range for x of shape {tuple(x.shape)}; use {-x.dim()} to {x.dim() - 1}."
+        )
+    return x
+
+
+def payload(where: str, x: Tensor, given: object, dim: int) -> Tensor | None:
+    """The payload as (*batch, n, channels) with the sorted dimension where x has it after `movedim(dim, -1)`."""
+    if given is None:
+        return None
+    if not isinstance(given, Tensor):
+        raise TypeError(f"{where}: `payload` must be a tensor, got {type(given).__name__}.")
+    if not given.is_floating_point():
+        raise TypeError(f"{where}: `payload` must be a floating tensor, got {given.dtype}; call .float() first.")
+    if given.device != x.device:
+        raise ValueError(f"{where}: `payload` must be on the device of x: x is on {x.device}, payload on {given.device}.")
+    if given.dim() >= x.dim() and given.shape[dim % x.dim()] != x.shape[dim]:
+        raise ValueError(
+            f"{where}: `payload` must share the sorted dimension: x has {x.shape[dim]} items along dim {dim}, "
+            f"payload has {given.shape[dim % x.dim()]}."
+        )
+    if given.shape[: x.dim()] != x.shape:
+        raise ValueError(
+            f"{where}: `payload` must have the shape of x, {tuple(x.shape)}, followed by any others; got "
+            f"{tuple(given.shape)}. Use expand to give every row the same payload."
+        )
+    return given.reshape(*x.shape, -1 if given.numel() else _channels(given, x)).movedim(dim % x.dim(), -2)
+
+
+def _channels(given: Tensor, x: Tensor) -> int:
+    count = 1
+    for size in given.shape[x.dim() :]:
+        count *= size
+    return count
+
+
+def mask(where: str, x: Tensor, given: object) -> Tensor | None:
+    if given is None:
+        return None
+    if not isinstance(given, Tensor) or given.dtype != torch.bool:
+        found = given.dtype if isinstance(given, Tensor) else type(given).__name__
+        raise TypeError(f"{where}: `mask` must be a boolean tensor, True where an item is present; got {found}.")
+    try:
+        return given.expand(x.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{where}: `mask` must have the shape of x, {tuple(x.shape)}, or broadcast to it; got {tuple(given.shape)}."
+        ) from None
+
+
+def options(where: str, relax: object, network: object, steps: object) -> None:
+    if not isinstance(relax, Sigmoid):
+        raise TypeError(f"{where}: `relax` must be a sigmoid such as Logistic(10.0), got {relax!r}.")
+    if not isinstance(network, Network):
+        raise TypeError(f"{where}: `network` must be OddEven() or Bitonic(), got {network!r}.")
+    if steps is None:
+        return
+    if isinstance(steps, bool) or not isinstance(steps, int):
+        raise TypeError(f"{where}: `steps` must be an integer or None (all layers), got {steps!r}.")
+    if steps < 0:
+        raise ValueError(f"{where}: `steps` must not be negative, got {steps}.")
+
+
+def steepness(where: str, relax: Sigmoid, x: Tensor, sign: float) -> Tensor:
+    """The steepness as a scalar tensor beside x, negative for a descending sort."""
+    value = relax.steepness
+    if not isinstance(value, Tensor):
+        return x.new_full((), sign * value)
+    if value.numel() != 1:
+        raise ValueError(
+            f"{where}: the steepness must be one number for all exchanges, got a tensor of shape {tuple(value.shape)}."
+        )
+    return (sign * value).reshape(()).to(x)
+
+
+def count(where: str, k: object, n: int, dim: int) -> None:
+    if isinstance(k, bool) or not isinstance(k, int):
+        raise TypeError(f"{where}: `k` must be an integer, got {k!r}.")
+    if not 0 <= k <= n:
+        raise ValueError(f"{where}: `k` must lie between 0 and the {n} items along dim {dim}, got {k}.")
+
+
+def widened(x: Tensor) -> Tensor:
+    """x in at least float32."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

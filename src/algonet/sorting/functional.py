@@ -1,0 +1,276 @@
+"""Soft sorting and what follows from it: pure functions that check their arguments, dispatch and return.
+
+Convention of every permutation here: `values = P @ x`, so `P[..., i, j]` is the share of item j in sorted position i.
+Rows and columns of P sum to 1.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from algonet import backends
+from algonet.relax import Logistic, Sigmoid
+
+from . import checks
+from .dispatch import SortCall
+from .masks import Placement, place
+from .networks import Network, OddEven
+from .plan import Plan, remember
+
+
+class SortResult(NamedTuple):
+    """`values` (*x), `payload` (*x, *trailing) or None, `permutation` (*batch, n, n) or None; all differentiable."""
+
+    values: Tensor
+    payload: Tensor | None
+    permutation: Tensor | None
+
+
+class TopKResult(NamedTuple):
+    """`values`, `indices` (expected positions in x) with k entries along dim, `permutation` (*batch, k, n) or None.
+
+    All are differentiable.
+    """
+
+    values: Tensor
+    indices: Tensor
+    permutation: Tensor | None
+
+
+def soft_sort(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    descending: bool = False,
+    relax: Sigmoid = Logistic(10.0),
+    network: Network = OddEven(),
+    steps: int | None = None,
+    payload: Tensor | None = None,
+    mask: Tensor | None = None,
+    return_permutation: bool = False,
+    hard: bool = False,
+    backend: str = "auto",
+) -> SortResult:
+    """Sort smoothly along `dim`: neighbours in a sorting network exchange as far as they are out of order.
+
+    A pair a, b becomes a' = alpha a + (1 - alpha) b, b' = (1 - alpha) a + alpha b with alpha = r(steepness (b - a)), the
+    probability that it is in order; descending (the paper's direction) with alpha = r(steepness (a - b)).
+    steepness -> inf gives `torch.sort`. The mixtures keep sums: `values.sum(dim) == x.sum(dim)`.
+
+    - `payload` of shape (*x.shape, *trailing) is sorted along with x in the same pass.
+    - `mask` (boolean, shape of x) is True where an item is present. The others come last, in their order and as they
+      are; they get no gradient, and how many there are changes nothing for the rest.
+    - `steps` < n layers sort coarsely. All layers are the default.
+    - `return_permutation` gives P (*batch, n, n) with values = P x (with the sorted dimension last).
+    - `hard` returns the crisp sort with the gradient of the soft one (straight-through).
+
+    Differentiable in x, payload and the steepness as often as the sigmoid is. Infinite items take part crisply; a NaN
+    spoils its own row. O(n^2) exchanges with OddEven, O(n log^2 n) with Bitonic; no n x n matrix unless it is asked for.
+
+    >>> soft_sort(torch.tensor([3.0, 1.0, 2.0])).values
+    tensor([1.0001, 2.0000, 2.9999])
+    """
+    x = checks.items("soft_sort", x, dim)
+    flat = checks.payload("soft_sort", x, payload, dim)
+    n = x.shape[dim]
+    extra = [] if flat is None else [flat]
+    if return_permutation:
+        eye = torch.eye(n, dtype=x.dtype, device=x.device)
+        extra.append(eye.expand(*x.movedim(dim, -1).shape, n))
+    whole = torch.cat(extra, -1) if len(extra) > 1 else extra[0] if extra else None
+    spared = 0 if flat is None else flat.shape[-1]
+    job = _Job("soft_sort", x, dim, descending, relax, network, steps, mask, None, backend)
+    values, moved = job.sort(whole, spared)
+    if hard:
+        order = job.crisp_order()
+        values = _straight_through(torch.gather(job.x, -1, order), values)
+        if whole is not None and moved is not None:
+            moved = _straight_through(torch.gather(whole, -2, order.unsqueeze(-1).expand_as(whole)), moved)
+    permutation = moved[..., spared:] if return_permutation and moved is not None else None
+    carried = None
+    if payload is not None and moved is not None:
+        carried = moved[..., :spared].movedim(-2, dim % x.dim()).reshape(payload.shape).to(payload.dtype)
+    return SortResult(
+        values.movedim(-1, dim).to(x.dtype), carried, None if permutation is None else permutation.to(x.dtype)
+    )
+
+
+def soft_argsort(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    descending: bool = False,
+    relax: Sigmoid = Logistic(10.0),
+    network: Network = OddEven(),
+    mask: Tensor | None = None,
+    hard: bool = False,
+    backend: str = "auto",
+) -> Tensor:
+    """The expected index of the item in each sorted position, P (0, 1, ..., n-1): real numbers of the shape of x.
+
+    steepness -> inf gives `torch.argsort`. Differentiable like `soft_sort`, at the cost of one payload channel.
+
+    >>> soft_argsort(torch.tensor([3.0, 1.0, 2.0]), relax=Logistic(20.0))
+    tensor([1., 2., 0.])
+    """
+    x = checks.items("soft_argsort", x, dim)
+    job = _Job("soft_argsort", x, dim, descending, relax, network, None, mask, None, backend)
+    index = torch.arange(job.x.shape[-1], dtype=job.x.dtype, device=x.device).expand(job.x.shape)
+    _, moved = job.sort(index.unsqueeze(-1), 0)
+    assert moved is not None
+    result = moved.squeeze(-1)
+    if hard:
+        result = _straight_through(job.crisp_order().to(result.dtype), result)
+    return result.movedim(-1, dim).to(x.dtype)
+
+
+def soft_rank(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    descending: bool = False,
+    relax: Sigmoid = Logistic(10.0),
+    network: Network = OddEven(),
+    mask: Tensor | None = None,
+    hard: bool = False,
+    backend: str = "auto",
+) -> Tensor:
+    """The expected sorted position (from 0) of each item, P^T (0, 1, ..., n-1): real numbers of the shape of x.
+
+    steepness -> inf gives `x.argsort().argsort()`. The transposed pass through the network: O(n) memory, no matrix.
+    Differentiable like `soft_sort`.
+
+    >>> soft_rank(torch.tensor([30.0, 10.0, 20.0]))
+    tensor([2., 0., 1.])
+    """
+    x = checks.items("soft_rank", x, dim)
+    job = _Job("soft_rank", x, dim, descending, relax, network, None, mask, None, backend)
+    positions = torch.arange(job.x.shape[-1], dtype=job.x.dtype, device=x.device).expand(job.x.shape)
+    result = job.unsort(positions.unsqueeze(-1)).squeeze(-1)
+    if hard:
+        result = _straight_through(job.crisp_order().argsort(-1).to(result.dtype), result)
+    return result.movedim(-1, dim).to(x.dtype)
+
+
+def soft_topk(
+    x: Tensor,
+    k: int,
+    *,
+    dim: int = -1,
+    largest: bool = True,
+    relax: Sigmoid = Logistic(10.0),
+    network: Network = OddEven(),
+    mask: Tensor | None = None,
+    return_permutation: bool = False,
+    hard: bool = False,
+    backend: str = "auto",
+) -> TopKResult:
+    """The k largest items in descending order (smallest in ascending), by the exchanges that can reach them.
+
+    steepness -> inf gives `torch.topk`. `indices` are expected positions in x; `permutation` (*batch, k, n), when asked
+    for, holds the share of every item in each of the k places. In a row whose mask leaves fewer than k items the
+    absent ones follow. Differentiable like `soft_sort`.
+
+    >>> values, indices, _ = soft_topk(torch.tensor([1.0, 7.0, 5.0, 3.0]), 2)
+    >>> values, indices
+    (tensor([7., 5.]), tensor([1., 2.]))
+    """
+    x = checks.items("soft_topk", x, dim)
+    checks.count("soft_topk", k, x.shape[dim], dim)
+    wanted = tuple(range(k)) if mask is None else None
+    job = _Job("soft_topk", x, dim, largest, relax, network, None, mask, wanted, backend)
+    n = job.x.shape[-1]
+    index = torch.arange(n, dtype=job.x.dtype, device=x.device).expand(job.x.shape).unsqueeze(-1)
+    values, moved = job.sort(index, 0)
+    assert moved is not None
+    values, indices, permutation = values[..., :k], moved[..., :k, 0], None
+    if return_permutation:
+        eye = torch.eye(n, k, dtype=job.x.dtype, device=x.device).expand(*job.x.shape, k)
+        permutation = job.unsort(eye).transpose(-1, -2)
+    if hard:
+        order = job.crisp_order()[..., :k]
+        values = _straight_through(torch.gather(job.x, -1, order), values)
+        indices = _straight_through(order.to(indices.dtype), indices)
+        if permutation is not None:
+            crisp = torch.nn.functional.one_hot(order, n).to(permutation.dtype)
+            permutation = _straight_through(crisp, permutation)
+    permutation = None if permutation is None else permutation.to(x.dtype)
+    return TopKResult(values.movedim(-1, dim).to(x.dtype), indices.movedim(-1, dim).to(x.dtype), permutation)
+
+
+class _Job:
+    """One validated call with the sorted dimension last and half precision widened."""
+
+    def __init__(
+        self,
+        name: str,
+        x: Tensor,
+        dim: int,
+        descending: bool,
+        relax: Sigmoid,
+        network: Network,
+        steps: int | None,
+        mask: Tensor | None,
+        keep: tuple[int, ...] | None,
+        backend: str,
+    ):
+        checks.options(name, relax, network, steps)
+        self.x = checks.widened(x.movedim(dim, -1))
+        self.backend, self.descending = backend, descending
+        self.mask = checks.mask(name, x, mask)
+        if self.mask is not None:
+            self.mask = self.mask.movedim(dim, -1)
+        self.placement: Placement | None = None
+        if self.mask is not None:
+            self.placement = place(self.mask, network.right_aligned)
+        self.steepness = checks.steepness(name, relax, self.x, -1.0 if descending else 1.0)
+        remember(relax, network)
+        if keep is not None and (len(keep) == self.x.shape[-1] or self.x.shape[-1] == 0):
+            keep = None
+        self.plan = Plan(network.name, relax.key, steps, keep, self.placement is not None)
+
+    def sort(self, payload: Tensor | None, spared: int) -> tuple[Tensor, Tensor | None]:
+        """(values, payload) in sorted order. Of the payload, the first `spared` channels of absent items are unused."""
+        x = self.x
+        moved = x.new_empty(*x.shape, 0) if payload is None else checks.widened(payload).to(x.dtype)
+        if self.placement is None:
+            values, moved = backends.dispatch("soft_sort", self.backend, self._call(x, moved))
+        else:
+            placed = self.placement
+            call = self._call(placed.forth(x), placed.forth_payload(moved, spared))
+            values, sent = backends.dispatch("soft_sort", self.backend, call)
+            values, moved = placed.back(values, x), placed.back_payload(sent, moved, spared)
+        return values, None if payload is None else moved
+
+    def unsort(self, v: Tensor) -> Tensor:
+        """P^T v for v (*batch, n, c) in sorted order."""
+        if self.placement is None:
+            return backends.dispatch("soft_unsort", self.backend, self._call(self.x, v))[0]
+        placed = self.placement
+        call = self._call(placed.forth(self.x), placed.forth_sorted(v))
+        return placed.back_items(backends.dispatch("soft_unsort", self.backend, call)[0])
+
+    def crisp_order(self) -> Tensor:
+        """The indices of a stable crisp sort, absent items last."""
+        order = torch.argsort(self.x.detach(), dim=-1, descending=self.descending, stable=True)
+        if self.mask is None:
+            return order
+        late = torch.gather(~self.mask, -1, order).to(torch.int8)
+        return torch.gather(order, -1, torch.argsort(late, dim=-1, stable=True))
+
+    def _call(self, x: Tensor, payload: Tensor) -> SortCall:
+        if self.placement is None:
+            lengths = torch.empty(x.shape[:-1], dtype=torch.int32, device=x.device)
+        else:
+            lengths = self.placement.lengths
+        return SortCall(x, payload, lengths, self.steepness, self.plan)
+
+
+def _straight_through(crisp: Tensor, soft: Tensor) -> Tensor:
+    """The crisp values with the gradient of the soft ones."""
+    return crisp.detach() + torch.where(soft.isfinite(), soft - soft.detach(), 0.0)
+
+

@@ -1,0 +1,1 @@
+"""Kernels of soft sorting: private, tested against reference.py."""

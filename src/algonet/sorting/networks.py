@@ -1,0 +1,198 @@
+"""Sorting networks: which pairs of items meet, in which order. Frozen options that produce tables for any n."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Comparators:
+    """The comparators of a network for n items, as tensors that move with `.to()`.
+
+    Comparator j lets items `first[j]` < `second[j]` meet; layer l holds comparators `start[l]` to `stop[l]`, whose pairs
+    are disjoint (equal layers share their entries). In a row with only m of the n items a comparator exists where
+    m >= `need[j]` and m >= `layer_need[l]`: what then remains is exactly the network for m items.
+    """
+
+    n: int
+    first: Tensor
+    second: Tensor
+    need: Tensor
+    start: Tensor
+    stop: Tensor
+    layer_need: Tensor
+
+    @property
+    def depth(self) -> int:
+        """The number of layers."""
+        return len(self.start)
+
+    @property
+    def count(self) -> int:
+        """The number of exchanges that a row of n items goes through."""
+        return int((self.stop - self.start).sum())
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        """The pairs (first, second) of one layer."""
+        span = slice(int(self.start[index]), int(self.stop[index]))
+        return self.first[span], self.second[span]
+
+    def to(self, device: torch.device | str) -> Comparators:
+        tensors = (self.first, self.second, self.need, self.start, self.stop, self.layer_need)
+        return Comparators(self.n, *(t.to(device) for t in tensors))
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """(first, second, need, start, stop, layer_need) as NumPy arrays."""
+        tensors = (self.first, self.second, self.need, self.start, self.stop, self.layer_need)
+        return tuple(t.cpu().numpy() for t in tensors)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A sorting network for any number of items. Subclasses say which pairs meet in each layer.
+
+    With `right_aligned` a row of m < n items occupies the last m places, else the first m.
+    """
+
+    name: ClassVar[str] = ""
+    right_aligned: ClassVar[bool] = False
+
+    def depth(self, n: int) -> int:
+        """How many layers sort n items."""
+        raise NotImplementedError
+
+    def pairs(self, n: int, layer: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(first, second, need) of one layer; see `Comparators`."""
+        raise NotImplementedError
+
+    def layer_need(self, layer: int) -> int:
+        """The number of items from which on the complete network has this layer."""
+        raise NotImplementedError
+
+    def period(self) -> int | None:
+        """After how many layers the pairs repeat, `None` where they do not."""
+        return None
+
+    def layers(self, n: int, steps: int | None) -> int:
+        """How many layers run when `steps` are asked for; `None` asks for all."""
+        return self.depth(n) if steps is None else steps
+
+    def table(self, n: int, steps: int | None = None, keep: tuple[int, ...] | None = None) -> Comparators:
+        """The comparators for n items; with `keep`, only those that can reach one of these output positions.
+
+        >>> OddEven().table(8).count, OddEven().table(8, keep=(3, 4)).count
+        (28, 22)
+        """
+        return _table(self, n, steps, keep)
+
+
+@dataclass(frozen=True)
+class OddEven(Network):
+    """Odd-even transposition, the paper's SoftSort: n layers of neighbours, n (n - 1) / 2 exchanges.
+
+    Layer 0 compares items (0, 1), (2, 3), ..., layer 1 items (1, 2), (3, 4), ..., and so on alternately.
+    """
+
+    name: ClassVar[str] = "odd_even"
+
+    def depth(self, n: int) -> int:
+        return n if n > 1 else 0
+
+    def pairs(self, n: int, layer: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        first = np.arange(layer % 2, n - 1, 2)
+        return first, first + 1, first + 2
+
+    def layer_need(self, layer: int) -> int:
+        return layer + 1
+
+    def period(self) -> int | None:
+        return 2
+
+
+@dataclass(frozen=True)
+class Bitonic(Network):
+    """Batcher's bitonic sorter with all comparators pointing one way: about log2(n)^2 / 2 layers.
+
+    For n that is not a power of two the items are the last n of the next power; what would meet a missing item meets
+    nobody, so nothing leaks in. Items far apart meet early: it blurs far less than `OddEven` at large n.
+    """
+
+    name: ClassVar[str] = "bitonic"
+    right_aligned: ClassVar[bool] = True
+
+    def depth(self, n: int) -> int:
+        stages = max(n - 1, 0).bit_length()
+        return stages * (stages + 1) // 2
+
+    def layers(self, n: int, steps: int | None) -> int:
+        return self.depth(n) if steps is None else min(steps, self.depth(n))
+
+    def pairs(self, n: int, layer: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        stage, mask = self.stage_and_mask(layer)
+        low = np.arange(1 << max(n - 1, 0).bit_length())
+        low = low[(low & (1 << (mask.bit_length() - 1))) == 0]
+        high = low ^ mask
+        inside = high < n
+        # Counted from the last item, so that a missing item is always beyond the end
+        return n - 1 - high[inside], n - 1 - low[inside], high[inside] + 1
+
+    def layer_need(self, layer: int) -> int:
+        return (1 << self.stage_and_mask(layer)[0]) + 1
+
+    @staticmethod
+    def stage_and_mask(layer: int) -> tuple[int, int]:
+        """(stage, mask) of a layer: item i, counted from the end, meets i ^ mask; a stage merges blocks of 2^stage."""
+        stage = 0
+        while layer > stage:
+            layer -= stage + 1
+            stage += 1
+        return stage, (2 << stage) - 1 if layer == 0 else 1 << (stage - layer)
+
+
+@functools.lru_cache(maxsize=256)
+def _table(network: Network, n: int, steps: int | None, keep: tuple[int, ...] | None) -> Comparators:
+    layers = network.layers(n, steps)
+    period = network.period() or max(layers, 1)
+    whole = [network.pairs(n, layer) for layer in range(min(period, layers))]
+    chosen: list[np.ndarray | None] = [None] * layers
+    if keep is not None:
+        reached = np.zeros(n, dtype=bool)
+        reached[list(keep)] = True
+        for layer in reversed(range(layers)):
+            first, second, _ = whole[layer % period]
+            useful = reached[first] | reached[second]
+            reached[first[useful]] = reached[second[useful]] = True
+            chosen[layer] = None if useful.all() else useful
+    parts: list[tuple[np.ndarray, ...]] = []
+    spans: list[tuple[int, int]] = []
+    shared: dict[int, tuple[int, int]] = {}
+    size = 0
+    for layer, useful in enumerate(chosen):
+        place = layer % period
+        if useful is None and place in shared:
+            spans.append(shared[place])
+            continue
+        part = whole[place] if useful is None else tuple(t[useful] for t in whole[place])
+        parts.append(part)
+        spans.append((size, size + len(part[0])))
+        size += len(part[0])
+        if useful is None:
+            shared[place] = spans[-1]
+    columns = [np.concatenate([p[i] for p in parts]) if parts else np.zeros(0) for i in range(3)]
+    # With `steps` given, every row runs that many layers, however few its items
+    needs = [network.layer_need(layer) if steps is None or network.right_aligned else 0 for layer in range(layers)]
+    first, second, need, start, stop, layer_need = (
+        torch.as_tensor(np.asarray(column), dtype=torch.int64).reshape(-1)
+        for column in (*columns, [s for s, _ in spans], [s for _, s in spans], needs)
+    )
+    return Comparators(n, first, second, need, start, stop, layer_need)
+
+
+#: The networks by name.
+NETWORKS: dict[str, type[Network]] = {cls.name: cls for cls in (OddEven, Bitonic)}

@@ -1,0 +1,98 @@
+"""The plain-torch truth of soft sorting: layer by layer, differentiable to any order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from .networks import Comparators
+from .plan import Plan, decode
+
+
+def sort_reference(tensors: Sequence[Tensor], settings: str) -> tuple[Tensor, Tensor]:
+    """(values, payload) of [x (*batch, n), payload (*batch, n, c), lengths (*batch,), steepness ()]."""
+    x, payload, lengths, steepness = tensors
+    for exchange in walk(x, decode(settings), steepness, lengths):
+        x = exchange.after
+        if payload.shape[-1]:
+            payload = exchange.mix(payload)
+    return x.clone(), payload.clone()
+
+
+def unsort_reference(tensors: Sequence[Tensor], settings: str) -> tuple[Tensor]:
+    """(P^T v,) of [x (*batch, n), v (*batch, n, c), lengths (*batch,), steepness ()]: v put back where it came from.
+
+    Every exchange is a symmetric matrix, so P^T is the same exchanges in reverse order.
+    """
+    x, v, lengths, steepness = tensors
+    for exchange in reversed(list(walk(x, decode(settings), steepness, lengths))):
+        v = exchange.mix(v)
+    return (v.clone(),)
+
+
+class Exchange:
+    """One layer of exchanges: `alpha` (*batch, pairs), the items `after` it, and `mix`, which does the same to others."""
+
+    def __init__(self, x: Tensor, pairs: tuple[Tensor, Tensor], alpha: Tensor, crisp: Tensor):
+        self.alpha = alpha
+        self._pairs = pairs
+        a, b = (x.index_select(-1, items) for items in pairs)
+        stay, rest = alpha == 1, 1 - alpha
+        # Where the decision is crisp the items move as they are: 0 times infinity is not 0
+        p, q = torch.where(crisp, 0.0, a), torch.where(crisp, 0.0, b)
+        low = torch.where(crisp, torch.where(stay, a, b), alpha * p + rest * q)
+        high = torch.where(crisp, torch.where(stay, b, a), rest * p + alpha * q)
+        self.after = _put(x, low, high, pairs, -1)
+
+    def mix(self, payload: Tensor) -> Tensor:
+        p, q = (payload.index_select(-2, items) for items in self._pairs)
+        alpha = self.alpha.unsqueeze(-1)
+        return _put(payload, alpha * p + (1 - alpha) * q, (1 - alpha) * p + alpha * q, self._pairs, -2)
+
+
+def walk(x: Tensor, plan: Plan, steepness: Tensor, lengths: Tensor) -> Iterator[Exchange]:
+    """The layers of the network, run on x (*batch, n). `lengths` is read only if the plan is masked."""
+    table = plan.table(x.shape[-1], x.device)
+    for index in range(table.depth):
+        pairs = table.layer(index)
+        alpha, crisp = _decide(plan, x, pairs, steepness, _active(plan, table, index, lengths))
+        exchange = Exchange(x, pairs, alpha, crisp)
+        x = exchange.after
+        yield exchange
+
+
+def _decide(plan: Plan, x: Tensor, pairs: tuple[Tensor, Tensor], steepness: Tensor, active: Tensor | None):
+    """(alpha, crisp): the probability r(steepness (b - a)) that a, b are in order, and where that is decided crisply.
+
+    A difference that is not finite (an infinite item, or finite ones too far apart for the precision) decides crisply,
+    as does a comparator that a short row does not have; NaN stays NaN.
+    """
+    a, b = (x.index_select(-1, items) for items in pairs)
+    crisp = ~(b - a).isfinite() & ~(a.isnan() | b.isnan())
+    order = b >= a
+    if active is not None:
+        crisp, order = crisp | ~active, order | ~active
+    # The branch of a `where` that is not taken must be finite too, or its gradient is NaN
+    d = torch.where(crisp, 0.0, b) - torch.where(crisp, 0.0, a)
+    alpha = replace(plan.sigmoid, steepness=steepness)(d)
+    return torch.where(crisp, order.to(x.dtype), alpha), crisp
+
+
+def _active(plan: Plan, table: Comparators, index: int, lengths: Tensor) -> Tensor | None:
+    if not plan.masked:
+        return None
+    span = slice(int(table.start[index]), int(table.stop[index]))
+    return lengths.unsqueeze(-1) >= torch.maximum(table.need[span], table.layer_need[index])
+
+
+def _put(x: Tensor, low: Tensor, high: Tensor, pairs: tuple[Tensor, Tensor], dim: int) -> Tensor:
+    """x with `low` at the first and `high` at the second items of the pairs, out of place."""
+    first, second = pairs
+    count = len(first)
+    source = torch.arange(x.shape[dim], device=x.device) + 2 * count
+    source[first] = torch.arange(count, device=x.device)
+    source[second] = torch.arange(count, device=x.device) + count
+    return torch.cat([low, high, x], dim).index_select(dim, source)
