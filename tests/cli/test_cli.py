@@ -13,9 +13,7 @@ from algonet.cli.gallery import Figure, Section
 
 
 def _algonet(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "algonet", *arguments], capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run([sys.executable, "-m", "algonet", *arguments], capture_output=True, text=True, timeout=300)
     assert not check or done.returncode == 0, done.stderr
     return done
 
@@ -54,7 +52,9 @@ def test_errors_are_one_line_without_a_traceback(tmp_path):
 
 def test_page_is_self_contained_and_escaped(tmp_path):
     png = b"\x89PNG fake"
-    sections = [Section("a", "A & B", "is x > 0?", (Figure("one", png, "<caption>", "x < 1"), Figure("two", b"GIF89a", "")))]
+    sections = [
+        Section("a", "A & B", "is x > 0?", (Figure("one", png, "<caption>", "x < 1"), Figure("two", b"GIF89a", "")))
+    ]
     path = gallery.write(sections, tmp_path / "new")
     text = path.read_text()
     assert "A &amp; B" in text
