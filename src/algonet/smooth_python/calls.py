@@ -1,0 +1,238 @@
+"""Calls inside a smooth program: Python's builtins with their smooth meaning, other smooth functions, torch functions.
+
+A function that knows nothing of batches (a torch function, a module, a helper) sees one item: elementwise functions take
+the batch as it is, every other one is mapped over it by `torch.vmap`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from . import comparisons
+from .values import NUMBERS, Value, aligned, as_value, flat, smooth_kind, stacked
+
+_UNARY = """abs acos asin atan ceil cos cosh deg2rad digamma erf erfc exp exp2 expm1 floor frac lgamma log log10 log1p log2
+neg negative reciprocal relu round rsqrt sigmoid sign sin sinh sqrt square tan tanh trunc isnan isfinite isinf logit sinc
+clone detach float double half bfloat16 clamp clamp_min clamp_max nan_to_num softplus elu gelu silu leaky_relu""".split()
+_BINARY = "add sub subtract mul multiply div divide true_divide maximum minimum atan2 pow hypot fmod lerp where".split()
+#: Functions that treat every number by itself: they may see the whole batch at once.
+ELEMENTWISE: set[Any] = {
+    found
+    for name in (*_UNARY, *_BINARY)
+    for home in (torch, Tensor, torch.nn.functional)
+    if (found := getattr(home, name, None)) is not None
+}
+_SIZES = ("shape", "ndim", "dtype", "device", "requires_grad", "is_cuda")
+
+
+def call(frame: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """function(*args, **kwargs) as a smooth program means it."""
+    special = _special(function)
+    if special is not None:
+        return special(frame, *args, **kwargs)
+    if getattr(function, "is_smooth", False):
+        return function.inside(frame, args, kwargs)
+    if isinstance(function, functools.partial) and function.func is _method:
+        return function(*args, **kwargs)
+    if not flat((args, kwargs)):
+        return _wrapped(function(*args, **kwargs))
+    return call_tensor_function(function, args, kwargs)
+
+
+def call_tensor_function(function: Callable, args: tuple, kwargs: dict) -> Any:
+    """A function of one item's tensors, on one item or on the whole batch."""
+    leaves, structure = pytree.tree_flatten((args, kwargs), is_leaf=lambda x: type(x) is Value)
+    places = [k for k, leaf in enumerate(leaves) if type(leaf) is Value]
+    if not any(leaves[k].batched for k in places):
+        plain = [leaf.tensor if type(leaf) is Value else leaf for leaf in leaves]
+        args, kwargs = pytree.tree_unflatten(plain, structure)
+        return _wrapped(function(*args, **kwargs))
+    if function in ELEMENTWISE and all(operand_of_elementwise(leaf) for leaf in leaves):
+        return _elementwise(function, args, kwargs)
+    return _mapped(function, leaves, structure, places)
+
+
+def operand_of_elementwise(leaf: Any) -> bool:
+    return type(leaf) is Value or isinstance(leaf, (*NUMBERS, Tensor))
+
+
+def _elementwise(function: Callable, args: tuple, kwargs: dict) -> Value:
+    places = [k for k, x in enumerate(args) if smooth_kind(x)]
+    tensors, batched = aligned(*(args[k] for k in places))
+    plain = list(args)
+    for k, tensor in zip(places, tensors, strict=True):
+        plain[k] = tensor
+    options = {name: x.tensor if type(x) is Value else x for name, x in kwargs.items()}
+    return Value(function(*plain, **options), batched)
+
+
+def _mapped(function: Callable, leaves: list, structure: Any, places: list[int]) -> Any:
+    """The function over the batch, item by item as far as it can tell."""
+    found: dict[str, Any] = {}
+
+    def one_item(*tensors: Tensor) -> tuple[Tensor, ...]:
+        filled = list(leaves)
+        for k, tensor in zip(places, tensors, strict=True):
+            filled[k] = tensor
+        args, kwargs = pytree.tree_unflatten(filled, structure)
+        results, found["structure"] = pytree.tree_flatten(function(*args, **kwargs))
+        found["where"] = [k for k, r in enumerate(results) if isinstance(r, Tensor)]
+        found["rest"] = [None if isinstance(r, Tensor) else r for r in results]
+        # vmap wants at least one tensor back
+        return (*(r for r in results if isinstance(r, Tensor)), tensors[0])
+
+    dims = tuple(0 if leaves[k].batched else None for k in places)
+    *tensors, _ = torch.vmap(one_item, in_dims=dims, randomness="different")(*(leaves[k].tensor for k in places))
+    results = list(found["rest"])
+    for k, tensor in zip(found["where"], tensors, strict=True):
+        results[k] = Value(tensor, True)
+    return pytree.tree_unflatten(results, found["structure"])
+
+
+def _wrapped(x: Any) -> Any:
+    """Results of foreign functions as values; their containers (torch's named tuples too) as plain tuples and lists."""
+    if isinstance(x, Tensor):
+        return Value(x, False)
+    if isinstance(x, tuple) and any(isinstance(part, (Tensor, list, tuple)) for part in x):
+        parts = [_wrapped(part) for part in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)
+    if type(x) is list and any(isinstance(part, (Tensor, list, tuple)) for part in x):
+        return [_wrapped(part) for part in x]
+    return x
+
+
+def attribute(value: Value, name: str) -> Any:
+    """value.name: sizes of one item, methods of tensors, properties such as .T."""
+    if name == "shape":
+        return value.tensor.shape[int(value.batched) :]
+    if name == "ndim":
+        return value.tensor.dim() - value.batched
+    if name in _SIZES:
+        return getattr(value.tensor, name)
+    if name.startswith("__") or not hasattr(Tensor, name):
+        raise AttributeError(f"tensors have no attribute {name!r}.")
+    if name in ("item", "tolist", "numpy", "backward", "data"):
+        raise TypeError(f"`.{name}` would leave the smooth program and lose its gradient; return the tensor instead.")
+    if name.endswith("_") and not name.endswith("__"):
+        raise TypeError(f"`.{name}()` changes a tensor in place, which has no smooth meaning; write x = x.{name[:-1]}(...).")
+    if callable(getattr(Tensor, name)):
+        return functools.partial(_method, value, name)
+    return call_tensor_function(lambda t: getattr(t, name), (value,), {})
+
+
+def _method(value: Value, name: str, *args: Any, **kwargs: Any) -> Any:
+    if name == "size":
+        return value.shape[args[0]] if args else value.shape
+    if name in ("dim", "ndimension"):
+        return value.ndim
+    if name in ("numel", "nelement"):
+        return value.shape.numel()
+    function = getattr(Tensor, name)
+    return call_tensor_function(function, (value, *args), kwargs)
+
+
+# -- Python's builtins
+
+
+def _len(frame: Any, x: Any) -> int:
+    return x.shape[0] if isinstance(x, Tensor) else len(x)
+
+
+def _sum(frame: Any, items: Any, start: Any = 0) -> Any:
+    if type(items) is Value and not items.split:
+        total = Value(items.tensor.sum(int(items.batched)), items.batched)
+        return total if isinstance(start, int) and start == 0 else total + start
+    for item in items:
+        start = start + item
+    return start
+
+
+def _extreme(choose: Callable, crisp: Callable) -> Callable:
+    def extreme(frame: Any, *args: Any, **kwargs: Any) -> Any:
+        items = list(args[0]) if len(args) == 1 else list(args)
+        if not any(smooth_kind(x) for x in items):
+            return crisp(*args, **kwargs)
+        if kwargs:
+            raise TypeError(f"{crisp.__name__} of tensors takes no `{next(iter(kwargs))}` in a smooth program.")
+        return functools.reduce(functools.partial(choose, frame), items)
+
+    return extreme
+
+
+def _range(frame: Any, *bounds: Any) -> range:
+    if any(smooth_kind(b) for b in bounds):
+        raise TypeError(
+            "range() needs Python integers, got a tensor; write a `while` loop, whose end is a smooth decision, "
+            "or loop over the largest range with an `if` inside."
+        )
+    return range(*bounds)
+
+
+def _float(frame: Any, x: Any = 0.0) -> Any:
+    return as_value(x) if smooth_kind(x) else float(x)
+
+
+def _int(frame: Any, x: Any = 0, *base: Any) -> Any:
+    if smooth_kind(x):
+        raise TypeError("int() of a tensor is a step without gradient; keep the real number: subscripts take it too.")
+    return int(x, *base)
+
+
+def _bool(frame: Any, x: Any = False) -> Any:
+    return comparisons.truth(frame, x) if smooth_kind(x) else bool(x)
+
+
+def _print(frame: Any, *args: Any, **kwargs: Any) -> None:
+    print(*(x.tensor if type(x) is Value else x for x in args), **kwargs)
+
+
+def _list(frame: Any, items: Any = ()) -> list:
+    return list(items)
+
+
+def _tensor_from(frame: Any, data: Any, **options: Any) -> Any:
+    """torch.tensor and torch.stack of parts that are values: put together, with their gradients."""
+    if not flat(data):
+        return _wrapped(torch.tensor(data, **options))
+    return stacked([_tensor_from(frame, part) if isinstance(part, (list, tuple)) else part for part in data])
+
+
+def _stack(frame: Any, parts: Any, dim: int = 0) -> Any:
+    if dim == 0:
+        return stacked(list(parts))
+    return call_tensor_function(torch.stack, (list(parts), dim), {})
+
+
+_SPECIAL: dict[Any, Callable] = {
+    abs: comparisons.absolute,
+    min: _extreme(comparisons.choose_smaller, min),
+    max: _extreme(comparisons.choose_larger, max),
+    sum: _sum,
+    len: _len,
+    range: _range,
+    float: _float,
+    int: _int,
+    bool: _bool,
+    print: _print,
+    list: _list,
+    zip: lambda frame, *args, **kwargs: zip(*args, **kwargs),
+    enumerate: lambda frame, *args: enumerate(*args),
+    reversed: lambda frame, items: reversed(list(items)),
+    tuple: lambda frame, items=(): tuple(items),
+    isinstance: lambda frame, x, kinds: isinstance(x.tensor if type(x) is Value else x, kinds),
+    torch.tensor: _tensor_from,
+    torch.stack: _stack,
+}
+
+
+def _special(function: Any) -> Callable | None:
+    try:
+        return _SPECIAL.get(function)
+    except TypeError:
+        return None

@@ -1,0 +1,180 @@
+"""Smooth decisions: comparisons are sigmoids, == and != exits, `or` a t-conorm, `and` its dual, `not` is 1 - p.
+
+Each function takes the frame (which knows the softness) first. Where no operand is a tensor, Python's own crisp answer
+is returned, and operands behind `and` and `or` are thunks, so that they are evaluated only when Python would.
+Operands of `and`, `or` and `not` are probabilities already: the rewriter puts `truth` around everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algonet.relax import Logistic, Probabilistic
+
+from .values import Value, aligned, as_value, binary, floating, smooth_kind
+
+
+def greater(frame: Any, x: Any, y: Any) -> Any:
+    """x > y: r(x - y)."""
+    if not smooth_kind(x) and not smooth_kind(y):
+        return x > y
+    return _step(frame, x, y, strict=True)
+
+
+def less(frame: Any, x: Any, y: Any) -> Any:
+    if not smooth_kind(x) and not smooth_kind(y):
+        return x < y
+    return _step(frame, y, x, strict=True)
+
+
+def greater_equal(frame: Any, x: Any, y: Any) -> Any:
+    if not smooth_kind(x) and not smooth_kind(y):
+        return x >= y
+    return _step(frame, x, y, strict=False)
+
+
+def less_equal(frame: Any, x: Any, y: Any) -> Any:
+    if not smooth_kind(x) and not smooth_kind(y):
+        return x <= y
+    return _step(frame, y, x, strict=False)
+
+
+def not_equal(frame: Any, x: Any, y: Any) -> Any:
+    """x != y: phi(x - y)."""
+    if not smooth_kind(x) and not smooth_kind(y):
+        return x != y
+    difference = _difference(x, y)
+    soft = apply(frame, frame.settings.exit, difference)
+    return straight_through(soft, difference, torch.Tensor.ne) if frame.settings.hard else soft
+
+
+def equal(frame: Any, x: Any, y: Any) -> Any:
+    """x == y: 1 - phi(x - y)."""
+    if not smooth_kind(x) and not smooth_kind(y):
+        return x == y
+    return 1.0 - not_equal(frame, x, y)
+
+
+def _step(frame: Any, x: Any, y: Any, *, strict: bool) -> Value:
+    difference = _difference(x, y)
+    soft = apply(frame, frame.settings.relax, difference)
+    if frame.settings.hard:
+        return straight_through(soft, difference, torch.Tensor.gt if strict else torch.Tensor.ge)
+    return soft
+
+
+def _difference(x: Any, y: Any) -> Value:
+    found = binary("sub", as_value(x) if isinstance(x, Tensor) else x, as_value(y) if isinstance(y, Tensor) else y)
+    if found is NotImplemented:
+        kinds = f"{type(x).__name__} and {type(y).__name__}"
+        raise TypeError(f"a smooth comparison takes tensors and numbers, got {kinds}.")
+    return floating(found)
+
+
+def apply(frame: Any, relax: Any, x: Value) -> Value:
+    """A relaxation on a value."""
+    if x.node is not None:
+        recorded = x.node.record_relaxation(relax, x)
+        if recorded is not None:
+            return recorded
+    tensor = x.tensor
+    if type(relax) is Logistic and tensor.dtype in (torch.float32, torch.float64):
+        # The same numbers as relax(tensor) without its clamp: the logistic is flat at infinity anyway
+        return Value(torch.sigmoid(tensor * relax.steepness), x.batched)
+    return Value(relax(tensor), x.batched)
+
+
+def straight_through(soft: Value, difference: Value, crisp: Callable[[Tensor, int], Tensor]) -> Value:
+    """The crisp answer with the smooth answer's derivative."""
+    tensor = soft.tensor
+    hard = crisp(difference.tensor, 0).to(tensor.dtype)
+    return Value(hard + (tensor - tensor.detach()), soft.batched)
+
+
+def truth(frame: Any, x: Any) -> Any:
+    """A tensor as a condition: the probability min(1, |x|), so flags and results of comparisons mean themselves."""
+    if not smooth_kind(x):
+        return x
+    value = floating(as_value(x))
+    if value.node is not None:
+        recorded = value.node.record("truth", value)
+        if recorded is not None:
+            return recorded
+    return Value(value.tensor.abs().clamp_max(1.0), value.batched)
+
+
+def negate(frame: Any, x: Any) -> Any:
+    return 1.0 - as_value(x) if smooth_kind(x) else not x
+
+
+def both(frame: Any, x: Any, *rest: Callable[[], Any]) -> Any:
+    """x and y and ...: the t-norm dual to the conorm; crisp operands decide or drop out."""
+    return _chain(frame, x, rest, ends=False)
+
+
+def either(frame: Any, x: Any, *rest: Callable[[], Any]) -> Any:
+    """x or y or ...: the conorm; crisp operands decide or drop out."""
+    return _chain(frame, x, rest, ends=True)
+
+
+def _chain(frame: Any, x: Any, rest: tuple[Callable[[], Any], ...], *, ends: bool) -> Any:
+    soft: Value | None = None
+    for thunk in (None, *rest):
+        if thunk is not None:
+            x = thunk()
+        if not smooth_kind(x):
+            if bool(x) is ends:
+                return x
+            continue
+        p = as_value(x)
+        soft = p if soft is None else _joined(frame, soft, p, any_=ends)
+    return x if soft is None else soft
+
+
+def _joined(frame: Any, a: Value, b: Value, *, any_: bool) -> Value:
+    conorm = frame.settings.conorm
+    if type(conorm) is Probabilistic:
+        product = a * b
+        return a + b - product if any_ else product
+    (s, t), batched = aligned(a, b)
+    soft = conorm(s, t) if any_ else conorm.both(s, t)
+    if frame.settings.hard:
+        soft = (torch.maximum(s, t) if any_ else torch.minimum(s, t)).detach() + (soft - soft.detach())
+    return Value(soft, batched)
+
+
+def contains(frame: Any, x: Any, sequence: Any) -> Any:
+    """x in sequence: any of its parts equals x."""
+    if not smooth_kind(x) and not smooth_kind(sequence):
+        if not (isinstance(sequence, (list, tuple)) and any(smooth_kind(part) for part in sequence)):
+            return x in sequence
+    found: Any = False
+    for part in sequence:
+        found = either(frame, found, lambda part=part: equal(frame, x, part))
+    return found
+
+
+def choose_larger(frame: Any, x: Any, y: Any) -> Any:
+    """max(x, y) as Python decides it: y if y > x else x."""
+    if not smooth_kind(x) and not smooth_kind(y):
+        return max(x, y)
+    return frame.merge(_step(frame, y, x, strict=True), y, x)
+
+
+def choose_smaller(frame: Any, x: Any, y: Any) -> Any:
+    """min(x, y): y if y < x else x."""
+    if not smooth_kind(x) and not smooth_kind(y):
+        return min(x, y)
+    return frame.merge(_step(frame, x, y, strict=True), y, x)
+
+
+def absolute(frame: Any, x: Any) -> Any:
+    """abs(x) as a decision, x if x > 0 else -x: x (2 r(x) - 1)."""
+    if not smooth_kind(x):
+        return abs(x)
+    value = as_value(x)
+    return value * (2.0 * _step(frame, value, 0.0, strict=True) - 1.0)

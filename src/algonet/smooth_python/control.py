@@ -1,0 +1,308 @@
+"""Control flow at run time: branches, loops, and leaving them early.
+
+The rewritten program runs on one state, like any Python function. `Branch` runs both sides one after the other and joins
+the two states; `Loop` collects the states that leave it, weighted by the probability of leaving then. Masses are
+probabilities of still being in the present loop iteration (or in the function, outside loops): `None` when certainly not,
+1.0 when certainly, a value else.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .merging import Missing, Mixture, merged, share
+from .values import Value, as_value, smooth_kind, stacked
+
+#: On a GPU a look at the mass costs more than an iteration: it is taken only after this many.
+GPU_PATIENCE = 8
+
+
+class Branch:
+    """One `if`: `then` and `orelse` say which sides run; `turn` changes from one to the other, `join` ends both."""
+
+    __slots__ = (
+        *("_else_mass", "_first_mass", "_frame", "_leaving", "_mass", "_names", "_p", "_state", "_then_mass"),
+        *("orelse", "then"),
+    )
+
+    def __init__(self, frame: Any, test: Any, state: dict[str, Any], *, leaving: bool, heavy: bool):
+        self._frame = frame
+        self._leaving = leaving
+        self._then_mass = None
+        if not smooth_kind(test):
+            self._p = None
+            self.then = bool(test)
+            self.orelse = not self.then
+            return
+        self._p = as_value(test)
+        self.then = self.orelse = True
+        self._names = tuple(state)
+        self._state: Any = tuple(state.values())
+        if heavy:
+            self._skip()
+        if leaving:
+            self._fork()
+
+    def _skip(self) -> None:
+        """Sides that no item takes with more than epsilon do not run; the small shares are cut for every item alike."""
+        epsilon = self._frame.settings.epsilon
+        p = self._p.tensor
+        seen = visible(p)
+        if seen is None or epsilon == 0:
+            return
+        low, high = p <= epsilon, p >= 1 - epsilon
+        self._p = Value(torch.where(low, 0.0, torch.where(high, 1.0, p)).to(p.dtype), self._p.batched)
+        self.then = not bool((seen <= epsilon).all())
+        self.orelse = not bool((seen >= 1 - epsilon).all()) or not self.then
+
+    def _fork(self) -> None:
+        frame = self._frame
+        self._mass = frame.mass
+        self._first_mass = self._p if frame.mass == 1.0 else frame.mass * self._p
+        self._else_mass = frame.mass - self._first_mass
+        frame.mass = self._first_mass if self.then else self._else_mass
+
+    def turn(self, *state: Any) -> tuple:
+        """From the end of `then` to the beginning of `else`: the state before the `if` again."""
+        if self._p is None:
+            return state
+        state, self._state = self._state, state
+        if self._leaving:
+            self._then_mass, self._frame.mass = self._frame.mass, self._else_mass
+        return state
+
+    def join(self, *state: Any) -> tuple:
+        """After both sides: the mixture of what they left. Takes and returns the variables that are used later."""
+        if self._p is None:
+            return state
+        if not self.then:
+            # The cut share of the side that did not run stays on this one
+            if self._leaving and self._frame.mass is self._else_mass:
+                self._frame.mass = self._mass
+            return state
+        if self._leaving:
+            return self._join_masses(state)
+        if not self.orelse:
+            return self._state[: len(state)]
+        return self._mixed(self._p, state)
+
+    def _mixed(self, p: Value, state: tuple) -> tuple:
+        then = self._state
+        return tuple(
+            then[k] if then[k] is other else merged(p, then[k], other, self._names[k]) for k, other in enumerate(state)
+        )
+
+    def _join_masses(self, state: tuple) -> tuple:
+        frame = self._frame
+        if not self.orelse:
+            frame.mass = self._mass if self._then_mass is self._first_mass else self._then_mass
+            return self._state[: len(state)]
+        then, other = self._then_mass, frame.mass
+        if then is None:
+            return state
+        if other is None:
+            frame.mass = then
+            return self._state[: len(state)]
+        if then is self._first_mass and other is self._else_mass:
+            frame.mass = self._mass
+            return self._mixed(self._p, state)
+        frame.mass = then + other
+        return self._mixed(share(then, frame.mass), state)
+
+
+class Loop:
+    """One `while`, or a `for` that may be left early.
+
+    `goes` decides whether another iteration runs, `next` ends one, `skip` and `leave` are `continue` and `break`,
+    `finish` gives the state of those that left by the condition, `end` that of all.
+    """
+
+    def __init__(self, frame: Any, line: int, names: tuple[str, ...], keep: int, returns: bool):
+        self._frame = frame
+        self._line = line
+        self._names = names
+        self._keep = keep
+        self._returns = returns
+        self._outer, frame.mass = frame.mass, 1.0
+        self._outer_base = frame.base
+        frame.base = frame.base if self._outer == 1.0 else self._outer * frame.base
+        self._normal = Mixture(names[:keep])
+        self._breaks = Mixture(names[:keep])
+        self._skipped = Mixture(names)
+        self._before: tuple = ()
+        self._iterations = 0
+        self._freeze: Tensor | None = None
+        self._cut = False
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody is in the loop any more."""
+        return self._frame.mass is None or self._exhausted()
+
+    def goes(self, test: Any, *state: Any) -> bool:
+        """The condition of a `while` at this state: the share that leaves is collected, the rest goes on."""
+        frame = self._frame
+        if frame.mass is None:
+            return False
+        if not smooth_kind(test):
+            if not test or self._exhausted():
+                return False
+            self._begin(state)
+            return True
+        p = as_value(test)
+        before = frame.mass
+        after = p if before == 1.0 else before * p
+        if self._iterations >= frame.settings.max_iterations:
+            self._warn(after)
+            return False
+        after, alive = self._look(after)
+        self._normal.add(before - after, state[: self._keep])
+        frame.mass = after if alive else None
+        if alive:
+            self._begin(state)
+        return alive
+
+    def _begin(self, state: tuple) -> None:
+        self._before = state
+        self._iterations += 1
+
+    def _look(self, mass: Value) -> tuple[Value, bool]:
+        """Cut masses below epsilon, for each item by itself; whether any is left."""
+        settings = self._frame.settings
+        tensor = mass.tensor
+        seen = visible(tensor)
+        if seen is None:
+            self._frame.need_bound(self._line)
+            return mass, True
+        live = tensor > settings.epsilon
+        if seen.device.type != "cpu" and self._iterations % GPU_PATIENCE:
+            self._freeze = live
+            return Value(torch.where(live, tensor, 0.0), mass.batched), True
+        count = int((seen > settings.epsilon).sum())
+        if count == seen.numel():
+            self._freeze = None
+            return mass, True
+        self._freeze = live
+        return Value(torch.where(live, tensor, 0.0), mass.batched), count > 0
+
+    def _exhausted(self) -> bool:
+        """For loops that are left from inside: whether the mass in them is gone, or the iterations are."""
+        frame = self._frame
+        if not isinstance(frame.mass, Value):
+            return False
+        if self._iterations >= frame.settings.max_iterations:
+            self._warn(frame.mass)
+            return True
+        frame.mass, alive = self._look(frame.mass)
+        if not alive:
+            frame.mass = None
+        return not alive
+
+    def next(self, *state: Any) -> tuple:
+        """The end of an iteration: those that `continue`d join those that came to the end."""
+        frame = self._frame
+        if self._skipped.mass is not None:
+            if frame.mass is not None:
+                self._skipped.add(frame.mass, state)
+            frame.mass = self._skipped.mass
+            state = self._skipped.result(normalise=True)
+            self._skipped = Mixture(self._names)
+        if self._freeze is not None and self._before:
+            # Items that have left keep the state they had: it could otherwise run to infinity, and 0 * inf is not 0
+            live = Value(self._freeze, isinstance(frame.mass, Value) and frame.mass.batched)
+            pairs = zip(state, self._before, strict=True)
+            state = tuple(new if new is old else _where(live, new, old) for new, old in pairs)
+        return state
+
+    def advance(self, *state: Any) -> tuple:
+        """`next` for a `for` loop, which has no condition to count iterations."""
+        self._before = ()
+        self._iterations += 1
+        return self.next(*state)
+
+    def skip(self, *state: Any) -> None:
+        """`continue`."""
+        if self._frame.mass is not None:
+            self._skipped.add(self._frame.mass, state)
+            self._frame.mass = None
+
+    def leave(self, *state: Any) -> None:
+        """`break`."""
+        if self._frame.mass is not None:
+            self._breaks.add(self._frame.mass, state[: self._keep])
+            self._frame.mass = None
+
+    def finish(self, *state: Any) -> tuple:
+        """After the last iteration: the mixed state of those that left by the condition, which `else` goes on with."""
+        frame = self._frame
+        if self._normal.mass is not None:
+            if frame.mass is not None:
+                self._normal.add(frame.mass, state)
+            frame.mass = self._normal.mass
+            # With neither `break` nor `return` all mass leaves here: the weights sum to one by construction
+            whole = self._breaks.mass is None and not self._returns
+            state = self._normal.result(normalise=not whole)
+            if whole:
+                frame.mass = 1.0
+        return state
+
+    def end(self, *state: Any) -> tuple:
+        """After `finish` (and `else`): with those that broke."""
+        frame = self._frame
+        if self._breaks.mass is not None:
+            if frame.mass is not None:
+                self._breaks.add(frame.mass, state)
+            frame.mass = self._breaks.mass
+            state = self._breaks.result(normalise=self._returns)
+            if not self._returns:
+                frame.mass = 1.0
+        frame.base = self._outer_base
+        if frame.mass is not None and self._outer != 1.0:
+            frame.mass = self._outer if frame.mass == 1.0 else frame.mass * self._outer
+        frame.report.add(self._line, self._iterations)
+        return state
+
+    def _warn(self, left: Value) -> None:
+        seen = visible(left.tensor)
+        if seen is None:
+            return
+        most = float(seen.detach().max()) if seen.numel() else 0.0
+        frame = self._frame
+        frame.report.left(self._line, left.tensor.detach())
+        if most > frame.settings.epsilon:
+            warnings.warn(
+                f"{frame.name}: the loop in line {self._line} of {frame.file} stopped after {self._iterations} "
+                f"iterations with a probability of up to {most:.3g} still inside; raise max_iterations or the steepness.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+
+def _where(live: Value, new: Any, old: Any) -> Any:
+    if isinstance(new, Missing) or isinstance(old, Missing):
+        return new
+    if isinstance(new, (list, tuple)) and type(new) is type(old) and len(new) == len(old):
+        parts = [n if n is o else _where(live, n, o) for n, o in zip(new, old, strict=True)]
+        return type(new)(*parts) if hasattr(new, "_fields") else type(new)(parts)
+    if not smooth_kind(new) and not smooth_kind(old):
+        # Crisp values move on in step for all items; those that have left were collected before
+        return new
+    if type(new) is Value and type(old) is Value and new.split and old.split and len(new) == len(old):
+        return stacked([n if n is o else _where(live, n, o) for n, o in zip(new.parts, old.parts, strict=True)])
+    from .calls import _elementwise
+
+    return _elementwise(torch.where, (live, as_value(new), as_value(old)), {})
+
+
+def visible(tensor: Tensor) -> Tensor | None:
+    """The numbers behind a tensor, also inside `torch.vmap`; None where there are none yet (inside `torch.compile`)."""
+    if torch.compiler.is_compiling():
+        return None
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor.detach()

@@ -1,0 +1,218 @@
+"""@smooth: a plain Python function whose decisions are smooth."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .frame import Frame
+from .refuse import NotSmooth, check
+from .report import Report
+from .rewrite import rewritten
+from .softness import OPTIONS, check_options, resolved
+from .values import Value, lifted, lowered
+
+
+class SmoothFunction:
+    """What `@smooth` makes of a function: call it on tensors; `.crisp` is the function as written."""
+
+    is_smooth = True
+
+    def __init__(self, function: Callable, options: dict[str, Any]):
+        if not isinstance(function, types.FunctionType):
+            raise TypeError(f"smooth: decorate a function written with `def`, got {function!r}.")
+        if hasattr(function, "__wrapped__"):
+            raise TypeError(f"smooth: {function.__name__} is wrapped by another decorator; put @smooth directly above `def`.")
+        self._function = function
+        self._options = check_options(f"smooth({function.__name__})", options)
+        self._signature = inspect.signature(function)
+        self._tree, self._file, self._lines, self._first = _parsed(function)
+        check(self._tree, self._file, self._lines, self._first)
+        self._compiled: dict[bool, types.FunctionType] = {}
+        self._run_form(False)
+        functools.update_wrapper(self, function)
+        del self.__wrapped__
+
+    def __call__(self, *args: Any, batched: bool = False, with_report: bool = False, **kwargs: Any) -> Any:
+        """Run smoothly on tensors. See `smooth` for the options that may be given with a call."""
+        where = self.__name__
+        options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+        options = check_options(where, options) if options else options
+        settings = resolved(self._options, options)
+        size: list[int] = []
+        values = self._bound(args, kwargs)
+        values = [lifted(v, batched, size, where) for v in values]
+        if batched and not size:
+            raise ValueError(f"{where}: batched=True needs at least one tensor with a batch in front among the arguments.")
+        report = Report()
+        frame = Frame(where, self._file, settings, report, size=size[0] if size else None)
+        frame.overrides = options
+        result = lowered(self._run(frame, values), frame.size)
+        return (result, report) if with_report else result
+
+    def inside(self, frame: Frame, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """A call from another smooth function: on its values, with its softness blocks, one level deeper."""
+        if frame.depth >= frame.settings.max_depth:
+            raise RecursionError(
+                f"{self.__name__}: calls of smooth functions are nested {frame.depth} deep (max_depth); a smooth branch "
+                "runs even where it is unlikely, so bound the recursion by a Python integer or raise epsilon."
+            )
+        options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+        settings = resolved(self._options, {**frame.overrides, **options})
+        inner = Frame(self.__name__, self._file, settings, frame.report, frame.depth + 1, frame.size)
+        inner.overrides = {**frame.overrides, **options}
+        return self._run(inner, self._bound(args, kwargs))
+
+    def crisp(self, *args: Any, **kwargs: Any) -> Any:
+        """The function as written, on copies of the arguments: the limit of infinite steepness."""
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        copies = {name: _copied(value) for name, value in bound.arguments.items()}
+        positional = [copies.pop(name) for name in list(copies) if _positional(self._signature, name)]
+        return self._function(*positional, **copies)
+
+    def explain(self) -> str:
+        """The rewritten source: what runs, readable. `_s` is the run, `_if1` a branch, `_loop1` a loop."""
+        return ast.unparse(rewritten(self._tree, bool(self._options.get("checkpoint", False))))
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return self if owner is None else functools.partial(self, owner)
+
+    def __repr__(self) -> str:
+        return f"<smooth {self.__name__} in {self._file}:{self._first}>"
+
+    def _bound(self, args: tuple, kwargs: dict[str, Any]) -> list[Any]:
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as problem:
+            raise TypeError(f"{self.__name__}: {problem}; it is {self.__name__}{self._signature}.") from None
+        bound.apply_defaults()
+        return list(bound.arguments.values())
+
+    def _run(self, frame: Frame, values: list[Any]) -> Any:
+        form = self._run_form(frame.settings.checkpoint)
+        if torch.compiler.is_compiling():
+            return form(frame, *values)
+        try:
+            return form(frame, *values)
+        except Exception as problem:
+            self._point(problem, form.__code__)
+            raise
+
+    def _point(self, problem: Exception, code: types.CodeType) -> None:
+        """Name the user's own line in an error that was raised below it."""
+        trace, line = problem.__traceback__, None
+        while trace is not None:
+            if trace.tb_frame.f_code is code or trace.tb_frame.f_code.co_filename == self._file:
+                line = trace.tb_lineno
+            trace = trace.tb_next
+        if line is None:
+            return
+        offset = line - self._first
+        text = self._lines[offset].strip() if 0 <= offset < len(self._lines) else ""
+        problem.add_note(f"in the smooth function {self.__name__}, {self._file}, line {line}: {text}")
+
+    def _run_form(self, checkpoint: bool) -> types.FunctionType:
+        if checkpoint not in self._compiled:
+            self._compiled[checkpoint] = _compiled(rewritten(self._tree, checkpoint), self._function, self._file)
+        return self._compiled[checkpoint]
+
+
+def smooth(function: Callable | None = None, **options: Any) -> Any:
+    """Make a plain Python function smooth: every decision it takes on a tensor becomes a probability with a gradient.
+
+    After `if c: A else: B` a variable is p A + (1 - p) B with p = P(c); a `while` sums the states weighted by the
+    probability of leaving then; comparisons are sigmoids (`relax`), == and != exits (`exit`), `or` a t-conorm (`conorm`),
+    `and` its dual, `not` is 1 - p; a real subscript reads a mixture. Decisions on Python numbers stay crisp and free.
+    Steepness -> inf gives the function as written, which is `.crisp`.
+
+    Options, for all calls (here), one call, or a `with softness(...)` block: `relax`, `exit`, `conorm`, `steepness`
+    (a number or a learnable tensor), `epsilon` (loops end, and branches are skipped, below this probability),
+    `max_iterations`, `max_depth` (of smooth calls within each other), `hard` (crisp values with the smooth gradient),
+    `checkpoint` (loops are run again in the backward pass instead of kept), `backend` of recorded arithmetic.
+
+    Calls take `batched=True` (every tensor has a batch in front, which the function does not see) and
+    `with_report=True` (returns (result, report) with the loops' iterations and the mass left in them).
+    Differentiable as often as the relaxations are. Cost: both sides of every branch; O(1) extra for each decision.
+
+    >>> import torch
+    >>> @smooth(steepness=4.0)
+    ... def larger(a, b):
+    ...     if a > b:
+    ...         return a
+    ...     return b
+    >>> larger(torch.tensor(1.0), torch.tensor(2.0))
+    tensor(1.9820)
+    >>> larger.crisp(1.0, 2.0)
+    2.0
+    """
+    if function is None:
+        return functools.partial(smooth, **options)
+    return SmoothFunction(function, options)
+
+
+def _parsed(function: types.FunctionType) -> tuple[ast.FunctionDef, str, list[str], int]:
+    file = function.__code__.co_filename
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except (OSError, TypeError):
+        raise ValueError(
+            f"smooth: the source of {function.__name__} cannot be read ({file}); define it in a file or a notebook cell."
+        ) from None
+    first = max(first, 1)
+    try:
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except SyntaxError:
+        raise NotSmooth(
+            f"smooth: a function inside a longer expression (a lambda?) is not supported: write it with `def`. "
+            f"({file}, line {first})",
+            (file, first, 1, lines[0] if lines else ""),
+        ) from None
+    ast.increment_lineno(tree, first - 1)
+    found: Any = tree.body[0]
+    return found, file, [line.rstrip("\n") for line in lines], first
+
+
+def _compiled(tree: ast.FunctionDef, function: types.FunctionType, file: str) -> types.FunctionType:
+    """The rewritten function, with the original's globals and its very closure cells."""
+    outer = function.__code__.co_freevars
+    module = ast.Module([tree], [])
+    if outer:
+        # Free variables must be someone's locals for the compiler to see them as such
+        parameters = ast.arguments(
+            posonlyargs=[], args=[ast.arg(n) for n in outer], kwonlyargs=[], kw_defaults=[], defaults=[]
+        )
+        factory = ast.FunctionDef(name="_outer", args=parameters, body=[tree], decorator_list=[])
+        factory.type_params = []  # pyright: ignore[reportAttributeAccessIssue]
+        module = ast.Module([ast.copy_location(factory, tree)], [])
+    code = compile(ast.fix_missing_locations(module), file, "exec")
+    depth = 2 if outer else 1
+    for _ in range(depth):
+        code = next(c for c in code.co_consts if isinstance(c, types.CodeType))
+    cells = dict(zip(outer, function.__closure__ or (), strict=True))
+    closure = tuple(cells[name] for name in code.co_freevars)
+    return types.FunctionType(code, function.__globals__, function.__name__, None, closure)
+
+
+def _copied(x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        return x.clone()
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return type(x)(*map(_copied, x))
+    if isinstance(x, (list, tuple)):
+        return type(x)(map(_copied, x))
+    return {k: _copied(v) for k, v in x.items()} if isinstance(x, dict) else x
+
+
+def _positional(signature: inspect.Signature, name: str) -> bool:
+    return signature.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
+
+
+__all__ = ["SmoothFunction", "Value", "smooth"]

@@ -1,0 +1,110 @@
+"""One run of a smooth function: its softness, the probability of being here, and the operations the rewritten code calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import calls, checkpointing, comparisons, subscripts
+from .control import Branch, Loop
+from .merging import Missing, Mixture, merged
+from .report import Report
+from .softness import Settings
+from .values import Value, smooth_kind
+
+
+class Frame:
+    """`_s` in rewritten code."""
+
+    def __init__(self, name: str, file: str, settings: Settings, report: Report, depth: int = 0, size: int | None = None):
+        self.name = name
+        self.file = file
+        self.settings = settings
+        self.report = report
+        self.depth = depth
+        self.size = size
+        #: Probability of being here, relative to the present loop's beginning, and that of the beginning itself.
+        self.mass: Any = 1.0
+        self.base: Any = 1.0
+        #: Options given with the call: they hold for the smooth functions it calls, too.
+        self.overrides: dict[str, Any] = {}
+        self._returns = Mixture(("the returned value",))
+
+    gt = comparisons.greater
+    lt = comparisons.less
+    ge = comparisons.greater_equal
+    le = comparisons.less_equal
+    eq = comparisons.equal
+    ne = comparisons.not_equal
+    both = comparisons.both
+    either = comparisons.either
+    negate = comparisons.negate
+    truth = comparisons.truth
+    contains = comparisons.contains
+    load = subscripts.load
+    store = subscripts.store
+    append = subscripts.append
+    call = calls.call
+    rerun = checkpointing.rerun
+    rerun_each = checkpointing.rerun_each
+
+    @property
+    def going(self) -> bool:
+        """Whether the next statement can be reached at all."""
+        return self.mass is not None
+
+    def branch(self, test: Any, heavy: bool = False, /, **state: Any) -> Branch:
+        """An `if` that is left at its end only."""
+        return Branch(self, test, state, leaving=False, heavy=heavy)
+
+    def fork(self, test: Any, heavy: bool = False, /, **state: Any) -> Branch:
+        """An `if` with `break`, `continue` or `return` inside."""
+        return Branch(self, test, state, leaving=True, heavy=heavy)
+
+    def loop(self, line: int, names: str, keep: int, returns: bool = False) -> Loop:
+        return Loop(self, line, tuple(names.split()), keep, returns)
+
+    def choose(self, test: Any, then: Any, other: Any, heavy: bool = False) -> Any:
+        """then() if test else other()."""
+        sides = Branch(self, test, {"the chosen value": None}, leaving=False, heavy=heavy)
+        chosen = None
+        if sides.then:
+            (chosen,) = sides.turn(then())
+        if sides.orelse:
+            chosen = other()
+        return sides.join(chosen)[0]
+
+    def merge(self, p: Value, then: Any, other: Any) -> Any:
+        return merged(p, then, other)
+
+    def crisp(self, test: Any) -> bool:
+        """The condition of a comprehension, which cannot run both ways."""
+        if smooth_kind(test):
+            raise TypeError(
+                "the `if` of a comprehension decides how many items there are and must be crisp; use an `if` in a loop."
+            )
+        return test
+
+    def check(self, test: Any, message: Any = None) -> None:
+        """An `assert`: crisp conditions are checked, smooth ones have no truth to check."""
+        if not smooth_kind(test) and not test:
+            raise AssertionError(*([] if message is None else [message()]))
+
+    def missing(self, name: str) -> Missing:
+        return Missing(name)
+
+    def give(self, value: Any) -> None:
+        """`return` before the end."""
+        if self.mass is not None:
+            self._returns.add(self.mass if self.base == 1.0 else self.mass * self.base, (value,))
+            self.mass = None
+
+    def result(self) -> Any:
+        """The mixture of all returned values; what is left undone in endless loops is shared out."""
+        return self._returns.result(normalise=self.mass is not None)[0]
+
+    def need_bound(self, line: int) -> None:
+        if not self.settings.bounded:
+            raise RuntimeError(
+                f"the loop in line {line} ends by its probability mass, which torch.compile cannot look at; give "
+                "max_iterations to unroll it that often, or compile the parts around."
+            )

@@ -1,0 +1,166 @@
+"""Which variables matter where: names a block assigns, and names that are read later before they are assigned again.
+
+Only variables that a branch or loop assigns *and* that live on after it are merged.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+Names = frozenset[str]
+NOTHING: Names = frozenset()
+
+
+def read(node: ast.AST | None) -> Names:
+    """Names that an expression reads."""
+    if node is None:
+        return NOTHING
+    return frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+
+
+def root(node: ast.expr) -> str | None:
+    """The variable that a chain of subscripts starts from."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def targets(node: ast.expr) -> tuple[Names, Names]:
+    """(names bound, names written into) by an assignment target."""
+    if isinstance(node, ast.Name):
+        return frozenset([node.id]), NOTHING
+    if isinstance(node, (ast.Tuple, ast.List)):
+        pairs = [targets(part) for part in node.elts]
+        return NOTHING.union(*(p[0] for p in pairs)), NOTHING.union(*(p[1] for p in pairs))
+    if isinstance(node, ast.Starred):
+        return targets(node.value)
+    name = root(node)
+    return NOTHING, frozenset([name]) if name else NOTHING
+
+
+def appended(statement: ast.stmt) -> str | None:
+    """The list that `name.append(...)` changes."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        function = statement.value.func
+        if isinstance(function, ast.Attribute) and function.attr == "append" and isinstance(function.value, ast.Name):
+            return function.value.id
+    return None
+
+
+def assigned(statements: list[ast.stmt]) -> Names:
+    """Names that these statements bind or write into, at any depth."""
+    found: set[str] = set()
+    for statement in statements:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Assign):
+                places = node.targets
+            elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For)):
+                places = [node.target]
+            else:
+                if isinstance(node, ast.stmt) and (name := appended(node)):
+                    found.add(name)
+                continue
+            for place in places:
+                bound, written = targets(place)
+                found |= bound | written
+    return frozenset(found)
+
+
+@dataclass
+class Living:
+    """Names alive around one `if` or loop: after it, at its head (loops), and at the beginning of its `else`."""
+
+    after: Names
+    head: Names
+    orelse: Names
+
+
+class Liveness:
+    """Backward data flow over structured code; `around[node]` for every `if`, `while` and `for`."""
+
+    def __init__(self, function: ast.FunctionDef):
+        self.around: dict[ast.stmt, Living] = {}
+        self.block(function.body, NOTHING, NOTHING, NOTHING)
+
+    def block(self, statements: list[ast.stmt], out: Names, on_break: Names, on_continue: Names) -> Names:
+        for statement in reversed(statements):
+            out = self._statement(statement, out, on_break, on_continue)
+        return out
+
+    def _statement(self, node: ast.stmt, out: Names, on_break: Names, on_continue: Names) -> Names:
+        if isinstance(node, ast.Return):
+            return read(node.value)
+        if isinstance(node, ast.Break):
+            return on_break
+        if isinstance(node, ast.Continue):
+            return on_continue
+        if isinstance(node, ast.If):
+            orelse = self.block(node.orelse, out, on_break, on_continue)
+            self.around[node] = Living(out, NOTHING, orelse)
+            return read(node.test) | self.block(node.body, out, on_break, on_continue) | orelse
+        if isinstance(node, (ast.While, ast.For)):
+            return self._loop(node, out, on_break, on_continue)
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            places = node.targets if isinstance(node, ast.Assign) else [node.target]
+            pairs = [targets(place) for place in places]
+            bound = NOTHING.union(*(p[0] for p in pairs))
+            inside = NOTHING.union(*(read(place) | p[1] for place, p in zip(places, pairs, strict=True)))
+            return (out - bound) | read(node.value) | inside
+        if isinstance(node, ast.AugAssign):
+            bound, written = targets(node.target)
+            return out | bound | written | read(node.value) | read(node.target)
+        return out | NOTHING.union(*(read(child) for child in ast.iter_child_nodes(node)))
+
+    def _loop(self, node: ast.While | ast.For, out: Names, on_break: Names, on_continue: Names) -> Names:
+        orelse = self.block(node.orelse, out, on_break, on_continue)
+        bound = targets(node.target)[0] if isinstance(node, ast.For) else NOTHING
+        test = read(node.test) if isinstance(node, ast.While) else NOTHING
+        head = test | orelse
+        while True:
+            body = self.block(node.body, head, out, head)
+            new = head | ((body - bound) if isinstance(node, ast.For) else body)
+            if new == head:
+                break
+            head = new
+        self.around[node] = Living(out, head, orelse)
+        return head | (read(node.iter) if isinstance(node, ast.For) else NOTHING)
+
+
+def leaves(statements: list[ast.stmt]) -> bool:
+    """Whether control can leave these statements other than at their end: `return`, or `break`/`continue` of a loop outside."""
+    for node in statements:
+        if isinstance(node, (ast.Return, ast.Break, ast.Continue)):
+            return True
+        if isinstance(node, ast.If) and (leaves(node.body) or leaves(node.orelse)):
+            return True
+        if isinstance(node, (ast.While, ast.For)) and (returns(node.body) or leaves(node.orelse)):
+            return True
+    return False
+
+
+def returns(statements: list[ast.stmt]) -> bool:
+    return any(isinstance(n, ast.Return) for statement in statements for n in ast.walk(statement))
+
+
+def falls_through(statements: list[ast.stmt]) -> bool:
+    """Whether the end of these statements can be reached."""
+    for node in statements:
+        if isinstance(node, (ast.Return, ast.Break, ast.Continue)):
+            return False
+        if isinstance(node, ast.If) and node.orelse and not falls_through(node.body) and not falls_through(node.orelse):
+            return False
+        if isinstance(node, ast.While) and isinstance(node.test, ast.Constant) and node.test.value and not _breaks(node.body):
+            return False
+    return True
+
+
+def _breaks(statements: list[ast.stmt]) -> bool:
+    for node in statements:
+        if isinstance(node, ast.Break):
+            return True
+        if isinstance(node, ast.If) and (_breaks(node.body) or _breaks(node.orelse)):
+            return True
+        if isinstance(node, (ast.While, ast.For)) and _breaks(node.orelse):
+            return True
+    return False

@@ -1,0 +1,228 @@
+"""How states that different paths reach become one: variable by variable, weighted by the paths' probabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .values import NUMBERS, Value, aligned, as_value, smooth_kind
+
+
+class Missing:
+    """A variable that has no value (yet, or on one of the paths): any use says so."""
+
+    __slots__ = ("name", "reason")
+
+    def __init__(self, name: str, reason: str = "has no value yet"):
+        self.name = name
+        self.reason = reason
+
+    def _used(self, *args: Any, **kwargs: Any):
+        raise UnboundLocalError(f"variable `{self.name}` {self.reason}; give it a value before.")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _used
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __neg__ = _used
+    __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __len__ = __iter__ = __getitem__ = __call__ = _used
+
+    def __getattr__(self, name: str):
+        self._used()
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+        next(a for a in args if isinstance(a, Missing))._used()
+
+
+def merged(p: Value, then: Any, other: Any, name: str = "result") -> Any:
+    """p * then + (1 - p) * other, through lists, tuples and dictionaries; what is the same on both paths stays as it is."""
+    if then is other:
+        return then
+    if type(then) is Value and type(other) is Value:
+        if then.split and other.split and _scalar(p) and len(then.parts) == len(other.parts):
+            parts = [
+                t if t is o else merged(p, t, o, name) for t, o in zip(then.parts, other.parts, strict=True)
+            ]
+            return Value(None, then.batched or other.batched or p.batched, parts=parts)
+        return _mixed(p, then, other, name)
+    if isinstance(then, NUMBERS) and isinstance(other, NUMBERS):
+        if then == other:
+            return then
+        step = float(then) - float(other)
+        found = p if step == 1.0 else p * step
+        return found if other == 0 else found + float(other)
+    if _arithmetic(then) and _arithmetic(other):
+        return _mixed(p, then, other, name)
+    if isinstance(then, Missing) or isinstance(other, Missing):
+        return Missing(name, "has a value on one path only")
+    if isinstance(then, dict) and isinstance(other, dict) and then.keys() == other.keys():
+        return {key: merged(p, then[key], other[key], name) for key in then}
+    if isinstance(then, (list, tuple)) and type(then) is type(other):
+        if len(then) != len(other):
+            raise ValueError(
+                f"`{name}` has {len(then)} items on one path and {len(other)} on the other; "
+                "a mixture needs the same structure on both."
+            )
+        mixed = [merged(p, t, o, name) for t, o in zip(then, other, strict=True)]
+        return _rebuilt(then, mixed)
+    if not smooth_kind(then) and not smooth_kind(other) and _same(then, other):
+        return then
+    raise TypeError(
+        f"`{name}` is {_kind(then)} on one path and {_kind(other)} on the other of a smooth decision; "
+        "only numbers, tensors and equal containers of them mix."
+    )
+
+
+def _mixed(p: Value, then: Any, other: Any, name: str) -> Value:
+    nodes = [v.node for v in (p, then, other) if type(v) is Value and v.node is not None]
+    if nodes:
+        recorded = nodes[0].record("mix", p, then, other)
+        if recorded is not None:
+            return recorded
+    try:
+        (w, t, o), batched = aligned(p, then, other)
+        # Not lerp: the difference of two finite values may be infinite, this never is
+        return Value(torch.addcmul((1 - w) * o, w, t) if t.dtype == w.dtype else (1 - w) * o + w * t, batched)
+    except RuntimeError as problem:
+        raise ValueError(
+            f"`{name}` has shape {tuple(as_value(then).shape)} on one path and {tuple(as_value(other).shape)} on the "
+            f"other, the decision {tuple(p.shape)}; these do not mix: {problem}"
+        ) from None
+
+
+def _scalar(p: Value) -> bool:
+    return p.node is not None or p.tensor.dim() == p.batched
+
+
+def _arithmetic(x: Any) -> bool:
+    return type(x) is Value or isinstance(x, (Tensor, *NUMBERS))
+
+
+def _rebuilt(like: Any, parts: list) -> Any:
+    return type(like)(*parts) if hasattr(like, "_fields") else type(like)(parts)
+
+
+def _same(a: Any, b: Any) -> bool:
+    try:
+        return bool(a == b)
+    except Exception:
+        return False
+
+
+def _kind(x: Any) -> str:
+    return "None" if x is None else f"a {type(x).__name__}"
+
+
+class Mixture:
+    """A running sum of weight * state, for paths that end at different times. Equal crisp values stay crisp."""
+
+    def __init__(self, names: tuple[str, ...]):
+        self.names = names
+        self.mass: Any = None
+        self._sums: list[Any] = []
+
+    def add(self, weight: Any, values: tuple) -> None:
+        """One more path. `weight` is a probability: a value, or the number 1.0."""
+        if self.mass is None:
+            self.mass = weight
+            self._sums = [_Sum(name, value, weight) for name, value in zip(self.names, values, strict=True)]
+            return
+        for total, value in zip(self._sums, values, strict=True):
+            total.add(value, weight, self.mass)
+        self.mass = self.mass + weight
+
+    def result(self, normalise: bool) -> tuple:
+        """The mixed state; `normalise` divides by the total weight where it is not one by construction."""
+        scale = _reciprocal(self.mass) if normalise and type(self.mass) is Value else None
+        return tuple(total.result(scale) for total in self._sums)
+
+
+class _Sum:
+    """One variable of a `Mixture`: `crisp` while all paths agree on the very same value, else the weighted sum."""
+
+    __slots__ = ("crisp", "name", "same", "total")
+
+    def __init__(self, name: str, value: Any, weight: Any):
+        self.name = name
+        self.crisp = value
+        self.same = True
+        self.total: Any = None
+
+    def add(self, value: Any, weight: Any, mass: Any) -> None:
+        if self.same:
+            if value is self.crisp or (isinstance(value, NUMBERS) and isinstance(self.crisp, NUMBERS) and value == self.crisp):
+                return
+            self.same = False
+            self.total = _weighted(mass, self.crisp, self.name)
+            self.crisp = None
+        self.total = _added(self.total, weight, value, self.name)
+
+    def result(self, scale: Value | None) -> Any:
+        if self.same:
+            return self.crisp
+        return self.total if scale is None else _scaled(scale, self.total)
+
+
+def _weighted(weight: Any, value: Any, name: str) -> Any:
+    if isinstance(value, Missing):
+        return Missing(name, "has a value on some paths only")
+    if type(value) is Value and value.split and type(weight) is Value and weight.node is not None:
+        return Value(None, True, parts=[_weighted(weight, part, name) for part in value.parts])
+    if _arithmetic(value):
+        return _times(weight, value)
+    if isinstance(value, (list, tuple)):
+        return _rebuilt(value, [_weighted(weight, part, name) for part in value])
+    if isinstance(value, dict):
+        return {key: _weighted(weight, part, name) for key, part in value.items()}
+    raise TypeError(f"`{name}` is {_kind(value)} on one path and something else on another; only numbers and tensors mix.")
+
+
+def _added(total: Any, weight: Any, value: Any, name: str) -> Any:
+    if isinstance(total, Missing) or isinstance(value, Missing):
+        return Missing(name, "has a value on some paths only")
+    if isinstance(total, (list, tuple)):
+        if type(total) is not type(value) or len(total) != len(value):
+            raise ValueError(f"`{name}` has a different structure on different paths; a mixture needs the same.")
+        return _rebuilt(total, [_added(t, weight, v, name) for t, v in zip(total, value, strict=True)])
+    if isinstance(total, dict):
+        if not isinstance(value, dict) or total.keys() != value.keys():
+            raise ValueError(f"`{name}` has different keys on different paths; a mixture needs the same.")
+        return {key: _added(total[key], weight, value[key], name) for key in total}
+    if not _arithmetic(value):
+        raise TypeError(f"`{name}` is {_kind(value)} on one path and a number on another; only numbers and tensors mix.")
+    if type(total) is Value and total.split and type(value) is Value and type(weight) is Value and weight.node is not None:
+        if len(total.parts) == len(value.parts):
+            pairs = zip(total.parts, value.parts, strict=True)
+            return Value(None, True, parts=[_added(t, weight, v, name) for t, v in pairs])
+    return total + _times(weight, value)
+
+
+def _times(weight: Any, value: Any) -> Any:
+    if isinstance(value, NUMBERS):
+        return weight * float(value)
+    return as_value(weight) * value if isinstance(value, Tensor) else weight * value
+
+
+def _scaled(scale: Value, total: Any) -> Any:
+    if isinstance(total, Missing):
+        return total
+    if isinstance(total, (list, tuple)):
+        return _rebuilt(total, [_scaled(scale, part) for part in total])
+    if isinstance(total, dict):
+        return {key: _scaled(scale, part) for key, part in total.items()}
+    return total * scale
+
+
+#: Below this share of the mass a state is of no consequence; the square of its reciprocal is finite in float32.
+NEGLIGIBLE = 1e-18
+
+
+def _reciprocal(mass: Value) -> Value:
+    tensor = mass.tensor
+    some = tensor > NEGLIGIBLE
+    return Value(torch.where(some, 1 / torch.where(some, tensor, 1.0), 0.0), mass.batched)
+
+
+def share(part: Any, total: Any) -> Value:
+    """part / total, 0 where there is nothing to share."""
+    return as_value(part) * _reciprocal(as_value(total))

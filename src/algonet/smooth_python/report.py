@@ -1,0 +1,24 @@
+"""What a smooth run has to say about itself: how long its loops ran and what they left undone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Report:
+    """`iterations`: of each loop by source line (the longest run of it). `mass_left`: the probability, per item, that had
+    not left the loop in that line when it was stopped; lines of loops that ended by themselves are not in it."""
+
+    iterations: dict[int, int] = field(default_factory=dict)
+    mass_left: dict[int, Tensor] = field(default_factory=dict)
+
+    def add(self, line: int, iterations: int) -> None:
+        self.iterations[line] = max(iterations, self.iterations.get(line, 0))
+
+    def left(self, line: int, mass: Tensor) -> None:
+        before = self.mass_left.get(line)
+        self.mass_left[line] = mass if before is None else torch.maximum(before, mass)

@@ -1,0 +1,420 @@
+"""From plain Python to the calls that run it smoothly. Line numbers stay the user's own.
+
+    if a > b:                     _if1 = _s.branch(_s.gt(a, b), x=x)
+        x = f(x)                  if _if1.then:
+                       becomes        x = _s.call(f, x)
+                                      (x,) = _if1.turn(x)
+                                  (x,) = _if1.join(x)
+
+`_s` is the frame of the run. What is not a decision stays as it is: a `for` over a range is the same `for`.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from typing import Any
+
+from .liveness import Liveness, appended, assigned, leaves, returns, root, targets
+
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Gt: "gt",
+    ast.Lt: "lt",
+    ast.GtE: "ge",
+    ast.LtE: "le",
+    ast.Eq: "eq",
+    ast.NotEq: "ne",
+    ast.In: "contains",
+}
+#: Calls of these cost nothing worth skipping.
+_LIGHT = frozenset("abs min max sum len range zip enumerate float int bool print list tuple reversed".split())
+
+
+def rewritten(function: ast.FunctionDef, checkpoint: bool = False) -> ast.FunctionDef:
+    """The smooth form of a function that `refuse.check` has passed."""
+    return _Rewriter(copy.deepcopy(function), checkpoint).function()
+
+
+def _name(identifier: str, store: bool = False) -> ast.Name:
+    return ast.Name(identifier, ast.Store() if store else ast.Load())
+
+
+def _attribute(owner: str, method: str) -> ast.Attribute:
+    return ast.Attribute(_name(owner), method, ast.Load())
+
+
+def _call(owner: str, method: str, *args: ast.expr, **keywords: ast.expr) -> ast.Call:
+    return ast.Call(_attribute(owner, method), list(args), [ast.keyword(k, v) for k, v in keywords.items()])
+
+
+def _thunk(body: ast.expr) -> ast.Lambda:
+    nothing = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+    return ast.Lambda(nothing, body)
+
+
+def _unpacked(names: list[str], value: ast.expr) -> ast.stmt:
+    """(names) = value, or the bare expression where there are none."""
+    if not names:
+        return ast.Expr(value)
+    return ast.Assign([ast.Tuple([_name(n, store=True) for n in names], ast.Store())], value)
+
+
+class _Expressions(ast.NodeTransformer):
+    """Expressions: comparisons, and/or/not, conditional expressions, subscripts and calls become calls of the frame."""
+
+    def __init__(self):
+        self._temporaries = 0
+
+    def temporary(self) -> str:
+        self._temporaries += 1
+        return f"_t{self._temporaries}"
+
+    def probability(self, node: ast.expr) -> ast.expr:
+        """A condition: comparisons are probabilities already, anything else is asked for its truth."""
+        new = self.visit(node)
+        if isinstance(node, (ast.Compare, ast.BoolOp, ast.Constant)):
+            return new
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return new
+        return _call("_s", "truth", new)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        left = self.visit(node.left)
+        links: list[ast.expr] = []
+        for k, (operation, right) in enumerate(zip(node.ops, node.comparators, strict=True)):
+            right = self.visit(right)
+            if k + 1 < len(node.ops) and not isinstance(right, (ast.Name, ast.Constant)):
+                middle = self.temporary()
+                links.append(self._link(left, operation, ast.NamedExpr(_name(middle, store=True), right)))
+                left = _name(middle)
+            else:
+                links.append(self._link(left, operation, right))
+                left = right
+        if len(links) == 1:
+            return links[0]
+        # Links behind the first run later, and what they assign would stay inside a thunk: nest them
+        chain = links[-1]
+        for link in reversed(links[:-1]):
+            chain = _call("_s", "both", link, _thunk(chain))
+        return chain
+
+    def _link(self, left: ast.expr, operation: ast.cmpop, right: ast.expr) -> ast.expr:
+        if isinstance(operation, (ast.Is, ast.IsNot)):
+            return ast.Compare(left, [operation], [right])
+        if isinstance(operation, ast.NotIn):
+            return _call("_s", "negate", _call("_s", "contains", left, right))
+        return _call("_s", _COMPARISONS[type(operation)], left, right)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        first, *rest = [self.probability(value) for value in node.values]
+        method = "both" if isinstance(node.op, ast.And) else "either"
+        return _call("_s", method, first, *(_thunk(value) for value in rest))
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        if isinstance(node.op, ast.Not):
+            return _call("_s", "negate", self.probability(node.operand))
+        return ast.UnaryOp(node.op, self.visit(node.operand))
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        parts = self.probability(node.test), _thunk(self.visit(node.body)), _thunk(self.visit(node.orelse))
+        heavy = {"heavy": ast.Constant(True)} if _heavy([node.body, node.orelse]) else {}
+        return _call("_s", "choose", *parts, **heavy)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        function = self.visit(node.func)
+        args = [self.visit(arg) for arg in node.args]
+        keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
+        return ast.Call(_attribute("_s", "call"), [function, *args], keywords)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        return _call("_s", "load", self.visit(node.value), self.index(node.slice))
+
+    def index(self, node: ast.expr) -> ast.expr:
+        """A subscript as an ordinary expression."""
+        if isinstance(node, ast.Slice):
+            bounds = [self.visit(b) if b is not None else ast.Constant(None) for b in (node.lower, node.upper, node.step)]
+            return ast.Call(_name("slice"), bounds, [])
+        if isinstance(node, ast.Tuple):
+            return ast.Tuple([self.index(part) for part in node.elts], ast.Load())
+        return self.visit(node)
+
+    def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
+        tests = [_call("_s", "crisp", self.visit(test)) for test in node.ifs]
+        return ast.comprehension(node.target, self.visit(node.iter), tests, node.is_async)
+
+
+def _heavy(nodes: list[Any]) -> bool:
+    """Whether these contain a loop or a call that is worth skipping when nearly nobody takes that way."""
+    for top in nodes:
+        for node in ast.walk(top):
+            if isinstance(node, (ast.For, ast.While)):
+                return True
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in _LIGHT:
+                return True
+    return False
+
+
+class _Rewriter(_Expressions):
+    """Statements. Every method returns the list of statements that replace one."""
+
+    def __init__(self, function: ast.FunctionDef, checkpoint: bool):
+        super().__init__()
+        self._function = function
+        self._checkpoint = checkpoint
+        self._alive = Liveness(function)
+        self._count = {"_if": 0, "_loop": 0, "_body": 0}
+        self._loops: list[tuple[str, list[str], int]] = []
+        self._merged: set[str] = set()
+        body = function.body
+        only = sum(isinstance(n, ast.Return) for n in ast.walk(function)) == 1
+        self._plain_return = only and isinstance(body[-1], ast.Return)
+
+    def function(self) -> ast.FunctionDef:
+        function = self._function
+        body = self.block(function.body)
+        if not self._plain_return and returns(function.body):
+            body.append(ast.Return(_call("_s", "result")))
+        parameters = [ast.arg(a.arg) for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+        unset = sorted(self._merged - {p.arg for p in parameters} - self._set_first())
+        start = [ast.Assign([_name(n, store=True)], _call("_s", "missing", ast.Constant(n))) for n in unset]
+        arguments = ast.arguments(
+            posonlyargs=[], args=[ast.arg("_s"), *parameters], kwonlyargs=[], kw_defaults=[], defaults=[]
+        )
+        new = ast.FunctionDef(name=function.name, args=arguments, body=[*start, *body] or [ast.Pass()], decorator_list=[])
+        new.type_params = []  # pyright: ignore[reportAttributeAccessIssue]
+        for statement in start:
+            ast.copy_location(statement, function)
+        ast.copy_location(new, function)
+        return ast.fix_missing_locations(new)
+
+    def _set_first(self) -> set[str]:
+        """Names that plain assignments at the beginning give a value, before anything can be merged."""
+        found: set[str] = set()
+        for statement in self._function.body:
+            if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+                places = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                for place in places:
+                    found |= targets(place)[0]
+            elif not isinstance(statement, (ast.Expr, ast.AugAssign)):
+                break
+        return found
+
+    def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        new: list[ast.stmt] = []
+        for k, statement in enumerate(statements):
+            replaced = self._located(getattr(self, f"_{type(statement).__name__}")(statement), statement)
+            new += replaced
+            rest = statements[k + 1 :]
+            if isinstance(statement, (ast.Return, ast.Break, ast.Continue)):
+                break
+            if rest and leaves([statement]):
+                # Everybody may be gone: then the rest must not run
+                guard = ast.If(_attribute("_s", "going"), self.block(rest), [])
+                return [*new, *self._located([guard], rest[0])]
+        return new
+
+    def _located(self, new: list[ast.stmt], old: ast.stmt) -> list[ast.stmt]:
+        for statement in new:
+            if not hasattr(statement, "lineno"):
+                ast.copy_location(statement, old)
+        return new
+
+    def _fresh(self, kind: str) -> str:
+        self._count[kind] += 1
+        return f"{kind}{self._count[kind]}"
+
+    # -- simple statements
+
+    def _Pass(self, node: ast.Pass) -> list[ast.stmt]:
+        return [node]
+
+    def _Expr(self, node: ast.Expr) -> list[ast.stmt]:
+        if isinstance(node.value, ast.Constant):
+            return [node]
+        name = appended(node)
+        if name is not None and isinstance(node.value, ast.Call):
+            value = _call("_s", "append", _name(name), *(self.visit(arg) for arg in node.value.args))
+            return [ast.Assign([_name(name, store=True)], value)]
+        return [ast.Expr(self.visit(node.value))]
+
+    def _Assert(self, node: ast.Assert) -> list[ast.stmt]:
+        message = [] if node.msg is None else [_thunk(self.visit(node.msg))]
+        return [ast.Expr(_call("_s", "check", self.probability(node.test), *message))]
+
+    def _AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
+        return [ast.Pass()] if node.value is None else self._assign([node.target], self.visit(node.value))
+
+    def _Assign(self, node: ast.Assign) -> list[ast.stmt]:
+        return self._assign(node.targets, self.visit(node.value))
+
+    def _AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
+        before: list[ast.stmt] = []
+        target = node.target
+        if isinstance(target, ast.Subscript):
+            path = self._path(target)
+            names = [self.temporary() for _ in path]
+            before = [ast.Assign([_name(n, store=True)], index) for n, index in zip(names, path, strict=True)]
+            variable = root(target) or ""
+            old: ast.expr = _name(variable)
+            for name in names:
+                old = _call("_s", "load", old, _name(name))
+            value = ast.BinOp(old, node.op, self.visit(node.value))
+            stored = _call("_s", "store", _name(variable), value, *(_name(n) for n in names))
+            return [*before, ast.Assign([_name(variable, store=True)], stored)]
+        variable = root(target) or ""
+        return [ast.Assign([target], ast.BinOp(_name(variable), node.op, self.visit(node.value)))]
+
+    def _assign(self, places: list[ast.expr], value: ast.expr) -> list[ast.stmt]:
+        if len(places) == 1 and isinstance(places[0], ast.Subscript):
+            return [self._stored(places[0], value)]
+        if not any(isinstance(n, ast.Subscript) for place in places for n in ast.walk(place)):
+            return [ast.Assign(places, value)]
+        # First everything on the right, then the targets from left to right
+        after: list[ast.stmt] = []
+        plain = [self._unsubscripted(place, after) for place in places]
+        return [ast.Assign(plain, value), *after]
+
+    def _unsubscripted(self, place: ast.expr, after: list[ast.stmt]) -> ast.expr:
+        if isinstance(place, ast.Subscript):
+            name = self.temporary()
+            after.append(self._stored(place, _name(name)))
+            return _name(name, store=True)
+        if isinstance(place, (ast.Tuple, ast.List)):
+            return ast.Tuple([self._unsubscripted(part, after) for part in place.elts], ast.Store())
+        if isinstance(place, ast.Starred):
+            return ast.Starred(self._unsubscripted(place.value, after), ast.Store())
+        return place
+
+    def _stored(self, place: ast.Subscript, value: ast.expr) -> ast.stmt:
+        variable = root(place) or ""
+        return ast.Assign([_name(variable, store=True)], _call("_s", "store", _name(variable), value, *self._path(place)))
+
+    def _path(self, place: ast.expr) -> list[ast.expr]:
+        path: list[ast.expr] = []
+        while isinstance(place, ast.Subscript):
+            path.insert(0, self.index(place.slice))
+            place = place.value
+        return path
+
+    # -- leaving
+
+    def _Return(self, node: ast.Return) -> list[ast.stmt]:
+        value = ast.Constant(None) if node.value is None else self.visit(node.value)
+        return [ast.Return(value)] if self._plain_return else [ast.Expr(_call("_s", "give", value))]
+
+    def _Break(self, node: ast.Break) -> list[ast.stmt]:
+        loop, names, keep = self._loops[-1]
+        return [ast.Expr(_call(loop, "leave", *(_name(n) for n in names[:keep])))]
+
+    def _Continue(self, node: ast.Continue) -> list[ast.stmt]:
+        loop, names, _ = self._loops[-1]
+        return [ast.Expr(_call(loop, "skip", *(_name(n) for n in names)))]
+
+    # -- branches and loops
+
+    def _If(self, node: ast.If) -> list[ast.stmt]:
+        living = self._alive.around[node]
+        changed = assigned([node])
+        used = sorted(changed & living.after)
+        saved = used + sorted((changed & living.orelse) - living.after)
+        self._merged |= set(saved)
+        branch = self._fresh("_if")
+        heavy = [ast.Constant(True)] if _heavy([*node.body, *node.orelse]) else []
+        method = "fork" if leaves([node]) else "branch"
+        test = self.probability(node.test)
+        new: list[ast.stmt] = [
+            ast.Assign(
+                [_name(branch, store=True)], _call("_s", method, test, *heavy, **{n: _name(n) for n in saved})
+            )
+        ]
+        then = [*self.block(node.body), self._transfer(branch, "turn", saved)]
+        new.append(ast.If(_attribute(branch, "then"), then, []))
+        if node.orelse:
+            new.append(ast.If(_attribute(branch, "orelse"), self.block(node.orelse), []))
+        new.append(self._transfer(branch, "join", used))
+        return new
+
+    def _transfer(self, owner: str, method: str, names: list[str]) -> ast.stmt:
+        return _unpacked(names, _call(owner, method, *(_name(n) for n in names)))
+
+    def _For(self, node: ast.For) -> list[ast.stmt]:
+        items = self.visit(node.iter)
+        if not leaves(node.body):
+            if self._checkpoint:
+                return [*self._checkpointed(node, items), *self.block(node.orelse)]
+            return [ast.For(node.target, items, self.block(node.body), []), *self.block(node.orelse)]
+        loop, names, keep, new = self._begin(node)
+        self._loops.append((loop, names, keep))
+        over = ast.If(_attribute(loop, "over"), [ast.Break()], [])
+        body = [*self.block(node.body), self._transfer(loop, "advance", names), over]
+        self._loops.pop()
+        return [*new, ast.For(node.target, items, body, []), *self._finish(node, loop, names[:keep])]
+
+    def _While(self, node: ast.While) -> list[ast.stmt]:
+        loop, names, keep, new = self._begin(node)
+        self._loops.append((loop, names, keep))
+        test = _call(loop, "goes", self.probability(node.test), *(_name(n) for n in names))
+        body = self.block(node.body) if not self._checkpoint or leaves(node.body) else []
+        if not body:
+            function = self._again(names, None, node.body, None)
+            new.append(function)
+            body = [_unpacked(names, _call("_s", "rerun", _name(function.name), *(_name(n) for n in names)))]
+        body.append(self._transfer(loop, "next", names))
+        self._loops.pop()
+        return [*new, ast.While(test, body, []), *self._finish(node, loop, names[:keep])]
+
+    def _begin(self, node: ast.While | ast.For) -> tuple[str, list[str], int, list[ast.stmt]]:
+        living = self._alive.around[node]
+        changed = assigned([node])
+        kept = sorted(changed & (living.after | living.orelse))
+        names = kept + sorted((changed & living.head) - set(kept))
+        self._merged |= set(names)
+        loop = self._fresh("_loop")
+        leaky = returns(node.body) or leaves(node.orelse)
+        made = _call(
+            "_s",
+            "loop",
+            ast.Constant(node.lineno),
+            ast.Constant(" ".join(names)),
+            ast.Constant(len(kept)),
+            *([ast.Constant(True)] if leaky else []),
+        )
+        return loop, names, len(kept), [ast.Assign([_name(loop, store=True)], made)]
+
+    def _finish(self, node: ast.While | ast.For, loop: str, kept: list[str]) -> list[ast.stmt]:
+        new = [self._transfer(loop, "finish", kept)]
+        if node.orelse:
+            new.append(ast.If(_attribute("_s", "going"), self.block(node.orelse), []))
+        return [*new, self._transfer(loop, "end", kept)]
+
+    def _again(self, names: list[str], item: str | None, body: list[ast.stmt], target: ast.expr | None) -> ast.FunctionDef:
+        """A loop's body as a function of what it carries, so that it can be run again instead of kept."""
+        outside, self._merged, self._checkpoint = self._merged, set(), False
+        inner = self.block(body)
+        self._checkpoint = True
+        unset = sorted(self._merged - set(names))
+        self._merged = outside
+        start: list[ast.stmt] = [ast.Assign([_name(n, store=True)], _call("_s", "missing", ast.Constant(n))) for n in unset]
+        if target is not None and item is not None:
+            start.append(ast.Assign([target], _name(item)))
+        parameters = ast.arguments(
+            posonlyargs=[],
+            args=[ast.arg(n) for n in ([item] if item else []) + names],
+            kwonlyargs=[],
+            kw_defaults=[],
+            defaults=[],
+        )
+        result = ast.Return(ast.Tuple([_name(n) for n in names], ast.Load()))
+        function = ast.FunctionDef(
+            name=self._fresh("_body"), args=parameters, body=[*start, *inner, result], decorator_list=[]
+        )
+        function.type_params = []  # pyright: ignore[reportAttributeAccessIssue]
+        return function
+
+    def _checkpointed(self, node: ast.For, items: ast.expr) -> list[ast.stmt]:
+        living = self._alive.around[node]
+        names = sorted(assigned([node]) & (living.after | living.head))
+        self._merged |= set(names)
+        function = self._again(names, self.temporary(), node.body, node.target)
+        run = _call("_s", "rerun_each", _name(function.name), items, *(_name(n) for n in names))
+        return [function, _unpacked(names, run)]

@@ -1,0 +1,119 @@
+"""How soft a program's decisions are: options of a function, of one call, or of every call inside a `with` block."""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from algonet.relax import BumpExit, Exit, Logistic, Probabilistic, Relaxation, Sigmoid, TConorm
+from algonet.relax._base import check_softness
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """The options of a smooth run; see `smooth` for what each one means. Every default is written here once."""
+
+    relax: Sigmoid = Logistic(10.0)
+    exit: Exit = BumpExit()
+    conorm: TConorm = Probabilistic()
+    steepness: float | Tensor | None = None
+    epsilon: float = 1e-6
+    max_iterations: int = 1000
+    max_depth: int = 100
+    hard: bool = False
+    checkpoint: bool = False
+    backend: str = "auto"
+    #: Whether someone chose `max_iterations`: a loop that cannot look at its mass runs that long, and no default does.
+    bounded: bool = False
+
+    def changed(self, options: dict[str, Any]) -> Settings:
+        """These settings with some of them replaced; a steepness alone goes into the present relaxations."""
+        if not options:
+            return self
+        new = dataclasses.replace(self, **options, bounded=self.bounded or "max_iterations" in options)
+        steepness = options.get("steepness")
+        if steepness is None:
+            return new
+        relax, exit_ = _with_steepness(new.relax, steepness), _with_steepness(new.exit, steepness)
+        return dataclasses.replace(new, relax=relax, exit=exit_, steepness=None)
+
+
+#: The names of all options: parameters of a smooth function may not use them.
+OPTIONS = tuple(field.name for field in dataclasses.fields(Settings) if field.name != "bounded")
+_KINDS = {"relax": (Sigmoid, "a sigmoid such as Logistic(10.0)"), "exit": (Exit, "an exit such as BumpExit()")}
+_KINDS["conorm"] = (TConorm, "a t-conorm such as Probabilistic()")
+
+_blocks: contextvars.ContextVar[tuple[dict[str, Any], ...]] = contextvars.ContextVar("algonet_softness", default=())
+
+
+def _with_steepness(relax: Any, steepness: float | Tensor) -> Any:
+    if isinstance(relax, Relaxation) and relax.softness_field == "steepness":
+        return dataclasses.replace(relax, steepness=steepness)
+    return relax
+
+
+def check_options(where: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given (not None), each of the right kind; an error that lists the choices otherwise."""
+    unknown = [name for name in options if name not in OPTIONS]
+    if unknown:
+        raise TypeError(f"{where}: unknown option {unknown[0]!r}; choose from {', '.join(OPTIONS)}.")
+    given = {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
+        _check_option(where, name, value)
+    return given
+
+
+def _check_option(where: str, name: str, value: Any) -> None:
+    if name in _KINDS:
+        kind, wanted = _KINDS[name]
+        if not isinstance(value, kind):
+            raise TypeError(f"{where}: `{name}` must be {wanted}, got {value!r}.")
+    elif name == "steepness":
+        check_softness(Settings(), "steepness", value)
+    elif name == "epsilon":
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 0.5:
+            raise ValueError(f"{where}: `epsilon` must lie in [0, 0.5), got {value!r}.")
+    elif name in ("max_iterations", "max_depth"):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{where}: `{name}` must be an integer from 1 on, got {value!r}.")
+    elif name == "backend":
+        choices = ("auto", "reference", "numba", "triton")
+        if value not in choices:
+            raise ValueError(f"{where}: unknown backend {value!r}; choose one of {', '.join(choices)}.")
+    elif not isinstance(value, bool):
+        raise TypeError(f"{where}: `{name}` must be True or False, got {value!r}.")
+
+
+@contextmanager
+def softness(**options: Any) -> Iterator[None]:
+    """Inside the block, every smooth function runs with these options instead of its own.
+
+    Options are those of `smooth`: `relax`, `exit`, `conorm`, `steepness`, `epsilon`, `max_iterations`, `hard`, ...
+    Blocks nest, the inner one wins; an option given with a call wins over all blocks. Threads do not see each other's.
+
+    >>> import torch
+    >>> from algonet.smooth_python.algorithms import bubble_sort
+    >>> with softness(steepness=1000.0):
+    ...     bubble_sort(torch.tensor([3.0, 1.0, 2.0]))[0]
+    tensor([1., 2., 3.])
+    """
+    given = check_options("softness", options)
+    token = _blocks.set((*_blocks.get(), given))
+    try:
+        yield
+    finally:
+        _blocks.reset(token)
+
+
+def resolved(own: dict[str, Any], call: dict[str, Any]) -> Settings:
+    """The settings of one call: defaults, then the function's own, then the blocks around, then the call's."""
+    settings = Settings().changed(own)
+    for block in _blocks.get():
+        settings = settings.changed(block)
+    return settings.changed(call)

@@ -1,0 +1,226 @@
+"""Reading and writing parts: crisply by integers, slices and masks, smoothly by real numbers.
+
+A real position i reads the mixture of all parts k with weights P(i == k) = 1 - phi(i - k), the same exits as `==`, and
+writes into each part to that extent. Nothing is written in place: `store` returns a new value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .merging import Missing
+from .values import NUMBERS, Value, as_value, stacked
+
+
+def load(frame: Any, container: Any, index: Any) -> Any:
+    """container[index]."""
+    if type(container) is not Value and not isinstance(container, Tensor):
+        if _real(index) and isinstance(container, (list, tuple)):
+            return _mixture(frame, container, index)
+        return container[index]
+    if isinstance(container, Tensor) and not _contains_value(index):
+        return container[index]
+    if isinstance(index, tuple):
+        if _plain_integers(index):
+            for i in index:
+                container = as_value(container).parts[i]
+            return container
+        if any(_real(i) for i in index):
+            return _load_real_tuple(frame, as_value(container), index)
+    elif type(index) is int:
+        return as_value(container).parts[index]
+    elif _real(index):
+        return _mixture(frame, as_value(container), index)
+    return _tensor_load(as_value(container), index)
+
+
+def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
+    """The container after container[path[0]][path[1]]... = value; the container itself is left alone."""
+    if isinstance(container, Missing):
+        container._used()
+    index, rest = path[0], path[1:]
+    if isinstance(index, tuple) and (_plain_integers(index) or any(_real(i) for i in index)):
+        if not all(type(i) is int or _real(i) for i in index):
+            raise TypeError("a real-valued subscript cannot be mixed with slices when writing; write in two steps.")
+        return store(frame, container, value, *index, *rest)
+    if rest:
+        if _real(index):
+            return _spread(frame, container, index, lambda part: store(frame, part, value, *rest))
+        value = store(frame, load(frame, container, index), value, *rest)
+    if _real(index):
+        return _spread(frame, container, index, lambda part: value)
+    if isinstance(container, dict):
+        return {**container, index: value}
+    if isinstance(container, list):
+        return _changed(container, index, value)
+    if isinstance(container, tuple):
+        raise TypeError("a tuple cannot be written to; make it a list.")
+    if type(container) is not Value and not isinstance(container, Tensor):
+        raise TypeError(f"cannot write into a {type(container).__name__}; use a tensor, a list or a dictionary.")
+    array = as_value(container)
+    if type(index) is int and (isinstance(value, (*NUMBERS, Tensor)) or type(value) is Value):
+        return stacked(_changed(array.parts, index, _fitting(array.parts[index], value)))
+    if isinstance(index, slice) and _plain_slice(index):
+        return stacked(_slice_changed(array.parts, index, value))
+    return _tensor_store(array, index, value)
+
+
+def append(frame: Any, container: Any, value: Any) -> list:
+    """The list after container.append(value)."""
+    if not isinstance(container, list):
+        raise TypeError(f"`.append` works on lists here, got {type(container).__name__}; use torch.cat for tensors.")
+    return [*container, value]
+
+
+def _real(index: Any) -> bool:
+    """Whether the position is a real number that needs a mixture."""
+    if type(index) is Value:
+        return index.node is not None or index.tensor.is_floating_point()
+    return isinstance(index, Tensor) and index.is_floating_point()
+
+
+def _contains_value(index: Any) -> bool:
+    return any(type(i) is Value or _real(i) for i in (index if isinstance(index, tuple) else (index,)))
+
+
+def _plain_integers(index: tuple) -> bool:
+    return all(type(i) is int for i in index)
+
+
+def _plain_slice(index: slice) -> bool:
+    return all(i is None or type(i) is int for i in (index.start, index.stop, index.step))
+
+
+def _changed(parts: list, index: Any, value: Any) -> list:
+    new = list(parts)
+    new[index] = value
+    return new
+
+
+def _slice_changed(parts: list, index: slice, value: Any) -> list:
+    places = range(len(parts))[index]
+    if isinstance(value, NUMBERS) or (type(value) is Value and not value.split and value.tensor.dim() == value.batched):
+        values: list = [value] * len(places)
+    else:
+        values = list(as_value(value).parts) if not isinstance(value, (list, tuple)) else list(value)
+    if len(values) == 1:
+        values = values * len(places)
+    if len(values) != len(places):
+        raise ValueError(f"the slice has {len(places)} places and {len(values)} values are to be written into it.")
+    new = list(parts)
+    for place, part in zip(places, values, strict=True):
+        new[place] = _fitting(parts[place], part)
+    return new
+
+
+def _fitting(old: Any, value: Any) -> Any:
+    """The value in the shape of the part that it replaces: numbers fill a whole row."""
+    if type(old) is not Value or old.node is not None:
+        return value
+    inner = old.tensor.dim() - old.batched if not old.split else 1
+    if inner == 0 and isinstance(value, NUMBERS):
+        return Value(torch.as_tensor(value, dtype=old.tensor.dtype, device=old.tensor.device), False)
+    return old * 0 + value if inner > 0 and _depth(value) < inner else value
+
+
+def _depth(value: Any) -> int:
+    if type(value) is Value:
+        return 0 if value.node is not None else (1 if value.split else value.tensor.dim() - value.batched)
+    return value.dim() if isinstance(value, Tensor) else 0
+
+
+def weights(frame: Any, index: Any, count: int) -> list[Value]:
+    """P(index == k) for k = 0 ... count - 1, summing to one; positions outside are moved to the nearest end."""
+    position = as_value(index)
+    tensor = position.tensor.clamp(0, count - 1)
+    inner = tensor.unsqueeze(-1) - torch.arange(count, dtype=tensor.dtype, device=tensor.device)
+    exit_ = frame.settings.exit
+    shares = 1 - exit_(inner)
+    if not exit_.exact_on_integers:
+        shares = shares / shares.sum(-1, keepdim=True)
+    if frame.settings.hard:
+        nearest = torch.nn.functional.one_hot(tensor.detach().round().long(), count).to(shares.dtype)
+        shares = nearest + (shares - shares.detach())
+    return [Value(w, position.batched) for w in shares.unbind(-1)]
+
+
+def _mixture(frame: Any, container: Any, index: Any) -> Any:
+    parts = container.parts if type(container) is Value else list(container)
+    if not parts:
+        raise IndexError("there is nothing to read from: the list is empty.")
+    total: Any = None
+    for w, part in zip(weights(frame, index, len(parts)), parts, strict=True):
+        term = w * part
+        total = term if total is None else total + term
+    return total
+
+
+def _spread(frame: Any, container: Any, index: Any, new: Any) -> Any:
+    is_list = isinstance(container, list)
+    parts = container if is_list else as_value(container).parts
+    shares = weights(frame, index, len(parts))
+    changed = [frame.merge(w, new(part), part) for w, part in zip(shares, parts, strict=True)]
+    return changed if is_list else stacked(changed)
+
+
+def _load_real_tuple(frame: Any, array: Value, index: tuple) -> Any:
+    first, rest = index[0], index[1:]
+    if isinstance(first, slice):
+        rows = [array.parts[k] for k in range(len(array))[first]]
+        return stacked([load(frame, row, rest if len(rest) > 1 else rest[0]) for row in rows])
+    part = load(frame, array, first)
+    return load(frame, part, rest if len(rest) > 1 else rest[0]) if rest else part
+
+
+def _tensor_load(array: Value, index: Any) -> Any:
+    """Slices, masks, None and integer tensors: torch's own indexing of one item."""
+    from .calls import call_tensor_function
+
+    if isinstance(index, slice) and array.split:
+        return stacked(array.parts[index])
+    if not array.batched or _crisp(index):
+        key = (slice(None), *_as_tuple(index)) if array.batched else _bare(index)
+        return Value(array.tensor[key], array.batched)
+    return call_tensor_function(lambda t, i: t[i], (array, index), {})
+
+
+def _tensor_store(array: Value, index: Any, value: Any) -> Value:
+    from .calls import call_tensor_function
+
+    if isinstance(value, (list, tuple)):
+        value = stacked(value)
+
+    def write(t: Tensor, i: Any, v: Any) -> Tensor:
+        mask = torch.zeros_like(t, dtype=torch.bool)
+        mask[i] = True
+        spread = torch.zeros_like(t, dtype=torch.promote_types(t.dtype, v.dtype) if isinstance(v, Tensor) else t.dtype)
+        # index_put keeps the gradient of v, and t stays as it is
+        spread = _index_put(spread, i, v)
+        return torch.where(mask, spread, t)
+
+    return call_tensor_function(write, (array, index, value), {})
+
+
+def _index_put(t: Tensor, index: Any, value: Any) -> Tensor:
+    t = t.clone()
+    t[index] = value
+    return t
+
+
+def _crisp(index: Any) -> bool:
+    """No tensor inside: the same for every item of a batch."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return not any(type(i) is Value or isinstance(i, Tensor) for i in parts)
+
+
+def _as_tuple(index: Any) -> tuple:
+    return index if isinstance(index, tuple) else (index,)
+
+
+def _bare(index: Any) -> Any:
+    if isinstance(index, tuple):
+        return tuple(_bare(i) for i in index)
+    return index.tensor if type(index) is Value else index

@@ -1,0 +1,306 @@
+"""What a smooth program computes with: a tensor of one item, or of a whole batch of items at once.
+
+A program is written for one item. A `Value` holds the item's tensor, with one dimension more in front when a batch runs;
+operators see the item's dimensions only, so a scalar times a vector means the same with and without a batch. A value that
+the program subscripts with integers is kept as the list of its parts: reading and writing one part then costs nothing,
+and nothing is ever written in place. Plain tensors among the operands are constants that all items share.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: Types that decide crisply.
+NUMBERS = (int, float, bool)
+
+
+class Value:
+    """A tensor (`batched`: with the batch in front), or the list of its parts along the item's first dimension."""
+
+    __slots__ = ("_parts", "_tensor", "batched", "node")
+
+    def __init__(self, tensor: Tensor | None, batched: bool, parts: list | None = None, node: Any = None):
+        self._tensor = tensor
+        self.batched = batched
+        self._parts = parts
+        self.node = node
+
+    @property
+    def tensor(self) -> Tensor:
+        """The whole as one tensor; parts are put together, recorded operations are carried out."""
+        if self._tensor is None:
+            self._tensor = self.node.run() if self.node is not None else self._join()
+        return self._tensor
+
+    @property
+    def parts(self) -> list:
+        """The parts along the item's first dimension; to be read only."""
+        if self._parts is None:
+            tensor = self.tensor
+            if tensor.dim() == self.batched:
+                raise TypeError("a single number has no parts: it can be neither subscripted nor iterated over.")
+            self._parts = [Value(part, self.batched) for part in tensor.unbind(int(self.batched))]
+        return self._parts
+
+    @property
+    def split(self) -> bool:
+        """Whether the value is kept as parts at present."""
+        return self._parts is not None
+
+    def _join(self) -> Tensor:
+        tensors, self.batched = aligned(*(self._parts or ()))
+        if not tensors:
+            return torch.zeros(0)
+        dtype = tensors[0].dtype
+        for tensor in tensors[1:]:
+            dtype = torch.promote_types(dtype, tensor.dtype)
+        shape = torch.broadcast_shapes(*(t.shape for t in tensors))
+        return torch.stack([t.to(dtype).expand(shape) for t in tensors], dim=int(self.batched))
+
+    # -- as a sequence
+
+    def __len__(self) -> int:
+        if self._parts is not None:
+            return len(self._parts)
+        if self.tensor.dim() == self.batched:
+            raise TypeError("len() of a single number.")
+        return self.tensor.shape[int(self.batched)]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.parts)
+
+    def __repr__(self) -> str:
+        return f"Value({self.tensor!r}{', batched' if self.batched else ''})"
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "a smooth value was asked for a crisp yes or no outside `if`, `while`, `and`, `or` and `not`; "
+            "write the decision in one of these, or compare Python numbers."
+        )
+
+    def __index__(self) -> int:
+        raise TypeError("a smooth value cannot be an integer position here; subscript the tensor with it directly.")
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    # -- arithmetic
+
+    def __add__(self, other: Any):
+        return binary("add", self, other)
+
+    def __radd__(self, other: Any):
+        return binary("add", other, self)
+
+    def __sub__(self, other: Any):
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: Any):
+        return binary("sub", other, self)
+
+    def __mul__(self, other: Any):
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: Any):
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: Any):
+        return binary("truediv", self, other)
+
+    def __rtruediv__(self, other: Any):
+        return binary("truediv", other, self)
+
+    def __floordiv__(self, other: Any):
+        return binary("floordiv", self, other)
+
+    def __rfloordiv__(self, other: Any):
+        return binary("floordiv", other, self)
+
+    def __mod__(self, other: Any):
+        return binary("mod", self, other)
+
+    def __rmod__(self, other: Any):
+        return binary("mod", other, self)
+
+    def __pow__(self, other: Any):
+        return binary("pow", self, other)
+
+    def __rpow__(self, other: Any):
+        return binary("pow", other, self)
+
+    def __neg__(self):
+        return unary("neg", self)
+
+    def __pos__(self):
+        return self
+
+    def __matmul__(self, other: Any):
+        from .calls import call_tensor_function
+
+        return call_tensor_function(operator.matmul, (self, other), {})
+
+    def __rmatmul__(self, other: Any):
+        from .calls import call_tensor_function
+
+        return call_tensor_function(operator.matmul, (other, self), {})
+
+    def __getattr__(self, name: str):
+        from .calls import attribute
+
+        return attribute(self, name)
+
+
+#: The operations by name: on tensors and numbers they are Python's own.
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg")
+}
+
+
+def binary(name: str, x: Any, y: Any) -> Any:
+    """One arithmetic operation on two operands, at least one of them a `Value`."""
+    from_x, from_y = type(x) is Value, type(y) is Value
+    if (from_x and x.node is not None) or (from_y and y.node is not None):
+        recorded = (x if from_x and x.node is not None else y).node.record(name, x, y)
+        if recorded is not None:
+            return recorded
+    operation = OPERATIONS[name]
+    if from_x and from_y:
+        a, b = x.tensor, y.tensor
+        if x.batched == y.batched and (a.dim() == b.dim() or not x.batched):
+            return Value(operation(a, b), x.batched)
+    elif from_x and isinstance(y, NUMBERS):
+        return Value(operation(x.tensor, y), x.batched)
+    elif from_y and isinstance(x, NUMBERS):
+        return Value(operation(x, y.tensor), y.batched)
+    elif not operand(x) or not operand(y):
+        return NotImplemented
+    (a, b), batched = aligned(x, y)
+    return Value(operation(a, b), batched)
+
+
+def unary(name: str, x: Value) -> Value:
+    if x.node is not None:
+        recorded = x.node.record(name, x)
+        if recorded is not None:
+            return recorded
+    return Value(OPERATIONS[name](x.tensor), x.batched)
+
+
+def operand(x: Any) -> bool:
+    """Whether x is something smooth arithmetic can take."""
+    return isinstance(x, (Value, Tensor, *NUMBERS))
+
+
+def smooth_kind(x: Any) -> bool:
+    """Whether a decision on x is smooth: tensors decide smoothly, everything else crisply."""
+    return type(x) is Value or isinstance(x, Tensor)
+
+
+def as_value(x: Any) -> Value:
+    if type(x) is Value:
+        return x
+    return Value(x if isinstance(x, Tensor) else torch.as_tensor(x), False)
+
+
+def aligned(*operands: Any) -> tuple[list[Tensor], bool]:
+    """The operands as tensors that broadcast by their item dimensions, and whether a batch is in front of them."""
+    values = [as_value(x) for x in operands]
+    tensors = [v.tensor for v in values]
+    if not any(v.batched for v in values):
+        like = next((t for x, t in zip(operands, tensors, strict=True) if not isinstance(x, NUMBERS)), None)
+        return [_like(x, t, like) for x, t in zip(operands, tensors, strict=True)], False
+    like = next(v.tensor for v in values if v.batched)
+    most = max(t.dim() - v.batched for v, t in zip(values, tensors, strict=True))
+    found = []
+    for x, v, t in zip(operands, values, tensors, strict=True):
+        lacking = most - (t.dim() - 1)
+        if v.batched and lacking > 0:
+            t = t.reshape(t.shape[0], *[1] * lacking, *t.shape[1:])
+        found.append(_like(x, t, like))
+    return found, True
+
+
+def _like(x: Any, tensor: Tensor, like: Tensor | None) -> Tensor:
+    """Python numbers take the precision and the device of the tensors beside them."""
+    if like is None or not isinstance(x, NUMBERS):
+        return tensor
+    dtype = like.dtype if like.is_floating_point() or isinstance(x, int) else torch.get_default_dtype()
+    return tensor.to(dtype=dtype, device=like.device)
+
+
+# -- into and out of a program
+
+
+def lifted(x: Any, batched: bool, size: list[int], where: str) -> Any:
+    """An argument as the program sees it: tensors as values, containers copied. `size` collects the batch size."""
+    if isinstance(x, Tensor):
+        if batched:
+            _check_batch(x, size, where)
+        return Value(x, batched)
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return type(x)(*(lifted(part, batched, size, where) for part in x))
+    if isinstance(x, (list, tuple)):
+        return type(x)(lifted(part, batched, size, where) for part in x)
+    if isinstance(x, dict):
+        return {key: lifted(part, batched, size, where) for key, part in x.items()}
+    return x
+
+
+def _check_batch(x: Tensor, size: list[int], where: str) -> None:
+    if x.dim() == 0:
+        raise ValueError(
+            f"{where}: with batched=True every tensor has the batch in front, and this one is a single number; "
+            "pass it as a Python number, or let the function read it from outside as a constant."
+        )
+    if size and size[0] != x.shape[0]:
+        raise ValueError(
+            f"{where}: with batched=True all tensors share their first dimension: {size[0]} so far, here "
+            f"{x.shape[0]} in shape {tuple(x.shape)}. Constants are read from outside the function, or expanded."
+        )
+    size.append(x.shape[0])
+
+
+def lowered(x: Any, size: int | None = None) -> Any:
+    """A result as the caller sees it: plain tensors, every one with the batch in front when there is one."""
+    if type(x) is Value:
+        tensor = x.tensor
+        if size is not None and not x.batched:
+            return tensor.expand(size, *tensor.shape)
+        return tensor
+    if size is not None and isinstance(x, Tensor):
+        return x.expand(size, *x.shape)
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return type(x)(*(lowered(part, size) for part in x))
+    if isinstance(x, (list, tuple)):
+        return type(x)(lowered(part, size) for part in x)
+    if isinstance(x, dict):
+        return {key: lowered(part, size) for key, part in x.items()}
+    return x
+
+
+def flat(x: Any) -> list[Value]:
+    """All values inside nested lists, tuples and dictionaries."""
+    if type(x) is Value:
+        return [x]
+    if isinstance(x, dict):
+        x = list(x.values())
+    if isinstance(x, (list, tuple)):
+        return [v for part in x for v in flat(part)]
+    return []
+
+
+def floating(x: Value) -> Value:
+    """x with a floating dtype: integers and flags become numbers of the default precision."""
+    if x.node is not None:
+        return x
+    tensor = x.tensor
+    return x if tensor.is_floating_point() else Value(tensor.to(torch.get_default_dtype()), x.batched)
+
+
+def stacked(parts: Sequence[Any]) -> Value:
+    """Parts along a new first item dimension."""
+    return Value(None, any(type(p) is Value and p.batched for p in parts), parts=list(parts))
