@@ -19,8 +19,13 @@ def test_writes_into_new_folders_with_ordinary_permissions(tmp_path):
 
 def test_failure_keeps_the_old_file_and_leaves_no_other(tmp_path):
     path = write_bytes(tmp_path / "a.bin", b"old")
-    with pytest.raises(RuntimeError, match="midway"), replacing(path) as temporary:
-        temporary.write_bytes(b"half")
-        raise RuntimeError("midway")
+
+    def fail_midway() -> None:
+        with replacing(path) as temporary:
+            temporary.write_bytes(b"half")
+            raise RuntimeError("midway")
+
+    with pytest.raises(RuntimeError, match="midway"):
+        fail_midway()
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a.bin"]
