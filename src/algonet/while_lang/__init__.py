@@ -1,0 +1,40 @@
+"""Smooth WHILE-programs: any program of loops, increments and copies as a smooth function with gradients."""
+
+from .code import Code, flatten
+from .crisp import run_crisp
+from .errors import DidNotHalt, NonHaltingWarning, WhileSyntaxError
+from .functional import WhileResult, run_while
+from .goto import parse_goto
+from .modules import WhileProgram
+from .parser import parse
+from .source import LIBRARY, library_source, load_program, read_source
+from .sugar import desugar
+from .syntax import Assign, Copy, Decrement, If, Increment, Loop, Program, Statement, While
+
+__all__ = [
+    "LIBRARY",
+    "Assign",
+    "Code",
+    "Copy",
+    "Decrement",
+    "DidNotHalt",
+    "If",
+    "Increment",
+    "Loop",
+    "NonHaltingWarning",
+    "Program",
+    "Statement",
+    "While",
+    "WhileProgram",
+    "WhileResult",
+    "WhileSyntaxError",
+    "desugar",
+    "flatten",
+    "library_source",
+    "load_program",
+    "parse",
+    "parse_goto",
+    "read_source",
+    "run_crisp",
+    "run_while",
+]

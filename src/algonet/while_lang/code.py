@@ -1,0 +1,126 @@
+"""Flat code: what the interpreters run and the compiler reads. One operation after the other, loops by jumps.
+
+Variables become slots 0, 1, 2, ... Neighbouring increments of one variable are one operation, unless each has parameters.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .sugar import desugar
+from .syntax import Copy, Decrement, Increment, Program, While, walk
+
+
+class Op(NamedTuple):
+    """One operation.
+
+    "copy": slot `target` takes slot `argument`. "add": slot `target` grows by the number `argument`. "while": tests slot
+    `target`; `argument` is the index of its "end". "end": `argument` is the index of its "while".
+    """
+
+    kind: str
+    target: int
+    argument: int
+
+
+@dataclass(frozen=True)
+class Code:
+    """A core program, flat. `names[slot]` is the variable's name; `text` encodes everything and decodes to an equal code.
+
+    `lines[i]` is the source line of operation i; it is not part of the text.
+    """
+
+    ops: tuple[Op, ...]
+    names: tuple[str, ...]
+    lines: tuple[int, ...] = ()
+
+    @functools.cached_property
+    def slots(self) -> dict[str, int]:
+        return {name: slot for slot, name in enumerate(self.names)}
+
+    @functools.cached_property
+    def loops(self) -> tuple[int, ...]:
+        """The indices of the "while" operations, in order: loop k is the k-th."""
+        return tuple(i for i, op in enumerate(self.ops) if op.kind == "while")
+
+    @functools.cached_property
+    def loop_numbers(self) -> dict[int, int]:
+        """Index of a "while" operation -> its number among the loops."""
+        return {index: number for number, index in enumerate(self.loops)}
+
+    @functools.cached_property
+    def assignments(self) -> dict[int, int]:
+        """Index of an assignment -> its number among the assignments: which weight and bias it has when trainable."""
+        listed = (i for i, op in enumerate(self.ops) if op.kind in ("copy", "add"))
+        return {index: number for number, index in enumerate(listed)}
+
+    @functools.cached_property
+    def depth(self) -> int:
+        depth = most = 0
+        for op in self.ops:
+            depth += {"while": 1, "end": -1}.get(op.kind, 0)
+            most = max(most, depth)
+        return most
+
+    @functools.cached_property
+    def text(self) -> str:
+        short = {"copy": "c", "add": "a", "while": "w", "end": "e"}
+        ops = " ".join(
+            f"{short[op.kind]}{op.target},{op.argument}" if op.kind in ("copy", "add") else f"{short[op.kind]}{op.target}"
+            for op in self.ops
+        )
+        return f"{' '.join(self.names)}:{ops}"
+
+
+def flatten(program: Program, *, merge: bool = True) -> Code:
+    """Desugar and flatten. `merge=False` keeps every increment by itself, as trainable programs need."""
+    core = desugar(program)
+    # The program's own variables first, so that fresh ones stay last
+    numbers = sorted({*program.variables, *core.variables})
+    slots = {number: slot for slot, number in enumerate(numbers)}
+    ops: list[Op] = []
+    lines: list[int] = []
+    opened: list[int] = []
+    for event, statement in walk(core.body):
+        lines.append(statement.line)
+        if event == "open" and isinstance(statement, While):
+            opened.append(len(ops))
+            ops.append(Op("while", slots[statement.variable], -1))
+        elif event == "close" and isinstance(statement, While):
+            start = opened.pop()
+            ops.append(Op("end", ops[start].target, start))
+            ops[start] = ops[start]._replace(argument=len(ops) - 1)
+        elif isinstance(statement, Copy):
+            ops.append(Op("copy", slots[statement.target], slots[statement.source]))
+        elif isinstance(statement, (Increment, Decrement)):
+            step = 1 if isinstance(statement, Increment) else -1
+            last = ops[-1] if ops else None
+            if merge and last is not None and last.kind == "add" and last.target == slots[statement.target]:
+                ops[-1] = last._replace(argument=last.argument + step)
+                lines.pop()
+            else:
+                ops.append(Op("add", slots[statement.target], step))
+    return Code(tuple(ops), tuple(f"x{number}" for number in numbers), tuple(lines))
+
+
+@functools.lru_cache(maxsize=256)
+def decode(text: str) -> Code:
+    """The code whose `text` this is (without source lines)."""
+    names, _, body = text.partition(":")
+    ops: list[Op] = []
+    opened: list[int] = []
+    for word in body.split():
+        kind, rest = word[0], word[1:]
+        if kind in "ca":
+            target, argument = map(int, rest.split(","))
+            ops.append(Op("copy" if kind == "c" else "add", target, argument))
+        elif kind == "w":
+            opened.append(len(ops))
+            ops.append(Op("while", int(rest), -1))
+        else:
+            start = opened.pop()
+            ops.append(Op("end", int(rest), start))
+            ops[start] = ops[start]._replace(argument=len(ops) - 1)
+    return Code(tuple(ops), tuple(names.split()))

@@ -1,0 +1,267 @@
+"""The compiler: from flat code to the arithmetic of one fused kernel, with tangents travelling forward.
+
+A `Plan` is a program, an exit and the directions to differentiate by. `lower` turns it into a structured list of
+assignments between scalars (`x3 = p1 * x1 + (1.0 - p1) * x3`) and loops; the dialects in kernels/ only decide how to run
+them over many elements. Tangents that are zero whatever the input are found first and never computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from algonet.relax import Exit
+
+from .code import Code
+
+#: Programs beyond these take the reference: Python itself nests at most 20 loops, and compile times grow with size.
+MAX_KERNEL_DEPTH = 12
+MAX_KERNEL_OPS = 300
+#: Numbers kept per element (values and tangents); more tangents run in several passes.
+MAX_KERNEL_STATE = 160
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a kernel computes.
+
+    `inputs` and `outputs` are slots. `directions` are what to differentiate by: ("input", slot), ("steepness", 0),
+    ("weight", k) or ("bias", k), k numbering the assignments. `reduce` says that the kernel multiplies the tangents by
+    incoming gradients and sums over elements; otherwise it stores them. `per_element` says that the steepness differs
+    between elements.
+    """
+
+    code: Code
+    exit: Exit
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    directions: tuple[tuple[str, int], ...] = ()
+    reduce: bool = False
+    trainable: bool = False
+    per_element: bool = False
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the exit has a steepness at all."""
+        return self.exit.softness_field is not None
+
+
+@dataclass(frozen=True)
+class Line:
+    """`target = expression`, for every element by itself."""
+
+    target: str
+    expression: str
+
+
+@dataclass(frozen=True)
+class Test:
+    """The exit test of a loop at nesting `level`: ends in `live`, true for the elements that go on."""
+
+    level: int
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Open:
+    """Repeat up to the matching `Close` while any element is live and fewer than the cap of iterations were run."""
+
+    level: int
+
+
+@dataclass(frozen=True)
+class Close:
+    level: int
+
+
+Step = Line | Test | Open | Close
+
+
+def why_not_kernel(code: Code) -> str | None:
+    """`None`, or why this program is not compiled."""
+    if code.depth > MAX_KERNEL_DEPTH:
+        return f"its loops nest {code.depth} levels deep and kernels take {MAX_KERNEL_DEPTH}"
+    if len(code.ops) > MAX_KERNEL_OPS:
+        return f"it has {len(code.ops)} operations and kernels take {MAX_KERNEL_OPS}"
+    return None
+
+
+def tangents_at_once(code: Code) -> int:
+    """How many directions one kernel carries."""
+    return max(1, min(16, MAX_KERNEL_STATE // (len(code.names) + code.depth) - 1))
+
+
+def activity(plan: Plan) -> dict[str, frozenset[int]]:
+    """Which directions each variable ("x3") and loop probability ("p2", by level) can depend on: a fixed point."""
+    code = plan.code
+    active: dict[str, set[int]] = {name: set() for name in code.names}
+    active.update({f"p{level}": set() for level in range(code.depth + 1)})
+    kinds = {direction: d for d, direction in enumerate(plan.directions)}
+    for slot in plan.inputs:
+        if ("input", slot) in kinds:
+            active[code.names[slot]].add(kinds["input", slot])
+    while True:
+        before = sum(map(len, active.values()))
+        level = 0
+        for index, (kind, target, argument) in enumerate(code.ops):
+            name = code.names[target]
+            if kind == "while":
+                level += 1
+                active[f"p{level}"] |= active[f"p{level - 1}"] | active[name]
+                if ("steepness", 0) in kinds:
+                    active[f"p{level}"].add(kinds["steepness", 0])
+            elif kind == "end":
+                level -= 1
+            else:
+                active[name] |= active[f"p{level}"]
+                if kind == "copy":
+                    active[name] |= active[code.names[argument]]
+                number = code.assignments[index]
+                active[name].update(kinds[k, number] for k in ("weight", "bias") if (k, number) in kinds)
+        if sum(map(len, active.values())) == before:
+            return {name: frozenset(found) for name, found in active.items()}
+
+
+def tangent(name: str, direction: int) -> str:
+    """The name of the tangent of `name` in a direction."""
+    return f"d{name}_{direction}"
+
+
+class _Lowering:
+    def __init__(self, plan: Plan):
+        self.plan, self.code = plan, plan.code
+        self.active = activity(plan)
+        self.steps: list[Step] = []
+        self.kinds = {direction: d for d, direction in enumerate(plan.directions)}
+
+    def emit(self, target: str, expression: str) -> None:
+        self.steps.append(Line(target, expression))
+
+    def run(self) -> list[Step]:
+        level = 0
+        opened: list[int] = []
+        for index, (kind, target, argument) in enumerate(self.code.ops):
+            name = self.code.names[target]
+            if kind == "while":
+                level += 1
+                opened.append(index)
+                self._enter(level, name)
+            elif kind == "end":
+                self._leave(level, name, self.code.loop_numbers[opened.pop()])
+                level -= 1
+            elif self.plan.trainable:
+                self._trained(index, name, level)
+            elif kind == "copy":
+                self._copy(name, self.code.names[argument], level)
+            else:
+                self._add(name, argument, level)
+        return self.steps
+
+    def _enter(self, level: int, name: str) -> None:
+        p, outer = f"p{level}", f"p{level - 1}"
+        self.emit(p, outer)
+        for d in sorted(self.active[p]):
+            self.emit(tangent(p, d), tangent(outer, d) if d in self.active[outer] else "ZERO")
+        self.steps.append(self._test(level, name))
+        self.steps.append(Open(level))
+
+    def _leave(self, level: int, name: str, number: int) -> None:
+        p = f"p{level}"
+        self.steps.append(self._test(level, name))
+        self.steps.append(Close(level))
+        # p is left positive only where the loop was cut off; that last test ran no body
+        self.emit("steps", f"steps - where({p} > 0.0, 1.0, 0.0)")
+        self.emit("cut", f"where({p} > mass, {number}.0, cut)")
+        self.emit("mass", f"where({p} > mass, {p}, mass)")
+
+    def _test(self, level: int, name: str) -> Test:
+        p, plan = f"p{level}", self.plan
+        lines = [
+            Line("value, slope", f"phi(steepness * {name})" if plan.scaled else f"phi({name})"),
+            Line("q", f"{p} * value"),
+            Line("live", "q > epsilon"),
+        ]
+        if plan.trainable:
+            # Weights can drive a value out of range: such an element stops, and is NaN rather than wrong
+            lines.append(Line("poison", f"poison + where({p} > 0.0, q - q, 0.0)"))
+        for d in sorted(self.active[p]):
+            # A direction of p comes from the loop variable, from an outer probability or from an earlier pass
+            inner = []
+            if d in self.active[name]:
+                inner.append(f"steepness * {tangent(name, d)}" if plan.scaled else tangent(name, d))
+            if self.kinds.get(("steepness", 0)) == d:
+                inner.append(name)
+            moved = f"{tangent(p, d)} * value"
+            if inner:
+                moved += f" + {p} * slope * ({' + '.join(inner)})"
+            lines.append(Line(tangent(p, d), f"where(live, {moved}, 0.0)"))
+        lines.append(Line(p, "where(live, q, 0.0)"))
+        lines.append(Line("steps", "steps + where(live, 1.0, 0.0)"))
+        return Test(level, tuple(lines))
+
+    def _copy(self, y: str, x: str, level: int) -> None:
+        p = f"p{level}"
+        for d in sorted(self.active[y]):
+            if level == 0:
+                self.emit(tangent(y, d), tangent(x, d) if d in self.active[x] else "ZERO")
+                continue
+            terms = []
+            if d in self.active[p]:
+                terms.append(f"{tangent(p, d)} * ({x} - {y})")
+            if d in self.active[x]:
+                terms.append(f"{p} * {tangent(x, d)}")
+            terms.append(f"(1.0 - {p}) * {tangent(y, d)}")
+            self.emit(tangent(y, d), " + ".join(terms))
+        self.emit(y, x if level == 0 else f"{p} * {x} + (1.0 - {p}) * {y}")
+
+    def _add(self, y: str, amount: int, level: int) -> None:
+        p = f"p{level}"
+        sign, size = ("-", -amount) if amount < 0 else ("+", amount)
+        if level == 0:
+            self.emit(y, f"{y} {sign} {size}.0")
+            return
+        factor = "" if size == 1 else f"{size}.0 * "
+        for d in sorted(self.active[p]):
+            self.emit(tangent(y, d), f"{tangent(y, d)} {sign} {factor}{tangent(p, d)}")
+        self.emit(y, f"{y} {sign} {factor}{p}")
+
+    def _trained(self, index: int, y: str, level: int) -> None:
+        """y := p (w value + b) + (1 - p) y, for the value the core statement would assign."""
+        kind, _, argument = self.code.ops[index]
+        number, p = self.code.assignments[index], f"p{level}"
+        x = self.code.names[argument] if kind == "copy" else y
+        self.emit("new", x if kind == "copy" else f"{y} {'-' if argument < 0 else '+'} {abs(argument)}.0")
+        self.emit("fitted", f"w{number} * new + b{number}")
+        for d in sorted(self.active[y]):
+            moved = []
+            if d in self.active[x]:
+                moved.append(f"w{number} * {tangent(x, d)}")
+            if self.kinds.get(("weight", number)) == d:
+                moved.append("new")
+            if self.kinds.get(("bias", number)) == d:
+                moved.append("1.0")
+            terms = [f"(1.0 - {p}) * {tangent(y, d)}"]
+            if moved:
+                terms.append(f"{p} * ({' + '.join(moved)})")
+            if d in self.active[p]:
+                terms.append(f"{tangent(p, d)} * (fitted - {y})")
+            self.emit(tangent(y, d), f"where({p} > 0.0, {' + '.join(terms)}, {tangent(y, d)})")
+        self.emit(y, f"where({p} > 0.0, {p} * fitted + (1.0 - {p}) * {y}, {y})")
+
+
+def lower(plan: Plan) -> list[Step]:
+    """The kernel's body: assignments, exit tests and loops, in order."""
+    return _Lowering(plan).run()
+
+
+def state_names(plan: Plan) -> list[str]:
+    """Every number that an element carries through the kernel: variables, probabilities, their tangents, diagnostics."""
+    active = activity(plan)
+    names = [*plan.code.names, *(f"p{level}" for level in range(plan.code.depth + 1))]
+    tangents = [tangent(name, d) for name in names for d in sorted(active[name])]
+    return [*names, *tangents, "steps", "mass", "cut", *(["poison"] if plan.trainable else [])]
+
+
+def seed(plan: Plan, name: str, direction: int) -> str:
+    """A tangent's first value: 1 where an input is differentiated by itself."""
+    kind, slot = plan.directions[direction]
+    return "1.0" if kind == "input" and plan.code.names[slot] == name else "0.0"

@@ -1,0 +1,34 @@
+"""What can go wrong with a WHILE-program: its text, its run, its halting."""
+
+from __future__ import annotations
+
+#: How much of a long source line an error shows on either side of the caret.
+_SHOWN = 50
+
+
+class WhileSyntaxError(ValueError):
+    """A program's text is wrong. `line` and `column` count from 1; the message ends in the line and a caret."""
+
+    def __init__(self, message: str, source: str, line: int, column: int):
+        self.line, self.column = line, column
+        super().__init__(f"line {line}, column {column}: {message}{_excerpt(source, line, column)}")
+
+
+class DidNotHalt(RuntimeError):
+    """The crisp interpreter used up its steps."""
+
+
+class NonHaltingWarning(UserWarning):
+    """A smooth loop still had probability to go on when it reached `max_iterations`, or may well do so."""
+
+
+def _excerpt(source: str, line: int, column: int) -> str:
+    lines = source.splitlines()
+    if not 1 <= line <= len(lines):
+        return ""
+    text = lines[line - 1].replace("\t", " ")
+    start = max(0, column - 1 - _SHOWN)
+    shown = text[start : column - 1 + _SHOWN]
+    if not shown.strip():
+        return ""
+    return f"\n    {shown}\n    {' ' * (column - 1 - start)}^"

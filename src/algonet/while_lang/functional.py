@@ -1,0 +1,284 @@
+"""Running WHILE-programs smoothly: `run_while` validates, dispatches to a backend and returns."""
+
+from __future__ import annotations
+
+import functools
+import numbers
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from algonet import backends
+from algonet.relax import Exit, Sech
+
+from .code import Code, flatten
+from .compiler import why_not_kernel
+from .errors import NonHaltingWarning
+from .request import encode, form_of
+from .source import read_source
+from .syntax import Program
+
+OPERATION = "run_while"
+
+
+class WhileResult(NamedTuple):
+    """The outcome of a smooth run; every tensor has the broadcast shape of the inputs.
+
+    `outputs` (differentiable) by variable name. `remaining`: the probability of going on that a loop still had when it
+    reached `max_iterations`, the largest over all loops; 0 where all halted. `iterations`: loop bodies run, over all loops.
+    """
+
+    outputs: dict[str, Tensor]
+    remaining: Tensor
+    iterations: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Smooth:
+    """A program ready to run smoothly: flat code, checked settings. Made once, called often."""
+
+    code: Code
+    outputs: tuple[str, ...]
+    known: tuple[str, ...]
+    epsilon: float
+    max_iterations: int
+    trainable: bool
+
+    @functools.cached_property
+    def refusal(self) -> str | None:
+        return why_not_kernel(self.code)
+
+
+@dataclass(frozen=True, eq=False)
+class WhileCall:
+    """What a backend gets: the tensors (steepness, weight, bias, inputs...) and the settings string."""
+
+    tensors: tuple[Tensor, ...]
+    settings: str
+    refusal: str | None
+    formula: bool
+
+
+def prepare(
+    program: Program | str,
+    *,
+    outputs: Sequence[str] = ("x0",),
+    epsilon: float = 1e-6,
+    max_iterations: int = 1000,
+    trainable: bool = False,
+) -> Smooth:
+    """Parse, check and flatten a program for smooth runs."""
+    parsed = read_source(program)
+    known = tuple(f"x{number}" for number in parsed.variables)
+    if isinstance(outputs, str) or not outputs:
+        raise ValueError(f'run_while: `outputs` must be a sequence of names such as ("x0",), got {outputs!r}.')
+    for name in outputs:
+        if name not in known:
+            raise ValueError(f"run_while: unknown output {name!r}; the program's variables are {', '.join(known)}.")
+    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 <= epsilon < 1:
+        raise ValueError(f"run_while: `epsilon` must lie in [0, 1), got {epsilon!r}.")
+    if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or not 1 <= max_iterations < 2**31:
+        raise ValueError(f"run_while: `max_iterations` must be an integer from 1 to 2^31 - 1, got {max_iterations!r}.")
+    code = flatten(parsed, merge=not trainable)
+    return Smooth(code, tuple(outputs), known, float(epsilon), max_iterations, trainable)
+
+
+def run_while(
+    program: Program | str,
+    inputs: Mapping[str, Tensor | float],
+    *,
+    exit: Exit = Sech(2.0),
+    outputs: Sequence[str] = ("x0",),
+    epsilon: float = 1e-6,
+    max_iterations: int = 1000,
+    backend: str = "auto",
+) -> WhileResult:
+    """Run a WHILE-program smoothly: every statement to the extent of its probability.
+
+    A loop over v inside probability p repeats { p := p phi(v); stop if p <= epsilon; run the body with p }, at most
+    `max_iterations` times. `y := x` is y := p x + (1-p) y; `y := y + 1` is y := y + p. Hard limit: with `Tent`,
+    `SmoothTent(k)` or `BumpExit` and integer inputs the result is the discrete program's, exactly (up to 2^24 in float32).
+
+    `inputs` maps variable names to tensors of broadcastable shapes or numbers. Differentiable as often as the exit is
+    (apart from the cut at epsilon); kernels give the first derivative, higher ones run the reference. Memory is that of
+    inputs and outputs (each output's derivative by each input is kept for backward). Warns with `NonHaltingWarning`
+    where a loop is cut off. The paper's "Smooth WHILE-Programs".
+
+    >>> result = run_while("WHILE x1 != 0 DO x0 := x0 + 2 x1 := x1 - 1 END", {"x1": torch.tensor([3.0, 2.5])})
+    >>> result.outputs["x0"]
+    tensor([5.9881, 4.9886])
+    """
+    smooth = prepare(program, outputs=outputs, epsilon=epsilon, max_iterations=max_iterations)
+    values, diagnostics = execute(smooth, inputs, exit=exit, backend=backend)
+    warn_if_cut(smooth, diagnostics)
+    return as_result(smooth, values, diagnostics)
+
+
+def execute(
+    smooth: Smooth,
+    inputs: Mapping[str, Tensor | float],
+    *,
+    exit: Exit,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Values (*batch, outputs) and diagnostics (*batch, 3): probability left, bodies run, number of the cut loop."""
+    if not isinstance(exit, Exit):
+        raise TypeError(f"run_while: `exit` must be an exit such as Sech(2.0) or Tent(), got {exit!r}.")
+    names, given, dtype = _checked_inputs(smooth, inputs)
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    device = given[0].device if given else torch.device("cpu") if weight is None else weight.device
+    steepness = getattr(exit, exit.softness_field) if exit.softness_field is not None else 1.0
+    if isinstance(steepness, Tensor):
+        steepness = steepness.to(device=device, dtype=wide)
+    else:
+        steepness = torch.full((), float(steepness), dtype=wide, device=device)
+    per_element = steepness.dim() > 0
+    elements = [t.to(wide) for t in given] + ([steepness] if per_element else [])
+    if len({t.shape for t in elements}) > 1:
+        elements = _broadcast(names, elements)
+    if per_element:
+        steepness = steepness.new_ones(())
+    parameters = [steepness.new_empty(0) if t is None else t.to(wide) for t in (weight, bias)]
+    call = WhileCall(
+        (steepness, *parameters, *elements),
+        encode(
+            smooth.code.text,
+            form_of(exit),
+            tuple(smooth.code.slots[name] for name in names),
+            tuple(smooth.code.slots[name] for name in smooth.outputs),
+            (smooth.epsilon, smooth.max_iterations),
+            (smooth.trainable, per_element),
+            _moving(elements),
+        ),
+        smooth.refusal,
+        exit.scalar is not None,
+    )
+    values, diagnostics = backends.dispatch(OPERATION, backend, call)
+    return values.to(dtype), diagnostics.detach()
+
+
+def as_result(smooth: Smooth, values: Tensor, diagnostics: Tensor) -> WhileResult:
+    outputs = dict(zip(smooth.outputs, unstacked(values), strict=True))
+    remaining, iterations, _ = diagnostics.unbind(-1)
+    return WhileResult(outputs, remaining, iterations.to(torch.int64))
+
+
+def unstacked(values: Tensor) -> tuple[Tensor, ...]:
+    """One tensor per output; for a single one a view, whose gradient is a view too."""
+    return (values.squeeze(-1),) if values.shape[-1] == 1 else values.unbind(-1)
+
+
+def warn_if_cut(smooth: Smooth, diagnostics: Tensor) -> None:
+    """One warning if any element ran into `max_iterations`. Reads values: on a GPU this waits for the kernel."""
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return
+    if diagnostics.numel() == 0:
+        return
+    left, where = diagnostics[..., 0].reshape(-1).max(0)
+    if float(left) > 0:
+        loop = int(diagnostics.reshape(-1, 3)[where, 2])
+        line = smooth.code.lines[smooth.code.loops[loop]]
+        share = float((diagnostics[..., 0] > 0).float().mean())
+        warnings.warn(
+            f"the loop at line {line} was cut off at max_iterations={smooth.max_iterations} with probability "
+            f"{float(left):.3g} left to go on (in {share:.1%} of the elements); raise max_iterations, or see whether the "
+            f"program halts there.",
+            NonHaltingWarning,
+            stacklevel=3,
+        )
+
+
+def _checked_inputs(
+    smooth: Smooth, inputs: Mapping[str, Tensor | float]
+) -> tuple[tuple[str, ...], list[Tensor], torch.dtype]:
+    """Names in slot order, their tensors (numbers become tensors) and the precision of the result."""
+    for name in inputs:
+        if name not in smooth.known:
+            hint = "" if re.fullmatch(r"x\d+", name) else "; inputs are named x0, x1, ..."
+            known = ", ".join(smooth.known)
+            raise ValueError(f"run_while: unknown variable {name!r}; the program's variables are {known}{hint}.")
+    names = tuple(name for name in smooth.known if name in inputs)
+    tensors = [value for name in names if isinstance(value := inputs[name], Tensor)]
+    for name in names:
+        value = inputs[name]
+        if isinstance(value, Tensor):
+            if not value.is_floating_point():
+                raise TypeError(f"run_while: `{name}` must be a floating tensor, got {value.dtype}; call .float() first.")
+        elif isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise TypeError(f"run_while: `{name}` must be a floating tensor or a number, got {type(value).__name__}.")
+    dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors), tensors[0].dtype) if tensors else None
+    dtype = dtype or torch.get_default_dtype()
+    device = tensors[0].device if tensors else torch.device("cpu")
+    strangers = [t.device for t in tensors if t.device != device]
+    if strangers:
+        raise ValueError(f"run_while: inputs must share a device, got {device} and {strangers[0]}; move one with .to().")
+    given = []
+    for name in names:
+        value = inputs[name]
+        given.append(value if isinstance(value, Tensor) else torch.full((), float(value), dtype=dtype, device=device))
+    return names, given, dtype
+
+
+def _broadcast(names: tuple[str, ...], elements: list[Tensor]) -> list[Tensor]:
+    try:
+        return list(torch.broadcast_tensors(*elements))
+    except RuntimeError:
+        labels = [*names, "steepness"]
+        shapes = ", ".join(f"{label} {tuple(t.shape)}" for label, t in zip(labels, elements, strict=False))
+        raise ValueError(f"run_while: inputs must broadcast together, got {shapes}.") from None
+
+
+def _moving(elements: list[Tensor]) -> str:
+    """A mark per element-wise tensor: "1" where a gradient may be asked for."""
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return "1" * len(elements)
+    grad = torch.is_grad_enabled()
+    return "".join("1" if grad and t.requires_grad else "0" for t in elements)
+
+
+def _why_not(call: WhileCall) -> str | None:
+    if call.refusal is not None:
+        return call.refusal
+    if not call.formula:
+        return "this exit has no formula for kernels"
+    if call.tensors[0].dtype not in (torch.float32, torch.float64):
+        return f"kernels compute in float32 and float64, got {call.tensors[0].dtype}"
+    return None
+
+
+@backends.register(OPERATION, "reference")
+def _run_reference(call: WhileCall) -> tuple[Tensor, Tensor]:
+    from .kernels.operator import reference
+
+    return tuple(reference(list(call.tensors), call.settings))
+
+
+@backends.register(OPERATION, "numba", supports=lambda call: _why_not(call) or backends.why_not_numba(*call.tensors))
+def _run_numba(call: WhileCall) -> tuple[Tensor, ...]:
+    from .kernels.operator import numba_operator
+
+    return numba_operator()(call.tensors, call.settings)
+
+
+@backends.register(OPERATION, "triton", supports=lambda call: _why_not(call) or backends.why_not_triton(*call.tensors))
+def _run_triton(call: WhileCall) -> tuple[Tensor, ...]:
+    from .kernels.operator import triton_operator
+
+    return triton_operator()(call.tensors, call.settings)
+
+
+@backends.register_example(OPERATION)
+def _example(device: str) -> WhileCall:
+    tensors = tuple(torch.zeros(shape, device=device) for shape in ((), (0,), (0,), (2,)))
+    settings = encode("x0 x1:w1 a0,1 a1,-1 e1", "Sech", (1,), (0,), (1e-6, 1000), (False, False), "0")
+    return WhileCall(tensors, settings, None, True)
+
+
+__all__ = ["NonHaltingWarning", "WhileResult", "run_while"]

@@ -1,0 +1,208 @@
+"""The Numba dialect: blocks of elements, each statement a loop over the block that LLVM turns into vector code.
+
+A block runs its loops until all its elements have stopped; statements between two jumps share one loop over the lanes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algonet import codegen
+
+from ..compiler import Close, Line, Open, Plan, Step, Test, activity, lower, seed, state_names, tangent
+
+#: Elements of a block: two AVX-512 registers of float32, so that two chains of dependent operations overlap.
+LANES = 32
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_LITERAL = re.compile(r"(?<![\w.])\d+\.\d+(?:e-?\d+)?")
+
+
+def kernel(plan: Plan, double: bool) -> Any:
+    """The compiled function of a plan; see `source` for its arguments."""
+    return codegen.load("while_numba", source(plan, double)).run
+
+
+def launch(run: Any, arrays: list[Tensor], shared: list[Tensor], limits: tuple[float, int], out: list[Tensor]) -> None:
+    """Run a kernel on flat contiguous tensors; see `source` for what they are."""
+    flat = [t.detach().numpy() for t in (*arrays, *shared)]
+    run(*flat, *limits, *(t.numpy() for t in out))
+
+
+def partial_sums(n: int, directions: int, like: Tensor) -> Tensor:
+    """Room for the sums of a reducing kernel, one row per block."""
+    return torch.zeros((n + LANES - 1) // LANES, directions, dtype=like.dtype)
+
+
+class _Writer:
+    """Collects statements for the running loop over lanes, and writes it out when control flow intervenes."""
+
+    def __init__(self, plan: Plan, double: bool):
+        self.rows = {name: row for row, name in enumerate(state_names(plan))}
+        self.double = double
+        self.lines: list[str] = []
+        self.pending: list[Line] = []
+        self.indent = 1
+
+    def write(self, text: str) -> None:
+        self.lines.append("    " * self.indent + text)
+
+    def flush(self, gather: bool = False) -> None:
+        """Write the pending statements as one loop; `gather` also finds out whether any lane is live."""
+        if gather:
+            self.write("alive = int32(0)")
+        if not self.pending:
+            return
+        reads, writes = self._traffic()
+        self.write("for lane in range(LANES):")
+        self.indent += 1
+        for name in reads:
+            self.write(f"{name} = state[{self.rows[name]}, lane]")
+        for line in self.pending:
+            self.write(f"{line.target} = {self._typed(line.expression)}")
+        for name in writes:
+            self.write(f"state[{self.rows[name]}, lane] = {name}")
+        if gather:
+            self.write("alive |= int32(live)")
+        self.indent -= 1
+        self.pending = []
+
+    def _traffic(self) -> tuple[list[str], list[str]]:
+        """State read before it is written in the pending statements, and state written."""
+        reads: list[str] = []
+        written: list[str] = []
+        for line in self.pending:
+            for name in _WORD.findall(line.expression):
+                if name in self.rows and name not in written and name not in reads:
+                    reads.append(name)
+            for name in _WORD.findall(line.target):
+                if name in self.rows and name not in written:
+                    written.append(name)
+        return reads, written
+
+    def _typed(self, expression: str) -> str:
+        expression = expression.replace("ZERO", "0.0")
+        # Numba takes a bare literal for float64, and would compute the whole expression in that
+        return expression if self.double else _LITERAL.sub(lambda found: f"float32({found.group(0)})", expression)
+
+    def steps(self, steps: list[Step]) -> None:
+        for step in steps:
+            if isinstance(step, Line):
+                self.pending.append(step)
+            elif isinstance(step, Test):
+                self.pending.extend(step.lines)
+                self.flush(gather=True)
+            elif isinstance(step, Open):
+                self.write(f"count{step.level} = 0")
+                self.write(f"while alive != 0 and count{step.level} < cap:")
+                self.indent += 1
+                self.write(f"count{step.level} += 1")
+            elif isinstance(step, Close):
+                self.indent -= 1
+        self.flush()
+
+
+def source(plan: Plan, double: bool) -> str:
+    """The module: `run(inputs..., steepness, weight, bias, epsilon, cap, values, diagnostics, slopes, grads)`.
+
+    All arrays are flat and contiguous. `values` (n, outputs), `diagnostics` (n, 3) and `slopes` are written: (n, outputs,
+    directions) tangents, or with `plan.reduce` (blocks, directions) sums of tangents times `grads` (n, outputs).
+    """
+    dialect, real = ("numba64", "float64") if double else ("numba32", "float32")
+    arrays = [f"in_{plan.code.names[slot]}" for slot in plan.inputs]
+    arguments = ", ".join([*arrays, "steepness_in, weight, bias, epsilon, cap, values, diagnostics, slopes, grads"])
+    writer = _Writer(plan, double)
+    _load(writer, plan, real)
+    writer.steps(lower(plan))
+    _store(writer, plan)
+    block = "\n".join(writer.lines)
+    return f'''"""Generated by algonet from the WHILE-program below; do not edit.
+
+{plan.code.text}
+exit {plan.exit.key}, directions {plan.directions}
+"""
+import numpy as np
+from numba import int32, njit, prange
+{codegen.PRELUDES[dialect]}
+LANES = {LANES}
+MOST = {"1e300" if double else "1e30"}
+
+
+{codegen.scalar_function(plan.exit, "phi", dialect)}
+
+@njit
+def bounded(slope):
+    """A tangent kept in range: a loop that never halts can drive it beyond, and a gradient must stay finite."""
+    return min(max(slope, -MOST), MOST) if slope == slope else 0.0
+
+
+@njit(fastmath={{"contract"}}, error_model="numpy", cache=True)
+def run_block(start, stop, block, {arguments}):
+{block}
+
+
+@njit(parallel=True, cache=True)
+def run({arguments}):
+    n = values.shape[0]
+    for block in prange((n + LANES - 1) // LANES):
+        start = block * LANES
+        run_block(start, min(start + LANES, n), block, {arguments})
+'''
+
+
+def _load(writer: _Writer, plan: Plan, real: str) -> None:
+    names, active = plan.code.names, activity(plan)
+    rows = writer.rows
+    writer.write(f"state = np.zeros(({len(rows)}, LANES), np.{real})")
+    if plan.scaled and not plan.per_element:
+        writer.write("steepness = steepness_in[0]")
+    if plan.scaled and plan.per_element:
+        rows["steepness"] = len(rows)
+        writer.lines[0] = f"    state = np.zeros(({len(rows)}, LANES), np.{real})"
+    if plan.trainable:
+        for number in plan.code.assignments.values():
+            writer.write(f"w{number}, b{number} = weight[{number}], bias[{number}]")
+    writer.write("for lane in range(stop - start):")
+    writer.indent += 1
+    writer.write("finite = True")
+    for slot in plan.inputs:
+        writer.write(f"given = in_{names[slot]}[start + lane]")
+        writer.write("finite = finite and abs(given) < np.inf")
+        writer.write(f"state[{rows[names[slot]]}, lane] = given if abs(given) < np.inf else 0.0")
+        for d in sorted(active[names[slot]]):
+            if seed(plan, names[slot], d) == "1.0":
+                writer.write(f"state[{rows[tangent(names[slot], d)]}, lane] = 1.0")
+    if "steepness" in rows:
+        writer.write(f"state[{rows['steepness']}, lane] = steepness_in[start + lane]")
+    writer.write(f"state[{rows['p0']}, lane] = 1.0 if finite else 0.0")
+    writer.indent -= 1
+
+
+def _store(writer: _Writer, plan: Plan) -> None:
+    names, rows, active = plan.code.names, writer.rows, activity(plan)
+    poison = f" + state[{rows['poison']}, lane]" if plan.trainable else ""
+    writer.write("for lane in range(stop - start):")
+    writer.indent += 1
+    writer.write(f"broken = state[{rows['p0']}, lane] == 0.0")
+    for column, slot in enumerate(plan.outputs):
+        value = f"state[{rows[names[slot]]}, lane]{poison}"
+        writer.write(f"values[start + lane, {column}] = np.nan if broken else {value}")
+    for column, name in enumerate(("mass", "steps", "cut")):
+        writer.write(f"diagnostics[start + lane, {column}] = state[{rows[name]}, lane]")
+    for d in range(len(plan.directions)):
+        terms = []
+        for column, slot in enumerate(plan.outputs):
+            name = names[slot]
+            slope = f"bounded(state[{rows[tangent(name, d)]}, lane])" if d in active[name] else "0.0"
+            if plan.reduce:
+                terms.append(f"grads[start + lane, {column}] * {slope}")
+            else:
+                writer.write(f"slopes[start + lane, {column}, {d}] = 0.0 if broken else {slope}")
+        if plan.reduce:
+            writer.write("if not broken:")
+            writer.write(f"    slopes[block, {d}] += {' + '.join(terms)}")
+    writer.indent -= 1

@@ -1,0 +1,178 @@
+"""From source text to syntax tree: `parse` for WHILE-programs, with errors that point at the place.
+
+The grammar is the paper's, plus sugar. Keywords are written in capitals as printed there, `//` starts a comment, and
+line breaks mean nothing. LALR with the tree built as the parser reduces: no recursion, linear time.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from .errors import WhileSyntaxError
+from .syntax import MAX_DEPTH, Assign, Block, Copy, Decrement, If, Increment, Loop, Program, Statement, While, depth_of
+
+#: The largest constant that may be written: it becomes as many increments.
+MAX_CONSTANT = 10_000
+
+GRAMMAR = r"""
+start: body?
+body: statement+
+?statement: assignment | while_loop | counted | branch
+?assignment: VARIABLE ":=" VARIABLE              -> copy
+           | VARIABLE ":=" VARIABLE SIGN NUMBER  -> shift
+           | VARIABLE ":=" NUMBER                -> constant
+while_loop: "WHILE" VARIABLE UNEQUAL NUMBER "DO" body "END"
+counted: "LOOP" VARIABLE "DO" body "END"
+branch: "IF" VARIABLE (UNEQUAL | EQUAL) NUMBER "DO" body ("ELSE" body)? "END"
+
+VARIABLE: /x(0|[1-9][0-9]{0,8})(?![0-9A-Za-z_])/
+NUMBER: /(0|[1-9][0-9]{0,8})(?![0-9A-Za-z_])/
+SIGN: "+" | "-"
+UNEQUAL: "!="
+EQUAL: "="
+COMMENT: /\/\/[^\n]*/
+%import common.WS
+%ignore WS
+%ignore COMMENT
+"""
+
+#: What a terminal is called in an error.
+_READABLE = {
+    "VARIABLE": "a variable such as x1",
+    "NUMBER": "a number",
+    "SIGN": "`+` or `-`",
+    "UNEQUAL": "`!=`",
+    "EQUAL": "`=`",
+    "$END": "the end of the program",
+    "__ANON_0": "`:=`",
+    "LABEL": "a label such as L1",
+    "COLON": "`:`",
+}
+
+
+class _Mistake(Exception):
+    """A rule of the language that the grammar does not state, broken at a token."""
+
+    def __init__(self, message: str, token: Any):
+        self.message, self.token = message, token
+        super().__init__(message)
+
+
+def parse(source: str) -> Program:
+    """The program that `source` states, or a `WhileSyntaxError` with line, column and a caret.
+
+    >>> parse("WHILE x1 != 0 DO x0 := x0 + 1 x1 := x1 - 1 END").variables
+    (0, 1)
+    """
+    body = parse_with(_parser, source)
+    if not body:
+        raise WhileSyntaxError("the program is empty; write at least one statement, such as x0 := x1", source, 1, 1)
+    depth = depth_of(body)
+    if depth > MAX_DEPTH:
+        raise WhileSyntaxError(f"blocks nest {depth} levels deep; at most {MAX_DEPTH} are supported", source, 1, 1)
+    return Program(body, source)
+
+
+def parse_with(make_parser: Any, source: str) -> Any:
+    """Run a lark parser on `source`, turning its errors into `WhileSyntaxError`."""
+    from lark import exceptions
+
+    if not isinstance(source, str):
+        raise TypeError(f"parse: expected the program's source as a string, got {type(source).__name__}.")
+    try:
+        return make_parser().parse(source)
+    except exceptions.VisitError as error:
+        if not isinstance(error.orig_exc, _Mistake):
+            raise
+        mistake = error.orig_exc
+    except _Mistake as error:
+        mistake = error
+    except exceptions.UnexpectedToken as error:
+        at_end = error.token.type == "$END"
+        line, column = _end_of(source) if at_end else (error.line, error.column)
+        got = "the program ends" if at_end else f"got `{error.token}`"
+        raise WhileSyntaxError(f"expected {_options(error.accepts or error.expected)}, {got}", source, line, column) from None
+    except exceptions.UnexpectedCharacters as error:
+        got = f"got `{source[error.pos_in_stream : error.pos_in_stream + 20].split()[0]}`"
+        wanted = _options(error.allowed)
+        raise WhileSyntaxError(f"expected {wanted}, {got}", source, error.line, error.column) from None
+    raise WhileSyntaxError(mistake.message, source, mistake.token.line, mistake.token.column)
+
+
+def _options(terminals: Any) -> str:
+    names = sorted({_READABLE.get(name, f"`{name}`") for name in terminals or () if name not in ("WS", "COMMENT")})
+    return " or ".join(names) if names else "something else"
+
+
+def _end_of(source: str) -> tuple[int, int]:
+    lines = source.rstrip().splitlines() or [""]
+    return len(lines), len(lines[-1]) + 1
+
+
+def number_of(token: Any) -> int:
+    """The number of a VARIABLE token."""
+    return int(token[1:])
+
+
+def constant_of(token: Any) -> int:
+    """The value of a NUMBER token that becomes increments."""
+    if int(token) > MAX_CONSTANT:
+        raise _Mistake(f"constants become that many increments; {token} is beyond {MAX_CONSTANT}", token)
+    return int(token)
+
+
+def zero_of(token: Any) -> None:
+    """Refuse a comparison with anything but 0."""
+    if str(token) != "0":
+        raise _Mistake(f"conditions compare with 0, got {token}; subtract {token} from the variable first", token)
+
+
+def build_copy(target: Any, source: Any) -> Statement:
+    if target == source:
+        raise _Mistake(f"a copy needs two different variables, got {target} on both sides", source)
+    return Copy(number_of(target), number_of(source), line=target.line)
+
+
+def build_shift(target: Any, source: Any, sign: Any, number: Any) -> Statement:
+    amount = constant_of(number)
+    if amount == 0:
+        raise _Mistake(f"`{sign} 0` changes nothing; write a number from 1 on, or a plain copy", number)
+    if target == source and amount == 1:
+        return (Increment if sign == "+" else Decrement)(number_of(target), line=target.line)
+    return Assign(number_of(target), number_of(source), amount if sign == "+" else -amount, line=target.line)
+
+
+def build_constant(target: Any, number: Any) -> Statement:
+    return Assign(number_of(target), None, constant_of(number), line=target.line)
+
+
+@functools.cache
+def _parser() -> Any:
+    from lark import Lark, Transformer, v_args
+
+    @v_args(inline=True)
+    class Build(Transformer):
+        def start(self, body: tuple[Statement, ...] = ()) -> tuple[Statement, ...]:
+            return body
+
+        def body(self, *statements: Statement) -> tuple[Statement, ...]:
+            return statements
+
+        copy = staticmethod(build_copy)
+        shift = staticmethod(build_shift)
+        constant = staticmethod(build_constant)
+
+        def while_loop(self, variable: Any, unequal: Any, zero: Any, body: tuple[Statement, ...]) -> Block:
+            zero_of(zero)
+            return While(number_of(variable), body, line=variable.line)
+
+        def counted(self, variable: Any, body: tuple[Statement, ...]) -> Block:
+            return Loop(number_of(variable), body, line=variable.line)
+
+        def branch(self, variable: Any, relation: Any, zero: Any, body: Any, otherwise: Any = ()) -> Block:
+            zero_of(zero)
+            equal = relation == "="
+            return If(number_of(variable), body, otherwise, equal, line=variable.line)
+
+    return Lark(GRAMMAR, parser="lalr", transformer=Build(), maybe_placeholders=False)

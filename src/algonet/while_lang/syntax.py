@@ -1,0 +1,213 @@
+"""The syntax tree of WHILE-programs: the paper's core, a layer of sugar, and printing that round-trips.
+
+Nothing here recurses: programs may nest a thousand levels deep, and `walk` turns any tree into a flat stream of events
+that printing, desugaring and compiling read.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+#: Deeper programs are refused: their printed form grows with the square of the depth.
+MAX_DEPTH = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    """One statement; `line` is where it stands in the source. Variables are their numbers: x3 is 3."""
+
+    line: int = field(default=0, kw_only=True)
+
+    @property
+    def text(self) -> str:
+        """The statement as source; for a block, the line that opens it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Copy(Statement):
+    """`x1 := x2`, two different variables."""
+
+    target: int
+    source: int
+
+    @property
+    def text(self) -> str:
+        return f"x{self.target} := x{self.source}"
+
+
+@dataclass(frozen=True, eq=False)
+class Increment(Statement):
+    """`x1 := x1 + 1`."""
+
+    target: int
+
+    @property
+    def text(self) -> str:
+        return f"x{self.target} := x{self.target} + 1"
+
+
+@dataclass(frozen=True, eq=False)
+class Decrement(Statement):
+    """`x1 := x1 - 1`."""
+
+    target: int
+
+    @property
+    def text(self) -> str:
+        return f"x{self.target} := x{self.target} - 1"
+
+
+@dataclass(frozen=True, eq=False)
+class Assign(Statement):
+    """Sugar: `x1 := x2 + 3`, `x1 := x1 - 2`, and with `source=None` the constant `x1 := 5`."""
+
+    target: int
+    source: int | None
+    offset: int
+
+    @property
+    def text(self) -> str:
+        if self.source is None:
+            return f"x{self.target} := {self.offset}"
+        return f"x{self.target} := x{self.source} {'-' if self.offset < 0 else '+'} {abs(self.offset)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Block(Statement):
+    """A statement with a body."""
+
+    variable: int
+    body: tuple[Statement, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class While(Block):
+    """`WHILE x1 != 0 DO ... END`."""
+
+    @property
+    def text(self) -> str:
+        return f"WHILE x{self.variable} != 0 DO"
+
+
+@dataclass(frozen=True, eq=False)
+class Loop(Block):
+    """Sugar: `LOOP x1 DO ... END` runs its body as often as x1 says when the loop is entered."""
+
+    @property
+    def text(self) -> str:
+        return f"LOOP x{self.variable} DO"
+
+
+@dataclass(frozen=True, eq=False)
+class If(Block):
+    """Sugar: `IF x1 != 0 DO ... ELSE ... END`, or `IF x1 = 0 DO ...`; the ELSE part may be missing (empty)."""
+
+    otherwise: tuple[Statement, ...] = field(default=(), repr=False)
+    equal: bool = False
+
+    @property
+    def text(self) -> str:
+        return f"IF x{self.variable} {'=' if self.equal else '!='} 0 DO"
+
+
+#: The paper's grammar has these and nothing else.
+CORE = (Copy, Increment, Decrement, While)
+
+#: "leaf", "open", "else" or "close", and the statement.
+Event = tuple[str, Statement]
+
+
+def walk(body: Iterable[Statement]) -> Iterator[Event]:
+    """The tree in source order: leaves, and for each block its opening, its ELSE if it has one, and its closing."""
+    stack: list[tuple[Iterator[Statement], str, Statement | None]] = [(iter(body), "top", None)]
+    while stack:
+        statements, part, owner = stack[-1]
+        statement = next(statements, None)
+        if statement is None:
+            stack.pop()
+            if owner is None:
+                continue
+            if part == "body" and isinstance(owner, If) and owner.otherwise:
+                yield "else", owner
+                stack.append((iter(owner.otherwise), "else", owner))
+            else:
+                yield "close", owner
+        elif isinstance(statement, Block):
+            yield "open", statement
+            stack.append((iter(statement.body), "body", statement))
+        else:
+            yield "leaf", statement
+
+
+def render(body: Iterable[Statement], indent: str = "    ") -> str:
+    """Canonical source: one statement a line, four spaces a level."""
+    lines: list[str] = []
+    depth = 0
+    for event, statement in walk(body):
+        if event in ("else", "close"):
+            depth -= 1
+        lines.append(indent * depth + {"else": "ELSE", "close": "END"}.get(event, statement.text))
+        if event in ("open", "else"):
+            depth += 1
+    return "\n".join(lines) + "\n"
+
+
+def depth_of(body: Iterable[Statement]) -> int:
+    """How many blocks lie inside each other at most."""
+    depth = most = 0
+    for event, _ in walk(body):
+        if event == "open":
+            depth += 1
+            most = max(most, depth)
+        elif event == "close":
+            depth -= 1
+    return most
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Program:
+    """A parsed program. Equal programs print alike, whatever their layout, comments and line numbers were."""
+
+    body: tuple[Statement, ...]
+    source: str = ""
+
+    @functools.cached_property
+    def text(self) -> str:
+        """Canonical source; parsing it gives an equal program."""
+        return render(self.body)
+
+    @functools.cached_property
+    def variables(self) -> tuple[int, ...]:
+        """The numbers of all variables in the program, ascending; x0 is always among them."""
+        found = {0}
+        for event, statement in walk(self.body):
+            if event in ("leaf", "open"):
+                names = (getattr(statement, field, None) for field in ("target", "source", "variable"))
+                found.update(name for name in names if name is not None)
+        return tuple(sorted(found))
+
+    @functools.cached_property
+    def is_core(self) -> bool:
+        """Whether it is written in the paper's grammar, without sugar."""
+        return all(isinstance(statement, CORE) for _, statement in walk(self.body))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Program) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        first, *rest = self.text.splitlines()
+        return f"Program({first!r}{f' and {len(rest)} more lines' if rest else ''})"
+
+    def __deepcopy__(self, memo: dict) -> Program:
+        return self  # immutable, and copying a deep tree would recurse
+
+    def __reduce__(self):
+        from .parser import parse
+
+        return parse, (self.source or self.text,)
