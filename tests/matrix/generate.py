@@ -1,0 +1,82 @@
+"""Measure the transform matrix and write it to docs/transforms.json and docs/transforms.md.
+
+PYTHONPATH=tests python -m matrix.generate
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from .operations import OPERATIONS
+from .transforms import TRANSFORMS, Operation
+
+DOCS = Path(__file__).parents[2] / "docs"
+RECORD = DOCS / "transforms.json"
+
+
+def cell(operation: Operation, column: str) -> str:
+    """ "yes", or why not: the stated reason, else what the check said."""
+    if column in operation.why:
+        return operation.why[column]
+    if column == "GPU kernel" and not torch.cuda.is_available():
+        return recorded().get(operation.case.name, {}).get(column, "not measured yet")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            TRANSFORMS[column](operation)
+    except pytest.skip.Exception as skipped:
+        return str(skipped)
+    except Exception as error:  # the matrix records whatever went wrong
+        return f"fails: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
+    return "yes"
+
+
+def recorded() -> dict[str, dict[str, str]]:
+    return json.loads(RECORD.read_text()) if RECORD.exists() else {}
+
+
+def measured() -> dict[str, dict[str, str]]:
+    return {op.case.name: {column: cell(op, column) for column in TRANSFORMS} for op in OPERATIONS}
+
+
+def page(matrix: dict[str, dict[str, str]]) -> str:
+    """The Markdown page: a tick, or a number that leads to the reason."""
+    reasons: list[str] = []
+
+    def mark(text: str) -> str:
+        if text == "yes":
+            return "✓"
+        if text not in reasons:
+            reasons.append(text)
+        return f"[{reasons.index(text) + 1}]"
+
+    columns = list(TRANSFORMS)
+    lines = [
+        "# What works with what",
+        "",
+        "Every operation and every transform of PyTorch, measured by the tests: a tick is a check that passed.",
+        "",
+        "| operation | " + " | ".join(columns) + " |",
+        "|---" * (len(columns) + 1) + "|",
+        *(f"| {name} | " + " | ".join(mark(row[c]) for c in columns) + " |" for name, row in matrix.items()),
+        "",
+        *(f"- [{i}] {reason}" for i, reason in enumerate(reasons, 1)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    matrix = measured()
+    RECORD.write_text(json.dumps(matrix, indent=1) + "\n")
+    (DOCS / "transforms.md").write_text(page(matrix))
+    for name, row in matrix.items():
+        print(name, {c: v for c, v in row.items() if v != "yes"} or "all")
+
+
+if __name__ == "__main__":
+    main()
