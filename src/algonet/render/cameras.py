@@ -1,0 +1,203 @@
+"""Cameras: where a point of the world appears on the screen.
+
+Conventions: right-handed world; the camera looks along its own -z, x to the right, y up. The image has row 0 on top, and
+the centre of pixel [row, col] is at (x, y) = (col + 0.5, row + 0.5) from the top left corner. Normalised device
+coordinates (NDC) span [-1, 1] over the image's *height*, y up; pixels are square. Depth is the distance along the viewing
+direction, not along the ray.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Camera:
+    """A perspective or orthographic camera, or a batch of them.
+
+    `matrix` (*B, 4, 4) maps homogeneous world points to (x w, y w, depth, 1) with x, y in NDC and w the depth (perspective)
+    or 1 (orthographic). `near` is the depth at which faces have faded out; they begin to at twice that. `position` (*B, 3)
+    is the camera's place in the world (for orthographic cameras: of its origin). Build one with `look_at`,
+    `orthographic` or `from_opencv`; all of them are differentiable in their tensors.
+    """
+
+    matrix: Tensor
+    position: Tensor
+    perspective: bool = True
+    near: float | Tensor = 0.1
+
+    def __post_init__(self):
+        if self.matrix.shape[-2:] != (4, 4):
+            raise ValueError(f"Camera: `matrix` must be (*batch, 4, 4), got {tuple(self.matrix.shape)}.")
+        if not isinstance(self.near, Tensor) and not 0 < self.near < math.inf:
+            raise ValueError(f"Camera: `near` must be positive and finite, got {self.near!r}.")
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.matrix.shape[:-2]
+
+    @staticmethod
+    def look_at(
+        eye: Tensor | tuple[float, float, float],
+        target: Tensor | tuple[float, float, float] = (0.0, 0.0, 0.0),
+        up: Tensor | tuple[float, float, float] = (0.0, 1.0, 0.0),
+        *,
+        fov: float | Tensor = 60.0,
+        near: float | Tensor = 0.1,
+    ) -> Camera:
+        """A perspective camera at `eye` that looks at `target`; `fov` is the full vertical angle in degrees.
+
+        `eye`, `target` and `up` are (3,) or (B, 3) and broadcast.
+
+        >>> camera = Camera.look_at((0.0, 0.0, 3.0), fov=60.0)
+        >>> camera.project(torch.zeros(1, 3), size=(100, 200))[0]  # x, y in pixels, and depth
+        tensor([100.,  50.,   3.])
+        """
+        eye, rotation = _view("Camera.look_at", eye, target, up)
+        if not isinstance(fov, Tensor) and not 0 < fov < 180:
+            raise ValueError(f"Camera.look_at: `fov` is the full vertical angle in degrees, in (0, 180), got {fov!r}.")
+        focal = 1 / torch.tan(torch.as_tensor(fov, dtype=eye.dtype, device=eye.device) * (math.pi / 360))
+        return Camera(_matrix(rotation, eye, focal), eye, True, near)
+
+    @staticmethod
+    def orthographic(
+        eye: Tensor | tuple[float, float, float],
+        target: Tensor | tuple[float, float, float] = (0.0, 0.0, 0.0),
+        up: Tensor | tuple[float, float, float] = (0.0, 1.0, 0.0),
+        *,
+        height: float | Tensor = 2.0,
+        near: float | Tensor = 0.1,
+    ) -> Camera:
+        """A camera at `eye` looking at `target` without perspective; the image spans `height` units of the world.
+
+        >>> Camera.orthographic((0.0, 0.0, 3.0)).project(torch.tensor([[1.0, 0.0, 0.0]]), size=(100, 100))[0]
+        tensor([100.,  50.,   3.])
+        """
+        eye, rotation = _view("Camera.orthographic", eye, target, up)
+        if not isinstance(height, Tensor) and not 0 < height < math.inf:
+            raise ValueError(f"Camera.orthographic: `height` must be positive, got {height!r}.")
+        focal = 2 / torch.as_tensor(height, dtype=eye.dtype, device=eye.device)
+        return Camera(_matrix(rotation, eye, focal), eye, False, near)
+
+    @staticmethod
+    def from_opencv(
+        intrinsics: Tensor, rotation: Tensor, translation: Tensor, *, size: tuple[int, int], near: float | Tensor = 0.1
+    ) -> Camera:
+        """A camera from OpenCV's K (*B, 3, 3), R (*B, 3, 3) and t (*B, 3): x_camera = R x_world + t, y down, z forward.
+
+        K is in pixels of an image of `size` (H, W) with OpenCV's pixel centres at whole numbers, which are half a pixel
+        off the ones here; the camera then renders at any size of the same proportions. Skew is not supported.
+        """
+        where = "Camera.from_opencv"
+        for name, tensor, shape in (("intrinsics", intrinsics, (3, 3)), ("rotation", rotation, (3, 3))):
+            if tensor.shape[-2:] != shape:
+                raise ValueError(f"{where}: `{name}` must be (*batch, 3, 3), got {tuple(tensor.shape)}.")
+        if translation.shape[-1] != 3:
+            raise ValueError(f"{where}: `translation` must be (*batch, 3), got {tuple(translation.shape)}.")
+        _check_opencv(where, intrinsics, rotation)
+        height, width = check_size(where, size)
+        flip = rotation.new_tensor([1.0, -1.0, -1.0])
+        own = flip[:, None] * rotation
+        eye = -(rotation.mT @ translation[..., None])[..., 0]
+        focal = torch.stack([intrinsics[..., 0, 0], intrinsics[..., 1, 1]], -1) * (2 / height)
+        centre = torch.stack(
+            [
+                (intrinsics[..., 0, 2] + 0.5 - width / 2) * (2 / height),
+                -(intrinsics[..., 1, 2] + 0.5 - height / 2) * (2 / height),
+            ],
+            -1,
+        )
+        return Camera(_matrix(own, eye, focal, centre), eye, True, near)
+
+    def pixel_matrix(self, size: tuple[int, int]) -> Tensor:
+        """(*B, 3, 4): homogeneous world points to (x w, y w, depth), x and y in pixels of an image of `size` (H, W)."""
+        return _viewport(size, self.perspective, self.matrix.dtype, self.matrix.device) @ self.matrix
+
+    def project(self, points: Tensor, size: tuple[int, int]) -> Tensor:
+        """World points (*B, V, 3) to (*B, V, 3): x, y in pixels and depth. Points behind the camera come out mirrored."""
+        matrix = self.pixel_matrix(size).to(points.dtype)
+        clip = points @ matrix[..., :3].mT + matrix[..., None, :, 3]
+        if not self.perspective:
+            return clip
+        return torch.cat([clip[..., :2] / clip[..., 2:], clip[..., 2:]], -1)
+
+    def to(self, *args, **kwargs) -> Camera:
+        """The camera with its tensors moved or cast, as by `Tensor.to`."""
+        near = self.near.to(*args, **kwargs) if isinstance(self.near, Tensor) else self.near
+        return Camera(self.matrix.to(*args, **kwargs), self.position.to(*args, **kwargs), self.perspective, near)
+
+    def __getitem__(self, index) -> Camera:
+        """One camera, or some, out of a batch."""
+        if not self.batch_shape:
+            raise IndexError("Camera: this is a single camera; only a batch can be indexed.")
+        near = self.near[index] if isinstance(self.near, Tensor) and self.near.dim() else self.near
+        return Camera(self.matrix[index], self.position[index], self.perspective, near)
+
+
+def check_size(where: str, size: tuple[int, int]) -> tuple[int, int]:
+    """(H, W) if both are positive integers."""
+    fine = isinstance(size, (tuple, list)) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size)
+    if not fine:
+        raise ValueError(f"{where}: `size` must be (height, width) in pixels, both at least 1, got {size!r}.")
+    return int(size[0]), int(size[1])
+
+
+def _view(where: str, eye, target, up) -> tuple[Tensor, Tensor]:
+    like = next((t for t in (eye, target, up) if isinstance(t, Tensor) and t.is_floating_point()), torch.zeros(()))
+    eye, target, up = (torch.as_tensor(t, dtype=like.dtype, device=like.device) for t in (eye, target, up))
+    for name, t in (("eye", eye), ("target", target), ("up", up)):
+        if t.shape[-1:] != (3,):
+            raise ValueError(f"{where}: `{name}` must be (3,) or (*batch, 3), got {tuple(t.shape)}.")
+    eye, target, up = torch.broadcast_tensors(eye, target, up)
+    backward, sideways = eye - target, torch.linalg.cross(up, eye - target)
+    if not eye.is_cuda and not torch.compiler.is_compiling() and not _transformed(sideways):
+        length = sideways.detach().norm(dim=-1)
+        scale = up.detach().norm(dim=-1) * backward.detach().norm(dim=-1)
+        if bool((length <= 1e-6 * scale).any()):
+            raise ValueError(f"{where}: singular: eye and target coincide or `up` is parallel to the view; change one.")
+    z = torch.nn.functional.normalize(backward, dim=-1, eps=1e-20)
+    x = torch.nn.functional.normalize(sideways, dim=-1, eps=1e-20)
+    return eye, torch.stack([x, torch.linalg.cross(z, x), z], -2)
+
+
+def _check_opencv(where: str, intrinsics: Tensor, rotation: Tensor) -> None:
+    if intrinsics.is_cuda or torch.compiler.is_compiling() or _transformed(intrinsics) or _transformed(rotation):
+        return
+    k = intrinsics.detach()
+    if bool((k[..., 0, 0] == 0).any() or (k[..., 1, 1] == 0).any()):
+        raise ValueError(f"{where}: singular: a focal length in `intrinsics` is 0.")
+    if bool((torch.linalg.det(rotation.detach().double()).abs() < 1e-6).any()):
+        raise ValueError(f"{where}: singular: `rotation` has determinant 0; it must be a rotation matrix.")
+
+
+def _transformed(t: Tensor) -> bool:
+    """Whether a functorch transform holds the tensor, so that its values cannot steer Python."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(t)
+
+
+def _matrix(rotation: Tensor, eye: Tensor, focal: Tensor, centre: Tensor | None = None) -> Tensor:
+    """(*B, 4, 4) from the world-to-camera rotation, the eye, focal lengths and the principal point in NDC."""
+    view = torch.cat([rotation, -(rotation @ eye[..., None])], -1)
+    if focal.dim() and focal.shape[-1:] == (2,) and centre is not None:
+        x, y = focal[..., 0:1] * view[..., 0, :], focal[..., 1:2] * view[..., 1, :]
+        x, y = x - centre[..., 0:1] * view[..., 2, :], y - centre[..., 1:2] * view[..., 2, :]
+    else:
+        x, y = focal[..., None] * view[..., 0, :], focal[..., None] * view[..., 1, :]
+    last = torch.zeros_like(view[..., 2, :])
+    last = torch.cat([last[..., :3], torch.ones_like(last[..., 3:])], -1)
+    return torch.stack(torch.broadcast_tensors(x, y, -view[..., 2, :], last), -2)
+
+
+@functools.lru_cache(maxsize=64)
+def _viewport(size: tuple[int, int], perspective: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(3, 4): NDC to pixels, before the division by w."""
+    h, w = size[0] / 2, size[1] / 2
+    shift = (2, 3) if perspective else (3, 2)
+    rows = [[h, 0.0, 0.0, 0.0], [0.0, -h, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]
+    rows[0][shift[0]], rows[1][shift[0]] = w, h
+    return torch.tensor(rows, dtype=dtype, device=device)

@@ -1,0 +1,105 @@
+"""The edge integrals as straight-line source for a given df: what LLVM needs to see to vectorise the loop around them."""
+
+from __future__ import annotations
+
+import math
+
+_ATAN = (
+    1.0,
+    -0.33333197,
+    0.19996658,
+    -0.14248517,
+    0.10882252,
+    -0.08222059,
+    0.055126704,
+    -0.028560145,
+    0.009593663,
+    -0.0015133966,
+)
+
+#: What the template's instance block becomes for each precision.
+_HEADERS = {
+    "float32": "from algonet.numba_math import exp32 as exp, log32 as log\n\nreal = float32\nSHORT = 1 - 2.0**-23\n",
+    "float64": "from math import exp, log\n\nfrom numba import float64\n\nreal = float64\nSHORT = 1 - 2.0**-52\n",
+}
+
+
+def instance(precision: str, half: int) -> str:
+    """Source that defines `real`, `exp`, `log`, `angle`, `edge_forward` and `edge_backward` for one precision and df."""
+    parts = [_HEADERS[precision], _angle(precision), _forward(half), _backward(half)]
+    return "\n\n".join(parts)
+
+
+def _angle(precision: str) -> str:
+    if precision == "float64":
+        return "@njit(**OPTIONS)\ndef angle(y, x):\n    return np.arctan2(y, x)\n"
+    lines = [
+        "@njit(**OPTIONS)",
+        "def angle(y, x):",
+        '    """atan2(y, x) for y >= 0: a polynomial of the smaller over the larger, error below 2e-7."""',
+        "    a = abs(x)",
+        "    t = min(a, y) / max(max(a, y), real(1e-30))",
+        "    z = t * t",
+        f"    v = real({_ATAN[-1]})",
+        *(f"    v = v * z + real({c})" for c in reversed(_ATAN[:-1])),
+        "    v = v * t",
+        "    v = real(1.5707963267948966) - v if y > a else v",
+        "    return real(3.141592653589793) - v if x < real(0.0) else v",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _series(half: int, last: int) -> list[str]:
+    """J_1 .. J_last in scaled form; `total` is the sum of the first `half`."""
+    lines = [
+        "    rho2 = d * d + sigma2",
+        "    rho = np.sqrt(rho2)",
+        "    inverse = real(1.0) / rho2",
+        "    z0 = t0 * t0 + rho2",
+        "    z1 = t1 * t1 + rho2",
+        "    both = sigma2 / (z0 * z1)",
+        "    s0 = both * z1",
+        "    s1 = both * z0",
+        "    ratio = sigma2 * inverse",
+        "    j1 = angle(rho * (t1 - t0), rho2 + t0 * t1) * rho * inverse",
+        "    total = j1",
+        "    e0 = t0 * inverse",
+        "    e1 = t1 * inverse",
+    ]
+    for k in range(1, last):
+        lines += [
+            "    e0 = e0 * s0",
+            "    e1 = e1 * s1",
+            f"    j{k + 1} = (e1 - e0) * real({1 / (2 * k)!r}) + real({(2 * k - 1) / (2 * k)!r}) * ratio * j{k}",
+        ]
+        if k < half:
+            lines.append(f"    total = total + j{k + 1}")
+    return lines
+
+
+def _forward(half: int) -> str:
+    lines = [
+        "@njit(**OPTIONS)",
+        "def edge_forward(t0, t1, d, sigma2):",
+        '    """The edge\'s coverage, and its moment along the outward normal."""',
+        *_series(half, half),
+        f"    return d * total * real(0.15915494309189535), sigma2 * j{half} * real(0.15915494309189535)",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _backward(half: int) -> str:
+    lines = [
+        "@njit(**OPTIONS)",
+        "def edge_backward(t0, t1, d, sigma2):",
+        '    """What `edge_forward` gives, and the integrals over the edge of the noise density, times 1, t and t^2."""',
+        *_series(half, half + 1),
+        "    p0 = s0",
+        "    p1 = s1",
+        *["    p0 = p0 * s0", "    p1 = p1 * s1"] * (half - 1),
+        f"    k0 = real({half / math.pi!r}) * j{half + 1}",
+        "    k1 = real(0.15915494309189535) * (p0 - p1)",
+        f"    k2 = real({half / math.pi!r}) * (sigma2 * j{half} - rho2 * j{half + 1})",
+        f"    return d * total * real(0.15915494309189535), sigma2 * j{half} * real(0.15915494309189535), k0, k1, k2",
+    ]
+    return "\n".join(lines) + "\n"

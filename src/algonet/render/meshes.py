@@ -1,0 +1,235 @@
+"""Triangle meshes: vertices that learn, faces that stay."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Mesh:
+    """Vertices (V, 3) or (B, V, 3) and faces (F, 3), counter-clockwise seen from outside; what colours it is optional.
+
+    `vertex_colors` (*B, V, C) or `face_colors` (*B, F, C), with C = 3, in [0, 1]; or a `texture` (h, w, C) with `uv`
+    (N, 2), u to the right and v *up* from the lower left corner, looked up by `uv_faces` (F, 3) (default: `faces`).
+    `normals` (*B, V, 3) replace the ones computed from the faces. Frozen: `mesh.replace(vertices=...)` gives a new one.
+
+    >>> mesh = Mesh(torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), torch.tensor([[0, 1, 2]]))
+    >>> mesh.face_normals()
+    tensor([[0., 0., 1.]])
+    """
+
+    vertices: Tensor
+    faces: Tensor
+    vertex_colors: Tensor | None = None
+    face_colors: Tensor | None = None
+    uv: Tensor | None = None
+    uv_faces: Tensor | None = None
+    texture: Tensor | None = None
+    normals: Tensor | None = None
+
+    def __post_init__(self):
+        check_mesh("Mesh", self.vertices, self.faces)
+        if self.texture is not None and self.uv is None:
+            raise ValueError("Mesh: a `texture` needs `uv` coordinates (N, 2); give both.")
+        for name, count in (("vertex_colors", self.vertices.shape[-2]), ("face_colors", len(self.faces))):
+            colors = getattr(self, name)
+            if colors is not None and (colors.dim() < 2 or colors.shape[-2] != count):
+                raise ValueError(f"Mesh: `{name}` must be (*batch, {count}, C), got {tuple(colors.shape)}.")
+        if self.uv is not None:
+            if self.uv.shape[-1] != 2:
+                raise ValueError(f"Mesh: `uv` must be (N, 2), got {tuple(self.uv.shape)}.")
+            check_faces("Mesh: `uv_faces`", self.uv_faces if self.uv_faces is not None else self.faces, len(self.uv))
+        if self.normals is not None and self.normals.shape[-2:] != self.vertices.shape[-2:]:
+            raise ValueError(
+                f"Mesh: `normals` must be like vertices {tuple(self.vertices.shape)}, got {tuple(self.normals.shape)}."
+            )
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Mesh:
+        """Read a mesh file (OBJ, PLY, STL, OFF, GLB, ...) with its colours or texture; raises ValueError naming the file."""
+        return _load(Path(path))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a single mesh, by the name's ending (.obj, .ply, .stl, .off, .glb), to a temporary name first."""
+        _save(self, Path(path))
+
+    def replace(self, **changes) -> Mesh:
+        """A new mesh with some fields changed; new vertices drop the old normals unless new ones are given."""
+        if "vertices" in changes and "normals" not in changes:
+            changes["normals"] = None
+        return dataclasses.replace(self, **changes)
+
+    def to(self, *args, **kwargs) -> Mesh:
+        """The mesh with its tensors moved (and floating ones cast), as by `Tensor.to`."""
+        changes = {}
+        for f in dataclasses.fields(self):
+            tensor = getattr(self, f.name)
+            if isinstance(tensor, Tensor):
+                moved = tensor.to(*args, **kwargs)
+                changes[f.name] = moved if tensor.is_floating_point() else tensor.to(moved.device)
+        return dataclasses.replace(self, **changes)
+
+    def face_normals(self) -> Tensor:
+        """Unit normals (*B, F, 3) of the faces, pointing outside; zero for faces without area."""
+        return _unit(self._face_vectors())
+
+    def vertex_normals(self) -> Tensor:
+        """Unit normals (*B, V, 3): of the mesh if it has its own, else the mean of the faces', weighted by area."""
+        if self.normals is not None:
+            return _unit(self.normals)
+        vectors = self._face_vectors()
+        summed = torch.zeros_like(self.vertices)
+        for i in range(3):
+            summed = summed.index_add(-2, self.faces[:, i].long(), vectors)
+        return _unit(summed)
+
+    def edges(self) -> Tensor:
+        """Each edge once, as a pair of vertices (E, 2)."""
+        ends = torch.cat([self.faces[:, [0, 1]], self.faces[:, [1, 2]], self.faces[:, [2, 0]]])
+        return ends.sort(-1).values.unique(dim=0)
+
+    def subdivided(self) -> Mesh:
+        """Each face cut into four in place: the same surface, finer. Vertex colours are interpolated, others kept."""
+        from .procedural import split_edges
+
+        vertices, faces = split_edges(self.vertices, self.faces)
+        changes: dict = {"vertices": vertices, "faces": faces}
+        for name in ("vertex_colors", "normals"):
+            if getattr(self, name) is not None:
+                changes[name] = split_edges(getattr(self, name), self.faces)[0]
+        if self.face_colors is not None:
+            changes["face_colors"] = torch.cat([self.face_colors] * 4, -2)
+        if self.uv is not None:
+            uv_faces = self.uv_faces if self.uv_faces is not None else self.faces
+            changes["uv"], changes["uv_faces"] = split_edges(self.uv, uv_faces)
+        return self.replace(**changes)
+
+    def normalised(self, radius: float = 1.0) -> Mesh:
+        """Moved to the middle of its bounding box and scaled so that it just fits a ball of `radius`."""
+        low, high = self.vertices.amin(-2, keepdim=True), self.vertices.amax(-2, keepdim=True)
+        centred = self.vertices - (low + high) / 2
+        size = centred.norm(dim=-1).amax(-1)[..., None, None]
+        return self.replace(vertices=centred * (radius / size.clamp_min(1e-12)), normals=self.normals)
+
+    def _face_vectors(self) -> Tensor:
+        a, b, c = (self.vertices[..., self.faces[:, i].long(), :] for i in range(3))
+        return torch.linalg.cross(b - a, c - a)
+
+
+def check_mesh(where: str, vertices: Tensor, faces: Tensor) -> None:
+    """Raise unless these are floating vertices (*B, V, 3), finite where that can be seen for free, and faces in range."""
+    if not isinstance(vertices, Tensor) or not vertices.is_floating_point():
+        got = vertices.dtype if isinstance(vertices, Tensor) else type(vertices).__name__
+        raise TypeError(f"{where}: `vertices` must be a floating tensor (*batch, V, 3), got {got}.")
+    if vertices.dim() < 2 or vertices.shape[-1] != 3:
+        raise ValueError(f"{where}: `vertices` must be (*batch, V, 3), got {tuple(vertices.shape)}.")
+    if vertices.shape[-2] == 0:
+        raise ValueError(f"{where}: the mesh is empty: `vertices` has shape {tuple(vertices.shape)}.")
+    check_faces(f"{where}: `faces`", faces, vertices.shape[-2])
+    if len(faces) == 0:
+        raise ValueError(f"{where}: the mesh is empty: `faces` has shape {tuple(faces.shape)}.")
+
+
+def check_faces(where: str, faces: Tensor, count: int) -> None:
+    """Raise unless `faces` are (F, 3) integers below `count`; values are looked at on the CPU only."""
+    if not isinstance(faces, Tensor) or faces.dtype not in (torch.int32, torch.int64):
+        got = faces.dtype if isinstance(faces, Tensor) else type(faces).__name__
+        raise TypeError(f"{where} must be an int32 or int64 tensor (F, 3), got {got}.")
+    if faces.dim() != 2 or faces.shape[-1] != 3:
+        raise ValueError(f"{where} must be (F, 3), got {tuple(faces.shape)}.")
+    if faces.device.type == "cpu" and not torch.compiler.is_compiling() and faces.numel():
+        low, high = int(faces.min()), int(faces.max())
+        if low < 0 or high >= count:
+            raise ValueError(
+                f"{where} must index {count} vertices (0 to {count - 1}), got values from {low} to {high}."
+            )
+
+
+def _unit(v: Tensor) -> Tensor:
+    """v / |v| with finite derivatives at 0, where it is 0; smooth, and exact to rounding from |v| = 1e-8 on."""
+    # The largest component is divided out first, or squares of small vectors underflow
+    size = v.detach().abs().amax(-1, keepdim=True)
+    v = v / torch.where(size > 0, size, 1.0)
+    return v / (v.square().sum(-1, keepdim=True) + torch.finfo(v.dtype).tiny).sqrt()
+
+
+def _load(path: Path) -> Mesh:
+    import trimesh
+
+    if not path.exists():
+        raise ValueError(f"Mesh.load: {path}: there is no such file.")
+    try:
+        loaded = trimesh.load(path, force="mesh", process=False)
+    except Exception as error:  # trimesh raises whatever the parser of that format raised
+        raise ValueError(f"Mesh.load: {path}: not readable as a mesh: {_reason(error)}") from error
+    vertices, faces = getattr(loaded, "vertices", None), getattr(loaded, "faces", None)
+    if vertices is None or faces is None or len(vertices) == 0 or len(faces) == 0:
+        raise ValueError(f"Mesh.load: {path}: holds no triangles.")
+    vertices, faces = np.asarray(vertices, dtype=np.float32), np.asarray(faces, dtype=np.int64)
+    if not np.isfinite(vertices).all():
+        raise ValueError(f"Mesh.load: {path}: has vertices that are not finite.")
+    if faces.min() < 0 or faces.max() >= len(vertices):
+        raise ValueError(f"Mesh.load: {path}: has faces whose vertices do not exist.")
+    return Mesh(torch.from_numpy(vertices), torch.from_numpy(faces), **_looks(loaded))
+
+
+def _looks(loaded) -> dict[str, Tensor]:
+    """Colours or texture of a trimesh object, as fields of `Mesh`."""
+    visual = getattr(loaded, "visual", None)
+    kind = getattr(visual, "kind", None)
+    if kind == "vertex":
+        return {"vertex_colors": _unit_colors(visual.vertex_colors)}  # pyright: ignore[reportOptionalMemberAccess]
+    if kind == "face":
+        return {"face_colors": _unit_colors(visual.face_colors)}  # pyright: ignore[reportOptionalMemberAccess]
+    uv = getattr(visual, "uv", None)
+    if kind != "texture" or uv is None:
+        return {}
+    looks = {"uv": torch.from_numpy(np.asarray(uv, dtype=np.float32).copy())}
+    material = getattr(visual, "material", None)
+    image = getattr(material, "image", None)
+    if image is None:
+        image = getattr(material, "baseColorTexture", None)
+    if image is not None:
+        looks["texture"] = _unit_colors(np.asarray(image.convert("RGB")))
+    return looks
+
+
+def _unit_colors(colors) -> Tensor:
+    return torch.from_numpy(np.asarray(colors)[..., :3].astype(np.float32) / 255)
+
+
+def _save(mesh: Mesh, path: Path) -> None:
+    import trimesh
+
+    if mesh.vertices.dim() != 2:
+        raise ValueError(
+            f"Mesh.save: one mesh at a time: vertices have shape {tuple(mesh.vertices.shape)}; pick an item."
+        )
+    colors = {
+        name: (getattr(mesh, name).detach().clamp(0, 1) * 255).round().byte().cpu().numpy()
+        for name in ("vertex_colors", "face_colors")
+        if getattr(mesh, name) is not None
+    }
+    vertices, faces = mesh.vertices.detach().double().cpu().numpy(), mesh.faces.cpu().numpy()
+    try:
+        data = trimesh.Trimesh(vertices, faces, process=False, **colors).export(
+            file_type=path.suffix.lstrip(".").lower()
+        )
+    except Exception as error:
+        raise ValueError(f"Mesh.save: {path}: cannot be written in this format: {_reason(error)}") from error
+    content = data.encode() if isinstance(data, str) else data
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+        file.write(content)
+    os.replace(file.name, path)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
