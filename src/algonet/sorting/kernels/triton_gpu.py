@@ -17,8 +17,14 @@ from ..plan import Plan, decode
 
 #: The most items of a row that one program holds.
 WIDEST = 4096
-#: Scratch of backward over all programs, in bytes. Where it does not hold every layer, they are recomputed twice.
+#: Scratch of backward over all programs, in bytes: fewer programs run at once where each needs more.
 SCRATCH = 64 * 2**20
+#: Odd-even lines up to this long are one row of the table; longer ones are cut into groups of CORE.
+WHOLE, CORE = 128, 64
+#: Layers between two exchanges of the cores in forward (the halo is CORE / 2), and layers kept at once in backward.
+FORWARD_SEGMENT, LONGEST = 32, 512
+#: Bitonic partners up to this far apart meet inside a warp.
+NEAR = 32
 _FAR_BLOCK = 1024
 
 
@@ -156,18 +162,29 @@ def _forward(group: _Group, lines: _Lines, state: tuple[Tensor, Tensor], steepne
     module = _kernels(lines.plan.form, lines.plan.sigmoid.scalar or "")
     x, payload = state
     values, moved = torch.empty_like(x), torch.empty_like(payload)
+    tensors = (x, payload, values, moved, lines.lengths, steepness)
     if group.far:
         module.far_forward_kernel[_far_grid(lines)](
-            x, payload, values, moved, lines.lengths, steepness, lines.n, *_far(group, lines),
-            BLOCK=_FAR_BLOCK, **lines.options,
+            *tensors, lines.n, *_far(group, lines), BLOCK=_FAR_BLOCK, **lines.options
+        )
+    elif lines.plan.network == "odd_even":
+        shape = odd_even_shape(lines.n, lines.count)
+        programs = -(-lines.count // shape.lines)
+        segment = FORWARD_SEGMENT if shape.groups > 1 else group.end
+        scratch = x.new_empty(programs * 4 * lines.n if shape.groups > 1 else 0)
+        module.odd_even_forward_kernel[(programs,)](
+            *tensors, scratch, lines.count, lines.n, lines.stride, group.end, segment, -(-group.end // segment),
+            FIXED=lines.plan.steps is not None, **shape.options, **lines.options,
         )  # fmt: skip
-        return values, moved
-    R, T, chunks, warps = layout(lines.places, lines.count)
-    module.sort_forward_kernel[(-(-lines.count // R) * chunks,)](
-        x, payload, values, moved, lines.lengths, steepness, *_table(lines),
-        lines.count, lines.n, lines.stride, group.begin, group.end, lines.places,
-        R=R, T=T, CHUNKS=chunks, num_warps=warps, **_kind(lines.plan), **lines.options,
-    )  # fmt: skip
+    else:
+        chunks, count, blocks, E, warps = bitonic_shape(lines.places, lines.count)
+        programs = -(-lines.count // count) * chunks
+        scratch = x.new_empty(programs * 2 * count * blocks * E if blocks > 1 else 0)
+        module.bitonic_forward_kernel[(programs,)](
+            *tensors, _masks(group.end, str(x.device)), scratch,
+            lines.count, lines.n, lines.stride, group.begin, group.end, group.end, lines.places,
+            CHUNKS=chunks, LINES=count, BLOCKS=blocks, E=E, num_warps=warps, **lines.options,
+        )  # fmt: skip
     return values, moved
 
 
@@ -176,54 +193,89 @@ def _backward(
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
     module = _kernels(lines.plan.form, lines.plan.sigmoid.scalar or "")
     x, payload = state
-    grad, grad_moved = slopes
-    grad_x = x.new_empty(lines.count * lines.n)
-    grad_payload = torch.empty_like(payload)
+    grad_x, grad_payload = x.new_empty(lines.count * lines.n), torch.empty_like(payload)
+    before, after = (x, payload, lines.lengths, steepness), (*slopes, grad_x, grad_payload)
+    states = 2 if lines.channels else 1
     if group.far:
         grid = _far_grid(lines)
         part = x.new_empty(grid[0] * grid[1])
         module.far_backward_kernel[grid](
-            x, payload, lines.lengths, steepness, grad, grad_moved, grad_x, grad_payload, part,
-            lines.n, *_far(group, lines), BLOCK=_FAR_BLOCK, **lines.options,
+            *before, *after, part, lines.n, *_far(group, lines), BLOCK=_FAR_BLOCK, **lines.options
+        )
+    elif lines.plan.network == "odd_even":
+        shape = odd_even_shape(lines.n, lines.count)
+        segment = shape.halo // 2 if shape.groups > 1 else min(group.end, LONGEST)
+        segments = -(-group.end // segment)
+        rows = shape.lines * shape.groups
+        size = states * rows * ((segments + 2) * shape.core + segment * 4 * shape.threads)
+        tiles = -(-lines.count // shape.lines)
+        programs = _programs(tiles, size * x.element_size(), str(x.device))
+        part = x.new_empty(programs)
+        module.odd_even_backward_kernel[(programs,)](
+            *before, *after, part, x.new_empty(programs * size),
+            lines.count, lines.n, lines.stride, group.end, segment, segments, tiles, programs,
+            FIXED=lines.plan.steps is not None, **shape.options, **lines.options,
         )  # fmt: skip
-        return (grad_x, grad_payload), part
-    R, T, chunks, warps = layout(lines.places, lines.count)
-    tiles = -(-lines.count // R) * chunks
-    depth = group.end - group.begin
-    state_bytes = (2 if lines.channels else 1) * R * T * x.element_size()
-    programs, segment = _segments(tiles, depth, state_bytes, x.device)
-    segments = -(-depth // segment)
-    scratch = x.new_empty(programs * (segment + segments) * state_bytes // x.element_size())
-    part = x.new_empty(programs)
-    module.sort_backward_kernel[(programs,)](
-        x, payload, lines.lengths, steepness, *_table(lines), grad, grad_moved, grad_x, grad_payload, part, scratch,
-        lines.count, lines.n, lines.stride, group.begin, group.end, lines.places, tiles, segment, segments, programs,
-        R=R, T=T, CHUNKS=chunks, num_warps=warps, **_kind(lines.plan), **lines.options,
-    )  # fmt: skip
+    else:
+        chunks, count, blocks, E, warps = bitonic_shape(lines.places, lines.count)
+        tiles = -(-lines.count // count) * chunks
+        size = (group.end - group.begin + 1) * states * count * blocks * E
+        programs = _programs(tiles, size * x.element_size(), str(x.device))
+        part = x.new_empty(programs)
+        module.bitonic_backward_kernel[(programs,)](
+            *before, _masks(group.end, str(x.device)), *after, part, x.new_empty(programs * size),
+            lines.count, lines.n, lines.stride, group.begin, group.end, group.end, lines.places, tiles, programs,
+            CHUNKS=chunks, LINES=count, BLOCKS=blocks, E=E, num_warps=warps, **lines.options,
+        )  # fmt: skip
     return (grad_x, grad_payload), part
 
 
-def _segments(tiles: int, depth: int, state_bytes: int, device: torch.device) -> tuple[int, int]:
-    """(programs, layers per segment): all layers at once if that fits, else the fewest states that recompute twice."""
-    programs = min(tiles, 16 * _processors(str(device)))
-    if programs * (depth + 1) * state_bytes <= SCRATCH:
-        return programs, depth
-    segment = max(1, round(depth**0.5))
-    states = segment + -(-depth // segment)
-    return max(1, min(programs, SCRATCH // (states * state_bytes))), segment
+def _programs(tiles: int, scratch: int, device: str) -> int:
+    """As many programs as there is work for, the device can hold and SCRATCH can feed."""
+    return max(1, min(tiles, 16 * _processors(device), SCRATCH // scratch))
 
 
-def layout(places: int, lines: int) -> tuple[int, int, int, int]:
-    """(lines per program, places per program, programs per line, warps)."""
-    T = min(max(places, 2), WIDEST)
-    R = max(1, min(128 // T, 16))
-    while R > 1 and lines <= R // 2:
-        R //= 2
-    return R, T, max(places, 2) // T, max(1, min(16, R * T // 128))
+class OddEvenShape(NamedTuple):
+    """How lines map to programs: `lines` per program, each of `groups` of `core` items with `halo` more on both sides."""
+
+    lines: int
+    groups: int
+    threads: int
+    core: int
+    halo: int
+    warps: int
+
+    @property
+    def options(self) -> dict[str, int]:
+        return {
+            "LINES": self.lines,
+            "GROUPS": self.groups,
+            "H": self.threads,
+            "CORE": self.core,
+            "HALO": self.halo,
+            "num_warps": self.warps,
+        }
 
 
-def _kind(plan: Plan) -> dict[str, bool]:
-    return {"ODD_EVEN": plan.network == "odd_even", "FIXED": plan.steps is not None}
+def odd_even_shape(n: int, lines: int) -> OddEvenShape:
+    places = max(4, 1 << max(n - 1, 0).bit_length())
+    if places <= WHOLE:
+        threads = places // 4
+        count = max(1, 32 // threads)
+        while count * 2 * threads <= 128 and lines > 4000 * count:
+            count *= 2
+        return OddEvenShape(count, 1, threads, places, 0, 1)
+    groups = max(2, places // CORE)
+    return OddEvenShape(1, groups, CORE // 2, CORE, CORE // 2, min(16, groups))
+
+
+def bitonic_shape(places: int, lines: int) -> tuple[int, int, int, int, int]:
+    """(programs per line, lines per program, rows of E places per line, E, warps)."""
+    held = min(max(places, 2), WIDEST)
+    E = min(held, NEAR)
+    blocks = held // E
+    count = max(1, 32 // E)
+    return max(places, 2) // held, count, blocks, E, max(1, min(16, blocks * E // 128))
 
 
 def _far_grid(lines: _Lines) -> tuple[int, int]:
@@ -233,11 +285,6 @@ def _far_grid(lines: _Lines) -> tuple[int, int]:
 def _far(group: _Group, lines: _Lines) -> tuple[int, int, int, int]:
     mask = Bitonic.stage_and_mask(group.begin)[1]
     return mask.bit_length() - 1, mask, Bitonic().layer_need(group.begin), lines.places
-
-
-def _table(lines: _Lines) -> tuple[Tensor, int]:
-    depth = _depth(lines.plan, lines.n)
-    return _masks(depth, str(lines.x.device)), depth
 
 
 @functools.lru_cache(maxsize=64)

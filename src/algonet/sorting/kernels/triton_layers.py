@@ -1,8 +1,9 @@
 """Template of the Triton kernels: `triton_gpu.py` puts the sigmoid's `gate` before it and loads both as one module.
 
-A program holds R rows of T items in registers and takes them through the layers; the partner of an item comes by
-`tl.gather`. With a payload, a "row" is one channel of a row: the items are recomputed for each, nothing is exchanged
-between channels, and the gradients of the items are summed afterwards.
+A program holds a table of items in registers, each row of it inside one warp, where partners meet by shuffles
+(`tl.gather`); what is farther away is exchanged through memory. A "line" is a row of the user's, or one channel of it
+if there is a payload: the items are recomputed for each channel, nothing is exchanged between channels, and the
+gradients of the items are summed afterwards.
 """
 
 import triton
@@ -42,165 +43,441 @@ def mixed(own, other, alpha, crisp):
 
 
 @triton.jit
-def partners(layer, t, base, m, total, table_ptr, depth, width, ODD_EVEN: tl.constexpr, FIXED: tl.constexpr):
-    """(partner, is_first, active) of each place t in this layer. m: items of the row, as a column."""
-    if ODD_EVEN:
-        odd = layer & 1
-        other = ((t + odd) ^ 1) - odd
-        first = t < other
-        last = tl.maximum(t, other)
-        active = (other >= 0) & (last < m)
-        if not FIXED:
-            active = active & (layer < m)
-        partner = tl.maximum(tl.minimum(other, width - 1), 0)
-    else:
-        mask = tl.load(table_ptr + layer)
-        need = tl.load(table_ptr + depth + layer)
-        partner = t ^ mask
-        first = t < partner
-        active = (base + tl.minimum(t, partner) >= total - m) & (m >= need)
-    return partner, first, active
+def pair(a, b, p, q, active, steepness, PAYLOAD: tl.constexpr):
+    """Items a, b and their payload p, q after their exchange."""
+    alpha, _, _, _, crisp = decide(a, b, active, steepness)
+    if PAYLOAD:
+        p, q = alpha * p + (1.0 - alpha) * q, alpha * q + (1.0 - alpha) * p
+    return mixed(a, b, alpha, crisp), mixed(b, a, alpha, crisp), p, q
 
 
 @triton.jit
-def sort_forward_kernel(
-    x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, table_ptr, depth,
-    rows, n, channels, begin, end, total,
-    ODD_EVEN: tl.constexpr, FIXED: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr,
-    CHUNKS: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
+def pair_back(a, b, p, q, ga, gb, gp, gq, active, steepness, PAYLOAD: tl.constexpr):
+    """The gradients of a, b, p, q before their exchange from those after it, and its share in the steepness's."""
+    alpha, slope, z_slope, d, _ = decide(a, b, active, steepness)
+    # The items differ by -d, so the decision feels -(ga - gb) d
+    by_d = (gb - ga) * z_slope
+    by_s = (gb - ga) * (slope * d) * d
+    if PAYLOAD:
+        weight = (gp - gq) * (p - q) * slope
+        by_d += weight * steepness
+        by_s += weight * d
+        gp, gq = alpha * gp + (1.0 - alpha) * gq, alpha * gq + (1.0 - alpha) * gp
+    rest = 1.0 - alpha
+    return alpha * ga + rest * gb - by_d, alpha * gb + rest * ga + by_d, gp, gq, by_s
+
+
+@triton.jit
+def load4(base, step, e, n, live):
+    """Items e, e + 1, e + 2, e + 3 of a line of n, 0 outside."""
+    inside = live & (e >= 0)
+    a = tl.load(base + e * step, mask=inside & (e < n), other=0.0)
+    b = tl.load(base + (e + 1) * step, mask=inside & (e + 1 < n), other=0.0)
+    c = tl.load(base + (e + 2) * step, mask=inside & (e + 2 < n), other=0.0)
+    d = tl.load(base + (e + 3) * step, mask=inside & (e + 3 < n), other=0.0)
+    return a, b, c, d
+
+
+@triton.jit
+def store4(base, step, e, n, live, a, b, c, d):
+    inside = live & (e >= 0)
+    tl.store(base + e * step, a, mask=inside & (e < n))
+    tl.store(base + (e + 1) * step, b, mask=inside & (e + 1 < n))
+    tl.store(base + (e + 2) * step, c, mask=inside & (e + 2 < n))
+    tl.store(base + (e + 3) * step, d, mask=inside & (e + 3 < n))
+
+
+@triton.jit
+def push4(state, SIZE: tl.constexpr, a, b, c, d):
+    tl.store(state, a)
+    tl.store(state + SIZE, b)
+    tl.store(state + 2 * SIZE, c)
+    tl.store(state + 3 * SIZE, d)
+
+
+@triton.jit
+def pop4(state, SIZE: tl.constexpr):
+    return tl.load(state), tl.load(state + SIZE), tl.load(state + 2 * SIZE), tl.load(state + 3 * SIZE)
+
+
+@triton.jit
+def even_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD: tl.constexpr):
+    """Items (0, 1), (2, 3), ... meet."""
+    inside = (e >= 0) & runs
+    a, b, p, q = pair(a, b, p, q, inside & (e + 1 < m), steepness, PAYLOAD)
+    c, d, r, s = pair(c, d, r, s, inside & (e + 3 < m), steepness, PAYLOAD)
+    return a, b, c, d, p, q, r, s
+
+
+@triton.jit
+def odd_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD: tl.constexpr, H: tl.constexpr):
+    """Items (1, 2), (3, 4), ... meet; d with the next a, which both sides compute so that no result travels."""
+    i = tl.arange(0, H)[None, :]
+    up = tl.broadcast_to(tl.minimum(i + 1, H - 1), a.shape)
+    down = tl.broadcast_to(tl.maximum(i - 1, 0), a.shape)
+    inside = (e >= 0) & runs
+    a_next, d_last = tl.gather(a, up, 1), tl.gather(d, down, 1)
+    p_next, s_last = a_next, d_last
+    if PAYLOAD:
+        p_next, s_last = tl.gather(p, up, 1), tl.gather(s, down, 1)
+    b, c, q, r = pair(b, c, q, r, inside & (e + 2 < m), steepness, PAYLOAD)
+    d, _, s, _ = pair(d, a_next, s, p_next, inside & (i < H - 1) & (e + 4 < m), steepness, PAYLOAD)
+    _, a, _, p = pair(d_last, a, s_last, p, inside & (i > 0) & (e > 0) & (e < m), steepness, PAYLOAD)
+    return a, b, c, d, p, q, r, s
+
+
+@triton.jit
+def odd_even_forward_kernel(
+    x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, scratch_ptr,
+    lines, n, channels, layers, segment, segments,
+    FIXED: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr,
+    LINES: tl.constexpr, GROUPS: tl.constexpr, H: tl.constexpr, CORE: tl.constexpr, HALO: tl.constexpr,
 ):  # fmt: skip
-    """Layers begin..end on rows of n items. Bitonic: place = item + total - n, chunk by chunk of T places."""
+    """Odd-even transposition, four neighbours per thread. A line is GROUPS of CORE items with HALO more on either side.
+
+    What happens at the rim of a group is wrong and creeps inwards by one item per layer; before it reaches the core,
+    after `segment` <= HALO layers, the cores are exchanged through memory.
+    """
     pid = tl.program_id(0)
-    base = (pid % CHUNKS) * T
-    line = (pid // CHUNKS) * R + tl.arange(0, R).to(tl.int64)[:, None]
+    u = tl.arange(0, LINES * GROUPS)[:, None]
+    i = tl.arange(0, H)[None, :]
+    line = pid * LINES + (u // GROUPS).to(tl.int64)
     row = line // channels
     channel = line % channels
-    t = tl.arange(0, T)[None, :]
-    item = base + t - (0 if ODD_EVEN else total - n)
-    inside = (line < rows) & (item >= 0) & (item < n)
+    e = (u % GROUPS) * CORE - HALO + 4 * i
+    live = line < lines
+    core = (4 * i >= HALO) & (4 * i < HALO + CORE)
+    m = tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([LINES * GROUPS, 1], tl.int32)
+    last = layers if FIXED else tl.minimum(m, layers)
+    steepness = tl.load(steepness_ptr)
+    a, b, c, d = load4(x_ptr + row * n, 1, e, n, live)
+    p, q, r, s = a, b, c, d
+    if PAYLOAD:
+        p, q, r, s = load4(payload_ptr + row * n * channels + channel, channels, e, n, live)
+    for index in range(0, segments):
+        for layer in range(index * segment, tl.minimum((index + 1) * segment, layers), 2):
+            a, b, c, d, p, q, r, s = even_layer(a, b, c, d, p, q, r, s, e, m, layer < last, steepness, PAYLOAD)
+            a, b, c, d, p, q, r, s = odd_layer(a, b, c, d, p, q, r, s, e, m, layer + 1 < last, steepness, PAYLOAD, H)
+        if GROUPS > 1:
+            if index + 1 < segments:
+                # Two buffers in turn: one barrier keeps reading of this one and writing of the next apart
+                buffer = scratch_ptr + (pid.to(tl.int64) * 2 + index % 2) * 2 * n
+                store4(buffer, 1, e, n, live & core, a, b, c, d)
+                if PAYLOAD:
+                    store4(buffer + n, 1, e, n, live & core, p, q, r, s)
+                tl.debug_barrier()
+                a, b, c, d = load4(buffer, 1, e, n, live)
+                if PAYLOAD:
+                    p, q, r, s = load4(buffer + n, 1, e, n, live)
+    store4(values_ptr + row * n, 1, e, n, live & core & (channel == 0), a, b, c, d)
+    if PAYLOAD:
+        store4(sorted_ptr + row * n * channels + channel, channels, e, n, live & core, p, q, r, s)
+
+
+@triton.jit
+def odd_even_backward_kernel(
+    x_ptr, payload_ptr, length_ptr, steepness_ptr, grad_ptr, grad_sorted_ptr,
+    grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, scratch_ptr,
+    lines, n, channels, layers, segment, segments, tiles, programs,
+    FIXED: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr,
+    LINES: tl.constexpr, GROUPS: tl.constexpr, H: tl.constexpr, CORE: tl.constexpr, HALO: tl.constexpr,
+):  # fmt: skip
+    """Gradients: checkpoints before every segment, then segment by segment recompute each layer and walk back.
+
+    Here the rim creeps inwards twice, forth and back: `segment` <= HALO / 2. The gradient of the items comes once per
+    line, to be summed over the channels; that of the values goes in at channel 0.
+    """
+    pid = tl.program_id(0)
+    SIZE: tl.constexpr = LINES * GROUPS * H
+    STATES: tl.constexpr = 2 if PAYLOAD else 1
+    WIDTH: tl.constexpr = GROUPS * CORE
+    LINE: tl.constexpr = LINES * WIDTH
+    u = tl.arange(0, LINES * GROUPS)[:, None]
+    i = tl.arange(0, H)[None, :]
+    e = (u % GROUPS) * CORE - HALO + 4 * i
+    core = (4 * i >= HALO) & (4 * i < HALO + CORE)
+    next_one, last_one = tl.minimum(i + 1, H - 1), tl.maximum(i - 1, 0)
+    up = tl.broadcast_to(next_one, [LINES * GROUPS, H])
+    down = tl.broadcast_to(last_one, [LINES * GROUPS, H])
+    steepness = tl.load(steepness_ptr)
+    steep = tl.zeros([LINES * GROUPS, H], x_ptr.dtype.element_ty)
+    # This program's scratch: checkpoints, two buffers of gradients, and every layer of one segment
+    scratch_ptr += pid.to(tl.int64) * STATES * ((segments + 2) * LINE + segment * 4 * SIZE)
+    kept_ptr = scratch_ptr + (u // GROUPS) * WIDTH
+    slope_ptr = kept_ptr + segments * STATES * LINE
+    layer_ptr = scratch_ptr + (segments + 2) * STATES * LINE + u * H
+    for tile in range(pid, tiles, programs):
+        line = tile * LINES + (u // GROUPS).to(tl.int64)
+        row = line // channels
+        channel = line % channels
+        live = line < lines
+        m = tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([LINES * GROUPS, 1], tl.int32)
+        last = layers if FIXED else tl.minimum(m, layers)
+        a, b, c, d = load4(x_ptr + row * n, 1, e, n, live)
+        p, q, r, s = a, b, c, d
+        if PAYLOAD:
+            p, q, r, s = load4(payload_ptr + row * n * channels + channel, channels, e, n, live)
+        for index in range(0, segments):
+            kept = kept_ptr + index * STATES * LINE
+            store4(kept, 1, e, WIDTH, core, a, b, c, d)
+            if PAYLOAD:
+                store4(kept + LINE, 1, e, WIDTH, core, p, q, r, s)
+            tl.debug_barrier()
+            if index + 1 < segments:
+                if GROUPS > 1:
+                    a, b, c, d = load4(kept, 1, e, n, live)
+                    if PAYLOAD:
+                        p, q, r, s = load4(kept + LINE, 1, e, n, live)
+                for layer in range(index * segment, (index + 1) * segment, 2):
+                    runs = layer < last
+                    a, b, c, d, p, q, r, s = even_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD)
+                    runs = layer + 1 < last
+                    a, b, c, d, p, q, r, s = odd_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD, H)
+        ga, gb, gc, gd = load4(grad_ptr + row * n, 1, e, n, live & (channel == 0))
+        gp, gq, gr, gs = ga, gb, gc, gd
+        if PAYLOAD:
+            gp, gq, gr, gs = load4(grad_sorted_ptr + row * n * channels + channel, channels, e, n, live)
+        for back in range(0, segments):
+            index = segments - 1 - back
+            low = index * segment
+            high = tl.minimum(low + segment, layers)
+            kept = kept_ptr + index * STATES * LINE
+            a, b, c, d = load4(kept, 1, e, n, live)
+            if PAYLOAD:
+                p, q, r, s = load4(kept + LINE, 1, e, n, live)
+            for layer in range(low, high, 2):
+                state = layer_ptr + (layer - low) * STATES * 4 * SIZE + i
+                push4(state, SIZE, a, b, c, d)
+                if PAYLOAD:
+                    push4(state + 4 * SIZE, SIZE, p, q, r, s)
+                runs = layer < last
+                a, b, c, d, p, q, r, s = even_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD)
+                if layer + 1 < high:
+                    state += STATES * 4 * SIZE
+                    push4(state, SIZE, a, b, c, d)
+                    if PAYLOAD:
+                        push4(state + 4 * SIZE, SIZE, p, q, r, s)
+                    runs = layer + 1 < last
+                    a, b, c, d, p, q, r, s = odd_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD, H)
+            tl.debug_barrier()
+            for step in range(0, high - low):
+                layer = high - 1 - step
+                inside = (e >= 0) & (layer < last)
+                state = layer_ptr + (layer - low) * STATES * 4 * SIZE
+                a, b, c, d = pop4(state + i, SIZE)
+                p, q, r, s = a, b, c, d
+                if PAYLOAD:
+                    p, q, r, s = pop4(state + 4 * SIZE + i, SIZE)
+                if layer % 2 == 1:
+                    a_next, d_last = tl.load(state + next_one), tl.load(state + 3 * SIZE + last_one)
+                    ga_next, gd_last = tl.gather(ga, up, 1), tl.gather(gd, down, 1)
+                    p_next, s_last, gp_next, gs_last = a_next, d_last, ga_next, gd_last
+                    if PAYLOAD:
+                        p_next, s_last = tl.load(state + 4 * SIZE + next_one), tl.load(state + 7 * SIZE + last_one)
+                        gp_next, gs_last = tl.gather(gp, up, 1), tl.gather(gs, down, 1)
+                    holds = inside & (e + 2 < m)
+                    gb, gc, gq, gr, by_s = pair_back(b, c, q, r, gb, gc, gq, gr, holds, steepness, PAYLOAD)
+                    steep += tl.where(core & live, by_s, 0.0)
+                    holds = inside & (i < H - 1) & (e + 4 < m)
+                    gd, _, gs, _, by_s = pair_back(
+                        d, a_next, s, p_next, gd, ga_next, gs, gp_next, holds, steepness, PAYLOAD
+                    )
+                    steep += tl.where(core & live, by_s, 0.0)
+                    holds = inside & (i > 0) & (e > 0) & (e < m)
+                    _, ga, _, gp, _ = pair_back(
+                        d_last, a, s_last, p, gd_last, ga, gs_last, gp, holds, steepness, PAYLOAD
+                    )
+                else:
+                    holds = inside & (e + 1 < m)
+                    ga, gb, gp, gq, by_s = pair_back(a, b, p, q, ga, gb, gp, gq, holds, steepness, PAYLOAD)
+                    steep += tl.where(core & live, by_s, 0.0)
+                    holds = inside & (e + 3 < m)
+                    gc, gd, gr, gs, by_s = pair_back(c, d, r, s, gc, gd, gr, gs, holds, steepness, PAYLOAD)
+                    steep += tl.where(core & live, by_s, 0.0)
+            if GROUPS > 1:
+                if index > 0:
+                    kept = slope_ptr + (index % 2) * STATES * LINE
+                    store4(kept, 1, e, WIDTH, core, ga, gb, gc, gd)
+                    if PAYLOAD:
+                        store4(kept + LINE, 1, e, WIDTH, core, gp, gq, gr, gs)
+                    tl.debug_barrier()
+                    ga, gb, gc, gd = load4(kept, 1, e, n, live)
+                    if PAYLOAD:
+                        gp, gq, gr, gs = load4(kept + LINE, 1, e, n, live)
+            tl.debug_barrier()
+        store4(grad_x_ptr + line * n, 1, e, n, live & core, ga, gb, gc, gd)
+        if PAYLOAD:
+            store4(grad_payload_ptr + row * n * channels + channel, channels, e, n, live & core, gp, gq, gr, gs)
+    tl.store(grad_steepness_ptr + pid, tl.sum(tl.sum(steep, 1), 0))
+
+
+@triton.jit
+def bitonic_forward_kernel(
+    x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, table_ptr, scratch_ptr,
+    lines, n, channels, begin, end, depth, total,
+    MASKED: tl.constexpr, PAYLOAD: tl.constexpr,
+    CHUNKS: tl.constexpr, LINES: tl.constexpr, BLOCKS: tl.constexpr, E: tl.constexpr,
+):  # fmt: skip
+    """Bitonic layers begin..end. Place = item + total - n; a line is CHUNKS programs of BLOCKS rows of E places."""
+    pid = tl.program_id(0)
+    ROWS: tl.constexpr = LINES * BLOCKS
+    u = tl.arange(0, ROWS)[:, None]
+    t = tl.arange(0, E)[None, :]
+    local = (u % BLOCKS) * E + t
+    base = (pid % CHUNKS) * BLOCKS * E
+    line = (pid // CHUNKS) * LINES + (u // BLOCKS).to(tl.int64)
+    row = line // channels
+    channel = line % channels
+    item = base + local - (total - n)
+    live = line < lines
+    inside = live & (item >= 0)
     x = tl.load(x_ptr + row * n + item, mask=inside, other=0.0)
+    p = x
     if PAYLOAD:
         p = tl.load(payload_ptr + (row * n + item) * channels + channel, mask=inside, other=0.0)
-    m = tl.load(length_ptr + row, mask=line < rows, other=0) if MASKED else n + tl.zeros([R, 1], tl.int32)
+    m = tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([ROWS, 1], tl.int32)
     steepness = tl.load(steepness_ptr)
+    buffer = scratch_ptr + pid.to(tl.int64) * 2 * ROWS * E + (u // BLOCKS) * BLOCKS * E
     for layer in range(begin, end):
-        partner, first, active = partners(layer, t, base, m, total, table_ptr, depth, T, ODD_EVEN, FIXED)
-        where = tl.broadcast_to(partner, [R, T])
-        y = tl.gather(x, where, 1)
+        mask = tl.load(table_ptr + layer)
+        need = tl.load(table_ptr + depth + layer)
+        if mask < E:
+            where = tl.broadcast_to(t ^ mask, [ROWS, E])
+            y = tl.gather(x, where, 1)
+            r = y
+            if PAYLOAD:
+                r = tl.gather(p, where, 1)
+        else:
+            tl.debug_barrier()
+            tl.store(buffer + local, x)
+            if PAYLOAD:
+                tl.store(buffer + ROWS * E + local, p)
+            tl.debug_barrier()
+            y = tl.load(buffer + (local ^ mask))
+            r = y
+            if PAYLOAD:
+                r = tl.load(buffer + ROWS * E + (local ^ mask))
+        other = local ^ mask
+        first = local < other
+        active = (base + tl.minimum(local, other) >= total - m) & (m >= need)
         alpha, _, _, _, crisp = decide(tl.where(first, x, y), tl.where(first, y, x), active, steepness)
         x = mixed(x, y, alpha, crisp)
         if PAYLOAD:
-            p = alpha * p + (1.0 - alpha) * tl.gather(p, where, 1)
+            p = alpha * p + (1.0 - alpha) * r
     tl.store(values_ptr + row * n + item, x, mask=inside & (channel == 0))
     if PAYLOAD:
         tl.store(sorted_ptr + (row * n + item) * channels + channel, p, mask=inside)
 
 
 @triton.jit
-def sort_backward_kernel(
-    x_ptr, payload_ptr, length_ptr, steepness_ptr, table_ptr, depth, grad_ptr, grad_sorted_ptr,
+def bitonic_backward_kernel(
+    x_ptr, payload_ptr, length_ptr, steepness_ptr, table_ptr, grad_ptr, grad_sorted_ptr,
     grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, scratch_ptr,
-    rows, n, channels, begin, end, total, tiles, segment, segments, programs,
-    ODD_EVEN: tl.constexpr, FIXED: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr,
-    CHUNKS: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
+    lines, n, channels, begin, end, depth, total, tiles, programs,
+    MASKED: tl.constexpr, PAYLOAD: tl.constexpr,
+    CHUNKS: tl.constexpr, LINES: tl.constexpr, BLOCKS: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of layers begin..end: recompute a segment of layers into this program's scratch, then walk it back.
-
-    The gradient of the items comes once per channel (line), to be summed; that of the values goes in at channel 0.
-    """
+    """Gradients of `bitonic_forward_kernel`: recompute all layers into scratch, then walk back."""
     pid = tl.program_id(0)
+    ROWS: tl.constexpr = LINES * BLOCKS
     STATES: tl.constexpr = 2 if PAYLOAD else 1
-    slot = tl.arange(0, R).to(tl.int64)[:, None] * T
-    scratch_ptr += pid.to(tl.int64) * (segment + segments) * STATES * R * T
-    kept_ptr = scratch_ptr + segment * STATES * R * T
-    t = tl.arange(0, T)[None, :]
+    u = tl.arange(0, ROWS)[:, None]
+    t = tl.arange(0, E)[None, :]
+    local = (u % BLOCKS) * E + t
     steepness = tl.load(steepness_ptr)
-    steep = tl.zeros([R, T], x_ptr.dtype.element_ty)
+    steep = tl.zeros([ROWS, E], x_ptr.dtype.element_ty)
+    # This program's scratch: the gradients that travel, then every layer
+    buffer = scratch_ptr + pid.to(tl.int64) * (end - begin + 1) * STATES * ROWS * E + (u // BLOCKS) * BLOCKS * E
     for tile in range(pid, tiles, programs):
-        base = (tile % CHUNKS) * T
-        line = (tile // CHUNKS) * R + tl.arange(0, R).to(tl.int64)[:, None]
+        base = (tile % CHUNKS) * BLOCKS * E
+        line = (tile // CHUNKS) * LINES + (u // BLOCKS).to(tl.int64)
         row = line // channels
         channel = line % channels
-        item = base + t - (0 if ODD_EVEN else total - n)
-        inside = (line < rows) & (item >= 0) & (item < n)
+        item = base + local - (total - n)
+        live = line < lines
+        inside = live & (item >= 0)
         x = tl.load(x_ptr + row * n + item, mask=inside, other=0.0)
+        p = x
         if PAYLOAD:
             p = tl.load(payload_ptr + (row * n + item) * channels + channel, mask=inside, other=0.0)
-        m = tl.load(length_ptr + row, mask=line < rows, other=0) if MASKED else n + tl.zeros([R, 1], tl.int32)
-        # Checkpoints: the state before each segment but the first
-        for index in range(0, segments - 1):
-            for layer in range(begin + index * segment, begin + (index + 1) * segment):
-                partner, first, active = partners(layer, t, base, m, total, table_ptr, depth, T, ODD_EVEN, FIXED)
-                where = tl.broadcast_to(partner, [R, T])
-                y = tl.gather(x, where, 1)
-                alpha, _, _, _, crisp = decide(tl.where(first, x, y), tl.where(first, y, x), active, steepness)
-                x = mixed(x, y, alpha, crisp)
-                if PAYLOAD:
-                    p = alpha * p + (1.0 - alpha) * tl.gather(p, where, 1)
-            kept = kept_ptr + (index + 1) * STATES * R * T + slot + t
-            tl.store(kept, x)
+        m = tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([ROWS, 1], tl.int32)
+        tl.debug_barrier()
+        for layer in range(begin, end):
+            state = buffer + (layer - begin + 1) * STATES * ROWS * E
+            tl.store(state + local, x)
             if PAYLOAD:
-                tl.store(kept + R * T, p)
+                tl.store(state + ROWS * E + local, p)
+            mask = tl.load(table_ptr + layer)
+            need = tl.load(table_ptr + depth + layer)
+            if mask < E:
+                where = tl.broadcast_to(t ^ mask, [ROWS, E])
+                y = tl.gather(x, where, 1)
+                r = y
+                if PAYLOAD:
+                    r = tl.gather(p, where, 1)
+            else:
+                tl.debug_barrier()
+                y = tl.load(state + (local ^ mask))
+                r = y
+                if PAYLOAD:
+                    r = tl.load(state + ROWS * E + (local ^ mask))
+            other = local ^ mask
+            first = local < other
+            active = (base + tl.minimum(local, other) >= total - m) & (m >= need)
+            alpha, _, _, _, crisp = decide(tl.where(first, x, y), tl.where(first, y, x), active, steepness)
+            x = mixed(x, y, alpha, crisp)
+            if PAYLOAD:
+                p = alpha * p + (1.0 - alpha) * r
         g = tl.load(grad_ptr + row * n + item, mask=inside & (channel == 0), other=0.0)
+        h = g
         if PAYLOAD:
             h = tl.load(grad_sorted_ptr + (row * n + item) * channels + channel, mask=inside, other=0.0)
-        for back in range(0, segments):
-            index = segments - 1 - back
-            low = begin + index * segment
-            high = tl.minimum(low + segment, end)
-            if back > 0:
-                if index > 0:
-                    kept = kept_ptr + index * STATES * R * T + slot + t
-                    x = tl.load(kept)
-                    if PAYLOAD:
-                        p = tl.load(kept + R * T)
-                else:
-                    x = tl.load(x_ptr + row * n + item, mask=inside, other=0.0)
-                    if PAYLOAD:
-                        p = tl.load(payload_ptr + (row * n + item) * channels + channel, mask=inside, other=0.0)
-            tl.debug_barrier()
-            for layer in range(low, high):
-                state = scratch_ptr + (layer - low) * STATES * R * T + slot + t
-                tl.store(state, x)
-                if PAYLOAD:
-                    tl.store(state + R * T, p)
-                partner, first, active = partners(layer, t, base, m, total, table_ptr, depth, T, ODD_EVEN, FIXED)
-                where = tl.broadcast_to(partner, [R, T])
-                y = tl.gather(x, where, 1)
-                alpha, _, _, _, crisp = decide(tl.where(first, x, y), tl.where(first, y, x), active, steepness)
-                x = mixed(x, y, alpha, crisp)
-                if PAYLOAD:
-                    p = alpha * p + (1.0 - alpha) * tl.gather(p, where, 1)
-            tl.debug_barrier()
-            for step in range(0, high - low):
-                layer = high - 1 - step
-                partner, first, active = partners(layer, t, base, m, total, table_ptr, depth, T, ODD_EVEN, FIXED)
-                where = tl.broadcast_to(partner, [R, T])
-                state = scratch_ptr + (layer - low) * STATES * R * T + slot
-                own = tl.load(state + t)
-                other = tl.load(state + where)
-                a = tl.where(first, own, other)
-                b = tl.where(first, other, own)
-                alpha, slope, z_slope, d, _ = decide(a, b, active, steepness)
+        tl.debug_barrier()
+        for step in range(0, end - begin):
+            layer = end - 1 - step
+            state = buffer + (layer - begin + 1) * STATES * ROWS * E
+            mask = tl.load(table_ptr + layer)
+            need = tl.load(table_ptr + depth + layer)
+            other = local ^ mask
+            first = local < other
+            active = (base + tl.minimum(local, other) >= total - m) & (m >= need)
+            x = tl.load(state + local)
+            y = tl.load(state + other)
+            if mask < E:
+                where = tl.broadcast_to(t ^ mask, [ROWS, E])
                 across = tl.gather(g, where, 1)
-                turn = tl.where(first, 1.0, -1.0).to(g.dtype)
-                # g by d is -(g_first - g_second) z' for the items, for the payload as its own difference says
-                fall = turn * (across - g)
-                by_d = fall * z_slope
-                by_steepness = fall * (slope * d) * d
-                g = alpha * g + (1.0 - alpha) * across
+                beyond = across
                 if PAYLOAD:
-                    drop = turn * (tl.load(state + R * T + t) - tl.load(state + R * T + where))
                     beyond = tl.gather(h, where, 1)
-                    weight = turn * (h - beyond) * drop * slope
-                    by_d += weight * steepness
-                    by_steepness += weight * d
-                    h = alpha * h + (1.0 - alpha) * beyond
-                g -= turn * by_d
-                steep += tl.where(first, by_steepness, 0.0)
+            else:
+                tl.debug_barrier()
+                tl.store(buffer + local, g)
+                if PAYLOAD:
+                    tl.store(buffer + ROWS * E + local, h)
+                tl.debug_barrier()
+                across = tl.load(buffer + other)
+                beyond = across
+                if PAYLOAD:
+                    beyond = tl.load(buffer + ROWS * E + other)
+            alpha, slope, z_slope, d, _ = decide(tl.where(first, x, y), tl.where(first, y, x), active, steepness)
+            turn = tl.where(first, 1.0, -1.0).to(g.dtype)
+            # The items differ by -d, so the decision feels -(g_first - g_second) d
+            fall = turn * (across - g)
+            by_d = fall * z_slope
+            by_s = fall * (slope * d) * d
+            g = alpha * g + (1.0 - alpha) * across
+            if PAYLOAD:
+                drop = turn * (tl.load(state + ROWS * E + local) - tl.load(state + ROWS * E + other))
+                weight = turn * (h - beyond) * drop * slope
+                by_d += weight * steepness
+                by_s += weight * d
+                h = alpha * h + (1.0 - alpha) * beyond
+            g -= turn * by_d
+            steep += tl.where(first & live, by_s, 0.0)
         tl.store(grad_x_ptr + line * n + item, g, mask=inside)
         if PAYLOAD:
             tl.store(grad_payload_ptr + (row * n + item) * channels + channel, h, mask=inside)
+        tl.debug_barrier()
     tl.store(grad_steepness_ptr + pid, tl.sum(tl.sum(steep, 1), 0))
 
 
