@@ -65,6 +65,6 @@ def test_reasons_name_the_package_or_the_device(monkeypatch):
     assert backends.why_not_numba(x) is None
     assert "run on the CPU and a tensor is on meta" in str(backends.why_not_numba(x.to("meta")))
     assert "a tensor is on cpu" in str(backends.why_not_triton(x))
-    monkeypatch.setattr(backends, "_installed", lambda package: False)
+    monkeypatch.setattr(backends, "_INSTALLED", {"numba": False, "triton": False})
     assert "numba is not installed (pip install numba)" in str(backends.why_not_numba(x))
     assert "triton is not installed" in str(backends.why_not_triton(x))

@@ -7,7 +7,6 @@ by the user runs or raises with that reason. Nothing falls back silently.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 from collections.abc import Callable
@@ -32,6 +31,8 @@ class Implementation:
     supports: Supports
 
 
+#: Looked up once, when a compiled graph is not yet being traced.
+_INSTALLED = {package: importlib.util.find_spec(package) is not None for package in ("numba", "triton")}
 _REGISTRY: dict[str, dict[str, Implementation]] = {}
 _EXAMPLES: dict[str, Callable[[str], Any]] = {}
 
@@ -112,7 +113,7 @@ def interpreting() -> bool:
 
 def why_not_numba(*tensors: Tensor) -> str | None:
     """`None`, or why Numba kernels cannot take these tensors: not installed, or not on the CPU."""
-    if not _installed("numba"):
+    if not _INSTALLED["numba"]:
         return "numba is not installed (pip install numba)"
     device = next((t.device for t in tensors if t.device.type != "cpu"), None)
     return None if device is None else f"Numba kernels run on the CPU and a tensor is on {device}"
@@ -120,17 +121,12 @@ def why_not_numba(*tensors: Tensor) -> str | None:
 
 def why_not_triton(*tensors: Tensor) -> str | None:
     """`None`, or why Triton kernels cannot take these tensors: not installed, or not on a CUDA device."""
-    if not _installed("triton"):
+    if not _INSTALLED["triton"]:
         return "triton is not installed (it comes with CUDA builds of torch)"
     if interpreting():
         return None
     device = next((t.device for t in tensors if t.device.type != "cuda"), None)
     return None if device is None else f"Triton kernels run on CUDA devices and a tensor is on {device}"
-
-
-@functools.cache
-def _installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
 
 
 def _reasons(implementations: dict[str, Implementation], call: Any) -> str:

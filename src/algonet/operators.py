@@ -56,8 +56,10 @@ class Operator:
         """The operator's outputs, differentiable in every floating tensor."""
         if torch.compiler.is_compiling():
             results = self._traced(list(tensors), settings)
-        else:
+        elif _transforming():
             results = _Forward.apply(self, settings, *tensors)
+        else:
+            results = _Eager.apply(self, settings, *tensors)
         return tuple(results[: self.outputs])
 
     def __repr__(self) -> str:
@@ -91,7 +93,47 @@ class Operator:
         return _pushforward(outputs, [tensors[i] for i in moving], [tangents[i] for i in moving])
 
 
+def _transforming() -> bool:
+    """Whether a `torch.func` transform (vmap, grad, jvp) is at work."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _pull(ctx: Any, grads: Sequence[Tensor]) -> list[Tensor | None]:
+    """The gradients by the operator's tensors: by the kernel, differentiable again where that is asked for."""
+    operator, tensors, saved = ctx.operator, ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+    needs = list(ctx.needs_input_grad[2:])
+    grads = grads[: operator.outputs]
+    if torch.is_grad_enabled() or _transforming():
+        found = _Backward.apply(operator, ctx.settings, needs, *grads, *tensors, *saved)
+    else:
+        found = operator.backward(list(grads), list(tensors), list(saved), ctx.settings, needs)
+    return _only_needed(found, needs)
+
+
+class _Eager(torch.autograd.Function):
+    """The way of a plain call. Functions with `setup_context` inspect their signature each time, which costs as much as
+    launching a kernel; without transforms the older form will do."""
+
+    @staticmethod
+    def forward(ctx: Any, operator: Operator, settings: str, *tensors: Tensor):
+        outputs, saved = operator.forward(list(tensors), settings)
+        ctx.operator, ctx.settings, ctx.count = operator, settings, len(tensors)
+        ctx.save_for_backward(*tensors, *saved)
+        ctx.save_for_forward(*tensors)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor):
+        return (None, None, *_pull(ctx, grads))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any):
+        return ctx.operator._jvp(list(ctx.saved_tensors)[: ctx.count], tangents[2:], ctx.settings)
+
+
 class _Forward(torch.autograd.Function):
+    """The way under `torch.func` transforms; what is saved counts as an output, so that transforms see it."""
+
     @staticmethod
     def forward(operator: Operator, settings: str, *tensors: Tensor):
         outputs, saved = operator.forward(list(tensors), settings)
@@ -108,14 +150,7 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
-        operator, tensors, saved = ctx.operator, ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
-        needs = list(ctx.needs_input_grad[2:])
-        grads = grads[: operator.outputs]
-        if torch.is_grad_enabled() or torch._C._functorch.peek_interpreter_stack() is not None:
-            found = _Backward.apply(operator, ctx.settings, needs, *grads, *tensors, *saved)
-        else:
-            found = operator._gradients(list(grads), list(tensors), list(saved), ctx.settings, needs)
-        return (None, None, *_only_needed(found, needs))
+        return (None, None, *_pull(ctx, grads))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, operator: Operator, settings: str, *tensors: Tensor):
@@ -126,8 +161,7 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any):
-        tensors = list(ctx.saved_tensors)
-        moved = ctx.operator._jvp(tensors, tangents[2:], ctx.settings)
+        moved = ctx.operator._jvp(list(ctx.saved_tensors), tangents[2:], ctx.settings)
         return (*moved, *[None] * ctx.saved_count)
 
 
