@@ -1,0 +1,1 @@
+"""Measured comparisons with the peers, on the workloads that the documentation names."""

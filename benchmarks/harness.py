@@ -1,0 +1,130 @@
+"""What every benchmark shares: fair timing, the machine's name, and a JSON of rows that can be compared later.
+
+A benchmark module has `main()` that takes `--json FILE`, checks parity before it times anything, prints a table, and records
+rows. A ratio to a peer measured in the same run is worth more than milliseconds: machines differ, ratios less so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from algonet.files import write_text
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure: `value` in `unit` ("ms", "MiB", "ratio"); of ratios more is better, of the others less."""
+
+    name: str
+    value: float
+    unit: str
+
+
+def machine() -> dict[str, str]:
+    """What the figures were measured on."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return {
+        "cpu": f"{_processor()}, {os.cpu_count()} cores",
+        "gpu": gpu,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def milliseconds(function: Callable[[], object], *, seconds: float = 1.0, least: int = 3, warmup: int = 2) -> float:
+    """Median time of a call, repeated for about `seconds`: by CUDA events where there is a GPU, else by the clock."""
+    for _ in range(warmup):
+        function()
+    return _gpu_milliseconds(function, seconds, least) if torch.cuda.is_available() else _cpu(function, seconds, least)
+
+
+def _cpu(function: Callable[[], object], seconds: float, least: int) -> float:
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < least or time.perf_counter() < end:
+        start = time.perf_counter()
+        function()
+        times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times)
+
+
+def _gpu_milliseconds(function: Callable[[], object], seconds: float, least: int) -> float:
+    torch.cuda.synchronize()
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < least or time.perf_counter() < end:
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        function()
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop))
+    return statistics.median(times)
+
+
+def peak_mebibytes(function: Callable[[], object]) -> float:
+    """How far memory rises during a call: the allocator's count on a GPU, the process's resident size on the CPU."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function()
+        torch.cuda.synchronize()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    before = peak = _resident()
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.is_set():
+            peak = max(peak, _resident())
+            time.sleep(0.002)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        function()
+    finally:
+        done.set()
+        watcher.join()
+    return (max(peak, _resident()) - before) / 2**20
+
+
+def _resident() -> int:
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def arguments(description: str | None) -> argparse.Namespace:
+    """The options that every benchmark takes."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the rows to this file")
+    parser.add_argument("--quick", action="store_true", help="smaller workloads, for a look")
+    return parser.parse_args()
+
+
+def record(path: Path | None, rows: list[Row]) -> None:
+    """Write the rows, with the machine they were measured on."""
+    if path is not None:
+        write_text(path, json.dumps({"machine": machine(), "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
