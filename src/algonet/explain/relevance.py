@@ -1,0 +1,175 @@
+"""Sensitivity and activation of a layer, the two measures of relevance the paper names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .layers import Data, Layer, batches, changed_output, evaluating, find_layer, gate_shape, per_feature
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Sensitivity:
+    """`magnitude` (features,): root mean square over the items of the gradient by their own gate; `signed` (features,):
+    its mean, the gradient by one gate shared by all items; `total`: the whole layer's magnitude, all features gated at
+    once; `share`: total over the sum of the totals of this layer and those it was compared with (1 without any)."""
+
+    magnitude: Tensor
+    signed: Tensor
+    total: float
+    share: float
+
+    def __str__(self) -> str:
+        return f"sensitivity {self.total:.3g} ({self.share:.0%} of the compared layers), {len(self.magnitude)} features"
+
+
+@dataclass(frozen=True, eq=False)
+class Activation:
+    """Mean, standard deviation and root mean square (features,) of what a layer gives out, over items and positions."""
+
+    mean: Tensor
+    std: Tensor
+    rms: Tensor
+
+    def __str__(self) -> str:
+        return f"activation rms {float(self.rms.square().mean().sqrt()):.3g}, {len(self.rms)} features"
+
+
+def sensitivity(
+    model: nn.Module,
+    layer: Layer,
+    data: Data,
+    loss: Loss,
+    *,
+    against: Sequence[Layer] = (),
+    dim: int = -1,
+) -> Sensitivity:
+    """How strongly the loss reacts to the layer's output: the gradient by weights, constant one, multiplied onto it.
+
+    With a gate g = 1 per item i and feature f, output y -> g y, it is dL_i/dg_if = sum over positions of y dL_i/dy. The
+    mean of this over items is what one shared gate would see, and it vanishes where training has converged if trained
+    weights follow (scaling y is scaling them); the root mean square over items does not, and is the measure of use.
+    A layer whose output the rest ignores has exactly 0.
+
+    `layer` is a module of `model` or its dotted name; for `Insert`, `Shortcut` and `Residual` the algorithm alone is gated.
+    `data` gives (input, target) batches, or is one such pair; `loss(output, target)` is a mean over the items, or one
+    value per item. `against` names layers to compare with; `dim` is the dimension of the features. The model is put into
+    evaluation mode meanwhile and left as it was. Cost: one forward and backward pass per batch.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False))
+    >>> with torch.no_grad():
+    ...     _ = model[0].weight.copy_(torch.eye(2)), model[1].weight.copy_(torch.tensor([[1.0, 0.0]]))
+    >>> x = torch.tensor([[3.0, 4.0]])
+    >>> sensitivity(model, "0", (x, x), lambda output, target: output.mean()).magnitude
+    tensor([3., 0.])
+    """
+    where = "sensitivity"
+    layers = [find_layer(where, model, named) for named in (layer, *against)]
+    if len(set(map(id, layers))) != len(layers):
+        raise ValueError(f"{where}: `against` names the measured layer, or one layer twice.")
+    sums = [_Sums() for _ in layers]
+    with evaluating(model):
+        for inputs, targets in batches(where, data):
+            for total, gradient in zip(sums, _gate_gradients(model, layers, inputs, targets, loss, dim), strict=True):
+                total.add(gradient)
+    totals = [s.total for s in sums]
+    magnitude, signed = sums[0].result()
+    return Sensitivity(magnitude, signed, totals[0], totals[0] / sum(totals) if sum(totals) > 0 else 0.0)
+
+
+def _gate_gradients(
+    model: nn.Module, layers: list[nn.Module], inputs: Any, targets: Any, loss: Loss, dim: int
+) -> list[Tensor]:
+    """Per layer, the gradient (items, features) of each item's loss by its gates."""
+    gates: list[Tensor | None] = [None] * len(layers)
+
+    def gate(index: int) -> Callable[[Tensor], Tensor]:
+        def change(output: Tensor) -> Tensor:
+            if gates[index] is None:
+                gates[index] = output.new_ones(gate_shape(output, dim)).requires_grad_()
+            return output * gates[index]
+
+        return change
+
+    with torch.enable_grad(), ExitStack() as stack:
+        for index, layer in enumerate(layers):
+            stack.enter_context(changed_output(layer, gate(index)))
+        value = loss(model(inputs), targets)
+        reached = []
+        for layer, found in zip(layers, gates, strict=True):
+            if found is None:
+                raise ValueError(f"sensitivity: the model did not run its layer {type(layer).__name__} on this data.")
+            reached.append(found)
+        # A mean over items gives each item 1/items of its own gradient
+        value = value * len(reached[0]) if value.dim() == 0 else value.sum()
+        if not value.requires_grad:
+            raise ValueError("sensitivity: the loss does not depend on any compared layer differentiably.")
+        gradients = torch.autograd.grad(value, reached, allow_unused=True, materialize_grads=True)
+    return [per_feature(g.detach(), dim) for g in gradients]
+
+
+class _Sums:
+    """Running sums over batches of gate gradients."""
+
+    def __init__(self):
+        self.items = 0
+        self.first = torch.zeros(())
+        self.second = torch.zeros(())
+        self.whole = 0.0
+
+    def add(self, gradient: Tensor) -> None:
+        gradient = gradient.double()
+        self.first = self.first.to(gradient) + gradient.sum(0)
+        self.second = self.second.to(gradient) + gradient.square().sum(0)
+        self.whole += float(gradient.sum(-1).square().sum())
+        self.items += len(gradient)
+
+    @property
+    def total(self) -> float:
+        return (self.whole / self.items) ** 0.5
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        return (self.second / self.items).sqrt().float(), (self.first / self.items).float()
+
+
+@torch.no_grad()
+def activation(model: nn.Module, layer: Layer, data: Data, *, dim: int = -1) -> Activation:
+    """What a layer gives out on `data`: mean, standard deviation and root mean square of each feature.
+
+    A feature with standard deviation 0 tells the rest of the network nothing. Activation says what is computed,
+    `sensitivity` what is used: read them together. Arguments as in `sensitivity`; targets may be anything.
+
+    >>> x = torch.tensor([[1.0, 5.0], [3.0, 5.0]])
+    >>> activation(nn.Sequential(nn.Identity()), "0", (x, x)).std
+    tensor([1., 0.])
+    """
+    where = "activation"
+    listened = find_layer(where, model, layer)
+    sums: list[Tensor] = []
+    count = 0
+
+    def listen(output: Tensor) -> Tensor:
+        nonlocal count, sums
+        gate_shape(output, dim)
+        wide = output.double()
+        positions = output.numel() // max(1, per_feature(output, dim).numel())
+        count += len(output) * positions
+        new = [per_feature(wide, dim).sum(0), per_feature(wide.square(), dim).sum(0)]
+        sums = [a + b for a, b in zip(sums, new, strict=True)] if sums else new
+        return output
+
+    with evaluating(model), changed_output(listened, listen):
+        for inputs, _ in batches(where, data):
+            model(inputs)
+    if not count:
+        raise ValueError(f"{where}: the model did not run its layer {type(listened).__name__} on this data.")
+    mean, square = (s / count for s in sums)
+    std = (square - mean.square()).clamp_min(0).sqrt()
+    return Activation(mean.float(), std.float(), square.sqrt().float())

@@ -1,0 +1,162 @@
+"""Gradual replacement: fade a trained part of a network into an algorithm and see what that does to its accuracy."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .layers import Data, batches, evaluating
+
+Measure = Callable[[nn.Module], float]
+
+
+@dataclass(frozen=True, eq=False)
+class Replacement:
+    """`network`: a copy in which the algorithm stands where the part was; `mixture` and `score`: the algorithm's share at
+    each measurement, from 0 (the trained network) to 1, and what was measured there; `fixed`: scores before fine-tuning at
+    that share."""
+
+    network: nn.Module
+    mixture: list[float]
+    score: list[float]
+    fixed: list[float]
+
+    @property
+    def change(self) -> float:
+        """Score with the algorithm minus score of the trained network."""
+        return self.score[-1] - self.score[0]
+
+    def __str__(self) -> str:
+        return f"score {self.score[0]:.3f} with the trained part, {self.score[-1]:.3f} with the algorithm"
+
+
+class Fade(nn.Module):
+    """(1 - mixture) part(x) + mixture algorithm(x): the trained part, frozen, giving way to the algorithm."""
+
+    mixture: Tensor
+
+    def __init__(self, part: nn.Module, algorithm: Callable[..., Any]):
+        super().__init__()
+        self.part = part.requires_grad_(False)
+        self.algorithm = algorithm
+        self.register_buffer("mixture", torch.zeros(()))
+
+    def forward(self, *inputs: Any) -> Tensor:
+        new = self.algorithm(*inputs)
+        new = new[0] if isinstance(new, tuple) else new
+        share = float(self.mixture)
+        if share == 1.0:
+            return new
+        old = self.part(*inputs)
+        if old.shape != new.shape:
+            raise ValueError(
+                f"replace_gradually: the algorithm must give what the part gives: {tuple(old.shape)}, got {tuple(new.shape)}."
+            )
+        return torch.lerp(old, new, share)
+
+
+def replace_gradually(
+    network: nn.Module,
+    part: str,
+    algorithm: Callable[..., Any],
+    data: Data,
+    loss: Callable[[Any, Any], Tensor],
+    *,
+    score: Measure,
+    levels: int = 10,
+    steps: int = 50,
+    learning_rate: float = 1e-3,
+) -> Replacement:
+    """Fade `part` of a trained network into `algorithm` and record the score on the way.
+
+    The output of the part becomes (1 - m) part(x) + m algorithm(x), with m from 0 to 1 in `levels` steps; at each, the
+    *rest* of the network is fine-tuned for `steps` Adam steps on `data` (going round it), the part is not. If what the
+    part learned is what the algorithm computes, the score stays; if not, it falls and fine-tuning must make up for it.
+    `steps=0` shows the bare effect.
+
+    `part` is a dotted name; `algorithm` a module or function with the part's inputs and output shape (tuples count by their
+    first entry); `loss(output, target)`; `score(network)` a number, higher is better, computed in evaluation mode. The
+    given network is left as it was: the result holds a copy. Cost: levels * steps training steps.
+
+    >>> net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    >>> x = torch.randn(8, 3)
+    >>> found = replace_gradually(net, "0", torch.sort, (x, x[:, :1]), nn.functional.mse_loss, levels=2, steps=1,
+    ...                           score=lambda net: -float(nn.functional.mse_loss(net(x), x[:, :1])))
+    >>> found.mixture
+    [0.0, 0.5, 1.0]
+    """
+    where = "replace_gradually"
+    if levels < 1 or steps < 0:
+        raise ValueError(f"{where}: wanted at least 1 level and 0 steps, got {levels} and {steps}.")
+    network = copy.deepcopy(network)
+    old = dict(network.named_modules()).get(part) if part else None
+    if old is None:
+        listed = ", ".join(name for name, _ in network.named_modules() if name)
+        raise ValueError(f"{where}: the network has no part {part!r}; it has: {listed}.")
+    frozen = [p for p in old.parameters() if p.requires_grad]
+    fade = Fade(old, algorithm)
+    _put(network, part, fade)
+    rest = [p for p in network.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(rest, lr=learning_rate) if rest and steps else None
+    endless = _endless(where, data)
+    mixture, scores, fixed = [0.0], [_measured(network, score)], []
+    fixed.append(scores[0])
+    for level in range(1, levels + 1):
+        fade.mixture.fill_(level / levels)
+        fixed.append(_measured(network, score))
+        if optimizer is not None:
+            _tune(network, optimizer, endless, loss, steps)
+        mixture.append(level / levels)
+        scores.append(_measured(network, score))
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    _put(network, part, algorithm if isinstance(algorithm, nn.Module) else _Function(algorithm))
+    return Replacement(network, mixture, scores, fixed)
+
+
+class _Function(nn.Module):
+    """A plain function in a module's place."""
+
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        result = self.function(*inputs)
+        return result[0] if isinstance(result, tuple) else result
+
+
+def _put(network: nn.Module, name: str, module: nn.Module) -> None:
+    owner, _, last = name.rpartition(".")
+    setattr(network.get_submodule(owner), last, module)
+
+
+def _endless(where: str, data: Data) -> Iterator[tuple[Any, Any]]:
+    while True:
+        yield from batches(where, data)
+
+
+def _measured(network: nn.Module, score: Measure) -> float:
+    with evaluating(network), torch.no_grad():
+        return float(score(network))
+
+
+def _tune(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    data: Iterator[tuple[Any, Any]],
+    loss: Callable[[Any, Any], Tensor],
+    steps: int,
+) -> None:
+    with torch.enable_grad():
+        for _ in range(steps):
+            inputs, targets = next(data)
+            value = loss(network(inputs), targets)
+            optimizer.zero_grad(set_to_none=True)
+            value.backward()
+            optimizer.step()
