@@ -61,13 +61,14 @@ def check_triton_formulas() -> None:
     """Runs in a process of its own, where Triton's interpreter is on."""
     for relaxation in FORMULAS:
         source = codegen.PRELUDES["triton"] + codegen.scalar_function(relaxation, "unit", "triton") + KERNEL
-        x = arguments().float()
-        value, slope = torch.full_like(x, torch.nan), torch.full_like(x, torch.nan)
-        with np.errstate(over="ignore"):
-            codegen.load("test", source).run[(1,)](x, value, slope, x.numel(), 512)
-        want_value, want_slope = expected(relaxation)
-        np.testing.assert_allclose(value.numpy(), want_value, atol=2e-6)
-        np.testing.assert_allclose(slope.numpy(), want_slope, atol=2e-6)
+        for dtype, tolerance in ((torch.float32, 2e-6), (torch.float64, 1e-12)):
+            x = arguments().to(dtype)
+            value, slope = torch.full_like(x, torch.nan), torch.full_like(x, torch.nan)
+            with np.errstate(over="ignore"):
+                codegen.load("test", source).run[(1,)](x, value, slope, x.numel(), 512)
+            want_value, want_slope = expected(relaxation)
+            np.testing.assert_allclose(value.numpy(), want_value, atol=tolerance, err_msg=relaxation.key)
+            np.testing.assert_allclose(slope.numpy(), want_slope, atol=tolerance, err_msg=relaxation.key)
 
 
 def test_triton_formulas():
