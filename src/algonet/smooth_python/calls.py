@@ -69,7 +69,8 @@ def _elementwise(function: Callable, args: tuple, kwargs: dict) -> Value:
     for k, tensor in zip(places, tensors, strict=True):
         plain[k] = tensor
     options = {name: x.tensor if type(x) is Value else x for name, x in kwargs.items()}
-    return Value(function(*plain, **options), batched)
+    tape = next((args[k].tape for k in places if type(args[k]) is Value and args[k].tape is not None), None)
+    return Value(function(*plain, **options), batched, None, tape)
 
 
 def _mapped(function: Callable, leaves: list, structure: Any, places: list[int]) -> Any:
@@ -90,8 +91,9 @@ def _mapped(function: Callable, leaves: list, structure: Any, places: list[int])
     dims = tuple(0 if leaves[k].batched else None for k in places)
     *tensors, _ = torch.vmap(one_item, in_dims=dims, randomness="different")(*(leaves[k].tensor for k in places))
     results = list(found["rest"])
+    tape = next((leaves[k].tape for k in places if leaves[k].tape is not None), None)
     for k, tensor in zip(found["where"], tensors, strict=True):
-        results[k] = Value(tensor, True)
+        results[k] = Value(tensor, True, None, tape)
     return pytree.tree_unflatten(results, found["structure"])
 
 
@@ -145,8 +147,8 @@ def _len(frame: Any, x: Any) -> int:
 
 
 def _sum(frame: Any, items: Any, start: Any = 0) -> Any:
-    if type(items) is Value and not items.split:
-        total = Value(items.tensor.sum(int(items.batched)), items.batched)
+    if type(items) is Value and not items.parted:
+        total = Value(items.tensor.sum(int(items.batched)), items.batched, None, items.tape)
         return total if isinstance(start, int) and start == 0 else total + start
     for item in items:
         start = start + item

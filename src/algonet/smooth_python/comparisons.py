@@ -77,15 +77,15 @@ def _difference(x: Any, y: Any) -> Value:
 
 def apply(frame: Any, relax: Any, x: Value) -> Value:
     """A relaxation on a value."""
-    if x.node is not None:
-        recorded = x.node.record_relaxation(relax, x)
+    if x.tape is not None:
+        recorded = x.tape.record_relaxation(relax, x)
         if recorded is not None:
             return recorded
     tensor = x.tensor
     if type(relax) is Logistic and tensor.dtype in (torch.float32, torch.float64):
         # The same numbers as relax(tensor) without its clamp: the logistic is flat at infinity anyway
-        return Value(torch.sigmoid(tensor * relax.steepness), x.batched)
-    return Value(relax(tensor), x.batched)
+        return Value(torch.sigmoid(tensor * relax.steepness), x.batched, None, x.tape)
+    return Value(relax(tensor), x.batched, None, x.tape)
 
 
 def straight_through(soft: Value, difference: Value, crisp: Callable[[Tensor, int], Tensor]) -> Value:
@@ -100,11 +100,11 @@ def truth(frame: Any, x: Any) -> Any:
     if not smooth_kind(x):
         return x
     value = floating(as_value(x))
-    if value.node is not None:
-        recorded = value.node.record("truth", value)
+    if value.tape is not None:
+        recorded = value.tape.record("truth", value)
         if recorded is not None:
             return recorded
-    return Value(value.tensor.abs().clamp_max(1.0), value.batched)
+    return Value(value.tensor.abs().clamp_max(1.0), value.batched, None, value.tape)
 
 
 def negate(frame: Any, x: Any) -> Any:

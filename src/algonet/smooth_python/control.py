@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from .merging import Missing, Mixture, merged, share
-from .values import Value, as_value, smooth_kind, stacked
+from .values import Value, as_value, flat, settled, smooth_kind, stacked
 
-#: On a GPU a look at the mass costs more than an iteration: it is taken only after this many.
-GPU_PATIENCE = 8
+#: A look at the mass that is left costs more than a short iteration: on a GPU, and for recorded loops, it is taken only
+#: after this many iterations, or for recorded ones after this many instructions.
+PATIENCE = 8
+LONG_ENOUGH = 512
 
 
 class Branch:
@@ -55,7 +57,7 @@ class Branch:
         if seen is None or epsilon == 0:
             return
         low, high = p <= epsilon, p >= 1 - epsilon
-        self._p = Value(torch.where(low, 0.0, torch.where(high, 1.0, p)).to(p.dtype), self._p.batched)
+        self._p = Value(torch.where(low, 0.0, torch.where(high, 1.0, p)).to(p.dtype), self._p.batched, None, self._p.tape)
         self.then = not bool((seen <= epsilon).all())
         self.orelse = not bool((seen >= 1 - epsilon).all()) or not self.then
 
@@ -135,8 +137,8 @@ class Loop:
         self._skipped = Mixture(names)
         self._before: tuple = ()
         self._iterations = 0
-        self._freeze: Tensor | None = None
-        self._cut = False
+        self._freeze: Value | None = None
+        self._looked = (frame.tape.length, 0, frame.tape.first) if frame.tape is not None else (0, 0, 0)
 
     @property
     def over(self) -> bool:
@@ -159,8 +161,10 @@ class Loop:
         if self._iterations >= frame.settings.max_iterations:
             self._warn(after)
             return False
-        after, alive = self._look(after)
+        after, alive = self._cut(after)
         self._normal.add(before - after, state[: self._keep])
+        if alive is None:
+            alive = self._look(after, state)
         frame.mass = after if alive else None
         if alive:
             self._begin(state)
@@ -170,24 +174,41 @@ class Loop:
         self._before = state
         self._iterations += 1
 
-    def _look(self, mass: Value) -> tuple[Value, bool]:
-        """Cut masses below epsilon, for each item by itself; whether any is left."""
-        settings = self._frame.settings
+    def _cut(self, mass: Value) -> tuple[Value, bool | None]:
+        """Without masses below epsilon, for each item by itself; and whether any is left, None where `_look` has to tell."""
+        epsilon = self._frame.settings.epsilon
+        if mass.tape is not None:
+            cut = mass.tape.record("cut", mass, epsilon)
+            if cut is not None:
+                self._freeze = cut
+                return cut, None
         tensor = mass.tensor
         seen = visible(tensor)
         if seen is None:
             self._frame.need_bound(self._line)
             return mass, True
-        live = tensor > settings.epsilon
-        if seen.device.type != "cpu" and self._iterations % GPU_PATIENCE:
-            self._freeze = live
-            return Value(torch.where(live, tensor, 0.0), mass.batched), True
-        count = int((seen > settings.epsilon).sum())
+        live = tensor > epsilon
+        cut = Value(torch.where(live, tensor, 0.0), mass.batched, None, mass.tape)
+        self._freeze = Value(live, mass.batched)
+        if seen.device.type != "cpu" and self._iterations % PATIENCE:
+            return cut, True
+        count = int((seen > epsilon).sum())
         if count == seen.numel():
             self._freeze = None
             return mass, True
-        self._freeze = live
-        return Value(torch.where(live, tensor, 0.0), mass.batched), count > 0
+        return cut, count > 0
+
+    def _look(self, cut: Value, state: tuple) -> bool:
+        """Whether any mass is left in a recorded loop, or it is too early to look."""
+        tape = cut.tape
+        recorded, iterations, first = self._looked
+        early = tape.length - recorded < LONG_ENOUGH and self._iterations - iterations < PATIENCE
+        if early and tape.first == first:
+            return True
+        masses = (self._normal.mass, self._breaks.mass, self._skipped.mass)
+        settled(flat((cut, state, self._before, masses, self._normal.values(), self._breaks.values())))
+        self._looked = (tape.length, self._iterations, tape.first)
+        return bool((cut.tensor.detach() > 0).any())
 
     def _exhausted(self) -> bool:
         """For loops that are left from inside: whether the mass in them is gone, or the iterations are."""
@@ -197,7 +218,9 @@ class Loop:
         if self._iterations >= frame.settings.max_iterations:
             self._warn(frame.mass)
             return True
-        frame.mass, alive = self._look(frame.mass)
+        frame.mass, alive = self._cut(frame.mass)
+        if alive is None:
+            alive = self._look(frame.mass, ())
         if not alive:
             frame.mass = None
         return not alive
@@ -209,13 +232,12 @@ class Loop:
             if frame.mass is not None:
                 self._skipped.add(frame.mass, state)
             frame.mass = self._skipped.mass
-            state = self._skipped.result(normalise=True)
+            state = self._skipped.result(True, frame.tape)
             self._skipped = Mixture(self._names)
         if self._freeze is not None and self._before:
             # Items that have left keep the state they had: it could otherwise run to infinity, and 0 * inf is not 0
-            live = Value(self._freeze, isinstance(frame.mass, Value) and frame.mass.batched)
             pairs = zip(state, self._before, strict=True)
-            state = tuple(new if new is old else _where(live, new, old) for new, old in pairs)
+            state = tuple(new if new is old else _where(self._freeze, new, old) for new, old in pairs)
         return state
 
     def advance(self, *state: Any) -> tuple:
@@ -245,7 +267,7 @@ class Loop:
             frame.mass = self._normal.mass
             # With neither `break` nor `return` all mass leaves here: the weights sum to one by construction
             whole = self._breaks.mass is None and not self._returns
-            state = self._normal.result(normalise=not whole)
+            state = self._normal.result(not whole, frame.tape)
             if whole:
                 frame.mass = 1.0
         return state
@@ -257,7 +279,7 @@ class Loop:
             if frame.mass is not None:
                 self._breaks.add(frame.mass, state)
             frame.mass = self._breaks.mass
-            state = self._breaks.result(normalise=self._returns)
+            state = self._breaks.result(self._returns, frame.tape)
             if not self._returns:
                 frame.mass = 1.0
         frame.base = self._outer_base
@@ -291,8 +313,13 @@ def _where(live: Value, new: Any, old: Any) -> Any:
     if not smooth_kind(new) and not smooth_kind(old):
         # Crisp values move on in step for all items; those that have left were collected before
         return new
-    if type(new) is Value and type(old) is Value and new.split and old.split and len(new) == len(old):
+    if type(new) is Value and type(old) is Value and new.parted and old.parted and len(new) == len(old):
         return stacked([n if n is o else _where(live, n, o) for n, o in zip(new.parts, old.parts, strict=True)])
+    if live.tape is not None:
+        recorded = live.tape.record("select", live, new, old)
+        if recorded is not None:
+            return recorded
+        live = Value(live.tensor > 0, live.batched)
     from .calls import _elementwise
 
     return _elementwise(torch.where, (live, as_value(new), as_value(old)), {})

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 
 from .frame import Frame
+from .recording import tape_for
 from .refuse import NotSmooth, check
 from .report import Report
 from .rewrite import rewritten
 from .softness import OPTIONS, check_options, resolved
-from .values import Value, lifted, lowered
+from .values import Value, flat, lifted, lowered, settled
 
 
 class SmoothFunction:
@@ -46,15 +47,20 @@ class SmoothFunction:
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
         options = check_options(where, options) if options else options
         settings = resolved(self._options, options)
-        size: list[int] = []
-        values = self._bound(args, kwargs)
-        values = [lifted(v, batched, size, where) for v in values]
-        if batched and not size:
+        found: list[Value] = []
+        values = [lifted(v, batched, found, where) for v in self._bound(args, kwargs)]
+        if batched and not found:
             raise ValueError(f"{where}: batched=True needs at least one tensor with a batch in front among the arguments.")
         report = Report()
-        frame = Frame(where, self._file, settings, report, size=size[0] if size else None)
+        frame = Frame(where, self._file, settings, report, size=found[0].tensor.shape[0] if batched else None)
         frame.overrides = options
-        result = lowered(self._run(frame, values), frame.size)
+        if batched:
+            frame.tape = tape_for([v.tensor for v in found], settings)
+            for value in found:
+                value.tape = frame.tape
+        result = self._run(frame, values)
+        settled(flat(result))
+        result = lowered(result, frame.size)
         return (result, report) if with_report else result
 
     def inside(self, frame: Frame, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -68,6 +74,7 @@ class SmoothFunction:
         settings = resolved(self._options, {**frame.overrides, **options})
         inner = Frame(self.__name__, self._file, settings, frame.report, frame.depth + 1, frame.size)
         inner.overrides = {**frame.overrides, **options}
+        inner.tape = frame.tape
         return self._run(inner, self._bound(args, kwargs))
 
     def crisp(self, *args: Any, **kwargs: Any) -> Any:

@@ -22,6 +22,8 @@ class Frame:
         self.report = report
         self.depth = depth
         self.size = size
+        #: The recorder of arithmetic on single numbers, where there is one.
+        self.tape: Any = None
         #: Probability of being here, relative to the present loop's beginning, and that of the beginning itself.
         self.mass: Any = 1.0
         self.base: Any = 1.0

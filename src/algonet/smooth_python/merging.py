@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .values import NUMBERS, Value, aligned, as_value, smooth_kind
+from .values import NUMBERS, Value, aligned, as_value, flat, smooth_kind
 
 
 class Missing:
@@ -39,11 +39,10 @@ def merged(p: Value, then: Any, other: Any, name: str = "result") -> Any:
     if then is other:
         return then
     if type(then) is Value and type(other) is Value:
-        if then.split and other.split and _scalar(p) and len(then.parts) == len(other.parts):
-            parts = [
-                t if t is o else merged(p, t, o, name) for t, o in zip(then.parts, other.parts, strict=True)
-            ]
-            return Value(None, then.batched or other.batched or p.batched, parts=parts)
+        if then.parted and other.parted and _scalar(p) and len(then.parts) == len(other.parts):
+            pairs = zip(then.parts, other.parts, strict=True)
+            parts = [t if t is o else merged(p, t, o, name) for t, o in pairs]
+            return Value(None, then.batched or other.batched or p.batched, parts, then.tape or p.tape)
         return _mixed(p, then, other, name)
     if isinstance(then, NUMBERS) and isinstance(other, NUMBERS):
         if then == other:
@@ -74,15 +73,16 @@ def merged(p: Value, then: Any, other: Any, name: str = "result") -> Any:
 
 
 def _mixed(p: Value, then: Any, other: Any, name: str) -> Value:
-    nodes = [v.node for v in (p, then, other) if type(v) is Value and v.node is not None]
-    if nodes:
-        recorded = nodes[0].record("mix", p, then, other)
+    tape = next((v.tape for v in (p, then, other) if type(v) is Value and v.tape is not None), None)
+    if tape is not None:
+        recorded = tape.record("mix", p, then, other)
         if recorded is not None:
             return recorded
     try:
         (w, t, o), batched = aligned(p, then, other)
         # Not lerp: the difference of two finite values may be infinite, this never is
-        return Value(torch.addcmul((1 - w) * o, w, t) if t.dtype == w.dtype else (1 - w) * o + w * t, batched)
+        found = torch.addcmul((1 - w) * o, w, t) if t.dtype == w.dtype == o.dtype else (1 - w) * o + w * t
+        return Value(found, batched, None, tape)
     except RuntimeError as problem:
         raise ValueError(
             f"`{name}` has shape {tuple(as_value(then).shape)} on one path and {tuple(as_value(other).shape)} on the "
@@ -91,7 +91,7 @@ def _mixed(p: Value, then: Any, other: Any, name: str) -> Value:
 
 
 def _scalar(p: Value) -> bool:
-    return p.node is not None or p.tensor.dim() == p.batched
+    return p.number
 
 
 def _arithmetic(x: Any) -> bool:
@@ -131,10 +131,18 @@ class Mixture:
             total.add(value, weight, self.mass)
         self.mass = self.mass + weight
 
-    def result(self, normalise: bool) -> tuple:
+    def values(self) -> list[Value]:
+        """The running sums, where they are values."""
+        return [v for total in self._sums for v in flat(total.crisp if total.same else total.total)]
+
+    def result(self, normalise: bool, tape: Any = None) -> tuple:
         """The mixed state; `normalise` divides by the total weight where it is not one by construction."""
         scale = _reciprocal(self.mass) if normalise and type(self.mass) is Value else None
-        return tuple(total.result(scale) for total in self._sums)
+        found = tuple(total.result(scale) for total in self._sums)
+        if tape is not None:
+            for value in flat(found):
+                value.tape = value.tape or tape
+        return found
 
 
 class _Sum:
@@ -166,8 +174,8 @@ class _Sum:
 def _weighted(weight: Any, value: Any, name: str) -> Any:
     if isinstance(value, Missing):
         return Missing(name, "has a value on some paths only")
-    if type(value) is Value and value.split and type(weight) is Value and weight.node is not None:
-        return Value(None, True, parts=[_weighted(weight, part, name) for part in value.parts])
+    if _recorded_parts(weight, value):
+        return Value(None, True, [_weighted(weight, part, name) for part in value.parts], weight.tape)
     if _arithmetic(value):
         return _times(weight, value)
     if isinstance(value, (list, tuple)):
@@ -190,16 +198,30 @@ def _added(total: Any, weight: Any, value: Any, name: str) -> Any:
         return {key: _added(total[key], weight, value[key], name) for key in total}
     if not _arithmetic(value):
         raise TypeError(f"`{name}` is {_kind(value)} on one path and a number on another; only numbers and tensors mix.")
-    if type(total) is Value and total.split and type(value) is Value and type(weight) is Value and weight.node is not None:
-        if len(total.parts) == len(value.parts):
-            pairs = zip(total.parts, value.parts, strict=True)
-            return Value(None, True, parts=[_added(t, weight, v, name) for t, v in pairs])
+    if (_recorded_parts(weight, value) or _recorded_parts(weight, total)) and _same_length(total, value):
+        pairs = zip(total.parts, value.parts, strict=True)
+        return Value(None, True, [_added(t, weight, v, name) for t, v in pairs], weight.tape)
+    if type(weight) is Value and weight.tape is not None:
+        recorded = weight.tape.record("accumulate", total, weight, value)
+        if recorded is not None:
+            return recorded
     return total + _times(weight, value)
+
+
+def _same_length(a: Any, b: Any) -> bool:
+    return type(a) is Value and type(b) is Value and not a.number and not b.number and len(a) == len(b)
+
+
+def _recorded_parts(weight: Any, value: Any) -> bool:
+    return type(value) is Value and value.parted and type(weight) is Value and weight.tape is not None and weight.number
 
 
 def _times(weight: Any, value: Any) -> Any:
     if isinstance(value, NUMBERS):
         return weight * float(value)
+    if type(value) is Value and type(weight) is Value and weight.tape is None and value.tape is not None:
+        # A weight that is not recorded belongs to a loop that has just looked at its state: sum up at once
+        value = Value(value.tensor, value.batched)
     return as_value(weight) * value if isinstance(value, Tensor) else weight * value
 
 
@@ -220,7 +242,7 @@ NEGLIGIBLE = 1e-18
 def _reciprocal(mass: Value) -> Value:
     tensor = mass.tensor
     some = tensor > NEGLIGIBLE
-    return Value(torch.where(some, 1 / torch.where(some, tensor, 1.0), 0.0), mass.batched)
+    return Value(torch.where(some, 1 / torch.where(some, tensor, 1.0), 0.0), mass.batched, None, mass.tape)
 
 
 def share(part: Any, total: Any) -> Value:

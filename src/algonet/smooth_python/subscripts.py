@@ -62,7 +62,10 @@ def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
         raise TypeError(f"cannot write into a {type(container).__name__}; use a tensor, a list or a dictionary.")
     array = as_value(container)
     if type(index) is int and (isinstance(value, (*NUMBERS, Tensor)) or type(value) is Value):
-        return stacked(_changed(array.parts, index, _fitting(array.parts[index], value)))
+        parts = array.parts
+        new = _changed(parts, index, _fitting(parts[index], value))
+        known = array.batched or (type(value) is Value and value.batched)
+        return Value(None, known, new, array.tape or (value.tape if type(value) is Value else None))
     if isinstance(index, slice) and _plain_slice(index):
         return stacked(_slice_changed(array.parts, index, value))
     return _tensor_store(array, index, value)
@@ -78,7 +81,7 @@ def append(frame: Any, container: Any, value: Any) -> list:
 def _real(index: Any) -> bool:
     """Whether the position is a real number that needs a mixture."""
     if type(index) is Value:
-        return index.node is not None or index.tensor.is_floating_point()
+        return index.row is not None or index.source is not None or index.tensor.is_floating_point()
     return isinstance(index, Tensor) and index.is_floating_point()
 
 
@@ -102,7 +105,7 @@ def _changed(parts: list, index: Any, value: Any) -> list:
 
 def _slice_changed(parts: list, index: slice, value: Any) -> list:
     places = range(len(parts))[index]
-    if isinstance(value, NUMBERS) or (type(value) is Value and not value.split and value.tensor.dim() == value.batched):
+    if isinstance(value, NUMBERS) or (type(value) is Value and value.number):
         values: list = [value] * len(places)
     else:
         values = list(as_value(value).parts) if not isinstance(value, (list, tuple)) else list(value)
@@ -118,9 +121,9 @@ def _slice_changed(parts: list, index: slice, value: Any) -> list:
 
 def _fitting(old: Any, value: Any) -> Any:
     """The value in the shape of the part that it replaces: numbers fill a whole row."""
-    if type(old) is not Value or old.node is not None:
+    if type(old) is not Value or old.row is not None or old.source is not None:
         return value
-    inner = old.tensor.dim() - old.batched if not old.split else 1
+    inner = old.tensor.dim() - old.batched if not old.parted else 1
     if inner == 0 and isinstance(value, NUMBERS):
         return Value(torch.as_tensor(value, dtype=old.tensor.dtype, device=old.tensor.device), False)
     return old * 0 + value if inner > 0 and _depth(value) < inner else value
@@ -128,7 +131,7 @@ def _fitting(old: Any, value: Any) -> Any:
 
 def _depth(value: Any) -> int:
     if type(value) is Value:
-        return 0 if value.node is not None else (1 if value.split else value.tensor.dim() - value.batched)
+        return 0 if value.number else 1 if value.parted else value.tensor.dim() - value.batched
     return value.dim() if isinstance(value, Tensor) else 0
 
 
@@ -144,7 +147,7 @@ def weights(frame: Any, index: Any, count: int) -> list[Value]:
     if frame.settings.hard:
         nearest = torch.nn.functional.one_hot(tensor.detach().round().long(), count).to(shares.dtype)
         shares = nearest + (shares - shares.detach())
-    return [Value(w, position.batched) for w in shares.unbind(-1)]
+    return [Value(w, position.batched, None, position.tape) for w in shares.unbind(-1)]
 
 
 def _mixture(frame: Any, container: Any, index: Any) -> Any:
@@ -179,11 +182,11 @@ def _tensor_load(array: Value, index: Any) -> Any:
     """Slices, masks, None and integer tensors: torch's own indexing of one item."""
     from .calls import call_tensor_function
 
-    if isinstance(index, slice) and array.split:
+    if isinstance(index, slice) and array.parted:
         return stacked(array.parts[index])
     if not array.batched or _crisp(index):
         key = (slice(None), *_as_tuple(index)) if array.batched else _bare(index)
-        return Value(array.tensor[key], array.batched)
+        return Value(array.tensor[key], array.batched, None, array.tape)
     return call_tensor_function(lambda t, i: t[i], (array, index), {})
 
 

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+#: Precisions for storage: programs compute them in float32.
+HALVES = (torch.float16, torch.bfloat16)
 #: Types that decide crisply.
 NUMBERS = (int, float, bool)
 
@@ -22,35 +24,60 @@ NUMBERS = (int, float, bool)
 class Value:
     """A tensor (`batched`: with the batch in front), or the list of its parts along the item's first dimension."""
 
-    __slots__ = ("_parts", "_tensor", "batched", "node")
+    __slots__ = ("_parts", "_tensor", "batched", "row", "source", "tape")
 
-    def __init__(self, tensor: Tensor | None, batched: bool, parts: list | None = None, node: Any = None):
+    def __init__(self, tensor: Tensor | None, batched: bool, parts: list | None = None, tape: Any = None):
         self._tensor = tensor
         self.batched = batched
         self._parts = parts
-        self.node = node
+        #: The recorder, the row of a recorded number, and (tensor, column) of one that a run of the recorder made.
+        self.tape = tape
+        self.row: int | None = None
+        self.source: tuple[Tensor, int] | None = None
 
     @property
     def tensor(self) -> Tensor:
         """The whole as one tensor; parts are put together, recorded operations are carried out."""
         if self._tensor is None:
-            self._tensor = self.node.run() if self.node is not None else self._join()
+            if self.tape is not None and self.source is None:
+                self.tape.run(self)
+            if self._tensor is None:
+                self._tensor = self.source[0].select(1, self.source[1]) if self.source is not None else self._join()
         return self._tensor
+
+    @property
+    def has_tensor(self) -> bool:
+        return self._tensor is not None
+
+    @property
+    def number(self) -> bool:
+        """Whether it is a single number per item."""
+        if self._parts is not None:
+            return False
+        return self.row is not None or self.source is not None or self.tensor.dim() == self.batched
 
     @property
     def parts(self) -> list:
         """The parts along the item's first dimension; to be read only."""
         if self._parts is None:
-            tensor = self.tensor
-            if tensor.dim() == self.batched:
+            if self.number:
                 raise TypeError("a single number has no parts: it can be neither subscripted nor iterated over.")
-            self._parts = [Value(part, self.batched) for part in tensor.unbind(int(self.batched))]
+            parts = self.tape.parts(self) if self.tape is not None else None
+            if parts is None:
+                tensor = self.tensor
+                parts = [Value(part, self.batched, None, self.tape) for part in tensor.unbind(int(self.batched))]
+            self._parts = parts
         return self._parts
 
     @property
-    def split(self) -> bool:
+    def parted(self) -> bool:
         """Whether the value is kept as parts at present."""
         return self._parts is not None
+
+    def settle(self, tensor: Tensor) -> None:
+        """From parts to one tensor."""
+        self._tensor = tensor
+        self._parts = None
 
     def _join(self) -> Tensor:
         tensors, self.batched = aligned(*(self._parts or ()))
@@ -163,31 +190,39 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 def binary(name: str, x: Any, y: Any) -> Any:
     """One arithmetic operation on two operands, at least one of them a `Value`."""
     from_x, from_y = type(x) is Value, type(y) is Value
-    if (from_x and x.node is not None) or (from_y and y.node is not None):
-        recorded = (x if from_x and x.node is not None else y).node.record(name, x, y)
+    tape = x.tape if from_x and x.tape is not None else y.tape if from_y else None
+    if tape is not None:
+        recorded = tape.record(name, x, y)
         if recorded is not None:
             return recorded
     operation = OPERATIONS[name]
     if from_x and from_y:
         a, b = x.tensor, y.tensor
         if x.batched == y.batched and (a.dim() == b.dim() or not x.batched):
-            return Value(operation(a, b), x.batched)
+            return Value(operation(a, b), x.batched, None, tape)
     elif from_x and isinstance(y, NUMBERS):
-        return Value(operation(x.tensor, y), x.batched)
+        return Value(operation(x.tensor, y), x.batched, None, tape)
     elif from_y and isinstance(x, NUMBERS):
-        return Value(operation(x, y.tensor), y.batched)
+        return Value(operation(x, y.tensor), y.batched, None, tape)
     elif not operand(x) or not operand(y):
         return NotImplemented
     (a, b), batched = aligned(x, y)
-    return Value(operation(a, b), batched)
+    return Value(operation(a, b), batched, None, tape)
 
 
 def unary(name: str, x: Value) -> Value:
-    if x.node is not None:
-        recorded = x.node.record(name, x)
+    if x.tape is not None:
+        recorded = x.tape.record(name, x)
         if recorded is not None:
             return recorded
-    return Value(OPERATIONS[name](x.tensor), x.batched)
+    return Value(OPERATIONS[name](x.tensor), x.batched, None, x.tape)
+
+
+def settled(values: list[Value]) -> None:
+    """Carry out what was recorded for all these values at once."""
+    tape = next((v.tape for v in values if v.tape is not None), None)
+    if tape is not None:
+        tape.run(*values)
 
 
 def operand(x: Any) -> bool:
@@ -235,18 +270,19 @@ def _like(x: Any, tensor: Tensor, like: Tensor | None) -> Tensor:
 # -- into and out of a program
 
 
-def lifted(x: Any, batched: bool, size: list[int], where: str) -> Any:
-    """An argument as the program sees it: tensors as values, containers copied. `size` collects the batch size."""
+def lifted(x: Any, batched: bool, found: list[Value], where: str) -> Any:
+    """An argument as the program sees it: tensors as values (collected in `found`), containers copied."""
     if isinstance(x, Tensor):
         if batched:
-            _check_batch(x, size, where)
-        return Value(x, batched)
+            _check_batch(x, [v.tensor.shape[0] for v in found[:1]], where)
+        found.append(Value(x.float() if x.dtype in HALVES else x, batched))
+        return found[-1]
     if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return type(x)(*(lifted(part, batched, size, where) for part in x))
+        return type(x)(*(lifted(part, batched, found, where) for part in x))
     if isinstance(x, (list, tuple)):
-        return type(x)(lifted(part, batched, size, where) for part in x)
+        return type(x)(lifted(part, batched, found, where) for part in x)
     if isinstance(x, dict):
-        return {key: lifted(part, batched, size, where) for key, part in x.items()}
+        return {key: lifted(part, batched, found, where) for key, part in x.items()}
     return x
 
 
@@ -261,7 +297,6 @@ def _check_batch(x: Tensor, size: list[int], where: str) -> None:
             f"{where}: with batched=True all tensors share their first dimension: {size[0]} so far, here "
             f"{x.shape[0]} in shape {tuple(x.shape)}. Constants are read from outside the function, or expanded."
         )
-    size.append(x.shape[0])
 
 
 def lowered(x: Any, size: int | None = None) -> Any:
@@ -295,12 +330,16 @@ def flat(x: Any) -> list[Value]:
 
 def floating(x: Value) -> Value:
     """x with a floating dtype: integers and flags become numbers of the default precision."""
-    if x.node is not None:
+    if x.row is not None or x.source is not None or x.tensor.is_floating_point():
         return x
-    tensor = x.tensor
-    return x if tensor.is_floating_point() else Value(tensor.to(torch.get_default_dtype()), x.batched)
+    return Value(x.tensor.to(torch.get_default_dtype()), x.batched, None, x.tape)
 
 
 def stacked(parts: Sequence[Any]) -> Value:
     """Parts along a new first item dimension."""
-    return Value(None, any(type(p) is Value and p.batched for p in parts), parts=list(parts))
+    batched, tape = False, None
+    for part in parts:
+        if type(part) is Value:
+            batched = batched or part.batched
+            tape = tape or part.tape
+    return Value(None, batched, list(parts), tape)

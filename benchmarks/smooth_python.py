@@ -1,0 +1,164 @@
+"""Smooth Python against algovision on its README's program: bubble sort until nothing was swapped.
+
+Both run in one process, alternating, float32; medians. Values and gradients are compared first, and nothing is timed where
+they differ. Run: python benchmarks/smooth_python.py [--device cuda] [--repeats 7]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from algonet.relax import Logistic
+from algonet.smooth_python import smooth
+
+SIZES = ((100, 8), (100, 16), (100, 32))
+
+
+@smooth(relax=Logistic(5.0))
+def bubble_until_sorted(array):
+    swapped, swaps = 1.0, 0.0
+    last = len(array) - 1
+    while swapped:
+        swapped = 0.0
+        for i in range(last):
+            if array[i] > array[i + 1]:
+                array[i], array[i + 1] = array[i + 1], array[i]
+                swapped = 1.0
+                swaps += 1.0
+        last -= 1
+    return array, swaps
+
+
+@smooth(relax=Logistic(10.0))
+def bubble_sort(array):
+    swaps = 0.0
+    for i in range(len(array)):
+        for j in range(len(array) - 1 - i):
+            if array[j] > array[j + 1]:
+                array[j], array[j + 1] = array[j + 1], array[j]
+                swaps += 1.0
+    return array, swaps
+
+
+def peer_program(device: str) -> Callable:
+    """The same algorithm in algovision's language."""
+    from algovision import GT, Algorithm, For, If, Input, IsTrue, Let, LetInt, Output, Var, VarInt, While
+
+    zero, one = torch.tensor(0.0, device=device), torch.tensor(1.0, device=device)
+    exchange = [
+        Let("array", [lambda i: i + 1], "left"),
+        Let("array", ["i"], "right"),
+        Let("swapped", 1.0),
+        Let("swaps", lambda swaps: swaps + 1.0),
+    ]
+    return Algorithm(
+        Input("array"),
+        Var("left", zero),
+        Var("right", zero),
+        Var("swapped", one),
+        Var("swaps", zero),
+        VarInt("last", lambda array: array.shape[1] - 1),
+        While(
+            IsTrue("swapped"),
+            Let("swapped", 0),
+            For(
+                "i",
+                "last",
+                Let("left", "array", ["i"]),
+                Let("right", "array", [lambda i: i + 1]),
+                If(GT("left", "right"), if_true=exchange),
+            ),
+            LetInt("last", lambda last: last - 1),
+        ),
+        Output("array"),
+        Output("swaps"),
+        beta=5.0,
+    )
+
+
+def once(function: Callable, x: Tensor) -> tuple[float, float, tuple[Tensor, Tensor, Tensor]]:
+    """Seconds of forward, of forward and backward, and (values, swaps, gradient)."""
+    leaf = x.clone().requires_grad_()
+    places = torch.arange(x.shape[1], device=x.device, dtype=x.dtype)
+    _wait(x)
+    start = time.perf_counter()
+    values, swaps = function(leaf)
+    _wait(x)
+    middle = time.perf_counter()
+    ((values * places).sum() + swaps.sum()).backward()
+    _wait(x)
+    end = time.perf_counter()
+    assert leaf.grad is not None
+    return middle - start, end - start, (values.detach(), swaps.detach(), leaf.grad)
+
+
+def _wait(x: Tensor) -> None:
+    if x.is_cuda:
+        torch.cuda.synchronize()
+
+
+def peak(function: Callable, x: Tensor) -> float:
+    """MiB beyond the input: allocated on the GPU; on the CPU what autograd holds after the forward pass."""
+    if x.is_cuda:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        once(function, x)
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    held: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        held[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    leaf = x.clone().requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        results = function(leaf)
+    del results
+    return sum(held.values()) / 2**20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repeats", type=int, default=7)
+    options = parser.parse_args()
+    if options.device == "cpu":
+        torch.set_num_threads(2)
+    warnings.simplefilter("ignore")
+    peer = peer_program(options.device)
+
+    def ours(x: Tensor):
+        return bubble_until_sorted(x, batched=True)
+
+    def fixed(x: Tensor):
+        return bubble_sort(x, batched=True)
+
+    print("batch x n   algovision f / f+b      smooth Python f / f+b    times faster   static loops f / f+b   MiB peer / ours")
+    for batch, n in SIZES:
+        x = torch.randn(batch, n, generator=torch.Generator().manual_seed(0)).to(options.device)
+        expected, found = once(peer, x)[2], once(ours, x)[2]
+        once(fixed, x)
+        for name, e, f in zip(("values", "swaps", "gradient"), expected, found, strict=True):
+            error = float((e - f).abs().max() / e.abs().max())
+            assert error < 1e-4, f"{name} differ by {error:.2g} at {batch} x {n}: not timed"
+        runs = [(once(peer, x), once(ours, x), once(fixed, x)) for _ in range(options.repeats)]
+        times = [[statistics.median(run[who][what] for run in runs) * 1e3 for what in (0, 1)] for who in (0, 1, 2)]
+        (pf, pb), (of, ob), (sf, sb) = times
+        print(
+            f"{batch} x {n:<5} {pf:8.1f} / {pb:8.1f} ms   {of:8.2f} / {ob:8.2f} ms    {pf / of:5.1f} / {pb / ob:5.1f}"
+            f"   {sf:8.2f} / {sb:8.2f} ms   {peak(peer, x):6.2f} / {peak(ours, x):.2f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

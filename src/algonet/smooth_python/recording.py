@@ -1,0 +1,214 @@
+"""Arithmetic on single numbers of a batch is recorded instead of run, then carried out as one kernel.
+
+A smooth program is mostly arithmetic on numbers, one per item of the batch. Running each operation by itself costs far
+more than computing it. So numbers are rows of a `Tape`: an operation appends one instruction (its code and the rows it
+reads), and nothing runs until a tensor is asked for: at the end, before a loop looks at its mass, or when a function that
+cannot be recorded needs it. What has run becomes the input of the next stretch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algonet.relax import Exit, Relaxation, Sigmoid
+
+from .evaluation import OPCODES, RELAX, Formulas, evaluate
+from .values import NUMBERS, Value
+
+_CODES = {name: OPCODES[name] for name in OPCODES if name not in ("input", "const", "div")}
+_CODES["truediv"] = OPCODES["div"]
+
+
+class Stretch:
+    """A finished part of the recording: enough to ask for rows that nobody wanted at the time."""
+
+    __slots__ = ("arguments", "first", "length")
+
+    def __init__(self, first: int, length: int, arguments: tuple):
+        self.first = first
+        self.length = length
+        self.arguments = arguments
+
+
+class Tape:
+    """The recorder of one run. Rows are numbered throughout; those before `first` have run already."""
+
+    def __init__(self, size: int, like: Tensor, backend: str):
+        self.size = size
+        self.like = like
+        self.backend = backend
+        self.first = 0
+        self._code: list[int] = []
+        self._length = 0
+        self._constants: list[float] = []
+        self._constant_rows: dict[float, int] = {}
+        self._inputs: list[Tensor] = []
+        self._columns = 0
+        self._places: dict[int, int] = {}
+        self._formulas = Formulas()
+        self._done: list[Stretch] = []
+
+    # -- recording
+
+    def _emit(self, code: int, a: int, b: int = 0, c: int = 0) -> int:
+        self._code += (code, a, b, c)
+        row = self.first + self._length
+        self._length += 1
+        return row
+
+    def _new(self, code: int, a: int, b: int = 0, c: int = 0) -> Value:
+        self._code += (code, a, b, c)
+        value = Value(None, True, None, self)
+        value.row = self.first + self._length
+        self._length += 1
+        return value
+
+    def record(self, name: str, *operands: Any) -> Value | None:
+        """An operation by name; None where it cannot be recorded and has to run now."""
+        code = _CODES.get(name)
+        if code is None:
+            return None
+        first, rows = self.first, []
+        for x in operands:
+            row = x.row if type(x) is Value else None
+            row = row - first if row is not None and row >= first else self._row(x)
+            if row is None:
+                return None
+            rows.append(row)
+        return self._new(code, *rows)
+
+    def record_relaxation(self, relax: Relaxation, x: Value) -> Value | None:
+        row = self._row(x)
+        place = None if row is None else self._formulas.place(relax)
+        return None if row is None or place is None else self._new(RELAX + place, row)
+
+    def _row(self, x: Any) -> int | None:
+        """The row of an operand in the present stretch, relative to its beginning; None if it is not one number per item."""
+        if type(x) is Value:
+            row = x.row
+            if row is not None and row >= self.first:
+                return row - self.first
+            return self._input(x)
+        if isinstance(x, NUMBERS):
+            return self._constant(float(x))
+        return None
+
+    def _constant(self, number: float) -> int:
+        row = self._constant_rows.get(number)
+        if row is None:
+            self._constants.append(number)
+            row = self._emit(OPCODES["const"], len(self._constants) - 1) - self.first
+            # -0.0 == 0.0 as keys, and they differ only in the sign of a zero
+            self._constant_rows[number] = row
+        return row
+
+    def _input(self, x: Value) -> int | None:
+        """Take in a number that exists already, or one recorded earlier that nobody asked for."""
+        if x.source is None:
+            if x.parted or (x.row is None and not self._fits(x.tensor, x.batched)):
+                return None
+            tensor = x.tensor
+            if x.source is None:
+                tensor = tensor if x.batched else tensor.expand(self.size)
+                x.source = (tensor.unsqueeze(1), 0)
+        tensor, column = x.source
+        x.row = self._emit(OPCODES["input"], self._place(tensor) + column)
+        return x.row - self.first
+
+    def _fits(self, tensor: Tensor, batched: bool) -> bool:
+        return tensor.dim() == batched and tensor.dtype == self.like.dtype and tensor.device == self.like.device
+
+    def _place(self, tensor: Tensor) -> int:
+        """The first column of a (batch, count) tensor among the inputs of this stretch."""
+        place = self._places.get(id(tensor))
+        if place is None:
+            place = self._places[id(tensor)] = self._columns
+            self._inputs.append(tensor)
+            self._columns += tensor.shape[1]
+        return place
+
+    def parts(self, value: Value) -> list[Value] | None:
+        """A vector of every item as single numbers, without touching its tensor."""
+        tensor = value.tensor
+        if not value.batched or tensor.dim() != 2 or tensor.dtype != self.like.dtype:
+            return None
+        parts = []
+        for column in range(tensor.shape[1]):
+            part = Value(None, True, None, self)
+            part.source = (tensor, column)
+            parts.append(part)
+        return parts
+
+    @property
+    def length(self) -> int:
+        """How many instructions were recorded so far, run or not."""
+        return self.first + self._length
+
+    # -- running
+
+    def run(self, *wanted: Value) -> None:
+        """Carry out what was recorded, and give all `wanted` values (numbers, or vectors kept as numbers) their tensors."""
+        groups = [(value, self._waiting(value)) for value in wanted if value.tape is self]
+        groups = [(value, rows) for value, rows in groups if rows]
+        if not groups:
+            return
+        rows = [row for _, group in groups for row in group]
+        earliest = min(rows)
+        if earliest < self.first:
+            self._run_again(groups)
+            return
+        arguments = (self._code, self._constants, self._inputs, self._formulas, self.like, self.size, self.backend)
+        outputs = evaluate(*arguments, [row - self.first for row in rows])
+        self._hand_out(groups, outputs)
+        self._done.append(Stretch(self.first, self._length, arguments))
+        self.first += self._length
+        self._code, self._constants, self._inputs, self._length, self._columns = [], [], [], 0, 0
+        self._constant_rows, self._places = {}, {}
+
+    def _waiting(self, value: Value) -> list[int]:
+        """The rows that a value still waits for."""
+        if value.has_tensor:
+            return []
+        if value.parted:
+            parts = value.parts
+            if all(type(p) is Value and p.tape is self and (p.row is not None or p.source) for p in parts):
+                # Those that ran in an earlier stretch, or never moved, come along as inputs
+                return [r + self.first for p in parts if (r := self._row(p)) is not None]
+            return []
+        return [value.row] if value.row is not None and value.source is None else []
+
+    def _hand_out(self, groups: list[tuple[Value, list[int]]], outputs: Tensor) -> None:
+        start = 0
+        for value, rows in groups:
+            if value.parted:
+                for k, part in enumerate(value.parts):
+                    part.source = (outputs, start + k)
+                value.settle(outputs[:, start : start + len(rows)])
+            else:
+                value.source = (outputs, start)
+            start += len(rows)
+
+    def _run_again(self, groups: list[tuple[Value, list[int]]]) -> None:
+        """Rows of finished stretches, asked for late: computed once more."""
+        for value, rows in groups:
+            if rows[0] >= self.first:
+                self.run(value)
+                continue
+            stretch = next(s for s in self._done if s.first <= rows[0] < s.first + s.length)
+            outputs = evaluate(*stretch.arguments, [row - stretch.first for row in rows])
+            self._hand_out([(value, rows)], outputs)
+
+
+def tape_for(tensors: list[Tensor], settings: Any) -> Tape | None:
+    """A recorder for a run on these tensors, or None where operations run one by one."""
+    if settings.backend == "reference" or settings.hard or settings.checkpoint or torch.compiler.is_compiling():
+        return None
+    like = next((t for t in tensors if t.dtype in (torch.float32, torch.float64)), None)
+    if like is None or like.shape[0] == 0 or torch._C._functorch.is_functorch_wrapped_tensor(like):
+        return None
+    if not all(isinstance(r, (Sigmoid, Exit)) and r.scalar is not None for r in (settings.relax, settings.exit)):
+        return None
+    return Tape(like.shape[0], like, settings.backend)
