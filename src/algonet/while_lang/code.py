@@ -77,8 +77,7 @@ class Code:
 def flatten(program: Program, *, merge: bool = True) -> Code:
     """Desugar and flatten. `merge=False` keeps every increment by itself, as trainable programs need."""
     core = desugar(program)
-    # The program's own variables first, so that fresh ones stay last
-    numbers = sorted({*program.variables, *core.variables})
+    numbers = core.all_variables
     slots = {number: slot for slot, number in enumerate(numbers)}
     ops: list[Op] = []
     lines: list[int] = []

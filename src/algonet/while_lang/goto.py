@@ -34,7 +34,7 @@ from typing import Any
 
 from .errors import WhileSyntaxError
 from .parser import build_constant, build_copy, build_shift, number_of, parse_with, zero_of
-from .syntax import Assign, Decrement, If, Program, Statement, While
+from .syntax import Assign, Copy, Decrement, If, Increment, Program, Statement, While
 
 GRAMMAR = r"""
 start: instruction*
@@ -108,7 +108,8 @@ def parse_goto(source: str) -> Program:
             known = ", ".join(places) or "none"
             message = f"unknown label {block.end.label}; the labels are {known}"
             raise WhileSyntaxError(message, source, block.end.line, block.end.column)
-    return Program(_translated(blocks, places), source)
+    counter, turn = (_last_used(blocks) + i for i in (1, 2))
+    return Program(_translated(blocks, places, counter, turn), source, (counter, turn))
 
 
 def _blocks(instructions: list[tuple[list[Any], Any]], source: str) -> tuple[list[_Block], dict[str, int]]:
@@ -134,32 +135,26 @@ def _blocks(instructions: list[tuple[list[Any], Any]], source: str) -> tuple[lis
     return blocks, places
 
 
-def _translated(blocks: list[_Block], places: dict[str, int]) -> tuple[Statement, ...]:
+def _last_used(blocks: list[_Block]) -> int:
+    """The largest number of a variable in the program."""
     used = [0]
     for block in blocks:
         for statement in block.statements:
             used += [n for f in ("target", "source") if (n := getattr(statement, f, None)) is not None]
         if isinstance(block.end, Jump) and block.end.variable is not None:
             used.append(block.end.variable)
-    counter, turn = max(used) + 1, max(used) + 2
+    return max(used)
+
+
+def _translated(blocks: list[_Block], places: dict[str, int], counter: int, turn: int) -> tuple[Statement, ...]:
     first = next((s.line for b in blocks for s in b.statements), 1)
-    body: list[Statement] = [Assign(turn, counter, 0, line=first)]
+    body: list[Statement] = [Copy(turn, counter, line=first)]
     for number, block in enumerate(blocks, start=1):
         line = block.statements[0].line if block.statements else getattr(block.end, "line", first)
         following = number + 1 if number < len(blocks) else 0
         inside = (*block.statements, *_transition(counter, number, following, block.end, places, line))
         body += [Decrement(turn, line=line), If(turn, inside, equal=True, line=line)]
-    return (Assign(counter, None, 1, line=first), While(counter, _plain(body), line=first))
-
-
-def _plain(body: list[Statement]) -> tuple[Statement, ...]:
-    """A copy with offset 0 is the core's copy."""
-    from .syntax import Copy
-
-    return tuple(
-        Copy(s.target, s.source, line=s.line) if isinstance(s, Assign) and s.source is not None and s.offset == 0 else s
-        for s in body
-    )
+    return (Assign(counter, None, 1, line=first), While(counter, tuple(body), line=first))
 
 
 def _transition(
@@ -193,8 +188,6 @@ def _moved(counter: int, source: int, target: int, line: int) -> tuple[Statement
 
 
 def _step(counter: int, offset: int, line: int) -> Statement:
-    from .syntax import Increment
-
     if abs(offset) == 1:
         return (Increment if offset > 0 else Decrement)(counter, line=line)
     return Assign(counter, counter, offset, line=line)

@@ -61,9 +61,10 @@ def desugar(program: Program) -> Program:
     """
     if program.is_core:
         return program
-    builder = _Builder(fresh=max(program.variables) + 1)
+    first = max(program.all_variables) + 1
+    builder = _Builder(first)
     counters: list[tuple[int, int | None]] = []
-    for event, statement in walk(program.body):
+    for event, statement in walk(program.body, _else_last):
         if event == "leaf":
             _leaf(builder, statement)
         elif event == "open":
@@ -72,7 +73,14 @@ def desugar(program: Program) -> Program:
             _middle(builder, statement, *counters[-1])
         else:
             _close(builder, statement, *counters.pop())
-    return Program(tuple(builder.blocks[0]))
+    return Program(tuple(builder.blocks[0]), fresh=(*program.fresh, *range(first, builder.fresh)))
+
+
+def _else_last(statement: Statement) -> Statement:
+    """`IF x = 0 DO P ELSE Q END` as `IF x != 0 DO Q ELSE P END`."""
+    if isinstance(statement, If) and statement.equal and statement.otherwise:
+        return If(statement.variable, statement.otherwise, statement.body, line=statement.line)
+    return statement
 
 
 def _leaf(builder: _Builder, statement: Statement) -> None:

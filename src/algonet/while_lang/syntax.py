@@ -7,7 +7,7 @@ that printing, desugaring and compiling read.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 #: Deeper programs are refused: their printed form grows with the square of the depth.
@@ -120,8 +120,11 @@ CORE = (Copy, Increment, Decrement, While)
 Event = tuple[str, Statement]
 
 
-def walk(body: Iterable[Statement]) -> Iterator[Event]:
-    """The tree in source order: leaves, and for each block its opening, its ELSE if it has one, and its closing."""
+def walk(body: Iterable[Statement], rewrite: Callable[[Statement], Statement] = lambda s: s) -> Iterator[Event]:
+    """The tree in source order: leaves, and for each block its opening, its ELSE if it has one, and its closing.
+
+    `rewrite` replaces each statement as it is met, before its body is entered.
+    """
     stack: list[tuple[Iterator[Statement], str, Statement | None]] = [(iter(body), "top", None)]
     while stack:
         statements, part, owner = stack[-1]
@@ -135,7 +138,9 @@ def walk(body: Iterable[Statement]) -> Iterator[Event]:
                 stack.append((iter(owner.otherwise), "else", owner))
             else:
                 yield "close", owner
-        elif isinstance(statement, Block):
+            continue
+        statement = rewrite(statement)
+        if isinstance(statement, Block):
             yield "open", statement
             stack.append((iter(statement.body), "body", statement))
         else:
@@ -169,19 +174,28 @@ def depth_of(body: Iterable[Statement]) -> int:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Program:
-    """A parsed program. Equal programs print alike, whatever their layout, comments and line numbers were."""
+    """A parsed program. Equal programs print alike, whatever their layout, comments and line numbers were.
+
+    `fresh` are variables that a translation added: they are not the user's to set or read.
+    """
 
     body: tuple[Statement, ...]
     source: str = ""
+    fresh: tuple[int, ...] = ()
 
     @functools.cached_property
     def text(self) -> str:
         """Canonical source; parsing it gives an equal program."""
         return render(self.body)
 
-    @functools.cached_property
+    @property
     def variables(self) -> tuple[int, ...]:
-        """The numbers of all variables in the program, ascending; x0 is always among them."""
+        """The numbers of the variables in the source, ascending; x0 is always among them."""
+        return tuple(number for number in self.all_variables if number not in self.fresh)
+
+    @functools.cached_property
+    def all_variables(self) -> tuple[int, ...]:
+        """The numbers of all variables, fresh ones included."""
         found = {0}
         for event, statement in walk(self.body):
             if event in ("leaf", "open"):
@@ -208,6 +222,6 @@ class Program:
         return self  # immutable, and copying a deep tree would recurse
 
     def __reduce__(self):
-        from .parser import parse
+        from .source import read_source
 
-        return parse, (self.source or self.text,)
+        return read_source, (self.source or self.text,)
