@@ -20,7 +20,7 @@ from .values import Value, aligned, as_value, binary, floating, smooth_kind
 
 def greater(frame: Any, x: Any, y: Any) -> Any:
     """x > y: r(x - y)."""
-    if not smooth_kind(x) and not smooth_kind(y):
+    if type(x) is not Value and not smooth_kind(x) and not smooth_kind(y):
         return x > y
     return _step(frame, x, y, strict=True)
 
@@ -60,6 +60,10 @@ def equal(frame: Any, x: Any, y: Any) -> Any:
 
 
 def _step(frame: Any, x: Any, y: Any, *, strict: bool) -> Value:
+    if frame.tape is not None:
+        recorded = frame.tape.compare(frame.settings.relax, x, y)
+        if recorded is not None:
+            return recorded
     difference = _difference(x, y)
     soft = apply(frame, frame.settings.relax, difference)
     if frame.settings.hard:

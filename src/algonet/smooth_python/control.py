@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from .merging import Missing, Mixture, merged, share
-from .values import Value, as_value, flat, settled, smooth_kind, stacked
+from .values import Value, as_value, flat, settled, smooth_kind
 
 #: A look at the mass that is left costs more than a short iteration: on a GPU, and for recorded loops, it is taken only
 #: after this many iterations, or for recorded ones after this many instructions.
 PATIENCE = 8
-LONG_ENOUGH = 512
+LONG_ENOUGH = 2048
 
 
 class Branch:
@@ -93,10 +93,8 @@ class Branch:
         return self._mixed(self._p, state)
 
     def _mixed(self, p: Value, state: tuple) -> tuple:
-        then = self._state
-        return tuple(
-            then[k] if then[k] is other else merged(p, then[k], other, self._names[k]) for k, other in enumerate(state)
-        )
+        triples = zip(self._state, state, self._names, strict=False)
+        return tuple([then if then is other else merged(p, then, other, name) for then, other, name in triples])
 
     def _join_masses(self, state: tuple) -> tuple:
         frame = self._frame
@@ -314,7 +312,15 @@ def _where(live: Value, new: Any, old: Any) -> Any:
         # Crisp values move on in step for all items; those that have left were collected before
         return new
     if type(new) is Value and type(old) is Value and new.parted and old.parted and len(new) == len(old):
-        return stacked([n if n is o else _where(live, n, o) for n, o in zip(new.parts, old.parts, strict=True)])
+        parts = list(new.parts)
+        moved = [k for k, part in enumerate(old.parts) if part is not parts[k]]
+        chosen = None
+        if moved and live.tape is not None:
+            pairs = [parts[k] for k in moved], [old.parts[k] for k in moved]
+            chosen = live.tape.record_parts("select", live, *pairs)
+        for place, k in enumerate(moved):
+            parts[k] = chosen[place] if chosen is not None else _where(live, parts[k], old.parts[k])
+        return Value(None, new.batched or live.batched, parts, new.tape)
     if live.tape is not None:
         recorded = live.tape.record("select", live, new, old)
         if recorded is not None:

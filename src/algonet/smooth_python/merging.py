@@ -39,11 +39,12 @@ def merged(p: Value, then: Any, other: Any, name: str = "result") -> Any:
     if then is other:
         return then
     if type(then) is Value and type(other) is Value:
-        if then.parted and other.parted and _scalar(p) and len(then.parts) == len(other.parts):
-            pairs = zip(then.parts, other.parts, strict=True)
-            parts = [t if t is o else merged(p, t, o, name) for t, o in pairs]
-            return Value(None, then.batched or other.batched or p.batched, parts, then.tape or p.tape)
-        return _mixed(p, then, other, name)
+        if then._parts is None or other._parts is None or not p.number or len(then._parts) != len(other._parts):
+            return _mixed(p, then, other, name)
+        parts = list(other._parts)
+        for k in [k for k, part in enumerate(then._parts) if part is not parts[k]]:
+            parts[k] = merged(p, then._parts[k], parts[k], name)
+        return Value(None, then.batched or other.batched or p.batched, parts, then.tape or p.tape)
     if isinstance(then, NUMBERS) and isinstance(other, NUMBERS):
         if then == other:
             return then
@@ -73,9 +74,11 @@ def merged(p: Value, then: Any, other: Any, name: str = "result") -> Any:
 
 
 def _mixed(p: Value, then: Any, other: Any, name: str) -> Value:
-    tape = next((v.tape for v in (p, then, other) if type(v) is Value and v.tape is not None), None)
+    tape = p.tape
+    if tape is None:
+        tape = next((v.tape for v in (then, other) if type(v) is Value and v.tape is not None), None)
     if tape is not None:
-        recorded = tape.record("mix", p, then, other)
+        recorded = tape.mix(p, then, other)
         if recorded is not None:
             return recorded
     try:
@@ -88,10 +91,6 @@ def _mixed(p: Value, then: Any, other: Any, name: str) -> Value:
             f"`{name}` has shape {tuple(as_value(then).shape)} on one path and {tuple(as_value(other).shape)} on the "
             f"other, the decision {tuple(p.shape)}; these do not mix: {problem}"
         ) from None
-
-
-def _scalar(p: Value) -> bool:
-    return p.number
 
 
 def _arithmetic(x: Any) -> bool:
@@ -175,7 +174,8 @@ def _weighted(weight: Any, value: Any, name: str) -> Any:
     if isinstance(value, Missing):
         return Missing(name, "has a value on some paths only")
     if _recorded_parts(weight, value):
-        return Value(None, True, [_weighted(weight, part, name) for part in value.parts], weight.tape)
+        parts = weight.tape.record_parts("mul", weight, value.parts)
+        return Value(None, True, parts or [_weighted(weight, part, name) for part in value.parts], weight.tape)
     if _arithmetic(value):
         return _times(weight, value)
     if isinstance(value, (list, tuple)):
@@ -199,8 +199,10 @@ def _added(total: Any, weight: Any, value: Any, name: str) -> Any:
     if not _arithmetic(value):
         raise TypeError(f"`{name}` is {_kind(value)} on one path and a number on another; only numbers and tensors mix.")
     if (_recorded_parts(weight, value) or _recorded_parts(weight, total)) and _same_length(total, value):
-        pairs = zip(total.parts, value.parts, strict=True)
-        return Value(None, True, [_added(t, weight, v, name) for t, v in pairs], weight.tape)
+        parts = weight.tape.record_parts("accumulate", total.parts, weight, value.parts)
+        if parts is None:
+            parts = [_added(t, weight, v, name) for t, v in zip(total.parts, value.parts, strict=True)]
+        return Value(None, True, parts, weight.tape)
     if type(weight) is Value and weight.tape is not None:
         recorded = weight.tape.record("accumulate", total, weight, value)
         if recorded is not None:

@@ -20,6 +20,7 @@ from .values import NUMBERS, Value
 
 _CODES = {name: OPCODES[name] for name in OPCODES if name not in ("input", "const", "div")}
 _CODES["truediv"] = OPCODES["div"]
+_SUB, _MIX = OPCODES["sub"], OPCODES["mix"]
 
 
 class Stretch:
@@ -71,14 +72,55 @@ class Tape:
         code = _CODES.get(name)
         if code is None:
             return None
-        first, rows = self.first, []
+        rows = []
         for x in operands:
-            row = x.row if type(x) is Value else None
-            row = row - first if row is not None and row >= first else self._row(x)
+            row = self._row(x)
             if row is None:
                 return None
             rows.append(row)
         return self._new(code, *rows)
+
+    def compare(self, relax: Relaxation, x: Any, y: Any) -> Value | None:
+        """relax(x - y)."""
+        place = self._formulas.place(relax)
+        a, b = self._row(x), self._row(y)
+        if a is None or b is None or place is None:
+            return None
+        self._code += (_SUB, a, b, 0)
+        self._length += 1
+        return self._new(RELAX + place, self._length - 1)
+
+    def mix(self, p: Any, then: Any, other: Any) -> Value | None:
+        """p then + (1 - p) other."""
+        a, b, c = self._row(p), self._row(then), self._row(other)
+        if a is None or b is None or c is None:
+            return None
+        self._code += (_MIX, a, b, c)
+        value = Value(None, True, None, self)
+        value.row = self.first + self._length
+        self._length += 1
+        return value
+
+    def record_parts(self, name: str, *columns: Any) -> list[Value] | None:
+        """The same operation on every part; operands are lists of parts, or one number for all of them."""
+        count = next(len(c) for c in columns if isinstance(c, list))
+        row_of = self._row
+        lists = [
+            [row_of(part) for part in column] if isinstance(column, list) else [row_of(column)] * count
+            for column in columns
+        ]
+        if any(None in rows for rows in lists):
+            return None
+        code, filler = _CODES[name], (0,) * (3 - len(columns))
+        row = self.first + self._length
+        found = []
+        for rows in zip(*lists, strict=True):
+            self._code += (code, *rows, *filler)
+            value = Value(None, True, None, self)
+            value.row = row + len(found)
+            found.append(value)
+        self._length += count
+        return found
 
     def record_relaxation(self, relax: Relaxation, x: Value) -> Value | None:
         row = self._row(x)

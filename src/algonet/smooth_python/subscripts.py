@@ -17,6 +17,8 @@ from .values import NUMBERS, Value, as_value, stacked
 
 def load(frame: Any, container: Any, index: Any) -> Any:
     """container[index]."""
+    if type(container) is Value and type(index) is int:
+        return (container._parts or container.parts)[index]
     if type(container) is not Value and not isinstance(container, Tensor):
         if _real(index) and isinstance(container, (list, tuple)):
             return _mixture(frame, container, index)
@@ -39,9 +41,13 @@ def load(frame: Any, container: Any, index: Any) -> Any:
 
 def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
     """The container after container[path[0]][path[1]]... = value; the container itself is left alone."""
+    index, rest = path[0], path[1:]
+    if type(container) is Value and type(index) is int and type(value) is Value and not rest:
+        parts = container._parts or container.parts
+        if parts and (parts[index].row if type(parts[index]) is Value else None) is not None:
+            return Value(None, container.batched or value.batched, _changed(parts, index, value), container.tape)
     if isinstance(container, Missing):
         container._used()
-    index, rest = path[0], path[1:]
     if isinstance(index, tuple) and (_plain_integers(index) or any(_real(i) for i in index)):
         if not all(type(i) is int or _real(i) for i in index):
             raise TypeError("a real-valued subscript cannot be mixed with slices when writing; write in two steps.")
