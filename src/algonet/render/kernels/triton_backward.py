@@ -1,0 +1,356 @@
+"""The Triton kernel of the smooth rasteriser's backward pass.
+
+One program per face walks over the pixels within its reach, recomputes what the forward pass computed there, and keeps
+the face's gradient in registers: sums along the normals of its edges, and by the planes of its record. Only at the end are
+they brought back to corners and added to the vertices, once per face.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .triton_forward import direction, face_factor, load_box, project_corner
+from .triton_math import FAINT2, FAR, FLIP, LATERAL_WEIGHT, LOG2E, PI, beyond, coverage, mean_position, reciprocal, short_of_one
+
+
+@triton.jit
+def edge_pull(gp, gmx, gmy, t, d, r, e, length, ux, uy, p0, p1, sigma2, HALF: tl.constexpr):
+    """What the gradients (by coverage, by moment) pull on an edge: the integrals of density times pull, from which both
+    ends take their shares along the normal, and that integral itself."""
+    end = t + length
+    difference = end * p1 - t * p0
+    # K0, K1, K2: the integrals of the noise density times 1, t, t^2 along the edge
+    k0 = (difference + (2 * HALF - 1) * e) * r * (0.5 / PI)
+    k1 = (p0 - p1) * (0.5 / PI)
+    k2 = (e - difference) * (0.5 / PI)
+    flat = gp + d * (gmy * ux - gmx * uy)
+    slope = gmx * ux + gmy * uy
+    s0 = flat * k0 + slope * k1
+    s1 = flat * k1 + slope * k2
+    return end * s0 - s1, s1 - t * s0, d * s0
+
+
+@triton.jit
+def slope_of_bound(s, POWER: tl.constexpr):
+    """d bounded / d sum from the bounded sum: (1 - s^k)^(1 + 1/k)."""
+    raised = tl.exp2(POWER * tl.log2(tl.minimum(tl.maximum(s, 1e-4), 1.0)))
+    return tl.exp2((1.0 + 1.0 / POWER) * tl.log2(tl.maximum(1.0 - raised, 1e-37)))
+
+
+@triton.jit
+def add(place, value, KEEP: tl.constexpr):
+    if KEEP:
+        tl.store(place, value)
+    else:
+        tl.atomic_add(place, value, sem="relaxed")
+
+
+@triton.jit
+def corner_pull(gx, gy, gz, gw, gp, x, y, z, inverse, slope, near, PERSPECTIVE: tl.constexpr):
+    """From gradients by screen position, depth, 1/w and presence to those by the point and the near distance."""
+    by_step = gp * slope / near
+    by_near = -by_step * z / near
+    by_z = gz + by_step
+    px = tl.where(tl.abs(x) < FAR, gx * inverse, 0.0)
+    py = tl.where(tl.abs(y) < FAR, gy * inverse, 0.0)
+    if PERSPECTIVE:
+        by_w = -(px * x + py * y) - gw * inverse * inverse
+        in_front = z > 0.5 * near
+        by_z += tl.where(in_front, by_w, 0.0)
+        by_near += tl.where(in_front, 0.0, 0.5 * by_w)
+    return px, py, by_z, by_near
+
+
+@triton.jit
+def backward_kernel(
+    records, boxes, softness, background, by_image, by_silhouette, by_depth, saved,
+    points, attributes, faces, attribute_faces, by_points, by_attributes, by_softness,
+    count, padded, height, width, softness_stride, background_stride, points_stride, attributes_stride,
+    by_points_stride, by_attributes_stride, channels, first_channel, planes,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, REACH: tl.constexpr,
+    POWER: tl.constexpr, FIRST: tl.constexpr, PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr,
+    SOFTNESS: tl.constexpr, KEEP: tl.constexpr, P: tl.constexpr,
+):  # fmt: skip
+    face, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    scale = tl.load(softness + item * softness_stride)
+    steepness = tl.load(softness + item * softness_stride + 1)
+    near = tl.load(softness + item * softness_stride + 2)
+    sigma2 = 2 * HALF * scale * scale
+    reach2 = (REACH * REACH) * sigma2
+    reach = REACH * tl.sqrt(sigma2)
+    by_reach2 = 1.0 / reach2
+    lx, ly, hx, hy = load_box(boxes + item * 4 * padded, face, padded, face < count)
+    # Pixels whose centres come within reach; boxes of NaN faces span everything
+    left = tl.maximum(tl.ceil(tl.maximum(lx - reach, -1.0) - 0.5), 0.0).to(tl.int32)
+    top = tl.maximum(tl.ceil(tl.maximum(ly - reach, -1.0) - 0.5), 0.0).to(tl.int32)
+    right = tl.floor(tl.minimum(hx + reach, width + 1.0) - 0.5).to(tl.int32)
+    bottom = tl.floor(tl.minimum(hy + reach, height + 1.0) - 0.5).to(tl.int32)
+    columns = tl.minimum(right, width - 1) - left + 1
+    rows = tl.minimum(bottom, height - 1) - top + 1
+    pixels = tl.where((columns > 0) & (rows > 0), columns * rows, 0)
+
+    r = records + (item * count + face) * WIDTH
+    ox, oy = left.to(scale.dtype), top.to(scale.dtype)
+    ax, ay = tl.load(r) - ox, tl.load(r + 1) - oy
+    bx, by = tl.load(r + 2) - ox, tl.load(r + 3) - oy
+    cx, cy = tl.load(r + 4) - ox, tl.load(r + 5) - oy
+    ux0, uy0, ux1, uy1 = tl.load(r + 6), tl.load(r + 7), tl.load(r + 8), tl.load(r + 9)
+    ux2, uy2 = tl.load(r + 10), tl.load(r + 11)
+    l0, l1, l2 = tl.load(r + 12), tl.load(r + 13), tl.load(r + 14)
+    factor = tl.load(r + 15)
+    d0, d1, d2 = tl.load(r + 16), tl.load(r + 17), tl.load(r + 18)
+    z0, z1, z2, least = tl.load(r + 19), tl.load(r + 20), tl.load(r + 21), tl.load(r + 22)
+    gx, gy = (ax + bx + cx) * (1.0 / 3.0), (ay + by + cy) * (1.0 / 3.0)
+    lx, ly, hx, hy = lx - ox, ly - oy, hx - ox, hy - oy
+    c00, c01, c02 = tl.load(r + 23), tl.load(r + 24), tl.load(r + 25)
+    if CHANNELS > 1:
+        c10, c11, c12 = tl.load(r + 26), tl.load(r + 27), tl.load(r + 28)
+    if CHANNELS > 2:
+        c20, c21, c22 = tl.load(r + 29), tl.load(r + 30), tl.load(r + 31)
+    if CHANNELS > 3:
+        c30, c31, c32 = tl.load(r + 32), tl.load(r + 33), tl.load(r + 34)
+    ground = background + item * background_stride
+    far_depth = tl.load(ground + channels)
+    ground += first_channel
+
+    area = height * width
+    planes_at = saved + item * planes * area
+    image_at = by_image + item * area * channels + first_channel
+    silhouette_at, depth_at = by_silhouette + item * area, by_depth + item * area
+    lane = tl.arange(0, P)
+    by_columns = 1.0 / columns.to(tl.float32)
+    zero = tl.zeros([P], dtype=scale.dtype)
+    a0, b0, a1, b1, a2, b2 = zero, zero, zero, zero, zero, zero
+    s_factor, s_gx, s_gy, s_scale, s_steepness = zero, zero, zero, zero, zero
+    s_d0, s_d1, s_d2, s_z0, s_z1, s_z2 = zero, zero, zero, zero, zero, zero
+    s00, s01, s02, s10, s11, s12 = zero, zero, zero, zero, zero, zero
+    s20, s21, s22, s30, s31, s32 = zero, zero, zero, zero, zero, zero
+    for start in range(0, pixels, P):
+        i = start + lane
+        live = i < pixels
+        line = tl.floor((i.to(tl.float32) + 0.5) * by_columns).to(tl.int32)
+        column = i - line * columns
+        at = (top + line) * width + left + column
+        qx, qy = column.to(scale.dtype) + 0.5, line.to(scale.dtype) + 0.5
+        # What the pixel brings
+        lse = tl.load(planes_at + at, mask=live, other=1e30)
+        s = tl.load(planes_at + area + at, mask=live, other=0.0)
+        worth0 = tl.load(image_at + at * channels, mask=live, other=0.0)
+        mean = worth0 * tl.load(planes_at + (3 + first_channel) * area + at, mask=live, other=0.0)
+        behind = worth0 * tl.load(ground)
+        if CHANNELS > 1:
+            worth1 = tl.load(image_at + at * channels + 1, mask=live, other=0.0)
+            mean += worth1 * tl.load(planes_at + (4 + first_channel) * area + at, mask=live, other=0.0)
+            behind += worth1 * tl.load(ground + 1)
+        if CHANNELS > 2:
+            worth2 = tl.load(image_at + at * channels + 2, mask=live, other=0.0)
+            mean += worth2 * tl.load(planes_at + (5 + first_channel) * area + at, mask=live, other=0.0)
+            behind += worth2 * tl.load(ground + 2)
+        if CHANNELS > 3:
+            worth3 = tl.load(image_at + at * channels + 3, mask=live, other=0.0)
+            mean += worth3 * tl.load(planes_at + (6 + first_channel) * area + at, mask=live, other=0.0)
+            behind += worth3 * tl.load(ground + 3)
+        if FIRST:
+            worth_z = tl.load(depth_at + at, mask=live, other=0.0)
+            mean += worth_z * tl.load(planes_at + 2 * area + at, mask=live, other=0.0)
+            behind += worth_z * far_depth
+            by_s = tl.load(silhouette_at + at, mask=live, other=0.0) + mean - behind
+        else:
+            worth_z = zero
+            by_s = mean - behind
+
+        # The forward pass again
+        p, mx, my, t0, t1, t2, e0, e1, e2, r0, r1, r2, m0, m1, m2, pa, pb, pc = coverage(
+            ax - qx, ay - qy, bx - qx, by - qy, cx - qx, cy - qy,
+            ux0, uy0, ux1, uy1, ux2, uy2, l0, l1, l2, sigma2, HALF,
+        )  # fmt: skip
+        qgx, qgy = qx - gx, qy - gy
+        px, py, wx, wy, inverse = mean_position(p, mx, my, qgx, qgy)
+        live = live & (beyond(lx, ly, hx, hy, qx, qy, qx, qy, reach2) == 0)
+        c = tl.where(live, p * factor, 0.0)
+        denominator = d0 + px * d1 + py * d2
+        weight = reciprocal(tl.maximum(denominator, least))
+        z = (z0 + px * z1 + py * z2) * weight
+        distance = (wx * wx + wy * wy) * by_reach2
+        side = tl.minimum(distance, 1e3)
+        cube = side * side * side
+        included = c > 1.2e-38
+        rate = tl.exp2(tl.minimum((steepness * z + LATERAL_WEIGHT * side * cube) * (-LOG2E) - lse, 126.0))
+        rate = tl.where(included, rate, 0.0)
+        share = c * rate
+
+        # Gradients by coverage, depth, planes
+        pull0 = worth0 * weight
+        worth = pull0 * (c00 + px * c01 + py * c02)
+        side_x, side_y = pull0 * c01, pull0 * c02
+        if CHANNELS > 1:
+            pull1 = worth1 * weight
+            worth += pull1 * (c10 + px * c11 + py * c12)
+            side_x, side_y = side_x + pull1 * c11, side_y + pull1 * c12
+        if CHANNELS > 2:
+            pull2 = worth2 * weight
+            worth += pull2 * (c20 + px * c21 + py * c22)
+            side_x, side_y = side_x + pull2 * c21, side_y + pull2 * c22
+        if CHANNELS > 3:
+            pull3 = worth3 * weight
+            worth += pull3 * (c30 + px * c31 + py * c32)
+            side_x, side_y = side_x + pull3 * c31, side_y + pull3 * c32
+        excess = s * (worth + worth_z * z - mean)
+        f = share * excess
+        if BOUNDED:
+            by_c = rate * excess + by_s * slope_of_bound(s, POWER)
+        else:
+            inside = (c >= 0.0) & (c <= 1.0)
+            by_c = rate * excess + tl.where(inside, by_s * (1.0 - s) / (1.0 - short_of_one(c)), 0.0)
+        by_c = tl.where(live, by_c, 0.0)
+        share = share * s
+        by_z = share * worth_z - steepness * f
+        nz = by_z * weight
+        nd = tl.where(denominator > least, -(share * worth + by_z * z) * weight, 0.0)
+        # Where the lateral term is at its bound it is constant
+        lateral = tl.where(distance < 1e3, f * cube * by_reach2 * (-8.0 * LATERAL_WEIGHT), 0.0)
+        by_wx, by_wy = lateral * wx, lateral * wy
+        by_px, by_py = share * side_x + nz * z1 + nd * d1, share * side_y + nz * z2 + nd * d2
+        # x - q = (p M - FAINT^2 (q - g)) / (p^2 + FAINT^2) and x - g = (x - q) + (q - g)
+        full = p * p * inverse
+        sum_x, sum_y = by_px + by_wx, by_py + by_wy
+        gmx, gmy = p * inverse * sum_x, p * inverse * sum_y
+        turn = 1.0 - 2.0 * full
+        lean = 2.0 * p * FAINT2 * inverse
+        gp = inverse * (sum_x * (lean * qgx + turn * mx) + sum_y * (lean * qgy + turn * my)) + factor * by_c
+        s_gx -= full * sum_x - by_wx
+        s_gy -= full * sum_y - by_wy
+
+        pull_a, pull_b, s_0 = edge_pull(gp, gmx, gmy, t0, e0, r0, m0, l0, ux0, uy0, pa, pb, sigma2, HALF)
+        a0, b0 = a0 + pull_a, b0 + pull_b
+        pull_a, pull_b, s_1 = edge_pull(gp, gmx, gmy, t1, e1, r1, m1, l1, ux1, uy1, pb, pc, sigma2, HALF)
+        a1, b1 = a1 + pull_a, b1 + pull_b
+        pull_a, pull_b, s_2 = edge_pull(gp, gmx, gmy, t2, e2, r2, m2, l2, ux2, uy2, pc, pa, sigma2, HALF)
+        a2, b2 = a2 + pull_a, b2 + pull_b
+        if SOFTNESS:
+            moved = tl.where(distance < 1e3, (8.0 * LATERAL_WEIGHT) * f * side * cube, 0.0)
+            s_scale += gmx * mx + gmy * my - s_0 - s_1 - s_2 + moved
+            s_steepness -= z * f
+        s_factor += by_c * p
+        s_d0, s_d1, s_d2 = s_d0 + nd, s_d1 + nd * px, s_d2 + nd * py
+        s_z0, s_z1, s_z2 = s_z0 + nz, s_z1 + nz * px, s_z2 + nz * py
+        pull0 = pull0 * share
+        s00, s01, s02 = s00 + pull0, s01 + pull0 * px, s02 + pull0 * py
+        if CHANNELS > 1:
+            pull1 = pull1 * share
+            s10, s11, s12 = s10 + pull1, s11 + pull1 * px, s12 + pull1 * py
+        if CHANNELS > 2:
+            pull2 = pull2 * share
+            s20, s21, s22 = s20 + pull2, s21 + pull2 * px, s22 + pull2 * py
+        if CHANNELS > 3:
+            pull3 = pull3 * share
+            s30, s31, s32 = s30 + pull3, s31 + pull3 * px, s32 + pull3 * py
+
+    if pixels > 0:
+        # From sums to corners
+        ia, ib, ic = tl.load(faces + face * 3), tl.load(faces + face * 3 + 1), tl.load(faces + face * 3 + 2)
+        own = points + item * points_stride
+        ax, ay, az, aw, ap, sa = project_corner(own, ia.to(tl.int64), True, near, PERSPECTIVE)
+        bx, by, bz, bw, bp, sb = project_corner(own, ib.to(tl.int64), True, near, PERSPECTIVE)
+        cx, cy, cz, cw, cp, sc = project_corner(own, ic.to(tl.int64), True, near, PERSPECTIVE)
+        g_d0, g_d1, g_d2 = tl.sum(s_d0), tl.sum(s_d1), tl.sum(s_d2)
+        g_z0, g_z1, g_z2 = tl.sum(s_z0), tl.sum(s_z1), tl.sum(s_z2)
+        # By the planes of each corner's weight (all three terms), for now without attributes
+        ta0, ta1, ta2 = g_d0 + az * g_z0, g_d1 + az * g_z1, g_d2 + az * g_z2
+        tb0, tb1, tb2 = g_d0 + bz * g_z0, g_d1 + bz * g_z1, g_d2 + bz * g_z2
+        tc0, tc1, tc2 = g_d0 + cz * g_z0, g_d1 + cz * g_z1, g_d2 + cz * g_z2
+        twice = (by - ay) * (cx - ax) - (bx - ax) * (cy - ay)
+        square = twice * twice + FLIP * FLIP
+        inverse = twice / square
+        na0, na1, na2 = 1.0 / 3.0, inverse * (cy - by), -inverse * (cx - bx)
+        nb0, nb1, nb2 = 1.0 / 3.0, inverse * (ay - cy), -inverse * (ax - cx)
+        nc0, nc1, nc2 = 1.0 / 3.0, inverse * (by - ay), -inverse * (bx - ax)
+        ja = tl.load(attribute_faces + face * 3).to(tl.int64)
+        jb = tl.load(attribute_faces + face * 3 + 1).to(tl.int64)
+        jc = tl.load(attribute_faces + face * 3 + 2).to(tl.int64)
+        looks = attributes + item * attributes_stride + first_channel
+        if KEEP:
+            slot = by_attributes + (item * count + face) * (3 * CHANNELS)
+        for channel in tl.static_range(CHANNELS):
+            if channel == 0:
+                g0, g1, g2 = tl.sum(s00), tl.sum(s01), tl.sum(s02)
+            elif channel == 1:
+                g0, g1, g2 = tl.sum(s10), tl.sum(s11), tl.sum(s12)
+            elif channel == 2:
+                g0, g1, g2 = tl.sum(s20), tl.sum(s21), tl.sum(s22)
+            else:
+                g0, g1, g2 = tl.sum(s30), tl.sum(s31), tl.sum(s32)
+            va = tl.load(looks + ja * channels + channel)
+            vb = tl.load(looks + jb * channels + channel)
+            vc = tl.load(looks + jc * channels + channel)
+            ta0, ta1, ta2 = ta0 + va * g0, ta1 + va * g1, ta2 + va * g2
+            tb0, tb1, tb2 = tb0 + vb * g0, tb1 + vb * g1, tb2 + vb * g2
+            tc0, tc1, tc2 = tc0 + vc * g0, tc1 + vc * g1, tc2 + vc * g2
+            fa = aw * (g0 * na0 + g1 * na1 + g2 * na2)
+            fb = bw * (g0 * nb0 + g1 * nb1 + g2 * nb2)
+            fc = cw * (g0 * nc0 + g1 * nc1 + g2 * nc2)
+            if KEEP:
+                tl.store(slot + channel, fa)
+                tl.store(slot + CHANNELS + channel, fb)
+                tl.store(slot + 2 * CHANNELS + channel, fc)
+            else:
+                place = by_attributes + item * by_attributes_stride + first_channel + channel
+                tl.atomic_add(place + ja * channels, fa, sem="relaxed")
+                tl.atomic_add(place + jb * channels, fb, sem="relaxed")
+                tl.atomic_add(place + jc * channels, fc, sem="relaxed")
+        za = aw * (g_z0 * na0 + g_z1 * na1 + g_z2 * na2)
+        zb = bw * (g_z0 * nb0 + g_z1 * nb1 + g_z2 * nb2)
+        zc = cw * (g_z0 * nc0 + g_z1 * nc1 + g_z2 * nc2)
+        wa = ta0 * na0 + ta1 * na1 + ta2 * na2
+        wb = tb0 * nb0 + tb1 * nb1 + tb2 * nb2
+        wc = tc0 * nc0 + tc1 * nc1 + tc2 * nc2
+        ta1, ta2, tb1, tb2, tc1, tc2 = aw * ta1, aw * ta2, bw * tb1, bw * tb2, cw * tc1, cw * tc2
+        by_inverse = (
+            ta1 * (cy - by) - ta2 * (cx - bx) + tb1 * (ay - cy) - tb2 * (ax - cx) + tc1 * (by - ay) - tc2 * (bx - ax)
+        )
+        g_factor = tl.sum(s_factor)
+        facing, slope = face_factor(twice, TWO_SIDED)
+        by_area = by_inverse * (FLIP * FLIP - twice * twice) / (square * square) + g_factor * slope * ap * bp * cp
+        # The opposite edges of corners a, b, c are c - b, a - c, b - a; the normal of an edge is (-uy, ux)
+        centre_x, centre_y = tl.sum(s_gx) * (1.0 / 3.0), tl.sum(s_gy) * (1.0 / 3.0)
+        l0, l1, l2 = 1.0 / tl.maximum(l0, 1e-30), 1.0 / tl.maximum(l1, 1e-30), 1.0 / tl.maximum(l2, 1e-30)
+        pa0, pb0, pa1 = tl.sum(a0) * l0, tl.sum(b0) * l0, tl.sum(a1) * l1
+        pb1, pa2, pb2 = tl.sum(b1) * l1, tl.sum(a2) * l2, tl.sum(b2) * l2
+        gax = -uy0 * pa0 - uy2 * pb2 + centre_x - inverse * tb2 + inverse * tc2
+        gay = ux0 * pa0 + ux2 * pb2 + centre_y + inverse * tb1 - inverse * tc1
+        gbx = -uy1 * pa1 - uy0 * pb0 + centre_x - inverse * tc2 + inverse * ta2
+        gby = ux1 * pa1 + ux0 * pb0 + centre_y + inverse * tc1 - inverse * ta1
+        gcx = -uy2 * pa2 - uy1 * pb1 + centre_x - inverse * ta2 + inverse * tb2
+        gcy = ux2 * pa2 + ux1 * pb1 + centre_y + inverse * ta1 - inverse * tb1
+        # twice = (b-a)_y (c-a)_x - (b-a)_x (c-a)_y
+        gbx -= by_area * (cy - ay)
+        gby += by_area * (cx - ax)
+        gcx += by_area * (by - ay)
+        gcy -= by_area * (bx - ax)
+        gax += by_area * (cy - by)
+        gay += by_area * (bx - cx)
+        g_factor = g_factor * facing
+        pax, pay, paz, near_a = corner_pull(gax, gay, za, wa, g_factor * bp * cp, ax, ay, az, aw, sa, near, PERSPECTIVE)
+        pbx, pby, pbz, near_b = corner_pull(gbx, gby, zb, wb, g_factor * ap * cp, bx, by, bz, bw, sb, near, PERSPECTIVE)
+        pcx, pcy, pcz, near_c = corner_pull(gcx, gcy, zc, wc, g_factor * ap * bp, cx, cy, cz, cw, sc, near, PERSPECTIVE)
+        if KEEP:
+            spot = by_points + (item * count + face) * 9
+            at_a, at_b, at_c = spot, spot + 3, spot + 6
+        else:
+            spot = by_points + item * by_points_stride
+            at_a, at_b, at_c = spot + ia * 3, spot + ib * 3, spot + ic * 3
+        add(at_a, pax, KEEP)
+        add(at_a + 1, pay, KEEP)
+        add(at_a + 2, paz, KEEP)
+        add(at_b, pbx, KEEP)
+        add(at_b + 1, pby, KEEP)
+        add(at_b + 2, pbz, KEEP)
+        add(at_c, pcx, KEEP)
+        add(at_c + 1, pcy, KEEP)
+        add(at_c + 2, pcz, KEEP)
+        if SOFTNESS:
+            soft = by_softness + (item * count + face) * 3
+            tl.store(soft, tl.sum(s_scale) / scale)
+            tl.store(soft + 1, tl.sum(s_steepness))
+            tl.store(soft + 2, near_a + near_b + near_c)

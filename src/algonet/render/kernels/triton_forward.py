@@ -1,0 +1,298 @@
+"""Triton kernels of the smooth rasteriser: the setup of faces, and the forward pass.
+
+`setup_kernel` writes a record per face (corners, edge directions, and the planes over which depth, attributes and their
+common denominator are linear), its bounding box, and the box of each run of faces. `forward_kernel` has one program per
+small tile of pixels: it finds the runs that come within reach, then the faces of those, and streams them through a
+running soft minimum. No list is ever written, so there is nothing to overflow.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .triton_math import (
+    FAR,
+    FLIP,
+    GUARD,
+    LATERAL_WEIGHT,
+    LOG2E,
+    NOWHERE,
+    beyond,
+    bits_of,
+    coverage,
+    log_complement,
+    lowest_bit,
+    mean_position,
+    reciprocal,
+    short_of_one,
+    smooth_step,
+)
+
+
+@triton.jit
+def project_corner(points, index, live, near, PERSPECTIVE: tl.constexpr):
+    """Screen x, y, depth, 1/w and presence of a point, with the point's own two numbers."""
+    px = tl.load(points + index * 3, mask=live, other=0.0)
+    py = tl.load(points + index * 3 + 1, mask=live, other=0.0)
+    z = tl.load(points + index * 3 + 2, mask=live, other=0.0)
+    if PERSPECTIVE:
+        inverse = 1.0 / tl.maximum(z, 0.5 * near)
+    else:
+        inverse = z * 0.0 + 1.0
+    x = tl.minimum(tl.maximum(px * inverse, -FAR), FAR)
+    y = tl.minimum(tl.maximum(py * inverse, -FAR), FAR)
+    presence, slope = smooth_step(z / near - 1.0)
+    # Minimum and maximum drop NaN; the sum brings it back
+    return x + px * 0.0, y + py * 0.0, z, inverse, presence, slope
+
+
+@triton.jit
+def direction(ex, ey):
+    """The unit vector along an edge, and its length along it."""
+    if ex.dtype == tl.float64:
+        r = 1.0 / tl.sqrt(ex * ex + ey * ey + GUARD * GUARD)
+    else:
+        r = 1.0 / tl.sqrt(ex * ex + ey * ey + GUARD)
+    return ex * r, ey * r, (ex * ex + ey * ey) * r
+
+
+@triton.jit
+def face_factor(area, TWO_SIDED: tl.constexpr):
+    """The factor that makes a signed coverage positive, and its slope."""
+    front, slope = smooth_step(area / FLIP)
+    if TWO_SIDED:
+        back, back_slope = smooth_step(-area / FLIP)
+        front, slope = front - back, slope + back_slope
+    return front, slope / FLIP
+
+
+@triton.jit
+def setup_kernel(
+    points, attributes, softness, faces, attribute_faces, records, boxes, runs,
+    count, run_count, points_stride, attributes_stride, softness_stride, channels, first_channel,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr, RUN: tl.constexpr,
+):  # fmt: skip
+    run, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    f = run * RUN + tl.arange(0, RUN)
+    live = f < count
+    near = tl.load(softness + item * softness_stride + 2)
+    ia = tl.load(faces + f * 3, mask=live, other=0).to(tl.int64)
+    ib = tl.load(faces + f * 3 + 1, mask=live, other=0).to(tl.int64)
+    ic = tl.load(faces + f * 3 + 2, mask=live, other=0).to(tl.int64)
+    points += item * points_stride
+    ax, ay, az, aw, ap, _sa = project_corner(points, ia, live, near, PERSPECTIVE)
+    bx, by, bz, bw, bp, _sb = project_corner(points, ib, live, near, PERSPECTIVE)
+    cx, cy, cz, cw, cp, _sc = project_corner(points, ic, live, near, PERSPECTIVE)
+    area = (by - ay) * (cx - ax) - (bx - ax) * (cy - ay)
+    factor, _slope = face_factor(area, TWO_SIDED)
+    factor = factor * ap * bp * cp
+    rest = area * 0.0 + az * 0.0 + bz * 0.0 + cz * 0.0 + near * 0.0
+    broken = rest != rest
+    seen = live & ((factor != 0.0) | broken)
+    inverse = area / (area * area + FLIP * FLIP)
+
+    record = records + (item * count + f) * WIDTH
+    tl.store(record + 0, ax, mask=live)
+    tl.store(record + 1, ay, mask=live)
+    tl.store(record + 2, bx, mask=live)
+    tl.store(record + 3, by, mask=live)
+    tl.store(record + 4, cx, mask=live)
+    tl.store(record + 5, cy, mask=live)
+    ux, uy, length = direction(bx - ax, by - ay)
+    tl.store(record + 6, ux, mask=live)
+    tl.store(record + 7, uy, mask=live)
+    tl.store(record + 12, length, mask=live)
+    ux, uy, length = direction(cx - bx, cy - by)
+    tl.store(record + 8, ux, mask=live)
+    tl.store(record + 9, uy, mask=live)
+    tl.store(record + 13, length, mask=live)
+    ux, uy, length = direction(ax - cx, ay - cy)
+    tl.store(record + 10, ux, mask=live)
+    tl.store(record + 11, uy, mask=live)
+    tl.store(record + 14, length, mask=live)
+    tl.store(record + 15, tl.where(broken, float("nan"), factor), mask=live)
+
+    # Each corner's weight is w' (1/3 + cross(x - g, opposite edge) inverse): linear in x - g
+    a0, a1, a2 = aw / 3, aw * inverse * (cy - by), -aw * inverse * (cx - bx)
+    b0, b1, b2 = bw / 3, bw * inverse * (ay - cy), -bw * inverse * (ax - cx)
+    c0, c1, c2 = cw / 3, cw * inverse * (by - ay), -cw * inverse * (bx - ax)
+    tl.store(record + 16, a0 + b0 + c0, mask=live)
+    tl.store(record + 17, a1 + b1 + c1, mask=live)
+    tl.store(record + 18, a2 + b2 + c2, mask=live)
+    tl.store(record + 19, az * a0 + bz * b0 + cz * c0, mask=live)
+    tl.store(record + 20, az * a1 + bz * b1 + cz * c1, mask=live)
+    tl.store(record + 21, az * a2 + bz * b2 + cz * c2, mask=live)
+    tl.store(record + 22, 0.5 * tl.minimum(tl.minimum(aw, bw), cw), mask=live)
+    attributes += item * attributes_stride + first_channel
+    ja = tl.load(attribute_faces + f * 3, mask=live, other=0).to(tl.int64) * channels
+    jb = tl.load(attribute_faces + f * 3 + 1, mask=live, other=0).to(tl.int64) * channels
+    jc = tl.load(attribute_faces + f * 3 + 2, mask=live, other=0).to(tl.int64) * channels
+    for c in tl.static_range(CHANNELS):
+        fa = tl.load(attributes + ja + c, mask=live, other=0.0)
+        fb = tl.load(attributes + jb + c, mask=live, other=0.0)
+        fc = tl.load(attributes + jc + c, mask=live, other=0.0)
+        tl.store(record + (23 + 3 * c), fa * a0 + fb * b0 + fc * c0, mask=live)
+        tl.store(record + (24 + 3 * c), fa * a1 + fb * b1 + fc * c1, mask=live)
+        tl.store(record + (25 + 3 * c), fa * a2 + fb * b2 + fc * c2, mask=live)
+
+    lx = tl.where(seen, tl.where(broken, -NOWHERE, tl.minimum(tl.minimum(ax, bx), cx)), NOWHERE)
+    ly = tl.where(seen, tl.where(broken, -NOWHERE, tl.minimum(tl.minimum(ay, by), cy)), NOWHERE)
+    hx = tl.where(seen, tl.where(broken, NOWHERE, tl.maximum(tl.maximum(ax, bx), cx)), -NOWHERE)
+    hy = tl.where(seen, tl.where(broken, NOWHERE, tl.maximum(tl.maximum(ay, by), cy)), -NOWHERE)
+    padded = run_count * RUN
+    box = boxes + item * 4 * padded + f
+    tl.store(box, lx)
+    tl.store(box + padded, ly)
+    tl.store(box + 2 * padded, hx)
+    tl.store(box + 3 * padded, hy)
+    joint = runs + item * 4 * run_count + run
+    tl.store(joint, tl.min(lx, axis=0))
+    tl.store(joint + run_count, tl.min(ly, axis=0))
+    tl.store(joint + 2 * run_count, tl.max(hx, axis=0))
+    tl.store(joint + 3 * run_count, tl.max(hy, axis=0))
+
+
+@triton.jit
+def load_box(boxes, index, stride, live):
+    lx = tl.load(boxes + index, mask=live, other=NOWHERE)
+    ly = tl.load(boxes + stride + index, mask=live, other=NOWHERE)
+    hx = tl.load(boxes + 2 * stride + index, mask=live, other=-NOWHERE)
+    hy = tl.load(boxes + 3 * stride + index, mask=live, other=-NOWHERE)
+    return lx, ly, hx, hy
+
+
+@triton.jit
+def bounded(total, POWER):
+    """S / (1 + S^k)^(1/k), by the k-th power of the smaller of S and 1/S."""
+    size = tl.abs(total)
+    large = size > 1.0
+    small = tl.where(large, 1.0 / tl.where(large, size, 1.0), size)
+    # S = 0: log2 of a tiny number instead of -inf
+    raised = tl.exp2(POWER * tl.log2(tl.maximum(small, 1e-37)))
+    root = tl.exp2(tl.log2(1.0 + raised) * (-1.0 / POWER))
+    return tl.where(large, tl.where(total < 0, -root, root), total * root)
+
+
+@triton.jit
+def forward_kernel(
+    records, boxes, runs, softness, background, image, silhouette, depth, saved,
+    count, run_count, height, width, tiles_x, softness_stride, background_stride, channels, first_channel, planes,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, REACH: tl.constexpr, POWER: tl.constexpr, FIRST: tl.constexpr,
+    TX: tl.constexpr, TY: tl.constexpr, RUN: tl.constexpr,
+):  # fmt: skip
+    tile, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    lane = tl.arange(0, TX * TY)
+    left, top = (tile % tiles_x) * TX, (tile // tiles_x) * TY
+    col, row = left + lane % TX, top + lane // TX
+    scale = tl.load(softness + item * softness_stride)
+    steepness = tl.load(softness + item * softness_stride + 1)
+    sigma2 = 2 * HALF * scale * scale
+    reach2 = (REACH * REACH) * sigma2
+    by_reach2 = 1.0 / reach2
+    qx, qy = (lane % TX).to(scale.dtype) + 0.5, (lane // TX).to(scale.dtype) + 0.5
+    ox, oy = left.to(scale.dtype), top.to(scale.dtype)
+    x0, y0, x1, y1 = ox + 0.5, oy + 0.5, ox + (TX - 0.5), oy + (TY - 0.5)
+    records += item * count * WIDTH
+    boxes += item * 4 * run_count * RUN
+    runs += item * 4 * run_count
+    step = tl.arange(0, 32)
+
+    zero = qx * 0.0
+    peak, norm, total, depths = zero - 1e30, zero, zero, zero
+    sum0, sum1, sum2, sum3 = zero, zero, zero, zero
+    for group in range(0, run_count, 32):
+        lx, ly, hx, hy = load_box(runs, group + step, run_count, group + step < run_count)
+        near_runs = bits_of(beyond(lx, ly, hx, hy, x0, y0, x1, y1, reach2) == 0, step)
+        while near_runs != 0:
+            start = (group + lowest_bit(near_runs)) * RUN
+            near_runs = near_runs & (near_runs - 1)
+            for part in range(0, RUN, 32):
+                lx, ly, hx, hy = load_box(boxes, start + part + step, run_count * RUN, start + part + step < count)
+                near = bits_of(beyond(lx, ly, hx, hy, x0, y0, x1, y1, reach2) == 0, step)
+                while near != 0:
+                    face = start + part + lowest_bit(near)
+                    near = near & (near - 1)
+                    r = records + face.to(tl.int64) * WIDTH
+                    ax, ay = tl.load(r) - ox, tl.load(r + 1) - oy
+                    bx, by = tl.load(r + 2) - ox, tl.load(r + 3) - oy
+                    cx, cy = tl.load(r + 4) - ox, tl.load(r + 5) - oy
+                    p, mx, my, _a, _b, _c, _d, _e, _f, _g, _h, _i, _j, _k, _l, _m, _n, _o = coverage(
+                        ax - qx, ay - qy, bx - qx, by - qy, cx - qx, cy - qy,
+                        tl.load(r + 6), tl.load(r + 7), tl.load(r + 8), tl.load(r + 9), tl.load(r + 10), tl.load(r + 11),
+                        tl.load(r + 12), tl.load(r + 13), tl.load(r + 14), sigma2, HALF,
+                    )  # fmt: skip
+                    px, py, wx, wy, _inverse = mean_position(
+                        p, mx, my, qx - (ax + bx + cx) * (1.0 / 3.0), qy - (ay + by + cy) * (1.0 / 3.0)
+                    )
+                    far = beyond(
+                        tl.minimum(tl.minimum(ax, bx), cx), tl.minimum(tl.minimum(ay, by), cy),
+                        tl.maximum(tl.maximum(ax, bx), cx), tl.maximum(tl.maximum(ay, by), cy),
+                        qx, qy, qx, qy, reach2,
+                    )  # fmt: skip
+                    c = tl.where(far, 0.0, p * tl.load(r + 15))
+                    denominator = tl.load(r + 16) + px * tl.load(r + 17) + py * tl.load(r + 18)
+                    weight = reciprocal(tl.maximum(denominator, tl.load(r + 22)))
+                    z = (tl.load(r + 19) + px * tl.load(r + 20) + py * tl.load(r + 21)) * weight
+                    side = tl.minimum((wx * wx + wy * wy) * by_reach2, 1e3)
+                    side = side * side
+                    burden = (steepness * z + LATERAL_WEIGHT * side * side) * LOG2E
+                    included = c > 1.2e-38
+                    e = tl.where(included, tl.log2(tl.where(included, c, 1.0)) - burden, -1e30)
+                    top_e = tl.maximum(peak, e)
+                    fade = tl.exp2(peak - top_e)
+                    e = tl.where(included, tl.exp2(e - top_e), 0.0)
+                    peak = top_e
+                    norm = norm * fade + e
+                    depths = depths * fade + e * z
+                    if BOUNDED:
+                        total += c
+                    else:
+                        total += log_complement(short_of_one(c))
+                    e = e * weight
+                    sum0 = sum0 * fade + e * (tl.load(r + 23) + px * tl.load(r + 24) + py * tl.load(r + 25))
+                    if CHANNELS > 1:
+                        sum1 = sum1 * fade + e * (tl.load(r + 26) + px * tl.load(r + 27) + py * tl.load(r + 28))
+                    if CHANNELS > 2:
+                        sum2 = sum2 * fade + e * (tl.load(r + 29) + px * tl.load(r + 30) + py * tl.load(r + 31))
+                    if CHANNELS > 3:
+                        sum3 = sum3 * fade + e * (tl.load(r + 32) + px * tl.load(r + 33) + py * tl.load(r + 34))
+
+    seen = norm > 0
+    inverse = tl.where(seen, 1.0 / tl.where(seen, norm, 1.0), 0.0)
+    if BOUNDED:
+        s = bounded(total, POWER)
+    else:
+        s = tl.where(total > -0.01, -total * (1.0 + total * (0.5 + total * (1.0 / 6.0 + total / 24.0))), 1.0 - tl.exp(total))
+    live = (col < width) & (row < height)
+    area = height * width
+    at = row * width + col
+    pixel = item * area + at
+    background += item * background_stride
+    store = saved + item * planes * area + at
+    if FIRST:
+        mean = depths * inverse
+        tl.store(silhouette + pixel, s, mask=live)
+        tl.store(depth + pixel, s * mean + (1.0 - s) * tl.load(background + channels), mask=live)
+        lse = tl.where(seen, peak + tl.log2(tl.where(seen, norm, 1.0)), 1e30)
+        tl.store(store, lse, mask=live)
+        tl.store(store + area, s, mask=live)
+        tl.store(store + 2 * area, mean, mask=live)
+    background += first_channel
+    image += pixel * channels + first_channel
+    store += (3 + first_channel) * area
+    mean = sum0 * inverse
+    tl.store(image, s * mean + (1.0 - s) * tl.load(background), mask=live)
+    tl.store(store, mean, mask=live)
+    if CHANNELS > 1:
+        mean = sum1 * inverse
+        tl.store(image + 1, s * mean + (1.0 - s) * tl.load(background + 1), mask=live)
+        tl.store(store + area, mean, mask=live)
+    if CHANNELS > 2:
+        mean = sum2 * inverse
+        tl.store(image + 2, s * mean + (1.0 - s) * tl.load(background + 2), mask=live)
+        tl.store(store + 2 * area, mean, mask=live)
+    if CHANNELS > 3:
+        mean = sum3 * inverse
+        tl.store(image + 3, s * mean + (1.0 - s) * tl.load(background + 3), mask=live)
+        tl.store(store + 3 * area, mean, mask=live)

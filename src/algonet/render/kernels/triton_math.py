@@ -1,0 +1,190 @@
+"""What the forward and the backward Triton kernels share: the coverage of one face at many pixels, and its pieces.
+
+Names follow `render/README.md`. Everything is elementwise over pixels, with a face's numbers as scalars or vectors that
+broadcast. Reciprocals of positive numbers are squares of `rsqrt`: one special-function instruction and a product.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ..settings import EDGE_GUARD, FAINT, FAR_PIXELS, FLIP_AREA, LATERAL
+
+# Numbers that meet float64 tensors must be compile-time constants: run-time floats reach a kernel as float32
+FLIP = tl.constexpr(FLIP_AREA)
+FAINT2 = tl.constexpr(FAINT * FAINT)
+LATERAL_WEIGHT = tl.constexpr(LATERAL)
+FAR = tl.constexpr(FAR_PIXELS)
+GUARD = tl.constexpr(EDGE_GUARD)
+LOG2E = tl.constexpr(1.4426950408889634)
+PI = tl.constexpr(3.141592653589793)
+#: Numbers per face in a record, before three per channel.
+RECORD = 23
+#: A box that nothing touches has this as its lower and minus this as its upper bound.
+NOWHERE = tl.constexpr(1e15)
+
+
+@triton.jit
+def reciprocal(x):
+    """1/x for x > 0."""
+    r = tl.rsqrt(x)
+    return r * r
+
+
+@triton.jit
+def atan_unit(w):
+    """atan on [0, 1]: relative error 8e-8 in float32; in float64 a rational function after one reduction."""
+    if w.dtype == tl.float64:
+        shift = w > 0.66
+        x = tl.where(shift, (w - 1.0) / (w + 1.0), w)
+        z = x * x
+        p = -8.750608600031904122785e-1 * z - 1.615753718733365076637e1
+        p = p * z - 7.500855792314704667340e1
+        p = p * z - 1.228866684490136173410e2
+        p = p * z - 6.485021904942025371773e1
+        q = z + 2.485846490142306297962e1
+        q = q * z + 1.650270098316988542046e2
+        q = q * z + 4.328810604912902668951e2
+        q = q * z + 4.853903996359136964868e2
+        q = q * z + 1.945506571482613964425e2
+        found = x + x * (z * p / q)
+        found = tl.where(shift, found + 0.25 * PI, found)
+    else:
+        z = w * w
+        p = 0.00290307069 * z - 0.0162806004
+        p = p * z + 0.0430345668
+        p = p * z - 0.0753318118
+        p = p * z + 0.106543939
+        p = p * z - 0.142070439
+        p = p * z + 0.199930395
+        p = p * z - 0.333330929
+        p = p * z + 0.999999986
+        found = p * w
+    return found
+
+
+@triton.jit
+def smooth_step(x):
+    """The C-infinity step from 0 to 1 over [0, 1], and its slope."""
+    inside = (x > 0) & (x < 1)
+    safe = tl.where(inside, x, 0.5)
+    low, high = 1.0 / safe, 1.0 / (1.0 - safe)
+    steep = tl.minimum(tl.maximum(high - low, -80.0), 80.0)
+    value = 1.0 / (1.0 + tl.exp(-steep))
+    slope = value * (1.0 - value) * (low * low + high * high)
+    bent = inside & (tl.abs(steep) < 80.0)
+    return tl.where(inside, value, tl.where(x >= 1, 1.0, 0.0)), tl.where(bent, slope, 0.0)
+
+
+@triton.jit
+def corner(x, y, sigma2):
+    """Of a corner relative to the pixel: sqrt(z) and sigma^2/z, with z = x^2 + y^2 + sigma^2."""
+    z = x * x + y * y + sigma2
+    r = tl.rsqrt(z)
+    return z * r, sigma2 * (r * r)
+
+
+@triton.jit
+def edge_start(x, y, ux, uy, length, root0, root1, sigma2):
+    """Of an edge that starts at (x, y) from the pixel: t0, d, 1/rho^2 and H_1 = rho^2 J_1."""
+    t0 = x * ux + y * uy
+    d = y * ux - x * uy
+    rho2 = d * d + sigma2
+    r = tl.rsqrt(rho2)
+    rho = rho2 * r
+    along = rho2 + t0 * (t0 + length)
+    # atan2 by the half angle: hypot(rho length, along) is sqrt(z0 z1)
+    angle = 2.0 * atan_unit(rho * length * reciprocal(root0 * root1 + tl.abs(along)))
+    angle = tl.where(along < 0, PI - angle, angle)
+    return t0, d, r * r, angle * rho
+
+
+@triton.jit
+def coverage(ax, ay, bx, by, cx, cy, ux0, uy0, ux1, uy1, ux2, uy2, l0, l1, l2, sigma2, HALF: tl.constexpr):
+    """Signed coverage p and moment M of a face whose corners are relative to the pixel, and what derivatives reuse.
+
+    Works on H_k = rho^2 J_k, for which H_{k+1} = D_k/(2k) + (2k-1)/(2k) sigma^2/rho^2 H_k with
+    D_k = t1 (sigma^2/z1)^k - t0 (sigma^2/z0)^k.
+    """
+    root_a, va = corner(ax, ay, sigma2)
+    root_b, vb = corner(bx, by, sigma2)
+    root_c, vc = corner(cx, cy, sigma2)
+    t0, d0, r0, h0 = edge_start(ax, ay, ux0, uy0, l0, root_a, root_b, sigma2)
+    t1, d1, r1, h1 = edge_start(bx, by, ux1, uy1, l1, root_b, root_c, sigma2)
+    t2, d2, r2, h2 = edge_start(cx, cy, ux2, uy2, l2, root_c, root_a, sigma2)
+    q0, q1, q2 = sigma2 * r0, sigma2 * r1, sigma2 * r2
+    total0, total1, total2 = h0, h1, h2
+    pa, pb, pc = va, vb, vc
+    for k in tl.static_range(1, HALF):
+        wa, wb, wc = pa * (0.5 / k), pb * (0.5 / k), pc * (0.5 / k)
+        h0 = (t0 + l0) * wb - t0 * wa + (q0 * ((2 * k - 1) / (2 * k))) * h0
+        h1 = (t1 + l1) * wc - t1 * wb + (q1 * ((2 * k - 1) / (2 * k))) * h1
+        h2 = (t2 + l2) * wa - t2 * wc + (q2 * ((2 * k - 1) / (2 * k))) * h2
+        total0, total1, total2 = total0 + h0, total1 + h1, total2 + h2
+        pa, pb, pc = pa * va, pb * vb, pc * vc
+    p = (d0 * r0 * total0 + d1 * r1 * total1 + d2 * r2 * total2) * (0.5 / PI)
+    e0, e1, e2 = q0 * h0, q1 * h1, q2 * h2
+    mx = (uy0 * e0 + uy1 * e1 + uy2 * e2) * (0.5 / PI)
+    my = (ux0 * e0 + ux1 * e1 + ux2 * e2) * (-0.5 / PI)
+    return p, mx, my, t0, t1, t2, d0, d1, d2, r0, r1, r2, e0, e1, e2, pa, pb, pc
+
+
+@triton.jit
+def mean_position(p, mx, my, gx, gy):
+    """x - g and x - q from the pixel relative to the centroid, (gx, gy) = q - g; and 1/(p^2 + FAINT^2)."""
+    inverse = reciprocal(p * p + FAINT2)
+    share = p * inverse
+    full, rest = p * share, FAINT2 * inverse
+    return full * gx + share * mx, full * gy + share * my, share * mx - rest * gx, share * my - rest * gy, inverse
+
+
+@triton.jit
+def beyond(lx, ly, hx, hy, x0, y0, x1, y1, reach2):
+    """Whether boxes (lx..hx, ly..hy) and (x0..x1, y0..y1) are farther apart than the reach; never for NaN."""
+    dx = tl.maximum(tl.maximum(lx - x1, x0 - hx), 0.0)
+    dy = tl.maximum(tl.maximum(ly - y1, y0 - hy), 0.0)
+    return dx * dx + dy * dy > reach2
+
+
+@triton.jit
+def bits_of(hit, lane):
+    """32 flags as one number."""
+    return tl.sum(tl.where(hit, 1, 0).to(tl.uint32) << lane.to(tl.uint32), axis=0)
+
+
+@triton.jit
+def lowest_bit(bits):
+    """The index of the lowest set bit: the exponent of that bit as a float."""
+    low = (bits & (~bits + 1)).to(tl.float32)
+    return (low.to(tl.int32, bitcast=True) >> 23) - 127
+
+
+@triton.jit
+def log_complement(c):
+    """log(1 - c) for c in [0, 1 - 1e-7], to full relative precision."""
+    if c.dtype == tl.float64:
+        u = 1.0 - c
+        found = tl.where(u == 1.0, -c, tl.log(u) * (c / tl.where(u == 1.0, 1.0, 1.0 - u)))
+    else:
+        low = tl.minimum(c, 0.5)
+        s = low / (2.0 - low)
+        z = s * s
+        r = z * (1.0 / 13.0) + 1.0 / 11.0
+        r = r * z + 1.0 / 9.0
+        r = r * z + 1.0 / 7.0
+        r = r * z + 1.0 / 5.0
+        r = r * z + 1.0 / 3.0
+        found = tl.where(c < 0.5, -2.0 * (s + s * z * r), tl.log(1.0 - c))
+    return found
+
+
+@triton.jit
+def short_of_one(c):
+    """c in [0, 1], scaled to stay one rounding step below 1."""
+    c = tl.minimum(tl.maximum(c, 0.0), 1.0)
+    if c.dtype == tl.float64:
+        found = c * (1.0 - 2.220446049250313e-16)
+    else:
+        found = c * (1.0 - 1.1920928955078125e-07)
+    return found
