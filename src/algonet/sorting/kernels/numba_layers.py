@@ -1,0 +1,324 @@
+"""Template of the Numba kernels: `numba_cpu.py` loads it once with REAL = float32 and once with float64.
+
+Items lie as x[item, lane]: a lane is a row, so that the loops over lanes run in vector registers whatever the network.
+With few rows there is one lane, and the loops run over the pairs of a layer instead. An exchange is three steps: `meet`
+takes differences, `weigh` turns them into alpha and its slope, `mix` applies them. What backward needs of a layer is
+kept in rows of `d`, `alpha` and `slope`, one per comparator. The sigmoid comes in by the address of its compiled `weigh`
+(see `numba_weigh.py`), so that a new one compiles in a moment.
+"""
+
+import numpy as np
+from numba import float32 as REAL
+from numba import njit
+
+from algonet.numba_math import where
+
+from .numba_weigh import call_at
+
+
+# --- template ---
+OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
+INF = REAL(np.inf)
+
+
+@njit(**OPTIONS)
+def difference(a, b):
+    """b - a; infinite where the order is decided crisply, NaN only where an item is."""
+    d = b - a
+    return where(abs(d) < INF, d, where(b >= a, INF, where(b < a, -INF, d)))
+
+
+@njit(**OPTIONS)
+def meet(x, first, second, low, high, d, c):
+    lanes = x.shape[1]
+    if lanes == 1:
+        flat, out = x.reshape(-1), d.reshape(-1)
+        for k in range(high - low):
+            out[c + k] = difference(flat[first[low + k]], flat[second[low + k]])
+        return
+    for k in range(low, high):
+        f, g = first[k], second[k]
+        for w in range(lanes):
+            d[c, w] = difference(x[f, w], x[g, w])
+        c += 1
+
+
+@njit(**OPTIONS)
+def part(d, need, layer_need, low, high, lengths, c):
+    """Comparators that a short row does not have leave their items in order."""
+    for k in range(low, high):
+        least = max(need[k], layer_need)
+        for w in range(d.shape[1]):
+            d[c, w] = where(lengths[w] >= least, d[c, w], INF)
+        c += 1
+
+
+@njit(**OPTIONS)
+def weigh(sigmoid, d, alpha, slope, low, high, steepness):
+    """alpha and its slope of comparators low..high, by the function at the address `sigmoid`."""
+    lanes = d.shape[1]
+    skip = low * lanes * d.itemsize
+    places = d.ctypes.data + skip, alpha.ctypes.data + skip, slope.ctypes.data + skip
+    call_at(sigmoid, places[0], places[1], places[2], (high - low) * lanes, steepness)
+
+
+@njit(**OPTIONS)
+def blend(own, other, alpha):
+    """The item that stays in place with probability alpha; exact at 0 and 1, where 0 times infinity is not 0."""
+    mean = alpha * own + (REAL(1.0) - alpha) * other
+    return where(alpha == REAL(1.0), own, where(alpha == REAL(0.0), other, mean))
+
+
+@njit(**OPTIONS)
+def mix(x, first, second, low, high, alpha, c):
+    lanes = x.shape[1]
+    if lanes == 1:
+        flat, share = x.reshape(-1), alpha.reshape(-1)
+        for k in range(high - low):
+            f, g = first[low + k], second[low + k]
+            a, b, s = flat[f], flat[g], share[c + k]
+            flat[f] = blend(a, b, s)
+            flat[g] = blend(b, a, s)
+        return
+    for k in range(low, high):
+        f, g = first[k], second[k]
+        for w in range(lanes):
+            a, b, s = x[f, w], x[g, w], alpha[c, w]
+            x[f, w] = blend(a, b, s)
+            x[g, w] = blend(b, a, s)
+        c += 1
+
+
+@njit(**OPTIONS)
+def carry(p, first, second, low, high, alpha, drop, c, place):
+    """A payload channel through one layer. drop: p_first - p_second before it, kept at row `place`."""
+    lanes = p.shape[1]
+    for k in range(low, high):
+        f, g = first[k], second[k]
+        for w in range(lanes):
+            a, b, s = p[f, w], p[g, w], alpha[c, w]
+            drop[place, w] = a - b
+            p[f, w] = s * a + (REAL(1.0) - s) * b
+            p[g, w] = s * b + (REAL(1.0) - s) * a
+        c += 1
+        place += 1
+
+
+@njit(**OPTIONS)
+def carry_back(h, first, second, low, high, alpha, drop, felt, c):
+    """The gradient of a payload channel back through one layer; what alpha feels of it is added to `felt`."""
+    lanes = h.shape[1]
+    for k in range(low, high):
+        f, g = first[k], second[k]
+        for w in range(lanes):
+            a, b, s = h[f, w], h[g, w], alpha[c, w]
+            felt[c, w] += (a - b) * drop[c, w]
+            h[f, w] = s * a + (REAL(1.0) - s) * b
+            h[g, w] = s * b + (REAL(1.0) - s) * a
+        c += 1
+
+
+@njit(**OPTIONS)
+def mix_back(g, first, second, low, high, alpha, slope, d, felt, payload, steepness, c):
+    """The gradient of the items back through one layer. Leaves in `d` what the steepness feels of each exchange."""
+    lanes = g.shape[1]
+    if lanes == 1:
+        flat, share, rise, gap, more = g.reshape(-1), alpha.reshape(-1), slope.reshape(-1), d.reshape(-1), felt.reshape(-1)
+        for k in range(high - low):
+            i, j = first[low + k], second[low + k]
+            a, b, s = flat[i], flat[j], share[c + k]
+            push = (b - a) * (rise[c + k] * gap[c + k])
+            if payload:
+                push += more[c + k] * rise[c + k]
+            gap[c + k] *= push
+            push *= steepness
+            flat[i] = s * a + (REAL(1.0) - s) * b - push
+            flat[j] = s * b + (REAL(1.0) - s) * a + push
+        return
+    for k in range(low, high):
+        i, j = first[k], second[k]
+        if payload:
+            for w in range(lanes):
+                a, b, s = g[i, w], g[j, w], alpha[c, w]
+                push = (b - a) * (slope[c, w] * d[c, w]) + felt[c, w] * slope[c, w]
+                d[c, w] *= push
+                push *= steepness
+                g[i, w] = s * a + (REAL(1.0) - s) * b - push
+                g[j, w] = s * b + (REAL(1.0) - s) * a + push
+        else:
+            for w in range(lanes):
+                a, b, s = g[i, w], g[j, w], alpha[c, w]
+                push = (b - a) * (slope[c, w] * d[c, w])
+                d[c, w] *= push
+                push *= steepness
+                g[i, w] = s * a + (REAL(1.0) - s) * b - push
+                g[j, w] = s * b + (REAL(1.0) - s) * a + push
+        c += 1
+
+
+@njit(**OPTIONS)
+def total(d, count):
+    """The sum of the first `count` rows, lane by lane first."""
+    lanes = np.zeros(d.shape[1], d.dtype)
+    for c in range(count):
+        for w in range(d.shape[1]):
+            lanes[w] += d[c, w]
+    result = REAL(0.0)
+    for w in range(d.shape[1]):
+        result += lanes[w]
+    return result
+
+
+@njit(**OPTIONS)
+def fetch(block, rows, begin):
+    """Rows of the input into lanes; lanes beyond the last row repeat it."""
+    for w in range(block.shape[1]):
+        row = min(begin + w, rows.shape[0] - 1)
+        for i in range(block.shape[0]):
+            block[i, w] = rows[row, i]
+
+
+@njit(**OPTIONS)
+def put(rows, block, begin):
+    for w in range(min(block.shape[1], rows.shape[0] - begin)):
+        for i in range(block.shape[0]):
+            rows[begin + w, i] = block[i, w]
+
+
+@njit(**OPTIONS)
+def fetch_channels(block, rows, begin):
+    for w in range(block.shape[2]):
+        row = min(begin + w, rows.shape[0] - 1)
+        for i in range(block.shape[1]):
+            for j in range(block.shape[0]):
+                block[j, i, w] = rows[row, i, j]
+
+
+@njit(**OPTIONS)
+def put_channels(rows, block, begin):
+    for w in range(min(block.shape[2], rows.shape[0] - begin)):
+        for i in range(block.shape[1]):
+            for j in range(block.shape[0]):
+                rows[begin + w, i, j] = block[j, i, w]
+
+
+@njit(**OPTIONS)
+def span(start, stop, low, high):
+    """How many comparators layers low..high have."""
+    count = 0
+    for layer in range(low, high):
+        count += stop[layer] - start[layer]
+    return count
+
+
+@njit(**OPTIONS)
+def advance(x, p, table, low, high, keep, d, alpha, slope, drop, lengths, masked, sigmoid, steepness):
+    """Layers low..high on items and payload; with `keep` each comparator has its own row of d, alpha and slope."""
+    first, second, need, start, stop, layer_need = table
+    c = 0
+    for layer in range(low, high):
+        i, j = start[layer], stop[layer]
+        meet(x, first, second, i, j, d, c)
+        if masked:
+            part(d, need, layer_need[layer], i, j, lengths, c)
+        weigh(sigmoid, d, alpha, slope, c, c + j - i, steepness)
+        mix(x, first, second, i, j, alpha, c)
+        for channel in range(p.shape[0]):
+            carry(p[channel], first, second, i, j, alpha, drop, c, 0)
+        if keep:
+            c += j - i
+
+
+@njit(**OPTIONS, cache=True)
+def forward(rows, payload, lengths, masked, sigmoid, steepness, table, values, moved, begin, end, lanes):
+    """Rows begin..end, `lanes` at a time."""
+    n, channels = rows.shape[1], payload.shape[2]
+    x, p = np.empty((n, lanes), rows.dtype), np.empty((channels, n, lanes), rows.dtype)
+    d, alpha, slope = (
+        np.empty((n // 2 + 1, lanes), rows.dtype),
+        np.empty((n // 2 + 1, lanes), rows.dtype),
+        np.empty((n // 2 + 1, lanes), rows.dtype),
+    )
+    here = np.zeros(lanes, np.int32)
+    for row in range(begin, end, lanes):
+        fetch(x, rows, row)
+        fetch_channels(p, payload, row)
+        if masked:
+            for w in range(lanes):
+                here[w] = lengths[min(row + w, rows.shape[0] - 1)]
+        advance(x, p, table, 0, len(table[3]), False, d, alpha, slope, d, here, masked, sigmoid, steepness)
+        put(values, x, row)
+        put_channels(moved, p, row)
+
+
+@njit(**OPTIONS, cache=True)
+def backward(
+    rows, payload, lengths, masked, sigmoid, steepness, table, grads, grad_moved, grad_rows, grad_payload, by_steepness,
+    begin, end, lanes, segment, values_too,
+):  # fmt: skip
+    """Gradients of rows begin..end: checkpoints before each segment of layers, then segment by segment backwards."""
+    first, second, need, start, stop, layer_need = table
+    n, channels, depth = rows.shape[1], payload.shape[2], len(start)
+    segments = (depth + segment - 1) // segment
+    most = 1
+    for index in range(segments):
+        most = max(most, span(start, stop, index * segment, min((index + 1) * segment, depth)))
+    kept = np.empty((segments, n, lanes), rows.dtype)
+    kept_p = np.empty((segments, channels, n, lanes), rows.dtype)
+    x, p = np.empty((n, lanes), rows.dtype), np.empty((channels, n, lanes), rows.dtype)
+    g, h = np.empty((n, lanes), rows.dtype), np.empty((channels, n, lanes), rows.dtype)
+    d, alpha, slope = (
+        np.empty((most, lanes), rows.dtype),
+        np.empty((most, lanes), rows.dtype),
+        np.empty((most, lanes), rows.dtype),
+    )
+    drop = np.empty((most if channels else 1, lanes), rows.dtype)
+    felt = np.empty((most if channels else 1, lanes), rows.dtype)
+    none = np.empty((0, n, lanes), rows.dtype)
+    here = np.zeros(lanes, np.int32)
+    for row in range(begin, end, lanes):
+        fetch(x, rows, row)
+        fetch_channels(p, payload, row)
+        fetch(g, grads, row)
+        fetch_channels(h, grad_moved, row)
+        for w in range(grads.shape[0] - row, lanes):
+            g[:, w] = REAL(0.0)
+            h[:, :, w] = REAL(0.0)
+        if masked:
+            for w in range(lanes):
+                here[w] = lengths[min(row + w, rows.shape[0] - 1)]
+        for index in range(segments):
+            kept[index] = x
+            kept_p[index] = p
+            if index + 1 < segments:
+                low, high = index * segment, (index + 1) * segment
+                advance(x, p, table, low, high, False, d, alpha, slope, d, here, masked, sigmoid, steepness)
+        share = REAL(0.0)
+        for back in range(segments):
+            index = segments - 1 - back
+            low, high = index * segment, min((index + 1) * segment, depth)
+            x[:] = kept[index]
+            advance(x, none, table, low, high, True, d, alpha, slope, drop, here, masked, sigmoid, steepness)
+            count = span(start, stop, low, high)
+            felt[: count if channels else 0] = REAL(0.0)
+            for channel in range(channels):
+                p[channel] = kept_p[index, channel]
+                c = 0
+                for layer in range(low, high):
+                    i, j = start[layer], stop[layer]
+                    carry(p[channel], first, second, i, j, alpha, drop, c, c)
+                    c += j - i
+                for layer in range(high - 1, low - 1, -1):
+                    i, j = start[layer], stop[layer]
+                    c -= j - i
+                    carry_back(h[channel], first, second, i, j, alpha, drop, felt, c)
+            if values_too:
+                c = count
+                for layer in range(high - 1, low - 1, -1):
+                    i, j = start[layer], stop[layer]
+                    c -= j - i
+                    mix_back(g, first, second, i, j, alpha, slope, d, felt, channels > 0, steepness, c)
+                share += total(d, count)
+        by_steepness[row // lanes] = share
+        put(grad_rows, g, row)
+        put_channels(grad_payload, h, row)
