@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,11 +59,11 @@ class Camera:
         >>> camera.project(torch.zeros(1, 3), size=(100, 200))[0]  # x, y in pixels, and depth
         tensor([100.,  50.,   3.])
         """
-        eye, rotation = _view("Camera.look_at", eye, target, up)
+        position, rotation = _view("Camera.look_at", eye, target, up)
         if not isinstance(fov, Tensor) and not 0 < fov < 180:
             raise ValueError(f"Camera.look_at: `fov` is the full vertical angle in degrees, in (0, 180), got {fov!r}.")
-        focal = 1 / torch.tan(torch.as_tensor(fov, dtype=eye.dtype, device=eye.device) * (math.pi / 360))
-        return Camera(_matrix(rotation, eye, focal), eye, True, near)
+        focal = 1 / torch.tan(torch.as_tensor(fov, dtype=position.dtype, device=position.device) * (math.pi / 360))
+        return Camera(_matrix(rotation, position, focal), position, True, near)
 
     @staticmethod
     def orthographic(
@@ -78,11 +79,11 @@ class Camera:
         >>> Camera.orthographic((0.0, 0.0, 3.0)).project(torch.tensor([[1.0, 0.0, 0.0]]), size=(100, 100))[0]
         tensor([100.,  50.,   3.])
         """
-        eye, rotation = _view("Camera.orthographic", eye, target, up)
+        position, rotation = _view("Camera.orthographic", eye, target, up)
         if not isinstance(height, Tensor) and not 0 < height < math.inf:
             raise ValueError(f"Camera.orthographic: `height` must be positive, got {height!r}.")
-        focal = 2 / torch.as_tensor(height, dtype=eye.dtype, device=eye.device)
-        return Camera(_matrix(rotation, eye, focal), eye, False, near)
+        focal = 2 / torch.as_tensor(height, dtype=position.dtype, device=position.device)
+        return Camera(_matrix(rotation, position, focal), position, False, near)
 
     @staticmethod
     def from_opencv(
@@ -116,7 +117,8 @@ class Camera:
 
     def pixel_matrix(self, size: tuple[int, int]) -> Tensor:
         """(*B, 3, 4): homogeneous world points to (x w, y w, depth), x and y in pixels of an image of `size` (H, W)."""
-        return _viewport(size, self.perspective, self.matrix.dtype, self.matrix.device) @ self.matrix
+        viewport = _viewport if torch.compiler.is_compiling() else _cached_viewport
+        return viewport(size, self.perspective, self.matrix.dtype, self.matrix.device) @ self.matrix
 
     def project(self, points: Tensor, size: tuple[int, int]) -> Tensor:
         """World points (*B, V, 3) to (*B, V, 3): x, y in pixels and depth. Points behind the camera come out mirrored."""
@@ -128,14 +130,16 @@ class Camera:
 
     def to(self, *args, **kwargs) -> Camera:
         """The camera with its tensors moved or cast, as by `Tensor.to`."""
-        near = self.near.to(*args, **kwargs) if isinstance(self.near, Tensor) else self.near
+        near: Any = self.near
+        near = near.to(*args, **kwargs) if isinstance(near, Tensor) else near
         return Camera(self.matrix.to(*args, **kwargs), self.position.to(*args, **kwargs), self.perspective, near)
 
     def __getitem__(self, index) -> Camera:
         """One camera, or some, out of a batch."""
         if not self.batch_shape:
             raise IndexError("Camera: this is a single camera; only a batch can be indexed.")
-        near = self.near[index] if isinstance(self.near, Tensor) and self.near.dim() else self.near
+        near: Any = self.near
+        near = near[index] if isinstance(near, Tensor) and near.dim() else near
         return Camera(self.matrix[index], self.position[index], self.perspective, near)
 
 
@@ -193,7 +197,6 @@ def _matrix(rotation: Tensor, eye: Tensor, focal: Tensor, centre: Tensor | None 
     return torch.stack(torch.broadcast_tensors(x, y, -view[..., 2, :], last), -2)
 
 
-@functools.lru_cache(maxsize=64)
 def _viewport(size: tuple[int, int], perspective: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
     """(3, 4): NDC to pixels, before the division by w."""
     h, w = size[0] / 2, size[1] / 2
@@ -201,3 +204,6 @@ def _viewport(size: tuple[int, int], perspective: bool, dtype: torch.dtype, devi
     rows = [[h, 0.0, 0.0, 0.0], [0.0, -h, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]
     rows[0][shift[0]], rows[1][shift[0]] = w, h
     return torch.tensor(rows, dtype=dtype, device=device)
+
+
+_cached_viewport = functools.lru_cache(maxsize=64)(_viewport)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -76,13 +78,15 @@ def render_attributes(
     vertices, attributes = widened(vertices), widened(attributes).to(widened(vertices).dtype)
     points = _points(vertices, camera, size)
     batch = _batch_shape(points, attributes, background, background_depth)
-    tensors = [
-        _expanded(points, batch, 2),
-        _expanded(attributes, batch, 2),
-        _background(background, background_depth, attributes.shape[-1], batch, points),
-        _softness(coverage, depth_steepness, camera.near, height, batch, points),
-    ]
-    call = RasterCall(*tensors, faces, attribute_faces, settings)
+    call = RasterCall(
+        points=_expanded(points, batch, 2),
+        attributes=_expanded(attributes, batch, 2),
+        background=_background(background, background_depth, attributes.shape[-1], batch, points),
+        softness=_softness(coverage, depth_steepness, camera.near, height, batch, points),
+        faces=faces,
+        attribute_faces=attribute_faces,
+        settings=settings,
+    )
     if isinstance(coverage, FilteredCoverage):
         raster = rasterise(call, backend)
     else:
@@ -106,7 +110,7 @@ def _points(vertices: Tensor, camera: Camera, size: tuple[int, int]) -> Tensor:
     return vertices @ matrix[..., :3].mT + shift
 
 
-def _batch_shape(points: Tensor, attributes: Tensor, background: Tensor | float, depth: Tensor | float) -> torch.Size:
+def _batch_shape(points: Tensor, attributes: Tensor, background: Any, depth: Any) -> torch.Size:
     shapes = [points.shape[:-2], attributes.shape[:-2]]
     if isinstance(background, Tensor) and background.dim() > 1:
         shapes.append(background.shape[:-1])
@@ -117,7 +121,7 @@ def _batch_shape(points: Tensor, attributes: Tensor, background: Tensor | float,
     except RuntimeError:
         listed = ", ".join(str(tuple(s)) for s in shapes)
         raise ValueError(
-            f"render_attributes: batch dimensions of vertices with camera, attributes and background do not broadcast: {listed}."
+            f"render_attributes: batch dimensions of vertices and camera, attributes, background must broadcast: {listed}."
         ) from None
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
-import importlib.util
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,9 @@ from algonet.operators import Operator
 from algonet.relax import BoundedSum, Probabilistic
 
 from . import reference
-from .settings import Raster, RasterCall, RasterSettings, decode
+from .settings import Raster, RasterCall, RasterSettings, decode, result_shapes
+
+__all__ = ["rasterise", "reference_of", "result_shapes", "why_no_kernel"]
 
 OPERATION = "render_attributes"
 #: Positions in `RasterCall.tensors` of those without batch dimensions.
@@ -31,11 +33,30 @@ def reference_of(tensors: list[Tensor], settings: str) -> Raster:
     return reference.rasterise(tensors, decode(settings))
 
 
-def result_shapes(tensors: list[Tensor], settings: RasterSettings) -> list[Tensor]:
-    """Empty tensors with the shapes of image, silhouette and depth."""
-    points, attributes = tensors[:2]
-    shape = (*points.shape[:-2], settings.height, settings.width)
-    return [points.new_empty(*shape, attributes.shape[-1]), points.new_empty(shape), points.new_empty(shape)]
+def _operator(kernels: str) -> Operator:
+    """The operator of a kernel module: its `forward`, `backward` and `fake`, with the reference behind them.
+
+    Defined at import, so that `torch.compile` finds it; the module itself is imported by the first call.
+    """
+
+    def late(name: str) -> Callable:
+        def call(*arguments: Any) -> Any:
+            return getattr(importlib.import_module(f"algonet.render.kernels.{kernels}"), name)(*arguments)
+
+        return call
+
+    return Operator(
+        f"render_{kernels}",
+        forward=late("forward"),
+        backward=late("backward"),
+        reference=reference_of,
+        fake=late("fake"),
+        outputs=3,
+        shared=SHARED,
+    )
+
+
+_NUMBA, _TRITON = _operator("numba_cpu"), _operator("triton_gpu")
 
 
 @backends.register(OPERATION, "reference")
@@ -60,35 +81,17 @@ def _why_not_numba(call: RasterCall) -> str | None:
 
 
 def _why_not_triton(call: RasterCall) -> str | None:
-    reason = backends.why_not_triton(*call.tensors) or why_no_kernel(call)
-    if reason is None and importlib.util.find_spec("algonet.render.kernels.triton_gpu") is None:
-        return "this version has no Triton kernel for it"
-    return reason
+    return backends.why_not_triton(*call.tensors) or why_no_kernel(call)
 
 
 @backends.register(OPERATION, "numba", supports=_why_not_numba)
 def _run_numba(call: RasterCall) -> Raster:
-    return Raster(*_operator("numba_cpu")(call.tensors, call.settings.encode()))
+    return Raster(*_NUMBA(call.tensors, call.settings.encode()))
 
 
 @backends.register(OPERATION, "triton", supports=_why_not_triton)
 def _run_triton(call: RasterCall) -> Raster:
-    return Raster(*_operator("triton_gpu")(call.tensors, call.settings.encode()))
-
-
-@functools.cache
-def _operator(kernels: str) -> Operator:
-    """The operator of a kernel module: its `forward`, `backward` and `fake`, with the reference behind them."""
-    module = importlib.import_module(f"algonet.render.kernels.{kernels}")
-    return Operator(
-        f"render_{kernels}",
-        forward=module.forward,
-        backward=module.backward,
-        reference=reference_of,
-        fake=module.fake,
-        outputs=3,
-        shared=SHARED,
-    )
+    return Raster(*_TRITON(call.tensors, call.settings.encode()))
 
 
 @backends.register_example(OPERATION)

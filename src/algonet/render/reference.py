@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from algonet.operators import _pushforward, _replaced
 from algonet.relax import BoundedSum
 
 from .settings import EDGE_GUARD, FAINT, FAR_PIXELS, FLIP_AREA, LATERAL, Raster, RasterSettings
@@ -104,15 +105,14 @@ def rasterise(
     batch = points.shape[:-2]
     count = math.prod(batch)
     flat = [t.reshape(count, *t.shape[len(batch) :]) for t in (points, attributes, background, softness)]
-    faces, attribute_faces = faces.long(), attribute_faces.long()
     chunk = max(1, budget // max(1, len(faces) * _ALIVE * points.element_size()))
-    pixels = _pixel_centres(settings, points)
+    total = settings.height * settings.width
     items = []
     for item in range(count):
-        parts = [
-            recomputed(_chunk_function(piece, faces, attribute_faces, settings, coverage), *(t[item] for t in flat))
-            for piece in pixels.split(chunk)
-        ]
+        parts = []
+        for start in range(0, total, chunk):
+            run = _chunk_function(start, min(start + chunk, total), faces, attribute_faces, settings, coverage)
+            parts.append(recomputed(run, *(t[item] for t in flat)))
         items.append([torch.cat(column) for column in zip(*parts, strict=True)])
     shape = (*batch, settings.height, settings.width)
     if not items:
@@ -122,17 +122,19 @@ def rasterise(
     return Raster(image.reshape(*shape, -1), silhouette.reshape(shape), depth.reshape(shape))
 
 
-def _pixel_centres(settings: RasterSettings, like: Tensor) -> Tensor:
-    rows = torch.arange(settings.height, dtype=like.dtype, device=like.device) + 0.5
-    columns = torch.arange(settings.width, dtype=like.dtype, device=like.device) + 0.5
-    return torch.stack(torch.meshgrid(columns, rows, indexing="xy"), -1).reshape(-1, 2)
-
-
 def _chunk_function(
-    pixels: Tensor, faces: Tensor, attribute_faces: Tensor, settings: RasterSettings, coverage: Coverage | None
+    start: int, stop: int, faces: Tensor, attribute_faces: Tensor, settings: RasterSettings, coverage: Coverage | None
 ) -> Callable[..., tuple[Tensor, ...]]:
+    """The raster of pixels `start` to `stop`, counted row by row.
+
+    All tensors are made inside: what a function that is run again captures must not belong to a transform that has ended.
+    """
+
     def run(points: Tensor, attributes: Tensor, background: Tensor, softness: Tensor) -> tuple[Tensor, ...]:
-        corners, looks = project(points, softness[2], settings)[faces], attributes[attribute_faces]
+        number = torch.arange(start, stop, device=points.device)
+        pixels = torch.stack([number % settings.width, number // settings.width], -1).to(points.dtype) + 0.5
+        corners = project(points, softness[2], settings)[faces.long()]
+        looks = attributes[attribute_faces.long()]
         return _rasterise_pixels(corners, looks, background, softness, pixels, settings, coverage or Filtered())
 
     return run
@@ -253,6 +255,17 @@ class _Recomputed(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
         ctx.function, *tensors = inputs
         ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any):
+        tensors = ctx.saved_tensors
+        moving = [i for i, t in enumerate(tangents[1:]) if t is not None]
+
+        def moved(*some: Tensor) -> tuple[Tensor, ...]:
+            return tuple(ctx.function(*_replaced(tensors, moving, some)))
+
+        return _pushforward(moved, [tensors[i] for i in moving], [tangents[1 + i] for i in moving])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import json
 import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import Tensor
 
-from algonet.relax import CONORMS, BoundedSum, TConorm
+from algonet.relax import BoundedSum, Probabilistic, TConorm
 
 #: Twice the screen area (square pixels) over which a face turns from back to front, and below which interpolation
 #: inside it gives way to its centroid.
@@ -50,24 +48,25 @@ class RasterSettings:
         return math.sqrt(self.epsilon ** (-1 / self.half_df) - 1)
 
     def encode(self) -> str:
-        """The settings as a string, which is how they travel through torch operators."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        fields["conorm"] = [type(self.conorm).__name__, _plain(dataclasses.asdict(self.conorm))]
-        return json.dumps(fields, sort_keys=True)
+        """The settings as a string, which is how they travel through torch operators; for streamed conorms only."""
+        flags = f"{int(self.two_sided)}{int(self.perspective)}{int(self.deterministic)}"
+        return f"{self.height} {self.width} {self.df} {self.epsilon!r} {self.conorm.key} {flags}"
 
 
 @functools.lru_cache(maxsize=256)
 def decode(text: str) -> RasterSettings:
     """The settings that `encode` wrote."""
-    fields = json.loads(text)
-    name, arguments = fields["conorm"]
-    kind = next(c for c in CONORMS if c.__name__ == name)
-    fields["conorm"] = kind(**arguments)
-    return RasterSettings(**fields)
+    height, width, df, epsilon, conorm, flags = text.split()
+    name = BoundedSum.__name__
+    chosen = BoundedSum(int(conorm.removeprefix(name))) if conorm.startswith(name) else Probabilistic()
+    return RasterSettings(int(height), int(width), int(df), float(epsilon), chosen, *(flag == "1" for flag in flags))
 
 
-def _plain(arguments: dict) -> dict:
-    return {k: v for k, v in arguments.items() if isinstance(v, (int, float, str, bool))}
+def result_shapes(tensors: list[Tensor], settings: RasterSettings) -> list[Tensor]:
+    """Empty tensors with the shapes of image, silhouette and depth."""
+    points, attributes = tensors[:2]
+    shape = (*points.shape[:-2], settings.height, settings.width)
+    return [points.new_empty(*shape, attributes.shape[-1]), points.new_empty(shape), points.new_empty(shape)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,6 @@ face by face in order, so results are the same bits for any number of threads.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,8 +20,7 @@ from torch import Tensor
 from algonet import codegen
 from algonet.relax import BoundedSum
 
-from ..raster import result_shapes
-from ..settings import EDGE_GUARD, RasterSettings, decode
+from ..settings import EDGE_GUARD, RasterSettings, decode, result_shapes
 from .numba_edges import instance
 
 #: Pairs of face and tile whose gradients are kept at once; more are done in several rounds of items.
@@ -58,6 +56,10 @@ class Inputs(NamedTuple):
     faces: np.ndarray
     attribute_faces: np.ndarray
 
+    def items(self, first: int, last: int) -> Inputs:
+        points, attributes, background, softness = (a[first:last] for a in self[:4])
+        return Inputs(points, attributes, background, softness, self.faces, self.attribute_faces)
+
 
 def fake(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
     points, attributes = tensors[:2]
@@ -78,7 +80,7 @@ def forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Te
     silhouette, depth, total, norm = (like.new_empty(pixels) for _ in range(4))
     outputs = [t.numpy() for t in (image, silhouette, depth, total, norm, mean)]
     for first, last, plan in _rounds(inputs, chosen, module):
-        part = Inputs(*(a[first:last] for a in inputs[:4]), *inputs[4:])
+        part = inputs.items(first, last)
         parts = [a[first:last] for a in outputs]
         arguments = (plan.tile_starts, plan.faces_of, plan.prepared, part.faces, part.attribute_faces, *part[1:4])
 
@@ -104,7 +106,7 @@ def backward(
     total, norm, mean, silhouette = (_flat(t, tensors[0].dim() - 2) for t in saved)
     grad_image, grad_silhouette, grad_depth = (_flat(g, tensors[0].dim() - 2) for g in grads)
     results = [np.zeros_like(a) for a in inputs[:4]]
-    by_points, by_attributes, by_background, by_softness = results
+    by_background = results[2]
     if needs[2]:
         open_ = 1 - silhouette
         by_background[:, :-1] = (open_[..., None] * grad_image).sum((1, 2))
@@ -112,7 +114,7 @@ def backward(
     if needs[0] or needs[1] or needs[3]:
         per_pixel = (silhouette, total, norm, mean, grad_image, grad_silhouette, grad_depth)
         for first, last, plan in _rounds(inputs, chosen, module):
-            part = Inputs(*(a[first:last] for a in inputs[:4]), *inputs[4:])
+            part = inputs.items(first, last)
             views = [a[first:last] for a in results]
             _backward_round(part, plan, chosen, module, [a[first:last] for a in per_pixel], views)
     found = [torch.from_numpy(a).reshape(t.shape) for a, t in zip(results, tensors[:4], strict=True)]
@@ -230,10 +232,11 @@ def _numbers(chosen: RasterSettings) -> np.ndarray:
 
 def _inputs(tensors: list[Tensor], chosen: RasterSettings) -> tuple[Inputs, ModuleType]:
     lead = tensors[0].dim() - 2
-    arrays = [_flat(t, lead) for t in tensors[:4]]
-    faces = [t.detach().to(torch.int64).contiguous().numpy() for t in tensors[4:]]
+    points, attributes, background, softness = (_flat(t, lead) for t in tensors[:4])
+    faces, attribute_faces = (t.detach().to(torch.int64).contiguous().numpy() for t in tensors[4:])
     precision = "float64" if tensors[0].dtype == torch.float64 else "float32"
-    return Inputs(*arrays, *faces), kernels(precision, chosen.half_df)
+    inputs = Inputs(points, attributes, background, softness, faces, attribute_faces)
+    return inputs, kernels(precision, chosen.half_df)
 
 
 def _flat(t: Tensor, lead: int) -> np.ndarray:
@@ -244,9 +247,6 @@ def _flat(t: Tensor, lead: int) -> np.ndarray:
 
 def _guard(array: np.ndarray) -> Any:
     return array.dtype.type(EDGE_GUARD if array.dtype == np.float32 else EDGE_GUARD**2)
-
-
-_NUMBERS = itertools.count()
 
 
 @functools.cache

@@ -32,9 +32,9 @@ def instance(precision: str, half: int) -> str:
 
 def _angle(precision: str) -> str:
     if precision == "float64":
-        return "@njit(**OPTIONS)\ndef angle(y, x):\n    return np.arctan2(y, x)\n"
+        return "@njit(forceinline=True, **OPTIONS)\ndef angle(y, x):\n    return np.arctan2(y, x)\n"
     lines = [
-        "@njit(**OPTIONS)",
+        "@njit(forceinline=True, **OPTIONS)",
         "def angle(y, x):",
         '    """atan2(y, x) for y >= 0: a polynomial of the smaller over the larger, error below 2e-7."""',
         "    a = abs(x)",
@@ -79,7 +79,7 @@ def _series(half: int, last: int) -> list[str]:
 
 def _forward(half: int) -> str:
     lines = [
-        "@njit(**OPTIONS)",
+        "@njit(forceinline=True, **OPTIONS)",
         "def edge_forward(t0, t1, d, sigma2):",
         '    """The edge\'s coverage, and its moment along the outward normal."""',
         *_series(half, half),
@@ -90,7 +90,7 @@ def _forward(half: int) -> str:
 
 def _backward(half: int) -> str:
     lines = [
-        "@njit(**OPTIONS)",
+        "@njit(forceinline=True, **OPTIONS)",
         "def edge_backward(t0, t1, d, sigma2):",
         '    """What `edge_forward` gives, and the integrals over the edge of the noise density, times 1, t and t^2."""',
         *_series(half, half + 1),

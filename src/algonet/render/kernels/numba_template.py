@@ -5,6 +5,7 @@ loop runs over the 16 pixels of a tile's row, has no branches and touches one fl
 LLVM turns it into vector instructions. Pixels right of or below the image are computed and dropped.
 """
 
+# pyright: reportOptionalCall=false
 from __future__ import annotations
 
 import numpy as np
@@ -323,7 +324,8 @@ def accumulate(buffer, peak, sums, at, za, zb, zc, power):
     """Add one face's row to the tile's totals, and leave its corner weights times share in the buffer."""
     for i in range(LANES):
         covered = buffer[i]
-        share = max(covered, real(0.0)) * exp(buffer[LANES + i] - peak[at + i])
+        # At most 1, unless the exponents are so large that their rounding shows
+        share = min(max(covered, real(0.0)) * exp(buffer[LANES + i] - peak[at + i]), real(2.0))
         va, vb, vc = buffer[2 * LANES + i] * share, buffer[3 * LANES + i] * share, buffer[4 * LANES + i] * share
         buffer[2 * LANES + i], buffer[3 * LANES + i], buffer[4 * LANES + i] = va, vb, vc
         buffer[5 * LANES + i] = share
@@ -394,8 +396,8 @@ def lanes_backward(o, x0, y, steepness, sigma2, lateral, short, buffer):
         # shares, and what the exponent is worth
         ha, hb, hc = buffer[i], buffer[LANES + i], buffer[2 * LANES + i]
         rate = exp(-steepness * z - real(LATERAL) * away2 * away2 - buffer[5 * LANES + i])
-        rate = rate if covered > zero else zero
-        share = covered * rate
+        rate = min(rate if covered > zero else zero, real(1e15))
+        share = min(covered * rate, two)
         gain = va * ha + vb * hb + vc * hc - buffer[3 * LANES + i]
         pull = share * gain
         clipped = min(max(covered, zero), one)
@@ -615,8 +617,7 @@ def gather(
             corner[j, 1] -= bx * inverse
         square = area * area + FLIP_AREA * FLIP_AREA
         by_area = by_inverse * (FLIP_AREA * FLIP_AREA - area * area) / (square * square)
-        front, front_slope = step(area / FLIP_AREA)
-        back, back_slope = step(-area / FLIP_AREA)
+        front_slope, back_slope = step(area / FLIP_AREA)[1], step(-area / FLIP_AREA)[1]
         facing_slope = (front_slope + back_slope if two_sided else front_slope) / FLIP_AREA
         by_area += sums[REST] * float(o[PRESENCE]) * facing_slope
         for i in range(3):
