@@ -87,12 +87,30 @@ def steepness(where: str, relax: Sigmoid, x: Tensor, sign: float) -> Tensor:
     """The steepness as a scalar tensor beside x, negative for a descending sort."""
     value = relax.steepness
     if not isinstance(value, Tensor):
-        return x.new_full((), sign * value)
+        return _constant(sign * value, x.dtype, x.device)
     if value.numel() != 1:
         raise ValueError(
             f"{where}: the steepness must be one number for all exchanges, got a tensor of shape {tuple(value.shape)}."
         )
     return (sign * value).reshape(()).to(x)
+
+
+_CONSTANTS: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
+
+
+def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A scalar tensor, made once: filling one costs as much as launching a sort."""
+    if torch.compiler.is_compiling():
+        return torch.full((), value, dtype=dtype, device=device)
+    key = (value, dtype, device)
+    if key not in _CONSTANTS:
+        if len(_CONSTANTS) > 1000:
+            _CONSTANTS.clear()
+        made = torch.full((), value, dtype=dtype, device=device)
+        if type(made) is not Tensor or made.is_inference():  # of a mode that ends
+            return made
+        _CONSTANTS[key] = made
+    return _CONSTANTS[key]
 
 
 def count(where: str, k: object, n: int, dim: int) -> None:

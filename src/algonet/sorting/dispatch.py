@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from algonet import backends
 from algonet.operators import Operator
+from algonet.relax import Logistic
 
-from .networks import NETWORKS
-from .plan import Plan
+from .networks import NETWORKS, OddEven
+from .plan import Plan, planned
 from .reference import sort_reference, unsort_reference
 
 
 @dataclass(frozen=True, eq=False)
 class SortCall:
-    """x (*batch, n), payload (*batch, n, c), lengths (*batch,) (read if the plan is masked), steepness (), plan."""
+    """x (*batch, n), lengths (*batch,) (read if the plan is masked), steepness (), payload (*batch, n, c) or None."""
 
     x: Tensor
-    payload: Tensor
     lengths: Tensor
     steepness: Tensor
+    payload: Tensor | None
     plan: Plan
+    settings: str
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [self.x, self.payload, self.lengths, self.steepness]
+        tensors = [self.x, self.lengths, self.steepness]
+        return tensors if self.payload is None else [*tensors, self.payload]
 
 
 def _numba() -> ModuleType:
@@ -44,41 +48,40 @@ def _triton() -> ModuleType:
     return triton_gpu
 
 
-def _sort_operator(name: str, kernels) -> Operator:
+def _sort_operator(name: str, kernels: Callable[[], ModuleType], outputs: int) -> Operator:
     return Operator(
-        f"soft_sort_{name}",
+        f"soft_sort_{name}" if outputs == 1 else f"soft_sort_payload_{name}",
         forward=lambda tensors, settings: kernels().sort_forward(tensors, settings),
         backward=lambda grads, tensors, saved, settings, needs: kernels().sort_backward(
             grads, tensors, saved, settings, needs
         ),
         reference=sort_reference,
-        fake=lambda tensors, settings: ([_like(tensors[0]), _like(tensors[1])], []),
-        outputs=2,
-        shared=frozenset({3}),
+        fake=lambda tensors, settings: ([_like(tensors[0]), *map(_like, tensors[3:])], []),
+        outputs=outputs,
+        shared=frozenset({2}),
     )
 
 
-def _unsort_operator(name: str, kernels) -> Operator:
+def _unsort_operator(name: str, kernels: Callable[[], ModuleType]) -> Operator:
     """P^T v. With <g, P^T v> = <P g, v>, its kernels are those of sorting with their roles exchanged."""
 
     def forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
-        x, v, lengths, steepness = tensors
-        sorting = [x, torch.zeros_like(v), lengths, steepness]
-        found = kernels().sort_backward([torch.zeros_like(x), v], sorting, [], settings, [False, True, False, False])
-        return [found[1]], []
+        x, lengths, steepness, v = tensors
+        sorting = [x, lengths, steepness, torch.zeros_like(v)]
+        found = kernels().sort_backward([torch.zeros_like(x), v], sorting, [], settings, [False, False, False, True])
+        return [found[3]], []
 
     def backward(
         grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: str, needs: list[bool]
     ) -> list[Tensor]:
-        x, v, lengths, steepness = tensors
-        found = [x.new_empty(0)] * 4
-        sorting = [x, grads[0], lengths, steepness]
-        if needs[0] or needs[3]:
-            wanted = [needs[0], False, False, needs[3]]
-            pulled = kernels().sort_backward([torch.zeros_like(x), v], sorting, [], settings, wanted)
-            found[0], found[3] = pulled[0], pulled[3]
-        if needs[1]:
-            found[1] = kernels().sort_forward(sorting, settings)[0][1]
+        x, lengths, steepness, v = tensors
+        found: list[Any] = [None] * 4
+        sorting = [x, lengths, steepness, grads[0]]
+        if needs[0] or needs[2]:
+            wanted = [needs[0], False, needs[2], False]
+            found = kernels().sort_backward([torch.zeros_like(x), v], sorting, [], settings, wanted)
+        if needs[3]:
+            found[3] = kernels().sort_forward(sorting, settings)[0][1]
         return found
 
     return Operator(
@@ -86,9 +89,9 @@ def _unsort_operator(name: str, kernels) -> Operator:
         forward=forward,
         backward=backward,
         reference=unsort_reference,
-        fake=lambda tensors, settings: ([_like(tensors[1])], []),
+        fake=lambda tensors, settings: ([_like(tensors[3])], []),
         outputs=1,
-        shared=frozenset({3}),
+        shared=frozenset({2}),
     )
 
 
@@ -96,8 +99,9 @@ def _like(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-_SORT = {"numba": _sort_operator("numba", _numba), "triton": _sort_operator("triton", _triton)}
-_UNSORT = {"numba": _unsort_operator("numba", _numba), "triton": _unsort_operator("triton", _triton)}
+_KERNELS = {"numba": _numba, "triton": _triton}
+_SORT = {(name, outputs): _sort_operator(name, get, outputs) for name, get in _KERNELS.items() for outputs in (1, 2)}
+_UNSORT = {name: _unsort_operator(name, get) for name, get in _KERNELS.items()}
 
 
 def _why_no_kernel(call: SortCall) -> str | None:
@@ -109,11 +113,11 @@ def _why_no_kernel(call: SortCall) -> str | None:
 
 
 def _supports_numba(call: SortCall) -> str | None:
-    return backends.why_not_numba(call.x, call.payload) or _why_no_kernel(call)
+    return backends.why_not_numba(call.x) or _why_no_kernel(call)
 
 
 def _supports_triton(call: SortCall) -> str | None:
-    if reason := backends.why_not_triton(call.x, call.payload) or _why_no_kernel(call):
+    if reason := backends.why_not_triton(call.x) or _why_no_kernel(call):
         return reason
     if call.plan.network not in NETWORKS:
         return f"there is no Triton kernel for the network {call.plan.network!r}"
@@ -124,38 +128,39 @@ def _supports_triton(call: SortCall) -> str | None:
 
 @backends.register("soft_sort", "reference")
 def _sort_reference(call: SortCall) -> Sequence[Tensor]:
-    return sort_reference(call.tensors, call.plan.encode())
+    return sort_reference(call.tensors, call.settings)
 
 
 @backends.register("soft_sort", "numba", supports=_supports_numba)
 def _sort_numba(call: SortCall) -> Sequence[Tensor]:
-    return _SORT["numba"](call.tensors, call.plan.encode())
+    return _SORT["numba", 1 if call.payload is None else 2](call.tensors, call.settings)
 
 
 @backends.register("soft_sort", "triton", supports=_supports_triton)
 def _sort_triton(call: SortCall) -> Sequence[Tensor]:
-    return _SORT["triton"](call.tensors, call.plan.encode())
+    return _SORT["triton", 1 if call.payload is None else 2](call.tensors, call.settings)
 
 
 @backends.register("soft_unsort", "reference")
 def _unsort_reference(call: SortCall) -> Sequence[Tensor]:
-    return unsort_reference(call.tensors, call.plan.encode())
+    return unsort_reference(call.tensors, call.settings)
 
 
 @backends.register("soft_unsort", "numba", supports=_supports_numba)
 def _unsort_numba(call: SortCall) -> Sequence[Tensor]:
-    return _UNSORT["numba"](call.tensors, call.plan.encode())
+    return _UNSORT["numba"](call.tensors, call.settings)
 
 
 @backends.register("soft_unsort", "triton", supports=_supports_triton)
 def _unsort_triton(call: SortCall) -> Sequence[Tensor]:
-    return _UNSORT["triton"](call.tensors, call.plan.encode())
+    return _UNSORT["triton"](call.tensors, call.settings)
 
 
 @backends.register_example("soft_unsort")
 @backends.register_example("soft_sort")
 def _example(device: str) -> SortCall:
     x = torch.zeros(4, 8, device=device)
-    return SortCall(x, x.unsqueeze(-1), torch.zeros(4, dtype=torch.int32), x.new_ones(()), Plan("odd_even", "Logistic"))
+    plan, settings = planned(OddEven(), Logistic(), None, None, False)
+    return SortCall(x, torch.zeros(4, dtype=torch.int32), x.new_ones(()), x.unsqueeze(-1), plan, settings)
 
 

@@ -6,6 +6,7 @@ Rows and columns of P sum to 1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from . import checks
 from .dispatch import SortCall
 from .masks import Placement, place
 from .networks import Network, OddEven
-from .plan import Plan, remember
+from .plan import planned
 
 
 class SortResult(NamedTuple):
@@ -93,9 +94,7 @@ def soft_sort(
     carried = None
     if payload is not None and moved is not None:
         carried = moved[..., :spared].movedim(-2, dim % x.dim()).reshape(payload.shape).to(payload.dtype)
-    return SortResult(
-        values.movedim(-1, dim).to(x.dtype), carried, None if permutation is None else permutation.to(x.dtype)
-    )
+    return SortResult(job.back(values), carried, None if permutation is None else permutation.to(x.dtype))
 
 
 def soft_argsort(
@@ -124,7 +123,7 @@ def soft_argsort(
     result = moved.squeeze(-1)
     if hard:
         result = _straight_through(job.crisp_order().to(result.dtype), result)
-    return result.movedim(-1, dim).to(x.dtype)
+    return job.back(result)
 
 
 def soft_rank(
@@ -152,7 +151,7 @@ def soft_rank(
     result = job.unsort(positions.unsqueeze(-1)).squeeze(-1)
     if hard:
         result = _straight_through(job.crisp_order().argsort(-1).to(result.dtype), result)
-    return result.movedim(-1, dim).to(x.dtype)
+    return job.back(result)
 
 
 def soft_topk(
@@ -198,7 +197,7 @@ def soft_topk(
             crisp = torch.nn.functional.one_hot(order, n).to(permutation.dtype)
             permutation = _straight_through(crisp, permutation)
     permutation = None if permutation is None else permutation.to(x.dtype)
-    return TopKResult(values.movedim(-1, dim).to(x.dtype), indices.movedim(-1, dim).to(x.dtype), permutation)
+    return TopKResult(job.back(values), job.back(indices), permutation)
 
 
 class _Job:
@@ -218,40 +217,44 @@ class _Job:
         backend: str,
     ):
         checks.options(name, relax, network, steps)
-        self.x = checks.widened(x.movedim(dim, -1))
+        last = dim in (-1, x.dim() - 1)
+        self.x = checks.widened(x if last else x.movedim(dim, -1))
         self.backend, self.descending = backend, descending
+        self.dim, self.dtype = None if last else dim, x.dtype
+        self.placement: Placement | None = None
         self.mask = checks.mask(name, x, mask)
         if self.mask is not None:
-            self.mask = self.mask.movedim(dim, -1)
-        self.placement: Placement | None = None
-        if self.mask is not None:
+            self.mask = self.mask if last else self.mask.movedim(dim, -1)
             self.placement = place(self.mask, network.right_aligned)
+        self.lengths = _no_lengths(x.device) if self.placement is None else self.placement.lengths
         self.steepness = checks.steepness(name, relax, self.x, -1.0 if descending else 1.0)
-        remember(relax, network)
-        if keep is not None and (len(keep) == self.x.shape[-1] or self.x.shape[-1] == 0):
+        if keep is not None and len(keep) == self.x.shape[-1]:
             keep = None
-        self.plan = Plan(network.name, relax.key, steps, keep, self.placement is not None)
+        self.plan, self.settings = planned(network, relax, steps, keep, self.placement is not None)
 
     def sort(self, payload: Tensor | None, spared: int) -> tuple[Tensor, Tensor | None]:
         """(values, payload) in sorted order. Of the payload, the first `spared` channels of absent items are unused."""
         x = self.x
-        moved = x.new_empty(*x.shape, 0) if payload is None else checks.widened(payload).to(x.dtype)
+        payload = None if payload is None else payload.to(x.dtype)
         if self.placement is None:
-            values, moved = backends.dispatch("soft_sort", self.backend, self._call(x, moved))
-        else:
-            placed = self.placement
-            call = self._call(placed.forth(x), placed.forth_payload(moved, spared))
-            values, sent = backends.dispatch("soft_sort", self.backend, call)
-            values, moved = placed.back(values, x), placed.back_payload(sent, moved, spared)
-        return values, None if payload is None else moved
+            found = self._dispatch("soft_sort", x, payload)
+            return found[0], None if payload is None else found[1]
+        placed = self.placement
+        sent = None if payload is None else placed.forth_payload(payload, spared)
+        found = self._dispatch("soft_sort", placed.forth(x), sent)
+        return placed.back(found[0], x), None if payload is None else placed.back_payload(found[1], payload, spared)
 
     def unsort(self, v: Tensor) -> Tensor:
         """P^T v for v (*batch, n, c) in sorted order."""
         if self.placement is None:
-            return backends.dispatch("soft_unsort", self.backend, self._call(self.x, v))[0]
+            return self._dispatch("soft_unsort", self.x, v)[0]
         placed = self.placement
-        call = self._call(placed.forth(self.x), placed.forth_sorted(v))
-        return placed.back_items(backends.dispatch("soft_unsort", self.backend, call)[0])
+        return placed.back_items(self._dispatch("soft_unsort", placed.forth(self.x), placed.forth_sorted(v))[0])
+
+    def back(self, values: Tensor) -> Tensor:
+        """With the sorted dimension where x has it, in x's precision."""
+        values = values if self.dim is None else values.movedim(-1, self.dim)
+        return values if values.dtype == self.dtype else values.to(self.dtype)
 
     def crisp_order(self) -> Tensor:
         """The indices of a stable crisp sort, absent items last."""
@@ -261,12 +264,21 @@ class _Job:
         late = torch.gather(~self.mask, -1, order).to(torch.int8)
         return torch.gather(order, -1, torch.argsort(late, dim=-1, stable=True))
 
-    def _call(self, x: Tensor, payload: Tensor) -> SortCall:
-        if self.placement is None:
-            lengths = torch.empty(x.shape[:-1], dtype=torch.int32, device=x.device)
-        else:
-            lengths = self.placement.lengths
-        return SortCall(x, payload, lengths, self.steepness, self.plan)
+    def _dispatch(self, operation: str, x: Tensor, payload: Tensor | None) -> Sequence[Tensor]:
+        call = SortCall(x, self.lengths, self.steepness, payload, self.plan, self.settings)
+        return backends.dispatch(operation, self.backend, call)
+
+
+_EMPTY: dict[torch.device, Tensor] = {}
+
+
+def _no_lengths(device: torch.device) -> Tensor:
+    """What stands for the lengths of rows that are all complete."""
+    if torch.compiler.is_compiling():
+        return torch.empty(0, dtype=torch.int32, device=device)
+    if device not in _EMPTY:
+        _EMPTY[device] = torch.empty(0, dtype=torch.int32, device=device)
+    return _EMPTY[device]
 
 
 def _straight_through(crisp: Tensor, soft: Tensor) -> Tensor:

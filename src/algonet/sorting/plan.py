@@ -42,19 +42,29 @@ class Plan:
         return _FORMS[self.form]
 
 
+_ENCODED: dict[tuple, tuple[Plan, str]] = {}
+
+
+def planned(
+    network: Network, relax: Sigmoid, steps: int | None, keep: tuple[int, ...] | None, masked: bool
+) -> tuple[Plan, str]:
+    """The plan and its string; a sigmoid or network from outside the library becomes known by its key here."""
+    key = (network.name, relax.key, steps, keep, masked)
+    if key not in _ENCODED:
+        if relax.key not in _FORMS:
+            _FORMS[relax.key] = replace(relax, steepness=1.0)
+        if network.name not in _NETWORKS:
+            _NETWORKS[network.name] = network
+        plan = Plan(*key[:2], steps, keep, masked)
+        _ENCODED[key] = plan, plan.encode()
+    return _ENCODED[key]
+
+
 @functools.lru_cache(maxsize=1024)
 def decode(settings: str) -> Plan:
     network, form, steps, keep, masked = settings.split("|")
     wanted = tuple(map(int, keep.split(","))) if keep else None
     return Plan(network, form, int(steps) if steps else None, wanted, masked == "masked")
-
-
-def remember(relax: Sigmoid, network: Network) -> None:
-    """Make a sigmoid or network from outside the library known by its key."""
-    if relax.key not in _FORMS:
-        _FORMS[relax.key] = replace(relax, steepness=1.0)
-    if network.name not in _NETWORKS:
-        _NETWORKS[network.name] = network
 
 
 @functools.lru_cache(maxsize=256)

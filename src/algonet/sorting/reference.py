@@ -12,22 +12,22 @@ from .networks import Comparators
 from .plan import Plan, decode
 
 
-def sort_reference(tensors: Sequence[Tensor], settings: str) -> tuple[Tensor, Tensor]:
-    """(values, payload) of [x (*batch, n), payload (*batch, n, c), lengths (*batch,), steepness ()]."""
-    x, payload, lengths, steepness = tensors
+def sort_reference(tensors: Sequence[Tensor], settings: str) -> tuple[Tensor, ...]:
+    """(values,) of [x (*batch, n), lengths (*batch,), steepness ()]; (values, payload) with a payload (*batch, n, c) more."""
+    x, lengths, steepness = tensors[:3]
+    payload = tensors[3] if len(tensors) > 3 else None
     for exchange in walk(x, decode(settings), steepness, lengths):
         x = exchange.after
-        if payload.shape[-1]:
-            payload = exchange.mix(payload)
-    return x.clone(), payload.clone()
+        payload = None if payload is None else exchange.mix(payload)
+    return (x.clone(),) if payload is None else (x.clone(), payload.clone())
 
 
 def unsort_reference(tensors: Sequence[Tensor], settings: str) -> tuple[Tensor]:
-    """(P^T v,) of [x (*batch, n), v (*batch, n, c), lengths (*batch,), steepness ()]: v put back where it came from.
+    """(P^T v,) of [x (*batch, n), lengths (*batch,), steepness (), v (*batch, n, c)]: v put back where it came from.
 
     Every exchange is a symmetric matrix, so P^T is the same exchanges in reverse order.
     """
-    x, v, lengths, steepness = tensors
+    x, lengths, steepness, v = tensors
     for exchange in reversed(list(walk(x, decode(settings), steepness, lengths))):
         v = exchange.mix(v)
     return (v.clone(),)

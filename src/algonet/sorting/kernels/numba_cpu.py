@@ -27,15 +27,15 @@ WORTH_A_THREAD = 200_000
 
 def sort_forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
     """The kernel of `sort_reference`; nothing is saved."""
-    x, payload = tensors[0], tensors[1]
+    x, payload = tensors[0], tensors[3] if len(tensors) > 3 else None
     plan = decode(settings)
     table = plan.table(x.shape[-1])
     if x.numel() == 0 or table.depth == 0:
-        return [x.clone(), payload.clone()], []
+        return [t.clone() for t in (x, payload) if t is not None], []
     rows, channels, lengths, steepness = _arrays(tensors)
     values, moved = np.empty_like(rows), np.empty_like(channels)
     module, sigmoid = _kernels(x.dtype), _sigmoid(plan.form, x.dtype)
-    n, width = x.shape[-1], payload.shape[-1]
+    n, width = channels.shape[1:]
     lanes = _lanes(len(rows), n * (1 + width) * x.element_size())
 
     def run(begin: int, end: int) -> None:
@@ -44,48 +44,50 @@ def sort_forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], li
         )
 
     _spread(run, len(rows), lanes, table.count * (1 + width))
-    return [torch.from_numpy(values).reshape(x.shape), torch.from_numpy(moved).reshape(payload.shape)], []
+    found = [torch.from_numpy(values).view(x.shape)]
+    return found if payload is None else [*found, torch.from_numpy(moved).view(payload.shape)], []
 
 
 def sort_backward(
     grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: str, needs: list[bool]
-) -> list[Tensor]:
-    """The gradients of `sort_forward` by items, payload and steepness."""
-    x, payload = tensors[0], tensors[1]
+) -> list[Any]:
+    """The gradients of `sort_forward` by items, steepness and payload."""
+    x, payload = tensors[0], tensors[3] if len(tensors) > 3 else None
     plan = decode(settings)
     table = plan.table(x.shape[-1])
     if x.numel() == 0 or table.depth == 0:
-        return [grads[0].clone(), grads[1].clone(), x.new_empty(0), torch.zeros_like(tensors[3])]
+        return [grads[0].clone(), None, torch.zeros_like(tensors[2]), *(g.clone() for g in grads[1:])]
     rows, channels, lengths, steepness = _arrays(tensors)
-    grad, grad_moved = _flat(grads[0], rows.shape), _flat(grads[1], channels.shape)
+    grad = _flat(grads[0], rows.shape)
+    grad_moved = channels if payload is None else _flat(grads[1], channels.shape)
     grad_rows, grad_payload = np.empty_like(rows), np.empty_like(channels)
     module, sigmoid = _kernels(x.dtype), _sigmoid(plan.form, x.dtype)
-    n, width = x.shape[-1], payload.shape[-1]
+    n, width = channels.shape[1:]
     lanes, segment = _segment(len(rows), n, width, table.depth, x.element_size())
     share = np.zeros(-(-len(rows) // lanes), rows.dtype)
 
     def run(begin: int, end: int) -> None:
         module.backward(
             rows, channels, lengths, plan.masked, sigmoid, steepness, _table(plan, n), grad, grad_moved,
-            grad_rows, grad_payload, share, begin, end, lanes, segment, needs[0] or needs[3],
+            grad_rows, grad_payload, share, begin, end, lanes, segment, needs[0] or needs[2],
         )  # fmt: skip
 
     _spread(run, len(rows), lanes, 3 * table.count * (1 + width))
-    by_steepness = torch.as_tensor(share.sum(), dtype=tensors[3].dtype)
-    return [
-        torch.from_numpy(grad_rows).reshape(x.shape),
-        torch.from_numpy(grad_payload).reshape(payload.shape),
-        x.new_empty(0),
-        by_steepness,
-    ]
+    by_steepness = torch.as_tensor(share.sum(), dtype=x.dtype) if needs[2] else None
+    found = [torch.from_numpy(grad_rows).view(x.shape), None, by_steepness]
+    return found if payload is None else [*found, torch.from_numpy(grad_payload).view(payload.shape)]
 
 
 def _arrays(tensors: list[Tensor]) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
-    x, payload, lengths, steepness = tensors
-    n, channels = x.shape[-1], payload.shape[-1]
+    """(rows, payload, lengths, steepness); a missing payload has no channels."""
+    x, lengths, steepness = tensors[:3]
+    n = x.shape[-1]
     rows = _flat(x, (x.numel() // n, n))
-    here = lengths.detach().to(torch.int32).contiguous().numpy().reshape(-1)
-    return rows, _flat(payload, (len(rows), n, channels)), here, rows.dtype.type(steepness.item())
+    if len(tensors) > 3:
+        channels = _flat(tensors[3], (len(rows), n, tensors[3].shape[-1]))
+    else:
+        channels = np.empty((len(rows), n, 0), rows.dtype)
+    return rows, channels, lengths.numpy().reshape(-1), rows.dtype.type(steepness.item())
 
 
 def _flat(x: Tensor, shape: tuple[int, ...]) -> np.ndarray:

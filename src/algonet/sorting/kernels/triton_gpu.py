@@ -27,46 +27,68 @@ FORWARD_SEGMENT, LONGEST = 32, 512
 NEAR = 32
 _FAR_BLOCK = 1024
 
+State = tuple[Tensor, Tensor]
+
 
 def sort_forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
     """The kernel of `sort_reference`; nothing is saved."""
-    x, payload, lengths, steepness = _ready(tensors)
-    plan = decode(settings)
-    if x.numel() == 0 or _depth(plan, x.shape[-1]) == 0:
-        return [x.clone(), payload.clone()], []
-    lines = _lines(x, payload, lengths, plan)
-    state = (lines.x, lines.payload)
-    for group in _groups(plan, lines):
-        state = _forward(group, lines, state, steepness)
-    values, moved = lines.back(*state)
+    if len(tensors) > 3 and tensors[3].shape[-1] == 0:
+        return [*sort_forward(tensors[:3], settings)[0], tensors[3].clone()], []
+    x, lengths, steepness, payload = _ready(tensors)
+    n = x.shape[-1]
+    if x.numel() == 0 or _depth(settings, n) == 0:
+        return [t.clone() for t in (x, payload)[: len(tensors) - 2]], []
+    lines = _lines(settings, n, x.numel() // n, payload.shape[-1] if len(tensors) > 3 else 0, x.dtype, x.device)
+    state, lengths = lines.forth(x, payload, lengths)
+    for group in lines.groups:
+        state = lines.forward(group, state, lengths, steepness)
+    values, moved = lines.back(state)
+    if len(tensors) == 3:
+        return [values], []
     return [values.reshape(x.shape), moved.reshape(payload.shape)], []
 
 
 def sort_backward(
     grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: str, needs: list[bool]
-) -> list[Tensor]:
-    """The gradients of `sort_forward` by items, payload and steepness."""
-    x, payload, lengths, steepness = _ready(tensors)
-    grad, grad_payload = (g.contiguous() for g in grads)
-    plan = decode(settings)
-    none = x.new_empty(0)
-    if x.numel() == 0 or _depth(plan, x.shape[-1]) == 0:
-        return [grad.clone(), grad_payload.clone(), none, torch.zeros_like(steepness)]
-    lines = _lines(x, payload, lengths, plan)
-    groups = _groups(plan, lines)
-    states = [(lines.x, lines.payload)]
-    for group in groups[:-1]:
-        states.append(_forward(group, lines, states[-1], steepness))
-    slopes = lines.forth(grad, grad_payload)
-    by_steepness = torch.zeros_like(steepness)
-    while groups:
-        slopes, part = _backward(groups.pop(), lines, states.pop(), slopes, steepness)
-        by_steepness = by_steepness + part.sum() if needs[3] else by_steepness
-    grad_x, grad_payload = slopes[0].reshape(lines.rows, -1, lines.n), slopes[1]
-    grad_x = grad_x.sum(1) if grad_x.shape[1] > 1 else grad_x
+) -> list[Any]:
+    """The gradients of `sort_forward` by items, steepness and payload."""
+    if len(tensors) > 3 and tensors[3].shape[-1] == 0:
+        return [*sort_backward(grads[:1], tensors[:3], saved, settings, needs), grads[1].clone()]
+    x, lengths, steepness, payload = _ready(tensors)
+    grads = [g.contiguous() for g in grads]
+    n = x.shape[-1]
+    if x.numel() == 0 or _depth(settings, n) == 0:
+        return [grads[0].clone(), None, torch.zeros_like(steepness), *(g.clone() for g in grads[1:])]
+    lines = _lines(settings, n, x.numel() // n, payload.shape[-1] if len(tensors) > 3 else 0, x.dtype, x.device)
+    state, lengths = lines.forth(x, payload, lengths)
+    states = [state]
+    for group in lines.groups[:-1]:
+        states.append(lines.forward(group, states[-1], lengths, steepness))
+    slopes = lines.forth_grads(grads)
+    by_steepness = None
+    for group in reversed(lines.groups):
+        slopes, part = lines.backward(group, states.pop(), slopes, lengths, steepness, needs[2])
+        if part is not None:
+            by_steepness = part.sum() if by_steepness is None else by_steepness + part.sum()
+    grad_x, grad_payload = slopes
+    if lines.channels > 1:
+        grad_x = grad_x.view(lines.rows, lines.channels, n).sum(1).view(x.shape)
+    if len(tensors) == 3:
+        return [grad_x, None, by_steepness]
     if lines.split:
-        grad_payload = grad_payload.reshape(lines.rows, -1, lines.n).transpose(1, 2)
-    return [grad_x.reshape(x.shape), grad_payload.reshape(payload.shape), none, by_steepness]
+        grad_payload = grad_payload.reshape(lines.rows, -1, n).transpose(1, 2)
+    return [grad_x.reshape(x.shape), None, by_steepness, grad_payload.reshape(payload.shape)]
+
+
+def _ready(tensors: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(x, lengths, steepness, payload), contiguous; where there is no payload x stands in, never read as one."""
+    x = tensors[0].contiguous()
+    return x, tensors[1], tensors[2], tensors[3].contiguous() if len(tensors) > 3 else x
+
+
+@functools.lru_cache(maxsize=1024)
+def _depth(settings: str, n: int) -> int:
+    return decode(settings).table(n).depth
 
 
 class _Group(NamedTuple):
@@ -75,164 +97,6 @@ class _Group(NamedTuple):
     begin: int
     end: int
     far: bool
-
-
-class _Lines(NamedTuple):
-    """Rows as the kernels see them. A line is a row, or one channel of a row that has a payload.
-
-    `split` lines have their own copy of the items and a channel-major payload, as the layers through memory need.
-    """
-
-    x: Tensor
-    payload: Tensor
-    lengths: Tensor
-    plan: Plan
-    rows: int
-    n: int
-    channels: int
-    places: int
-    split: bool
-
-    @property
-    def count(self) -> int:
-        return self.rows * max(self.channels, 1)
-
-    @property
-    def stride(self) -> int:
-        """How many lines share their items and interleave their payload."""
-        return 1 if self.split else max(self.channels, 1)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"MASKED": self.plan.masked, "PAYLOAD": self.channels > 0}
-
-    def back(self, values: Tensor, moved: Tensor) -> tuple[Tensor, Tensor]:
-        """Lines to rows: one copy of the items, the payload as it came."""
-        if not self.split:
-            return values, moved
-        moved = moved.reshape(self.rows, self.channels, self.n).transpose(1, 2)
-        return values.reshape(self.rows, self.channels, self.n)[:, 0], moved
-
-    def forth(self, grad: Tensor, grad_payload: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of rows to those of lines: that of the items enters at the first channel."""
-        if not self.split:
-            return grad, grad_payload
-        first = torch.zeros(self.rows, self.channels, self.n, dtype=grad.dtype, device=grad.device)
-        first[:, 0] = grad.reshape(self.rows, self.n)
-        grad_payload = grad_payload.reshape(self.rows, self.n, self.channels).transpose(1, 2)
-        return first, grad_payload.contiguous()
-
-
-def _ready(tensors: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    x, payload, lengths, steepness = tensors
-    return x.contiguous(), payload.contiguous(), lengths.to(torch.int32).contiguous(), steepness.to(x.dtype)
-
-
-def _depth(plan: Plan, n: int) -> int:
-    return plan.table(n).depth
-
-
-def _lines(x: Tensor, payload: Tensor, lengths: Tensor, plan: Plan) -> _Lines:
-    n, channels = x.shape[-1], payload.shape[-1]
-    rows = x.numel() // n
-    places = 1 << (n - 1).bit_length()
-    split = places > WIDEST and channels > 0
-    if split:
-        x = x.reshape(rows, 1, n).expand(rows, channels, n).contiguous()
-        payload = payload.reshape(rows, n, channels).transpose(1, 2).contiguous()
-        lengths = lengths.reshape(-1).repeat_interleave(channels)
-    return _Lines(x, payload, lengths, plan, rows, n, channels, places, split)
-
-
-def _groups(plan: Plan, lines: _Lines) -> list[_Group]:
-    depth = _depth(plan, lines.n)
-    if lines.places <= WIDEST:
-        return [_Group(0, depth, False)]
-    groups: list[_Group] = []
-    for layer in range(depth):
-        far = Bitonic.stage_and_mask(layer)[1] >= WIDEST
-        if far or not groups or groups[-1].far:
-            groups.append(_Group(layer, layer + 1, far))
-        else:
-            groups[-1] = _Group(groups[-1].begin, layer + 1, False)
-    return groups
-
-
-def _forward(group: _Group, lines: _Lines, state: tuple[Tensor, Tensor], steepness: Tensor) -> tuple[Tensor, Tensor]:
-    module = _kernels(lines.plan.form, lines.plan.sigmoid.scalar or "")
-    x, payload = state
-    values, moved = torch.empty_like(x), torch.empty_like(payload)
-    tensors = (x, payload, values, moved, lines.lengths, steepness)
-    if group.far:
-        module.far_forward_kernel[_far_grid(lines)](
-            *tensors, lines.n, *_far(group, lines), BLOCK=_FAR_BLOCK, **lines.options
-        )
-    elif lines.plan.network == "odd_even":
-        shape = odd_even_shape(lines.n, lines.count)
-        programs = -(-lines.count // shape.lines)
-        segment = FORWARD_SEGMENT if shape.groups > 1 else group.end
-        scratch = x.new_empty(programs * 4 * lines.n if shape.groups > 1 else 0)
-        module.odd_even_forward_kernel[(programs,)](
-            *tensors, scratch, lines.count, lines.n, lines.stride, group.end, segment, -(-group.end // segment),
-            FIXED=lines.plan.steps is not None, **shape.options, **lines.options,
-        )  # fmt: skip
-    else:
-        chunks, count, blocks, E, warps = bitonic_shape(lines.places, lines.count)
-        programs = -(-lines.count // count) * chunks
-        scratch = x.new_empty(programs * 2 * count * blocks * E if blocks > 1 else 0)
-        module.bitonic_forward_kernel[(programs,)](
-            *tensors, _masks(group.end, str(x.device)), scratch,
-            lines.count, lines.n, lines.stride, group.begin, group.end, group.end, lines.places,
-            CHUNKS=chunks, LINES=count, BLOCKS=blocks, E=E, num_warps=warps, **lines.options,
-        )  # fmt: skip
-    return values, moved
-
-
-def _backward(
-    group: _Group, lines: _Lines, state: tuple[Tensor, Tensor], slopes: tuple[Tensor, Tensor], steepness: Tensor
-) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    module = _kernels(lines.plan.form, lines.plan.sigmoid.scalar or "")
-    x, payload = state
-    grad_x, grad_payload = x.new_empty(lines.count * lines.n), torch.empty_like(payload)
-    before, after = (x, payload, lines.lengths, steepness), (*slopes, grad_x, grad_payload)
-    states = 2 if lines.channels else 1
-    if group.far:
-        grid = _far_grid(lines)
-        part = x.new_empty(grid[0] * grid[1])
-        module.far_backward_kernel[grid](
-            *before, *after, part, lines.n, *_far(group, lines), BLOCK=_FAR_BLOCK, **lines.options
-        )
-    elif lines.plan.network == "odd_even":
-        shape = odd_even_shape(lines.n, lines.count)
-        segment = shape.halo // 2 if shape.groups > 1 else min(group.end, LONGEST)
-        segments = -(-group.end // segment)
-        rows = shape.lines * shape.groups
-        size = states * rows * ((segments + 2) * shape.core + segment * 4 * shape.threads)
-        tiles = -(-lines.count // shape.lines)
-        programs = _programs(tiles, size * x.element_size(), str(x.device))
-        part = x.new_empty(programs)
-        module.odd_even_backward_kernel[(programs,)](
-            *before, *after, part, x.new_empty(programs * size),
-            lines.count, lines.n, lines.stride, group.end, segment, segments, tiles, programs,
-            FIXED=lines.plan.steps is not None, **shape.options, **lines.options,
-        )  # fmt: skip
-    else:
-        chunks, count, blocks, E, warps = bitonic_shape(lines.places, lines.count)
-        tiles = -(-lines.count // count) * chunks
-        size = (group.end - group.begin + 1) * states * count * blocks * E
-        programs = _programs(tiles, size * x.element_size(), str(x.device))
-        part = x.new_empty(programs)
-        module.bitonic_backward_kernel[(programs,)](
-            *before, _masks(group.end, str(x.device)), *after, part, x.new_empty(programs * size),
-            lines.count, lines.n, lines.stride, group.begin, group.end, group.end, lines.places, tiles, programs,
-            CHUNKS=chunks, LINES=count, BLOCKS=blocks, E=E, num_warps=warps, **lines.options,
-        )  # fmt: skip
-    return (grad_x, grad_payload), part
-
-
-def _programs(tiles: int, scratch: int, device: str) -> int:
-    """As many programs as there is work for, the device can hold and SCRATCH can feed."""
-    return max(1, min(tiles, 16 * _processors(device), SCRATCH // scratch))
 
 
 class OddEvenShape(NamedTuple):
@@ -244,17 +108,6 @@ class OddEvenShape(NamedTuple):
     core: int
     halo: int
     warps: int
-
-    @property
-    def options(self) -> dict[str, int]:
-        return {
-            "LINES": self.lines,
-            "GROUPS": self.groups,
-            "H": self.threads,
-            "CORE": self.core,
-            "HALO": self.halo,
-            "num_warps": self.warps,
-        }
 
 
 def odd_even_shape(n: int, lines: int) -> OddEvenShape:
@@ -269,40 +122,186 @@ def odd_even_shape(n: int, lines: int) -> OddEvenShape:
     return OddEvenShape(1, groups, CORE // 2, CORE, CORE // 2, min(16, groups))
 
 
-def bitonic_shape(places: int, lines: int) -> tuple[int, int, int, int, int]:
+def bitonic_shape(places: int) -> tuple[int, int, int, int, int]:
     """(programs per line, lines per program, rows of E places per line, E, warps)."""
     held = min(max(places, 2), WIDEST)
     E = min(held, NEAR)
     blocks = held // E
-    count = max(1, 32 // E)
-    return max(places, 2) // held, count, blocks, E, max(1, min(16, blocks * E // 128))
+    return max(places, 2) // held, max(1, 32 // E), blocks, E, max(1, min(16, blocks * E // 128))
 
 
-def _far_grid(lines: _Lines) -> tuple[int, int]:
-    return -(-lines.places // 2 // _FAR_BLOCK), lines.count
+class _Lines:
+    """Everything about a call that does not depend on its numbers, computed once.
+
+    A line is a row, or one channel of a row that has a payload. `split` lines have their own copy of the items and a
+    channel-major payload, as the layers through memory need.
+    """
+
+    def __init__(self, settings: str, n: int, rows: int, channels: int, dtype: torch.dtype, device: torch.device):
+        self.plan = decode(settings)
+        self.n, self.rows, self.channels = n, rows, channels
+        self.count = rows * max(channels, 1)
+        self.places = 1 << (n - 1).bit_length()
+        self.split = self.places > WIDEST and channels > 0
+        self.stride = 1 if self.split else max(channels, 1)
+        self.odd_even = self.plan.network == "odd_even"
+        self.module = _kernels(self.plan.form)
+        self.depth = self.plan.table(n).depth
+        self.groups = self._groups()
+        self.options = (self.plan.masked, channels > 0)
+        self.device, self.dtype, self.item = device, dtype, dtype.itemsize
+        self.masks = _masks(self.depth, device)
+        self.shape = odd_even_shape(n, self.count) if self.odd_even else bitonic_shape(self.places)
+
+    def _groups(self) -> tuple[_Group, ...]:
+        if self.places <= WIDEST:
+            return (_Group(0, self.depth, False),)
+        groups: list[_Group] = []
+        for layer in range(self.depth):
+            far = Bitonic.stage_and_mask(layer)[1] >= WIDEST
+            if far or not groups or groups[-1].far:
+                groups.append(_Group(layer, layer + 1, far))
+            else:
+                groups[-1] = _Group(groups[-1].begin, layer + 1, False)
+        return tuple(groups)
+
+    def forth(self, x: Tensor, payload: Tensor, lengths: Tensor) -> tuple[State, Tensor]:
+        """Rows to lines."""
+        if not self.split:
+            return (x, payload), lengths
+        x = x.reshape(self.rows, 1, self.n).expand(self.rows, self.channels, self.n).contiguous()
+        payload = payload.reshape(self.rows, self.n, self.channels).transpose(1, 2).contiguous()
+        return (x, payload), lengths.reshape(-1).repeat_interleave(self.channels)
+
+    def back(self, state: State) -> State:
+        """Lines to rows: one copy of the items, the payload as it came."""
+        if not self.split:
+            return state
+        values, moved = (t.reshape(self.rows, self.channels, self.n) for t in state)
+        return values[:, 0], moved.transpose(1, 2)
+
+    def forth_grads(self, grads: list[Tensor]) -> State:
+        """Gradients of rows to those of lines: that of the items enters at the first channel."""
+        if not self.split:
+            return grads[0], grads[-1]
+        first = torch.zeros(self.rows, self.channels, self.n, dtype=self.dtype, device=self.device)
+        first[:, 0] = grads[0].reshape(self.rows, self.n)
+        return first, grads[1].reshape(self.rows, self.n, self.channels).transpose(1, 2).contiguous()
+
+    def forward(self, group: _Group, state: State, lengths: Tensor, steepness: Tensor) -> State:
+        x, payload = state
+        values = torch.empty_like(x)
+        moved = torch.empty_like(payload) if self.channels else values
+        tensors = (x, payload, values, moved, lengths, steepness)
+        if group.far:
+            grid = (-(-self.places // 2 // _FAR_BLOCK), self.count)
+            args = (*tensors, self.n, *self._far(group))
+            self._launch("far_forward_kernel", grid, args, (*self.options, _FAR_BLOCK), 4)
+        elif self.odd_even:
+            lines, groups, threads, core, halo, warps = self.shape
+            programs = -(-self.count // lines)
+            segment = FORWARD_SEGMENT if groups > 1 else group.end
+            scratch = x.new_empty(programs * 4 * self.n) if groups > 1 else x
+            args = (*tensors, scratch, self.count, self.n, self.stride, group.end, segment, -(-group.end // segment))
+            fixed = (self.plan.steps is not None, *self.options, lines, groups, threads, core, halo)
+            self._launch("odd_even_forward_kernel", (programs, 1), args, fixed, warps)
+        else:
+            chunks, lines, blocks, E, warps = self.shape
+            programs = -(-self.count // lines) * chunks
+            scratch = x.new_empty(programs * 2 * lines * blocks * E) if blocks > 1 else x
+            args = (*tensors, self.masks, scratch, *self._span(group))
+            self._launch("bitonic_forward_kernel", (programs, 1), args, (*self.options, *self.shape[:4]), warps)
+        return values, moved
+
+    def backward(
+        self, group: _Group, state: State, slopes: State, lengths: Tensor, steepness: Tensor, steep: bool
+    ) -> tuple[State, Tensor | None]:
+        x, payload = state
+        grad_x = torch.empty_like(x) if self.stride == 1 else x.new_empty(self.count * self.n)
+        grad_payload = torch.empty_like(payload) if self.channels else grad_x
+        before, after = (x, payload, lengths, steepness), (*slopes, grad_x, grad_payload)
+        states = 2 if self.channels else 1
+        if group.far:
+            grid = (-(-self.places // 2 // _FAR_BLOCK), self.count)
+            part = x.new_empty(grid[0] * grid[1]) if steep else x
+            args = (*before, *after, part, self.n, *self._far(group))
+            self._launch("far_backward_kernel", grid, args, (*self.options, steep, _FAR_BLOCK), 4)
+        elif self.odd_even:
+            lines, groups, threads, core, halo, warps = self.shape
+            segment = halo // 2 if groups > 1 else min(group.end, LONGEST)
+            segments = -(-group.end // segment)
+            size = states * lines * groups * ((segments + 2) * core + segment * 4 * threads)
+            tiles = -(-self.count // lines)
+            programs = self._programs(tiles, size)
+            part = x.new_empty(programs) if steep else x
+            ints = (self.count, self.n, self.stride, group.end, segment, segments, tiles, programs)
+            fixed = (self.plan.steps is not None, *self.options, steep, lines, groups, threads, core, halo)
+            args = (*before, *after, part, x.new_empty(programs * size), *ints)
+            self._launch("odd_even_backward_kernel", (programs, 1), args, fixed, warps)
+        else:
+            chunks, lines, blocks, E, warps = self.shape
+            tiles = -(-self.count // lines) * chunks
+            size = (group.end - group.begin + 1) * states * lines * blocks * E
+            programs = self._programs(tiles, size)
+            part = x.new_empty(programs) if steep else x
+            args = (*before, self.masks, *after, part, x.new_empty(programs * size), *self._span(group), tiles, programs)
+            fixed = (*self.options, steep, *self.shape[:4])
+            self._launch("bitonic_backward_kernel", (programs, 1), args, fixed, warps)
+        return (grad_x, grad_payload), part if steep else None
+
+    def _span(self, group: _Group) -> tuple[int, ...]:
+        return self.count, self.n, self.stride, group.begin, group.end, self.depth, self.places
+
+    def _far(self, group: _Group) -> tuple[int, int, int, int]:
+        mask = Bitonic.stage_and_mask(group.begin)[1]
+        return mask.bit_length() - 1, mask, Bitonic().layer_need(group.begin), self.places
+
+    def _programs(self, tiles: int, size: int) -> int:
+        """As many programs as there is work for, the device can hold and SCRATCH can feed."""
+        return max(1, min(tiles, 16 * _processors(self.device), SCRATCH // (size * self.item)))
+
+    def _launch(self, name: str, grid: tuple[int, int], args: tuple, fixed: tuple, warps: int) -> None:
+        """Launch a kernel; from the second time on without Triton's look at each argument, which costs more than a sort.
+
+        That is sound because no argument is specialised (see `PLAIN` in the template): the types alone choose the code.
+        """
+        if self.device.type == "cuda" and self.device.index != torch.cuda.current_device():
+            with torch.cuda.device(self.device):
+                return self._launch(name, grid, args, fixed, warps)
+        key = (name, self.plan.form, self.dtype, fixed, warps, self.device)
+        compiled = _COMPILED.get(key)
+        if compiled is None:
+            compiled = getattr(self.module, name)[grid](*args, *fixed, num_warps=warps)
+            if compiled is not None:  # the interpreter compiles nothing
+                _COMPILED[key] = compiled
+        else:
+            compiled[(*grid, 1)](*args, *fixed)
+        return None
 
 
-def _far(group: _Group, lines: _Lines) -> tuple[int, int, int, int]:
-    mask = Bitonic.stage_and_mask(group.begin)[1]
-    return mask.bit_length() - 1, mask, Bitonic().layer_need(group.begin), lines.places
+_COMPILED: dict[tuple, Any] = {}
+
+
+@functools.lru_cache(maxsize=1024)
+def _lines(settings: str, n: int, rows: int, channels: int, dtype: torch.dtype, device: torch.device) -> _Lines:
+    return _Lines(settings, n, rows, channels, dtype, device)
 
 
 @functools.lru_cache(maxsize=64)
-def _masks(depth: int, device: str) -> Tensor:
+def _masks(depth: int, device: torch.device) -> Tensor:
     """Masks of the bitonic layers, then the numbers of items they need."""
     masks = [Bitonic.stage_and_mask(layer)[1] for layer in range(depth)]
     return torch.tensor(masks + [Bitonic().layer_need(layer) for layer in range(depth)], dtype=torch.int32).to(device)
 
 
 @functools.lru_cache(maxsize=16)
-def _processors(device: str) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.startswith("cuda") else 2
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
 
 
 @functools.lru_cache(maxsize=64)
-def _kernels(form: str, scalar: str) -> ModuleType:
+def _kernels(form: str) -> ModuleType:
     template = Path(__file__).with_name("triton_layers.py").read_text(encoding="utf-8")
-    gate = codegen.scalar_function(Plan("odd_even", form).sigmoid, "gate", "triton")
     _, kernels = template.split("# --- template ---\n")
-    source = "\n\n".join([codegen.PRELUDES["triton"], gate, kernels])
-    return codegen.load(f"sort_triton_{form}", source)
+    gate = codegen.scalar_function(Plan("odd_even", form).sigmoid, "gate", "triton")
+    return codegen.load(f"sort_triton_{form}", "\n\n".join([codegen.PRELUDES["triton"], gate, kernels]))

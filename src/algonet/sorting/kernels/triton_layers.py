@@ -19,6 +19,15 @@ def gate(z):
 
 
 # --- template ---
+#: No kernel is specialised on its arguments' values or alignment: one compilation serves all, and launches are cheap.
+PLAIN = [
+    "x_ptr", "payload_ptr", "values_ptr", "sorted_ptr", "length_ptr", "steepness_ptr", "scratch_ptr", "table_ptr",
+    "grad_ptr", "grad_sorted_ptr", "grad_x_ptr", "grad_payload_ptr", "grad_steepness_ptr",
+    "lines", "n", "channels", "layers", "segment", "segments", "tiles", "programs", "begin", "end", "depth", "total",
+    "bit", "mask", "need",
+]  # fmt: skip
+
+
 @triton.jit
 def decide(a, b, active, steepness):
     """(alpha, slope, z slope, d, crisp) of the exchange of a and b: see `_decide` in reference.py, line by line."""
@@ -126,7 +135,7 @@ def odd_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD: tl.constex
     return a, b, c, d, p, q, r, s
 
 
-@triton.jit
+@triton.jit(do_not_specialize=PLAIN)
 def odd_even_forward_kernel(
     x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, scratch_ptr,
     lines, n, channels, layers, segment, segments,
@@ -174,12 +183,12 @@ def odd_even_forward_kernel(
         store4(sorted_ptr + row * n * channels + channel, channels, e, n, live & core, p, q, r, s)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=PLAIN)
 def odd_even_backward_kernel(
     x_ptr, payload_ptr, length_ptr, steepness_ptr, grad_ptr, grad_sorted_ptr,
     grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, scratch_ptr,
     lines, n, channels, layers, segment, segments, tiles, programs,
-    FIXED: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr,
+    FIXED: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr, STEEP: tl.constexpr,
     LINES: tl.constexpr, GROUPS: tl.constexpr, H: tl.constexpr, CORE: tl.constexpr, HALO: tl.constexpr,
 ):  # fmt: skip
     """Gradients: checkpoints before every segment, then segment by segment recompute each layer and walk back.
@@ -277,12 +286,14 @@ def odd_even_backward_kernel(
                         gp_next, gs_last = tl.gather(gp, up, 1), tl.gather(gs, down, 1)
                     holds = inside & (e + 2 < m)
                     gb, gc, gq, gr, by_s = pair_back(b, c, q, r, gb, gc, gq, gr, holds, steepness, PAYLOAD)
-                    steep += tl.where(core & live, by_s, 0.0)
+                    if STEEP:
+                        steep += tl.where(core & live, by_s, 0.0)
                     holds = inside & (i < H - 1) & (e + 4 < m)
                     gd, _, gs, _, by_s = pair_back(
                         d, a_next, s, p_next, gd, ga_next, gs, gp_next, holds, steepness, PAYLOAD
                     )
-                    steep += tl.where(core & live, by_s, 0.0)
+                    if STEEP:
+                        steep += tl.where(core & live, by_s, 0.0)
                     holds = inside & (i > 0) & (e > 0) & (e < m)
                     _, ga, _, gp, _ = pair_back(
                         d_last, a, s_last, p, gd_last, ga, gs_last, gp, holds, steepness, PAYLOAD
@@ -290,10 +301,12 @@ def odd_even_backward_kernel(
                 else:
                     holds = inside & (e + 1 < m)
                     ga, gb, gp, gq, by_s = pair_back(a, b, p, q, ga, gb, gp, gq, holds, steepness, PAYLOAD)
-                    steep += tl.where(core & live, by_s, 0.0)
+                    if STEEP:
+                        steep += tl.where(core & live, by_s, 0.0)
                     holds = inside & (e + 3 < m)
                     gc, gd, gr, gs, by_s = pair_back(c, d, r, s, gc, gd, gr, gs, holds, steepness, PAYLOAD)
-                    steep += tl.where(core & live, by_s, 0.0)
+                    if STEEP:
+                        steep += tl.where(core & live, by_s, 0.0)
             if GROUPS > 1:
                 if index > 0:
                     kept = slope_ptr + (index % 2) * STATES * LINE
@@ -308,10 +321,11 @@ def odd_even_backward_kernel(
         store4(grad_x_ptr + line * n, 1, e, n, live & core, ga, gb, gc, gd)
         if PAYLOAD:
             store4(grad_payload_ptr + row * n * channels + channel, channels, e, n, live & core, gp, gq, gr, gs)
-    tl.store(grad_steepness_ptr + pid, tl.sum(tl.sum(steep, 1), 0))
+    if STEEP:
+        tl.store(grad_steepness_ptr + pid, tl.sum(tl.sum(steep, 1), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=PLAIN)
 def bitonic_forward_kernel(
     x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, table_ptr, scratch_ptr,
     lines, n, channels, begin, end, depth, total,
@@ -369,12 +383,12 @@ def bitonic_forward_kernel(
         tl.store(sorted_ptr + (row * n + item) * channels + channel, p, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=PLAIN)
 def bitonic_backward_kernel(
     x_ptr, payload_ptr, length_ptr, steepness_ptr, table_ptr, grad_ptr, grad_sorted_ptr,
     grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, scratch_ptr,
     lines, n, channels, begin, end, depth, total, tiles, programs,
-    MASKED: tl.constexpr, PAYLOAD: tl.constexpr,
+    MASKED: tl.constexpr, PAYLOAD: tl.constexpr, STEEP: tl.constexpr,
     CHUNKS: tl.constexpr, LINES: tl.constexpr, BLOCKS: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     """Gradients of `bitonic_forward_kernel`: recompute all layers into scratch, then walk back."""
@@ -473,12 +487,14 @@ def bitonic_backward_kernel(
                 by_s += weight * d
                 h = alpha * h + (1.0 - alpha) * beyond
             g -= turn * by_d
-            steep += tl.where(first & live, by_s, 0.0)
+            if STEEP:
+                steep += tl.where(first & live, by_s, 0.0)
         tl.store(grad_x_ptr + line * n + item, g, mask=inside)
         if PAYLOAD:
             tl.store(grad_payload_ptr + (row * n + item) * channels + channel, h, mask=inside)
         tl.debug_barrier()
-    tl.store(grad_steepness_ptr + pid, tl.sum(tl.sum(steep, 1), 0))
+    if STEEP:
+        tl.store(grad_steepness_ptr + pid, tl.sum(tl.sum(steep, 1), 0))
 
 
 @triton.jit
@@ -492,7 +508,7 @@ def far_pairs(m, n, bit, mask, need, total, BLOCK: tl.constexpr):
     return low, high, live & (low >= 0), live & (high >= 0), (low >= n - m) & (m >= need)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=PLAIN)
 def far_forward_kernel(
     x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, n, bit, mask, need, total,
     MASKED: tl.constexpr, PAYLOAD: tl.constexpr, BLOCK: tl.constexpr,
@@ -515,11 +531,11 @@ def far_forward_kernel(
         tl.store(sorted_ptr + high, alpha * q + (1.0 - alpha) * p, mask=has_high)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=PLAIN)
 def far_backward_kernel(
     x_ptr, payload_ptr, length_ptr, steepness_ptr, grad_ptr, grad_sorted_ptr,
     grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, n, bit, mask, need, total,
-    MASKED: tl.constexpr, PAYLOAD: tl.constexpr, BLOCK: tl.constexpr,
+    MASKED: tl.constexpr, PAYLOAD: tl.constexpr, STEEP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The gradients of `far_forward_kernel`, from the items before its layer."""
     line = tl.program_id(1).to(tl.int64)
@@ -547,5 +563,6 @@ def far_backward_kernel(
         tl.store(grad_payload_ptr + high, alpha * v + (1.0 - alpha) * u, mask=has_high)
     tl.store(grad_x_ptr + low, alpha * g + (1.0 - alpha) * h - by_d, mask=has_low)
     tl.store(grad_x_ptr + high, alpha * h + (1.0 - alpha) * g + by_d, mask=has_high)
-    place = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(grad_steepness_ptr + place, tl.sum(by_steepness, 0))
+    if STEEP:
+        place = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+        tl.store(grad_steepness_ptr + place, tl.sum(by_steepness, 0))
