@@ -191,7 +191,7 @@ class Loop:
         if seen.device.type != "cpu" and self._iterations % PATIENCE:
             return cut, True
         count = int((seen > epsilon).sum())
-        if count == seen.numel():
+        if count == seen.numel() > 0:
             self._freeze = None
             return mass, True
         return cut, count > 0

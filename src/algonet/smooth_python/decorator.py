@@ -17,8 +17,8 @@ from .recording import tape_for
 from .refuse import NotSmooth, check
 from .report import Report
 from .rewrite import rewritten
-from .softness import OPTIONS, check_options, resolved
-from .values import Value, flat, lifted, lowered, settled
+from .softness import OPTIONS, Settings, check_options, resolved
+from .values import HALVES, Value, flat, lifted, lowered, settled
 
 
 class SmoothFunction:
@@ -33,7 +33,9 @@ class SmoothFunction:
             raise TypeError(f"smooth: {function.__name__} is wrapped by another decorator; put @smooth directly above `def`.")
         self._function = function
         self._options = check_options(f"smooth({function.__name__})", options)
+        self._settings = Settings().changed(self._options)
         self._signature = inspect.signature(function)
+        self._count = len(self._signature.parameters)
         self._tree, self._file, self._lines, self._first = _parsed(function)
         check(self._tree, self._file, self._lines, self._first)
         self._compiled: dict[bool, types.FunctionType] = {}
@@ -46,11 +48,16 @@ class SmoothFunction:
         where = self.__name__
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
         options = check_options(where, options) if options else options
-        settings = resolved(self._options, options)
+        settings = resolved(self._settings, options)
         found: list[Value] = []
         values = [lifted(v, batched, found, where) for v in self._bound(args, kwargs)]
         if batched and not found:
             raise ValueError(f"{where}: batched=True needs at least one tensor with a batch in front among the arguments.")
+        # Half precisions are for storage: the program computes in float32 and answers as it was asked
+        half = next((v.tensor.dtype for v in found if v.tensor.dtype in HALVES), None)
+        if half is not None:
+            for value in found:
+                value.settle(value.tensor.float() if value.tensor.dtype in HALVES else value.tensor)
         report = Report()
         frame = Frame(where, self._file, settings, report, size=found[0].tensor.shape[0] if batched else None)
         frame.overrides = options
@@ -60,7 +67,7 @@ class SmoothFunction:
                 value.tape = frame.tape
         result = self._run(frame, values)
         settled(flat(result))
-        result = lowered(result, frame.size)
+        result = lowered(result, frame.size, half)
         return (result, report) if with_report else result
 
     def inside(self, frame: Frame, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -71,7 +78,7 @@ class SmoothFunction:
                 "runs even where it is unlikely, so bound the recursion by a Python integer or raise epsilon."
             )
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
-        settings = resolved(self._options, {**frame.overrides, **options})
+        settings = resolved(self._settings, {**frame.overrides, **options})
         inner = Frame(self.__name__, self._file, settings, frame.report, frame.depth + 1, frame.size)
         inner.overrides = {**frame.overrides, **options}
         inner.tape = frame.tape
@@ -96,6 +103,8 @@ class SmoothFunction:
         return f"<smooth {self.__name__} in {self._file}:{self._first}>"
 
     def _bound(self, args: tuple, kwargs: dict[str, Any]) -> list[Any]:
+        if not kwargs and len(args) == self._count:
+            return list(args)
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as problem:

@@ -127,6 +127,31 @@ class Liveness:
         return head | (read(node.iter) if isinstance(node, ast.For) else NOTHING)
 
 
+def defined_before(function: ast.FunctionDef) -> dict[ast.stmt, Names]:
+    """Names that have a value in any case when control reaches each `if` and loop."""
+    found: dict[ast.stmt, Names] = {}
+
+    def block(statements: list[ast.stmt], names: Names) -> Names:
+        for node in statements:
+            if isinstance(node, ast.If):
+                found[node] = names
+                then, other = block(node.body, names), block(node.orelse, names)
+                names = then & other
+            elif isinstance(node, (ast.While, ast.For)):
+                found[node] = names
+                inner = names | targets(node.target)[0] if isinstance(node, ast.For) else names
+                block(node.body, inner)
+                block(node.orelse, names)
+            elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+                for place in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    names |= targets(place)[0]
+        return names
+
+    arguments = function.args
+    block(function.body, frozenset(a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)))
+    return found
+
+
 def leaves(statements: list[ast.stmt]) -> bool:
     """Whether control can leave these statements other than at their end: `return`, or `break`/`continue` of a loop outside."""
     for node in statements:

@@ -29,10 +29,6 @@ class Missing:
     def __getattr__(self, name: str):
         self._used()
 
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None):
-        next(a for a in args if isinstance(a, Missing))._used()
-
 
 def merged(p: Value, then: Any, other: Any, name: str = "result") -> Any:
     """p * then + (1 - p) * other, through lists, tuples and dictionaries; what is the same on both paths stays as it is."""

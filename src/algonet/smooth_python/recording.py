@@ -49,7 +49,7 @@ class Tape:
         self._inputs: list[Tensor] = []
         self._columns = 0
         self._places: dict[int, int] = {}
-        self._formulas = Formulas()
+        self.formulas = Formulas()
         self._done: list[Stretch] = []
 
     # -- recording
@@ -82,7 +82,7 @@ class Tape:
 
     def compare(self, relax: Relaxation, x: Any, y: Any) -> Value | None:
         """relax(x - y)."""
-        place = self._formulas.place(relax)
+        place = self.formulas.place(relax)
         a, b = self._row(x), self._row(y)
         if a is None or b is None or place is None:
             return None
@@ -124,7 +124,7 @@ class Tape:
 
     def record_relaxation(self, relax: Relaxation, x: Value) -> Value | None:
         row = self._row(x)
-        place = None if row is None else self._formulas.place(relax)
+        place = None if row is None else self.formulas.place(relax)
         return None if row is None or place is None else self._new(RELAX + place, row)
 
     def _row(self, x: Any) -> int | None:
@@ -202,7 +202,7 @@ class Tape:
         if earliest < self.first:
             self._run_again(groups)
             return
-        arguments = (self._code, self._constants, self._inputs, self._formulas, self.like, self.size, self.backend)
+        arguments = (self._code, self._constants, self._inputs, self.formulas, self.like, self.size, self.backend)
         outputs = evaluate(*arguments, [row - self.first for row in rows])
         self._hand_out(groups, outputs)
         self._done.append(Stretch(self.first, self._length, arguments))
@@ -253,4 +253,8 @@ def tape_for(tensors: list[Tensor], settings: Any) -> Tape | None:
         return None
     if not all(isinstance(r, (Sigmoid, Exit)) and r.scalar is not None for r in (settings.relax, settings.exit)):
         return None
-    return Tape(like.shape[0], like, settings.backend)
+    tape = Tape(like.shape[0], like, settings.backend)
+    # Always both, in this order: one compiled kernel serves every program with these two
+    tape.formulas.place(settings.relax)
+    tape.formulas.place(settings.exit)
+    return tape

@@ -15,7 +15,7 @@ import ast
 import copy
 from typing import Any
 
-from .liveness import Liveness, appended, assigned, leaves, returns, root, targets
+from .liveness import Liveness, appended, assigned, defined_before, leaves, returns, root
 
 _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Gt: "gt",
@@ -164,7 +164,8 @@ class _Rewriter(_Expressions):
         self._alive = Liveness(function)
         self._count = {"_if": 0, "_loop": 0, "_body": 0}
         self._loops: list[tuple[str, list[str], int]] = []
-        self._merged: set[str] = set()
+        self._defined = defined_before(function)
+        self._unset: set[str] = set()
         body = function.body
         only = sum(isinstance(n, ast.Return) for n in ast.walk(function)) == 1
         self._plain_return = only and isinstance(body[-1], ast.Return)
@@ -175,8 +176,7 @@ class _Rewriter(_Expressions):
         if not self._plain_return and returns(function.body):
             body.append(ast.Return(_call("_s", "result")))
         parameters = [ast.arg(a.arg) for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
-        unset = sorted(self._merged - {p.arg for p in parameters} - self._set_first())
-        start = [ast.Assign([_name(n, store=True)], _call("_s", "missing", ast.Constant(n))) for n in unset]
+        start = self._missing(self._unset)
         arguments = ast.arguments(
             posonlyargs=[], args=[ast.arg("_s"), *parameters], kwonlyargs=[], kw_defaults=[], defaults=[]
         )
@@ -187,17 +187,8 @@ class _Rewriter(_Expressions):
         ast.copy_location(new, function)
         return ast.fix_missing_locations(new)
 
-    def _set_first(self) -> set[str]:
-        """Names that plain assignments at the beginning give a value, before anything can be merged."""
-        found: set[str] = set()
-        for statement in self._function.body:
-            if isinstance(statement, (ast.Assign, ast.AnnAssign)):
-                places = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                for place in places:
-                    found |= targets(place)[0]
-            elif not isinstance(statement, (ast.Expr, ast.AugAssign)):
-                break
-        return found
+    def _missing(self, names: Any) -> list[ast.stmt]:
+        return [ast.Assign([_name(n, store=True)], _call("_s", "missing", ast.Constant(n))) for n in sorted(names)]
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         new: list[ast.stmt] = []
@@ -317,7 +308,7 @@ class _Rewriter(_Expressions):
         changed = assigned([node])
         used = sorted(changed & living.after)
         saved = used + sorted((changed & living.orelse) - living.after)
-        self._merged |= set(saved)
+        self._unset |= set(saved) - self._defined[node]
         branch = self._fresh("_if")
         heavy = [ast.Constant(True)] if _heavy([*node.body, *node.orelse]) else []
         method = "fork" if leaves([node]) else "branch"
@@ -368,7 +359,7 @@ class _Rewriter(_Expressions):
         changed = assigned([node])
         kept = sorted(changed & (living.after | living.orelse))
         names = kept + sorted((changed & living.head) - set(kept))
-        self._merged |= set(names)
+        self._unset |= set(names) - self._defined[node]
         loop = self._fresh("_loop")
         leaky = returns(node.body) or leaves(node.orelse)
         made = _call(
@@ -389,12 +380,11 @@ class _Rewriter(_Expressions):
 
     def _again(self, names: list[str], item: str | None, body: list[ast.stmt], target: ast.expr | None) -> ast.FunctionDef:
         """A loop's body as a function of what it carries, so that it can be run again instead of kept."""
-        outside, self._merged, self._checkpoint = self._merged, set(), False
+        outside, self._unset, self._checkpoint = self._unset, set(), False
         inner = self.block(body)
         self._checkpoint = True
-        unset = sorted(self._merged - set(names))
-        self._merged = outside
-        start: list[ast.stmt] = [ast.Assign([_name(n, store=True)], _call("_s", "missing", ast.Constant(n))) for n in unset]
+        start = self._missing(self._unset - set(names))
+        self._unset = outside
         if target is not None and item is not None:
             start.append(ast.Assign([target], _name(item)))
         parameters = ast.arguments(
@@ -414,7 +404,7 @@ class _Rewriter(_Expressions):
     def _checkpointed(self, node: ast.For, items: ast.expr) -> list[ast.stmt]:
         living = self._alive.around[node]
         names = sorted(assigned([node]) & (living.after | living.head))
-        self._merged |= set(names)
+        self._unset |= set(names) - self._defined[node]
         function = self._again(names, self.temporary(), node.body, node.target)
         run = _call("_s", "rerun_each", _name(function.name), items, *(_name(n) for n in names))
         return [function, _unpacked(names, run)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from algonet.relax import BumpExit, Exit, Logistic, Probabilistic, Relaxation, Sigmoid, TConorm
@@ -50,6 +52,10 @@ _KINDS = {"relax": (Sigmoid, "a sigmoid such as Logistic(10.0)"), "exit": (Exit,
 _KINDS["conorm"] = (TConorm, "a t-conorm such as Probabilistic()")
 
 _blocks: contextvars.ContextVar[tuple[dict[str, Any], ...]] = contextvars.ContextVar("algonet_softness", default=())
+
+#: How many blocks are open in all threads: torch.compile cannot read context variables, but can see this.
+_open = {"blocks": 0}
+_lock = threading.Lock()
 
 
 def _with_steepness(relax: Any, steepness: float | Tensor) -> Any:
@@ -105,15 +111,25 @@ def softness(**options: Any) -> Iterator[None]:
     """
     given = check_options("softness", options)
     token = _blocks.set((*_blocks.get(), given))
+    with _lock:
+        _open["blocks"] += 1
     try:
         yield
     finally:
         _blocks.reset(token)
+        with _lock:
+            _open["blocks"] -= 1
 
 
-def resolved(own: dict[str, Any], call: dict[str, Any]) -> Settings:
-    """The settings of one call: defaults, then the function's own, then the blocks around, then the call's."""
-    settings = Settings().changed(own)
+def resolved(own: Settings, call: dict[str, Any]) -> Settings:
+    """The settings of one call: the function's own, then the blocks around, then the call's."""
+    settings = own
+    if torch.compiler.is_compiling():
+        if _open["blocks"]:
+            raise RuntimeError(
+                "softness: torch.compile does not see `with softness(...)` blocks; give the options with the call."
+            )
+        return settings.changed(call)
     for block in _blocks.get():
         settings = settings.changed(block)
     return settings.changed(call)

@@ -86,8 +86,9 @@ class Value:
         dtype = tensors[0].dtype
         for tensor in tensors[1:]:
             dtype = torch.promote_types(dtype, tensor.dtype)
-        shape = torch.broadcast_shapes(*(t.shape for t in tensors))
-        return torch.stack([t.to(dtype).expand(shape) for t in tensors], dim=int(self.batched))
+        if any(t.shape != tensors[0].shape for t in tensors):
+            tensors = torch.broadcast_tensors(*tensors)
+        return torch.stack([t if t.dtype == dtype else t.to(dtype) for t in tensors], dim=int(self.batched))
 
     # -- as a sequence
 
@@ -190,6 +191,9 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 def binary(name: str, x: Any, y: Any) -> Any:
     """One arithmetic operation on two operands, at least one of them a `Value`."""
     from_x, from_y = type(x) is Value, type(y) is Value
+    if type(x) is bool or type(y) is bool:
+        # Torch does not subtract flags, Python does
+        x, y = (int(z) if type(z) is bool else z for z in (x, y))
     tape = x.tape if from_x and x.tape is not None else y.tape if from_y else None
     if tape is not None:
         recorded = tape.record(name, x, y)
@@ -275,7 +279,7 @@ def lifted(x: Any, batched: bool, found: list[Value], where: str) -> Any:
     if isinstance(x, Tensor):
         if batched:
             _check_batch(x, [v.tensor.shape[0] for v in found[:1]], where)
-        found.append(Value(x.float() if x.dtype in HALVES else x, batched))
+        found.append(Value(x, batched))
         return found[-1]
     if isinstance(x, tuple) and hasattr(x, "_fields"):
         return type(x)(*(lifted(part, batched, found, where) for part in x))
@@ -299,21 +303,18 @@ def _check_batch(x: Tensor, size: list[int], where: str) -> None:
         )
 
 
-def lowered(x: Any, size: int | None = None) -> Any:
+def lowered(x: Any, size: int | None = None, half: torch.dtype | None = None) -> Any:
     """A result as the caller sees it: plain tensors, every one with the batch in front when there is one."""
-    if type(x) is Value:
-        tensor = x.tensor
-        if size is not None and not x.batched:
-            return tensor.expand(size, *tensor.shape)
-        return tensor
-    if size is not None and isinstance(x, Tensor):
-        return x.expand(size, *x.shape)
+    if type(x) is Value or isinstance(x, Tensor):
+        value = as_value(x)
+        tensor = value.tensor if half is None or not value.tensor.is_floating_point() else value.tensor.to(half)
+        return tensor.expand(size, *tensor.shape) if size is not None and not value.batched else tensor
     if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return type(x)(*(lowered(part, size) for part in x))
+        return type(x)(*(lowered(part, size, half) for part in x))
     if isinstance(x, (list, tuple)):
-        return type(x)(lowered(part, size) for part in x)
+        return type(x)(lowered(part, size, half) for part in x)
     if isinstance(x, dict):
-        return {key: lowered(part, size) for key, part in x.items()}
+        return {key: lowered(part, size, half) for key, part in x.items()}
     return x
 
 

@@ -177,7 +177,7 @@ _FORWARD = """
         elif code == @CODE@:
             for i in range(W):
                 value, slope = formula@K@(steepness[@K@] * ra[i])
-                row[i] = value
+                row[i] = value if ra[i] == ra[i] else ra[i]
 """
 _BACKWARD = """
         elif code == @CODE@:

@@ -152,7 +152,7 @@ def backward_kernel(
 _FORWARD = """
                 if code == @CODE@:
                     value, slope = formula@K@(tl.load(steepness + @K@) * ra)
-                    tl.store(rows + k * BLOCK + lane, value)
+                    tl.store(rows + k * BLOCK + lane, tl.where(ra == ra, value, ra))
 """
 _BACKWARD = """
                 if code == @CODE@:
