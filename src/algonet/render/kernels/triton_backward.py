@@ -10,8 +10,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .triton_forward import direction, face_factor, load_box, project_corner
-from .triton_math import FAINT2, FAR, FLIP, LATERAL_WEIGHT, LOG2E, PI, beyond, coverage, mean_position, reciprocal, short_of_one
+from .triton_forward import face_factor, load_box, project_corner
+from .triton_math import (
+    FAINT2,
+    FAR,
+    FLIP,
+    LATERAL_WEIGHT,
+    LOG2E,
+    PI,
+    beyond,
+    coverage,
+    mean_position,
+    reciprocal,
+    short_of_one,
+)
 
 
 @triton.jit
@@ -82,19 +94,18 @@ def backward_kernel(
     by_reach2 = 1.0 / reach2
     lx, ly, hx, hy = load_box(boxes + item * 4 * padded, face, padded, face < count)
     # Pixels whose centres come within reach; boxes of NaN faces span everything
-    left = tl.maximum(tl.ceil(tl.maximum(lx - reach, -1.0) - 0.5), 0.0).to(tl.int32)
-    top = tl.maximum(tl.ceil(tl.maximum(ly - reach, -1.0) - 0.5), 0.0).to(tl.int32)
-    right = tl.floor(tl.minimum(hx + reach, width + 1.0) - 0.5).to(tl.int32)
-    bottom = tl.floor(tl.minimum(hy + reach, height + 1.0) - 0.5).to(tl.int32)
+    left = tl.ceil(tl.minimum(tl.maximum(lx - reach, 0.5), width + 1.0) - 0.5).to(tl.int32)
+    top = tl.ceil(tl.minimum(tl.maximum(ly - reach, 0.5), height + 1.0) - 0.5).to(tl.int32)
+    right = tl.floor(tl.minimum(tl.maximum(hx + reach, -1.0), width + 1.0) - 0.5).to(tl.int32)
+    bottom = tl.floor(tl.minimum(tl.maximum(hy + reach, -1.0), height + 1.0) - 0.5).to(tl.int32)
     columns = tl.minimum(right, width - 1) - left + 1
     rows = tl.minimum(bottom, height - 1) - top + 1
     pixels = tl.where((columns > 0) & (rows > 0), columns * rows, 0)
 
     r = records + (item * count + face) * WIDTH
-    ox, oy = left.to(scale.dtype), top.to(scale.dtype)
-    ax, ay = tl.load(r) - ox, tl.load(r + 1) - oy
-    bx, by = tl.load(r + 2) - ox, tl.load(r + 3) - oy
-    cx, cy = tl.load(r + 4) - ox, tl.load(r + 5) - oy
+    ax, ay = tl.load(r), tl.load(r + 1)
+    bx, by = tl.load(r + 2), tl.load(r + 3)
+    cx, cy = tl.load(r + 4), tl.load(r + 5)
     ux0, uy0, ux1, uy1 = tl.load(r + 6), tl.load(r + 7), tl.load(r + 8), tl.load(r + 9)
     ux2, uy2 = tl.load(r + 10), tl.load(r + 11)
     l0, l1, l2 = tl.load(r + 12), tl.load(r + 13), tl.load(r + 14)
@@ -102,7 +113,6 @@ def backward_kernel(
     d0, d1, d2 = tl.load(r + 16), tl.load(r + 17), tl.load(r + 18)
     z0, z1, z2, least = tl.load(r + 19), tl.load(r + 20), tl.load(r + 21), tl.load(r + 22)
     gx, gy = (ax + bx + cx) * (1.0 / 3.0), (ay + by + cy) * (1.0 / 3.0)
-    lx, ly, hx, hy = lx - ox, ly - oy, hx - ox, hy - oy
     c00, c01, c02 = tl.load(r + 23), tl.load(r + 24), tl.load(r + 25)
     if CHANNELS > 1:
         c10, c11, c12 = tl.load(r + 26), tl.load(r + 27), tl.load(r + 28)
@@ -118,6 +128,10 @@ def backward_kernel(
     planes_at = saved + item * planes * area
     image_at = by_image + item * area * channels + first_channel
     silhouette_at, depth_at = by_silhouette + item * area, by_depth + item * area
+    if scale.dtype == tl.float64:
+        faint = 1e-14
+    else:
+        faint = 1e-6
     lane = tl.arange(0, P)
     by_columns = 1.0 / columns.to(tl.float32)
     zero = tl.zeros([P], dtype=scale.dtype)
@@ -132,7 +146,7 @@ def backward_kernel(
         line = tl.floor((i.to(tl.float32) + 0.5) * by_columns).to(tl.int32)
         column = i - line * columns
         at = (top + line) * width + left + column
-        qx, qy = column.to(scale.dtype) + 0.5, line.to(scale.dtype) + 0.5
+        qx, qy = (left + column).to(scale.dtype) + 0.5, (top + line).to(scale.dtype) + 0.5
         # What the pixel brings
         lse = tl.load(planes_at + at, mask=live, other=1e30)
         s = tl.load(planes_at + area + at, mask=live, other=0.0)
@@ -177,7 +191,8 @@ def backward_kernel(
         cube = side * side * side
         included = c > 1.2e-38
         rate = tl.exp2(tl.minimum((steepness * z + LATERAL_WEIGHT * side * cube) * (-LOG2E) - lse, 126.0))
-        rate = tl.where(included, rate, 0.0)
+        # A share is at most 1; where next to nothing covers the pixel, rounding decides who has it, and it does not matter
+        rate = tl.where(included & (s > faint), tl.minimum(rate, reciprocal(tl.where(included, c, 1.0))), 0.0)
         share = c * rate
 
         # Gradients by coverage, depth, planes

@@ -1,9 +1,10 @@
 """Triton kernels of the smooth rasteriser: the setup of faces, and the forward pass.
 
 `setup_kernel` writes a record per face (corners, edge directions, and the planes over which depth, attributes and their
-common denominator are linear), its bounding box, and the box of each run of faces. `forward_kernel` has one program per
-small tile of pixels: it finds the runs that come within reach, then the faces of those, and streams them through a
-running soft minimum. No list is ever written, so there is nothing to overflow.
+common denominator are linear) and its bounding box. `bin_kernel` lists, for each bin of BIN x BIN pixels, the faces within
+reach of it, in order; a bin whose list does not fit says so. `forward_kernel` has one program per small tile of pixels: it
+looks through its bin's list, or through all faces where there is none, and streams those within its reach through a
+running soft minimum. Nothing is ever left out, and nothing waits for the host.
 """
 
 from __future__ import annotations
@@ -69,12 +70,12 @@ def face_factor(area, TWO_SIDED: tl.constexpr):
 
 @triton.jit
 def setup_kernel(
-    points, attributes, softness, faces, attribute_faces, records, boxes, runs,
-    count, run_count, points_stride, attributes_stride, softness_stride, channels, first_channel,
-    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr, RUN: tl.constexpr,
+    points, attributes, softness, faces, attribute_faces, records, boxes, filled,
+    count, padded, points_stride, attributes_stride, softness_stride, channels, first_channel,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    run, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    f = run * RUN + tl.arange(0, RUN)
+    item = tl.program_id(1).to(tl.int64)
+    f = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = f < count
     near = tl.load(softness + item * softness_stride + 2)
     ia = tl.load(faces + f * 3, mask=live, other=0).to(tl.int64)
@@ -140,17 +141,13 @@ def setup_kernel(
     ly = tl.where(seen, tl.where(broken, -NOWHERE, tl.minimum(tl.minimum(ay, by), cy)), NOWHERE)
     hx = tl.where(seen, tl.where(broken, NOWHERE, tl.maximum(tl.maximum(ax, bx), cx)), -NOWHERE)
     hy = tl.where(seen, tl.where(broken, NOWHERE, tl.maximum(tl.maximum(ay, by), cy)), -NOWHERE)
-    padded = run_count * RUN
     box = boxes + item * 4 * padded + f
-    tl.store(box, lx)
-    tl.store(box + padded, ly)
-    tl.store(box + 2 * padded, hx)
-    tl.store(box + 3 * padded, hy)
-    joint = runs + item * 4 * run_count + run
-    tl.store(joint, tl.min(lx, axis=0))
-    tl.store(joint + run_count, tl.min(ly, axis=0))
-    tl.store(joint + 2 * run_count, tl.max(hx, axis=0))
-    tl.store(joint + 3 * run_count, tl.max(hy, axis=0))
+    inside = f < padded
+    tl.store(box, lx, mask=inside)
+    tl.store(box + padded, ly, mask=inside)
+    tl.store(box + 2 * padded, hx, mask=inside)
+    tl.store(box + 3 * padded, hy, mask=inside)
+    tl.store(filled + item, 0)
 
 
 @triton.jit
@@ -160,6 +157,42 @@ def load_box(boxes, index, stride, live):
     hx = tl.load(boxes + 2 * stride + index, mask=live, other=-NOWHERE)
     hy = tl.load(boxes + 3 * stride + index, mask=live, other=-NOWHERE)
     return lx, ly, hx, hy
+
+
+@triton.jit
+def bin_kernel(
+    boxes, softness, lists, heads, filled,
+    padded, bins_x, bins, capacity, softness_stride,
+    HALF: tl.constexpr, REACH: tl.constexpr, BIN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    place, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    scale = tl.load(softness + item * softness_stride)
+    reach2 = (2 * HALF * REACH * REACH) * scale * scale
+    x0, y0 = ((place % bins_x) * BIN).to(scale.dtype) + 0.5, ((place // bins_x) * BIN).to(scale.dtype) + 0.5
+    x1, y1 = x0 + (BIN - 1), y0 + (BIN - 1)
+    boxes += item * 4 * padded
+    step = tl.arange(0, BLOCK)
+    found = tl.zeros([BLOCK], dtype=tl.int32)
+    for first in range(0, padded, BLOCK):
+        lx, ly, hx, hy = load_box(boxes, first + step, padded, first + step < padded)
+        found += tl.where(beyond(lx, ly, hx, hy, x0, y0, x1, y1, reach2), 0, 1)
+    count = tl.sum(found, axis=0)
+    head = heads + (item * bins + place) * 2
+    start = 0
+    if count > 0:
+        start = tl.atomic_add(filled + item, count, sem="relaxed")
+    # Lists lie in the pool in any order, but each is itself in order of faces
+    start = tl.where(start + count <= capacity, start, -1)
+    tl.store(head, start)
+    tl.store(head + 1, count)
+    if (count > 0) & (start >= 0):
+        target = lists + item * capacity + start
+        for first in range(0, padded, BLOCK):
+            lx, ly, hx, hy = load_box(boxes, first + step, padded, first + step < padded)
+            hit = tl.where(beyond(lx, ly, hx, hy, x0, y0, x1, y1, reach2), 0, 1)
+            rank = tl.cumsum(hit, axis=0)
+            tl.store(target + rank - 1, first + step, mask=hit != 0)
+            target += tl.sum(hit, axis=0)
 
 
 @triton.jit
@@ -176,10 +209,10 @@ def bounded(total, POWER):
 
 @triton.jit
 def forward_kernel(
-    records, boxes, runs, softness, background, image, silhouette, depth, saved,
-    count, run_count, height, width, tiles_x, softness_stride, background_stride, channels, first_channel, planes,
+    records, boxes, lists, heads, softness, background, image, silhouette, depth, saved,
+    count, padded, bins_x, bins, capacity, height, width, tiles_x, softness_stride, background_stride, channels, first_channel, planes,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, REACH: tl.constexpr, POWER: tl.constexpr, FIRST: tl.constexpr,
-    TX: tl.constexpr, TY: tl.constexpr, RUN: tl.constexpr,
+    LISTED: tl.constexpr, BIN: tl.constexpr, TX: tl.constexpr, TY: tl.constexpr,
 ):  # fmt: skip
     tile, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
     lane = tl.arange(0, TX * TY)
@@ -190,80 +223,89 @@ def forward_kernel(
     sigma2 = 2 * HALF * scale * scale
     reach2 = (REACH * REACH) * sigma2
     by_reach2 = 1.0 / reach2
-    qx, qy = (lane % TX).to(scale.dtype) + 0.5, (lane // TX).to(scale.dtype) + 0.5
-    ox, oy = left.to(scale.dtype), top.to(scale.dtype)
-    x0, y0, x1, y1 = ox + 0.5, oy + 0.5, ox + (TX - 0.5), oy + (TY - 0.5)
+    qx, qy = col.to(scale.dtype) + 0.5, row.to(scale.dtype) + 0.5
+    x0, y0 = left.to(scale.dtype) + 0.5, top.to(scale.dtype) + 0.5
+    x1, y1 = x0 + (TX - 1), y0 + (TY - 1)
     records += item * count * WIDTH
-    boxes += item * 4 * run_count * RUN
-    runs += item * 4 * run_count
+    boxes += item * 4 * padded
     step = tl.arange(0, 32)
+    if LISTED:
+        head = heads + (item * bins + (top // BIN) * bins_x + left // BIN) * 2
+        begin, end = tl.load(head), tl.load(head + 1)
+        listed = begin >= 0
+        end = tl.where(listed, end, padded)
+        own = lists + item * capacity + tl.maximum(begin, 0)
+    else:
+        end = padded
 
     zero = qx * 0.0
     peak, norm, total, depths = zero - 1e30, zero, zero, zero
     sum0, sum1, sum2, sum3 = zero, zero, zero, zero
-    for group in range(0, run_count, 32):
-        lx, ly, hx, hy = load_box(runs, group + step, run_count, group + step < run_count)
-        near_runs = bits_of(beyond(lx, ly, hx, hy, x0, y0, x1, y1, reach2) == 0, step)
-        while near_runs != 0:
-            start = (group + lowest_bit(near_runs)) * RUN
-            near_runs = near_runs & (near_runs - 1)
-            for part in range(0, RUN, 32):
-                lx, ly, hx, hy = load_box(boxes, start + part + step, run_count * RUN, start + part + step < count)
-                near = bits_of(beyond(lx, ly, hx, hy, x0, y0, x1, y1, reach2) == 0, step)
-                while near != 0:
-                    face = start + part + lowest_bit(near)
-                    near = near & (near - 1)
-                    r = records + face.to(tl.int64) * WIDTH
-                    ax, ay = tl.load(r) - ox, tl.load(r + 1) - oy
-                    bx, by = tl.load(r + 2) - ox, tl.load(r + 3) - oy
-                    cx, cy = tl.load(r + 4) - ox, tl.load(r + 5) - oy
-                    p, mx, my, _a, _b, _c, _d, _e, _f, _g, _h, _i, _j, _k, _l, _m, _n, _o = coverage(
-                        ax - qx, ay - qy, bx - qx, by - qy, cx - qx, cy - qy,
-                        tl.load(r + 6), tl.load(r + 7), tl.load(r + 8), tl.load(r + 9), tl.load(r + 10), tl.load(r + 11),
-                        tl.load(r + 12), tl.load(r + 13), tl.load(r + 14), sigma2, HALF,
-                    )  # fmt: skip
-                    px, py, wx, wy, _inverse = mean_position(
-                        p, mx, my, qx - (ax + bx + cx) * (1.0 / 3.0), qy - (ay + by + cy) * (1.0 / 3.0)
-                    )
-                    far = beyond(
-                        tl.minimum(tl.minimum(ax, bx), cx), tl.minimum(tl.minimum(ay, by), cy),
-                        tl.maximum(tl.maximum(ax, bx), cx), tl.maximum(tl.maximum(ay, by), cy),
-                        qx, qy, qx, qy, reach2,
-                    )  # fmt: skip
-                    c = tl.where(far, 0.0, p * tl.load(r + 15))
-                    denominator = tl.load(r + 16) + px * tl.load(r + 17) + py * tl.load(r + 18)
-                    weight = reciprocal(tl.maximum(denominator, tl.load(r + 22)))
-                    z = (tl.load(r + 19) + px * tl.load(r + 20) + py * tl.load(r + 21)) * weight
-                    side = tl.minimum((wx * wx + wy * wy) * by_reach2, 1e3)
-                    side = side * side
-                    burden = (steepness * z + LATERAL_WEIGHT * side * side) * LOG2E
-                    included = c > 1.2e-38
-                    e = tl.where(included, tl.log2(tl.where(included, c, 1.0)) - burden, -1e30)
-                    top_e = tl.maximum(peak, e)
-                    fade = tl.exp2(peak - top_e)
-                    e = tl.where(included, tl.exp2(e - top_e), 0.0)
-                    peak = top_e
-                    norm = norm * fade + e
-                    depths = depths * fade + e * z
-                    if BOUNDED:
-                        total += c
-                    else:
-                        total += log_complement(short_of_one(c))
-                    e = e * weight
-                    sum0 = sum0 * fade + e * (tl.load(r + 23) + px * tl.load(r + 24) + py * tl.load(r + 25))
-                    if CHANNELS > 1:
-                        sum1 = sum1 * fade + e * (tl.load(r + 26) + px * tl.load(r + 27) + py * tl.load(r + 28))
-                    if CHANNELS > 2:
-                        sum2 = sum2 * fade + e * (tl.load(r + 29) + px * tl.load(r + 30) + py * tl.load(r + 31))
-                    if CHANNELS > 3:
-                        sum3 = sum3 * fade + e * (tl.load(r + 32) + px * tl.load(r + 33) + py * tl.load(r + 34))
+    for start in range(0, end, 32):
+        live = start + step < end
+        index = start + step
+        if LISTED:
+            index = tl.where(listed, tl.load(own + index, mask=live, other=0), index)
+        lx, ly, hx, hy = load_box(boxes, index, padded, live)
+        near = bits_of(beyond(lx, ly, hx, hy, x0, y0, x1, y1, reach2) == 0, step)
+        while near != 0:
+            face = start + lowest_bit(near)
+            near = near & (near - 1)
+            if LISTED:
+                face = tl.where(listed, tl.load(own + face), face)
+            r = records + face.to(tl.int64) * WIDTH
+            ax, ay = tl.load(r), tl.load(r + 1)
+            bx, by = tl.load(r + 2), tl.load(r + 3)
+            cx, cy = tl.load(r + 4), tl.load(r + 5)
+            p, mx, my, _a, _b, _c, _d, _e, _f, _g, _h, _i, _j, _k, _l, _m, _n, _o = coverage(
+                ax - qx, ay - qy, bx - qx, by - qy, cx - qx, cy - qy,
+                tl.load(r + 6), tl.load(r + 7), tl.load(r + 8), tl.load(r + 9), tl.load(r + 10), tl.load(r + 11),
+                tl.load(r + 12), tl.load(r + 13), tl.load(r + 14), sigma2, HALF,
+            )  # fmt: skip
+            px, py, wx, wy, _inverse = mean_position(
+                p, mx, my, qx - (ax + bx + cx) * (1.0 / 3.0), qy - (ay + by + cy) * (1.0 / 3.0)
+            )
+            far = beyond(
+                tl.minimum(tl.minimum(ax, bx), cx), tl.minimum(tl.minimum(ay, by), cy),
+                tl.maximum(tl.maximum(ax, bx), cx), tl.maximum(tl.maximum(ay, by), cy),
+                qx, qy, qx, qy, reach2,
+            )  # fmt: skip
+            c = tl.where(far, 0.0, p * tl.load(r + 15))
+            denominator = tl.load(r + 16) + px * tl.load(r + 17) + py * tl.load(r + 18)
+            weight = reciprocal(tl.maximum(denominator, tl.load(r + 22)))
+            z = (tl.load(r + 19) + px * tl.load(r + 20) + py * tl.load(r + 21)) * weight
+            side = tl.minimum((wx * wx + wy * wy) * by_reach2, 1e3)
+            side = side * side
+            burden = (steepness * z + LATERAL_WEIGHT * side * side) * LOG2E
+            included = c > 1.2e-38
+            e = tl.where(included, tl.log2(tl.where(included, c, 1.0)) - burden, -1e30)
+            top_e = tl.maximum(peak, e)
+            fade = tl.exp2(peak - top_e)
+            e = tl.where(included, tl.exp2(e - top_e), 0.0)
+            peak = top_e
+            norm = norm * fade + e
+            depths = depths * fade + e * z
+            if BOUNDED:
+                total += c
+            else:
+                total += log_complement(short_of_one(c))
+            e = e * weight
+            sum0 = sum0 * fade + e * (tl.load(r + 23) + px * tl.load(r + 24) + py * tl.load(r + 25))
+            if CHANNELS > 1:
+                sum1 = sum1 * fade + e * (tl.load(r + 26) + px * tl.load(r + 27) + py * tl.load(r + 28))
+            if CHANNELS > 2:
+                sum2 = sum2 * fade + e * (tl.load(r + 29) + px * tl.load(r + 30) + py * tl.load(r + 31))
+            if CHANNELS > 3:
+                sum3 = sum3 * fade + e * (tl.load(r + 32) + px * tl.load(r + 33) + py * tl.load(r + 34))
 
     seen = norm > 0
     inverse = tl.where(seen, 1.0 / tl.where(seen, norm, 1.0), 0.0)
     if BOUNDED:
         s = bounded(total, POWER)
     else:
-        s = tl.where(total > -0.01, -total * (1.0 + total * (0.5 + total * (1.0 / 6.0 + total / 24.0))), 1.0 - tl.exp(total))
+        s = tl.where(
+            total > -0.01, -total * (1.0 + total * (0.5 + total * (1.0 / 6.0 + total / 24.0))), 1.0 - tl.exp(total)
+        )
     live = (col < width) & (row < height)
     area = height * width
     at = row * width + col

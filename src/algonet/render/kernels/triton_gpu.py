@@ -12,11 +12,15 @@ from algonet.relax import BoundedSum
 
 from ..settings import RasterSettings, decode
 from .triton_backward import backward_kernel
-from .triton_forward import forward_kernel, setup_kernel
+from .triton_forward import bin_kernel, forward_kernel, setup_kernel
 from .triton_math import RECORD
 
-#: Faces whose bounding boxes are joined into one.
-RUN = 64
+#: Faces that a setup program takes, and their boxes are padded to.
+BLOCK = 64
+#: Side of a bin in pixels, a multiple of the forward tile's; faces that a bin program takes at a time, and its warps.
+BIN, BIN_BLOCK, BIN_WARPS = 32, 1024, 4
+#: Up to so many faces a tile looks through all of them; binning would cost more.
+UNBINNED = 2048
 #: Width and height of a forward tile in pixels, and its warps.
 TILE = (8, 4, 1)
 #: Pixels that a backward program takes at a time, and its warps.
@@ -39,7 +43,7 @@ class Scene:
         self.settings = settings
         self.items, self.vertices = self.points.shape[:2]
         self.channels, self.count = self.attributes.shape[2], faces.shape[0]
-        self.runs = triton.cdiv(self.count, RUN)
+        self.padded = triton.cdiv(self.count, BLOCK) * BLOCK
         self.planes = 3 + self.channels
 
     def groups(self):
@@ -59,23 +63,41 @@ class Scene:
 
 
 class Setup:
-    """Records, boxes and boxes of runs of the faces of some items."""
+    """Records and boxes of the faces of some items, and the lists of their bins."""
 
     def __init__(self, scene: Scene, first: int, items: int, first_channel: int, channels: int):
         new = scene.points.new_empty
+        self.scene, self.first, self.items = scene, first, items
         self.width = RECORD + 3 * channels
         self.records = new(items, scene.count, self.width)
-        self.boxes = new(items, 4, scene.runs * RUN)
-        self.runs = new(items, 4, scene.runs)
+        self.boxes = new(items, 4, scene.padded)
+        self.filled = new(items, dtype=torch.int32)
         if scene.count:
-            setup_kernel[(scene.runs, items)](
+            setup_kernel[(scene.padded // BLOCK, items)](
                 scene.points[first:], scene.attributes[first:], scene.softness[first:], scene.faces, scene.attribute_faces,
-                self.records, self.boxes, self.runs,
-                scene.count, scene.runs, scene.points.stride(0), scene.attributes.stride(0), scene.softness.stride(0),
+                self.records, self.boxes, self.filled,
+                scene.count, scene.padded, scene.points.stride(0), scene.attributes.stride(0), scene.softness.stride(0),
                 scene.channels, first_channel,
                 WIDTH=self.width, CHANNELS=channels, PERSPECTIVE=scene.settings.perspective,
-                TWO_SIDED=scene.settings.two_sided, RUN=RUN, num_warps=2,
+                TWO_SIDED=scene.settings.two_sided, BLOCK=BLOCK, num_warps=2,
             )  # fmt: skip
+
+    def bins(self) -> tuple[Tensor, Tensor, tuple[int, int, int, int]]:
+        """Lists, heads, and (faces padded, bins across, bins, capacity of the lists); nothing for few faces."""
+        scene, settings = self.scene, self.scene.settings
+        across = triton.cdiv(settings.width, BIN)
+        bins = across * triton.cdiv(settings.height, BIN)
+        if scene.count <= UNBINNED:
+            return self.filled, self.filled, (scene.padded, across, bins, 0)
+        capacity = 8 * scene.count + 64 * bins
+        lists = self.filled.new_empty(self.items, capacity)
+        heads = self.filled.new_empty(self.items, bins, 2)
+        bin_kernel[(bins, self.items)](
+            self.boxes, scene.softness[self.first :], lists, heads, self.filled,
+            scene.padded, across, bins, capacity, scene.softness.stride(0),
+            HALF=settings.half_df, REACH=settings.reach, BIN=BIN, BLOCK=BIN_BLOCK, num_warps=BIN_WARPS,
+        )  # fmt: skip
+        return lists, heads, (scene.padded, across, bins, capacity)
 
 
 def forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
@@ -92,15 +114,16 @@ def forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Te
         for first, items in scene.parts(channels):
             setup = Setup(scene, first, items, first_channel, channels)
             offset = first * height * width
+            lists, heads, sizes = setup.bins()
             forward_kernel[(tiles, items)](
-                setup.records, setup.boxes, setup.runs, scene.softness[first:], scene.background[first:],
+                setup.records, setup.boxes, lists, heads, scene.softness[first:], scene.background[first:],
                 image.view(-1)[offset * scene.channels :], silhouette.view(-1)[offset:], depth.view(-1)[offset:],
                 saved[0].view(-1)[offset * scene.planes :],
-                scene.count, scene.runs, height, width, tiles_x, scene.softness.stride(0), scene.background.stride(0),
+                scene.count, *sizes, height, width, tiles_x, scene.softness.stride(0), scene.background.stride(0),
                 scene.channels, first_channel, scene.planes,
                 WIDTH=setup.width, CHANNELS=channels, HALF=scene.settings.half_df, BOUNDED=bounded,
                 REACH=scene.settings.reach, POWER=power, FIRST=first_channel == 0,
-                TX=tx, TY=ty, RUN=RUN, num_warps=warps,
+                LISTED=scene.count > UNBINNED, BIN=BIN, TX=tx, TY=ty, num_warps=warps,
             )  # fmt: skip
     return outputs, saved
 
@@ -156,7 +179,7 @@ def backward(
                 image.view(-1)[offset * scene.channels :], silhouette.view(-1)[offset:], depth.view(-1)[offset:],
                 kept.view(-1)[offset * scene.planes :],
                 scene.points[first:], scene.attributes[first:], scene.faces, scene.attribute_faces, *targets, soft,
-                scene.count, scene.runs * RUN, height, width, scene.softness.stride(0), scene.background.stride(0),
+                scene.count, scene.padded, height, width, scene.softness.stride(0), scene.background.stride(0),
                 scene.points.stride(0), scene.attributes.stride(0), by_points.stride(0), by_attributes.stride(0),
                 scene.channels, first_channel, scene.planes,
                 WIDTH=setup.width, CHANNELS=channels, HALF=chosen.half_df, BOUNDED=bounded, REACH=chosen.reach,
