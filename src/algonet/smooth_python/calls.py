@@ -98,14 +98,11 @@ def _mapped(function: Callable, leaves: list, structure: Any, places: list[int])
 
 
 def _wrapped(x: Any) -> Any:
-    """Results of foreign functions as values; their containers (torch's named tuples too) as plain tuples and lists."""
+    """Results of foreign functions as values, inside whatever containers they come in."""
     if isinstance(x, Tensor):
         return Value(x, False)
-    if isinstance(x, tuple) and any(isinstance(part, (Tensor, list, tuple)) for part in x):
-        parts = [_wrapped(part) for part in x]
-        return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)
-    if type(x) is list and any(isinstance(part, (Tensor, list, tuple)) for part in x):
-        return [_wrapped(part) for part in x]
+    if isinstance(x, (tuple, list, dict)):
+        return pytree.tree_map(lambda leaf: Value(leaf, False) if isinstance(leaf, Tensor) else leaf, x)
     return x
 
 

@@ -186,11 +186,13 @@ def _parsed(function: types.FunctionType) -> tuple[ast.FunctionDef, str, list[st
     try:
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except SyntaxError:
+        tree = ast.Module([ast.Pass()], [])
+    if not isinstance(tree.body[0], (ast.FunctionDef, ast.AsyncFunctionDef)):
         raise NotSmooth(
             f"smooth: a function inside a longer expression (a lambda?) is not supported: write it with `def`. "
             f"({file}, line {first})",
             (file, first, 1, lines[0] if lines else ""),
-        ) from None
+        )
     ast.increment_lineno(tree, first - 1)
     found: Any = tree.body[0]
     return found, file, [line.rstrip("\n") for line in lines], first

@@ -59,11 +59,23 @@ def _unpacked(names: list[str], value: ast.expr) -> ast.stmt:
     return ast.Assign([ast.Tuple([_name(n, store=True) for n in names], ast.Store())], value)
 
 
+def _placed(new: ast.AST, old: ast.AST) -> None:
+    """`new` at the line where `old` begins. Not its whole extent: Python names the last line of a call that has several."""
+    ast.copy_location(new, old)
+    new.end_lineno, new.end_col_offset = new.lineno, new.col_offset + 1  # pyright: ignore[reportAttributeAccessIssue]
+
+
 class _Expressions(ast.NodeTransformer):
     """Expressions: comparisons, and/or/not, conditional expressions, subscripts and calls become calls of the frame."""
 
     def __init__(self):
         self._temporaries = 0
+
+    def visit(self, node: ast.AST) -> Any:
+        new = super().visit(node)
+        if isinstance(new, ast.expr) and not hasattr(new, "lineno") and hasattr(node, "lineno"):
+            _placed(new, node)
+        return new
 
     def temporary(self) -> str:
         self._temporaries += 1
@@ -207,7 +219,7 @@ class _Rewriter(_Expressions):
     def _located(self, new: list[ast.stmt], old: ast.stmt) -> list[ast.stmt]:
         for statement in new:
             if not hasattr(statement, "lineno"):
-                ast.copy_location(statement, old)
+                _placed(statement, old)
         return new
 
     def _fresh(self, kind: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .merging import Missing
+from .merging import Missing, Mixture
 from .values import NUMBERS, Value, as_value, stacked
 
 
@@ -160,11 +160,10 @@ def _mixture(frame: Any, container: Any, index: Any) -> Any:
     parts = container.parts if type(container) is Value else list(container)
     if not parts:
         raise IndexError("there is nothing to read from: the list is empty.")
-    total: Any = None
+    total = Mixture(("the part that is read",))
     for w, part in zip(weights(frame, index, len(parts)), parts, strict=True):
-        term = w * part
-        total = term if total is None else total + term
-    return total
+        total.add(w, (part,))
+    return total.result(False, frame.tape)[0]
 
 
 def _spread(frame: Any, container: Any, index: Any, new: Any) -> Any:
