@@ -27,7 +27,7 @@ def _inputs(batch: int, dtype: torch.dtype, generator: torch.Generator) -> tuple
 
 def _case(name: str, **options) -> Case:
     def function(vertices: Tensor, attributes: Tensor, softness: Tensor, backend: str = "auto"):
-        coverage = FilteredCoverage(StudentT(4, scale=softness[..., 0]))
+        coverage = FilteredCoverage(StudentT(8, scale=softness[..., 0]))
         return render_attributes(
             vertices, FACES, attributes, CAMERA, size=(2, 3), coverage=coverage, depth_steepness=softness[..., 1],
             # Nothing is left out, so kernels and the reference agree to rounding

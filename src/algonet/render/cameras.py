@@ -117,7 +117,8 @@ class Camera:
 
     def pixel_matrix(self, size: tuple[int, int]) -> Tensor:
         """(*B, 3, 4): homogeneous world points to (x w, y w, depth), x and y in pixels of an image of `size` (H, W)."""
-        viewport = _viewport if torch.compiler.is_compiling() else _cached_viewport
+        fresh = torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
+        viewport = _viewport if fresh else _cached_viewport
         return viewport(size, self.perspective, self.matrix.dtype, self.matrix.device) @ self.matrix
 
     def project(self, points: Tensor, size: tuple[int, int]) -> Tensor:

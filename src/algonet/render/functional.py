@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -135,10 +136,8 @@ def _background(
 ) -> Tensor:
     """(*B, C + 1): attributes and, last, depth."""
     if not isinstance(background, Tensor) and not isinstance(depth, Tensor):
-        filled = like.new_full((*batch, channels + 1), float(background))
-        if depth != background:
-            filled[..., -1] = float(depth)
-        return filled
+        row = (float(background),) * channels + (float(depth),)
+        return _constant(row, like.dtype, like.device).expand(*batch, channels + 1)
     color = torch.as_tensor(background, dtype=like.dtype, device=like.device)
     if color.dim() and color.shape[-1] not in (1, channels):
         raise ValueError(
@@ -163,8 +162,20 @@ def _softness(
         scale = scale * (height / 2)
     parts = (scale, steepness, near)
     if not any(isinstance(p, Tensor) for p in parts):
-        return like.new_tensor(parts).expand(*batch, 3)
+        return _constant(parts, like.dtype, like.device).expand(*batch, 3)
     return torch.stack([torch.as_tensor(p, dtype=like.dtype, device=like.device).expand(batch) for p in parts], -1)
+
+
+def _constant(row: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The numbers as a tensor; kept, because copying them to a device waits for it and cannot be captured in a graph."""
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return torch.tensor(row, dtype=dtype, device=device)
+    return _kept(row, dtype, device)
+
+
+@functools.lru_cache(maxsize=256)
+def _kept(row: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(row, dtype=dtype, device=device)
 
 
 def _check_attributes(attributes: Tensor, vertices: Tensor, faces: Tensor, attribute_faces: Tensor | None) -> Tensor:

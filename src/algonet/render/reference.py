@@ -17,7 +17,7 @@ from torch import Tensor
 from algonet.operators import _pushforward, _replaced
 from algonet.relax import BoundedSum
 
-from .settings import EDGE_GUARD, FAINT, FAR_PIXELS, FLIP_AREA, LATERAL, Raster, RasterSettings
+from .settings import EDGE_GUARD, FAINT, FAINTEST, FAR_PIXELS, FLIP_AREA, LATERAL, Raster, RasterSettings
 
 #: Bytes that the intermediate results of one chunk may take.
 BUDGET = 1 << 27
@@ -90,7 +90,8 @@ class Filtered:
         p1 = p[..., None]
         share = p1 / (p1 * p1 + FAINT * FAINT)
         from_centroid = share * (p1 * inwards + moment)
-        from_pixel = share * moment - (FAINT * FAINT) / (p1 * p1 + FAINT * FAINT) * inwards
+        least = FAINTEST * FAINTEST
+        from_pixel = (p1 * moment - least * inwards) / (p1 * p1 + least)
         return p, from_centroid, from_pixel
 
 

@@ -14,8 +14,9 @@ from algonet.relax import BoundedSum, Probabilistic, TConorm
 #: Twice the screen area (square pixels) over which a face turns from back to front, and below which interpolation
 #: inside it gives way to its centroid.
 FLIP_AREA = 1e-4
-#: Coverage below which the mean position inside a face gives way to the face's centroid.
-FAINT = 1e-4
+#: Coverage below which the mean position inside a face gives way to the face's centroid: for depth and attributes, where
+#: rounding would throw the position out of the face; and for the distance on the screen, which may be rough but not wrong.
+FAINT, FAINTEST = 1e-3, 1e-5
 #: A face that noise reaches only from its full reach away loses exp(-LATERAL) of its weight in depth and colour.
 LATERAL = 16.0
 #: Guards the direction of an edge of zero length (square pixels).

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from ..settings import FAINT, FAINTEST, FAR_PIXELS, FLIP_AREA, LATERAL
+
 _ATAN = (
     1.0,
     -0.33333197,
@@ -19,14 +21,28 @@ _ATAN = (
 
 #: What the template's instance block becomes for each precision.
 _HEADERS = {
-    "float32": "from algonet.numba_math import exp32 as exp, log32 as log\n\nreal = float32\nSHORT = 1 - 2.0**-23\n",
-    "float64": "from math import exp, log\n\nfrom numba import float64\n\nreal = float64\nSHORT = 1 - 2.0**-52\n",
+    "float32": """from algonet.numba_math import exp32 as exp, log32 as log
+
+real = float32
+SHORT, FLOOR, TINY = 1 - 2.0**-23, -70.0, 1e-37
+""",
+    "float64": """from math import exp, log
+
+from numba import float64
+
+real = float64
+SHORT, FLOOR, TINY = 1 - 2.0**-52, -650.0, 1e-290
+""",
 }
 
 
 def instance(precision: str, half: int) -> str:
     """Source that defines `real`, `exp`, `log`, `angle`, `edge_forward` and `edge_backward` for one precision and df."""
-    parts = [_HEADERS[precision], _angle(precision), _forward(half), _backward(half)]
+    constants = (
+        f"FLIP_AREA, FAR_PIXELS, LATERAL = {FLIP_AREA!r}, {FAR_PIXELS!r}, {LATERAL!r}\n"
+        f"FAINT2, FAINTEST2 = {FAINT**2!r}, {FAINTEST**2!r}\n"
+    )
+    parts = [_HEADERS[precision] + constants, _angle(precision), _forward(half), _backward(half)]
     return "\n\n".join(parts)
 
 

@@ -15,8 +15,9 @@ OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True, "cac
 
 # <instance>
 real = float32
-SHORT = 1 - 2.0**-23
+SHORT, FLOOR, TINY = 1 - 2.0**-23, -70.0, 1e-37
 exp = log = angle = edge_forward = edge_backward = None
+FLIP_AREA, FAR_PIXELS, LATERAL, FAINT2, FAINTEST2 = 1e-4, 1e7, 16.0, 1e-6, 1e-10
 # </instance>
 
 LANES = 16
@@ -40,7 +41,6 @@ FACE = 29
 #: Sums per face and tile in the backward pass: edge ends, barycentrics times position, weights, depths, centroid, rest.
 ENDS, TURNS, WEIGHTS, DEPTHS, SHIFT, REST = 0, 6, 12, 15, 18, 20
 SUMS = 23
-FLIP_AREA, FAINT2, LATERAL, FAR_PIXELS = 1e-4, 1e-8, 16.0, 1e7
 
 
 @njit(**OPTIONS)
@@ -177,7 +177,7 @@ def lanes_forward(o, x0, y, steepness, sigma2, lateral, buffer):
     gx, gy, inverse, factor = o[15], y - o[16], o[17], o[18]
     za, zb, zc, wa, wb, wc, least = o[19], o[20], o[21], o[22], o[23], o[24], o[25]
     oax, oay, obx, oby, ocx, ocy = cx - bx, cy - by, ax - cx, ay - cy, bx - ax, by - ay
-    third, tau = real(1.0 / 3.0), real(FAINT2)
+    third, tau, least_tau = real(1.0 / 3.0), real(FAINT2), real(FAINTEST2)
     for i in range(LANES):
         x = x0 + real(i)
         rax, rbx, rcx = ax - x, bx - x, cx - x
@@ -190,10 +190,10 @@ def lanes_forward(o, x0, y, steepness, sigma2, lateral, buffer):
         p = c0 + c1 + c2
         mx = uy0 * m0 + uy1 * m1 + uy2 * m2
         my = -(ux0 * m0 + ux1 * m1 + ux2 * m2)
-        den = real(1.0) / (p * p + tau)
+        den, rough = real(1.0) / (p * p + tau), real(1.0) / (p * p + least_tau)
         qx = x - gx
         fx, fy = p * (p * qx + mx) * den, p * (p * gy + my) * den
-        sx, sy = (p * mx - tau * qx) * den, (p * my - tau * gy) * den
+        sx, sy = (p * mx - least_tau * qx) * rough, (p * my - least_tau * gy) * rough
         va = (third + (fx * oay - fy * oax) * inverse) * wa
         vb = (third + (fx * oby - fy * obx) * inverse) * wb
         vc = (third + (fx * ocy - fy * ocx) * inverse) * wc
@@ -304,11 +304,11 @@ def forward_tiles(
                 at = r * LANES + i
                 y, x = first_row + r, first_column + i
                 norm = sums[TILE + at]
-                inverse = 1 / norm if norm > 0 else real(0.0)
+                inverse = 1 / norm if norm > TINY else real(0.0)
                 total = sums[at]
                 s = real(bound_sum(total, power)[0]) if power > 0 else real(-np.expm1(total))
                 total_out[item, y, x] = total
-                norm_out[item, y, x] = peak[at] + np.log(norm) if norm > 0 else real(1e30)
+                norm_out[item, y, x] = peak[at] + np.log(norm) if norm > TINY else real(1e30)
                 silhouette[item, y, x] = s
                 mean = sums[2 * TILE + at] * inverse
                 mean_out[item, y, x, channels] = mean
@@ -325,7 +325,9 @@ def accumulate(buffer, peak, sums, at, za, zb, zc, power):
     for i in range(LANES):
         covered = buffer[i]
         # At most 1, unless the exponents are so large that their rounding shows
-        share = min(max(covered, real(0.0)) * exp(buffer[LANES + i] - peak[at + i]), real(2.0))
+        # The floor keeps a pixel that only faint faces reach from losing them all
+        above = min(max(buffer[LANES + i] - peak[at + i], real(FLOOR)), real(80.0))
+        share = min(max(covered, real(0.0)) * exp(above), real(2.0))
         va, vb, vc = buffer[2 * LANES + i] * share, buffer[3 * LANES + i] * share, buffer[4 * LANES + i] * share
         buffer[2 * LANES + i], buffer[3 * LANES + i], buffer[4 * LANES + i] = va, vb, vc
         buffer[5 * LANES + i] = share
@@ -361,7 +363,8 @@ def lanes_backward(o, x0, y, steepness, sigma2, lateral, short, buffer):
     gx, gy, inverse, factor = o[15], y - o[16], o[17], o[18]
     za, zb, zc, wa, wb, wc, least = o[19], o[20], o[21], o[22], o[23], o[24], o[25]
     oax, oay, obx, oby, ocx, ocy = cx - bx, cy - by, ax - cx, ay - cy, bx - ax, by - ay
-    third, tau, one, zero, two = real(1.0 / 3.0), real(FAINT2), real(1.0), real(0.0), real(2.0)
+    third, tau, least_tau = real(1.0 / 3.0), real(FAINT2), real(FAINTEST2)
+    one, zero, two = real(1.0), real(0.0), real(2.0)
     for i in range(LANES):
         x = x0 + real(i)
         rax, rbx, rcx = ax - x, bx - x, cx - x
@@ -377,11 +380,11 @@ def lanes_backward(o, x0, y, steepness, sigma2, lateral, short, buffer):
         p = c0 + c1 + c2
         mx = uy0 * m0 + uy1 * m1 + uy2 * m2
         my = -(ux0 * m0 + ux1 * m1 + ux2 * m2)
-        den = one / (p * p + tau)
+        den, rough = one / (p * p + tau), one / (p * p + least_tau)
         qx = x - gx
         inx, iny = p * qx + mx, p * gy + my
         fx, fy = p * inx * den, p * iny * den
-        sx, sy = (p * mx - tau * qx) * den, (p * my - tau * gy) * den
+        sx, sy = (p * mx - least_tau * qx) * rough, (p * my - least_tau * gy) * rough
         ba = third + (fx * oay - fy * oax) * inverse
         bb = third + (fx * oby - fy * obx) * inverse
         bc = third + (fx * ocy - fy * ocx) * inverse
@@ -395,7 +398,7 @@ def lanes_backward(o, x0, y, steepness, sigma2, lateral, short, buffer):
         covered = p * factor
         # shares, and what the exponent is worth
         ha, hb, hc = buffer[i], buffer[LANES + i], buffer[2 * LANES + i]
-        rate = exp(-steepness * z - real(LATERAL) * away2 * away2 - buffer[5 * LANES + i])
+        rate = exp(min(-steepness * z - real(LATERAL) * away2 * away2 - buffer[5 * LANES + i], real(80.0)))
         rate = min(rate if covered > zero else zero, real(1e15))
         share = min(covered * rate, two)
         gain = va * ha + vb * hb + vc * hc - buffer[3 * LANES + i]
@@ -435,12 +438,11 @@ def lanes_backward(o, x0, y, steepness, sigma2, lateral, short, buffer):
         by_sx, by_sy = two * sx * lateral * by_away, two * sy * lateral * by_away
         # the mean position to coverage, moment and centroid
         by_inx, by_iny = p * den * by_fx, p * den * by_fy
-        by_den = p * (inx * by_fx + iny * by_fy) + (p * mx - tau * qx) * by_sx + (p * my - tau * gy) * by_sy
-        by_p = (inx * by_fx + iny * by_fy + mx * by_sx + my * by_sy) * den + by_inx * qx + by_iny * gy
-        by_p += by_covered * factor - two * p * den * den * by_den
-        by_mx, by_my = by_inx + p * den * by_sx, by_iny + p * den * by_sy
-        buffer[(10 + SHIFT) * LANES + i] += p * by_inx - tau * den * by_sx
-        buffer[(11 + SHIFT) * LANES + i] += p * by_iny - tau * den * by_sy
+        by_p = (inx * by_fx + iny * by_fy) * den + by_inx * qx + by_iny * gy - two * p * den * (fx * by_fx + fy * by_fy)
+        by_p += (mx * by_sx + my * by_sy) * rough - two * p * rough * (sx * by_sx + sy * by_sy) + by_covered * factor
+        by_mx, by_my = by_inx + p * rough * by_sx, by_iny + p * rough * by_sy
+        buffer[(10 + SHIFT) * LANES + i] += p * by_inx - least_tau * rough * by_sx
+        buffer[(11 + SHIFT) * LANES + i] += p * by_iny - least_tau * rough * by_sy
         # moving an edge outward adds the density along it, times its worth there: even + odd * t
         odd0, odd1, odd2 = by_mx * ux0 + by_my * uy0, by_mx * ux1 + by_my * uy1, by_mx * ux2 + by_my * uy2
         even0 = by_p + d0 * (by_my * ux0 - by_mx * uy0)

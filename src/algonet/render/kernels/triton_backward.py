@@ -180,7 +180,7 @@ def backward_kernel(
             ux0, uy0, ux1, uy1, ux2, uy2, l0, l1, l2, sigma2, HALF,
         )  # fmt: skip
         qgx, qgy = qx - gx, qy - gy
-        px, py, wx, wy, inverse = mean_position(p, mx, my, qgx, qgy)
+        px, py, wx, wy, inverse, rough = mean_position(p, mx, my, qgx, qgy)
         live = live & (beyond(lx, ly, hx, hy, qx, qy, qx, qy, reach2) == 0)
         c = tl.where(live, p * factor, 0.0)
         denominator = d0 + px * d1 + py * d2
@@ -227,15 +227,14 @@ def backward_kernel(
         lateral = tl.where(distance < 1e3, f * cube * by_reach2 * (-8.0 * LATERAL_WEIGHT), 0.0)
         by_wx, by_wy = lateral * wx, lateral * wy
         by_px, by_py = share * side_x + nz * z1 + nd * d1, share * side_y + nz * z2 + nd * d2
-        # x - q = (p M - FAINT^2 (q - g)) / (p^2 + FAINT^2) and x - g = (x - q) + (q - g)
-        full = p * p * inverse
-        sum_x, sum_y = by_px + by_wx, by_py + by_wy
-        gmx, gmy = p * inverse * sum_x, p * inverse * sum_y
-        turn = 1.0 - 2.0 * full
-        lean = 2.0 * p * FAINT2 * inverse
-        gp = inverse * (sum_x * (lean * qgx + turn * mx) + sum_y * (lean * qgy + turn * my)) + factor * by_c
-        s_gx -= full * sum_x - by_wx
-        s_gy -= full * sum_y - by_wy
+        # With F = FAINT, x - g = (x - q) + (q - g) and x - q = (p M - F^2 (q - g)) / (p^2 + F^2); F = FAINTEST for the latter alone
+        full, whole = p * p * inverse, p * p * rough
+        gmx, gmy = p * inverse * by_px + p * rough * by_wx, p * inverse * by_py + p * rough * by_wy
+        turn, lean = 1.0 - 2.0 * full, 2.0 * p * FAINT2 * inverse
+        gp = inverse * (by_px * (lean * qgx + turn * mx) + by_py * (lean * qgy + turn * my)) + factor * by_c
+        gp += rough * (by_wx * (mx - 2.0 * p * wx) + by_wy * (my - 2.0 * p * wy))
+        s_gx -= full * by_px + (whole - 1.0) * by_wx
+        s_gy -= full * by_py + (whole - 1.0) * by_wy
 
         pull_a, pull_b, s_0 = edge_pull(gp, gmx, gmy, t0, e0, r0, m0, l0, ux0, uy0, pa, pb, sigma2, HALF)
         a0, b0 = a0 + pull_a, b0 + pull_b

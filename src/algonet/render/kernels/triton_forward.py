@@ -262,7 +262,7 @@ def forward_kernel(
                 tl.load(r + 6), tl.load(r + 7), tl.load(r + 8), tl.load(r + 9), tl.load(r + 10), tl.load(r + 11),
                 tl.load(r + 12), tl.load(r + 13), tl.load(r + 14), sigma2, HALF,
             )  # fmt: skip
-            px, py, wx, wy, _inverse = mean_position(
+            px, py, wx, wy, _inverse, _rough = mean_position(
                 p, mx, my, qx - (ax + bx + cx) * (1.0 / 3.0), qy - (ay + by + cy) * (1.0 / 3.0)
             )
             far = beyond(

@@ -9,11 +9,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..settings import EDGE_GUARD, FAINT, FAR_PIXELS, FLIP_AREA, LATERAL
+from ..settings import EDGE_GUARD, FAINT, FAINTEST, FAR_PIXELS, FLIP_AREA, LATERAL
 
 # Numbers that meet float64 tensors must be compile-time constants: run-time floats reach a kernel as float32
 FLIP = tl.constexpr(FLIP_AREA)
 FAINT2 = tl.constexpr(FAINT * FAINT)
+FAINTEST2 = tl.constexpr(FAINTEST * FAINTEST)
 LATERAL_WEIGHT = tl.constexpr(LATERAL)
 FAR = tl.constexpr(FAR_PIXELS)
 GUARD = tl.constexpr(EDGE_GUARD)
@@ -132,11 +133,11 @@ def coverage(ax, ay, bx, by, cx, cy, ux0, uy0, ux1, uy1, ux2, uy2, l0, l1, l2, s
 
 @triton.jit
 def mean_position(p, mx, my, gx, gy):
-    """x - g and x - q from the pixel relative to the centroid, (gx, gy) = q - g; and 1/(p^2 + FAINT^2)."""
-    inverse = reciprocal(p * p + FAINT2)
-    share = p * inverse
-    full, rest = p * share, FAINT2 * inverse
-    return full * gx + share * mx, full * gy + share * my, share * mx - rest * gx, share * my - rest * gy, inverse
+    """x - g and x - q from the pixel relative to the centroid, (gx, gy) = q - g; and the reciprocals that they share."""
+    inverse, rough = reciprocal(p * p + FAINT2), reciprocal(p * p + FAINTEST2)
+    share, full = p * inverse, p * p * inverse
+    near, rest = p * rough, FAINTEST2 * rough
+    return full * gx + share * mx, full * gy + share * my, near * mx - rest * gx, near * my - rest * gy, inverse, rough
 
 
 @triton.jit
