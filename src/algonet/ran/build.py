@@ -1,0 +1,105 @@
+"""From a configuration to the objects of a run, and from a checkpoint back to a model."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from algonet.render import Mesh, icosphere
+
+from . import checkpoints
+from .config import RunConfig, from_dict
+from .data import Fractals, Shapes
+from .inverses import IFSInverse, MeshInverse, MeshRegulariser, ifs_regulariser
+from .model import RAN, Direct, Supervised, Trainable
+from .networks import Encoder, IFSReconstructor, MeshReconstructor, PairDiscriminator, UNet
+from .trainer import RANTrainer
+
+
+def build_model(config: RunConfig) -> Trainable:
+    """The model of a configuration, its weights drawn from the configuration's seed; the global randomness is left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        reconstructor, inverse, regulariser = _mesh_parts(config) if config.kind == "mesh" else _ifs_parts(config)
+        options = {"weights": config.loss.weights(), "regulariser": regulariser}
+        if config.method == "direct":
+            return Direct(reconstructor, inverse, **options)
+        if config.method == "supervised":
+            return Supervised(reconstructor, inverse, **options)
+        base = config.model.translator_base
+        return RAN(
+            reconstructor,
+            inverse,
+            UNet(3, 1, base),
+            UNet(1, 3, base),
+            PairDiscriminator(3, 1, config.model.base),
+            separately=config.loss.separately,
+            **options,
+        )
+
+
+def build_data(config: RunConfig, split: str) -> Dataset:
+    """The training or test pictures of a configuration."""
+    data = config.data
+    count = data.train if split == "train" else data.test
+    if config.kind == "ifs":
+        return Fractals(count, data.size, config.model.functions, config.seed, split=split, noise=data.noise)
+    return Shapes(count, data.size, data.views, config.seed, split=split, noise=data.noise, kinds=data.kinds)
+
+
+def build_trainer(config: RunConfig, folder: str | Path, *, progress: bool = True) -> RANTrainer:
+    """A trainer with everything in place; `fit()` starts it."""
+    model, data = build_model(config), build_data(config, "train")
+    return RANTrainer(
+        model, data, config.train, folder, seed=config.seed, description=config.to_dict(), progress=progress
+    )
+
+
+def template(config: RunConfig) -> Mesh:
+    """The mesh every reconstruction begins from."""
+    return icosphere(config.model.level, config.model.radius)
+
+
+def load_model(path: str | Path) -> tuple[Trainable, RunConfig]:
+    """The model of a checkpoint (or of the last one in a run's folder) and its configuration, ready to reconstruct."""
+    found = checkpoints.load(checkpoints.find(Path(path)))
+    config = from_dict(found.state["description"])
+    model = build_model(config)
+    try:
+        model.load_state_dict(found.model)
+    except RuntimeError as error:
+        raise ValueError(f"{found.path}: the weights do not fit the configuration: {error}") from None
+    return model.eval(), config
+
+
+def _mesh_parts(config: RunConfig) -> tuple[MeshReconstructor, MeshInverse, MeshRegulariser]:
+    data, width = config.data, config.model.width
+    start = template(config)
+    encoder = Encoder(3, (data.size, data.size * data.views), data.views, width, config.model.base, _levels(data.size))
+    inverse = MeshInverse(start.faces, data.size, data.views, config.train.softness[0])
+    regulariser = MeshRegulariser(start, config.loss.laplacian, config.loss.flatten)
+    return MeshReconstructor(encoder, start.vertices, width), inverse, regulariser
+
+
+def _ifs_parts(config: RunConfig) -> tuple[IFSReconstructor, IFSInverse, object]:
+    data, width = config.data, config.model.width
+    encoder = Encoder(3, (data.size, data.size), 1, width, config.model.base, _levels(data.size))
+    inverse = IFSInverse(config.model.functions, data.size, softness=config.train.softness[0], seed=config.seed)
+    return IFSReconstructor(encoder, _ring(config.model.functions), width), inverse, ifs_regulariser
+
+
+def _levels(size: int) -> int:
+    """Halvings down to cells of about 4 pixels."""
+    return max(1, min(4, int(math.log2(size)) - 2))
+
+
+def _ring(functions: int) -> Tensor:
+    """A system to begin with: copies of half the size around a ring."""
+    angle = torch.arange(functions) * (2 * math.pi / functions) + math.pi / 2
+    half = torch.full_like(angle, -0.5)
+    none = torch.zeros_like(angle)
+    return torch.stack([0.45 * angle.cos(), half, none, 0.45 * angle.sin(), none, half], -1)

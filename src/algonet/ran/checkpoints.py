@@ -1,0 +1,180 @@
+"""Checkpoints: a folder each, with the tensors in safetensors and the rest in JSON. Whole or absent, and never unpickled.
+
+checkpoints/step-00000200/model.safetensors     parameters and buffers
+                          training.safetensors  state of the optimisers and of the random generators
+                          state.json            step, configuration, hyper-parameters of the optimisers
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+PREFIX = "step-"
+#: Names that begin with this are unfinished or about to be removed.
+HIDDEN = ".unfinished-"
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """What a folder holds."""
+
+    path: Path
+    step: int
+    model: dict[str, Tensor]
+    training: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The finished checkpoints in `folder`, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.name.startswith(PREFIX) and (path / "state.json").is_file())
+
+
+def save(
+    folder: Path, step: int, model: dict[str, Tensor], training: dict[str, Tensor], state: dict[str, Any], keep: int
+) -> Path:
+    """Write a checkpoint under a hidden name, make it durable, rename it; then let go of all but the last `keep`."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    hidden = folder / f"{HIDDEN}{os.getpid()}"
+    shutil.rmtree(hidden, ignore_errors=True)
+    hidden.mkdir()
+    save_file(_plain(model), hidden / "model.safetensors")
+    save_file(_plain(training), hidden / "training.safetensors")
+    (hidden / "state.json").write_text(json.dumps({"step": step, **state}), encoding="utf-8")
+    for path in hidden.iterdir():
+        _flush(path)
+    target = folder / f"{PREFIX}{step:08d}"
+    if target.exists():
+        _remove(target)
+    hidden.rename(target)
+    _flush(folder)
+    for old in checkpoints(folder)[:-keep]:
+        _remove(old)
+    return target
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a checkpoint folder; raises ValueError naming the file that is missing or broken."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        model, training = (load_file(path / f"{name}.safetensors") for name in ("model", "training"))
+        return Checkpoint(path, int(state["step"]), model, training, state)
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: not a checkpoint: {Path(str(error.filename or path)).name} is missing.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, SafetensorError, OSError) as error:
+        raise ValueError(f"{path}: the checkpoint cannot be read: {error}") from None
+
+
+def find(path: Path) -> Path:
+    """The checkpoint that `path` means: itself, or the last one of a run's folder."""
+    if (path / "state.json").is_file():
+        return path
+    for folder in (path / "checkpoints", path):
+        found = checkpoints(folder)
+        if found:
+            return found[-1]
+    raise ValueError(f"{path}: holds no checkpoint.")
+
+
+def tidy(folder: Path) -> None:
+    """Remove what an interrupted run left unfinished."""
+    if folder.is_dir():
+        for path in folder.glob(f"{HIDDEN}*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def optimiser_tensors(name: str, optimiser: Optimizer) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """The state of an optimiser as named tensors, and its groups as plain values."""
+    state = optimiser.state_dict()
+    tensors = {
+        f"optimiser.{name}.{index}.{key}": torch.as_tensor(value)
+        for index, entries in state["state"].items()
+        for key, value in entries.items()
+    }
+    return tensors, state["param_groups"]
+
+
+def restore_optimiser(
+    name: str, optimiser: Optimizer, tensors: dict[str, Tensor], groups: list[dict[str, Any]]
+) -> None:
+    """Give an optimiser the state that `optimiser_tensors` took."""
+    prefix = f"optimiser.{name}."
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        if key.startswith(prefix):
+            index, field = key[len(prefix) :].split(".", 1)
+            state.setdefault(int(index), {})[field] = value
+    fixed = [{**group, "betas": tuple(group["betas"])} if "betas" in group else group for group in groups]
+    optimiser.load_state_dict({"state": state, "param_groups": fixed})
+
+
+def random_state() -> dict[str, Tensor]:
+    """The states of torch's, the GPU's, Python's and NumPy's random generators, as tensors."""
+    tensors = {"random.torch": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        tensors["random.cuda"] = torch.cuda.get_rng_state()
+    version, words, gauss = random.getstate()
+    tensors["random.python"] = torch.tensor([version, *words])
+    tensors["random.python_gauss"] = torch.tensor(math.nan if gauss is None else gauss, dtype=torch.float64)
+    _, keys, place, has_gauss, cached = np.random.get_state(legacy=True)
+    tensors["random.numpy"] = torch.tensor([place, has_gauss, *map(int, keys)])
+    tensors["random.numpy_gauss"] = torch.tensor(float(cached), dtype=torch.float64)
+    return tensors
+
+
+def restore_random(tensors: dict[str, Tensor]) -> None:
+    """Continue the random generators where `random_state` saw them."""
+    torch.set_rng_state(tensors["random.torch"].cpu())
+    if "random.cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["random.cuda"].cpu())
+    version, *words = tensors["random.python"].tolist()
+    gauss = float(tensors["random.python_gauss"])
+    random.setstate((version, tuple(words), None if math.isnan(gauss) else gauss))
+    place, has_gauss, *keys = tensors["random.numpy"].tolist()
+    np.random.set_state(
+        ("MT19937", np.array(keys, dtype=np.uint32), place, has_gauss, float(tensors["random.numpy_gauss"]))
+    )
+
+
+def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Detached copies of their own: safetensors takes no views that share memory."""
+    return {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+
+
+def _remove(path: Path) -> None:
+    # Renamed first: a half-deleted checkpoint must not look like one
+    hidden = path.with_name(f"{HIDDEN}old-{path.name}")
+    shutil.rmtree(hidden, ignore_errors=True)
+    path.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:  # folders cannot be opened everywhere
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

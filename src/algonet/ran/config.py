@@ -1,0 +1,184 @@
+"""The configuration of a run: a TOML file as frozen dataclasses, with errors that name the key."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from .losses import LossWeights
+
+KINDS = ("mesh", "ifs")
+METHODS = ("ran", "direct", "supervised")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """`size`: height of a picture (and width of one view); `views`: sides shown; `train`, `test`: how many shapes."""
+
+    size: int = 64
+    views: int = 2
+    train: int = 2000
+    test: int = 64
+    noise: float = 0.03
+    kinds: tuple[str, ...] = ("box", "ellipsoid", "torus", "extrusion", "blend")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """`level`, `radius`: of the template icosphere; `functions`: of the IFS; `width`: of codes; `base`: first channels."""
+
+    level: int = 3
+    radius: float = 0.6
+    functions: int = 3
+    width: int = 256
+    base: int = 32
+    translator_base: int = 24
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """See `LossWeights`; `l1 = 0` in the file leaves the L1 terms out, `printed_norm = true` takes the sum over elements."""
+
+    alpha: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0, 1.0)
+    adversarial: float = 0.1
+    l1: float = 10.0
+    printed_norm: bool = False
+    regular: float = 1.0
+    laplacian: float = 10.0
+    flatten: float = 0.02
+    separately: bool = True
+
+    def weights(self) -> LossWeights:
+        alpha: Any = tuple(float(w) for w in self.alpha)
+        return LossWeights(alpha, self.adversarial, None if self.printed_norm else self.l1, self.regular)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """`batch`: pictures per step over all processes; `softness`: noise of the inverse in pixels, annealed from first to last;
+    `final_rate`: the learning rate's share at the end of its cosine; `clip`: largest gradient norm per component (0: none)."""
+
+    steps: int = 2000
+    batch: int = 32
+    accumulate: int = 1
+    learning_rate: float = 3e-4
+    betas: tuple[float, float] = (0.5, 0.99)
+    warmup: int = 50
+    final_rate: float = 0.1
+    clip: float = 1.0
+    softness: tuple[float, float] = (2.0, 0.7)
+    checkpoint_every: int = 200
+    keep: int = 3
+    log_every: int = 10
+    pictures_every: int = 200
+    workers: int = 0
+    accelerator: str = "auto"
+    devices: int = 1
+    nodes: int = 1
+    precision: str = "32-true"
+    tensorboard: bool = True
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run: what is reconstructed (`kind`), how it is trained (`method`), and the tables below."""
+
+    kind: str = "mesh"
+    method: str = "ran"
+    seed: int = 0
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def __post_init__(self):
+        _among("kind", self.kind, KINDS)
+        _among("method", self.method, METHODS)
+        if self.kind == "ifs" and self.method == "supervised":
+            raise ValueError('config: `method` "supervised" compares surfaces; it needs kind = "mesh".')
+        for table, keys in _POSITIVE.items():
+            for key in keys:
+                value = getattr(getattr(self, table), key)
+                if value <= 0:
+                    raise ValueError(f"config: `{table}.{key}` must be positive, got {value!r}.")
+        if self.train.batch % (self.train.accumulate * self.train.devices * self.train.nodes):
+            raise ValueError(
+                f"config: `train.batch` = {self.train.batch} must be a multiple of accumulate x devices x nodes = "
+                f"{self.train.accumulate * self.train.devices * self.train.nodes}."
+            )
+        if min(self.train.softness) <= 0:
+            raise ValueError(f"config: `train.softness` must be two positive widths, got {self.train.softness!r}.")
+        self.loss.weights()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, which `from_dict` takes back."""
+        return dataclasses.asdict(self)
+
+
+_POSITIVE = {
+    "data": ("size", "views", "train", "test"),
+    "model": ("radius", "functions", "width", "base", "translator_base"),
+    "train": ("steps", "batch", "accumulate", "learning_rate", "checkpoint_every", "keep", "log_every", "pictures_every",
+              "devices", "nodes"),
+}  # fmt: skip
+
+
+def load_config(path: str | Path) -> RunConfig:
+    """Read a TOML file; every error is one line that names the file and the key."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            table = tomllib.load(file)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: not valid TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: not a text file; a TOML configuration is needed.") from None
+    try:
+        return from_dict(table)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def from_dict(table: dict[str, Any]) -> RunConfig:
+    """A configuration from nested tables; missing keys have their defaults."""
+    return _read(RunConfig, table, "")
+
+
+def _read(kind: type, table: dict[str, Any], prefix: str) -> Any:
+    hints = get_type_hints(kind)
+    values = {}
+    for key, value in table.items():
+        if key not in hints:
+            raise ValueError(f"config: unknown key `{prefix}{key}`; there are {', '.join(sorted(hints))}.")
+        values[key] = _converted(hints[key], value, f"{prefix}{key}")
+    return kind(**values)
+
+
+def _converted(hint: Any, value: Any, name: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, dict):
+            raise ValueError(f"config: `{name}` must be a table, got {value!r}.")
+        return _read(hint, value, f"{name}.")  # pyright: ignore[reportArgumentType]
+    if getattr(hint, "__origin__", None) is tuple:
+        kinds = hint.__args__
+        item = kinds[0]
+        if not isinstance(value, (list, tuple)) or (kinds[-1] is not Ellipsis and len(value) != len(kinds)):
+            count = "a list" if kinds[-1] is Ellipsis else f"a list of {len(kinds)}"
+            raise ValueError(f"config: `{name}` must be {count}, got {value!r}.")
+        return tuple(_converted(item, entry, f"{name}[{i}]") for i, entry in enumerate(value))
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise ValueError(f"config: `{name}` must be {_NAMES[hint]}, got {value!r}.")
+    return value
+
+
+_NAMES = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
+
+
+def _among(key: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"config: `{key}` must be one of {', '.join(choices)}, got {value!r}.")

@@ -1,0 +1,155 @@
+"""Smooth inverses that ship: vertices to shaded pictures from several sides, and IFS parameters to pictures.
+
+An inverse is any callable from a reconstruction to pictures (B, C, H, W) in [0, 1]. These two have a `softness`, a buffer
+that training anneals: the width of the noise in pixels.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from algonet.ifs.aggregates import Poisson
+from algonet.ifs.functional import area_weights, chaos_game, contraction, draw_choices, smooth_raster
+from algonet.relax import StudentT
+from algonet.render import Camera, FilteredCoverage, Mesh, render_attributes
+
+
+def side_cameras(views: int, elevation: float = 20.0, distance: float = 2.7, fov: float = 42.0) -> Camera:
+    """Cameras around the object, the first in front (+z), at equal angles over a half turn: opposite views see one outline."""
+    angle = torch.arange(views) * (math.pi / views)
+    up = math.radians(elevation)
+    flat = torch.stack(
+        [angle.sin() * math.cos(up), torch.full_like(angle, math.sin(up)), angle.cos() * math.cos(up)], -1
+    )
+    return Camera.look_at(flat * distance, fov=fov)
+
+
+class MeshInverse(nn.Module):
+    """Vertices (B, V, 3) of a mesh with fixed faces to grey pictures (B, 1, H, views * W), one view beside the other.
+
+    Lambert shading of the vertices, ambient 0.45 and the light from the upper left of the first camera, over black.
+    """
+
+    faces: Tensor
+    matrix: Tensor
+    position: Tensor
+    softness: Tensor
+    light: Tensor
+
+    def __init__(self, faces: Tensor, size: int, views: int = 2, softness: float = 1.0, backend: str = "auto"):
+        super().__init__()
+        cameras = side_cameras(views)
+        self.size, self.views, self.backend = size, views, backend
+        self.register_buffer("faces", faces.clone())
+        self.register_buffer("matrix", cameras.matrix)
+        self.register_buffer("position", cameras.position)
+        self.register_buffer("softness", torch.tensor(float(softness)))
+        self.register_buffer("light", nn.functional.normalize(torch.tensor([-0.4, 0.7, 0.6]), dim=0))
+
+    def forward(self, vertices: Tensor) -> Tensor:
+        normals = Mesh(vertices, self.faces).vertex_normals()
+        # 1 on the lit side, 0.45 on the other, smooth in between
+        shade = 0.725 + 0.275 * (normals @ self.light)[..., None]
+        rendered = render_attributes(
+            vertices[:, None],
+            self.faces,
+            shade[:, None],
+            Camera(self.matrix, self.position),
+            size=(self.size, self.size),
+            coverage=FilteredCoverage(StudentT(df=8, scale=self.softness)),
+            backend=self.backend,
+        )
+        return rendered.image.permute(0, 4, 2, 1, 3).flatten(3)
+
+
+class IFSInverse(nn.Module):
+    """Parameters (B, n, 6) of function systems to grey pictures (B, 1, H, W): chaos game with fixed choices, then the raster.
+
+    Maps are kept contractive. Choices are drawn once from `seed` and stored, so that the picture is a smooth function of
+    the parameters; `weights` (n,) are their probabilities (equal ones by default).
+    """
+
+    choices: Tensor
+    softness: Tensor
+
+    def __init__(
+        self,
+        functions: int,
+        size: int,
+        *,
+        extent: tuple[float, float, float, float] = (-1.0, 1.0, -1.0, 1.0),
+        chains: int = 64,
+        steps: int = 48,
+        softness: float = 1.0,
+        seed: int = 0,
+    ):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        choices = draw_choices(torch.ones(functions), chains, steps, generator)
+        self.size, self.extent, self.burn_in = size, extent, min(12, steps // 2)
+        self.register_buffer("choices", choices)
+        self.register_buffer("softness", torch.tensor(float(softness)))
+
+    def points(self, parameters: Tensor) -> Tensor:
+        """The points (B, N, 2) that the chains visit after the burn-in."""
+        return chaos_game(contraction(parameters), self.choices, burn_in=self.burn_in)
+
+    def forward(self, parameters: Tensor) -> Tensor:
+        points = self.points(parameters)
+        # As dense as if twice as many points as pixels fell on the picture, whatever their number
+        weights = points.new_full(points.shape[:-1], 2 * self.size**2 / points.shape[-2])
+        picture = smooth_raster(
+            points,
+            (self.size, self.size),
+            sigma=self.softness,
+            extent=self.extent,
+            aggregate=Poisson(),
+            weights=weights,
+        )
+        return picture[:, None]
+
+
+class MeshRegulariser(nn.Module):
+    """What keeps a reconstructed mesh a surface: mean over vertices of |v - mean of neighbours|^2 and over edges of 1 - cos of
+    the angle between the two faces' normals, with a weight each."""
+
+    edges: Tensor
+    degree: Tensor
+    pairs: Tensor
+    faces: Tensor
+
+    def __init__(self, mesh: Mesh, laplacian: float = 1.0, flatten: float = 0.01):
+        super().__init__()
+        self.laplacian, self.flatten = laplacian, flatten
+        edges = mesh.edges()
+        self.register_buffer("edges", edges)
+        self.register_buffer("degree", torch.bincount(edges.flatten(), minlength=mesh.vertices.shape[-2])[:, None])
+        self.register_buffer("pairs", _face_pairs(mesh.faces))
+        self.register_buffer("faces", mesh.faces.clone())
+
+    def forward(self, vertices: Tensor) -> Tensor:
+        a, b = self.edges.unbind(-1)
+        around = torch.zeros_like(vertices).index_add(-2, a, vertices[..., b, :]).index_add(-2, b, vertices[..., a, :])
+        bumps = (vertices - around / self.degree).square().sum(-1).mean()
+        normals = Mesh(vertices, self.faces).face_normals()
+        bends = 1 - (normals[..., self.pairs[:, 0], :] * normals[..., self.pairs[:, 1], :]).sum(-1).mean()
+        return self.laplacian * bumps + self.flatten * bends
+
+
+def _face_pairs(faces: Tensor) -> Tensor:
+    """The two faces (E, 2) at each inner edge."""
+    ends = torch.cat([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]]).sort(-1).values
+    _, index, counts = ends.unique(dim=0, return_inverse=True, return_counts=True)
+    owners = torch.arange(len(faces)).repeat(3)
+    order = index.argsort(stable=True)
+    inner = counts[index[order]] == 2
+    return owners[order][inner].reshape(-1, 2)
+
+
+def ifs_regulariser(parameters: Tensor) -> Tensor:
+    """Keeps systems in the picture and alive: linear parts away from zero area, offsets small."""
+    area = area_weights(parameters, floor=0.0)
+    return (area * (area + 1e-6).log()).sum(-1).mean() + 0.1 * parameters[..., [0, 3]].square().mean()

@@ -1,0 +1,112 @@
+"""The five losses of the reconstructive adversarial network, as the paper prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Discriminator = Callable[[Tensor, Tensor], Tensor]
+
+
+class Paths(NamedTuple):
+    """The five pictures of one input a: b1 = a2b(a), b2 = Inv(R(a)), a1 = b2a(b1), a2 = b2a(b2) (the paper's b', b'', a',
+    a''). What a loss does not need may be None."""
+
+    a: Tensor
+    b1: Tensor | None = None
+    b2: Tensor | None = None
+    a1: Tensor | None = None
+    a2: Tensor | None = None
+
+    def get(self, name: str) -> Tensor:
+        found = getattr(self, name)
+        if found is None:
+            raise ValueError(f"Paths: this loss needs `{name}`, which was not computed.")
+        return found
+
+
+class Terms(NamedTuple):
+    """One loss: the pair the discriminator should accept, the one it should reject, and the pairs that should be alike."""
+
+    real: tuple[str, str]
+    fake: tuple[str, str]
+    alike: tuple[tuple[str, str], ...]
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The names of the pictures that occur."""
+        return frozenset(name for pair in (self.real, self.fake, *self.alike) for name in pair)
+
+
+#: Loss number -> its terms.
+LOSSES: dict[int, Terms] = {
+    1: Terms(("a", "b2"), ("a", "b1"), (("b2", "b1"),)),
+    2: Terms(("a", "b2"), ("a2", "b2"), (("a2", "a"),)),
+    3: Terms(("a", "b1"), ("a2", "b1"), (("a1", "a"), ("b2", "b1"))),
+    4: Terms(("a", "b2"), ("a1", "b2"), (("a1", "a"), ("b2", "b1"))),
+    5: Terms(("a", "b1"), ("a1", "b1"), (("a1", "a"),)),
+}
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """The weights of the objective sum_i alpha_i L_i + L_reg and, inside each L_i, of its parts.
+
+    `alpha`: one weight in [0, 1] per loss; 0 leaves it out. `adversarial`: of the two logarithms. `l1`: of the *mean*
+    absolute difference per element; None takes the norm as printed, the sum over all elements. `regular`: of L_reg.
+    """
+
+    alpha: tuple[float, float, float, float, float] = (1.0, 1.0, 1.0, 1.0, 1.0)
+    adversarial: float = 1.0
+    l1: float | None = None
+    regular: float = 1.0
+
+    def __post_init__(self):
+        if len(self.alpha) != len(LOSSES) or not all(0 <= w <= 1 for w in self.alpha):
+            raise ValueError(f"LossWeights: `alpha` must be five weights in [0, 1], got {self.alpha!r}.")
+        for name in ("adversarial", "l1", "regular"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise ValueError(f"LossWeights: `{name}` must be a finite number from 0 on, got {value!r}.")
+
+    @property
+    def active(self) -> tuple[int, ...]:
+        """The numbers of the losses that count."""
+        return tuple(i for i, weight in zip(LOSSES, self.alpha, strict=True) if weight > 0)
+
+
+def distance(x: Tensor, y: Tensor, weight: float | None) -> Tensor:
+    """E ||x - y||_1 over the items: the norm as printed for weight None, else weight times the mean per element."""
+    if x.shape != y.shape:
+        raise ValueError(f"ran loss: pictures to compare differ in shape: {tuple(x.shape)} and {tuple(y.shape)}.")
+    difference = (x - y).abs().float()
+    return difference.flatten(1).sum(1).mean() if weight is None else weight * difference.mean()
+
+
+def ran_loss(index: int, paths: Paths, discriminator: Discriminator, weights: LossWeights = LossWeights()) -> Tensor:
+    """Loss L_index (1 to 5), without its alpha: E[log D(real)] + E[log(1 - D(fake))] + the L1 terms.
+
+    The discriminator maximises it, everything else minimises it. `discriminator(a, b)` gives *logits* z, D = sigmoid(z):
+    log D = logsigmoid(z) and log(1 - D) = logsigmoid(-z) are finite, with finite slopes, for every finite z.
+
+    >>> a, b = torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, 2)
+    >>> undecided = lambda a, b: a.new_zeros(len(a))       # D = 1/2 everywhere
+    >>> ran_loss(5, Paths(a, b1=b, a1=a + 0.25), undecided)   # 2 log(1/2) + 4 * 0.25
+    tensor(-0.3863)
+    """
+    terms = LOSSES.get(index)
+    if terms is None:
+        raise ValueError(f"ran_loss: the losses are numbered 1 to 5, got {index!r}.")
+    total = paths.a.new_zeros((), dtype=torch.float32)
+    if weights.adversarial:
+        real = discriminator(*(paths.get(name) for name in terms.real)).float()
+        fake = discriminator(*(paths.get(name) for name in terms.fake)).float()
+        total = weights.adversarial * (functional.logsigmoid(real).mean() + functional.logsigmoid(-fake).mean())
+    for left, right in terms.alike:
+        total = total + distance(paths.get(left), paths.get(right), weights.l1)
+    return total

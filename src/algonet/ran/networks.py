@@ -1,0 +1,153 @@
+"""Networks to begin with: encoders to what is reconstructed, translators between the domains, the discriminator.
+
+All of them treat each picture on its own (group, never batch, normalisation), and every one can be replaced.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.parametrizations import spectral_norm
+
+
+class Encoder(nn.Module):
+    """Pictures (B, C, H, views * W) to codes (B, width): strided convolutions, shared by the views, then a layer over all.
+
+    The picture shows the views side by side; H and W are multiples of 2^levels.
+    """
+
+    def __init__(
+        self, channels: int, size: tuple[int, int], views: int = 1, width: int = 256, base: int = 32, levels: int = 4
+    ):
+        super().__init__()
+        height, across = size
+        if across % views or height % 2**levels or (across // views) % 2**levels:
+            raise ValueError(
+                f"Encoder: pictures of {height} x {across} with {views} views cannot be halved {levels} times; "
+                f"take multiples of {2**levels} for each view."
+            )
+        self.views = views
+        widths = [min(base * 2**i, 8 * base) for i in range(levels)]
+        layers: list[nn.Module] = []
+        for before, after in zip([channels, *widths[:-1]], widths, strict=True):
+            layers += [nn.Conv2d(before, after, 4, stride=2, padding=1), nn.GroupNorm(_groups(after), after), nn.SiLU()]
+        self.features = nn.Sequential(*layers)
+        cells = (height >> levels) * (across // views >> levels)
+        self.code = nn.Sequential(
+            nn.Linear(widths[-1] * cells * views, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()
+        )
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        apart = torch.stack(pictures.chunk(self.views, -1), 1)
+        found = self.features(apart.flatten(0, 1))
+        return self.code(found.unflatten(0, apart.shape[:2]).flatten(1))
+
+
+class MeshReconstructor(nn.Module):
+    """Pictures to the vertices (B, V, 3) of a deformed template: its own, stretched along the axes, plus displacements.
+
+    It begins at the template: the last layers start near zero. Displacements stay below `reach` in each coordinate.
+    """
+
+    template: Tensor
+
+    def __init__(self, encoder: Encoder, template: Tensor, width: int = 256, reach: float = 1.0):
+        super().__init__()
+        self.encoder = encoder
+        self.reach = reach
+        self.register_buffer("template", template.clone())
+        self.stretch = _quiet(nn.Linear(width, 3))
+        self.displace = nn.Sequential(nn.Linear(width, width), nn.SiLU(), _quiet(nn.Linear(width, template.numel())))
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        code = self.encoder(pictures)
+        stretch = torch.exp(torch.tanh(self.stretch(code).float()))[:, None]
+        moved = self.reach * torch.tanh(self.displace(code).float() / self.reach)
+        return self.template * stretch + moved.unflatten(-1, self.template.shape)
+
+
+class IFSReconstructor(nn.Module):
+    """Pictures to the parameters (B, n, 6) of an iterated function system in the residual form, starting at `start` (n, 6)."""
+
+    start: Tensor
+
+    def __init__(self, encoder: Encoder, start: Tensor, width: int = 256, reach: float = 1.0):
+        super().__init__()
+        self.encoder = encoder
+        self.reach = reach
+        self.register_buffer("start", start.clone())
+        self.move = nn.Sequential(nn.Linear(width, width), nn.SiLU(), _quiet(nn.Linear(width, start.numel())))
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        moved = self.reach * torch.tanh(self.move(self.encoder(pictures)).float() / self.reach)
+        return self.start + moved.unflatten(-1, self.start.shape)
+
+
+class UNet(nn.Module):
+    """A small translator between domains: pictures (B, C, H, W) to pictures (B, C', H, W) in [0, 1].
+
+    `levels` halvings with skip connections; H and W are multiples of 2^levels.
+    """
+
+    def __init__(self, channels: int, out_channels: int, base: int = 24, levels: int = 3):
+        super().__init__()
+        widths = [base * 2**i for i in range(levels + 1)]
+        self.enter = _block(channels, base)
+        self.down = nn.ModuleList(_block(a, b) for a, b in pairwise(widths))
+        self.up = nn.ModuleList(_block(a + b, a) for a, b in pairwise(widths))
+        self.leave = nn.Conv2d(base, out_channels, 1)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        multiple = 2 ** len(self.down)
+        if pictures.shape[-1] % multiple or pictures.shape[-2] % multiple:
+            raise ValueError(
+                f"UNet: height and width must be multiples of {multiple}, got {tuple(pictures.shape[-2:])}."
+            )
+        x = self.enter(pictures)
+        skipped = []
+        for layer in self.down:
+            skipped.append(x)
+            x = layer(functional.avg_pool2d(x, 2))
+        for layer, skip in zip(reversed(self.up), reversed(skipped), strict=True):
+            x = layer(torch.cat([functional.interpolate(x, scale_factor=2.0, mode="nearest"), skip], 1))
+        return torch.sigmoid(self.leave(x))
+
+
+class PairDiscriminator(nn.Module):
+    """Logits (B,) that a picture from A and one from B show the same: convolutions over both, averaged over places.
+
+    Spectral normalisation bounds the slope of every layer by 1 and so of the whole: that is what keeps the game stable.
+    """
+
+    def __init__(self, a_channels: int, b_channels: int, base: int = 32, levels: int = 3):
+        super().__init__()
+        widths = [base * 2**i for i in range(levels)]
+        layers: list[nn.Module] = []
+        for before, after in zip([a_channels + b_channels, *widths[:-1]], widths, strict=True):
+            layers += [spectral_norm(nn.Conv2d(before, after, 4, stride=2, padding=1)), nn.LeakyReLU(0.2)]
+        layers.append(spectral_norm(nn.Conv2d(widths[-1], 1, 3, padding=1)))
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.layers(torch.cat([a, b], 1)).mean((1, 2, 3))
+
+
+def _block(before: int, after: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(before, after, 3, padding=1), nn.GroupNorm(_groups(after), after), nn.SiLU(),
+        nn.Conv2d(after, after, 3, padding=1), nn.GroupNorm(_groups(after), after), nn.SiLU(),
+    )  # fmt: skip
+
+
+def _groups(channels: int) -> int:
+    return next(g for g in (8, 4, 2, 1) if channels % g == 0)
+
+
+def _quiet(layer: nn.Linear) -> nn.Linear:
+    """The layer starting close to zero, so that a network begins at its template."""
+    nn.init.normal_(layer.weight, std=1e-3)
+    nn.init.zeros_(layer.bias)
+    return layer

@@ -1,0 +1,355 @@
+"""The trainer: sections in turn, losses in turn, on whatever machines lightning-fabric finds."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from algonet.files import write_bytes, write_text
+
+from . import checkpoints
+from .config import TrainConfig
+from .model import RAN, Batch, Trainable
+from .report import Progress, picture_grid
+
+History = list[dict[str, float]]
+
+
+class NonFiniteLossError(ValueError):
+    """A loss became NaN or infinite; the batch and the losses were written next to the checkpoints."""
+
+
+class RANTrainer:
+    """Trains a `RAN` (or another `Trainable`): for each section in turn, for each of its losses in turn, one Adam step.
+
+    `data` gives dictionaries with the picture `a`. Everything goes into `folder`: checkpoints, TensorBoard events, a
+    picture of the present state. `fit(resume=True)` continues from the last checkpoint, on the same machine bit for bit.
+    Devices, processes, machines and precision are lightning-fabric's business: see `TrainConfig`; under `torchrun` its
+    processes are used. `description` (plain values) is kept in the checkpoints.
+
+    After `fit`, `history` holds one dictionary of losses per logged step, named section/number.
+    """
+
+    def __init__(
+        self,
+        model: Trainable,
+        data: Dataset,
+        settings: TrainConfig,
+        folder: str | os.PathLike[str],
+        *,
+        seed: int = 0,
+        description: dict[str, Any] | None = None,
+        progress: bool = True,
+    ):
+        self.model, self.data, self.settings = model, data, settings
+        self.folder = Path(folder)
+        self.seed, self.description, self.progress = seed, description or {}, progress
+        self.step = 0
+        self.history: History = []
+        self.fabric = _fabric(settings)
+        self.optimisers = {
+            name: torch.optim.Adam(part.parameters(), lr=settings.learning_rate, betas=settings.betas)
+            for name, part in model.components().items()
+        }
+
+    @property
+    def checkpoint_folder(self) -> Path:
+        return self.folder / "checkpoints"
+
+    def fit(
+        self, steps: int | None = None, *, resume: bool = False, seconds: float | None = None,
+        on_step: Callable[[RANTrainer, dict[str, float]], None] | None = None,
+    ) -> History:  # fmt: skip
+        """Train up to `steps` in all (default: the settings'), or until `seconds` have passed; returns the history.
+
+        `on_step(trainer, losses)` is called after every step. A folder that already holds a run is only continued.
+        """
+        total = self.settings.steps if steps is None else steps
+        self._launch(resume)
+        started = time.monotonic()
+        with Progress(self.step, total, enabled=self.progress and self.fabric.is_global_zero) as bar:
+            for batch in self._batches(total):
+                self._follow_schedules()
+                losses = self._train(self.fabric.to_device(batch))
+                values = self._checked(losses, batch)
+                self.step += 1
+                bar.show(self.step, values)
+                self._record(values, batch)
+                if on_step is not None:
+                    on_step(self, values)
+                stop = seconds is not None and self._agreed(time.monotonic() - started > seconds)
+                if self.step % self.settings.checkpoint_every == 0 or self.step == total or stop:
+                    self.save()
+                if stop:
+                    break
+        self._close()
+        return self.history
+
+    # -- one step ---------------------------------------------------------------------------------------------------
+
+    def _train(self, batch: Batch) -> dict[str, Tensor]:
+        """All sections on one batch; the losses by name, detached."""
+        count = self.settings.accumulate
+        chunks = [
+            dict(zip(batch, parts, strict=True))
+            for parts in zip(*(t.chunk(count) for t in batch.values()), strict=True)
+        ]
+        losses: dict[str, Tensor] = {}
+        for section, names in self.model.sections.items():
+            with self.model.training_only(section):
+                with torch.no_grad():
+                    known = [self._wrapped(chunk, section, 0) for chunk in chunks]
+                for index in self.model.numbers(section):
+                    name = f"{section}/{'all' if index < 0 else index}"
+                    losses[name] = self._descend(chunks, section, index, known)
+                    for component in names:
+                        self._move(component)
+        return losses
+
+    def _descend(self, chunks: list[Batch], section: str, index: int, known: list[Any]) -> Tensor:
+        """Gradients of one loss of one section, accumulated over the chunks; returns its value."""
+        total = torch.zeros((), device=self.fabric.device)
+        for i, (chunk, kept) in enumerate(zip(chunks, known, strict=True)):
+            waiting = self.fabric.world_size > 1 and i + 1 < len(chunks)
+            with self.fabric.no_backward_sync(self._wrapped) if waiting else nullcontext():
+                loss = self._wrapped(chunk, section, index, kept)
+                self.fabric.backward(loss / len(chunks), model=self._wrapped)
+            total = total + loss.detach() / len(chunks)
+        return total
+
+    def _move(self, component: str) -> None:
+        optimiser = self._stepping[component]
+        if self.settings.clip:
+            self.fabric.clip_gradients(self._wrapped, optimiser, max_norm=self.settings.clip, error_if_nonfinite=False)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    def _follow_schedules(self) -> None:
+        """Learning rate and softness of this step: pure functions of it, so that nothing about them needs saving."""
+        for optimiser in self.optimisers.values():
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate(self.settings, self.step)
+        softness: Tensor | None = getattr(self.model.inverse, "softness", None)
+        if softness is not None:
+            softness.fill_(softness_at(self.settings, self.step))
+
+    def _checked(self, losses: dict[str, Tensor], batch: Batch) -> dict[str, float]:
+        """The losses as numbers, averaged over all processes; raises if one is not finite, after writing the batch down."""
+        stacked = torch.stack(list(losses.values()))
+        if self.fabric.world_size > 1:
+            stacked = self.fabric.all_reduce(stacked, reduce_op="mean")
+        values = dict(zip(losses, stacked.tolist(), strict=True))  # pyright: ignore[reportAttributeAccessIssue]
+        wrong = [name for name, value in values.items() if not math.isfinite(value)]
+        if not wrong:
+            return values
+        dump = self._dump(values, batch)
+        raise NonFiniteLossError(
+            f"RANTrainer: loss {wrong[0]} is {values[wrong[0]]} at step {self.step}; the batch is in {dump}. "
+            "Lower the learning rate or raise the softness, and resume from the last checkpoint."
+        )
+
+    def _dump(self, values: dict[str, float], batch: Batch) -> Path:
+        from safetensors.torch import save
+
+        name = f"nonfinite-step-{self.step:08d}-process-{self.fabric.global_rank}"
+        tensors = {key: value.detach().cpu().contiguous().clone() for key, value in batch.items()}
+        path = write_bytes(self.folder / f"{name}.safetensors", save(tensors))
+        write_text(
+            self.folder / f"{name}.json",
+            json.dumps({"step": self.step, "losses": {k: str(v) for k, v in values.items()}}),
+        )
+        return path
+
+    # -- beginning, order of the data, end --------------------------------------------------------------------------
+
+    def _launch(self, resume: bool) -> None:
+        if not hasattr(self, "_wrapped"):
+            self.fabric.launch()
+            found = self.fabric.setup(self.model, *self.optimisers.values())
+            self._wrapped: Any = found[0]
+            self._stepping: dict[str, Any] = dict(zip(self.optimisers, found[1:], strict=True))
+            self._logger = self._open_log()
+        processes = self.fabric.world_size * self.settings.accumulate
+        if self.settings.batch % processes:
+            raise ValueError(
+                f"RANTrainer: a batch of {self.settings.batch} cannot be shared by {self.fabric.world_size} processes in "
+                f"{self.settings.accumulate} parts; take a multiple of {processes}."
+            )
+        existing = checkpoints.checkpoints(self.checkpoint_folder)
+        if resume and existing:
+            self.load(existing[-1])
+        elif existing and self.step == 0:
+            raise ValueError(f"RANTrainer: {self.folder} already holds a run; resume it, or choose another folder.")
+        if self.fabric.is_global_zero:
+            checkpoints.tidy(self.checkpoint_folder)
+
+    def _batches(self, total: int) -> Iterator[Batch]:
+        order = Order(
+            len(self.data), self.settings.batch, self.seed, self.step, total,  # pyright: ignore[reportArgumentType]
+            self.fabric.global_rank, self.fabric.world_size,
+        )  # fmt: skip
+        # A generator of its own: making an iterator must not advance the global one, or resuming would
+        loader = DataLoader(
+            self.data,
+            batch_sampler=order,
+            num_workers=self.settings.workers,
+            generator=torch.Generator().manual_seed(self.seed),
+        )
+        return iter(loader)
+
+    def _agreed(self, flag: bool) -> bool:
+        """Whether the first process says so: all must stop at the same step."""
+        if self.fabric.world_size == 1:
+            return flag
+        own = torch.tensor(float(flag and self.fabric.is_global_zero), device=self.fabric.device)
+        return bool(self.fabric.all_reduce(own, reduce_op="sum") > 0)
+
+    def _open_log(self) -> Any:
+        if not self.settings.tensorboard or not self.fabric.is_global_zero:
+            return None
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ImportError(
+                "RANTrainer: tensorboard is not installed; pip install 'algonet[train]', or set train.tensorboard = false."
+            ) from error
+        return SummaryWriter(str(self.folder / "tensorboard"))
+
+    def _close(self) -> None:
+        if self._logger is not None:
+            self._logger.flush()
+
+    def _record(self, values: dict[str, float], batch: Batch) -> None:
+        if self.step % self.settings.log_every == 0:
+            self.history.append({"step": float(self.step), **values})
+            if self._logger is not None:
+                for name, value in values.items():
+                    self._logger.add_scalar(name, value, self.step)
+        if self.step % self.settings.pictures_every == 0 and self.fabric.is_global_zero:
+            grid = picture_grid(self.model, self.fabric.to_device(batch["a"][:6]))
+            if self._logger is not None:
+                self._logger.add_image("pictures", grid, self.step)
+
+    # -- checkpoints ------------------------------------------------------------------------------------------------
+
+    def save(self) -> Path | None:
+        """Write a checkpoint of this step; only the first process does, the others give it their random states."""
+        tensors = {name: t[None] for name, t in checkpoints.random_state().items()}
+        if self.fabric.world_size > 1:
+            tensors = {name: self.fabric.all_gather(t[0].to(self.fabric.device)) for name, t in tensors.items()}
+        if not self.fabric.is_global_zero:
+            self.fabric.barrier()
+            return None
+        groups: dict[str, Any] = {}
+        for name, optimiser in self.optimisers.items():
+            found, groups[name] = checkpoints.optimiser_tensors(name, optimiser)
+            tensors.update(found)
+        state = {
+            "optimisers": groups,
+            "processes": self.fabric.world_size,
+            "precision": self.fabric.strategy.precision.state_dict(),
+            "description": self.description,
+            "versions": {"torch": str(torch.__version__)},
+        }
+        path = checkpoints.save(
+            self.checkpoint_folder, self.step, self.model.state_dict(), tensors, state, self.settings.keep
+        )
+        if self.fabric.world_size > 1:
+            self.fabric.barrier()
+        return path
+
+    def load(self, path: Path) -> None:
+        """Continue from a checkpoint: model, optimisers, random states, step."""
+        found = checkpoints.load(path)
+        self.model.load_state_dict(found.model)
+        for name, optimiser in self.optimisers.items():
+            checkpoints.restore_optimiser(name, optimiser, found.training, found.state["optimisers"][name])
+        if found.state["precision"]:
+            self.fabric.strategy.precision.load_state_dict(found.state["precision"])
+        self.step = found.step
+        # With another number of processes there is no state to continue; the data order goes on all the same
+        if found.state["processes"] == self.fabric.world_size:
+            own = {n: t[self.fabric.global_rank] for n, t in found.training.items() if n.startswith("random.")}
+            checkpoints.restore_random(own)
+
+
+class Order(Sampler):
+    """Batches of indices for one process, from step `start` on: epochs of seeded permutations, cut into batches.
+
+    Which items make up step t depends on the seed and t alone, so that a resumed run, and one with more processes, sees
+    the same data.
+    """
+
+    def __init__(self, count: int, batch: int, seed: int, start: int, stop: int, rank: int = 0, processes: int = 1):
+        if count < 1:
+            raise ValueError("Order: the data set is empty.")
+        self.count, self.batch, self.seed, self.start, self.stop = count, batch, seed, start, stop
+        self.rank, self.processes = rank, processes
+        self._epoch = -1
+        self._permutation: list[int] = []
+
+    def __len__(self) -> int:
+        return max(0, self.stop - self.start)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        own = self.batch // self.processes
+        for step in range(self.start, self.stop):
+            first = step * self.batch + self.rank * own
+            yield [self._item(place) for place in range(first, first + own)]
+
+    def _item(self, place: int) -> int:
+        epoch, within = divmod(place, self.count)
+        if epoch != self._epoch:
+            random = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+            self._permutation = torch.randperm(self.count, generator=random).tolist()
+            self._epoch = epoch
+        return self._permutation[within]
+
+
+def learning_rate(settings: TrainConfig, step: int) -> float:
+    """Linear warm-up, then a cosine down to `final_rate` of the full rate at the last step."""
+    rise = min(1.0, (step + 1) / settings.warmup) if settings.warmup else 1.0
+    share = min(1.0, step / settings.steps)
+    fall = settings.final_rate + (1 - settings.final_rate) * (1 + math.cos(math.pi * share)) / 2
+    return settings.learning_rate * rise * fall
+
+
+def softness_at(settings: TrainConfig, step: int) -> float:
+    """Geometric from the first to the last softness over the first four fifths of the steps."""
+    first, last = settings.softness
+    return first * (last / first) ** min(1.0, step / (0.8 * settings.steps))
+
+
+def _fabric(settings: TrainConfig) -> Any:
+    try:
+        from lightning_fabric import Fabric
+        from lightning_fabric.strategies import DDPStrategy
+    except ImportError:
+        try:
+            from lightning.fabric import Fabric  # pyright: ignore[reportMissingImports]
+            from lightning.fabric.strategies import DDPStrategy  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise ImportError("RANTrainer: lightning-fabric is not installed; pip install 'algonet[train]'.") from error
+    # torchrun says how many processes there are
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    many = processes > 1 or settings.devices * settings.nodes > 1
+    devices = int(os.environ.get("LOCAL_WORLD_SIZE", settings.devices)) if processes > 1 else settings.devices
+    nodes = max(1, processes // devices) if processes > 1 else settings.nodes
+    # A section leaves the others' parameters out; buffers are the same everywhere as they depend on weights alone
+    strategy = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False) if many else "auto"
+    return Fabric(
+        accelerator=settings.accelerator, devices=devices, num_nodes=nodes, strategy=strategy, precision=settings.precision,  # pyright: ignore[reportArgumentType]
+    )  # fmt: skip
+
+
+__all__ = ["RAN", "NonFiniteLossError", "Order", "RANTrainer", "learning_rate", "softness_at"]
