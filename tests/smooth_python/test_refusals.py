@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-import textwrap
 
 import pytest
 import torch
 
-from algonet.smooth_python import NotSmooth, smooth
+from algonet.smooth_python import NotSmoothError, smooth
 
 HEADER = "from algonet.smooth_python import smooth\n\n@smooth\n"
 REFUSED = {
-    "try": ("def f(x):\n    try:\n        x = 1 / x\n    finally:\n        pass\n    return x", 5, "test for the bad case"),
+    "try": (
+        "def f(x):\n    try:\n        x = 1 / x\n    finally:\n        pass\n    return x",
+        5,
+        "test for the bad case",
+    ),
     "raise": ("def f(x):\n    if x is None:\n        raise ValueError\n    return x", 6, "check the arguments before"),
     "with": ("def f(x):\n    with x:\n        pass\n    return x", 5, "put the block around the call"),
     "yield": ("def f(x):\n    yield x", 5, "append to a list and return it"),
@@ -46,7 +49,7 @@ def test_refused_with_line_and_advice(name, tmp_path):
     file = tmp_path / "program.py"
     file.write_text(HEADER + source + "\n")
     spec = importlib.util.spec_from_file_location("program_under_test", file)
-    with pytest.raises(NotSmooth, match=advice) as caught:
+    with pytest.raises(NotSmoothError, match=advice) as caught:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     assert caught.value.lineno == line
     assert caught.value.filename == str(file)
@@ -62,7 +65,7 @@ def test_only_functions_are_decorated():
 
 
 def test_lambdas_are_refused():
-    with pytest.raises(NotSmooth, match="write it with `def`"):
+    with pytest.raises(NotSmoothError, match="write it with `def`"):
         smooth(lambda x: x if x > 0 else -x)
 
 
@@ -112,11 +115,6 @@ def test_wrong_options(options, message):
         @smooth(**options)
         def f(x):
             return x
-
-
-def line_of(text: str) -> int:
-    lines = textwrap.dedent(open(__file__).read()).splitlines()
-    return next(k for k, line in enumerate(lines, 1) if text in line)
 
 
 def note(error: BaseException) -> str:
@@ -223,7 +221,12 @@ def first(a):
         ((1, 2), {}, TypeError, "too many positional arguments"),
         (([1.0],), {"batched": True}, ValueError, "needs at least one tensor with a batch"),
         ((torch.tensor(1.0),), {"batched": True}, ValueError, "this one is a single number"),
-        (([torch.zeros(2), torch.zeros(3)],), {"batched": True}, ValueError, "share their first dimension: 2 so far, here 3"),
+        (
+            ([torch.zeros(2), torch.zeros(3)],),
+            {"batched": True},
+            ValueError,
+            "share their first dimension: 2 so far, here 3",
+        ),
         ((torch.tensor(1.0),), {}, TypeError, "a single number has no parts"),
         ((torch.zeros(2),), {"steepnes": 1.0}, TypeError, "unexpected keyword argument 'steepnes'"),
         ((torch.zeros(2),), {"steepness": "high"}, TypeError, "must be a positive number"),

@@ -185,7 +185,9 @@ def endless(x):
 
 def test_endless_loops_stop_with_a_warning_that_names_the_line():
     x = torch.tensor([1.0, -1.0])
-    with pytest.warns(RuntimeWarning, match=r"endless: the loop in line \d+ of .*test_semantics.py stopped after 5 iter"):
+    with pytest.warns(
+        RuntimeWarning, match=r"endless: the loop in line \d+ of .*test_semantics.py stopped after 5 iter"
+    ):
         _, report = endless(x, batched=True, max_iterations=5, with_report=True)
     (left,) = report.mass_left.values()
     assert left[0] > 0.99

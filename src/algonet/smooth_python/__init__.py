@@ -1,8 +1,8 @@
 """@smooth: write the algorithm in plain Python, get it smooth. if, while, for, comparisons and subscripts have gradients."""
 
 from .decorator import SmoothFunction, smooth
-from .refuse import NotSmooth
+from .refuse import NotSmoothError
 from .report import Report
 from .softness import Settings, softness
 
-__all__ = ["NotSmooth", "Report", "Settings", "SmoothFunction", "smooth", "softness"]
+__all__ = ["NotSmoothError", "Report", "Settings", "SmoothFunction", "smooth", "softness"]

@@ -17,14 +17,20 @@ from torch.utils import _pytree as pytree
 from . import comparisons
 from .values import NUMBERS, Value, aligned, as_value, flat, smooth_kind, stacked
 
-_UNARY = """abs acos asin atan ceil cos cosh deg2rad digamma erf erfc exp exp2 expm1 floor frac lgamma log log10 log1p log2
-neg negative reciprocal relu round rsqrt sigmoid sign sin sinh sqrt square tan tanh trunc isnan isfinite isinf logit sinc
-clone detach float double half bfloat16 clamp clamp_min clamp_max nan_to_num softplus elu gelu silu leaky_relu""".split()
-_BINARY = "add sub subtract mul multiply div divide true_divide maximum minimum atan2 pow hypot fmod lerp where".split()
+# fmt: off
+_ELEMENTWISE_NAMES = (
+    "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "deg2rad", "digamma", "erf", "erfc", "exp", "exp2", "expm1",
+    "floor", "frac", "lgamma", "log", "log10", "log1p", "log2", "neg", "negative", "reciprocal", "relu", "round", "rsqrt",
+    "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc", "isnan", "isfinite", "isinf", "logit",
+    "sinc", "clone", "detach", "float", "double", "half", "bfloat16", "clamp", "clamp_min", "clamp_max", "nan_to_num",
+    "softplus", "elu", "gelu", "silu", "leaky_relu", "add", "sub", "subtract", "mul", "multiply", "div", "divide",
+    "true_divide", "maximum", "minimum", "atan2", "pow", "hypot", "fmod", "lerp", "where",
+)
+# fmt: on
 #: Functions that treat every number by itself: they may see the whole batch at once.
 ELEMENTWISE: set[Any] = {
     found
-    for name in (*_UNARY, *_BINARY)
+    for name in _ELEMENTWISE_NAMES
     for home in (torch, Tensor, torch.nn.functional)
     if (found := getattr(home, name, None)) is not None
 }
@@ -119,7 +125,9 @@ def attribute(value: Value, name: str) -> Any:
     if name in ("item", "tolist", "numpy", "backward", "data"):
         raise TypeError(f"`.{name}` would leave the smooth program and lose its gradient; return the tensor instead.")
     if name.endswith("_") and not name.endswith("__"):
-        raise TypeError(f"`.{name}()` changes a tensor in place, which has no smooth meaning; write x = x.{name[:-1]}(...).")
+        raise TypeError(
+            f"`.{name}()` changes a tensor in place, which has no smooth meaning; write x = x.{name[:-1]}(...)."
+        )
     if callable(getattr(Tensor, name)):
         return functools.partial(_method, value, name)
     return call_tensor_function(lambda t: getattr(t, name), (value,), {})
@@ -220,7 +228,7 @@ _SPECIAL: dict[Any, Callable] = {
     bool: _bool,
     print: _print,
     list: _list,
-    zip: lambda frame, *args, **kwargs: zip(*args, **kwargs),
+    zip: lambda frame, *args, strict=False: zip(*args, strict=strict),
     enumerate: lambda frame, *args: enumerate(*args),
     reversed: lambda frame, items: reversed(list(items)),
     tuple: lambda frame, items=(): tuple(items),

@@ -153,9 +153,9 @@ def _joined(frame: Any, a: Value, b: Value, *, any_: bool) -> Value:
 
 def contains(frame: Any, x: Any, sequence: Any) -> Any:
     """x in sequence: any of its parts equals x."""
-    if not smooth_kind(x) and not smooth_kind(sequence):
-        if not (isinstance(sequence, (list, tuple)) and any(smooth_kind(part) for part in sequence)):
-            return x in sequence
+    inside = isinstance(sequence, (list, tuple)) and any(smooth_kind(part) for part in sequence)
+    if not smooth_kind(x) and not smooth_kind(sequence) and not inside:
+        return x in sequence
     found: Any = False
     for part in sequence:
         found = either(frame, found, lambda part=part: equal(frame, x, part))

@@ -35,8 +35,8 @@ class Branch:
         self._frame = frame
         self._leaving = leaving
         self._then_mass = None
+        self._p: Any = None
         if not smooth_kind(test):
-            self._p = None
             self.then = bool(test)
             self.orelse = not self.then
             return
@@ -57,7 +57,9 @@ class Branch:
         if seen is None or epsilon == 0:
             return
         low, high = p <= epsilon, p >= 1 - epsilon
-        self._p = Value(torch.where(low, 0.0, torch.where(high, 1.0, p)).to(p.dtype), self._p.batched, None, self._p.tape)
+        self._p = Value(
+            torch.where(low, 0.0, torch.where(high, 1.0, p)).to(p.dtype), self._p.batched, None, self._p.tape
+        )
         self.then = not bool((seen <= epsilon).all())
         self.orelse = not bool((seen >= 1 - epsilon).all()) or not self.then
 
@@ -92,7 +94,7 @@ class Branch:
             return self._state[: len(state)]
         return self._mixed(self._p, state)
 
-    def _mixed(self, p: Value, state: tuple) -> tuple:
+    def _mixed(self, p: Any, state: tuple) -> tuple:
         triples = zip(self._state, state, self._names, strict=False)
         return tuple([then if then is other else merged(p, then, other, name) for then, other, name in triples])
 

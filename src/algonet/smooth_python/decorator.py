@@ -14,7 +14,7 @@ import torch
 
 from .frame import Frame
 from .recording import tape_for
-from .refuse import NotSmooth, check
+from .refuse import NotSmoothError, check
 from .report import Report
 from .rewrite import rewritten
 from .softness import OPTIONS, Settings, check_options, resolved
@@ -30,7 +30,9 @@ class SmoothFunction:
         if not isinstance(function, types.FunctionType):
             raise TypeError(f"smooth: decorate a function written with `def`, got {function!r}.")
         if hasattr(function, "__wrapped__"):
-            raise TypeError(f"smooth: {function.__name__} is wrapped by another decorator; put @smooth directly above `def`.")
+            raise TypeError(
+                f"smooth: {function.__name__} is wrapped by another decorator; put @smooth directly above `def`."
+            )
         self._function = function
         self._options = check_options(f"smooth({function.__name__})", options)
         self._settings = Settings().changed(self._options)
@@ -40,8 +42,10 @@ class SmoothFunction:
         check(self._tree, self._file, self._lines, self._first)
         self._compiled: dict[bool, types.FunctionType] = {}
         self._run_form(False)
-        functools.update_wrapper(self, function)
-        del self.__wrapped__
+        self.__name__: str = function.__name__
+        self.__doc__ = function.__doc__
+        self.__module__ = function.__module__
+        self.__qualname__ = function.__qualname__
 
     def __call__(self, *args: Any, batched: bool = False, with_report: bool = False, **kwargs: Any) -> Any:
         """Run smoothly on tensors. See `smooth` for the options that may be given with a call."""
@@ -52,7 +56,9 @@ class SmoothFunction:
         found: list[Value] = []
         values = [lifted(v, batched, found, where) for v in self._bound(args, kwargs)]
         if batched and not found:
-            raise ValueError(f"{where}: batched=True needs at least one tensor with a batch in front among the arguments.")
+            raise ValueError(
+                f"{where}: batched=True needs at least one tensor with a batch in front among the arguments."
+            )
         # Half precisions are for storage: the program computes in float32 and answers as it was asked
         half = next((v.tensor.dtype for v in found if v.tensor.dtype in HALVES), None)
         if half is not None:
@@ -188,7 +194,7 @@ def _parsed(function: types.FunctionType) -> tuple[ast.FunctionDef, str, list[st
     except SyntaxError:
         tree = ast.Module([ast.Pass()], [])
     if not isinstance(tree.body[0], (ast.FunctionDef, ast.AsyncFunctionDef)):
-        raise NotSmooth(
+        raise NotSmoothError(
             f"smooth: a function inside a longer expression (a lambda?) is not supported: write it with `def`. "
             f"({file}, line {first})",
             (file, first, 1, lines[0] if lines else ""),

@@ -28,7 +28,7 @@ OPCODES |= {"cut": 9, "select": 10, "accumulate": 11}
 #: Codes from here on are relaxations: formula k has code RELAX + k.
 RELAX = 16
 #: Shorter programs run operation by operation when the backend is "auto": loading a kernel is not worth it.
-SHORT = 48
+SHORT = 128
 
 _FORMULAS: dict[str, Relaxation] = {}
 
@@ -47,7 +47,7 @@ class Formulas:
         known = self._known.get(id(relax))
         if known is not None:
             return known
-        steepness = getattr(relax, "steepness", 1.0)
+        steepness: Any = getattr(relax, "steepness", 1.0)
         if relax.scalar is None or (isinstance(steepness, Tensor) and steepness.dim() > 0):
             return None
         _FORMULAS.setdefault(relax.key, relax)
@@ -137,7 +137,15 @@ def _instruction(code: int, a: int, b: int, c: int, rows, columns, scales, numbe
         return torch.where(first > 0, second, rows[c])
     if code == 11:
         return torch.addcmul(first, second, rows[c])
-    return first + second if code == 2 else first - second if code == 3 else first * second if code == 4 else first / second
+    return (
+        first + second
+        if code == 2
+        else first - second
+        if code == 3
+        else first * second
+        if code == 4
+        else first / second
+    )
 
 
 @functools.cache

@@ -15,7 +15,9 @@ from .values import Value, smooth_kind
 class Frame:
     """`_s` in rewritten code."""
 
-    def __init__(self, name: str, file: str, settings: Settings, report: Report, depth: int = 0, size: int | None = None):
+    def __init__(
+        self, name: str, file: str, settings: Settings, report: Report, depth: int = 0, size: int | None = None
+    ):
         self.name = name
         self.file = file
         self.settings = settings

@@ -175,7 +175,12 @@ def falls_through(statements: list[ast.stmt]) -> bool:
             return False
         if isinstance(node, ast.If) and node.orelse and not falls_through(node.body) and not falls_through(node.orelse):
             return False
-        if isinstance(node, ast.While) and isinstance(node.test, ast.Constant) and node.test.value and not _breaks(node.body):
+        if (
+            isinstance(node, ast.While)
+            and isinstance(node.test, ast.Constant)
+            and node.test.value
+            and not _breaks(node.body)
+        ):
             return False
     return True
 

@@ -153,7 +153,9 @@ class _Sum:
 
     def add(self, value: Any, weight: Any, mass: Any) -> None:
         if self.same:
-            if value is self.crisp or (isinstance(value, NUMBERS) and isinstance(self.crisp, NUMBERS) and value == self.crisp):
+            if value is self.crisp or (
+                isinstance(value, NUMBERS) and isinstance(self.crisp, NUMBERS) and value == self.crisp
+            ):
                 return
             self.same = False
             self.total = _weighted(mass, self.crisp, self.name)
@@ -178,7 +180,9 @@ def _weighted(weight: Any, value: Any, name: str) -> Any:
         return _rebuilt(value, [_weighted(weight, part, name) for part in value])
     if isinstance(value, dict):
         return {key: _weighted(weight, part, name) for key, part in value.items()}
-    raise TypeError(f"`{name}` is {_kind(value)} on one path and something else on another; only numbers and tensors mix.")
+    raise TypeError(
+        f"`{name}` is {_kind(value)} on one path and something else on another; only numbers and tensors mix."
+    )
 
 
 def _added(total: Any, weight: Any, value: Any, name: str) -> Any:
@@ -193,7 +197,9 @@ def _added(total: Any, weight: Any, value: Any, name: str) -> Any:
             raise ValueError(f"`{name}` has different keys on different paths; a mixture needs the same.")
         return {key: _added(total[key], weight, value[key], name) for key in total}
     if not _arithmetic(value):
-        raise TypeError(f"`{name}` is {_kind(value)} on one path and a number on another; only numbers and tensors mix.")
+        raise TypeError(
+            f"`{name}` is {_kind(value)} on one path and a number on another; only numbers and tensors mix."
+        )
     if (_recorded_parts(weight, value) or _recorded_parts(weight, total)) and _same_length(total, value):
         parts = weight.tape.record_parts("accumulate", total.parts, weight, value.parts)
         if parts is None:

@@ -240,7 +240,7 @@ class Tape:
                 self.run(value)
                 continue
             stretch = next(s for s in self._done if s.first <= rows[0] < s.first + s.length)
-            outputs = evaluate(*stretch.arguments, [row - stretch.first for row in rows])
+            outputs = evaluate(*stretch.arguments, [row - stretch.first for row in rows])  # pyright: ignore
             self._hand_out([(value, rows)], outputs)
 
 

@@ -34,23 +34,23 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Set: ("a set", "use a list or a tuple"),
     ast.SetComp: ("a set", "use a list"),
 }
-_CHANGING = "pop insert extend remove clear sort reverse update setdefault popitem".split()
+_CHANGING = ["pop", "insert", "extend", "remove", "clear", "sort", "reverse", "update", "setdefault", "popitem"]
 _RESERVED = re.compile(r"_s|_(if|loop|t|body)\d+")
 
 
-class NotSmooth(SyntaxError):
+class NotSmoothError(SyntaxError):
     """A function cannot be made smooth as it is written; points at the user's own line."""
 
 
 def check(function: ast.AST, file: str, lines: list[str], first: int) -> None:
-    """Raise `NotSmooth` at the first thing that is not supported. `lines` are the source, beginning at line `first`."""
+    """Raise `NotSmoothError` at the first thing that is not supported. `lines` are the source, beginning at line `first`."""
 
     def refuse(node: ast.AST, what: str, instead: str) -> None:
         line = getattr(node, "lineno", first)
         text = lines[line - first] if 0 <= line - first < len(lines) else ""
         column = getattr(node, "col_offset", 0) + 1
         message = f"smooth: {what} is not supported: {instead}. ({file}, line {line})"
-        raise NotSmooth(message, (file, line, column, text))
+        raise NotSmoothError(message, (file, line, column, text))
 
     if not isinstance(function, ast.FunctionDef):
         what, instead = _REFUSED.get(type(function), ("this", "decorate a plain `def` function"))
@@ -78,7 +78,9 @@ def _check_signature(function: ast.FunctionDef, refuse) -> None:
             refuse(extra, f"the parameter `*{extra.arg}`", "give every parameter a name")
     for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
         if parameter.arg in (*OPTIONS, "batched", "with_report"):
-            refuse(parameter, f"a parameter called `{parameter.arg}`", "it is an option of every smooth call; rename it")
+            refuse(
+                parameter, f"a parameter called `{parameter.arg}`", "it is an option of every smooth call; rename it"
+            )
         if _RESERVED.fullmatch(parameter.arg):
             refuse(parameter, f"the name `{parameter.arg}`", "smooth code uses it itself; choose another")
 
@@ -102,7 +104,11 @@ def _check_assignment(node: ast.AST, written: set[str], refuse) -> None:
         if inside:
             refuse(node, "a loop over a subscript target", "loop over a name and assign it in the body")
         for name in bound & written:
-            refuse(node, f"writing into `{name}`, a part of what is looped over", "loop over positions and write x[i] = ...")
+            refuse(
+                node,
+                f"writing into `{name}`, a part of what is looped over",
+                "loop over positions and write x[i] = ...",
+            )
     if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Name, ast.Subscript)):
         source = root(node.value)
         for place in node.targets:
@@ -115,13 +121,14 @@ def _check_assignment(node: ast.AST, written: set[str], refuse) -> None:
 
 
 def _check_method(node: ast.AST, refuse) -> None:
-    if isinstance(node, ast.Attribute) and node.attr.endswith("_") and not node.attr.endswith("__"):
-        if not node.attr.startswith("_"):
-            refuse(node, f"the in-place method `.{node.attr}`", f"write x = x.{node.attr[:-1]}(...)")
+    if isinstance(node, ast.Attribute) and node.attr.endswith("_") and node.attr.strip("_") + "_" == node.attr:
+        refuse(node, f"the in-place method `.{node.attr}`", f"write x = x.{node.attr[:-1]}(...)")
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
         name = node.value.func.attr
         if name in _CHANGING:
-            refuse(node, f"`.{name}(...)`, which changes a list in place,", "build the new list: x = [*x, ...] or x[:-1]")
+            refuse(
+                node, f"`.{name}(...)`, which changes a list in place,", "build the new list: x = [*x, ...] or x[:-1]"
+            )
         if name == "append" and not isinstance(node.value.func.value, ast.Name):
             refuse(node, "appending to a part of an expression", "give the list a name first")
     if isinstance(node, ast.Attribute) and node.attr in ("pop", "popitem"):

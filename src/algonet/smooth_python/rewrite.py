@@ -15,19 +15,8 @@ import ast
 import copy
 from typing import Any
 
+from .expressions import Expressions, attribute, call, is_heavy, named, placed, thunk
 from .liveness import Liveness, appended, assigned, defined_before, leaves, returns, root
-
-_COMPARISONS: dict[type[ast.cmpop], str] = {
-    ast.Gt: "gt",
-    ast.Lt: "lt",
-    ast.GtE: "ge",
-    ast.LtE: "le",
-    ast.Eq: "eq",
-    ast.NotEq: "ne",
-    ast.In: "contains",
-}
-#: Calls of these cost nothing worth skipping.
-_LIGHT = frozenset("abs min max sum len range zip enumerate float int bool print list tuple reversed".split())
 
 
 def rewritten(function: ast.FunctionDef, checkpoint: bool = False) -> ast.FunctionDef:
@@ -35,138 +24,14 @@ def rewritten(function: ast.FunctionDef, checkpoint: bool = False) -> ast.Functi
     return _Rewriter(copy.deepcopy(function), checkpoint).function()
 
 
-def _name(identifier: str, store: bool = False) -> ast.Name:
-    return ast.Name(identifier, ast.Store() if store else ast.Load())
-
-
-def _attribute(owner: str, method: str) -> ast.Attribute:
-    return ast.Attribute(_name(owner), method, ast.Load())
-
-
-def _call(owner: str, method: str, *args: ast.expr, **keywords: ast.expr) -> ast.Call:
-    return ast.Call(_attribute(owner, method), list(args), [ast.keyword(k, v) for k, v in keywords.items()])
-
-
-def _thunk(body: ast.expr) -> ast.Lambda:
-    nothing = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-    return ast.Lambda(nothing, body)
-
-
 def _unpacked(names: list[str], value: ast.expr) -> ast.stmt:
     """(names) = value, or the bare expression where there are none."""
     if not names:
         return ast.Expr(value)
-    return ast.Assign([ast.Tuple([_name(n, store=True) for n in names], ast.Store())], value)
+    return ast.Assign([ast.Tuple([named(n, store=True) for n in names], ast.Store())], value)
 
 
-def _placed(new: ast.AST, old: ast.AST) -> None:
-    """`new` at the line where `old` begins. Not its whole extent: Python names the last line of a call that has several."""
-    ast.copy_location(new, old)
-    new.end_lineno, new.end_col_offset = new.lineno, new.col_offset + 1  # pyright: ignore[reportAttributeAccessIssue]
-
-
-class _Expressions(ast.NodeTransformer):
-    """Expressions: comparisons, and/or/not, conditional expressions, subscripts and calls become calls of the frame."""
-
-    def __init__(self):
-        self._temporaries = 0
-
-    def visit(self, node: ast.AST) -> Any:
-        new = super().visit(node)
-        if isinstance(new, ast.expr) and not hasattr(new, "lineno") and hasattr(node, "lineno"):
-            _placed(new, node)
-        return new
-
-    def temporary(self) -> str:
-        self._temporaries += 1
-        return f"_t{self._temporaries}"
-
-    def probability(self, node: ast.expr) -> ast.expr:
-        """A condition: comparisons are probabilities already, anything else is asked for its truth."""
-        new = self.visit(node)
-        if isinstance(node, (ast.Compare, ast.BoolOp, ast.Constant)):
-            return new
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return new
-        return _call("_s", "truth", new)
-
-    def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        left = self.visit(node.left)
-        links: list[ast.expr] = []
-        for k, (operation, right) in enumerate(zip(node.ops, node.comparators, strict=True)):
-            right = self.visit(right)
-            if k + 1 < len(node.ops) and not isinstance(right, (ast.Name, ast.Constant)):
-                middle = self.temporary()
-                links.append(self._link(left, operation, ast.NamedExpr(_name(middle, store=True), right)))
-                left = _name(middle)
-            else:
-                links.append(self._link(left, operation, right))
-                left = right
-        if len(links) == 1:
-            return links[0]
-        # Links behind the first run later, and what they assign would stay inside a thunk: nest them
-        chain = links[-1]
-        for link in reversed(links[:-1]):
-            chain = _call("_s", "both", link, _thunk(chain))
-        return chain
-
-    def _link(self, left: ast.expr, operation: ast.cmpop, right: ast.expr) -> ast.expr:
-        if isinstance(operation, (ast.Is, ast.IsNot)):
-            return ast.Compare(left, [operation], [right])
-        if isinstance(operation, ast.NotIn):
-            return _call("_s", "negate", _call("_s", "contains", left, right))
-        return _call("_s", _COMPARISONS[type(operation)], left, right)
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        first, *rest = [self.probability(value) for value in node.values]
-        method = "both" if isinstance(node.op, ast.And) else "either"
-        return _call("_s", method, first, *(_thunk(value) for value in rest))
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        if isinstance(node.op, ast.Not):
-            return _call("_s", "negate", self.probability(node.operand))
-        return ast.UnaryOp(node.op, self.visit(node.operand))
-
-    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        parts = self.probability(node.test), _thunk(self.visit(node.body)), _thunk(self.visit(node.orelse))
-        heavy = {"heavy": ast.Constant(True)} if _heavy([node.body, node.orelse]) else {}
-        return _call("_s", "choose", *parts, **heavy)
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        function = self.visit(node.func)
-        args = [self.visit(arg) for arg in node.args]
-        keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
-        return ast.Call(_attribute("_s", "call"), [function, *args], keywords)
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        return _call("_s", "load", self.visit(node.value), self.index(node.slice))
-
-    def index(self, node: ast.expr) -> ast.expr:
-        """A subscript as an ordinary expression."""
-        if isinstance(node, ast.Slice):
-            bounds = [self.visit(b) if b is not None else ast.Constant(None) for b in (node.lower, node.upper, node.step)]
-            return ast.Call(_name("slice"), bounds, [])
-        if isinstance(node, ast.Tuple):
-            return ast.Tuple([self.index(part) for part in node.elts], ast.Load())
-        return self.visit(node)
-
-    def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
-        tests = [_call("_s", "crisp", self.visit(test)) for test in node.ifs]
-        return ast.comprehension(node.target, self.visit(node.iter), tests, node.is_async)
-
-
-def _heavy(nodes: list[Any]) -> bool:
-    """Whether these contain a loop or a call that is worth skipping when nearly nobody takes that way."""
-    for top in nodes:
-        for node in ast.walk(top):
-            if isinstance(node, (ast.For, ast.While)):
-                return True
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in _LIGHT:
-                return True
-    return False
-
-
-class _Rewriter(_Expressions):
+class _Rewriter(Expressions):
     """Statements. Every method returns the list of statements that replace one."""
 
     def __init__(self, function: ast.FunctionDef, checkpoint: bool):
@@ -186,13 +51,17 @@ class _Rewriter(_Expressions):
         function = self._function
         body = self.block(function.body)
         if not self._plain_return and returns(function.body):
-            body.append(ast.Return(_call("_s", "result")))
-        parameters = [ast.arg(a.arg) for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+            body.append(ast.Return(call("_s", "result")))
+        parameters = [
+            ast.arg(a.arg) for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+        ]
         start = self._missing(self._unset)
         arguments = ast.arguments(
             posonlyargs=[], args=[ast.arg("_s"), *parameters], kwonlyargs=[], kw_defaults=[], defaults=[]
         )
-        new = ast.FunctionDef(name=function.name, args=arguments, body=[*start, *body] or [ast.Pass()], decorator_list=[])
+        new = ast.FunctionDef(
+            name=function.name, args=arguments, body=[*start, *body] or [ast.Pass()], decorator_list=[]
+        )
         new.type_params = []  # pyright: ignore[reportAttributeAccessIssue]
         for statement in start:
             ast.copy_location(statement, function)
@@ -200,7 +69,7 @@ class _Rewriter(_Expressions):
         return ast.fix_missing_locations(new)
 
     def _missing(self, names: Any) -> list[ast.stmt]:
-        return [ast.Assign([_name(n, store=True)], _call("_s", "missing", ast.Constant(n))) for n in sorted(names)]
+        return [ast.Assign([named(n, store=True)], call("_s", "missing", ast.Constant(n))) for n in sorted(names)]
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         new: list[ast.stmt] = []
@@ -212,14 +81,14 @@ class _Rewriter(_Expressions):
                 break
             if rest and leaves([statement]):
                 # Everybody may be gone: then the rest must not run
-                guard = ast.If(_attribute("_s", "going"), self.block(rest), [])
+                guard = ast.If(attribute("_s", "going"), self.block(rest), [])
                 return [*new, *self._located([guard], rest[0])]
         return new
 
     def _located(self, new: list[ast.stmt], old: ast.stmt) -> list[ast.stmt]:
         for statement in new:
             if not hasattr(statement, "lineno"):
-                _placed(statement, old)
+                placed(statement, old)
         return new
 
     def _fresh(self, kind: str) -> str:
@@ -236,13 +105,13 @@ class _Rewriter(_Expressions):
             return [node]
         name = appended(node)
         if name is not None and isinstance(node.value, ast.Call):
-            value = _call("_s", "append", _name(name), *(self.visit(arg) for arg in node.value.args))
-            return [ast.Assign([_name(name, store=True)], value)]
+            value = call("_s", "append", named(name), *(self.visit(arg) for arg in node.value.args))
+            return [ast.Assign([named(name, store=True)], value)]
         return [ast.Expr(self.visit(node.value))]
 
     def _Assert(self, node: ast.Assert) -> list[ast.stmt]:
-        message = [] if node.msg is None else [_thunk(self.visit(node.msg))]
-        return [ast.Expr(_call("_s", "check", self.probability(node.test), *message))]
+        message = [] if node.msg is None else [thunk(self.visit(node.msg))]
+        return [ast.Expr(call("_s", "check", self.probability(node.test), *message))]
 
     def _AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
         return [ast.Pass()] if node.value is None else self._assign([node.target], self.visit(node.value))
@@ -256,16 +125,16 @@ class _Rewriter(_Expressions):
         if isinstance(target, ast.Subscript):
             path = self._path(target)
             names = [self.temporary() for _ in path]
-            before = [ast.Assign([_name(n, store=True)], index) for n, index in zip(names, path, strict=True)]
+            before = [ast.Assign([named(n, store=True)], index) for n, index in zip(names, path, strict=True)]
             variable = root(target) or ""
-            old: ast.expr = _name(variable)
+            old: ast.expr = named(variable)
             for name in names:
-                old = _call("_s", "load", old, _name(name))
+                old = call("_s", "load", old, named(name))
             value = ast.BinOp(old, node.op, self.visit(node.value))
-            stored = _call("_s", "store", _name(variable), value, *(_name(n) for n in names))
-            return [*before, ast.Assign([_name(variable, store=True)], stored)]
+            stored = call("_s", "store", named(variable), value, *(named(n) for n in names))
+            return [*before, ast.Assign([named(variable, store=True)], stored)]
         variable = root(target) or ""
-        return [ast.Assign([target], ast.BinOp(_name(variable), node.op, self.visit(node.value)))]
+        return [ast.Assign([target], ast.BinOp(named(variable), node.op, self.visit(node.value)))]
 
     def _assign(self, places: list[ast.expr], value: ast.expr) -> list[ast.stmt]:
         if len(places) == 1 and isinstance(places[0], ast.Subscript):
@@ -280,8 +149,8 @@ class _Rewriter(_Expressions):
     def _unsubscripted(self, place: ast.expr, after: list[ast.stmt]) -> ast.expr:
         if isinstance(place, ast.Subscript):
             name = self.temporary()
-            after.append(self._stored(place, _name(name)))
-            return _name(name, store=True)
+            after.append(self._stored(place, named(name)))
+            return named(name, store=True)
         if isinstance(place, (ast.Tuple, ast.List)):
             return ast.Tuple([self._unsubscripted(part, after) for part in place.elts], ast.Store())
         if isinstance(place, ast.Starred):
@@ -290,7 +159,9 @@ class _Rewriter(_Expressions):
 
     def _stored(self, place: ast.Subscript, value: ast.expr) -> ast.stmt:
         variable = root(place) or ""
-        return ast.Assign([_name(variable, store=True)], _call("_s", "store", _name(variable), value, *self._path(place)))
+        return ast.Assign(
+            [named(variable, store=True)], call("_s", "store", named(variable), value, *self._path(place))
+        )
 
     def _path(self, place: ast.expr) -> list[ast.expr]:
         path: list[ast.expr] = []
@@ -303,15 +174,15 @@ class _Rewriter(_Expressions):
 
     def _Return(self, node: ast.Return) -> list[ast.stmt]:
         value = ast.Constant(None) if node.value is None else self.visit(node.value)
-        return [ast.Return(value)] if self._plain_return else [ast.Expr(_call("_s", "give", value))]
+        return [ast.Return(value)] if self._plain_return else [ast.Expr(call("_s", "give", value))]
 
     def _Break(self, node: ast.Break) -> list[ast.stmt]:
         loop, names, keep = self._loops[-1]
-        return [ast.Expr(_call(loop, "leave", *(_name(n) for n in names[:keep])))]
+        return [ast.Expr(call(loop, "leave", *(named(n) for n in names[:keep])))]
 
     def _Continue(self, node: ast.Continue) -> list[ast.stmt]:
         loop, names, _ = self._loops[-1]
-        return [ast.Expr(_call(loop, "skip", *(_name(n) for n in names)))]
+        return [ast.Expr(call(loop, "skip", *(named(n) for n in names)))]
 
     # -- branches and loops
 
@@ -322,23 +193,21 @@ class _Rewriter(_Expressions):
         saved = used + sorted((changed & living.orelse) - living.after)
         self._unset |= set(saved) - self._defined[node]
         branch = self._fresh("_if")
-        heavy = [ast.Constant(True)] if _heavy([*node.body, *node.orelse]) else []
+        heavy = [ast.Constant(True)] if is_heavy([*node.body, *node.orelse]) else []
         method = "fork" if leaves([node]) else "branch"
         test = self.probability(node.test)
         new: list[ast.stmt] = [
-            ast.Assign(
-                [_name(branch, store=True)], _call("_s", method, test, *heavy, **{n: _name(n) for n in saved})
-            )
+            ast.Assign([named(branch, store=True)], call("_s", method, test, *heavy, **{n: named(n) for n in saved}))
         ]
         then = [*self.block(node.body), self._transfer(branch, "turn", saved)]
-        new.append(ast.If(_attribute(branch, "then"), then, []))
+        new.append(ast.If(attribute(branch, "then"), then, []))
         if node.orelse:
-            new.append(ast.If(_attribute(branch, "orelse"), self.block(node.orelse), []))
+            new.append(ast.If(attribute(branch, "orelse"), self.block(node.orelse), []))
         new.append(self._transfer(branch, "join", used))
         return new
 
     def _transfer(self, owner: str, method: str, names: list[str]) -> ast.stmt:
-        return _unpacked(names, _call(owner, method, *(_name(n) for n in names)))
+        return _unpacked(names, call(owner, method, *(named(n) for n in names)))
 
     def _For(self, node: ast.For) -> list[ast.stmt]:
         items = self.visit(node.iter)
@@ -348,7 +217,7 @@ class _Rewriter(_Expressions):
             return [ast.For(node.target, items, self.block(node.body), []), *self.block(node.orelse)]
         loop, names, keep, new = self._begin(node)
         self._loops.append((loop, names, keep))
-        over = ast.If(_attribute(loop, "over"), [ast.Break()], [])
+        over = ast.If(attribute(loop, "over"), [ast.Break()], [])
         body = [*self.block(node.body), self._transfer(loop, "advance", names), over]
         self._loops.pop()
         return [*new, ast.For(node.target, items, body, []), *self._finish(node, loop, names[:keep])]
@@ -356,12 +225,12 @@ class _Rewriter(_Expressions):
     def _While(self, node: ast.While) -> list[ast.stmt]:
         loop, names, keep, new = self._begin(node)
         self._loops.append((loop, names, keep))
-        test = _call(loop, "goes", self.probability(node.test), *(_name(n) for n in names))
+        test = call(loop, "goes", self.probability(node.test), *(named(n) for n in names))
         body = self.block(node.body) if not self._checkpoint or leaves(node.body) else []
         if not body:
             function = self._again(names, None, node.body, None)
             new.append(function)
-            body = [_unpacked(names, _call("_s", "rerun", _name(function.name), *(_name(n) for n in names)))]
+            body = [_unpacked(names, call("_s", "rerun", named(function.name), *(named(n) for n in names)))]
         body.append(self._transfer(loop, "next", names))
         self._loops.pop()
         return [*new, ast.While(test, body, []), *self._finish(node, loop, names[:keep])]
@@ -374,7 +243,7 @@ class _Rewriter(_Expressions):
         self._unset |= set(names) - self._defined[node]
         loop = self._fresh("_loop")
         leaky = returns(node.body) or leaves(node.orelse)
-        made = _call(
+        made = call(
             "_s",
             "loop",
             ast.Constant(node.lineno),
@@ -382,15 +251,17 @@ class _Rewriter(_Expressions):
             ast.Constant(len(kept)),
             *([ast.Constant(True)] if leaky else []),
         )
-        return loop, names, len(kept), [ast.Assign([_name(loop, store=True)], made)]
+        return loop, names, len(kept), [ast.Assign([named(loop, store=True)], made)]
 
     def _finish(self, node: ast.While | ast.For, loop: str, kept: list[str]) -> list[ast.stmt]:
         new = [self._transfer(loop, "finish", kept)]
         if node.orelse:
-            new.append(ast.If(_attribute("_s", "going"), self.block(node.orelse), []))
+            new.append(ast.If(attribute("_s", "going"), self.block(node.orelse), []))
         return [*new, self._transfer(loop, "end", kept)]
 
-    def _again(self, names: list[str], item: str | None, body: list[ast.stmt], target: ast.expr | None) -> ast.FunctionDef:
+    def _again(
+        self, names: list[str], item: str | None, body: list[ast.stmt], target: ast.expr | None
+    ) -> ast.FunctionDef:
         """A loop's body as a function of what it carries, so that it can be run again instead of kept."""
         outside, self._unset, self._checkpoint = self._unset, set(), False
         inner = self.block(body)
@@ -398,7 +269,7 @@ class _Rewriter(_Expressions):
         start = self._missing(self._unset - set(names))
         self._unset = outside
         if target is not None and item is not None:
-            start.append(ast.Assign([target], _name(item)))
+            start.append(ast.Assign([target], named(item)))
         parameters = ast.arguments(
             posonlyargs=[],
             args=[ast.arg(n) for n in ([item] if item else []) + names],
@@ -406,7 +277,7 @@ class _Rewriter(_Expressions):
             kw_defaults=[],
             defaults=[],
         )
-        result = ast.Return(ast.Tuple([_name(n) for n in names], ast.Load()))
+        result = ast.Return(ast.Tuple([named(n) for n in names], ast.Load()))
         function = ast.FunctionDef(
             name=self._fresh("_body"), args=parameters, body=[*start, *inner, result], decorator_list=[]
         )
@@ -418,5 +289,5 @@ class _Rewriter(_Expressions):
         names = sorted(assigned([node]) & (living.after | living.head))
         self._unset |= set(names) - self._defined[node]
         function = self._again(names, self.temporary(), node.body, node.target)
-        run = _call("_s", "rerun_each", _name(function.name), items, *(_name(n) for n in names))
+        run = call("_s", "rerun_each", named(function.name), items, *(named(n) for n in names))
         return [function, _unpacked(names, run)]

@@ -16,14 +16,16 @@ from torch import Tensor
 from algonet.relax import BumpExit, Exit, Logistic, Probabilistic, Relaxation, Sigmoid, TConorm
 from algonet.relax._base import check_softness
 
+_RELAX, _EXIT, _CONORM = Logistic(10.0), BumpExit(), Probabilistic()
+
 
 @dataclass(frozen=True, eq=False)
 class Settings:
     """The options of a smooth run; see `smooth` for what each one means. Every default is written here once."""
 
-    relax: Sigmoid = Logistic(10.0)
-    exit: Exit = BumpExit()
-    conorm: TConorm = Probabilistic()
+    relax: Sigmoid = _RELAX
+    exit: Exit = _EXIT
+    conorm: TConorm = _CONORM
     steepness: float | Tensor | None = None
     epsilon: float = 1e-6
     max_iterations: int = 1000

@@ -22,9 +22,9 @@ def load(frame: Any, container: Any, index: Any) -> Any:
     if type(container) is not Value and not isinstance(container, Tensor):
         if _real(index) and isinstance(container, (list, tuple)):
             return _mixture(frame, container, index)
-        return container[index]
+        return container[index]  # pyright: ignore[reportIndexIssue]
     if isinstance(container, Tensor) and not _contains_value(index):
-        return container[index]
+        return container[index]  # pyright: ignore[reportIndexIssue]
     if isinstance(index, tuple):
         if _plain_integers(index):
             for i in index:
@@ -175,12 +175,13 @@ def _spread(frame: Any, container: Any, index: Any, new: Any) -> Any:
 
 
 def _load_real_tuple(frame: Any, array: Value, index: tuple) -> Any:
-    first, rest = index[0], index[1:]
+    first, *rest = index
+    inner: Any = tuple(rest) if len(rest) != 1 else rest[0]
     if isinstance(first, slice):
         rows = [array.parts[k] for k in range(len(array))[first]]
-        return stacked([load(frame, row, rest if len(rest) > 1 else rest[0]) for row in rows])
+        return stacked([load(frame, row, inner) for row in rows])
     part = load(frame, array, first)
-    return load(frame, part, rest if len(rest) > 1 else rest[0]) if rest else part
+    return load(frame, part, inner) if rest else part
 
 
 def _tensor_load(array: Value, index: Any) -> Any:

@@ -1,0 +1,236 @@
+"""Recorded programs: kernels against the reference, rows asked for late, and the peer's README program."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from algonet.relax import BumpExit, Logistic
+from algonet.smooth_python import recording, smooth
+from algonet.smooth_python.algorithms import bubble_sort
+from algonet.smooth_python.evaluation import OPCODES, RELAX, Formulas, evaluate
+from helpers.tolerances import assert_close
+
+ROOT = Path(__file__).parents[2]
+
+
+def random_program(choices: list[int], columns: int) -> list[int]:
+    """Instructions on earlier rows that stay bounded: sums are halved by a mix, divisors are kept away from 0."""
+    code = []
+    for k in range(columns):
+        code += (OPCODES["input"], k, 0, 0)
+    code += (OPCODES["const"], 0, 0, 0)
+    code += (OPCODES["const"], 1, 0, 0)
+    for k, choice in enumerate(choices):
+        rows = len(code) // 4
+        a, b, c = choice % rows, (choice // 7) % rows, (choice // 31) % rows
+        name = ("sub", "mul", "neg", "truth", "mix", "select", "accumulate", "cut", "relax", "div")[k % 10]
+        if name == "relax":
+            code += (RELAX, a, 0, 0)
+        elif name == "div":
+            code += (OPCODES["div"], a, columns, 0)
+        elif name == "mix":
+            code += (RELAX, a, 0, 0)
+            code += (OPCODES["mix"], rows, b, c)
+        else:
+            code += (OPCODES[name], a, b, c)
+    return code
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=12), st.integers(1, 70))
+def test_kernel_equals_reference_on_random_programs(choices, batch):
+    generator = torch.Generator().manual_seed(len(choices) + batch)
+    x = torch.rand(batch, 3, generator=generator, dtype=torch.float64) + 0.1
+    code = random_program(choices, 3)
+    wanted = [len(code) // 4 - 1, 0, len(code) // 8]
+    found = []
+    for backend in ("reference", "numba"):
+        leaf = x.clone().requires_grad_()
+        steepness = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+        formulas = Formulas()
+        # Together with the default exit: the kernel that most tests use anyway
+        formulas.place(Logistic(steepness))
+        formulas.place(BumpExit())
+        y = evaluate(code, [2.5, 0.3], [leaf], formulas, leaf, batch, backend, wanted)
+        weights = torch.arange(1.0, 4.0, dtype=torch.float64)
+        slopes = torch.autograd.grad((y * weights).sum(), (leaf, steepness), allow_unused=True)
+        found.append((y.detach(), *(torch.zeros(()) if s is None else s for s in slopes)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other.to(one), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_a_large_batch_runs_in_parallel_and_agrees(monkeypatch):
+    from algonet.smooth_python.kernels import numba_cpu
+
+    x = torch.randn(130, 6, dtype=torch.float64)
+    serial = bubble_sort(x, batched=True, backend="numba")
+    monkeypatch.setattr(numba_cpu, "PARALLEL_FROM", 0)
+    torch.testing.assert_close(bubble_sort(x, batched=True, backend="numba"), serial)
+
+
+def test_rows_can_be_asked_for_late():
+    """A value recorded before a foreign function ran, and used only after it, is computed when it is needed."""
+
+    @smooth(backend="numba")
+    def program(x, y):
+        late = x * 2.0 + y
+        also = x - y
+        now = torch.cumsum(torch.stack([x, y]), 0)[1]
+        if late > now:
+            now = now + also
+        return now, late
+
+    @smooth(backend="reference")
+    def same(x, y):
+        late = x * 2.0 + y
+        also = x - y
+        now = torch.cumsum(torch.stack([x, y]), 0)[1]
+        if late > now:
+            now = now + also
+        return now, late
+
+    x = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    y = torch.randn(5, dtype=torch.float64)
+    found, expected = program(x, y, batched=True), same(x, y, batched=True)
+    torch.testing.assert_close(found, expected)
+    slopes = [torch.autograd.grad(r[0].sum() + r[1].square().sum(), x)[0] for r in (found, expected)]
+    torch.testing.assert_close(*slopes)
+
+
+def test_a_static_program_runs_as_one_stretch(monkeypatch):
+    calls = []
+    original = recording.evaluate
+    monkeypatch.setattr(recording, "evaluate", lambda *args: calls.append(len(args[0]) // 4) or original(*args))
+    bubble_sort(torch.randn(4, 6), batched=True)
+    assert len(calls) == 1
+    assert calls[0] < 15 * 7 + 6 + 10
+
+
+def test_short_programs_load_no_compiler():
+    code = (
+        "import sys, torch\n"
+        "from algonet.smooth_python.algorithms import bubble_sort\n"
+        "bubble_sort(torch.randn(4, 3), batched=True)\n"
+        "assert not {'numba', 'triton', 'matplotlib'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "src")})
+
+
+def test_second_derivatives_of_recorded_programs():
+    x = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
+
+    def run(x):
+        return bubble_sort(x, batched=True, backend="numba", steepness=2.0)
+
+    assert torch.autograd.gradcheck(run, (x,), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(run, (x,))
+
+
+def test_named_backends_run_or_say_why():
+    x = torch.randn(2, 4)
+    if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+        with pytest.raises(ValueError, match="smooth_python: backend 'triton' cannot take this call"):
+            bubble_sort(x, batched=True, backend="triton")
+
+
+# -- the peer
+
+
+def benchmark_module():
+    spec = importlib.util.spec_from_file_location("smooth_python_benchmark", ROOT / "benchmarks" / "smooth_python.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("n", [2, 5, 8])
+def test_the_readme_program_of_algovision(n):
+    pytest.importorskip("algovision")
+    module = benchmark_module()
+    x = torch.randn(6, n)
+    with warnings.catch_warnings():
+        # the peer indexes tensors with lists, which torch deprecates
+        warnings.simplefilter("ignore")
+        expected = module.once(module.peer_program("cpu"), x)[2]
+    for backend in ("numba", "reference"):
+        found = module.once(lambda x, b=backend: module.bubble_until_sorted(x, batched=True, backend=b), x)[2]
+        for name, f, e in zip(("values", "swaps", "gradient"), found, expected, strict=True):
+            # sums of up to n^2 rounded terms on both sides; measured 2e-6 relative
+            assert_close(f / e.abs().max(), e / e.abs().max(), what=name)
+
+
+@pytest.mark.slow
+def test_ten_times_faster_than_algovision():
+    pytest.importorskip("algovision")
+    module = benchmark_module()
+    x = torch.randn(100, 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        peer = module.peer_program("cpu")
+        runs = [
+            (module.once(peer, x), module.once(lambda x: module.bubble_until_sorted(x, batched=True), x))
+            for _ in range(7)
+        ]
+    theirs, ours = (min(run[who][1] for run in runs) for who in (0, 1))
+    assert theirs / ours > 10
+
+
+# -- the GPU kernel, in Triton's interpreter and on a GPU
+
+CHECK = """
+import torch
+from algonet.relax import Logistic
+from algonet.smooth_python import smooth
+
+@smooth
+def program(x, y):
+    n = 0.0
+    while x > y:
+        x = x - abs(y) / 2.0 - 0.5
+        if x == y:
+            n += 1.0
+    return x, n
+
+def run(backend, device, dtype):
+    generator = torch.Generator().manual_seed(0)
+    x, y = (2 * torch.rand(2, 35, generator=generator, dtype=torch.float64)).to(device, dtype).unbind(0)
+    x, y = x.clone().requires_grad_(), y.clone().requires_grad_()
+    s = torch.tensor(3.0, dtype=dtype, device=device, requires_grad=True)
+    out = program(x, y, batched=True, relax=Logistic(s), backend=backend, epsilon=1e-2)
+    return (*out, *torch.autograd.grad(out[0].sum() + out[1].square().sum(), (x, y, s)))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_triton_kernel_in_the_interpreter(tmp_path):
+    file = tmp_path / "check.py"
+    file.write_text(
+        CHECK + "for one, other in zip(run('triton', 'cpu', torch.float64), run('reference', 'cpu', torch.float64)):\n"
+        "    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)\nprint('same')\n"
+    )
+    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, str(file)], env=env, capture_output=True, text=True)
+    assert "same" in done.stdout, done.stderr[-2000:]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_triton_kernel_on_the_gpu(dtype, tmp_path):
+    file = tmp_path / "check.py"
+    file.write_text(CHECK)
+    spec = importlib.util.spec_from_file_location("check", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found, expected = module.run("triton", "cuda", dtype), module.run("reference", "cpu", dtype)
+    for one, other in zip(found, expected, strict=True):
+        assert_close(one.cpu(), other, factor=10.0)
