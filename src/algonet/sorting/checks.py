@@ -35,7 +35,9 @@ def payload(where: str, x: Tensor, given: object, dim: int) -> Tensor | None:
     if not given.is_floating_point():
         raise TypeError(f"{where}: `payload` must be a floating tensor, got {given.dtype}; call .float() first.")
     if given.device != x.device:
-        raise ValueError(f"{where}: `payload` must be on the device of x: x is on {x.device}, payload on {given.device}.")
+        raise ValueError(
+            f"{where}: `payload` must be on the device of x: x is on {x.device}, payload on {given.device}."
+        )
     if given.dim() >= x.dim() and given.shape[dim % x.dim()] != x.shape[dim]:
         raise ValueError(
             f"{where}: `payload` must share the sorted dimension: x has {x.shape[dim]} items along dim {dim}, "
@@ -118,6 +120,25 @@ def count(where: str, k: object, n: int, dim: int) -> None:
         raise TypeError(f"{where}: `k` must be an integer, got {k!r}.")
     if not 0 <= k <= n:
         raise ValueError(f"{where}: `k` must lie between 0 and the {n} items along dim {dim}, got {k}.")
+
+
+def quantiles(where: str, q: object) -> list[float]:
+    levels = [q] if isinstance(q, (int, float)) and not isinstance(q, bool) else q
+    if isinstance(levels, Tensor):
+        levels = levels.reshape(-1).tolist()
+    if not isinstance(levels, (list, tuple)) or not levels or not all(isinstance(v, (int, float)) for v in levels):
+        raise TypeError(f"{where}: `q` must be a number in [0, 1] or a sequence of them, got {q!r}.")
+    for level in levels:
+        if not 0 <= level <= 1:
+            raise ValueError(f"{where}: `q` must lie in [0, 1], got {level}.")
+    return [float(level) for level in levels]
+
+
+def degree(where: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{where}: `degree` must be an integer, got {value!r}.")
+    if value < 0:
+        raise ValueError(f"{where}: `degree` must not be negative, got {value}.")
 
 
 def widened(x: Tensor) -> Tensor:

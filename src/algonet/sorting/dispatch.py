@@ -122,7 +122,9 @@ def _supports_triton(call: SortCall) -> str | None:
     if call.plan.network not in NETWORKS:
         return f"there is no Triton kernel for the network {call.plan.network!r}"
     if call.plan.network == "odd_even" and call.x.shape[-1] > 4096:
-        return f"OddEven() runs on up to 4096 items per row there, and x has {call.x.shape[-1]}; Bitonic() on any number"
+        return (
+            f"OddEven() runs on up to 4096 items per row there, and x has {call.x.shape[-1]}; Bitonic() on any number"
+        )
     return None
 
 
@@ -162,5 +164,3 @@ def _example(device: str) -> SortCall:
     x = torch.zeros(4, 8, device=device)
     plan, settings = planned(OddEven(), Logistic(), None, None, False)
     return SortCall(x, torch.zeros(4, dtype=torch.int32), x.new_ones(()), x.unsqueeze(-1), plan, settings)
-
-

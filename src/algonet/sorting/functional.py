@@ -71,8 +71,8 @@ def soft_sort(
     Differentiable in x, payload and the steepness as often as the sigmoid is. Infinite items take part crisply; a NaN
     spoils its own row. O(n^2) exchanges with OddEven, O(n log^2 n) with Bitonic; no n x n matrix unless it is asked for.
 
-    >>> soft_sort(torch.tensor([3.0, 1.0, 2.0])).values
-    tensor([1.0001, 2.0000, 2.9999])
+    >>> soft_sort(torch.tensor([3.0, 1.0, 2.0]), relax=Logistic(2.0)).values
+    tensor([1.1470, 2.0113, 2.8416])
     """
     x = checks.items("soft_sort", x, dim)
     flat = checks.payload("soft_sort", x, payload, dim)
@@ -83,7 +83,7 @@ def soft_sort(
         extra.append(eye.expand(*x.movedim(dim, -1).shape, n))
     whole = torch.cat(extra, -1) if len(extra) > 1 else extra[0] if extra else None
     spared = 0 if flat is None else flat.shape[-1]
-    job = _Job("soft_sort", x, dim, descending, relax, network, steps, mask, None, backend)
+    job = Job("soft_sort", x, dim, descending, relax, network, steps, mask, None, backend)
     values, moved = job.sort(whole, spared)
     if hard:
         order = job.crisp_order()
@@ -112,11 +112,11 @@ def soft_argsort(
 
     steepness -> inf gives `torch.argsort`. Differentiable like `soft_sort`, at the cost of one payload channel.
 
-    >>> soft_argsort(torch.tensor([3.0, 1.0, 2.0]), relax=Logistic(20.0))
+    >>> soft_argsort(torch.tensor([30.0, 10.0, 20.0]))
     tensor([1., 2., 0.])
     """
     x = checks.items("soft_argsort", x, dim)
-    job = _Job("soft_argsort", x, dim, descending, relax, network, None, mask, None, backend)
+    job = Job("soft_argsort", x, dim, descending, relax, network, None, mask, None, backend)
     index = torch.arange(job.x.shape[-1], dtype=job.x.dtype, device=x.device).expand(job.x.shape)
     _, moved = job.sort(index.unsqueeze(-1), 0)
     assert moved is not None
@@ -146,7 +146,7 @@ def soft_rank(
     tensor([2., 0., 1.])
     """
     x = checks.items("soft_rank", x, dim)
-    job = _Job("soft_rank", x, dim, descending, relax, network, None, mask, None, backend)
+    job = Job("soft_rank", x, dim, descending, relax, network, None, mask, None, backend)
     positions = torch.arange(job.x.shape[-1], dtype=job.x.dtype, device=x.device).expand(job.x.shape)
     result = job.unsort(positions.unsqueeze(-1)).squeeze(-1)
     if hard:
@@ -180,7 +180,7 @@ def soft_topk(
     x = checks.items("soft_topk", x, dim)
     checks.count("soft_topk", k, x.shape[dim], dim)
     wanted = tuple(range(k)) if mask is None else None
-    job = _Job("soft_topk", x, dim, largest, relax, network, None, mask, wanted, backend)
+    job = Job("soft_topk", x, dim, largest, relax, network, None, mask, wanted, backend)
     n = job.x.shape[-1]
     index = torch.arange(n, dtype=job.x.dtype, device=x.device).expand(job.x.shape).unsqueeze(-1)
     values, moved = job.sort(index, 0)
@@ -200,7 +200,7 @@ def soft_topk(
     return TopKResult(job.back(values), job.back(indices), permutation)
 
 
-class _Job:
+class Job:
     """One validated call with the sorted dimension last and half precision widened."""
 
     def __init__(
@@ -284,5 +284,3 @@ def _no_lengths(device: torch.device) -> Tensor:
 def _straight_through(crisp: Tensor, soft: Tensor) -> Tensor:
     """The crisp values with the gradient of the soft ones."""
     return crisp.detach() + torch.where(soft.isfinite(), soft - soft.detach(), 0.0)
-
-

@@ -87,7 +87,7 @@ class Network:
         """The comparators for n items; with `keep`, only those that can reach one of these output positions.
 
         >>> OddEven().table(8).count, OddEven().table(8, keep=(3, 4)).count
-        (28, 22)
+        (28, 24)
         """
         return _table(self, n, steps, keep)
 
@@ -134,7 +134,7 @@ class Bitonic(Network):
         return self.depth(n) if steps is None else min(steps, self.depth(n))
 
     def pairs(self, n: int, layer: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        stage, mask = self.stage_and_mask(layer)
+        mask = self.stage_and_mask(layer)[1]
         low = np.arange(1 << max(n - 1, 0).bit_length())
         low = low[(low & (1 << (mask.bit_length() - 1))) == 0]
         high = low ^ mask

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,89 +21,123 @@ from algonet import codegen
 from ..plan import Plan, decode
 from . import numba_weigh
 
-#: Rows that are sorted side by side, at most; and what one thread may keep of their layers, in bytes.
-LANES, SCRATCH = 64, 16 * 2**20
+#: Rows that are sorted side by side, at most.
+LANES = 64
+#: Bytes that a thread keeps of the layers in backward: what stays in cache, and what leads to fewer rows at a time.
+SCRATCH, MOST = 3 * 2**19, 64 * 2**20
 #: Exchanges below which a second thread costs more than it brings.
 WORTH_A_THREAD = 200_000
 
 
 def sort_forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
     """The kernel of `sort_reference`; nothing is saved."""
-    x, payload = tensors[0], tensors[3] if len(tensors) > 3 else None
-    plan = decode(settings)
-    table = plan.table(x.shape[-1])
-    if x.numel() == 0 or table.depth == 0:
-        return [t.clone() for t in (x, payload) if t is not None], []
-    rows, channels, lengths, steepness = _arrays(tensors)
-    values, moved = np.empty_like(rows), np.empty_like(channels)
-    module, sigmoid = _kernels(x.dtype), _sigmoid(plan.form, x.dtype)
-    n, width = channels.shape[1:]
-    lanes = _lanes(len(rows), n * (1 + width) * x.element_size())
+    x = tensors[0]
+    job = _job(settings, tuple(x.shape), tensors[3].shape[-1] if len(tensors) > 3 else 0, x.dtype)
+    if job.idle:
+        return [t.clone(memory_format=torch.contiguous_format) for t in (x, *tensors[3:])], []
+    outputs = [_like(t) for t in (x, *tensors[3:])]
+    inputs, results = job.arrays(tensors), job.outputs(outputs)
 
     def run(begin: int, end: int) -> None:
-        module.forward(
-            rows, channels, lengths, plan.masked, sigmoid, steepness, _table(plan, n), values, moved, begin, end, lanes
-        )
+        job.module.forward(*inputs, job.table, *results, begin, end, job.lanes, _workspace(job.space, job.real))
 
-    _spread(run, len(rows), lanes, table.count * (1 + width))
-    found = [torch.from_numpy(values).view(x.shape)]
-    return found if payload is None else [*found, torch.from_numpy(moved).view(payload.shape)], []
+    job.spread(run, job.lanes, 1)
+    return outputs, []
 
 
 def sort_backward(
     grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: str, needs: list[bool]
 ) -> list[Any]:
     """The gradients of `sort_forward` by items, steepness and payload."""
-    x, payload = tensors[0], tensors[3] if len(tensors) > 3 else None
-    plan = decode(settings)
-    table = plan.table(x.shape[-1])
-    if x.numel() == 0 or table.depth == 0:
+    x = tensors[0]
+    job = _job(settings, tuple(x.shape), tensors[3].shape[-1] if len(tensors) > 3 else 0, x.dtype)
+    if job.idle:
         return [grads[0].clone(), None, torch.zeros_like(tensors[2]), *(g.clone() for g in grads[1:])]
-    rows, channels, lengths, steepness = _arrays(tensors)
-    grad = _flat(grads[0], rows.shape)
-    grad_moved = channels if payload is None else _flat(grads[1], channels.shape)
-    grad_rows, grad_payload = np.empty_like(rows), np.empty_like(channels)
-    module, sigmoid = _kernels(x.dtype), _sigmoid(plan.form, x.dtype)
-    n, width = channels.shape[1:]
-    lanes, segment = _segment(len(rows), n, width, table.depth, x.element_size())
-    share = np.zeros(-(-len(rows) // lanes), rows.dtype)
+    found = [_like(t) for t in (x, *tensors[3:])]
+    inputs, slopes, results = job.arrays(tensors), job.outputs(grads), job.outputs(found)
+    lanes, segment, space = job.back
+    share = np.zeros(-(-job.rows // lanes), job.real)
+    wanted = needs[0] or needs[2], needs[2]
 
     def run(begin: int, end: int) -> None:
-        module.backward(
-            rows, channels, lengths, plan.masked, sigmoid, steepness, _table(plan, n), grad, grad_moved,
-            grad_rows, grad_payload, share, begin, end, lanes, segment, needs[0] or needs[2],
+        job.module.backward(
+            *inputs, job.table, *slopes, *results, share, begin, end, lanes, segment, *wanted,
+            _workspace(space, job.real),
         )  # fmt: skip
 
-    _spread(run, len(rows), lanes, 3 * table.count * (1 + width))
+    job.spread(run, lanes, 3)
     by_steepness = torch.as_tensor(share.sum(), dtype=x.dtype) if needs[2] else None
-    found = [torch.from_numpy(grad_rows).view(x.shape), None, by_steepness]
-    return found if payload is None else [*found, torch.from_numpy(grad_payload).view(payload.shape)]
+    return [found[0], None, by_steepness, *found[1:]]
 
 
-def _arrays(tensors: list[Tensor]) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
-    """(rows, payload, lengths, steepness); a missing payload has no channels."""
-    x, lengths, steepness = tensors[:3]
-    n = x.shape[-1]
-    rows = _flat(x, (x.numel() // n, n))
-    if len(tensors) > 3:
-        channels = _flat(tensors[3], (len(rows), n, tensors[3].shape[-1]))
-    else:
-        channels = np.empty((len(rows), n, 0), rows.dtype)
-    return rows, channels, lengths.numpy().reshape(-1), rows.dtype.type(steepness.item())
+class _Job:
+    """Everything about a call that does not depend on its numbers, computed once."""
+
+    def __init__(self, settings: str, shape: tuple[int, ...], width: int, dtype: torch.dtype):
+        plan = decode(settings)
+        self.n, self.rows, self.width = shape[-1], math.prod(shape[:-1]), width
+        table = plan.table(self.n)
+        self.depth, self.count = table.depth, table.count
+        self.idle = self.rows == 0 or self.depth == 0
+        self.masked = plan.masked
+        self.real = np.dtype(np.float32 if dtype == torch.float32 else np.float64)
+        if self.idle:
+            return
+        first, second, need, *layers = table.arrays()
+        # Unsigned: Numba then knows that no index counts from the end
+        self.table = (first.astype(np.uint32), second.astype(np.uint32), need, *layers)
+        self.module, self.sigmoid = _kernels(dtype), _sigmoid(plan.form, dtype)
+        item, half = self.real.itemsize, self.n // 2 + 1
+        state = self.n * (1 + width)
+        self.lanes = _lanes(self.rows, state * item)
+        self.space = (state + 3 * half) * self.lanes + self.n + 2
+        kept = (5 if width else 3) * half  # of one layer
+        lanes, segment = _segment(self.rows, state * item, kept * item, self.depth)
+        self.back = lanes, segment, ((-(-self.depth // segment) + 2) * state + kept * segment + 2) * lanes + self.n + 2
+        self.nothing = np.empty((self.rows, self.n, 0), self.real)
+
+    def arrays(self, tensors: list[Tensor]) -> tuple[Any, ...]:
+        """(rows, payload, lengths, masked, sigmoid, steepness) as the kernels take them."""
+        rows, payload = self.outputs([tensors[0], *tensors[3:]])
+        lengths = tensors[1].numpy().reshape(-1)
+        return rows, payload, lengths, self.masked, self.sigmoid, self.real.type(tensors[2].item())
+
+    def outputs(self, tensors: list[Tensor]) -> tuple[np.ndarray, np.ndarray]:
+        """(rows, payload); a missing payload has no channels."""
+        rows = _flat(tensors[0], (self.rows, self.n))
+        return rows, _flat(tensors[1], (self.rows, self.n, self.width)) if len(tensors) > 1 else self.nothing
+
+    def spread(self, run: Callable[[int, int], None], lanes: int, passes: int) -> None:
+        """run(begin, end) over blocks of rows, on several threads where that pays."""
+        work = self.rows * self.count * (1 + self.width) * passes
+        blocks = -(-self.rows // lanes)
+        threads = min(torch.get_num_threads(), blocks, 1 + work // WORTH_A_THREAD)
+        if threads <= 1:
+            run(0, self.rows)
+            return
+        bounds = [min(self.rows, lanes * (blocks * i // threads)) for i in range(threads + 1)]
+        rest = [_pool().submit(run, bounds[i], bounds[i + 1]) for i in range(1, threads)]
+        run(bounds[0], bounds[1])
+        for future in rest:
+            future.result()
+
+
+@functools.lru_cache(maxsize=1024)
+def _job(settings: str, shape: tuple[int, ...], width: int, dtype: torch.dtype) -> _Job:
+    return _Job(settings, shape, width, dtype)
+
+
+def _like(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def _flat(x: Tensor, shape: tuple[int, ...]) -> np.ndarray:
     return x.detach().contiguous().numpy().reshape(shape)
 
 
-@functools.lru_cache(maxsize=256)
-def _table(plan: Plan, n: int) -> tuple[np.ndarray, ...]:
-    return plan.table(n).arrays()
-
-
 def _lanes(rows: int, row_bytes: int) -> int:
     """One lane for few rows, else a multiple of 16 that the second-level cache holds."""
-    if rows < 6:
+    if rows < 12:
         return 1
     lanes = LANES
     while lanes > 16 and (lanes // 2 >= rows or lanes * row_bytes > 2**19):
@@ -109,31 +145,26 @@ def _lanes(rows: int, row_bytes: int) -> int:
     return lanes
 
 
-def _segment(rows: int, n: int, width: int, depth: int, item: int) -> tuple[int, int]:
-    """(lanes, layers per segment): all layers at once where they fit, else what keeps the least."""
-    kept = (5 if width else 3) * (n // 2 + 1) * item  # of one layer
-    state = n * (1 + width) * item
-    lanes = _lanes(rows, state + kept * min(depth, 16))
-    if depth * kept * lanes <= SCRATCH:
-        return lanes, depth
-    segment = max(1, min(depth, round((depth * state / kept) ** 0.5)))
-    while lanes > 1 and lanes * (segment * kept + -(-depth // segment) * state) > 4 * SCRATCH:
+def _segment(rows: int, state: int, kept: int, depth: int) -> tuple[int, int]:
+    """(lanes, layers per segment): what the second-level cache holds, or more where checkpoints would outweigh it."""
+    lanes = _lanes(rows, state)
+    balanced = max(1, round((depth * state / kept) ** 0.5))
+    while lanes > 1 and lanes * (balanced * kept + -(-depth // balanced) * state) > MOST:
         lanes = lanes // 2 if lanes > 16 else 1
-    return lanes, depth if depth * kept * lanes <= SCRATCH else segment
+    return lanes, min(depth, max(balanced, SCRATCH // (kept * lanes)))
 
 
-def _spread(run: Callable[[int, int], None], rows: int, lanes: int, exchanges: int) -> None:
-    """run(begin, end) over blocks of rows, on several threads where that pays."""
-    blocks = -(-rows // lanes)
-    threads = min(torch.get_num_threads(), blocks, 1 + rows * exchanges // WORTH_A_THREAD)
-    if threads <= 1:
-        run(0, rows)
-        return
-    bounds = [min(rows, lanes * (blocks * i // threads)) for i in range(threads + 1)]
-    rest = [_pool().submit(run, bounds[i], bounds[i + 1]) for i in range(1, threads)]
-    run(bounds[0], bounds[1])
-    for future in rest:
-        future.result()
+_LOCAL = threading.local()
+
+
+def _workspace(size: int, dtype: np.dtype) -> np.ndarray:
+    """This thread's scratch. A moderate one is kept: fresh memory costs a page fault per 4 KiB, more than sorting in it."""
+    if size * dtype.itemsize > 4 * SCRATCH:
+        return np.empty(size, dtype)
+    kept = _LOCAL.__dict__.get(dtype.char)
+    if kept is None or len(kept) < size:
+        kept = _LOCAL.__dict__[dtype.char] = np.empty(size, dtype)
+    return kept
 
 
 @functools.lru_cache(maxsize=1)

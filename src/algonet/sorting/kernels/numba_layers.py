@@ -7,14 +7,14 @@ kept in rows of `d`, `alpha` and `slope`, one per comparator. The sigmoid comes 
 (see `numba_weigh.py`), so that a new one compiles in a moment.
 """
 
+# pyright: reportCallIssue=false
 import numpy as np
-from numba import float32 as REAL
+from numba import float32 as REAL  # noqa: N812
 from numba import njit
 
 from algonet.numba_math import where
 
 from .numba_weigh import call_at
-
 
 # --- template ---
 OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
@@ -29,16 +29,30 @@ def difference(a, b):
 
 
 @njit(**OPTIONS)
-def meet(x, first, second, low, high, d, c):
-    lanes = x.shape[1]
-    if lanes == 1:
-        flat, out = x.reshape(-1), d.reshape(-1)
+def gather(x, items, out):
+    for k in range(len(items)):
+        out[k] = x[items[k]]
+
+
+@njit(**OPTIONS)
+def scatter(x, items, values):
+    for k in range(len(items)):
+        x[items[k]] = values[k]
+
+
+@njit(**OPTIONS)
+def meet(x, first, second, low, high, d, c, ends):
+    if x.shape[1] == 1:
+        # One lane: the loops run over the pairs, which are first put side by side in `ends`
+        row, out, p, q = x.reshape(-1), d.reshape(-1)[c:], ends[0], ends[1]
+        gather(row, first[low:high], p)
+        gather(row, second[low:high], q)
         for k in range(high - low):
-            out[c + k] = difference(flat[first[low + k]], flat[second[low + k]])
+            out[k] = difference(p[k], q[k])
         return
     for k in range(low, high):
         f, g = first[k], second[k]
-        for w in range(lanes):
+        for w in range(x.shape[1]):
             d[c, w] = difference(x[f, w], x[g, w])
         c += 1
 
@@ -70,19 +84,19 @@ def blend(own, other, alpha):
 
 
 @njit(**OPTIONS)
-def mix(x, first, second, low, high, alpha, c):
-    lanes = x.shape[1]
-    if lanes == 1:
-        flat, share = x.reshape(-1), alpha.reshape(-1)
+def mix(x, first, second, low, high, alpha, c, ends):
+    if x.shape[1] == 1:
+        row, share, p, q = x.reshape(-1), alpha.reshape(-1)[c:], ends[0], ends[1]
         for k in range(high - low):
-            f, g = first[low + k], second[low + k]
-            a, b, s = flat[f], flat[g], share[c + k]
-            flat[f] = blend(a, b, s)
-            flat[g] = blend(b, a, s)
+            a, b, s = p[k], q[k], share[k]
+            p[k] = blend(a, b, s)
+            q[k] = blend(b, a, s)
+        scatter(row, first[low:high], p)
+        scatter(row, second[low:high], q)
         return
     for k in range(low, high):
         f, g = first[k], second[k]
-        for w in range(lanes):
+        for w in range(x.shape[1]):
             a, b, s = x[f, w], x[g, w], alpha[c, w]
             x[f, w] = blend(a, b, s)
             x[g, w] = blend(b, a, s)
@@ -119,26 +133,30 @@ def carry_back(h, first, second, low, high, alpha, drop, felt, c):
 
 
 @njit(**OPTIONS)
-def mix_back(g, first, second, low, high, alpha, slope, d, felt, payload, steepness, c):
+def mix_back(g, first, second, low, high, alpha, slope, d, felt, payload, steepness, c, ends):
     """The gradient of the items back through one layer. Leaves in `d` what the steepness feels of each exchange."""
-    lanes = g.shape[1]
-    if lanes == 1:
-        flat, share, rise, gap, more = g.reshape(-1), alpha.reshape(-1), slope.reshape(-1), d.reshape(-1), felt.reshape(-1)
+    if g.shape[1] == 1:
+        row, share, rise, gap = g.reshape(-1), alpha.reshape(-1)[c:], slope.reshape(-1)[c:], d.reshape(-1)[c:]
+        p, q = ends[0], ends[1]
+        gather(row, first[low:high], p)
+        gather(row, second[low:high], q)
+        more = felt.reshape(-1)[c if payload else 0 :]
         for k in range(high - low):
-            i, j = first[low + k], second[low + k]
-            a, b, s = flat[i], flat[j], share[c + k]
-            push = (b - a) * (rise[c + k] * gap[c + k])
+            a, b, s = p[k], q[k], share[k]
+            push = (b - a) * (rise[k] * gap[k])
             if payload:
-                push += more[c + k] * rise[c + k]
-            gap[c + k] *= push
+                push += more[k] * rise[k]
+            gap[k] *= push
             push *= steepness
-            flat[i] = s * a + (REAL(1.0) - s) * b - push
-            flat[j] = s * b + (REAL(1.0) - s) * a + push
+            p[k] = s * a + (REAL(1.0) - s) * b - push
+            q[k] = s * b + (REAL(1.0) - s) * a + push
+        scatter(row, first[low:high], p)
+        scatter(row, second[low:high], q)
         return
     for k in range(low, high):
         i, j = first[k], second[k]
         if payload:
-            for w in range(lanes):
+            for w in range(g.shape[1]):
                 a, b, s = g[i, w], g[j, w], alpha[c, w]
                 push = (b - a) * (slope[c, w] * d[c, w]) + felt[c, w] * slope[c, w]
                 d[c, w] *= push
@@ -146,7 +164,7 @@ def mix_back(g, first, second, low, high, alpha, slope, d, felt, payload, steepn
                 g[i, w] = s * a + (REAL(1.0) - s) * b - push
                 g[j, w] = s * b + (REAL(1.0) - s) * a + push
         else:
-            for w in range(lanes):
+            for w in range(g.shape[1]):
                 a, b, s = g[i, w], g[j, w], alpha[c, w]
                 push = (b - a) * (slope[c, w] * d[c, w])
                 d[c, w] *= push
@@ -158,15 +176,16 @@ def mix_back(g, first, second, low, high, alpha, slope, d, felt, payload, steepn
 
 @njit(**OPTIONS)
 def total(d, count):
-    """The sum of the first `count` rows, lane by lane first."""
-    lanes = np.zeros(d.shape[1], d.dtype)
-    for c in range(count):
-        for w in range(d.shape[1]):
-            lanes[w] += d[c, w]
-    result = REAL(0.0)
-    for w in range(d.shape[1]):
-        result += lanes[w]
-    return result
+    """The sum of the first `count` rows, in sixteen strands."""
+    flat = d.reshape(-1)[: count * d.shape[1]]
+    whole = len(flat) // 16
+    strands = np.zeros(16, d.dtype)
+    for k in range(whole):
+        for w in range(16):
+            strands[w] += flat[16 * k + w]
+    for j in range(16 * whole, len(flat)):
+        strands[0] += flat[j]
+    return strands.sum()
 
 
 @njit(**OPTIONS)
@@ -212,33 +231,40 @@ def span(start, stop, low, high):
 
 
 @njit(**OPTIONS)
-def advance(x, p, table, low, high, keep, d, alpha, slope, drop, lengths, masked, sigmoid, steepness):
+def advance(x, p, table, low, high, keep, d, alpha, slope, drop, lengths, masked, sigmoid, steepness, ends):
     """Layers low..high on items and payload; with `keep` each comparator has its own row of d, alpha and slope."""
     first, second, need, start, stop, layer_need = table
     c = 0
     for layer in range(low, high):
         i, j = start[layer], stop[layer]
-        meet(x, first, second, i, j, d, c)
+        meet(x, first, second, i, j, d, c, ends)
         if masked:
             part(d, need, layer_need[layer], i, j, lengths, c)
         weigh(sigmoid, d, alpha, slope, c, c + j - i, steepness)
-        mix(x, first, second, i, j, alpha, c)
+        mix(x, first, second, i, j, alpha, c, ends)
         for channel in range(p.shape[0]):
             carry(p[channel], first, second, i, j, alpha, drop, c, 0)
         if keep:
             c += j - i
 
 
+@njit(**OPTIONS)
+def block(work, at, a, b):
+    """(a x b array out of the workspace, where the next one begins)."""
+    return work[at : at + a * b].reshape(a, b), at + a * b
+
+
 @njit(**OPTIONS, cache=True)
-def forward(rows, payload, lengths, masked, sigmoid, steepness, table, values, moved, begin, end, lanes):
-    """Rows begin..end, `lanes` at a time."""
-    n, channels = rows.shape[1], payload.shape[2]
-    x, p = np.empty((n, lanes), rows.dtype), np.empty((channels, n, lanes), rows.dtype)
-    d, alpha, slope = (
-        np.empty((n // 2 + 1, lanes), rows.dtype),
-        np.empty((n // 2 + 1, lanes), rows.dtype),
-        np.empty((n // 2 + 1, lanes), rows.dtype),
-    )
+def forward(rows, payload, lengths, masked, sigmoid, steepness, table, values, moved, begin, end, lanes, work):
+    """Rows begin..end, `lanes` at a time. Workspace: (n (1 + channels) + 3 (n // 2 + 1)) lanes + 2 (n // 2 + 1)."""
+    n, channels, half = rows.shape[1], payload.shape[2], rows.shape[1] // 2 + 1
+    x, at = block(work, 0, n, lanes)
+    p, at = block(work, at, channels * n, lanes)
+    d, at = block(work, at, half, lanes)
+    alpha, at = block(work, at, half, lanes)
+    slope, at = block(work, at, half, lanes)
+    ends, at = block(work, at, 2, half)
+    p = p.reshape(channels, n, lanes)
     here = np.zeros(lanes, np.int32)
     for row in range(begin, end, lanes):
         fetch(x, rows, row)
@@ -246,7 +272,7 @@ def forward(rows, payload, lengths, masked, sigmoid, steepness, table, values, m
         if masked:
             for w in range(lanes):
                 here[w] = lengths[min(row + w, rows.shape[0] - 1)]
-        advance(x, p, table, 0, len(table[3]), False, d, alpha, slope, d, here, masked, sigmoid, steepness)
+        advance(x, p, table, 0, len(table[3]), False, d, alpha, slope, d, here, masked, sigmoid, steepness, ends)
         put(values, x, row)
         put_channels(moved, p, row)
 
@@ -254,26 +280,30 @@ def forward(rows, payload, lengths, masked, sigmoid, steepness, table, values, m
 @njit(**OPTIONS, cache=True)
 def backward(
     rows, payload, lengths, masked, sigmoid, steepness, table, grads, grad_moved, grad_rows, grad_payload, by_steepness,
-    begin, end, lanes, segment, values_too,
+    begin, end, lanes, segment, values_too, steep, work,
 ):  # fmt: skip
-    """Gradients of rows begin..end: checkpoints before each segment of layers, then segment by segment backwards."""
-    first, second, need, start, stop, layer_need = table
-    n, channels, depth = rows.shape[1], payload.shape[2], len(start)
+    """Gradients of rows begin..end: checkpoints before each segment of layers, then segment by segment backwards.
+
+    Workspace, with s segments: ((s + 2) n (1 + channels) + (5 with channels, else 3) segment (n // 2 + 1) + 2) lanes + n + 2.
+    """
+    first, second, _, start, stop, _ = table
+    n, channels, depth, half = rows.shape[1], payload.shape[2], len(start), rows.shape[1] // 2 + 1
     segments = (depth + segment - 1) // segment
-    most = 1
-    for index in range(segments):
-        most = max(most, span(start, stop, index * segment, min((index + 1) * segment, depth)))
-    kept = np.empty((segments, n, lanes), rows.dtype)
-    kept_p = np.empty((segments, channels, n, lanes), rows.dtype)
-    x, p = np.empty((n, lanes), rows.dtype), np.empty((channels, n, lanes), rows.dtype)
-    g, h = np.empty((n, lanes), rows.dtype), np.empty((channels, n, lanes), rows.dtype)
-    d, alpha, slope = (
-        np.empty((most, lanes), rows.dtype),
-        np.empty((most, lanes), rows.dtype),
-        np.empty((most, lanes), rows.dtype),
-    )
-    drop = np.empty((most if channels else 1, lanes), rows.dtype)
-    felt = np.empty((most if channels else 1, lanes), rows.dtype)
+    most = segment * half
+    kept, at = block(work, 0, segments * n, lanes)
+    kept_p, at = block(work, at, segments * channels * n, lanes)
+    x, at = block(work, at, n, lanes)
+    p, at = block(work, at, channels * n, lanes)
+    g, at = block(work, at, n, lanes)
+    h, at = block(work, at, channels * n, lanes)
+    d, at = block(work, at, most, lanes)
+    alpha, at = block(work, at, most, lanes)
+    slope, at = block(work, at, most, lanes)
+    drop, at = block(work, at, most if channels else 1, lanes)
+    felt, at = block(work, at, most if channels else 1, lanes)
+    ends, at = block(work, at, 2, half)
+    kept, kept_p = kept.reshape(segments, n, lanes), kept_p.reshape(segments, channels, n, lanes)
+    p, h = p.reshape(channels, n, lanes), h.reshape(channels, n, lanes)
     none = np.empty((0, n, lanes), rows.dtype)
     here = np.zeros(lanes, np.int32)
     for row in range(begin, end, lanes):
@@ -292,13 +322,13 @@ def backward(
             kept_p[index] = p
             if index + 1 < segments:
                 low, high = index * segment, (index + 1) * segment
-                advance(x, p, table, low, high, False, d, alpha, slope, d, here, masked, sigmoid, steepness)
+                advance(x, p, table, low, high, False, d, alpha, slope, d, here, masked, sigmoid, steepness, ends)
         share = REAL(0.0)
         for back in range(segments):
             index = segments - 1 - back
             low, high = index * segment, min((index + 1) * segment, depth)
             x[:] = kept[index]
-            advance(x, none, table, low, high, True, d, alpha, slope, drop, here, masked, sigmoid, steepness)
+            advance(x, none, table, low, high, True, d, alpha, slope, drop, here, masked, sigmoid, steepness, ends)
             count = span(start, stop, low, high)
             felt[: count if channels else 0] = REAL(0.0)
             for channel in range(channels):
@@ -317,7 +347,8 @@ def backward(
                 for layer in range(high - 1, low - 1, -1):
                     i, j = start[layer], stop[layer]
                     c -= j - i
-                    mix_back(g, first, second, i, j, alpha, slope, d, felt, channels > 0, steepness, c)
+                    mix_back(g, first, second, i, j, alpha, slope, d, felt, channels > 0, steepness, c, ends)
+            if steep:
                 share += total(d, count)
         by_steepness[row // lanes] = share
         put(grad_rows, g, row)

@@ -150,8 +150,8 @@ class _Lines:
         self.groups = self._groups()
         self.options = (self.plan.masked, channels > 0)
         self.device, self.dtype, self.item = device, dtype, dtype.itemsize
-        self.masks = _masks(self.depth, device)
-        self.shape = odd_even_shape(n, self.count) if self.odd_even else bitonic_shape(self.places)
+        self.shape: Any = odd_even_shape(n, self.count) if self.odd_even else bitonic_shape(self.places)
+        self.masks = None if self.odd_even else _masks(self.depth, device)
 
     def _groups(self) -> tuple[_Group, ...]:
         if self.places <= WIDEST:
@@ -244,7 +244,16 @@ class _Lines:
             size = (group.end - group.begin + 1) * states * lines * blocks * E
             programs = self._programs(tiles, size)
             part = x.new_empty(programs) if steep else x
-            args = (*before, self.masks, *after, part, x.new_empty(programs * size), *self._span(group), tiles, programs)
+            args = (
+                *before,
+                self.masks,
+                *after,
+                part,
+                x.new_empty(programs * size),
+                *self._span(group),
+                tiles,
+                programs,
+            )
             fixed = (*self.options, steep, *self.shape[:4])
             self._launch("bitonic_backward_kernel", (programs, 1), args, fixed, warps)
         return (grad_x, grad_payload), part if steep else None

@@ -6,6 +6,7 @@ if there is a payload: the items are recomputed for each channel, nothing is exc
 gradients of the items are summed afterwards.
 """
 
+# pyright: basic, reportCallIssue=false, reportAssignmentType=false, reportOperatorIssue=false
 import triton
 import triton.language as tl
 
@@ -121,7 +122,7 @@ def even_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD: tl.conste
 @triton.jit
 def odd_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD: tl.constexpr, H: tl.constexpr):
     """Items (1, 2), (3, 4), ... meet; d with the next a, which both sides compute so that no result travels."""
-    i = tl.arange(0, H)[None, :]
+    i = tl.arange(H)[None, :]
     up = tl.broadcast_to(tl.minimum(i + 1, H - 1), a.shape)
     down = tl.broadcast_to(tl.maximum(i - 1, 0), a.shape)
     inside = (e >= 0) & runs
@@ -148,8 +149,8 @@ def odd_even_forward_kernel(
     after `segment` <= HALO layers, the cores are exchanged through memory.
     """
     pid = tl.program_id(0)
-    u = tl.arange(0, LINES * GROUPS)[:, None]
-    i = tl.arange(0, H)[None, :]
+    u = tl.arange(LINES * GROUPS)[:, None]
+    i = tl.arange(H)[None, :]
     line = pid * LINES + (u // GROUPS).to(tl.int64)
     row = line // channels
     channel = line % channels
@@ -163,11 +164,11 @@ def odd_even_forward_kernel(
     p, q, r, s = a, b, c, d
     if PAYLOAD:
         p, q, r, s = load4(payload_ptr + row * n * channels + channel, channels, e, n, live)
-    for index in range(0, segments):
+    for index in range(segments):
         for layer in range(index * segment, tl.minimum((index + 1) * segment, layers), 2):
             a, b, c, d, p, q, r, s = even_layer(a, b, c, d, p, q, r, s, e, m, layer < last, steepness, PAYLOAD)
             a, b, c, d, p, q, r, s = odd_layer(a, b, c, d, p, q, r, s, e, m, layer + 1 < last, steepness, PAYLOAD, H)
-        if GROUPS > 1:
+        if GROUPS > 1:  # noqa: SIM102 (a constant, and a number of the program's)
             if index + 1 < segments:
                 # Two buffers in turn: one barrier keeps reading of this one and writing of the next apart
                 buffer = scratch_ptr + (pid.to(tl.int64) * 2 + index % 2) * 2 * n
@@ -201,13 +202,12 @@ def odd_even_backward_kernel(
     STATES: tl.constexpr = 2 if PAYLOAD else 1
     WIDTH: tl.constexpr = GROUPS * CORE
     LINE: tl.constexpr = LINES * WIDTH
-    u = tl.arange(0, LINES * GROUPS)[:, None]
-    i = tl.arange(0, H)[None, :]
+    u = tl.arange(LINES * GROUPS)[:, None]
+    i = tl.arange(H)[None, :]
     e = (u % GROUPS) * CORE - HALO + 4 * i
     core = (4 * i >= HALO) & (4 * i < HALO + CORE)
-    next_one, last_one = tl.minimum(i + 1, H - 1), tl.maximum(i - 1, 0)
-    up = tl.broadcast_to(next_one, [LINES * GROUPS, H])
-    down = tl.broadcast_to(last_one, [LINES * GROUPS, H])
+    up = tl.broadcast_to(tl.minimum(i + 1, H - 1), [LINES * GROUPS, H])
+    down = tl.broadcast_to(tl.maximum(i - 1, 0), [LINES * GROUPS, H])
     steepness = tl.load(steepness_ptr)
     steep = tl.zeros([LINES * GROUPS, H], x_ptr.dtype.element_ty)
     # This program's scratch: checkpoints, two buffers of gradients, and every layer of one segment
@@ -226,7 +226,7 @@ def odd_even_backward_kernel(
         p, q, r, s = a, b, c, d
         if PAYLOAD:
             p, q, r, s = load4(payload_ptr + row * n * channels + channel, channels, e, n, live)
-        for index in range(0, segments):
+        for index in range(segments):
             kept = kept_ptr + index * STATES * LINE
             store4(kept, 1, e, WIDTH, core, a, b, c, d)
             if PAYLOAD:
@@ -246,7 +246,7 @@ def odd_even_backward_kernel(
         gp, gq, gr, gs = ga, gb, gc, gd
         if PAYLOAD:
             gp, gq, gr, gs = load4(grad_sorted_ptr + row * n * channels + channel, channels, e, n, live)
-        for back in range(0, segments):
+        for back in range(segments):
             index = segments - 1 - back
             low = index * segment
             high = tl.minimum(low + segment, layers)
@@ -269,20 +269,28 @@ def odd_even_backward_kernel(
                     runs = layer + 1 < last
                     a, b, c, d, p, q, r, s = odd_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD, H)
             tl.debug_barrier()
-            for step in range(0, high - low):
+            state = layer_ptr + (high - 1 - low) * STATES * 4 * SIZE + i
+            ahead_a, ahead_b, ahead_c, ahead_d = pop4(state, SIZE)
+            ahead_p, ahead_q, ahead_r, ahead_s = ahead_a, ahead_b, ahead_c, ahead_d
+            if PAYLOAD:
+                ahead_p, ahead_q, ahead_r, ahead_s = pop4(state + 4 * SIZE, SIZE)
+            for step in range(high - low):
                 layer = high - 1 - step
                 inside = (e >= 0) & (layer < last)
-                state = layer_ptr + (layer - low) * STATES * 4 * SIZE
-                a, b, c, d = pop4(state + i, SIZE)
-                p, q, r, s = a, b, c, d
+                a, b, c, d = ahead_a, ahead_b, ahead_c, ahead_d
+                p, q, r, s = ahead_p, ahead_q, ahead_r, ahead_s
+                # Fetch the layer before while this one is computed
+                state = layer_ptr + tl.maximum(layer - 1 - low, 0) * STATES * 4 * SIZE + i
+                ahead_a, ahead_b, ahead_c, ahead_d = pop4(state, SIZE)
+                ahead_p, ahead_q, ahead_r, ahead_s = ahead_a, ahead_b, ahead_c, ahead_d
                 if PAYLOAD:
-                    p, q, r, s = pop4(state + 4 * SIZE + i, SIZE)
+                    ahead_p, ahead_q, ahead_r, ahead_s = pop4(state + 4 * SIZE, SIZE)
                 if layer % 2 == 1:
-                    a_next, d_last = tl.load(state + next_one), tl.load(state + 3 * SIZE + last_one)
+                    a_next, d_last = tl.gather(a, up, 1), tl.gather(d, down, 1)
                     ga_next, gd_last = tl.gather(ga, up, 1), tl.gather(gd, down, 1)
                     p_next, s_last, gp_next, gs_last = a_next, d_last, ga_next, gd_last
                     if PAYLOAD:
-                        p_next, s_last = tl.load(state + 4 * SIZE + next_one), tl.load(state + 7 * SIZE + last_one)
+                        p_next, s_last = tl.gather(p, up, 1), tl.gather(s, down, 1)
                         gp_next, gs_last = tl.gather(gp, up, 1), tl.gather(gs, down, 1)
                     holds = inside & (e + 2 < m)
                     gb, gc, gq, gr, by_s = pair_back(b, c, q, r, gb, gc, gq, gr, holds, steepness, PAYLOAD)
@@ -307,7 +315,7 @@ def odd_even_backward_kernel(
                     gc, gd, gr, gs, by_s = pair_back(c, d, r, s, gc, gd, gr, gs, holds, steepness, PAYLOAD)
                     if STEEP:
                         steep += tl.where(core & live, by_s, 0.0)
-            if GROUPS > 1:
+            if GROUPS > 1:  # noqa: SIM102
                 if index > 0:
                     kept = slope_ptr + (index % 2) * STATES * LINE
                     store4(kept, 1, e, WIDTH, core, ga, gb, gc, gd)
@@ -335,8 +343,8 @@ def bitonic_forward_kernel(
     """Bitonic layers begin..end. Place = item + total - n; a line is CHUNKS programs of BLOCKS rows of E places."""
     pid = tl.program_id(0)
     ROWS: tl.constexpr = LINES * BLOCKS
-    u = tl.arange(0, ROWS)[:, None]
-    t = tl.arange(0, E)[None, :]
+    u = tl.arange(ROWS)[:, None]
+    t = tl.arange(E)[None, :]
     local = (u % BLOCKS) * E + t
     base = (pid % CHUNKS) * BLOCKS * E
     line = (pid // CHUNKS) * LINES + (u // BLOCKS).to(tl.int64)
@@ -395,8 +403,8 @@ def bitonic_backward_kernel(
     pid = tl.program_id(0)
     ROWS: tl.constexpr = LINES * BLOCKS
     STATES: tl.constexpr = 2 if PAYLOAD else 1
-    u = tl.arange(0, ROWS)[:, None]
-    t = tl.arange(0, E)[None, :]
+    u = tl.arange(ROWS)[:, None]
+    t = tl.arange(E)[None, :]
     local = (u % BLOCKS) * E + t
     steepness = tl.load(steepness_ptr)
     steep = tl.zeros([ROWS, E], x_ptr.dtype.element_ty)
@@ -447,7 +455,7 @@ def bitonic_backward_kernel(
         if PAYLOAD:
             h = tl.load(grad_sorted_ptr + (row * n + item) * channels + channel, mask=inside, other=0.0)
         tl.debug_barrier()
-        for step in range(0, end - begin):
+        for step in range(end - begin):
             layer = end - 1 - step
             state = buffer + (layer - begin + 1) * STATES * ROWS * E
             mask = tl.load(table_ptr + layer)
@@ -500,7 +508,7 @@ def bitonic_backward_kernel(
 @triton.jit
 def far_pairs(m, n, bit, mask, need, total, BLOCK: tl.constexpr):
     """(low, high, has_low, has_high, active): items that meet in a layer whose partners are 2^bit places or more apart."""
-    pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    pair = tl.program_id(0) * BLOCK + tl.arange(BLOCK)
     place = ((pair >> bit) << (bit + 1)) | (pair & ((1 << bit) - 1))
     low = place - (total - n)
     high = (place ^ mask) - (total - n)
