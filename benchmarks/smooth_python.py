@@ -1,12 +1,11 @@
 """Smooth Python against algovision on its README's program: bubble sort until nothing was swapped.
 
 Both run in one process, alternating, float32; medians. Values and gradients are compared first, and nothing is timed where
-they differ. Run: python benchmarks/smooth_python.py [--device cuda] [--repeats 7]
+they differ. Run: python -m benchmarks.smooth_python [--quick] [--json FILE]
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 import warnings
@@ -17,6 +16,8 @@ from torch import Tensor
 
 from algonet.relax import Logistic
 from algonet.smooth_python import smooth
+
+from .harness import Row, arguments, record
 
 SIZES = ((100, 8), (100, 16), (100, 32))
 
@@ -127,14 +128,12 @@ def peak(function: Callable, x: Tensor) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--repeats", type=int, default=7)
-    options = parser.parse_args()
-    if options.device == "cpu":
+    options = arguments(__doc__)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
         torch.set_num_threads(2)
     warnings.simplefilter("ignore")
-    peer = peer_program(options.device)
+    peer, rows = peer_program(device), []
 
     def ours(x: Tensor):
         return bubble_until_sorted(x, batched=True)
@@ -145,21 +144,26 @@ def main() -> None:
     print(
         "batch x n   algovision f / f+b      smooth Python f / f+b    times faster   static loops f / f+b   MiB peer / ours"
     )
-    for batch, n in SIZES:
-        x = torch.randn(batch, n, generator=torch.Generator().manual_seed(0)).to(options.device)
+    for batch, n in SIZES[:2] if options.quick else SIZES:
+        x = torch.randn(batch, n, generator=torch.Generator().manual_seed(0)).to(device)
         expected, found = once(peer, x)[2], once(ours, x)[2]
         once(fixed, x)
         for name, e, f in zip(("values", "swaps", "gradient"), expected, found, strict=True):
             error = float((e - f).abs().max() / e.abs().max())
             assert error < 1e-4, f"{name} differ by {error:.2g} at {batch} x {n}: not timed"
-        runs = [(once(peer, x), once(ours, x), once(fixed, x)) for _ in range(options.repeats)]
+        runs = [(once(peer, x), once(ours, x), once(fixed, x)) for _ in range(3 if options.quick else 7)]
         times = [[statistics.median(run[who][what] for run in runs) * 1e3 for what in (0, 1)] for who in (0, 1, 2)]
         (pf, pb), (of, ob), (sf, sb) = times
+        held = peak(peer, x), peak(ours, x)
         print(
             f"{batch} x {n:<5} {pf:8.1f} / {pb:8.1f} ms   {of:8.2f} / {ob:8.2f} ms    {pf / of:5.1f} / {pb / ob:5.1f}"
-            f"   {sf:8.2f} / {sb:8.2f} ms   {peak(peer, x):6.2f} / {peak(ours, x):.2f}",
+            f"   {sf:8.2f} / {sb:8.2f} ms   {held[0]:6.2f} / {held[1]:.2f}",
             flush=True,
         )
+        case = f"bubble sort {batch}x{n} {device}"
+        rows += [Row(f"{case} forward vs algovision", pf / of, "ratio"), Row(f"{case} vs algovision", pb / ob, "ratio")]
+        rows += [Row(f"{case} forward", of, "ms"), Row(case, ob, "ms"), Row(f"{case} memory", held[1], "MiB")]
+    record(options.json, rows)
 
 
 if __name__ == "__main__":

@@ -147,9 +147,14 @@ def test_named_backends_run_or_say_why():
 
 
 def benchmark_module():
-    spec = importlib.util.spec_from_file_location("smooth_python_benchmark", ROOT / "benchmarks" / "smooth_python.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    # By path, as a package: pytest does not have the repository's root on its path
+    for name in ("__init__", "harness", "smooth_python"):
+        module_name = "bench" if name == "__init__" else f"bench.{name}"
+        file = ROOT / "benchmarks" / f"{name}.py"
+        locations = [str(file.parent)] if name == "__init__" else None
+        spec = importlib.util.spec_from_file_location(module_name, file, submodule_search_locations=locations)
+        module = sys.modules.setdefault(module_name, importlib.util.module_from_spec(spec))
+        spec.loader.exec_module(module)
     return module
 
 

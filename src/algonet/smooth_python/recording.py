@@ -72,9 +72,11 @@ class Tape:
         code = _CODES.get(name)
         if code is None:
             return None
-        rows = []
+        first, rows = self.first, []
         for x in operands:
-            row = self._row(x)
+            # The common case without a call: this runs for every operation of a program
+            row = x.row if type(x) is Value else None
+            row = self._row(x) if row is None or row < first else row - first
             if row is None:
                 return None
             rows.append(row)
@@ -92,14 +94,14 @@ class Tape:
 
     def mix(self, p: Any, then: Any, other: Any) -> Value | None:
         """p then + (1 - p) other."""
-        a, b, c = self._row(p), self._row(then), self._row(other)
-        if a is None or b is None or c is None:
-            return None
-        self._code += (_MIX, a, b, c)
-        value = Value(None, True, None, self)
-        value.row = self.first + self._length
-        self._length += 1
-        return value
+        first = self.first
+        a = p.row if type(p) is Value else None
+        a = self._row(p) if a is None or a < first else a - first
+        b = then.row if type(then) is Value else None
+        b = self._row(then) if b is None or b < first else b - first
+        c = other.row if type(other) is Value else None
+        c = self._row(other) if c is None or c < first else c - first
+        return None if a is None or b is None or c is None else self._new(_MIX, a, b, c)
 
     def record_parts(self, name: str, *columns: Any) -> list[Value] | None:
         """The same operation on every part; operands are lists of parts, or one number for all of them."""
