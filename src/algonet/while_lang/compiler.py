@@ -18,6 +18,9 @@ MAX_KERNEL_DEPTH = 12
 MAX_KERNEL_OPS = 300
 #: Numbers kept per element (values and tangents); more tangents run in several passes.
 MAX_KERNEL_STATE = 160
+#: Programs with more weights and biases than this share one kernel between them, with this many directions a pass:
+#: a kernel of their own for each group would compile for minutes.
+MAX_OWN_PARAMETERS, SEEDS_AT_ONCE = 16, 2
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,10 @@ class Plan:
     """What a kernel computes.
 
     `inputs` and `outputs` are slots. `directions` are what to differentiate by: ("input", slot), ("steepness", 0),
-    ("weight", k) or ("bias", k), k numbering the assignments. `reduce` says that the kernel multiplies the tangents by
-    incoming gradients and sums over elements; otherwise it stores them. `per_element` says that the steepness differs
-    between elements.
+    ("weight", k) or ("bias", k), k numbering the assignments; or ("seed", d), any mixture of weights and biases, which the
+    kernel reads from its argument `seeds` (assignment, weight or bias, direction), so that one kernel serves all. `reduce` says that the kernel multiplies the tangents by
+    incoming gradients and sums over elements; otherwise it stores values and tangents, and with `watched` also the
+    diagnostics. `per_element` says that the steepness differs between elements.
     """
 
     code: Code
@@ -38,6 +42,36 @@ class Plan:
     reduce: bool = False
     trainable: bool = False
     per_element: bool = False
+    watched: bool = True
+
+    @property
+    def arguments(self) -> list[str]:
+        """The kernel's arrays and limits, in order. Arrays are flat: element i's output j is at i * outputs + j, its tangent
+        in direction d at the same place of the d-th slope; with `reduce`, `slopes` has a row per block."""
+        return [
+            *(f"in_{self.code.names[slot]}" for slot in self.inputs),
+            *(["steepness_in"] if self.scaled else []),
+            *(["weight", "bias"] if self.trainable else []),
+            *(["seeds"] if self.seeded else []),
+            *(["grads", "slopes"] if self.reduce else ["values"]),
+            *(["diagnostics"] if self.watched and not self.reduce else []),
+            *(f"slope_{d}" for d in range(len(self.directions)) if not self.reduce),
+            *["epsilon", "cap", "n"],
+        ]
+
+    @property
+    def seeds(self) -> list[tuple[str, int]]:
+        """The numbers of `seeds`: their names in the kernel, and where they stand in the array."""
+        count = len(self.directions)
+        return [
+            (f"seed{row}_{d}", row * count + d)
+            for d in range(count if self.seeded else 0)
+            for row in range(2 * len(self.code.assignments))
+        ]
+
+    @property
+    def seeded(self) -> bool:
+        return any(kind == "seed" for kind, _ in self.directions)
 
     @property
     def scaled(self) -> bool:
@@ -117,6 +151,8 @@ def activity(plan: Plan) -> dict[str, frozenset[int]]:
                     active[name] |= active[code.names[argument]]
                 number = code.assignments[index]
                 active[name].update(kinds[k, number] for k in ("weight", "bias") if (k, number) in kinds)
+                if plan.trainable:
+                    active[name].update(d for d, (k, _) in enumerate(plan.directions) if k == "seed")
         if sum(map(len, active.values())) == before:
             return {name: frozenset(found) for name, found in active.items()}
 
@@ -168,6 +204,8 @@ class _Lowering:
         p = f"p{level}"
         self.steps.append(self._test(level, name))
         self.steps.append(Close(level))
+        if not self.plan.watched:
+            return
         # p is left positive only where the loop was cut off; that last test ran no body
         self.emit("steps", f"steps - where({p} > 0.0, 1.0, 0.0)")
         self.emit("cut", f"where({p} > mass, {number}.0, cut)")
@@ -195,7 +233,8 @@ class _Lowering:
                 moved += f" + {p} * slope * ({' + '.join(inner)})"
             lines.append(Line(tangent(p, d), f"where(live, {moved}, 0.0)"))
         lines.append(Line(p, "where(live, q, 0.0)"))
-        lines.append(Line("steps", "steps + where(live, 1.0, 0.0)"))
+        if plan.watched:
+            lines.append(Line("steps", "steps + where(live, 1.0, 0.0)"))
         return Test(level, tuple(lines))
 
     def _copy(self, y: str, x: str, level: int) -> None:
@@ -239,13 +278,15 @@ class _Lowering:
                 moved.append("new")
             if self.kinds.get(("bias", number)) == d:
                 moved.append("1.0")
+            if self.plan.directions[d][0] == "seed":
+                moved.append(f"seed{2 * number}_{d} * new + seed{2 * number + 1}_{d}")
             terms = [f"(1.0 - {p}) * {tangent(y, d)}"]
             if moved:
                 terms.append(f"{p} * ({' + '.join(moved)})")
             if d in self.active[p]:
                 terms.append(f"{tangent(p, d)} * (fitted - {y})")
-            self.emit(tangent(y, d), f"where({p} > 0.0, {' + '.join(terms)}, {tangent(y, d)})")
-        self.emit(y, f"where({p} > 0.0, {p} * fitted + (1.0 - {p}) * {y}, {y})")
+            self.emit(tangent(y, d), " + ".join(terms))
+        self.emit(y, f"{p} * fitted + (1.0 - {p}) * {y}")
 
 
 def lower(plan: Plan) -> list[Step]:
@@ -258,7 +299,8 @@ def state_names(plan: Plan) -> list[str]:
     active = activity(plan)
     names = [*plan.code.names, *(f"p{level}" for level in range(plan.code.depth + 1))]
     tangents = [tangent(name, d) for name in names for d in sorted(active[name])]
-    return [*names, *tangents, "steps", "mass", "cut", *(["poison"] if plan.trainable else [])]
+    watch = ["steps", "mass", "cut"] if plan.watched else []
+    return [*names, *tangents, *watch, *(["poison"] if plan.trainable else [])]
 
 
 def seed(plan: Plan, name: str, direction: int) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import numbers
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -40,7 +39,10 @@ class WhileResult(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Smooth:
-    """A program ready to run smoothly: flat code, checked settings. Made once, called often."""
+    """A program ready to run smoothly: flat code, checked settings. Made once, called often.
+
+    `known` are the variables a user may set and read. `settings` remembers the encoded settings of earlier calls.
+    """
 
     code: Code
     outputs: tuple[str, ...]
@@ -48,20 +50,19 @@ class Smooth:
     epsilon: float
     max_iterations: int
     trainable: bool
-
-    @functools.cached_property
-    def refusal(self) -> str | None:
-        return why_not_kernel(self.code)
+    refusal: str | None
+    settings: dict[tuple, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class WhileCall:
-    """What a backend gets: the tensors (steepness, weight, bias, inputs...) and the settings string."""
+    """What a backend gets: the tensors (steepness, weight, bias, inputs...) and the settings string. `watched` asks for the
+    diagnostics too; `refusal` says why no kernel can take the program."""
 
     tensors: tuple[Tensor, ...]
     settings: str
+    watched: bool
     refusal: str | None
-    formula: bool
 
 
 def prepare(
@@ -85,7 +86,7 @@ def prepare(
     if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or not 1 <= max_iterations < 2**31:
         raise ValueError(f"run_while: `max_iterations` must be an integer from 1 to 2^31 - 1, got {max_iterations!r}.")
     code = flatten(parsed, merge=not trainable)
-    return Smooth(code, tuple(outputs), known, float(epsilon), max_iterations, trainable)
+    return Smooth(code, tuple(outputs), known, float(epsilon), max_iterations, trainable, why_not_kernel(code))
 
 
 def run_while(
@@ -115,6 +116,7 @@ def run_while(
     """
     smooth = prepare(program, outputs=outputs, epsilon=epsilon, max_iterations=max_iterations)
     values, diagnostics = execute(smooth, inputs, exit=exit, backend=backend)
+    assert diagnostics is not None
     warn_if_cut(smooth, diagnostics)
     return as_result(smooth, values, diagnostics)
 
@@ -124,55 +126,61 @@ def execute(
     inputs: Mapping[str, Tensor | float],
     *,
     exit: Exit,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
+    parameters: tuple[Tensor, Tensor] | None = None,
+    watched: bool = True,
     backend: str = "auto",
-) -> tuple[Tensor, Tensor]:
-    """Values (*batch, outputs) and diagnostics (*batch, 3): probability left, bodies run, number of the cut loop."""
+) -> tuple[Tensor, Tensor | None]:
+    """Values, and if `watched` the diagnostics (*batch, 3): probability left, bodies run, number of the cut loop.
+
+    Values are (*batch) for one output, (*batch, outputs) for several. `parameters` are a trainable program's weights and
+    biases.
+    """
     if not isinstance(exit, Exit):
         raise TypeError(f"run_while: `exit` must be an exit such as Sech(2.0) or Tent(), got {exit!r}.")
-    names, given, dtype = _checked_inputs(smooth, inputs)
-    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    device = given[0].device if given else torch.device("cpu") if weight is None else weight.device
+    names, elements, dtype = _checked_inputs(smooth, inputs)
+    like = elements[0] if elements else torch.empty((), dtype=dtype) if parameters is None else parameters[0]
     steepness = getattr(exit, exit.softness_field) if exit.softness_field is not None else 1.0
-    if isinstance(steepness, Tensor):
-        steepness = steepness.to(device=device, dtype=wide)
-    else:
-        steepness = torch.full((), float(steepness), dtype=wide, device=device)
+    if not isinstance(steepness, Tensor):
+        steepness = torch.full((), float(steepness), dtype=like.dtype, device=like.device)
+    elif steepness.dtype != like.dtype or steepness.device != like.device:
+        steepness = steepness.to(like)
     per_element = steepness.dim() > 0
-    elements = [t.to(wide) for t in given] + ([steepness] if per_element else [])
-    if len({t.shape for t in elements}) > 1:
-        elements = _broadcast(names, elements)
     if per_element:
+        elements.append(steepness)
         steepness = steepness.new_ones(())
-    parameters = [steepness.new_empty(0) if t is None else t.to(wide) for t in (weight, bias)]
-    call = WhileCall(
-        (steepness, *parameters, *elements),
-        encode(
+    if any(t.shape != elements[0].shape for t in elements):
+        elements = _broadcast(names, elements)
+    shared = (steepness, steepness, steepness) if parameters is None else (steepness, *(t.to(like) for t in parameters))
+    tensors = (*shared, *elements)
+    settings = _settings(smooth, names, exit, per_element, _moving(elements))
+    call = WhileCall(tensors, settings, watched, smooth.refusal or _no_formula(exit))
+    values, *diagnostics = backends.dispatch(OPERATION, backend, call)
+    return values if values.dtype == dtype else values.to(dtype), diagnostics[0].detach() if watched else None
+
+
+def _settings(smooth: Smooth, names: tuple[str, ...], exit: Exit, per_element: bool, moving: str) -> str:
+    key = (names, exit.key, per_element, moving)
+    found = smooth.settings.get(key)
+    if found is None:
+        slots = smooth.code.slots
+        found = encode(
             smooth.code.text,
             form_of(exit),
-            tuple(smooth.code.slots[name] for name in names),
-            tuple(smooth.code.slots[name] for name in smooth.outputs),
+            tuple(slots[name] for name in names),
+            tuple(slots[name] for name in smooth.outputs),
             (smooth.epsilon, smooth.max_iterations),
             (smooth.trainable, per_element),
-            _moving(elements),
-        ),
-        smooth.refusal,
-        exit.scalar is not None,
-    )
-    values, diagnostics = backends.dispatch(OPERATION, backend, call)
-    return values.to(dtype), diagnostics.detach()
+            moving,
+        )
+        if not torch.compiler.is_compiling():
+            smooth.settings[key] = found
+    return found
 
 
 def as_result(smooth: Smooth, values: Tensor, diagnostics: Tensor) -> WhileResult:
-    outputs = dict(zip(smooth.outputs, unstacked(values), strict=True))
+    outputs = (values,) if len(smooth.outputs) == 1 else values.unbind(-1)
     remaining, iterations, _ = diagnostics.unbind(-1)
-    return WhileResult(outputs, remaining, iterations.to(torch.int64))
-
-
-def unstacked(values: Tensor) -> tuple[Tensor, ...]:
-    """One tensor per output; for a single one a view, whose gradient is a view too."""
-    return (values.squeeze(-1),) if values.shape[-1] == 1 else values.unbind(-1)
+    return WhileResult(dict(zip(smooth.outputs, outputs, strict=True)), remaining, iterations.to(torch.int64))
 
 
 def warn_if_cut(smooth: Smooth, diagnostics: Tensor) -> None:
@@ -198,32 +206,41 @@ def warn_if_cut(smooth: Smooth, diagnostics: Tensor) -> None:
 def _checked_inputs(
     smooth: Smooth, inputs: Mapping[str, Tensor | float]
 ) -> tuple[tuple[str, ...], list[Tensor], torch.dtype]:
-    """Names in slot order, their tensors (numbers become tensors) and the precision of the result."""
-    for name in inputs:
-        if name not in smooth.known:
-            hint = "" if re.fullmatch(r"x\d+", name) else "; inputs are named x0, x1, ..."
-            known = ", ".join(smooth.known)
-            raise ValueError(f"run_while: unknown variable {name!r}; the program's variables are {known}{hint}.")
+    """Names in slot order, their tensors in the precision to compute in, and the precision of the result."""
     names = tuple(name for name in smooth.known if name in inputs)
-    tensors = [value for name in names if isinstance(value := inputs[name], Tensor)]
-    for name in names:
-        value = inputs[name]
+    if len(names) < len(inputs):
+        stranger = next(name for name in inputs if name not in smooth.known)
+        hint = "" if re.fullmatch(r"x\d+", stranger) else "; inputs are named x0, x1, ..."
+        known = ", ".join(smooth.known)
+        raise ValueError(f"run_while: unknown variable {stranger!r}; the program's variables are {known}{hint}.")
+    given: list = [inputs[name] for name in names]
+    first = given[0] if given else None
+    if (
+        isinstance(first, Tensor)
+        and (first.dtype == torch.float32 or first.dtype == torch.float64)
+        and all(isinstance(t, Tensor) and t.dtype == first.dtype and t.device == first.device for t in given)
+    ):
+        return names, given, first.dtype
+    for name, value in zip(names, given, strict=True):
         if isinstance(value, Tensor):
             if not value.is_floating_point():
                 raise TypeError(f"run_while: `{name}` must be a floating tensor, got {value.dtype}; call .float() first.")
         elif isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise TypeError(f"run_while: `{name}` must be a floating tensor or a number, got {type(value).__name__}.")
-    dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors), tensors[0].dtype) if tensors else None
-    dtype = dtype or torch.get_default_dtype()
+    tensors = [value for value in given if isinstance(value, Tensor)]
+    dtype = tensors[0].dtype if tensors else torch.get_default_dtype()
+    for tensor in tensors:
+        dtype = torch.promote_types(dtype, tensor.dtype)
     device = tensors[0].device if tensors else torch.device("cpu")
     strangers = [t.device for t in tensors if t.device != device]
     if strangers:
         raise ValueError(f"run_while: inputs must share a device, got {device} and {strangers[0]}; move one with .to().")
-    given = []
-    for name in names:
-        value = inputs[name]
-        given.append(value if isinstance(value, Tensor) else torch.full((), float(value), dtype=dtype, device=device))
-    return names, given, dtype
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    full = [
+        value.to(wide) if isinstance(value, Tensor) else torch.full((), float(value), dtype=wide, device=device)
+        for value in given
+    ]
+    return names, full, dtype
 
 
 def _broadcast(names: tuple[str, ...], elements: list[Tensor]) -> list[Tensor]:
@@ -239,46 +256,50 @@ def _moving(elements: list[Tensor]) -> str:
     """A mark per element-wise tensor: "1" where a gradient may be asked for."""
     if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
         return "1" * len(elements)
-    grad = torch.is_grad_enabled()
-    return "".join("1" if grad and t.requires_grad else "0" for t in elements)
+    if not torch.is_grad_enabled():
+        return "0" * len(elements)
+    return "".join(["1" if t.requires_grad else "0" for t in elements])
+
+
+def _no_formula(exit: Exit) -> str | None:
+    return f"{type(exit).__name__} has no formula for kernels" if exit.scalar is None else None
 
 
 def _why_not(call: WhileCall) -> str | None:
     if call.refusal is not None:
         return call.refusal
-    if not call.formula:
-        return "this exit has no formula for kernels"
-    if call.tensors[0].dtype not in (torch.float32, torch.float64):
-        return f"kernels compute in float32 and float64, got {call.tensors[0].dtype}"
+    dtype = call.tensors[0].dtype
+    if dtype != torch.float32 and dtype != torch.float64:
+        return f"kernels compute in float32 and float64, got {dtype}"
     return None
 
 
 @backends.register(OPERATION, "reference")
-def _run_reference(call: WhileCall) -> tuple[Tensor, Tensor]:
+def _run_reference(call: WhileCall) -> tuple[Tensor, ...]:
     from .kernels.operator import reference
 
-    return tuple(reference(list(call.tensors), call.settings))
+    return reference(list(call.tensors), call.settings)[: 1 + call.watched]
 
 
 @backends.register(OPERATION, "numba", supports=lambda call: _why_not(call) or backends.why_not_numba(*call.tensors))
 def _run_numba(call: WhileCall) -> tuple[Tensor, ...]:
-    from .kernels.operator import numba_operator
+    from .kernels.operator import NUMBA
 
-    return numba_operator()(call.tensors, call.settings)
+    return NUMBA[call.watched](call.tensors, call.settings)
 
 
-@backends.register(OPERATION, "triton", supports=lambda call: _why_not(call) or backends.why_not_triton(*call.tensors))
+@backends.register(OPERATION, "triton", supports=lambda call: _why_not(call) or backends.why_not_triton(call.tensors[0]))
 def _run_triton(call: WhileCall) -> tuple[Tensor, ...]:
-    from .kernels.operator import triton_operator
+    from .kernels.operator import TRITON
 
-    return triton_operator()(call.tensors, call.settings)
+    return TRITON[call.watched](call.tensors, call.settings)
 
 
 @backends.register_example(OPERATION)
 def _example(device: str) -> WhileCall:
-    tensors = tuple(torch.zeros(shape, device=device) for shape in ((), (0,), (0,), (2,)))
+    tensors = tuple(torch.zeros(shape, device=device) for shape in ((), (), (), (2,)))
     settings = encode("x0 x1:w1 a0,1 a1,-1 e1", "Sech", (1,), (0,), (1e-6, 1000), (False, False), "0")
-    return WhileCall(tensors, settings, None, True)
+    return WhileCall(tensors, settings, False, None)
 
 
 __all__ = ["NonHaltingWarning", "WhileResult", "run_while"]

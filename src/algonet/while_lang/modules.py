@@ -12,7 +12,7 @@ from algonet.relax import Exit, Sech, SoftModule
 
 from .crisp import run_crisp
 from .errors import NonHaltingWarning
-from .functional import WhileResult, as_result, execute, prepare, unstacked, warn_if_cut
+from .functional import WhileResult, as_result, execute, prepare, warn_if_cut
 from .source import load_program, read_source
 from .sugar import desugar
 from .syntax import Program
@@ -74,15 +74,18 @@ class WhileProgram(SoftModule):
 
     def forward(self, *positional: Tensor, **inputs: Tensor | float) -> Tensor | tuple[Tensor, ...]:
         """The output, or a tuple of them where several were asked for."""
-        values, diagnostics = self._execute(positional, inputs)
-        if diagnostics.device.type == "cpu":
+        # Looking at the diagnostics waits for the device, so a plain call asks for them on the CPU only
+        first = next((t for t in (*positional, *inputs.values()) if isinstance(t, Tensor)), None)
+        watched = not torch.compiler.is_compiling() and (first is None or first.device.type == "cpu")
+        values, diagnostics = self._execute(positional, inputs, watched)
+        if diagnostics is not None:
             warn_if_cut(self._smooth, diagnostics)
-        outputs = unstacked(values)
-        return outputs[0] if len(outputs) == 1 else outputs
+        return values if len(self._smooth.outputs) == 1 else values.unbind(-1)
 
     def run(self, *positional: Tensor, **inputs: Tensor | float) -> WhileResult:
         """Outputs by name, the probability that had not halted, and the number of loop bodies run."""
-        values, diagnostics = self._execute(positional, inputs)
+        values, diagnostics = self._execute(positional, inputs, True)
+        assert diagnostics is not None
         warn_if_cut(self._smooth, diagnostics)
         return as_result(self._smooth, values, diagnostics)
 
@@ -116,7 +119,20 @@ class WhileProgram(SoftModule):
     def outputs(self) -> tuple[str, ...]:
         return self._smooth.outputs
 
-    def _execute(self, positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float]) -> tuple[Tensor, Tensor]:
+    def _execute(
+        self, positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float], watched: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        inputs = named if not positional else self._named(positional, named)
+        parameters = None if self.weight is None or self.bias is None else (self.weight, self.bias)
+        return execute(
+            self._smooth, inputs, exit=self._exit(), parameters=parameters, watched=watched, backend=self.backend
+        )
+
+    def _exit(self) -> Exit:
+        """`self.relax`, without checking the softness again."""
+        return self.relax  # pyright: ignore[reportReturnType]
+
+    def _named(self, positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float]) -> dict[str, Tensor | float]:
         if len(positional) > len(self.inputs):
             raise ValueError(
                 f"WhileProgram: the program has {len(self.inputs)} variables besides x0, got {len(positional)} arguments."
@@ -125,11 +141,7 @@ class WhileProgram(SoftModule):
         twice = [name for name in inputs if name in named]
         if twice:
             raise ValueError(f"WhileProgram: `{twice[0]}` was given twice, by position and by name.")
-        exit = self.relax
-        assert isinstance(exit, Exit)
-        return execute(
-            self._smooth, {**inputs, **named}, exit=exit, weight=self.weight, bias=self.bias, backend=self.backend
-        )
+        return {**inputs, **named}
 
     def extra_repr(self) -> str:
         trainable = ", trainable" if self._smooth.trainable else ""

@@ -117,7 +117,7 @@ class _Machine:
             return p * state[argument] + (1 - p) * y if kind == "copy" else y + argument * p
         number = self.code.assignments[position]
         new = self.weight[number] * (state[argument] if kind == "copy" else y + argument) + self.bias[number]
-        return torch.where(p > 0, p * new + (1 - p) * y, y)
+        return p * new + (1 - p) * y
 
 
 def _any(mask: Tensor) -> bool:

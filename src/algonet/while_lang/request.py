@@ -25,7 +25,7 @@ def form_of(exit: Exit) -> str:
     return exit.key
 
 
-def _form(key: str) -> Exit:
+def form_named(key: str) -> Exit:
     if key not in _FORMS:
         tent = re.fullmatch(r"SmoothTent(\d+)", key)
         known = {family.__name__: family for family in EXITS}
@@ -51,7 +51,7 @@ class Request:
 
     def exit(self, steepness: Tensor) -> Exit:
         """The exit at a steepness (ignored by families that have none)."""
-        form = _form(self.form)
+        form = form_named(self.form)
         return form if form.softness_field is None else dataclasses.replace(form, **{form.softness_field: steepness})
 
     @property

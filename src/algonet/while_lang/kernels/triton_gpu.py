@@ -23,15 +23,15 @@ def kernel(plan: Plan, double: bool) -> Any:
     return codegen.load("while_triton", source(plan)).run
 
 
-def launch(run: Any, arrays: list[Tensor], shared: list[Tensor], limits: tuple[float, int], out: list[Tensor]) -> None:
-    """Run a kernel on flat contiguous tensors; see `source` for what they are."""
-    n = out[0].shape[0]
+def launch(run: Any, tensors: list[Tensor], epsilon: float, cap: int, n: int) -> None:
+    """Run a kernel on contiguous tensors, as `Plan.arguments` lists them."""
     grid = ((n + BLOCK - 1) // BLOCK,)
-    if out[0].is_cuda:
-        with torch.cuda.device(out[0].device):
-            run[grid](*arrays, *shared, *limits, *out, n, BLOCK=BLOCK, num_warps=1)
-    else:
-        run[grid](*arrays, *shared, *limits, *out, n, BLOCK=BLOCK, num_warps=1)
+    device = tensors[-1].get_device()
+    if device < 0 or device == torch.cuda.current_device():
+        run[grid](*tensors, epsilon, cap, n, BLOCK=BLOCK, num_warps=1)
+        return
+    with torch.cuda.device(device):
+        run[grid](*tensors, epsilon, cap, n, BLOCK=BLOCK, num_warps=1)
 
 
 def partial_sums(n: int, directions: int, like: Tensor) -> Tensor:
@@ -50,12 +50,7 @@ class _Writer:
 
 
 def source(plan: Plan) -> str:
-    """The module: `run(inputs..., steepness, weight, bias, epsilon, cap, values, diagnostics, slopes, grads, n)`.
-
-    As in the Numba dialect; with `plan.reduce` each block writes its row of sums.
-    """
-    arrays = [f"in_{plan.code.names[slot]}" for slot in plan.inputs]
-    arguments = [*arrays, "steepness_in", "weight", "bias", "epsilon", "cap", "values", "diagnostics", "slopes", "grads"]
+    """The module: `run(*plan.arguments)`."""
     writer = _Writer()
     _load(writer, plan)
     _body(writer, plan)
@@ -77,10 +72,10 @@ def bounded(slope, most):
 
 
 @triton.jit(do_not_specialize=["cap", "n"])
-def run({", ".join(arguments)}, n, BLOCK: tl.constexpr):
+def run({", ".join(plan.arguments)}, BLOCK: tl.constexpr):
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < n
-    real = values.dtype.element_ty
+    real = {"slopes" if plan.reduce else "values"}.dtype.element_ty
     most = 1e30
     zero = tl.zeros([BLOCK], dtype=real)
 {body}
@@ -102,6 +97,8 @@ def _load(writer: _Writer, plan: Plan) -> None:
         for number in plan.code.assignments.values():
             writer.write(f"w{number} = tl.load(weight + {number})")
             writer.write(f"b{number} = tl.load(bias + {number})")
+    for name, place in plan.seeds:
+        writer.write(f"{name} = tl.load(seeds + {place})")
     writer.write("p0 = where(finite, zero + 1.0, zero)")
     given = {names[slot] for slot in plan.inputs}
     for name in names:
@@ -138,11 +135,13 @@ def _store(writer: _Writer, plan: Plan) -> None:
     names, active = plan.code.names, activity(plan)
     width, count = len(plan.outputs), len(plan.directions)
     poison = " + poison" if plan.trainable else ""
-    for column, slot in enumerate(plan.outputs):
-        value = f'where(finite, {names[slot]}{poison}, float("nan"))'
-        writer.write(f"tl.store(values + index * {width} + {column}, {value}, mask=inside)")
-    for column, name in enumerate(("mass", "steps", "cut")):
-        writer.write(f"tl.store(diagnostics + index * 3 + {column}, {name}, mask=inside)")
+    if not plan.reduce:
+        for column, slot in enumerate(plan.outputs):
+            value = f'where(finite, {names[slot]}{poison}, float("nan"))'
+            writer.write(f"tl.store(values + index * {width} + {column}, {value}, mask=inside)")
+    if plan.watched and not plan.reduce:
+        for column, name in enumerate(("mass", "steps", "cut")):
+            writer.write(f"tl.store(diagnostics + index * 3 + {column}, {name}, mask=inside)")
     for d in range(count):
         terms = []
         for column, slot in enumerate(plan.outputs):
@@ -151,7 +150,7 @@ def _store(writer: _Writer, plan: Plan) -> None:
             if plan.reduce:
                 terms.append(f"tl.load(grads + index * {width} + {column}, mask=inside, other=0.0) * {slope}")
             else:
-                writer.write(f"tl.store(slopes + (index * {width} + {column}) * {count} + {d}, {slope}, mask=inside)")
+                writer.write(f"tl.store(slope_{d} + index * {width} + {column}, {slope}, mask=inside)")
         if plan.reduce:
             writer.write(f"total = tl.sum({' + '.join(terms)}, 0)")
             writer.write(f"tl.store(slopes + tl.program_id(0) * {count} + {d}, total)")

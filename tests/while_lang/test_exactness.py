@@ -1,0 +1,89 @@
+"""On integers the smooth program with an exact exit is the discrete program, and that is what Python computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from algonet.relax import BumpExit, SmoothTent, Tent
+from algonet.while_lang import LIBRARY, DidNotHalt, WhileProgram, load_program
+
+#: Program -> (what it computes, largest inputs that keep the test quick).
+MEANINGS: dict[str, tuple[Callable[..., int], tuple[int, ...]]] = {
+    "add": (lambda a, b: a + b, (20, 20)),
+    "subtract": (lambda a, b: a - b, (20, 20)),
+    "multiply": (lambda a, b: a * b, (9, 9)),
+    "divide": (lambda a, b: a // b if b else 0, (15, 6)),
+    "power": (lambda a, b: a**b, (3, 3)),
+    "factorial": (lambda a: math.factorial(a), (4,)),
+    "max": (max, (12, 12)),
+    "gcd": (math.gcd, (9, 9)),
+    "primality": (lambda a: int(a > 1 and all(a % d for d in range(2, a))), (7,)),
+}
+EXACT = [Tent(), *(SmoothTent(k) for k in range(6)), BumpExit()]
+
+
+def test_every_library_program_has_a_meaning():
+    assert set(MEANINGS) == set(LIBRARY)
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+@given(data=st.data())
+@settings(max_examples=40)
+def test_crisp_is_python(name, data):
+    meaning, limits = MEANINGS[name]
+    arguments = [data.draw(st.integers(0, limit)) for limit in limits]
+    program = WhileProgram(load_program(name))
+    named = {f"x{i}": a for i, a in enumerate(arguments, start=1)}
+    assert program.crisp(**named) == meaning(*arguments)
+
+
+def test_divide_also_leaves_the_remainder():
+    program = WhileProgram.library("divide", outputs=("x0", "x3"))
+    assert [program.crisp(x1=a, x2=b) for a, b in ((17, 5), (4, 2), (3, 0), (0, 3))] == [(3, 2), (2, 0), (0, 0), (0, 0)]
+
+
+@pytest.mark.parametrize("exit", EXACT, ids=lambda exit: exit.key)
+@pytest.mark.parametrize("name", LIBRARY)
+@given(data=st.data())
+@settings(max_examples=3)
+def test_smooth_is_crisp_on_integers(name, exit, data):
+    _, limits = MEANINGS[name]
+    columns = [data.draw(st.lists(st.integers(0, limit), min_size=3, max_size=3)) for limit in limits]
+    program = WhileProgram(load_program(name), exit, backend="reference")
+    inputs = {f"x{i}": torch.tensor(column, dtype=torch.float32) for i, column in enumerate(columns, start=1)}
+    expected = [program.crisp(**{f"x{i}": v for i, v in enumerate(row, start=1)}) for row in zip(*columns, strict=True)]
+    assert program(**inputs).tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["multiply", "divide", "gcd"])
+def test_compiled_is_crisp_on_integers(name):
+    _, limits = MEANINGS[name]
+    program = WhileProgram(load_program(name), BumpExit(), backend="numba")
+    rows = torch.cartesian_prod(*(torch.arange(limit + 1) for limit in limits))
+    expected = [program.crisp(x1=a, x2=b) for a, b in rows.tolist()]
+    assert program(*rows.float().unbind(1)).tolist() == expected
+
+
+def test_decrement_goes_below_zero_in_both():
+    program = WhileProgram("x0 := x0 - 1", Tent())
+    assert program.crisp() == -1
+    assert program(x0=torch.tensor(0.0)).item() == -1
+
+
+def test_crisp_is_bounded():
+    program = WhileProgram("x1 := 1\nWHILE x1 != 0 DO\n  x1 := x1 + 1\nEND")
+    with pytest.raises(DidNotHalt, match="no halt within 1000 steps; the loop at line 2"):
+        program.crisp(max_steps=1000)
+
+
+def test_crisp_refuses_what_is_not_an_integer():
+    with pytest.raises(TypeError, match=r"`x1` must be an integer, got 2\.5"):
+        WhileProgram.library("multiply").crisp(x1=2.5, x2=1)
+    with pytest.raises(ValueError, match="unknown variable 'y'"):
+        WhileProgram.library("multiply").crisp(y=1)
