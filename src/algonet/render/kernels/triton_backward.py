@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .triton_forward import face_factor, load_box, project_corner
+from .triton_forward import face_factor, load_box, project_corner, window
 from .triton_math import (
     FAINT2,
     FAR,
@@ -74,34 +74,34 @@ def corner_pull(gx, gy, gz, gw, gp, x, y, z, inverse, slope, near, PERSPECTIVE: 
     return px, py, by_z, by_near
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "padded", "height", "width", "softness_stride", "background_stride", "points_stride", "attributes_stride", "by_points_stride", "by_attributes_stride", "channels", "first_channel", "planes", "limit"])
 def backward_kernel(
-    records, boxes, softness, background, by_image, by_silhouette, by_depth, saved,
+    records, boxes, filled, jobs, softness, background, by_image, by_silhouette, by_depth, saved,
     points, attributes, faces, attribute_faces, by_points, by_attributes, by_softness,
     count, padded, height, width, softness_stride, background_stride, points_stride, attributes_stride,
-    by_points_stride, by_attributes_stride, channels, first_channel, planes,
+    by_points_stride, by_attributes_stride, channels, first_channel, planes, limit,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, REACH: tl.constexpr,
     POWER: tl.constexpr, FIRST: tl.constexpr, PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr,
-    SOFTNESS: tl.constexpr, KEEP: tl.constexpr, P: tl.constexpr,
+    SOFTNESS: tl.constexpr, KEEP: tl.constexpr, JOBS: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    face, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    # The first programs take bands of large faces, as far as there are any; they last longest
+    which, band = tl.program_id(0) - JOBS, -1
+    if JOBS > 0:
+        if which < 0:
+            job = jobs + 2 * (which + JOBS)
+            taken = which + JOBS < tl.load(filled)
+            which, band = tl.where(taken, tl.load(job), -1), tl.load(job + 1)
+    idle = which < 0
+    which = tl.maximum(which, 0)
+    face, item = which % count, (which // count).to(tl.int64)
     scale = tl.load(softness + item * softness_stride)
     steepness = tl.load(softness + item * softness_stride + 1)
     near = tl.load(softness + item * softness_stride + 2)
     sigma2 = 2 * HALF * scale * scale
     reach2 = (REACH * REACH) * sigma2
-    reach = REACH * tl.sqrt(sigma2)
     by_reach2 = 1.0 / reach2
     lx, ly, hx, hy = load_box(boxes + item * 4 * padded, face, padded, face < count)
-    # Pixels whose centres come within reach; boxes of NaN faces span everything
-    left = tl.ceil(tl.minimum(tl.maximum(lx - reach, 0.5), width + 1.0) - 0.5).to(tl.int32)
-    top = tl.ceil(tl.minimum(tl.maximum(ly - reach, 0.5), height + 1.0) - 0.5).to(tl.int32)
-    right = tl.floor(tl.minimum(tl.maximum(hx + reach, -1.0), width + 1.0) - 0.5).to(tl.int32)
-    bottom = tl.floor(tl.minimum(tl.maximum(hy + reach, -1.0), height + 1.0) - 0.5).to(tl.int32)
-    columns = tl.minimum(right, width - 1) - left + 1
-    rows = tl.minimum(bottom, height - 1) - top + 1
-    pixels = tl.where((columns > 0) & (rows > 0), columns * rows, 0)
-
+    left, top, columns, rows = window(lx, ly, hx, hy, scale, height, width, HALF, REACH)
     r = records + (item * count + face) * WIDTH
     ax, ay = tl.load(r), tl.load(r + 1)
     bx, by = tl.load(r + 2), tl.load(r + 3)
@@ -112,6 +112,12 @@ def backward_kernel(
     factor = tl.load(r + 15)
     d0, d1, d2 = tl.load(r + 16), tl.load(r + 17), tl.load(r + 18)
     z0, z1, z2, least = tl.load(r + 19), tl.load(r + 20), tl.load(r + 21), tl.load(r + 22)
+    if band >= 0:
+        top, rows = top + band, tl.minimum(rows - band, tl.maximum(limit // tl.maximum(columns, 1), 1))
+    elif least < 0:
+        rows = 0
+    least = tl.abs(least)
+    pixels = tl.where(idle, 0, columns * rows)
     gx, gy = (ax + bx + cx) * (1.0 / 3.0), (ay + by + cy) * (1.0 / 3.0)
     c00, c01, c02 = tl.load(r + 23), tl.load(r + 24), tl.load(r + 25)
     if CHANNELS > 1:
@@ -133,7 +139,7 @@ def backward_kernel(
     else:
         faint = 1e-6
     lane = tl.arange(0, P)
-    by_columns = 1.0 / columns.to(tl.float32)
+    by_columns = 1.0 / tl.maximum(columns, 1).to(tl.float32)
     zero = tl.zeros([P], dtype=scale.dtype)
     a0, b0, a1, b1, a2, b2 = zero, zero, zero, zero, zero, zero
     s_factor, s_gx, s_gy, s_scale, s_steepness = zero, zero, zero, zero, zero
@@ -365,6 +371,24 @@ def backward_kernel(
         add(at_c + 2, pcz, KEEP)
         if SOFTNESS:
             soft = by_softness + (item * count + face) * 3
-            tl.store(soft, tl.sum(s_scale) / scale)
-            tl.store(soft + 1, tl.sum(s_steepness))
-            tl.store(soft + 2, near_a + near_b + near_c)
+            add(soft, tl.sum(s_scale) / scale, KEEP)
+            add(soft + 1, tl.sum(s_steepness), KEEP)
+            add(soft + 2, near_a + near_b + near_c, KEEP)
+
+
+@triton.jit
+def gather_kernel(pulls, order, bounds, target, corners, vertices, stride, width, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
+    """Add the corners' pulls (items, corners, WIDTH) to their vertices, in the same order on every run."""
+    item = tl.program_id(1).to(tl.int64)
+    vertex = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = vertex < vertices
+    first = tl.load(bounds + vertex, mask=live, other=0)
+    count = tl.load(bounds + vertex + 1, mask=live, other=0) - first
+    most = tl.max(count, axis=0)
+    for c in tl.static_range(WIDTH):
+        total = tl.load(target + item * stride + vertex * width + c, mask=live, other=0.0)
+        for i in range(0, most):
+            mine = i < count
+            corner = tl.load(order + first + i, mask=mine, other=0)
+            total += tl.load(pulls + (item * corners + corner) * WIDTH + c, mask=mine, other=0.0)
+        tl.store(target + item * stride + vertex * width + c, total, mask=live)

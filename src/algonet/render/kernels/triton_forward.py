@@ -68,11 +68,12 @@ def face_factor(area, TWO_SIDED: tl.constexpr):
     return front, slope / FLIP
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "padded", "points_stride", "attributes_stride", "softness_stride", "channels", "first_channel", "height", "width", "limit"])
 def setup_kernel(
-    points, attributes, softness, faces, attribute_faces, records, boxes, filled,
-    count, padded, points_stride, attributes_stride, softness_stride, channels, first_channel,
+    points, attributes, softness, faces, attribute_faces, records, boxes, filled, jobs,
+    count, padded, points_stride, attributes_stride, softness_stride, channels, first_channel, height, width, limit,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr, BLOCK: tl.constexpr,
+    HALF: tl.constexpr, REACH: tl.constexpr, JOBS: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(1).to(tl.int64)
     f = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -124,7 +125,6 @@ def setup_kernel(
     tl.store(record + 19, az * a0 + bz * b0 + cz * c0, mask=live)
     tl.store(record + 20, az * a1 + bz * b1 + cz * c1, mask=live)
     tl.store(record + 21, az * a2 + bz * b2 + cz * c2, mask=live)
-    tl.store(record + 22, 0.5 * tl.minimum(tl.minimum(aw, bw), cw), mask=live)
     attributes += item * attributes_stride + first_channel
     ja = tl.load(attribute_faces + f * 3, mask=live, other=0).to(tl.int64) * channels
     jb = tl.load(attribute_faces + f * 3 + 1, mask=live, other=0).to(tl.int64) * channels
@@ -147,7 +147,37 @@ def setup_kernel(
     tl.store(box + padded, ly, mask=inside)
     tl.store(box + 2 * padded, hx, mask=inside)
     tl.store(box + 3 * padded, hy, mask=inside)
-    tl.store(filled + item, 0)
+    least = 0.5 * tl.minimum(tl.minimum(aw, bw), cw)
+    if JOBS > 0:
+        # Large faces are cut into bands of rows for several programs of the backward pass; a minus sign says so
+        scale = tl.load(softness + item * softness_stride)
+        _left, top, columns, rows = window(lx, ly, hx, hy, scale, height, width, HALF, REACH)
+        band = tl.maximum(limit // tl.maximum(columns, 1), 1)
+        parts = tl.where(columns * rows > limit, (rows + band - 1) // band, 0)
+        slot = tl.atomic_add(filled + parts * 0, parts, mask=parts > 0, sem="relaxed")
+        cut = (parts > 0) & (slot + parts <= JOBS)
+        least = tl.where(cut, -least, least)
+        for part in range(0, tl.max(parts, axis=0)):
+            job = jobs + (slot + part) * 2
+            mine = (part < parts) & (slot + part < JOBS)
+            tl.store(job, tl.where(cut, item.to(tl.int32) * count + f, -1), mask=mine)
+            tl.store(job + 1, part * band, mask=mine)
+    else:
+        tl.store(filled + item, 0)
+    tl.store(record + 22, least, mask=live)
+
+
+@triton.jit
+def window(lx, ly, hx, hy, scale, height, width, HALF: tl.constexpr, REACH: tl.constexpr):
+    """Left, top, columns and rows of the pixels whose centres come within reach of a box."""
+    reach = REACH * tl.sqrt(2 * HALF * scale * scale)
+    left = tl.ceil(tl.minimum(tl.maximum(lx - reach, 0.5), width + 1.0) - 0.5).to(tl.int32)
+    top = tl.ceil(tl.minimum(tl.maximum(ly - reach, 0.5), height + 1.0) - 0.5).to(tl.int32)
+    right = tl.floor(tl.minimum(tl.maximum(hx + reach, -1.0), width + 1.0) - 0.5).to(tl.int32)
+    bottom = tl.floor(tl.minimum(tl.maximum(hy + reach, -1.0), height + 1.0) - 0.5).to(tl.int32)
+    columns = tl.maximum(tl.minimum(right, width - 1) - left + 1, 0)
+    rows = tl.maximum(tl.minimum(bottom, height - 1) - top + 1, 0)
+    return left, top, columns, rows
 
 
 @triton.jit
@@ -159,7 +189,7 @@ def load_box(boxes, index, stride, live):
     return lx, ly, hx, hy
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["padded", "bins_x", "bins", "capacity", "softness_stride"])
 def bin_kernel(
     boxes, softness, lists, heads, filled,
     padded, bins_x, bins, capacity, softness_stride,
@@ -207,7 +237,7 @@ def bounded(total, POWER):
     return tl.where(large, tl.where(total < 0, -root, root), total * root)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "padded", "bins_x", "bins", "capacity", "height", "width", "tiles_x", "softness_stride", "background_stride", "channels", "first_channel", "planes"])
 def forward_kernel(
     records, boxes, lists, heads, softness, background, image, silhouette, depth, saved,
     count, padded, bins_x, bins, capacity, height, width, tiles_x, softness_stride, background_stride, channels, first_channel, planes,
@@ -272,7 +302,7 @@ def forward_kernel(
             )  # fmt: skip
             c = tl.where(far, 0.0, p * tl.load(r + 15))
             denominator = tl.load(r + 16) + px * tl.load(r + 17) + py * tl.load(r + 18)
-            weight = reciprocal(tl.maximum(denominator, tl.load(r + 22)))
+            weight = reciprocal(tl.maximum(denominator, tl.abs(tl.load(r + 22))))
             z = (tl.load(r + 19) + px * tl.load(r + 20) + py * tl.load(r + 21)) * weight
             side = tl.minimum((wx * wx + wy * wy) * by_reach2, 1e3)
             side = side * side

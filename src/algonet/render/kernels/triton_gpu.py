@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
-import triton
 from torch import Tensor
 
 from algonet.relax import BoundedSum
 
 from ..settings import RasterSettings, decode
-from .triton_backward import backward_kernel
+from .triton_backward import backward_kernel, gather_kernel
 from .triton_forward import bin_kernel, forward_kernel, setup_kernel
+from .triton_launch import launch
 from .triton_math import RECORD
 
 #: Faces that a setup program takes, and their boxes are padded to.
@@ -25,10 +26,12 @@ UNBINNED = 2048
 TILE = (8, 4, 1)
 #: Pixels that a backward program takes at a time, and its warps.
 BACKWARD = (32, 1)
+#: Faces with more pixels than this are cut into bands for the backward pass, as far as there are this many places.
+LARGE, JOBS = 4096, 4096
 #: Attribute channels that one pass takes.
 GROUP = 4
-#: Bytes that the records of faces may take at a time; larger batches go in parts.
-WORKSPACE = 12 << 20
+#: Bytes that records and lists of faces may take at a time; larger batches go in parts.
+WORKSPACE = 10 << 20
 
 
 class Scene:
@@ -36,95 +39,106 @@ class Scene:
 
     def __init__(self, tensors: list[Tensor], settings: RasterSettings):
         points, attributes, background, softness, faces, attribute_faces = tensors
-        self.batch = points.shape[:-2]
-        self.points, self.attributes = _flat(points, 2), _flat(attributes, 2)
-        self.background, self.softness = _flat(background, 1), _flat(softness, 1)
-        self.faces, self.attribute_faces = faces.contiguous(), attribute_faces.contiguous()
+        self.points, self.attributes = flat(points, 2), flat(attributes, 2)
+        self.background, self.softness = flat(background, 1), flat(softness, 1)
+        self.faces = faces if faces.is_contiguous() else faces.contiguous()
+        same = attribute_faces is faces
+        self.attribute_faces = self.faces if same else attribute_faces.contiguous()
         self.settings = settings
+        self.height, self.width = settings.height, settings.width
         self.items, self.vertices = self.points.shape[:2]
         self.channels, self.count = self.attributes.shape[2], faces.shape[0]
-        self.padded = triton.cdiv(self.count, BLOCK) * BLOCK
+        self.padded = -(-self.count // BLOCK) * BLOCK
         self.planes = 3 + self.channels
+        self.constants = constants(settings)
 
-    def groups(self):
-        """(first channel, how many) of each pass over the attributes; one even without attributes."""
-        for first in range(0, max(self.channels, 1), GROUP):
-            yield first, min(GROUP, self.channels - first)
+    def passes(self):
+        """(first channel, channels, first item, items) of each pass: channels by groups, items as the workspace allows."""
+        for first_channel in range(0, self.channels, GROUP):
+            channels = min(GROUP, self.channels - first_channel)
+            size = self.count * ((RECORD + 3 * channels + 4) * self.points.element_size() + 32)
+            most = max(1, WORKSPACE // max(1, size))
+            for first in range(0, self.items, most):
+                yield first_channel, channels, first, min(most, self.items - first)
 
-    def parts(self, channels: int):
-        """(first item, how many) such that the records fit the workspace."""
-        size = max(1, WORKSPACE // max(1, self.count * (RECORD + 3 * channels + 4) * self.points.element_size()))
-        for first in range(0, self.items, size):
-            yield first, min(size, self.items - first)
 
-    def bounded(self) -> tuple[bool, float]:
-        conorm = self.settings.conorm
-        return (True, float(conorm.k)) if isinstance(conorm, BoundedSum) else (False, 1.0)
+@functools.lru_cache(maxsize=64)
+def constants(settings: RasterSettings) -> dict:
+    """What kernels are compiled for."""
+    conorm = settings.conorm
+    bounded = isinstance(conorm, BoundedSum)
+    return {"HALF": settings.half_df, "REACH": settings.reach, "BOUNDED": bounded, "POWER": float(conorm.k) if bounded else 1.0}
 
 
 class Setup:
-    """Records and boxes of the faces of some items, and the lists of their bins."""
+    """Records and boxes of the faces of some items; for the forward pass their bins, for the backward pass jobs."""
 
-    def __init__(self, scene: Scene, first: int, items: int, first_channel: int, channels: int):
-        new = scene.points.new_empty
+    def __init__(self, scene: Scene, first_channel: int, channels: int, first: int, items: int, filled: Tensor | None = None):
         self.scene, self.first, self.items = scene, first, items
         self.width = RECORD + 3 * channels
+        new = scene.points.new_empty
         self.records = new(items, scene.count, self.width)
         self.boxes = new(items, 4, scene.padded)
-        self.filled = new(items, dtype=torch.int32)
-        if scene.count:
-            setup_kernel[(scene.padded // BLOCK, items)](
-                scene.points[first:], scene.attributes[first:], scene.softness[first:], scene.faces, scene.attribute_faces,
-                self.records, self.boxes, self.filled,
-                scene.count, scene.padded, scene.points.stride(0), scene.attributes.stride(0), scene.softness.stride(0),
-                scene.channels, first_channel,
-                WIDTH=self.width, CHANNELS=channels, PERSPECTIVE=scene.settings.perspective,
-                TWO_SIDED=scene.settings.two_sided, BLOCK=BLOCK, num_warps=2,
-            )  # fmt: skip
+        self.limit = max(LARGE, scene.height * scene.width // 64)
+        self.slots = JOBS if filled is not None and scene.height * scene.width > self.limit else 0
+        self.filled = new(items, dtype=torch.int32) if filled is None else filled
+        self.jobs = new(JOBS, 2, dtype=torch.int32) if self.slots else self.filled
+        self.softness, self.background = since(scene.softness, first), since(scene.background, first)
+        self.points, self.attributes = since(scene.points, first), since(scene.attributes, first)
+        settings = scene.settings
+        launch(
+            setup_kernel, (scene.padded // BLOCK, items),
+            [self.points, self.attributes, self.softness, scene.faces, scene.attribute_faces, self.records, self.boxes,
+             self.filled, self.jobs],
+            [scene.count, scene.padded, self.points.stride(0), self.attributes.stride(0), self.softness.stride(0),
+             scene.channels, first_channel, scene.height, scene.width, self.limit],
+            (self.width, channels, settings.perspective, settings.two_sided, BLOCK, settings.half_df, settings.reach,
+             self.slots),
+            2,
+        )  # fmt: skip
 
-    def bins(self) -> tuple[Tensor, Tensor, tuple[int, int, int, int]]:
-        """Lists, heads, and (faces padded, bins across, bins, capacity of the lists); nothing for few faces."""
+    def bins(self) -> tuple[Tensor, Tensor, list[int]]:
+        """Lists, heads, and faces padded, bins across, bins, capacity of the lists; nothing for few faces."""
         scene, settings = self.scene, self.scene.settings
-        across = triton.cdiv(settings.width, BIN)
-        bins = across * triton.cdiv(settings.height, BIN)
+        across = -(-scene.width // BIN)
+        bins = across * -(-scene.height // BIN)
         if scene.count <= UNBINNED:
-            return self.filled, self.filled, (scene.padded, across, bins, 0)
-        capacity = 8 * scene.count + 64 * bins
+            return self.filled, self.filled, [scene.padded, across, bins, 0]
+        capacity = 6 * scene.count + 64 * bins
         lists = self.filled.new_empty(self.items, capacity)
         heads = self.filled.new_empty(self.items, bins, 2)
-        bin_kernel[(bins, self.items)](
-            self.boxes, scene.softness[self.first :], lists, heads, self.filled,
-            scene.padded, across, bins, capacity, scene.softness.stride(0),
-            HALF=settings.half_df, REACH=settings.reach, BIN=BIN, BLOCK=BIN_BLOCK, num_warps=BIN_WARPS,
+        launch(
+            bin_kernel, (bins, self.items),
+            [self.boxes, self.softness, lists, heads, self.filled],
+            [scene.padded, across, bins, capacity, self.softness.stride(0)],
+            (settings.half_df, settings.reach, BIN, BIN_BLOCK),
+            BIN_WARPS,
         )  # fmt: skip
-        return lists, heads, (scene.padded, across, bins, capacity)
+        return lists, heads, [scene.padded, across, bins, capacity]
 
 
 def forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
     """Image, silhouette and depth; saved are, per pixel, the shares' normaliser, the silhouette and the means."""
     scene = Scene(tensors, decode(settings))
-    height, width = scene.settings.height, scene.settings.width
     outputs, saved = fake(tensors, settings)
-    image, silhouette, depth = outputs
-    bounded, power = scene.bounded()
+    pictures = [*outputs, *saved]
+    chosen = scene.constants
     tx, ty, warps = TILE
-    tiles_x = triton.cdiv(width, tx)
-    tiles = tiles_x * triton.cdiv(height, ty)
-    for first_channel, channels in scene.groups():
-        for first, items in scene.parts(channels):
-            setup = Setup(scene, first, items, first_channel, channels)
-            offset = first * height * width
-            lists, heads, sizes = setup.bins()
-            forward_kernel[(tiles, items)](
-                setup.records, setup.boxes, lists, heads, scene.softness[first:], scene.background[first:],
-                image.view(-1)[offset * scene.channels :], silhouette.view(-1)[offset:], depth.view(-1)[offset:],
-                saved[0].view(-1)[offset * scene.planes :],
-                scene.count, *sizes, height, width, tiles_x, scene.softness.stride(0), scene.background.stride(0),
-                scene.channels, first_channel, scene.planes,
-                WIDTH=setup.width, CHANNELS=channels, HALF=scene.settings.half_df, BOUNDED=bounded,
-                REACH=scene.settings.reach, POWER=power, FIRST=first_channel == 0,
-                LISTED=scene.count > UNBINNED, BIN=BIN, TX=tx, TY=ty, num_warps=warps,
-            )  # fmt: skip
+    tiles_x = -(-scene.width // tx)
+    grid = tiles_x * -(-scene.height // ty)
+    for first_channel, channels, first, items in scene.passes():
+        setup = Setup(scene, first_channel, channels, first, items)
+        lists, heads, sizes = setup.bins()
+        launch(
+            forward_kernel, (grid, items),
+            [setup.records, setup.boxes, lists, heads, setup.softness, setup.background,
+             *(part(t, scene.items, first) for t in pictures)],
+            [scene.count, *sizes, scene.height, scene.width, tiles_x, setup.softness.stride(0), setup.background.stride(0),
+             scene.channels, first_channel, scene.planes],
+            (setup.width, channels, chosen["HALF"], chosen["BOUNDED"], chosen["REACH"], chosen["POWER"], first_channel == 0,
+             scene.count > UNBINNED, BIN, tx, ty),
+            warps,
+        )  # fmt: skip
     return outputs, saved
 
 
@@ -134,19 +148,8 @@ def fake(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tenso
     points, attributes = tensors[:2]
     batch, channels = points.shape[:-2], attributes.shape[-1]
     shape = (*batch, chosen.height, chosen.width)
-    outputs = [points.new_empty(*shape, channels), points.new_empty(shape), points.new_empty(shape)]
-    return outputs, [points.new_empty(*batch, 3 + channels, chosen.height, chosen.width)]
-
-
-def _flat(t: Tensor, own: int) -> Tensor:
-    """One batch dimension of any stride before `own` contiguous ones."""
-    t = t.reshape(math.prod(t.shape[: t.dim() - own]), *t.shape[t.dim() - own :])
-    expected = 1
-    for size, stride in zip(reversed(t.shape[1:]), reversed(t.stride()[1:]), strict=True):
-        if size > 1 and stride != expected:
-            return t.contiguous()
-        expected *= size
-    return t
+    outputs = [points.new_empty((*shape, channels)), points.new_empty(shape), points.new_empty(shape)]
+    return outputs, [points.new_empty((*batch, 3 + channels, chosen.height, chosen.width))]
 
 
 def backward(
@@ -154,59 +157,93 @@ def backward(
 ) -> list[Tensor | None]:
     """Gradients by points, attributes, background and softness."""
     scene = Scene(tensors, decode(settings))
-    chosen = scene.settings
-    height, width = chosen.height, chosen.width
-    image, silhouette, depth = (g.contiguous() for g in grads)
-    kept = saved[0].contiguous()
-    keep = chosen.deterministic
-    by_points = scene.points.new_zeros(scene.items, scene.vertices, 3)
-    by_attributes = scene.points.new_zeros(scene.items, *scene.attributes.shape[1:])
-    by_softness = scene.points.new_zeros(scene.items, 3)
-    bounded, power = scene.bounded()
-    for first_channel, channels in scene.groups():
-        for first, items in scene.parts(channels):
-            if not scene.count:
-                continue
-            setup = Setup(scene, first, items, first_channel, channels)
-            offset = first * height * width
-            targets = [by_points[first:], by_attributes[first:]]
-            if keep:
-                zeros = scene.points.new_zeros
-                targets = [zeros(items, scene.count, 3, 3), zeros(items, scene.count, 3, channels)]
-            soft = scene.points.new_zeros(items, scene.count, 3) if needs[3] else scene.softness
-            backward_kernel[(scene.count, items)](
-                setup.records, setup.boxes, scene.softness[first:], scene.background[first:],
-                image.view(-1)[offset * scene.channels :], silhouette.view(-1)[offset:], depth.view(-1)[offset:],
-                kept.view(-1)[offset * scene.planes :],
-                scene.points[first:], scene.attributes[first:], scene.faces, scene.attribute_faces, *targets, soft,
-                scene.count, scene.padded, height, width, scene.softness.stride(0), scene.background.stride(0),
-                scene.points.stride(0), scene.attributes.stride(0), by_points.stride(0), by_attributes.stride(0),
-                scene.channels, first_channel, scene.planes,
-                WIDTH=setup.width, CHANNELS=channels, HALF=chosen.half_df, BOUNDED=bounded, REACH=chosen.reach,
-                POWER=power, FIRST=first_channel == 0, PERSPECTIVE=chosen.perspective, TWO_SIDED=chosen.two_sided,
-                SOFTNESS=needs[3], KEEP=keep, P=BACKWARD[0], num_warps=BACKWARD[1],
-            )  # fmt: skip
-            if keep:
-                _gather(targets[0], scene.faces, by_points[first : first + items])
-                part = by_attributes[first : first + items, :, first_channel : first_channel + channels]
-                _gather(targets[1], scene.attribute_faces, part)
-            if needs[3]:
-                by_softness[first : first + items] += soft.sum(1)
-    by_background = None
-    if needs[2]:
-        rest = 1 - kept.view(scene.items, scene.planes, -1)[:, 1]
-        colour = torch.einsum("ip,ipc->ic", rest, image.view(scene.items, height * width, scene.channels))
-        by_background = torch.cat([colour, (rest * depth.view(scene.items, -1)).sum(1, keepdim=True)], 1)
+    chosen, keep = scene.settings, scene.settings.deterministic
+    pictures = [t if t.is_contiguous() else t.contiguous() for t in (*grads, *saved)]
+    sizes = [scene.items * scene.vertices * 3, math.prod(scene.attributes.shape)]
+    # One buffer, because each costs a launch; its end counts the jobs
+    buffer = scene.points.new_zeros(sum(sizes) + 1)
+    by_points = buffer[: sizes[0]].view(scene.items, scene.vertices, 3)
+    by_attributes = buffer[sizes[0] : -1].view(scene.attributes.shape)
+    by_softness = scene.points.new_zeros(scene.items, 3) if needs[3] else None
+    filled = buffer[-1:].view(torch.int32)
+    for first_channel, channels, first, items in scene.passes():
+        if first or first_channel:
+            filled = filled.new_zeros(1)
+        # Bands of a face end up in any order, so deterministic gradients do without
+        setup = Setup(scene, first_channel, channels, first, items, None if keep else filled)
+        targets = [since(by_points, first), since(by_attributes, first)]
+        if keep:
+            zeros = scene.points.new_zeros
+            targets = [zeros(items, scene.count * 3, 3), zeros(items, scene.count * 3, channels)]
+        soft = scene.points.new_zeros(items, scene.count, 3) if needs[3] else scene.softness
+        _launch_backward(setup, pictures, targets, soft, (first_channel, channels, needs[3]))
+        if keep:
+            _gather(targets[0], scene.faces, by_points[first : first + items])
+            _gather(targets[1], scene.attribute_faces, by_attributes[first : first + items, :, first_channel:])
+        if by_softness is not None:
+            by_softness[first : first + items] += soft.sum(1)
+    by_background = _by_background(scene, pictures) if needs[2] else None
     found = [by_points, by_attributes, by_background, by_softness]
-    return [g if g is None else g.reshape(t.shape) for g, t in zip(found, tensors[:4], strict=True)] + [None, None]
+    shaped = [g if g is None else g.view(t.shape) for g, t in zip(found, tensors[:4], strict=True)]
+    return [g if need else None for g, need in zip([*shaped, None, None], needs, strict=True)]
+
+
+def _launch_backward(
+    setup: Setup, pictures: list[Tensor], targets: list[Tensor], soft: Tensor, chosen: tuple[int, int, bool]
+) -> None:
+    scene, first, (first_channel, channels, softness) = setup.scene, setup.first, chosen
+    settings, fixed = scene.settings, scene.constants
+    launch(
+        backward_kernel, (setup.slots + scene.count * setup.items, 1),
+        [setup.records, setup.boxes, setup.filled, setup.jobs, setup.softness, setup.background,
+         *(part(t, scene.items, first) for t in pictures),
+         setup.points, setup.attributes, scene.faces, scene.attribute_faces, *targets, soft],
+        [scene.count, scene.padded, scene.height, scene.width, setup.softness.stride(0), setup.background.stride(0),
+         setup.points.stride(0), setup.attributes.stride(0), targets[0].stride(0), targets[1].stride(0),
+         scene.channels, first_channel, scene.planes, setup.limit],
+        (setup.width, channels, fixed["HALF"], fixed["BOUNDED"], fixed["REACH"], fixed["POWER"], first_channel == 0,
+         settings.perspective, settings.two_sided, softness, settings.deterministic, setup.slots, BACKWARD[0]),
+        BACKWARD[1],
+    )  # fmt: skip
+
+
+def _by_background(scene: Scene, pictures: list[Tensor]) -> Tensor:
+    image, _, depth, kept = (t.view(scene.items, -1) for t in pictures)
+    rest = 1 - kept.view(scene.items, scene.planes, -1)[:, 1]
+    colour = torch.bmm(rest[:, None], image.view(scene.items, -1, scene.channels))[:, 0]
+    return torch.cat([colour, (rest * depth).sum(1, keepdim=True)], 1)
 
 
 def _gather(pulls: Tensor, faces: Tensor, target: Tensor) -> None:
-    """Add the corners' pulls (items, F, 3, n) to their vertices, in the same order on every run."""
+    """Add the corners' pulls (items, 3 F, n) to their vertices, in the same order on every run."""
     order = torch.argsort(faces.reshape(-1), stable=True)
-    corners = pulls.reshape(pulls.shape[0], -1, pulls.shape[-1])[:, order]
-    sums = torch.nn.functional.pad(corners.double().cumsum(1), (0, 0, 1, 0))
-    sorted_index = faces.reshape(-1)[order]
-    bounds = torch.searchsorted(sorted_index, torch.arange(target.shape[1] + 1, device=faces.device, dtype=faces.dtype))
-    ends = sums[:, bounds]
-    target += (ends[:, 1:] - ends[:, :-1]).to(target.dtype)
+    ends = torch.arange(target.shape[1] + 1, device=faces.device, dtype=faces.dtype)
+    bounds = torch.searchsorted(faces.reshape(-1)[order], ends)
+    launch(
+        gather_kernel, (-(-target.shape[1] // 32), pulls.shape[0]),
+        [pulls, order, bounds, target],
+        [pulls.shape[1], target.shape[1], target.stride(0), target.stride(1)],
+        (32, pulls.shape[2]),
+        1,
+    )  # fmt: skip
+
+
+def flat(t: Tensor, own: int) -> Tensor:
+    """One batch dimension of any stride before `own` contiguous ones."""
+    if t.dim() != own + 1:
+        t = t.reshape(math.prod(t.shape[: t.dim() - own]), *t.shape[t.dim() - own :])
+    expected = 1
+    for i in range(t.dim() - 1, 0, -1):
+        if t.shape[i] > 1 and t.stride(i) != expected:
+            return t.contiguous()
+        expected *= t.shape[i]
+    return t
+
+
+def since(t: Tensor, first: int) -> Tensor:
+    return t[first:] if first else t
+
+
+def part(t: Tensor, items: int, first: int) -> Tensor:
+    """A contiguous picture from item `first` on."""
+    return t.view(items, -1)[first:] if first else t
