@@ -22,10 +22,10 @@ BLOCK = 64
 BIN, BIN_BLOCK, BIN_WARPS = 32, 1024, 4
 #: Up to so many faces a tile looks through all of them; binning would cost more.
 UNBINNED = 2048
-#: Width and height of a forward tile in pixels, and its warps.
-TILE = (8, 4, 1)
-#: Pixels that a backward program takes at a time, and its warps.
-BACKWARD = (32, 1)
+#: Width and height of a forward tile in pixels, its warps, and the registers that a thread may take.
+TILE = (8, 4, 1, None)
+#: Pixels that a backward program takes at a time, its warps, and the registers that a thread may take.
+BACKWARD = (32, 1, None)
 #: Faces with more pixels than this are cut into bands for the backward pass, as far as there are this many places.
 LARGE, JOBS = 4096, 4096
 #: Attribute channels that one pass takes.
@@ -81,7 +81,7 @@ class Setup:
         self.boxes = new(items, 4, scene.padded)
         self.limit = max(LARGE, scene.height * scene.width // 64)
         self.slots = JOBS if filled is not None and scene.height * scene.width > self.limit else 0
-        self.filled = new(items, dtype=torch.int32) if filled is None else filled
+        self.filled = filled if filled is not None and self.slots else new(items, dtype=torch.int32)
         self.jobs = new(JOBS, 2, dtype=torch.int32) if self.slots else self.filled
         self.softness, self.background = since(scene.softness, first), since(scene.background, first)
         self.points, self.attributes = since(scene.points, first), since(scene.attributes, first)
@@ -123,7 +123,7 @@ def forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Te
     outputs, saved = fake(tensors, settings)
     pictures = [*outputs, *saved]
     chosen = scene.constants
-    tx, ty, warps = TILE
+    tx, ty, *resources = TILE
     tiles_x = -(-scene.width // tx)
     grid = tiles_x * -(-scene.height // ty)
     for first_channel, channels, first, items in scene.passes():
@@ -137,7 +137,7 @@ def forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Te
              scene.channels, first_channel, scene.planes],
             (setup.width, channels, chosen["HALF"], chosen["BOUNDED"], chosen["REACH"], chosen["POWER"], first_channel == 0,
              scene.count > UNBINNED, BIN, tx, ty),
-            warps,
+            *resources,
         )  # fmt: skip
     return outputs, saved
 
@@ -203,7 +203,7 @@ def _launch_backward(
          scene.channels, first_channel, scene.planes, setup.limit],
         (setup.width, channels, fixed["HALF"], fixed["BOUNDED"], fixed["REACH"], fixed["POWER"], first_channel == 0,
          settings.perspective, settings.two_sided, softness, settings.deterministic, setup.slots, BACKWARD[0]),
-        BACKWARD[1],
+        *BACKWARD[1:],
     )  # fmt: skip
 
 

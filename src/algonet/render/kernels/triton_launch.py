@@ -16,7 +16,15 @@ from algonet.backends import interpreting
 _COMPILED: dict[tuple, Any] = {}
 
 
-def launch(kernel: Any, grid: tuple[int, int], tensors: list[Tensor], sizes: list[int], constants: tuple, warps: int) -> None:
+def launch(
+    kernel: Any,
+    grid: tuple[int, int],
+    tensors: list[Tensor],
+    sizes: list[int],
+    constants: tuple,
+    warps: int,
+    registers: int | None = None,
+) -> None:
     """`kernel[grid](*tensors, *sizes, *constants)`; sizes must be ones that the kernel does not specialise on."""
     if grid[0] * grid[1] == 0:
         return
@@ -26,11 +34,11 @@ def launch(kernel: Any, grid: tuple[int, int], tensors: list[Tensor], sizes: lis
     device = tensors[0].device
     if device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
-            return launch(kernel, grid, tensors, sizes, constants, warps)
+            return launch(kernel, grid, tensors, sizes, constants, warps, registers)
     narrow = max(sizes) < 2**31
-    key = (kernel, device.index, warps, constants, narrow, *[(t.dtype, t.data_ptr() % 16) for t in tensors])
+    key = (kernel, device.index, warps, registers, constants, narrow, *[(t.dtype, t.data_ptr() % 16) for t in tensors])
     compiled = _COMPILED.get(key) if narrow else None
     if compiled is None:
-        _COMPILED[key] = kernel[grid](*tensors, *sizes, *constants, num_warps=warps)
+        _COMPILED[key] = kernel[grid](*tensors, *sizes, *constants, num_warps=warps, maxnreg=registers)
     else:
         compiled[(*grid, 1)](*tensors, *sizes, *constants)
