@@ -48,7 +48,9 @@ def payload(where: str, x: Tensor, given: object, dim: int) -> Tensor | None:
             f"{where}: `payload` must have the shape of x, {tuple(x.shape)}, followed by any others; got "
             f"{tuple(given.shape)}. Use expand to give every row the same payload."
         )
-    return given.reshape(*x.shape, -1 if given.numel() else _channels(given, x)).movedim(dim % x.dim(), -2)
+    if given.dim() != x.dim() + 1:
+        given = given.reshape(*x.shape, -1 if given.numel() else _channels(given, x))
+    return given if dim in (-1, x.dim() - 1) else given.movedim(dim % x.dim(), -2)
 
 
 def _channels(given: Tensor, x: Tensor) -> int:

@@ -49,6 +49,10 @@ def _triton() -> ModuleType:
 
 
 def _sort_operator(name: str, kernels: Callable[[], ModuleType], outputs: int) -> Operator:
+    def fake(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
+        kept = kernels().kept_shape(tensors, settings) if name == "triton" else None
+        return [_like(tensors[0]), *map(_like, tensors[3:])], [] if kept is None else [tensors[0].new_empty(kept)]
+
     return Operator(
         f"soft_sort_{name}" if outputs == 1 else f"soft_sort_payload_{name}",
         forward=lambda tensors, settings: kernels().sort_forward(tensors, settings),
@@ -56,7 +60,7 @@ def _sort_operator(name: str, kernels: Callable[[], ModuleType], outputs: int) -
             grads, tensors, saved, settings, needs
         ),
         reference=sort_reference,
-        fake=lambda tensors, settings: ([_like(tensors[0]), *map(_like, tensors[3:])], []),
+        fake=fake,
         outputs=outputs,
         shared=frozenset({2}),
     )

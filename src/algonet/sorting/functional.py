@@ -93,7 +93,9 @@ def soft_sort(
     permutation = moved[..., spared:] if return_permutation and moved is not None else None
     carried = None
     if payload is not None and moved is not None:
-        carried = moved[..., :spared].movedim(-2, dim % x.dim()).reshape(payload.shape).to(payload.dtype)
+        carried = moved[..., :spared] if return_permutation else moved
+        carried = carried if job.dim is None else carried.movedim(-2, dim)
+        carried = carried.reshape(payload.shape).to(payload.dtype)
     return SortResult(job.back(values), carried, None if permutation is None else permutation.to(x.dtype))
 
 

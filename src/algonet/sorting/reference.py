@@ -40,7 +40,7 @@ class Exchange:
         self.alpha = alpha
         self._pairs = pairs
         a, b = (x.index_select(-1, items) for items in pairs)
-        stay, rest = alpha == 1, 1 - alpha
+        stay, rest = (alpha == 1) | (a == b), 1 - alpha
         # Where the decision is crisp the items move as they are: 0 times infinity is not 0
         p, q = torch.where(crisp, 0.0, a), torch.where(crisp, 0.0, b)
         low = torch.where(crisp, torch.where(stay, a, b), alpha * p + rest * q)
@@ -68,17 +68,17 @@ def _decide(plan: Plan, x: Tensor, pairs: tuple[Tensor, Tensor], steepness: Tens
     """(alpha, crisp): the probability r(steepness (b - a)) that a, b are in order, and where that is decided crisply.
 
     A difference that is not finite (an infinite item, or finite ones too far apart for the precision) decides crisply,
-    as does a comparator that a short row does not have; NaN stays NaN.
+    as does a comparator that a short row does not have; equal infinities are a tie; NaN stays NaN.
     """
     a, b = (x.index_select(-1, items) for items in pairs)
     crisp = ~(b - a).isfinite() & ~(a.isnan() | b.isnan())
-    order = b >= a
+    decided, order = crisp & (a != b), b > a
     if active is not None:
-        crisp, order = crisp | ~active, order | ~active
+        crisp, decided, order = crisp | ~active, decided | ~active, order | ~active
     # The branch of a `where` that is not taken must be finite too, or its gradient is NaN
     d = torch.where(crisp, 0.0, b) - torch.where(crisp, 0.0, a)
     alpha = replace(plan.sigmoid, steepness=steepness)(d)
-    return torch.where(crisp, order.to(x.dtype), alpha), crisp
+    return torch.where(decided, order.to(x.dtype), alpha), crisp
 
 
 def _active(plan: Plan, table: Comparators, index: int, lengths: Tensor) -> Tensor | None:

@@ -23,9 +23,8 @@ INF = REAL(np.inf)
 
 @njit(**OPTIONS)
 def difference(a, b):
-    """b - a; infinite where the order is decided crisply, NaN only where an item is."""
-    d = b - a
-    return where(abs(d) < INF, d, where(b >= a, INF, where(b < a, -INF, d)))
+    """b - a; infinite where the order is decided crisply, 0 for equal infinities, NaN only where an item is."""
+    return where(a == b, REAL(0.0), b - a)
 
 
 @njit(**OPTIONS)

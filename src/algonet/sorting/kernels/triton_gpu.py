@@ -21,8 +21,9 @@ WIDEST = 4096
 SCRATCH = 64 * 2**20
 #: Odd-even lines up to this long are one row of the table; longer ones are cut into groups of CORE.
 WHOLE, CORE = 128, 64
-#: Layers between two exchanges of the cores in forward (the halo is CORE / 2), and layers kept at once in backward.
-FORWARD_SEGMENT, LONGEST = 32, 512
+#: Odd-even forward keeps every so many layers for backward, unless that takes more than KEPT bytes for all rows:
+#: then backward goes through the rows in parts. (The halo, CORE / 2, is twice as wide: see the kernels.)
+SEGMENT, KEPT = 16, 32 * 2**20
 #: Bitonic partners up to this far apart meet inside a warp.
 NEAR = 32
 _FAR_BLOCK = 1024
@@ -31,21 +32,29 @@ State = tuple[Tensor, Tensor]
 
 
 def sort_forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
-    """The kernel of `sort_reference`; nothing is saved."""
+    """The kernel of `sort_reference`; saves states of an odd-even sort where they are few."""
     if len(tensors) > 3 and tensors[3].shape[-1] == 0:
-        return [*sort_forward(tensors[:3], settings)[0], tensors[3].clone()], []
+        found, saved = sort_forward(tensors[:3], settings)
+        return [*found, tensors[3].clone()], saved
     x, lengths, steepness, payload = _ready(tensors)
-    n = x.shape[-1]
-    if x.numel() == 0 or _depth(settings, n) == 0:
+    lines = _lines_of(settings, tensors)
+    if lines is None:
         return [t.clone() for t in (x, payload)[: len(tensors) - 2]], []
-    lines = _lines(settings, n, x.numel() // n, payload.shape[-1] if len(tensors) > 3 else 0, x.dtype, x.device)
+    kept = x.new_empty(lines.kept) if lines.kept else None
     state, lengths = lines.forth(x, payload, lengths)
     for group in lines.groups:
-        state = lines.forward(group, state, lengths, steepness)
+        state = lines.forward(group, state, lengths, steepness, kept)
     values, moved = lines.back(state)
+    saved = [] if kept is None else [kept]
     if len(tensors) == 3:
-        return [values], []
-    return [values.reshape(x.shape), moved.reshape(payload.shape)], []
+        return [values], saved
+    return [values.view(x.shape), moved.reshape(payload.shape)], saved
+
+
+def kept_shape(tensors: list[Tensor], settings: str) -> tuple[int, ...] | None:
+    """The shape of what `sort_forward` saves, `None` if nothing."""
+    lines = _lines_of(settings, tensors)
+    return None if lines is None else lines.kept
 
 
 def sort_backward(
@@ -56,39 +65,68 @@ def sort_backward(
         return [*sort_backward(grads[:1], tensors[:3], saved, settings, needs), grads[1].clone()]
     x, lengths, steepness, payload = _ready(tensors)
     grads = [g.contiguous() for g in grads]
-    n = x.shape[-1]
-    if x.numel() == 0 or _depth(settings, n) == 0:
+    lines = _lines_of(settings, tensors)
+    if lines is None:
         return [grads[0].clone(), None, torch.zeros_like(steepness), *(g.clone() for g in grads[1:])]
-    lines = _lines(settings, n, x.numel() // n, payload.shape[-1] if len(tensors) > 3 else 0, x.dtype, x.device)
+    if lines.segments > 1 and not saved:
+        return _in_parts(grads, [x, lengths, steepness, *tensors[3:]], lines, settings, needs)
     state, lengths = lines.forth(x, payload, lengths)
     states = [state]
     for group in lines.groups[:-1]:
-        states.append(lines.forward(group, states[-1], lengths, steepness))
+        states.append(lines.forward(group, states[-1], lengths, steepness, None))
     slopes = lines.forth_grads(grads)
     by_steepness = None
     for group in reversed(lines.groups):
-        slopes, part = lines.backward(group, states.pop(), slopes, lengths, steepness, needs[2])
+        kept = saved[0] if saved else None
+        slopes, part = lines.backward(group, states.pop(), slopes, lengths, steepness, needs[2], kept)
         if part is not None:
             by_steepness = part.sum() if by_steepness is None else by_steepness + part.sum()
     grad_x, grad_payload = slopes
     if lines.channels > 1:
-        grad_x = grad_x.view(lines.rows, lines.channels, n).sum(1).view(x.shape)
+        grad_x = grad_x.view(lines.rows, lines.channels, lines.n).sum(1).view(x.shape)
     if len(tensors) == 3:
         return [grad_x, None, by_steepness]
     if lines.split:
-        grad_payload = grad_payload.reshape(lines.rows, -1, n).transpose(1, 2)
-    return [grad_x.reshape(x.shape), None, by_steepness, grad_payload.reshape(payload.shape)]
+        grad_payload = grad_payload.reshape(lines.rows, -1, lines.n).transpose(1, 2)
+    return [grad_x.view(x.shape), None, by_steepness, grad_payload.reshape(payload.shape)]
+
+
+def _in_parts(grads: list[Tensor], tensors: list[Tensor], lines: _Lines, settings: str, needs: list[bool]) -> list[Any]:
+    """Backward without saved states: sort again, so many rows at a time that their states fit."""
+    flat = [t.reshape(lines.rows, *t.shape[tensors[0].dim() - 1 :]) for t in (tensors[0], *tensors[3:])]
+    slopes = [g.reshape(f.shape) for g, f in zip(grads, flat, strict=True)]
+    lengths = tensors[1].reshape(-1)
+    most = max(1, KEPT // max(lines.row_bytes, 1))
+    found: list[list[Any]] = []
+    for begin in range(0, lines.rows, most):
+        rows = slice(begin, begin + most)
+        part = [
+            flat[0][rows],
+            lengths[rows] if lines.plan.masked else lengths,
+            tensors[2],
+            *(f[rows] for f in flat[1:]),
+        ]
+        lines_of_part = _lines_of(settings, part)
+        assert lines_of_part is not None
+        kept = lines_of_part.new_kept(part[0])
+        lines_of_part.forward(lines.groups[0], (part[0], part[-1]), part[1], tensors[2], kept)
+        found.append(sort_backward([g[rows] for g in slopes], part, [kept], settings, needs))
+    columns = list(zip(*found, strict=True))
+    joined = [torch.cat(columns[i]).view(t.shape) for i, t in ((0, tensors[0]), *((3, t) for t in tensors[3:]))]
+    by_steepness = torch.stack(columns[2]).sum() if needs[2] else None
+    return [joined[0], None, by_steepness, *joined[1:]]
+
+
+def _lines_of(settings: str, tensors: list[Tensor]) -> _Lines | None:
+    """The plan of the launches; `None` where there is nothing to sort."""
+    x = tensors[0]
+    return _lines(settings, x.shape, tensors[3].shape[-1] if len(tensors) > 3 else 0, x.dtype, x.device)
 
 
 def _ready(tensors: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(x, lengths, steepness, payload), contiguous; where there is no payload x stands in, never read as one."""
     x = tensors[0].contiguous()
     return x, tensors[1], tensors[2], tensors[3].contiguous() if len(tensors) > 3 else x
-
-
-@functools.lru_cache(maxsize=1024)
-def _depth(settings: str, n: int) -> int:
-    return decode(settings).table(n).depth
 
 
 class _Group(NamedTuple):
@@ -137,9 +175,11 @@ class _Lines:
     channel-major payload, as the layers through memory need.
     """
 
-    def __init__(self, settings: str, n: int, rows: int, channels: int, dtype: torch.dtype, device: torch.device):
+    def __init__(self, settings: str, shape: torch.Size, channels: int, dtype: torch.dtype, device: torch.device):
         self.plan = decode(settings)
-        self.n, self.rows, self.channels = n, rows, channels
+        self.n = n = shape[-1]
+        self.rows = rows = shape.numel() // n
+        self.channels = channels
         self.count = rows * max(channels, 1)
         self.places = 1 << (n - 1).bit_length()
         self.split = self.places > WIDEST and channels > 0
@@ -152,6 +192,26 @@ class _Lines:
         self.device, self.dtype, self.item = device, dtype, dtype.itemsize
         self.shape: Any = odd_even_shape(n, self.count) if self.odd_even else bitonic_shape(self.places)
         self.masks = None if self.odd_even else _masks(self.depth, device)
+        self.far_off = device.type == "cuda" and torch.cuda.device_count() > 1
+        self.runners: dict[tuple, Any] = {}
+        self.states = 2 if channels else 1
+        self.segment, self.segments, self.kept = self.depth, 1, None
+        if self.odd_even:
+            self._keep(shape)
+
+    def _keep(self, shape: torch.Size) -> None:
+        """How many layers of an odd-even sort backward goes back at a time, and what forward keeps for that."""
+        _, groups, threads, core, _, _ = self.shape
+        everything = self.count * self.states * groups * (2 * core + self.depth * 4 * threads) * self.item
+        if groups > 1 or everything > SCRATCH:
+            self.segment = min(SEGMENT, self.depth)
+            self.segments = -(-self.depth // self.segment)
+        self.row_bytes = max(self.channels, 1) * (self.segments - 1) * self.states * self.n * self.item
+        if 0 < self.rows * self.row_bytes <= KEPT:
+            self.kept = (*shape[:-1], self.row_bytes // self.item)
+
+    def new_kept(self, x: Tensor) -> Tensor:
+        return x.new_empty(self.rows, self.row_bytes // self.item)
 
     def _groups(self) -> tuple[_Group, ...]:
         if self.places <= WIDEST:
@@ -188,7 +248,7 @@ class _Lines:
         first[:, 0] = grads[0].reshape(self.rows, self.n)
         return first, grads[1].reshape(self.rows, self.n, self.channels).transpose(1, 2).contiguous()
 
-    def forward(self, group: _Group, state: State, lengths: Tensor, steepness: Tensor) -> State:
+    def forward(self, group: _Group, state: State, lengths: Tensor, steepness: Tensor, kept: Tensor | None) -> State:
         x, payload = state
         values = torch.empty_like(x)
         moved = torch.empty_like(payload) if self.channels else values
@@ -199,12 +259,13 @@ class _Lines:
             self._launch("far_forward_kernel", grid, args, (*self.options, _FAR_BLOCK), 4)
         elif self.odd_even:
             lines, groups, threads, core, halo, warps = self.shape
-            programs = -(-self.count // lines)
-            segment = FORWARD_SEGMENT if groups > 1 else group.end
-            scratch = x.new_empty(programs * 4 * self.n) if groups > 1 else x
-            args = (*tensors, scratch, self.count, self.n, self.stride, group.end, segment, -(-group.end // segment))
-            fixed = (self.plan.steps is not None, *self.options, lines, groups, threads, core, halo)
-            self._launch("odd_even_forward_kernel", (programs, 1), args, fixed, warps)
+            segment, scratch = (self.segment, kept) if kept is not None else (halo if groups > 1 else self.depth, x)
+            if kept is None and groups > 1:
+                scratch = x.new_empty(self.count * 2 * self.states * self.n)
+            ints = (self.count, self.n, self.stride, self.depth, segment, -(-self.depth // segment))
+            fixed = (self.plan.steps is not None, *self.options, kept is not None, lines, groups, threads, core, halo)
+            grid = (-(-self.count // lines), 1)
+            self._launch("odd_even_forward_kernel", grid, (*tensors, scratch, *ints), fixed, warps)
         else:
             chunks, lines, blocks, E, warps = self.shape
             programs = -(-self.count // lines) * chunks
@@ -214,13 +275,19 @@ class _Lines:
         return values, moved
 
     def backward(
-        self, group: _Group, state: State, slopes: State, lengths: Tensor, steepness: Tensor, steep: bool
+        self,
+        group: _Group,
+        state: State,
+        slopes: State,
+        lengths: Tensor,
+        steepness: Tensor,
+        steep: bool,
+        kept: Tensor | None,
     ) -> tuple[State, Tensor | None]:
         x, payload = state
         grad_x = torch.empty_like(x) if self.stride == 1 else x.new_empty(self.count * self.n)
         grad_payload = torch.empty_like(payload) if self.channels else grad_x
         before, after = (x, payload, lengths, steepness), (*slopes, grad_x, grad_payload)
-        states = 2 if self.channels else 1
         if group.far:
             grid = (-(-self.places // 2 // _FAR_BLOCK), self.count)
             part = x.new_empty(grid[0] * grid[1]) if steep else x
@@ -228,20 +295,18 @@ class _Lines:
             self._launch("far_backward_kernel", grid, args, (*self.options, steep, _FAR_BLOCK), 4)
         elif self.odd_even:
             lines, groups, threads, core, halo, warps = self.shape
-            segment = halo // 2 if groups > 1 else min(group.end, LONGEST)
-            segments = -(-group.end // segment)
-            size = states * lines * groups * ((segments + 2) * core + segment * 4 * threads)
+            size = self.states * lines * groups * (2 * core + self.segment * 4 * threads)
             tiles = -(-self.count // lines)
             programs = self._programs(tiles, size)
             part = x.new_empty(programs) if steep else x
-            ints = (self.count, self.n, self.stride, group.end, segment, segments, tiles, programs)
+            ints = (self.count, self.n, self.stride, self.depth, self.segment, self.segments, tiles, programs)
             fixed = (self.plan.steps is not None, *self.options, steep, lines, groups, threads, core, halo)
-            args = (*before, *after, part, x.new_empty(programs * size), *ints)
+            args = (*before, *after, part, x if kept is None else kept, x.new_empty(programs * size), *ints)
             self._launch("odd_even_backward_kernel", (programs, 1), args, fixed, warps)
         else:
             chunks, lines, blocks, E, warps = self.shape
             tiles = -(-self.count // lines) * chunks
-            size = (group.end - group.begin + 1) * states * lines * blocks * E
+            size = (group.end - group.begin + 1) * self.states * lines * blocks * E
             programs = self._programs(tiles, size)
             part = x.new_empty(programs) if steep else x
             args = (
@@ -274,9 +339,13 @@ class _Lines:
 
         That is sound because no argument is specialised (see `PLAIN` in the template): the types alone choose the code.
         """
-        if self.device.type == "cuda" and self.device.index != torch.cuda.current_device():
+        if self.far_off and self.device.index != torch.cuda.current_device():
             with torch.cuda.device(self.device):
                 return self._launch(name, grid, args, fixed, warps)
+        again = self.runners.get((name, fixed, grid))
+        if again is not None:
+            again(*args, *fixed)
+            return None
         key = (name, self.plan.form, self.dtype, fixed, warps, self.device)
         compiled = _COMPILED.get(key)
         if compiled is None:
@@ -284,6 +353,7 @@ class _Lines:
             if compiled is not None:  # the interpreter compiles nothing
                 _COMPILED[key] = compiled
         else:
+            self.runners[name, fixed, grid] = compiled[(*grid, 1)]
             compiled[(*grid, 1)](*args, *fixed)
         return None
 
@@ -292,8 +362,10 @@ _COMPILED: dict[tuple, Any] = {}
 
 
 @functools.lru_cache(maxsize=1024)
-def _lines(settings: str, n: int, rows: int, channels: int, dtype: torch.dtype, device: torch.device) -> _Lines:
-    return _Lines(settings, n, rows, channels, dtype, device)
+def _lines(settings: str, shape: torch.Size, channels: int, dtype: torch.dtype, device: torch.device) -> _Lines | None:
+    if shape.numel() == 0 or decode(settings).table(shape[-1]).depth == 0:
+        return None
+    return _Lines(settings, shape, channels, dtype, device)
 
 
 @functools.lru_cache(maxsize=64)

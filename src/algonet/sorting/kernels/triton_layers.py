@@ -6,7 +6,7 @@ if there is a payload: the items are recomputed for each channel, nothing is exc
 gradients of the items are summed afterwards.
 """
 
-# pyright: basic, reportCallIssue=false, reportAssignmentType=false, reportOperatorIssue=false
+# pyright: reportAssignmentType=false, reportOperatorIssue=false
 import triton
 import triton.language as tl
 
@@ -23,7 +23,7 @@ def gate(z):
 #: No kernel is specialised on its arguments' values or alignment: one compilation serves all, and launches are cheap.
 PLAIN = [
     "x_ptr", "payload_ptr", "values_ptr", "sorted_ptr", "length_ptr", "steepness_ptr", "scratch_ptr", "table_ptr",
-    "grad_ptr", "grad_sorted_ptr", "grad_x_ptr", "grad_payload_ptr", "grad_steepness_ptr",
+    "grad_ptr", "grad_sorted_ptr", "grad_x_ptr", "grad_payload_ptr", "grad_steepness_ptr", "kept_ptr",
     "lines", "n", "channels", "layers", "segment", "segments", "tiles", "programs", "begin", "end", "depth", "total",
     "bit", "mask", "need",
 ]  # fmt: skip
@@ -31,19 +31,19 @@ PLAIN = [
 
 @triton.jit
 def decide(a, b, active, steepness):
-    """(alpha, slope, z slope, d, crisp) of the exchange of a and b: see `_decide` in reference.py, line by line."""
-    d = b - a
-    known = (a == a) & (b == b)
-    crisp = (known & ((d - d) != 0)) | (active == 0)
-    order = (b >= a) | (active == 0)
-    d = tl.where(crisp, 0.0, d)
+    """(alpha, slope, z slope, d, crisp) of the exchange of a and b, see `_decide` in reference.py.
+
+    Beyond 1e18 every sigmoid is flat: that covers infinite differences too, which must not be multiplied by 0.
+    """
+    d = tl.where(a == b, 0.0, b - a)
     z = steepness * d
-    far = tl.abs(z) > 1e18
-    z = tl.where(far, tl.where(z > 0, 1e18, -1e18).to(d.dtype), z)
+    idle = active == 0
+    crisp = (tl.abs(z) > 1e18) | idle
     value, slope = gate(z)
-    slope = tl.where(crisp | far, 0.0, slope).to(d.dtype)
-    alpha = tl.where(crisp, tl.where(order, 1.0, 0.0), tl.where(z == z, value, z)).to(d.dtype)
-    return alpha, slope, z * slope, d, crisp
+    alpha = tl.where(crisp, tl.where((z > 0) | idle, 1.0, 0.0), value).to(d.dtype)
+    slope = tl.where(crisp, 0.0, slope).to(d.dtype)
+    d = tl.where(crisp, 0.0, d).to(d.dtype)
+    return alpha, slope, steepness * d * slope, d, crisp
 
 
 @triton.jit
@@ -122,7 +122,7 @@ def even_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD: tl.conste
 @triton.jit
 def odd_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD: tl.constexpr, H: tl.constexpr):
     """Items (1, 2), (3, 4), ... meet; d with the next a, which both sides compute so that no result travels."""
-    i = tl.arange(H)[None, :]
+    i = tl.arange(0, H)[None, :]
     up = tl.broadcast_to(tl.minimum(i + 1, H - 1), a.shape)
     down = tl.broadcast_to(tl.maximum(i - 1, 0), a.shape)
     inside = (e >= 0) & runs
@@ -140,17 +140,19 @@ def odd_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD: tl.constex
 def odd_even_forward_kernel(
     x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, scratch_ptr,
     lines, n, channels, layers, segment, segments,
-    FIXED: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr,
+    FIXED: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr, KEEP: tl.constexpr,
     LINES: tl.constexpr, GROUPS: tl.constexpr, H: tl.constexpr, CORE: tl.constexpr, HALO: tl.constexpr,
 ):  # fmt: skip
     """Odd-even transposition, four neighbours per thread. A line is GROUPS of CORE items with HALO more on either side.
 
     What happens at the rim of a group is wrong and creeps inwards by one item per layer; before it reaches the core,
-    after `segment` <= HALO layers, the cores are exchanged through memory.
+    after `segment` <= HALO layers, the cores are exchanged through memory. With KEEP each of these states has its own
+    place, (lines, segments - 1, 1 or 2, n), and is what backward starts from.
     """
     pid = tl.program_id(0)
-    u = tl.arange(LINES * GROUPS)[:, None]
-    i = tl.arange(H)[None, :]
+    STATES: tl.constexpr = 2 if PAYLOAD else 1
+    u = tl.arange(0, LINES * GROUPS)[:, None]
+    i = tl.arange(0, H)[None, :]
     line = pid * LINES + (u // GROUPS).to(tl.int64)
     row = line // channels
     channel = line % channels
@@ -168,17 +170,21 @@ def odd_even_forward_kernel(
         for layer in range(index * segment, tl.minimum((index + 1) * segment, layers), 2):
             a, b, c, d, p, q, r, s = even_layer(a, b, c, d, p, q, r, s, e, m, layer < last, steepness, PAYLOAD)
             a, b, c, d, p, q, r, s = odd_layer(a, b, c, d, p, q, r, s, e, m, layer + 1 < last, steepness, PAYLOAD, H)
-        if GROUPS > 1:  # noqa: SIM102 (a constant, and a number of the program's)
+        if GROUPS > 1 or KEEP:  # noqa: SIM102 (constants, and a number of the program's)
             if index + 1 < segments:
-                # Two buffers in turn: one barrier keeps reading of this one and writing of the next apart
-                buffer = scratch_ptr + (pid.to(tl.int64) * 2 + index % 2) * 2 * n
+                if KEEP:
+                    buffer = scratch_ptr + (line * (segments - 1) + index) * STATES * n
+                else:
+                    # Two buffers in turn: one barrier keeps reading of this one and writing of the next apart
+                    buffer = scratch_ptr + (line * 2 + index % 2) * STATES * n
                 store4(buffer, 1, e, n, live & core, a, b, c, d)
                 if PAYLOAD:
                     store4(buffer + n, 1, e, n, live & core, p, q, r, s)
-                tl.debug_barrier()
-                a, b, c, d = load4(buffer, 1, e, n, live)
-                if PAYLOAD:
-                    p, q, r, s = load4(buffer + n, 1, e, n, live)
+                if GROUPS > 1:
+                    tl.debug_barrier()
+                    a, b, c, d = load4(buffer, 1, e, n, live)
+                    if PAYLOAD:
+                        p, q, r, s = load4(buffer + n, 1, e, n, live)
     store4(values_ptr + row * n, 1, e, n, live & core & (channel == 0), a, b, c, d)
     if PAYLOAD:
         store4(sorted_ptr + row * n * channels + channel, channels, e, n, live & core, p, q, r, s)
@@ -187,12 +193,12 @@ def odd_even_forward_kernel(
 @triton.jit(do_not_specialize=PLAIN)
 def odd_even_backward_kernel(
     x_ptr, payload_ptr, length_ptr, steepness_ptr, grad_ptr, grad_sorted_ptr,
-    grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, scratch_ptr,
+    grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, kept_ptr, scratch_ptr,
     lines, n, channels, layers, segment, segments, tiles, programs,
     FIXED: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr, STEEP: tl.constexpr,
     LINES: tl.constexpr, GROUPS: tl.constexpr, H: tl.constexpr, CORE: tl.constexpr, HALO: tl.constexpr,
 ):  # fmt: skip
-    """Gradients: checkpoints before every segment, then segment by segment recompute each layer and walk back.
+    """Gradients: from the kept state before it, recompute each layer of a segment and walk back; the last one first.
 
     Here the rim creeps inwards twice, forth and back: `segment` <= HALO / 2. The gradient of the items comes once per
     line, to be summed over the channels; that of the values goes in at channel 0.
@@ -202,19 +208,18 @@ def odd_even_backward_kernel(
     STATES: tl.constexpr = 2 if PAYLOAD else 1
     WIDTH: tl.constexpr = GROUPS * CORE
     LINE: tl.constexpr = LINES * WIDTH
-    u = tl.arange(LINES * GROUPS)[:, None]
-    i = tl.arange(H)[None, :]
+    u = tl.arange(0, LINES * GROUPS)[:, None]
+    i = tl.arange(0, H)[None, :]
     e = (u % GROUPS) * CORE - HALO + 4 * i
     core = (4 * i >= HALO) & (4 * i < HALO + CORE)
     up = tl.broadcast_to(tl.minimum(i + 1, H - 1), [LINES * GROUPS, H])
     down = tl.broadcast_to(tl.maximum(i - 1, 0), [LINES * GROUPS, H])
     steepness = tl.load(steepness_ptr)
     steep = tl.zeros([LINES * GROUPS, H], x_ptr.dtype.element_ty)
-    # This program's scratch: checkpoints, two buffers of gradients, and every layer of one segment
-    scratch_ptr += pid.to(tl.int64) * STATES * ((segments + 2) * LINE + segment * 4 * SIZE)
-    kept_ptr = scratch_ptr + (u // GROUPS) * WIDTH
-    slope_ptr = kept_ptr + segments * STATES * LINE
-    layer_ptr = scratch_ptr + (segments + 2) * STATES * LINE + u * H
+    # This program's scratch: two buffers of gradients, and every layer of one segment
+    scratch_ptr += pid.to(tl.int64) * STATES * (2 * LINE + segment * 4 * SIZE)
+    slope_ptr = scratch_ptr + (u // GROUPS) * WIDTH
+    layer_ptr = scratch_ptr + 2 * STATES * LINE + u * H
     for tile in range(pid, tiles, programs):
         line = tile * LINES + (u // GROUPS).to(tl.int64)
         row = line // channels
@@ -222,26 +227,6 @@ def odd_even_backward_kernel(
         live = line < lines
         m = tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([LINES * GROUPS, 1], tl.int32)
         last = layers if FIXED else tl.minimum(m, layers)
-        a, b, c, d = load4(x_ptr + row * n, 1, e, n, live)
-        p, q, r, s = a, b, c, d
-        if PAYLOAD:
-            p, q, r, s = load4(payload_ptr + row * n * channels + channel, channels, e, n, live)
-        for index in range(segments):
-            kept = kept_ptr + index * STATES * LINE
-            store4(kept, 1, e, WIDTH, core, a, b, c, d)
-            if PAYLOAD:
-                store4(kept + LINE, 1, e, WIDTH, core, p, q, r, s)
-            tl.debug_barrier()
-            if index + 1 < segments:
-                if GROUPS > 1:
-                    a, b, c, d = load4(kept, 1, e, n, live)
-                    if PAYLOAD:
-                        p, q, r, s = load4(kept + LINE, 1, e, n, live)
-                for layer in range(index * segment, (index + 1) * segment, 2):
-                    runs = layer < last
-                    a, b, c, d, p, q, r, s = even_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD)
-                    runs = layer + 1 < last
-                    a, b, c, d, p, q, r, s = odd_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD, H)
         ga, gb, gc, gd = load4(grad_ptr + row * n, 1, e, n, live & (channel == 0))
         gp, gq, gr, gs = ga, gb, gc, gd
         if PAYLOAD:
@@ -250,10 +235,17 @@ def odd_even_backward_kernel(
             index = segments - 1 - back
             low = index * segment
             high = tl.minimum(low + segment, layers)
-            kept = kept_ptr + index * STATES * LINE
-            a, b, c, d = load4(kept, 1, e, n, live)
-            if PAYLOAD:
-                p, q, r, s = load4(kept + LINE, 1, e, n, live)
+            if index > 0:
+                kept = kept_ptr + (line * (segments - 1) + index - 1) * STATES * n
+                a, b, c, d = load4(kept, 1, e, n, live)
+                p, q, r, s = a, b, c, d
+                if PAYLOAD:
+                    p, q, r, s = load4(kept + n, 1, e, n, live)
+            else:
+                a, b, c, d = load4(x_ptr + row * n, 1, e, n, live)
+                p, q, r, s = a, b, c, d
+                if PAYLOAD:
+                    p, q, r, s = load4(payload_ptr + row * n * channels + channel, channels, e, n, live)
             for layer in range(low, high, 2):
                 state = layer_ptr + (layer - low) * STATES * 4 * SIZE + i
                 push4(state, SIZE, a, b, c, d)
@@ -343,8 +335,8 @@ def bitonic_forward_kernel(
     """Bitonic layers begin..end. Place = item + total - n; a line is CHUNKS programs of BLOCKS rows of E places."""
     pid = tl.program_id(0)
     ROWS: tl.constexpr = LINES * BLOCKS
-    u = tl.arange(ROWS)[:, None]
-    t = tl.arange(E)[None, :]
+    u = tl.arange(0, ROWS)[:, None]
+    t = tl.arange(0, E)[None, :]
     local = (u % BLOCKS) * E + t
     base = (pid % CHUNKS) * BLOCKS * E
     line = (pid // CHUNKS) * LINES + (u // BLOCKS).to(tl.int64)
@@ -403,8 +395,8 @@ def bitonic_backward_kernel(
     pid = tl.program_id(0)
     ROWS: tl.constexpr = LINES * BLOCKS
     STATES: tl.constexpr = 2 if PAYLOAD else 1
-    u = tl.arange(ROWS)[:, None]
-    t = tl.arange(E)[None, :]
+    u = tl.arange(0, ROWS)[:, None]
+    t = tl.arange(0, E)[None, :]
     local = (u % BLOCKS) * E + t
     steepness = tl.load(steepness_ptr)
     steep = tl.zeros([ROWS, E], x_ptr.dtype.element_ty)
@@ -508,7 +500,7 @@ def bitonic_backward_kernel(
 @triton.jit
 def far_pairs(m, n, bit, mask, need, total, BLOCK: tl.constexpr):
     """(low, high, has_low, has_high, active): items that meet in a layer whose partners are 2^bit places or more apart."""
-    pair = tl.program_id(0) * BLOCK + tl.arange(BLOCK)
+    pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     place = ((pair >> bit) << (bit + 1)) | (pair & ((1 << bit) - 1))
     low = place - (total - n)
     high = (place ^ mask) - (total - n)
