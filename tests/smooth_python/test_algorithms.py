@@ -173,6 +173,13 @@ def test_bank_queue_limit():
     torch.testing.assert_close(waits, torch.tensor(expected, dtype=torch.float64), atol=1e-5, rtol=0)
 
 
+def test_results_are_tensors_whatever_the_data():
+    swaps = bubble_sort(torch.zeros(3, 1), batched=True)[1]
+    assert swaps.tolist() == [0.0, 0.0, 0.0]
+    cells = flood_fill(torch.full((2, 2), 9.0), 1.0)
+    assert all(isinstance(cell, Tensor) for row in cells for cell in row)
+
+
 # -- softness matters
 
 

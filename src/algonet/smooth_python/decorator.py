@@ -73,7 +73,8 @@ class SmoothFunction:
                 value.tape = frame.tape
         result = self._run(frame, values)
         settled(flat(result))
-        result = lowered(result, frame.size, half)
+        like = next((v.tensor for v in found if v.tensor.is_floating_point()), None)
+        result = lowered(result, frame.size, half, like)
         return (result, report) if with_report else result
 
     def inside(self, frame: Frame, args: tuple, kwargs: dict[str, Any]) -> Any:

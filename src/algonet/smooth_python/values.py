@@ -303,18 +303,23 @@ def _check_batch(x: Tensor, size: list[int], where: str) -> None:
         )
 
 
-def lowered(x: Any, size: int | None = None, half: torch.dtype | None = None) -> Any:
-    """A result as the caller sees it: plain tensors, every one with the batch in front when there is one."""
+def lowered(x: Any, size: int | None, half: torch.dtype | None, like: Tensor | None) -> Any:
+    """A result as the caller sees it: plain tensors, every one with the batch in front when there is one.
+
+    Real numbers that no decision touched come as tensors, too: a result's type does not depend on the data.
+    """
+    if type(x) is float and like is not None:
+        x = torch.full((), x, dtype=like.dtype, device=like.device)
     if type(x) is Value or isinstance(x, Tensor):
         value = as_value(x)
         tensor = value.tensor if half is None or not value.tensor.is_floating_point() else value.tensor.to(half)
         return tensor.expand(size, *tensor.shape) if size is not None and not value.batched else tensor
     if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return type(x)(*(lowered(part, size, half) for part in x))
+        return type(x)(*(lowered(part, size, half, like) for part in x))
     if isinstance(x, (list, tuple)):
-        return type(x)(lowered(part, size, half) for part in x)
+        return type(x)(lowered(part, size, half, like) for part in x)
     if isinstance(x, dict):
-        return {key: lowered(part, size, half) for key, part in x.items()}
+        return {key: lowered(part, size, half, like) for key, part in x.items()}
     return x
 
 

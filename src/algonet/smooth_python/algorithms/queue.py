@@ -15,18 +15,15 @@ def bank_queue(arrivals, services, tellers):
     >>> bank_queue.crisp([0.0, 1.0, 1.0], [5.0, 2.0, 2.0], 2)
     0.3333333333333333
     """
-    # Tellers became free one after the other before the first customer came: who was idle longest is never a tie
-    free = [float(t - tellers) for t in range(tellers)]
     now, waited = 0.0, 0.0
+    # When each teller will be free, the earliest first
+    free = [0.0 for _ in range(tellers)]
     for k in range(len(arrivals)):
         now = now + arrivals[k]
-        first, start = 0, free[0]
-        for t in range(1, tellers):
-            if free[t] < start:
-                first, start = t, free[t]
-        if start > now:
-            waited += start - now
-        else:
-            start = now
-        free[first] = start + services[k]
+        start = max(now, free[0])
+        waited += start - now
+        free[0] = start + services[k]
+        for t in range(tellers - 1):
+            if free[t] > free[t + 1]:
+                free[t], free[t + 1] = free[t + 1], free[t]
     return waited / len(arrivals)
