@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from algonet.relax import Exit, Sech, SoftModule
+from algonet.relax import Exit, Relaxation, Sech, SoftModule
 
 from .crisp import run_crisp
 from .errors import NonHaltingWarning
@@ -60,6 +60,7 @@ class WhileProgram(SoftModule):
             self.program, outputs=outputs, epsilon=epsilon, max_iterations=max_iterations, trainable=trainable
         )
         self.backend = backend
+        self._made: tuple[Tensor, Relaxation] | None = None
         self.weight: nn.Parameter | None
         self.bias: nn.Parameter | None
         count = len(self._smooth.code.assignments)
@@ -129,8 +130,14 @@ class WhileProgram(SoftModule):
         )
 
     def _exit(self) -> Exit:
-        """`self.relax`, without checking the softness again."""
-        return self.relax  # pyright: ignore[reportReturnType]
+        """`self.relax`, made anew only when its tensor is another one: making it takes as long as starting a kernel."""
+        field = self._form.softness_field
+        if field is None or self._override is not None or torch.compiler.is_compiling():
+            return self.relax  # pyright: ignore[reportReturnType]
+        softness = getattr(self, field)
+        if self._made is None or self._made[0] is not softness:
+            self._made = (softness, self.relax)
+        return self._made[1]  # pyright: ignore[reportReturnType]
 
     def _named(self, positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float]) -> dict[str, Tensor | float]:
         if len(positional) > len(self.inputs):

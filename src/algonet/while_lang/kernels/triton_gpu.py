@@ -18,20 +18,48 @@ BLOCK = 32
 _NAMES = re.compile(r"\b(where)(?=\()")
 
 
-def kernel(plan: Plan, double: bool) -> Any:
+class Kernel:
+    """A kernel for one precision, and how to start it again without Triton's look at each argument."""
+
+    def __init__(self, run: Any):
+        self.run = run
+        self.compiled: dict[int, Any] = {}
+        self.again: dict[tuple[int, int], Any] = {}
+
+
+def kernel(plan: Plan, double: bool) -> Kernel:
     """The compiled function of a plan; see `source` for its arguments."""
-    return codegen.load("while_triton", source(plan)).run
+    return Kernel(codegen.load("while_triton", source(plan)).run)
 
 
-def launch(run: Any, tensors: list[Tensor], epsilon: float, cap: int, n: int) -> None:
-    """Run a kernel on contiguous tensors, as `Plan.arguments` lists them."""
-    grid = ((n + BLOCK - 1) // BLOCK,)
-    device = tensors[-1].get_device()
-    if device < 0 or device == torch.cuda.current_device():
-        run[grid](*tensors, epsilon, cap, n, BLOCK=BLOCK, num_warps=1)
+def launch(kernel: Kernel, tensors: list[Tensor], epsilon: float, cap: int, n: int) -> None:
+    """Run a kernel on contiguous tensors, as `Plan.arguments` lists them.
+
+    From the second time on it starts the compiled code directly, which costs a third. That is sound because no argument
+    is specialised: the types alone choose the code, and those are the kernel's own.
+    """
+    blocks, device = (n + BLOCK - 1) // BLOCK, tensors[-1].get_device()
+    if device >= 0 and device != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            return launch(kernel, tensors, epsilon, cap, n)
+    again = kernel.again.get((device, blocks))
+    if again is None:
+        return _first_launch(kernel, device, blocks, (*tensors, epsilon, cap, n, BLOCK))
+    again(*tensors, epsilon, cap, n, BLOCK)
+    return None
+
+
+def _first_launch(kernel: Kernel, device: int, blocks: int, arguments: tuple) -> None:
+    compiled = kernel.compiled.get(device)
+    if compiled is None or blocks * BLOCK >= 2**31:
+        compiled = kernel.run[(blocks,)](*arguments, num_warps=1)
+        if compiled is not None and blocks * BLOCK < 2**31:  # the interpreter compiles nothing
+            kernel.compiled[device] = compiled
         return
-    with torch.cuda.device(device):
-        run[grid](*tensors, epsilon, cap, n, BLOCK=BLOCK, num_warps=1)
+    if len(kernel.again) > 100:
+        kernel.again.clear()
+    kernel.again[device, blocks] = compiled[(blocks, 1, 1)]
+    kernel.again[device, blocks](*arguments)
 
 
 def partial_sums(n: int, directions: int, like: Tensor) -> Tensor:
@@ -71,7 +99,7 @@ def bounded(slope, most):
     return tl.where(slope == slope, tl.minimum(tl.maximum(slope, -most), most), 0.0)
 
 
-@triton.jit(do_not_specialize=["cap", "n"])
+@triton.jit(do_not_specialize={plan.arguments})
 def run({", ".join(plan.arguments)}, BLOCK: tl.constexpr):
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < n
