@@ -18,8 +18,8 @@ from .triton_math import (
     LATERAL_WEIGHT,
     LOG2E,
     PI,
-    beyond,
     coverage,
+    falling,
     mean_position,
     reciprocal,
     short_of_one,
@@ -33,9 +33,9 @@ def edge_pull(gp, gmx, gmy, t, d, r, e, length, ux, uy, p0, p1, sigma2, HALF: tl
     end = t + length
     difference = end * p1 - t * p0
     # K0, K1, K2: the integrals of the noise density times 1, t, t^2 along the edge
-    k0 = (difference + (2 * HALF - 1) * e) * r * (0.5 / PI)
+    k0 = (difference + ((2 * HALF - 1) * falling(HALF)) * e) * r * (0.5 / PI)
     k1 = (p0 - p1) * (0.5 / PI)
-    k2 = (e - difference) * (0.5 / PI)
+    k2 = (falling(HALF) * e - difference) * (0.5 / PI)
     flat = gp + d * (gmy * ux - gmx * uy)
     slope = gmx * ux + gmy * uy
     s0 = flat * k0 + slope * k1
@@ -153,7 +153,7 @@ def backward_kernel(
         column = i - line * columns
         at = (top + line) * width + left + column
         qx, qy = (left + column).to(scale.dtype) + 0.5, (top + line).to(scale.dtype) + 0.5
-        # What the pixel brings
+        # What the pixel brings; beyond the window, a silhouette of 0 without gradients, which comes to nothing
         lse = tl.load(planes_at + at, mask=live, other=1e30)
         s = tl.load(planes_at + area + at, mask=live, other=0.0)
         worth0 = tl.load(image_at + at * channels, mask=live, other=0.0)
@@ -187,8 +187,7 @@ def backward_kernel(
         )  # fmt: skip
         qgx, qgy = qx - gx, qy - gy
         px, py, wx, wy, inverse, rough = mean_position(p, mx, my, qgx, qgy)
-        live = live & (beyond(lx, ly, hx, hy, qx, qy, qx, qy, reach2) == 0)
-        c = tl.where(live, p * factor, 0.0)
+        c = p * factor
         denominator = d0 + px * d1 + py * d2
         weight = reciprocal(tl.maximum(denominator, least))
         z = (z0 + px * z1 + py * z2) * weight
@@ -224,7 +223,6 @@ def backward_kernel(
         else:
             inside = (c >= 0.0) & (c <= 1.0)
             by_c = rate * excess + tl.where(inside, by_s * (1.0 - s) / (1.0 - short_of_one(c)), 0.0)
-        by_c = tl.where(live, by_c, 0.0)
         share = share * s
         by_z = share * worth_z - steepness * f
         nz = by_z * weight

@@ -295,23 +295,18 @@ def forward_kernel(
             px, py, wx, wy, _inverse, _rough = mean_position(
                 p, mx, my, qx - (ax + bx + cx) * (1.0 / 3.0), qy - (ay + by + cy) * (1.0 / 3.0)
             )
-            far = beyond(
-                tl.minimum(tl.minimum(ax, bx), cx), tl.minimum(tl.minimum(ay, by), cy),
-                tl.maximum(tl.maximum(ax, bx), cx), tl.maximum(tl.maximum(ay, by), cy),
-                qx, qy, qx, qy, reach2,
-            )  # fmt: skip
-            c = tl.where(far, 0.0, p * tl.load(r + 15))
+            c = p * tl.load(r + 15)
             denominator = tl.load(r + 16) + px * tl.load(r + 17) + py * tl.load(r + 18)
             weight = reciprocal(tl.maximum(denominator, tl.abs(tl.load(r + 22))))
             z = (tl.load(r + 19) + px * tl.load(r + 20) + py * tl.load(r + 21)) * weight
             side = tl.minimum((wx * wx + wy * wy) * by_reach2, 1e3)
             side = side * side
             burden = (steepness * z + LATERAL_WEIGHT * side * side) * LOG2E
-            included = c > 1.2e-38
-            e = tl.where(included, tl.log2(tl.where(included, c, 1.0)) - burden, -1e30)
+            # No coverage at all counts as the least there is: what is then mixed, the silhouette leaves out
+            e = tl.log2(tl.maximum(c, 1.2e-38)) - burden
             top_e = tl.maximum(peak, e)
             fade = tl.exp2(peak - top_e)
-            e = tl.where(included, tl.exp2(e - top_e), 0.0)
+            e = tl.exp2(e - top_e)
             peak = top_e
             norm = norm * fade + e
             depths = depths * fade + e * z

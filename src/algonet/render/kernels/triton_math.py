@@ -1,13 +1,17 @@
 """What the forward and the backward Triton kernels share: the coverage of one face at many pixels, and its pieces.
 
 Names follow `render/README.md`. Everything is elementwise over pixels, with a face's numbers as scalars or vectors that
-broadcast. Reciprocals of positive numbers are squares of `rsqrt`: one special-function instruction and a product.
+broadcast.
 """
 
 from __future__ import annotations
 
+import math
+
 import triton
 import triton.language as tl
+
+from algonet.backends import interpreting
 
 from ..settings import EDGE_GUARD, FAINT, FAINTEST, FAR_PIXELS, FLIP_AREA, LATERAL
 
@@ -20,6 +24,8 @@ FAR = tl.constexpr(FAR_PIXELS)
 GUARD = tl.constexpr(EDGE_GUARD)
 LOG2E = tl.constexpr(1.4426950408889634)
 PI = tl.constexpr(3.141592653589793)
+#: The interpreter knows no assembly.
+INTERPRETED = tl.constexpr(interpreting())
 #: Numbers per face in a record, before three per channel.
 RECORD = 23
 #: A box that nothing touches has this as its lower and minus this as its upper bound.
@@ -28,9 +34,12 @@ NOWHERE = tl.constexpr(1e15)
 
 @triton.jit
 def reciprocal(x):
-    """1/x for x > 0."""
-    r = tl.rsqrt(x)
-    return r * r
+    """1/x for x > 0; in float32 the processor's own, to one unit in the last place and a half."""
+    if x.dtype == tl.float64 or INTERPRETED:
+        r = 1.0 / x
+    else:
+        r = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+    return r
 
 
 @triton.jit
@@ -101,12 +110,18 @@ def edge_start(x, y, ux, uy, length, root0, root1, sigma2):
     return t0, d, r * r, angle * rho
 
 
+@triton.constexpr_function
+def falling(k):
+    """The product of (2j - 1)/(2j) for j < k."""
+    return math.comb(2 * k - 2, k - 1) / 4.0 ** (k - 1)
+
+
 @triton.jit
 def coverage(ax, ay, bx, by, cx, cy, ux0, uy0, ux1, uy1, ux2, uy2, l0, l1, l2, sigma2, HALF: tl.constexpr):
     """Signed coverage p and moment M of a face whose corners are relative to the pixel, and what derivatives reuse.
 
-    Works on H_k = rho^2 J_k, for which H_{k+1} = D_k/(2k) + (2k-1)/(2k) sigma^2/rho^2 H_k with
-    D_k = t1 (sigma^2/z1)^k - t0 (sigma^2/z0)^k.
+    Works on G_k = rho^2 J_k / falling(k), for which G_{k+1} = D_k / (2k falling(k+1)) + sigma^2/rho^2 G_k with
+    D_k = t1 (sigma^2/z1)^k - t0 (sigma^2/z0)^k: one multiplication less per edge than the recursion of J_k.
     """
     root_a, va = corner(ax, ay, sigma2)
     root_b, vb = corner(bx, by, sigma2)
@@ -118,16 +133,17 @@ def coverage(ax, ay, bx, by, cx, cy, ux0, uy0, ux1, uy1, ux2, uy2, l0, l1, l2, s
     total0, total1, total2 = h0, h1, h2
     pa, pb, pc = va, vb, vc
     for k in tl.static_range(1, HALF):
-        wa, wb, wc = pa * (0.5 / k), pb * (0.5 / k), pc * (0.5 / k)
-        h0 = (t0 + l0) * wb - t0 * wa + (q0 * ((2 * k - 1) / (2 * k))) * h0
-        h1 = (t1 + l1) * wc - t1 * wb + (q1 * ((2 * k - 1) / (2 * k))) * h1
-        h2 = (t2 + l2) * wa - t2 * wc + (q2 * ((2 * k - 1) / (2 * k))) * h2
-        total0, total1, total2 = total0 + h0, total1 + h1, total2 + h2
+        wa, wb, wc = pa * (0.5 / k / falling(k + 1)), pb * (0.5 / k / falling(k + 1)), pc * (0.5 / k / falling(k + 1))
+        h0 = ((t0 + l0) * wb - t0 * wa) + q0 * h0
+        h1 = ((t1 + l1) * wc - t1 * wb) + q1 * h1
+        h2 = ((t2 + l2) * wa - t2 * wc) + q2 * h2
+        total0, total1, total2 = total0 + falling(k + 1) * h0, total1 + falling(k + 1) * h1, total2 + falling(k + 1) * h2
         pa, pb, pc = pa * va, pb * vb, pc * vc
     p = (d0 * r0 * total0 + d1 * r1 * total1 + d2 * r2 * total2) * (0.5 / PI)
+    # sigma^2 J_m, but for the constant falling(m)
     e0, e1, e2 = q0 * h0, q1 * h1, q2 * h2
-    mx = (uy0 * e0 + uy1 * e1 + uy2 * e2) * (0.5 / PI)
-    my = (ux0 * e0 + ux1 * e1 + ux2 * e2) * (-0.5 / PI)
+    mx = (uy0 * e0 + uy1 * e1 + uy2 * e2) * (0.5 / PI * falling(HALF))
+    my = (ux0 * e0 + ux1 * e1 + ux2 * e2) * (-0.5 / PI * falling(HALF))
     return p, mx, my, t0, t1, t2, d0, d1, d2, r0, r1, r2, e0, e1, e2, pa, pb, pc
 
 
