@@ -102,6 +102,10 @@ def render_attributes(
 
 def _points(vertices: Tensor, camera: Camera, size: tuple[int, int]) -> Tensor:
     """(x w, y w, depth) of the vertices, (*B, V, 3)."""
+    if torch.is_autocast_enabled(vertices.device.type):
+        # Half a pixel of 256 is all that bfloat16 can tell
+        with torch.autocast(vertices.device.type, enabled=False):
+            return _points(vertices, camera, size)
     matrix = camera.pixel_matrix(size).to(vertices)
     # A finite but absurd coordinate must not overflow in the product
     vertices = vertices.clamp(-1e15, 1e15)
