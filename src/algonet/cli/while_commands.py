@@ -1,0 +1,180 @@
+"""`algonet while`: show, run and plot WHILE-programs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from algonet.relax import Exit
+    from algonet.while_lang import Program
+
+app = typer.Typer(no_args_is_help=True, help="Programs of the WHILE-language: loops, increments and copies, run smoothly.")
+
+File = Annotated[str, typer.Argument(help="A file with a WHILE or GOTO program, or the name of a library program.")]
+Exits = Annotated[
+    str, typer.Option("--exit", help="How loops are left: sech, sech:STEEPNESS, tent, smooth:K (C^K) or bump.")
+]
+
+
+@app.command(epilog="Examples:  algonet while show gcd --core   |   algonet while show my.while")
+def show(
+    file: File,
+    core: Annotated[bool, typer.Option("--core", help="Without sugar, in the paper's grammar alone.")] = False,
+) -> None:
+    """Print a program, neatly laid out."""
+    from algonet.while_lang import desugar
+
+    program = _read(file)
+    typer.echo((desugar(program) if core else program).text, nl=False)
+
+
+@app.command(epilog="Examples:  algonet while run multiply x1=3 x2=4   |   algonet while run gcd x1=12 x2=18 --exit bump")
+def run(
+    file: File,
+    values: Annotated[list[str] | None, typer.Argument(help="Inputs such as x1=3 x2=4.5; others start at 0.")] = None,
+    smooth: Annotated[bool, typer.Option("--smooth", help="Only the smooth program.")] = False,
+    exit: Exits = "sech",
+    output: Annotated[list[str] | None, typer.Option("--output", help="Variable to print; may be repeated.")] = None,
+    max_iterations: Annotated[int, typer.Option(help="Where loops are cut off.")] = 1000,
+    max_steps: Annotated[int, typer.Option(help="Where the discrete program gives up.")] = 1_000_000,
+) -> None:
+    """Run a program on numbers: the discrete and the smooth result side by side, with the smooth one's gradient."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from algonet.while_lang import WhileProgram
+
+    program = WhileProgram(_read(file), _exit(exit), outputs=output or ("x0",), max_iterations=max_iterations)
+    inputs = _inputs(values or [])
+    crisp = None if smooth else _crisp(program, inputs, max_steps)
+    outputs, slopes, cut = _smooth(program, inputs)
+    table = Table()
+    for heading in ("output", *(() if smooth else ("discrete",)), f"smooth ({exit})", *(f"d/d{name}" for name in inputs)):
+        table.add_column(heading, justify="left" if heading == "output" else "right")
+    for i, name in enumerate(program.outputs):
+        discrete = () if smooth else (crisp[i] if crisp else "needs integers",)
+        table.add_row(name, *discrete, f"{outputs[i]:.6g}", *(f"{slope:.6g}" for slope in slopes[i]))
+    Console(width=None if Console().is_terminal else 120).print(table)
+    if cut:
+        typer.echo(cut)
+
+
+@app.command(epilog="Examples:  algonet while plot multiply   |   algonet while plot my.while --out my.png --to 4")
+def plot(
+    file: File,
+    out: Annotated[Path, typer.Option(help="The picture to write.")] = Path("while.png"),
+    low: Annotated[float, typer.Option("--from", help="Where the axes of x1 and x2 begin.")] = 0.0,
+    high: Annotated[float, typer.Option("--to", help="Where they end.")] = 6.0,
+    size: Annotated[int, typer.Option(help="Points along each axis.", min=2, max=1000)] = 64,
+    exit: Exits = "sech",
+    max_iterations: Annotated[int, typer.Option(help="Where loops are cut off.")] = 1000,
+) -> None:
+    """Draw the paper's figure: height is the result over x1 and x2, colour the size of the analytic gradient."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from algonet.cli.gallery import png
+    from algonet.while_lang.plots import surfaces
+    from algonet.files import write_bytes
+
+    if not low < high:
+        raise ValueError(f"plot: --from must lie below --to, got {low:g} and {high:g}.")
+    library = file if _is_library(file) else None
+    figure = surfaces(_read(file), library, _exit(exit), (low, high), size, max_iterations)
+    typer.echo(f"wrote {write_bytes(out, png(figure))}")
+
+
+def _is_library(file: str) -> bool:
+    from algonet.while_lang import LIBRARY
+
+    return file in LIBRARY and not Path(file).is_file()
+
+
+def _read(file: str) -> Program:
+    """The program in a file or of the library; a mistake in it is shown with its place."""
+    from algonet.while_lang import LIBRARY, WhileSyntaxError, load_program, read_source
+
+    if _is_library(file):
+        return load_program(file)
+    path = Path(file)
+    if not path.is_file():
+        raise ValueError(f"while: no file {file!r}; give a file, or a library program: {', '.join(LIBRARY)}.")
+    try:
+        return read_source(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise ValueError(f"while: {file} is not a text file (UTF-8).") from None
+    except WhileSyntaxError as error:
+        # The caret must keep its place, which a one-line message would lose
+        typer.echo(f"algonet: {file}: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _exit(text: str) -> Exit:
+    from algonet.relax import BumpExit, Sech, SmoothTent, Tent
+
+    name, _, argument = text.partition(":")
+    try:
+        if name == "sech":
+            return Sech(float(argument)) if argument else Sech()
+        if name == "smooth":
+            return SmoothTent(int(argument)) if argument else SmoothTent()
+    except ValueError as error:
+        raise ValueError(f"while: --exit {text!r}: {error}") from None
+    if name in ("tent", "bump") and not argument:
+        return Tent() if name == "tent" else BumpExit()
+    raise ValueError(f"while: unknown --exit {text!r}; choose one of sech, sech:STEEPNESS, tent, smooth:K, bump.")
+
+
+def _inputs(values: list[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for value in values:
+        match = re.fullmatch(r"(x\d+)=(\S+)", value)
+        if match is None:
+            raise ValueError(f"while: inputs look like x1=3, got {value!r}.")
+        if match[1] in found:
+            raise ValueError(f"while: {match[1]} is given twice.")
+        try:
+            found[match[1]] = float(match[2])
+        except ValueError:
+            raise ValueError(f"while: {match[1]} must be a number, got {match[2]!r}.") from None
+    return found
+
+
+def _crisp(program, inputs: dict[str, float], max_steps: int) -> list[str] | None:
+    """The discrete results as text, `None` where the inputs are no integers."""
+    from algonet.while_lang import DidNotHalt
+
+    if not all(value.is_integer() for value in inputs.values()):
+        return None
+    try:
+        found = program.crisp(max_steps=max_steps, **{name: int(value) for name, value in inputs.items()})
+    except DidNotHalt:
+        return [f"no halt in {max_steps} steps"] * len(program.outputs)
+    return [str(value) for value in (found if isinstance(found, tuple) else (found,))]
+
+
+def _smooth(program, inputs: dict[str, float]) -> tuple[list[float], list[list[float]], str]:
+    """Outputs, their gradients by each input, and what to say if a loop was cut off. By the reference: one run on one
+    element is not worth compiling for."""
+    import warnings
+
+    import torch
+
+    from algonet.while_lang import NonHaltingWarning
+
+    program.backend = "reference"
+    leaves = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in inputs.items()}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", NonHaltingWarning)
+        result = program.run(**leaves)
+    slopes = []
+    for output in result.outputs.values():
+        moving = list(leaves.values()) if output.requires_grad else []
+        found = torch.autograd.grad(output, moving, retain_graph=True, allow_unused=True) if moving else []
+        slopes.append([0.0 if g is None else float(g) for g in found] or [0.0] * len(leaves))
+    cut = next((str(w.message) for w in caught if issubclass(w.category, NonHaltingWarning)), "")
+    return [float(o.detach()) for o in result.outputs.values()], slopes, cut and f"warning: {cut}"
