@@ -11,39 +11,62 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-#: Public name -> the module that defines it.
-_HOMES: dict[str, str] = {
-    **dict.fromkeys(
-        (
-            "Anneal",
-            "BoundedSum",
-            "BumpExit",
-            "Cauchy",
-            "Gaussian",
-            "GaussianNoise",
-            "Heaviside",
-            "Logistic",
-            "Optimal",
-            "Probabilistic",
-            "Sech",
-            "SmoothStep",
-            "SmoothTent",
-            "StudentT",
-            "Tent",
-            "soft_argmax",
-            "soft_argmin",
-            "soft_max",
-            "soft_min",
-            "softness_report",
-            "weighted_softmax",
-            "weighted_softmin",
-        ),
-        "algonet.relax",
+#: The module that defines each public name.
+_NAMES: dict[str, tuple[str, ...]] = {
+    "algonet.relax": (
+        "Anneal",
+        "BoundedSum",
+        "BumpExit",
+        "Cauchy",
+        "Gaussian",
+        "GaussianNoise",
+        "Heaviside",
+        "Logistic",
+        "Optimal",
+        "Probabilistic",
+        "Sech",
+        "SmoothStep",
+        "SmoothTent",
+        "StudentT",
+        "Tent",
+        "soft_argmax",
+        "soft_argmin",
+        "soft_max",
+        "soft_min",
+        "softness_report",
+        "weighted_softmax",
+        "weighted_softmin",
     ),
-    **dict.fromkeys(
-        ("FiniteDifferences", "Insert", "Residual", "Shortcut", "WeightedSoftmax", "WeightedSoftmin"), "algonet.nn"
+    "algonet.nn": ("FiniteDifferences", "Insert", "Residual", "Shortcut", "WeightedSoftmax", "WeightedSoftmin"),
+    "algonet.while_lang": ("WhileProgram",),
+    "algonet.smooth_python": ("smooth", "softness"),
+    "algonet.sorting": (
+        "Bitonic",
+        "OddEven",
+        "SoftMedian",
+        "SoftSort",
+        "soft_argsort",
+        "soft_median",
+        "soft_quantile",
+        "soft_rank",
+        "soft_sort",
+        "soft_topk",
     ),
+    "algonet.ifs": ("IFS", "chaos_game", "fit_ifs", "smooth_raster"),
+    "algonet.render": (
+        "Camera",
+        "FilteredCoverage",
+        "Mesh",
+        "SmoothRenderer",
+        "fit_camera",
+        "fit_mesh",
+        "icosphere",
+        "render_attributes",
+    ),
+    "algonet.ran": ("RAN", "RANTrainer"),
+    "algonet.explain": ("activation", "replace_gradually", "sensitivity"),
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 __all__ = [*sorted(_HOMES), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -49,12 +49,15 @@ def demo(
     run(out, quick)
 
 
+#: Groups of commands, by the name they are called under.
+GROUPS = {"while": "while_commands", "ifs": "ifs_commands", "ran": "ran_commands"}
+
+
 def _mount() -> None:
-    """Add the commands of the domains that ship with this version."""
-    if importlib.util.find_spec("algonet.cli.while_commands"):
-        app.add_typer(importlib.import_module("algonet.cli.while_commands").app, name="while")
-    if importlib.util.find_spec("algonet.cli.ifs_commands"):
-        app.add_typer(importlib.import_module("algonet.cli.ifs_commands").app, name="ifs")
+    """Add the commands of the domains."""
+    for name, module in GROUPS.items():
+        if importlib.util.find_spec(f"algonet.cli.{module}"):
+            app.add_typer(importlib.import_module(f"algonet.cli.{module}").app, name=name)
     if importlib.util.find_spec("algonet.cli.render_commands"):
         importlib.import_module("algonet.cli.render_commands").register(app)
 

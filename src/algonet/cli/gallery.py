@@ -15,7 +15,7 @@ from typing import Any
 from algonet.files import write_text
 
 #: Sections in reading order; each module has TITLE, INTRO and figures(quick) -> Iterator[Figure].
-PAGES = ("relax", "while_lang", "smooth_python", "sorting", "ifs", "render")
+PAGES = ("relax", "while_lang", "smooth_python", "sorting", "ifs", "render", "ran", "explain")
 
 
 @dataclass(frozen=True)
