@@ -94,7 +94,7 @@ def soft_sort(
     carried = None
     if payload is not None and moved is not None:
         carried = moved[..., :spared] if return_permutation else moved
-        carried = carried if job.dim is None else carried.movedim(-2, dim)
+        carried = carried if job.dim is None else carried.movedim(-2, dim % x.dim())
         carried = carried.reshape(payload.shape).to(payload.dtype)
     return SortResult(job.back(values), carried, None if permutation is None else permutation.to(x.dtype))
 

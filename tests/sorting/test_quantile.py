@@ -1,0 +1,138 @@
+"""Quantiles, medians and losses."""
+
+import math
+
+import pytest
+import torch
+
+from algonet.relax import Logistic, weighted_softmax, weighted_softmin
+from algonet.sorting import (
+    Bitonic,
+    OddEven,
+    SoftMedian,
+    expected_swaps,
+    permutation_cross_entropy,
+    soft_median,
+    soft_quantile,
+    soft_sort,
+)
+from helpers.tolerances import assert_close
+
+HARD = Logistic(1e7)
+
+
+def draw(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("network", [OddEven(), Bitonic()], ids=str)
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+@pytest.mark.parametrize("backend", ["reference", "numba"])
+def test_hard_limit_is_torch_quantile(network, n, backend):
+    x, levels = draw(3, n), [0.0, 0.3, 0.5, 1.0]
+    found = soft_quantile(x, levels, relax=HARD, network=network, backend=backend)
+    assert_close(found, torch.quantile(x, torch.tensor(levels, dtype=x.dtype), dim=-1).T)
+    assert_close(soft_median(x, relax=HARD, network=network, backend=backend), torch.quantile(x, 0.5, dim=-1))
+
+
+def test_median_is_the_middle_of_the_soft_sort():
+    odd, even = draw(4, 7), draw(4, 6)
+    assert_close(soft_median(odd), soft_sort(odd).values[:, 3])
+    assert_close(soft_median(even), soft_sort(even).values[:, 2:4].mean(-1))
+
+
+def test_shapes():
+    x = draw(3, 4, 5)
+    assert soft_median(x).shape == (3, 4)
+    assert soft_median(x, dim=1).shape == (3, 5)
+    assert soft_median(x, dim=0, keepdim=True).shape == (1, 4, 5)
+    assert soft_median(x, dim=1, keepdim=True, method="fast").shape == (3, 1, 5)
+    assert soft_quantile(x, [0.1, 0.9], dim=1).shape == (3, 2, 5)
+    assert soft_quantile(x, torch.tensor([0.1, 0.9])).shape == (3, 4, 2)
+    assert_close(soft_median(x, dim=1), soft_median(x.movedim(1, -1)))
+
+
+def test_masked_quantiles_are_those_of_the_items_present():
+    x = torch.where(torch.tensor([True, False, True, True, False]), draw(2, 5), math.nan)
+    x[1, 0] = math.nan
+    mask = ~x.isnan()
+    for network in (OddEven(), Bitonic()):
+        found = soft_quantile(x, 0.4, mask=mask, network=network)
+        for row in range(2):
+            assert_close(found[row], soft_quantile(x[row][mask[row]], 0.4, network=network))
+    assert soft_median(x, mask=torch.zeros(2, 5, dtype=torch.bool)).isnan().all()
+    fast = soft_median(x, mask=mask, method="fast")
+    assert_close(fast[0], soft_median(x[0][mask[0]], method="fast"))
+
+
+@pytest.mark.parametrize("degree", [0, 1, 3])
+def test_fast_median_is_the_papers_recursion(degree):
+    x, s = draw(4, 6), 5.0
+    w = torch.full_like(x, 1 / 6)
+    for _ in range(degree):
+        inner = weighted_softmin(x, w, steepness=s) + weighted_softmax(x, w, steepness=s)
+        w = weighted_softmin(inner, w, steepness=s)
+    assert_close(soft_median(x, method="fast", degree=degree, relax=Logistic(s)), (w * x).sum(-1))
+
+
+def test_fast_median_drops_the_extremes():
+    x = torch.tensor([-40.0, 1.0, 2.0, 6.0, 50.0])
+    assert_close(soft_median(x, method="fast", relax=Logistic(100.0)), torch.tensor(3.0))
+
+
+def test_median_resists_an_outlier():
+    x = torch.tensor([1.0, 2.0, 3.0, 4.0, 1e6])
+    assert abs(soft_median(x, relax=Logistic(20.0)) - 3) < 1e-3
+
+
+def test_median_computes_fewer_exchanges_than_the_sort(monkeypatch):
+    counted = []
+    from algonet.sorting import reference
+
+    original = reference.Exchange.__init__
+
+    def counting(self, x, pairs, alpha, crisp):
+        counted.append(len(pairs[0]))
+        original(self, x, pairs, alpha, crisp)
+
+    monkeypatch.setattr(reference.Exchange, "__init__", counting)
+    soft_median(draw(9), backend="reference")
+    median = sum(counted)
+    counted.clear()
+    soft_sort(draw(9), backend="reference")
+    assert (median, sum(counted)) == (30, 36)
+
+
+def test_cross_entropy():
+    P = soft_sort(draw(3, 5), return_permutation=True).permutation.requires_grad_()
+    target = torch.stack([torch.randperm(5, generator=torch.Generator().manual_seed(i)) for i in range(3)])
+    expected = -torch.stack([P[b, i, target[b, i]].log() for b in range(3) for i in range(5)]).mean()
+    assert_close(permutation_cross_entropy(P, target), expected)
+    assert_close(permutation_cross_entropy(P, torch.nn.functional.one_hot(target, 5).to(P)), expected)
+    assert permutation_cross_entropy(torch.eye(4), torch.arange(4)) == 0
+
+
+def test_cross_entropy_of_an_impossible_order_is_finite_and_has_a_gradient():
+    P = torch.eye(3).requires_grad_()
+    loss = permutation_cross_entropy(P, torch.tensor([1, 0, 2]))
+    slope = torch.autograd.grad(loss, P)[0]
+    assert loss.isfinite()
+    assert slope.isfinite().all()
+    assert slope[0, 1] < 0
+
+
+def test_expected_swaps_are_inversions_in_the_limit():
+    x = draw(20, 6)
+    inversions = torch.stack([(x[:, i] > x[:, j]) for i in range(6) for j in range(i + 1, 6)]).sum(0)
+    assert_close(expected_swaps(x, relax=HARD), inversions.double())
+    assert_close(expected_swaps(x, relax=HARD, descending=True), 15 - inversions.double())
+    mask = torch.arange(6) < 4
+    assert_close(expected_swaps(x, mask=mask), expected_swaps(x[:, :4]))
+    assert expected_swaps(x.T, dim=0).shape == (20,)
+
+
+def test_median_module_hardens():
+    from algonet.relax import softness_report
+
+    report = softness_report(SoftMedian(Logistic(5.0)), draw(64, 9).float())
+    assert 0 < report.gap < 1

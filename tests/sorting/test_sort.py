@@ -1,0 +1,267 @@
+"""What soft_sort promises: its hard limit, its conventions, its agreement with diffsort, its masks."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from algonet.relax import SIGMOIDS, Cauchy, Gaussian, Heaviside, Logistic, Optimal, Reciprocal
+from algonet.sorting import Bitonic, OddEven, soft_argsort, soft_rank, soft_sort, soft_topk
+from helpers.tolerances import assert_close
+
+NETWORKS = [OddEven(), Bitonic()]
+BACKENDS = ["reference", "numba"]
+HARD = Logistic(1e7)
+
+
+def draw(*shape, dtype=torch.float64):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("network", NETWORKS, ids=str)
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 8, 13])
+@pytest.mark.parametrize("descending", [False, True])
+def test_hard_limit_is_torch_sort(backend, network, n, descending):
+    x = draw(4, n)
+    crisp = x.sort(-1, descending=descending)
+    result = soft_sort(x, relax=HARD, network=network, descending=descending, payload=2 * x, backend=backend)
+    assert_close(result.values, crisp.values)
+    assert_close(result.payload, 2 * crisp.values)
+    order = soft_argsort(x, relax=HARD, network=network, descending=descending, backend=backend)
+    assert_close(order, crisp.indices.double())
+    ranks = soft_rank(x, relax=HARD, network=network, descending=descending, backend=backend)
+    assert_close(ranks, crisp.indices.argsort(-1).double())
+
+
+@pytest.mark.parametrize("family", SIGMOIDS, ids=lambda f: f.__name__)
+def test_every_sigmoid_sorts_the_same_on_kernels_and_reference(family):
+    x, payload = draw(20, 9, dtype=torch.float32), draw(20, 9, 1, dtype=torch.float32)
+    results = []
+    for backend in BACKENDS:
+        steepness = torch.tensor(2.0, requires_grad=True)
+        leaf = x.clone().requires_grad_()
+        result = soft_sort(leaf, relax=family(steepness=steepness), payload=payload, backend=backend)
+        score = (result.values * payload[..., 0]).sum() + (result.payload**2).sum()
+        slopes = torch.autograd.grad(score, [leaf, steepness], allow_unused=True)
+        results.append([result.values, result.payload, *(s for s in slopes if s is not None)])
+    for a, b in zip(*results, strict=True):
+        scale = max(1.0, float(b.detach().abs().max()))
+        assert_close(a / scale, b / scale, factor=5)  # measured: 3e-5 in a float32 gradient that sums 180 exchanges
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("distribution", "family"),
+    [
+        ("logistic", Logistic),
+        ("cauchy", Cauchy),
+        ("gaussian", Gaussian),
+        ("reciprocal", Reciprocal),
+        ("optimal", Optimal),
+    ],
+)
+@pytest.mark.parametrize(("name", "network", "n"), [("odd_even", OddEven(), 7), ("bitonic", Bitonic(), 8)])
+def test_agrees_with_diffsort(backend, distribution, family, name, network, n):
+    diffsort = pytest.importorskip("diffsort")
+    x = draw(5, n, dtype=torch.float32)
+    peer = diffsort.DiffSortNet(name, n, steepness=6.0, distribution=distribution)
+    values, columns = peer(x)
+    result = soft_sort(x, relax=family(6.0), network=network, return_permutation=True, backend=backend)
+    assert_close(result.values, values)
+    assert_close(result.permutation, columns.mT)
+
+
+@pytest.mark.parametrize("n", [2, 4, 5, 6, 12, 16, 20, 32])
+def test_bitonic_agrees_with_diffsort_for_these_n(n):
+    # Not for all: at n = 22, say, diffsort's bitonic network does not sort
+    diffsort = pytest.importorskip("diffsort")
+    x = draw(5, n, dtype=torch.float32)
+    values, _ = diffsort.DiffSortNet("bitonic", n, steepness=10.0, distribution="logistic")(x)
+    assert_close(soft_sort(x, network=Bitonic()).values, values)
+
+
+def test_descending_is_the_paper():
+    # One exchange as in the paper's figure: e = sigma((a1 - a0) s), a0' = (1 - e) a0 + e a1
+    a, s = torch.tensor([1.0, 1.5]), 2.0
+    e = torch.sigmoid((a[1] - a[0]) * s)
+    expected = torch.stack([(1 - e) * a[0] + e * a[1], e * a[0] + (1 - e) * a[1]])
+    assert_close(soft_sort(a, relax=Logistic(s), descending=True).values, expected)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(-50, 50), min_size=1, max_size=7), st.sampled_from(NETWORKS), st.floats(0.1, 30))
+def test_soft_permutation_is_doubly_stochastic(items, network, steepness):
+    x = torch.tensor(items, dtype=torch.float64)
+    result = soft_sort(x, relax=Logistic(steepness), network=network, return_permutation=True, backend="reference")
+    P = result.permutation
+    ones = torch.ones_like(x)
+    assert_close(P.sum(0), ones)
+    assert_close(P.sum(1), ones)
+    assert (P >= 0).all()
+    assert_close(P @ x, result.values)
+    assert_close(result.values.sum(), x.sum(), factor=10)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("network", NETWORKS, ids=str)
+def test_permutation_rank_and_argsort_follow_one_convention(backend, network):
+    x, payload = draw(3, 7), draw(3, 7, 2, 2)
+    result = soft_sort(x, network=network, payload=payload, return_permutation=True, backend=backend)
+    P, index = result.permutation, torch.arange(7.0, dtype=x.dtype)
+    assert_close(P @ x.unsqueeze(-1), result.values.unsqueeze(-1))
+    assert_close(torch.einsum("bij,bjcd->bicd", P, payload), result.payload)
+    assert_close(soft_argsort(x, network=network, backend=backend), P @ index)
+    assert_close(soft_rank(x, network=network, backend=backend), P.mT @ index)
+    top = soft_topk(x, 3, network=network, largest=False, return_permutation=True, backend=backend)
+    assert_close(top.permutation, P[:, :3])
+    assert_close(top.values, result.values[:, :3])
+    assert_close(top.indices, (P @ index)[:, :3])
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1, -3])
+def test_any_dimension(dim):
+    x = draw(3, 4, 5)
+    payload = draw(3, 4, 5, 2)
+    result = soft_sort(x, dim=dim, payload=payload, return_permutation=True)
+    moved = soft_sort(x.movedim(dim, -1), payload=payload.movedim(dim % 3, 2), return_permutation=True)
+    assert_close(result.values, moved.values.movedim(-1, dim))
+    assert_close(result.payload, moved.payload.movedim(2, dim % 3))
+    assert_close(result.permutation, moved.permutation)
+    assert_close(soft_topk(x, 2, dim=dim).values, soft_topk(x.movedim(dim, -1), 2).values.movedim(-1, dim))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("network", NETWORKS, ids=str)
+@pytest.mark.parametrize("padding", [0, 1, 9])
+def test_masked_rows_are_the_short_rows(backend, network, padding):
+    lengths = [6, 0, 3, 1]
+    width = 6 + padding
+    x, payload = draw(4, width), draw(4, width, 2)
+    order = torch.randperm(width, generator=torch.Generator().manual_seed(2))
+    mask = torch.stack([order < m for m in lengths])
+    x = torch.where(mask, x, torch.nan).requires_grad_()
+    result = soft_sort(x, payload=payload, network=network, mask=mask, return_permutation=True, backend=backend)
+    ranks = soft_rank(x, network=network, mask=mask, backend=backend)
+    for row, m in enumerate(lengths):
+        kept = mask[row]
+        alone = soft_sort(x[row][kept], payload=payload[row][kept], network=network, backend=backend)
+        assert_close(result.values[row, :m], alone.values)
+        assert_close(result.payload[row, :m], alone.payload)
+        assert_close(result.payload[row, m:], payload[row][~kept])
+        assert result.values[row, m:].isnan().all()
+        assert_close(
+            result.permutation[row, :m][:, kept],
+            soft_sort(x[row][kept], network=network, return_permutation=True).permutation,
+        )
+        assert_close(ranks[row][kept], soft_rank(x[row][kept], network=network))
+    slope = torch.autograd.grad(result.values[mask.sort(-1, descending=True).values].square().sum(), x)[0]
+    assert (slope[~mask] == 0).all()
+    assert slope.isfinite().all()
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=str)
+def test_steps_sort_coarsely_and_alike_under_a_mask(network):
+    x = draw(2, 8)
+    assert_close(soft_sort(x, steps=0, network=network).values, x)
+    errors = [
+        (soft_sort(x, relax=HARD, steps=k, network=network).values - x.sort().values).abs().sum() for k in (0, 3, 6)
+    ]
+    assert errors[0] > errors[1] > errors[2]
+    wide = torch.cat([x, draw(2, 3)], -1)
+    mask = torch.arange(11) < 8
+    masked = soft_sort(wide, steps=3, network=network, mask=mask).values[:, :8]
+    assert_close(masked, soft_sort(x, steps=3, network=network).values)
+
+
+def test_many_steps_approach_the_mean():
+    x = draw(6)
+    assert_close(soft_sort(x, steps=5000, relax=Logistic(1.0)).values, x.mean().expand(6), factor=1e4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("network", NETWORKS, ids=str)
+@pytest.mark.parametrize("family", [Logistic, Cauchy, Reciprocal])
+def test_infinite_items_take_part_crisply(backend, network, family):
+    x = torch.tensor([[1.0, math.inf, 0.5, -math.inf, math.inf, 2.0, 0.0]], requires_grad=True)
+    result = soft_sort(x, relax=family(3.0), network=network, payload=torch.ones(1, 7, 1), backend=backend)
+    values = result.values
+    assert values[0, 0] == -math.inf
+    assert (values[0, 5:] == math.inf).all()
+    assert values[0, 1:5].isfinite().all()
+    assert_close(values[0, 1:5].sum(), torch.tensor(3.5))
+    assert_close(result.payload, torch.ones(1, 7, 1))
+    assert torch.autograd.grad(values[0, 1:5].square().sum(), x)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nan_spoils_its_own_row_only(backend):
+    x = draw(20, 6)
+    x[3, 2] = math.nan
+    spoiled = soft_sort(x, backend=backend).values.isnan()
+    assert spoiled[3].all()
+    assert spoiled.sum() == 6
+
+
+def test_ties_share_their_places():
+    result = soft_sort(torch.tensor([1.0, 1.0, 1.0]), return_permutation=True)
+    assert_close(result.values, torch.ones(3))
+    assert_close(result.permutation.sum(0), torch.ones(3))
+    assert torch.equal(
+        soft_sort(torch.tensor([2.0, 1.0, 1.0]), relax=Heaviside()).values, torch.tensor([1.0, 1.0, 2.0])
+    )
+
+
+def test_straight_through_is_crisp_with_the_soft_gradient():
+    x, payload, weights = draw(3, 6).requires_grad_(), draw(3, 6, 2), draw(3, 6)
+    hard = soft_sort(x, payload=payload, hard=True, return_permutation=True)
+    soft = soft_sort(x, payload=payload, return_permutation=True)
+    crisp = x.sort()
+    assert torch.equal(hard.values, crisp.values)
+    assert torch.equal(hard.payload, payload.gather(1, crisp.indices.unsqueeze(-1).expand(3, 6, 2)))
+    assert torch.equal(hard.permutation.argmax(-1), crisp.indices)
+    slopes = [torch.autograd.grad((r.values * weights).sum() + r.payload.sum(), x)[0] for r in (hard, soft)]
+    assert_close(*slopes)
+    assert torch.equal(soft_rank(x, hard=True), crisp.indices.argsort(-1).double())
+    assert torch.equal(soft_argsort(x, hard=True), crisp.indices.double())
+    top = soft_topk(x, 2, hard=True, return_permutation=True)
+    assert torch.equal(top.values, x.topk(2).values)
+    assert torch.equal(top.permutation.argmax(-1), x.topk(2).indices)
+
+
+def test_straight_through_respects_the_mask():
+    x = torch.tensor([3.0, 9.0, 1.0, 2.0])
+    result = soft_sort(x, mask=torch.tensor([True, False, True, True]), hard=True)
+    assert torch.equal(result.values, torch.tensor([1.0, 2.0, 3.0, 9.0]))
+
+
+def test_trailing_shapes_of_payload():
+    x = draw(2, 5)
+    assert soft_sort(x, payload=x).payload.shape == (2, 5)
+    assert soft_sort(x, payload=draw(2, 5, 3, 2)).payload.shape == (2, 5, 3, 2)
+    assert soft_sort(x, payload=draw(2, 5, 0)).payload.shape == (2, 5, 0)
+    assert soft_sort(x[:0], payload=draw(0, 5, 2)).payload.shape == (0, 5, 2)
+    assert soft_sort(x, payload=draw(2, 5).half()).payload.dtype == torch.float16
+
+
+def test_learned_metric_gets_a_gradient():
+    # The paper's t' = t M: sort one thing by a learned score of it
+    t, score = draw(1, 5, 2), draw(2).requires_grad_()
+    result = soft_sort(t @ score, payload=t)
+    assert torch.autograd.grad(result.payload[0, 0].sum(), score)[0].abs().sum() > 0
+
+
+@pytest.mark.parametrize("rows", [1, 5, 20, 200])
+@pytest.mark.parametrize(("network", "n"), [(OddEven(), 150), (Bitonic(), 150)], ids=str)
+def test_large_rows_on_the_kernels(network, n, rows):
+    # Segments, checkpoints, one lane and many: every way through the kernel
+    x = draw(rows, n).requires_grad_()
+    weights = draw(rows, n)
+    slopes = []
+    for backend in BACKENDS:
+        values = soft_sort(x, network=network, backend=backend).values
+        slopes.append([values, torch.autograd.grad((values * weights).sum(), x)[0]])
+    for a, b in zip(*slopes, strict=True):
+        assert_close(a, b, factor=10)
