@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 
 def ssim(a: Tensor, b: Tensor) -> Tensor:
@@ -20,13 +19,17 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
     if a.shape[-2:] != b.shape[-2:] or min(a.shape[-2:]) < 11:
         raise ValueError(f"ssim: wanted two pictures of one size from 11 x 11 on, got {tuple(a.shape)} and {tuple(b.shape)}.")
     a, b = torch.broadcast_tensors(a, b)
-    batch = a.shape[:-2]
-    line = torch.exp(-0.5 * (torch.arange(11, dtype=a.dtype, device=a.device) - 5) ** 2 / 1.5**2)
-    line = line / line.sum()
-    fields = torch.stack([a, b, a * a, b * b, a * b]).reshape(-1, 1, *a.shape[-2:])
-    blurred = functional.conv2d(functional.conv2d(fields, line[None, None, :, None]), line[None, None, None, :])
-    mean_a, mean_b, aa, bb, ab = blurred.reshape(5, *batch, *blurred.shape[-2:])
+    down, across = _windows(a, a.shape[-2]), _windows(a, a.shape[-1])
+    mean_a, mean_b, aa, bb, ab = (down @ torch.stack([a, b, a * a, b * b, a * b]) @ across.mT).unbind()
     spread_a, spread_b, joint = aa - mean_a**2, bb - mean_b**2, ab - mean_a * mean_b
     c1, c2 = 0.01**2, 0.03**2
     likeness = (2 * mean_a * mean_b + c1) * (2 * joint + c2)
     return (likeness / ((mean_a**2 + mean_b**2 + c1) * (spread_a + spread_b + c2))).mean((-2, -1))
+
+
+def _windows(like: Tensor, size: int) -> Tensor:
+    """(size - 10, size): row i averages pixels i to i + 10. One matrix product is faster than a convolution on a CPU."""
+    position = torch.arange(size, dtype=like.dtype, device=like.device)
+    distance = position[None, :] - position[: size - 10, None] - 5
+    rows = torch.exp(-0.5 * distance**2 / 1.5**2) * (distance.abs() <= 5)
+    return rows / rows.sum(-1, keepdim=True)

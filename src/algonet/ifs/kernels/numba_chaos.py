@@ -89,3 +89,18 @@ def _kernels(real):
 
 
 KERNELS = {np.dtype(np.float32): _kernels(float32), np.dtype(np.float64): _kernels(np.float64)}
+
+
+@njit(**_OPTIONS)
+def decode_addresses(u, bounds, choices):
+    """Digits of each u in [0, 1) in the mixed code given by `bounds` (n + 1 rising numbers), the last step first."""
+    points, steps = choices.shape
+    for k in range(points):
+        x = u[k]
+        for s in range(steps):
+            digit = 0
+            while x >= bounds[digit + 1]:
+                digit += 1
+            x = (x - bounds[digit]) / (bounds[digit + 1] - bounds[digit])
+            x = min(max(x, 0.0), 1.0 - 1e-12)
+            choices[k, steps - 1 - s] = digit

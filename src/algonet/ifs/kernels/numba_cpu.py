@@ -2,8 +2,8 @@
 
 Points are cut into blocks whose number depends on the input's size alone. Each block adds to a picture of its own and
 the pictures are summed in order, so the result is the same for any number of threads. The backward pass gathers.
-Rows are walked in steps of `LANES` with constant trip count, which LLVM turns into vector instructions; pictures are
-padded on the right so that the last step never leaves its row.
+Inner loops run over whole vectors of `LANES` numbers (a constant trip count would be unrolled into scalars instead);
+pictures are padded on the right so that the last vector never leaves its row.
 """
 
 from __future__ import annotations
@@ -82,6 +82,12 @@ def _log64(p):
     return -math.log1p(-min(p, 1.0) * (1.0 - 2.220446049250313e-16))
 
 
+@njit(**_OPTIONS)
+def _span(count):
+    """`count` rounded up to whole vectors."""
+    return (count + LANES - 1) // LANES * LANES
+
+
 def _kernels(real, tail, bell, near_log, far_log, step):
     """The forward and backward kernels in one precision."""
     one, zero, half = real(1.0), real(0.0), real(0.5)
@@ -99,67 +105,60 @@ def _kernels(real, tail, bell, near_log, far_log, step):
         return first, last - first + 1
 
     @njit(**_OPTIONS)
-    def masses(u, inverse, first, count, edges, tails, out):
+    def masses(u, inverse, first, count, lane, edges, tails, out):
         """Mass in each pixel of the window, zeros up to a full vector; returns the largest."""
-        steps = count // LANES + 1
-        for b in range(steps):
-            for k in range(LANES):
-                e = (real(first + b * LANES + k) - u) * inverse
-                edges[b * LANES + k] = e
-                tails[b * LANES + k] = tail(e)
-        e = (real(first + steps * LANES) - u) * inverse
-        edges[steps * LANES] = e
-        tails[steps * LANES] = tail(e)
+        span, base, limit = _span(count + 1), real(first) - u, real(count)
+        for k in range(span):
+            e = (base + lane[k]) * inverse
+            edges[k] = e
+            tails[k] = tail(e)
         peak = zero
-        for k in range(steps * LANES):
+        for k in range(span):
             t0, t1 = tails[k], tails[k + 1]
             m = t0 - t1 if edges[k] > zero else (t1 - t0 if edges[k + 1] < zero else one - t0 - t1)
-            m = m if k < count else zero
+            m = m if lane[k] < limit else zero
             out[k] = m
             peak = max(peak, m)
         return peak
 
     @njit(**_OPTIONS)
-    def slopes(inverse, count, edges, bells, by_u, by_sigma):
+    def slopes(inverse, count, lane, edges, bells, by_u, by_sigma):
         """Derivatives of the masses by position and by sigma, from the edges that `masses` left."""
-        steps = count // LANES + 1
-        for k in range(steps * LANES + 1):
+        span, limit = _span(count + 1), real(count)
+        for k in range(span):
             bells[k] = bell(edges[k])
-        for k in range(steps * LANES):
+        for k in range(span):
             b0, b1 = bells[k], bells[k + 1]
-            inside = k < count
+            inside = lane[k] < limit
             by_u[k] = (b0 - b1) * inverse if inside else zero
             by_sigma[k] = (edges[k] * b0 - edges[k + 1] * b1) * inverse if inside else zero
 
     @njit(**_OPTIONS)
-    def add_row(row, value, across, start, steps, logs, crowded, buffer):
-        """Add one row of a point's intensities to its picture; keeps them in `buffer`."""
-        for b in range(steps):
-            at = start + b * LANES
-            if not logs:
-                for k in range(LANES):
-                    q = value * across[b * LANES + k]
-                    buffer[b * LANES + k] = q
-                    row[at + k] += q
-            elif crowded:
-                for k in range(LANES):
-                    q = far_log(value * across[b * LANES + k])
-                    buffer[b * LANES + k] = q
-                    row[at + k] += q
-            else:
-                for k in range(LANES):
-                    q = near_log(value * across[b * LANES + k])
-                    buffer[b * LANES + k] = q
-                    row[at + k] += q
+    def add_row(row, value, across, span, logs, crowded, buffer, keep):
+        """Add one row of a point's intensities to its picture; `keep` leaves them in `buffer`."""
+        if not logs:
+            for k in range(span):
+                row[k] += value * across[k]
+        elif crowded:
+            for k in range(span):
+                row[k] += far_log(value * across[k])
+        else:
+            for k in range(span):
+                row[k] += near_log(value * across[k])
+        if keep:
+            for k in range(span):
+                q = value * across[k]
+                buffer[k] = far_log(q) if logs else q
 
     @njit(**_OPTIONS)
     def forward(points, sigma, weights, features, first, last, width, reach, logs, picture):
         """Add points[first:last] to `picture` (1 + C, H, padded W). Returns whether a NaN was met."""
         height, channels = picture.shape[1], features.shape[1]
         longest = max(height, width) + 2 * LANES
-        across, down = np.zeros(longest, points.dtype), np.zeros(longest, points.dtype)
-        edges, tails = np.zeros(longest, points.dtype), np.zeros(longest, points.dtype)
-        buffer = np.zeros(longest, points.dtype)
+        scratch = np.zeros((6, longest), points.dtype)
+        across, down, edges, tails, buffer, lane = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], scratch[5]
+        for k in range(longest):
+            lane[k] = real(k)
         sigma = max(sigma, least)
         inverse, radius = one / sigma, reach * sigma
         weighted, broken = weights.shape[0] > 0, sigma != sigma
@@ -173,15 +172,16 @@ def _kernels(real, tail, bell, near_log, far_log, step):
             y, rows = window(v, radius, height)
             if columns == 0 or rows == 0:
                 continue
-            peak = masses(u, inverse, x, columns, edges, tails, across)
-            peak *= abs(weight) * masses(v, inverse, y, rows, edges, tails, down)
-            steps = (columns + LANES - 1) // LANES
+            peak = masses(u, inverse, x, columns, lane, edges, tails, across)
+            peak *= abs(weight) * masses(v, inverse, y, rows, lane, edges, tails, down)
+            span = _span(columns)
             for j in range(rows):
-                add_row(picture[0, y + j], weight * down[j], across, x, steps, logs, peak >= half, buffer)
+                row = picture[0, y + j, x : x + span]
+                add_row(row, weight * down[j], across, span, logs, peak >= half, buffer, channels > 0)
                 for c in range(channels):
-                    row, f = picture[1 + c, y + j], features[i, c]
-                    for k in range(steps * LANES):
-                        row[x + k] += buffer[k] * f
+                    row, f = picture[1 + c, y + j, x : x + span], features[i, c]
+                    for k in range(span):
+                        row[k] += buffer[k] * f
         return broken
 
     @njit(**_OPTIONS)
@@ -191,11 +191,13 @@ def _kernels(real, tail, bell, near_log, far_log, step):
         """Gradients of points[first:last] from `grads` (1 + C, H, padded W); returns their part of sigma's gradient."""
         height, channels = grads.shape[1], features.shape[1]
         longest = max(height, width) + 2 * LANES
-        scratch = np.zeros((10, longest), points.dtype)
+        scratch = np.zeros((11, longest), points.dtype)
         edges, tails, bells = scratch[0], scratch[1], scratch[2]
         across, across_u, across_s = scratch[3], scratch[4], scratch[5]
         down, down_v, down_s = scratch[6], scratch[7], scratch[8]
-        pull = scratch[9]
+        pull, lane = scratch[9], scratch[10]
+        for k in range(longest):
+            lane[k] = real(k)
         free = sigma >= least
         sigma = max(sigma, least)
         inverse, radius = one / sigma, reach * sigma
@@ -207,25 +209,25 @@ def _kernels(real, tail, bell, near_log, far_log, step):
             y, rows = window(v, radius, height)
             if columns == 0 or rows == 0 or weight != weight:
                 continue
-            masses(u, inverse, x, columns, edges, tails, across)
-            slopes(inverse, columns, edges, bells, across_u, across_s)
-            masses(v, inverse, y, rows, edges, tails, down)
-            slopes(inverse, rows, edges, bells, down_v, down_s)
+            masses(u, inverse, x, columns, lane, edges, tails, across)
+            slopes(inverse, columns, lane, edges, bells, across_u, across_s)
+            masses(v, inverse, y, rows, lane, edges, tails, down)
+            slopes(inverse, rows, lane, edges, bells, down_v, down_s)
             total_u, total_v, total_s, total_w = zero, zero, zero, zero
-            span = (columns + LANES - 1) // LANES * LANES
+            span = _span(columns)
             for j in range(rows):
                 value = weight * down[j]
-                row = grads[0, y + j]
+                row = grads[0, y + j, x : x + span]
                 for k in range(span):
-                    pull[k] = row[x + k]
+                    pull[k] = row[k]
                 for c in range(channels):
-                    row, f = grads[1 + c, y + j], features[i, c]
+                    row, f = grads[1 + c, y + j, x : x + span], features[i, c]
                     total_f = zero
                     for k in range(span):
                         p = value * across[k]
                         q = far_log(p) if logs else p
-                        pull[k] += f * row[x + k]
-                        total_f += q * row[x + k]
+                        pull[k] += f * row[k]
+                        total_f += q * row[k]
                     by_features[i, c] += total_f
                 if logs:
                     for k in range(span):

@@ -1,0 +1,249 @@
+"""`fit_ifs`: the inverse problem, an iterated function system for a picture."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .functional import area_weights, chaos_game, contraction, draw_addresses
+from .metrics import ssim
+from .modules import IFS
+from .refine import Level, Systems, refine
+from .search import Search, Shape, find_maps
+
+#: Brighter than this a pixel counts as saturated: its density is unknown.
+_SATURATED = 1 - 1 / 512
+
+
+@dataclass(frozen=True)
+class FitPlan:
+    """The stages of a fit. `restarts` systems are found by the search; each level refines those that survived the last.
+
+    Sigma goes from coarse to fine within each level, and from level to level in units of the picture: the paper's levels
+    of detail. `patience`: a level ends early when its best loss has not improved by a thousandth for that many steps.
+    """
+
+    restarts: int = 32
+    search: Search = Search()
+    levels: tuple[Level, ...] = (
+        Level(side=64, sigma=(2.5, 1.0), steps=80, rate=0.004, points=2048, depth=24, keep=6),
+        Level(side=128, sigma=(2.0, 1.0), steps=150, rate=0.003, points=8192, depth=32, keep=3),
+    )
+    bound: float = 0.97
+    patience: int = 60
+
+
+class FitResult(NamedTuple):
+    """What `fit_ifs` found. `ifs` is trainable; everything else is plain data.
+
+    `similarity` is the SSIM of `picture` (the final system, drawn with many points at sigma = 1 pixel) with `target` (the
+    image in grey, foreground bright). `similarities` are those of all systems that survived to the end. `history` has
+    one row per logged step: stage, step, loss, seconds. `frames` are grey pictures (uint8) of the best system on the way.
+    """
+
+    ifs: IFS
+    similarity: float
+    picture: Tensor
+    target: Tensor
+    similarities: list[float]
+    history: list[dict[str, float]]
+    frames: list[Tensor]
+
+
+@dataclass
+class _Record:
+    """Collects the history and the frames, moves the progress bar, and notices when a level no longer improves."""
+
+    total: int
+    patience: int
+    progress: Any
+    history: list[dict[str, float]] = field(default_factory=list)
+    frames: list[Tensor] = field(default_factory=list)
+    began: float = field(default_factory=time.perf_counter)
+    best: float = float("inf")
+    waited: int = 0
+
+    def watch(self, stage: int, loss: float, picture: Tensor) -> bool:
+        seconds = time.perf_counter() - self.began
+        self.history.append({"stage": stage, "step": len(self.history), "loss": loss, "seconds": seconds})
+        if len(self.history) % 2 == 1:
+            self.frames.append((picture.clamp(0, 1) * 255).round().to(torch.uint8).cpu())
+        self.progress(4, f"level {stage}, loss {loss:.4f}")
+        improved = loss < self.best * 0.999
+        self.best, self.waited = min(self.best, loss), 0 if improved else self.waited + 4
+        return self.waited < self.patience
+
+
+def fit_ifs(
+    image: Tensor | str | os.PathLike[str],
+    functions: int = 4,
+    *,
+    plan: FitPlan = FitPlan(),
+    foreground: str = "auto",
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    progress: bool = False,
+) -> FitResult:
+    """Find an iterated function system whose picture is `image`, from a random start.
+
+    First a search for maps that send the shape into itself (`algonet.ifs.search`), in `plan.restarts` random ways; then
+    Adam through the chaos game and the smooth raster, all systems in one batch, sigma annealed from coarse to fine and
+    the worse systems dropped from level to level; selection weights are learned along. Ends by itself.
+
+    `image`: a tensor (H, W), (C, H, W) or (H, W, C) with values in [0, 1] (or uint8), or an image file; any size. In grey
+    the foreground is bright; "auto" inverts pictures with a bright border ("bright", "dark": as said). Colour pictures
+    also get one colour per function. The result is on the CPU, with coordinates in units of the longer side.
+
+    >>> from algonet.ifs import IFS
+    >>> triangle = IFS.preset("sierpinski")((64, 64)).detach()
+    >>> quick = FitPlan(restarts=2, search=Search(candidates=4, steps=5), levels=(Level(32, (2.0, 1.0), 4, 0.01, 256, 12, 1),))
+    >>> fit_ifs(triangle, functions=3, plan=quick).ifs.functions
+    3
+    """
+    if isinstance(functions, bool) or not isinstance(functions, int) or functions < 1:
+        raise ValueError(f"fit_ifs: `functions` must be an integer from 1 on, got {functions!r}.")
+    target, colours = read_picture(image, foreground)
+    device = torch.device(device) if device is not None else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    generator = torch.Generator().manual_seed(seed)
+    finest = max(level.side for level in plan.levels)
+    full = Shape(target).resized(min(finest, max(target.shape)))
+    # resized in brightness, then as a density: a saturated pixel's density is unknown
+    shape = Shape(-torch.log1p(-full.density.clamp(0, _SATURATED)).to(device))
+    steps = sum(level.steps for level in plan.levels)
+    with torch.no_grad(), _bar(progress, steps) as advance:
+        record = _Record(steps, plan.patience, advance)
+        advance(0, "searching for self-similarity")
+        found = find_maps(shape, functions, plan.restarts, plan.search, generator)
+        systems = Systems(found, area_weights(found).log(), found.new_zeros(len(found)))
+        cloud = shape.sample(20_000, generator)
+        for stage, level in enumerate(plan.levels, start=1):
+            record.best, record.waited = float("inf"), 0
+            systems = refine(
+                systems, shape, level, cloud, plan.bound, lambda a, b, s=stage: record.watch(s, a, b), generator
+            )
+    results = [_finished(systems, i, shape, full.density, plan.bound, seed) for i in range(len(systems.losses))]
+    ranked = sorted(results, key=lambda result: -result[1])
+    ifs, similarity, picture = ranked[0]
+    if colours is not None:
+        ifs = _coloured(ifs, colours, max(target.shape))
+    record.frames.append((picture.clamp(0, 1) * 255).round().to(torch.uint8))
+    return FitResult(ifs, similarity, picture, full.density, [r[1] for r in ranked], record.history, record.frames)
+
+
+def picture_of(parameters: Tensor, weights: Tensor, shape: Shape, exposure: float, points: int = 2**16) -> Tensor:
+    """The picture of one system at sigma = 1 pixel on the shape's grid, drawn with many points."""
+    from .aggregates import Poisson
+    from .functional import smooth_raster
+
+    height, width = shape.density.shape
+    choices = draw_addresses(weights, points, 40, torch.Generator().manual_seed(0))
+    start = parameters.new_full((points, 2), 0.5)
+    cloud = chaos_game(parameters, choices, start, burn_in=39)
+    level = cloud.new_full((points,), exposure * height * width / points)
+    return smooth_raster(cloud, (height, width), extent=shape.extent, aggregate=Poisson(), weights=level)
+
+
+def _finished(
+    systems: Systems, index: int, shape: Shape, target: Tensor, bound: float, seed: int
+) -> tuple[IFS, float, Tensor]:
+    with torch.no_grad():
+        maps = contraction(systems.parameters[index], bound)
+        weights = systems.logits[index].softmax(-1)
+        exposure = float(shape.density.mean())
+        picture = picture_of(maps, weights, shape, exposure).cpu()
+        alike = float(ssim(picture, target)) if min(target.shape) >= 11 else float("nan")
+        ifs = IFS(maps.cpu(), weights=weights.cpu(), extent=shape.extent, exposure=exposure, bound=None, seed=seed)
+    return ifs, alike, picture
+
+
+def _coloured(ifs: IFS, colours: Tensor, side: int) -> IFS:
+    """The same system with the mean colour that the image has where each function's points lie."""
+    with torch.no_grad():
+        points, last = ifs.points(), ifs.choices[:, -1].long()
+        height, width = colours.shape[-2:]
+        column = (points[:, 0] * side).long().clamp(0, width - 1)
+        row = (height - 1 - (points[:, 1] * side).long()).clamp(0, height - 1)
+        seen = colours[:, row, column].T
+        means = torch.stack([seen[last == k].mean(0) if bool((last == k).any()) else seen.mean(0) for k in range(ifs.functions)])
+    return IFS(
+        ifs.maps.detach(), weights=ifs.odds, colours=means, extent=ifs.extent, exposure=ifs.exposure, seed=ifs.seed
+    )
+
+
+def read_picture(image: Tensor | str | os.PathLike[str], foreground: str = "auto") -> tuple[Tensor, Tensor | None]:
+    """(brightness of the foreground (H, W) in [0, 1], colours (3, H, W) or None for grey pictures)."""
+    if foreground not in ("auto", "bright", "dark"):
+        raise ValueError(f"fit_ifs: unknown foreground {foreground!r}; choose one of auto, bright, dark.")
+    name = "fit_ifs: the image" if isinstance(image, Tensor) else str(image)
+    values = image if isinstance(image, Tensor) else _read_file(image)
+    values = values.detach().cpu().float() / (255.0 if values.dtype == torch.uint8 else 1.0)
+    if values.ndim == 3 and values.shape[0] not in (1, 2, 3, 4) and values.shape[-1] in (1, 2, 3, 4):
+        values = values.movedim(-1, 0)
+    if values.ndim == 2:
+        values = values[None]
+    if values.ndim != 3 or values.shape[0] not in (1, 2, 3, 4):
+        raise ValueError(f"{name}: wanted (H, W), (C, H, W) or (H, W, C) with 1 to 4 channels, got {tuple(values.shape)}.")
+    if values.numel() == 0:
+        raise ValueError(f"{name}: is empty ({tuple(values.shape)}).")
+    if not torch.isfinite(values).all():
+        raise ValueError(f"{name}: holds NaN or infinity; wanted values in [0, 1].")
+    colours, alpha = values[:3] if len(values) >= 3 else None, values[-1] if len(values) in (2, 4) else None
+    if alpha is not None and float(alpha.max() - alpha.min()) > 0.02:
+        grey = alpha
+    else:
+        grey = values[:3].mean(0) if len(values) >= 3 else values[0]
+        border = torch.cat([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
+        if foreground == "dark" or (foreground == "auto" and float(border.mean()) > 0.5):
+            grey = 1 - grey
+    grey = grey.clamp(0, 1)
+    if float(grey.max() - grey.min()) < 0.02:
+        raise ValueError(f"{name}: has one brightness all over ({float(grey.mean()):.3g}); there is nothing to fit.")
+    return grey, colours
+
+
+def _read_file(path: str | os.PathLike[str]) -> Tensor:
+    import numpy
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as file:
+            mode = file.mode
+            wanted = "RGBA" if mode in ("RGBA", "PA") or "transparency" in file.info else "LA" if mode == "LA" else None
+            wanted = wanted or ("L" if mode in ("1", "L", "I", "F", "I;16") else "RGB")
+            values = numpy.array(file.convert(wanted))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: there is no such file.") from None
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path}: cannot read an image: {str(error).splitlines()[0] if str(error) else error!r}") from None
+    values = torch.from_numpy(values)
+    return values.movedim(-1, 0) if values.ndim == 3 else values
+
+
+def _bar(show: bool, total: int) -> Any:
+    """A context that gives `advance(steps, text)`: a progress bar, or nothing."""
+    if not show:
+        return nullcontext(lambda steps, text: None)
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    bar = Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+
+    class _Context:
+        def __enter__(self):
+            bar.__enter__()
+            self.task = bar.add_task("fit", total=total)
+            return self.advance
+
+        def advance(self, steps: int, text: str) -> None:
+            bar.update(self.task, advance=steps, description=text)
+
+        def __exit__(self, *error: Any):
+            bar.update(self.task, completed=total)
+            bar.__exit__(*error)
+
+    return _Context()

@@ -1,0 +1,246 @@
+"""`IFS`: an iterated function system as a module, whose picture is a smooth function of its parameters."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .aggregates import Aggregate, Poisson
+from .functional import (
+    Extent,
+    _parameters_of,
+    area_weights,
+    chaos_game,
+    check_extent,
+    check_size,
+    contraction,
+    draw_addresses,
+    draw_choices,
+    map_norms,
+    smooth_raster,
+)
+from .presets import SOLIDS, preset
+
+
+class IFS(nn.Module):
+    """n affine maps in the paper's residual form, (x + a1 + a2 x + a3 y, y + a4 + a5 x + a6 y), and their attractor.
+
+    `parameters` (n, 6), or (n, 12) in space: there each coordinate has its offset and three factors in turn, and pictures
+    look along z. `weights` (n) are the odds of choosing each map (default: what it does to areas); `colours` (n, C) the
+    colours of its points. The choices are drawn once, from `seed`, and kept: the picture is a deterministic, infinitely
+    often differentiable function of the parameters. `redraw()` draws others. `bound` < 1 scales maps smoothly so that
+    they contract (see `contraction`); without it a system that does not contract on average is refused.
+
+    Called, it draws: `ifs((H, W), sigma=1.0)`. Each of its `points` counts for `exposure` * H W / points, so the picture
+    does not depend on how many there are. Hard limit: `crisp((H, W))`.
+
+    >>> fern = IFS.preset("fern", points=4096)
+    >>> fern((64, 64)).shape, fern.crisp((64, 64)).unique()
+    (torch.Size([64, 64]), tensor([0., 1.]))
+    """
+
+    choices: Tensor
+    odds: Tensor
+    start: Tensor
+
+    def __init__(
+        self,
+        parameters: Tensor,
+        *,
+        weights: Tensor | None = None,
+        colours: Tensor | None = None,
+        extent: Extent | None = None,
+        bound: float | None = None,
+        exposure: float = 1.0,
+        points: int = 16384,
+        seed: int = 0,
+    ):
+        super().__init__()
+        parameters = _parameters_of("IFS", parameters)
+        if parameters.ndim != 2:
+            raise ValueError(f"IFS: parameters must be (n, 6) or (n, 12), got {tuple(parameters.shape)}.")
+        if not torch.isfinite(parameters).all():
+            raise ValueError("IFS: parameters must be finite, got NaN or infinity; check what made them.")
+        if not isinstance(points, int) or isinstance(points, bool) or points < 1:
+            raise ValueError(f"IFS: `points` must be an integer from 1 on, got {points!r}.")
+        self.parameters_ = nn.Parameter(parameters.detach().clone())
+        self.bound, self.exposure, self.points_drawn = bound, float(exposure), points
+        self.register_buffer("odds", self._check_odds(weights))
+        self.colours = None if colours is None else nn.Parameter(self._check_colours(colours))
+        self._check_contraction()
+        self.dimension = 2 if parameters.shape[1] == 6 else 3
+        depth = self._depth()
+        self.register_buffer("choices", torch.zeros(points, depth, dtype=torch.uint8, device=parameters.device))
+        self.register_buffer("start", parameters.new_zeros(points, self.dimension))
+        self.redraw(seed)
+        self.extent = check_extent("IFS", extent) if extent is not None else self._bounding_box()
+
+    @classmethod
+    def preset(cls, name: str, **options: Any) -> IFS:
+        """One of the famous systems: fern, sierpinski, dragon, tree, maple, levy, koch, carpet, ... and the solid pyramid."""
+        if name in SOLIDS:
+            return cls(torch.tensor(SOLIDS[name]), **options)
+        known = preset(name)
+        weights = None if known.weights is None else torch.tensor(known.weights)
+        return cls(known.parameters(), **{"weights": weights, "extent": known.extent, **options})
+
+    @property
+    def functions(self) -> int:
+        """How many maps there are."""
+        return self.parameters_.shape[0]
+
+    @property
+    def maps(self) -> Tensor:
+        """The parameters of the maps as they act: (n, 6) or (n, 12), contracted where there is a `bound`."""
+        return self.parameters_ if self.bound is None else contraction(self.parameters_, self.bound)
+
+    def redraw(self, seed: int | None = None) -> None:
+        """Draw the choices anew, from `seed` or a fresh one: another, equally good sample of the same picture."""
+        seed = int(torch.randint(2**31, ())) if seed is None else int(seed)
+        generator = torch.Generator().manual_seed(seed)
+        drawn = draw_addresses(self.odds.cpu(), len(self.choices), self.choices.shape[1], generator)
+        self.seed = seed
+        self.choices.copy_(drawn.to(self.choices))
+
+    def points(self, *, horizon: int | None = None) -> Tensor:
+        """The end of each chain, (points, D): an even sample of the attractor, differentiable in the parameters."""
+        return chaos_game(self.maps, self.choices, self.start, burn_in=self.choices.shape[1] - 1, horizon=horizon)
+
+    def forward(
+        self,
+        size: tuple[int, int],
+        *,
+        sigma: float | Tensor = 1.0,
+        extent: Extent | None = None,
+        aggregate: Aggregate = Poisson(),
+        backend: str = "auto",
+    ) -> Tensor:
+        """The smooth picture (H, W), or (C, H, W) with colours. With `Probabilistic` every point counts once."""
+        height, width = check_size("IFS", size)
+        points = self.points()[..., :2]
+        weights = None
+        if isinstance(aggregate, Poisson):
+            weights = points.new_full((len(points),), self.exposure * height * width / len(points))
+        colours = None if self.colours is None else self.colours[self.choices[:, -1].long()]
+        return smooth_raster(
+            points, (height, width), sigma=sigma, extent=fitted_extent(extent or self.extent, height, width),
+            aggregate=aggregate, weights=weights, colours=colours, backend=backend,
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def crisp(self, size: tuple[int, int], *, points: int = 200_000, extent: Extent | None = None) -> Tensor:
+        """The ordinary chaos game: 1 where one of `points` falls into the pixel, else 0. The limit of sigma -> 0."""
+        height, width = check_size("IFS.crisp", size)
+        chains, burn_in = 4096, self._depth()
+        steps = burn_in + max(1, math.ceil(points / chains))
+        choices = draw_choices(self.odds, chains, steps, torch.Generator().manual_seed(self.seed)).to(self.odds.device)
+        cloud = chaos_game(self.maps, choices, burn_in=burn_in)[:, :2]
+        x0, x1, y0, y1 = fitted_extent(extent or self.extent, height, width)
+        column = ((cloud[:, 0] - x0) / (x1 - x0) * width).floor().clamp(-1, width).long()
+        row = ((y1 - cloud[:, 1]) / (y1 - y0) * height).floor().clamp(-1, height).long()
+        inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+        picture = cloud.new_zeros(height, width)
+        picture.view(-1)[row[inside] * width + column[inside]] = 1.0
+        return picture
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything that defines the picture, as plain numbers: what `save` writes."""
+        return {
+            "format": "algonet-ifs",
+            "version": 1,
+            "parameters": self.maps.detach().cpu().double().tolist(),
+            "weights": self.odds.cpu().double().tolist(),
+            "colours": None if self.colours is None else self.colours.detach().cpu().double().tolist(),
+            "extent": list(self.extent),
+            "exposure": self.exposure,
+            "seed": self.seed,
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the system as JSON, under a temporary name first."""
+        path = Path(path)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
+            json.dump(self.to_dict(), file, indent=2)
+        os.replace(file.name, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], **options: Any) -> IFS:
+        """Read what `save` wrote; a broken file gives one line that names it."""
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            if content.get("format") != "algonet-ifs":
+                raise ValueError("it is not an algonet-ifs file")
+            colours = content.get("colours")
+            read = {
+                "weights": torch.tensor(content["weights"], dtype=torch.float32),
+                "colours": None if colours is None else torch.tensor(colours, dtype=torch.float32),
+                "extent": tuple(content["extent"]),
+                "exposure": float(content["exposure"]),
+                "seed": int(content["seed"]),
+            }
+            return cls(torch.tensor(content["parameters"], dtype=torch.float32), **{**read, **options})
+        except OSError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+            reason = f"missing {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
+            raise ValueError(f"{path}: cannot read an iterated function system: {reason}") from None
+
+    def extra_repr(self) -> str:
+        return f"{self.functions} functions in {self.dimension}-D, {len(self.choices)} points, seed {self.seed}"
+
+    def _depth(self) -> int:
+        """Steps after which the start is forgotten to within a thousandth, between 16 and 64."""
+        with torch.no_grad():
+            shrink = float((self.odds * map_norms(self.maps).log()).sum())
+        return max(16, min(64, math.ceil(7 / max(-shrink, 0.01))))
+
+    def _check_odds(self, weights: Tensor | None) -> Tensor:
+        if weights is None:
+            return area_weights(self.maps.detach())
+        odds = torch.as_tensor(weights).detach().to(self.parameters_)
+        if odds.shape != (self.functions,) or not bool((odds >= 0).all()) or not 0 < float(odds.sum()) < math.inf:
+            raise ValueError(
+                f"IFS: `weights` must be {self.functions} numbers >= 0, one per function and not all 0, got {weights!r}."
+            )
+        return odds / odds.sum()
+
+    def _check_colours(self, colours: Tensor) -> Tensor:
+        if not isinstance(colours, Tensor) or colours.ndim != 2 or len(colours) != self.functions:
+            got = tuple(colours.shape) if isinstance(colours, Tensor) else type(colours).__name__
+            raise ValueError(f"IFS: `colours` must be a tensor ({self.functions}, C), one row per function, got {got}.")
+        return colours.detach().to(self.parameters_)
+
+    def _check_contraction(self) -> None:
+        with torch.no_grad():
+            norms = map_norms(self.maps)
+            growth = float((self.odds * norms.log()).sum())
+        if growth >= 0:
+            worst = int(norms.argmax())
+            raise ValueError(
+                f"IFS: the maps do not contract on average, points would run away (function {worst} stretches by "
+                f"{float(norms[worst]):.3g}); pass bound=0.97 to scale them, or change the parameters."
+            )
+
+    @torch.no_grad()
+    def _bounding_box(self) -> Extent:
+        """A square around the attractor with a margin of 5 %."""
+        cloud = self.points()[:, :2].double()
+        low, high = cloud.amin(0), cloud.amax(0)
+        half = max(float((high - low).max()) * 0.55, 1e-3)
+        x, y = ((low + high) / 2).tolist()
+        return (x - half, x + half, y - half, y + half)
+
+
+def fitted_extent(extent: Extent, height: int, width: int) -> Extent:
+    """The smallest rectangle of the picture's shape around `extent`, with the same centre: pixels stay square."""
+    x0, x1, y0, y1 = check_extent("IFS", extent)
+    pixel = max((x1 - x0) / width, (y1 - y0) / height)
+    x, y = (x0 + x1) / 2, (y0 + y1) / 2
+    return (x - pixel * width / 2, x + pixel * width / 2, y - pixel * height / 2, y + pixel * height / 2)

@@ -1,0 +1,132 @@
+"""Refining many systems at once against a picture: gradients through the chaos game and the smooth raster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from . import reference
+from .aggregates import Poisson
+from .functional import chaos_game, contraction, draw_addresses, smooth_raster
+from .metrics import ssim
+from .search import Shape, blurred
+
+
+@dataclass(frozen=True)
+class Level:
+    """One stage: the picture's longer side, sigma from and to (pixels of that size), steps, how far a point moves per
+    step at first (in units of the longer side), points per system, steps per chain, and how many systems survive it."""
+
+    side: int
+    sigma: tuple[float, float]
+    steps: int
+    rate: float
+    points: int
+    depth: int
+    keep: int
+
+
+class Whitening:
+    """Coordinates in which a change of any parameter moves the target's points about equally far.
+
+    f(x) = c + b + M z with z = C^(-1/2) (x - c), c and C the target's mean and covariance: then b and the columns of M
+    are uncorrelated in their effect, and one learning rate (a distance) suits them all.
+    """
+
+    def __init__(self, cloud: Tensor):
+        self.centre = cloud.mean(0)
+        spread = cloud - self.centre
+        values, vectors = torch.linalg.eigh(spread.T @ spread / len(cloud))
+        root = values.clamp_min(1e-4).sqrt()
+        self.root, self.inverse = vectors * root @ vectors.T, vectors / root @ vectors.T
+
+    def encode(self, parameters: Tensor) -> Tensor:
+        offset, linear = reference.split_parameters(parameters, 2)
+        return torch.cat([(offset + linear @ self.centre - self.centre)[..., None], linear @ self.root], dim=-1)
+
+    def decode(self, code: Tensor) -> Tensor:
+        linear = code[..., 1:] @ self.inverse
+        return reference.join_parameters(code[..., 0] + self.centre - linear @ self.centre, linear)
+
+
+@dataclass
+class Systems:
+    """A batch of systems under refinement: parameters (R, n, 6), logits of the selection weights (R, n), losses (R)."""
+
+    parameters: Tensor
+    logits: Tensor
+    losses: Tensor
+
+    def best(self, count: int) -> Systems:
+        order = self.losses.argsort()[:count]
+        return Systems(self.parameters[order], self.logits[order], self.losses[order])
+
+
+Watch = Callable[[float, Tensor], bool]
+#: How many of the last choices carry the gradient of the selection weights.
+_MEMORY = 12
+#: Steps between redraws of the choices.
+_EVERY = 8
+
+
+def refine(
+    systems: Systems, shape: Shape, level: Level, cloud: Tensor, bound: float, watch: Watch, generator: torch.Generator
+) -> Systems:
+    """Adam on the picture's squared error and structural dissimilarity, sigma annealed over the level.
+
+    `watch(loss, picture)` is told the best loss and picture at each step and ends the level by returning False.
+    """
+    target = shape.resized(level.side)
+    whitening = Whitening(cloud)
+    code = whitening.encode(systems.parameters).requires_grad_()
+    logits = systems.logits.clone().requires_grad_()
+    groups = [{"params": [code], "start": level.rate}, {"params": [logits], "start": 0.03}]
+    optimiser = torch.optim.Adam(groups, lr=level.rate, betas=(0.9, 0.98))
+    finest = level.side / shape.side
+    losses, drawn, memory, start, shares = systems.losses, None, logits, cloud, logits
+    for step in range(level.steps):
+        part = step / max(1, level.steps - 1)
+        for group in optimiser.param_groups:
+            group["lr"] = group["start"] * (0.03 + 0.97 * (1 + math.cos(math.pi * part)) / 2)
+        sigma = level.sigma[0] * (level.sigma[1] / level.sigma[0]) ** part
+        # the picture has been drawn with one pixel's blur already
+        wanted = -torch.expm1(-blurred(target.density, math.sqrt(max(sigma**2 - finest**2, 0.0))))
+        if step % _EVERY == 0 or drawn is None:
+            shares = logits.detach().softmax(-1) + 0.005
+            shares = shares / shares.sum(-1, keepdim=True)
+            drawn = draw_addresses(shares, level.points, level.depth, generator)
+            start = cloud[torch.randint(len(cloud), (level.points,), generator=generator).to(cloud.device)]
+            recent = drawn[..., -_MEMORY:]
+            memory = torch.stack([(recent == k).sum(-1) for k in range(logits.shape[-1])], dim=-1).to(code)
+        with torch.enable_grad():
+            points = chaos_game(contraction(whitening.decode(code), bound), drawn, start, burn_in=level.depth - 1)
+            # importance weights: the choices were drawn with yesterday's shares
+            change = (memory @ (logits.log_softmax(-1) - shares.log())[..., None])[..., 0].clamp(-3, 3)
+            exposure = target.density.mean() * target.density.numel() / level.points
+            picture = smooth_raster(
+                points, tuple(target.density.shape), sigma=sigma, extent=shape.extent, aggregate=Poisson(),
+                weights=change.exp() * exposure, epsilon=1e-3, method="windows",
+            )  # fmt: skip
+            losses = _loss(picture, wanted)
+            gradients = torch.autograd.grad(losses.sum(), [code, logits])
+        code.grad, logits.grad = gradients
+        optimiser.step()
+        losses = losses.detach()
+        if step % 4 == 3 or step == level.steps - 1:
+            best = int(losses.argmin())
+            if not watch(float(losses[best]), picture[best].detach()):
+                break
+    return Systems(whitening.decode(code.detach()), logits.detach(), losses).best(level.keep)
+
+
+def _loss(picture: Tensor, wanted: Tensor) -> Tensor:
+    error = ((picture - wanted) ** 2).mean((-2, -1))
+    if min(wanted.shape) < 11:
+        return error
+    return error + 0.1 * (1 - ssim(picture, wanted))
+
+

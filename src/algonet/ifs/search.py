@@ -1,0 +1,210 @@
+"""Finding maps that send a shape into itself: the random start of a fit, made by looking for self-similarity.
+
+A system whose attractor is the target consists of maps f with f(target) inside the target, whose images together cover
+it. So they are found one after the other: from many random maps, ascend
+
+    area(f) * (mean of U over f(target) - spill * mean of (1 - T) over f(target)),
+
+T being the target's coverage and U what no earlier map covers. Looking up a blurred picture at the images of a few
+hundred target points is all it takes, so thousands of maps are cheap; the blur is annealed from coarse to fine.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from . import reference
+from .aggregates import Poisson
+from .functional import capped, map_norms, smooth_raster
+
+
+@dataclass(frozen=True)
+class Search:
+    """How the search goes: candidates per restart and function, points per candidate, steps, the annealed blur in
+    pixels of a picture whose longer side is `side`, the price of spilling outside, and the largest norm of a map."""
+
+    candidates: int = 16
+    points: int = 160
+    steps: int = 50
+    side: int = 64
+    blur: tuple[float, float] = (3.0, 0.8)
+    spill: float = 4.0
+    bound: float = 0.9
+    rate: float = 0.03
+
+
+class Shape:
+    """A target as a density on a grid: resampling, blurring, sampling, looking up. Its longer side has length 1."""
+
+    def __init__(self, density: Tensor):
+        self.density = density
+        height, width = density.shape
+        self.side = max(height, width)
+        self.extent = (0.0, width / self.side, 0.0, height / self.side)
+
+    def resized(self, side: int) -> Shape:
+        """The same shape on a grid whose longer side is `side`."""
+        height, width = (max(1, round(n * side / self.side)) for n in self.density.shape)
+        if (height, width) == tuple(self.density.shape):
+            return self
+        small = functional.interpolate(self.density[None, None], size=(height, width), mode="area")[0, 0]
+        return Shape(small)
+
+    def sample(self, count: int, generator: torch.Generator) -> Tensor:
+        """Points drawn in proportion to the density, (count, 2)."""
+        height, width = self.density.shape
+        index = torch.multinomial(self.density.flatten().cpu(), count, replacement=True, generator=generator)
+        corner = torch.stack([index % width, height - 1 - index // width], dim=-1)
+        jitter = torch.rand(count, 2, generator=generator)
+        return ((corner + jitter) / self.side).to(self.density)
+
+
+def blurred(fields: Tensor, sigma: float) -> Tensor:
+    """Fields (..., H, W) convolved with a Gaussian of `sigma` pixels, zero outside: two matrix products."""
+    if sigma < 0.05:
+        return fields
+    height, width = fields.shape[-2:]
+    return _gauss(fields, height, sigma) @ fields @ _gauss(fields, width, sigma)
+
+
+def _gauss(like: Tensor, size: int, sigma: float) -> Tensor:
+    position = torch.arange(size, dtype=like.dtype, device=like.device)
+    weights = torch.exp(-0.5 * ((position[:, None] - position) / sigma) ** 2)
+    reach = torch.arange(-(size + 8), size + 9, dtype=like.dtype, device=like.device)
+    return weights / torch.exp(-0.5 * (reach / sigma) ** 2).sum()
+
+
+def find_maps(shape: Shape, functions: int, restarts: int, settings: Search, generator: torch.Generator) -> Tensor:
+    """Parameters (restarts, functions, 6) of maps that send the shape into itself and together cover much of it."""
+    small = shape.resized(settings.side)
+    cover = 1 - torch.exp(-2 * small.density / small.density.max().clamp_min(1e-6) * 3)
+    grid = Shape(cover)
+    cloud = grid.sample(4096, generator)
+    uncovered = cover.expand(restarts, *cover.shape).clone()
+    # half of the restarts may begin with a map as large as the bound, the others with ever smaller ones
+    caps = torch.linspace(settings.bound, 0.45, restarts).clamp_max(settings.bound)
+    caps[: restarts // 2] = settings.bound
+    caps = caps.to(cover)
+    chosen = []
+    for number in range(functions):
+        maps, scores = _ascend(grid, uncovered, cloud, caps, settings, generator)
+        best = _distinct(maps, scores, cloud) if number == 0 else _lottery(maps, scores, generator)
+        chosen.append(best)
+        uncovered = uncovered * (1 - _covered(best, grid))
+    return torch.stack(chosen, dim=1)
+
+
+def _ascend(
+    grid: Shape, uncovered: Tensor, cloud: Tensor, caps: Tensor, settings: Search, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Maps (restarts, candidates, 6) at local maxima of their score, and the scores."""
+    restarts, count = len(uncovered), settings.candidates
+    raw = _random_maps(grid, uncovered, cloud, settings, generator).requires_grad_()
+    optimiser = torch.optim.Adam([raw], lr=settings.rate, betas=(0.9, 0.95))
+    outside = (1 - grid.density).expand_as(uncovered)
+    scale = cloud.new_tensor([grid.extent[1], grid.extent[3]])
+    fields, scores = uncovered, raw.new_zeros(restarts, count)
+    for step in range(settings.steps):
+        share = step / max(1, settings.steps - 1)
+        if step % 5 == 0:
+            sigma = settings.blur[0] * (settings.blur[1] / settings.blur[0]) ** share
+            # the outside is stored less 1, because looking up beyond the picture gives 0
+            fields = torch.stack([blurred(uncovered, sigma), -blurred(1 - outside, sigma)], dim=1)
+        optimiser.param_groups[0]["lr"] = settings.rate * (0.05 + 0.95 * (1 + math.cos(math.pi * share)) / 2)
+        points = cloud[torch.randint(len(cloud), (settings.points,), generator=generator).to(cloud.device)]
+        with torch.enable_grad():
+            maps = capped(raw, caps[:, None])
+            images = _apply(maps, points) / scale
+            where = torch.stack([images[..., 0] * 2 - 1, 1 - images[..., 1] * 2], dim=-1).flatten(1, 2)[:, :, None]
+            found = functional.grid_sample(fields, where, align_corners=False, padding_mode="zeros")[..., 0]
+            new, spilt = found.unflatten(-1, (count, -1)).mean(-1).unbind(1)
+            scores = _area(maps, grid.side) * (new - settings.spill * (1 + spilt))
+            raw.grad = torch.autograd.grad(scores.sum(), raw)[0].neg_()
+        optimiser.step()
+    return capped(raw.detach(), caps[:, None]), scores.detach()
+
+
+def _random_maps(
+    grid: Shape, uncovered: Tensor, cloud: Tensor, settings: Search, generator: torch.Generator
+) -> Tensor:
+    """Random similarities, squeezed a little, that send some target point to a point not yet covered."""
+    shape = len(uncovered), settings.candidates
+    size = torch.exp(math.log(0.15) + math.log(settings.bound / 0.15) * torch.rand(shape, generator=generator))
+    squeeze = torch.exp(0.5 * torch.randn(shape, generator=generator)).clamp(0.25, 1.0)
+    turn, axis = (2 * math.pi * torch.rand(2, *shape, generator=generator)).unbind()
+    # many natural shapes hold slightly turned copies of themselves
+    upright = torch.rand(shape, generator=generator) < 0.35
+    turn = torch.where(upright, 0.3 * torch.randn(shape, generator=generator), turn)
+    mirror = torch.where((torch.rand(shape, generator=generator) < 0.4) & ~upright, -1.0, 1.0)
+    stretch = torch.diag_embed(torch.stack([size, size * squeeze * mirror], dim=-1))
+    linear = _rotation(turn) @ _rotation(-axis) @ stretch @ _rotation(axis)
+    height, width = uncovered.shape[-2:]
+    index = torch.multinomial(uncovered.flatten(1).cpu() + 1e-9, shape[1], replacement=True, generator=generator)
+    goal = torch.stack([index % width + 0.5, height - 0.5 - index // width], dim=-1) / grid.side
+    source = cloud.cpu()[torch.randint(len(cloud), shape, generator=generator)]
+    central = torch.rand(*shape, 1, generator=generator) < 0.5
+    source = torch.where(central, cloud.cpu().mean(0), source)
+    offset = goal - (linear @ source[..., None])[..., 0]
+    return reference.join_parameters(offset, linear).to(cloud)
+
+
+def _rotation(angle: Tensor) -> Tensor:
+    rows = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], dim=-1)
+    return rows.unflatten(-1, (2, 2))
+
+
+def _apply(maps: Tensor, points: Tensor) -> Tensor:
+    """Maps (..., 6) and points (K, 2) give (..., K, 2)."""
+    offset, linear = reference.split_parameters(maps, 2)
+    return points @ linear.mT + offset[..., None, :]
+
+
+def _area(maps: Tensor, side: int) -> Tensor:
+    """What a map does to areas; one that flattens the shape still leaves a line a pixel wide."""
+    _, linear = reference.split_parameters(maps, 2)
+    det = linear[..., 0, 0] * linear[..., 1, 1] - linear[..., 0, 1] * linear[..., 1, 0]
+    return torch.sqrt(det**2 + (map_norms(maps) / (0.6 * side)) ** 2)
+
+
+def _distinct(maps: Tensor, scores: Tensor, cloud: Tensor) -> Tensor:
+    """The first function of each restart: the best of all candidates, each different from those before it."""
+    restarts, count = scores.shape
+    flat = maps.flatten(0, 1)
+    order = scores.flatten().argsort(descending=True)
+    images = _apply(flat, cloud[:32])[order]
+    kept: list[int] = []
+    for i in range(len(order)):
+        if not kept or float((images[kept] - images[i]).abs().mean((1, 2)).min()) > 0.01:
+            kept.append(i)
+        if len(kept) == max(1, restarts // 2):
+            break
+    # the first half of the restarts share the best ones; the rest keep their own, capped, best
+    shared = flat[order[kept]][torch.arange(restarts, device=flat.device) % len(kept)]
+    own = maps[torch.arange(restarts, device=flat.device), scores.argmax(1)]
+    half = (torch.arange(restarts, device=flat.device) < restarts // 2)[:, None]
+    return torch.where(half, shared, own)
+
+
+def _lottery(maps: Tensor, scores: Tensor, generator: torch.Generator) -> Tensor:
+    """A later function of each restart: mostly its best candidate, sometimes the second or third."""
+    odds = torch.tensor([0.6, 0.25, 0.15])[: scores.shape[1]]
+    rank = torch.multinomial(odds, len(scores), replacement=True, generator=generator).to(scores.device)
+    best = scores.argsort(1, descending=True).gather(1, rank[:, None])[:, 0]
+    return maps[torch.arange(len(maps), device=maps.device), best]
+
+
+def _covered(maps: Tensor, grid: Shape) -> Tensor:
+    """What the image of the target under each map covers, (restarts, H, W)."""
+    rows, columns = (grid.density > 0.02).nonzero(as_tuple=True)
+    height = grid.density.shape[0]
+    centres = torch.stack([columns + 0.5, height - 0.5 - rows], dim=-1).to(grid.density) / grid.side
+    weights = 2 * grid.density[rows, columns]
+    return smooth_raster(
+        _apply(maps, centres), tuple(grid.density.shape), sigma=0.7, extent=grid.extent, aggregate=Poisson(),
+        weights=weights, epsilon=1e-3, method="windows",
+    )  # fmt: skip
