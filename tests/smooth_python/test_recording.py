@@ -220,7 +220,8 @@ def run(backend, device, dtype):
 def test_triton_kernel_in_the_interpreter(tmp_path):
     file = tmp_path / "check.py"
     file.write_text(
-        CHECK + "for one, other in zip(run('triton', 'cpu', torch.float64), run('reference', 'cpu', torch.float64)):\n"
+        CHECK + "from algonet.smooth_python.kernels import triton_gpu\ntriton_gpu.SCRATCH = 1\n"
+        "for one, other in zip(run('triton', 'cpu', torch.float64), run('reference', 'cpu', torch.float64)):\n"
         "    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)\nprint('same')\n"
     )
     env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT / "src")}

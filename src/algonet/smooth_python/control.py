@@ -310,8 +310,8 @@ def _where(live: Value, new: Any, old: Any) -> Any:
     if isinstance(new, (list, tuple)) and type(new) is type(old) and len(new) == len(old):
         parts = [n if n is o else _where(live, n, o) for n, o in zip(new, old, strict=True)]
         return type(new)(*parts) if hasattr(new, "_fields") else type(new)(parts)
-    if not smooth_kind(new) and not smooth_kind(old):
-        # Crisp values move on in step for all items; those that have left were collected before
+    if not smooth_kind(new):
+        # Crisp values move on in step for all items, or what they decide would depend on who is in the batch
         return new
     if type(new) is Value and type(old) is Value and new.parted and old.parted and len(new) == len(old):
         parts = list(new.parts)
@@ -330,7 +330,7 @@ def _where(live: Value, new: Any, old: Any) -> Any:
         live = Value(live.tensor > 0, live.batched)
     from .calls import _elementwise
 
-    return _elementwise(torch.where, (live, as_value(new), as_value(old)), {})
+    return _elementwise(torch.where, (live, new, old), {})
 
 
 def visible(tensor: Tensor) -> Tensor | None:

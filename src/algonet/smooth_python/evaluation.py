@@ -172,7 +172,12 @@ def _why_not_numba(call: Call) -> str | None:
 
 
 def _why_not_triton(call: Call) -> str | None:
-    return backends.why_not_triton(call.x) or _no_kernel(call)
+    reason = backends.why_not_triton(call.x) or _no_kernel(call)
+    if reason is None and call.x.dtype == torch.float64:
+        rough = [key for key in call.keys if "atan(" in (_FORMULAS[key].scalar or "")]
+        if rough:
+            return f"the arc tangent of {rough[0]} has float32 digits in the kernel, and the numbers are float64"
+    return reason
 
 
 @backends.register("smooth_python", "reference")

@@ -242,7 +242,10 @@ def smooth_kind(x: Any) -> bool:
 def as_value(x: Any) -> Value:
     if type(x) is Value:
         return x
-    return Value(x if isinstance(x, Tensor) else torch.as_tensor(x), False)
+    if isinstance(x, Tensor):
+        return Value(x, False)
+    # Python's own precision, until it meets a tensor
+    return Value(torch.tensor(x, dtype=torch.float64 if isinstance(x, float) else None), False)
 
 
 def aligned(*operands: Any) -> tuple[list[Tensor], bool]:
@@ -265,8 +268,10 @@ def aligned(*operands: Any) -> tuple[list[Tensor], bool]:
 
 def _like(x: Any, tensor: Tensor, like: Tensor | None) -> Tensor:
     """Python numbers take the precision and the device of the tensors beside them."""
-    if like is None or not isinstance(x, NUMBERS):
+    if not isinstance(x, NUMBERS):
         return tensor
+    if like is None:
+        return tensor.to(torch.get_default_dtype()) if isinstance(x, float) else tensor
     dtype = like.dtype if like.is_floating_point() or isinstance(x, int) else torch.get_default_dtype()
     return tensor.to(dtype=dtype, device=like.device)
 

@@ -7,6 +7,7 @@ backward runs the program again.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from types import ModuleType
 
 import torch
@@ -16,6 +17,8 @@ from algonet import codegen
 
 from ..evaluation import RELAX, formula
 
+#: Bytes of rows at a time; longer programs or larger batches run in several launches.
+SCRATCH = 256 * 2**20
 #: Items per program: one per lane of its single warp, so that rows never change hands between threads.
 BLOCK = 32
 
@@ -71,11 +74,11 @@ def add_to(row, lane, amount):
 
 @triton.jit
 def forward_kernel(
-    x, steepness, constants, program, wanted, y, scratch, count, columns, length, results, BLOCK: tl.constexpr
+    x, steepness, constants, program, wanted, y, scratch, start, count, columns, length, results, BLOCK: tl.constexpr
 ):
     block = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, BLOCK)
-    item = block * BLOCK + lane
+    item = (start + block) * BLOCK + lane
     inside = item < count
     rows = scratch + block * length * BLOCK
     run_rows(x, steepness, constants, program, rows, item, inside, lane, columns, length, BLOCK)
@@ -86,16 +89,16 @@ def forward_kernel(
 
 @triton.jit
 def backward_kernel(
-    x, steepness, constants, program, wanted, g, gx, gs, scratch, sums, count, columns, length, results, formulas,
+    x, steepness, constants, program, wanted, g, gx, gs, scratch, sums, start, count, columns, length, results, formulas,
     BLOCK: tl.constexpr,
 ):
     block = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, BLOCK)
-    item = block * BLOCK + lane
+    item = (start + block) * BLOCK + lane
     inside = item < count
     rows = scratch + block * length * BLOCK
     slopes = sums + block * length * BLOCK
-    gs = gs + block * formulas * BLOCK
+    gs = gs + (start + block) * formulas * BLOCK
     run_rows(x, steepness, constants, program, rows, item, inside, lane, columns, length, BLOCK)
     for j in tl.range(0, results, num_stages=1):
         row = tl.load(wanted + j)
@@ -194,18 +197,23 @@ class _Ready:
     def inputs(self) -> tuple[Tensor, ...]:
         return self.x, self.steepness, self.constants, self.program, self.wanted
 
-    def scratch(self) -> Tensor:
-        return self.x.new_empty(self.blocks, self.length, BLOCK)
+    def launches(self, copies: int) -> Iterator[tuple[int, int]]:
+        """(first block, blocks) of each launch, such that `copies` sets of rows fit into the scratch."""
+        each = copies * self.length * BLOCK * self.x.element_size()
+        size = max(1, min(self.blocks, SCRATCH // max(each, 1)))
+        for start in range(0, self.blocks, size):
+            yield start, min(size, self.blocks - start)
 
 
 def program_forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
     x = tensors[0]
     ready = _Ready(tensors)
     y = x.new_empty(ready.count, ready.results)
-    if ready.count:
-        sizes = (ready.count, ready.columns, ready.length, ready.results)
-        _module(settings).forward_kernel[(ready.blocks,)](
-            *ready.inputs, y, ready.scratch(), *sizes, BLOCK=BLOCK, num_warps=1, num_stages=1
+    sizes = (ready.count, ready.columns, ready.length, ready.results)
+    for start, blocks in ready.launches(1):
+        rows = x.new_empty(blocks, ready.length, BLOCK)
+        _module(settings).forward_kernel[(blocks,)](
+            *ready.inputs, y, rows, start, *sizes, BLOCK=BLOCK, num_warps=1, num_stages=1
         )
     return [y.reshape(*x.shape[:-1], ready.results)], []
 
@@ -218,12 +226,13 @@ def program_backward(
     gx = torch.zeros_like(ready.x)
     formulas = ready.steepness.shape[0]
     gs = x.new_zeros(ready.blocks, formulas, BLOCK)
-    if ready.count:
-        g = grads[0].reshape(ready.count, ready.results).contiguous()
-        sums = x.new_zeros(ready.blocks, ready.length, BLOCK)
-        sizes = (ready.count, ready.columns, ready.length, ready.results, formulas)
-        _module(settings).backward_kernel[(ready.blocks,)](
-            *ready.inputs, g, gx, gs, ready.scratch(), sums, *sizes, BLOCK=BLOCK, num_warps=1, num_stages=1
+    g = grads[0].reshape(ready.count, ready.results).contiguous()
+    sizes = (ready.count, ready.columns, ready.length, ready.results, formulas)
+    for start, blocks in ready.launches(2):
+        rows = x.new_empty(blocks, ready.length, BLOCK)
+        slopes = x.new_zeros(blocks, ready.length, BLOCK)
+        _module(settings).backward_kernel[(blocks,)](
+            *ready.inputs, g, gx, gs, rows, slopes, start, *sizes, BLOCK=BLOCK, num_warps=1, num_stages=1
         )
     nothing = x.new_empty(0)
     by_steepness = gs.sum((0, 2)) if needs[1] else nothing

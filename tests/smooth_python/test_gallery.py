@@ -1,0 +1,20 @@
+"""The gallery page has a picture of every shipped algorithm, with its source."""
+
+from __future__ import annotations
+
+import pytest
+
+from algonet.smooth_python.algorithms import ALGORITHMS
+
+
+def test_every_algorithm_has_a_picture():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    from algonet.cli.pages import smooth_python as page
+
+    figures = list(page.figures(quick=True))
+    assert {figure.name for figure in figures} == set(ALGORITHMS)
+    for figure in figures:
+        assert figure.image.startswith(b"\x89PNG")
+        assert figure.caption
+        assert f"def {figure.name}(" in figure.code
