@@ -189,6 +189,8 @@ class _Lines:
         self.depth = self.plan.table(n).depth
         self.groups = self._groups()
         self.options = (self.plan.masked, channels > 0)
+        # Whether 2e18 times the steepness gives exactly 0 or 1 without further ado
+        self.light = float(self.plan.sigmoid.reach(1e-30)) < 1e3
         self.device, self.dtype, self.item = device, dtype, dtype.itemsize
         self.shape: Any = odd_even_shape(n, self.count) if self.odd_even else bitonic_shape(self.places)
         self.masks = None if self.odd_even else _masks(self.depth, device)
@@ -256,14 +258,24 @@ class _Lines:
         if group.far:
             grid = (-(-self.places // 2 // _FAR_BLOCK), self.count)
             args = (*tensors, self.n, *self._far(group))
-            self._launch("far_forward_kernel", grid, args, (*self.options, _FAR_BLOCK), 4)
+            self._launch("far_forward_kernel", grid, args, (self.light, *self.options, _FAR_BLOCK), 4)
         elif self.odd_even:
             lines, groups, threads, core, halo, warps = self.shape
             segment, scratch = (self.segment, kept) if kept is not None else (halo if groups > 1 else self.depth, x)
             if kept is None and groups > 1:
                 scratch = x.new_empty(self.count * 2 * self.states * self.n)
             ints = (self.count, self.n, self.stride, self.depth, segment, -(-self.depth // segment))
-            fixed = (self.plan.steps is not None, *self.options, kept is not None, lines, groups, threads, core, halo)
+            fixed = (
+                self.light,
+                self.plan.steps is not None,
+                *self.options,
+                kept is not None,
+                lines,
+                groups,
+                threads,
+                core,
+                halo,
+            )
             grid = (-(-self.count // lines), 1)
             self._launch("odd_even_forward_kernel", grid, (*tensors, scratch, *ints), fixed, warps)
         else:
@@ -271,7 +283,9 @@ class _Lines:
             programs = -(-self.count // lines) * chunks
             scratch = x.new_empty(programs * 2 * lines * blocks * E) if blocks > 1 else x
             args = (*tensors, self.masks, scratch, *self._span(group))
-            self._launch("bitonic_forward_kernel", (programs, 1), args, (*self.options, *self.shape[:4]), warps)
+            self._launch(
+                "bitonic_forward_kernel", (programs, 1), args, (self.light, *self.options, *self.shape[:4]), warps
+            )
         return values, moved
 
     def backward(
@@ -292,7 +306,7 @@ class _Lines:
             grid = (-(-self.places // 2 // _FAR_BLOCK), self.count)
             part = x.new_empty(grid[0] * grid[1]) if steep else x
             args = (*before, *after, part, self.n, *self._far(group))
-            self._launch("far_backward_kernel", grid, args, (*self.options, steep, _FAR_BLOCK), 4)
+            self._launch("far_backward_kernel", grid, args, (self.light, *self.options, steep, _FAR_BLOCK), 4)
         elif self.odd_even:
             lines, groups, threads, core, halo, warps = self.shape
             size = self.states * lines * groups * (2 * core + self.segment * 4 * threads)
@@ -300,7 +314,7 @@ class _Lines:
             programs = self._programs(tiles, size)
             part = x.new_empty(programs) if steep else x
             ints = (self.count, self.n, self.stride, self.depth, self.segment, self.segments, tiles, programs)
-            fixed = (self.plan.steps is not None, *self.options, steep, lines, groups, threads, core, halo)
+            fixed = (self.light, self.plan.steps is not None, *self.options, steep, lines, groups, threads, core, halo)
             args = (*before, *after, part, x if kept is None else kept, x.new_empty(programs * size), *ints)
             self._launch("odd_even_backward_kernel", (programs, 1), args, fixed, warps)
         else:
@@ -319,7 +333,7 @@ class _Lines:
                 tiles,
                 programs,
             )
-            fixed = (*self.options, steep, *self.shape[:4])
+            fixed = (self.light, *self.options, steep, *self.shape[:4])
             self._launch("bitonic_backward_kernel", (programs, 1), args, fixed, warps)
         return (grad_x, grad_payload), part if steep else None
 

@@ -30,41 +30,74 @@ PLAIN = [
 
 
 @triton.jit
-def decide(a, b, active, steepness):
-    """(alpha, slope, z slope, d, crisp) of the exchange of a and b, see `_decide` in reference.py.
+def tamed(x):
+    """x with the largest number for infinity: differences to it decide crisply, and 0 times it is 0."""
+    if x.dtype == tl.float32:
+        most = 3.4028234663852886e38
+    else:
+        most = 1.7976931348623157e308
+    return tl.where(tl.abs(x) > most, tl.where(x > 0, most, -most).to(x.dtype), x)
 
-    Beyond 1e18 every sigmoid is flat: that covers infinite differences too, which must not be multiplied by 0.
-    """
-    d = tl.where(a == b, 0.0, b - a)
-    z = steepness * d
-    idle = active == 0
-    crisp = (tl.abs(z) > 1e18) | idle
-    value, slope = gate(z)
-    alpha = tl.where(crisp, tl.where((z > 0) | idle, 1.0, 0.0), value).to(d.dtype)
+
+@triton.jit
+def freed(x, infinite):
+    """`tamed` undone where there were infinite items."""
+    if x.dtype == tl.float32:
+        most = 3.4028234663852886e38
+    else:
+        most = 1.7976931348623157e308
+    return tl.where((infinite > 0) & (tl.abs(x) >= most), x * 2.0, x)
+
+
+@triton.jit
+def infinities(x):
+    """1 if an item is infinite, else 0."""
+    return tl.max(((x - x != 0) & (x == x)).to(tl.int32))
+
+
+@triton.jit
+def share(a, b, active, steepness, LIGHT: tl.constexpr):
+    """alpha: the probability that a, b are in order; 1 where they do not meet."""
+    # Beyond 1e18 every sigmoid is flat; those with LIGHT tails come out as exactly 0 or 1 there by themselves
+    z = tl.where(active, steepness * (b - a), 2e18).to(a.dtype)
+    alpha, _ = gate(z)
+    if not LIGHT:
+        alpha = tl.where(tl.abs(z) > 1e18, tl.where(z > 0, 1.0, 0.0), alpha)
+    return alpha.to(a.dtype)
+
+
+@triton.jit
+def decide(a, b, active, steepness):
+    """(alpha, slope, z slope, d) of the exchange of a and b, see `_decide` in reference.py."""
+    d = b - a
+    z = tl.where(active, steepness * d, 2e18).to(d.dtype)
+    alpha, slope = gate(z)
+    crisp = tl.abs(z) > 1e18
+    alpha = tl.where(crisp, tl.where(z > 0, 1.0, 0.0), alpha).to(d.dtype)
     slope = tl.where(crisp, 0.0, slope).to(d.dtype)
     d = tl.where(crisp, 0.0, d).to(d.dtype)
-    return alpha, slope, steepness * d * slope, d, crisp
+    return alpha, slope, steepness * d * slope, d
 
 
 @triton.jit
-def mixed(own, other, alpha, crisp):
-    """The item that stays in place with probability alpha."""
-    return tl.where(crisp, tl.where(alpha == 1.0, own, other), alpha * own + (1.0 - alpha) * other)
+def mixed(own, other, alpha):
+    """What stays in place with probability alpha."""
+    return alpha * own + (1.0 - alpha) * other
 
 
 @triton.jit
-def pair(a, b, p, q, active, steepness, PAYLOAD: tl.constexpr):
+def pair(a, b, p, q, active, steepness, PAYLOAD: tl.constexpr, LIGHT: tl.constexpr):
     """Items a, b and their payload p, q after their exchange."""
-    alpha, _, _, _, crisp = decide(a, b, active, steepness)
+    alpha = share(a, b, active, steepness, LIGHT)
     if PAYLOAD:
-        p, q = alpha * p + (1.0 - alpha) * q, alpha * q + (1.0 - alpha) * p
-    return mixed(a, b, alpha, crisp), mixed(b, a, alpha, crisp), p, q
+        p, q = mixed(p, q, alpha), mixed(q, p, alpha)
+    return mixed(a, b, alpha), mixed(b, a, alpha), p, q
 
 
 @triton.jit
 def pair_back(a, b, p, q, ga, gb, gp, gq, active, steepness, PAYLOAD: tl.constexpr):
     """The gradients of a, b, p, q before their exchange from those after it, and its share in the steepness's."""
-    alpha, slope, z_slope, d, _ = decide(a, b, active, steepness)
+    alpha, slope, z_slope, d = decide(a, b, active, steepness)
     # The items differ by -d, so the decision feels -(ga - gb) d
     by_d = (gb - ga) * z_slope
     by_s = (gb - ga) * (slope * d) * d
@@ -72,9 +105,8 @@ def pair_back(a, b, p, q, ga, gb, gp, gq, active, steepness, PAYLOAD: tl.constex
         weight = (gp - gq) * (p - q) * slope
         by_d += weight * steepness
         by_s += weight * d
-        gp, gq = alpha * gp + (1.0 - alpha) * gq, alpha * gq + (1.0 - alpha) * gp
-    rest = 1.0 - alpha
-    return alpha * ga + rest * gb - by_d, alpha * gb + rest * ga + by_d, gp, gq, by_s
+        gp, gq = mixed(gp, gq, alpha), mixed(gq, gp, alpha)
+    return mixed(ga, gb, alpha) - by_d, mixed(gb, ga, alpha) + by_d, gp, gq, by_s
 
 
 @triton.jit
@@ -111,16 +143,18 @@ def pop4(state, SIZE: tl.constexpr):
 
 
 @triton.jit
-def even_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD: tl.constexpr):
+def even_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD: tl.constexpr, LIGHT: tl.constexpr):
     """Items (0, 1), (2, 3), ... meet."""
     inside = (e >= 0) & runs
-    a, b, p, q = pair(a, b, p, q, inside & (e + 1 < m), steepness, PAYLOAD)
-    c, d, r, s = pair(c, d, r, s, inside & (e + 3 < m), steepness, PAYLOAD)
+    a, b, p, q = pair(a, b, p, q, inside & (e + 1 < m), steepness, PAYLOAD, LIGHT)
+    c, d, r, s = pair(c, d, r, s, inside & (e + 3 < m), steepness, PAYLOAD, LIGHT)
     return a, b, c, d, p, q, r, s
 
 
 @triton.jit
-def odd_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD: tl.constexpr, H: tl.constexpr):
+def odd_layer(
+    a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD: tl.constexpr, LIGHT: tl.constexpr, H: tl.constexpr
+):
     """Items (1, 2), (3, 4), ... meet; d with the next a, which both sides compute so that no result travels."""
     i = tl.arange(0, H)[None, :]
     up = tl.broadcast_to(tl.minimum(i + 1, H - 1), a.shape)
@@ -130,9 +164,9 @@ def odd_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD: tl.constex
     p_next, s_last = a_next, d_last
     if PAYLOAD:
         p_next, s_last = tl.gather(p, up, 1), tl.gather(s, down, 1)
-    b, c, q, r = pair(b, c, q, r, inside & (e + 2 < m), steepness, PAYLOAD)
-    d, _, s, _ = pair(d, a_next, s, p_next, inside & (i < H - 1) & (e + 4 < m), steepness, PAYLOAD)
-    _, a, _, p = pair(d_last, a, s_last, p, inside & (i > 0) & (e > 0) & (e < m), steepness, PAYLOAD)
+    b, c, q, r = pair(b, c, q, r, inside & (e + 2 < m), steepness, PAYLOAD, LIGHT)
+    d, _, s, _ = pair(d, a_next, s, p_next, inside & (i < H - 1) & (e + 4 < m), steepness, PAYLOAD, LIGHT)
+    _, a, _, p = pair(d_last, a, s_last, p, inside & (i > 0) & (e > 0) & (e < m), steepness, PAYLOAD, LIGHT)
     return a, b, c, d, p, q, r, s
 
 
@@ -140,7 +174,7 @@ def odd_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD: tl.constex
 def odd_even_forward_kernel(
     x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, scratch_ptr,
     lines, n, channels, layers, segment, segments,
-    FIXED: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr, KEEP: tl.constexpr,
+    LIGHT: tl.constexpr, FIXED: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr, KEEP: tl.constexpr,
     LINES: tl.constexpr, GROUPS: tl.constexpr, H: tl.constexpr, CORE: tl.constexpr, HALO: tl.constexpr,
 ):  # fmt: skip
     """Odd-even transposition, four neighbours per thread. A line is GROUPS of CORE items with HALO more on either side.
@@ -163,13 +197,17 @@ def odd_even_forward_kernel(
     last = layers if FIXED else tl.minimum(m, layers)
     steepness = tl.load(steepness_ptr)
     a, b, c, d = load4(x_ptr + row * n, 1, e, n, live)
+    infinite = infinities(a) + infinities(b) + infinities(c) + infinities(d)
+    a, b, c, d = tamed(a), tamed(b), tamed(c), tamed(d)
     p, q, r, s = a, b, c, d
     if PAYLOAD:
         p, q, r, s = load4(payload_ptr + row * n * channels + channel, channels, e, n, live)
     for index in range(segments):
         for layer in range(index * segment, tl.minimum((index + 1) * segment, layers), 2):
-            a, b, c, d, p, q, r, s = even_layer(a, b, c, d, p, q, r, s, e, m, layer < last, steepness, PAYLOAD)
-            a, b, c, d, p, q, r, s = odd_layer(a, b, c, d, p, q, r, s, e, m, layer + 1 < last, steepness, PAYLOAD, H)
+            a, b, c, d, p, q, r, s = even_layer(a, b, c, d, p, q, r, s, e, m, layer < last, steepness, PAYLOAD, LIGHT)
+            a, b, c, d, p, q, r, s = odd_layer(
+                a, b, c, d, p, q, r, s, e, m, layer + 1 < last, steepness, PAYLOAD, LIGHT, H
+            )
         if GROUPS > 1 or KEEP:  # noqa: SIM102 (constants, and a number of the program's)
             if index + 1 < segments:
                 if KEEP:
@@ -185,6 +223,7 @@ def odd_even_forward_kernel(
                     a, b, c, d = load4(buffer, 1, e, n, live)
                     if PAYLOAD:
                         p, q, r, s = load4(buffer + n, 1, e, n, live)
+    a, b, c, d = freed(a, infinite), freed(b, infinite), freed(c, infinite), freed(d, infinite)
     store4(values_ptr + row * n, 1, e, n, live & core & (channel == 0), a, b, c, d)
     if PAYLOAD:
         store4(sorted_ptr + row * n * channels + channel, channels, e, n, live & core, p, q, r, s)
@@ -195,7 +234,7 @@ def odd_even_backward_kernel(
     x_ptr, payload_ptr, length_ptr, steepness_ptr, grad_ptr, grad_sorted_ptr,
     grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, kept_ptr, scratch_ptr,
     lines, n, channels, layers, segment, segments, tiles, programs,
-    FIXED: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr, STEEP: tl.constexpr,
+    LIGHT: tl.constexpr, FIXED: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr, STEEP: tl.constexpr,
     LINES: tl.constexpr, GROUPS: tl.constexpr, H: tl.constexpr, CORE: tl.constexpr, HALO: tl.constexpr,
 ):  # fmt: skip
     """Gradients: from the kept state before it, recompute each layer of a segment and walk back; the last one first.
@@ -243,6 +282,7 @@ def odd_even_backward_kernel(
                     p, q, r, s = load4(kept + n, 1, e, n, live)
             else:
                 a, b, c, d = load4(x_ptr + row * n, 1, e, n, live)
+                a, b, c, d = tamed(a), tamed(b), tamed(c), tamed(d)
                 p, q, r, s = a, b, c, d
                 if PAYLOAD:
                     p, q, r, s = load4(payload_ptr + row * n * channels + channel, channels, e, n, live)
@@ -252,14 +292,14 @@ def odd_even_backward_kernel(
                 if PAYLOAD:
                     push4(state + 4 * SIZE, SIZE, p, q, r, s)
                 runs = layer < last
-                a, b, c, d, p, q, r, s = even_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD)
+                a, b, c, d, p, q, r, s = even_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD, LIGHT)
                 if layer + 1 < high:
                     state += STATES * 4 * SIZE
                     push4(state, SIZE, a, b, c, d)
                     if PAYLOAD:
                         push4(state + 4 * SIZE, SIZE, p, q, r, s)
                     runs = layer + 1 < last
-                    a, b, c, d, p, q, r, s = odd_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD, H)
+                    a, b, c, d, p, q, r, s = odd_layer(a, b, c, d, p, q, r, s, e, m, runs, steepness, PAYLOAD, LIGHT, H)
             tl.debug_barrier()
             state = layer_ptr + (high - 1 - low) * STATES * 4 * SIZE + i
             ahead_a, ahead_b, ahead_c, ahead_d = pop4(state, SIZE)
@@ -329,7 +369,7 @@ def odd_even_backward_kernel(
 def bitonic_forward_kernel(
     x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, table_ptr, scratch_ptr,
     lines, n, channels, begin, end, depth, total,
-    MASKED: tl.constexpr, PAYLOAD: tl.constexpr,
+    LIGHT: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr,
     CHUNKS: tl.constexpr, LINES: tl.constexpr, BLOCKS: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     """Bitonic layers begin..end. Place = item + total - n; a line is CHUNKS programs of BLOCKS rows of E places."""
@@ -346,6 +386,8 @@ def bitonic_forward_kernel(
     live = line < lines
     inside = live & (item >= 0)
     x = tl.load(x_ptr + row * n + item, mask=inside, other=0.0)
+    infinite = infinities(x)
+    x = tamed(x)
     p = x
     if PAYLOAD:
         p = tl.load(payload_ptr + (row * n + item) * channels + channel, mask=inside, other=0.0)
@@ -374,11 +416,11 @@ def bitonic_forward_kernel(
         other = local ^ mask
         first = local < other
         active = (base + tl.minimum(local, other) >= total - m) & (m >= need)
-        alpha, _, _, _, crisp = decide(tl.where(first, x, y), tl.where(first, y, x), active, steepness)
-        x = mixed(x, y, alpha, crisp)
+        alpha = share(tl.where(first, x, y), tl.where(first, y, x), active, steepness, LIGHT)
+        x = mixed(x, y, alpha)
         if PAYLOAD:
             p = alpha * p + (1.0 - alpha) * r
-    tl.store(values_ptr + row * n + item, x, mask=inside & (channel == 0))
+    tl.store(values_ptr + row * n + item, freed(x, infinite), mask=inside & (channel == 0))
     if PAYLOAD:
         tl.store(sorted_ptr + (row * n + item) * channels + channel, p, mask=inside)
 
@@ -388,7 +430,7 @@ def bitonic_backward_kernel(
     x_ptr, payload_ptr, length_ptr, steepness_ptr, table_ptr, grad_ptr, grad_sorted_ptr,
     grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, scratch_ptr,
     lines, n, channels, begin, end, depth, total, tiles, programs,
-    MASKED: tl.constexpr, PAYLOAD: tl.constexpr, STEEP: tl.constexpr,
+    LIGHT: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr, STEEP: tl.constexpr,
     CHUNKS: tl.constexpr, LINES: tl.constexpr, BLOCKS: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     """Gradients of `bitonic_forward_kernel`: recompute all layers into scratch, then walk back."""
@@ -410,7 +452,7 @@ def bitonic_backward_kernel(
         item = base + local - (total - n)
         live = line < lines
         inside = live & (item >= 0)
-        x = tl.load(x_ptr + row * n + item, mask=inside, other=0.0)
+        x = tamed(tl.load(x_ptr + row * n + item, mask=inside, other=0.0))
         p = x
         if PAYLOAD:
             p = tl.load(payload_ptr + (row * n + item) * channels + channel, mask=inside, other=0.0)
@@ -438,8 +480,8 @@ def bitonic_backward_kernel(
             other = local ^ mask
             first = local < other
             active = (base + tl.minimum(local, other) >= total - m) & (m >= need)
-            alpha, _, _, _, crisp = decide(tl.where(first, x, y), tl.where(first, y, x), active, steepness)
-            x = mixed(x, y, alpha, crisp)
+            alpha = share(tl.where(first, x, y), tl.where(first, y, x), active, steepness, LIGHT)
+            x = mixed(x, y, alpha)
             if PAYLOAD:
                 p = alpha * p + (1.0 - alpha) * r
         g = tl.load(grad_ptr + row * n + item, mask=inside & (channel == 0), other=0.0)
@@ -473,7 +515,7 @@ def bitonic_backward_kernel(
                 beyond = across
                 if PAYLOAD:
                     beyond = tl.load(buffer + ROWS * E + other)
-            alpha, slope, z_slope, d, _ = decide(tl.where(first, x, y), tl.where(first, y, x), active, steepness)
+            alpha, slope, z_slope, d = decide(tl.where(first, x, y), tl.where(first, y, x), active, steepness)
             turn = tl.where(first, 1.0, -1.0).to(g.dtype)
             # The items differ by -d, so the decision feels -(g_first - g_second) d
             fall = turn * (across - g)
@@ -511,7 +553,7 @@ def far_pairs(m, n, bit, mask, need, total, BLOCK: tl.constexpr):
 @triton.jit(do_not_specialize=PLAIN)
 def far_forward_kernel(
     x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, n, bit, mask, need, total,
-    MASKED: tl.constexpr, PAYLOAD: tl.constexpr, BLOCK: tl.constexpr,
+    LIGHT: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One bitonic layer whose partners are too far apart for one program: lines of n items, through memory."""
     line = tl.program_id(1).to(tl.int64)
@@ -521,9 +563,11 @@ def far_forward_kernel(
     high += line * n
     a = tl.load(x_ptr + low, mask=has_low, other=0.0)
     b = tl.load(x_ptr + high, mask=has_high, other=0.0)
-    alpha, _, _, _, crisp = decide(a, b, active, tl.load(steepness_ptr))
-    tl.store(values_ptr + low, mixed(a, b, alpha, crisp), mask=has_low)
-    tl.store(values_ptr + high, mixed(b, a, alpha, crisp), mask=has_high)
+    infinite = infinities(a) + infinities(b)
+    a, b = tamed(a), tamed(b)
+    alpha = share(a, b, active, tl.load(steepness_ptr), LIGHT)
+    tl.store(values_ptr + low, freed(mixed(a, b, alpha), infinite), mask=has_low)
+    tl.store(values_ptr + high, freed(mixed(b, a, alpha), infinite), mask=has_high)
     if PAYLOAD:
         p = tl.load(payload_ptr + low, mask=has_low, other=0.0)
         q = tl.load(payload_ptr + high, mask=has_high, other=0.0)
@@ -535,7 +579,7 @@ def far_forward_kernel(
 def far_backward_kernel(
     x_ptr, payload_ptr, length_ptr, steepness_ptr, grad_ptr, grad_sorted_ptr,
     grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, n, bit, mask, need, total,
-    MASKED: tl.constexpr, PAYLOAD: tl.constexpr, STEEP: tl.constexpr, BLOCK: tl.constexpr,
+    LIGHT: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr, STEEP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The gradients of `far_forward_kernel`, from the items before its layer."""
     line = tl.program_id(1).to(tl.int64)
@@ -543,10 +587,10 @@ def far_backward_kernel(
     low, high, has_low, has_high, active = far_pairs(m, n, bit, mask, need, total, BLOCK)
     low += line * n
     high += line * n
-    a = tl.load(x_ptr + low, mask=has_low, other=0.0)
-    b = tl.load(x_ptr + high, mask=has_high, other=0.0)
+    a = tamed(tl.load(x_ptr + low, mask=has_low, other=0.0))
+    b = tamed(tl.load(x_ptr + high, mask=has_high, other=0.0))
     steepness = tl.load(steepness_ptr)
-    alpha, slope, z_slope, d, _ = decide(a, b, active, steepness)
+    alpha, slope, z_slope, d = decide(a, b, active, steepness)
     g = tl.load(grad_ptr + low, mask=has_low, other=0.0)
     h = tl.load(grad_ptr + high, mask=has_high, other=0.0)
     by_d = (h - g) * z_slope
