@@ -134,10 +134,11 @@ def backward_kernel(
     planes_at = saved + item * planes * area
     image_at = by_image + item * area * channels + first_channel
     silhouette_at, depth_at = by_silhouette + item * area, by_depth + item * area
+    # Beyond the reach the lateral term turns rounding of a faint coverage into any share at all, and the silhouette is nothing
     if scale.dtype == tl.float64:
-        faint = 1e-14
+        most = 1e30
     else:
-        faint = 1e-6
+        most = 64.0
     lane = tl.arange(0, P)
     by_columns = 1.0 / tl.maximum(columns, 1).to(tl.float32)
     zero = tl.zeros([P], dtype=scale.dtype)
@@ -194,10 +195,11 @@ def backward_kernel(
         distance = (wx * wx + wy * wy) * by_reach2
         side = tl.minimum(distance, 1e3)
         cube = side * side * side
-        included = c > 1.2e-38
-        rate = tl.exp2(tl.minimum((steepness * z + LATERAL_WEIGHT * side * cube) * (-LOG2E) - lse, 126.0))
-        # A share is at most 1; where next to nothing covers the pixel, rounding decides who has it, and it does not matter
-        rate = tl.where(included & (s > faint), tl.minimum(rate, reciprocal(tl.where(included, c, 1.0))), 0.0)
+        burden = LATERAL_WEIGHT * side * cube
+        included = (c > 1.2e-38) & (burden < most)
+        rate = tl.exp2(tl.minimum((steepness * z + burden) * (-LOG2E) - lse, 126.0))
+        # A share is at most 1
+        rate = tl.where(included, tl.minimum(rate, reciprocal(tl.where(included, c, 1.0))), 0.0)
         share = c * rate
 
         # Gradients by coverage, depth, planes

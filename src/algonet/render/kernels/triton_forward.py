@@ -68,13 +68,14 @@ def face_factor(area, TWO_SIDED: tl.constexpr):
     return front, slope / FLIP
 
 
-@triton.jit(do_not_specialize=["count", "padded", "points_stride", "attributes_stride", "softness_stride", "channels", "first_channel", "height", "width", "limit"])
+@triton.jit(do_not_specialize=["count", "blocks", "points_stride", "attributes_stride", "softness_stride", "channels", "first_channel", "height", "width", "limit"])
 def setup_kernel(
-    points, attributes, softness, faces, attribute_faces, records, boxes, filled, jobs,
-    count, padded, points_stride, attributes_stride, softness_stride, channels, first_channel, height, width, limit,
+    points, attributes, softness, faces, attribute_faces, records, boxes, spans, filled, jobs,
+    count, blocks, points_stride, attributes_stride, softness_stride, channels, first_channel, height, width, limit,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr, BLOCK: tl.constexpr,
-    HALF: tl.constexpr, REACH: tl.constexpr, JOBS: tl.constexpr,
+    HALF: tl.constexpr, REACH: tl.constexpr, BIN: tl.constexpr, JOBS: tl.constexpr,
 ):  # fmt: skip
+    padded = blocks * BLOCK
     item = tl.program_id(1).to(tl.int64)
     f = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = f < count
@@ -142,15 +143,21 @@ def setup_kernel(
     hx = tl.where(seen, tl.where(broken, NOWHERE, tl.maximum(tl.maximum(ax, bx), cx)), -NOWHERE)
     hy = tl.where(seen, tl.where(broken, NOWHERE, tl.maximum(tl.maximum(ay, by), cy)), -NOWHERE)
     box = boxes + item * 4 * padded + f
-    inside = f < padded
-    tl.store(box, lx, mask=inside)
-    tl.store(box + padded, ly, mask=inside)
-    tl.store(box + 2 * padded, hx, mask=inside)
-    tl.store(box + 3 * padded, hy, mask=inside)
+    tl.store(box, lx)
+    tl.store(box + padded, ly)
+    tl.store(box + 2 * padded, hx)
+    tl.store(box + 3 * padded, hy)
+    scale = tl.load(softness + item * softness_stride)
+    if BIN > 0:
+        # Columns and rows of bins within reach, a byte each; a scale of NaN is within reach of everything
+        reach = REACH * tl.sqrt(2 * HALF * scale * scale)
+        word = bin_of(lx - reach, BIN) | (bin_of(ly - reach, BIN) << 16)
+        word |= (bin_of(tl.where(reach == reach, hx + reach, NOWHERE), BIN) << 8)
+        word |= (bin_of(tl.where(reach == reach, hy + reach, NOWHERE), BIN) << 24)
+        tl.store(spans + item * padded + f, tl.where(seen, word, 255))
     least = 0.5 * tl.minimum(tl.minimum(aw, bw), cw)
     if JOBS > 0:
         # Large faces are cut into bands of rows for several programs of the backward pass; a minus sign says so
-        scale = tl.load(softness + item * softness_stride)
         _left, top, columns, rows = window(lx, ly, hx, hy, scale, height, width, HALF, REACH)
         band = tl.maximum(limit // tl.maximum(columns, 1), 1)
         parts = tl.where(columns * rows > limit, (rows + band - 1) // band, 0)
@@ -181,6 +188,12 @@ def window(lx, ly, hx, hy, scale, height, width, HALF: tl.constexpr, REACH: tl.c
 
 
 @triton.jit
+def bin_of(x, BIN: tl.constexpr):
+    """The column or row of bins that a coordinate lies in, from 0 to 255; 0 for NaN."""
+    return tl.minimum(tl.maximum(tl.where(x == x, x, 0.0) * (1.0 / BIN), 0.0), 255.0).to(tl.int32)
+
+
+@triton.jit
 def load_box(boxes, index, stride, live):
     lx = tl.load(boxes + index, mask=live, other=NOWHERE)
     ly = tl.load(boxes + stride + index, mask=live, other=NOWHERE)
@@ -189,23 +202,29 @@ def load_box(boxes, index, stride, live):
     return lx, ly, hx, hy
 
 
-@triton.jit(do_not_specialize=["padded", "bins_x", "bins", "capacity", "softness_stride"])
+@triton.jit
+def in_bin(spans, index, padded, column, row):
+    """1 for faces whose span holds the bin."""
+    word = tl.load(spans + index, mask=index < padded, other=255)
+    across = ((word & 255) <= column) & (((word >> 8) & 255) >= column)
+    return tl.where(across & (((word >> 16) & 255) <= row) & (((word >> 24) & 255) >= row), 1, 0)
+
+
+@triton.jit(do_not_specialize=["blocks", "bins_x", "bins", "capacity"])
 def bin_kernel(
-    boxes, softness, lists, heads, filled,
-    padded, bins_x, bins, capacity, softness_stride,
-    HALF: tl.constexpr, REACH: tl.constexpr, BIN: tl.constexpr, BLOCK: tl.constexpr,
+    spans, lists, heads, filled,
+    blocks, bins_x, bins, capacity,
+    BLOCK: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     place, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    scale = tl.load(softness + item * softness_stride)
-    reach2 = (2 * HALF * REACH * REACH) * scale * scale
-    x0, y0 = ((place % bins_x) * BIN).to(scale.dtype) + 0.5, ((place // bins_x) * BIN).to(scale.dtype) + 0.5
-    x1, y1 = x0 + (BIN - 1), y0 + (BIN - 1)
-    boxes += item * 4 * padded
-    step = tl.arange(0, BLOCK)
-    found = tl.zeros([BLOCK], dtype=tl.int32)
-    for first in range(0, padded, BLOCK):
-        lx, ly, hx, hy = load_box(boxes, first + step, padded, first + step < padded)
-        found += tl.where(beyond(lx, ly, hx, hy, x0, y0, x1, y1, reach2), 0, 1)
+    column, row = place % bins_x, place // bins_x
+    # Known to be a multiple of the block, so that loads are wide
+    padded = blocks * BLOCK
+    spans += item * padded
+    step = tl.arange(0, STEP)
+    found = tl.zeros([STEP], dtype=tl.int32)
+    for first in range(0, padded, STEP):
+        found += in_bin(spans, first + step, padded, column, row)
     count = tl.sum(found, axis=0)
     head = heads + (item * bins + place) * 2
     start = 0
@@ -217,9 +236,8 @@ def bin_kernel(
     tl.store(head + 1, count)
     if (count > 0) & (start >= 0):
         target = lists + item * capacity + start
-        for first in range(0, padded, BLOCK):
-            lx, ly, hx, hy = load_box(boxes, first + step, padded, first + step < padded)
-            hit = tl.where(beyond(lx, ly, hx, hy, x0, y0, x1, y1, reach2), 0, 1)
+        for first in range(0, padded, STEP):
+            hit = in_bin(spans, first + step, padded, column, row)
             rank = tl.cumsum(hit, axis=0)
             tl.store(target + rank - 1, first + step, mask=hit != 0)
             target += tl.sum(hit, axis=0)
@@ -242,7 +260,7 @@ def forward_kernel(
     records, boxes, lists, heads, softness, background, image, silhouette, depth, saved,
     count, padded, bins_x, bins, capacity, height, width, tiles_x, softness_stride, background_stride, channels, first_channel, planes,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, REACH: tl.constexpr, POWER: tl.constexpr, FIRST: tl.constexpr,
-    LISTED: tl.constexpr, BIN: tl.constexpr, TX: tl.constexpr, TY: tl.constexpr,
+    BIN: tl.constexpr, TX: tl.constexpr, TY: tl.constexpr,
 ):  # fmt: skip
     tile, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
     lane = tl.arange(0, TX * TY)
@@ -259,7 +277,7 @@ def forward_kernel(
     records += item * count * WIDTH
     boxes += item * 4 * padded
     step = tl.arange(0, 32)
-    if LISTED:
+    if BIN > 0:
         head = heads + (item * bins + (top // BIN) * bins_x + left // BIN) * 2
         begin, end = tl.load(head), tl.load(head + 1)
         listed = begin >= 0
@@ -274,15 +292,15 @@ def forward_kernel(
     for start in range(0, end, 32):
         live = start + step < end
         index = start + step
-        if LISTED:
-            index = tl.where(listed, tl.load(own + index, mask=live, other=0), index)
+        if BIN > 0:
+            index = tl.where(listed, tl.load(own + index, mask=live & (index * 0 + begin >= 0), other=0), index)
         lx, ly, hx, hy = load_box(boxes, index, padded, live)
         near = bits_of(beyond(lx, ly, hx, hy, x0, y0, x1, y1, reach2) == 0, step)
         while near != 0:
             face = start + lowest_bit(near)
             near = near & (near - 1)
-            if LISTED:
-                face = tl.where(listed, tl.load(own + face), face)
+            if BIN > 0:
+                face = tl.where(listed, tl.load(own + tl.where(listed, face, 0)), face)
             r = records + face.to(tl.int64) * WIDTH
             ax, ay = tl.load(r), tl.load(r + 1)
             bx, by = tl.load(r + 2), tl.load(r + 3)

@@ -18,8 +18,10 @@ from .triton_math import RECORD
 
 #: Faces that a setup program takes, and their boxes are padded to.
 BLOCK = 64
-#: Side of a bin in pixels, a multiple of the forward tile's; faces that a bin program takes at a time, and its warps.
-BIN, BIN_BLOCK, BIN_WARPS = 32, 1024, 4
+#: Least side of a bin in pixels, a multiple of the forward tile's; faces that a bin program takes at a time, and its warps.
+BIN, BIN_STEP, BIN_WARPS = 32, 2048, 4
+#: Places in an item's lists, per face and per bin. A bin that finds none left has its tiles look through all faces.
+PLACES = (6, 64)
 #: Up to so many faces a tile looks through all of them; binning would cost more.
 UNBINNED = 2048
 #: Width and height of a forward tile in pixels, its warps, and the registers that a thread may take.
@@ -31,7 +33,7 @@ LARGE, JOBS = 4096, 4096
 #: Attribute channels that one pass takes.
 GROUP = 4
 #: Bytes that records and lists of faces may take at a time; larger batches go in parts.
-WORKSPACE = 10 << 20
+WORKSPACE = 14 << 20
 
 
 class Scene:
@@ -48,7 +50,9 @@ class Scene:
         self.height, self.width = settings.height, settings.width
         self.items, self.vertices = self.points.shape[:2]
         self.channels, self.count = self.attributes.shape[2], faces.shape[0]
-        self.padded = -(-self.count // BLOCK) * BLOCK
+        self.blocks = -(-self.count // BLOCK)
+        self.padded = self.blocks * BLOCK
+        self.bin = bin_side(max(self.height, self.width)) if self.count > UNBINNED else 0
         self.planes = 3 + self.channels
         self.constants = constants(settings)
 
@@ -56,10 +60,18 @@ class Scene:
         """(first channel, channels, first item, items) of each pass: channels by groups, items as the workspace allows."""
         for first_channel in range(0, self.channels, GROUP):
             channels = min(GROUP, self.channels - first_channel)
-            size = self.count * ((RECORD + 3 * channels + 4) * self.points.element_size() + 32)
+            size = self.count * ((RECORD + 3 * channels + 4) * self.points.element_size() + 4 * PLACES[0] + 4)
             most = max(1, WORKSPACE // max(1, size))
             for first in range(0, self.items, most):
                 yield first_channel, channels, first, min(most, self.items - first)
+
+
+def bin_side(size: int) -> int:
+    """A face knows its bins as bytes, so there may be no more than 256 along a side of the image."""
+    side = BIN
+    while 256 * side < size:
+        side *= 2
+    return side
 
 
 @functools.lru_cache(maxsize=64)
@@ -85,34 +97,32 @@ class Setup:
         self.jobs = new(JOBS, 2, dtype=torch.int32) if self.slots else self.filled
         self.softness, self.background = since(scene.softness, first), since(scene.background, first)
         self.points, self.attributes = since(scene.points, first), since(scene.attributes, first)
+        self.spans = new(items, scene.padded, dtype=torch.int32) if scene.bin and filled is None else self.filled
         settings = scene.settings
         launch(
-            setup_kernel, (scene.padded // BLOCK, items),
+            setup_kernel, (scene.blocks, items),
             [self.points, self.attributes, self.softness, scene.faces, scene.attribute_faces, self.records, self.boxes,
-             self.filled, self.jobs],
-            [scene.count, scene.padded, self.points.stride(0), self.attributes.stride(0), self.softness.stride(0),
+             self.spans, self.filled, self.jobs],
+            [scene.count, scene.blocks, self.points.stride(0), self.attributes.stride(0), self.softness.stride(0),
              scene.channels, first_channel, scene.height, scene.width, self.limit],
             (self.width, channels, settings.perspective, settings.two_sided, BLOCK, settings.half_df, settings.reach,
-             self.slots),
+             scene.bin if filled is None else 0, self.slots),
             2,
         )  # fmt: skip
 
     def bins(self) -> tuple[Tensor, Tensor, list[int]]:
         """Lists, heads, and faces padded, bins across, bins, capacity of the lists; nothing for few faces."""
-        scene, settings = self.scene, self.scene.settings
-        across = -(-scene.width // BIN)
-        bins = across * -(-scene.height // BIN)
-        if scene.count <= UNBINNED:
-            return self.filled, self.filled, [scene.padded, across, bins, 0]
-        capacity = 6 * scene.count + 64 * bins
+        scene = self.scene
+        if not scene.bin:
+            return self.filled, self.filled, [scene.padded, 0, 0, 0]
+        across = -(-scene.width // scene.bin)
+        bins = across * -(-scene.height // scene.bin)
+        capacity = PLACES[0] * scene.count + PLACES[1] * bins
         lists = self.filled.new_empty(self.items, capacity)
         heads = self.filled.new_empty(self.items, bins, 2)
         launch(
-            bin_kernel, (bins, self.items),
-            [self.boxes, self.softness, lists, heads, self.filled],
-            [scene.padded, across, bins, capacity, self.softness.stride(0)],
-            (settings.half_df, settings.reach, BIN, BIN_BLOCK),
-            BIN_WARPS,
+            bin_kernel, (bins, self.items), [self.spans, lists, heads, self.filled],
+            [scene.blocks, across, bins, capacity], (BLOCK, BIN_STEP), BIN_WARPS,
         )  # fmt: skip
         return lists, heads, [scene.padded, across, bins, capacity]
 
@@ -136,9 +146,10 @@ def forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Te
             [scene.count, *sizes, scene.height, scene.width, tiles_x, setup.softness.stride(0), setup.background.stride(0),
              scene.channels, first_channel, scene.planes],
             (setup.width, channels, chosen["HALF"], chosen["BOUNDED"], chosen["REACH"], chosen["POWER"], first_channel == 0,
-             scene.count > UNBINNED, BIN, tx, ty),
+             scene.bin, tx, ty),
             *resources,
         )  # fmt: skip
+        del setup, lists, heads
     return outputs, saved
 
 
@@ -182,6 +193,7 @@ def backward(
             _gather(targets[1], scene.attribute_faces, by_attributes[first : first + items, :, first_channel:])
         if by_softness is not None:
             by_softness[first : first + items] += soft.sum(1)
+        del setup, targets, soft
     by_background = _by_background(scene, pictures) if needs[2] else None
     found = [by_points, by_attributes, by_background, by_softness]
     shaped = [g if g is None else g.view(t.shape) for g, t in zip(found, tensors[:4], strict=True)]
@@ -230,6 +242,8 @@ def _gather(pulls: Tensor, faces: Tensor, target: Tensor) -> None:
 
 def flat(t: Tensor, own: int) -> Tensor:
     """One batch dimension of any stride before `own` contiguous ones."""
+    if t.is_contiguous():
+        return t if t.dim() == own + 1 else t.view(math.prod(t.shape[: t.dim() - own]), *t.shape[t.dim() - own :])
     if t.dim() != own + 1:
         t = t.reshape(math.prod(t.shape[: t.dim() - own]), *t.shape[t.dim() - own :])
     expected = 1

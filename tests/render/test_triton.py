@@ -1,0 +1,227 @@
+"""The CUDA kernels against the dense reference: on a GPU where there is one, and in Triton's interpreter everywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from algonet.relax import BoundedSum, Probabilistic, StudentT
+from algonet.render import Camera, FilteredCoverage, Raster, icosphere, render_attributes
+from algonet.render.raster import rasterise
+from algonet.render.settings import RasterCall
+
+from render.scenes import random_call
+
+ROOT = Path(__file__).parents[2]
+FLOATS = ("points", "attributes", "background", "softness")
+
+
+def moved(call: RasterCall, **to) -> RasterCall:
+    """The call on another device, or in another dtype."""
+    floats = {name: getattr(call, name).to(**to) for name in FLOATS}
+    device = floats["points"].device
+    return dataclasses.replace(call, **floats, faces=call.faces.to(device), attribute_faces=call.attribute_faces.to(device))
+
+
+def gradients(call: RasterCall, backend: str) -> tuple[Raster, list[torch.Tensor]]:
+    leaves = [t.detach().clone().requires_grad_() for t in call.tensors[:4]]
+    outputs = rasterise(RasterCall(*leaves, call.faces, call.attribute_faces, call.settings), backend)
+    generator = torch.Generator().manual_seed(5)
+    weights = [torch.randn(o.shape, generator=generator, dtype=torch.float64).to(o) for o in outputs]
+    return outputs, list(torch.autograd.grad(list(outputs), leaves, weights))
+
+
+def assert_agrees(call: RasterCall, values: float, slopes: float) -> None:
+    """Values within `values`; gradients within `slopes` of the reference's norm, and none of them missing."""
+    (found, by), (truth, right) = gradients(call, "triton"), gradients(moved(call, dtype=torch.float64), "reference")
+    for actual, expected in zip(found, truth, strict=True):
+        assert float((actual.double() - expected).detach().abs().max()) <= values
+    for actual, expected in zip(by, right, strict=True):
+        assert float((actual.double() - expected).norm()) <= slopes * float(expected.norm())
+        missing = (actual == 0) & (expected.abs() > 1e-3 * expected.abs().max())
+        assert not missing.any()
+
+
+def tiny(seed: int, **options) -> RasterCall:
+    return random_call(seed, **{"faces": 4, "height": 6, "width": 11, "epsilon": 1e-12, **options})
+
+
+# -- in the interpreter: slow, so scenes are tiny; the variable must be set before triton is imported
+
+interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="run by test_in_the_interpreter")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="already there")
+def test_in_the_interpreter() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "interpreted_", __file__]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert " passed" in done.stdout and done.returncode == 0, done.stdout[-3000:]
+
+
+@interpreted
+def test_interpreted_kernels_match_the_reference() -> None:
+    assert_agrees(tiny(0), 1e-10, 1e-9)
+
+
+@interpreted
+def test_interpreted_options_match_the_reference() -> None:
+    call = tiny(1, conorm=Probabilistic(), two_sided=False, perspective=False, df=2, epsilon=1e-7)
+    # Five attributes are two passes over the channels
+    attributes = torch.rand(1, call.attributes.shape[1], 5, dtype=torch.float64)
+    background = torch.rand(1, 6, dtype=torch.float64)
+    assert_agrees(dataclasses.replace(call, attributes=attributes, background=background), 1e-6, 1e-5)
+
+
+@interpreted
+@pytest.mark.parametrize("places", [(6, 64), (0, 3)], ids=["lists", "lists that are too short"])
+def test_interpreted_bins_change_nothing(places: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    from algonet.render.kernels import triton_gpu
+
+    call = tiny(2, width=9, epsilon=1e-2)
+    whole = rasterise(call, "triton")
+    for name, value in {"UNBINNED": 0, "BIN": 8, "BIN_STEP": 4, "PLACES": places}.items():
+        monkeypatch.setattr(triton_gpu, name, value)
+    assert all(torch.equal(a, b) for a, b in zip(rasterise(call, "triton"), whole, strict=True))
+
+
+@interpreted
+@pytest.mark.parametrize("options", [{}, {"deterministic": True}], ids=["bands", "deterministic"])
+def test_interpreted_large_faces_and_parts_of_a_batch(options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    from algonet.render.kernels import triton_gpu
+
+    monkeypatch.setattr(triton_gpu, "LARGE", 20)
+    monkeypatch.setattr(triton_gpu, "JOBS", 7)
+    monkeypatch.setattr(triton_gpu, "WORKSPACE", 1)
+    one, two = tiny(3, **options), tiny(4)
+    floats = {name: torch.cat([getattr(one, name), getattr(two, name)]) for name in FLOATS}
+    assert_agrees(dataclasses.replace(one, **floats), 1e-10, 1e-9)
+
+
+# -- on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"two_sided": False}, {"perspective": False}, {"conorm": Probabilistic()}, {"conorm": BoundedSum(2)}, {"df": 2}],
+    ids=["default", "one-sided", "orthographic", "probabilistic", "bounded-2", "df-2"],
+)
+def test_kernels_match_the_reference_in_float64(options: dict) -> None:
+    call = random_call(3, faces=12, height=9, width=18, **{"epsilon": 1e-12, **options})
+    if options.get("df") == 2:
+        call = random_call(3, faces=12, height=9, width=18, epsilon=1e-6, **options)
+    assert_agrees(moved(call, device="cuda"), 1e-6 if "df" in options else 1e-10, 1e-5 if "df" in options else 1e-7)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("scale", [0.5, 2.0])
+def test_kernels_match_the_reference_in_float32(seed: int, scale: float) -> None:
+    call = random_call(seed, dtype=torch.float32, scale=scale, steepness=2.0, faces=300, height=75, width=90)
+    assert_agrees(moved(call, device="cuda"), 3e-4, 1e-3)
+
+
+@pytest.mark.gpu
+def test_many_faces_in_bins() -> None:
+    call = random_call(9, dtype=torch.float32, steepness=2.0, faces=3000, height=64, width=100)
+    assert_agrees(moved(call, device="cuda"), 3e-4, 1e-3)
+
+
+@pytest.mark.gpu
+def test_deterministic_gradients_have_the_same_bits_every_time() -> None:
+    call = moved(random_call(5, dtype=torch.float32, faces=500, height=96, width=96, deterministic=True), device="cuda")
+    first = gradients(call, "triton")
+    for _ in range(3):
+        again = gradients(call, "triton")
+        assert all(torch.equal(a, b) for a, b in zip([*first[0], *first[1]], [*again[0], *again[1]], strict=True))
+
+
+def ball(level: int, size: int):
+    mesh = icosphere(level, 0.9)
+    vertices = mesh.vertices.cuda().requires_grad_()
+    faces, camera = mesh.faces.cuda(), Camera.look_at((0.0, 0.0, 2.732)).to("cuda")
+    coverage = FilteredCoverage(StudentT(df=8, scale=0.0035), units="ndc")
+
+    def render(vertices: torch.Tensor) -> torch.Tensor:
+        out = render_attributes(vertices, faces, vertices, camera, size=(size, size), coverage=coverage, backend="triton")
+        return torch.cat([out.image, out.silhouette[..., None], out.depth[..., None]], -1)
+
+    return vertices, render
+
+
+@pytest.mark.gpu
+def test_compiles_without_a_break_and_runs_under_autocast_and_vmap() -> None:
+    vertices, render = ball(2, 48)
+    expected = render(vertices)
+    (slope,) = torch.autograd.grad(expected.square().sum(), vertices)
+    compiled = torch.compile(render, fullgraph=True)(vertices)
+    torch.testing.assert_close(compiled, expected)
+    (again,) = torch.autograd.grad(compiled.square().sum(), vertices)
+    assert (again - slope).norm() < 1e-5 * slope.norm()
+    with torch.autocast("cuda", torch.bfloat16):
+        torch.testing.assert_close(render(vertices), expected)
+    stacked = torch.stack([vertices, 0.8 * vertices]).detach()
+    mapped = torch.func.vmap(render)(stacked)
+    torch.testing.assert_close(mapped[1], render(stacked[1]))
+
+
+@pytest.mark.gpu
+def test_a_cuda_graph_captures_forward_and_backward() -> None:
+    vertices, render = ball(3, 64)
+    weights = torch.randn(64, 64, 5, device="cuda")
+
+    def step() -> torch.Tensor:
+        return torch.autograd.grad(render(vertices), vertices, weights)[0]
+
+    expected = step()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    found.zero_()
+    graph.replay()
+    assert (found - expected).norm() < 1e-5 * expected.norm()
+
+
+@pytest.mark.gpu
+def test_second_derivatives_go_through_the_reference() -> None:
+    vertices, render = ball(0, 12)
+    (slope,) = torch.autograd.grad(render(vertices).square().sum(), vertices, create_graph=True)
+    (curve,) = torch.autograd.grad(slope.square().sum(), vertices)
+    assert torch.isfinite(curve).all() and curve.abs().max() > 0
+
+
+@pytest.mark.gpu
+def test_memory_beyond_inputs_and_outputs() -> None:
+    mesh = icosphere(5, 0.9)
+    vertices = mesh.vertices.cuda().expand(8, -1, -1).contiguous().requires_grad_()
+    faces, camera = mesh.faces.cuda(), Camera.look_at((0.0, 0.0, 2.732)).to("cuda")
+    coverage = FilteredCoverage(StudentT(df=8, scale=0.0035), units="ndc")
+    for _ in range(2):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        out = render_attributes(vertices, faces, vertices, camera, size=(512, 512), coverage=coverage, backend="triton")
+        outputs = sum(o.nbytes for o in out)
+        extra = torch.cuda.max_memory_allocated() - before - outputs
+        weights = [torch.ones_like(o) for o in out]
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        grads = torch.autograd.grad(list(out), [vertices], weights)
+        later = torch.cuda.max_memory_allocated() - before - sum(g.nbytes for g in grads)
+        del out, grads, weights
+    assert extra < 64 << 20
+    assert later < 32 << 20
