@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -323,10 +323,8 @@ def _decay(share: float) -> float:
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Ctrl-C ends the loop inside, not the program: the fit so far is kept."""
-    try:
+    with suppress(KeyboardInterrupt):
         yield
-    except KeyboardInterrupt:
-        pass
 
 
 @contextmanager

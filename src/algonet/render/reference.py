@@ -112,8 +112,8 @@ def rasterise(
     for item in range(count):
         parts = []
         for start in range(0, total, chunk):
-            run = _chunk_function(start, min(start + chunk, total), faces, attribute_faces, settings, coverage)
-            parts.append(recomputed(run, *(t[item] for t in flat)))
+            run = _chunk_function(start, min(start + chunk, total), settings, coverage)
+            parts.append(recomputed(run, *(t[item] for t in flat), faces, attribute_faces))
         items.append([torch.cat(column) for column in zip(*parts, strict=True)])
     shape = (*batch, settings.height, settings.width)
     if not items:
@@ -124,14 +124,13 @@ def rasterise(
 
 
 def _chunk_function(
-    start: int, stop: int, faces: Tensor, attribute_faces: Tensor, settings: RasterSettings, coverage: Coverage | None
+    start: int, stop: int, settings: RasterSettings, coverage: Coverage | None
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """The raster of pixels `start` to `stop`, counted row by row.
+    """The raster of pixels `start` to `stop`, counted row by row."""
 
-    All tensors are made inside: what a function that is run again captures must not belong to a transform that has ended.
-    """
-
-    def run(points: Tensor, attributes: Tensor, background: Tensor, softness: Tensor) -> tuple[Tensor, ...]:
+    def run(
+        points: Tensor, attributes: Tensor, background: Tensor, softness: Tensor, faces: Tensor, attribute_faces: Tensor
+    ) -> tuple[Tensor, ...]:
         number = torch.arange(start, stop, device=points.device)
         pixels = torch.stack([number % settings.width, number // settings.width], -1).to(points.dtype) + 0.5
         corners = project(points, softness[2], settings)[faces.long()]
@@ -271,14 +270,25 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
         function, tensors = ctx.function, ctx.saved_tensors
+        moving = [i for i, t in enumerate(tensors) if t.is_floating_point()]
 
         def pulled(*arguments: Tensor) -> tuple[Tensor, ...]:
-            _, pull = torch.func.vjp(function, *arguments[len(grads) :])
+            inputs = arguments[len(grads) :]
+
+            def moved(*some: Tensor) -> tuple[Tensor, ...]:
+                return function(*_replaced(inputs, moving, some))
+
+            _, pull = torch.func.vjp(moved, *(inputs[i] for i in moving))
             return pull(tuple(arguments[: len(grads)]))
 
-        return (None, *recomputed(pulled, *grads, *tensors))
+        found = iter(recomputed(pulled, *grads, *tensors))
+        return (None, *(next(found) if t.is_floating_point() else None for t in tensors))
 
 
 def recomputed(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
-    """`function(*tensors)`, all floating, without keeping what happens inside: memory for time, at every order."""
+    """`function(*tensors)` without keeping what happens inside: memory for time, at every order of derivative.
+
+    Every tensor that the function uses must be an argument: one that it captures may belong to a transform that has ended
+    when it runs again.
+    """
     return _Recomputed.apply(function, *tensors)

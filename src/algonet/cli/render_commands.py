@@ -1,0 +1,186 @@
+"""`algonet render` and `algonet fit-mesh`: a mesh to pictures, and pictures to a mesh."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from algonet.render import Camera, Mesh
+
+PROCEDURAL = ("icosphere", "box", "torus", "cylinder")
+LAYERS = ("rgb", "silhouette", "depth")
+
+
+def register(app: typer.Typer) -> None:
+    """Add both commands to the program."""
+    app.command("render", epilog="Example:  algonet render torus --out torus.png --scale 2 --views 8")(render)
+    app.command(
+        "fit-mesh",
+        epilog="Examples:  algonet fit-mesh torus --out fit.obj   |   algonet fit-mesh photos/ --out fit.obj",
+    )(fit)
+
+
+def render(
+    mesh: Annotated[str, typer.Argument(help="A mesh file, or one of: icosphere, box, torus, cylinder.")],
+    out: Annotated[Path, typer.Option(help="Picture to write (.png, or .gif for several views).")] = Path("render.png"),
+    size: Annotated[int, typer.Option(help="Height and width in pixels.", min=1)] = 256,
+    scale: Annotated[float, typer.Option(help="How soft: the noise's scale in pixels.")] = 0.7,
+    layer: Annotated[str, typer.Option(help="rgb, silhouette or depth.")] = "rgb",
+    views: Annotated[int, typer.Option(help="Cameras on a circle around the mesh.", min=1)] = 1,
+    elevation: Annotated[float, typer.Option(help="Degrees above the equator.")] = 25.0,
+    azimuth: Annotated[float, typer.Option(help="Degrees around the vertical axis, of the first view.")] = 30.0,
+    fov: Annotated[float, typer.Option(help="Full vertical angle of view in degrees.")] = 40.0,
+    backend: Annotated[str, typer.Option(help="auto, reference, numba or triton.")] = "auto",
+) -> None:
+    """Render a mesh smoothly to a picture."""
+    from algonet.relax import StudentT
+    from algonet.render import BlinnPhong, FilteredCoverage, SmoothRenderer
+
+    if layer not in LAYERS:
+        raise ValueError(f"algonet render: --layer must be one of {', '.join(LAYERS)}, got {layer!r}.")
+    loaded = _mesh(mesh)
+    coverage = FilteredCoverage(StudentT(scale=scale))
+    renderer = SmoothRenderer((size, size), coverage, background=1.0, surface=BlinnPhong(), backend=backend)
+    cameras = _circle(views, elevation, azimuth, fov)
+    frames = [_layer(renderer(loaded, cameras[i]), layer) for i in range(views)]
+    _write_pictures(frames, out)
+    typer.echo(f"{len(loaded.faces)} faces, {views} view{'s' if views > 1 else ''}, {size} x {size}: {out}")
+
+
+def fit(
+    source: Annotated[
+        str, typer.Argument(help="A mesh file (or icosphere, box, torus, cylinder), or a folder of pictures.")
+    ],
+    out: Annotated[Path, typer.Option(help="Mesh to write (.obj, .ply, .stl, .off, .glb).")] = Path("fit.obj"),
+    steps: Annotated[int, typer.Option(help="Steps of the fit.", min=1)] = 300,
+    level: Annotated[int, typer.Option(help="Subdivisions of the sphere to begin with.", min=0, max=6)] = 3,
+    size: Annotated[int, typer.Option(help="Height and width of the pictures in pixels.", min=8)] = 64,
+    views: Annotated[int, typer.Option(help="Number of views when the source is a mesh.", min=1)] = 12,
+    elevation: Annotated[
+        float, typer.Option(help="Degrees above the equator (a mesh is also seen from below).")
+    ] = 25.0,
+    fov: Annotated[float, typer.Option(help="Full vertical angle of view in degrees.")] = 40.0,
+    seed: Annotated[int, typer.Option(help="Which views are drawn at each step.")] = 0,
+) -> None:
+    """Shape a sphere until it looks like the pictures (or like a mesh, seen from all around).
+
+    Pictures of a folder, in order of their names, are taken as views on a circle around the object at even angles; what is
+    transparent, or white where there is no alpha, is background.
+    """
+    from algonet.render import fit_mesh, icosphere
+
+    folder = Path(source)
+    if folder.is_dir():
+        targets = _read_pictures(folder, size)
+        cameras = _circle(len(targets), elevation, 0.0, fov)
+    else:
+        cameras = _circle(views, elevation, 0.0, fov, alternate=True)
+        targets = _views_of(_mesh(source), cameras, size)
+    result = fit_mesh(targets, cameras, icosphere(level, 0.7), steps=steps, progress=True, seed=seed)
+    result.mesh.save(out)
+    last = result.history[-1] if result.history else {"pictures": math.nan}
+    typer.echo(f"{len(targets)} views, {len(result.history)} steps, picture loss {last['pictures']:.4f}: {out}")
+
+
+def _mesh(name: str) -> Mesh:
+    from algonet import render
+    from algonet.render import Mesh
+
+    if name in PROCEDURAL:
+        mesh = getattr(render, name)()
+        return mesh.normalised().replace(vertex_colors=(mesh.normalised().vertices * 0.4 + 0.55).clamp(0, 1))
+    if not Path(name).exists():
+        raise ValueError(f"{name}: there is no such file; give a mesh file or one of {', '.join(PROCEDURAL)}.")
+    return Mesh.load(name).normalised()
+
+
+def _circle(views: int, elevation: float, azimuth: float, fov: float, *, alternate: bool = False) -> Camera:
+    """Cameras at even angles around the unit ball, which fills the picture; with `alternate`, every other one from below."""
+    import torch
+
+    from algonet.render import Camera
+
+    angle = torch.arange(views) * (2 * math.pi / views) + math.radians(azimuth)
+    tilt = torch.full((views,), math.radians(elevation))
+    if alternate:
+        tilt[1::2] *= -1
+    ray = torch.stack([angle.sin() * tilt.cos(), tilt.sin(), angle.cos() * tilt.cos()], -1)
+    return Camera.look_at(ray * (1.1 / math.sin(math.radians(fov / 2))), fov=fov)
+
+
+def _views_of(mesh: Mesh, cameras: Camera, size: int) -> Any:
+    """RGBA pictures by the hard rasteriser."""
+    import torch
+
+    from algonet.render import render_hard
+
+    colors = mesh.vertex_colors if mesh.vertex_colors is not None else torch.full_like(mesh.vertices, 0.7)
+    seen = render_hard(mesh.vertices, mesh.faces, colors, cameras, size=(size, size))
+    return torch.cat([seen.image, seen.silhouette[..., None]], -1)
+
+
+def _read_pictures(folder: Path, size: int) -> Any:
+    import numpy as np
+    import torch
+    from PIL import Image
+
+    paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp", ".bmp"))
+    if not paths:
+        raise ValueError(f"algonet fit-mesh: {folder} holds no pictures (.png, .jpg, .webp, .bmp).")
+    pictures = []
+    for path in paths:
+        try:
+            with Image.open(path) as file:
+                whole = file.convert("RGBA").resize((size, size), Image.Resampling.BOX)
+        except Exception as error:
+            raise ValueError(f"algonet fit-mesh: {path}: not readable as a picture: {error}") from error
+        pixels = torch.from_numpy(np.asarray(whole).astype(np.float32) / 255)
+        if bool((pixels[..., 3] > 0.99).all()):
+            pixels[..., 3] = (pixels[..., :3].amin(-1) < 0.95).float()
+        pictures.append(pixels)
+    return torch.stack(pictures)
+
+
+def _layer(out: Any, layer: str) -> Any:
+    """A picture (H, W, 3) of bytes."""
+    import numpy as np
+
+    value = getattr(out, layer).detach()
+    if layer == "depth":
+        seen = value[out.silhouette > 0.5]
+        low, high = (float(seen.min()), float(seen.max())) if len(seen) else (0.0, 1.0)
+        value = (1 - (value - low) / max(high - low, 1e-6)).clamp(0, 1) * out.silhouette
+    pixels = (value.clamp(0, 1) * 255).round().byte().cpu().numpy()
+    return pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, -1)
+
+
+def _write_pictures(frames: list, out: Path) -> None:
+    from PIL import Image
+
+    if not out.parent.is_dir():
+        raise ValueError(f"{out}: the folder {out.parent} does not exist.")
+    images = [Image.fromarray(f) for f in frames]
+    animated = out.suffix.lower() == ".gif"
+    if not animated and len(images) > 1:
+        strip = Image.new("RGB", (images[0].width * len(images), images[0].height))
+        for i, image in enumerate(images):
+            strip.paste(image, (i * image.width, 0))
+        images = [strip]
+    with tempfile.NamedTemporaryFile(dir=out.parent, suffix=out.suffix or ".png", delete=False) as file:
+        temporary = Path(file.name)
+    try:
+        more: dict[str, Any] = (
+            {"save_all": True, "append_images": images[1:], "duration": 80, "loop": 0} if animated else {}
+        )
+        images[0].save(temporary, **more)
+        os.replace(temporary, out)
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{out}: cannot be written as a picture: {error}; use .png or .gif.") from error
+    finally:
+        temporary.unlink(missing_ok=True)
