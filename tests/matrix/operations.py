@@ -2,26 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
 from algonet import relax
+from algonet.backends import BACKENDS
+from algonet.ifs import Poisson, chaos_game, smooth_raster
 from algonet.nn import finite_differences
-from helpers.contract import Case, normal, uniform
+from algonet.render import Camera, FilteredCoverage, render_attributes
+from algonet.smooth_python.algorithms import bubble_sort
+from algonet.sorting import Bitonic, soft_argsort, soft_median, soft_quantile, soft_rank, soft_sort, soft_topk
+from algonet.while_lang import WhileProgram
+from helpers.contract import Case, Inputs, normal, uniform
 
 from .transforms import Operation
 
-PURE = {
-    "CPU kernel": "a handful of torch operations; nothing to fuse",
-    "GPU kernel": "a handful of torch operations; nothing to fuse",
+FEW = "a handful of torch operations: nothing to fuse"
+FACES = torch.tensor([[0, 1, 2], [3, 2, 1]])
+CAMERA = Camera.look_at((0.0, 0.0, 3.0))
+MULTIPLY = {backend: WhileProgram.library("multiply", backend=backend) for backend in ("auto", *BACKENDS)}
+CHOICES = torch.randint(0, 3, (4, 6), generator=torch.Generator().manual_seed(0))
+SOFT = relax.Logistic(2.0)
+
+
+def _pure(name: str, function: Callable[..., Any], inputs: Inputs) -> Operation:
+    return Operation(Case(name, function, inputs), why={"CPU kernel": FEW, "GPU kernel": FEW})
+
+
+def _kernelled(name: str, function: Callable[..., Any], inputs: Inputs, **options: Any) -> Operation:
+    why = options.pop("why", {})
+    return Operation(Case(name, function, inputs, **options), cpu_kernel="numba", gpu_kernel="triton", why=why)
+
+
+def _weighted(batch: int, dtype: torch.dtype, generator: torch.Generator) -> tuple[Tensor, ...]:
+    return *normal(4)(batch, dtype, generator), *uniform(4, low=0.2)(batch, dtype, generator)
+
+
+def _keyed(batch: int, dtype: torch.dtype, generator: torch.Generator) -> tuple[Tensor, ...]:
+    return *normal(5)(batch, dtype, generator), *normal(5, 2)(batch, dtype, generator)
+
+
+def _scene(batch: int, dtype: torch.dtype, generator: torch.Generator) -> tuple[Tensor, ...]:
+    corners = torch.tensor([[-1.0, -0.8, 0.2], [0.9, -0.7, 0.0], [-0.1, 1.0, -0.3], [1.1, 0.9, 0.5]]).double()
+    noise = torch.randn(batch, 4, 3, generator=generator, dtype=torch.float64)
+    colours = torch.rand(batch, 4, 2, generator=generator, dtype=torch.float64)
+    return (corners + 0.1 * noise).to(dtype), colours.to(dtype)
+
+
+def _render(vertices: Tensor, colours: Tensor, backend: str = "auto") -> Any:
+    coverage = FilteredCoverage(relax.StudentT(8, scale=0.8))
+    return render_attributes(
+        vertices,
+        FACES.to(vertices.device),
+        colours,
+        CAMERA,
+        size=(2, 3),
+        coverage=coverage,
+        epsilon=1e-12,
+        backend=backend,
+    )
+
+
+def _program(x1: Tensor, x2: Tensor, backend: str = "auto") -> Tensor:
+    return MULTIPLY[backend](x1=x1, x2=x2)
+
+
+def _raster(points: Tensor, backend: str = "auto") -> Tensor:
+    return smooth_raster(points, size=(4, 5), sigma=0.8, extent=(0, 1, 0, 1), aggregate=Poisson(), backend=backend)
+
+
+def _chaos(parameters: Tensor, backend: str = "auto") -> Tensor:
+    return chaos_game(parameters, CHOICES.to(parameters.device), backend=backend)
+
+
+def _maps(batch: int, dtype: torch.dtype, generator: torch.Generator) -> tuple[Tensor, ...]:
+    return uniform(3, 6, low=-0.5, high=0.0)(batch, dtype, generator)
+
+
+def _smooth(x: Tensor, backend: str = "auto") -> Any:
+    return bubble_sort(x, batched=x.dim() > 1, backend=backend)
+
+
+SORT_CASES = {
+    "soft_sort": (lambda x, p, backend="auto": soft_sort(x, relax=SOFT, payload=p, backend=backend)[:2], _keyed),
+    "soft_sort (bitonic)": (
+        lambda x, backend="auto": soft_sort(x, relax=SOFT, network=Bitonic(), backend=backend).values,
+        normal(5),
+    ),
+    "soft_rank": (lambda x, backend="auto": soft_rank(x, relax=SOFT, backend=backend), normal(5)),
+    "soft_argsort": (lambda x, backend="auto": soft_argsort(x, relax=SOFT, backend=backend), normal(5)),
+    "soft_topk": (lambda x, backend="auto": soft_topk(x, 2, relax=SOFT, backend=backend).values, normal(5)),
+    "soft_quantile": (lambda x, backend="auto": soft_quantile(x, 0.3, relax=SOFT, backend=backend), normal(5)),
+    "soft_median": (lambda x, backend="auto": soft_median(x, relax=SOFT, backend=backend), normal(6)),
 }
-
-
-def _weighted(batch, dtype, generator):
-    (x,), (w,) = normal(4)(batch, dtype, generator), uniform(4, low=0.2)(batch, dtype, generator)
-    return x, w
-
-
-def _pure(name, function, inputs) -> Operation:
-    return Operation(Case(name, function, inputs), why=PURE)
-
 
 OPERATIONS: list[Operation] = [
     _pure("sigmoids (Logistic)", relax.Logistic(2.0), normal(4)),
@@ -32,4 +108,11 @@ OPERATIONS: list[Operation] = [
     _pure("soft_max", lambda x: relax.soft_max(x, steepness=2.0), normal(4)),
     _pure("soft_argmax", lambda x: relax.soft_argmax(x, steepness=2.0), normal(4)),
     _pure("finite_differences", lambda x: finite_differences(x, (-2, -1)), normal(3, 4)),
+    *(_kernelled(name, function, inputs) for name, (function, inputs) in SORT_CASES.items()),
+    _pure("soft_median (fast)", lambda x: soft_median(x, method="fast", degree=2, relax=SOFT), normal(6)),
+    _kernelled("WHILE-program", _program, uniform(count=2, low=0.5, high=2.5)),
+    _kernelled("@smooth (bubble_sort)", _smooth, normal(4)),
+    _kernelled("chaos_game", _chaos, _maps),
+    _kernelled("smooth_raster", _raster, uniform(6, 2)),
+    _kernelled("render_attributes", _render, _scene),
 ]
