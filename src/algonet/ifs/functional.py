@@ -410,17 +410,16 @@ def _coverage_per_sum(total: Tensor) -> Tensor:
 
 def _separable_is_cheaper(call: SplatCall, sigma: float | Tensor) -> bool:
     """Whether one matrix product over all pixels beats the windows; only where sigma is known without a look at a GPU."""
-    chosen, count = call.settings, call.points.shape[-2]
+    chosen = call.settings
     if chosen.logs or isinstance(sigma, Tensor) or call.points.numel() == 0:
         return False
-    side = 2 * chosen.reach * float(sigma) + 1
+    side = 2 * math.sqrt(-2 * math.log(chosen.epsilon)) * float(sigma) + 1
     window = min(side, chosen.height) * min(side, chosen.width)
     pixels, edges = chosen.height * chosen.width, chosen.height + chosen.width
     if call.points.numel() // 2 * edges * call.points.element_size() > 2**28:
         return False
     # nanoseconds per point, fitted to timings: a pixel of a window, of a product, and an entry of the two factors
     pixel, product, entry = (0.05, 0.02, 10.0) if call.points.device.type == "cpu" else (0.02, 0.0001, 0.01)
-    del count
     return pixel * window > product * pixels + entry * edges
 
 
