@@ -336,6 +336,20 @@ def comprehension(x, y):
 
 
 @smooth
+def any_and_all(x, y):
+    a = 1.0 if any([x > 0, y > 0]) else 0.0
+    b = 1.0 if all([x > 0, y > 0, True]) else 0.0
+    return a, b
+
+
+@smooth
+def math_functions(x, y):
+    slice = math.exp(x / 4) + math.atan2(y, 3.0)
+    items = [x, y, slice]
+    return sum(items[1:]) + math.sqrt(2.0)
+
+
+@smooth
 def crisp_conditions_are_free(x, y, n=3, name="up", nothing=None):
     if n == 3 and name in ("up", "down") and nothing is None:
         x = x + 1
@@ -389,7 +403,16 @@ PROGRAMS = [
     *(while_with_crisp_counter, while_counts_an_integer, while_else, while_true_return, continue_skips, break_stops),
     *(break_keeps_the_loop_variable, for_else, nested_loops_with_break, return_from_nested_loops, while_inside_branch),
     *(augmented, builtins, lists, nested_lists, slices, dictionaries, tuples_and_unpacking, zip_and_enumerate),
-    *(comprehension, crisp_conditions_are_free, globals_and_closures, calls_another, recursion_on_a_tensor, annotated),
+    *(
+        any_and_all,
+        math_functions,
+        comprehension,
+        crisp_conditions_are_free,
+        globals_and_closures,
+        calls_another,
+        recursion_on_a_tensor,
+        annotated,
+    ),
 ]
 #: Off every threshold of the programs above, on both sides of each.
 POINTS = [(x + 0.217, y - 0.141) for x in (-2.0, -1.0, 0.0, 1.0, 2.0, 3.0) for y in (-2.0, 0.0, 1.0, 2.0)]

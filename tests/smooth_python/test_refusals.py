@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 
 import pytest
 import torch
@@ -185,6 +186,16 @@ def no_such_method(x):
     return x.frobnicate()  # no tensor has it
 
 
+@smooth
+def sorts_crisply(x):
+    return sorted([x, 0.0])  # would decide crisply
+
+
+@smooth
+def loses_the_gradient(x):
+    return math.gamma(x)  # takes Python numbers only
+
+
 @pytest.mark.parametrize(
     ("function", "message", "where"),
     [
@@ -197,6 +208,8 @@ def no_such_method(x):
         (read_item, "`.item` would leave the smooth program", "return x.item()"),
         (in_comprehension, "`if` of a comprehension.*must be crisp", "return [v for v in"),
         (deep, "nested 100 deep", "return deep(x)"),
+        (sorts_crisply, r"sorted\(\) of tensors has no smooth meaning", "return sorted("),
+        (loses_the_gradient, "math.gamma takes Python numbers", "return math.gamma(x)"),
         (no_such_method, "tensors have no attribute 'frobnicate'", "return x.frobnicate()"),
     ],
     ids=lambda p: getattr(p, "__name__", ""),

@@ -7,6 +7,7 @@ the batch as it is, every other one is mapped over it by `torch.vmap`.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,7 @@ ELEMENTWISE: set[Any] = {
 _SIZES = ("shape", "ndim", "dtype", "device", "requires_grad", "is_cuda")
 
 
-def call(frame: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+def call(frame: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """function(*args, **kwargs) as a smooth program means it."""
     special = _special(function)
     if special is not None:
@@ -48,7 +49,24 @@ def call(frame: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
     if not flat((args, kwargs)):
         return _wrapped(function(*args, **kwargs))
-    return call_tensor_function(function, args, kwargs)
+    return call_tensor_function(_of_tensors(function), args, kwargs)
+
+
+def _of_tensors(function: Any) -> Any:
+    """Torch's twin of a function from `math`; an error for builtins that would decide crisply or lose the gradient."""
+    if getattr(function, "__module__", None) == "math":
+        twin = _MATH.get(function)
+        if twin is None:
+            raise TypeError(
+                f"math.{function.__name__} takes Python numbers and would lose the gradient; use a torch function."
+            )
+        return twin
+    if function in (sorted, filter, map, round, divmod):
+        raise TypeError(
+            f"{function.__name__}() of tensors has no smooth meaning; write the loop, or use a torch function (for sorting "
+            "algonet.sorting)."
+        )
+    return function
 
 
 def call_tensor_function(function: Callable, args: tuple, kwargs: dict) -> Any:
@@ -172,6 +190,20 @@ def _extreme(choose: Callable, crisp: Callable) -> Callable:
     return extreme
 
 
+def _any(frame: Any, items: Any) -> Any:
+    found: Any = False
+    for item in items:
+        found = comparisons.either(frame, found, lambda item=item: comparisons.truth(frame, item))
+    return found
+
+
+def _all(frame: Any, items: Any) -> Any:
+    found: Any = True
+    for item in items:
+        found = comparisons.both(frame, found, lambda item=item: comparisons.truth(frame, item))
+    return found
+
+
 def _range(frame: Any, *bounds: Any) -> range:
     if any(smooth_kind(b) for b in bounds):
         raise TypeError(
@@ -216,10 +248,26 @@ def _stack(frame: Any, parts: Any, dim: int = 0) -> Any:
     return call_tensor_function(torch.stack, (list(parts), dim), {})
 
 
+def _of_two(crisp: Callable, twin: Callable) -> Callable:
+    """A function of two numbers from `math`, whose twin wants both of them as tensors."""
+
+    def function(frame: Any, x: Any, y: Any) -> Any:
+        if not smooth_kind(x) and not smooth_kind(y):
+            return crisp(x, y)
+        (a, b), batched = aligned(x, y)
+        return Value(twin(a, b), batched, None, frame.tape)
+
+    return function
+
+
 _SPECIAL: dict[Any, Callable] = {
+    math.atan2: _of_two(math.atan2, torch.atan2),
+    math.hypot: _of_two(math.hypot, torch.hypot),
     abs: comparisons.absolute,
     min: _extreme(comparisons.choose_smaller, min),
     max: _extreme(comparisons.choose_larger, max),
+    any: _any,
+    all: _all,
     sum: _sum,
     len: _len,
     range: _range,
@@ -235,6 +283,31 @@ _SPECIAL: dict[Any, Callable] = {
     isinstance: lambda frame, x, kinds: isinstance(x.tensor if type(x) is Value else x, kinds),
     torch.tensor: _tensor_from,
     torch.stack: _stack,
+}
+
+
+#: What `math` has for numbers and torch for tensors: one source serves crisp and smooth runs.
+_MATH = {
+    getattr(math, name): getattr(torch, name)
+    for name in (
+        *(
+            "acos",
+            "asin",
+            "atan",
+            "atan2",
+            "ceil",
+            "cos",
+            "cosh",
+            "erf",
+            "exp",
+            "expm1",
+            "floor",
+            "hypot",
+            "log",
+            "log10",
+        ),
+        *("log1p", "log2", "sin", "sinh", "sqrt", "tan", "tanh", "isnan", "isfinite", "isinf"),
+    )
 }
 
 

@@ -16,7 +16,24 @@ _COMPARISONS: dict[type[ast.cmpop], str] = {
 }
 #: Calls of these cost nothing worth skipping.
 _LIGHT = frozenset(
-    ("abs", "min", "max", "sum", "len", "range", "zip", "enumerate", "float", "int", "bool", "print", "list", "tuple")
+    (
+        "abs",
+        "min",
+        "max",
+        "sum",
+        "any",
+        "all",
+        "len",
+        "range",
+        "zip",
+        "enumerate",
+        "float",
+        "int",
+        "bool",
+        "print",
+        "list",
+        "tuple",
+    )
 )
 
 
@@ -136,7 +153,7 @@ class Expressions(ast.NodeTransformer):
             bounds: list[ast.expr] = [
                 self.visit(b) if b is not None else ast.Constant(None) for b in (node.lower, node.upper, node.step)
             ]
-            return ast.Call(named("slice"), bounds, [])
+            return call("_s", "slice", *bounds)
         if isinstance(node, ast.Tuple):
             return ast.Tuple([self.index(part) for part in node.elts], ast.Load())
         return self.visit(node)

@@ -48,6 +48,7 @@ class Frame:
     store = subscripts.store
     append = subscripts.append
     call = calls.call
+    slice = slice
     rerun = checkpointing.rerun
     rerun_each = checkpointing.rerun_each
 
