@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algonet.relax import BumpExit, SmoothTent, Tent
-from algonet.while_lang import LIBRARY, DidNotHalt, WhileProgram, load_program
+from algonet.while_lang import LIBRARY, DidNotHaltError, WhileProgram, load_program
 
 #: Program -> (what it computes, largest inputs that keep the test quick).
 MEANINGS: dict[str, tuple[Callable[..., int], tuple[int, ...]]] = {
@@ -78,7 +78,7 @@ def test_decrement_goes_below_zero_in_both():
 
 def test_crisp_is_bounded():
     program = WhileProgram("x1 := 1\nWHILE x1 != 0 DO\n  x1 := x1 + 1\nEND")
-    with pytest.raises(DidNotHalt, match="no halt within 1000 steps; the loop at line 2"):
+    with pytest.raises(DidNotHaltError, match="no halt within 1000 steps; the loop at line 2"):
         program.crisp(max_steps=1000)
 
 

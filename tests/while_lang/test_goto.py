@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algonet.relax import BumpExit, SmoothTent, Tent
-from algonet.while_lang import DidNotHalt, WhileProgram, WhileSyntaxError, parse, parse_goto, read_source
+from algonet.while_lang import DidNotHaltError, WhileProgram, WhileSyntaxError, parse, parse_goto, read_source
 
 MULTIPLY = """
 OUTER: IF x2 = 0 THEN GOTO DONE
@@ -75,7 +75,7 @@ def test_translation_does_what_the_machine_does(lines, start):
     program = WhileProgram(_source(lines))
     inputs = {f"x{i}": v for i, v in enumerate(start) if f"x{i}" in ("x0", *program.inputs)}
     if expected is None:
-        with pytest.raises(DidNotHalt):
+        with pytest.raises(DidNotHaltError):
             program.crisp(max_steps=2000, **inputs)
     else:
         assert program.crisp(max_steps=20_000, **inputs) == expected[0]

@@ -10,12 +10,12 @@ import warnings
 
 import pytest
 import torch
-from helpers.contract import CHECKS, Case, uniform
-from helpers.tolerances import assert_close
 
 from algonet.relax import BumpExit, Sech, SmoothTent, Tent
 from algonet.while_lang import NonHaltingWarning, WhileProgram, load_program, run_while
 from algonet.while_lang.functional import execute, prepare
+from helpers.contract import CHECKS, Case, uniform
+from helpers.tolerances import assert_close
 
 
 def _multiply(x1, x2, phi, epsilon=1e-6):
@@ -125,7 +125,10 @@ def _all_gradients(backend, *, trainable, steepness, cap=50, n=37):
     smooth = prepare(load_program("multiply"), outputs=("x0", "x2"), max_iterations=cap, trainable=trainable)
     a, b = (torch.rand(n, generator=generator, dtype=torch.float64) * 2.5 for _ in range(2))
     count = len(smooth.code.assignments)
-    parameters = [1 + 0.03 * torch.randn(count, generator=generator, dtype=torch.float64), torch.full((count,), 0.01).double()]
+    parameters = [
+        1 + 0.03 * torch.randn(count, generator=generator, dtype=torch.float64),
+        torch.full((count,), 0.01).double(),
+    ]
     leaves = [t.requires_grad_() for t in (a, b, steepness, *(parameters if trainable else ()))]
     parameters = tuple(leaves[3:]) or None
     values, diagnostics = execute(
@@ -218,7 +221,9 @@ class TestHalting:
     def test_a_loop_that_never_halts_warns_once_and_names_the_line(self, backend):
         source = "x0 := x1\nLOOP x1 DO x0 := x0 + 1 END\nWHILE x2 != 0 DO\n  x2 := x2 + 1\n  x0 := x0 + 1\nEND"
         inputs = _pair([1.3, 2.0], [0.0, 0.7])
-        with pytest.warns(NonHaltingWarning, match=r"line 3 .*max_iterations=20 with probability 0\.\d+ .*50\.0%") as caught:
+        with pytest.warns(
+            NonHaltingWarning, match=r"line 3 .*max_iterations=20 with probability 0\.\d+ .*50\.0%"
+        ) as caught:
             result = run_while(source, inputs, max_iterations=20, backend=backend)
         assert len(caught) == 1
         assert result.remaining[0] == 0

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from algonet.relax import Exit
     from algonet.while_lang import Program
 
-app = typer.Typer(no_args_is_help=True, help="Programs of the WHILE-language: loops, increments and copies, run smoothly.")
+app = typer.Typer(
+    no_args_is_help=True, help="Programs of the WHILE-language: loops, increments and copies, run smoothly."
+)
 
 File = Annotated[str, typer.Argument(help="A file with a WHILE or GOTO program, or the name of a library program.")]
 Exits = Annotated[
@@ -32,7 +34,9 @@ def show(
     typer.echo((desugar(program) if core else program).text, nl=False)
 
 
-@app.command(epilog="Examples:  algonet while run multiply x1=3 x2=4   |   algonet while run gcd x1=12 x2=18 --exit bump")
+@app.command(
+    epilog="Examples:  algonet while run multiply x1=3 x2=4   |   algonet while run gcd x1=12 x2=18 --exit bump"
+)
 def run(
     file: File,
     values: Annotated[list[str] | None, typer.Argument(help="Inputs such as x1=3 x2=4.5; others start at 0.")] = None,
@@ -53,7 +57,12 @@ def run(
     crisp = None if smooth else _crisp(program, inputs, max_steps)
     outputs, slopes, cut = _smooth(program, inputs)
     table = Table()
-    for heading in ("output", *(() if smooth else ("discrete",)), f"smooth ({exit})", *(f"d/d{name}" for name in inputs)):
+    for heading in (
+        "output",
+        *(() if smooth else ("discrete",)),
+        f"smooth ({exit})",
+        *(f"d/d{name}" for name in inputs),
+    ):
         table.add_column(heading, justify="left" if heading == "output" else "right")
     for i, name in enumerate(program.outputs):
         discrete = () if smooth else (crisp[i] if crisp else "needs integers",)
@@ -78,8 +87,8 @@ def plot(
 
     matplotlib.use("Agg")
     from algonet.cli.gallery import png
-    from algonet.while_lang.plots import surfaces
     from algonet.files import write_bytes
+    from algonet.while_lang.plots import surfaces
 
     if not low < high:
         raise ValueError(f"plot: --from must lie below --to, got {low:g} and {high:g}.")
@@ -146,13 +155,13 @@ def _inputs(values: list[str]) -> dict[str, float]:
 
 def _crisp(program, inputs: dict[str, float], max_steps: int) -> list[str] | None:
     """The discrete results as text, `None` where the inputs are no integers."""
-    from algonet.while_lang import DidNotHalt
+    from algonet.while_lang import DidNotHaltError
 
     if not all(value.is_integer() for value in inputs.values()):
         return None
     try:
         found = program.crisp(max_steps=max_steps, **{name: int(value) for name, value in inputs.items()})
-    except DidNotHalt:
+    except DidNotHaltError:
         return [f"no halt in {max_steps} steps"] * len(program.outputs)
     return [str(value) for value in (found if isinstance(found, tuple) else (found,))]
 

@@ -2,7 +2,7 @@
 
 from .code import Code, flatten
 from .crisp import run_crisp
-from .errors import DidNotHalt, NonHaltingWarning, WhileSyntaxError
+from .errors import DidNotHaltError, NonHaltingWarning, WhileSyntaxError
 from .functional import WhileResult, run_while
 from .goto import parse_goto
 from .modules import WhileProgram
@@ -17,7 +17,7 @@ __all__ = [
     "Code",
     "Copy",
     "Decrement",
-    "DidNotHalt",
+    "DidNotHaltError",
     "If",
     "Increment",
     "Loop",

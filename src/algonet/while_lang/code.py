@@ -68,7 +68,9 @@ class Code:
     def text(self) -> str:
         short = {"copy": "c", "add": "a", "while": "w", "end": "e"}
         ops = " ".join(
-            f"{short[op.kind]}{op.target},{op.argument}" if op.kind in ("copy", "add") else f"{short[op.kind]}{op.target}"
+            f"{short[op.kind]}{op.target},{op.argument}"
+            if op.kind in ("copy", "add")
+            else f"{short[op.kind]}{op.target}"
             for op in self.ops
         )
         return f"{' '.join(self.names)}:{ops}"

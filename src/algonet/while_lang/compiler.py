@@ -29,9 +29,9 @@ class Plan:
 
     `inputs` and `outputs` are slots. `directions` are what to differentiate by: ("input", slot), ("steepness", 0),
     ("weight", k) or ("bias", k), k numbering the assignments; or ("seed", d), any mixture of weights and biases, which the
-    kernel reads from its argument `seeds` (assignment, weight or bias, direction), so that one kernel serves all. `reduce` says that the kernel multiplies the tangents by
-    incoming gradients and sums over elements; otherwise it stores values and tangents, and with `watched` also the
-    diagnostics. `per_element` says that the steepness differs between elements.
+    kernel reads from its argument `seeds` (assignment, weight or bias, direction), so that one kernel serves all.
+    `reduce` says that it multiplies the tangents by incoming gradients and sums over elements; otherwise it stores values
+    and tangents, and with `watched` also the diagnostics. `per_element` says that the steepness differs between elements.
     """
 
     code: Code

@@ -14,7 +14,7 @@ class WhileSyntaxError(ValueError):
         super().__init__(f"line {line}, column {column}: {message}{_excerpt(source, line, column)}")
 
 
-class DidNotHalt(RuntimeError):
+class DidNotHaltError(RuntimeError):
     """The crisp interpreter used up its steps."""
 
 

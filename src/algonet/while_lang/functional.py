@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -112,7 +112,7 @@ def run_while(
 
     >>> result = run_while("WHILE x1 != 0 DO x0 := x0 + 2 x1 := x1 - 1 END", {"x1": torch.tensor([3.0, 2.5])})
     >>> result.outputs["x0"]
-    tensor([5.9881, 4.9886])
+    tensor([5.6327, 4.6591])
     """
     smooth = prepare(program, outputs=outputs, epsilon=epsilon, max_iterations=max_iterations)
     values, diagnostics = execute(smooth, inputs, exit=exit, backend=backend)
@@ -139,11 +139,7 @@ def execute(
         raise TypeError(f"run_while: `exit` must be an exit such as Sech(2.0) or Tent(), got {exit!r}.")
     names, elements, dtype = _checked_inputs(smooth, inputs)
     like = elements[0] if elements else torch.empty((), dtype=dtype) if parameters is None else parameters[0]
-    steepness = getattr(exit, exit.softness_field) if exit.softness_field is not None else 1.0
-    if not isinstance(steepness, Tensor):
-        steepness = torch.full((), float(steepness), dtype=like.dtype, device=like.device)
-    elif steepness.dtype != like.dtype or steepness.device != like.device:
-        steepness = steepness.to(like)
+    steepness = _steepness(exit, like)
     per_element = steepness.dim() > 0
     if per_element:
         elements.append(steepness)
@@ -156,6 +152,14 @@ def execute(
     call = WhileCall(tensors, settings, watched, smooth.refusal or _no_formula(exit))
     values, *diagnostics = backends.dispatch(OPERATION, backend, call)
     return values if values.dtype == dtype else values.to(dtype), diagnostics[0].detach() if watched else None
+
+
+def _steepness(exit: Exit, like: Tensor) -> Tensor:
+    """The exit's steepness as a tensor beside `like`; 1 for exits that have none."""
+    value: Any = getattr(exit, exit.softness_field) if exit.softness_field is not None else 1.0
+    if not isinstance(value, Tensor):
+        return torch.full((), float(value), dtype=like.dtype, device=like.device)
+    return value if value.dtype == like.dtype and value.device == like.device else value.to(like)
 
 
 def _settings(smooth: Smooth, names: tuple[str, ...], exit: Exit, per_element: bool, moving: str) -> str:
@@ -213,8 +217,8 @@ def _checked_inputs(
         hint = "" if re.fullmatch(r"x\d+", stranger) else "; inputs are named x0, x1, ..."
         known = ", ".join(smooth.known)
         raise ValueError(f"run_while: unknown variable {stranger!r}; the program's variables are {known}{hint}.")
-    given: list = [inputs[name] for name in names]
-    first = given[0] if given else None
+    given: list[Any] = [inputs[name] for name in names]
+    first: Any = given[0] if given else None
     if (
         isinstance(first, Tensor)
         and (first.dtype == torch.float32 or first.dtype == torch.float64)
@@ -224,7 +228,9 @@ def _checked_inputs(
     for name, value in zip(names, given, strict=True):
         if isinstance(value, Tensor):
             if not value.is_floating_point():
-                raise TypeError(f"run_while: `{name}` must be a floating tensor, got {value.dtype}; call .float() first.")
+                raise TypeError(
+                    f"run_while: `{name}` must be a floating tensor, got {value.dtype}; call .float() first."
+                )
         elif isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise TypeError(f"run_while: `{name}` must be a floating tensor or a number, got {type(value).__name__}.")
     tensors = [value for value in given if isinstance(value, Tensor)]
@@ -234,7 +240,9 @@ def _checked_inputs(
     device = tensors[0].device if tensors else torch.device("cpu")
     strangers = [t.device for t in tensors if t.device != device]
     if strangers:
-        raise ValueError(f"run_while: inputs must share a device, got {device} and {strangers[0]}; move one with .to().")
+        raise ValueError(
+            f"run_while: inputs must share a device, got {device} and {strangers[0]}; move one with .to()."
+        )
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     full = [
         value.to(wide) if isinstance(value, Tensor) else torch.full((), float(value), dtype=wide, device=device)
@@ -288,7 +296,9 @@ def _run_numba(call: WhileCall) -> tuple[Tensor, ...]:
     return NUMBA[call.watched](call.tensors, call.settings)
 
 
-@backends.register(OPERATION, "triton", supports=lambda call: _why_not(call) or backends.why_not_triton(call.tensors[0]))
+@backends.register(
+    OPERATION, "triton", supports=lambda call: _why_not(call) or backends.why_not_triton(call.tensors[0])
+)
 def _run_triton(call: WhileCall) -> tuple[Tensor, ...]:
     from .kernels.operator import TRITON
 

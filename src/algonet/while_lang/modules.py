@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,7 @@ class WhileProgram(SoftModule):
     A loop that is cut off at `max_iterations` warns. On the CPU every call checks; on other devices, where reading the
     result would wait for the kernel, only `run` does.
 
+    >>> from algonet.relax import Tent
     >>> program = WhileProgram.library("multiply", exit=Tent())
     >>> program(x1=torch.tensor([3.0, 2.5]), x2=torch.tensor([4.0, 4.0]))
     tensor([12., 10.])
@@ -76,7 +78,7 @@ class WhileProgram(SoftModule):
     def forward(self, *positional: Tensor, **inputs: Tensor | float) -> Tensor | tuple[Tensor, ...]:
         """The output, or a tuple of them where several were asked for."""
         # Looking at the diagnostics waits for the device, so a plain call asks for them on the CPU only
-        first = next((t for t in (*positional, *inputs.values()) if isinstance(t, Tensor)), None)
+        first: Any = next((t for t in (*positional, *inputs.values()) if isinstance(t, Tensor)), None)
         watched = not torch.compiler.is_compiling() and (first is None or first.device.type == "cpu")
         values, diagnostics = self._execute(positional, inputs, watched)
         if diagnostics is not None:
@@ -91,7 +93,7 @@ class WhileProgram(SoftModule):
         return as_result(self._smooth, values, diagnostics)
 
     def crisp(self, *, max_steps: int = 1_000_000, **inputs: int) -> int | tuple[int, ...]:
-        """The discrete program on Python integers; raises `DidNotHalt` after `max_steps` operations."""
+        """The discrete program on Python integers; raises `DidNotHaltError` after `max_steps` operations."""
         for name in inputs:
             if name not in self._smooth.known:
                 known = ", ".join(self._smooth.known)
@@ -157,9 +159,10 @@ class WhileProgram(SoftModule):
 
 def _warn_if_steep(exit: Exit) -> None:
     # A tensor on another device is not read: that would wait for it
-    if not isinstance(exit, Sech) or (isinstance(exit.steepness, Tensor) and exit.steepness.device.type != "cpu"):
+    value: Any = exit.steepness if isinstance(exit, Sech) else 0.0
+    if isinstance(value, Tensor) and value.device.type != "cpu":
         return
-    steepness = float(torch.as_tensor(exit.steepness).detach().max())
+    steepness = float(torch.as_tensor(value).detach().max())
     if steepness > HALTING_STEEPNESS:
         warnings.warn(
             f"Sech(steepness={steepness:g}): the proof that loops halt holds up to 2; on the multiplication program, off the "

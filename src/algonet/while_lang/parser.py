@@ -51,7 +51,7 @@ _READABLE = {
 }
 
 
-class _Mistake(Exception):
+class _MistakeError(Exception):
     """A rule of the language that the grammar does not state, broken at a token."""
 
     def __init__(self, message: str, token: Any):
@@ -83,16 +83,18 @@ def parse_with(make_parser: Any, source: str) -> Any:
     try:
         return make_parser().parse(source)
     except exceptions.VisitError as error:
-        if not isinstance(error.orig_exc, _Mistake):
+        if not isinstance(error.orig_exc, _MistakeError):
             raise
         mistake = error.orig_exc
-    except _Mistake as error:
+    except _MistakeError as error:
         mistake = error
     except exceptions.UnexpectedToken as error:
         at_end = error.token.type == "$END"
         line, column = _end_of(source) if at_end else (error.line, error.column)
         got = "the program ends" if at_end else f"got `{error.token}`"
-        raise WhileSyntaxError(f"expected {_options(error.accepts or error.expected)}, {got}", source, line, column) from None
+        raise WhileSyntaxError(
+            f"expected {_options(error.accepts or error.expected)}, {got}", source, line, column
+        ) from None
     except exceptions.UnexpectedCharacters as error:
         got = f"got `{source[error.pos_in_stream : error.pos_in_stream + 20].split()[0]}`"
         wanted = _options(error.allowed)
@@ -118,26 +120,26 @@ def number_of(token: Any) -> int:
 def constant_of(token: Any) -> int:
     """The value of a NUMBER token that becomes increments."""
     if int(token) > MAX_CONSTANT:
-        raise _Mistake(f"constants become that many increments; {token} is beyond {MAX_CONSTANT}", token)
+        raise _MistakeError(f"constants become that many increments; {token} is beyond {MAX_CONSTANT}", token)
     return int(token)
 
 
 def zero_of(token: Any) -> None:
     """Refuse a comparison with anything but 0."""
     if str(token) != "0":
-        raise _Mistake(f"conditions compare with 0, got {token}; subtract {token} from the variable first", token)
+        raise _MistakeError(f"conditions compare with 0, got {token}; subtract {token} from the variable first", token)
 
 
 def build_copy(target: Any, source: Any) -> Statement:
     if target == source:
-        raise _Mistake(f"a copy needs two different variables, got {target} on both sides", source)
+        raise _MistakeError(f"a copy needs two different variables, got {target} on both sides", source)
     return Copy(number_of(target), number_of(source), line=target.line)
 
 
 def build_shift(target: Any, source: Any, sign: Any, number: Any) -> Statement:
     amount = constant_of(number)
     if amount == 0:
-        raise _Mistake(f"`{sign} 0` changes nothing; write a number from 1 on, or a plain copy", number)
+        raise _MistakeError(f"`{sign} 0` changes nothing; write a number from 1 on, or a plain copy", number)
     if target == source and amount == 1:
         return (Increment if sign == "+" else Decrement)(number_of(target), line=target.line)
     return Assign(number_of(target), number_of(source), amount if sign == "+" else -amount, line=target.line)

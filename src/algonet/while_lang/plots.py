@@ -47,7 +47,9 @@ def draw(axis: Any, data: tuple[Tensor, ...], limits: tuple[float, float], heigh
     scale = Normalize(*limits)
     colours = plt.get_cmap("viridis")(scale(slope))
     shaded = LightSource(azdeg=300, altdeg=55).shade_rgb(colours[..., :3], value, blend_mode="soft", vert_exag=0.25)
-    axis.plot_surface(x1, x2, value, facecolors=shaded, rcount=200, ccount=200, linewidth=0, antialiased=False, shade=False)
+    axis.plot_surface(
+        x1, x2, value, facecolors=shaded, rcount=200, ccount=200, linewidth=0, antialiased=False, shade=False
+    )
     axis.set_zlim(*heights)
     axis.view_init(elev=26, azim=-128)
     axis.set_xlabel("x1", labelpad=-6)

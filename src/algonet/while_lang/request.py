@@ -30,7 +30,9 @@ def form_named(key: str) -> Exit:
         tent = re.fullmatch(r"SmoothTent(\d+)", key)
         known = {family.__name__: family for family in EXITS}
         if tent is None and key not in known:
-            raise ValueError(f"while_lang: unknown exit {key!r}; use it once in this process so that its formula is known.")
+            raise ValueError(
+                f"while_lang: unknown exit {key!r}; use it once in this process so that its formula is known."
+            )
         form_of(SmoothTent(int(tent.group(1))) if tent else known[key]())
     return _FORMS[key]
 
@@ -83,5 +85,13 @@ def decode_request(settings: str) -> Request:
         return tuple(map(int, listed.split(","))) if listed else ()
 
     return Request(
-        decode(text), form, numbers(ins), numbers(outs), float(epsilon), int(cap), flags[0] == "1", flags[1] == "1", moving
+        decode(text),
+        form,
+        numbers(ins),
+        numbers(outs),
+        float(epsilon),
+        int(cap),
+        flags[0] == "1",
+        flags[1] == "1",
+        moving,
     )

@@ -53,18 +53,21 @@ def _accuracy(points: int) -> bytes:
     whole, between = torch.arange(0.0, 6.0), torch.arange(0.0, 5.0) + 0.5
     steepnesses = torch.linspace(0.75, 3.0, points).tolist()
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.4), sharey=True)
-    others = [("Tent", Tent()), ("SmoothTent(1)", SmoothTent(1)), ("SmoothTent(3)", SmoothTent(3)), ("BumpExit", BumpExit())]
+    others = [
+        ("Tent", Tent()),
+        ("SmoothTent(1)", SmoothTent(1)),
+        ("SmoothTent(3)", SmoothTent(3)),
+        ("BumpExit", BumpExit()),
+    ]
     for axis, places, title in zip(axes, (whole, between), ("on the integers", "half-way between them"), strict=True):
         axis.plot(steepnesses, [_error(Sech(s), places) for s in steepnesses], color="#1f4e79", lw=2.2, label="Sech")
         for i, (name, exit) in enumerate(others):
-            error = _error(exit, places)
-            colour = plt.get_cmap("autumn")(i / len(others))
-            # exact ones lie on top of each other: dashes let all be seen
-            axis.axhline(error, color=colour, ls=(4 * i, (4, 4 * len(others) - 4)), lw=2.4, label=name)
+            axis.axhline(_error(exit, places), color=plt.get_cmap("autumn")(i / len(others)), lw=1.6, label=name)
         axis.axvline(2.0, color="0.8", lw=1, zorder=0)
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("steepness of Sech (2: the paper's)")
         axis.spines[["top", "right"]].set_visible(False)
+    axes[0].annotate("all others: exactly 0", (0.8, 0.12), fontsize=9, color="#d1495b")
     axes[0].set_ylabel("mean |program − product|")
     axes[1].legend(frameon=False, fontsize=8)
     figure.tight_layout()
@@ -75,8 +78,10 @@ def _halting(size: int) -> bytes:
     import matplotlib.pyplot as plt
 
     a, b = _grid(torch.linspace(0.05, 5.95, size))
-    steepnesses = (2.0, 3.0, 3.5, 4.0, 5.0)
-    figure, axes = plt.subplots(1, len(steepnesses) + 1, figsize=(13, 2.7), width_ratios=[1.25] + [1] * len(steepnesses))
+    steepnesses = (2.0, 3.0, 4.0, 5.0, 6.0)
+    figure, axes = plt.subplots(
+        1, len(steepnesses) + 1, figsize=(13, 2.7), width_ratios=[1.25] + [1] * len(steepnesses)
+    )
     shares, image = [], None
     sweep = torch.linspace(2.0, 6.0, 9).tolist()
     with warnings.catch_warnings():
@@ -130,8 +135,9 @@ def _trained(steps: int) -> bytes:
 
 
 _SURFACE_CAPTION = (
-    "Multiplication three times, as in the paper: the function itself, the C-infinity program (Sech) and the C⁰ program (Tent). "
-    "Height is the result, colour the size of the analytic gradient. The program never multiplies: it counts in two loops."
+    "Multiplication three times, as in the paper: the function itself, the C-infinity program (Sech) and the C⁰ program "
+    "(Tent). Height is the result, colour the size of the analytic gradient. The program never multiplies: it counts in "
+    "two loops."
 )
 _SURFACE_CODE = """
 program = WhileProgram.library("multiply", Sech(2.0))
@@ -148,16 +154,17 @@ for exit in (Sech(2.0), Tent(), SmoothTent(3), BumpExit()):
     print(exit, (program(x1=a, x2=b) - a * b).abs().mean())
 """
 _HALTING_CAPTION = (
-    "Steeper is not always better: the paper's proof that loops halt needs φ(x) ≤ |x|, which Sech keeps up to steepness 2. Up to 3 "
-    "all still halt; beyond, the counter overshoots zero and runs away. Bright: probability left after 60 iterations."
+    "Steeper is not always better: the paper's proof that loops halt needs φ(x) ≤ |x|, which Sech keeps up to steepness 2. "
+    "At 3 all of these still halt; at 4 the counter of half of them overshoots zero and runs away. Bright: probability left "
+    "after 60 iterations."
 )
 _HALTING_CODE = """
 result = WhileProgram.library("multiply", Sech(4.0), max_iterations=60).run(x1=a, x2=b)
 result.remaining      # > 0 where a loop was cut off; warns with the line of the loop
 """
 _TRAINED_CAPTION = (
-    "A weight and a bias on each of the four assignments, fitted on the 36 products up to 6 × 6, take away most of the factor and "
-    "offset of the C-infinity program. A penalty keeps them near 1 and 0."
+    "A weight and a bias on each of the four assignments, fitted on the 36 products up to 6 × 6, take away most of the "
+    "factor and offset of the C-infinity program. A penalty keeps them near 1 and 0."
 )
 _TRAINED_CODE = """
 program = WhileProgram.library("multiply", Sech(2.0), trainable=True)

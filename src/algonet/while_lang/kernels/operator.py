@@ -42,7 +42,9 @@ class Runner:
     def forward(self, tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         return self._stored(tensors, self.directions)
 
-    def backward(self, grad: Tensor, tensors: list[Tensor], saved: list[Tensor], needs: list[bool]) -> list[Tensor | None]:
+    def backward(
+        self, grad: Tensor, tensors: list[Tensor], saved: list[Tensor], needs: list[bool]
+    ) -> list[Tensor | None]:
         found: list[Tensor | None] = [None] * len(tensors)
         moving = tuple(i for i, need in enumerate(needs[FIRST:]) if need)
         if moving:
@@ -195,4 +197,7 @@ def _operator(name: str, dialect: Any, watched: bool) -> Operator:
 
 #: Keyed by whether the diagnostics are wanted too: storing them, and carrying their (zero) gradient, takes time.
 NUMBA = {True: _operator("while_numba_watched", numba_cpu, True), False: _operator("while_numba", numba_cpu, False)}
-TRITON = {True: _operator("while_triton_watched", triton_gpu, True), False: _operator("while_triton", triton_gpu, False)}
+TRITON = {
+    True: _operator("while_triton_watched", triton_gpu, True),
+    False: _operator("while_triton", triton_gpu, False),
+}
