@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet import backends
 from algonet.relax import BoundedSum, StudentT, TConorm
 from algonet.relax._base import widened
 
@@ -107,6 +108,11 @@ def _points(vertices: Tensor, camera: Camera, size: tuple[int, int]) -> Tensor:
         with torch.autocast(vertices.device.type, enabled=False):
             return _points(vertices, camera, size)
     matrix = camera.pixel_matrix(size).to(vertices)
+    if vertices.is_cuda and backends.why_not_triton(vertices) is None and not _traced():
+        from .kernels import triton_project
+
+        if triton_project.takes(vertices, matrix):
+            return triton_project.project(vertices, matrix)
     # A finite but absurd coordinate must not overflow in the product
     vertices = vertices.clamp(-1e15, 1e15)
     shift = matrix[..., None, :, 3]
@@ -121,6 +127,8 @@ def _batch_shape(points: Tensor, attributes: Tensor, background: Any, depth: Any
         shapes.append(background.shape[:-1])
     if isinstance(depth, Tensor):
         shapes.append(depth.shape)
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
     try:
         return torch.broadcast_shapes(*shapes)
     except RuntimeError:
@@ -170,9 +178,14 @@ def _softness(
     return torch.stack([torch.as_tensor(p, dtype=like.dtype, device=like.device).expand(batch) for p in parts], -1)
 
 
+def _traced() -> bool:
+    """Whether `torch.compile` or a `torch.func` transform looks on."""
+    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def _constant(row: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """The numbers as a tensor; kept, because copying them to a device waits for it and cannot be captured in a graph."""
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if _traced():
         return torch.tensor(row, dtype=dtype, device=device)
     return _kept(row, dtype, device)
 
