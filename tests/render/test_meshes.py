@@ -87,7 +87,7 @@ def test_broken_files_give_one_line_that_names_them(tmp_path: Path) -> None:
 
 def test_bad_meshes() -> None:
     vertices, faces = torch.rand(4, 3), torch.tensor([[0, 1, 2]])
-    with pytest.raises(ValueError, match="0 to 3.*from 1 to 4"):
+    with pytest.raises(ValueError, match=r"0 to 3.*from 1 to 4"):
         Mesh(vertices, torch.tensor([[1, 2, 4]]))
     with pytest.raises(ValueError, match="empty"):
         Mesh(vertices, torch.zeros(0, 3, dtype=torch.int64))

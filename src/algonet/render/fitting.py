@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet.relax import Anneal, StudentT
+from algonet.relax import Anneal, BoundedSum, StudentT
 
 from .cameras import Camera
 from .coverage import FilteredCoverage
@@ -133,7 +133,7 @@ def fit_camera(
     start: Camera,
     *,
     steps: int = 200,
-    learning_rate: float = 0.05,
+    learning_rate: float = 0.1,
     scales: tuple[float, float] | None = None,
     stages: int = 8,
     lights: Sequence[Light] = UNLIT,
@@ -145,7 +145,7 @@ def fit_camera(
 
     `image` is a silhouette (H, W) or colour with alpha (H, W, 4). The camera is turned about the mesh's middle and, with
     `move`, shifted. At each stage both the rendering and the image are blurred by noise of the same scale, which falls
-    geometrically between `scales` (in pixels; default: an eighth of the image down to 0.7): far away, the blurred
+    geometrically between `scales` (in pixels; default: a quarter of the image down to 0.7): far away, the blurred
     pictures still overlap and pull. `scales=(s, s)` keeps it constant. The mesh is taken to be closed, whose one-sided
     silhouette is exactly the blurred one; for open ones set `two_sided`.
     """
@@ -156,7 +156,7 @@ def fit_camera(
     if steps < 1 or stages < 1:
         raise ValueError(f"fit_camera: `steps` and `stages` must be at least 1, got {steps} and {stages}.")
     height, width = image.shape[:2]
-    scales = scales if scales is not None else (max(1.0, max(height, width) / 8), 0.7)
+    scales = scales if scales is not None else (max(1.0, max(height, width) / 4), 0.7)
     image = image.to(mesh.vertices)
     single = not start.batch_shape
     camera = start if not single else Camera(start.matrix[None], start.position[None], start.perspective, start.near)
@@ -237,7 +237,7 @@ def rotation_error(a: Camera, b: Camera) -> Tensor:
 def blur(image: Tensor, scale: float, df: float = 8) -> Tensor:
     """An image (*B, H, W), 0 outside, filtered by Student-t noise of `scale` pixels: what the smooth renderer tends to show."""
     height, width = image.shape[-2:]
-    reach = int(math.ceil(float(StudentT(df, scale=scale).reach(1e-4))))
+    reach = math.ceil(float(StudentT(df, scale=scale).reach(1e-4)))
     rows, columns = height + reach, width + reach
     y = torch.fft.fftfreq(rows, 1 / rows, device=image.device).to(image.dtype)
     x = torch.fft.fftfreq(columns, 1 / columns, device=image.device).to(image.dtype)
@@ -252,8 +252,9 @@ def blur(image: Tensor, scale: float, df: float = 8) -> Tensor:
 
 
 def _renderer(scale: float, two_sided: bool) -> SmoothRenderer:
-    coverage = FilteredCoverage(StudentT(scale=scale))
-    return SmoothRenderer((1, 1), coverage, shading="vertex", two_sided=two_sided)
+    # A single full layer has coverage 1, of which BoundedSum(8) shows 0.92; the pictures to match show 1
+    coverage, conorm = FilteredCoverage(StudentT(scale=scale)), BoundedSum(32)
+    return SmoothRenderer((1, 1), coverage, conorm, shading="vertex", two_sided=two_sided)
 
 
 class _Pyramid:
