@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from algonet.files import write_text
 
 from .aggregates import Aggregate, Poisson
 from .functional import (
@@ -165,10 +166,7 @@ class IFS(nn.Module):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the system as JSON, under a temporary name first."""
-        path = Path(path)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
-            json.dump(self.to_dict(), file, indent=2)
-        os.replace(file.name, path)
+        write_text(path, json.dumps(self.to_dict(), indent=2))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **options: Any) -> IFS:

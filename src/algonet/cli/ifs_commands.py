@@ -1,0 +1,137 @@
+"""`algonet ifs`: draw iterated function systems, and find one for a picture."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from algonet.ifs import IFS
+
+app = typer.Typer(no_args_is_help=True, help="Iterated function systems: draw fractals, find one for a picture.")
+
+#: No picture larger than this: it would not fit into memory together with its gradient.
+_MOST_PIXELS = 2**26
+
+
+@app.command(epilog="Examples:  algonet ifs fit leaf.png --functions 4 --out leaf   |   algonet ifs fit leaf.png --seed 1")
+def fit(
+    image: Annotated[Path, typer.Argument(help="The picture: any image file, bright on dark or dark on bright.")],
+    functions: Annotated[int, typer.Option(help="How many maps the system has.")] = 4,
+    out: Annotated[Path, typer.Option(help="Folder for the parameters, the picture and the film.")] = Path("out"),
+    restarts: Annotated[int, typer.Option(help="How many random starts are followed.")] = 32,
+    seed: Annotated[int, typer.Option(help="Another number, another start.")] = 0,
+    foreground: Annotated[str, typer.Option(help="What the shape is: auto, bright or dark.")] = "auto",
+    quick: Annotated[bool, typer.Option("--quick", help="A rough fit in seconds.")] = False,
+) -> None:
+    """Find a system whose picture is IMAGE: parameters (JSON), a picture (PNG) and a film of the fit (GIF)."""
+    from algonet.files import write_bytes
+    from algonet.ifs import FitPlan, Level, Search, fit_ifs
+
+    if restarts < 1:
+        raise ValueError(f"algonet ifs fit: --restarts must be at least 1, got {restarts}.")
+    plan = FitPlan(restarts=restarts)
+    if quick:
+        level = Level(side=64, sigma=(2.5, 1.0), steps=40, rate=0.006, points=1024, depth=20, keep=2)
+        plan = FitPlan(restarts=min(restarts, 6), search=Search(candidates=8, steps=25, points=96), levels=(level,))
+    result = fit_ifs(image, functions, plan=plan, foreground=foreground, seed=seed, progress=True)
+    out.mkdir(parents=True, exist_ok=True)
+    stem = image.stem or "ifs"
+    paths = [out / f"{stem}.json", out / f"{stem}.png", out / f"{stem}.gif"]
+    result.ifs.save(paths[0])
+    height, width = (4 * n for n in result.target.shape)
+    write_bytes(paths[1], to_png(_drawn(result.ifs, height, width)))
+    write_bytes(paths[2], to_gif(result.frames, side=max(256, *result.target.shape)))
+    typer.echo(f"similarity (SSIM) {result.similarity:.3f}, best of {len(result.similarities)} that reached the end")
+    for path in paths:
+        typer.echo(f"wrote {path}")
+
+
+@app.command(epilog="Examples:  algonet ifs render fern --out fern.png   |   algonet ifs render leaf.json --size 1024x768")
+def render(
+    system: Annotated[str, typer.Argument(help="A JSON file written by `algonet ifs fit`, or the name of a preset.")],
+    size: Annotated[str, typer.Option(help="Width x height in pixels.")] = "1024x768",
+    out: Annotated[Path | None, typer.Option(help="The PNG to write (default: named after the system).")] = None,
+    sigma: Annotated[float, typer.Option(help="Standard deviation of a point, in pixels.")] = 0.7,
+    points: Annotated[int, typer.Option(help="How many points are drawn.")] = 500_000,
+    crisp: Annotated[bool, typer.Option("--crisp", help="The ordinary chaos game: black and white.")] = False,
+) -> None:
+    """Draw a system at any size."""
+    from algonet.files import write_bytes
+
+    width, height = parse_size(size)
+    ifs = open_system(system, points)
+    picture = ifs.crisp((height, width), points=points) if crisp else _drawn(ifs, height, width, sigma)
+    path = out or Path(f"{Path(system).stem}.png")
+    write_bytes(path, to_png(picture))
+    typer.echo(f"wrote {path} ({width} x {height})")
+
+
+@app.command("list")
+def list_presets() -> None:
+    """Name the presets."""
+    from algonet.ifs import PRESETS
+
+    for name, preset in PRESETS.items():
+        typer.echo(f"{name:12} {len(preset.rows)} functions")
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """(width, height) of "1024x768"."""
+    found = re.fullmatch(r"\s*(\d{1,6})\s*[xX]\s*(\d{1,6})\s*", text)
+    if found is None:
+        raise ValueError(f"--size: wanted WIDTHxHEIGHT such as 1024x768, got {text!r}.")
+    width, height = int(found[1]), int(found[2])
+    if width < 1 or height < 1 or width * height > _MOST_PIXELS:
+        raise ValueError(f"--size: wanted between 1 and {_MOST_PIXELS} pixels in all, got {text!r}.")
+    return width, height
+
+
+def open_system(name: str, points: int) -> IFS:
+    """The preset of that name, or the system in that file."""
+    from algonet.ifs import IFS, PRESETS
+
+    if name in PRESETS:
+        return IFS.preset(name, points=points)
+    if not Path(name).exists():
+        raise ValueError(f"{name}: no such file, and no such preset; presets are {', '.join(PRESETS)}.")
+    return IFS.load(name, points=points)
+
+
+def _drawn(ifs: IFS, height: int, width: int, sigma: float = 1.0) -> Tensor:
+    import torch
+
+    with torch.no_grad():
+        return ifs((height, width), sigma=sigma)
+
+
+def to_png(picture: Tensor) -> bytes:
+    """A picture (H, W) or (C, H, W) with values in [0, 1] as PNG."""
+    from PIL import Image
+
+    values = (picture.clamp(0, 1) * 255).round().byte().cpu()
+    array = values.movedim(0, -1).contiguous().numpy() if values.ndim == 3 else values.numpy()
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def to_gif(frames: list[Tensor], side: int = 256, most: int = 80, milliseconds: int = 80) -> bytes:
+    """Grey frames (H, W) of uint8, of any size, as an animated GIF whose longer side is `side`; it rests at the end."""
+    from PIL import Image
+
+    step = max(1, len(frames) // most)
+    chosen = [*frames[:-1:step], frames[-1]]
+    height, width = frames[-1].shape
+    size = round(width * side / max(height, width)), round(height * side / max(height, width))
+    images = [Image.fromarray(f.numpy()).resize(size, Image.Resampling.BILINEAR) for f in chosen]
+    buffer = io.BytesIO()
+    waits = [milliseconds] * (len(images) - 1) + [2000]
+    images[0].save(buffer, format="GIF", save_all=True, append_images=images[1:], duration=waits, loop=0)
+    return buffer.getvalue()
