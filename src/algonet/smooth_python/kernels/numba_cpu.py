@@ -6,6 +6,9 @@ Nothing is kept between forward and backward: backward runs the program again, b
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from types import ModuleType
 
 import numpy as np
@@ -16,14 +19,15 @@ from algonet import codegen
 
 from ..evaluation import RELAX, formula
 
+#: Items side by side.
+WIDTH = 64
 #: Items times instructions from which on waking further threads pays.
 PARALLEL_FROM = 4_000_000
 
 _SOURCE = '''
 import numpy as np
-from numba import prange
 
-W = 64
+W = @WIDTH@
 
 
 @njit(fastmath={"contract"}, error_model="numpy", cache=True)
@@ -142,36 +146,28 @@ def pull_block(g, start, steepness, program, rows, slopes, gx, gs):
 @BACKWARD@
 
 
-@njit(fastmath={"contract"}, error_model="numpy", cache=True)
-def forward_block(block, x, steepness, constants, program, wanted, y):
+@njit(fastmath={"contract"}, error_model="numpy", nogil=True, cache=True)
+def forward(first, last, x, steepness, constants, program, wanted, y):
+    """Blocks first ... last - 1; threads take different ones."""
     rows = np.empty((program.shape[0], W), dtype=x.dtype)
-    run_block(x, block * W, steepness, constants, program, rows)
-    for i in range(min(W, x.shape[0] - block * W)):
-        for j in range(wanted.shape[0]):
-            y[block * W + i, j] = rows[wanted[j], i]
+    for block in range(first, last):
+        run_block(x, block * W, steepness, constants, program, rows)
+        for i in range(min(W, x.shape[0] - block * W)):
+            for j in range(wanted.shape[0]):
+                y[block * W + i, j] = rows[wanted[j], i]
 
 
-@njit(fastmath={"contract"}, error_model="numpy", cache=True)
-def backward_block(block, x, steepness, constants, program, wanted, g, gx, gs):
+@njit(fastmath={"contract"}, error_model="numpy", nogil=True, cache=True)
+def backward(first, last, x, steepness, constants, program, wanted, g, gx, gs):
     rows = np.empty((program.shape[0], W), dtype=x.dtype)
-    slopes = np.zeros((program.shape[0], W), dtype=x.dtype)
-    run_block(x, block * W, steepness, constants, program, rows)
-    for i in range(min(W, x.shape[0] - block * W)):
-        for j in range(wanted.shape[0]):
-            slopes[wanted[j], i] += g[block * W + i, j]
-    pull_block(g, block * W, steepness, program, rows, slopes, gx, gs[block])
-
-
-@njit(fastmath={"contract"}, error_model="numpy", @HOW@, cache=True)
-def forward(x, steepness, constants, program, wanted, y):
-    for block in prange((x.shape[0] + W - 1) // W):
-        forward_block(block, x, steepness, constants, program, wanted, y)
-
-
-@njit(fastmath={"contract"}, error_model="numpy", @HOW@, cache=True)
-def backward(x, steepness, constants, program, wanted, g, gx, gs):
-    for block in prange((x.shape[0] + W - 1) // W):
-        backward_block(block, x, steepness, constants, program, wanted, g, gx, gs)
+    slopes = np.empty((program.shape[0], W), dtype=x.dtype)
+    for block in range(first, last):
+        run_block(x, block * W, steepness, constants, program, rows)
+        slopes[:] = 0.0
+        for i in range(min(W, x.shape[0] - block * W)):
+            for j in range(wanted.shape[0]):
+                slopes[wanted[j], i] += g[block * W + i, j]
+        pull_block(g, block * W, steepness, program, rows, slopes, gx, gs[block])
 '''
 _FORWARD = """
         elif code == @CODE@:
@@ -191,17 +187,24 @@ _BACKWARD = """
 
 
 @functools.cache
-def _module(settings: str, dialect: str, parallel: bool) -> ModuleType:
+def _module(settings: str, dialect: str) -> ModuleType:
     keys = settings.split()
     functions = [codegen.scalar_function(formula(key), f"formula{k}", dialect) for k, key in enumerate(keys)]
 
     def cases(text: str) -> str:
         return "".join(text.replace("@CODE@", str(RELAX + k)).replace("@K@", str(k)) for k in range(len(keys)))
 
-    how = "parallel=True" if parallel else "nogil=True"
-    body = _SOURCE.replace("@HOW@", how).replace("@FORWARD@", cases(_FORWARD)).replace("@BACKWARD@", cases(_BACKWARD))
+    body = (
+        _SOURCE.replace("@WIDTH@", str(WIDTH))
+        .replace("@FORWARD@", cases(_FORWARD))
+        .replace("@BACKWARD@", cases(_BACKWARD))
+    )
     source = codegen.PRELUDES[dialect] + "\n\n" + "\n\n".join(functions) + "\n" + body
     return codegen.load("smooth_program_" + dialect, source)
+
+
+def _kernels(x: Tensor, settings: str) -> ModuleType:
+    return _module(settings, "numba32" if x.dtype == torch.float32 else "numba64")
 
 
 def _arrays(tensors: list[Tensor]) -> list[np.ndarray]:
@@ -210,18 +213,25 @@ def _arrays(tensors: list[Tensor]) -> list[np.ndarray]:
     return [t.detach().contiguous().numpy() for t in (x, *rest)]
 
 
-def _kernels(tensors: list[Tensor], settings: str) -> ModuleType:
-    x, program = tensors[0], tensors[3]
-    dialect = "numba32" if x.dtype == torch.float32 else "numba64"
-    work = x.numel() // max(x.shape[-1], 1) * program.shape[0]
-    return _module(settings, dialect, work >= PARALLEL_FROM)
+def _over_blocks(kernel: Callable[..., None], arrays: list[np.ndarray], *more: np.ndarray) -> None:
+    """The kernel on all blocks, in several threads (it holds no lock) where there is enough to do."""
+    blocks = -(-arrays[0].shape[0] // WIDTH)
+    work = arrays[0].shape[0] * arrays[3].shape[0]
+    threads = min(torch.get_num_threads(), blocks) if work >= PARALLEL_FROM else 1
+    if threads == 1:
+        kernel(0, blocks, *arrays, *more)
+        return
+    edges = [blocks * k // threads for k in range(threads + 1)]
+    with ThreadPoolExecutor(threads) as pool:
+        parts = [pool.submit(kernel, a, b, *arrays, *more) for a, b in pairwise(edges)]
+        for part in parts:
+            part.result()
 
 
 def program_forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
     x, wanted = tensors[0], tensors[4]
     y = x.new_empty(*x.shape[:-1], wanted.shape[0])
-    arrays = _arrays(tensors)
-    _kernels(tensors, settings).forward(*arrays, y.view(-1, wanted.shape[0]).numpy())
+    _over_blocks(_kernels(x, settings).forward, _arrays(tensors), y.view(-1, wanted.shape[0]).numpy())
     return [y], []
 
 
@@ -231,10 +241,9 @@ def program_backward(
     x, steepness = tensors[0], tensors[1]
     arrays = _arrays(tensors)
     gx = np.zeros_like(arrays[0])
-    blocks = (arrays[0].shape[0] + 63) // 64
-    gs = np.zeros((blocks, steepness.shape[0]), dtype=gx.dtype)
+    gs = np.zeros((-(-arrays[0].shape[0] // WIDTH), steepness.shape[0]), dtype=gx.dtype)
     g = grads[0].detach().reshape(-1, grads[0].shape[-1]).contiguous().numpy()
-    _kernels(tensors, settings).backward(*arrays, g, gx, gs)
+    _over_blocks(_kernels(x, settings).backward, arrays, g, gx, gs)
     nothing = x.new_empty(0)
     by_steepness = torch.from_numpy(gs.sum(0)) if needs[1] else nothing
     return [torch.from_numpy(gx).reshape(x.shape), by_steepness, torch.zeros_like(tensors[2]), nothing, nothing]
