@@ -16,7 +16,6 @@ from algonet.relax import BoundedSum, Probabilistic, StudentT
 from algonet.render import Camera, FilteredCoverage, Raster, icosphere, render_attributes
 from algonet.render.raster import rasterise
 from algonet.render.settings import RasterCall
-
 from render.scenes import random_call
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +26,9 @@ def moved(call: RasterCall, **to) -> RasterCall:
     """The call on another device, or in another dtype."""
     floats = {name: getattr(call, name).to(**to) for name in FLOATS}
     device = floats["points"].device
-    return dataclasses.replace(call, **floats, faces=call.faces.to(device), attribute_faces=call.attribute_faces.to(device))
+    return dataclasses.replace(
+        call, **floats, faces=call.faces.to(device), attribute_faces=call.attribute_faces.to(device)
+    )
 
 
 def gradients(call: RasterCall, backend: str) -> tuple[Raster, list[torch.Tensor]]:
@@ -64,7 +65,8 @@ def test_in_the_interpreter() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "interpreted_", __file__]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
-    assert " passed" in done.stdout and done.returncode == 0, done.stdout[-3000:]
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout
 
 
 @interpreted
@@ -112,7 +114,14 @@ def test_interpreted_large_faces_and_parts_of_a_batch(options: dict, monkeypatch
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "options",
-    [{}, {"two_sided": False}, {"perspective": False}, {"conorm": Probabilistic()}, {"conorm": BoundedSum(2)}, {"df": 2}],
+    [
+        {},
+        {"two_sided": False},
+        {"perspective": False},
+        {"conorm": Probabilistic()},
+        {"conorm": BoundedSum(2)},
+        {"df": 2},
+    ],
     ids=["default", "one-sided", "orthographic", "probabilistic", "bounded-2", "df-2"],
 )
 def test_kernels_match_the_reference_in_float64(options: dict) -> None:
@@ -152,7 +161,9 @@ def ball(level: int, size: int):
     coverage = FilteredCoverage(StudentT(df=8, scale=0.0035), units="ndc")
 
     def render(vertices: torch.Tensor) -> torch.Tensor:
-        out = render_attributes(vertices, faces, vertices, camera, size=(size, size), coverage=coverage, backend="triton")
+        out = render_attributes(
+            vertices, faces, vertices, camera, size=(size, size), coverage=coverage, backend="triton"
+        )
         return torch.cat([out.image, out.silhouette[..., None], out.depth[..., None]], -1)
 
     return vertices, render
@@ -201,7 +212,8 @@ def test_second_derivatives_go_through_the_reference() -> None:
     vertices, render = ball(0, 12)
     (slope,) = torch.autograd.grad(render(vertices).square().sum(), vertices, create_graph=True)
     (curve,) = torch.autograd.grad(slope.square().sum(), vertices)
-    assert torch.isfinite(curve).all() and curve.abs().max() > 0
+    assert torch.isfinite(curve).all()
+    assert curve.abs().max() > 0
 
 
 @pytest.mark.gpu

@@ -123,6 +123,8 @@ def _points(vertices: Tensor, camera: Camera, size: tuple[int, int]) -> Tensor:
 
 def _batch_shape(points: Tensor, attributes: Tensor, background: Any, depth: Any) -> torch.Size:
     shapes = [points.shape[:-2], attributes.shape[:-2]]
+    if shapes[0] == shapes[1] and not isinstance(background, Tensor) and not isinstance(depth, Tensor):
+        return shapes[0]
     if isinstance(background, Tensor) and background.dim() > 1:
         shapes.append(background.shape[:-1])
     if isinstance(depth, Tensor):

@@ -18,6 +18,7 @@ from .triton_math import (
     LATERAL_WEIGHT,
     LOG2E,
     PI,
+    SIZES,
     coverage,
     falling,
     mean_position,
@@ -74,7 +75,7 @@ def corner_pull(gx, gy, gz, gw, gp, x, y, z, inverse, slope, near, PERSPECTIVE: 
     return px, py, by_z, by_near
 
 
-@triton.jit(do_not_specialize=["count", "padded", "height", "width", "softness_stride", "background_stride", "points_stride", "attributes_stride", "by_points_stride", "by_attributes_stride", "channels", "first_channel", "planes", "limit"])
+@triton.jit(do_not_specialize=SIZES)
 def backward_kernel(
     records, boxes, filled, jobs, softness, background, by_image, by_silhouette, by_depth, saved,
     points, attributes, faces, attribute_faces, by_points, by_attributes, by_softness,
@@ -86,7 +87,7 @@ def backward_kernel(
 ):  # fmt: skip
     # The first programs take bands of large faces, as far as there are any; they last longest
     which, band = tl.program_id(0) - JOBS, -1
-    if JOBS > 0:
+    if JOBS > 0:  # noqa: SIM102 - known when compiled, the other is not
         if which < 0:
             job = jobs + 2 * (which + JOBS)
             taken = which + JOBS < tl.load(filled)
@@ -233,7 +234,8 @@ def backward_kernel(
         lateral = tl.where(distance < 1e3, f * cube * by_reach2 * (-8.0 * LATERAL_WEIGHT), 0.0)
         by_wx, by_wy = lateral * wx, lateral * wy
         by_px, by_py = share * side_x + nz * z1 + nd * d1, share * side_y + nz * z2 + nd * d2
-        # With F = FAINT, x - g = (x - q) + (q - g) and x - q = (p M - F^2 (q - g)) / (p^2 + F^2); F = FAINTEST for the latter alone
+        # With F = FAINT, x - g = (x - q) + (q - g) and x - q = (p M - F^2 (q - g)) / (p^2 + F^2);
+        # F = FAINTEST for the latter alone
         full, whole = p * p * inverse, p * p * rough
         gmx, gmy = p * inverse * by_px + p * rough * by_wx, p * inverse * by_py + p * rough * by_wy
         turn, lean = 1.0 - 2.0 * full, 2.0 * p * FAINT2 * inverse
@@ -376,18 +378,20 @@ def backward_kernel(
             add(soft + 2, near_a + near_b + near_c, KEEP)
 
 
-@triton.jit
-def gather_kernel(pulls, order, bounds, target, corners, vertices, stride, width, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
+@triton.jit(do_not_specialize=SIZES)
+def gather_kernel(
+    pulls, order, bounds, target, corners, vertices_count, stride, width, BLOCK: tl.constexpr, WIDTH: tl.constexpr
+):
     """Add the corners' pulls (items, corners, WIDTH) to their vertices, in the same order on every run."""
     item = tl.program_id(1).to(tl.int64)
     vertex = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    live = vertex < vertices
+    live = vertex < vertices_count
     first = tl.load(bounds + vertex, mask=live, other=0)
     count = tl.load(bounds + vertex + 1, mask=live, other=0) - first
     most = tl.max(count, axis=0)
     for c in tl.static_range(WIDTH):
         total = tl.load(target + item * stride + vertex * width + c, mask=live, other=0.0)
-        for i in range(0, most):
+        for i in range(most):
             mine = i < count
             corner = tl.load(order + first + i, mask=mine, other=0)
             total += tl.load(pulls + (item * corners + corner) * WIDTH + c, mask=mine, other=0.0)

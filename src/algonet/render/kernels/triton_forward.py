@@ -19,6 +19,7 @@ from .triton_math import (
     LATERAL_WEIGHT,
     LOG2E,
     NOWHERE,
+    SIZES,
     beyond,
     bits_of,
     coverage,
@@ -68,7 +69,7 @@ def face_factor(area, TWO_SIDED: tl.constexpr):
     return front, slope / FLIP
 
 
-@triton.jit(do_not_specialize=["count", "blocks", "points_stride", "attributes_stride", "softness_stride", "channels", "first_channel", "height", "width", "limit"])
+@triton.jit(do_not_specialize=SIZES)
 def setup_kernel(
     points, attributes, softness, faces, attribute_faces, records, boxes, spans, filled, jobs,
     count, blocks, points_stride, attributes_stride, softness_stride, channels, first_channel, height, width, limit,
@@ -152,19 +153,19 @@ def setup_kernel(
         # Columns and rows of bins within reach, a byte each; a scale of NaN is within reach of everything
         reach = REACH * tl.sqrt(2 * HALF * scale * scale)
         word = bin_of(lx - reach, BIN) | (bin_of(ly - reach, BIN) << 16)
-        word |= (bin_of(tl.where(reach == reach, hx + reach, NOWHERE), BIN) << 8)
-        word |= (bin_of(tl.where(reach == reach, hy + reach, NOWHERE), BIN) << 24)
+        word |= bin_of(tl.where(reach == reach, hx + reach, NOWHERE), BIN) << 8
+        word |= bin_of(tl.where(reach == reach, hy + reach, NOWHERE), BIN) << 24
         tl.store(spans + item * padded + f, tl.where(seen, word, 255))
     least = 0.5 * tl.minimum(tl.minimum(aw, bw), cw)
     if JOBS > 0:
         # Large faces are cut into bands of rows for several programs of the backward pass; a minus sign says so
-        _left, top, columns, rows = window(lx, ly, hx, hy, scale, height, width, HALF, REACH)
+        _left, _top, columns, rows = window(lx, ly, hx, hy, scale, height, width, HALF, REACH)
         band = tl.maximum(limit // tl.maximum(columns, 1), 1)
         parts = tl.where(columns * rows > limit, (rows + band - 1) // band, 0)
         slot = tl.atomic_add(filled + parts * 0, parts, mask=parts > 0, sem="relaxed")
         cut = (parts > 0) & (slot + parts <= JOBS)
         least = tl.where(cut, -least, least)
-        for part in range(0, tl.max(parts, axis=0)):
+        for part in range(tl.max(parts, axis=0)):
             job = jobs + (slot + part) * 2
             mine = (part < parts) & (slot + part < JOBS)
             tl.store(job, tl.where(cut, item.to(tl.int32) * count + f, -1), mask=mine)
@@ -210,7 +211,7 @@ def in_bin(spans, index, padded, column, row):
     return tl.where(across & (((word >> 16) & 255) <= row) & (((word >> 24) & 255) >= row), 1, 0)
 
 
-@triton.jit(do_not_specialize=["blocks", "bins_x", "bins", "capacity"])
+@triton.jit(do_not_specialize=SIZES)
 def bin_kernel(
     spans, lists, heads, filled,
     blocks, bins_x, bins, capacity,
@@ -255,12 +256,13 @@ def bounded(total, POWER):
     return tl.where(large, tl.where(total < 0, -root, root), total * root)
 
 
-@triton.jit(do_not_specialize=["count", "padded", "bins_x", "bins", "capacity", "height", "width", "tiles_x", "softness_stride", "background_stride", "channels", "first_channel", "planes"])
+@triton.jit(do_not_specialize=SIZES)
 def forward_kernel(
     records, boxes, lists, heads, softness, background, image, silhouette, depth, saved,
-    count, padded, bins_x, bins, capacity, height, width, tiles_x, softness_stride, background_stride, channels, first_channel, planes,
-    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, REACH: tl.constexpr, POWER: tl.constexpr, FIRST: tl.constexpr,
-    BIN: tl.constexpr, TX: tl.constexpr, TY: tl.constexpr,
+    count, padded, bins_x, bins, capacity, height, width, tiles_x, softness_stride, background_stride,
+    channels, first_channel, planes,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, REACH: tl.constexpr,
+    POWER: tl.constexpr, FIRST: tl.constexpr, BIN: tl.constexpr, TX: tl.constexpr, TY: tl.constexpr,
 ):  # fmt: skip
     tile, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
     lane = tl.arange(0, TX * TY)

@@ -25,9 +25,9 @@ PLACES = (6, 64)
 #: Up to so many faces a tile looks through all of them; binning would cost more.
 UNBINNED = 2048
 #: Width and height of a forward tile in pixels, its warps, and the registers that a thread may take.
-TILE = (8, 4, 1, None)
+TILE: tuple[int, int, int, int | None] = (8, 4, 1, None)
 #: Pixels that a backward program takes at a time, its warps, and the registers that a thread may take.
-BACKWARD = (32, 1, None)
+BACKWARD: tuple[int, int, int | None] = (32, 1, None)
 #: Faces with more pixels than this are cut into bands for the backward pass, as far as there are this many places.
 LARGE, JOBS = 4096, 4096
 #: Attribute channels that one pass takes.
@@ -75,17 +75,19 @@ def bin_side(size: int) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def constants(settings: RasterSettings) -> dict:
-    """What kernels are compiled for."""
+def constants(settings: RasterSettings) -> tuple[int, bool, float, float]:
+    """What pixel kernels are compiled for: HALF, BOUNDED, REACH, POWER."""
     conorm = settings.conorm
     bounded = isinstance(conorm, BoundedSum)
-    return {"HALF": settings.half_df, "REACH": settings.reach, "BOUNDED": bounded, "POWER": float(conorm.k) if bounded else 1.0}
+    return settings.half_df, bounded, settings.reach, float(conorm.k) if bounded else 1.0
 
 
 class Setup:
     """Records and boxes of the faces of some items; for the forward pass their bins, for the backward pass jobs."""
 
-    def __init__(self, scene: Scene, first_channel: int, channels: int, first: int, items: int, filled: Tensor | None = None):
+    def __init__(
+        self, scene: Scene, first_channel: int, channels: int, first: int, items: int, filled: Tensor | None = None
+    ):
         self.scene, self.first, self.items = scene, first, items
         self.width = RECORD + 3 * channels
         new = scene.points.new_empty
@@ -132,8 +134,7 @@ def forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Te
     scene = Scene(tensors, decode(settings))
     outputs, saved = fake(tensors, settings)
     pictures = [*outputs, *saved]
-    chosen = scene.constants
-    tx, ty, *resources = TILE
+    tx, ty, warps, registers = TILE
     tiles_x = -(-scene.width // tx)
     grid = tiles_x * -(-scene.height // ty)
     for first_channel, channels, first, items in scene.passes():
@@ -145,9 +146,9 @@ def forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Te
              *(part(t, scene.items, first) for t in pictures)],
             [scene.count, *sizes, scene.height, scene.width, tiles_x, setup.softness.stride(0), setup.background.stride(0),
              scene.channels, first_channel, scene.planes],
-            (setup.width, channels, chosen["HALF"], chosen["BOUNDED"], chosen["REACH"], chosen["POWER"], first_channel == 0,
-             scene.bin, tx, ty),
-            *resources,
+            (setup.width, channels, *scene.constants, first_channel == 0, scene.bin, tx, ty),
+            warps,
+            registers,
         )  # fmt: skip
         del setup, lists, heads
     return outputs, saved
@@ -168,7 +169,7 @@ def backward(
 ) -> list[Tensor | None]:
     """Gradients by points, attributes, background and softness."""
     scene = Scene(tensors, decode(settings))
-    chosen, keep = scene.settings, scene.settings.deterministic
+    keep = scene.settings.deterministic
     pictures = [t if t.is_contiguous() else t.contiguous() for t in (*grads, *saved)]
     sizes = [scene.items * scene.vertices * 3, math.prod(scene.attributes.shape)]
     # One buffer, because each costs a launch; its end counts the jobs
@@ -204,7 +205,7 @@ def _launch_backward(
     setup: Setup, pictures: list[Tensor], targets: list[Tensor], soft: Tensor, chosen: tuple[int, int, bool]
 ) -> None:
     scene, first, (first_channel, channels, softness) = setup.scene, setup.first, chosen
-    settings, fixed = scene.settings, scene.constants
+    settings = scene.settings
     launch(
         backward_kernel, (setup.slots + scene.count * setup.items, 1),
         [setup.records, setup.boxes, setup.filled, setup.jobs, setup.softness, setup.background,
@@ -213,9 +214,10 @@ def _launch_backward(
         [scene.count, scene.padded, scene.height, scene.width, setup.softness.stride(0), setup.background.stride(0),
          setup.points.stride(0), setup.attributes.stride(0), targets[0].stride(0), targets[1].stride(0),
          scene.channels, first_channel, scene.planes, setup.limit],
-        (setup.width, channels, fixed["HALF"], fixed["BOUNDED"], fixed["REACH"], fixed["POWER"], first_channel == 0,
-         settings.perspective, settings.two_sided, softness, settings.deterministic, setup.slots, BACKWARD[0]),
-        *BACKWARD[1:],
+        (setup.width, channels, *scene.constants, first_channel == 0, settings.perspective, settings.two_sided, softness,
+         settings.deterministic, setup.slots, BACKWARD[0]),
+        BACKWARD[1],
+        BACKWARD[2],
     )  # fmt: skip
 
 

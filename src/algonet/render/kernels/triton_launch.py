@@ -30,13 +30,32 @@ def launch(
         return
     if interpreting():
         kernel[grid](*tensors, *sizes, *constants)
-        return
-    device = tensors[0].device
-    if device.index != torch.cuda.current_device():
-        with torch.cuda.device(device):
-            return launch(kernel, grid, tensors, sizes, constants, warps, registers)
+    elif tensors[0].device.index != torch.cuda.current_device():
+        with torch.cuda.device(tensors[0].device):
+            _launch(kernel, grid, tensors, sizes, constants, warps, registers)
+    else:
+        _launch(kernel, grid, tensors, sizes, constants, warps, registers)
+
+
+def _launch(
+    kernel: Any,
+    grid: tuple[int, int],
+    tensors: list[Tensor],
+    sizes: list[int],
+    constants: tuple,
+    warps: int,
+    registers: int | None,
+) -> None:
     narrow = max(sizes) < 2**31
-    key = (kernel, device.index, warps, registers, constants, narrow, *[(t.dtype, t.data_ptr() % 16) for t in tensors])
+    key = (
+        kernel,
+        tensors[0].device.index,
+        warps,
+        registers,
+        constants,
+        narrow,
+        *[(t.dtype, t.data_ptr() % 16) for t in tensors],
+    )
     compiled = _COMPILED.get(key) if narrow else None
     if compiled is None:
         _COMPILED[key] = kernel[grid](*tensors, *sizes, *constants, num_warps=warps, maxnreg=registers)

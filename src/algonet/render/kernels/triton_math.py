@@ -24,6 +24,13 @@ FAR = tl.constexpr(FAR_PIXELS)
 GUARD = tl.constexpr(EDGE_GUARD)
 LOG2E = tl.constexpr(1.4426950408889634)
 PI = tl.constexpr(3.141592653589793)
+#: Numbers that no kernel is compiled for anew: `triton_launch` relies on it.
+SIZES = [
+    "attributes_stride", "background_stride", "bins", "bins_x", "blocks", "by_attributes_stride",
+    "by_points_stride", "capacity", "channels", "corners", "count", "first_channel", "height", "limit",
+    "matrix_stride", "padded", "planes", "points_stride", "softness_stride", "stride", "tiles_x",
+    "vertices_count", "width",
+]  # fmt: skip
 #: The interpreter knows no assembly.
 INTERPRETED = tl.constexpr(interpreting())
 #: Numbers per face in a record, before three per channel.
@@ -137,7 +144,11 @@ def coverage(ax, ay, bx, by, cx, cy, ux0, uy0, ux1, uy1, ux2, uy2, l0, l1, l2, s
         h0 = ((t0 + l0) * wb - t0 * wa) + q0 * h0
         h1 = ((t1 + l1) * wc - t1 * wb) + q1 * h1
         h2 = ((t2 + l2) * wa - t2 * wc) + q2 * h2
-        total0, total1, total2 = total0 + falling(k + 1) * h0, total1 + falling(k + 1) * h1, total2 + falling(k + 1) * h2
+        total0, total1, total2 = (
+            total0 + falling(k + 1) * h0,
+            total1 + falling(k + 1) * h1,
+            total2 + falling(k + 1) * h2,
+        )
         pa, pb, pc = pa * va, pb * vb, pc * vc
     p = (d0 * r0 * total0 + d1 * r1 * total1 + d2 * r2 * total2) * (0.5 / PI)
     # sigma^2 J_m, but for the constant falling(m)

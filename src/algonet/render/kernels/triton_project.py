@@ -1,7 +1,7 @@
 """The camera's matrix product on CUDA devices: one launch each way.
 
-Vertices (V, 3) or (B, V, 3) times a matrix (3, 4) or (B, 3, 4) is nothing to a GPU, but as clamp, product and their derivatives it is
-a dozen launches, which take longer than rendering a small mesh.
+Vertices (V, 3) or (B, V, 3) times a matrix (3, 4) or (B, 3, 4) is nothing to a GPU, but as clamp, product and their
+derivatives it is a dozen launches, which take longer than rendering a small mesh.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .triton_launch import launch
+from .triton_math import SIZES
 
 #: Coordinates beyond this are taken to lie there, so that products of finite numbers stay finite.
 LIMIT = tl.constexpr(1e15)
@@ -31,7 +32,7 @@ def _column(matrix, i, x, y, z):
     return tl.load(matrix + i) * x + tl.load(matrix + 4 + i) * y + tl.load(matrix + 8 + i) * z
 
 
-@triton.jit(do_not_specialize=["count", "matrix_stride"])
+@triton.jit(do_not_specialize=SIZES)
 def project_kernel(vertices, matrix, grads, result, count, matrix_stride, BACKWARD: tl.constexpr, BLOCK: tl.constexpr):
     item = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -97,4 +98,6 @@ def project(vertices: Tensor, matrix: Tensor) -> Tensor:
 def takes(vertices: Tensor, matrix: Tensor) -> bool:
     """Whether `project` is right for these: on CUDA, no gradient to the camera, and no batch that broadcasts."""
     same = vertices.shape[:-2] == matrix.shape[:-2] or (matrix.dim() == 2 and vertices.dim() == 3)
-    return same and vertices.dim() <= 3 and not matrix.requires_grad and vertices.dtype in (torch.float32, torch.float64)
+    return (
+        same and vertices.dim() <= 3 and not matrix.requires_grad and vertices.dtype in (torch.float32, torch.float64)
+    )
