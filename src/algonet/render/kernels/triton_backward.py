@@ -33,10 +33,10 @@ def edge_pull(gp, gmx, gmy, t, d, r, e, length, ux, uy, p0, p1, sigma2, HALF: tl
     ends take their shares along the normal, and that integral itself."""
     end = t + length
     difference = end * p1 - t * p0
-    # K0, K1, K2: the integrals of the noise density times 1, t, t^2 along the edge
-    k0 = (difference + ((2 * HALF - 1) * falling(HALF)) * e) * r * (0.5 / PI)
-    k1 = (p0 - p1) * (0.5 / PI)
-    k2 = (falling(HALF) * e - difference) * (0.5 / PI)
+    # K0, K1, K2: 2 pi times the integrals of the noise density times 1, t, t^2 along the edge
+    k0 = (difference + ((2 * HALF - 1) * falling(HALF)) * e) * r
+    k1 = p0 - p1
+    k2 = falling(HALF) * e - difference
     flat = gp + d * (gmy * ux - gmx * uy)
     slope = gmx * ux + gmy * uy
     s0 = flat * k0 + slope * k1
@@ -331,7 +331,7 @@ def backward_kernel(
         by_inverse = (
             ta1 * (cy - by) - ta2 * (cx - bx) + tb1 * (ay - cy) - tb2 * (ax - cx) + tc1 * (by - ay) - tc2 * (bx - ax)
         )
-        g_factor = tl.sum(s_factor)
+        g_factor = tl.sum(s_factor) * (0.5 / PI)
         facing, slope = face_factor(twice, TWO_SIDED)
         by_area = by_inverse * (FLIP * FLIP - twice * twice) / (square * square) + g_factor * slope * ap * bp * cp
         # The opposite edges of corners a, b, c are c - b, a - c, b - a; the normal of an edge is (-uy, ux)

@@ -19,6 +19,7 @@ from .triton_math import (
     LATERAL_WEIGHT,
     LOG2E,
     NOWHERE,
+    PI,
     SIZES,
     beyond,
     bits_of,
@@ -115,7 +116,7 @@ def setup_kernel(
     tl.store(record + 10, ux, mask=live)
     tl.store(record + 11, uy, mask=live)
     tl.store(record + 14, length, mask=live)
-    tl.store(record + 15, tl.where(broken, float("nan"), factor), mask=live)
+    tl.store(record + 15, tl.where(broken, float("nan"), factor * (0.5 / PI)), mask=live)
 
     # Each corner's weight is w' (1/3 + cross(x - g, opposite edge) inverse): linear in x - g
     a0, a1, a2 = aw / 3, aw * inverse * (cy - by), -aw * inverse * (cx - bx)
