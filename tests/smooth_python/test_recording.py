@@ -35,7 +35,7 @@ def random_program(choices: list[int], columns: int) -> list[int]:
         a, b, c = choice % rows, (choice // 7) % rows, (choice // 31) % rows
         name = ("sub", "mul", "neg", "truth", "mix", "select", "accumulate", "cut", "relax", "div")[k % 10]
         if name == "relax":
-            code += (RELAX, a, 0, 0)
+            code += (RELAX, a, k // 10 % 2, 0)
         elif name == "div":
             code += (OPCODES["div"], a, columns, 0)
         elif name == "mix":
@@ -105,6 +105,16 @@ def test_rows_can_be_asked_for_late():
     torch.testing.assert_close(found, expected)
     slopes = [torch.autograd.grad(r[0].sum() + r[1].square().sum(), x)[0] for r in (found, expected)]
     torch.testing.assert_close(*slopes)
+
+
+def test_one_kernel_serves_every_steepness():
+    formulas = Formulas()
+    assert formulas.place(Logistic(2.0)) == (0, 0)
+    assert formulas.place(BumpExit()) == (1, 1)
+    assert formulas.place(Logistic(5.0)) == (0, 2)
+    assert formulas.place(Logistic(2.0)) == (0, 0)
+    assert formulas.keys == ["Logistic", "BumpExit"]
+    assert formulas.steepness == [2.0, 1.0, 5.0]
 
 
 def test_a_static_program_runs_as_one_stretch(monkeypatch):

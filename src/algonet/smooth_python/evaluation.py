@@ -4,7 +4,7 @@ The program is data: instructions (code, a, b, c) on rows, each instruction maki
 
     input a     column a of x                 add, sub, mul, div    a (op) b
     const a     constant a                    neg, truth            -a, min(1, |a|)
-    mix         a b + (1 - a) c               relax + k             formula k at steepness[k] * a
+    mix         a b + (1 - a) c               relax + k             formula k at steepness[b] * a
     cut         a where a > b, else 0         select                b where a > 0, else c
     accumulate  a + b c
 """
@@ -34,28 +34,37 @@ _FORMULAS: dict[str, Relaxation] = {}
 
 
 class Formulas:
-    """The relaxations that a program uses, without repetition."""
+    """The relaxations that a program uses: their formulas, which a kernel is made for, and every steepness they have."""
 
     def __init__(self):
         self.keys: list[str] = []
         self.steepness: list[float | Tensor] = []
-        self._known: dict[int, int] = {}
+        self._known: dict[int, tuple[int, int]] = {}
         self._held: list[Relaxation] = []
 
-    def place(self, relax: Relaxation) -> int | None:
-        """The number of this relaxation, None where kernels cannot have it."""
+    def place(self, relax: Relaxation) -> tuple[int, int] | None:
+        """(number of the formula, number of the steepness), None where kernels cannot have it."""
         known = self._known.get(id(relax))
         if known is not None:
             return known
         steepness: Any = getattr(relax, "steepness", 1.0)
+        steepness = steepness if isinstance(steepness, Tensor) else float(steepness)
         if relax.scalar is None or (isinstance(steepness, Tensor) and steepness.dim() > 0):
             return None
         _FORMULAS.setdefault(relax.key, relax)
-        self.keys.append(relax.key)
-        self.steepness.append(steepness)
+        if relax.key not in self.keys:
+            self.keys.append(relax.key)
         self._held.append(relax)
-        self._known[id(relax)] = len(self.keys) - 1
-        return len(self.keys) - 1
+        found = self.keys.index(relax.key), self._scale(steepness)
+        self._known[id(relax)] = found
+        return found
+
+    def _scale(self, steepness: float | Tensor) -> int:
+        for k, known in enumerate(self.steepness):
+            if known is steepness or (isinstance(known, float) and isinstance(steepness, float) and known == steepness):
+                return k
+        self.steepness.append(steepness)
+        return len(self.steepness) - 1
 
     def tensor(self, like: Tensor) -> Tensor:
         if not any(isinstance(s, Tensor) for s in self.steepness):
@@ -119,7 +128,7 @@ def program_reference(tensors: list[Tensor], settings: str) -> list[Tensor]:
 def _instruction(code: int, a: int, b: int, c: int, rows, columns, scales, numbers, formulas) -> Tensor:
     if code >= RELAX:
         relax = _unit(formulas[code - RELAX])
-        return relax(rows[a] * scales[code - RELAX])
+        return relax(rows[a] * scales[b])
     if code == 0:
         return columns[a]
     if code == 1:

@@ -90,7 +90,7 @@ class Tape:
             return None
         self._code += (_SUB, a, b, 0)
         self._length += 1
-        return self._new(RELAX + place, self._length - 1)
+        return self._new(RELAX + place[0], self._length - 1, place[1])
 
     def mix(self, p: Any, then: Any, other: Any) -> Value | None:
         """p then + (1 - p) other."""
@@ -127,7 +127,7 @@ class Tape:
     def record_relaxation(self, relax: Relaxation, x: Value) -> Value | None:
         row = self._row(x)
         place = None if row is None else self.formulas.place(relax)
-        return None if row is None or place is None else self._new(RELAX + place, row)
+        return None if row is None or place is None else self._new(RELAX + place[0], row, place[1])
 
     def _row(self, x: Any) -> int | None:
         """The row of an operand in the present stretch, relative to its beginning; None if it is not one number per item."""

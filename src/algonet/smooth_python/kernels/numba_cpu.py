@@ -172,17 +172,17 @@ def backward(first, last, x, steepness, constants, program, wanted, g, gx, gs):
 _FORWARD = """
         elif code == @CODE@:
             for i in range(W):
-                value, slope = formula@K@(steepness[@K@] * ra[i])
+                value, slope = formula@K@(steepness[b] * ra[i])
                 row[i] = value if ra[i] == ra[i] else ra[i]
 """
 _BACKWARD = """
         elif code == @CODE@:
             for i in range(W):
-                value, slope = formula@K@(steepness[@K@] * ra[i])
-                sa[i] += s[i] * slope * steepness[@K@]
+                value, slope = formula@K@(steepness[b] * ra[i])
+                sa[i] += s[i] * slope * steepness[b]
                 s[i] = s[i] * slope * ra[i]
             for i in range(items):
-                gs[@K@] += s[i]
+                gs[b] += s[i]
 """
 
 

@@ -89,7 +89,7 @@ def forward_kernel(
 
 @triton.jit
 def backward_kernel(
-    x, steepness, constants, program, wanted, g, gx, gs, scratch, sums, start, count, columns, length, results, formulas,
+    x, steepness, constants, program, wanted, g, gx, gs, scratch, sums, start, count, columns, length, results, scales,
     BLOCK: tl.constexpr,
 ):
     block = tl.program_id(0).to(tl.int64)
@@ -98,7 +98,7 @@ def backward_kernel(
     inside = item < count
     rows = scratch + block * length * BLOCK
     slopes = sums + block * length * BLOCK
-    gs = gs + (start + block) * formulas * BLOCK
+    gs = gs + (start + block) * scales * BLOCK
     run_rows(x, steepness, constants, program, rows, item, inside, lane, columns, length, BLOCK)
     for j in tl.range(0, results, num_stages=1):
         row = tl.load(wanted + j)
@@ -154,15 +154,15 @@ def backward_kernel(
 '''
 _FORWARD = """
                 if code == @CODE@:
-                    value, slope = formula@K@(tl.load(steepness + @K@) * ra)
+                    value, slope = formula@K@(tl.load(steepness + b) * ra)
                     tl.store(rows + k * BLOCK + lane, tl.where(ra == ra, value, ra))
 """
 _BACKWARD = """
                 if code == @CODE@:
-                    scale = tl.load(steepness + @K@)
+                    scale = tl.load(steepness + b)
                     value, slope = formula@K@(scale * ra)
                     add_to(slopes + a * BLOCK, lane, s * slope * scale)
-                    add_to(gs + @K@ * BLOCK, lane, tl.where(inside, s * slope * ra, 0.0))
+                    add_to(gs + b * BLOCK, lane, tl.where(inside, s * slope * ra, 0.0))
 """
 
 
@@ -224,10 +224,10 @@ def program_backward(
     x = tensors[0]
     ready = _Ready(tensors)
     gx = torch.zeros_like(ready.x)
-    formulas = ready.steepness.shape[0]
-    gs = x.new_zeros(ready.blocks, formulas, BLOCK)
+    scales = ready.steepness.shape[0]
+    gs = x.new_zeros(ready.blocks, scales, BLOCK)
     g = grads[0].reshape(ready.count, ready.results).contiguous()
-    sizes = (ready.count, ready.columns, ready.length, ready.results, formulas)
+    sizes = (ready.count, ready.columns, ready.length, ready.results, scales)
     for start, blocks in ready.launches(2):
         rows = x.new_empty(blocks, ready.length, BLOCK)
         slopes = x.new_zeros(blocks, ready.length, BLOCK)
