@@ -16,8 +16,10 @@ from .config import RunConfig, from_dict
 from .data import Fractals, Shapes
 from .inverses import IFSInverse, MeshInverse, MeshRegulariser, ifs_regulariser
 from .model import RAN, Direct, Supervised, Trainable
-from .networks import Encoder, IFSReconstructor, MeshReconstructor, PairDiscriminator, UNet
+from .networks import Encoder, IFSReconstructor, LocalTranslator, MeshReconstructor, PairDiscriminator, UNet
 from .trainer import RANTrainer
+
+TRANSLATORS = {"local": LocalTranslator, "unet": UNet}
 
 
 def build_model(config: RunConfig) -> Trainable:
@@ -34,8 +36,8 @@ def build_model(config: RunConfig) -> Trainable:
         return RAN(
             reconstructor,
             inverse,
-            UNet(3, 1, base),
-            UNet(1, 3, base),
+            TRANSLATORS[config.model.translator](3, 1, base),
+            TRANSLATORS[config.model.translator](1, 3, base),
             PairDiscriminator(3, 1, config.model.base),
             separately=config.loss.separately,
             **options,

@@ -74,12 +74,13 @@ def load(path: Path) -> Checkpoint:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    for name in ("state.json", "model.safetensors", "training.safetensors"):
+        if not (path / name).is_file():
+            raise ValueError(f"{path}: not a checkpoint: {name} is missing.")
     try:
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         model, training = (load_file(path / f"{name}.safetensors") for name in ("model", "training"))
         return Checkpoint(path, int(state["step"]), model, training, state)
-    except FileNotFoundError as error:
-        raise ValueError(f"{path}: not a checkpoint: {Path(str(error.filename or path)).name} is missing.") from None
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, SafetensorError, OSError) as error:
         raise ValueError(f"{path}: the checkpoint cannot be read: {error}") from None
 
@@ -143,9 +144,10 @@ def random_state() -> dict[str, Tensor]:
 
 def restore_random(tensors: dict[str, Tensor]) -> None:
     """Continue the random generators where `random_state` saw them."""
-    torch.set_rng_state(tensors["random.torch"].cpu())
+    # Copies: torch reads a generator's state from the start of the storage, even of a view into it
+    torch.set_rng_state(tensors["random.torch"].cpu().clone())
     if "random.cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["random.cuda"].cpu())
+        torch.cuda.set_rng_state(tensors["random.cuda"].cpu().clone())
     version, *words = tensors["random.python"].tolist()
     gauss = float(tensors["random.python_gauss"])
     random.setstate((version, tuple(words), None if math.isnan(gauss) else gauss))

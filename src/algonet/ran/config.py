@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 from .losses import LossWeights
 
 KINDS = ("mesh", "ifs")
+TRANSLATORS = ("local", "unet")
 METHODS = ("ran", "direct", "supervised")
 
 
@@ -35,6 +36,7 @@ class ModelConfig:
     functions: int = 3
     width: int = 256
     base: int = 32
+    translator: str = "local"
     translator_base: int = 24
 
 
@@ -43,12 +45,12 @@ class LossConfig:
     """See `LossWeights`; `l1 = 0` in the file leaves the L1 terms out, `printed_norm = true` takes the sum over elements."""
 
     alpha: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0, 1.0)
-    adversarial: float = 0.1
+    adversarial: float = 1.0
     l1: float = 10.0
     printed_norm: bool = False
     regular: float = 1.0
-    laplacian: float = 10.0
-    flatten: float = 0.02
+    laplacian: float = 300.0
+    flatten: float = 0.3
     separately: bool = True
 
     def weights(self) -> LossWeights:
@@ -59,6 +61,7 @@ class LossConfig:
 @dataclass(frozen=True)
 class TrainConfig:
     """`batch`: pictures per step over all processes; `softness`: noise of the inverse in pixels, annealed from first to last;
+    `wait`: steps for which a RAN's reconstructor stays at its template, so that the translators find each other first;
     `final_rate`: the learning rate's share at the end of its cosine; `clip`: largest gradient norm per component (0: none)."""
 
     steps: int = 2000
@@ -66,6 +69,7 @@ class TrainConfig:
     accumulate: int = 1
     learning_rate: float = 3e-4
     betas: tuple[float, float] = (0.5, 0.99)
+    wait: int = 200
     warmup: int = 50
     final_rate: float = 0.1
     clip: float = 1.0
@@ -97,6 +101,7 @@ class RunConfig:
     def __post_init__(self):
         _among("kind", self.kind, KINDS)
         _among("method", self.method, METHODS)
+        _among("model.translator", self.model.translator, TRANSLATORS)
         if self.kind == "ifs" and self.method == "supervised":
             raise ValueError('config: `method` "supervised" compares surfaces; it needs kind = "mesh".')
         for table, keys in _POSITIVE.items():

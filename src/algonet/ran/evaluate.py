@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor
 
 from algonet.ifs.metrics import ssim
 from algonet.render import Mesh
 
+from .config import RunConfig
 from .data import Fractals, Shapes, surface_points
 from .inverses import IFSInverse
 from .model import Trainable
@@ -91,3 +94,22 @@ def evaluate_fractals(model: Trainable | None, data: Fractals, inverse: IFSInver
         pictures = inverse(torch.stack([found, item["parameters"].to(device)]))[:, 0]
         scores.append(float(ssim(pictures[0], pictures[1])))
     return {"ssim": sum(scores) / len(scores)}
+
+
+def report(model: Trainable, config: RunConfig) -> list[str]:
+    """One line each for where the model began and where it is, on the configuration's held-out items."""
+    from .build import build_data, template
+
+    data = build_data(config, "test")
+    if isinstance(data, Shapes):
+        start = template(config).to(next(model.parameters()).device)
+        rows = {"template": evaluate_meshes(None, data, start), config.method: evaluate_meshes(model, data, start)}
+    else:
+        inverse: Any = model.inverse
+        begin = cast(Tensor, model.reconstructor.start)
+        rows = {
+            "start": evaluate_fractals(None, data, inverse, begin),  # pyright: ignore[reportArgumentType]
+            config.method: evaluate_fractals(model, data, inverse, begin),  # pyright: ignore[reportArgumentType]
+        }
+    shown = [(name, "  ".join(f"{key} {value:.3f}" for key, value in row.items())) for name, row in rows.items()]
+    return [f"{name:>12}: {text}  ({len(data)} held-out items)" for name, text in shown]

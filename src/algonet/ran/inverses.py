@@ -113,9 +113,13 @@ class IFSInverse(nn.Module):
 
 
 class MeshRegulariser(nn.Module):
-    """What keeps a reconstructed mesh a surface: mean over vertices of |v - mean of neighbours|^2 and over edges of 1 - cos of
-    the angle between the two faces' normals, with a weight each."""
+    """What keeps a reconstructed mesh a surface: mean over vertices of |d - mean of d over the neighbours|^2, d = displacement
+    from the template, and over edges of 1 - cos of the angle between the two faces' normals, with a weight each.
 
+    Displacements, not positions: the Laplacian of a ball points inwards, and a large weight would shrink it away.
+    """
+
+    template: Tensor
     edges: Tensor
     degree: Tensor
     pairs: Tensor
@@ -125,6 +129,7 @@ class MeshRegulariser(nn.Module):
         super().__init__()
         self.laplacian, self.flatten = laplacian, flatten
         edges = mesh.edges()
+        self.register_buffer("template", mesh.vertices.clone())
         self.register_buffer("edges", edges)
         self.register_buffer("degree", torch.bincount(edges.flatten(), minlength=mesh.vertices.shape[-2])[:, None])
         self.register_buffer("pairs", _face_pairs(mesh.faces))
@@ -132,8 +137,9 @@ class MeshRegulariser(nn.Module):
 
     def forward(self, vertices: Tensor) -> Tensor:
         a, b = self.edges.unbind(-1)
-        around = torch.zeros_like(vertices).index_add(-2, a, vertices[..., b, :]).index_add(-2, b, vertices[..., a, :])
-        bumps = (vertices - around / self.degree).square().sum(-1).mean()
+        moved = vertices - self.template
+        around = torch.zeros_like(moved).index_add(-2, a, moved[..., b, :]).index_add(-2, b, moved[..., a, :])
+        bumps = (moved - around / self.degree).square().sum(-1).mean()
         normals = Mesh(vertices, self.faces).face_normals()
         bends = 1 - (normals[..., self.pairs[:, 0], :] * normals[..., self.pairs[:, 1], :]).sum(-1).mean()
         return self.laplacian * bumps + self.flatten * bends

@@ -116,6 +116,8 @@ class RAN(Trainable):
         self.sections = {"discriminator": ("discriminator",), "b2a": ("b2a",), "a2b": ("reconstructor", "a2b")}
 
     def numbers(self, section: str) -> tuple[int, ...]:
+        if section == "discriminator" and not self.weights.adversarial:
+            return ()
         if not self.separately:
             return (TOGETHER,)
         # b2a does not occur in the first loss: there is nothing to train

@@ -49,12 +49,13 @@ class Encoder(nn.Module):
 class MeshReconstructor(nn.Module):
     """Pictures to the vertices (B, V, 3) of a deformed template: its own, stretched along the axes, plus displacements.
 
-    It begins at the template: the last layers start near zero. Displacements stay below `reach` in each coordinate.
+    It begins at the template: the last layers start near zero. Stretching stays within a factor of 2, displacements below
+    `reach` in each coordinate.
     """
 
     template: Tensor
 
-    def __init__(self, encoder: Encoder, template: Tensor, width: int = 256, reach: float = 1.0):
+    def __init__(self, encoder: Encoder, template: Tensor, width: int = 256, reach: float = 0.4):
         super().__init__()
         self.encoder = encoder
         self.reach = reach
@@ -64,7 +65,7 @@ class MeshReconstructor(nn.Module):
 
     def forward(self, pictures: Tensor) -> Tensor:
         code = self.encoder(pictures)
-        stretch = torch.exp(torch.tanh(self.stretch(code).float()))[:, None]
+        stretch = torch.exp(0.7 * torch.tanh(self.stretch(code).float()))[:, None]
         moved = self.reach * torch.tanh(self.displace(code).float() / self.reach)
         return self.template * stretch + moved.unflatten(-1, self.template.shape)
 
@@ -114,6 +115,25 @@ class UNet(nn.Module):
         for layer, skip in zip(reversed(self.up), reversed(skipped), strict=True):
             x = layer(torch.cat([functional.interpolate(x, scale_factor=2.0, mode="nearest"), skip], 1))
         return torch.sigmoid(self.leave(x))
+
+
+class LocalTranslator(nn.Module):
+    """A translator that sees a few pixels at a time: pictures (B, C, H, W) to pictures (B, C', H, W) in [0, 1].
+
+    `layers` convolutions of 3 x 3 with edges repeated, so that a pixel depends on the 2 layers + 1 around it and not on where
+    it is: such a translator can change the style of a picture, but cannot invent its content or hide it elsewhere.
+    """
+
+    def __init__(self, channels: int, out_channels: int, base: int = 24, layers: int = 3):
+        super().__init__()
+        widths = [channels, *[base] * layers]
+        parts: list[nn.Module] = []
+        for before, after in pairwise(widths):
+            parts += [nn.Conv2d(before, after, 3, padding=1, padding_mode="replicate"), nn.SiLU()]
+        self.layers = nn.Sequential(*parts, nn.Conv2d(base, out_channels, 1))
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        return torch.sigmoid(self.layers(pictures))
 
 
 class PairDiscriminator(nn.Module):

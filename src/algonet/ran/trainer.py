@@ -136,9 +136,10 @@ class RANTrainer:
 
     def _follow_schedules(self) -> None:
         """Learning rate and softness of this step: pure functions of it, so that nothing about them needs saving."""
-        for optimiser in self.optimisers.values():
+        for name, optimiser in self.optimisers.items():
+            late = name == "reconstructor" and "a2b" in self.optimisers
             for group in optimiser.param_groups:
-                group["lr"] = learning_rate(self.settings, self.step)
+                group["lr"] = learning_rate(self.settings, self.step, self.settings.wait if late else 0)
         softness: Tensor | None = getattr(self.model.inverse, "softness", None)
         if softness is not None:
             softness.fill_(softness_at(self.settings, self.step))
@@ -246,7 +247,7 @@ class RANTrainer:
         """Write a checkpoint of this step; only the first process does, the others give it their random states."""
         tensors = {name: t[None] for name, t in checkpoints.random_state().items()}
         if self.fabric.world_size > 1:
-            tensors = {name: self.fabric.all_gather(t[0].to(self.fabric.device)) for name, t in tensors.items()}
+            tensors = {name: self._gathered(t) for name, t in tensors.items()}
         if not self.fabric.is_global_zero:
             self.fabric.barrier()
             return None
@@ -267,6 +268,12 @@ class RANTrainer:
         if self.fabric.world_size > 1:
             self.fabric.barrier()
         return path
+
+    def _gathered(self, row: Tensor) -> Tensor:
+        """The rows (1, ...) of all processes in one tensor (processes, ...): zeros but for one's own, summed."""
+        table = row.new_zeros(self.fabric.world_size, *row.shape[1:])
+        table[self.fabric.global_rank] = row[0]
+        return self.fabric.all_reduce(table.to(self.fabric.device), reduce_op="sum")  # pyright: ignore[reportReturnType]
 
     def load(self, path: Path) -> None:
         """Continue from a checkpoint: model, optimisers, random states, step."""
@@ -316,9 +323,11 @@ class Order(Sampler):
         return self._permutation[within]
 
 
-def learning_rate(settings: TrainConfig, step: int) -> float:
-    """Linear warm-up, then a cosine down to `final_rate` of the full rate at the last step."""
-    rise = min(1.0, (step + 1) / settings.warmup) if settings.warmup else 1.0
+def learning_rate(settings: TrainConfig, step: int, wait: int = 0) -> float:
+    """0 for `wait` steps, a linear warm-up, and a cosine down to `final_rate` of the full rate at the last step."""
+    if step < wait:
+        return 0.0
+    rise = min(1.0, (step - wait + 1) / settings.warmup) if settings.warmup else 1.0
     share = min(1.0, step / settings.steps)
     fall = settings.final_rate + (1 - settings.final_rate) * (1 + math.cos(math.pi * share)) / 2
     return settings.learning_rate * rise * fall
@@ -345,8 +354,8 @@ def _fabric(settings: TrainConfig) -> Any:
     many = processes > 1 or settings.devices * settings.nodes > 1
     devices = int(os.environ.get("LOCAL_WORLD_SIZE", settings.devices)) if processes > 1 else settings.devices
     nodes = max(1, processes // devices) if processes > 1 else settings.nodes
-    # A section leaves the others' parameters out; buffers are the same everywhere as they depend on weights alone
-    strategy = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False) if many else "auto"
+    # Each section leaves the parameters of the others out
+    strategy = DDPStrategy(find_unused_parameters=True) if many else "auto"
     return Fabric(
         accelerator=settings.accelerator, devices=devices, num_nodes=nodes, strategy=strategy, precision=settings.precision,  # pyright: ignore[reportArgumentType]
     )  # fmt: skip
