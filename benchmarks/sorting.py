@@ -1,0 +1,137 @@
+"""Soft sorting against diffsort, in one run: logistic, steepness 10, float32, forward and backward.
+
+On the CPU both of our networks stand beside both of diffsort's, and the last column says how many times faster than
+diffsort's bitonic network ours would have to be to match torchsort, which needs a compiler to install (from published
+figures of the three on one machine). On the GPU only ours are timed unless diffsort is installed.
+
+    python -m benchmarks.sorting [--json FILE] [--quick]
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algonet.sorting import Bitonic, Network, OddEven, soft_sort
+from benchmarks import harness
+from benchmarks.harness import Row
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+KERNEL = "triton" if DEVICE == "cuda" else "numba"
+TOLERANCE = 1e-4
+#: batch, n -> how many times faster than diffsort's bitonic torchsort was measured on the CPU.
+CPU = {(1000, 16): 20.8, (1000, 32): 52.0, (100, 128): 326.0, (10, 512): 2018.0, (1, 1024): 8655.0}
+#: batch, n -> milliseconds that odd-even must reach on an H200.
+GPU = {
+    (1000, 16): 0.25,
+    (10000, 16): 0.25,
+    (1000, 32): 0.3,
+    (1000, 128): 0.5,
+    (100, 128): 0.3,
+    (100, 512): 1.0,
+    (10, 1024): 1.0,
+}
+#: diffsort's odd-even multiplies dense matrices in each of n layers: beyond this batch * n^4 it takes minutes on the CPU.
+PATIENCE = 3e10
+
+
+def both_ways(sort: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor) -> Callable[[], Any]:
+    return lambda: torch.autograd.grad(sort(x), x, gradient)
+
+
+def with_payload(network: Network, x: Tensor, payload: Tensor) -> Callable[[], Any]:
+    def run() -> Any:
+        result = soft_sort(x, network=network, payload=payload)
+        return torch.autograd.grad([result.values, result.payload], [x, payload], [x.detach(), payload.detach()])
+
+    return run
+
+
+def parity(network: Network, n: int) -> float:
+    """The largest deviation of the kernel from the reference, in values and gradients; raises beyond the tolerance."""
+    x = torch.randn(7, n, device=DEVICE, requires_grad=True)
+    weights = torch.randn_like(x)
+    found = []
+    for backend in ("reference", KERNEL):
+        y = soft_sort(x, network=network, backend=backend).values
+        found.append([y.detach(), torch.autograd.grad(y, x, weights)[0]])
+    worst = max(float((k - r).abs().max() / r.abs().max()) for r, k in zip(*found, strict=True))
+    if not worst < TOLERANCE:
+        raise SystemExit(f"no parity: the kernel deviates by {worst:.1e}; timings would mean nothing")
+    return worst
+
+
+def peer(name: str, batch: int, n: int) -> Callable[[Tensor], Tensor] | None:
+    """diffsort's network of this name as a function from x to values, where it is installed and feasible."""
+    if name == "odd_even" and batch * n**4 > PATIENCE and DEVICE == "cpu":
+        return None
+    try:
+        from diffsort import DiffSortNet
+    except ImportError:
+        return None
+    network = DiffSortNet(name, n, device=DEVICE, steepness=10.0, distribution="logistic")
+    return lambda x: network(x)[0]
+
+
+def once(function: Callable[[], Any], repeats: int) -> float:
+    """The best of a few: a peer that takes seconds is not worth a median."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return min(times) * 1e3
+
+
+def row_of(batch: int, n: int, seconds: float) -> tuple[dict[str, float], dict[str, float]]:
+    """(ours, theirs) in milliseconds, by network."""
+    x = torch.randn(batch, n, device=DEVICE, requires_grad=True)
+    gradient, payload = torch.randn_like(x), torch.randn(batch, n, 3, device=DEVICE, requires_grad=True)
+    ours, theirs = {}, {}
+    for name, network in (("odd_even", OddEven()), ("bitonic", Bitonic())):
+        ours[name] = harness.milliseconds(
+            both_ways(lambda t, network=network: soft_sort(t, network=network).values, x, gradient), seconds=seconds
+        )
+        ours[f"{name}, 3 channels"] = harness.milliseconds(with_payload(network, x, payload), seconds=seconds)
+        sort = peer(name, batch, n)
+        if sort is not None:
+            theirs[name] = once(both_ways(sort, x, gradient), 1 if batch * n**4 > PATIENCE / 2 else 3)
+    return ours, theirs
+
+
+def main() -> None:
+    options = harness.arguments(__doc__)
+    torch.set_num_threads(1)  # threads that wait for a busy core would make the ratios a matter of luck
+    rows: list[Row] = []
+    print(f"{DEVICE}; deviation from the reference:", end=" ")
+    print(", ".join(f"{type(net).__name__} {parity(net, 40):.0e}" for net in (OddEven(), Bitonic())), "\n")
+    sizes = list(CPU if DEVICE == "cpu" else GPU)
+    print("milliseconds, forward and backward; +3: with a payload of three channels\n")
+    head = ("batch x n", "odd-even", "+3", "bitonic", "+3", "diffsort o-e", "ratio", "diffsort bit.", "ratio")
+    print(("{:>12}" * len(head)).format(*head), "   must reach")
+    for batch, n in sizes[:2] if options.quick else sizes:
+        ours, theirs = row_of(batch, n, 0.3 if options.quick else 1.0)
+        cells = [f"{v:12.3f}" for v in ours.values()]
+        for name in ("odd_even", "bitonic"):
+            rows.append(Row(f"{batch}x{n} {name}, f+b", ours[name], "ms"))
+            rows.append(Row(f"{batch}x{n} {name} with 3 channels, f+b", ours[f"{name}, 3 channels"], "ms"))
+            if name in theirs:
+                rows.append(Row(f"{batch}x{n} {name} against diffsort", theirs[name] / ours[name], "ratio"))
+                cells += [f"{theirs[name]:12.1f}", f"{theirs[name] / ours[name]:12.0f}"]
+            else:
+                cells += [f"{'-':>12}"] * 2
+        goal = f"{GPU[batch, n]} ms odd-even" if DEVICE == "cuda" else f"{CPU[batch, n]:.0f} bitonic ratio"
+        print(f"{batch:>6} x {n:<4}" + "".join(cells), f"  {goal}", flush=True)
+    if DEVICE == "cpu":
+        print("\nNo CUDA device: the GPU rows were skipped.")
+    harness.record(options.json, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""Gallery: soft sorting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from algonet.cli.gallery import Figure, png
+from algonet.relax import Cauchy, Gaussian, Laplace, Logistic, Optimal, Reciprocal, SmoothStep
+from algonet.sorting import Bitonic, OddEven, soft_median, soft_sort
+from algonet.sorting.plan import planned
+from algonet.sorting.reference import walk
+
+TITLE = "Soft sorting"
+INTRO = (
+    "Pairs of items meet in a sorting network and exchange only as far as they are out of order. What is sorted has "
+    "gradients by its order, not only by its values."
+)
+
+
+def figures(quick: bool) -> Iterator[Figure]:
+    yield _network()
+    yield _layers()
+    yield _permutations(8 if quick else 16)
+    yield _sigmoids()
+    yield _median()
+    yield _sharpness(quick)
+
+
+def _items(n: int, seed: int = 3) -> torch.Tensor:
+    return torch.rand(n, generator=torch.Generator().manual_seed(seed))
+
+
+def _trace(x: torch.Tensor, network: Any, relax: Any) -> tuple[list[torch.Tensor], list[Any]]:
+    """(items before each layer and at the end, exchanges)."""
+    plan, _ = planned(network, relax, None, None, False)
+    exchanges = list(walk(x, plan, torch.tensor(float(relax.steepness)), torch.empty(0, dtype=torch.int32)))
+    return [x, *(e.after for e in exchanges)], exchanges
+
+
+def _network() -> Figure:
+    import matplotlib.pyplot as plt
+
+    x = _items(8)
+    figure, axes = plt.subplots(2, 1, figsize=(9, 6.4), height_ratios=[1, 1])
+    for ax, network in zip(axes, (OddEven(), Bitonic()), strict=True):
+        relax = Logistic(12.0)
+        table = network.table(8)
+        states, exchanges = _trace(x, network, relax)
+        place = 0.0
+        for layer, exchange in enumerate(exchanges):
+            first, second = (t.tolist() for t in table.layer(layer))
+            # Comparators that overlap in the drawing stand side by side
+            lanes: list[list[tuple[int, int]]] = []
+            for f, g, alpha in sorted(
+                zip(first, second, exchange.alpha.tolist(), strict=True), key=lambda p: p[1] - p[0]
+            ):
+                lane = next((i for i, held in enumerate(lanes) if all(g < a or f > b for a, b in held)), len(lanes))
+                if lane == len(lanes):
+                    lanes.append([])
+                lanes[lane].append((f, g))
+                colour = plt.get_cmap("inferno_r")(0.12 + 0.8 * (1 - alpha))
+                spot = place + 0.22 * lane
+                ax.plot([spot, spot], [f, g], color=colour, lw=3.2, solid_capstyle="round", zorder=3)
+                ax.scatter([spot, spot], [f, g], color=colour, s=26, zorder=4)
+            place += 1 + 0.22 * (len(lanes) - 1)
+        for row in range(8):
+            ax.plot([-0.8, place - 0.2], [row, row], color="0.82", lw=1.2, zorder=1)
+            ax.text(-0.95, row, f"{states[0][row]:.2f}", ha="right", va="center", fontsize=9)
+            ax.text(place, row, f"{states[-1][row]:.2f}", ha="left", va="center", fontsize=9)
+        ax.set_ylim(7.6, -0.6)
+        ax.axis("off")
+        ax.set_title(f"{type(network).__name__}: {table.depth} layers, {table.count} exchanges", fontsize=11)
+    bar = figure.colorbar(plt.cm.ScalarMappable(cmap="inferno_r"), ax=axes, shrink=0.6, pad=0.02)
+    bar.set_label("how far the pair exchanges (1 - alpha)")
+    return Figure(
+        "network",
+        png(figure),
+        "Two networks sort the same eight numbers, Logistic(12). Dark exchanges swap, pale ones leave their pair in order, and "
+        "those in between mix: there the order itself has a gradient.",
+        "table = OddEven().table(8)   # who meets whom, layer by layer",
+    )
+
+
+def _layers() -> Figure:
+    import matplotlib.pyplot as plt
+
+    x = _items(14, seed=7)
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), sharey=True)
+    colours = plt.get_cmap("viridis")(x.argsort().argsort() / 13.0)
+    for ax, steepness in zip(axes, (5.0, 25.0, 200.0), strict=True):
+        states, _ = _trace(x, OddEven(), Logistic(steepness))
+        curves = torch.stack(states)
+        for row in range(14):
+            ax.plot(curves[:, row], color=colours[row], lw=1.6)
+        ax.set_title(f"steepness {steepness:g}")
+        ax.set_xlabel("layer")
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("value at each position")
+    return Figure(
+        "layers",
+        png(figure),
+        "Fourteen values on their way through odd-even layers. A low steepness pulls them together, a high one only "
+        "moves them.",
+        "soft_sort(x, relax=Logistic(25.0), steps=k)",
+    )
+
+
+def _permutations(n: int) -> Figure:
+    import matplotlib.pyplot as plt
+
+    x = _items(n, seed=5)
+    figure, axes = plt.subplots(2, 4, figsize=(12, 6.2))
+    for row, network in enumerate((OddEven(), Bitonic())):
+        for ax, steepness in zip(axes[row], (4.0, 16.0, 64.0, 1e4), strict=True):
+            P = soft_sort(x, relax=Logistic(steepness), network=network, return_permutation=True).permutation
+            assert P is not None
+            ax.imshow(P, cmap="magma", vmin=0, vmax=1)
+            ax.set_title(f"{type(network).__name__}, steepness {steepness:g}", fontsize=10)
+            ax.set_xticks([])
+            ax.set_yticks([])
+    figure.supxlabel("item", fontsize=10)
+    figure.supylabel("sorted position", fontsize=10)
+    figure.tight_layout()
+    return Figure(
+        "permutations",
+        png(figure),
+        "Soft permutations: the share of every item in every sorted position. Rows and columns sum to 1 at every steepness; "
+        "bitonic needs fewer layers and blurs less.",
+        "P = soft_sort(x, network=Bitonic(), return_permutation=True).permutation",
+    )
+
+
+def _sigmoids() -> Figure:
+    import matplotlib.pyplot as plt
+
+    families = (Logistic, Gaussian, Laplace, Cauchy, Reciprocal, Optimal, SmoothStep)
+    gap = torch.linspace(-3, 3, 241)
+    figure, axes = plt.subplots(1, 2, figsize=(11, 3.8))
+    for family in families:
+        relax = family(steepness=2.0)
+        alpha = relax(gap)
+        moved = gap.clone().requires_grad_()
+        pair = torch.stack([torch.zeros_like(moved), moved], -1)
+        low = soft_sort(pair, relax=relax, backend="reference").values[:, 0]
+        axes[0].plot(gap, alpha, label=family.__name__, lw=1.8)
+        axes[1].plot(gap, low.detach() - gap.clamp_max(0), lw=1.8)
+    axes[0].set_title("alpha = r(2 (b - a)): is the pair in order?")
+    axes[1].set_title("soft minimum of (0, b - a), minus the hard one")
+    for ax in axes:
+        ax.set_xlabel("b - a")
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0].legend(frameon=False, fontsize=9)
+    return Figure(
+        "sigmoids",
+        png(figure),
+        "Seven sigmoids of the same steepness and what one exchange makes of a pair. Long tails (Cauchy, Reciprocal, Optimal) "
+        "let gradients reach far, short ones keep values apart.",
+        "soft_sort(x, relax=Cauchy(10.0))",
+    )
+
+
+def _median() -> Figure:
+    import matplotlib.pyplot as plt
+
+    data = torch.randn(24, generator=torch.Generator().manual_seed(1)) * 0.6
+    where = torch.linspace(-12, 12, 161)
+    rows = torch.cat([data.expand(161, 24), where.unsqueeze(-1)], -1)
+    figure, ax = plt.subplots(figsize=(8, 3.8))
+    curves = {
+        "mean": rows.mean(-1),
+        "median": rows.median(-1).values,
+        "soft median, exact": soft_median(rows, relax=Logistic(10.0), network=Bitonic()),
+        "soft median, fast, degree 1": soft_median(rows, method="fast", relax=Logistic(10.0)),
+        "soft median, fast, degree 4": soft_median(rows, method="fast", degree=4, relax=Logistic(10.0)),
+    }
+    for (name, curve), style in zip(curves.items(), ("0.6", "0.2", "tab:red", "tab:orange", "tab:green"), strict=True):
+        ax.plot(where, curve, color=style, lw=2, ls="--" if name in ("mean", "median") else "-", label=name)
+    ax.scatter(data, torch.full_like(data, ax.get_ylim()[0]), marker="|", color="0.3", s=60)
+    ax.set_xlabel("position of one more item")
+    ax.set_ylabel("result")
+    ax.legend(frameon=False, fontsize=9)
+    ax.spines[["top", "right"]].set_visible(False)
+    return Figure(
+        "median",
+        png(figure),
+        "One outlier drags the mean along without end. The soft medians let go of it, smoothly.",
+        'soft_median(x)\nsoft_median(x, method="fast", degree=1)',
+    )
+
+
+def _sharpness(quick: bool) -> Figure:
+    import matplotlib.pyplot as plt
+
+    sizes = (4, 8, 16, 32) if quick else (4, 8, 16, 32, 64, 128)
+    figure, ax = plt.subplots(figsize=(8, 3.6))
+    for network, colour in ((OddEven(), "tab:purple"), (Bitonic(), "tab:cyan")):
+        for relax, style in ((Logistic(10.0), "-"), (Optimal(10.0), "--")):
+            errors = []
+            for n in sizes:
+                x = torch.randn(64, n, generator=torch.Generator().manual_seed(n))
+                errors.append((soft_sort(x, network=network, relax=relax).values - x.sort(-1).values).abs().mean())
+            label = f"{type(network).__name__}, {type(relax).__name__}"
+            ax.plot(sizes, errors, style, color=colour, marker="o", ms=4, label=label)
+    ax.set_xscale("log", base=2)
+    ax.set_xlabel("items")
+    ax.set_ylabel("mean deviation from the hard sort")
+    ax.legend(frameon=False, fontsize=9)
+    ax.spines[["top", "right"]].set_visible(False)
+    return Figure(
+        "sharpness",
+        png(figure),
+        "The price of depth: the more layers an item passes, the more it is mixed. Steepness 10 on normal numbers.",
+        "soft_sort(x, network=Bitonic())",
+    )
