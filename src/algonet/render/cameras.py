@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ class Camera:
     position: Tensor
     perspective: bool = True
     near: float | Tensor = 0.1
+    _kept: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self):
         if self.matrix.shape[-2:] != (4, 4):
@@ -117,9 +118,17 @@ class Camera:
 
     def pixel_matrix(self, size: tuple[int, int]) -> Tensor:
         """(*B, 3, 4): homogeneous world points to (x w, y w, depth), x and y in pixels of an image of `size` (H, W)."""
-        fresh = torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
-        viewport = _viewport if fresh else _cached_viewport
-        return viewport(size, self.perspective, self.matrix.dtype, self.matrix.device) @ self.matrix
+        matrix = self.matrix
+        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+            return _viewport(size, self.perspective, matrix.dtype, matrix.device) @ matrix
+        if matrix.requires_grad or matrix.is_inference():
+            return _cached_viewport(size, self.perspective, matrix.dtype, matrix.device) @ matrix
+        # A camera that stays is asked at every step of a training loop
+        key = (size, matrix._version)
+        if key not in self._kept:
+            self._kept.clear()
+            self._kept[key] = _cached_viewport(size, self.perspective, matrix.dtype, matrix.device) @ matrix
+        return self._kept[key]
 
     def project(self, points: Tensor, size: tuple[int, int]) -> Tensor:
         """World points (*B, V, 3) to (*B, V, 3): x, y in pixels and depth. Points behind the camera come out mirrored."""

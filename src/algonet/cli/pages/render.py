@@ -1,0 +1,296 @@
+"""The gallery's renderer: softness, what tessellation does, derivatives along a path, and fits of meshes and cameras."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algonet.cli.gallery import Figure, png
+
+TITLE = "The smooth renderer"
+INTRO = (
+    "Perturb each pixel's position by a little noise and ask how likely it lands in each triangle: that probability has a "
+    "closed form, is infinitely often differentiable, and adds up, so the picture does not depend on how a surface is cut into "
+    "triangles. Gradients come from everywhere: from silhouettes, from hidden faces, from far away."
+)
+
+
+def figures(quick: bool) -> Iterator[Figure]:
+    """All figures of the section; `quick` draws smaller pictures and fits more briefly."""
+    yield _softness(quick)
+    yield _tessellation(quick)
+    yield _path(quick)
+    yield _turning(quick)
+    yield _film_strip(quick)
+    yield _far_camera(quick)
+
+
+def _still_life() -> Any:
+    """A torus around a ball on a box, coloured by place, as one mesh."""
+    from algonet.render import Mesh, box, icosphere, torus
+
+    parts = [
+        (torus(0.75, 0.22, (40, 20)), torch.tensor([0.0, 0.1, 0.0]), (0.95, 0.55, 0.25)),
+        (icosphere(3, 0.45), torch.tensor([0.0, 0.25, 0.0]), (0.35, 0.6, 0.95)),
+        (box((1.2, 0.25, 1.2), segments=4), torch.tensor([0.0, -0.45, 0.0]), (0.55, 0.8, 0.45)),
+    ]
+    vertices, faces, colors, count = [], [], [], 0
+    for mesh, shift, color in parts:
+        vertices.append(mesh.vertices + shift)
+        faces.append(mesh.faces + count)
+        colors.append(torch.tensor(color).expand(len(mesh.vertices), 3))
+        count += len(mesh.vertices)
+    return Mesh(torch.cat(vertices), torch.cat(faces), vertex_colors=torch.cat(colors))
+
+
+def _show(axis: Any, picture: Tensor, **options: Any) -> None:
+    axis.imshow(picture.detach().numpy(), **options)
+
+
+def _lamps() -> list:
+    from algonet.render import AmbientLight, PointLight
+
+    return [AmbientLight((0.35, 0.35, 0.4)), PointLight((2.0, 3.0, 2.5), (0.7, 0.68, 0.62))]
+
+
+def _softness(quick: bool) -> Figure:
+    import matplotlib.pyplot as plt
+
+    from algonet.relax import BoundedSum, StudentT
+    from algonet.render import BlinnPhong, Camera, FilteredCoverage, SmoothRenderer
+
+    size = 96 if quick else 160
+    scales = (0.4, 1.0, 2.5, 6.0)
+    camera = Camera.look_at((1.1, 1.3, 2.2), (0.0, -0.05, 0.0), fov=45.0)
+    mesh = _still_life()
+    figure, axes = plt.subplots(3, len(scales), figsize=(2.5 * len(scales), 7.6))
+    for column, scale in enumerate(scales):
+        coverage = FilteredCoverage(StudentT(scale=scale * size / 160))
+        renderer = SmoothRenderer(
+            (size, size), coverage, BoundedSum(32), surface=BlinnPhong(), background=1.0, two_sided=False
+        )
+        with torch.no_grad():
+            out = renderer(mesh, camera, _lamps())
+        _show(axes[0, column], out.rgb.clamp(0, 1))
+        _show(axes[1, column], 1 - out.silhouette, cmap="gray", vmin=0, vmax=1)
+        seen = out.depth / (out.silhouette**2 + 1e-8).sqrt()
+        _show(axes[2, column], torch.where(out.silhouette > 0.02, seen, torch.nan), cmap="magma_r")
+        axes[0, column].set_title(f"scale = {scale:g} px", fontsize=11)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    figure.tight_layout(pad=0.3)
+    code = (
+        "renderer = SmoothRenderer((160, 160), FilteredCoverage(StudentT(scale=1.0)), surface=BlinnPhong())\n"
+        "rgb, silhouette, depth, _ = renderer(mesh, Camera.look_at((1.1, 1.3, 2.2), fov=45.0), lights)"
+    )
+    caption = "Colour, silhouette and depth as the noise widens; to the left they tend to the hard rasteriser. All have gradients."
+    return Figure("From sharp to soft", png(figure), caption, code)
+
+
+def _tessellation(quick: bool) -> Figure:
+    import matplotlib.pyplot as plt
+
+    from algonet.relax import Logistic, Probabilistic, StudentT
+    from algonet.render import Camera, EdgeProduct, EuclideanCoverage, FilteredCoverage, icosphere, render_attributes
+
+    size = 28 if quick else 40
+    ball = icosphere(0)
+    cuts = [ball, ball.subdivided(), ball.subdivided().subdivided()]
+    camera = Camera.look_at((0.4, 0.6, 2.6))
+    kinds = (
+        ("filtered (algonet)", FilteredCoverage(StudentT(scale=0.8)), None),
+        ("product of edges", EdgeProduct(Logistic(1.5)), Probabilistic()),
+        ("Euclidean distance", EuclideanCoverage(Logistic(1.5)), Probabilistic()),
+    )
+    figure, axes = plt.subplots(len(kinds), 4, figsize=(9.2, 6.9))
+    for row, (title, coverage, conorm) in enumerate(kinds):
+        pictures = []
+        for mesh in cuts:
+            with torch.no_grad():
+                out = render_attributes(
+                    mesh.vertices, mesh.faces, mesh.vertices, camera, size=(size, size), coverage=coverage, conorm=conorm,
+                    two_sided=False,
+                )  # fmt: skip
+            pictures.append(out.silhouette)
+        for column, (mesh, picture) in enumerate(zip(cuts, pictures, strict=True)):
+            _show(axes[row, column], 1 - picture, cmap="gray", vmin=0, vmax=1)
+            axes[row, column].set_title(f"{len(mesh.faces)} faces", fontsize=9)
+        change = (pictures[2] - pictures[0]).abs()
+        _show(axes[row, 3], change, cmap="inferno", vmin=0, vmax=0.5)
+        axes[row, 3].set_title(f"change: {float(change.max()):.1g}", fontsize=9)
+        axes[row, 0].set_ylabel(title, fontsize=10)
+    for axis in axes.flat:
+        axis.set_xticks([])
+        axis.set_yticks([])
+    figure.tight_layout(pad=0.4)
+    code = (
+        "fine = mesh.subdivided()  # the same surface, four times the faces\n"
+        "a = render_attributes(mesh.vertices, mesh.faces, colors, camera, size=(40, 40)).silhouette\n"
+        "b = render_attributes(fine.vertices, fine.faces, fine_colors, camera, size=(40, 40)).silhouette\n"
+        "(a - b).abs().max()  # 1e-6"
+    )
+    caption = (
+        "The same icosahedron, its faces cut finer and finer. The filtered coverage does not notice; the others, which most "
+        "soft renderers use, grow fatter with every cut."
+    )
+    return Figure("Independent of the tessellation", png(figure), caption, code)
+
+
+def _path(quick: bool) -> Figure:
+    import matplotlib.pyplot as plt
+
+    from algonet.relax import Logistic
+    from algonet.render import EuclideanCoverage
+    from algonet.render.reference import Filtered
+
+    triangle = torch.tensor([[-0.9, -0.8], [-0.7, 1.2], [1.3, 0.2]], dtype=torch.float64)
+    pixel, scale = torch.zeros(1, 2, dtype=torch.float64), torch.tensor(0.45, dtype=torch.float64)
+
+    def covered(t: Tensor, coverage: Any) -> Tensor:
+        moved = triangle + torch.stack([t, 0.25 * t])
+        return coverage.seen(moved[None], pixel, scale, 8)[0].reshape(())
+
+    count = 300 if quick else 800
+    figure, axes = plt.subplots(1, 3, figsize=(10.5, 2.9))
+    for title, coverage, color in (
+        ("filtered", Filtered(), "#2a6f97"),
+        ("Euclidean", EuclideanCoverage(Logistic(3.0)), "#e07a5f"),
+    ):
+        times = torch.linspace(-2.5, 2.5, count, dtype=torch.float64, requires_grad=True)
+        value = torch.func.vmap(lambda t, c=coverage: covered(t, c))(times)
+        (first,) = torch.autograd.grad(value.sum(), times, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), times)
+        for axis, curve in zip(axes, (value, first, second), strict=True):
+            axis.plot(times.detach().numpy(), curve.detach().numpy(), color=color, label=title, lw=1.6)
+    for axis, title in zip(axes, ("coverage of a pixel", "first derivative", "second derivative"), strict=True):
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("shift of the triangle (pixels)", fontsize=9)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].legend(frameon=False)
+    figure.tight_layout()
+    caption = (
+        "A triangle slides across a pixel. The filtered coverage and all its derivatives are smooth; the Euclidean one has "
+        "kinks where the nearest edge changes, and jumps in its second derivative."
+    )
+    code = (
+        "coverage, moment = filtered_coverage(corners, pixels, scale, df=8)\n"
+        "(slope,) = torch.autograd.grad(coverage.sum(), corners, create_graph=True)"
+    )
+    return Figure("Smooth along every path", png(figure), caption, code)
+
+
+def _turning(quick: bool) -> Figure:
+    """An animation: the still life turns while its softness breathes."""
+    from PIL import Image
+
+    from algonet.render import BlinnPhong, Camera, SmoothRenderer
+
+    size, frames = (72, 10) if quick else (128, 24)
+    mesh = _still_life()
+    renderer = SmoothRenderer((size, size), surface=BlinnPhong(), background=1.0, two_sided=False)
+    pictures = []
+    for i in range(frames):
+        angle = 2 * math.pi * i / frames
+        camera = Camera.look_at((2.4 * math.sin(angle), 1.5, 2.4 * math.cos(angle)), (0.0, -0.05, 0.0), fov=42.0)
+        renderer.scale.fill_(size / 160 * (0.4 + 2.2 * (0.5 - 0.5 * math.cos(angle)) ** 2))  # pyright: ignore[reportCallIssue]
+        with torch.no_grad():
+            rgb = renderer(mesh, camera, _lamps()).rgb
+        pictures.append(Image.fromarray((rgb.clamp(0, 1) * 255).byte().numpy()))
+    buffer = io.BytesIO()
+    pictures[0].save(buffer, format="GIF", save_all=True, append_images=pictures[1:], duration=90, loop=0)
+    code = "renderer.scale.fill_(2.0)  # softness is state: anneal, learn, save it\nrgb = renderer(mesh, camera, lights).rgb"
+    return Figure(
+        "Turning, and breathing",
+        buffer.getvalue(),
+        "One renderer whose scale swells and shrinks as the camera turns.",
+        code,
+    )
+
+
+def _film_strip(quick: bool) -> Figure:
+    import matplotlib.pyplot as plt
+
+    from algonet.render import Camera, MeshWeights, SmoothRenderer, fit_mesh, icosphere, render_hard
+
+    size, views = 48, 8
+    target = icosphere(4)
+    x, y, z = target.vertices.unbind(-1)
+    # A ball with five arms
+    arms = 0.5 + 0.55 * ((1 + torch.cos(5 * torch.atan2(x, z))) / 2) ** 2 * (1 - y**2) ** 2
+    target = target.replace(vertices=target.vertices * arms[:, None])
+    angle = torch.arange(views) * (2 * math.pi / views)
+    tilt = torch.tensor([1.1, 0.4, -1.1, -0.4]).repeat(views // 4)
+    ray = torch.stack([angle.sin() * tilt.cos(), tilt.sin(), angle.cos() * tilt.cos()], -1)
+    cameras = Camera.look_at(2.9 * ray, fov=42.0)
+    colors = (target.vertices * 0.6 + 0.5).clamp(0, 1)
+    seen = render_hard(target.vertices, target.faces, colors, cameras, size=(size, size))
+    targets = torch.cat([seen.image, seen.silhouette[..., None]], -1)
+    show = SmoothRenderer((96, 96), background=1.0, two_sided=False)
+    strip, mesh = [], icosphere(2 if quick else 3, 0.6)
+    steps = (
+        ((0, 4.0, 4.0), (8, 4.0, 2.5), (12, 2.5, 1.5))
+        if quick
+        else ((0, 4, 4), (10, 4, 2.5), (20, 2.5, 1.5), (30, 1.5, 0.8))
+    )
+    for count, start, end in steps:
+        if count:
+            weights = MeshWeights(laplacian=20.0)
+            mesh = fit_mesh(targets, cameras, mesh, steps=count, scales=(start, end), views=4, weights=weights).mesh
+        with torch.no_grad():
+            strip.append(show(mesh, cameras[0], _lamps()).rgb.clamp(0, 1))
+    with torch.no_grad():
+        strip.append(show(target.replace(vertex_colors=colors), cameras[0], _lamps()).rgb.clamp(0, 1))
+    figure, axes = plt.subplots(1, len(strip), figsize=(2.4 * len(strip), 2.6))
+    total = 0
+    for axis, picture, (count, _, _) in zip(axes, strip, steps, strict=False):
+        total += count
+        _show(axis, picture)
+        axis.set_title(f"step {total}", fontsize=10)
+    _show(axes[-1], strip[-1])
+    axes[-1].set_title("what the pictures show", fontsize=10)
+    for axis in axes:
+        axis.set_axis_off()
+    figure.tight_layout(pad=0.3)
+    code = "fit = fit_mesh(targets, cameras, template=icosphere(3, 0.6), scales=(4.0, 0.8))\nfit.mesh.save('star.obj')"
+    caption = "A ball takes the shape and colours of eight pictures while the noise narrows from four pixels to one."
+    return Figure("From pictures to a mesh", png(figure), caption, code)
+
+
+def _far_camera(quick: bool) -> Figure:
+    import matplotlib.pyplot as plt
+
+    from algonet.render import Camera, SmoothRenderer, box, fit_camera, render_hard, rotation_error
+
+    mesh = box((1.2, 0.7, 0.5), segments=2)
+    pulled = mesh.vertices + torch.tensor([0.0, 0.5, 0.2]) * (mesh.vertices[:, :1] > 0.3)
+    mesh = mesh.replace(vertices=pulled, vertex_colors=(mesh.vertices + 0.65) / 1.3)
+    true = Camera.look_at((0.5, 0.8, 2.6), fov=45.0)
+    seen = render_hard(mesh.vertices, mesh.faces, (mesh.vertices - mesh.vertices.amin(0)) / 1.5, true, size=(32, 32))
+    mesh = mesh.replace(vertex_colors=(mesh.vertices - mesh.vertices.amin(0)) / 1.5)
+    image = torch.cat([seen.image, seen.silhouette[..., None]], -1)
+    start = Camera.look_at((0.7, -2.7, 0.0), fov=45.0)
+    steps = 80 if quick else 160
+    soft = fit_camera(mesh, image, start, steps=steps)
+    hard = fit_camera(mesh, image, start, steps=steps, scales=(0.7, 0.7))
+    show = SmoothRenderer((96, 96), background=1.0, two_sided=False, shading="vertex")
+    figure, axes = plt.subplots(1, 4, figsize=(10, 2.8))
+    for axis, title, camera in (
+        (axes[0], "start", start),
+        (axes[1], "scale annealed", soft.camera),
+        (axes[2], "scale constant", hard.camera),
+        (axes[3], "the picture to match", true),
+    ):
+        with torch.no_grad():
+            _show(axis, show(mesh, camera, _lamps()).rgb.clamp(0, 1))
+        away = float(rotation_error(camera, true))
+        axis.set_title(title if camera is true else f"{title}: {away:.0f}° off", fontsize=10)
+        axis.set_axis_off()
+    figure.tight_layout(pad=0.3)
+    code = "fit = fit_camera(mesh, image, start)  # noise from a quarter of the image down to 0.7 pixels\nfit.camera"
+    caption = "Finding a camera from far away: wide noise lets distant pictures overlap and pull, narrow noise makes it exact."
+    return Figure("A camera from far away", png(figure), caption, code)
