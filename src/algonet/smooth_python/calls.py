@@ -79,6 +79,14 @@ def call_tensor_function(function: Callable, args: tuple, kwargs: dict) -> Any:
         return _wrapped(function(*args, **kwargs))
     if function in ELEMENTWISE and all(operand_of_elementwise(leaf) for leaf in leaves):
         return _elementwise(function, args, kwargs)
+    tape = next((leaves[k].tape for k in places if leaves[k].tape is not None), None)
+    if tape is not None and tape.single:
+        args, kwargs = pytree.tree_unflatten([leaf.bare if type(leaf) is Value else leaf for leaf in leaves], structure)
+        found = _wrapped(function(*args, **kwargs))
+        for value in flat(found):
+            value.settle(value.tensor.unsqueeze(0))
+            value.batched, value.tape = True, tape
+        return found
     return _mapped(function, leaves, structure, places)
 
 
@@ -228,7 +236,7 @@ def _bool(frame: Any, x: Any = False) -> Any:
 
 
 def _print(frame: Any, *args: Any, **kwargs: Any) -> None:
-    print(*(x.tensor if type(x) is Value else x for x in args), **kwargs)
+    print(*(x.bare if type(x) is Value else x for x in args), **kwargs)
 
 
 def _list(frame: Any, items: Any = ()) -> list:

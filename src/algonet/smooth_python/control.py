@@ -295,7 +295,7 @@ class Loop:
         most = float(seen.detach().max()) if seen.numel() else 0.0
         frame = self._frame
         if most > frame.settings.epsilon:
-            frame.report.left(self._line, left.tensor.detach())
+            frame.report.left(self._line, left.bare.detach())
             warnings.warn(
                 f"{frame.name}: the loop in line {self._line} of {frame.file} stopped after {self._iterations} "
                 f"iterations with a probability of up to {most:.3g} still inside; raise max_iterations or the steepness.",

@@ -67,10 +67,7 @@ class SmoothFunction:
         report = Report()
         frame = Frame(where, self._file, settings, report, size=found[0].tensor.shape[0] if batched else None)
         frame.overrides = options
-        if batched:
-            frame.tape = tape_for([v.tensor for v in found], settings)
-            for value in found:
-                value.tape = frame.tape
+        frame.tape = tape_for(found, settings, batched)
         result = self._run(frame, values)
         settled(flat(result))
         like = next((v.tensor for v in found if v.tensor.is_floating_point()), None)

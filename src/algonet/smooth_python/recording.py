@@ -39,6 +39,8 @@ class Tape:
 
     def __init__(self, size: int, like: Tensor, backend: str):
         self.size = size
+        #: Whether this is one item, run as a batch of one: foreign functions then see it as it came.
+        self.single = False
         self.like = like
         self.backend = backend
         self.first = 0
@@ -246,8 +248,12 @@ class Tape:
             self._hand_out([(value, rows)], outputs)
 
 
-def tape_for(tensors: list[Tensor], settings: Any) -> Tape | None:
-    """A recorder for a run on these tensors, or None where operations run one by one."""
+def tape_for(values: list[Value], settings: Any, batched: bool) -> Tape | None:
+    """A recorder for a run on these arguments, which get to know it; None where operations run one by one.
+
+    One item is recorded as a batch of one.
+    """
+    tensors = [v.tensor if batched else v.tensor.unsqueeze(0) for v in values]
     if settings.backend == "reference" or settings.hard or settings.checkpoint or torch.compiler.is_compiling():
         return None
     like = next((t for t in tensors if t.dtype in (torch.float32, torch.float64)), None)
@@ -256,6 +262,10 @@ def tape_for(tensors: list[Tensor], settings: Any) -> Tape | None:
     if not all(isinstance(r, (Sigmoid, Exit)) and r.scalar is not None for r in (settings.relax, settings.exit)):
         return None
     tape = Tape(like.shape[0], like, settings.backend)
+    tape.single = not batched
+    for value, tensor in zip(values, tensors, strict=True):
+        value.settle(tensor)
+        value.batched, value.tape = True, tape
     # Always both, in this order: one compiled kernel serves every program with these two
     tape.formulas.place(settings.relax)
     tape.formulas.place(settings.exit)

@@ -46,6 +46,12 @@ class Value:
         return self._tensor
 
     @property
+    def bare(self) -> Tensor:
+        """The tensor as the caller knows it: without the batch of one that a single item is recorded in."""
+        single = self.tape is not None and self.tape.single and self.batched
+        return self.tensor.squeeze(0) if single else self.tensor
+
+    @property
     def has_tensor(self) -> bool:
         return self._tensor is not None
 
@@ -317,7 +323,7 @@ def lowered(x: Any, size: int | None, half: torch.dtype | None, like: Tensor | N
         x = torch.full((), x, dtype=like.dtype, device=like.device)
     if type(x) is Value or isinstance(x, Tensor):
         value = as_value(x)
-        tensor = value.tensor if half is None or not value.tensor.is_floating_point() else value.tensor.to(half)
+        tensor = value.bare if half is None or not value.tensor.is_floating_point() else value.bare.to(half)
         return tensor.expand(size, *tensor.shape) if size is not None and not value.batched else tensor
     if isinstance(x, tuple) and hasattr(x, "_fields"):
         return type(x)(*(lowered(part, size, half, like) for part in x))
