@@ -114,7 +114,7 @@ def backward_kernel(
     d0, d1, d2 = tl.load(r + 16), tl.load(r + 17), tl.load(r + 18)
     z0, z1, z2, least = tl.load(r + 19), tl.load(r + 20), tl.load(r + 21), tl.load(r + 22)
     if band >= 0:
-        top, rows = top + band, tl.minimum(rows - band, tl.maximum(limit // tl.maximum(columns, 1), 1))
+        top, rows = top + band, tl.minimum(rows - band, tl.maximum(limit // tl.maximum(columns, 1), 1)).to(tl.int32)
     elif least < 0:
         rows = 0
     least = tl.abs(least)

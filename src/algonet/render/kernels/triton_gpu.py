@@ -61,7 +61,7 @@ class Scene:
         for first_channel in range(0, self.channels, GROUP):
             channels = min(GROUP, self.channels - first_channel)
             size = self.count * ((RECORD + 3 * channels + 4) * self.points.element_size() + 4 * PLACES[0] + 4)
-            most = max(1, WORKSPACE // max(1, size))
+            most = min(max(1, WORKSPACE // max(1, size)), 65535)
             for first in range(0, self.items, most):
                 yield first_channel, channels, first, min(most, self.items - first)
 
@@ -131,6 +131,9 @@ class Setup:
 
 def forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
     """Image, silhouette and depth; saved are, per pixel, the shares' normaliser, the silhouette and the means."""
+    if tensors[1].shape[-1] == 0:
+        (image, *rest), saved = forward(with_channel(tensors), settings)
+        return [image[..., :0], *rest], saved
     scene = Scene(tensors, decode(settings))
     outputs, saved = fake(tensors, settings)
     pictures = [*outputs, *saved]
@@ -161,13 +164,17 @@ def fake(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tenso
     batch, channels = points.shape[:-2], attributes.shape[-1]
     shape = (*batch, chosen.height, chosen.width)
     outputs = [points.new_empty((*shape, channels)), points.new_empty(shape), points.new_empty(shape)]
-    return outputs, [points.new_empty((*batch, 3 + channels, chosen.height, chosen.width))]
+    return outputs, [points.new_empty((*batch, 3 + max(channels, 1), chosen.height, chosen.width))]
 
 
 def backward(
     grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: str, needs: list[bool]
 ) -> list[Tensor | None]:
     """Gradients by points, attributes, background and softness."""
+    if tensors[1].shape[-1] == 0:
+        nothing = grads[0].new_zeros((*grads[0].shape[:-1], 1))
+        found = backward([nothing, *grads[1:]], with_channel(tensors), saved, settings, needs)
+        return [found[0], tensors[1] if needs[1] else None, found[2][..., 1:] if needs[2] else None, *found[3:]]  # pyright: ignore
     scene = Scene(tensors, decode(settings))
     keep = scene.settings.deterministic
     pictures = [t if t.is_contiguous() else t.contiguous() for t in (*grads, *saved)]
@@ -178,7 +185,7 @@ def backward(
     by_attributes = buffer[sizes[0] : -1].view(scene.attributes.shape)
     by_softness = scene.points.new_zeros(scene.items, 3) if needs[3] else None
     filled = buffer[-1:].view(torch.int32)
-    for first_channel, channels, first, items in scene.passes():
+    for first_channel, channels, first, items in scene.passes() if scene.count else ():
         if first or first_channel:
             filled = filled.new_zeros(1)
         # Bands of a face end up in any order, so deterministic gradients do without
@@ -222,10 +229,11 @@ def _launch_backward(
 
 
 def _by_background(scene: Scene, pictures: list[Tensor]) -> Tensor:
-    image, _, depth, kept = (t.view(scene.items, -1) for t in pictures)
-    rest = 1 - kept.view(scene.items, scene.planes, -1)[:, 1]
-    colour = torch.bmm(rest[:, None], image.view(scene.items, -1, scene.channels))[:, 0]
-    return torch.cat([colour, (rest * depth).sum(1, keepdim=True)], 1)
+    image, _, depth, kept = pictures
+    pixels = scene.height * scene.width
+    rest = 1 - kept.view(scene.items, scene.planes, pixels)[:, 1]
+    colour = torch.bmm(rest[:, None], image.view(scene.items, pixels, scene.channels))[:, 0]
+    return torch.cat([colour, (rest * depth.view(scene.items, pixels)).sum(1, keepdim=True)], 1)
 
 
 def _gather(pulls: Tensor, faces: Tensor, target: Tensor) -> None:
@@ -240,6 +248,13 @@ def _gather(pulls: Tensor, faces: Tensor, target: Tensor) -> None:
         (32, pulls.shape[2]),
         1,
     )  # fmt: skip
+
+
+def with_channel(tensors: list[Tensor]) -> list[Tensor]:
+    """Tensors without attributes, given one that is 0 everywhere."""
+    points, attributes, background, *rest = tensors
+    attributes = attributes.new_zeros((*attributes.shape[:-1], 1))
+    return [points, attributes, torch.cat([torch.zeros_like(background), background], -1), *rest]
 
 
 def flat(t: Tensor, own: int) -> Tensor:
