@@ -373,6 +373,8 @@ class _Lines:
 
 
 _COMPILED: dict[tuple, Any] = {}
+#: Shorter formulas for the value alone. exp overflows to infinity for z < -88, of which the reciprocal is the 0 it should be.
+_CHANCES = {"Logistic": "value = 1.0 / (1.0 + tl.exp(-z))"}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -399,4 +401,5 @@ def _kernels(form: str) -> ModuleType:
     template = Path(__file__).with_name("triton_layers.py").read_text(encoding="utf-8")
     _, kernels = template.split("# --- template ---\n")
     gate = codegen.scalar_function(Plan("odd_even", form).sigmoid, "gate", "triton")
-    return codegen.load(f"sort_triton_{form}", "\n\n".join([codegen.PRELUDES["triton"], gate, kernels]))
+    chance = f"@triton.jit\ndef chance(z):\n    {_CHANCES.get(form, 'value, slope = gate(z)')}\n    return value\n"
+    return codegen.load(f"sort_triton_{form}", "\n\n".join([codegen.PRELUDES["triton"], gate, chance, kernels]))
