@@ -46,7 +46,7 @@ class CameraFit:
 class MeshWeights:
     """How much each regulariser of `fit_mesh` counts against the pictures."""
 
-    laplacian: float = 4.0
+    laplacian: float = 20.0
     flatten: float = 0.01
     edges: float = 0.02
     color: float = 1.0

@@ -88,7 +88,7 @@ def _softness(quick: bool) -> Figure:
         "renderer = SmoothRenderer((160, 160), FilteredCoverage(StudentT(scale=1.0)), surface=BlinnPhong())\n"
         "rgb, silhouette, depth, _ = renderer(mesh, Camera.look_at((1.1, 1.3, 2.2), fov=45.0), lights)"
     )
-    caption = "Colour, silhouette and depth as the noise widens; to the left they tend to the hard rasteriser. All have gradients."
+    caption = "Colour, silhouette and depth as the noise widens; leftwards they tend to the hard rasteriser."
     return Figure("From sharp to soft", png(figure), caption, code)
 
 
