@@ -157,6 +157,9 @@ def setup_kernel(
         word |= bin_of(tl.where(reach == reach, hx + reach, NOWHERE), BIN) << 8
         word |= bin_of(tl.where(reach == reach, hy + reach, NOWHERE), BIN) << 24
         tl.store(spans + item * padded + f, tl.where(seen, word, 255))
+        across = ((word >> 8) & 255) - (word & 255) + 1
+        down = ((word >> 24) & 255) - ((word >> 16) & 255) + 1
+        tl.atomic_add(filled + 4 * item + 3, tl.sum(tl.where(seen, across * down, 0), axis=0), sem="relaxed")
     least = 0.5 * tl.minimum(tl.minimum(aw, bw), cw)
     if JOBS > 0:
         # Large faces are cut into bands of rows for several programs of the backward pass; a minus sign says so
@@ -171,8 +174,6 @@ def setup_kernel(
             mine = (part < parts) & (slot + part < JOBS)
             tl.store(job, tl.where(cut, item.to(tl.int32) * count + f, -1), mask=mine)
             tl.store(job + 1, part * band, mask=mine)
-    else:
-        tl.store(filled + item, 0)
     tl.store(record + 22, least, mask=live)
 
 
@@ -214,7 +215,7 @@ def in_bin(spans, index, padded, column, row):
 
 @triton.jit(do_not_specialize=SIZES)
 def bin_kernel(
-    spans, lists, heads, filled,
+    spans, lists, heads, order, filled,
     blocks, bins_x, bins, capacity,
     BLOCK: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
@@ -231,7 +232,13 @@ def bin_kernel(
     head = heads + (item * bins + place) * 2
     start = 0
     if count > 0:
-        start = tl.atomic_add(filled + item, count, sem="relaxed")
+        start = tl.atomic_add(filled + 4 * item, count, sem="relaxed")
+    # Bins with more than their share come first, so that no long ones are left at the end; the others from behind
+    if count.to(tl.int64) * bins > tl.load(filled + 4 * item + 3):
+        rank = tl.atomic_add(filled + 4 * item + 1, 1, sem="relaxed")
+    else:
+        rank = bins - 1 - tl.atomic_add(filled + 4 * item + 2, 1, sem="relaxed")
+    tl.store(order + item * bins + rank, place)
     # Lists lie in the pool in any order, but each is itself in order of faces
     start = tl.where(start + count <= capacity, start, -1)
     tl.store(head, start)
@@ -240,8 +247,8 @@ def bin_kernel(
         target = lists + item * capacity + start
         for first in range(0, padded, STEP):
             hit = in_bin(spans, first + step, padded, column, row)
-            rank = tl.cumsum(hit, axis=0)
-            tl.store(target + rank - 1, first + step, mask=hit != 0)
+            behind = tl.cumsum(hit, axis=0) - 1
+            tl.store(target + behind, first + step, mask=hit != 0)
             target += tl.sum(hit, axis=0)
 
 
@@ -259,7 +266,7 @@ def bounded(total, POWER):
 
 @triton.jit(do_not_specialize=SIZES)
 def forward_kernel(
-    records, boxes, lists, heads, softness, background, image, silhouette, depth, saved,
+    records, boxes, lists, heads, order, softness, background, image, silhouette, depth, saved,
     count, padded, bins_x, bins, capacity, height, width, tiles_x, softness_stride, background_stride,
     channels, first_channel, planes,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, REACH: tl.constexpr,
@@ -267,7 +274,15 @@ def forward_kernel(
 ):  # fmt: skip
     tile, item = tl.program_id(0), tl.program_id(1).to(tl.int64)
     lane = tl.arange(0, TX * TY)
-    left, top = (tile % tiles_x) * TX, (tile // tiles_x) * TY
+    if BIN > 0:
+        place = tl.load(order + item * bins + tile // ((BIN // TX) * (BIN // TY)))
+        tile = tile % ((BIN // TX) * (BIN // TY))
+        left, top = (
+            (place % bins_x) * BIN + (tile % (BIN // TX)) * TX,
+            (place // bins_x) * BIN + (tile // (BIN // TX)) * TY,
+        )
+    else:
+        left, top = (tile % tiles_x) * TX, (tile // tiles_x) * TY
     col, row = left + lane % TX, top + lane // TX
     scale = tl.load(softness + item * softness_stride)
     steepness = tl.load(softness + item * softness_stride + 1)
@@ -281,10 +296,12 @@ def forward_kernel(
     boxes += item * 4 * padded
     step = tl.arange(0, 32)
     if BIN > 0:
-        head = heads + (item * bins + (top // BIN) * bins_x + left // BIN) * 2
+        head = heads + (item * bins + place) * 2
         begin, end = tl.load(head), tl.load(head + 1)
         listed = begin >= 0
         end = tl.where(listed, end, padded)
+        # A bin may reach over the image's edge; its tiles there have nothing to do
+        end = tl.where((left < width) & (top < height), end, 0)
         own = lists + item * capacity + tl.maximum(begin, 0)
     else:
         end = padded

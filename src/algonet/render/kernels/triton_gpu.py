@@ -94,12 +94,20 @@ class Setup:
         self.records = new(items, scene.count, self.width)
         self.boxes = new(items, 4, scene.padded)
         self.limit = max(LARGE, scene.height * scene.width // 64)
+        self.bin = scene.bin if filled is None else 0
         self.slots = JOBS if filled is not None and scene.height * scene.width > self.limit else 0
-        self.filled = filled if filled is not None and self.slots else new(items, dtype=torch.int32)
+        if filled is None or not self.slots:
+            # Of each item: places taken in its lists, bins with many and with few faces, faces' bins in all
+            filled = (
+                scene.points.new_zeros(items, 4, dtype=torch.int32)
+                if self.bin
+                else scene.softness.new_empty(1, dtype=torch.int32)
+            )
+        self.filled = filled
         self.jobs = new(JOBS, 2, dtype=torch.int32) if self.slots else self.filled
         self.softness, self.background = since(scene.softness, first), since(scene.background, first)
         self.points, self.attributes = since(scene.points, first), since(scene.attributes, first)
-        self.spans = new(items, scene.padded, dtype=torch.int32) if scene.bin and filled is None else self.filled
+        self.spans = new(items, scene.padded, dtype=torch.int32) if self.bin else self.filled
         settings = scene.settings
         launch(
             setup_kernel, (scene.blocks, items),
@@ -108,25 +116,24 @@ class Setup:
             [scene.count, scene.blocks, self.points.stride(0), self.attributes.stride(0), self.softness.stride(0),
              scene.channels, first_channel, scene.height, scene.width, self.limit],
             (self.width, channels, settings.perspective, settings.two_sided, BLOCK, settings.half_df, settings.reach,
-             scene.bin if filled is None else 0, self.slots),
+             self.bin, self.slots),
             2,
         )  # fmt: skip
 
-    def bins(self) -> tuple[Tensor, Tensor, list[int]]:
-        """Lists, heads, and faces padded, bins across, bins, capacity of the lists; nothing for few faces."""
-        scene = self.scene
-        if not scene.bin:
-            return self.filled, self.filled, [scene.padded, 0, 0, 0]
-        across = -(-scene.width // scene.bin)
-        bins = across * -(-scene.height // scene.bin)
+    def bins(self) -> tuple[list[Tensor], list[int]]:
+        """Lists, heads and order; faces padded, bins across, bins, capacity of the lists. Nothing for few faces."""
+        scene, side = self.scene, self.bin
+        if not side:
+            return [self.filled] * 3, [scene.padded, 0, 0, 0]
+        across = -(-scene.width // side)
+        bins = across * -(-scene.height // side)
         capacity = PLACES[0] * scene.count + PLACES[1] * bins
-        lists = self.filled.new_empty(self.items, capacity)
-        heads = self.filled.new_empty(self.items, bins, 2)
+        lists, heads, order = (self.filled.new_empty(self.items, n) for n in (capacity, 2 * bins, bins))
         launch(
-            bin_kernel, (bins, self.items), [self.spans, lists, heads, self.filled],
+            bin_kernel, (bins, self.items), [self.spans, lists, heads, order, self.filled],
             [scene.blocks, across, bins, capacity], (BLOCK, BIN_STEP), BIN_WARPS,
         )  # fmt: skip
-        return lists, heads, [scene.padded, across, bins, capacity]
+        return [lists, heads, order], [scene.padded, across, bins, capacity]
 
 
 def forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
@@ -139,13 +146,13 @@ def forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Te
     pictures = [*outputs, *saved]
     tx, ty, warps, registers = TILE
     tiles_x = -(-scene.width // tx)
-    grid = tiles_x * -(-scene.height // ty)
     for first_channel, channels, first, items in scene.passes():
         setup = Setup(scene, first_channel, channels, first, items)
-        lists, heads, sizes = setup.bins()
+        tables, sizes = setup.bins()
+        tiles = sizes[2] * (scene.bin // tx) * (scene.bin // ty) if scene.bin else tiles_x * -(-scene.height // ty)
         launch(
-            forward_kernel, (grid, items),
-            [setup.records, setup.boxes, lists, heads, setup.softness, setup.background,
+            forward_kernel, (tiles, items),
+            [setup.records, setup.boxes, *tables, setup.softness, setup.background,
              *(part(t, scene.items, first) for t in pictures)],
             [scene.count, *sizes, scene.height, scene.width, tiles_x, setup.softness.stride(0), setup.background.stride(0),
              scene.channels, first_channel, scene.planes],
@@ -153,7 +160,7 @@ def forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Te
             warps,
             registers,
         )  # fmt: skip
-        del setup, lists, heads
+        del setup, tables
     return outputs, saved
 
 
