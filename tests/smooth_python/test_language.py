@@ -507,6 +507,25 @@ def test_a_method_is_smooth_too():
     assert layer.level.grad == pytest.approx(-1.0)
 
 
+def test_smooth_methods_call_each_other():
+    class Gate:
+        def __init__(self, level):
+            self.level = level
+
+        @smooth
+        def passes(self, x):
+            return 1.0 if x > self.level else 0.0
+
+        @smooth
+        def both(self, x, *, y):
+            return self.passes(x) * self.passes(y)
+
+    gate = Gate(0.5)
+    x, y = torch.tensor([0.6, 0.2]), torch.tensor([0.7, 0.9])
+    expected = torch.sigmoid(3 * (x - 0.5)) * torch.sigmoid(3 * (y - 0.5))
+    torch.testing.assert_close(gate.both(x, y=y, batched=True, steepness=3.0), expected)
+
+
 def test_modules_and_torch_functions_see_one_item():
     net = torch.nn.Linear(3, 2, dtype=torch.float64)
 

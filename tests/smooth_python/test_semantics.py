@@ -194,6 +194,19 @@ def test_endless_loops_stop_with_a_warning_that_names_the_line():
     assert left[1] < 1e-3
 
 
+def test_for_loops_have_their_own_bound():
+    @smooth
+    def program(x):
+        count = 0.0
+        for _ in range(30):
+            if x > 100:
+                break
+            count += 1.0
+        return count
+
+    assert float(program(torch.tensor([0.0]), batched=True, max_iterations=5)) == pytest.approx(30.0)
+
+
 # -- subscripts
 
 

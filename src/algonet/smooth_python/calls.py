@@ -45,8 +45,11 @@ def call(frame: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         return special(frame, *args, **kwargs)
     if getattr(function, "is_smooth", False):
         return function.inside(frame, args, kwargs)
-    if isinstance(function, functools.partial) and function.func is _method:
-        return function(*args, **kwargs)
+    if isinstance(function, functools.partial):
+        if function.func is _method:
+            return function(*args, **kwargs)
+        if getattr(function.func, "is_smooth", False):
+            return function.func.inside(frame, (*function.args, *args), {**function.keywords, **kwargs})
     if not flat((args, kwargs)):
         return _wrapped(function(*args, **kwargs))
     return call_tensor_function(_of_tensors(function), args, kwargs)

@@ -143,7 +143,7 @@ class Loop:
     @property
     def over(self) -> bool:
         """Whether nobody is in the loop any more."""
-        return self._frame.mass is None or self._exhausted()
+        return self._frame.mass is None or self._exhausted(bounded=False)
 
     def goes(self, test: Any, *state: Any) -> bool:
         """The condition of a `while` at this state: the share that leaves is collected, the rest goes on."""
@@ -210,12 +210,12 @@ class Loop:
         self._looked = (tape.length, self._iterations, tape.first)
         return bool((cut.tensor.detach() > 0).any())
 
-    def _exhausted(self) -> bool:
-        """For loops that are left from inside: whether the mass in them is gone, or the iterations are."""
+    def _exhausted(self, bounded: bool = True) -> bool:
+        """For loops that are left from inside: whether the mass in them is gone, or the iterations are (`for` has its own)."""
         frame = self._frame
         if not isinstance(frame.mass, Value):
             return False
-        if self._iterations >= frame.settings.max_iterations:
+        if bounded and self._iterations >= frame.settings.max_iterations:
             self._warn(frame.mass)
             return True
         frame.mass, alive = self._cut(frame.mass)

@@ -37,7 +37,8 @@ class SmoothFunction:
         self._options = check_options(f"smooth({function.__name__})", options)
         self._settings = Settings().changed(self._options)
         self._signature = inspect.signature(function)
-        self._count = len(self._signature.parameters)
+        kinds = [p.kind for p in self._signature.parameters.values()]
+        self._count = -1 if inspect.Parameter.KEYWORD_ONLY in kinds else len(kinds)
         self._tree, self._file, self._lines, self._first = _parsed(function)
         check(self._tree, self._file, self._lines, self._first)
         self._compiled: dict[bool, types.FunctionType] = {}
@@ -82,6 +83,7 @@ class SmoothFunction:
                 "runs even where it is unlikely, so bound the recursion by a Python integer or raise epsilon."
             )
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+        options = check_options(self.__name__, options) if options else options
         settings = resolved(self._settings, {**frame.overrides, **options})
         inner = Frame(self.__name__, self._file, settings, frame.report, frame.depth + 1, frame.size)
         inner.overrides = {**frame.overrides, **options}

@@ -198,14 +198,11 @@ class Tape:
     def run(self, *wanted: Value) -> None:
         """Carry out what was recorded, and give all `wanted` values (numbers, or vectors kept as numbers) their tensors."""
         groups = [(value, self._waiting(value)) for value in wanted if value.tape is self]
-        groups = [(value, rows) for value, rows in groups if rows]
+        self._run_again([(value, rows) for value, rows in groups if rows and rows[0] < self.first])
+        groups = [(value, rows) for value, rows in groups if rows and rows[0] >= self.first]
         if not groups:
             return
         rows = [row for _, group in groups for row in group]
-        earliest = min(rows)
-        if earliest < self.first:
-            self._run_again(groups)
-            return
         arguments = (self._code, self._constants, self._inputs, self.formulas, self.like, self.size, self.backend)
         outputs = evaluate(*arguments, [row - self.first for row in rows])
         self._hand_out(groups, outputs)
@@ -240,9 +237,6 @@ class Tape:
     def _run_again(self, groups: list[tuple[Value, list[int]]]) -> None:
         """Rows of finished stretches, asked for late: computed once more."""
         for value, rows in groups:
-            if rows[0] >= self.first:
-                self.run(value)
-                continue
             stretch = next(s for s in self._done if s.first <= rows[0] < s.first + s.length)
             outputs = evaluate(*stretch.arguments, [row - stretch.first for row in rows])  # pyright: ignore
             self._hand_out([(value, rows)], outputs)
@@ -257,7 +251,7 @@ def tape_for(values: list[Value], settings: Any, batched: bool) -> Tape | None:
     if settings.backend == "reference" or settings.hard or settings.checkpoint or torch.compiler.is_compiling():
         return None
     like = next((t for t in tensors if t.dtype in (torch.float32, torch.float64)), None)
-    if like is None or like.shape[0] == 0 or torch._C._functorch.is_functorch_wrapped_tensor(like):
+    if like is None or like.shape[0] == 0 or any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
         return None
     if not all(isinstance(r, (Sigmoid, Exit)) and r.scalar is not None for r in (settings.relax, settings.exit)):
         return None
