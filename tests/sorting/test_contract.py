@@ -77,7 +77,8 @@ CASES = [
     Case(
         "fast median", lambda x: soft_median(x, method="fast", degree=2, relax=SOFT), normal(6), extremes=[(FAR / 10,)]
     ),
-    Case("swaps", lambda x: expected_swaps(x, relax=SOFT), normal(4)),
+    # Plain torch over a cached table: Dynamo warns of the cache and traces around it, which here counts as an error
+    Case("swaps", lambda x: expected_swaps(x, relax=SOFT), normal(4), compile=False),
     Case(
         "compact",
         lambda x, backend="auto": soft_sort(x, relax=SmoothStep(2, steepness=0.7), backend=backend).values,

@@ -253,8 +253,8 @@ def test_learned_metric_gets_a_gradient():
     assert torch.autograd.grad(result.payload[0, 0].sum(), score)[0].abs().sum() > 0
 
 
-@pytest.mark.parametrize("rows", [1, 5, 20, 200])
-@pytest.mark.parametrize(("network", "n"), [(OddEven(), 150), (Bitonic(), 150)], ids=str)
+@pytest.mark.parametrize("rows", [1, 20, 70])
+@pytest.mark.parametrize(("network", "n"), [(OddEven(), 70), (Bitonic(), 150)], ids=str)
 def test_large_rows_on_the_kernels(network, n, rows):
     # Segments, checkpoints, one lane and many: every way through the kernel
     x = draw(rows, n).requires_grad_()

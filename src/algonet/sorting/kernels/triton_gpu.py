@@ -26,6 +26,8 @@ WHOLE, CORE = 128, 64
 SEGMENT, KEPT = 16, 32 * 2**20
 #: Bitonic partners up to this far apart meet inside a warp.
 NEAR = 32
+#: Layers of one launch for bitonic rows beyond WIDEST: with more, scratch would let few programs run at once.
+DEEPEST = 26
 _FAR_BLOCK = 1024
 
 State = tuple[Tensor, Tensor]
@@ -221,7 +223,7 @@ class _Lines:
         groups: list[_Group] = []
         for layer in range(self.depth):
             far = Bitonic.stage_and_mask(layer)[1] >= WIDEST
-            if far or not groups or groups[-1].far:
+            if far or not groups or groups[-1].far or layer - groups[-1].begin == DEEPEST:
                 groups.append(_Group(layer, layer + 1, far))
             else:
                 groups[-1] = _Group(groups[-1].begin, layer + 1, False)
