@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from algonet.render import Mesh, icosphere
@@ -18,8 +18,6 @@ from .inverses import IFSInverse, MeshInverse, MeshRegulariser, ifs_regulariser
 from .model import RAN, Direct, Supervised, Trainable
 from .networks import Encoder, IFSReconstructor, LocalTranslator, MeshReconstructor, PairDiscriminator, UNet
 from .trainer import RANTrainer
-
-TRANSLATORS = {"local": LocalTranslator, "unet": UNet}
 
 
 def build_model(config: RunConfig) -> Trainable:
@@ -36,8 +34,7 @@ def build_model(config: RunConfig) -> Trainable:
         return RAN(
             reconstructor,
             inverse,
-            TRANSLATORS[config.model.translator](3, 1, base),
-            TRANSLATORS[config.model.translator](1, 3, base),
+            *_translators(config.model.translator, base),
             PairDiscriminator(3, 1, config.model.base),
             separately=config.loss.separately,
             **options,
@@ -92,6 +89,13 @@ def _ifs_parts(config: RunConfig) -> tuple[IFSReconstructor, IFSInverse, object]
     encoder = Encoder(3, (data.size, data.size), 1, width, config.model.base, _levels(data.size))
     inverse = IFSInverse(config.model.functions, data.size, softness=config.train.softness[0], seed=config.seed)
     return IFSReconstructor(encoder, _ring(config.model.functions), width), inverse, ifs_regulariser
+
+
+def _translators(kind: str, base: int) -> tuple[nn.Module, nn.Module]:
+    """a2b and b2a. A pointwise b2a cannot make up for outlines that are too wide or too narrow: the reconstruction must."""
+    if kind == "unet":
+        return UNet(3, 1, base), UNet(1, 3, base)
+    return LocalTranslator(3, 1, base, reach=1), LocalTranslator(1, 3, base, reach=0)
 
 
 def _levels(size: int) -> int:

@@ -25,7 +25,7 @@ def occupancy(mesh: Mesh, resolution: int = 32, extent: float = 1.0) -> Tensor:
     >>> from algonet.render import icosphere
     >>> share = occupancy(icosphere(3)).float().mean()
     >>> round(float(share) * 8, 1)        # the ball's volume, 4/3 pi
-    4.1
+    4.2
     """
     if mesh.vertices.dim() != 2:
         raise ValueError(f"occupancy: one mesh at a time, got vertices {tuple(mesh.vertices.shape)}.")

@@ -118,18 +118,19 @@ class UNet(nn.Module):
 
 
 class LocalTranslator(nn.Module):
-    """A translator that sees a few pixels at a time: pictures (B, C, H, W) to pictures (B, C', H, W) in [0, 1].
+    """A translator that looks `reach` pixels around each pixel: pictures (B, C, H, W) to pictures (B, C', H, W) in [0, 1].
 
-    `layers` convolutions of 3 x 3 with edges repeated, so that a pixel depends on the 2 layers + 1 around it and not on where
-    it is: such a translator can change the style of a picture, but cannot invent its content or hide it elsewhere.
+    `reach` convolutions of 3 x 3 with edges repeated, then pointwise layers, so that nothing depends on where a pixel is.
+    Such a translator can change the style of a picture but not invent its content, hide it elsewhere, or move an outline by
+    more than `reach`.
     """
 
-    def __init__(self, channels: int, out_channels: int, base: int = 24, layers: int = 3):
+    def __init__(self, channels: int, out_channels: int, base: int = 24, reach: int = 1, layers: int = 3):
         super().__init__()
-        widths = [channels, *[base] * layers]
         parts: list[nn.Module] = []
-        for before, after in pairwise(widths):
-            parts += [nn.Conv2d(before, after, 3, padding=1, padding_mode="replicate"), nn.SiLU()]
+        for i, (before, after) in enumerate(pairwise([channels, *[base] * layers])):
+            size = 3 if i < reach else 1
+            parts += [nn.Conv2d(before, after, size, padding=size // 2, padding_mode="replicate"), nn.SiLU()]
         self.layers = nn.Sequential(*parts, nn.Conv2d(base, out_channels, 1))
 
     def forward(self, pictures: Tensor) -> Tensor:
