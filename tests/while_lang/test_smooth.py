@@ -60,14 +60,13 @@ def test_multiplication_is_the_papers(exit, backend):
 class _Layer:
     """A program as a function of its inputs and, last, a steepness if it has one of its own."""
 
-    def __init__(self, name, make_exit):
-        program = load_program(name)
-        self.make_exit = make_exit
-        self.smooth = prepare(program)
+    def __init__(self, name, make_exit, backend="auto"):
+        self.make_exit, self.backend = make_exit, backend
+        self.smooth = prepare(load_program(name))
 
-    def __call__(self, x1, x2, *steepness, backend="auto"):
-        values, _ = execute(self.smooth, {"x1": x1, "x2": x2}, exit=self.make_exit(*steepness), backend=backend)
-        return values
+    def __call__(self, x1, x2, *steepness, backend=None):
+        exit = self.make_exit(*steepness)
+        return execute(self.smooth, {"x1": x1, "x2": x2}, exit=exit, backend=backend or self.backend)[0]
 
 
 TINY_AND_LARGE = [(torch.tensor([0.0, 1e-30, 20.0, 2.0]), torch.tensor([3.0, 2.0, 30.0, 1e-30]))]
@@ -82,11 +81,11 @@ CASES = [
         factor=3.0,
     ),
     Case(
-        "add SmoothTent(2)",
-        _Layer("add", lambda: SmoothTent(2)),
+        "add SmoothTent(2), reference",
+        _Layer("add", lambda: SmoothTent(2), backend="reference"),
         uniform(3, count=2, low=0.2, high=1.8),
-        kernels=("numba",),
         extremes=TINY_AND_LARGE,
+        compile=False,  # how often its loops run depends on the data, so tracing it breaks the graph
     ),
     Case(
         "subtract, learnable steepness",
@@ -108,7 +107,7 @@ def test_contract(case, check):
     check(case)
 
 
-@pytest.mark.parametrize("exit", [Tent(), SmoothTent(1), SmoothTent(4), BumpExit()], ids=lambda exit: exit.key)
+@pytest.mark.parametrize("exit", [Tent(), SmoothTent(4), BumpExit()], ids=lambda exit: exit.key)
 def test_every_exit_compiles_to_the_reference(exit):
     # off the integers, and away from the kinks of Tent
     a = torch.tensor([0.3, 1.45, 2.7, 3.6], dtype=torch.float64, requires_grad=True)
@@ -138,8 +137,9 @@ def _all_gradients(backend, *, trainable, steepness, cap=50, n=37):
     return [values, diagnostics, *torch.autograd.grad(score, leaves)]
 
 
-@pytest.mark.parametrize("trainable", [False, True])
-@pytest.mark.parametrize("shape", [(), (37,)], ids=["shared", "per element"])
+@pytest.mark.parametrize(
+    ("trainable", "shape"), [(True, ()), (False, (37,)), pytest.param(True, (37,), marks=pytest.mark.slow)]
+)
 def test_parameters_compile_to_the_reference(trainable, shape):
     def steepness():
         return torch.full(shape, 1.9, dtype=torch.float64)
@@ -153,6 +153,7 @@ def test_parameters_compile_to_the_reference(trainable, shape):
     assert all(e.abs().sum() > 0 for e in expected[2:]), "every parameter matters"
 
 
+@pytest.mark.slow
 def test_many_parameters_share_one_kernel(monkeypatch):
     from algonet.while_lang.kernels import operator
 
@@ -290,11 +291,29 @@ def test_where_sech_stops_halting(steepness):
     assert bool((diagnostics[..., 0] > 0).any()) == (steepness > 3)
 
 
+def test_threads_share_the_work():
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.rand(2000, generator=generator) * 4 for _ in range(2))
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            inputs = {"x1": a.clone().requires_grad_(), "x2": b.clone().requires_grad_()}
+            y = _run("multiply", Sech(2.0), "numba", inputs)
+            found.append([y.detach(), *torch.autograd.grad(y.sum(), list(inputs.values()))])
+    finally:
+        torch.set_num_threads(before)
+    for one, three in zip(*found, strict=True):
+        assert torch.equal(one, three)
+
+
 def test_second_derivative_through_the_kernel():
     a = torch.tensor([0.7, 1.6], dtype=torch.float64, requires_grad=True)
+    b = torch.tensor([1.3, 1.3], dtype=torch.float64, requires_grad=True)
 
     def slope(backend):
-        y = _run("multiply", Sech(2.0), backend, {"x1": a, "x2": 1.3}).sum()
+        y = _run("multiply", Sech(2.0), backend, {"x1": a, "x2": b}).sum()
         (first,) = torch.autograd.grad(y, a, create_graph=True)
         return torch.autograd.grad(first.sum(), a)[0]
 
