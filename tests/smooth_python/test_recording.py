@@ -126,6 +126,29 @@ def test_a_static_program_runs_as_one_stretch(monkeypatch):
     assert calls[0] < 15 * 7 + 6 + 10
 
 
+LEVEL = torch.nn.Parameter(torch.tensor(0.25))
+
+
+@smooth(backend="numba")
+def above_level(x):
+    count = 0.0
+    for _ in range(3):
+        if x > LEVEL:
+            count += LEVEL * 2.0
+    return count
+
+
+def test_numbers_from_outside_are_recorded_with_their_gradient(monkeypatch):
+    calls = []
+    original = recording.evaluate
+    monkeypatch.setattr(recording, "evaluate", lambda *args: calls.append(1) or original(*args))
+    x = torch.tensor([0.1, 0.3, 2.0])
+    (found,) = torch.autograd.grad(above_level(x, batched=True).sum(), LEVEL)
+    assert len(calls) == 1
+    (expected,) = torch.autograd.grad(above_level(x, batched=True, backend="reference").sum(), LEVEL)
+    torch.testing.assert_close(found, expected)
+
+
 def test_short_programs_load_no_compiler():
     code = (
         "import sys, torch\n"

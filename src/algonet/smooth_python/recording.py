@@ -51,6 +51,7 @@ class Tape:
         self._inputs: list[Tensor] = []
         self._columns = 0
         self._places: dict[int, int] = {}
+        self._shared: dict[int, Value] = {}
         self.formulas = Formulas()
         self._done: list[Stretch] = []
 
@@ -140,6 +141,9 @@ class Tape:
             return self._input(x)
         if isinstance(x, NUMBERS):
             return self._constant(float(x))
+        if isinstance(x, Tensor) and self._fits(x, batched=False):
+            # A single number from outside, the same for all items; the value keeps it alive, so its id stays its own
+            return self._row(self._shared.setdefault(id(x), Value(x, False)))
         return None
 
     def _constant(self, number: float) -> int:
