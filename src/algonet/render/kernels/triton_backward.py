@@ -77,24 +77,28 @@ def corner_pull(gx, gy, gz, gw, gp, x, y, z, inverse, slope, near, PERSPECTIVE: 
 
 @triton.jit(do_not_specialize=SIZES)
 def backward_kernel(
-    records, boxes, filled, jobs, softness, background, by_image, by_silhouette, by_depth, saved,
+    records, boxes, jobs, softness, background, by_image, by_silhouette, by_depth, saved,
     points, attributes, faces, attribute_faces, by_points, by_attributes, by_softness,
-    count, padded, height, width, softness_stride, background_stride, points_stride, attributes_stride,
+    items, count, padded, height, width, softness_stride, background_stride, points_stride, attributes_stride,
     by_points_stride, by_attributes_stride, channels, first_channel, planes, limit,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, REACH: tl.constexpr,
     POWER: tl.constexpr, FIRST: tl.constexpr, PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr,
     SOFTNESS: tl.constexpr, KEEP: tl.constexpr, JOBS: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     # The first programs take bands of large faces, as far as there are any; they last longest
-    which, band = tl.program_id(0) - JOBS, -1
+    program = tl.program_id(0)
+    which, band = program - items * JOBS, -1
+    face, item = which % count, which // count
     if JOBS > 0:  # noqa: SIM102 - known when compiled, the other is not
         if which < 0:
-            job = jobs + 2 * (which + JOBS)
-            taken = which + JOBS < tl.load(filled)
-            which, band = tl.where(taken, tl.load(job), -1), tl.load(job + 1)
-    idle = which < 0
-    which = tl.maximum(which, 0)
-    face, item = which % count, (which // count).to(tl.int64)
+            item = program // JOBS
+            queue = jobs + item.to(tl.int64) * (2 * JOBS + 2)
+            job = queue + 2 + (program % JOBS) * 2
+            face = tl.where(program % JOBS < tl.load(queue), tl.load(job), -1)
+            band = tl.load(job + 1)
+    item = item.to(tl.int64)
+    idle = face < 0
+    face = tl.maximum(face, 0)
     scale = tl.load(softness + item * softness_stride)
     steepness = tl.load(softness + item * softness_stride + 1)
     near = tl.load(softness + item * softness_stride + 2)

@@ -166,13 +166,14 @@ def setup_kernel(
         _left, _top, columns, rows = window(lx, ly, hx, hy, scale, height, width, HALF, REACH)
         band = tl.maximum(limit // tl.maximum(columns, 1), 1)
         parts = tl.where(columns * rows > limit, (rows + band - 1) // band, 0)
-        slot = tl.atomic_add(filled + parts * 0, parts, mask=parts > 0, sem="relaxed")
+        queue = jobs + item * (2 * JOBS + 2)
+        slot = tl.atomic_add(queue + parts * 0, parts, mask=parts > 0, sem="relaxed")
         cut = (parts > 0) & (slot + parts <= JOBS)
         least = tl.where(cut, -least, least)
         for part in range(tl.max(parts, axis=0)):
-            job = jobs + (slot + part) * 2
+            job = queue + 2 + (slot + part) * 2
             mine = (part < parts) & (slot + part < JOBS)
-            tl.store(job, tl.where(cut, item.to(tl.int32) * count + f, -1), mask=mine)
+            tl.store(job, tl.where(cut, f, -1), mask=mine)
             tl.store(job + 1, part * band, mask=mine)
     tl.store(record + 22, least, mask=live)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -28,11 +29,12 @@ UNBINNED = 2048
 TILE: tuple[int, int, int, int | None] = (8, 4, 1, None)
 #: Pixels that a backward program takes at a time, its warps, and the registers that a thread may take.
 BACKWARD: tuple[int, int, int | None] = (32, 1, None)
-#: Faces with more pixels than this are cut into bands for the backward pass, as far as there are this many places.
-LARGE, JOBS = 4096, 4096
+#: Faces with more pixels than this are cut into bands for the backward pass, as far as an item has this many places.
+LARGE, JOBS = 4096, 512
 #: Attribute channels that one pass takes.
 GROUP = 4
-#: Bytes that records and lists of faces may take at a time; larger batches go in parts.
+#: Bytes that records and lists of faces may take at a time; larger batches go in parts. Where there is but one part, its
+#: records are kept for the backward pass; others are made again.
 WORKSPACE = 14 << 20
 
 
@@ -60,8 +62,7 @@ class Scene:
         """(first channel, channels, first item, items) of each pass: channels by groups, items as the workspace allows."""
         for first_channel in range(0, self.channels, GROUP):
             channels = min(GROUP, self.channels - first_channel)
-            size = self.count * ((RECORD + 3 * channels + 4) * self.points.element_size() + 4 * PLACES[0] + 4)
-            most = min(max(1, WORKSPACE // max(1, size)), 65535)
+            most = items_at_a_time(self.points, self.count, channels)
             for first in range(0, self.items, most):
                 yield first_channel, channels, first, min(most, self.items - first)
 
@@ -83,40 +84,39 @@ def constants(settings: RasterSettings) -> tuple[int, bool, float, float]:
 
 
 class Setup:
-    """Records and boxes of the faces of some items; for the forward pass their bins, for the backward pass jobs."""
+    """Records and boxes of the faces of some items: with bins for the forward pass, with jobs for the backward pass."""
 
     def __init__(
-        self, scene: Scene, first_channel: int, channels: int, first: int, items: int, filled: Tensor | None = None
+        self,
+        scene: Scene,
+        passed: tuple[int, int, int, int],
+        *,
+        bins: bool = False,
+        jobs: bool = False,
+        kept: Sequence[Tensor] = (),
     ):
-        self.scene, self.first, self.items = scene, first, items
-        self.width = RECORD + 3 * channels
-        new = scene.points.new_empty
-        self.records = new(items, scene.count, self.width)
-        self.boxes = new(items, 4, scene.padded)
-        self.limit = max(LARGE, scene.height * scene.width // 64)
-        self.bin = scene.bin if filled is None else 0
-        self.slots = JOBS if filled is not None and scene.height * scene.width > self.limit else 0
-        if filled is None or not self.slots:
-            # Of each item: places taken in its lists, bins with many and with few faces, faces' bins in all
-            filled = (
-                scene.points.new_zeros(items, 4, dtype=torch.int32)
-                if self.bin
-                else scene.softness.new_empty(1, dtype=torch.int32)
-            )
-        self.filled = filled
-        self.jobs = new(JOBS, 2, dtype=torch.int32) if self.slots else self.filled
+        first_channel, self.channels, first, items = passed
+        self.scene, self.first, self.items, self.first_channel = scene, first, items, first_channel
+        settings, new = scene.settings, scene.points.new_empty
         self.softness, self.background = since(scene.softness, first), since(scene.background, first)
         self.points, self.attributes = since(scene.points, first), since(scene.attributes, first)
+        self.bin = scene.bin if bins else 0
+        self.limit, self.slots = bands(settings) if jobs else (0, 0)
+        # Of each item: places taken in its lists, bins with many and with few faces, faces' bins in all
+        self.filled = scene.points.new_zeros(items, 4, dtype=torch.int32) if self.bin else scene.faces
+        if kept:
+            self.records, self.boxes, self.jobs = kept
+            return
+        self.records, self.boxes, self.jobs = outlines(scene.points, (items,), scene.count, self.channels, self.slots)
         self.spans = new(items, scene.padded, dtype=torch.int32) if self.bin else self.filled
-        settings = scene.settings
         launch(
             setup_kernel, (scene.blocks, items),
             [self.points, self.attributes, self.softness, scene.faces, scene.attribute_faces, self.records, self.boxes,
              self.spans, self.filled, self.jobs],
             [scene.count, scene.blocks, self.points.stride(0), self.attributes.stride(0), self.softness.stride(0),
              scene.channels, first_channel, scene.height, scene.width, self.limit],
-            (self.width, channels, settings.perspective, settings.two_sided, BLOCK, settings.half_df, settings.reach,
-             self.bin, self.slots),
+            (RECORD + 3 * self.channels, self.channels, settings.perspective, settings.two_sided, BLOCK, settings.half_df,
+             settings.reach, self.bin, self.slots),
             2,
         )  # fmt: skip
 
@@ -136,42 +136,89 @@ class Setup:
         return [lists, heads, order], [scene.padded, across, bins, capacity]
 
 
+def bands(settings: RasterSettings) -> tuple[int, int]:
+    """From how many pixels on a face is cut into bands, and how many places an item has for them.
+
+    Bands of a face end up in any order, so deterministic gradients do without.
+    """
+    pixels = settings.height * settings.width
+    limit = max(LARGE, pixels // 64)
+    return limit, JOBS if pixels > limit and not settings.deterministic else 0
+
+
+def outlines(like: Tensor, batch: Sequence[int], count: int, channels: int, slots: int) -> list[Tensor]:
+    """Records, boxes and jobs; of the jobs, their number comes first."""
+    make = like.new_zeros if slots else like.new_empty
+    jobs = make((*batch, slots + 1 if slots else 0, 2), dtype=torch.int32)
+    width = RECORD + 3 * channels
+    return [like.new_empty((*batch, count, width)), like.new_empty((*batch, 4, -(-count // BLOCK) * BLOCK)), jobs]
+
+
+def items_at_a_time(points: Tensor, count: int, channels: int) -> int:
+    """How many items the workspace holds."""
+    size = count * ((RECORD + 3 * channels + 4) * points.element_size() + 4 * PLACES[0] + 4)
+    return min(max(1, WORKSPACE // max(1, size)), 65535)
+
+
+def kept(points: Tensor, count: int, channels: int) -> bool:
+    """Whether the forward pass keeps what it made of the faces: if it goes in one pass."""
+    items = math.prod(points.shape[:-2])
+    return channels <= GROUP and items <= items_at_a_time(points, count, channels)
+
+
 def forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
     """Image, silhouette and depth; saved are, per pixel, the shares' normaliser, the silhouette and the means."""
     if tensors[1].shape[-1] == 0:
         (image, *rest), saved = forward(with_channel(tensors), settings)
         return [image[..., :0], *rest], saved
     scene = Scene(tensors, decode(settings))
-    outputs, saved = fake(tensors, settings)
+    outputs, saved = results(tensors, scene.settings)
+    keep = kept(tensors[0], scene.count, scene.channels)
     pictures = [*outputs, *saved]
     tx, ty, warps, registers = TILE
     tiles_x = -(-scene.width // tx)
-    for first_channel, channels, first, items in scene.passes():
-        setup = Setup(scene, first_channel, channels, first, items)
+    for passed in scene.passes():
+        setup = Setup(scene, passed, bins=True, jobs=keep)
         tables, sizes = setup.bins()
         tiles = sizes[2] * (scene.bin // tx) * (scene.bin // ty) if scene.bin else tiles_x * -(-scene.height // ty)
         launch(
-            forward_kernel, (tiles, items),
+            forward_kernel, (tiles, setup.items),
             [setup.records, setup.boxes, *tables, setup.softness, setup.background,
-             *(part(t, scene.items, first) for t in pictures)],
+             *(part(t, scene.items, setup.first) for t in pictures)],
             [scene.count, *sizes, scene.height, scene.width, tiles_x, setup.softness.stride(0), setup.background.stride(0),
-             scene.channels, first_channel, scene.planes],
-            (setup.width, channels, *scene.constants, first_channel == 0, scene.bin, tx, ty),
+             scene.channels, setup.first_channel, scene.planes],
+            (RECORD + 3 * setup.channels, setup.channels, *scene.constants, setup.first_channel == 0, scene.bin, tx, ty),
             warps,
             registers,
         )  # fmt: skip
+        if keep:
+            batch = tensors[0].shape[:-2]
+            saved += [t.view(*batch, *t.shape[1:]) for t in (setup.records, setup.boxes, setup.jobs)]
         del setup, tables
+    if keep and len(saved) == 1:
+        saved += outlines(tensors[0], tensors[0].shape[:-2], scene.count, scene.channels, bands(scene.settings)[1])
     return outputs, saved
+
+
+def results(tensors: list[Tensor], settings: RasterSettings) -> tuple[list[Tensor], list[Tensor]]:
+    """Empty pictures, and per pixel what the backward pass needs."""
+    points, attributes = tensors[:2]
+    batch, channels = points.shape[:-2], attributes.shape[-1]
+    shape = (*batch, settings.height, settings.width)
+    outputs = [points.new_empty((*shape, channels)), points.new_empty(shape), points.new_empty(shape)]
+    return outputs, [points.new_empty((*batch, 3 + channels, settings.height, settings.width))]
 
 
 def fake(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
     """Empty tensors like those of `forward`."""
-    chosen = decode(settings)
-    points, attributes = tensors[:2]
-    batch, channels = points.shape[:-2], attributes.shape[-1]
-    shape = (*batch, chosen.height, chosen.width)
-    outputs = [points.new_empty((*shape, channels)), points.new_empty(shape), points.new_empty(shape)]
-    return outputs, [points.new_empty((*batch, 3 + max(channels, 1), chosen.height, chosen.width))]
+    chosen, count = decode(settings), tensors[4].shape[0]
+    if tensors[1].shape[-1] == 0:
+        (image, *rest), saved = fake(with_channel(tensors), settings)
+        return [image.new_empty((*image.shape[:-1], 0)), *rest], saved
+    outputs, saved = results(tensors, chosen)
+    if kept(tensors[0], count, tensors[1].shape[-1]):
+        saved += outlines(tensors[0], tensors[0].shape[:-2], count, tensors[1].shape[-1], bands(chosen)[1])
+    return outputs, saved
 
 
 def backward(
@@ -181,31 +228,29 @@ def backward(
     if tensors[1].shape[-1] == 0:
         nothing = grads[0].new_zeros((*grads[0].shape[:-1], 1))
         found = backward([nothing, *grads[1:]], with_channel(tensors), saved, settings, needs)
-        return [found[0], tensors[1] if needs[1] else None, found[2][..., 1:] if needs[2] else None, *found[3:]]  # pyright: ignore
+        by_background = None if found[2] is None else found[2][..., 1:]
+        return [found[0], tensors[1] if needs[1] else None, by_background, *found[3:]]
     scene = Scene(tensors, decode(settings))
     keep = scene.settings.deterministic
-    pictures = [t if t.is_contiguous() else t.contiguous() for t in (*grads, *saved)]
+    pictures = [t if t.is_contiguous() else t.contiguous() for t in (*grads, saved[0])]
     sizes = [scene.items * scene.vertices * 3, math.prod(scene.attributes.shape)]
-    # One buffer, because each costs a launch; its end counts the jobs
-    buffer = scene.points.new_zeros(sum(sizes) + 1)
+    # One buffer, because each costs a launch
+    buffer = scene.points.new_zeros(sum(sizes))
     by_points = buffer[: sizes[0]].view(scene.items, scene.vertices, 3)
-    by_attributes = buffer[sizes[0] : -1].view(scene.attributes.shape)
+    by_attributes = buffer[sizes[0] :].view(scene.attributes.shape)
     by_softness = scene.points.new_zeros(scene.items, 3) if needs[3] else None
-    filled = buffer[-1:].view(torch.int32)
-    for first_channel, channels, first, items in scene.passes() if scene.count else ():
-        if first or first_channel:
-            filled = filled.new_zeros(1)
-        # Bands of a face end up in any order, so deterministic gradients do without
-        setup = Setup(scene, first_channel, channels, first, items, None if keep else filled)
+    for passed in scene.passes() if scene.count else ():
+        setup = Setup(scene, passed, jobs=True, kept=[t.contiguous() for t in saved[1:]])
+        first, items, channels = setup.first, setup.items, setup.channels
         targets = [since(by_points, first), since(by_attributes, first)]
         if keep:
             zeros = scene.points.new_zeros
             targets = [zeros(items, scene.count * 3, 3), zeros(items, scene.count * 3, channels)]
         soft = scene.points.new_zeros(items, scene.count, 3) if needs[3] else scene.softness
-        _launch_backward(setup, pictures, targets, soft, (first_channel, channels, needs[3]))
+        _launch_backward(setup, pictures, targets, soft, needs[3])
         if keep:
             _gather(targets[0], scene.faces, by_points[first : first + items])
-            _gather(targets[1], scene.attribute_faces, by_attributes[first : first + items, :, first_channel:])
+            _gather(targets[1], scene.attribute_faces, by_attributes[first : first + items, :, setup.first_channel :])
         if by_softness is not None:
             by_softness[first : first + items] += soft.sum(1)
         del setup, targets, soft
@@ -215,21 +260,18 @@ def backward(
     return [g if need else None for g, need in zip([*shaped, None, None], needs, strict=True)]
 
 
-def _launch_backward(
-    setup: Setup, pictures: list[Tensor], targets: list[Tensor], soft: Tensor, chosen: tuple[int, int, bool]
-) -> None:
-    scene, first, (first_channel, channels, softness) = setup.scene, setup.first, chosen
-    settings = scene.settings
+def _launch_backward(setup: Setup, pictures: list[Tensor], targets: list[Tensor], soft: Tensor, softness: bool) -> None:
+    scene, settings = setup.scene, setup.scene.settings
     launch(
-        backward_kernel, (setup.slots + scene.count * setup.items, 1),
-        [setup.records, setup.boxes, setup.filled, setup.jobs, setup.softness, setup.background,
-         *(part(t, scene.items, first) for t in pictures),
+        backward_kernel, ((setup.slots + scene.count) * setup.items, 1),
+        [setup.records, setup.boxes, setup.jobs, setup.softness, setup.background,
+         *(part(t, scene.items, setup.first) for t in pictures),
          setup.points, setup.attributes, scene.faces, scene.attribute_faces, *targets, soft],
-        [scene.count, scene.padded, scene.height, scene.width, setup.softness.stride(0), setup.background.stride(0),
-         setup.points.stride(0), setup.attributes.stride(0), targets[0].stride(0), targets[1].stride(0),
-         scene.channels, first_channel, scene.planes, setup.limit],
-        (setup.width, channels, *scene.constants, first_channel == 0, settings.perspective, settings.two_sided, softness,
-         settings.deterministic, setup.slots, BACKWARD[0]),
+        [setup.items, scene.count, scene.padded, scene.height, scene.width, setup.softness.stride(0),
+         setup.background.stride(0), setup.points.stride(0), setup.attributes.stride(0), targets[0].stride(0),
+         targets[1].stride(0), scene.channels, setup.first_channel, scene.planes, setup.limit],
+        (RECORD + 3 * setup.channels, setup.channels, *scene.constants, setup.first_channel == 0, settings.perspective,
+         settings.two_sided, softness, settings.deterministic, setup.slots, BACKWARD[0]),
         BACKWARD[1],
         BACKWARD[2],
     )  # fmt: skip

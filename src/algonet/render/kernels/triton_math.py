@@ -28,7 +28,7 @@ PI = tl.constexpr(3.141592653589793)
 #: Numbers that no kernel is compiled for anew: `triton_launch` relies on it.
 SIZES = [
     "attributes_stride", "background_stride", "bins", "bins_x", "blocks", "by_attributes_stride",
-    "by_points_stride", "capacity", "channels", "corners", "count", "first_channel", "height", "limit",
+    "by_points_stride", "capacity", "channels", "corners", "count", "first_channel", "height", "items", "limit",
     "matrix_stride", "padded", "planes", "points_stride", "softness_stride", "stride", "tiles_x",
     "vertices_count", "width",
 ]  # fmt: skip
