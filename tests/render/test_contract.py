@@ -29,7 +29,7 @@ def _case(name: str, **options) -> Case:
     def function(vertices: Tensor, attributes: Tensor, softness: Tensor, backend: str = "auto"):
         coverage = FilteredCoverage(StudentT(8, scale=softness[..., 0]))
         return render_attributes(
-            vertices, FACES, attributes, CAMERA, size=(2, 3), coverage=coverage, depth_steepness=softness[..., 1],
+            vertices, FACES, attributes, CAMERA, size=(1, 3), coverage=coverage, depth_steepness=softness[..., 1],
             # Nothing is left out, so kernels and the reference agree to rounding
             epsilon=1e-12, backend=backend, **options,
         )  # fmt: skip
@@ -43,9 +43,13 @@ def _case(name: str, **options) -> Case:
 
 
 CASES = [_case("render"), _case("render probabilistic one-sided", conorm=Probabilistic(), two_sided=False)]
+#: What differs between the cases; the rest of the contract does not depend on it.
+OPTIONS = ("check_parity", "check_second_derivative", "check_extremes", "check_compile")
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_contract(case: Case, check) -> None:
+    if case is not CASES[0] and check.__name__ not in OPTIONS:
+        pytest.skip("the same for all options")
     check(case)

@@ -17,14 +17,6 @@ from algonet.render.losses import image_l1, image_l2, silhouette_iou
 EYES = torch.tensor([[0.0, 0.6, 2.6], [2.6, -0.5, 0.0], [0.0, 0.7, -2.6], [-2.6, 0.3, 0.2]])
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def _wedge() -> Mesh:
     """A box with one corner pulled out and a colour gradient: no two views look the same."""
     mesh = box((1.2, 0.7, 0.5), segments=2)

@@ -28,7 +28,7 @@ def _errors(call: RasterCall) -> list[float]:
 @pytest.mark.parametrize("steepness", [1.0, 5.0, 20.0])
 @pytest.mark.parametrize("scale", [0.5, 2.0])
 def test_nothing_above_epsilon_is_left_out(steepness: float, scale: float) -> None:
-    for seed in range(3):
+    for seed in range(2):
         image, silhouette, depth = _errors(random_call(seed, steepness=steepness, scale=scale))
         assert image <= 1e-4
         assert silhouette <= 1e-4
