@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.tolerances import assert_close
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from algonet.ifs import area_weights, chaos_game, contraction, draw_addresses, d
 from algonet.ifs.functional import map_norms
 from algonet.ifs.presets import PRESETS
 from algonet.ifs.reference import join_parameters, split_parameters
+from helpers.tolerances import assert_close
 
 HALVES = residual_form(torch.tensor([[0.5, 0, 0, 0.5, 0, 0], [0.5, 0, 0, 0.5, 0.5, 0], [0.5, 0, 0, 0.5, 0.25, 0.5]]))
 

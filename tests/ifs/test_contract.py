@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.contract import CHECKS, Case
 
 from algonet.ifs import Poisson, chaos_game, contraction, smooth_raster
 from algonet.relax import Probabilistic
+from helpers.contract import CHECKS, Case
 
 CHOICES = torch.tensor([[0, 1, 2, 0, 1], [2, 2, 1, 0, 0], [1, 0, 2, 1, 2]])
 

@@ -6,13 +6,13 @@ import math
 
 import pytest
 import torch
-from helpers.tolerances import assert_close
 from hypothesis import given
 from hypothesis import strategies as st
 
 from algonet.ifs import Poisson, smooth_raster
 from algonet.ifs.kernels.settings import blocks, square_reach
 from algonet.relax import Probabilistic
+from helpers.tolerances import assert_close
 
 AGGREGATES = [Probabilistic(), Poisson()]
 
@@ -78,7 +78,14 @@ def test_separable_equals_windows():
     weights, colours = torch.rand(2, 50, dtype=torch.float64), torch.rand(2, 50, 3, dtype=torch.float64)
     results = [
         smooth_raster(
-            points, (20, 24), sigma=6.0, aggregate=Poisson(), weights=weights, colours=colours, method=method, epsilon=1e-15
+            points,
+            (20, 24),
+            sigma=6.0,
+            aggregate=Poisson(),
+            weights=weights,
+            colours=colours,
+            method=method,
+            epsilon=1e-15,
         )
         for method in ("windows", "separable")
     ]

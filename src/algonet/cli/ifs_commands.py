@@ -20,12 +20,14 @@ app = typer.Typer(no_args_is_help=True, help="Iterated function systems: draw fr
 _MOST_PIXELS = 2**26
 
 
-@app.command(epilog="Examples:  algonet ifs fit leaf.png --functions 4 --out leaf   |   algonet ifs fit leaf.png --seed 1")
+@app.command(
+    epilog="Examples:  algonet ifs fit leaf.png --functions 4 --out leaf   |   algonet ifs fit leaf.png --seed 1"
+)
 def fit(
     image: Annotated[Path, typer.Argument(help="The picture: any image file, bright on dark or dark on bright.")],
     functions: Annotated[int, typer.Option(help="How many maps the system has.")] = 4,
     out: Annotated[Path, typer.Option(help="Folder for the parameters, the picture and the film.")] = Path("out"),
-    restarts: Annotated[int, typer.Option(help="How many random starts are followed.")] = 32,
+    restarts: Annotated[int, typer.Option(help="How many random starts are followed.")] = 96,
     seed: Annotated[int, typer.Option(help="Another number, another start.")] = 0,
     foreground: Annotated[str, typer.Option(help="What the shape is: auto, bright or dark.")] = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="A rough fit in seconds.")] = False,
@@ -53,7 +55,9 @@ def fit(
         typer.echo(f"wrote {path}")
 
 
-@app.command(epilog="Examples:  algonet ifs render fern --out fern.png   |   algonet ifs render leaf.json --size 1024x768")
+@app.command(
+    epilog="Examples:  algonet ifs render fern --out fern.png   |   algonet ifs render leaf.json --size 1024x768"
+)
 def render(
     system: Annotated[str, typer.Argument(help="A JSON file written by `algonet ifs fit`, or the name of a preset.")],
     size: Annotated[str, typer.Option(help="Width x height in pixels.")] = "1024x768",

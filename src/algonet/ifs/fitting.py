@@ -15,7 +15,7 @@ from .functional import area_weights, chaos_game, contraction, draw_addresses
 from .metrics import ssim
 from .modules import IFS
 from .refine import Level, Systems, refine
-from .search import Search, Shape, find_maps
+from .search import Search, Shape, find_maps, replace_each
 
 #: Brighter than this a pixel counts as saturated: its density is unknown.
 _SATURATED = 1 - 1 / 512
@@ -29,11 +29,14 @@ class FitPlan:
     of detail. `patience`: a level ends early when its best loss has not improved by a thousandth for that many steps.
     """
 
-    restarts: int = 32
-    search: Search = Search()
+    restarts: int = 96
+    search: Search = field(default_factory=Search)
     levels: tuple[Level, ...] = (
+        Level(side=32, sigma=(2.0, 1.0), steps=32, rate=0.006, points=768, depth=20, keep=32),
         Level(side=64, sigma=(2.5, 1.0), steps=80, rate=0.004, points=2048, depth=24, keep=6),
-        Level(side=128, sigma=(2.0, 1.0), steps=150, rate=0.003, points=8192, depth=32, keep=3),
+        Level(side=64, sigma=(2.0, 1.0), steps=60, rate=0.004, points=2048, depth=24, keep=6, replace=True),
+        Level(side=128, sigma=(2.0, 1.0), steps=120, rate=0.003, points=8192, depth=32, keep=3),
+        Level(side=128, sigma=(1.3, 1.0), steps=100, rate=0.002, points=12288, depth=36, keep=3),
     )
     bound: float = 0.97
     patience: int = 60
@@ -109,7 +112,9 @@ def fit_ifs(
     if isinstance(functions, bool) or not isinstance(functions, int) or functions < 1:
         raise ValueError(f"fit_ifs: `functions` must be an integer from 1 on, got {functions!r}.")
     target, colours = read_picture(image, foreground)
-    device = torch.device(device) if device is not None else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = (
+        torch.device(device) if device is not None else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    )
     generator = torch.Generator().manual_seed(seed)
     finest = max(level.side for level in plan.levels)
     full = Shape(target).resized(min(finest, max(target.shape)))
@@ -124,6 +129,10 @@ def fit_ifs(
         cloud = shape.sample(20_000, generator)
         for stage, level in enumerate(plan.levels, start=1):
             record.best, record.waited = float("inf"), 0
+            if level.replace:
+                rivals = replace_each(shape, contraction(systems.parameters, plan.bound), plan.search, generator)
+                fresh = Systems(rivals, area_weights(rivals).log(), rivals.new_zeros(len(rivals)))
+                systems = systems.joined(fresh)
             systems = refine(
                 systems, shape, level, cloud, plan.bound, lambda a, b, s=stage: record.watch(s, a, b), generator
             )
@@ -170,7 +179,9 @@ def _coloured(ifs: IFS, colours: Tensor, side: int) -> IFS:
         column = (points[:, 0] * side).long().clamp(0, width - 1)
         row = (height - 1 - (points[:, 1] * side).long()).clamp(0, height - 1)
         seen = colours[:, row, column].T
-        means = torch.stack([seen[last == k].mean(0) if bool((last == k).any()) else seen.mean(0) for k in range(ifs.functions)])
+        means = torch.stack(
+            [seen[last == k].mean(0) if bool((last == k).any()) else seen.mean(0) for k in range(ifs.functions)]
+        )
     return IFS(
         ifs.maps.detach(), weights=ifs.odds, colours=means, extent=ifs.extent, exposure=ifs.exposure, seed=ifs.seed
     )
@@ -181,14 +192,16 @@ def read_picture(image: Tensor | str | os.PathLike[str], foreground: str = "auto
     if foreground not in ("auto", "bright", "dark"):
         raise ValueError(f"fit_ifs: unknown foreground {foreground!r}; choose one of auto, bright, dark.")
     name = "fit_ifs: the image" if isinstance(image, Tensor) else str(image)
-    values = image if isinstance(image, Tensor) else _read_file(image)
+    values: Any = image if isinstance(image, Tensor) else _read_file(image)  # pyright: ignore[reportArgumentType]
     values = values.detach().cpu().float() / (255.0 if values.dtype == torch.uint8 else 1.0)
     if values.ndim == 3 and values.shape[0] not in (1, 2, 3, 4) and values.shape[-1] in (1, 2, 3, 4):
         values = values.movedim(-1, 0)
     if values.ndim == 2:
         values = values[None]
     if values.ndim != 3 or values.shape[0] not in (1, 2, 3, 4):
-        raise ValueError(f"{name}: wanted (H, W), (C, H, W) or (H, W, C) with 1 to 4 channels, got {tuple(values.shape)}.")
+        raise ValueError(
+            f"{name}: wanted (H, W), (C, H, W) or (H, W, C) with 1 to 4 channels, got {tuple(values.shape)}."
+        )
     if values.numel() == 0:
         raise ValueError(f"{name}: is empty ({tuple(values.shape)}).")
     if not torch.isfinite(values).all():
@@ -220,7 +233,9 @@ def _read_file(path: str | os.PathLike[str]) -> Tensor:
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: there is no such file.") from None
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path}: cannot read an image: {str(error).splitlines()[0] if str(error) else error!r}") from None
+        raise ValueError(
+            f"{path}: cannot read an image: {str(error).splitlines()[0] if str(error) else error!r}"
+        ) from None
     values = torch.from_numpy(values)
     return values.movedim(-1, 0) if values.ndim == 3 else values
 

@@ -17,7 +17,9 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
     1.0
     """
     if a.shape[-2:] != b.shape[-2:] or min(a.shape[-2:]) < 11:
-        raise ValueError(f"ssim: wanted two pictures of one size from 11 x 11 on, got {tuple(a.shape)} and {tuple(b.shape)}.")
+        raise ValueError(
+            f"ssim: wanted two pictures of one size from 11 x 11 on, got {tuple(a.shape)} and {tuple(b.shape)}."
+        )
     a, b = torch.broadcast_tensors(a, b)
     down, across = _windows(a, a.shape[-2]), _windows(a, a.shape[-1])
     mean_a, mean_b, aa, bb, ab = (down @ torch.stack([a, b, a * a, b * b, a * b]) @ across.mT).unbind()

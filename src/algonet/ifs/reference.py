@@ -37,7 +37,9 @@ def intensities(shares: Tensor, logs: bool) -> Tensor:
     return -torch.log1p(-shares.clamp_max(1.0) * (1 - torch.finfo(shares.dtype).eps))
 
 
-def splat(points: Tensor, sigma: Tensor, weights: Tensor, features: Tensor, size: tuple[int, int], logs: bool) -> Tensor:
+def splat(
+    points: Tensor, sigma: Tensor, weights: Tensor, features: Tensor, size: tuple[int, int], logs: bool
+) -> Tensor:
     """Per pixel, the sum over points of their intensity, and of intensity times each feature: densely.
 
     points (*batch, N, 2) in pixels (x right, y down), sigma (*batch), weights (*batch, N) or (*batch, 0) for all 1,

@@ -19,7 +19,8 @@ from .search import Shape, blurred
 @dataclass(frozen=True)
 class Level:
     """One stage: the picture's longer side, sigma from and to (pixels of that size), steps, how far a point moves per
-    step at first (in units of the longer side), points per system, steps per chain, and how many systems survive it."""
+    step at first (in units of the longer side), points per system, steps per chain, and how many systems survive it.
+    With `replace` each system first gets rivals in which one of its maps was searched for anew."""
 
     side: int
     sigma: tuple[float, float]
@@ -28,6 +29,7 @@ class Level:
     points: int
     depth: int
     keep: int
+    replace: bool = False
 
 
 class Whitening:
@@ -60,6 +62,12 @@ class Systems:
     parameters: Tensor
     logits: Tensor
     losses: Tensor
+
+    def joined(self, other: Systems) -> Systems:
+        pairs = zip(
+            (self.parameters, self.logits, self.losses), (other.parameters, other.logits, other.losses), strict=True
+        )
+        return Systems(*(torch.cat(pair) for pair in pairs))
 
     def best(self, count: int) -> Systems:
         order = self.losses.argsort()[:count]
@@ -128,5 +136,3 @@ def _loss(picture: Tensor, wanted: Tensor) -> Tensor:
     if min(wanted.shape) < 11:
         return error
     return error + 0.1 * (1 - ssim(picture, wanted))
-
-

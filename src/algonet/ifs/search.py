@@ -81,15 +81,12 @@ def _gauss(like: Tensor, size: int, sigma: float) -> Tensor:
 
 def find_maps(shape: Shape, functions: int, restarts: int, settings: Search, generator: torch.Generator) -> Tensor:
     """Parameters (restarts, functions, 6) of maps that send the shape into itself and together cover much of it."""
-    small = shape.resized(settings.side)
-    cover = 1 - torch.exp(-2 * small.density / small.density.max().clamp_min(1e-6) * 3)
-    grid = Shape(cover)
+    grid = _coverage(shape, settings.side)
     cloud = grid.sample(4096, generator)
-    uncovered = cover.expand(restarts, *cover.shape).clone()
+    uncovered = grid.density.expand(restarts, *grid.density.shape).clone()
     # half of the restarts may begin with a map as large as the bound, the others with ever smaller ones
-    caps = torch.linspace(settings.bound, 0.45, restarts).clamp_max(settings.bound)
+    caps = torch.linspace(settings.bound, 0.45, restarts).to(cloud)
     caps[: restarts // 2] = settings.bound
-    caps = caps.to(cover)
     chosen = []
     for number in range(functions):
         maps, scores = _ascend(grid, uncovered, cloud, caps, settings, generator)
@@ -97,6 +94,32 @@ def find_maps(shape: Shape, functions: int, restarts: int, settings: Search, gen
         chosen.append(best)
         uncovered = uncovered * (1 - _covered(best, grid))
     return torch.stack(chosen, dim=1)
+
+
+def replace_each(shape: Shape, systems: Tensor, settings: Search, generator: torch.Generator) -> Tensor:
+    """Systems (R, n, 6) with one map found anew, for each map in turn: (R n, n, 6).
+
+    A fit often has all maps right but one. Given what the others cover, the search tries that one again.
+    """
+    restarts, functions, _ = systems.shape
+    grid = _coverage(shape, settings.side)
+    cloud = grid.sample(4096, generator)
+    covered = torch.stack([_covered(systems[:, k], grid) for k in range(functions)], dim=1)
+    index = torch.arange(functions, device=systems.device)
+    left = (1 - covered)[:, None].expand(-1, functions, -1, -1, -1).clone()
+    left[:, index, index] = 1.0
+    uncovered = (grid.density * left.prod(2)).flatten(0, 1)
+    caps = cloud.new_full((restarts * functions,), settings.bound)
+    maps, scores = _ascend(grid, uncovered, cloud, caps, settings, generator)
+    changed = systems[:, None].expand(-1, functions, -1, -1).clone()
+    changed[:, index, index] = _lottery(maps, scores, generator).unflatten(0, (restarts, functions))
+    return changed.flatten(0, 1)
+
+
+def _coverage(shape: Shape, side: int) -> Shape:
+    """The shape as coverage in [0, 1] rather than density, on a grid of that side."""
+    density = shape.resized(side).density
+    return Shape(1 - torch.exp(-6 * density / density.max().clamp_min(1e-6)))
 
 
 def _ascend(
@@ -129,9 +152,7 @@ def _ascend(
     return capped(raw.detach(), caps[:, None]), scores.detach()
 
 
-def _random_maps(
-    grid: Shape, uncovered: Tensor, cloud: Tensor, settings: Search, generator: torch.Generator
-) -> Tensor:
+def _random_maps(grid: Shape, uncovered: Tensor, cloud: Tensor, settings: Search, generator: torch.Generator) -> Tensor:
     """Random similarities, squeezed a little, that send some target point to a point not yet covered."""
     shape = len(uncovered), settings.candidates
     size = torch.exp(math.log(0.15) + math.log(settings.bound / 0.15) * torch.rand(shape, generator=generator))
@@ -173,7 +194,7 @@ def _area(maps: Tensor, side: int) -> Tensor:
 
 def _distinct(maps: Tensor, scores: Tensor, cloud: Tensor) -> Tensor:
     """The first function of each restart: the best of all candidates, each different from those before it."""
-    restarts, count = scores.shape
+    restarts = len(scores)
     flat = maps.flatten(0, 1)
     order = scores.flatten().argsort(descending=True)
     images = _apply(flat, cloud[:32])[order]

@@ -74,7 +74,9 @@ def _levels_of_detail(quick: bool) -> Figure:
         axis.set_title(f"σ = {sigma:g} px", fontsize=11)
         axis.set_axis_off()
     figure.tight_layout(pad=0.3)
-    caption = "Levels of detail: with a large standard deviation gradients reach far, with a small one the picture is exact."
+    caption = (
+        "Levels of detail: with a large standard deviation gradients reach far, with a small one the picture is exact."
+    )
     return Figure("Levels of detail", png(figure), caption, "fern((200, 200), sigma=8.0)")
 
 

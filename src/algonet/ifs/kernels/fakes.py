@@ -22,7 +22,8 @@ def splat_fake(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list
 
 def chaos_reference(tensors: list[Tensor], settings: str) -> list[Tensor]:
     chosen = ChaosSettings.decode(settings)
-    return [reference.chaos(*tensors, chosen.burn_in, chosen.horizon)]
+    parameters, choices, start = tensors
+    return [reference.chaos(parameters, choices, start, chosen.burn_in, chosen.horizon)]
 
 
 def chaos_fake(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:

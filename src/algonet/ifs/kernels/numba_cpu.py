@@ -156,7 +156,14 @@ def _kernels(real, tail, bell, near_log, far_log, step):
         height, channels = picture.shape[1], features.shape[1]
         longest = max(height, width) + 2 * LANES
         scratch = np.zeros((6, longest), points.dtype)
-        across, down, edges, tails, buffer, lane = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], scratch[5]
+        across, down, edges, tails, buffer, lane = (
+            scratch[0],
+            scratch[1],
+            scratch[2],
+            scratch[3],
+            scratch[4],
+            scratch[5],
+        )
         for k in range(longest):
             lane[k] = real(k)
         sigma = max(sigma, least)

@@ -87,7 +87,7 @@ def chaos_backward_kernel(
         s = steps - 1 - back
         f = tl.load(choices + (item * steps + s) * chains + c, mask=live, other=0)
         f = tl.minimum(tl.maximum(f, 0), functions - 1)
-        a0, a1, a2, a3, a4, a5 = _map(table, f, live)
+        _a0, a1, a2, _a3, a4, a5 = _map(table, f, live)
         now = c * 0 + s
         drawing = live & (now >= burn_in)
         px = gx + tl.load(pulled + (s - burn_in) * 2, mask=drawing, other=0.0)
@@ -137,7 +137,7 @@ def _forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[T
     block = 128
     programs = triton.cdiv(chains, block)
     if items * programs:
-        chaos_forward_kernel[(items * programs,)](
+        chaos_forward_kernel[(items * programs,)](  # pyright: ignore[reportIndexIssue]
             a, c, x, states, points, a.shape[1], chains, steps, burn_in, programs, BLOCK=block
         )
     batch = parameters.shape[:-2]
@@ -158,7 +158,7 @@ def _backward(
     partial = torch.zeros(items, programs, slots, 6, dtype=a.dtype, device=a.device)
     by_start = torch.zeros_like(x)
     if items * programs:
-        chaos_backward_kernel[(items * programs,)](
+        chaos_backward_kernel[(items * programs,)](  # pyright: ignore[reportIndexIssue]
             g, a, c, x, flat(saved[0], 3), partial, by_start,
             a.shape[1], chains, steps, chosen.burn_in, chosen.horizon, programs, BLOCK=block, SLOTS=slots,
         )  # fmt: skip

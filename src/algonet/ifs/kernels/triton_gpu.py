@@ -103,7 +103,7 @@ def splat_forward_kernel(
 ):  # fmt: skip
     item = tl.program_id(0) // programs
     i = (tl.program_id(0) % programs) * P + tl.arange(0, P)
-    u, v, w, s, inverse, raw, broken, live, x0, x1, y0, y1 = _load_points(
+    u, v, w, _s, inverse, _raw, broken, live, x0, x1, y0, y1 = _load_points(
         points, sigma, weights, item, i, i < count, count, reach, height, width, WEIGHTED
     )
     tl.atomic_add(flags + item + i * 0, tl.where(broken, float("nan"), 0.0), mask=broken, sem="relaxed")
@@ -127,7 +127,9 @@ def splat_forward_kernel(
                     f = tl.load(features + (item.to(tl.int64) * count + i) * CHANNELS + (c - 1), mask=live, other=0.0)
                     value = q * f[:, None, None]
                 if FIXED:
-                    tl.atomic_add(picture + c * area + at, tl.floor(value * _UNITS + 0.5).to(tl.int64), mask=inside, sem="relaxed")
+                    tl.atomic_add(
+                        picture + c * area + at, tl.floor(value * _UNITS + 0.5).to(tl.int64), mask=inside, sem="relaxed"
+                    )
                 else:
                     tl.atomic_add(picture + c * area + at, value, mask=inside, sem="relaxed")
 
@@ -142,7 +144,7 @@ def splat_backward_kernel(
     item = tl.program_id(0) // programs
     i = (tl.program_id(0) % programs) * P + tl.arange(0, P)
     exists = i < count
-    u, v, w, s, inverse, raw, broken, live, x0, x1, y0, y1 = _load_points(
+    u, v, w, _s, inverse, raw, _broken, live, x0, x1, y0, y1 = _load_points(
         points, sigma, weights, item, i, exists, count, reach, height, width, WEIGHTED
     )
     columns = tl.max(tl.where(live, x1 - x0 + 1, 0))
@@ -203,7 +205,7 @@ def _forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[T
     per_program, rows, columns, warps = TILES["forward"]
     programs = triton.cdiv(count, per_program)
     if items * programs:
-        splat_forward_kernel[(items * programs,)](
+        splat_forward_kernel[(items * programs,)](  # pyright: ignore[reportIndexIssue]
             p, s, w, f, total, flags, count, chosen.height, chosen.width, chosen.reach, programs,
             CHANNELS=layers - 1, WEIGHTED=w.shape[1] > 0, LOGS=chosen.logs, FIXED=fixed,
             P=per_program, BY=rows, BX=columns, num_warps=warps,
@@ -226,7 +228,7 @@ def _backward(
     per_program, rows, columns, warps = TILES["backward"]
     programs = triton.cdiv(count, per_program)
     if items * programs:
-        splat_backward_kernel[(items * programs,)](
+        splat_backward_kernel[(items * programs,)](  # pyright: ignore[reportIndexIssue]
             g, p, s, w, f, by_points, by_sigma, by_weights, by_features,
             count, chosen.height, chosen.width, chosen.reach, programs,
             CHANNELS=channels, WEIGHTED=w.shape[1] > 0, LOGS=chosen.logs, SIGMA=needs[1],

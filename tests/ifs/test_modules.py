@@ -1,0 +1,150 @@
+"""`IFS`: state, presets, colours, space, files, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from algonet.ifs import IFS, PRESETS, Poisson, smooth_raster
+from algonet.ifs.modules import fitted_extent
+from algonet.ifs.presets import SOLIDS, preset
+from algonet.relax import Probabilistic
+from helpers.tolerances import assert_close
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *SOLIDS])
+def test_presets_fill_their_frame_and_the_crisp_picture_is_the_limit(name):
+    ifs = IFS.preset(name, points=4096)
+    crisp = ifs.crisp((48, 48), points=100_000)
+    assert 0.02 < float(crisp.mean()) < 0.95
+    border = torch.cat([crisp[0], crisp[-1], crisp[:, 0], crisp[:, -1]])
+    assert float(border.sum()) == 0, "the extent cuts the attractor"
+    with torch.no_grad():
+        soft = ifs((48, 48), sigma=0.02, aggregate=Probabilistic())
+    # every pixel that a smooth point marks holds a point of the long crisp game too, but for the rarest
+    assert float(((soft > 0.5) & (crisp == 0)).float().mean()) < 0.02
+
+
+def test_the_picture_is_a_function_of_parameters_and_seed():
+    first, second = IFS.preset("fern", points=512), IFS.preset("fern", points=512)
+    assert torch.equal(first((20, 20)), second((20, 20)))
+    second.redraw(seed=1)
+    assert not torch.equal(first((20, 20)), second((20, 20)))
+    second.redraw(seed=0)
+    assert torch.equal(first((20, 20)), second((20, 20)))
+    second.redraw()
+    assert second.seed != 0
+
+
+@torch.no_grad()
+def test_exposure_not_the_number_of_points_sets_the_brightness():
+    few, many = IFS.preset("sierpinski", points=4096), IFS.preset("sierpinski", points=16384)
+    assert float(few((24, 24)).mean()) == pytest.approx(float(many((24, 24)).mean()), rel=0.02)
+    brighter = IFS.preset("sierpinski", points=4096, exposure=3.0)
+    assert float(brighter((24, 24)).mean()) > 1.1 * float(few((24, 24)).mean())
+
+
+def test_state_moves_and_loads():
+    ifs = IFS.preset("dragon", points=256, seed=3)
+    other = IFS.preset("dragon", points=256, seed=4)
+    other.load_state_dict(ifs.state_dict())
+    assert torch.equal(ifs((16, 16)), other((16, 16)))
+    assert ifs.double()((16, 16)).dtype == torch.float64
+
+
+def test_gradients_reach_parameters_and_colours():
+    ifs = IFS.preset("fern", points=512, colours=torch.rand(4, 3))
+    ifs((16, 16), sigma=1.5).square().sum().backward()
+    assert float(ifs.parameters_.grad.abs().sum()) > 0
+    assert float(ifs.colours.grad.abs().sum()) > 0
+
+
+def test_a_bound_makes_any_system_contract():
+    wild = torch.randn(3, 6) * 5
+    ifs = IFS(wild, bound=0.9, points=128)
+    assert ifs.points().isfinite().all()
+    assert float(ifs.points().abs().max()) < 1e3
+
+
+def test_compiles_whole():
+    ifs = IFS.preset("sierpinski", points=128)
+    torch._dynamo.reset()
+    compiled = torch.compile(ifs, fullgraph=True, backend="aot_eager")
+    assert_close(compiled((12, 12)), ifs((12, 12)))
+
+
+def test_pixels_stay_square():
+    x0, x1, y0, y1 = fitted_extent((0.0, 1.0, 0.0, 1.0), 50, 100)
+    assert (x1 - x0, y1 - y0) == (2.0, 1.0)
+    assert (x0 + x1, y0 + y1) == (1.0, 1.0)
+
+
+def test_files_round_trip(tmp_path):
+    ifs = IFS.preset("fern", points=300, colours=torch.rand(4, 3))
+    ifs.save(tmp_path / "fern.json")
+    back = IFS.load(tmp_path / "fern.json", points=300)
+    assert_close(back((20, 20)), ifs((20, 20)), factor=10)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "Expecting value"),
+        ("{}", "not an algonet-ifs file"),
+        ("[1]", "no attribute"),
+        (json.dumps({"format": "algonet-ifs"}), "missing 'weights'"),
+        (
+            json.dumps(
+                {
+                    "format": "algonet-ifs",
+                    "weights": [1],
+                    "extent": [0, 1, 0, 1],
+                    "exposure": 1,
+                    "seed": 0,
+                    "parameters": [[9]],
+                }
+            ),
+            "must be",
+        ),
+    ],
+)
+def test_broken_files_give_one_line(tmp_path, text, reason):
+    path = tmp_path / "broken.json"
+    path.write_text(text)
+    with pytest.raises(
+        ValueError, match=r"broken\.json: cannot read an iterated function system: .*" + reason
+    ) as caught:
+        IFS.load(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((torch.zeros(0, 6),), {}, "n from 1 on"),
+        ((torch.full((1, 6), torch.nan),), {}, "parameters must be finite"),
+        ((torch.full((2, 6), 2.0),), {}, "do not contract on average.*pass bound=0.97"),
+        ((torch.full((2, 6), -0.5),), {"weights": torch.ones(3)}, "`weights` must be 2 numbers"),
+        ((torch.full((2, 6), -0.5),), {"weights": torch.zeros(2)}, "not all 0"),
+        ((torch.full((2, 6), -0.5),), {"colours": torch.ones(3, 3)}, r"`colours` must be a tensor \(2, C\)"),
+        ((torch.full((2, 6), -0.5),), {"points": 0}, "`points` must be an integer from 1 on"),
+        ((torch.full((2, 2, 6), -0.5),), {}, r"must be \(n, 6\) or \(n, 12\)"),
+    ],
+)
+def test_refuses(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        IFS(*arguments, **options)
+
+
+def test_unknown_presets_list_the_known():
+    with pytest.raises(ValueError, match="unknown system 'oak'; choose one of fern, sierpinski"):
+        preset("oak")
+
+
+def test_forward_is_the_raster_of_its_points():
+    ifs = IFS.preset("sierpinski", points=200, exposure=0.7)
+    weights = torch.full((200,), 0.7 * 15 * 15 / 200)
+    expected = smooth_raster(ifs.points(), (15, 15), extent=ifs.extent, aggregate=Poisson(), weights=weights)
+    assert_close(ifs((15, 15)), expected)
