@@ -25,7 +25,7 @@ def figures(quick: bool) -> Iterator[Figure]:
     yield Figure("surfaces", _surfaces(24 if quick else 48), _SURFACE_CAPTION, _SURFACE_CODE)
     yield Figure("accuracy", _accuracy(9 if quick else 17), _ACCURACY_CAPTION, _ACCURACY_CODE)
     yield Figure("halting", _halting(24 if quick else 48), _HALTING_CAPTION, _HALTING_CODE)
-    yield Figure("trained", _trained(150 if quick else 1500), _TRAINED_CAPTION, _TRAINED_CODE)
+    yield Figure("trained", _trained(150 if quick else 800), _TRAINED_CAPTION, _TRAINED_CODE)
 
 
 def _multiply(exit: Exit, **options) -> WhileProgram:
