@@ -1,11 +1,12 @@
 """Smooth Python against algovision on its README's program: bubble sort until nothing was swapped.
 
-Both run in one process, alternating, float32; the least disturbed run of each counts. Values and gradients are compared first, and nothing is timed where
-they differ. Run: python -m benchmarks.smooth_python [--quick] [--json FILE]
+Both run in one process, alternating, float32; the least disturbed run of each counts. Values and gradients are compared
+first, and nothing is timed where they differ. Run: python -m benchmarks.smooth_python [--quick] [--json FILE]
 """
 
 from __future__ import annotations
 
+import gc
 import time
 import warnings
 from collections.abc import Callable
@@ -85,6 +86,8 @@ def peer_program(device: str) -> Callable:
 
 def once(function: Callable, x: Tensor) -> tuple[float, float, tuple[Tensor, Tensor, Tensor]]:
     """Seconds of forward, of forward and backward, and (values, swaps, gradient)."""
+    # What the run before left behind is not to be cleaned up on this one's time
+    gc.collect()
     leaf = x.clone().requires_grad_()
     places = torch.arange(x.shape[1], device=x.device, dtype=x.dtype)
     _wait(x)
