@@ -12,7 +12,7 @@ from helpers.tolerances import assert_close
 
 INTERPRETED = """
 import torch
-from algonet.sorting import Bitonic, OddEven, soft_sort
+from algonet.sorting import Bitonic, OddEven, soft_sort, soft_topk
 from algonet.sorting.kernels import triton_gpu
 
 generator = torch.Generator().manual_seed(0)
@@ -37,6 +37,9 @@ triton_gpu.WHOLE, triton_gpu.CORE, triton_gpu.SEGMENT = 8, 16, 4
 check(OddEven(), 19, 0, False, 6)
 triton_gpu.KEPT = 1
 check(OddEven(), 18, 0, False, 5)
+y = torch.randn(2, 17, generator=generator, dtype=torch.float64)
+ranks = [soft_topk(y, 2, return_permutation=True, backend=backend).permutation for backend in ("reference", "triton")]
+torch.testing.assert_close(*ranks, rtol=1e-9, atol=1e-10)
 triton_gpu.WIDEST, triton_gpu.NEAR, triton_gpu.DEEPEST = 8, 4, 4
 check(Bitonic(), 13, 1, True)
 print("agreed")

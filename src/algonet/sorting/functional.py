@@ -95,7 +95,8 @@ def soft_sort(
     if payload is not None and moved is not None:
         carried = moved[..., :spared] if return_permutation else moved
         carried = carried if job.dim is None else carried.movedim(-2, dim % x.dim())
-        carried = carried.reshape(payload.shape).to(payload.dtype)
+        carried = carried if carried.shape == payload.shape else carried.reshape(payload.shape)
+        carried = carried if carried.dtype == payload.dtype else carried.to(payload.dtype)
     return SortResult(job.back(values), carried, None if permutation is None else permutation.to(x.dtype))
 
 

@@ -50,7 +50,9 @@ def sort_forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], li
     saved = [] if kept is None else [kept]
     if len(tensors) == 3:
         return [values], saved
-    return [values.view(x.shape), moved.reshape(payload.shape)], saved
+    if not lines.split:
+        return [values, moved], saved
+    return [values.reshape(x.shape), moved.reshape(payload.shape)], saved
 
 
 def kept_shape(tensors: list[Tensor], settings: str) -> tuple[int, ...] | None:
@@ -84,13 +86,14 @@ def sort_backward(
         if part is not None:
             by_steepness = part.sum() if by_steepness is None else by_steepness + part.sum()
     grad_x, grad_payload = slopes
-    if lines.channels > 1:
-        grad_x = grad_x.view(lines.rows, lines.channels, lines.n).sum(1).view(x.shape)
     if len(tensors) == 3:
         return [grad_x, None, by_steepness]
+    if lines.channels > 1:
+        grad_x = grad_x.sum(-2) if needs[0] else None
     if lines.split:
-        grad_payload = grad_payload.reshape(lines.rows, -1, lines.n).transpose(1, 2)
-    return [grad_x.view(x.shape), None, by_steepness, grad_payload.reshape(payload.shape)]
+        grad_x = None if grad_x is None else grad_x.reshape(x.shape)
+        grad_payload = grad_payload.reshape(lines.rows, -1, lines.n).transpose(1, 2).reshape(payload.shape)
+    return [grad_x, None, by_steepness, grad_payload]
 
 
 def _in_parts(grads: list[Tensor], tensors: list[Tensor], lines: _Lines, settings: str, needs: list[bool]) -> list[Any]:
@@ -113,9 +116,10 @@ def _in_parts(grads: list[Tensor], tensors: list[Tensor], lines: _Lines, setting
         kept = lines_of_part.new_kept(part[0])
         lines_of_part.forward(lines.groups[0], (part[0], part[-1]), part[1], tensors[2], kept)
         found.append(sort_backward([g[rows] for g in slopes], part, [kept], settings, needs))
-    columns = list(zip(*found, strict=True))
-    joined = [torch.cat(columns[i]).view(t.shape) for i, t in ((0, tensors[0]), *((3, t) for t in tensors[3:]))]
-    by_steepness = torch.stack(columns[2]).sum() if needs[2] else None
+    columns: list[Any] = [None if column[0] is None else column for column in zip(*found, strict=True)]
+    wanted = ((0, tensors[0]), *((3, t) for t in tensors[3:]))
+    joined = [None if columns[i] is None else torch.cat(columns[i]).view(t.shape) for i, t in wanted]
+    by_steepness = None if columns[2] is None else torch.stack(columns[2]).sum()
     return [joined[0], None, by_steepness, *joined[1:]]
 
 
@@ -301,7 +305,7 @@ class _Lines:
         kept: Tensor | None,
     ) -> tuple[State, Tensor | None]:
         x, payload = state
-        grad_x = torch.empty_like(x) if self.stride == 1 else x.new_empty(self.count * self.n)
+        grad_x = torch.empty_like(x) if self.stride == 1 else x.new_empty(*x.shape[:-1], self.stride, self.n)
         grad_payload = torch.empty_like(payload) if self.channels else grad_x
         before, after = (x, payload, lengths, steepness), (*slopes, grad_x, grad_payload)
         if group.far:
@@ -368,9 +372,14 @@ class _Lines:
             compiled = getattr(self.module, name)[grid](*args, *fixed, num_warps=warps)
             if compiled is not None:  # the interpreter compiles nothing
                 _COMPILED[key] = compiled
-        else:
-            self.runners[name, fixed, grid] = compiled[(*grid, 1)]
-            compiled[(*grid, 1)](*args, *fixed)
+            return None
+        again = compiled[(*grid, 1)]
+        try:
+            again(*args, *fixed)
+        except TypeError:  # releases before 3.3 want the arguments without constants
+            again = functools.partial(getattr(self.module, name)[grid], num_warps=warps)
+            again(*args, *fixed)
+        self.runners[name, fixed, grid] = again
         return None
 
 
