@@ -61,14 +61,16 @@ class LossConfig:
 @dataclass(frozen=True)
 class TrainConfig:
     """`batch`: pictures per step over all processes; `softness`: noise of the inverse in pixels, annealed from first to last;
-    `wait`: steps for which a RAN's reconstructor stays at its template, so that the translators find each other first;
+    `translator_rate`, `reconstructor_rate`: factors on the learning rate; `wait`: steps for which a RAN's reconstructor stays at its template, so that the translators find each other first;
     `final_rate`: the learning rate's share at the end of its cosine; `clip`: largest gradient norm per component (0: none)."""
 
     steps: int = 2000
     batch: int = 32
     accumulate: int = 1
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-3
     betas: tuple[float, float] = (0.5, 0.99)
+    translator_rate: float = 5.0
+    reconstructor_rate: float = 0.5
     wait: int = 200
     warmup: int = 50
     final_rate: float = 0.1

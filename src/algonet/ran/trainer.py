@@ -19,7 +19,7 @@ from algonet.files import write_bytes, write_text
 
 from . import checkpoints
 from .config import TrainConfig
-from .model import RAN, Batch, Trainable
+from .model import Batch, Trainable
 from .report import Progress, picture_grid
 
 History = list[dict[str, float]]
@@ -137,9 +137,8 @@ class RANTrainer:
     def _follow_schedules(self) -> None:
         """Learning rate and softness of this step: pure functions of it, so that nothing about them needs saving."""
         for name, optimiser in self.optimisers.items():
-            late = name == "reconstructor" and "a2b" in self.optimisers
             for group in optimiser.param_groups:
-                group["lr"] = learning_rate(self.settings, self.step, self.settings.wait if late else 0)
+                group["lr"] = component_rate(self.settings, self.step, name, alone=len(self.optimisers) == 1)
         softness: Tensor | None = getattr(self.model.inverse, "softness", None)
         if softness is not None:
             softness.fill_(softness_at(self.settings, self.step))
@@ -333,6 +332,15 @@ def learning_rate(settings: TrainConfig, step: int, wait: int = 0) -> float:
     return settings.learning_rate * rise * fall
 
 
+def component_rate(settings: TrainConfig, step: int, component: str, alone: bool = False) -> float:
+    """The learning rate of one component: translators are fast, the reconstructor of a RAN is slow and waits."""
+    if component in ("a2b", "b2a"):
+        return settings.translator_rate * learning_rate(settings, step)
+    if component == "reconstructor" and not alone:
+        return settings.reconstructor_rate * learning_rate(settings, step, settings.wait)
+    return learning_rate(settings, step)
+
+
 def softness_at(settings: TrainConfig, step: int) -> float:
     """Geometric from the first to the last softness over the first four fifths of the steps."""
     first, last = settings.softness
@@ -359,6 +367,3 @@ def _fabric(settings: TrainConfig) -> Any:
     return Fabric(
         accelerator=settings.accelerator, devices=devices, num_nodes=nodes, strategy=strategy, precision=settings.precision,  # pyright: ignore[reportArgumentType]
     )  # fmt: skip
-
-
-__all__ = ["RAN", "NonFiniteLossError", "Order", "RANTrainer", "learning_rate", "softness_at"]

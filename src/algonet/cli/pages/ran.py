@@ -15,7 +15,7 @@ from algonet.ran.config import RunConfig, from_dict
 from algonet.ran.evaluate import evaluate_meshes
 from algonet.ran.inverses import MeshInverse
 from algonet.ran.model import Trainable
-from algonet.ran.trainer import learning_rate, softness_at
+from algonet.ran.trainer import component_rate, softness_at
 
 TITLE = "Backward AlgoNet: from pictures to shapes, without being told"
 INTRO = (
@@ -37,9 +37,9 @@ def _config(quick: bool) -> RunConfig:
         {
             "data": {"size": 16, "views": 2, "train": 48 if quick else 120, "test": 8 if quick else 12},
             "model": {"level": 1, "radius": 0.65, "width": 64, "base": 8, "translator_base": 8},
-            "loss": {"separately": False, "laplacian": 1000.0},
+            "loss": {"separately": False, "laplacian": 300.0},
             "train": {
-                "steps": 40 if quick else 160, "batch": 8, "learning_rate": 2e-3, "wait": 12 if quick else 40, "warmup": 5,
+                "steps": 60 if quick else 180, "batch": 8, "learning_rate": 1.5e-3, "wait": 25 if quick else 50, "warmup": 5,
                 "softness": (1.2, 0.6),
             },
         }
@@ -64,8 +64,7 @@ def _trained(config: RunConfig, seconds: float) -> tuple[Trainable, list[tuple[i
                 for number in model.numbers(section):
                     model(batch, section, number).backward()
                     for name in names:
-                        wait = settings.wait if name == "reconstructor" else 0
-                        optimisers[name].param_groups[0]["lr"] = learning_rate(settings, step, wait)
+                        optimisers[name].param_groups[0]["lr"] = component_rate(settings, step, name)
                         optimisers[name].step()
                         optimisers[name].zero_grad()
         if (step + 1) % (settings.steps // 4) == 0:
