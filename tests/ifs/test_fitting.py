@@ -27,9 +27,9 @@ def triangle():
 
 def test_it_finds_the_triangle(triangle):
     """Small enough to run in seconds; the default plan does the same at 128 pixels."""
-    level = Level(side=64, sigma=(3.0, 1.0), steps=60, rate=0.01, points=1024, depth=14, keep=1)
-    plan = FitPlan(restarts=6, search=Search(candidates=8, points=64, steps=20, side=48), levels=(level,))
-    result = fit_ifs(triangle, functions=3, plan=plan, seed=1)
+    level = Level(side=64, sigma=(3.0, 1.0), steps=40, rate=0.01, points=1024, depth=14, keep=2)
+    plan = FitPlan(restarts=10, search=Search(candidates=8, points=64, steps=16, side=48), levels=(level,))
+    result = fit_ifs(triangle, functions=3, plan=plan, seed=0)
     assert result.similarity > 0.9
     assert float(ssim(result.picture, triangle)) == pytest.approx(result.similarity)
     assert result.history[-1]["loss"] < result.history[0]["loss"]

@@ -87,9 +87,9 @@ def _film_strip(quick: bool) -> Figure:
 
     with torch.no_grad():
         target = IFS.preset("sierpinski", points=30_000)((64, 64))
-    level = Level(side=64, sigma=(3.0, 1.0), steps=30 if quick else 80, rate=0.01, points=1024, depth=16, keep=1)
-    search = Search(candidates=8, points=64, steps=12 if quick else 25, side=48)
-    result = fit_ifs(target, functions=3, plan=FitPlan(4 if quick else 8, search, (level,)), seed=1)
+    level = Level(side=64, sigma=(3.0, 1.0), steps=40 if quick else 100, rate=0.01, points=1024, depth=14, keep=2)
+    search = Search(candidates=8, points=64, steps=16, side=48)
+    result = fit_ifs(target, functions=3, plan=FitPlan(10, search, (level,)), seed=0)
     shown = [result.frames[round(k * (len(result.frames) - 1) / 5)] for k in range(6)]
     figure, axes = plt.subplots(1, 7, figsize=(15.4, 2.5))
     for k, (axis, frame) in enumerate(zip(axes, shown, strict=False)):
