@@ -27,7 +27,7 @@ def fit(
     image: Annotated[Path, typer.Argument(help="The picture: any image file, bright on dark or dark on bright.")],
     functions: Annotated[int, typer.Option(help="How many maps the system has.")] = 4,
     out: Annotated[Path, typer.Option(help="Folder for the parameters, the picture and the film.")] = Path("out"),
-    restarts: Annotated[int, typer.Option(help="How many random starts are followed.")] = 128,
+    restarts: Annotated[int, typer.Option(help="How many random starts are followed.")] = 96,
     seed: Annotated[int, typer.Option(help="Another number, another start.")] = 0,
     foreground: Annotated[str, typer.Option(help="What the shape is: auto, bright or dark.")] = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="A rough fit in seconds.")] = False,

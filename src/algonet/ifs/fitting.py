@@ -29,15 +29,14 @@ class FitPlan:
     of detail. `patience`: a level ends early when its best loss has not improved by a thousandth for that many steps.
     """
 
-    restarts: int = 128
+    restarts: int = 96
     search: Search = field(default_factory=Search)
     levels: tuple[Level, ...] = (
-        Level(side=32, sigma=(2.0, 1.0), steps=32, rate=0.006, points=768, depth=20, keep=40),
-        Level(side=64, sigma=(2.5, 1.0), steps=80, rate=0.004, points=2048, depth=24, keep=8),
-        Level(side=64, sigma=(2.0, 1.0), steps=60, rate=0.004, points=2048, depth=24, keep=8, replace=True),
+        Level(side=32, sigma=(2.0, 1.0), steps=32, rate=0.006, points=768, depth=20, keep=32),
+        Level(side=64, sigma=(2.5, 1.0), steps=80, rate=0.004, points=2048, depth=24, keep=6),
         Level(side=64, sigma=(2.0, 1.0), steps=60, rate=0.004, points=2048, depth=24, keep=6, replace=True),
-        Level(side=128, sigma=(2.0, 1.0), steps=140, rate=0.003, points=8192, depth=32, keep=4),
-        Level(side=128, sigma=(1.3, 1.0), steps=140, rate=0.002, points=12288, depth=36, keep=3),
+        Level(side=128, sigma=(2.0, 1.0), steps=120, rate=0.003, points=8192, depth=32, keep=3),
+        Level(side=128, sigma=(1.3, 1.0), steps=100, rate=0.002, points=12288, depth=36, keep=3),
     )
     bound: float = 0.97
     patience: int = 60
