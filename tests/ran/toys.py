@@ -79,7 +79,7 @@ def toy(seed: int = 0, **options) -> RAN:
 
 def settings(**changes) -> TrainConfig:
     plain = {
-        "steps": 6, "batch": 4, "learning_rate": 3e-3, "translator_rate": 1.0, "reconstructor_rate": 1.0, "wait": 0, "warmup": 2, "checkpoint_every": 2, "log_every": 1, "keep": 2,
-        "accelerator": "cpu", "tensorboard": False,
+        "steps": 6, "batch": 4, "learning_rate": 3e-3, "warmup": 2, "wait": 0, "checkpoint_every": 2, "log_every": 1, "keep": 2,
+        "accelerator": "cpu", "tensorboard": False, "translator_rate": 1.0, "reconstructor_rate": 1.0,
     }  # fmt: skip
     return TrainConfig(**{**plain, **changes})

@@ -61,7 +61,8 @@ class LossConfig:
 @dataclass(frozen=True)
 class TrainConfig:
     """`batch`: pictures per step over all processes; `softness`: noise of the inverse in pixels, annealed from first to last;
-    `translator_rate`, `reconstructor_rate`: factors on the learning rate; `wait`: steps for which a RAN's reconstructor stays at its template, so that the translators find each other first;
+    `translator_rate`, `reconstructor_rate`: factors on the learning rate of those parts; `wait`: steps for which a RAN's
+    reconstructor stays at its template, so that the translators find each other first;
     `final_rate`: the learning rate's share at the end of its cosine; `clip`: largest gradient norm per component (0: none)."""
 
     steps: int = 2000
