@@ -7,6 +7,7 @@ both compilers find its source (Triton insists on it) and where Numba keeps its 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import os
@@ -69,7 +70,7 @@ def scalar_function(relax: Relaxation, name: str, dialect: str) -> str:
 
 def load(name: str, source: str) -> ModuleType:
     """Import generated `source` as a module from a file in the cache folder; the same source is written only once."""
-    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
+    digest = hashlib.sha256(source.encode() + _inlined()).hexdigest()[:16]
     module_name = f"algonet_generated_{name}_{digest}"
     with _LOCK:
         if module_name in sys.modules:
@@ -88,6 +89,12 @@ def load(name: str, source: str) -> ModuleType:
             del sys.modules[module_name]
             raise
         return module
+
+
+@functools.cache
+def _inlined() -> bytes:
+    """The functions that generated kernels inline: an edit of these must not find yesterday's machine code."""
+    return b"".join((Path(__file__).parent / name).read_bytes() for name in ("numba_math.py", "triton_math.py"))
 
 
 def cache_folder() -> Path:

@@ -5,16 +5,14 @@ A block runs its loops until all its elements have stopped; statements between t
 
 from __future__ import annotations
 
-import functools
-import os
 import re
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from algonet import codegen
+from algonet.threads import spread, workers
 
 from ..compiler import Close, Line, Open, Plan, Step, Test, activity, lower, seed, state_names, tangent
 
@@ -37,20 +35,8 @@ def kernel(plan: Plan, double: bool) -> Any:
 def launch(run: Any, tensors: list[Tensor], epsilon: float, cap: int, n: int) -> None:
     """Run a kernel on contiguous tensors, as `Plan.arguments` lists them, with as many threads as torch uses."""
     arguments = [*(t.detach().numpy().reshape(-1) for t in tensors), epsilon, cap, n]
-    threads = torch.get_num_threads() if n > ALONE else 1
-    if threads == 1:
-        run(0, 1, *arguments)
-        return
-    others = [_pool(threads - 1, os.getpid()).submit(run, i, threads, *arguments) for i in range(1, threads)]
-    run(0, threads, *arguments)
-    for other in others:
-        other.result()
-
-
-@functools.lru_cache(maxsize=8)
-def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    # `process` keys the cache because threads do not survive a fork
-    return ThreadPoolExecutor(threads, thread_name_prefix="algonet-while")
+    threads = workers() if n > ALONE else 1
+    spread(run, [(i, threads, *arguments) for i in range(threads)])
 
 
 def partial_sums(n: int, directions: int, like: Tensor) -> Tensor:
