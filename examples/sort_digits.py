@@ -28,6 +28,8 @@ from algonet.relax import Cauchy
 from algonet.sorting import OddEven, permutation_cross_entropy, soft_sort
 
 Sorter = Callable[[Tensor], Tensor]
+#: Sets that the accuracy is measured on.
+TESTED = 4000
 
 
 def main() -> None:
@@ -161,7 +163,7 @@ def train(network: nn.Module, sorter: Sorter, numbers: Numbers, options, name: s
 def accuracy(network: nn.Module, numbers: Numbers) -> tuple[float, float]:
     """(share of sets in exactly the right order, share of numbers in the right place)."""
     exact, single = [], []
-    for _ in range(20):
+    for _ in range(TESTED // 100):
         pictures, values = numbers.draw(100)
         right = score(network, pictures).argsort(-1) == values.argsort(-1)
         exact.append(right.all(-1).float().mean())
@@ -187,6 +189,8 @@ def report(results: dict[str, tuple[float, float, float, float]], options, conso
     for name, (exact, single, seconds, sorting) in results.items():
         table.add_row(name, f"{exact:.1%}", f"{single:.1%}", f"{seconds:.1f}", f"{sorting:.2f}")
     console.print(table)
+    error = (results["algonet"][0] * (1 - results["algonet"][0]) / TESTED) ** 0.5
+    console.print(f"{TESTED} sets of unseen pictures: 'all in order' has a standard error of {error:.1%}.")
     if "diffsort" in results:
         ours, peer = results["algonet"], results["diffsort"]
         console.print(

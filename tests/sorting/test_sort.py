@@ -265,3 +265,20 @@ def test_large_rows_on_the_kernels(network, n, rows):
         slopes.append([values, torch.autograd.grad((values * weights).sum(), x)[0]])
     for a, b in zip(*slopes, strict=True):
         assert_close(a, b, factor=10)
+
+
+def test_threads_share_the_rows():
+    threads = torch.get_num_threads()
+    x, payload = draw(300, 40, dtype=torch.float32).requires_grad_(), draw(300, 40, 1, dtype=torch.float32)
+    found = []
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            steepness = torch.tensor(8.0, requires_grad=True)
+            result = soft_sort(x, relax=Logistic(steepness), payload=payload, backend="numba")
+            slopes = torch.autograd.grad(result.values.square().sum() + result.payload.sum(), [x, steepness])
+            found.append([result.values, result.payload, *slopes])
+    finally:
+        torch.set_num_threads(threads)
+    for one, three in zip(*found, strict=True):
+        assert torch.equal(one, three)
