@@ -59,6 +59,7 @@ def tiny(seed: int, **options) -> RasterCall:
 interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="run by test_in_the_interpreter")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="already there")
 def test_in_the_interpreter() -> None:
@@ -106,6 +107,32 @@ def test_interpreted_large_faces_and_parts_of_a_batch(options: dict, monkeypatch
     one, two = tiny(3, **options), tiny(4)
     floats = {name: torch.cat([getattr(one, name), getattr(two, name)]) for name in FLOATS}
     assert_agrees(dataclasses.replace(one, **floats), 1e-10, 1e-9)
+
+
+@interpreted
+def test_interpreted_kernels_under_compile_vmap_and_autocast() -> None:
+    mesh = icosphere(0, 0.9)
+    faces = mesh.faces[:2]
+    vertices = mesh.vertices.clone().requires_grad_()
+    coverage = FilteredCoverage(StudentT(scale=0.3))
+
+    def render(eye: torch.Tensor, vertices: torch.Tensor) -> torch.Tensor:
+        camera = Camera.look_at(eye)
+        out = render_attributes(vertices, faces, vertices, camera, size=(8, 4), coverage=coverage, backend="triton")
+        return torch.cat([out.image, out.silhouette[..., None], out.depth[..., None]], -1)
+
+    eyes = torch.tensor([[0.0, 0.0, 2.7], [1.0, 0.0, 2.5]])
+    expected = render(eyes[1], vertices)
+    (slope,) = torch.autograd.grad(expected.square().sum(), vertices)
+    # Also that the fake kernel promises the shapes that the true one returns
+    compiled = torch.compile(render, fullgraph=True, backend="aot_eager")(eyes[1], vertices)
+    torch.testing.assert_close(compiled, expected)
+    torch.testing.assert_close(torch.autograd.grad(compiled.square().sum(), vertices)[0], slope)
+    with torch.autocast("cpu", torch.bfloat16):
+        eye = eyes[1]
+        assert render(eye, vertices).dtype == torch.float32
+    mapped = torch.func.vmap(render, (0, None))(eyes, vertices.detach())
+    torch.testing.assert_close(mapped[1], expected.detach())
 
 
 # -- on a GPU

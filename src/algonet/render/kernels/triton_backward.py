@@ -117,23 +117,12 @@ def backward_kernel(
     factor = tl.load(r + 15)
     d0, d1, d2 = tl.load(r + 16), tl.load(r + 17), tl.load(r + 18)
     z0, z1, z2, least = tl.load(r + 19), tl.load(r + 20), tl.load(r + 21), tl.load(r + 22)
-    # Rows above and below the box by more than R / sqrt 2 reach no farther than that to its sides either
-    inner = 0.70710678 * REACH * tl.sqrt(sigma2)
-    above = tl.minimum(tl.maximum(tl.ceil(tl.minimum(ly - inner, height) - 0.5).to(tl.int32) - top, 0), rows)
-    below = tl.minimum(
-        tl.maximum(top + rows - 1 - tl.floor(tl.maximum(hy + inner, 0.0) - 0.5).to(tl.int32), 0), rows - above
-    )
-    before = tl.minimum(tl.maximum(tl.ceil(tl.minimum(lx - inner, width) - 0.5).to(tl.int32) - left, 0), columns)
-    after = tl.maximum(left + columns - 1 - tl.floor(tl.maximum(hx + inner, 0.0) - 0.5).to(tl.int32), 0)
-    narrow = tl.maximum(columns - before - after, 0)
     if band >= 0:
         top, rows = top + band, tl.minimum(rows - band, tl.maximum(limit // tl.maximum(columns, 1), 1)).to(tl.int32)
-        above, below = 0, 0
     elif least < 0:
-        rows, above, below = 0, 0, 0
+        rows = 0
     least = tl.abs(least)
-    wide = columns * (rows - above - below)
-    pixels = tl.where(idle, 0, wide + narrow * (above + below))
+    pixels = tl.where(idle, 0, columns * rows)
     gx, gy = (ax + bx + cx) * (1.0 / 3.0), (ay + by + cy) * (1.0 / 3.0)
     c00, c01, c02 = tl.load(r + 23), tl.load(r + 24), tl.load(r + 25)
     if CHANNELS > 1:
@@ -156,7 +145,7 @@ def backward_kernel(
     else:
         most = 64.0
     lane = tl.arange(0, P)
-    by_columns, by_narrow = 1.0 / tl.maximum(columns, 1).to(tl.float32), 1.0 / tl.maximum(narrow, 1).to(tl.float32)
+    by_columns = 1.0 / tl.maximum(columns, 1).to(tl.float32)
     zero = tl.zeros([P], dtype=scale.dtype)
     a0, b0, a1, b1, a2, b2 = zero, zero, zero, zero, zero, zero
     s_factor, s_gx, s_gy, s_scale, s_steepness = zero, zero, zero, zero, zero
@@ -166,12 +155,8 @@ def backward_kernel(
     for start in range(0, pixels, P):
         i = start + lane
         live = i < pixels
-        # The wide rows first, then the narrow ones above and below them
-        is_wide = i < wide
-        j = tl.where(is_wide, i, i - wide)
-        line = tl.floor((j.to(tl.float32) + 0.5) * tl.where(is_wide, by_columns, by_narrow)).to(tl.int32)
-        column = tl.where(is_wide, j - line * columns, before + j - line * narrow)
-        line += tl.where(is_wide | (line >= above), tl.where(is_wide, above, rows - above - below), 0)
+        line = tl.floor((i.to(tl.float32) + 0.5) * by_columns).to(tl.int32)
+        column = i - line * columns
         at = (top + line) * width + left + column
         qx, qy = (left + column).to(scale.dtype) + 0.5, (top + line).to(scale.dtype) + 0.5
         # What the pixel brings; beyond the window, a silhouette of 0 without gradients, which comes to nothing

@@ -20,15 +20,15 @@ from .triton_math import RECORD
 #: Faces that a setup program takes, and their boxes are padded to.
 BLOCK = 64
 #: Least side of a bin in pixels, a multiple of the forward tile's; faces that a bin program takes at a time, and its warps.
-BIN, BIN_STEP, BIN_WARPS = 32, 2048, 4
+BIN, BIN_STEP, BIN_WARPS = 32, 4096, 8
 #: Places in an item's lists, per face and per bin. A bin that finds none left has its tiles look through all faces.
 PLACES = (6, 64)
 #: Up to so many faces a tile looks through all of them; binning would cost more.
 UNBINNED = 2048
 #: Width and height of a forward tile in pixels, its warps, and the registers that a thread may take.
-TILE: tuple[int, int, int, int | None] = (8, 4, 1, None)
+TILE: tuple[int, int, int, int | None] = (4, 8, 1, 72)
 #: Pixels that a backward program takes at a time, its warps, and the registers that a thread may take.
-BACKWARD: tuple[int, int, int | None] = (32, 1, None)
+BACKWARD: tuple[int, int, int | None] = (32, 1, 96)
 #: Faces with more pixels than this are cut into bands for the backward pass, as far as an item has this many places.
 LARGE, JOBS = 4096, 512
 #: Attribute channels that one pass takes.
@@ -229,15 +229,13 @@ def backward(
         nothing = grads[0].new_zeros((*grads[0].shape[:-1], 1))
         found = backward([nothing, *grads[1:]], with_channel(tensors), saved, settings, needs)
         by_background = None if found[2] is None else found[2][..., 1:]
-        return [found[0], tensors[1] if needs[1] else None, by_background, *found[3:]]
+        return [found[0], torch.zeros_like(tensors[1]) if needs[1] else None, by_background, *found[3:]]
     scene = Scene(tensors, decode(settings))
     keep = scene.settings.deterministic
     pictures = [t if t.is_contiguous() else t.contiguous() for t in (*grads, saved[0])]
-    sizes = [scene.items * scene.vertices * 3, math.prod(scene.attributes.shape)]
-    # One buffer, because each costs a launch
-    buffer = scene.points.new_zeros(sum(sizes))
-    by_points = buffer[: sizes[0]].view(scene.items, scene.vertices, 3)
-    by_attributes = buffer[sizes[0] :].view(scene.attributes.shape)
+    # Apart from each other: torch operators must not return tensors that share memory
+    by_points = scene.points.new_zeros(scene.items, scene.vertices, 3)
+    by_attributes = scene.points.new_zeros(scene.attributes.shape)
     by_softness = scene.points.new_zeros(scene.items, 3) if needs[3] else None
     for passed in scene.passes() if scene.count else ():
         setup = Setup(scene, passed, jobs=True, kept=[t.contiguous() for t in saved[1:]])
