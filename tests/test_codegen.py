@@ -32,14 +32,14 @@ def run(x, value, slope, n, block: tl.constexpr):
 
 def arguments():
     near = torch.cat([torch.linspace(-30, 30, 241), torch.linspace(-1.2, 1.2, 97)]) + 1e-4
-    return torch.cat([near, torch.tensor([-1e30, -1e4, 1e4, 1e30])]).double()
+    return torch.cat([near, torch.tensor([-1e30, -1e4, 1e4, 1e30, torch.nan])]).double()
 
 
 def expected(relaxation):
     """Value and slope as functions of the scaled argument, from the plain torch form."""
     z = arguments().requires_grad_()
     value = relaxation(z / getattr(relaxation, "steepness", 1.0))
-    (slope,) = torch.autograd.grad(value.sum(), z) if value.requires_grad else (torch.zeros_like(z),)
+    (slope,) = torch.autograd.grad(value.sum(), z)
     return value.detach().numpy(), slope.numpy()
 
 
@@ -54,7 +54,8 @@ def test_numba_formula(relaxation, dialect, dtype, tolerance):
     codegen.load("test", source).run(x, value, slope)
     want_value, want_slope = expected(relaxation)
     np.testing.assert_allclose(value, want_value, atol=tolerance)
-    np.testing.assert_allclose(slope, want_slope, atol=tolerance)
+    # A NaN comes out as a NaN; its slope means nothing
+    np.testing.assert_allclose(slope[:-1], want_slope[:-1], atol=tolerance)
 
 
 def check_triton_formulas() -> None:
@@ -68,7 +69,7 @@ def check_triton_formulas() -> None:
                 codegen.load("test", source).run[(1,)](x, value, slope, x.numel(), 512)
             want_value, want_slope = expected(relaxation)
             np.testing.assert_allclose(value.numpy(), want_value, atol=tolerance, err_msg=relaxation.key)
-            np.testing.assert_allclose(slope.numpy(), want_slope, atol=tolerance, err_msg=relaxation.key)
+            np.testing.assert_allclose(slope.numpy()[:-1], want_slope[:-1], atol=tolerance, err_msg=relaxation.key)
 
 
 def test_triton_formulas():

@@ -81,7 +81,7 @@ class Tent(Exit):
     @property
     def scalar(self) -> str:
         return """
-            value = minimum(1.0, abs(z))
+            value = where(z == z, minimum(1.0, abs(z)), z)
             slope = where(abs(z) > 1.0, 0.0, where(z > 0, 1.0, where(z < 0, -1.0, 0.0)))
         """
 
@@ -112,6 +112,7 @@ class SmoothTent(Exit):
         return f"""
             t = minimum(1.0, abs(z))
             {smooth_step_scalar(self.k)}
+            value = where(z == z, value, z)
             slope = where(z >= 0, slope, -slope)
         """
 
@@ -140,6 +141,7 @@ class BumpExit(Exit):
             v = 1.0 / (1.0 - t)
             e = exp(-abs(v - u))
             value = where(inside, where(v >= u, 1.0, e) / (1.0 + e), where(a > 0.5, 1.0, 0.0))
+            value = where(z == z, value, z)
             slope = where(inside, e / ((1.0 + e) * (1.0 + e)) * (u * u + v * v), 0.0)
             slope = where(z >= 0, slope, -slope)
         """

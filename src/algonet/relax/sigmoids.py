@@ -198,6 +198,7 @@ class Bump(Sigmoid):
             w = 1.0 / (1.0 - t * t)
             e = exp(-abs(4.0 * t * w))
             value = where(inside, where(t >= 0, 1.0, e) / (1.0 + e), where(z > 0, 1.0, 0.0))
+            value = where(z == z, value, z)
             slope = where(inside, e / ((1.0 + e) * (1.0 + e)) * 4.0 * (1.0 + t * t) * w * w, 0.0)
         """
 
@@ -244,6 +245,7 @@ class SmoothStep(Sigmoid):
         return f"""
             t = minimum(1.0, maximum(0.0, 0.5 + 0.5 * z))
             {smooth_step_scalar(self.k)}
+            value = where(z == z, value, z)
             slope = 0.5 * slope
         """
 
@@ -350,7 +352,7 @@ class GumbelMax(Sigmoid):
         return """
             t = maximum(z, -40.0)
             e = exp(-t)
-            value = exp(-e)
+            value = where(z == z, exp(-e), z)
             slope = where(z > -40.0, e * value, 0.0)
         """
 
@@ -379,6 +381,7 @@ class GumbelMin(Sigmoid):
             e = exp(t)
             f = exp(-e)
             value = where(e < 0.001, e * (1.0 - e * (0.5 - e * 0.16666666666666666)), 1.0 - f)
+            value = where(z == z, value, z)
             slope = where(z < 40.0, e * f, 0.0)
         """
 
@@ -401,7 +404,7 @@ class Heaviside(Sigmoid):
     @property
     def scalar(self) -> str:
         return """
-            value = where(z >= 0, 1.0, 0.0)
+            value = where(z == z, where(z >= 0, 1.0, 0.0), z)
             slope = 0.0 * value
         """
 
