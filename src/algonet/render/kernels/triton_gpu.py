@@ -25,9 +25,9 @@ BIN, BIN_STEP, BIN_WARPS = 32, 4096, 8
 PLACES = (6, 64)
 #: Up to so many faces a tile looks through all of them; binning would cost more.
 UNBINNED = 2048
-#: Width and height of a forward tile in pixels, its warps, and the registers that a thread may take.
+#: Width and height of a forward tile in pixels, its warps, and the registers that a thread may take in float32.
 TILE: tuple[int, int, int, int | None] = (4, 8, 1, 72)
-#: Pixels that a backward program takes at a time, its warps, and the registers that a thread may take.
+#: Pixels that a backward program takes at a time, its warps, and the registers that a thread may take in float32.
 BACKWARD: tuple[int, int, int | None] = (32, 1, 96)
 #: Faces with more pixels than this are cut into bands for the backward pass, as far as an item has this many places.
 LARGE, JOBS = 4096, 512
@@ -56,6 +56,8 @@ class Scene:
         self.padded = self.blocks * BLOCK
         self.bin = bin_side(max(self.height, self.width)) if self.count > UNBINNED else 0
         self.planes = 3 + self.channels
+        # float64 takes two registers for a number
+        self.single = points.dtype == torch.float32
         self.constants = constants(settings)
 
     def passes(self):
@@ -189,7 +191,7 @@ def forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Te
              scene.channels, setup.first_channel, scene.planes],
             (RECORD + 3 * setup.channels, setup.channels, *scene.constants, setup.first_channel == 0, scene.bin, tx, ty),
             warps,
-            registers,
+            registers if scene.single else None,
         )  # fmt: skip
         if keep:
             batch = tensors[0].shape[:-2]
@@ -271,7 +273,7 @@ def _launch_backward(setup: Setup, pictures: list[Tensor], targets: list[Tensor]
         (RECORD + 3 * setup.channels, setup.channels, *scene.constants, setup.first_channel == 0, settings.perspective,
          settings.two_sided, softness, settings.deterministic, setup.slots, BACKWARD[0]),
         BACKWARD[1],
-        BACKWARD[2],
+        BACKWARD[2] if scene.single else None,
     )  # fmt: skip
 
 
