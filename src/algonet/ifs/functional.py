@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +13,7 @@ from algonet.relax import Probabilistic
 
 from . import reference
 from .aggregates import Aggregate, check_aggregate
+from .calls import ChaosCall, SplatCall
 from .kernels.settings import ChaosSettings, SplatSettings
 
 if TYPE_CHECKING:
@@ -21,31 +21,6 @@ if TYPE_CHECKING:
 
 Extent = tuple[float, float, float, float]
 _METHODS = ("auto", "windows", "separable")
-
-
-@dataclass(frozen=True, eq=False)
-class SplatCall:
-    """One call of the raster: points and sigma in pixels, weights (*batch, 0) for none, features with C = 0 for none."""
-
-    points: Tensor
-    sigma: Tensor
-    weights: Tensor
-    features: Tensor
-    settings: SplatSettings
-
-    @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.points, self.sigma, self.weights, self.features
-
-
-@dataclass(frozen=True, eq=False)
-class ChaosCall:
-    """One call of the chaos game, all tensors with the same leading batch dimensions."""
-
-    parameters: Tensor
-    choices: Tensor
-    start: Tensor
-    settings: ChaosSettings
 
 
 def smooth_raster(
@@ -78,7 +53,7 @@ def smooth_raster(
     `method="separable"` is one matrix product over the points (`Poisson` only): exact, cost N H W, for huge sigma.
     "auto" takes the cheaper. `deterministic` makes GPU sums reproducible (default: torch's own setting).
 
-    >>> smooth_raster(torch.tensor([[0.5, 0.9]]), (3, 3), sigma=0.01)
+    >>> smooth_raster(torch.tensor([[0.5, 0.9]]), (3, 3), sigma=0.01).round()
     tensor([[0., 1., 0.],
             [0., 0., 0.],
             [0., 0., 0.]])
@@ -343,7 +318,7 @@ def check_extent(where: str, extent: Any) -> Extent:
 
 
 def check_sigma(where: str, sigma: Any, like: Tensor) -> Tensor:
-    """`sigma` as a tensor like `like`; only a tensor on the CPU has its values checked: no synchronisation."""
+    """`sigma` as a tensor like `like`. The values of a tensor are not read (no synchronisation): below 1e-6 counts as 1e-6."""
     if isinstance(sigma, Tensor):
         if not sigma.is_floating_point():
             raise TypeError(f"{where}: `sigma` must be a number or a floating tensor, got a tensor of {sigma.dtype}.")
@@ -421,82 +396,3 @@ def _separable_is_cheaper(call: SplatCall, sigma: float | Tensor) -> bool:
     # nanoseconds per point, fitted to timings: a pixel of a window, of a product, and an entry of the two factors
     pixel, product, entry = (0.15, 0.04, 10.0) if call.points.device.type == "cpu" else (0.003, 1e-5, 0.05)
     return pixel * window > product * pixels + entry * edges
-
-
-def _numba_dtype(tensor: Tensor) -> str | None:
-    known = tensor.dtype in (torch.float32, torch.float64)
-    return None if known else f"kernels take float32 and float64, got {tensor.dtype}"
-
-
-def _numba_supports(call: SplatCall) -> str | None:
-    return backends.why_not_numba(*call.tensors) or _numba_dtype(call.points)
-
-
-def _triton_supports(call: SplatCall) -> str | None:
-    return backends.why_not_triton(*call.tensors) or _numba_dtype(call.points)
-
-
-def _chaos_dimension(call: ChaosCall) -> str | None:
-    return None if call.start.shape[-1] == 2 else "the kernels step points in the plane; 3-D systems use the reference"
-
-
-def _chaos_numba_supports(call: ChaosCall) -> str | None:
-    tensors = call.parameters, call.choices, call.start
-    return backends.why_not_numba(*tensors) or _numba_dtype(call.parameters) or _chaos_dimension(call)
-
-
-def _chaos_triton_supports(call: ChaosCall) -> str | None:
-    tensors = call.parameters, call.choices, call.start
-    return backends.why_not_triton(*tensors) or _numba_dtype(call.parameters) or _chaos_dimension(call)
-
-
-@backends.register("smooth_raster", "reference")
-def _splat_reference(call: SplatCall) -> Tensor:
-    return reference.splat(*call.tensors, (call.settings.height, call.settings.width), call.settings.logs)
-
-
-@backends.register("smooth_raster", "numba", supports=_numba_supports)
-def _splat_numba(call: SplatCall) -> Tensor:
-    from .kernels.numba_ops import splat_operator
-
-    return splat_operator(call.tensors, call.settings.encode())[0]
-
-
-@backends.register("smooth_raster", "triton", supports=_triton_supports)
-def _splat_triton(call: SplatCall) -> Tensor:
-    from .kernels.triton_gpu import splat_operator
-
-    return splat_operator(call.tensors, call.settings.encode())[0]
-
-
-@backends.register("chaos_game", "reference")
-def _chaos_reference(call: ChaosCall) -> Tensor:
-    return reference.chaos(call.parameters, call.choices, call.start, call.settings.burn_in, call.settings.horizon)
-
-
-@backends.register("chaos_game", "numba", supports=_chaos_numba_supports)
-def _chaos_numba(call: ChaosCall) -> Tensor:
-    from .kernels.numba_ops import chaos_operator
-
-    return chaos_operator([call.parameters, call.choices, call.start], call.settings.encode())[0]
-
-
-@backends.register("chaos_game", "triton", supports=_chaos_triton_supports)
-def _chaos_triton(call: ChaosCall) -> Tensor:
-    from .kernels.triton_chaos import chaos_operator
-
-    return chaos_operator([call.parameters, call.choices, call.start], call.settings.encode())[0]
-
-
-@backends.register_example("smooth_raster")
-def _splat_example(device: str) -> SplatCall:
-    points = torch.rand(1, 64, 2, device=device) * 16
-    none, sigma = points.new_empty(1, 0), points.new_ones(1)
-    return SplatCall(points, sigma, none, points.new_empty(1, 64, 0), SplatSettings(16, 16, True, 1e-4))
-
-
-@backends.register_example("chaos_game")
-def _chaos_example(device: str) -> ChaosCall:
-    parameters = torch.full((1, 3, 6), -0.5, device=device)
-    choices = torch.zeros(1, 8, 4, dtype=torch.int64, device=device)
-    return ChaosCall(parameters, choices, parameters.new_zeros(1, 8, 2), ChaosSettings(0, 0))
