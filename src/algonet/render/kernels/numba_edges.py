@@ -24,7 +24,7 @@ _HEADERS = {
     "float32": """from algonet.numba_math import exp32 as exp, log32 as log
 
 real = float32
-SHORT, FLOOR, TINY = 1 - 2.0**-23, -70.0, 1e-37
+SHORT, FLOOR, TINY = 1 - 2.0**-23, -60.0, 1e-37
 """,
     "float64": """from math import exp, log
 

@@ -15,7 +15,7 @@ OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True, "cac
 
 # <instance>
 real = float32
-SHORT, FLOOR, TINY = 1 - 2.0**-23, -70.0, 1e-37
+SHORT, FLOOR, TINY = 1 - 2.0**-23, -60.0, 1e-37
 exp = log = angle = edge_forward = edge_backward = None
 FLIP_AREA, FAR_PIXELS, LATERAL, FAINT2, FAINTEST2 = 1e-4, 1e7, 16.0, 1e-6, 1e-10
 # </instance>
@@ -236,16 +236,24 @@ def row_ranges(entries, prepared, first_row, reach, rows):
 
 
 @njit(**OPTIONS)
-def bound_sum(total, power):
-    """S / (1 + S^k)^(1/k), and its slope."""
-    if abs(total) <= 1:
-        base = 1 + total**power
-        value = total * base ** (-1 / power)
-        return value, base ** (-1 / power - 1)
-    inverse = 1 / total
-    base = 1 + inverse**power
-    value = np.sign(total) * base ** (-1 / power)
-    return value, abs(inverse) ** (power + 1) * base ** (-1 / power - 1)
+def conorm(totals, power, values, slopes):
+    """The silhouette from a tile's totals, and its slope: S / (1 + S^k)^(1/k), or 1 - exp(S) where the power is 0."""
+    k = real(power)
+    if power > 0:
+        for i in range(TILE):
+            # The k-th power of the smaller of S and 1/S cannot overflow
+            size = abs(totals[i])
+            small = min(size, real(1.0) / max(size, real(1e-30)))
+            raised = exp(k * log(max(small, real(1e-30))))
+            root = exp(-log(real(1.0) + raised) / k)
+            value = size * root if size <= real(1.0) else root
+            values[i] = value if totals[i] >= real(0.0) else -value
+            slopes[i] = (root if size <= real(1.0) else raised * small * root) / (real(1.0) + raised)
+    else:
+        for i in range(TILE):
+            complement = exp(totals[i])
+            values[i] = real(1.0) - complement
+            slopes[i] = complement * real(SHORT)
 
 
 @njit(**OPTIONS)
@@ -259,7 +267,7 @@ def shift_of(entries, prepared, steepness, peak):
             high, low = max(high, z), min(low, z)
     for i in range(TILE):
         peak[i] = real(high)
-    return high - low < 50
+    return high - low < 30
 
 
 @njit(**OPTIONS)
@@ -274,6 +282,11 @@ def forward_tiles(
     count = faces.shape[0]
     buffer, peak = np.empty(8 * LANES, prepared.dtype), np.empty(TILE, prepared.dtype)
     sums = np.empty((channels + 3) * TILE, prepared.dtype)
+    values, slopes, logs = (
+        np.empty(TILE, prepared.dtype),
+        np.empty(TILE, prepared.dtype),
+        np.empty(TILE, prepared.dtype),
+    )
     power = settings[2]
     for tile in range(begin, tile_starts.shape[0] - 1, stride):
         item = tile // per_item
@@ -299,17 +312,18 @@ def forward_tiles(
                 for c in range(channels):
                     mix(buffer, sums, (3 + c) * TILE + r * LANES,
                         looks[corners[0], c], looks[corners[1], c], looks[corners[2], c])  # fmt: skip
+        conorm(sums, power, values, slopes)
+        for i in range(TILE):
+            norm = sums[TILE + i]
+            seen = norm > real(TINY)
+            logs[i] = peak[i] + log(max(norm, real(TINY))) if seen else real(1e30)
+            sums[TILE + i] = real(1.0) / max(norm, real(TINY)) if seen else real(0.0)
         for r in range(min(LANES, height - first_row)):
             for i in range(min(LANES, width - first_column)):
                 at = r * LANES + i
                 y, x = first_row + r, first_column + i
-                norm = sums[TILE + at]
-                inverse = 1 / norm if norm > TINY else real(0.0)
-                total = sums[at]
-                s = real(bound_sum(total, power)[0]) if power > 0 else real(-np.expm1(total))
-                total_out[item, y, x] = total
-                norm_out[item, y, x] = peak[at] + np.log(norm) if norm > TINY else real(1e30)
-                silhouette[item, y, x] = s
+                inverse, s = sums[TILE + at], values[at]
+                total_out[item, y, x], norm_out[item, y, x], silhouette[item, y, x] = sums[at], logs[at], s
                 mean = sums[2 * TILE + at] * inverse
                 mean_out[item, y, x, channels] = mean
                 depth[item, y, x] = s * mean + (1 - s) * background[item, channels]
@@ -319,7 +333,7 @@ def forward_tiles(
                     image[item, y, x, c] = s * mean + (1 - s) * background[item, c]
 
 
-@njit(**OPTIONS)
+@njit(forceinline=True, **OPTIONS)
 def accumulate(buffer, peak, sums, at, za, zb, zc, power):
     """Add one face's row to the tile's totals, and leave its corner weights times share in the buffer."""
     for i in range(LANES):
@@ -344,7 +358,7 @@ def accumulate(buffer, peak, sums, at, za, zb, zc, power):
         sums[2 * TILE + at + i] += buffer[6 * LANES + i]
 
 
-@njit(**OPTIONS)
+@njit(forceinline=True, **OPTIONS)
 def mix(buffer, sums, at, a, b, c):
     for i in range(LANES):
         sums[at + i] += buffer[2 * LANES + i] * a + buffer[3 * LANES + i] * b + buffer[4 * LANES + i] * c
@@ -399,8 +413,10 @@ def lanes_backward(o, x0, y, steepness, sigma2, lateral, short, buffer):
         # shares, and what the exponent is worth
         ha, hb, hc = buffer[i], buffer[LANES + i], buffer[2 * LANES + i]
         rate = exp(min(-steepness * z - real(LATERAL) * away2 * away2 - buffer[5 * LANES + i], real(80.0)))
-        rate = min(rate if covered > zero else zero, real(1e15))
+        # Shares too small to matter are made 0: numbers below the normal range are many times slower
+        rate = min(rate if covered > zero and rate > real(1e-26) else zero, real(1e15))
         share = min(covered * rate, two)
+        share = share if share > real(1e-24) else zero
         gain = va * ha + vb * hb + vc * hc - buffer[3 * LANES + i]
         pull = share * gain
         clipped = min(max(covered, zero), one)
@@ -475,7 +491,9 @@ def backward_tiles(
     per_item = ((height + LANES - 1) // LANES) * columns
     count = faces.shape[0]
     buffer = np.empty((10 + SUMS) * LANES, prepared.dtype)
+    pulls = np.empty(3 * channels * LANES, prepared.dtype)
     worths = np.empty((channels + 4) * TILE, prepared.dtype)
+    slopes = np.empty(3 * TILE, prepared.dtype)
     power = settings[2]
     short = real(SHORT) if power == 0 else real(0.0)
     for tile in range(begin, tile_starts.shape[0] - 1, stride):
@@ -491,7 +509,7 @@ def backward_tiles(
         rows = np.empty((entries.shape[0], 2), np.int64)
         row_ranges(entries, prepared, real(first_row), reach, rows)
         pixel_worths(item, first_row, first_column, power, silhouette, total, norm, mean, background,
-                     grad_image, grad_silhouette, grad_depth, worths)  # fmt: skip
+                     grad_image, grad_silhouette, grad_depth, worths, slopes)  # fmt: skip
         x0 = real(first_column) + real(0.5)
         looks = attributes[item]
         for entry in range(entries.shape[0]):
@@ -500,8 +518,8 @@ def backward_tiles(
             record = records[pairs_of[tile_starts[tile] + entry]]
             for i in range(10 * LANES, (10 + SUMS) * LANES):
                 buffer[i] = 0
-            for k in range(SUMS + 3 * channels):
-                record[k] = 0
+            for i in range(3 * channels * LANES):
+                pulls[i] = 0
             for r in range(rows[entry, 0], min(rows[entry, 1], height - first_row)):
                 at = r * LANES
                 for j in range(3):
@@ -514,32 +532,46 @@ def backward_tiles(
                 y = real(first_row + r) + real(0.5)
                 lanes_backward(o, x0, y, steepness, sigma2, lateral, short, buffer)
                 for c in range(channels):
-                    base = (4 + c) * TILE + at
-                    sa, sb, sc = real(0.0), real(0.0), real(0.0)
-                    for i in range(LANES):
-                        g = worths[base + i]
-                        sa += buffer[7 * LANES + i] * g
-                        sb += buffer[8 * LANES + i] * g
-                        sc += buffer[9 * LANES + i] * g
-                    record[SUMS + 3 * c] += sa
-                    record[SUMS + 3 * c + 1] += sb
-                    record[SUMS + 3 * c + 2] += sc
+                    pull_attributes(buffer, worths, pulls, (4 + c) * TILE + at, 3 * c * LANES)
             for k in range(SUMS):
-                added = real(0.0)
-                for i in range(LANES):
-                    added += buffer[(10 + k) * LANES + i]
-                record[k] = added
+                record[k] = row_sum(buffer, (10 + k) * LANES)
+            for k in range(3 * channels):
+                record[SUMS + k] = row_sum(pulls, k * LANES)
+
+
+@njit(forceinline=True, **OPTIONS)
+def pull_attributes(buffer, worths, pulls, at, to):
+    """What one channel's three corners receive from the row, per lane."""
+    for i in range(LANES):
+        g = worths[at + i]
+        pulls[to + i] += buffer[7 * LANES + i] * g
+        pulls[to + LANES + i] += buffer[8 * LANES + i] * g
+        pulls[to + 2 * LANES + i] += buffer[9 * LANES + i] * g
+
+
+@njit(forceinline=True, **OPTIONS)
+def row_sum(rows, at):
+    # Four chains of additions at once: one alone would wait for itself sixteen times
+    a, b, c, d = rows[at], rows[at + 1], rows[at + 2], rows[at + 3]
+    for i in range(4, LANES, 4):
+        a, b, c, d = a + rows[at + i], b + rows[at + i + 1], c + rows[at + i + 2], d + rows[at + i + 3]
+    return (a + b) + (c + d)
 
 
 @njit(**OPTIONS)
 def pixel_worths(
     item, first_row, first_column, power, silhouette, total, norm, mean, background,
-    grad_image, grad_silhouette, grad_depth, worths,
+    grad_image, grad_silhouette, grad_depth, worths, slopes,
 ):  # fmt: skip
     """Per pixel of the tile: worth of depth, mean worth, slope by coverage, log normaliser, and worth of each channel."""
     height, width, channels = grad_image.shape[1], grad_image.shape[2], grad_image.shape[3]
     worths[:] = 0
     worths[3 * TILE : 4 * TILE] = real(1e30)
+    slopes[:] = 0
+    for r in range(min(LANES, height - first_row)):
+        for i in range(min(LANES, width - first_column)):
+            slopes[r * LANES + i] = total[item, first_row + r, first_column + i]
+    conorm(slopes[:TILE], power, slopes[TILE : 2 * TILE], slopes[2 * TILE :])
     for r in range(min(LANES, height - first_row)):
         for i in range(min(LANES, width - first_column)):
             at, y, x = r * LANES + i, first_row + r, first_column + i
@@ -555,17 +587,14 @@ def pixel_worths(
                 value += g * m
                 by_silhouette += g * (m - background[item, c])
                 worths[(4 + c) * TILE + at] = s * g
-            if power > 0:
-                by_silhouette *= real(bound_sum(total[item, y, x], power)[1])
-            else:
-                by_silhouette *= real(np.exp(total[item, y, x]) * SHORT)
+            by_silhouette *= slopes[2 * TILE + at]
             worths[at] = s * gd
             worths[TILE + at] = s * value
             worths[2 * TILE + at] = by_silhouette
             worths[3 * TILE + at] = norm[item, y, x]
 
 
-@njit(**OPTIONS)
+@njit(forceinline=True, **OPTIONS)
 def worth_of_corner(buffer, worths, at, j, z, looks, row, channels):
     for i in range(LANES):
         buffer[j * LANES + i] = worths[at + i] * z
