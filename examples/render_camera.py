@@ -3,7 +3,7 @@
 Fifty random starts, each turned by up to 90 degrees about a random axis; a start succeeds if the found camera is within ten
 degrees of the true one. The same with the scale held constant.
 
-    python examples/render_camera.py --starts 50 --size 48 --steps 160
+    python examples/render_camera.py --starts 50 --size 32 --steps 160
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def turned(camera: Camera, count: int, most: float, seed: int) -> Camera:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--starts", type=int, default=50)
-    parser.add_argument("--size", type=int, default=48)
+    parser.add_argument("--size", type=int, default=32)
     parser.add_argument("--steps", type=int, default=160)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
