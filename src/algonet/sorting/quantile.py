@@ -103,7 +103,6 @@ def _fast_median(x: Tensor, dim: int, degree: int, relax: Sigmoid, mask: Tensor 
         weights = weighted_softmin(extreme, weights, dim=dim, steepness=steepness)
     if degree == 0:
         weights = weights / weights.sum(dim, keepdim=True)
-    # Around a detached item: the sum of huge values times weights would round where their spread does not
     found = (weights * wide).sum(dim, keepdim=True)
     return (found if keepdim else found.squeeze(dim)).to(x.dtype)
 
