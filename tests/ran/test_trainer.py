@@ -267,7 +267,7 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_are_one_with_the_whole_batch(tmp_path):
-    torchrun = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29531")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
     two = finished(run_toy(tmp_path / "two", 4, 8, 1, before=torchrun))
     one = trainer(tmp_path / "one", steps=4, batch=8).fit()
     assert len(one) == len(two) == 4

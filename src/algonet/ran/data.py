@@ -13,7 +13,7 @@ from torch import Generator as Random
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from algonet.ifs.functional import chaos_game, contraction, draw_choices
+from algonet.ifs import chaos_game, contraction, draw_choices
 from algonet.render import Mesh, box, extrusion, icosphere, render_hard, torus
 
 from .inverses import side_cameras

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from algonet.ifs.metrics import ssim
+from algonet.ifs import ssim
 from algonet.render import Mesh
 
 from .config import RunConfig

@@ -11,8 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from algonet.ifs.aggregates import Poisson
-from algonet.ifs.functional import area_weights, chaos_game, contraction, draw_choices, smooth_raster
+from algonet.ifs import Poisson, area_weights, chaos_game, contraction, draw_choices, smooth_raster
 from algonet.relax import StudentT
 from algonet.render import Camera, FilteredCoverage, Mesh, render_attributes
 

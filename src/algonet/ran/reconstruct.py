@@ -57,7 +57,7 @@ def _save(found: Tensor, config: RunConfig, stem: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         template(config).replace(vertices=found).save(path)
         return path
-    from algonet.ifs.functional import contraction
+    from algonet.ifs import contraction
 
     rows = [[float(f"{v:.7g}") for v in row] for row in contraction(found).tolist()]
     return write_text(stem.with_name(f"{stem.name}.json"), json.dumps({"parameters": rows}, indent=1))
