@@ -235,6 +235,9 @@ def test_train_and_reconstruct_from_the_command_line(tmp_path, monkeypatch, kind
     assert done.exit_code == 0, done.output
     assert ("iou" if kind == "mesh" else "ssim") in done.output
     assert list((tmp_path / "run/tensorboard").iterdir())
+    with Image.open(tmp_path / "run/pictures.png") as grid:
+        # Five pictures and their margins in a row, one row per item of the batch
+        assert grid.size == (5 * (18 if kind == "ifs" else 34), 2 * 18)
     model, config = load_model(tmp_path / "run")
     assert not model.training
     picture = (build_data(config, "test")[0]["a"].permute(1, 2, 0).numpy() * 255).astype(np.uint8)

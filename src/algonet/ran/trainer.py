@@ -20,7 +20,7 @@ from algonet.files import write_bytes, write_text
 from . import checkpoints
 from .config import TrainConfig
 from .model import Batch, Trainable
-from .report import Progress, picture_grid
+from .report import Progress, picture_grid, png_bytes
 
 History = list[dict[str, float]]
 
@@ -32,10 +32,10 @@ class NonFiniteLossError(ValueError):
 class RANTrainer:
     """Trains a `RAN` (or another `Trainable`): for each section in turn, for each of its losses in turn, one Adam step.
 
-    `data` gives dictionaries with the picture `a`. Everything goes into `folder`: checkpoints, TensorBoard events, a
-    picture of the present state. `fit(resume=True)` continues from the last checkpoint, on the same machine bit for bit.
-    Devices, processes, machines and precision are lightning-fabric's business: see `TrainConfig`; under `torchrun` its
-    processes are used. `description` (plain values) is kept in the checkpoints.
+    `data` gives dictionaries with the picture `a`. Everything goes into `folder`: checkpoints, TensorBoard events, and
+    `pictures.png`, the present state of a few items. `fit(resume=True)` continues from the last checkpoint, on the same
+    machine bit for bit. Devices, processes, machines and precision are lightning-fabric's business: see `TrainConfig`; under
+    `torchrun` its processes are used. `description` (plain values) is kept in the checkpoints.
 
     After `fit`, `history` holds one dictionary of losses per logged step, named section/number.
     """
@@ -237,6 +237,7 @@ class RANTrainer:
                     self._logger.add_scalar(name, value, self.step)
         if self.step % self.settings.pictures_every == 0 and self.fabric.is_global_zero:
             grid = picture_grid(self.model, self.fabric.to_device(batch["a"][:6]))
+            write_bytes(self.folder / "pictures.png", png_bytes(grid))
             if self._logger is not None:
                 self._logger.add_image("pictures", grid, self.step)
 
