@@ -275,3 +275,15 @@ def test_two_processes_are_one_with_the_whole_batch(tmp_path):
         assert a == pytest.approx(b, rel=1e-3, abs=1e-4), step
     again = finished(run_toy(tmp_path / "two", 5, 8, 1, before=torchrun))
     assert [entry["step"] for entry in again] == [5.0]
+
+
+def test_bfloat16_trains_close_to_single_precision(tmp_path):
+    single = trainer(tmp_path / "single", steps=3).fit()
+    mixed = trainer(tmp_path / "mixed", steps=3, precision="bf16-mixed")
+    for one, other in zip(single, mixed.fit(), strict=True):
+        assert one == pytest.approx(other, rel=0.1, abs=0.05)
+    assert all(p.dtype == torch.float32 for p in mixed.model.parameters())
+    a = torch.stack([Discs()[i]["a"] for i in range(2)])
+    with torch.autocast("cpu", torch.bfloat16):
+        # The reconstruction and its inverse stay in single precision
+        assert mixed.model.paths(a).b2.dtype == torch.float32
