@@ -232,10 +232,10 @@ def _read_file(path: str | os.PathLike[str]) -> Tensor:
             values = numpy.array(file.convert(wanted))
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: there is no such file.") from None
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(
-            f"{path}: cannot read an image: {str(error).splitlines()[0] if str(error) else error!r}"
-        ) from None
+    except UnidentifiedImageError:
+        raise ValueError(f"{path}: cannot read an image: not a format that is known.") from None
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path}: cannot read an image: {(str(error) or repr(error)).splitlines()[0]}") from None
     values = torch.from_numpy(values)
     return values.movedim(-1, 0) if values.ndim == 3 else values
 

@@ -87,7 +87,7 @@ def _film_strip(quick: bool) -> Figure:
 
     with torch.no_grad():
         target = IFS.preset("sierpinski", points=30_000)((64, 64))
-    level = Level(side=64, sigma=(3.0, 1.0), steps=40 if quick else 100, rate=0.01, points=1024, depth=14, keep=2)
+    level = Level(side=64, sigma=(3.0, 1.0), steps=40 if quick else 60, rate=0.01, points=1024, depth=14, keep=2)
     search = Search(candidates=8, points=64, steps=16, side=48)
     result = fit_ifs(target, functions=3, plan=FitPlan(10, search, (level,)), seed=0)
     shown = [result.frames[round(k * (len(result.frames) - 1) / 5)] for k in range(6)]
