@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from algonet.operators import Operator
+from algonet.threads import spread
 
 from .fakes import chaos_fake, chaos_reference, splat_fake, splat_reference
 from .numba_chaos import KERNELS as CHAOS
 from .numba_cpu import KERNELS as SPLAT
 from .numba_cpu import LANES
-from .settings import ChaosSettings, SplatSettings, blocks, flat, in_threads
+from .settings import ChaosSettings, SplatSettings, blocks, flat
 
 #: A block of points is worth a picture of its own from here on, and a picture of the whole batch needs no more blocks.
 _SHORTEST, _MOST = 2048, 8
@@ -36,7 +37,7 @@ def _splat_forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], 
         if kernel(p[i], s[i], w[i], f[i], first, last, chosen.width, reach, chosen.logs, out[i, k]):
             broken.append(i)
 
-    in_threads(work, cut)
+    spread(work, cut)
     total = pictures[..., : chosen.width].sum(1) if per_item > 1 else pictures[:, 0, ..., : chosen.width].clone()
     for i in set(broken):
         total[i] = torch.nan
@@ -62,7 +63,7 @@ def _splat_backward(
             g[i], p[i], s[i], w[i], f[i], first, last, chosen.width, reach, chosen.logs, by_p[i], by_w[i], by_f[i]
         )
 
-    in_threads(work, [(number, i, first, last) for number, (i, _, first, last) in enumerate(cut)])
+    spread(work, [(number, i, first, last) for number, (i, _, first, last) in enumerate(cut)])
     out[1] = out[1].reshape(s.shape[0], -1).sum(1) if len(cut) else torch.zeros_like(s)
     return [o.reshape(t.shape) for o, t in zip(out, tensors, strict=True)]
 
@@ -81,7 +82,7 @@ def _chaos_forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], 
         a, c, x, kept, out = arrays
         kernel(a[i], c[i], x[i], first, last, burn_in, kept[i], out[i])
 
-    in_threads(work, blocks(items, chains, 256, 8))
+    spread(work, blocks(items, chains, 256, 8))
     batch = parameters.shape[:-2]
     return [points.reshape(*batch, *points.shape[1:])], [states.reshape(*batch, *states.shape[1:])]
 
@@ -103,7 +104,7 @@ def _chaos_backward(
         g, a, c, x, kept, by_a, by_x = arrays
         kernel(g[i], a[i], c[i], x[i], first, last, chosen.burn_in, chosen.horizon, kept[i], by_a[i, k], by_x[i])
 
-    in_threads(work, cut)
+    spread(work, cut)
     return [by_parameters.sum(1).reshape(parameters.shape), a.new_empty(0), by_start.reshape(start.shape)]
 
 

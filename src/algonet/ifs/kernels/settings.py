@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 
@@ -71,24 +67,6 @@ def flat(tensor: Tensor, trailing: int) -> Tensor:
     detached = tensor.detach()
     shape = detached.shape[detached.ndim - trailing :]
     return detached.reshape(math.prod(detached.shape[: detached.ndim - trailing]), *shape).contiguous()
-
-
-def in_threads(work: Callable[..., None], items: Sequence[tuple]) -> None:
-    """Call `work(*item)` for each item, on as many threads as torch uses; the kernels release the interpreter."""
-    threads = min(torch.get_num_threads(), len(items))
-    if threads <= 1:
-        for item in items:
-            work(*item)
-        return
-    pending = [_pool(threads, os.getpid()).submit(work, *item) for item in items]
-    for future in pending:
-        future.result()
-
-
-@functools.lru_cache(maxsize=8)
-def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    # `process` keys the cache because threads do not survive a fork
-    return ThreadPoolExecutor(threads, thread_name_prefix="algonet-ifs")
 
 
 def blocks(items: int, length: int, shortest: int, most: int) -> list[tuple[int, int, int, int]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from algonet import codegen
 from algonet.relax import BoundedSum
+from algonet.threads import spread, workers
 
 from ..settings import EDGE_GUARD, RasterSettings, decode, result_shapes
 from .numba_edges import instance
@@ -249,20 +249,6 @@ def _guard(array: np.ndarray) -> Any:
     return array.dtype.type(EDGE_GUARD if array.dtype == np.float32 else EDGE_GUARD**2)
 
 
-@functools.cache
-def _pool(workers: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(workers, thread_name_prefix="algonet-render")
-
-
 def _in_threads(work: Callable[[int, int], None]) -> None:
-    """work(i, n) for i below n, at once; the last in this thread."""
-    count = max(1, torch.get_num_threads())
-    if count == 1:
-        work(0, 1)
-        return
-    futures = [_pool(count - 1).submit(work, i, count) for i in range(count - 1)]
-    try:
-        work(count - 1, count)
-    finally:
-        for future in futures:
-            future.result()
+    """work(i, n) for i below n, at once."""
+    spread(work, [(i, workers()) for i in range(workers())])

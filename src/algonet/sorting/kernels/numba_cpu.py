@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algonet import codegen
+from algonet import codegen, threads
 
 from ..plan import Plan, decode
 from . import numba_weigh
@@ -111,15 +110,9 @@ class _Job:
         """run(begin, end) over blocks of rows, on several threads where that pays."""
         work = self.rows * self.count * (1 + self.width) * passes
         blocks = -(-self.rows // lanes)
-        threads = min(torch.get_num_threads(), blocks, 1 + work // WORTH_A_THREAD)
-        if threads <= 1:
-            run(0, self.rows)
-            return
-        bounds = [min(self.rows, lanes * (blocks * i // threads)) for i in range(threads + 1)]
-        rest = [_pool().submit(run, bounds[i], bounds[i + 1]) for i in range(1, threads)]
-        run(bounds[0], bounds[1])
-        for future in rest:
-            future.result()
+        count = max(1, min(threads.workers(), blocks, 1 + work // WORTH_A_THREAD))
+        bounds = [min(self.rows, lanes * (blocks * i // count)) for i in range(count + 1)]
+        threads.spread(run, list(itertools.pairwise(bounds)))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -165,16 +158,6 @@ def _workspace(size: int, dtype: np.dtype) -> np.ndarray:
     if kept is None or len(kept) < size:
         kept = _LOCAL.__dict__[dtype.char] = np.empty(size, dtype)
     return kept
-
-
-@functools.lru_cache(maxsize=1)
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="algonet-sort")
-
-
-# Threads do not survive a fork: the child makes its own pool
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 @functools.lru_cache(maxsize=2)
