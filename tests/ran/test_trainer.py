@@ -259,7 +259,8 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path):
             assert math.isfinite(float(checkpoints.load(path).model["a2b.weight"].sum()))
     assert kills >= 2
     finished(run_toy(tmp_path / "killed", steps))
-    trainer(tmp_path / "whole", steps=steps, checkpoint_every=steps).fit()
+    # In a process like the killed ones: another number of threads would round differently
+    finished(run_toy(tmp_path / "whole", steps))
     a, b = (checkpoints.load(checkpoints.find(tmp_path / name)) for name in ("killed", "whole"))
     assert a.step == b.step == steps
     assert same(a.model, b.model)

@@ -61,7 +61,7 @@ def _network() -> Figure:
                 if lane == len(lanes):
                     lanes.append([])
                 lanes[lane].append((f, g))
-                colour = plt.get_cmap("inferno_r")(0.12 + 0.8 * (1 - alpha))
+                colour = plt.get_cmap("inferno_r")(0.12 + 0.8 * (1 - float(alpha)))
                 spot = place + 0.22 * lane
                 ax.plot([spot, spot], [f, g], color=colour, lw=3.2, solid_capstyle="round", zorder=3)
                 ax.scatter([spot, spot], [f, g], color=colour, s=26, zorder=4)
@@ -89,7 +89,7 @@ def _layers() -> Figure:
 
     x = _items(14, seed=7)
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), sharey=True)
-    colours = plt.get_cmap("viridis")(x.argsort().argsort() / 13.0)
+    colours = plt.get_cmap("viridis")((x.argsort().argsort() / 13.0).numpy())
     for ax, steepness in zip(axes, (5.0, 25.0, 200.0), strict=True):
         states, _ = _trace(x, OddEven(), Logistic(steepness))
         curves = torch.stack(states)
@@ -117,7 +117,7 @@ def _permutations(n: int) -> Figure:
         for ax, steepness in zip(axes[row], (4.0, 16.0, 64.0, 1e4), strict=True):
             P = soft_sort(x, relax=Logistic(steepness), network=network, return_permutation=True).permutation
             assert P is not None
-            ax.imshow(P, cmap="magma", vmin=0, vmax=1)
+            ax.imshow(P.numpy(), cmap="magma", vmin=0, vmax=1)
             ax.set_title(f"{type(network).__name__}, steepness {steepness:g}", fontsize=10)
             ax.set_xticks([])
             ax.set_yticks([])

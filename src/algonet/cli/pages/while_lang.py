@@ -91,7 +91,7 @@ def _halting(size: int) -> bytes:
             shares.append(float((program.run(a[::3, ::3], b[::3, ::3]).remaining > 0).float().mean()))
         for axis, s in zip(axes[1:], steepnesses, strict=True):
             remaining = _multiply(Sech(s), max_iterations=60).run(a, b).remaining
-            image = axis.imshow(remaining.T, origin="lower", extent=(0, 6, 0, 6), vmin=0, vmax=1, cmap="magma")
+            image = axis.imshow(remaining.T.numpy(), origin="lower", extent=(0, 6, 0, 6), vmin=0, vmax=1, cmap="magma")
             axis.set_title(f"steepness {s:g}", fontsize=10)
             axis.set_xlabel("x1")
             axis.set_xticks(range(0, 7, 2))
@@ -123,7 +123,7 @@ def _trained(steps: int) -> bytes:
     figure, axes = plt.subplots(1, 2, figsize=(8.2, 3.7))
     most, image = float(before.abs().max()), None
     for axis, error, name in zip(axes, (before, after), ("as written", "weights and biases fitted"), strict=True):
-        image = axis.imshow(error.T, origin="lower", extent=(0.5, 6.5, 0.5, 6.5), vmin=-most, vmax=most, cmap="RdBu")
+        image = axis.imshow(error.T.numpy(), origin="lower", extent=(0.5, 6.5, 0.5, 6.5), vmin=-most, vmax=most, cmap="RdBu")
         for x1 in range(6):
             for x2 in range(6):
                 axis.text(x1 + 1, x2 + 1, f"{float(error[x1, x2]):+.2f}", ha="center", va="center", fontsize=7)
