@@ -123,7 +123,9 @@ def _trained(steps: int) -> bytes:
     figure, axes = plt.subplots(1, 2, figsize=(8.2, 3.7))
     most, image = float(before.abs().max()), None
     for axis, error, name in zip(axes, (before, after), ("as written", "weights and biases fitted"), strict=True):
-        image = axis.imshow(error.T.numpy(), origin="lower", extent=(0.5, 6.5, 0.5, 6.5), vmin=-most, vmax=most, cmap="RdBu")
+        image = axis.imshow(
+            error.T.numpy(), origin="lower", extent=(0.5, 6.5, 0.5, 6.5), vmin=-most, vmax=most, cmap="RdBu"
+        )
         for x1 in range(6):
             for x2 in range(6):
                 axis.text(x1 + 1, x2 + 1, f"{float(error[x1, x2]):+.2f}", ha="center", va="center", fontsize=7)
