@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from algonet.relax import Sigmoid
 from .networks import Network
 
 
-def items(where: str, x: object, dim: int) -> Tensor:
+def items(where: str, x: Any, dim: int) -> Tensor:
     if not isinstance(x, Tensor):
         raise TypeError(f"{where}: `x` must be a tensor, got {type(x).__name__}; wrap it in torch.tensor(...).")
     if not x.is_floating_point():
@@ -26,7 +28,7 @@ def items(where: str, x: object, dim: int) -> Tensor:
     return x
 
 
-def payload(where: str, x: Tensor, given: object, dim: int) -> Tensor | None:
+def payload(where: str, x: Tensor, given: Any, dim: int) -> Tensor | None:
     """The payload as (*batch, n, channels) with the sorted dimension where x has it after `movedim(dim, -1)`."""
     if given is None:
         return None
@@ -60,7 +62,7 @@ def _channels(given: Tensor, x: Tensor) -> int:
     return count
 
 
-def mask(where: str, x: Tensor, given: object) -> Tensor | None:
+def mask(where: str, x: Tensor, given: Any) -> Tensor | None:
     if given is None:
         return None
     if not isinstance(given, Tensor) or given.dtype != torch.bool:
@@ -74,7 +76,7 @@ def mask(where: str, x: Tensor, given: object) -> Tensor | None:
         ) from None
 
 
-def options(where: str, relax: object, network: object, steps: object) -> None:
+def options(where: str, relax: Any, network: Any, steps: Any) -> None:
     if not isinstance(relax, Sigmoid):
         raise TypeError(f"{where}: `relax` must be a sigmoid such as Logistic(10.0), got {relax!r}.")
     if not isinstance(network, Network):
@@ -89,7 +91,7 @@ def options(where: str, relax: object, network: object, steps: object) -> None:
 
 def steepness(where: str, relax: Sigmoid, x: Tensor, sign: float) -> Tensor:
     """The steepness as a scalar tensor beside x, negative for a descending sort."""
-    value = relax.steepness
+    value: Any = relax.steepness
     if not isinstance(value, Tensor):
         return _constant(sign * value, x.dtype, x.device)
     if value.numel() != 1:
@@ -117,15 +119,15 @@ def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     return _CONSTANTS[key]
 
 
-def count(where: str, k: object, n: int, dim: int) -> None:
+def count(where: str, k: Any, n: int, dim: int) -> None:
     if isinstance(k, bool) or not isinstance(k, int):
         raise TypeError(f"{where}: `k` must be an integer, got {k!r}.")
     if not 0 <= k <= n:
         raise ValueError(f"{where}: `k` must lie between 0 and the {n} items along dim {dim}, got {k}.")
 
 
-def quantiles(where: str, q: object) -> list[float]:
-    levels = [q] if isinstance(q, (int, float)) and not isinstance(q, bool) else q
+def quantiles(where: str, q: Any) -> list[float]:
+    levels: Any = [q] if isinstance(q, (int, float)) and not isinstance(q, bool) else q
     if isinstance(levels, Tensor):
         levels = levels.reshape(-1).tolist()
     if not isinstance(levels, (list, tuple)) or not levels or not all(isinstance(v, (int, float)) for v in levels):
@@ -136,7 +138,7 @@ def quantiles(where: str, q: object) -> list[float]:
     return [float(level) for level in levels]
 
 
-def degree(where: str, value: object) -> None:
+def degree(where: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{where}: `degree` must be an integer, got {value!r}.")
     if value < 0:
