@@ -156,7 +156,7 @@ for exit in (Sech(2.0), Tent(), SmoothTent(3), BumpExit()):
     print(exit, (program(x1=a, x2=b) - a * b).abs().mean())
 """
 _HALTING_CAPTION = (
-    "Steeper is not always better: the paper's proof that loops halt needs φ(x) ≤ |x|, which Sech keeps up to steepness 2. "
+    "Steeper is not always better: the paper's proof that loops halt needs φ(x) ≤ |x|, which Sech keeps up to steepness 2.6. "
     "At 3 all of these still halt; at 4 the counter of half of them overshoots zero and runs away. Bright: probability left "
     "after 60 iterations."
 )
