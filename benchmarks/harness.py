@@ -2,11 +2,30 @@
 
 A benchmark module has `main()` that takes `--json FILE`, checks parity before it times anything, prints a table, and records
 rows. A ratio to a peer measured in the same run is worth more than milliseconds: machines differ, ratios less so.
+
+What `record` writes, and `docs/benchmarks.md` is made from (`python -m benchmarks --page`):
+
+    benchmarks/results/NAME.json        rows of benchmarks/NAME.py on a machine without a GPU
+    benchmarks/results/NAME_gpu.json    rows of the same module (or of benchmarks/NAME_gpu.py) where there is a CUDA device
+
+    {"machine": {"cpu", "gpu", "torch", "date", ...}, "rows": [{"name", "value", "unit", "column", "by", "note"}, ...]}
+
+Rows with a `column` become a table: one line per `name` (the workload: "1000 x 32"), one column per `by` and `column`, in the
+order in which they first come. Rows without one become a list below it. A table of three columns for a workload:
+
+    Row("1000 x 32", 1.5, "ms", "odd-even, f+b")
+    Row("1000 x 32", 620.0, "ms", "odd-even, f+b", by="diffsort")
+    Row("1000 x 32", 413.0, "ratio", "odd-even, times faster")
+
+`by` names the peer whose figure it is; `note` says where a figure comes from that was not measured in this run. Neither counts
+as a regression of ours. `--json -` prints the JSON as one line instead, for machines from which only text comes back.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.metadata
 import json
 import os
 import platform
@@ -14,7 +33,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
@@ -24,22 +43,30 @@ from algonet.files import write_text
 
 @dataclass(frozen=True)
 class Row:
-    """One figure: `value` in `unit` ("ms", "MiB", "ratio"); of ratios more is better, of the others less."""
+    """One figure: `value` in `unit` ("ms", "MiB", "ratio", "score"); more is better of ratios and scores."""
 
     name: str
     value: float
     unit: str
+    column: str = ""
+    by: str = "algonet"
+    note: str = ""
 
 
 def machine() -> dict[str, str]:
-    """What the figures were measured on."""
+    """What the figures were measured on, and when."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    return {
+    found = {
         "cpu": f"{_processor()}, {os.cpu_count()} cores",
         "gpu": gpu,
-        "torch": torch.__version__,
         "python": platform.python_version(),
+        "torch": torch.__version__,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
+    for package in ("numba", "triton", "diffsort", "algovision"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
 
 
 def _processor() -> str:
@@ -119,12 +146,23 @@ def _resident() -> int:
 def arguments(description: str | None) -> argparse.Namespace:
     """The options that every benchmark takes."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write the rows to this file")
+    parser.add_argument("--json", type=Path, help="write the rows to this file; - prints them as one line")
     parser.add_argument("--quick", action="store_true", help="smaller workloads, for a look")
     return parser.parse_args()
 
 
 def record(path: Path | None, rows: list[Row]) -> None:
     """Write the rows, with the machine they were measured on."""
-    if path is not None:
-        write_text(path, json.dumps({"machine": machine(), "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+    if path is None:
+        return
+    content = {"machine": machine(), "rows": [_short(row) for row in rows]}
+    if str(path) == "-":
+        print(json.dumps(content))
+    else:
+        write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def _short(row: Row) -> dict[str, str | float]:
+    """The row without what is at its default, and without digits that no clock has."""
+    kept = {f.name: getattr(row, f.name) for f in fields(row) if getattr(row, f.name) != f.default}
+    return kept | {"value": float(f"{row.value:.5g}")}
