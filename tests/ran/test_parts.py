@@ -13,9 +13,9 @@ from algonet.cli.ran_commands import app
 from algonet.ran import load_config, load_model
 from algonet.ran.build import build_data, build_model, template
 from algonet.ran.config import RunConfig, from_dict
-from algonet.ran.data import KINDS, Fractals, Shapes, generator_of, random_shape
-from algonet.ran.evaluate import chamfer, evaluate_fractals, evaluate_meshes, iou, occupancy
-from algonet.ran.inverses import IFSInverse, MeshInverse, MeshRegulariser
+from algonet.ran.data import KINDS, Shapes, generator_of, random_shape
+from algonet.ran.evaluate import chamfer, evaluate_meshes, iou, occupancy
+from algonet.ran.inverses import MeshInverse, MeshRegulariser
 from algonet.ran.model import TOGETHER
 from algonet.ran.networks import Encoder, LocalTranslator, PairDiscriminator, UNet
 from algonet.render import Mesh, box, icosphere
@@ -70,20 +70,6 @@ def test_brightness_does_not_give_the_shape_away():
         outside.append(float(grey[~seen].mean()))
     brighter = np.mean(np.array(inside) > np.array(outside))
     assert 0.05 < brighter < 0.95
-
-
-def test_fractals_show_their_system():
-    data = Fractals(3, 24, 3, seed=0)
-    item = data[1]
-    assert item["a"].shape == (3, 24, 24)
-    assert item["crisp"].unique().tolist() == [0, 1]
-    smooth = IFSInverse(3, 24, softness=0.5)(item["parameters"][None])[0, 0]
-    on, off = smooth[item["crisp"][0] > 0].mean(), smooth[item["crisp"][0] == 0].mean()
-    assert on > 2 * off
-    perfect = evaluate_fractals(
-        None, Fractals(1, 24, 3, seed=0), IFSInverse(3, 24), Fractals(1, 24, 3, seed=0)[0]["parameters"]
-    )
-    assert perfect["ssim"] == pytest.approx(1.0, abs=1e-5)
 
 
 def test_occupancy_counts_volume_and_unions():

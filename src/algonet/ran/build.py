@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import Dataset
 
 from algonet.render import Mesh, icosphere
 
 from . import checkpoints
 from .config import RunConfig, from_dict
-from .data import Fractals, Shapes
-from .inverses import IFSInverse, MeshInverse, MeshRegulariser, ifs_regulariser
+from .data import Shapes
+from .fractal_data import Fractals
+from .fractal_model import ifs_parts
+from .inverses import MeshInverse, MeshRegulariser
 from .model import RAN, Direct, Supervised, Trainable
-from .networks import Encoder, IFSReconstructor, LocalTranslator, MeshReconstructor, PairDiscriminator, UNet
+from .networks import Encoder, LocalTranslator, MeshReconstructor, PairDiscriminator, UNet, levels_of
 from .trainer import RANTrainer
 
 
@@ -24,7 +25,7 @@ def build_model(config: RunConfig) -> Trainable:
     """The model of a configuration, its weights drawn from the configuration's seed; the global randomness is left alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        reconstructor, inverse, regulariser = _mesh_parts(config) if config.kind == "mesh" else _ifs_parts(config)
+        reconstructor, inverse, regulariser = _mesh_parts(config) if config.kind == "mesh" else ifs_parts(config)
         options = {"weights": config.loss.weights(), "regulariser": regulariser}
         if config.method == "direct":
             return Direct(reconstructor, inverse, **options)
@@ -78,17 +79,12 @@ def load_model(path: str | Path) -> tuple[Trainable, RunConfig]:
 def _mesh_parts(config: RunConfig) -> tuple[MeshReconstructor, MeshInverse, MeshRegulariser]:
     data, width = config.data, config.model.width
     start = template(config)
-    encoder = Encoder(3, (data.size, data.size * data.views), data.views, width, config.model.base, _levels(data.size))
+    encoder = Encoder(
+        3, (data.size, data.size * data.views), data.views, width, config.model.base, levels_of(data.size)
+    )
     inverse = MeshInverse(start.faces, data.size, data.views, config.train.softness[0])
     regulariser = MeshRegulariser(start, config.loss.laplacian, config.loss.flatten)
     return MeshReconstructor(encoder, start.vertices, width), inverse, regulariser
-
-
-def _ifs_parts(config: RunConfig) -> tuple[IFSReconstructor, IFSInverse, object]:
-    data, width = config.data, config.model.width
-    encoder = Encoder(3, (data.size, data.size), 1, width, config.model.base, _levels(data.size))
-    inverse = IFSInverse(config.model.functions, data.size, softness=config.train.softness[0], seed=config.seed)
-    return IFSReconstructor(encoder, _ring(config.model.functions), width), inverse, ifs_regulariser
 
 
 def _translators(kind: str, base: int) -> tuple[nn.Module, nn.Module]:
@@ -96,16 +92,3 @@ def _translators(kind: str, base: int) -> tuple[nn.Module, nn.Module]:
     if kind == "unet":
         return UNet(3, 1, base), UNet(1, 3, base)
     return LocalTranslator(3, 1, base, reach=1), LocalTranslator(1, 3, base, reach=0)
-
-
-def _levels(size: int) -> int:
-    """Halvings down to cells of about 4 pixels."""
-    return max(1, min(4, int(math.log2(size)) - 2))
-
-
-def _ring(functions: int) -> Tensor:
-    """A system to begin with: copies of half the size around a ring."""
-    angle = torch.arange(functions) * (2 * math.pi / functions) + math.pi / 2
-    half = torch.full_like(angle, -0.5)
-    none = torch.zeros_like(angle)
-    return torch.stack([0.45 * angle.cos(), half, none, 0.45 * angle.sin(), none, half], -1)

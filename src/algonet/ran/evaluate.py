@@ -1,18 +1,15 @@
-"""How good a reconstruction is: voxel intersection over union and Chamfer distance between meshes, SSIM between pictures."""
+"""How good a reconstruction is: voxel intersection over union and Chamfer distance between meshes."""
 
 from __future__ import annotations
-
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from algonet.ifs import ssim
 from algonet.render import Mesh
 
 from .config import RunConfig
-from .data import Fractals, Shapes, surface_points
-from .inverses import IFSInverse
+from .data import Shapes, surface_points
+from .fractal_evaluate import fractal_rows
 from .model import Trainable
 
 
@@ -83,19 +80,6 @@ def evaluate_meshes(model: Trainable | None, data: Shapes, start: Mesh, resoluti
     return {"iou": sum(scores) / len(scores), "chamfer": sum(distances) / len(distances)}
 
 
-@torch.no_grad()
-def evaluate_fractals(model: Trainable | None, data: Fractals, inverse: IFSInverse, start: Tensor) -> dict[str, float]:
-    """Mean SSIM between the smooth pictures of the systems found (of `start`, without a model) and of the true ones."""
-    scores = []
-    device = inverse.choices.device
-    for index in range(len(data)):
-        item = data[index]
-        found = start.to(device) if model is None else model.reconstruct(item["a"][None].to(device))[0]
-        pictures = inverse(torch.stack([found, item["parameters"].to(device)]))[:, 0]
-        scores.append(float(ssim(pictures[0], pictures[1])))
-    return {"ssim": sum(scores) / len(scores)}
-
-
 def report(model: Trainable, config: RunConfig) -> list[str]:
     """One line each for where the model began and where it is, on the configuration's held-out items."""
     from .build import build_data, template
@@ -105,11 +89,6 @@ def report(model: Trainable, config: RunConfig) -> list[str]:
         start = template(config).to(next(model.parameters()).device)
         rows = {"template": evaluate_meshes(None, data, start), config.method: evaluate_meshes(model, data, start)}
     else:
-        inverse: Any = model.inverse
-        begin = cast(Tensor, model.reconstructor.start)
-        rows = {
-            "start": evaluate_fractals(None, data, inverse, begin),  # pyright: ignore[reportArgumentType]
-            config.method: evaluate_fractals(model, data, inverse, begin),  # pyright: ignore[reportArgumentType]
-        }
+        rows = fractal_rows(model, config, data)  # pyright: ignore[reportArgumentType]
     shown = [(name, "  ".join(f"{key} {value:.3f}" for key, value in row.items())) for name, row in rows.items()]
     return [f"{name:>12}: {text}  ({len(data)} held-out items)" for name, text in shown]

@@ -11,7 +11,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-from algonet.ifs import Poisson, area_weights, chaos_game, contraction, draw_choices, smooth_raster
 from algonet.relax import StudentT
 from algonet.render import Camera, FilteredCoverage, Mesh, render_attributes
 
@@ -64,53 +63,6 @@ class MeshInverse(nn.Module):
         return rendered.image.permute(0, 4, 2, 1, 3).flatten(3)
 
 
-class IFSInverse(nn.Module):
-    """Parameters (B, n, 6) of function systems to grey pictures (B, 1, H, W): chaos game with fixed choices, then the raster.
-
-    Maps are kept contractive. Choices are drawn once from `seed` and stored, so that the picture is a smooth function of
-    the parameters; `weights` (n,) are their probabilities (equal ones by default).
-    """
-
-    choices: Tensor
-    softness: Tensor
-
-    def __init__(
-        self,
-        functions: int,
-        size: int,
-        *,
-        extent: tuple[float, float, float, float] = (-1.0, 1.0, -1.0, 1.0),
-        chains: int = 64,
-        steps: int = 48,
-        softness: float = 1.0,
-        seed: int = 0,
-    ):
-        super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        choices = draw_choices(torch.ones(functions), chains, steps, generator)
-        self.size, self.extent, self.burn_in = size, extent, min(12, steps // 2)
-        self.register_buffer("choices", choices)
-        self.register_buffer("softness", torch.tensor(float(softness)))
-
-    def points(self, parameters: Tensor) -> Tensor:
-        """The points (B, N, 2) that the chains visit after the burn-in."""
-        return chaos_game(contraction(parameters), self.choices, burn_in=self.burn_in)
-
-    def forward(self, parameters: Tensor) -> Tensor:
-        points = self.points(parameters)
-        # As dense as if twice as many points as pixels fell on the picture, whatever their number
-        weights = points.new_full(points.shape[:-1], 2 * self.size**2 / points.shape[-2])
-        picture = smooth_raster(
-            points,
-            (self.size, self.size),
-            sigma=self.softness,
-            extent=self.extent,
-            aggregate=Poisson(),
-            weights=weights,
-        )
-        return picture[:, None]
-
-
 class MeshRegulariser(nn.Module):
     """What keeps a reconstructed mesh a surface: mean over vertices of |d - mean of d over the neighbours|^2, d = displacement
     from the template, and over edges of 1 - cos of the angle between the two faces' normals, with a weight each.
@@ -152,9 +104,3 @@ def _face_pairs(faces: Tensor) -> Tensor:
     order = index.argsort(stable=True)
     inner = counts[index[order]] == 2
     return owners[order][inner].reshape(-1, 2)
-
-
-def ifs_regulariser(parameters: Tensor) -> Tensor:
-    """Keeps systems in the picture and alive: linear parts away from zero area, offsets small."""
-    area = area_weights(parameters, floor=0.0)
-    return (area * (area + 1e-6).log()).sum(-1).mean() + 0.1 * parameters[..., [0, 3]].square().mean()

@@ -5,6 +5,7 @@ All of them treat each picture on its own (group, never batch, normalisation), a
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import torch
@@ -60,31 +61,14 @@ class MeshReconstructor(nn.Module):
         self.encoder = encoder
         self.reach = reach
         self.register_buffer("template", template.clone())
-        self.stretch = _quiet(nn.Linear(width, 3))
-        self.displace = nn.Sequential(nn.Linear(width, width), nn.SiLU(), _quiet(nn.Linear(width, template.numel())))
+        self.stretch = quiet(nn.Linear(width, 3))
+        self.displace = nn.Sequential(nn.Linear(width, width), nn.SiLU(), quiet(nn.Linear(width, template.numel())))
 
     def forward(self, pictures: Tensor) -> Tensor:
         code = self.encoder(pictures)
         stretch = torch.exp(0.7 * torch.tanh(self.stretch(code).float()))[:, None]
         moved = self.reach * torch.tanh(self.displace(code).float() / self.reach)
         return self.template * stretch + moved.unflatten(-1, self.template.shape)
-
-
-class IFSReconstructor(nn.Module):
-    """Pictures to the parameters (B, n, 6) of an iterated function system in the residual form, starting at `start` (n, 6)."""
-
-    start: Tensor
-
-    def __init__(self, encoder: Encoder, start: Tensor, width: int = 256, reach: float = 1.0):
-        super().__init__()
-        self.encoder = encoder
-        self.reach = reach
-        self.register_buffer("start", start.clone())
-        self.move = nn.Sequential(nn.Linear(width, width), nn.SiLU(), _quiet(nn.Linear(width, start.numel())))
-
-    def forward(self, pictures: Tensor) -> Tensor:
-        moved = self.reach * torch.tanh(self.move(self.encoder(pictures)).float() / self.reach)
-        return self.start + moved.unflatten(-1, self.start.shape)
 
 
 class UNet(nn.Module):
@@ -156,6 +140,11 @@ class PairDiscriminator(nn.Module):
         return self.layers(torch.cat([a, b], 1)).mean((1, 2, 3))
 
 
+def levels_of(size: int) -> int:
+    """Halvings down to cells of about 4 pixels."""
+    return max(1, min(4, int(math.log2(size)) - 2))
+
+
 def _block(before: int, after: int) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(before, after, 3, padding=1), nn.GroupNorm(_groups(after), after), nn.SiLU(),
@@ -167,7 +156,7 @@ def _groups(channels: int) -> int:
     return next(g for g in (8, 4, 2, 1) if channels % g == 0)
 
 
-def _quiet(layer: nn.Linear) -> nn.Linear:
+def quiet(layer: nn.Linear) -> nn.Linear:
     """The layer starting close to zero, so that a network begins at its template."""
     nn.init.normal_(layer.weight, std=1e-3)
     nn.init.zeros_(layer.bias)
