@@ -96,3 +96,16 @@ def test_steepness_is_learnable_and_softens():
 def test_errors_say_what_was_wanted(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_positions_are_counted_in_full_precision(dtype):
+    """2001 is not a bfloat16 and the mean of 4000 positions no float16: only the result is rounded, once."""
+    x = torch.zeros(4001, dtype=dtype)
+    assert soft_argmax(x) == torch.tensor(2000.0, dtype=dtype)
+
+
+@pytest.mark.parametrize("function", [soft_min, soft_max, soft_argmin, soft_argmax, weighted_softmin])
+def test_numbers_are_refused_by_name(function):
+    with pytest.raises(TypeError, match=function.__name__):
+        function([1.0, 2.0])

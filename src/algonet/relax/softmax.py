@@ -32,6 +32,7 @@ def weighted_softmin(
     x: Tensor, weights: Tensor | None = None, *, dim: int = -1, steepness: float | Tensor = 1.0
 ) -> Tensor:
     """softmax(-steepness x + log w) along `dim`: `weighted_softmax(-x, weights)`."""
+    check_tensor("weighted_softmin", x)
     return weighted_softmax(-x, weights, dim=dim, steepness=steepness)
 
 
@@ -69,6 +70,7 @@ def soft_min(
     keepdim: bool = False,
 ) -> Tensor:
     """sum_i x_i weighted_softmin(x, weights)_i along `dim`; steepness -> inf gives `torch.amin`."""
+    check_tensor("soft_min", x)
     return -soft_max(-x, dim=dim, weights=weights, steepness=steepness, keepdim=keepdim)
 
 
@@ -85,11 +87,13 @@ def soft_argmax(
     >>> soft_argmax(torch.tensor([1.0, 5.0, 2.0]), steepness=10.0)
     tensor(1.)
     """
-    shares = weighted_softmax(x, weights, dim=dim, steepness=steepness)
+    check_tensor("soft_argmax", x)
+    # Half precisions cannot even count to 4096
+    shares = weighted_softmax(widened(x), weights, dim=dim, steepness=steepness)
     shape = [1] * x.dim()
     shape[dim] = -1
-    positions = torch.arange(x.shape[dim], dtype=x.dtype, device=x.device).reshape(shape)
-    return (shares * positions).sum(dim, keepdim=keepdim)
+    positions = torch.arange(x.shape[dim], dtype=shares.dtype, device=x.device).reshape(shape)
+    return (shares * positions).sum(dim, keepdim=keepdim).to(x.dtype)
 
 
 def soft_argmin(
@@ -101,6 +105,7 @@ def soft_argmin(
     keepdim: bool = False,
 ) -> Tensor:
     """sum_i i weighted_softmin(x, weights)_i along `dim`; steepness -> inf gives `torch.argmin`."""
+    check_tensor("soft_argmin", x)
     return soft_argmax(-x, dim=dim, weights=weights, steepness=steepness, keepdim=keepdim)
 
 
