@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from algonet import backends
 from algonet.ifs import area_weights, chaos_game, contraction, draw_addresses, draw_choices, residual_form
-from algonet.ifs.functional import map_norms
+from algonet.ifs.maps import map_norms
 from algonet.ifs.presets import PRESETS
 from algonet.ifs.reference import join_parameters, split_parameters
 from helpers.tolerances import assert_close

@@ -11,7 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .functional import area_weights, chaos_game, contraction, draw_addresses
+from .aggregates import Poisson
+from .choices import draw_addresses
+from .functional import chaos_game, smooth_raster
+from .maps import area_weights, contraction
 from .metrics import ssim
 from .modules import IFS
 from .refine import Level, Systems, refine
@@ -147,9 +150,6 @@ def fit_ifs(
 
 def picture_of(parameters: Tensor, weights: Tensor, shape: Shape, exposure: float, points: int = 2**16) -> Tensor:
     """The picture of one system at sigma = 1 pixel on the shape's grid, drawn with many points."""
-    from .aggregates import Poisson
-    from .functional import smooth_raster
-
     height, width = shape.density.shape
     choices = draw_addresses(weights, points, 40, torch.Generator().manual_seed(0))
     start = parameters.new_full((points, 2), 0.5)

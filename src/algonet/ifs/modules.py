@@ -14,19 +14,10 @@ from torch import Tensor, nn
 from algonet.files import write_text
 
 from .aggregates import Aggregate, Poisson
-from .functional import (
-    Extent,
-    _parameters_of,
-    area_weights,
-    chaos_game,
-    check_extent,
-    check_size,
-    contraction,
-    draw_addresses,
-    draw_choices,
-    map_norms,
-    smooth_raster,
-)
+from .checks import Extent, check_extent, check_size, parameters_of
+from .choices import draw_addresses, draw_choices
+from .functional import chaos_game, smooth_raster
+from .maps import area_weights, contraction, map_norms
 from .presets import SOLIDS, preset
 
 
@@ -64,7 +55,7 @@ class IFS(nn.Module):
         seed: int = 0,
     ):
         super().__init__()
-        parameters = _parameters_of("IFS", parameters)
+        parameters = parameters_of("IFS", parameters)
         if parameters.ndim != 2:
             raise ValueError(f"IFS: parameters must be (n, 6) or (n, 12), got {tuple(parameters.shape)}.")
         if not torch.isfinite(parameters).all():

@@ -52,7 +52,6 @@ def splat(
     items = max(points[..., 0, 0].numel() if count else 1, 1)
     chunk = max(1, 2**24 // max(1, height * width * items))
     total = points.new_zeros(*batch, 1 + features.shape[-1], height, width)
-    # NaN in a position must reach the whole picture also when there is no pixel sum to carry it
     for first in range(0, count, chunk):
         part = slice(first, first + chunk)
         across = axis_masses(points[..., part, 0], sigma, width)

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from . import reference
 from .aggregates import Poisson
-from .functional import chaos_game, contraction, draw_addresses, smooth_raster
+from .choices import draw_addresses
+from .functional import chaos_game, smooth_raster
+from .maps import contraction
 from .metrics import ssim
 from .search import Shape, blurred
 

@@ -20,7 +20,8 @@ from torch.nn import functional
 
 from . import reference
 from .aggregates import Poisson
-from .functional import capped, map_norms, smooth_raster
+from .functional import smooth_raster
+from .maps import capped, map_norms
 
 
 @dataclass(frozen=True)

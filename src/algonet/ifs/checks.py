@@ -1,0 +1,87 @@
+"""What the functions of this domain accept, and what they say otherwise."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: (x0, x1, y0, y1): the part of the plane that a picture shows, y up.
+Extent = tuple[float, float, float, float]
+
+
+def check_size(where: str, size: Any) -> tuple[int, int]:
+    sides: Any = (size, size) if isinstance(size, int) and not isinstance(size, bool) else size
+    fine = isinstance(sides, (tuple, list, torch.Size)) and len(sides) == 2
+    if not fine or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sides):
+        raise ValueError(f"{where}: `size` must be (height, width), both integers from 1 on, got {size!r}.")
+    return int(sides[0]), int(sides[1])
+
+
+def check_extent(where: str, extent: Any) -> Extent:
+    fine = isinstance(extent, (tuple, list)) and len(extent) == 4
+    if not fine or not all(isinstance(v, (int, float)) and math.isfinite(v) for v in extent):
+        raise ValueError(f"{where}: `extent` must be four finite numbers (x0, x1, y0, y1), got {extent!r}.")
+    x0, x1, y0, y1 = (float(v) for v in extent)
+    if not (x0 < x1 and y0 < y1):
+        raise ValueError(f"{where}: `extent` must have x0 < x1 and y0 < y1 (y points up), got {extent!r}.")
+    return x0, x1, y0, y1
+
+
+def check_sigma(where: str, sigma: Any, like: Tensor) -> Tensor:
+    """`sigma` as a tensor like `like`. The values of a tensor are not read (no synchronisation): below 1e-6 counts as 1e-6."""
+    if isinstance(sigma, Tensor):
+        if not sigma.is_floating_point():
+            raise TypeError(f"{where}: `sigma` must be a number or a floating tensor, got a tensor of {sigma.dtype}.")
+        return sigma.to(like)
+    if isinstance(sigma, bool) or not isinstance(sigma, (int, float)):
+        raise TypeError(f"{where}: `sigma` must be a positive number of pixels or a floating tensor, got {sigma!r}.")
+    if not 0 < sigma < math.inf:
+        raise ValueError(
+            f"{where}: `sigma` must be positive and finite (pixels), got {sigma!r}; for crisp pictures use IFS.crisp()."
+        )
+    return torch.full((), min(float(sigma), 1e30), dtype=like.dtype, device=like.device)
+
+
+def check_trailing(where: str, name: str, tensor: Any, shape: tuple[int, ...]) -> None:
+    names = f"(*batch, {', '.join('C' if n < 0 else str(n) for n in shape)})"
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{where}: `{name}` must be a tensor {names}, got {type(tensor).__name__}.")
+    fine = tensor.ndim >= len(shape) and all(
+        n < 0 or n == m for n, m in zip(shape, tensor.shape[tensor.ndim - len(shape) :], strict=True)
+    )
+    if not fine:
+        raise ValueError(f"{where}: `{name}` must be {names}, one per point, got {tuple(tensor.shape)}.")
+
+
+def check_choices(choices: Any, parameters: Tensor) -> Tensor:
+    functions = parameters.shape[-2]
+    if not isinstance(choices, Tensor) or choices.is_floating_point() or choices.dtype == torch.bool:
+        kind = choices.dtype if isinstance(choices, Tensor) else type(choices).__name__
+        raise TypeError(f"chaos_game: `choices` must be an integer tensor (chains, steps), got {kind}.")
+    if choices.ndim < 2:
+        raise ValueError(f"chaos_game: `choices` must be (*batch, chains, steps), got {tuple(choices.shape)}.")
+    # On a GPU, and under tracing, reading values would synchronise: the kernels clamp them into range instead
+    readable = choices.device.type == "cpu" and not torch.compiler.is_compiling() and choices.numel()
+    if readable and not torch._C._functorch.is_functorch_wrapped_tensor(choices):
+        low, high = (int(v) for v in torch.aminmax(choices))
+        if low < 0 or high >= functions:
+            raise ValueError(
+                f"chaos_game: `choices` must lie in 0 .. {functions - 1}, got values from {low} to {high}."
+            )
+    return choices
+
+
+def parameters_of(where: str, ifs: Any) -> Tensor:
+    parameters: Any = ifs if isinstance(ifs, Tensor) else getattr(ifs, "maps", None)
+    if not isinstance(parameters, Tensor) or not parameters.is_floating_point():
+        kind = parameters.dtype if isinstance(parameters, Tensor) else type(ifs).__name__
+        raise TypeError(f"{where}: expected an IFS or a floating tensor of parameters, got {kind}.")
+    if parameters.ndim < 2 or parameters.shape[-1] not in (6, 12) or parameters.shape[-2] < 1:
+        raise ValueError(
+            f"{where}: parameters must be (*batch, n, 6) in 2-D or (*batch, n, 12) in 3-D with n from 1 on, "
+            f"got {tuple(parameters.shape)}."
+        )
+    return parameters
