@@ -141,13 +141,14 @@ def test_direct_and_supervised():
     model = toy()
     direct = Direct(model.reconstructor, model.inverse, weights=LossWeights(l1=2.0))
     data = batch()
-    expected = 2 * (model.inverse(model.reconstructor(data["a"])) - data["a"].mean(1, keepdim=True)).abs().mean()
+    # Once for each of the four losses that show it to a RAN's reconstructor
+    expected = 4 * 2 * (model.inverse(model.reconstructor(data["a"])) - data["a"].mean(1, keepdim=True)).abs().mean()
     torch.testing.assert_close(direct(data, "reconstructor", 1), expected)
 
     supervised = Supervised(torch.nn.Identity(), lambda v: v)
     vertices, points = torch.rand(2, 5, 3), torch.rand(2, 7, 3)
     apart = (vertices[:, :, None] - points[:, None]).norm(dim=-1)
-    expected = apart.amin(1).mean() + apart.amin(2).mean()
+    expected = 4 * (apart.amin(1).mean() + apart.amin(2).mean())
     torch.testing.assert_close(supervised({"a": vertices, "points": points}, "reconstructor", 1), expected)
     with pytest.raises(ValueError, match="must hold `points`"):
         supervised({"a": vertices}, "reconstructor", 1)

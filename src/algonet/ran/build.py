@@ -43,12 +43,12 @@ def build_model(config: RunConfig) -> Trainable:
 
 
 def build_data(config: RunConfig, split: str) -> Dataset:
-    """The training or test pictures of a configuration."""
+    """The pictures of a configuration: split "train", "validation" or "test"."""
     data = config.data
-    count = data.train if split == "train" else data.test
+    count = {"train": data.train, "validation": data.validation, "test": data.test}[split]
     if config.kind == "ifs":
-        return Fractals(count, data.size, config.model.functions, config.seed, split=split, noise=data.noise)
-    return Shapes(count, data.size, data.views, config.seed, split=split, noise=data.noise, kinds=data.kinds)
+        return Fractals(count, data.size, config.model.functions, data.seed, split=split, noise=data.noise)
+    return Shapes(count, data.size, data.views, data.seed, split=split, noise=data.noise, kinds=data.kinds)
 
 
 def build_trainer(config: RunConfig, folder: str | Path, *, progress: bool = True) -> RANTrainer:
@@ -82,7 +82,7 @@ def _mesh_parts(config: RunConfig) -> tuple[MeshReconstructor, MeshInverse, Mesh
     encoder = Encoder(
         3, (data.size, data.size * data.views), data.views, width, config.model.base, levels_of(data.size)
     )
-    inverse = MeshInverse(start.faces, data.size, data.views, config.train.softness[0])
+    inverse = MeshInverse(start.faces, data.size, data.views, config.train.softness[0], config.model.shading)
     regulariser = MeshRegulariser(start, config.loss.laplacian, config.loss.flatten)
     return MeshReconstructor(encoder, start.vertices, width), inverse, regulariser
 

@@ -17,25 +17,30 @@ METHODS = ("ran", "direct", "supervised")
 
 @dataclass(frozen=True)
 class DataConfig:
-    """`size`: height of a picture (and width of one view); `views`: sides shown; `train`, `test`: how many shapes."""
+    """`size`: height of a picture (and width of one view); `views`: sides shown; `train`, `validation`, `test`: how many
+    items each; `seed`: of the items (the run's own seed is that of the weights and of the order)."""
 
     size: int = 64
     views: int = 2
     train: int = 2000
+    validation: int = 64
     test: int = 64
+    seed: int = 0
     noise: float = 0.03
     kinds: tuple[str, ...] = ("box", "ellipsoid", "torus", "extrusion", "blend")
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """`level`, `radius`: of the template icosphere; `functions`: of the IFS; `width`: of codes; `base`: first channels."""
+    """`level`, `radius`: of the template icosphere; `shading`: contrast of its renderings, 0 for silhouettes; `functions`: of
+    the IFS; `width`: of codes; `base`: first channels."""
 
     level: int = 3
     radius: float = 0.6
     functions: int = 3
     width: int = 256
     base: int = 32
+    shading: float = 0.55
     translator: str = "local"
     translator_base: int = 24
 
@@ -127,7 +132,7 @@ class RunConfig:
 
 
 _POSITIVE = {
-    "data": ("size", "views", "train", "test"),
+    "data": ("size", "views", "train", "validation", "test"),
     "model": ("radius", "functions", "width", "base", "translator_base"),
     "train": ("steps", "batch", "accumulate", "learning_rate", "checkpoint_every", "keep", "log_every", "pictures_every",
               "devices", "nodes"),

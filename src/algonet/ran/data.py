@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Generator as Random
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from algonet.render import Mesh, box, extrusion, icosphere, render_hard, torus
+from algonet.render import Camera, Mesh, box, extrusion, icosphere, render_hard, torus
 
 from .inverses import side_cameras
 
@@ -92,12 +93,18 @@ def random_shape(random: Random, kinds: tuple[str, ...] = tuple(KINDS)) -> Mesh:
     return Mesh(mesh.vertices, mesh.faces)
 
 
+@lru_cache(maxsize=8)
+def _cameras(views: int, device: torch.device) -> Camera:
+    return side_cameras(views).to(device)
+
+
 def hard_geometry(mesh: Mesh, size: int, views: int) -> tuple[Tensor, Tensor]:
     """Position and face normal (views, H, W, 6) of what each pixel sees, and the silhouette (views, H, W)."""
     corners = mesh.vertices[mesh.faces.reshape(-1)]
     looks = torch.cat([corners, mesh.face_normals().repeat_interleave(3, 0)], -1)
-    rows = torch.arange(len(corners)).reshape(-1, 3)
-    seen = render_hard(mesh.vertices, mesh.faces, looks, side_cameras(views), size=(size, size), attribute_faces=rows)
+    rows = torch.arange(len(corners), device=corners.device).reshape(-1, 3)
+    cameras = _cameras(views, corners.device)
+    seen = render_hard(mesh.vertices, mesh.faces, looks, cameras, size=(size, size), attribute_faces=rows)
     return seen.image, seen.silhouette
 
 
@@ -107,27 +114,44 @@ def painted(geometry: Tensor, silhouette: Tensor, random: Random, noise: float) 
     Object and backdrop are about equally bright: their brightness does not tell them apart, colour and texture do.
     """
     views, height, width = silhouette.shape
-    place, normal = geometry[..., :3], geometry[..., 3:]
+    # Drawn on the CPU, so that an item looks alike on every device
     warm = torch.stack([uniform(random, 0.65, 1.0, 2), uniform(random, 0.2, 0.6, 2), uniform(random, 0.0, 0.35, 2)], -1)
-    stripes = torch.sin(place @ (uniform(random, -1, 1, 3) * number(random, 4, 14)) + number(random, 0, 6))
-    blend = torch.sigmoid(number(random, 2, 8) * stripes)[..., None]
+    direction, phase = uniform(random, -1, 1, 3) * number(random, 4, 14), number(random, 0, 6)
+    contrast = number(random, 2, 8)
     light = torch.nn.functional.normalize(uniform(random, -0.7, 0.7, 3) + torch.tensor([0.0, 1.0, 0.6]), dim=0)
-    shade = 0.5 + 0.5 * (normal @ light).clamp_min(0)[..., None]
-    colour = (warm[0] * blend + warm[1] * (1 - blend)) * shade
     cool = torch.stack([uniform(random, 0.0, 0.4, 2), uniform(random, 0.2, 0.7, 2), uniform(random, 0.45, 1.0, 2)], -1)
-    across = torch.linspace(-1, 1, width).expand(views, height, width)
-    down = torch.linspace(-1, 1, height)[:, None].expand(views, height, width)
-    ramp = torch.sigmoid(across * number(random, -2, 2) + down * number(random, -2, 2))[..., None]
+    slopes = number(random, -2, 2), number(random, -2, 2)
+    grain = noise * torch.randn((views, height, width, 3), generator=random)
+    warm, direction, light, cool, grain = (t.to(geometry) for t in (warm, direction, light, cool, grain))
+
+    place, normal = geometry[..., :3], geometry[..., 3:]
+    blend = torch.sigmoid(contrast * torch.sin((place * direction).sum(-1) + phase))[..., None]
+    shade = 0.5 + 0.5 * (normal * light).sum(-1).clamp_min(0)[..., None]
+    colour = (warm[0] * blend + warm[1] * (1 - blend)) * shade
+    across = torch.linspace(-1, 1, width, device=geometry.device)
+    down = torch.linspace(-1, 1, height, device=geometry.device)[:, None]
+    ramp = torch.sigmoid(across * slopes[0] + down * slopes[1])[..., None]
     backdrop = cool[0] * ramp + cool[1] * (1 - ramp)
-    picture = torch.where(silhouette[..., None] > 0, colour, backdrop)
-    picture = picture + noise * torch.randn(picture.shape, generator=random)
+    picture = torch.where(silhouette[..., None] > 0, colour, backdrop) + grain
     return picture.clamp(0, 1).permute(3, 1, 0, 2).flatten(2)
 
 
-class Shapes(Dataset):
-    """Pictures `a` of random shapes, and their true `points` and `vertices` for those who may see them (evaluation, bound).
+#: Seeds of the splits: settings are chosen on "validation", results are reported on "test".
+SPLITS = {"train": 0, "test": 1, "validation": 2}
 
-    Items are dictionaries; what was made is kept in memory. `split` "train" or "test" have different seeds.
+
+def split_seed(seed: int, split: str) -> int:
+    """The seed of one split, different for each pair."""
+    if split not in SPLITS:
+        raise ValueError(f"data: unknown split {split!r}; choose from {', '.join(SPLITS)}.")
+    return len(SPLITS) * seed + SPLITS[split]
+
+
+class Shapes(Dataset):
+    """Pictures `a` of random shapes, and the true surface's `points` for those who may see them (evaluation, bound).
+
+    Items are dictionaries, made when asked for on the device chosen by `to` and kept there; `batch` gives several at once.
+    `split`: "train", "validation" or "test" have different seeds.
     """
 
     def __init__(self, count: int, size: int, views: int, seed: int, *, split: str = "train", noise: float = 0.03,
@@ -137,11 +161,18 @@ class Shapes(Dataset):
             raise ValueError(f"Shapes: unknown kind {unknown[0]!r}; choose from {', '.join(KINDS)}.")
         self.count, self.size, self.views, self.noise, self.kinds = count, size, views, noise, kinds
         self.points = points
-        self.seed = 2 * seed + (split == "test")
+        self.seed = split_seed(seed, split)
+        self.device = torch.device("cpu")
         self._made: dict[int, dict[str, Tensor]] = {}
 
     def __len__(self) -> int:
         return self.count
+
+    def to(self, device: torch.device | str) -> Shapes:
+        """Make and keep items on `device` from now on."""
+        self.device = torch.device(device)
+        self._made = {i: {name: t.to(device) for name, t in item.items()} for i, item in self._made.items()}
+        return self
 
     def mesh(self, index: int) -> Mesh:
         """The true shape of item `index`."""
@@ -153,10 +184,16 @@ class Shapes(Dataset):
         if index not in self._made:
             random = generator_of(self.seed, index)
             mesh = random_shape(random, self.kinds)
-            geometry, silhouette = hard_geometry(mesh, self.size, self.views)
+            geometry, silhouette = hard_geometry(mesh.to(self.device), self.size, self.views)
             picture = painted(geometry, silhouette, random, self.noise)
-            self._made[index] = {"a": picture, "points": surface_points(mesh, self.points, random)}
+            points = surface_points(mesh, self.points, random).to(self.device)
+            self._made[index] = {"a": picture, "points": points}
         return self._made[index]
+
+    def batch(self, indices: list[int], names: tuple[str, ...]) -> dict[str, Tensor]:
+        """The items `indices` stacked, `names` of them only, on the data set's device."""
+        items = [self[index] for index in indices]
+        return {name: torch.stack([item[name] for item in items]) for name in names}
 
 
 def surface_points(mesh: Mesh, count: int, random: Random) -> Tensor:

@@ -28,7 +28,8 @@ def side_cameras(views: int, elevation: float = 20.0, distance: float = 2.7, fov
 class MeshInverse(nn.Module):
     """Vertices (B, V, 3) of a mesh with fixed faces to grey pictures (B, 1, H, views * W), one view beside the other.
 
-    Lambert shading of the vertices, ambient 0.45 and the light from the upper left of the first camera, over black.
+    Lambert shading of the vertices over black, 1 where they face the light (upper left of the first camera) and 1 - `shading`
+    where they turn away; `shading` 0 gives silhouettes.
     """
 
     faces: Tensor
@@ -37,10 +38,11 @@ class MeshInverse(nn.Module):
     softness: Tensor
     light: Tensor
 
-    def __init__(self, faces: Tensor, size: int, views: int = 2, softness: float = 1.0, backend: str = "auto"):
+    def __init__(self, faces: Tensor, size: int, views: int = 2, softness: float = 1.0,
+                 shading: float = 0.55, backend: str = "auto"):  # fmt: skip
         super().__init__()
         cameras = side_cameras(views)
-        self.size, self.views, self.backend = size, views, backend
+        self.size, self.views, self.shading, self.backend = size, views, shading, backend
         self.register_buffer("faces", faces.clone())
         self.register_buffer("matrix", cameras.matrix)
         self.register_buffer("position", cameras.position)
@@ -48,9 +50,10 @@ class MeshInverse(nn.Module):
         self.register_buffer("light", nn.functional.normalize(torch.tensor([-0.4, 0.7, 0.6]), dim=0))
 
     def forward(self, vertices: Tensor) -> Tensor:
-        normals = Mesh(vertices, self.faces).vertex_normals()
-        # 1 on the lit side, 0.45 on the other, smooth in between
-        shade = 0.725 + 0.275 * (normals @ self.light)[..., None]
+        shade = torch.ones_like(vertices[..., :1])
+        if self.shading:
+            normals = Mesh(vertices, self.faces).vertex_normals()
+            shade = 1 - self.shading / 2 * (1 - (normals * self.light).sum(-1, keepdim=True))
         rendered = render_attributes(
             vertices[:, None],
             self.faces,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -99,14 +99,32 @@ def ran_loss(index: int, paths: Paths, discriminator: Discriminator, weights: Lo
     >>> ran_loss(5, Paths(a, b1=b, a1=a + 0.25), undecided)   # 2 log(1/2) + 4 * 0.25
     tensor(-0.3863)
     """
-    terms = LOSSES.get(index)
-    if terms is None:
-        raise ValueError(f"ran_loss: the losses are numbered 1 to 5, got {index!r}.")
-    total = paths.a.new_zeros((), dtype=torch.float32)
+    return ran_losses((index,), paths, discriminator, weights)[index]
+
+
+def ran_losses(
+    indices: Sequence[int], paths: Paths, discriminator: Discriminator, weights: LossWeights = LossWeights()
+) -> dict[int, Tensor]:
+    """`ran_loss` of several indices at once: what they share is computed once, and the discriminator is asked once.
+
+    It judges all pairs as one batch, so it must judge each pair on its own (no batch normalisation).
+    """
+    unknown = [index for index in indices if index not in LOSSES]
+    if unknown:
+        raise ValueError(f"ran_loss: the losses are numbered 1 to 5, got {unknown[0]!r}.")
+    chosen = {index: LOSSES[index] for index in indices}
+    alike = dict.fromkeys(pair for terms in chosen.values() for pair in terms.alike)
+    apart = {pair: distance(paths.get(pair[0]), paths.get(pair[1]), weights.l1) for pair in alike}
+    logits: dict[tuple[str, str], Tensor] = {}
     if weights.adversarial:
-        real = discriminator(*(paths.get(name) for name in terms.real)).float()
-        fake = discriminator(*(paths.get(name) for name in terms.fake)).float()
-        total = weights.adversarial * (functional.logsigmoid(real).mean() + functional.logsigmoid(-fake).mean())
-    for left, right in terms.alike:
-        total = total + distance(paths.get(left), paths.get(right), weights.l1)
-    return total
+        pairs = list(dict.fromkeys(pair for terms in chosen.values() for pair in (terms.real, terms.fake)))
+        left, right = (torch.cat([paths.get(pair[side]) for pair in pairs]) for side in (0, 1))
+        logits = dict(zip(pairs, discriminator(left, right).float().chunk(len(pairs)), strict=True))
+    found = {}
+    for index, terms in chosen.items():
+        total = paths.a.new_zeros((), dtype=torch.float32)
+        if weights.adversarial:
+            accepted, rejected = functional.logsigmoid(logits[terms.real]), functional.logsigmoid(-logits[terms.fake])
+            total = weights.adversarial * (accepted.mean() + rejected.mean())
+        found[index] = sum((apart[pair] for pair in terms.alike), total)
+    return found

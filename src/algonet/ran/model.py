@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from .losses import LOSSES, LossWeights, Paths, distance, ran_loss
+from .losses import LOSSES, LossWeights, Paths, distance, ran_losses
 
 Batch = dict[str, Tensor]
 #: As the number of a loss: all of them, weighted and summed.
@@ -28,6 +28,8 @@ class Trainable(nn.Module):
 
     reconstructor: nn.Module
     inverse: Callable[[Any], Tensor]
+    #: What of an item it is shown in training: the rest of a batch never reaches it
+    sees: tuple[str, ...] = ("a",)
     sections: dict[str, tuple[str, ...]]
 
     def numbers(self, section: str) -> tuple[int, ...]:
@@ -167,8 +169,8 @@ class RAN(Trainable):
             known = Paths(a, b2=self.invert(reconstruction, a))
             value = self._regular(reconstruction, chosen)
         paths = self.paths(a, needs, known)
-        for i in chosen:
-            value = value + self.weights.alpha[i - 1] * ran_loss(i, paths, self.discriminator, self.weights)
+        for i, loss in ran_losses(chosen, paths, self.discriminator, self.weights).items():
+            value = value + self.weights.alpha[i - 1] * loss
         return -value if section == "discriminator" else value
 
     def _regular(self, reconstruction: Any, chosen: tuple[int, ...]) -> Tensor:
@@ -211,7 +213,8 @@ class Direct(Trainable):
             return None
         a = batch["a"]
         reconstruction = self.reconstruct(a)
-        value = self.fit(reconstruction, batch)
+        # As often as a RAN's reconstructor is shown it, so that a regulariser of one weight is as strong for both
+        value = sum(self.weights.alpha[:4]) * self.fit(reconstruction, batch)
         if self.regulariser is not None and self.weights.regular:
             value = value + self.weights.regular * self.regulariser(reconstruction).float()
         return value
@@ -226,8 +229,10 @@ class Direct(Trainable):
 class Supervised(Direct):
     """The upper bound: R trained on the true shapes, by the distance both ways between its vertices and true points."""
 
+    sees = ("a", "points")
+
     def fit(self, reconstruction: Any, batch: Batch) -> Tensor:
         if "points" not in batch:
             raise ValueError("Supervised: the batch must hold `points` (B, N, 3) of the true surfaces.")
         apart = torch.cdist(reconstruction, batch["points"])
-        return apart.amin(1).mean() + apart.amin(2).mean()
+        return (self.weights.l1 or 1.0) * (apart.amin(1).mean() + apart.amin(2).mean())

@@ -32,10 +32,12 @@ class NonFiniteLossError(ValueError):
 class RANTrainer:
     """Trains a `RAN` (or another `Trainable`): for each section in turn, for each of its losses in turn, one Adam step.
 
-    `data` gives dictionaries with the picture `a`. Everything goes into `folder`: checkpoints, TensorBoard events, and
-    `pictures.png`, the present state of a few items. `fit(resume=True)` continues from the last checkpoint, on the same
-    machine bit for bit. Devices, processes, machines and precision are lightning-fabric's business: see `TrainConfig`; under
-    `torchrun` its processes are used. `description` (plain values) is kept in the checkpoints.
+    `data` gives dictionaries with the picture `a`; what else is in them reaches a model only if it `sees` it. A data set with
+    `to(device)` and `batch(indices, names)` makes its batches itself, where they are used. Everything goes into `folder`:
+    checkpoints, TensorBoard events, and `pictures.png`, the present state of a few items. `fit(resume=True)` continues from
+    the last checkpoint, on the same machine bit for bit. Devices, processes, machines and precision are lightning-fabric's
+    business: see `TrainConfig`; under `torchrun` its processes are used. `description` (plain values) is kept in the
+    checkpoints.
 
     After `fit`, `history` holds one dictionary of losses per logged step, named section/number.
     """
@@ -179,6 +181,8 @@ class RANTrainer:
             self._wrapped: Any = found[0]
             self._stepping: dict[str, Any] = dict(zip(self.optimisers, found[1:], strict=True))
             self._logger = self._open_log()
+            if hasattr(self.data, "batch"):
+                self.data.to(self.fabric.device)  # pyright: ignore[reportAttributeAccessIssue]
         processes = self.fabric.world_size * self.settings.accumulate
         if self.settings.batch % processes:
             raise ValueError(
@@ -198,6 +202,9 @@ class RANTrainer:
             len(self.data), self.settings.batch, self.seed, self.step, total,  # pyright: ignore[reportArgumentType]
             self.fabric.global_rank, self.fabric.world_size,
         )  # fmt: skip
+        names = self.model.sees
+        if hasattr(self.data, "batch"):
+            return (self.data.batch(indices, names) for indices in order)  # pyright: ignore[reportAttributeAccessIssue]
         # A generator of its own: making an iterator must not advance the global one, or resuming would
         loader = DataLoader(
             self.data,
@@ -205,7 +212,7 @@ class RANTrainer:
             num_workers=self.settings.workers,
             generator=torch.Generator().manual_seed(self.seed),
         )
-        return iter(loader)
+        return ({name: batch[name] for name in names} for batch in loader)
 
     def _agreed(self, flag: bool) -> bool:
         """Whether the first process says so: all must stop at the same step."""
