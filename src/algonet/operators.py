@@ -28,6 +28,7 @@ class Operator:
     - `fake(tensors, settings) -> (outputs, saved)`: empty tensors of the right shapes, dtypes and devices.
     - `shared`: positions of tensors that have no batch dimensions. All others (and outputs and `saved`) must accept
       any number of leading batch dimensions, the same for each.
+    - `partial`: eagerly, `backward` takes `None` as the gradient of an output that none came for, instead of zeros.
 
     Settings travel as a string because torch operators take no other kind of object: encode a frozen dataclass and
     decode it behind a cache. No tensor in `tensors` may be aliased by an output.
@@ -43,6 +44,7 @@ class Operator:
         fake: Forward,
         outputs: int,
         shared: frozenset[int] = frozenset(),
+        partial: bool = False,
     ):
         self.name = name
         self.forward = forward
@@ -50,17 +52,16 @@ class Operator:
         self.reference = reference
         self.outputs = outputs
         self.shared = shared
+        self.partial = partial
         self._traced = _define_traced(self, fake)
 
     def __call__(self, tensors: Sequence[Tensor], settings: str) -> tuple[Tensor, ...]:
         """The operator's outputs, differentiable in every floating tensor."""
         if torch.compiler.is_compiling():
-            results = self._traced(list(tensors), settings)
-        elif _transforming():
-            results = _Forward.apply(self, settings, *tensors)
-        else:
-            results = _Eager.apply(self, settings, *tensors)
-        return tuple(results[: self.outputs])
+            return tuple(self._traced(list(tensors), settings)[: self.outputs])
+        if _transforming():
+            return _Forward.apply(self, settings, *tensors)[: self.outputs]
+        return _apply_eagerly(self, settings, *tensors)
 
     def __repr__(self) -> str:
         return f"Operator({self.name})"
@@ -100,10 +101,13 @@ def _transforming() -> bool:
 
 def _pull(ctx: Any, grads: Sequence[Tensor]) -> list[Tensor | None]:
     """The gradients by the operator's tensors: by the kernel, differentiable again where that is asked for."""
-    operator, tensors, saved = ctx.operator, ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+    operator, kept = ctx.operator, ctx.saved_tensors
+    tensors, saved = kept[: ctx.count], kept[ctx.count :]
     needs = list(ctx.needs_input_grad[2:])
     grads = grads[: operator.outputs]
     if torch.is_grad_enabled() or _transforming():
+        if any(g is None for g in grads):
+            grads = [tensors[0].new_zeros(s) if g is None else g for g, s in zip(grads, ctx.shapes, strict=True)]
         found = _Backward.apply(operator, ctx.settings, needs, *grads, *tensors, *saved)
     else:
         found = operator.backward(list(grads), list(tensors), list(saved), ctx.settings, needs)
@@ -120,6 +124,9 @@ class _Eager(torch.autograd.Function):
         ctx.operator, ctx.settings, ctx.count = operator, settings, len(tensors)
         ctx.save_for_backward(*tensors, *saved)
         ctx.save_for_forward(*tensors)
+        if operator.partial:
+            ctx.set_materialize_grads(False)
+            ctx.shapes = [o.shape for o in outputs]
         return tuple(outputs)
 
     @staticmethod
@@ -129,6 +136,10 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any):
         return ctx.operator._jvp(list(ctx.saved_tensors)[: ctx.count], tangents[2:], ctx.settings)
+
+
+#: `Function.apply` looks for transforms first, which takes as long as launching a kernel; `Operator` has looked already.
+_apply_eagerly = super(torch.autograd.Function, _Eager).apply
 
 
 class _Forward(torch.autograd.Function):

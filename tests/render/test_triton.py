@@ -54,6 +54,40 @@ def tiny(seed: int, **options) -> RasterCall:
     return random_call(seed, **{"faces": 4, "height": 6, "width": 11, "epsilon": 1e-12, **options})
 
 
+def retune(monkeypatch: pytest.MonkeyPatch, **sizes: object) -> None:
+    """Other sizes of what kernels take at a time, and no plans that were made with the usual ones."""
+    from algonet.render.kernels import triton_plan
+
+    for name, value in sizes.items():
+        monkeypatch.setattr(triton_plan, name, value)
+    monkeypatch.setattr(triton_plan, "_PLANS", {})
+
+
+def through_a_camera(eye: torch.Tensor, vertices: torch.Tensor, faces: torch.Tensor, backend: str) -> torch.Tensor:
+    """The picture as channels, rows, columns: its gradient then comes with strides of its own."""
+    camera, coverage = Camera.look_at(eye), FilteredCoverage(StudentT(scale=0.3))
+    out = render_attributes(
+        vertices, faces, vertices, camera, size=(6, 5), coverage=coverage, epsilon=1e-12, backend=backend
+    )
+    return out.image.permute(2, 0, 1)
+
+
+def assert_cameras_have_gradients(device: str) -> None:
+    """By vertices alone the kernel brings gradients back to the world; by the camera too, torch does."""
+    mesh = icosphere(0, 0.9).to(torch.float64).to(device)
+    weights = torch.arange(90.0, dtype=torch.float64, device=device).sin().reshape(3, 6, 5)
+    for moving in (False, True):
+        slopes = []
+        for backend in ("triton", "reference"):
+            eye = torch.tensor([0.3, 0.2, 2.7], dtype=torch.float64, device=device, requires_grad=moving)
+            vertices = mesh.vertices.clone().requires_grad_()
+            picture = through_a_camera(eye, vertices, mesh.faces[:3], backend)
+            loss = (picture * weights).sum() if moving else picture.sum()
+            slopes.append(torch.autograd.grad(loss, [vertices, eye] if moving else [vertices]))
+        for found, truth in zip(*slopes, strict=True):
+            torch.testing.assert_close(found, truth, rtol=1e-8, atol=1e-9)
+
+
 # -- in the interpreter: slow, so scenes are tiny; the variable must be set before triton is imported
 
 interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="run by test_in_the_interpreter")
@@ -87,26 +121,24 @@ def test_interpreted_options_match_the_reference() -> None:
 @interpreted
 @pytest.mark.parametrize("places", [(6, 64), (0, 3)], ids=["lists", "lists that are too short"])
 def test_interpreted_bins_change_nothing(places: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    from algonet.render.kernels import triton_gpu
-
     call = tiny(2, width=9, epsilon=1e-2)
     whole = rasterise(call, "triton")
-    for name, value in {"UNBINNED": 0, "BIN": 8, "BIN_STEP": 4, "PLACES": places}.items():
-        monkeypatch.setattr(triton_gpu, name, value)
+    retune(monkeypatch, UNBINNED=0, BIN=8, BIN_STEP=4, PLACES=places)
     assert all(torch.equal(a, b) for a, b in zip(rasterise(call, "triton"), whole, strict=True))
 
 
 @interpreted
 @pytest.mark.parametrize("options", [{}, {"deterministic": True}], ids=["bands", "deterministic"])
 def test_interpreted_large_faces_and_parts_of_a_batch(options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    from algonet.render.kernels import triton_gpu
-
-    monkeypatch.setattr(triton_gpu, "LARGE", 20)
-    monkeypatch.setattr(triton_gpu, "JOBS", 7)
-    monkeypatch.setattr(triton_gpu, "WORKSPACE", 1)
+    retune(monkeypatch, LARGE=20, JOBS=7, WORKSPACE=1)
     one, two = tiny(3, **options), tiny(4)
     floats = {name: torch.cat([getattr(one, name), getattr(two, name)]) for name in FLOATS}
     assert_agrees(dataclasses.replace(one, **floats), 1e-10, 1e-9)
+
+
+@interpreted
+def test_interpreted_gradients_of_cameras() -> None:
+    assert_cameras_have_gradients("cpu")
 
 
 @interpreted
@@ -164,6 +196,11 @@ def test_kernels_match_the_reference_in_float64(options: dict) -> None:
 def test_kernels_match_the_reference_in_float32(seed: int, scale: float) -> None:
     call = random_call(seed, dtype=torch.float32, scale=scale, steepness=2.0, faces=300, height=75, width=90)
     assert_agrees(moved(call, device="cuda"), 3e-4, 1e-3)
+
+
+@pytest.mark.gpu
+def test_gradients_of_cameras() -> None:
+    assert_cameras_have_gradients("cuda")
 
 
 @pytest.mark.gpu

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet import backends
 from algonet.relax import BoundedSum, StudentT, TConorm
 from algonet.relax._base import widened
 
@@ -22,6 +21,7 @@ from .settings import Raster, RasterCall, RasterSettings
 AnyCoverage = FilteredCoverage | EdgeProduct | EuclideanCoverage
 #: Per unit of depth: right for objects about two units large, whose far side then counts exp(-10) of the near one.
 DEPTH_STEEPNESS = 5.0
+DEFAULT_CONORM = BoundedSum()
 
 
 def render_attributes(
@@ -67,27 +67,30 @@ def render_attributes(
     attribute_faces = _check_attributes(attributes, vertices, faces, attribute_faces)
     _check_options(coverage, epsilon)
     dtype = vertices.dtype
-    settings = RasterSettings(
-        height=height,
-        width=width,
-        df=coverage.df if isinstance(coverage, FilteredCoverage) else 8,
-        epsilon=float(epsilon),
-        conorm=conorm if conorm is not None else BoundedSum(),
-        two_sided=two_sided,
-        perspective=camera.perspective,
-        deterministic=deterministic,
+    vertices = widened(vertices)
+    attributes = widened(attributes).to(vertices.dtype)
+    matrix = _camera_matrix(camera, size, vertices)
+    batch = _batch_shape(vertices, attributes, background, background_depth, matrix)
+    make_settings = RasterSettings if _traced() else _kept_settings
+    settings = make_settings(
+        height,
+        width,
+        coverage.df if isinstance(coverage, FilteredCoverage) else 8,
+        float(epsilon),
+        DEFAULT_CONORM if conorm is None else conorm,
+        two_sided,
+        camera.perspective,
+        deterministic,
     )
-    vertices, attributes = widened(vertices), widened(attributes).to(widened(vertices).dtype)
-    points = _points(vertices, camera, size)
-    batch = _batch_shape(points, attributes, background, background_depth)
     call = RasterCall(
-        points=_expanded(points, batch, 2),
+        points=_expanded(vertices, batch, 2),
         attributes=_expanded(attributes, batch, 2),
-        background=_background(background, background_depth, attributes.shape[-1], batch, points),
-        softness=_softness(coverage, depth_steepness, camera.near, height, batch, points),
+        background=_background(background, background_depth, attributes.shape[-1], batch, vertices),
+        softness=_softness(coverage, depth_steepness, camera.near, height, batch, vertices),
         faces=faces,
         attribute_faces=attribute_faces,
         settings=settings,
+        matrix=_expanded(matrix, batch, 2),
     )
     if isinstance(coverage, FilteredCoverage):
         raster = rasterise(call, backend)
@@ -101,30 +104,27 @@ def render_attributes(
     return raster if raster.image.dtype == dtype else Raster(*(t.to(dtype) for t in raster))
 
 
+#: Settings of calls that come again and again; the same object is also quicker to look up.
+_kept_settings = functools.lru_cache(maxsize=256)(RasterSettings)
+
+
+def _camera_matrix(camera: Camera, size: tuple[int, int], like: Tensor) -> Tensor:
+    """(*B, 3, 4): from points of the world to (x w, y w, depth), in the precision of `like`."""
+    if torch.is_autocast_enabled(like.device.type):
+        with torch.autocast(like.device.type, enabled=False):
+            return _camera_matrix(camera, size, like)
+    return camera.pixel_matrix(size).to(like)
+
+
 def _points(vertices: Tensor, camera: Camera, size: tuple[int, int]) -> Tensor:
     """(x w, y w, depth) of the vertices, (*B, V, 3)."""
-    if torch.is_autocast_enabled(vertices.device.type):
-        # Half a pixel of 256 is all that bfloat16 can tell
-        with torch.autocast(vertices.device.type, enabled=False):
-            return _points(vertices, camera, size)
-    matrix = camera.pixel_matrix(size).to(vertices)
-    if vertices.is_cuda and backends.why_not_triton(vertices) is None and not _traced():
-        from .kernels import triton_project
-
-        if triton_project.takes(vertices, matrix):
-            return triton_project.project(vertices, matrix)
-    # A finite but absurd coordinate must not overflow in the product
-    vertices = vertices.clamp(-1e15, 1e15)
-    shift = matrix[..., None, :, 3]
-    if vertices.dim() == 2 and matrix.dim() == 2:
-        return torch.addmm(shift[0], vertices, matrix[:, :3].mT)
-    return vertices @ matrix[..., :3].mT + shift
+    return reference.seen_points(vertices, _camera_matrix(camera, size, vertices))
 
 
-def _batch_shape(points: Tensor, attributes: Tensor, background: Any, depth: Any) -> torch.Size:
-    shapes = [points.shape[:-2], attributes.shape[:-2]]
-    if shapes[0] == shapes[1] and not isinstance(background, Tensor) and not isinstance(depth, Tensor):
-        return shapes[0]
+def _batch_shape(points: Tensor, *others: Any) -> torch.Size:
+    """The batch dimensions that points and others (attributes, background, background depth, camera) share."""
+    attributes, background, depth, *cameras = others
+    shapes = [points.shape[:-2], attributes.shape[:-2], *(m.shape[:-2] for m in cameras)]
     if isinstance(background, Tensor) and background.dim() > 1:
         shapes.append(background.shape[:-1])
     if isinstance(depth, Tensor):
@@ -151,7 +151,7 @@ def _background(
     """(*B, C + 1): attributes and, last, depth."""
     if not isinstance(background, Tensor) and not isinstance(depth, Tensor):
         row = (float(background),) * channels + (float(depth),)
-        return _constant(row, like.dtype, like.device).expand(*batch, channels + 1)
+        return _expanded(_constant(row, like.dtype, like.device), batch, 1)
     color = torch.as_tensor(background, dtype=like.dtype, device=like.device)
     if color.dim() and color.shape[-1] not in (1, channels):
         raise ValueError(
@@ -176,7 +176,7 @@ def _softness(
         scale = scale * (height / 2)
     parts = (scale, steepness, near)
     if not any(isinstance(p, Tensor) for p in parts):
-        return _constant(parts, like.dtype, like.device).expand(*batch, 3)
+        return _expanded(_constant(parts, like.dtype, like.device), batch, 1)
     return torch.stack([torch.as_tensor(p, dtype=like.dtype, device=like.device).expand(batch) for p in parts], -1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -33,15 +34,19 @@ def reference_of(tensors: list[Tensor], settings: str) -> Raster:
     return reference.rasterise(tensors, decode(settings))
 
 
-def _operator(kernels: str) -> Operator:
+def _operator(kernels: str, **options: Any) -> Operator:
     """The operator of a kernel module: its `forward`, `backward` and `fake`, with the reference behind them.
 
     Defined at import, so that `torch.compile` finds it; the module itself is imported by the first call.
     """
 
     def late(name: str) -> Callable:
+        found: list[Callable] = []
+
         def call(*arguments: Any) -> Any:
-            return getattr(importlib.import_module(f"algonet.render.kernels.{kernels}"), name)(*arguments)
+            if not found:
+                found.append(getattr(importlib.import_module(f"algonet.render.kernels.{kernels}"), name))
+            return found[0](*arguments)
 
         return call
 
@@ -53,10 +58,11 @@ def _operator(kernels: str) -> Operator:
         fake=late("fake"),
         outputs=3,
         shared=SHARED,
+        **options,
     )
 
 
-_NUMBA, _TRITON = _operator("numba_cpu"), _operator("triton_gpu")
+_NUMBA, _TRITON = _operator("numba_cpu"), _operator("triton_gpu", partial=True)
 
 
 @backends.register(OPERATION, "reference")
@@ -86,12 +92,20 @@ def _why_not_triton(call: RasterCall) -> str | None:
 
 @backends.register(OPERATION, "numba", supports=_why_not_numba)
 def _run_numba(call: RasterCall) -> Raster:
-    return Raster(*_NUMBA(call.tensors, call.settings.encode()))
+    return Raster(*_NUMBA(reference.seen(call.tensors), call.settings.encode()))
+
+
+def _encoded(settings: RasterSettings) -> str:
+    return settings.encode() if torch.compiler.is_compiling() else _kept_text(settings)
+
+
+#: Calls that come again and again bring the same settings object.
+_kept_text = functools.lru_cache(maxsize=256)(RasterSettings.encode)
 
 
 @backends.register(OPERATION, "triton", supports=_why_not_triton)
 def _run_triton(call: RasterCall) -> Raster:
-    return Raster(*_TRITON(call.tensors, call.settings.encode()))
+    return Raster(*_TRITON(call.tensors, _encoded(call.settings)))
 
 
 @backends.register_example(OPERATION)

@@ -17,7 +17,7 @@ from torch import Tensor
 from algonet.operators import _pushforward, _replaced
 from algonet.relax import BoundedSum
 
-from .settings import EDGE_GUARD, FAINT, FAINTEST, FAR_PIXELS, FLIP_AREA, LATERAL, Raster, RasterSettings
+from .settings import EDGE_GUARD, FAINT, FAINTEST, FAR_PIXELS, FAR_POINTS, FLIP_AREA, LATERAL, Raster, RasterSettings
 
 #: Bytes that the intermediate results of one chunk may take.
 BUDGET = 1 << 27
@@ -102,7 +102,7 @@ def rasterise(
 
     O(B F H W) work; memory for one chunk of pixels at a time, also in the backward pass, which recomputes.
     """
-    points, attributes, background, softness, faces, attribute_faces = tensors
+    points, attributes, background, softness, faces, attribute_faces = seen(tensors)
     batch = points.shape[:-2]
     count = math.prod(batch)
     flat = [t.reshape(count, *t.shape[len(batch) :]) for t in (points, attributes, background, softness)]
@@ -121,6 +121,25 @@ def rasterise(
         return Raster(points.new_zeros(*shape, channels), points.new_zeros(shape), points.new_zeros(shape))
     image, silhouette, depth = (torch.stack(column) for column in zip(*items, strict=True))
     return Raster(image.reshape(*shape, -1), silhouette.reshape(shape), depth.reshape(shape))
+
+
+def seen(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """A `RasterCall`'s tensors with its points as its matrix, if it has one, sees them."""
+    return list(tensors) if len(tensors) == 6 else [seen_points(tensors[0], tensors[6]), *tensors[1:6]]
+
+
+def seen_points(points: Tensor, matrix: Tensor) -> Tensor:
+    """matrix @ (point, 1): (x w, y w, depth) of points (*B, V, 3) of the world, by a matrix (*B, 3, 4)."""
+    if torch.is_autocast_enabled(points.device.type):
+        # Half a pixel of 256 is all that bfloat16 can tell
+        with torch.autocast(points.device.type, enabled=False):
+            return seen_points(points, matrix)
+    # A finite but absurd coordinate must not overflow in the product
+    points = points.clamp(-FAR_POINTS, FAR_POINTS)
+    shift = matrix[..., None, :, 3]
+    if points.dim() == 2 and matrix.dim() == 2:
+        return torch.addmm(shift[0], points, matrix[:, :3].mT)
+    return points @ matrix[..., :3].mT + shift
 
 
 def _chunk_function(

@@ -23,6 +23,8 @@ LATERAL = 16.0
 EDGE_GUARD = 1e-12
 #: Screen positions are kept within this many pixels, so that their fourth powers stay finite in float32.
 FAR_PIXELS = 1e7
+#: Points of the world beyond this are taken to lie there, so that products of finite numbers stay finite.
+FAR_POINTS = 1e15
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +78,14 @@ class RasterCall:
 
     - `points` (*B, V, 3): x w, y w and depth, with x and y in pixels (x to the right, y *down*, the centre of pixel
       [row, col] at (col + 0.5, row + 0.5)), depth growing away from the camera, and w the depth, or 1 without perspective.
+      With a `matrix` they are points of the world, and matrix @ (point, 1) is the above.
     - `attributes` (*B, N, C), looked up by `attribute_faces` (F, 3): vertex attributes share `faces`, face attributes
       repeat the face's own index.
     - `background` (*B, C + 1): attributes and, last, depth where nothing is.
     - `softness` (*B, 3): the noise scale in pixels, the depth steepness, and the near distance: faces fade out between
       twice that depth and it.
     - `faces` (F, 3) and `attribute_faces` (F, 3): int32 or int64, shared by the batch.
+    - `matrix` (*B, 3, 4) or none: the camera's, which CUDA kernels apply themselves.
     """
 
     points: Tensor
@@ -91,10 +95,12 @@ class RasterCall:
     faces: Tensor
     attribute_faces: Tensor
     settings: RasterSettings
+    matrix: Tensor | None = None
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [self.points, self.attributes, self.background, self.softness, self.faces, self.attribute_faces]
+        tensors = [self.points, self.attributes, self.background, self.softness, self.faces, self.attribute_faces]
+        return tensors if self.matrix is None else [*tensors, self.matrix]
 
 
 class Raster(NamedTuple):

@@ -10,14 +10,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .triton_forward import face_factor, load_box, project_corner, window
 from .triton_math import (
+    COUNTERS,
     FAINT2,
     FAR,
     FLIP,
     LATERAL_WEIGHT,
+    LIMIT,
     LOG2E,
     PI,
+    POINTERS,
     SIZES,
     coverage,
     falling,
@@ -25,6 +27,7 @@ from .triton_math import (
     reciprocal,
     short_of_one,
 )
+from .triton_setup import face_factor, load_box, project_corner, window
 
 
 @triton.jit
@@ -75,28 +78,43 @@ def corner_pull(gx, gy, gz, gw, gp, x, y, z, inverse, slope, near, PERSPECTIVE: 
     return px, py, by_z, by_near
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit
+def world_pull(points, matrix, index, x, y, z, WORLD: tl.constexpr):
+    """A gradient by what the matrix sees of a point as one by the point."""
+    if WORLD:
+        gx = tl.load(matrix) * x + tl.load(matrix + 4) * y + tl.load(matrix + 8) * z
+        gy = tl.load(matrix + 1) * x + tl.load(matrix + 5) * y + tl.load(matrix + 9) * z
+        gz = tl.load(matrix + 2) * x + tl.load(matrix + 6) * y + tl.load(matrix + 10) * z
+        x = tl.where(tl.abs(tl.load(points + index * 3)) <= LIMIT, gx, 0.0)
+        y = tl.where(tl.abs(tl.load(points + index * 3 + 1)) <= LIMIT, gy, 0.0)
+        z = tl.where(tl.abs(tl.load(points + index * 3 + 2)) <= LIMIT, gz, 0.0)
+    return x, y, z
+
+
+@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
 def backward_kernel(
-    records, boxes, jobs, softness, background, by_image, by_silhouette, by_depth, saved,
-    points, attributes, faces, attribute_faces, by_points, by_attributes, by_softness,
-    items, count, padded, height, width, softness_stride, background_stride, points_stride, attributes_stride,
-    by_points_stride, by_attributes_stride, channels, first_channel, planes, limit,
+    work, counters, softness, background, by_image, by_silhouette, by_depth, saved,
+    points, matrix, attributes, faces, attribute_faces, by_points, by_attributes, by_softness,
+    first, items, count, padded, height, width, softness_stride, background_stride, points_stride, matrix_stride,
+    attributes_stride, by_points_stride, by_attributes_stride, work_stride, channels, first_channel, limit,
+    image_item, image_pixel, image_channel, silhouette_item, silhouette_pixel, depth_item, depth_pixel,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, REACH: tl.constexpr,
-    POWER: tl.constexpr, FIRST: tl.constexpr, PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr,
-    SOFTNESS: tl.constexpr, KEEP: tl.constexpr, JOBS: tl.constexpr, P: tl.constexpr,
+    POWER: tl.constexpr, FIRST: tl.constexpr, WORLD: tl.constexpr, PULL: tl.constexpr, PERSPECTIVE: tl.constexpr,
+    TWO_SIDED: tl.constexpr, SOFTNESS: tl.constexpr, KEEP: tl.constexpr, JOBS: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     # The first programs take bands of large faces, as far as there are any; they last longest
     program = tl.program_id(0)
     which, band = program - items * JOBS, -1
-    face, item = which % count, which // count
+    face, slot = which % count, which // count
     if JOBS > 0:  # noqa: SIM102 - known when compiled, the other is not
         if which < 0:
-            item = program // JOBS
-            queue = jobs + item.to(tl.int64) * (2 * JOBS + 2)
-            job = queue + 2 + (program % JOBS) * 2
-            face = tl.where(program % JOBS < tl.load(queue), tl.load(job), -1)
+            slot = program // JOBS
+            queue = counters + slot.to(tl.int64) * (COUNTERS + 2 * JOBS)
+            job = queue + COUNTERS + (program % JOBS) * 2
+            face = tl.where(program % JOBS < tl.load(queue + 4), tl.load(job), -1)
             band = tl.load(job + 1)
-    item = item.to(tl.int64)
+    slot = slot.to(tl.int64)
+    item = slot + first
     idle = face < 0
     face = tl.maximum(face, 0)
     scale = tl.load(softness + item * softness_stride)
@@ -105,9 +123,10 @@ def backward_kernel(
     sigma2 = 2 * HALF * scale * scale
     reach2 = (REACH * REACH) * sigma2
     by_reach2 = 1.0 / reach2
-    lx, ly, hx, hy = load_box(boxes + item * 4 * padded, face, padded, face < count)
+    records = work + slot * work_stride
+    lx, ly, hx, hy = load_box(records + padded.to(tl.int64) * WIDTH, face, padded, face < count)
     left, top, columns, rows = window(lx, ly, hx, hy, scale, height, width, HALF, REACH)
-    r = records + (item * count + face) * WIDTH
+    r = records + face.to(tl.int64) * WIDTH
     ax, ay = tl.load(r), tl.load(r + 1)
     bx, by = tl.load(r + 2), tl.load(r + 3)
     cx, cy = tl.load(r + 4), tl.load(r + 5)
@@ -136,9 +155,9 @@ def backward_kernel(
     ground += first_channel
 
     area = height * width
-    planes_at = saved + item * planes * area
-    image_at = by_image + item * area * channels + first_channel
-    silhouette_at, depth_at = by_silhouette + item * area, by_depth + item * area
+    planes_at = saved + item * (3 + channels) * area
+    image_at = by_image + item * image_item + first_channel * image_channel
+    silhouette_at, depth_at = by_silhouette + item * silhouette_item, by_depth + item * depth_item
     # Beyond the reach the lateral term turns rounding of a faint coverage into any share at all, and the silhouette is nothing
     if scale.dtype == tl.float64:
         most = 1e30
@@ -162,26 +181,26 @@ def backward_kernel(
         # What the pixel brings; beyond the window, a silhouette of 0 without gradients, which comes to nothing
         lse = tl.load(planes_at + at, mask=live, other=1e30)
         s = tl.load(planes_at + area + at, mask=live, other=0.0)
-        worth0 = tl.load(image_at + at * channels, mask=live, other=0.0)
+        worth0 = tl.load(image_at + at * image_pixel, mask=live, other=0.0)
         mean = worth0 * tl.load(planes_at + (3 + first_channel) * area + at, mask=live, other=0.0)
         behind = worth0 * tl.load(ground)
         if CHANNELS > 1:
-            worth1 = tl.load(image_at + at * channels + 1, mask=live, other=0.0)
+            worth1 = tl.load(image_at + at * image_pixel + image_channel, mask=live, other=0.0)
             mean += worth1 * tl.load(planes_at + (4 + first_channel) * area + at, mask=live, other=0.0)
             behind += worth1 * tl.load(ground + 1)
         if CHANNELS > 2:
-            worth2 = tl.load(image_at + at * channels + 2, mask=live, other=0.0)
+            worth2 = tl.load(image_at + at * image_pixel + 2 * image_channel, mask=live, other=0.0)
             mean += worth2 * tl.load(planes_at + (5 + first_channel) * area + at, mask=live, other=0.0)
             behind += worth2 * tl.load(ground + 2)
         if CHANNELS > 3:
-            worth3 = tl.load(image_at + at * channels + 3, mask=live, other=0.0)
+            worth3 = tl.load(image_at + at * image_pixel + 3 * image_channel, mask=live, other=0.0)
             mean += worth3 * tl.load(planes_at + (6 + first_channel) * area + at, mask=live, other=0.0)
             behind += worth3 * tl.load(ground + 3)
         if FIRST:
-            worth_z = tl.load(depth_at + at, mask=live, other=0.0)
+            worth_z = tl.load(depth_at + at * depth_pixel, mask=live, other=0.0)
             mean += worth_z * tl.load(planes_at + 2 * area + at, mask=live, other=0.0)
             behind += worth_z * far_depth
-            by_s = tl.load(silhouette_at + at, mask=live, other=0.0) + mean - behind
+            by_s = tl.load(silhouette_at + at * silhouette_pixel, mask=live, other=0.0) + mean - behind
         else:
             worth_z = zero
             by_s = mean - behind
@@ -276,10 +295,12 @@ def backward_kernel(
     if pixels > 0:
         # From sums to corners
         ia, ib, ic = tl.load(faces + face * 3), tl.load(faces + face * 3 + 1), tl.load(faces + face * 3 + 2)
+        ia, ib, ic = ia.to(tl.int64), ib.to(tl.int64), ic.to(tl.int64)
         own = points + item * points_stride
-        ax, ay, az, aw, ap, sa = project_corner(own, ia.to(tl.int64), True, near, PERSPECTIVE)
-        bx, by, bz, bw, bp, sb = project_corner(own, ib.to(tl.int64), True, near, PERSPECTIVE)
-        cx, cy, cz, cw, cp, sc = project_corner(own, ic.to(tl.int64), True, near, PERSPECTIVE)
+        matrix += item * matrix_stride
+        ax, ay, az, aw, ap, sa = project_corner(own, matrix, ia, True, near, WORLD, PERSPECTIVE)
+        bx, by, bz, bw, bp, sb = project_corner(own, matrix, ib, True, near, WORLD, PERSPECTIVE)
+        cx, cy, cz, cw, cp, sc = project_corner(own, matrix, ic, True, near, WORLD, PERSPECTIVE)
         g_d0, g_d1, g_d2 = tl.sum(s_d0), tl.sum(s_d1), tl.sum(s_d2)
         g_z0, g_z1, g_z2 = tl.sum(s_z0), tl.sum(s_z1), tl.sum(s_z2)
         # By the planes of each corner's weight (all three terms), for now without attributes
@@ -297,7 +318,7 @@ def backward_kernel(
         jc = tl.load(attribute_faces + face * 3 + 2).to(tl.int64)
         looks = attributes + item * attributes_stride + first_channel
         if KEEP:
-            slot = by_attributes + (item * count + face) * (3 * CHANNELS)
+            kept = by_attributes + (slot * count + face) * (3 * CHANNELS)
         for channel in tl.static_range(CHANNELS):
             if channel == 0:
                 g0, g1, g2 = tl.sum(s00), tl.sum(s01), tl.sum(s02)
@@ -317,9 +338,9 @@ def backward_kernel(
             fb = bw * (g0 * nb0 + g1 * nb1 + g2 * nb2)
             fc = cw * (g0 * nc0 + g1 * nc1 + g2 * nc2)
             if KEEP:
-                tl.store(slot + channel, fa)
-                tl.store(slot + CHANNELS + channel, fb)
-                tl.store(slot + 2 * CHANNELS + channel, fc)
+                tl.store(kept + channel, fa)
+                tl.store(kept + CHANNELS + channel, fb)
+                tl.store(kept + 2 * CHANNELS + channel, fc)
             else:
                 place = by_attributes + item * by_attributes_stride + first_channel + channel
                 tl.atomic_add(place + ja * channels, fa, sem="relaxed")
@@ -360,8 +381,11 @@ def backward_kernel(
         pax, pay, paz, near_a = corner_pull(gax, gay, za, wa, g_factor * bp * cp, ax, ay, az, aw, sa, near, PERSPECTIVE)
         pbx, pby, pbz, near_b = corner_pull(gbx, gby, zb, wb, g_factor * ap * cp, bx, by, bz, bw, sb, near, PERSPECTIVE)
         pcx, pcy, pcz, near_c = corner_pull(gcx, gcy, zc, wc, g_factor * ap * bp, cx, cy, cz, cw, sc, near, PERSPECTIVE)
+        pax, pay, paz = world_pull(own, matrix, ia, pax, pay, paz, PULL)
+        pbx, pby, pbz = world_pull(own, matrix, ib, pbx, pby, pbz, PULL)
+        pcx, pcy, pcz = world_pull(own, matrix, ic, pcx, pcy, pcz, PULL)
         if KEEP:
-            spot = by_points + (item * count + face) * 9
+            spot = by_points + (slot * count + face) * 9
             at_a, at_b, at_c = spot, spot + 3, spot + 6
         else:
             spot = by_points + item * by_points_stride
@@ -376,13 +400,13 @@ def backward_kernel(
         add(at_c + 1, pcy, KEEP)
         add(at_c + 2, pcz, KEEP)
         if SOFTNESS:
-            soft = by_softness + (item * count + face) * 3
+            soft = by_softness + (slot * count + face) * 3
             add(soft, tl.sum(s_scale) / scale, KEEP)
             add(soft + 1, tl.sum(s_steepness), KEEP)
             add(soft + 2, near_a + near_b + near_c, KEEP)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
 def gather_kernel(
     pulls, order, bounds, target, corners, vertices_count, stride, width, BLOCK: tl.constexpr, WIDTH: tl.constexpr
 ):

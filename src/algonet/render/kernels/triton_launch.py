@@ -1,14 +1,13 @@
 """Launching Triton kernels with little overhead.
 
 A call through Triton's own front door looks at every argument and takes 50 to 100 microseconds for kernels with many; here a
-kernel that was compiled once for the same constants, types and alignments is launched directly, in about ten.
+kernel that was compiled once for the same constants and types is launched directly, in about ten.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from algonet.backends import interpreting
@@ -16,48 +15,44 @@ from algonet.backends import interpreting
 _COMPILED: dict[tuple, Any] = {}
 
 
-def launch(
-    kernel: Any,
-    grid: tuple[int, int],
-    tensors: list[Tensor],
-    sizes: list[int],
-    constants: tuple,
-    warps: int,
-    registers: int | None = None,
-) -> None:
-    """`kernel[grid](*tensors, *sizes, *constants)`; sizes must be ones that the kernel does not specialise on."""
-    if grid[0] * grid[1] == 0:
-        return
-    if interpreting():
-        kernel[grid](*tensors, *sizes, *constants)
-    elif tensors[0].device.index != torch.cuda.current_device():
-        with torch.cuda.device(tensors[0].device):
-            _launch(kernel, grid, tensors, sizes, constants, warps, registers)
-    else:
-        _launch(kernel, grid, tensors, sizes, constants, warps, registers)
+class Launch:
+    """A kernel with its grid, sizes and constants: all that it takes but the tensors.
 
+    Sizes and tensors must be ones that the kernel does not specialise on, so that the tensors' types alone, which must be
+    the same in every call, choose the code.
+    """
 
-def _launch(
-    kernel: Any,
-    grid: tuple[int, int],
-    tensors: list[Tensor],
-    sizes: list[int],
-    constants: tuple,
-    warps: int,
-    registers: int | None,
-) -> None:
-    narrow = max(sizes) < 2**31
-    key = (
-        kernel,
-        tensors[0].device.index,
-        warps,
-        registers,
-        constants,
-        narrow,
-        *[(t.dtype, t.data_ptr() % 16) for t in tensors],
-    )
-    compiled = _COMPILED.get(key) if narrow else None
-    if compiled is None:
-        _COMPILED[key] = kernel[grid](*tensors, *sizes, *constants, num_warps=warps, maxnreg=registers)
-    else:
-        compiled[(*grid, 1)](*tensors, *sizes, *constants)
+    def __init__(
+        self,
+        kernel: Any,
+        grid: tuple[int, int],
+        sizes: tuple[int, ...],
+        constants: tuple,
+        warps: int,
+        registers: int | None = None,
+    ):
+        self.kernel, self.grid, self.options = kernel, grid, {"num_warps": warps, "maxnreg": registers}
+        self.rest = (*sizes, *constants)
+        # Triton takes numbers for 32 or 64 bits wide by their size, so kernels are shared between narrow ones only
+        self.key = (kernel, constants, warps, registers) if max(sizes) < 2**31 else None
+        self.run: Any = None
+
+    def __call__(self, *tensors: Tensor) -> None:
+        if self.run is not None:
+            self.run(*tensors, *self.rest)
+        elif self.grid[0] * self.grid[1]:
+            self._first(tensors)
+
+    def _first(self, tensors: tuple[Tensor, ...]) -> None:
+        if interpreting():
+            self.kernel[self.grid](*tensors, *self.rest)
+            return
+        key = (self.key, tensors[0].device, *(t.dtype for t in tensors))
+        compiled = _COMPILED.get(key)
+        if compiled is not None:
+            self.run = compiled[(*self.grid, 1)]
+            self.run(*tensors, *self.rest)
+            return
+        compiled = self.kernel[self.grid](*tensors, *self.rest, **self.options)
+        if self.key is not None:
+            _COMPILED[key] = compiled

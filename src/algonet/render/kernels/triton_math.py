@@ -13,7 +13,7 @@ import triton.language as tl
 
 from algonet.backends import interpreting
 
-from ..settings import EDGE_GUARD, FAINT, FAINTEST, FAR_PIXELS, FLIP_AREA, LATERAL
+from ..settings import EDGE_GUARD, FAINT, FAINTEST, FAR_PIXELS, FAR_POINTS, FLIP_AREA, LATERAL
 
 # Numbers that meet float64 tensors must be compile-time constants: run-time floats reach a kernel as float32
 FLIP = tl.constexpr(FLIP_AREA)
@@ -22,20 +22,30 @@ FAINT2 = tl.constexpr((2 * math.pi * FAINT) ** 2)
 FAINTEST2 = tl.constexpr((2 * math.pi * FAINTEST) ** 2)
 LATERAL_WEIGHT = tl.constexpr(LATERAL)
 FAR = tl.constexpr(FAR_PIXELS)
+LIMIT = tl.constexpr(FAR_POINTS)
 GUARD = tl.constexpr(EDGE_GUARD)
 LOG2E = tl.constexpr(1.4426950408889634)
 PI = tl.constexpr(3.141592653589793)
-#: Numbers that no kernel is compiled for anew: `triton_launch` relies on it.
+#: Numbers and pointers that no kernel is compiled for anew: `triton_launch` relies on it. Pixels go one to a thread, so that
+#: alignment would bring nothing; `bin_kernel` alone reads more at a time, from memory that is always aligned.
 SIZES = [
-    "attributes_stride", "background_stride", "bins", "bins_x", "blocks", "by_attributes_stride",
-    "by_points_stride", "capacity", "channels", "corners", "count", "first_channel", "height", "items", "limit",
-    "matrix_stride", "padded", "planes", "points_stride", "softness_stride", "stride", "tiles_x",
-    "vertices_count", "width",
+    "attributes_stride", "background_stride", "bins", "bins_x", "blocks", "by_attributes_stride", "by_points_stride",
+    "capacity", "channels", "corners", "count", "depth_item", "depth_pixel", "first", "first_channel", "height",
+    "image_channel", "image_item", "image_pixel", "items", "limit", "matrix_stride", "padded", "points_stride",
+    "scratch_stride", "silhouette_item", "silhouette_pixel", "softness_stride", "stride", "tiles_x", "vertices_count",
+    "width", "work_stride",
+]  # fmt: skip
+POINTERS = [
+    "attribute_faces", "attributes", "background", "bounds", "by_attributes", "by_depth", "by_image", "by_points",
+    "by_silhouette", "by_softness", "counters", "depth", "faces", "image", "matrix", "order", "points", "pulls", "saved",
+    "scratch", "silhouette", "softness", "target", "work",
 ]  # fmt: skip
 #: The interpreter knows no assembly.
 INTERPRETED = tl.constexpr(interpreting())
 #: Numbers per face in a record, before three per channel.
 RECORD = 23
+#: Numbers per item that count what faces take, before its jobs.
+COUNTERS = tl.constexpr(8)
 #: A box that nothing touches has this as its lower and minus this as its upper bound.
 NOWHERE = tl.constexpr(1e15)
 

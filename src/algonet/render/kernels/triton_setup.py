@@ -1,0 +1,259 @@
+"""Triton kernels that prepare the faces of a scene for the smooth rasteriser.
+
+`setup_kernel` sees the corners through the camera's matrix and writes, per face, a record (corners, edge directions, and the
+planes over which depth, attributes and their common denominator are linear) and its bounding box. `bin_kernel` lists, for
+each bin of BIN x BIN pixels, the faces within reach of it, in order; a bin whose list does not fit says so.
+
+Of each item, `work` holds the records, then the boxes (four rows of `padded` numbers); `counters` hold the places taken in the
+lists, the numbers of bins with many and with few faces, the faces' bins in all, the number of jobs, then the jobs (face, first
+row); `scratch` holds each face's span of bins, then the lists, the bins' heads (start, length), and the order of the bins.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .triton_math import COUNTERS, FAR, FLIP, GUARD, LIMIT, NOWHERE, PI, POINTERS, SIZES, smooth_step
+
+
+@triton.jit
+def matrix_row(matrix, x, y, z):
+    near = tl.load(matrix) * x + tl.load(matrix + 1) * y
+    return near + tl.load(matrix + 2) * z + tl.load(matrix + 3)
+
+
+@triton.jit
+def within_limit(x):
+    """x, or the limit that it is beyond; minimum and maximum drop NaN, and the sum brings it back."""
+    return tl.minimum(tl.maximum(x, -LIMIT), LIMIT) + tl.where(x == x, 0.0, x)
+
+
+@triton.jit
+def project_corner(points, matrix, index, live, near, WORLD: tl.constexpr, PERSPECTIVE: tl.constexpr):
+    """Screen x, y, depth, 1/w, presence and its slope of a point; WORLD: a point that the matrix has yet to see."""
+    px = tl.load(points + index * 3, mask=live, other=0.0)
+    py = tl.load(points + index * 3 + 1, mask=live, other=0.0)
+    z = tl.load(points + index * 3 + 2, mask=live, other=0.0)
+    if WORLD:
+        x, y, z = within_limit(px), within_limit(py), within_limit(z)
+        px, py, z = matrix_row(matrix, x, y, z), matrix_row(matrix + 4, x, y, z), matrix_row(matrix + 8, x, y, z)
+    if PERSPECTIVE:
+        inverse = 1.0 / tl.maximum(z, 0.5 * near)
+    else:
+        inverse = z * 0.0 + 1.0
+    x = tl.minimum(tl.maximum(px * inverse, -FAR), FAR)
+    y = tl.minimum(tl.maximum(py * inverse, -FAR), FAR)
+    presence, slope = smooth_step(z / near - 1.0)
+    # Minimum and maximum drop NaN; the sum brings it back
+    return x + px * 0.0, y + py * 0.0, z, inverse, presence, slope
+
+
+@triton.jit
+def direction(ex, ey):
+    """The unit vector along an edge, and its length along it."""
+    if ex.dtype == tl.float64:
+        r = 1.0 / tl.sqrt(ex * ex + ey * ey + GUARD * GUARD)
+    else:
+        r = 1.0 / tl.sqrt(ex * ex + ey * ey + GUARD)
+    return ex * r, ey * r, (ex * ex + ey * ey) * r
+
+
+@triton.jit
+def face_factor(area, TWO_SIDED: tl.constexpr):
+    """The factor that makes a signed coverage positive, and its slope."""
+    front, slope = smooth_step(area / FLIP)
+    if TWO_SIDED:
+        back, back_slope = smooth_step(-area / FLIP)
+        front, slope = front - back, slope + back_slope
+    return front, slope / FLIP
+
+
+@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
+def setup_kernel(
+    points, matrix, attributes, softness, faces, attribute_faces, work, counters, scratch,
+    first, count, blocks, points_stride, matrix_stride, attributes_stride, softness_stride, work_stride, scratch_stride,
+    channels, first_channel, height, width, limit,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, WORLD: tl.constexpr, PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr,
+    BLOCK: tl.constexpr, HALF: tl.constexpr, REACH: tl.constexpr, BIN: tl.constexpr, JOBS: tl.constexpr,
+):  # fmt: skip
+    padded = blocks * BLOCK
+    slot = tl.program_id(1).to(tl.int64)
+    item = slot + first
+    f = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = f < count
+    near = tl.load(softness + item * softness_stride + 2)
+    ia = tl.load(faces + f * 3, mask=live, other=0).to(tl.int64)
+    ib = tl.load(faces + f * 3 + 1, mask=live, other=0).to(tl.int64)
+    ic = tl.load(faces + f * 3 + 2, mask=live, other=0).to(tl.int64)
+    points += item * points_stride
+    matrix += item * matrix_stride
+    ax, ay, az, aw, ap, _sa = project_corner(points, matrix, ia, live, near, WORLD, PERSPECTIVE)
+    bx, by, bz, bw, bp, _sb = project_corner(points, matrix, ib, live, near, WORLD, PERSPECTIVE)
+    cx, cy, cz, cw, cp, _sc = project_corner(points, matrix, ic, live, near, WORLD, PERSPECTIVE)
+    area = (by - ay) * (cx - ax) - (bx - ax) * (cy - ay)
+    factor, _slope = face_factor(area, TWO_SIDED)
+    factor = factor * ap * bp * cp
+    rest = area * 0.0 + az * 0.0 + bz * 0.0 + cz * 0.0 + near * 0.0
+    broken = rest != rest
+    seen = live & ((factor != 0.0) | broken)
+    inverse = area / (area * area + FLIP * FLIP)
+
+    work += slot * work_stride
+    record = work + f.to(tl.int64) * WIDTH
+    tl.store(record + 0, ax, mask=live)
+    tl.store(record + 1, ay, mask=live)
+    tl.store(record + 2, bx, mask=live)
+    tl.store(record + 3, by, mask=live)
+    tl.store(record + 4, cx, mask=live)
+    tl.store(record + 5, cy, mask=live)
+    ux, uy, length = direction(bx - ax, by - ay)
+    tl.store(record + 6, ux, mask=live)
+    tl.store(record + 7, uy, mask=live)
+    tl.store(record + 12, length, mask=live)
+    ux, uy, length = direction(cx - bx, cy - by)
+    tl.store(record + 8, ux, mask=live)
+    tl.store(record + 9, uy, mask=live)
+    tl.store(record + 13, length, mask=live)
+    ux, uy, length = direction(ax - cx, ay - cy)
+    tl.store(record + 10, ux, mask=live)
+    tl.store(record + 11, uy, mask=live)
+    tl.store(record + 14, length, mask=live)
+    tl.store(record + 15, tl.where(broken, float("nan"), factor * (0.5 / PI)), mask=live)
+
+    # Each corner's weight is w' (1/3 + cross(x - g, opposite edge) inverse): linear in x - g
+    a0, a1, a2 = aw / 3, aw * inverse * (cy - by), -aw * inverse * (cx - bx)
+    b0, b1, b2 = bw / 3, bw * inverse * (ay - cy), -bw * inverse * (ax - cx)
+    c0, c1, c2 = cw / 3, cw * inverse * (by - ay), -cw * inverse * (bx - ax)
+    tl.store(record + 16, a0 + b0 + c0, mask=live)
+    tl.store(record + 17, a1 + b1 + c1, mask=live)
+    tl.store(record + 18, a2 + b2 + c2, mask=live)
+    tl.store(record + 19, az * a0 + bz * b0 + cz * c0, mask=live)
+    tl.store(record + 20, az * a1 + bz * b1 + cz * c1, mask=live)
+    tl.store(record + 21, az * a2 + bz * b2 + cz * c2, mask=live)
+    attributes += item * attributes_stride + first_channel
+    ja = tl.load(attribute_faces + f * 3, mask=live, other=0).to(tl.int64) * channels
+    jb = tl.load(attribute_faces + f * 3 + 1, mask=live, other=0).to(tl.int64) * channels
+    jc = tl.load(attribute_faces + f * 3 + 2, mask=live, other=0).to(tl.int64) * channels
+    for c in tl.static_range(CHANNELS):
+        fa = tl.load(attributes + ja + c, mask=live, other=0.0)
+        fb = tl.load(attributes + jb + c, mask=live, other=0.0)
+        fc = tl.load(attributes + jc + c, mask=live, other=0.0)
+        tl.store(record + (23 + 3 * c), fa * a0 + fb * b0 + fc * c0, mask=live)
+        tl.store(record + (24 + 3 * c), fa * a1 + fb * b1 + fc * c1, mask=live)
+        tl.store(record + (25 + 3 * c), fa * a2 + fb * b2 + fc * c2, mask=live)
+
+    lx = tl.where(seen, tl.where(broken, -NOWHERE, tl.minimum(tl.minimum(ax, bx), cx)), NOWHERE)
+    ly = tl.where(seen, tl.where(broken, -NOWHERE, tl.minimum(tl.minimum(ay, by), cy)), NOWHERE)
+    hx = tl.where(seen, tl.where(broken, NOWHERE, tl.maximum(tl.maximum(ax, bx), cx)), -NOWHERE)
+    hy = tl.where(seen, tl.where(broken, NOWHERE, tl.maximum(tl.maximum(ay, by), cy)), -NOWHERE)
+    box = work + padded.to(tl.int64) * WIDTH + f
+    tl.store(box, lx)
+    tl.store(box + padded, ly)
+    tl.store(box + 2 * padded, hx)
+    tl.store(box + 3 * padded, hy)
+    scale = tl.load(softness + item * softness_stride)
+    counters += slot * (COUNTERS + 2 * JOBS)
+    if BIN > 0:
+        # Columns and rows of bins within reach, a byte each; a scale of NaN is within reach of everything
+        reach = REACH * tl.sqrt(2 * HALF * scale * scale)
+        word = bin_of(lx - reach, BIN) | (bin_of(ly - reach, BIN) << 16)
+        word |= bin_of(tl.where(reach == reach, hx + reach, NOWHERE), BIN) << 8
+        word |= bin_of(tl.where(reach == reach, hy + reach, NOWHERE), BIN) << 24
+        tl.store(scratch + slot * scratch_stride + f, tl.where(seen, word, 255))
+        across = ((word >> 8) & 255) - (word & 255) + 1
+        down = ((word >> 24) & 255) - ((word >> 16) & 255) + 1
+        tl.atomic_add(counters + 3, tl.sum(tl.where(seen, across * down, 0), axis=0), sem="relaxed")
+    least = 0.5 * tl.minimum(tl.minimum(aw, bw), cw)
+    if JOBS > 0:
+        # Large faces are cut into bands of rows for several programs of the backward pass; a minus sign says so
+        _left, _top, columns, rows = window(lx, ly, hx, hy, scale, height, width, HALF, REACH)
+        band = tl.maximum(limit // tl.maximum(columns, 1), 1)
+        parts = tl.where(columns * rows > limit, (rows + band - 1) // band, 0)
+        place = tl.atomic_add(counters + 4 + parts * 0, parts, mask=parts > 0, sem="relaxed")
+        cut = (parts > 0) & (place + parts <= JOBS)
+        least = tl.where(cut, -least, least)
+        for part in range(tl.max(parts, axis=0)):
+            job = counters + COUNTERS + (place + part) * 2
+            mine = (part < parts) & (place + part < JOBS)
+            tl.store(job, tl.where(cut, f, -1), mask=mine)
+            tl.store(job + 1, part * band, mask=mine)
+    tl.store(record + 22, least, mask=live)
+
+
+@triton.jit
+def window(lx, ly, hx, hy, scale, height, width, HALF: tl.constexpr, REACH: tl.constexpr):
+    """Left, top, columns and rows of the pixels whose centres come within reach of a box."""
+    reach = REACH * tl.sqrt(2 * HALF * scale * scale)
+    left = tl.ceil(tl.minimum(tl.maximum(lx - reach, 0.5), width + 1.0) - 0.5).to(tl.int32)
+    top = tl.ceil(tl.minimum(tl.maximum(ly - reach, 0.5), height + 1.0) - 0.5).to(tl.int32)
+    right = tl.floor(tl.minimum(tl.maximum(hx + reach, -1.0), width + 1.0) - 0.5).to(tl.int32)
+    bottom = tl.floor(tl.minimum(tl.maximum(hy + reach, -1.0), height + 1.0) - 0.5).to(tl.int32)
+    columns = tl.maximum(tl.minimum(right, width - 1) - left + 1, 0)
+    rows = tl.maximum(tl.minimum(bottom, height - 1) - top + 1, 0)
+    return left, top, columns, rows
+
+
+@triton.jit
+def bin_of(x, BIN: tl.constexpr):
+    """The column or row of bins that a coordinate lies in, from 0 to 255; 0 for NaN."""
+    return tl.minimum(tl.maximum(tl.where(x == x, x, 0.0) * (1.0 / BIN), 0.0), 255.0).to(tl.int32)
+
+
+@triton.jit
+def load_box(boxes, index, stride, live):
+    lx = tl.load(boxes + index, mask=live, other=NOWHERE)
+    ly = tl.load(boxes + stride + index, mask=live, other=NOWHERE)
+    hx = tl.load(boxes + 2 * stride + index, mask=live, other=-NOWHERE)
+    hy = tl.load(boxes + 3 * stride + index, mask=live, other=-NOWHERE)
+    return lx, ly, hx, hy
+
+
+@triton.jit
+def in_bin(spans, index, padded, column, row):
+    """1 for faces whose span holds the bin."""
+    word = tl.load(spans + index, mask=index < padded, other=255)
+    across = ((word & 255) <= column) & (((word >> 8) & 255) >= column)
+    return tl.where(across & (((word >> 16) & 255) <= row) & (((word >> 24) & 255) >= row), 1, 0)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def bin_kernel(
+    counters, scratch, blocks, bins_x, bins, capacity, scratch_stride,
+    JOBS: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    place, slot = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    column, row = place % bins_x, place // bins_x
+    # Known to be multiples of a block, so that loads are wide
+    padded = blocks * BLOCK
+    spans = scratch + tl.multiple_of(slot * scratch_stride, 16)
+    lists = spans + padded
+    heads = lists + capacity
+    order = heads + 2 * bins
+    counters += slot * (COUNTERS + 2 * JOBS)
+    step = tl.arange(0, STEP)
+    found = tl.zeros([STEP], dtype=tl.int32)
+    for first in range(0, padded, STEP):
+        found += in_bin(spans, first + step, padded, column, row)
+    count = tl.sum(found, axis=0)
+    head = heads + place * 2
+    start = 0
+    if count > 0:
+        start = tl.atomic_add(counters, count, sem="relaxed")
+    # Bins with more than their share come first, so that no long ones are left at the end; the others from behind
+    if count.to(tl.int64) * bins > tl.load(counters + 3):
+        rank = tl.atomic_add(counters + 1, 1, sem="relaxed")
+    else:
+        rank = bins - 1 - tl.atomic_add(counters + 2, 1, sem="relaxed")
+    tl.store(order + rank, place)
+    # Lists lie in the pool in any order, but each is itself in order of faces
+    start = tl.where(start + count <= capacity, start, -1)
+    tl.store(head, start)
+    tl.store(head + 1, count)
+    if (count > 0) & (start >= 0):
+        target = lists + start
+        for first in range(0, padded, STEP):
+            hit = in_bin(spans, first + step, padded, column, row)
+            behind = tl.cumsum(hit, axis=0) - 1
+            tl.store(target + behind, first + step, mask=hit != 0)
+            target += tl.sum(hit, axis=0)
