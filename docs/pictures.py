@@ -1,0 +1,75 @@
+"""Make the pictures of the documentation: figures of the gallery, small enough to live in a repository.
+
+    python docs/pictures.py            # all of them, some minutes
+    python docs/pictures.py ifs render # the sections named
+
+They are drawn by the code behind `algonet demo` (src/algonet/cli/pages), and land in docs/assets as SECTION-FIGURE.webp.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import re
+import sys
+from pathlib import Path
+
+from algonet.cli.gallery import Figure
+from algonet.files import write_bytes
+
+ASSETS = Path(__file__).parent / "assets"
+#: Figures of each section that pages of the documentation show.
+PICTURES = {
+    "relax": ("sigmoids", "exits", "steepness", "conorms", "noise"),
+    "while_lang": ("surfaces", "halting", "trained"),
+    "smooth_python": ("bubble-sort", "point-in-polygon", "shortest-path"),
+    "sorting": ("network", "permutations"),
+    "ifs": ("presets", "levels-of-detail", "a-fit"),
+    "render": ("from-sharp-to-soft", "independent-of-the-tessellation", "from-pictures-to-a-mesh"),
+    "ran": ("learning",),
+    "explain": ("use",),
+}
+LARGEST = 60_000
+#: In pixels: what a page shows on a screen of twice the usual density.
+WIDTH = 1200
+
+
+def slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def small(image: bytes) -> bytes:
+    """The picture as WebP: shaded surfaces would need many times as much, or few colours, as PNG."""
+    from PIL import Image
+
+    picture = Image.open(io.BytesIO(image)).convert("RGB")
+    picture.thumbnail((WIDTH, 10 * WIDTH), Image.Resampling.LANCZOS)
+    for quality in (90, 80, 70, 60):
+        buffer = io.BytesIO()
+        picture.save(buffer, format="WEBP", quality=quality, method=6)
+        if buffer.tell() < LARGEST:
+            return buffer.getvalue()
+    raise ValueError(f"small: a picture takes {buffer.tell()} bytes even at low quality, {LARGEST} are allowed")
+
+
+def section(name: str) -> None:
+    """Draw and store the wanted figures of a section; stops at the last of them."""
+    wanted = set(PICTURES[name])
+    figures = importlib.import_module(f"algonet.cli.pages.{name}").figures(quick=False)
+    while wanted:
+        figure: Figure | None = next(figures, None)
+        if figure is None:
+            raise ValueError(f"section {name} has no figure {', '.join(sorted(wanted))}")
+        if slug(figure.name) in wanted:
+            wanted.remove(slug(figure.name))
+            path = ASSETS / f"{name}-{slug(figure.name)}.webp"
+            write_bytes(path, small(figure.image))
+            print(f"{path.name}: {path.stat().st_size} bytes", flush=True)
+
+
+if __name__ == "__main__":
+    import matplotlib
+
+    matplotlib.use("Agg")
+    for chosen in sys.argv[1:] or PICTURES:
+        section(chosen)
