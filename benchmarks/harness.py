@@ -43,7 +43,7 @@ from algonet.files import write_text
 
 @dataclass(frozen=True)
 class Row:
-    """One figure: `value` in `unit` ("ms", "MiB", "ratio", "score"); more is better of ratios and scores."""
+    """One figure: `value` in `unit` ("ms", "s", "MiB", "ratio", "score"); more is better of ratios and scores."""
 
     name: str
     value: float

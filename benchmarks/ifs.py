@@ -73,13 +73,13 @@ def cpu_rows(quick: bool) -> list[Row]:
     many = torch.rand(count, 2, requires_grad=True)
     slow = harness.milliseconds(both_ways(lambda p: dense(p, side), few, gradient), seconds=0, least=2, warmup=0)
     slow *= count / len(few)
-    rows = [Row("raster 50,000 points x 128^2, dense eager, scaled", slow, "ms")]
+    rows = []
     for aggregate in (Probabilistic(), Poisson()):
-        name = f"raster 50,000 points x 128^2, {type(aggregate).__name__}"
+        name = f"50,000 points x 128^2, {type(aggregate).__name__}"
         run = both_ways(lambda p, a=aggregate: smooth_raster(p, (side, side), aggregate=a), many, gradient)
         fast = harness.milliseconds(run)
-        rows += [Row(name, fast, "ms"), Row(f"{name}, times faster than dense", slow / fast, "ratio")]
-        rows.append(Row(f"{name}, memory", harness.peak_mebibytes(run), "MiB"))
+        rows += [Row(name, fast, "ms", "f+b"), Row(name, harness.peak_mebibytes(run), "MiB", "memory")]
+        rows += [Row(name, slow, "ms", "f+b", by="dense eager"), Row(name, slow / fast, "ratio", "times faster")]
     return rows
 
 
@@ -89,15 +89,15 @@ def gpu_rows() -> list[Row]:
     rows = []
     for aggregate in (Probabilistic(), Poisson()):
         for exact in (False, True):
-            name = f"raster 1,000,000 points x 512^2, {type(aggregate).__name__}{', deterministic' if exact else ''}"
+            name = f"1,000,000 points x 512^2, {type(aggregate).__name__}{', deterministic' if exact else ''}"
             run = both_ways(
                 lambda p, a=aggregate, e=exact: smooth_raster(p, (512, 512), aggregate=a, deterministic=e),
                 points,
                 gradient,
             )
             rows += [
-                Row(name, harness.milliseconds(run), "ms"),
-                Row(f"{name}, memory", harness.peak_mebibytes(run), "MiB"),
+                Row(name, harness.milliseconds(run), "ms", "f+b"),
+                Row(name, harness.peak_mebibytes(run), "MiB", "memory"),
             ]
     return rows
 
@@ -112,8 +112,8 @@ def fit_rows(quick: bool) -> list[Row]:
             target, functions = source((128, 128)).detach(), source.functions
         began = time.perf_counter()
         result = fit_ifs(target, functions=functions, device=DEVICE)
-        rows.append(Row(f"fit of {name}", (time.perf_counter() - began) * 1e3, "ms"))
-        rows.append(Row(f"fit of {name}, SSIM", result.similarity, "ratio"))
+        rows.append(Row(f"fit of {name}, {functions} functions, seconds", time.perf_counter() - began, "s"))
+        rows.append(Row(f"fit of {name}, {functions} functions, SSIM", result.similarity, "score"))
     return rows
 
 
@@ -123,7 +123,8 @@ def main() -> None:
     rows = gpu_rows() if DEVICE == "cuda" else cpu_rows(options.quick)
     rows += fit_rows(options.quick)
     for row in rows:
-        print(f"{row.name:70} {row.value:10.3f} {row.unit}", flush=True)
+        name = ", ".join(part for part in (row.name, row.by if row.by != "algonet" else "", row.column) if part)
+        print(f"{name:66} {row.value:10.3f} {row.unit}", flush=True)
     harness.record(options.json, rows)
 
 
