@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from algonet.relax import BumpExit, Logistic
 from algonet.smooth_python import recording, smooth
 from algonet.smooth_python.algorithms import bubble_sort
-from algonet.smooth_python.evaluation import OPCODES, RELAX, Formulas, evaluate
+from algonet.smooth_python.evaluation import OPCODES, RELAX, Formulas, Program, evaluate, steepness_tensor
 from helpers.tolerances import assert_close
 
 ROOT = Path(__file__).parents[2]
@@ -33,11 +33,17 @@ def random_program(choices: list[int], columns: int) -> list[int]:
     for k, choice in enumerate(choices):
         rows = len(code) // 4
         a, b, c = choice % rows, (choice // 7) % rows, (choice // 31) % rows
-        name = ("sub", "mul", "neg", "truth", "mix", "select", "accumulate", "cut", "relax", "div")[k % 10]
+        names = ("sub", "mul", "neg", "truth", "mix", "select", "accumulate", "cut", "relax", "div")
+        name = (*names, "reciprocal", "snap", "clamp")[k % 13]
         if name == "relax":
-            code += (RELAX, a, k // 10 % 2, 0)
+            code += (RELAX, a, k // 13 % 2, 0)
         elif name == "div":
             code += (OPCODES["div"], a, columns, 0)
+        elif name in ("reciprocal", "clamp"):
+            # Of a number from 0.3 on, and between the two constants
+            code += (OPCODES["mul"], a, a, 0)
+            code += (OPCODES["add"], rows, columns + 1, 0)
+            code += (OPCODES[name], rows + 1, columns + 1, columns)
         elif name == "mix":
             code += (RELAX, a, 0, 0)
             code += (OPCODES["mix"], rows, b, c)
@@ -46,12 +52,12 @@ def random_program(choices: list[int], columns: int) -> list[int]:
     return code
 
 
-@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=12), st.integers(1, 70))
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=16), st.integers(1, 70))
 def test_kernel_equals_reference_on_random_programs(choices, batch):
     generator = torch.Generator().manual_seed(len(choices) + batch)
     x = torch.rand(batch, 3, generator=generator, dtype=torch.float64) + 0.1
     code = random_program(choices, 3)
-    wanted = [len(code) // 4 - 1, 0, len(code) // 8]
+    wanted = torch.tensor([len(code) // 4 - 1, 0, len(code) // 8], dtype=torch.int32)
     found = []
     for backend in ("reference", "numba"):
         leaf = x.clone().requires_grad_()
@@ -60,7 +66,8 @@ def test_kernel_equals_reference_on_random_programs(choices, batch):
         # Together with the default exit: the kernel that most tests use anyway
         formulas.place(Logistic(steepness))
         formulas.place(BumpExit())
-        y = evaluate(code, [2.5, 0.3], [leaf], formulas, leaf, batch, backend, wanted)
+        program = Program.of(code, [2.5, 0.3], formulas.keys, leaf, backend)
+        y = evaluate(program, [leaf], steepness_tensor(formulas.steepness, leaf), wanted, batch)
         weights = torch.arange(1.0, 4.0, dtype=torch.float64)
         slopes = torch.autograd.grad((y * weights).sum(), (leaf, steepness), allow_unused=True)
         found.append((y.detach(), *(torch.zeros(()) if s is None else s for s in slopes)))
@@ -117,13 +124,40 @@ def test_one_kernel_serves_every_steepness():
     assert formulas.steepness == [2.0, 1.0, 5.0]
 
 
-def test_a_static_program_runs_as_one_stretch(monkeypatch):
-    calls = []
+@pytest.fixture
+def evaluated(monkeypatch):
+    """The lengths of all programs that are evaluated while recording."""
+    lengths = []
     original = recording.evaluate
-    monkeypatch.setattr(recording, "evaluate", lambda *args: calls.append(len(args[0]) // 4) or original(*args))
-    bubble_sort(torch.randn(4, 6), batched=True)
-    assert len(calls) == 1
-    assert calls[0] < 15 * 7 + 6 + 10
+    monkeypatch.setattr(recording, "evaluate", lambda *args: lengths.append(args[0].length) or original(*args))
+    return lengths
+
+
+def test_a_static_program_runs_as_one_stretch(evaluated):
+    smooth(bubble_sort._function)(torch.randn(4, 6), batched=True)
+    assert len(evaluated) == 1
+    assert evaluated[0] < 15 * 7 + 6 + 10
+
+
+@smooth
+def steps_of_a_grid(a):
+    b = a * 0.0
+    for i in range(len(a)):
+        for j in range(len(a[0])):
+            if a[i][j] > 0:
+                b[i, j] = a[i][j]
+        b[i, 0] = 7.0
+    return b
+
+
+def test_grids_are_returned_in_one_stretch(evaluated):
+    """Parts of parts, and plain numbers among them, are all asked for at once."""
+    a = torch.randn(3, 4, 5, dtype=torch.float64)
+    found = steps_of_a_grid(a, batched=True, steepness=1e6, backend="numba")
+    assert len(evaluated) == 1
+    expected = a.relu()
+    expected[:, :, 0] = 7.0
+    torch.testing.assert_close(found, expected)
 
 
 LEVEL = torch.nn.Parameter(torch.tensor(0.25))
@@ -138,13 +172,10 @@ def above_level(x):
     return count
 
 
-def test_numbers_from_outside_are_recorded_with_their_gradient(monkeypatch):
-    calls = []
-    original = recording.evaluate
-    monkeypatch.setattr(recording, "evaluate", lambda *args: calls.append(1) or original(*args))
+def test_numbers_from_outside_are_recorded_with_their_gradient(evaluated):
     x = torch.tensor([0.1, 0.3, 2.0])
     (found,) = torch.autograd.grad(above_level(x, batched=True).sum(), LEVEL)
-    assert len(calls) == 1
+    assert len(evaluated) == 1
     (expected,) = torch.autograd.grad(above_level(x, batched=True, backend="reference").sum(), LEVEL)
     torch.testing.assert_close(found, expected)
 

@@ -50,6 +50,9 @@ def call(frame: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)
         if getattr(function.func, "is_smooth", False):
             return function.func.inside(frame, (*function.args, *args), {**function.keywords, **kwargs})
+    if getattr(function, "__module__", None) != "math":
+        # It may look at anything and do anything
+        frame.spoil()
     if not flat((args, kwargs)):
         return _wrapped(function(*args, **kwargs))
     return call_tensor_function(_of_tensors(function), args, kwargs)
@@ -76,6 +79,7 @@ def call_tensor_function(function: Callable, args: tuple, kwargs: dict) -> Any:
     """A function of one item's tensors, on one item or on the whole batch."""
     leaves, structure = pytree.tree_flatten((args, kwargs), is_leaf=lambda x: type(x) is Value)
     places = [k for k, leaf in enumerate(leaves) if type(leaf) is Value]
+    spoil(leaves)
     if not any(leaves[k].batched for k in places):
         plain = [leaf.tensor if type(leaf) is Value else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(plain, structure)
@@ -91,6 +95,13 @@ def call_tensor_function(function: Callable, args: tuple, kwargs: dict) -> Any:
             value.batched, value.tape = True, tape
         return found
     return _mapped(function, leaves, structure, places)
+
+
+def spoil(values: list[Any]) -> None:
+    """These are given to something that may look at their numbers."""
+    for value in values:
+        if type(value) is Value and value.tape is not None:
+            value.tape.spoil()
 
 
 def operand_of_elementwise(leaf: Any) -> bool:
@@ -148,6 +159,7 @@ def attribute(value: Value, name: str) -> Any:
     if name == "ndim":
         return value.tensor.dim() - value.batched
     if name in _SIZES:
+        spoil([value])
         return getattr(value.tensor, name)
     if name.startswith("__") or not hasattr(Tensor, name):
         raise AttributeError(f"tensors have no attribute {name!r}.")
@@ -239,6 +251,7 @@ def _bool(frame: Any, x: Any = False) -> Any:
 
 
 def _print(frame: Any, *args: Any, **kwargs: Any) -> None:
+    frame.spoil()
     print(*(x.bare if type(x) is Value else x for x in args), **kwargs)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .evaluation import snap
 from .merging import Missing, Mixture, merged, share
 from .values import Value, as_value, flat, settled, smooth_kind
 
@@ -51,17 +52,17 @@ class Branch:
 
     def _skip(self) -> None:
         """Sides that no item takes with more than epsilon do not run; the small shares are cut for every item alike."""
-        epsilon = self._frame.settings.epsilon
-        p = self._p.tensor
-        seen = visible(p)
-        if seen is None or epsilon == 0:
+        epsilon, p = self._frame.settings.epsilon, self._p
+        if epsilon == 0 or torch.compiler.is_compiling():
             return
-        low, high = p <= epsilon, p >= 1 - epsilon
-        self._p = Value(
-            torch.where(low, 0.0, torch.where(high, 1.0, p)).to(p.dtype), self._p.batched, None, self._p.tape
-        )
-        self.then = not bool((seen <= epsilon).all())
-        self.orelse = not bool((seen >= 1 - epsilon).all()) or not self.then
+        snapped = p.tape.record("snap", p, epsilon, 1 - epsilon) if p.tape is not None else None
+        if snapped is not None:
+            self._p = snapped
+            self.then, self.orelse = p.tape.ask(snapped, sides)
+            return
+        self._frame.spoil()
+        self._p = Value(snap(p.tensor, epsilon, 1 - epsilon), p.batched, None, p.tape)
+        self.then, self.orelse = sides(visible(self._p.tensor))
 
     def _fork(self) -> None:
         frame = self._frame
@@ -182,11 +183,12 @@ class Loop:
             if cut is not None:
                 self._freeze = cut
                 return cut, None
+        self._frame.spoil()
         tensor = mass.tensor
-        seen = visible(tensor)
-        if seen is None:
+        if torch.compiler.is_compiling():
             self._frame.need_bound(self._line)
             return mass, True
+        seen = visible(tensor)
         live = tensor > epsilon
         cut = Value(torch.where(live, tensor, 0.0), mass.batched, None, mass.tape)
         self._freeze = Value(live, mass.batched)
@@ -208,7 +210,7 @@ class Loop:
         masses = (self._normal.mass, self._breaks.mass, self._skipped.mass)
         settled(flat((cut, state, self._before, masses, self._normal.values(), self._breaks.values())))
         self._looked = (tape.length, self._iterations, tape.first)
-        return bool((cut.tensor.detach() > 0).any())
+        return tape.ask(cut, any_left)
 
     def _exhausted(self, bounded: bool = True) -> bool:
         """For loops that are left from inside: whether the mass in them is gone, or the iterations are (`for` has its own)."""
@@ -289,9 +291,10 @@ class Loop:
         return state
 
     def _warn(self, left: Value) -> None:
-        seen = visible(left.tensor)
-        if seen is None:
+        if torch.compiler.is_compiling():
             return
+        self._frame.spoil()
+        seen = visible(left.tensor)
         most = float(seen.detach().max()) if seen.numel() else 0.0
         frame = self._frame
         if most > frame.settings.epsilon:
@@ -333,10 +336,19 @@ def _where(live: Value, new: Any, old: Any) -> Any:
     return _elementwise(torch.where, (live, new, old), {})
 
 
-def visible(tensor: Tensor) -> Tensor | None:
-    """The numbers behind a tensor, also inside `torch.vmap`; None where there are none yet (inside `torch.compile`)."""
-    if torch.compiler.is_compiling():
-        return None
+def any_left(mass: Tensor) -> bool:
+    """Whether any item has mass left."""
+    return bool((mass > 0).any())
+
+
+def sides(p: Tensor) -> tuple[bool, bool]:
+    """Which sides of a branch anybody takes; one of them even where nobody is there."""
+    then = not bool((p == 0).all())
+    return then, not bool((p == 1).all()) or not then
+
+
+def visible(tensor: Tensor) -> Tensor:
+    """The numbers behind a tensor, also inside `torch.vmap`."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 
 from .frame import Frame
-from .recording import tape_for
+from .keys import Outside
+from .recording import recordable, tape_for
 from .refuse import NotSmoothError, check
+from .replay import Plans, Recall, recall
 from .report import Report
 from .rewrite import rewritten
 from .softness import OPTIONS, Settings, check_options, resolved
@@ -35,12 +37,15 @@ class SmoothFunction:
             )
         self._function = function
         self._options = check_options(f"smooth({function.__name__})", options)
-        self._settings = Settings().changed(self._options)
+        self.settings = Settings().changed(self._options)
         self._signature = inspect.signature(function)
         kinds = [p.kind for p in self._signature.parameters.values()]
         self._count = -1 if inspect.Parameter.KEYWORD_ONLY in kinds else len(kinds)
         self._tree, self._file, self._lines, self._first = _parsed(function)
         check(self._tree, self._file, self._lines, self._first)
+        #: What it reads from outside, and what is known of earlier runs.
+        self.outside = Outside(self._tree, function)
+        self.plans = Plans()
         self._compiled: dict[bool, types.FunctionType] = {}
         self._run_form(False)
         self.__name__: str = function.__name__
@@ -53,7 +58,7 @@ class SmoothFunction:
         where = self.__name__
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
         options = check_options(where, options) if options else options
-        settings = resolved(self._settings, options)
+        settings = resolved(self.settings, options)
         found: list[Value] = []
         values = [lifted(v, batched, found, where) for v in self._bound(args, kwargs)]
         if batched and not found:
@@ -66,14 +71,27 @@ class SmoothFunction:
             for value in found:
                 value.settle(value.tensor.float() if value.tensor.dtype in HALVES else value.tensor)
         report = Report()
-        frame = Frame(where, self._file, settings, report, size=found[0].tensor.shape[0] if batched else None)
-        frame.overrides = options
-        frame.tape = tape_for(found, settings, batched)
-        result = self._run(frame, values)
-        settled(flat(result))
+        size = found[0].tensor.shape[0] if batched else None
+        known = recall(self, values, found, options, batched) if recordable(settings) else None
+        result = None if known is None else known.again(report)
+        if result is None:
+            frame = Frame(where, self._file, settings, report, size=size)
+            frame.overrides = options
+            result = self._recorded(frame, values, found, known)
         like = next((v.tensor for v in found if v.tensor.is_floating_point()), None)
-        result = lowered(result, frame.size, half, like)
+        (result,) = lowered(result, size, half, like)
         return (result, report) if with_report else result
+
+    def _recorded(self, frame: Frame, values: list[Any], found: list[Value], known: Recall | None) -> tuple[Any]:
+        """The result (one, in a tuple) of running the program; what it recorded is kept where it can be run again."""
+        frame.tape = tape = tape_for(found, frame.settings, batched=frame.size is not None)
+        if tape is not None and known is not None:
+            tape.journal = known.journal(found)
+        result = (self._run(frame, values),)
+        settled(flat(result))
+        if tape is not None and known is not None:
+            known.learn(tape.journal, result, frame.report)
+        return result
 
     def inside(self, frame: Frame, args: tuple, kwargs: dict[str, Any]) -> Any:
         """A call from another smooth function: on its values, with its softness blocks, one level deeper."""
@@ -84,7 +102,7 @@ class SmoothFunction:
             )
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
         options = check_options(self.__name__, options) if options else options
-        settings = resolved(self._settings, {**frame.overrides, **options})
+        settings = resolved(self.settings, {**frame.overrides, **options})
         inner = Frame(self.__name__, self._file, settings, frame.report, frame.depth + 1, frame.size)
         inner.overrides = {**frame.overrides, **options}
         inner.tape = frame.tape

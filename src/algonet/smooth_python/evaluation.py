@@ -6,14 +6,15 @@ The program is data: instructions (code, a, b, c) on rows, each instruction maki
     const a     constant a                    neg, truth            -a, min(1, |a|)
     mix         a b + (1 - a) c               relax + k             formula k at steepness[b] * a
     cut         a where a > b, else 0         select                b where a > 0, else c
-    accumulate  a + b c
+    accumulate  a + b c                       reciprocal            1 / a where a > 1e-18, else 0
+    clamp       a, not below b or above c     snap                  0 where a <= b, 1 where a >= c, else a
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +25,9 @@ from algonet.operators import Operator
 from algonet.relax import Relaxation
 
 OPCODES = {"input": 0, "const": 1, "add": 2, "sub": 3, "mul": 4, "div": 5, "neg": 6, "truth": 7, "mix": 8}
-OPCODES |= {"cut": 9, "select": 10, "accumulate": 11}
+OPCODES |= {"cut": 9, "select": 10, "accumulate": 11, "reciprocal": 12, "snap": 13, "clamp": 14}
+#: Below this share of the mass a state is of no consequence; the square of its reciprocal is finite in float32.
+NEGLIGIBLE = 1e-18
 #: Codes from here on are relaxations: formula k has code RELAX + k.
 RELAX = 16
 #: Shorter programs run operation by operation when the backend is "auto": loading a kernel is not worth it.
@@ -66,11 +69,6 @@ class Formulas:
         self.steepness.append(steepness)
         return len(self.steepness) - 1
 
-    def tensor(self, like: Tensor) -> Tensor:
-        if not any(isinstance(s, Tensor) for s in self.steepness):
-            return torch.tensor(self.steepness, dtype=like.dtype, device=like.device)
-        return torch.stack([torch.as_tensor(s, dtype=like.dtype, device=like.device) for s in self.steepness])
-
 
 @dataclass(frozen=True)
 class Call:
@@ -88,29 +86,48 @@ class Call:
         return [self.x, self.steepness, self.constants, self.program, self.wanted]
 
 
-def evaluate(
-    code: list[int],
-    constants: list[float],
-    inputs: list[Tensor],
-    formulas: Formulas,
-    like: Tensor,
-    size: int,
-    backend: str,
-    wanted: list[int],
-) -> Tensor:
+class Program(NamedTuple):
+    """Recorded instructions with their constants, the formulas they use, and the backend that is to run them."""
+
+    instructions: Tensor
+    constants: Tensor
+    keys: tuple[str, ...]
+    backend: str
+
+    @staticmethod
+    def of(code: list[int], constants: list[float], keys: list[str], like: Tensor, backend: str) -> Program:
+        """From flat lists; `like` tells the precision and the device of the numbers."""
+        if backend == "auto" and len(code) < 4 * SHORT:
+            backend = "reference"
+        return Program(
+            torch.from_numpy(np.array(code, dtype=np.int32).reshape(-1, 4)),
+            torch.tensor(constants, dtype=like.dtype, device=like.device),
+            tuple(keys),
+            backend,
+        )
+
+    @property
+    def length(self) -> int:
+        return self.instructions.shape[0]
+
+    def moved(self, tensor: Tensor) -> Tensor:
+        """Instructions or row numbers where the backend reads them, for programs that run more than once."""
+        return tensor if self.backend == "reference" else tensor.to(self.constants.device)
+
+
+def evaluate(program: Program, inputs: list[Tensor], steepness: Tensor, wanted: Tensor, size: int) -> Tensor:
     """The wanted rows of a program as columns (size, len(wanted)); differentiable in inputs and steepness."""
-    x = inputs[0] if len(inputs) == 1 else torch.cat(inputs, dim=1) if inputs else like.new_zeros(size, 0)
-    call = Call(
-        x,
-        formulas.tensor(like),
-        torch.tensor(constants, dtype=like.dtype, device=like.device),
-        torch.from_numpy(np.array(code, dtype=np.int32).reshape(-1, 4)),
-        torch.tensor(wanted, dtype=torch.int32),
-        tuple(formulas.keys),
-    )
-    if backend == "auto" and len(code) < 4 * SHORT:
-        backend = "reference"
-    return backends.dispatch("smooth_python", backend, call)
+    constants = program.constants
+    x = inputs[0] if len(inputs) == 1 else torch.cat(inputs, dim=1) if inputs else constants.new_zeros(size, 0)
+    call = Call(x, steepness, constants, program.instructions, wanted, program.keys)
+    return backends.dispatch("smooth_python", program.backend, call)
+
+
+def steepness_tensor(scales: list[Any], like: Tensor) -> Tensor:
+    """Numbers, and tensors of one number each, as one tensor that is differentiable in the latter."""
+    if not any(isinstance(s, Tensor) for s in scales):
+        return torch.tensor(scales, dtype=like.dtype, device=like.device)
+    return torch.stack([torch.as_tensor(s, dtype=like.dtype, device=like.device) for s in scales])
 
 
 def program_reference(tensors: list[Tensor], settings: str) -> list[Tensor]:
@@ -139,7 +156,13 @@ def _instruction(code: int, a: int, b: int, c: int, rows, columns, scales, numbe
         return -rows[a]
     if code == 7:
         return rows[a].abs().clamp_max(1.0)
+    if code == 12:
+        return reciprocal(rows[a])
     first, second = rows[a], rows[b]
+    if code == 13:
+        return snap(first, second, rows[c])
+    if code == 14:
+        return first.clamp(second, rows[c])
     if code == 9:
         return torch.where(first > second, first, 0.0)
     if code == 10:
@@ -155,6 +178,17 @@ def _instruction(code: int, a: int, b: int, c: int, rows, columns, scales, numbe
         if code == 4
         else first / second
     )
+
+
+def reciprocal(mass: Tensor) -> Tensor:
+    """1 / mass, 0 where there is nothing to share."""
+    some = mass > NEGLIGIBLE
+    return torch.where(some, 1 / torch.where(some, mass, 1.0), 0.0)
+
+
+def snap(p: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
+    """The probability p, exactly 0 and 1 where it is nearly so."""
+    return torch.where(p <= low, 0.0, torch.where(p >= high, 1.0, p))
 
 
 @functools.cache
@@ -181,12 +215,7 @@ def _why_not_numba(call: Call) -> str | None:
 
 
 def _why_not_triton(call: Call) -> str | None:
-    reason = backends.why_not_triton(call.x) or _no_kernel(call)
-    if reason is None and call.x.dtype == torch.float64:
-        rough = [key for key in call.keys if "atan(" in (_FORMULAS[key].scalar or "")]
-        if rough:
-            return f"the arc tangent of {rough[0]} has float32 digits in the kernel, and the numbers are float64"
-    return reason
+    return backends.why_not_triton(call.x) or _no_kernel(call)
 
 
 @backends.register("smooth_python", "reference")

@@ -57,6 +57,11 @@ class Frame:
         """Whether the next statement can be reached at all."""
         return self.mass is not None
 
+    def spoil(self) -> None:
+        """Something that is not recorded looks at numbers, or acts: the run cannot be repeated without the program."""
+        if self.tape is not None:
+            self.tape.spoil()
+
     def branch(self, test: Any, heavy: bool = False, /, **state: Any) -> Branch:
         """An `if` that is left at its end only."""
         return Branch(self, test, state, leaving=False, heavy=heavy)

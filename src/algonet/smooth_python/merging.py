@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .evaluation import reciprocal
 from .values import NUMBERS, Value, aligned, as_value, flat, smooth_kind
 
 
@@ -239,14 +240,12 @@ def _scaled(scale: Value, total: Any) -> Any:
     return total * scale
 
 
-#: Below this share of the mass a state is of no consequence; the square of its reciprocal is finite in float32.
-NEGLIGIBLE = 1e-18
-
-
 def _reciprocal(mass: Value) -> Value:
-    tensor = mass.tensor
-    some = tensor > NEGLIGIBLE
-    return Value(torch.where(some, 1 / torch.where(some, tensor, 1.0), 0.0), mass.batched, None, mass.tape)
+    if mass.tape is not None:
+        recorded = mass.tape.record("reciprocal", mass)
+        if recorded is not None:
+            return recorded
+    return Value(reciprocal(mass.tensor), mass.batched, None, mass.tape)
 
 
 def share(part: Any, total: Any) -> Value:

@@ -8,14 +8,16 @@ cannot be recorded needs it. What has run becomes the input of the next stretch.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from algonet.relax import Exit, Relaxation, Sigmoid
 
-from .evaluation import OPCODES, RELAX, Formulas, evaluate
+from .evaluation import OPCODES, RELAX, Formulas, Program, evaluate, steepness_tensor
+from .replay import Journal
 from .values import NUMBERS, Value
 
 _CODES = {name: OPCODES[name] for name in OPCODES if name not in ("input", "const", "div")}
@@ -26,12 +28,14 @@ _SUB, _MIX = OPCODES["sub"], OPCODES["mix"]
 class Stretch:
     """A finished part of the recording: enough to ask for rows that nobody wanted at the time."""
 
-    __slots__ = ("arguments", "first", "length")
+    __slots__ = ("first", "inputs", "length", "program", "scales")
 
-    def __init__(self, first: int, length: int, arguments: tuple):
+    def __init__(self, first: int, program: Program, inputs: list[Tensor], scales: list[float | Tensor]):
         self.first = first
-        self.length = length
-        self.arguments = arguments
+        self.length = program.length
+        self.program = program
+        self.inputs = inputs
+        self.scales = scales
 
 
 class Tape:
@@ -39,6 +43,8 @@ class Tape:
 
     def __init__(self, size: int, like: Tensor, backend: str):
         self.size = size
+        #: Notes for running all this again, where someone keeps them.
+        self.journal: Journal | None = None
         #: Whether this is one item, run as a batch of one: foreign functions then see it as it came.
         self.single = False
         self.like = like
@@ -162,8 +168,7 @@ class Tape:
                 return None
             tensor = x.tensor
             if x.source is None:
-                tensor = tensor if x.batched else tensor.expand(self.size)
-                x.source = (tensor.unsqueeze(1), 0)
+                x.source = (self.derived(tensor, _column if x.batched else _Spread(self.size)), 0)
         tensor, column = x.source
         x.row = self._emit(OPCODES["input"], self._place(tensor) + column)
         return x.row - self.first
@@ -181,16 +186,33 @@ class Tape:
         return place
 
     def parts(self, value: Value) -> list[Value] | None:
-        """A vector of every item as single numbers, without touching its tensor."""
+        """A batch's parts along the items' first dimension; those of a vector are single numbers, its tensor untouched."""
         tensor = value.tensor
-        if not value.batched or tensor.dim() != 2 or tensor.dtype != self.like.dtype:
+        if not value.batched:
             return None
+        if tensor.dim() != 2 or tensor.dtype != self.like.dtype:
+            pieces = tensor.unbind(1)
+            if self.journal is not None:
+                self.journal.unbound(pieces, tensor)
+            return [Value(piece, True, None, self) for piece in pieces]
         parts = []
         for column in range(tensor.shape[1]):
             part = Value(None, True, None, self)
             part.source = (tensor, column)
             parts.append(part)
         return parts
+
+    def derived(self, tensor: Tensor, how: Callable[[Tensor], Tensor]) -> Tensor:
+        """how(tensor), in a way that can be found again."""
+        child = how(tensor)
+        if self.journal is not None:
+            self.journal.derived(child, tensor, how)
+        return child
+
+    def spoil(self) -> None:
+        """Something happens that no recording holds: the run cannot be repeated from its journal."""
+        if self.journal is not None:
+            self.journal.complete = False
 
     @property
     def length(self) -> int:
@@ -201,39 +223,69 @@ class Tape:
 
     def run(self, *wanted: Value) -> None:
         """Carry out what was recorded, and give all `wanted` values (numbers, or vectors kept as numbers) their tensors."""
-        groups = [(value, self._waiting(value)) for value in wanted if value.tape is self]
+        vectors = [vector for value in wanted if value.tape is self for vector in self._vectors(value)]
+        groups = [(value, self._waiting(value)) for value in vectors]
         self._run_again([(value, rows) for value, rows in groups if rows and rows[0] < self.first])
         groups = [(value, rows) for value, rows in groups if rows and rows[0] >= self.first]
         if not groups:
             return
         rows = [row for _, group in groups for row in group]
-        arguments = (self._code, self._constants, self._inputs, self.formulas, self.like, self.size, self.backend)
-        outputs = evaluate(*arguments, [row - self.first for row in rows])
-        self._hand_out(groups, outputs)
-        self._done.append(Stretch(self.first, self._length, arguments))
+        program = Program.of(self._code, self._constants, self.formulas.keys, self.like, self.backend)
+        stretch = Stretch(self.first, program, self._inputs, self.formulas.steepness)
+        self._hand_out(groups, self._rows(stretch, rows))
+        self._done.append(stretch)
         self.first += self._length
         self._code, self._constants, self._inputs, self._length, self._columns = [], [], [], 0, 0
         self._constant_rows, self._places = {}, {}
+
+    def _rows(self, stretch: Stretch, rows: list[int]) -> Tensor:
+        """Rows of a stretch as columns."""
+        program, inputs, scales = stretch.program, stretch.inputs, list(stretch.scales)
+        wanted = torch.tensor(rows, dtype=torch.int32) - stretch.first
+        outputs = evaluate(program, inputs, steepness_tensor(scales, self.like), wanted, self.size)
+        if self.journal is not None:
+            self.journal.ran(program, inputs, scales, wanted, outputs)
+        return outputs
+
+    def ask(self, value: Value, question: Callable[[Tensor], Any]) -> Any:
+        """What Python has to know about the numbers of a value to go on."""
+        answer = question(value.tensor.detach())
+        if self.journal is not None:
+            self.journal.asked(value, question, answer)
+        return answer
+
+    def _vectors(self, value: Value) -> Iterator[Value]:
+        """A value that is one number or a list of numbers, or all such values inside one that is kept as nested parts."""
+        if value.parted and not value.has_tensor and any(type(p) is Value and p.parted for p in value.parts):
+            for part in value.parts:
+                if type(part) is Value and part.tape is self:
+                    yield from self._vectors(part)
+        else:
+            yield value
 
     def _waiting(self, value: Value) -> list[int]:
         """The rows that a value still waits for."""
         if value.has_tensor:
             return []
-        if value.parted:
-            parts = value.parts
-            if all(type(p) is Value and p.tape is self and (p.row is not None or p.source) for p in parts):
-                # Those that ran in an earlier stretch, or never moved, come along as inputs
-                return [r + self.first for p in parts if (r := self._row(p)) is not None]
+        if not value.parted:
+            return [value.row] if value.row is not None and value.source is None else []
+        parts = value.parts
+        if not all(isinstance(p, NUMBERS) or self._recorded(p) for p in parts) or not any(map(self._recorded, parts)):
             return []
-        return [value.row] if value.row is not None and value.source is None else []
+        # Those that ran in an earlier stretch, or never moved, come along as inputs
+        return [r + self.first for p in parts if (r := self._row(p)) is not None]
+
+    def _recorded(self, x: Any) -> bool:
+        return type(x) is Value and x.tape is self and (x.row is not None or x.source is not None)
 
     def _hand_out(self, groups: list[tuple[Value, list[int]]], outputs: Tensor) -> None:
         start = 0
         for value, rows in groups:
             if value.parted:
                 for k, part in enumerate(value.parts):
-                    part.source = (outputs, start + k)
-                value.settle(outputs[:, start : start + len(rows)])
+                    if type(part) is Value:
+                        part.source = (outputs, start + k)
+                value.settle(self.derived(outputs, _Columns(start, start + len(rows))))
             else:
                 value.source = (outputs, start)
             start += len(rows)
@@ -242,8 +294,36 @@ class Tape:
         """Rows of finished stretches, asked for late: computed once more."""
         for value, rows in groups:
             stretch = next(s for s in self._done if s.first <= rows[0] < s.first + s.length)
-            outputs = evaluate(*stretch.arguments, [row - stretch.first for row in rows])  # pyright: ignore
-            self._hand_out([(value, rows)], outputs)
+            self._hand_out([(value, rows)], self._rows(stretch, rows))
+
+
+def _column(tensor: Tensor) -> Tensor:
+    """One number per item as a table of one column."""
+    return tensor.unsqueeze(1)
+
+
+class _Spread(NamedTuple):
+    """One number for all items as a table of one column."""
+
+    size: int
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        return tensor.expand(self.size).unsqueeze(1)
+
+
+class _Columns(NamedTuple):
+    first: int
+    last: int
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        return tensor[:, self.first : self.last]
+
+
+def recordable(settings: Any) -> bool:
+    """Whether runs with these settings are recorded at all."""
+    if settings.backend == "reference" or settings.hard or settings.checkpoint or torch.compiler.is_compiling():
+        return False
+    return all(isinstance(r, (Sigmoid, Exit)) and r.scalar is not None for r in (settings.relax, settings.exit))
 
 
 def tape_for(values: list[Value], settings: Any, batched: bool) -> Tape | None:
@@ -252,12 +332,10 @@ def tape_for(values: list[Value], settings: Any, batched: bool) -> Tape | None:
     One item is recorded as a batch of one.
     """
     tensors = [v.tensor if batched else v.tensor.unsqueeze(0) for v in values]
-    if settings.backend == "reference" or settings.hard or settings.checkpoint or torch.compiler.is_compiling():
+    if not recordable(settings):
         return None
     like = next((t for t in tensors if t.dtype in (torch.float32, torch.float64)), None)
     if like is None or like.shape[0] == 0 or any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
-        return None
-    if not all(isinstance(r, (Sigmoid, Exit)) and r.scalar is not None for r in (settings.relax, settings.exit)):
         return None
     tape = Tape(like.shape[0], like, settings.backend)
     tape.single = not batched

@@ -123,6 +123,11 @@ def softness(**options: Any) -> Iterator[None]:
             _open["blocks"] -= 1
 
 
+def open_blocks() -> tuple[dict[str, Any], ...]:
+    """The options of the blocks around, the innermost last."""
+    return _blocks.get()
+
+
 def resolved(own: Settings, call: dict[str, Any]) -> Settings:
     """The settings of one call: the function's own, then the blocks around, then the call's."""
     settings = own

@@ -6,6 +6,7 @@ writes into each part to that extent. Nothing is written in place: `store` retur
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -13,6 +14,9 @@ from torch import Tensor
 
 from .merging import Missing, Mixture
 from .values import NUMBERS, Value, as_value, stacked
+
+#: Up to so many parts, the weights of a mixture are recorded; more are faster as one tensor.
+FEW = 32
 
 
 def load(frame: Any, container: Any, index: Any) -> Any:
@@ -24,6 +28,8 @@ def load(frame: Any, container: Any, index: Any) -> Any:
             return _mixture(frame, container, index)
         return container[index]  # pyright: ignore[reportIndexIssue]
     if isinstance(container, Tensor) and not _contains_value(index):
+        if frame.tape is not None and _crisp(index):
+            return frame.tape.derived(container, operator.itemgetter(index))
         return container[index]  # pyright: ignore[reportIndexIssue]
     if isinstance(index, tuple):
         if _plain_integers(index):
@@ -144,6 +150,9 @@ def _depth(value: Any) -> int:
 def weights(frame: Any, index: Any, count: int) -> list[Value]:
     """P(index == k) for k = 0 ... count - 1, summing to one; positions outside are moved to the nearest end."""
     position = as_value(index)
+    recorded = _recorded_weights(frame, position, count) if frame.tape is not None and count <= FEW else None
+    if recorded is not None:
+        return recorded
     tensor = position.tensor.clamp(0, count - 1)
     inner = tensor.unsqueeze(-1) - torch.arange(count, dtype=tensor.dtype, device=tensor.device)
     exit_ = frame.settings.exit
@@ -154,6 +163,19 @@ def weights(frame: Any, index: Any, count: int) -> list[Value]:
         nearest = torch.nn.functional.one_hot(tensor.detach().round().long(), count).to(shares.dtype)
         shares = nearest + (shares - shares.detach())
     return [Value(w, position.batched, None, position.tape) for w in shares.unbind(-1)]
+
+
+def _recorded_weights(frame: Any, position: Value, count: int) -> list[Value] | None:
+    """The same, number by number on the tape."""
+    exit_ = frame.settings.exit
+    inside = frame.tape.record("clamp", position, 0.0, count - 1.0) if frame.tape.formulas.place(exit_) else None
+    if inside is None:
+        return None
+    shares = [1.0 - frame.tape.record_relaxation(exit_, inside - float(k)) for k in range(count)]
+    if exit_.exact_on_integers:
+        return shares
+    total = sum(shares[1:], shares[0])
+    return [share / total for share in shares]
 
 
 def _mixture(frame: Any, container: Any, index: Any) -> Any:

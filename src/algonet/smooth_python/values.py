@@ -70,8 +70,7 @@ class Value:
                 raise TypeError("a single number has no parts: it can be neither subscripted nor iterated over.")
             parts = self.tape.parts(self) if self.tape is not None else None
             if parts is None:
-                tensor = self.tensor
-                parts = [Value(part, self.batched, None, self.tape) for part in tensor.unbind(int(self.batched))]
+                parts = [Value(part, self.batched, None, self.tape) for part in self.tensor.unbind(int(self.batched))]
             self._parts = parts
         return self._parts
 
@@ -109,6 +108,8 @@ class Value:
         return iter(self.parts)
 
     def __repr__(self) -> str:
+        if self.tape is not None:
+            self.tape.spoil()
         return f"Value({self.tensor!r}{', batched' if self.batched else ''})"
 
     def __bool__(self) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from types import ModuleType
 
@@ -16,8 +15,9 @@ import torch
 from torch import Tensor
 
 from algonet import codegen
+from algonet.threads import spread, workers
 
-from ..evaluation import RELAX, formula
+from ..evaluation import NEGLIGIBLE, RELAX, formula
 
 #: Items side by side.
 WIDTH = 64
@@ -36,6 +36,7 @@ def run_block(x, start, steepness, constants, program, rows):
     items = min(W, x.shape[0] - start)
     one = rows.dtype.type(1.0)
     zero = rows.dtype.type(0.0)
+    small = rows.dtype.type(@NEGLIGIBLE@)
     for k in range(program.shape[0]):
         code, a, b, c = program[k, 0], program[k, 1], program[k, 2], program[k, 3]
         row, ra, rb, rc = rows[k], rows[a], rows[b], rows[c]
@@ -69,6 +70,15 @@ def run_block(x, start, steepness, constants, program, rows):
         elif code == 9:
             for i in range(W):
                 row[i] = ra[i] if ra[i] > rb[i] else zero
+        elif code == 12:
+            for i in range(W):
+                row[i] = one / (ra[i] if ra[i] > small else one) if ra[i] > small else zero
+        elif code == 13:
+            for i in range(W):
+                row[i] = zero if ra[i] <= rb[i] else (one if ra[i] >= rc[i] else ra[i])
+        elif code == 14:
+            for i in range(W):
+                row[i] = rb[i] if ra[i] < rb[i] else (rc[i] if ra[i] > rc[i] else ra[i])
         elif code == 0:
             for i in range(items):
                 row[i] = x[start + i, a]
@@ -86,6 +96,7 @@ def pull_block(g, start, steepness, program, rows, slopes, gx, gs):
     items = min(W, gx.shape[0] - start)
     one = rows.dtype.type(1.0)
     zero = rows.dtype.type(0.0)
+    small = rows.dtype.type(@NEGLIGIBLE@)
     for back in range(program.shape[0]):
         k = program.shape[0] - 1 - back
         code, a, b, c = program[k, 0], program[k, 1], program[k, 2], program[k, 3]
@@ -140,6 +151,20 @@ def pull_block(g, start, steepness, program, rows, slopes, gx, gs):
         elif code == 9:
             for i in range(W):
                 sa[i] += s[i] if ra[i] > rb[i] else zero
+        elif code == 12:
+            for i in range(W):
+                inverse = one / (ra[i] if ra[i] > small else one)
+                sa[i] -= s[i] * inverse * inverse if ra[i] > small else zero
+        elif code == 13:
+            for i in range(W):
+                sa[i] += zero if ra[i] <= rb[i] or ra[i] >= rc[i] else s[i]
+        elif code == 14:
+            for i in range(W):
+                sa[i] += s[i] if ra[i] >= rb[i] and ra[i] <= rc[i] else zero
+            for i in range(W):
+                sb[i] += s[i] if ra[i] < rb[i] else zero
+            for i in range(W):
+                sc[i] += s[i] if ra[i] > rc[i] else zero
         elif code == 0:
             for i in range(items):
                 gx[start + i, a] += s[i]
@@ -196,6 +221,7 @@ def _module(settings: str, dialect: str) -> ModuleType:
 
     body = (
         _SOURCE.replace("@WIDTH@", str(WIDTH))
+        .replace("@NEGLIGIBLE@", str(NEGLIGIBLE))
         .replace("@FORWARD@", cases(_FORWARD))
         .replace("@BACKWARD@", cases(_BACKWARD))
     )
@@ -217,15 +243,12 @@ def _over_blocks(kernel: Callable[..., None], arrays: list[np.ndarray], *more: n
     """The kernel on all blocks, in several threads (it holds no lock) where there is enough to do."""
     blocks = -(-arrays[0].shape[0] // WIDTH)
     work = arrays[0].shape[0] * arrays[3].shape[0]
-    threads = min(torch.get_num_threads(), blocks) if work >= PARALLEL_FROM else 1
+    threads = min(workers(), blocks) if work >= PARALLEL_FROM else 1
     if threads == 1:
         kernel(0, blocks, *arrays, *more)
         return
     edges = [blocks * k // threads for k in range(threads + 1)]
-    with ThreadPoolExecutor(threads) as pool:
-        parts = [pool.submit(kernel, a, b, *arrays, *more) for a, b in pairwise(edges)]
-        for part in parts:
-            part.result()
+    spread(kernel, [(a, b, *arrays, *more) for a, b in pairwise(edges)])
 
 
 def program_forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from algonet import codegen
 
-from ..evaluation import RELAX, formula
+from ..evaluation import NEGLIGIBLE, RELAX, formula
 
 #: Bytes of rows at a time; longer programs or larger batches run in several launches.
 SCRATCH = 256 * 2**20
@@ -63,6 +63,13 @@ def run_rows(x, steepness, constants, program, rows, item, inside, lane, columns
                     tl.store(rows + k * BLOCK + lane, tl.where(ra > rb, ra, 0.0))
                 elif code == 10:
                     tl.store(rows + k * BLOCK + lane, tl.where(ra > 0, rb, rc))
+                elif code == 12:
+                    inverse = 1.0 / tl.where(ra > @NEGLIGIBLE@, ra, 1.0)
+                    tl.store(rows + k * BLOCK + lane, tl.where(ra > @NEGLIGIBLE@, inverse, 0.0))
+                elif code == 13:
+                    tl.store(rows + k * BLOCK + lane, tl.where(ra <= rb, 0.0, tl.where(ra >= rc, 1.0, ra)))
+                elif code == 14:
+                    tl.store(rows + k * BLOCK + lane, tl.where(ra < rb, rb, tl.where(ra > rc, rc, ra)))
                 else:
                     tl.store(rows + k * BLOCK + lane, ra + rb * rc)
 
@@ -147,6 +154,15 @@ def backward_kernel(
                 elif code == 10:
                     add_to(slopes + b * BLOCK, lane, tl.where(ra > 0, s, 0.0))
                     add_to(slopes + c * BLOCK, lane, tl.where(ra > 0, 0.0, s))
+                elif code == 12:
+                    inverse = 1.0 / tl.where(ra > @NEGLIGIBLE@, ra, 1.0)
+                    add_to(slopes + a * BLOCK, lane, tl.where(ra > @NEGLIGIBLE@, -s * inverse * inverse, 0.0))
+                elif code == 13:
+                    add_to(slopes + a * BLOCK, lane, tl.where((ra <= rb) | (ra >= rc), 0.0, s))
+                elif code == 14:
+                    add_to(slopes + a * BLOCK, lane, tl.where((ra >= rb) & (ra <= rc), s, 0.0))
+                    add_to(slopes + b * BLOCK, lane, tl.where(ra < rb, s, 0.0))
+                    add_to(slopes + c * BLOCK, lane, tl.where(ra > rc, s, 0.0))
                 else:
                     add_to(slopes + a * BLOCK, lane, s)
                     add_to(slopes + b * BLOCK, lane, s * rc)
@@ -175,7 +191,7 @@ def _module(settings: str) -> ModuleType:
         found = "".join(text.replace("@CODE@", str(RELAX + k)).replace("@K@", str(k)) for k in range(len(keys)))
         return found.strip("\n") or "                pass"
 
-    body = _SOURCE.replace("@FORWARD@", cases(_FORWARD)).replace("@BACKWARD@", cases(_BACKWARD))
+    body = _SOURCE.replace("@NEGLIGIBLE@", str(NEGLIGIBLE)).replace("@FORWARD@", cases(_FORWARD)).replace("@BACKWARD@", cases(_BACKWARD))
     return codegen.load("smooth_program_triton", codegen.PRELUDES["triton"] + "\n\n" + "\n\n".join(functions) + body)
 
 

@@ -1,0 +1,238 @@
+"""What a recording depends on, as a dictionary key.
+
+A smooth function records the same instructions again when all that Python decides on is the same: the shapes of its
+tensors, its crisp arguments, the softness, and everything it reads from outside (globals, closures, attributes of modules
+and of objects it is given). All of that goes into the key, by value where it can change and by identity where it cannot.
+Numbers inside tensors do not: they are what the recorded program computes with. What no key can stand for (an object with
+a life of its own, a function that reads attributes of results) is `Unknown`, and the call is recorded anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import dis
+import types
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algonet.relax import Relaxation, TConorm
+
+from .values import Value
+
+#: Longer containers from outside would cost more to compare than recording does.
+LONGEST = 4096
+#: Attributes of tensors that follow from what is in the key.
+_SIZES = frozenset(("shape", "ndim", "dtype", "device"))
+_PLAIN = (int, bool, str, bytes, type(None), torch.dtype, torch.device)
+
+
+class Unknown(Exception):
+    """No key can stand for this value."""
+
+
+class Same:
+    """An object as itself: equal to nothing else, and alive as long as the key is."""
+
+    __slots__ = ("it",)
+
+    def __init__(self, it: Any):
+        self.it = it
+
+    def __hash__(self) -> int:
+        return id(self.it)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Same and other.it is self.it
+
+
+@dataclasses.dataclass
+class Found:
+    """What a key came across: tensors of the options (data, like arguments), tensors from outside, smooth functions."""
+
+    options: list[Tensor] = dataclasses.field(default_factory=list)
+    outside: list[Tensor] = dataclasses.field(default_factory=list)
+    functions: list[Any] = dataclasses.field(default_factory=list)
+
+
+def describe(x: Any, found: Found) -> Hashable:
+    """An argument, or something from outside."""
+    kind = type(x)
+    if kind is Value:
+        tensor = x.tensor
+        return plain_tensor(tensor).shape, tensor.dtype, tensor.device
+    if kind in _PLAIN:
+        return kind, x
+    if kind is float:
+        return kind, x.hex()
+    if isinstance(x, Tensor):
+        found.outside.append(plain_tensor(x))
+        return Same(x), x.shape, x.dtype, x.device
+    if isinstance(x, (tuple, list)) and (kind in (tuple, list) or hasattr(kind, "_fields")) and len(x) <= LONGEST:
+        return kind, *[describe(part, found) for part in x]
+    if kind is dict and len(x) <= LONGEST:
+        return kind, *[(describe(key, found), describe(part, found)) for key, part in x.items()]
+    if getattr(kind, "is_smooth", False):
+        if any(x is known for known in found.functions):
+            return Same(x)
+        found.functions.append(x)
+        return Same(x), x.outside.key(found)
+    if isinstance(x, (types.FunctionType, type)) or _of_a_module(x):
+        # All that a program can do with it is to call it, which the frame sees
+        return Same(x)
+    raise Unknown(f"a {kind.__name__}")
+
+
+def _of_a_module(x: Any) -> bool:
+    """Whether it is a function written in C, and not a method that was bound to some object just now."""
+    return isinstance(x, types.BuiltinFunctionType) and isinstance(x.__self__, (types.ModuleType, type, type(None)))
+
+
+def plain_tensor(x: Tensor) -> Tensor:
+    if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
+        raise Unknown(f"a {type(x).__name__}")
+    return x
+
+
+def describe_options(options: dict[str, Any], found: Found) -> Hashable:
+    """Options of a call or block. A tensor among them is data: only which of them are the same one matters."""
+    return tuple([(name, _option(value, found)) for name, value in options.items()])
+
+
+def _option(x: Any, found: Found) -> Hashable:
+    if isinstance(x, Tensor):
+        plain_tensor(x)
+        place = next((k for k, known in enumerate(found.options) if known is x), None)
+        if place is None:
+            place = len(found.options)
+            found.options.append(x)
+        return place, x.shape, x.dtype, x.device
+    if isinstance(x, (Relaxation, TConorm)) and dataclasses.is_dataclass(x):
+        return type(x), *[_option(getattr(x, field.name), found) for field in dataclasses.fields(x)]
+    return describe(x, found)
+
+
+class Outside:
+    """The names that a function reads and does not bind, and the attributes it reads of them and of its arguments."""
+
+    def __init__(self, tree: ast.FunctionDef, function: types.FunctionType):
+        self._function = function
+        self._cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        scan = _Scan()
+        for statement in tree.body:
+            scan.visit(statement)
+        arguments = tree.args
+        self._parameters = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        outside = {*self._cells, *_globals(function.__code__)}
+        scan.sort_methods(outside)
+        constant = {*self._parameters, *outside} - scan.bound
+        self._fits = scan.fits and all(root in constant for root in scan.paths)
+        self._bare = sorted(scan.bare & outside)
+        self._paths = {root: sorted(paths) for root, paths in scan.paths.items() if root in outside}
+        self._of_arguments = {
+            root: sorted(paths)
+            for root, paths in scan.paths.items()
+            if root in self._parameters and root not in scan.bare
+        }
+
+    def key(self, found: Found) -> Hashable:
+        """Everything outside as it is now."""
+        if not self._fits:
+            raise Unknown("an attribute of a variable")
+        bare = [describe(self._value(name), found) for name in self._bare]
+        paths = [_attributes(self._value(root), paths, found) for root, paths in self._paths.items()]
+        return tuple(bare), tuple(paths)
+
+    def of_arguments(self, values: list[Any], found: Found) -> Hashable:
+        """The arguments; an object of which only attributes are read counts as these attributes."""
+        described: list[Hashable] = []
+        for name, value in zip(self._parameters, values, strict=True):
+            try:
+                described.append(describe(value, found))
+            except Unknown:
+                if name not in self._of_arguments:
+                    raise
+                described.append((type(value), _attributes(value, self._of_arguments[name], found)))
+        return tuple(described)
+
+    def _value(self, name: str) -> Any:
+        try:
+            if name in self._cells:
+                return self._cells[name].cell_contents
+            names = self._function.__globals__
+            return names[name] if name in names else self._function.__builtins__[name]
+        except (KeyError, ValueError):
+            raise Unknown(f"`{name}`, which has no value") from None
+
+
+def _globals(code: types.CodeType) -> set[str]:
+    """Names that are looked up globally, here or in a comprehension."""
+    found = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return found.union(*(_globals(inner) for inner in code.co_consts if isinstance(inner, types.CodeType)))
+
+
+def _attributes(owner: Any, paths: list[tuple[str, ...]], found: Found) -> Hashable:
+    described: list[Hashable] = []
+    for path in paths:
+        value = owner
+        for name in path:
+            if isinstance(value, Tensor) and name in _SIZES:
+                break
+            if not hasattr(value, name):
+                raise Unknown(f"an attribute {name}")
+            value = getattr(value, name)
+        described.append(describe(value, found))
+    return tuple(described)
+
+
+class _Scan(ast.NodeVisitor):
+    """Names that are read bare, names with the chains of attributes that are read of them, and names that are bound."""
+
+    def __init__(self):
+        self.bare: set[str] = set()
+        self.bound: set[str] = set()
+        self.paths: dict[str, set[tuple[str, ...]]] = {}
+        self._methods: set[tuple[str, ...]] = set()
+        self.fits = True
+
+    def sort_methods(self, outside: set[str]) -> None:
+        """`math.exp(x)` reads an attribute of something outside; `y.clone()` reads y, and the frame sees the call."""
+        for root, *path in self._methods:
+            if root in outside and root not in self.bound:
+                self.paths.setdefault(root, set()).add(tuple(path))
+            else:
+                self.bare.add(root)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        function = node.func
+        chain = _chain(function) if isinstance(function, ast.Attribute) else ()
+        if len(chain) == 2:
+            self._methods.add(chain)
+        else:
+            self.visit(function.value if isinstance(function, ast.Attribute) and not chain else function)
+        for part in (*node.args, *node.keywords):
+            self.visit(part)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        (self.bare if isinstance(node.ctx, ast.Load) else self.bound).add(node.id)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        chain = _chain(node)
+        if chain and not (len(chain) == 2 and node.attr in _SIZES):
+            self.paths.setdefault(chain[0], set()).add(chain[1:])
+        elif node.attr in _SIZES:
+            self.visit(node.value)
+        else:
+            self.fits = False
+
+
+def _chain(node: ast.expr) -> tuple[str, ...]:
+    """(name, attribute, attribute, ...), or nothing where the chain does not begin with a name."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.insert(0, node.attr)
+        node = node.value
+    return (node.id, *names) if isinstance(node, ast.Name) else ()

@@ -1,0 +1,328 @@
+"""Recorded runs, run again without recording them anew.
+
+While a program is recorded, a `Journal` notes what runs in terms that hold for other numbers, too: which program, on which
+columns of which arguments or of what ran before, and what loops and branches learned when they looked. A `Plan` keeps
+these notes for one key (`keys.py`): a tree that forks at every look. The next call with that key walks down the tree,
+kernel by kernel; where its numbers take a way that nobody took before, the call is recorded and the tree grows.
+
+Nothing is repeated that is not known in full: a tensor whose origin the journal does not know, a foreign function, a
+printed line or a warning makes the run one that is recorded every time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .evaluation import Program, evaluate, steepness_tensor
+from .keys import Found, Unknown, describe_options
+from .report import Report
+from .softness import open_blocks
+from .values import NUMBERS, Value
+
+#: Instructions that one function's plans may hold together (16 bytes each), and ways through one plan.
+CAPACITY = 2**20
+WAYS = 64
+
+
+class Run(NamedTuple):
+    """The tensors of one call: arguments with the batch in front, tensors among the options, and what has run so far."""
+
+    arguments: list[Tensor]
+    options: list[Tensor]
+    outputs: list[Tensor]
+    unbound: dict[Any, tuple[Tensor, ...]]
+
+
+#: Where a tensor comes from: found again in another run.
+Origin = Callable[[Run], Tensor]
+
+
+class Step(NamedTuple):
+    """One program on its inputs, and the rows that were asked for."""
+
+    program: Program
+    wanted: Tensor
+    inputs: tuple[Origin, ...]
+    #: Every steepness: a tensor where all are numbers, else numbers and origins.
+    scales: Tensor | tuple[float | Origin, ...]
+
+    def run(self, run: Run) -> Tensor:
+        scales, constants = self.scales, self.program.constants
+        if not isinstance(scales, Tensor):
+            found = [s if isinstance(s, float) else s(run) for s in scales]
+            scales = steepness_tensor(found, constants)
+        inputs = [origin(run) for origin in self.inputs]
+        return evaluate(self.program, inputs, scales, self.wanted, run.arguments[0].shape[0])
+
+
+class Look(NamedTuple):
+    """Python asked something about numbers (is any mass left in this loop?), and the answer."""
+
+    at: Origin
+    question: Callable[[Tensor], Hashable]
+    answer: Hashable
+
+
+class Ending(NamedTuple):
+    """What the run returned, `Leaf`s in place of values, and the iterations of its loops by line."""
+
+    result: Any
+    iterations: dict[int, int]
+
+
+class Leaf(NamedTuple):
+    origin: Origin
+
+
+class _Unbound:
+    """The parts of a tensor along the items' first dimension."""
+
+    def __init__(self, origin: Origin):
+        self._origin = origin
+
+    def __call__(self, run: Run) -> tuple[Tensor, ...]:
+        if self not in run.unbound:
+            run.unbound[self] = self._origin(run).unbind(1)
+        return run.unbound[self]
+
+
+class Journal:
+    """Notes of one recording. `complete` as long as they are enough to repeat it."""
+
+    def __init__(self, arguments: list[Tensor], options: list[Tensor], fixed: list[Tensor]):
+        self.complete = True
+        self._events: list[Step | Look] = []
+        self._ran = 0
+        # The tensors themselves are kept, or another one could get the id
+        self._origins: dict[int, tuple[Tensor, Origin]] = {}
+        for tensor in fixed:
+            self._know(tensor, lambda run, tensor=tensor: tensor)
+        for k, tensor in enumerate(options):
+            self._know(tensor, lambda run, k=k: run.options[k])
+        for k, tensor in enumerate(arguments):
+            self._know(tensor, lambda run, k=k: run.arguments[k])
+
+    def _know(self, tensor: Tensor, origin: Origin) -> None:
+        self._origins[id(tensor)] = tensor, origin
+
+    def _origin(self, tensor: Any) -> Origin:
+        known = self._origins.get(id(tensor))
+        if known is None:
+            self.complete = False
+            return _nowhere
+        return known[1]
+
+    def derived(self, child: Tensor, parent: Tensor, how: Callable[[Tensor], Tensor]) -> None:
+        """`child` is `how(parent)`."""
+        known = self._origins.get(id(parent))
+        if known is not None:
+            origin = known[1]
+            self._know(child, lambda run: how(origin(run)))
+
+    def unbound(self, pieces: tuple[Tensor, ...], parent: Tensor) -> None:
+        """The pieces are parent.unbind(1); a later run takes it apart once, too."""
+        known = self._origins.get(id(parent))
+        if known is not None:
+            all_pieces = _Unbound(known[1])
+            for k, piece in enumerate(pieces):
+                self._know(piece, lambda run, k=k: all_pieces(run)[k])
+
+    def ran(self, program: Program, inputs: list[Tensor], scales: list[Any], wanted: Tensor, outputs: Tensor) -> None:
+        place, self._ran = self._ran, self._ran + 1
+        self._know(outputs, lambda run: run.outputs[place])
+        if not self.complete:
+            return
+        known: Any = tuple(self._origin(s) if isinstance(s, Tensor) else s for s in scales)
+        if not any(isinstance(s, Tensor) for s in scales):
+            known = steepness_tensor(scales, program.constants)
+        origins = tuple(self._origin(tensor) for tensor in inputs)
+        # Moved where the kernels read them, once and for all
+        program = program._replace(instructions=program.moved(program.instructions))
+        self._events.append(Step(program, program.moved(wanted), origins, known))
+
+    def asked(self, value: Value, question: Callable[[Tensor], Hashable], answer: Hashable) -> None:
+        self._events.append(Look(self.of_value(value), question, answer))
+
+    def of_value(self, value: Value) -> Origin:
+        """Where the tensor of a value comes from, which has the batch in front."""
+        if not value.batched:
+            self.complete = False
+        if value.source is not None:
+            tensor, column = value.source
+            origin = self._origin(tensor)
+            return lambda run: origin(run).select(1, column)
+        if value.parted:
+            parts = value.parts
+            if all(type(part) is Value and part.batched for part in parts) and parts:
+                origins = [self.of_value(part) for part in parts]
+                return lambda run: torch.stack([origin(run) for origin in origins], dim=1)
+        return self._origin(value.tensor)
+
+    def notes(self, result: Any, iterations: dict[int, int]) -> list[Step | Look | Ending] | None:
+        """The events of the whole run, ended by its result; None where they are not all that happened."""
+        template = self._template(result) if self.complete else None
+        return [*self._events, Ending(template, dict(iterations))] if self.complete else None
+
+    def _template(self, x: Any) -> Any:
+        if type(x) is Value:
+            return Leaf(self.of_value(x))
+        if isinstance(x, tuple) and hasattr(x, "_fields"):
+            return type(x)(*map(self._template, x))
+        if type(x) in (list, tuple):
+            return type(x)(map(self._template, x))
+        if type(x) is dict:
+            return {key: self._template(part) for key, part in x.items()}
+        if x is not None and not isinstance(x, (*NUMBERS, str)):
+            self.complete = False
+        return x
+
+
+def _nowhere(run: Run) -> Tensor:
+    raise RuntimeError("a tensor of unknown origin in a plan.")
+
+
+class _Node:
+    """A stretch of a plan: steps, then a look that decides which way to go on, or the end."""
+
+    __slots__ = ("ending", "look", "steps", "ways")
+
+    def __init__(self):
+        self.steps: list[Step] = []
+        self.look: Look | None = None
+        self.ways: dict[Hashable, _Node] = {}
+        self.ending: Ending | None = None
+
+
+class Plan:
+    """All that is known about the runs with one key."""
+
+    def __init__(self):
+        self._root = _Node()
+        self._ways = 0
+        self.length = 0
+
+    def run(self, arguments: list[Tensor], options: list[Tensor], single: bool) -> Ending | None:
+        """The result (values for leaves; without the batch if `single`); None where the way is not known yet."""
+        run, node = Run(arguments, options, [], {}), self._root
+        while True:
+            for step in node.steps:
+                run.outputs.append(step.run(run))
+            if node.ending is not None:
+                return node.ending._replace(result=_filled(node.ending.result, run, single))
+            if node.look is None:
+                return None
+            way = node.ways.get(node.look.question(node.look.at(run).detach()))
+            if way is None:
+                return None
+            node = way
+
+    def learn(self, notes: list[Step | Look | Ending]) -> None:
+        """One more way, up to the end of a run."""
+        if self._ways >= WAYS:
+            return
+        self._ways += 1
+        node, new = self._root, not self._root.steps and self._root.look is None and self._root.ending is None
+        for event in notes:
+            if isinstance(event, Step):
+                if new:
+                    node.steps.append(event)
+                    self.length += event.program.length
+            elif isinstance(event, Look):
+                node.look = event
+                new = event.answer not in node.ways
+                node = node.ways.setdefault(event.answer, _Node())
+            else:
+                node.ending = event
+
+
+def _filled(x: Any, run: Run, single: bool) -> Any:
+    if type(x) is Leaf:
+        tensor = x.origin(run)
+        return Value(tensor.squeeze(0), False) if single else Value(tensor, True)
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return type(x)(*[_filled(part, run, single) for part in x])
+    if type(x) in (list, tuple):
+        return type(x)([_filled(part, run, single) for part in x])
+    if type(x) is dict:
+        return {key: _filled(part, run, single) for key, part in x.items()}
+    return x
+
+
+class Plans:
+    """The plans of one function, the latest used last; the oldest go when there are too many."""
+
+    def __init__(self):
+        self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
+
+    def find(self, key: Hashable) -> Plan | None:
+        plan = self._plans.get(key)
+        if plan is not None:
+            self._plans.move_to_end(key)
+        return plan
+
+    def learn(self, key: Hashable, notes: list[Step | Look | Ending]) -> None:
+        self._plans.setdefault(key, Plan()).learn(notes)
+        total = sum(plan.length for plan in self._plans.values())
+        while len(self._plans) > 1 and (total > CAPACITY or len(self._plans) > WAYS):
+            total -= self._plans.popitem(last=False)[1].length
+
+
+class Recall:
+    """One call with a key: run again as it is known, or recorded and kept."""
+
+    def __init__(self, plans: Plans, key: Hashable, found: Found, arguments: list[Tensor], single: bool):
+        self._plans = plans
+        self._key = key
+        self._found = found
+        self._arguments = arguments
+        self._single = single
+
+    def again(self, report: Report) -> Any:
+        """The result without running the program; None where it has to."""
+        plan = self._plans.find(self._key)
+        if plan is None:
+            return None
+        arguments = [t.unsqueeze(0) for t in self._arguments] if self._single else self._arguments
+        ending = plan.run(arguments, self._found.options, self._single)
+        if ending is None:
+            return None
+        report.iterations.update(ending.iterations)
+        return ending.result
+
+    def journal(self, arguments: list[Value]) -> Journal:
+        settings = [function.settings for function in self._found.functions]
+        scales = [getattr(relax, "steepness", None) for s in settings for relax in (s.relax, s.exit)]
+        fixed = [*self._found.outside, *(s for s in scales if isinstance(s, Tensor))]
+        return Journal([value.tensor for value in arguments], self._found.options, fixed)
+
+    def learn(self, journal: Journal, result: Any, report: Report) -> None:
+        notes = journal.notes(result, report.iterations)
+        if notes is not None:
+            self._plans.learn(self._key, notes)
+
+
+def recall(function: Any, values: list[Any], found: list[Value], options: dict[str, Any], batched: bool):
+    """The call of a smooth function on these arguments, if there is a key to know it by; `found` are the tensors in them."""
+    if not found or torch._C._functorch.peek_interpreter_stack() is not None:
+        return None
+    tensors, seen = [value.tensor for value in found], Found(functions=[function])
+    try:
+        key = (
+            batched,
+            torch.get_default_dtype(),
+            # The same tensor given twice is one input
+            tuple([next(k for k, other in enumerate(tensors) if other is tensor) for tensor in tensors[1:]]),
+            function.outside.of_arguments(values, seen),
+            tuple([describe_options(block, seen) for block in open_blocks()]),
+            describe_options(options, seen),
+            function.outside.key(seen),
+        )
+        hash(key)
+    except (Unknown, TypeError, RecursionError):
+        return None
+    return Recall(function.plans, key, seen, tensors, single=not batched)
