@@ -99,7 +99,7 @@ def test_pictures_that_cannot_be_fitted(image, message):
 def test_broken_files_give_one_line_that_names_them(tmp_path):
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"not a picture")
-    with pytest.raises(ValueError, match=r"broken\.png: cannot read an image") as caught:
+    with pytest.raises(ValueError, match=r"broken\.png: not readable as a picture") as caught:
         fit_ifs(broken)
     assert "\n" not in str(caught.value)
     whole = tmp_path / "whole.png"

@@ -243,7 +243,7 @@ def test_pictures_that_cannot_be_read(tmp_path, monkeypatch):
     from algonet.ran.reconstruct import load_picture
 
     config = from_dict(TINY)
-    with pytest.raises(ValueError, match="no such file"):
+    with pytest.raises(FileNotFoundError, match="no such file"):
         load_picture(tmp_path / "none.png", config)
     (tmp_path / "text.png").write_text("hello")
     with pytest.raises(ValueError, match="not readable as a picture"):

@@ -130,16 +130,14 @@ def _read_pictures(folder: Path, size: int) -> Any:
     import torch
     from PIL import Image
 
+    from algonet.pictures import open_picture
+
     paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp", ".bmp"))
     if not paths:
         raise ValueError(f"algonet fit-mesh: {folder} holds no pictures (.png, .jpg, .webp, .bmp).")
     pictures = []
     for path in paths:
-        try:
-            with Image.open(path) as file:
-                whole = file.convert("RGBA").resize((size, size), Image.Resampling.BOX)
-        except Exception as error:
-            raise ValueError(f"algonet fit-mesh: {path}: not readable as a picture: {error}") from error
+        whole = open_picture(path).convert("RGBA").resize((size, size), Image.Resampling.BOX)
         pixels = torch.from_numpy(np.asarray(whole).astype(np.float32) / 255)
         if bool((pixels[..., 3] > 0.99).all()):
             pixels[..., 3] = (pixels[..., :3].amin(-1) < 0.95).float()

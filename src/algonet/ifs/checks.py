@@ -27,6 +27,10 @@ def check_extent(where: str, extent: Any) -> Extent:
     x0, x1, y0, y1 = (float(v) for v in extent)
     if not (x0 < x1 and y0 < y1):
         raise ValueError(f"{where}: `extent` must have x0 < x1 and y0 < y1 (y points up), got {extent!r}.")
+    if max(map(abs, (x0, x1, y0, y1))) > 1e30:
+        raise ValueError(
+            f"{where}: `extent` must stay within 1e30, which is what float32 can square twice, got {extent!r}."
+        )
     return x0, x1, y0, y1
 
 

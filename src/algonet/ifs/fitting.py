@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from algonet.pictures import open_picture
+
 from .aggregates import Poisson
 from .choices import draw_addresses
 from .functional import chaos_game, smooth_raster
@@ -222,21 +224,8 @@ def read_picture(image: Tensor | str | os.PathLike[str], foreground: str = "auto
 
 def _read_file(path: str | os.PathLike[str]) -> Tensor:
     import numpy
-    from PIL import Image, UnidentifiedImageError
 
-    try:
-        with Image.open(path) as file:
-            mode = file.mode
-            wanted = "RGBA" if mode in ("RGBA", "PA") or "transparency" in file.info else "LA" if mode == "LA" else None
-            wanted = wanted or ("L" if mode in ("1", "L", "I", "F", "I;16") else "RGB")
-            values = numpy.array(file.convert(wanted))
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: there is no such file.") from None
-    except UnidentifiedImageError:
-        raise ValueError(f"{path}: cannot read an image: not a format that is known.") from None
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path}: cannot read an image: {(str(error) or repr(error)).splitlines()[0]}") from None
-    values = torch.from_numpy(values)
+    values = torch.from_numpy(numpy.array(open_picture(path)))
     return values.movedim(-1, 0) if values.ndim == 3 else values
 
 

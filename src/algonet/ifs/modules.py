@@ -62,6 +62,8 @@ class IFS(nn.Module):
             raise ValueError("IFS: parameters must be finite, got NaN or infinity; check what made them.")
         if not isinstance(points, int) or isinstance(points, bool) or points < 1:
             raise ValueError(f"IFS: `points` must be an integer from 1 on, got {points!r}.")
+        if not 0 < exposure < math.inf:
+            raise ValueError(f"IFS: `exposure` must be positive and finite, got {exposure!r}.")
         self.parameters_ = nn.Parameter(parameters.detach().clone())
         self.bound, self.exposure, self.points_drawn = bound, float(exposure), points
         self.register_buffer("odds", self._check_odds(weights))
@@ -177,7 +179,7 @@ class IFS(nn.Module):
             return cls(torch.tensor(content["parameters"], dtype=torch.float32), **{**read, **options})
         except OSError:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OverflowError) as error:
             reason = f"missing {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
             raise ValueError(f"{path}: cannot read an iterated function system: {reason}") from None
 

@@ -81,8 +81,9 @@ def load(path: Path) -> Checkpoint:
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         model, training = (load_file(path / f"{name}.safetensors") for name in ("model", "training"))
         return Checkpoint(path, int(state["step"]), model, training, state)
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: the checkpoint cannot be read: {error}") from None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, SafetensorError, OSError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
+        raise ValueError(f"{path}: the checkpoint cannot be read: {reason}") from None
 
 
 def find(path: Path) -> Path:

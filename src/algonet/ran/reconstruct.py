@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from algonet.files import write_bytes, write_text
+from algonet.pictures import open_picture
 
 from .build import load_model, template
 from .config import RunConfig
@@ -19,22 +20,14 @@ from .model import Trainable
 
 def load_picture(path: Path, config: RunConfig) -> Tensor:
     """An image file as (3, H, views * W) in [0, 1], resized; its views stand side by side."""
-    from PIL import Image, UnidentifiedImageError
-
-    if not path.is_file():
-        raise ValueError(f"{path}: there is no such file.")
     views = config.data.views if config.kind == "mesh" else 1
-    try:
-        with Image.open(path) as image:
-            image = image.convert("RGB")
-            if abs(image.width / image.height - views) > 0.05 * views:
-                raise ValueError(
-                    f"{path}: this model looks at {views} square view(s) side by side; the picture is "
-                    f"{image.width} x {image.height}."
-                )
-            array = np.asarray(image.resize((config.data.size * views, config.data.size)), dtype=np.float32) / 255
-    except (UnidentifiedImageError, OSError) as error:
-        raise ValueError(f"{path}: not readable as a picture: {error}") from None
+    image = open_picture(path).convert("RGB")
+    if abs(image.width / image.height - views) > 0.05 * views:
+        raise ValueError(
+            f"{path}: this model looks at {views} square view(s) side by side; the picture is "
+            f"{image.width} x {image.height}."
+        )
+    array = np.asarray(image.resize((config.data.size * views, config.data.size)), dtype=np.float32) / 255
     return torch.from_numpy(array).permute(2, 0, 1)
 
 

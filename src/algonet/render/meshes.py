@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
+
+#: Coordinates beyond this, in a file, are refused: the squares that lengths are made of would not fit float32.
+_MOST = 1e18
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,20 +169,31 @@ def _unit(v: Tensor) -> Tensor:
 def _load(path: Path) -> Mesh:
     import trimesh
 
-    if not path.exists():
+    if not path.is_file():
         raise ValueError(f"Mesh.load: {path}: there is no such file.")
     try:
-        loaded = trimesh.load(path, force="mesh", process=False)
+        # From memory: a reader that believes a false length in the file would otherwise allocate that much
+        content, ending = io.BytesIO(path.read_bytes()), path.suffix.lstrip(".").lower()
+        beside = trimesh.resolvers.FilePathResolver(str(path))
+        with warnings.catch_warnings():
+            # What trimesh and Pillow warn of is either checked below or does no harm
+            warnings.simplefilter("ignore")
+            loaded = trimesh.load(content, file_type=ending, resolver=beside, force="mesh", process=False)
+            return _checked(loaded)
     except Exception as error:  # trimesh raises whatever the parser of that format raised
         raise ValueError(f"Mesh.load: {path}: not readable as a mesh: {_reason(error)}") from error
+
+
+def _checked(loaded) -> Mesh:
+    """A trimesh object as a mesh; raises ValueError if it is none that can be used."""
     vertices, faces = getattr(loaded, "vertices", None), getattr(loaded, "faces", None)
     if vertices is None or faces is None or len(vertices) == 0 or len(faces) == 0:
-        raise ValueError(f"Mesh.load: {path}: holds no triangles.")
+        raise ValueError("it holds no triangles.")
     vertices, faces = np.asarray(vertices, dtype=np.float32), np.asarray(faces, dtype=np.int64)
-    if not np.isfinite(vertices).all():
-        raise ValueError(f"Mesh.load: {path}: has vertices that are not finite.")
+    if not (np.abs(vertices) < _MOST).all():
+        raise ValueError("it has vertices that are not finite.")
     if faces.min() < 0 or faces.max() >= len(vertices):
-        raise ValueError(f"Mesh.load: {path}: has faces whose vertices do not exist.")
+        raise ValueError("it has faces whose vertices do not exist.")
     return Mesh(torch.from_numpy(vertices), torch.from_numpy(faces), **_looks(loaded))
 
 

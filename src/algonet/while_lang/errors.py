@@ -23,10 +23,11 @@ class NonHaltingWarning(UserWarning):
 
 
 def _excerpt(source: str, line: int, column: int) -> str:
-    lines = source.splitlines()
+    lines = source.split("\n")
     if not 1 <= line <= len(lines):
         return ""
-    text = lines[line - 1].replace("\t", " ")
+    # One column each, and none that would break the line: the caret must stand below its character
+    text = "".join(c if c.isprintable() else " " for c in lines[line - 1])
     start = max(0, column - 1 - _SHOWN)
     shown = text[start : column - 1 + _SHOWN]
     if not shown.strip():

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import WhileSyntaxError
-from .parser import build_constant, build_copy, build_shift, number_of, parse_with, zero_of
+from .parser import build_constant, build_copy, build_shift, check_increments, number_of, parse_with, zero_of
 from .syntax import Assign, Copy, Decrement, If, Increment, Program, Statement, While
 
 GRAMMAR = r"""
@@ -109,7 +109,9 @@ def parse_goto(source: str) -> Program:
             message = f"unknown label {block.end.label}; the labels are {known}"
             raise WhileSyntaxError(message, source, block.end.line, block.end.column)
     counter, turn = (_last_used(blocks) + i for i in (1, 2))
-    return Program(_translated(blocks, places, counter, turn), source, (counter, turn))
+    body = _translated(blocks, places, counter, turn)
+    check_increments(body, source, "the constants and jumps of the program")
+    return Program(body, source, (counter, turn))
 
 
 def _blocks(instructions: list[tuple[list[Any], Any]], source: str) -> tuple[list[_Block], dict[str, int]]:

@@ -10,10 +10,26 @@ import functools
 from typing import Any
 
 from .errors import WhileSyntaxError
-from .syntax import MAX_DEPTH, Assign, Block, Copy, Decrement, If, Increment, Loop, Program, Statement, While, depth_of
+from .syntax import (
+    MAX_DEPTH,
+    Assign,
+    Block,
+    Copy,
+    Decrement,
+    If,
+    Increment,
+    Loop,
+    Program,
+    Statement,
+    While,
+    depth_of,
+    walk,
+)
 
 #: The largest constant that may be written: it becomes as many increments.
 MAX_CONSTANT = 10_000
+#: The most increments that all constants of a program may become together.
+MAX_INCREMENTS = 1_000_000
 
 GRAMMAR = r"""
 start: body?
@@ -71,7 +87,19 @@ def parse(source: str) -> Program:
     depth = depth_of(body)
     if depth > MAX_DEPTH:
         raise WhileSyntaxError(f"blocks nest {depth} levels deep; at most {MAX_DEPTH} are supported", source, 1, 1)
+    check_increments(body, source, "the constants of the program; count in a loop instead")
     return Program(body, source)
+
+
+def check_increments(body: tuple[Statement, ...], source: str, what: str) -> None:
+    """Refuse a program of which `what` would become too many increments, at the statement that goes beyond."""
+    increments = 0
+    for event, statement in walk(body):
+        if event == "leaf" and isinstance(statement, Assign):
+            increments += abs(statement.offset)
+            if increments > MAX_INCREMENTS:
+                message = f"more than {MAX_INCREMENTS} increments would be needed for {what}"
+                raise WhileSyntaxError(message, source, max(1, statement.line), 1)
 
 
 def parse_with(make_parser: Any, source: str) -> Any:
@@ -96,7 +124,7 @@ def parse_with(make_parser: Any, source: str) -> Any:
             f"expected {_options(error.accepts or error.expected)}, {got}", source, line, column
         ) from None
     except exceptions.UnexpectedCharacters as error:
-        got = f"got `{source[error.pos_in_stream : error.pos_in_stream + 20].split()[0]}`"
+        got = f"got {_word_at(source, error.pos_in_stream)}"
         wanted = _options(error.allowed)
         raise WhileSyntaxError(f"expected {wanted}, {got}", source, error.line, error.column) from None
     raise WhileSyntaxError(mistake.message, source, mistake.token.line, mistake.token.column)
@@ -107,8 +135,15 @@ def _options(terminals: Any) -> str:
     return " or ".join(names) if names else "something else"
 
 
+def _word_at(source: str, place: int) -> str:
+    """The word that starts at `place`, or the code of a character that would not be seen in print."""
+    if not source[place].isprintable() or source[place].isspace():
+        return f"the character U+{ord(source[place]):04X}"
+    return f"`{source[place : place + 20].split()[0]}`"
+
+
 def _end_of(source: str) -> tuple[int, int]:
-    lines = source.rstrip().splitlines() or [""]
+    lines = source.rstrip().split("\n")
     return len(lines), len(lines[-1]) + 1
 
 

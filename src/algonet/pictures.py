@@ -1,0 +1,59 @@
+"""Reading picture files: any format and depth, as 8-bit grey or colour, with errors of one line that name the file."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+#: No picture larger than this is opened: it would not fit into memory together with its gradient.
+MOST_PIXELS = 2**26
+
+
+def open_picture(path: str | os.PathLike[str]) -> Image:
+    """The picture in a file, whole and in memory, in mode L, LA, RGB or RGBA (with alpha only where the file has it).
+
+    16-bit pictures are scaled to 8 bits, not clipped; of several frames the first counts. Raises ValueError
+    ("PATH: not readable as a picture: REASON") for a file that is broken, no picture or too large, and
+    FileNotFoundError where there is none.
+    """
+    from PIL import Image
+
+    if not Path(path).exists():
+        raise FileNotFoundError(f"{path}: there is no such file.")
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns of damaged metadata and of sizes that are checked here
+            warnings.simplefilter("ignore")
+            with Image.open(path) as file:
+                if not 0 < file.width * file.height <= MOST_PIXELS:
+                    raise ValueError(f"{file.width} x {file.height} pixels; at most {MOST_PIXELS} in all can be used")
+                return _in_8_bits(file)
+    except Image.UnidentifiedImageError:
+        raise ValueError(f"{path}: not readable as a picture: not a format that is known.") from None
+    except Exception as error:  # Pillow raises whatever the reader of that format raised
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path}: not readable as a picture: {reason}") from error
+
+
+def _in_8_bits(image: Image) -> Image:
+    """In mode L, LA, RGB or RGBA."""
+    import numpy as np
+    from PIL import Image
+
+    if image.mode.startswith("I") or image.mode == "F":
+        values = np.nan_to_num(np.asarray(image, dtype=np.float64))
+        # Mode I holds 8, 16 or 32 bits without saying so: the least of them that the brightest pixel needs
+        brightest = float(values.max())
+        sixteen = image.mode.startswith("I;16") or 255 < brightest <= 65535
+        white = 65535.0 if sixteen else max(255.0, brightest)
+        return Image.fromarray((values.clip(0, white) * (255 / white)).round().astype(np.uint8))
+    if image.mode in ("RGBA", "PA", "RGBa") or "transparency" in image.info:
+        return image.convert("RGBA")
+    if image.mode in ("LA", "La"):
+        return image.convert("LA")
+    return image.convert("L" if image.mode in ("1", "L") else "RGB")
