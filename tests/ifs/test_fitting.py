@@ -105,7 +105,7 @@ def test_broken_files_give_one_line_that_names_them(tmp_path):
     whole = tmp_path / "whole.png"
     Image.fromarray((torch.rand(40, 40) * 255).byte().numpy()).save(whole)
     (tmp_path / "cut.png").write_bytes(whole.read_bytes()[:200])
-    with pytest.raises(ValueError, match=r"cut\.png: cannot read an image"):
+    with pytest.raises(ValueError, match=r"cut\.png: not readable as a picture"):
         fit_ifs(tmp_path / "cut.png")
     with pytest.raises(FileNotFoundError, match=r"nowhere\.png: there is no such file"):
         fit_ifs(tmp_path / "nowhere.png")
