@@ -13,7 +13,7 @@ from algonet.cli.ran_commands import app
 from algonet.ran import load_config, load_model
 from algonet.ran.build import build_data, build_model, template
 from algonet.ran.config import RunConfig, from_dict
-from algonet.ran.data import KINDS, Shapes, generator_of, random_shape
+from algonet.ran.data import KINDS, SPLITS, Shapes, generator_of, random_shape
 from algonet.ran.evaluate import chamfer, evaluate_meshes, iou, occupancy
 from algonet.ran.inverses import MeshInverse, MeshRegulariser
 from algonet.ran.model import TOGETHER
@@ -49,13 +49,25 @@ def test_items_are_functions_of_seed_and_index():
         torch.testing.assert_close(one[index]["a"], backwards[index], rtol=0, atol=0)
         torch.testing.assert_close(one.mesh(index).vertices, other.mesh(index).vertices, rtol=0, atol=0)
     assert not torch.equal(one[0]["a"], one[1]["a"])
-    assert not torch.equal(one[0]["a"], Shapes(8, 16, 2, seed=1, split="test")[0]["a"])
+    others = [Shapes(8, 16, 2, seed=seed, split=split) for seed in (0, 1, 2) for split in SPLITS]
+    assert sum(torch.equal(one[0]["a"], other[0]["a"]) for other in others) == 1
+    with pytest.raises(ValueError, match="unknown split 'dev'; choose from train, test, validation"):
+        Shapes(8, 16, 2, 0, split="dev")
     assert one[0]["a"].shape == (3, 16, 32)
     assert 0 <= float(one[0]["a"].min()) <= float(one[0]["a"].max()) <= 1
     with pytest.raises(IndexError):
         one[8]
     with pytest.raises(ValueError, match="unknown kind 'cone'; choose from box"):
         Shapes(8, 16, 2, 0, kinds=("cone",))
+
+
+def test_batches_are_stacked_items_and_hold_only_what_was_asked_for():
+    data = Shapes(8, 16, 2, seed=1)
+    batch = data.batch([5, 2, 5], ("a",))
+    assert list(batch) == ["a"]
+    torch.testing.assert_close(batch["a"], torch.stack([data[i]["a"] for i in (5, 2, 5)]), rtol=0, atol=0)
+    kept = data[2]["a"]
+    torch.testing.assert_close(data.to("cpu")[2]["a"], kept, rtol=0, atol=0)
 
 
 def test_brightness_does_not_give_the_shape_away():
@@ -107,6 +119,15 @@ def test_the_inverse_sees_every_side_and_has_gradients():
     assert (slope.abs().sum((1, 2)) > 0).all()
     alone = inverse(vertices[1:])
     torch.testing.assert_close(alone[0], pictures[1])
+
+
+def test_shading_is_the_contrast_of_the_renderings():
+    ball = icosphere(2, 0.6)
+    plain, shaded = (MeshInverse(ball.faces, 24, 1, 0.5, shading)(ball.vertices[None])[0, 0] for shading in (0.0, 0.5))
+    inside = slice(9, 15)
+    assert float(plain[inside, inside].min()) > 0.99
+    assert float(shaded[inside, inside].std()) > 0.02
+    assert 0.5 < float(shaded[inside, inside].min()) < float(shaded[inside, inside].max()) <= 1.0
 
 
 def test_regulariser_likes_the_template():

@@ -175,6 +175,36 @@ def test_accumulation_is_a_larger_batch(tmp_path):
         assert one == pytest.approx(other, rel=2e-3, abs=2e-4)
 
 
+class Telling(Discs):
+    """Discs that would give the answer away."""
+
+    def __getitem__(self, index):
+        return {**super().__getitem__(index), "points": torch.zeros(3)}
+
+
+class Batched(Telling):
+    """The same, made batch by batch where they are used."""
+
+    def to(self, device):
+        self.device = device
+        return self
+
+    def batch(self, indices, names):
+        return {name: torch.stack([self[i][name] for i in indices]).to(self.device) for name in names}
+
+
+@pytest.mark.parametrize("kind", [Telling, Batched])
+def test_a_model_is_shown_only_what_it_names(tmp_path, kind):
+    run = trainer(tmp_path, data=kind())
+    seen = []
+    train = run._train
+    run._train = lambda batch: (seen.append(set(batch)), train(batch))[1]
+    history = run.fit(steps=2)
+    assert seen == [{"a"}, {"a"}]
+    plain = trainer(tmp_path / "plain").fit(steps=2)
+    assert history == plain
+
+
 def test_other_models_train_too(tmp_path):
     model = toy()
     direct = Direct(model.reconstructor, model.inverse)

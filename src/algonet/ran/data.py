@@ -155,7 +155,7 @@ class Shapes(Dataset):
     """
 
     def __init__(self, count: int, size: int, views: int, seed: int, *, split: str = "train", noise: float = 0.03,
-                 kinds: tuple[str, ...] = tuple(KINDS), points: int = 512):  # fmt: skip
+                 kinds: tuple[str, ...] = tuple(KINDS), points: int = 2000):  # fmt: skip
         unknown = [kind for kind in kinds if kind not in KINDS]
         if unknown:
             raise ValueError(f"Shapes: unknown kind {unknown[0]!r}; choose from {', '.join(KINDS)}.")
