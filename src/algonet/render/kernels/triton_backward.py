@@ -24,6 +24,7 @@ from .triton_math import (
     coverage,
     falling,
     mean_position,
+    quick_log2,
     reciprocal,
     short_of_one,
 )
@@ -50,8 +51,8 @@ def edge_pull(gp, gmx, gmy, t, d, r, e, length, ux, uy, p0, p1, sigma2, HALF: tl
 @triton.jit
 def slope_of_bound(s, POWER: tl.constexpr):
     """d bounded / d sum from the bounded sum: (1 - s^k)^(1 + 1/k)."""
-    raised = tl.exp2(POWER * tl.log2(tl.minimum(tl.maximum(s, 1e-4), 1.0)))
-    return tl.exp2((1.0 + 1.0 / POWER) * tl.log2(tl.maximum(1.0 - raised, 1e-37)))
+    raised = tl.exp2(POWER * quick_log2(tl.minimum(tl.maximum(s, 1e-4), 1.0)))
+    return tl.exp2((1.0 + 1.0 / POWER) * quick_log2(tl.maximum(1.0 - raised, 1e-37)))
 
 
 @triton.jit

@@ -10,16 +10,18 @@ import triton
 import triton.language as tl
 
 from .triton_math import (
-    LATERAL_WEIGHT,
+    LATERAL_ROOT,
     LOG2E,
     POINTERS,
     SIZES,
     beyond,
     bits_of,
     coverage,
+    load_four,
     log_complement,
     lowest_bit,
     mean_position,
+    quick_log2,
     reciprocal,
     short_of_one,
 )
@@ -62,10 +64,10 @@ def forward_kernel(
         left, top = (tile % tiles_x) * TX, (tile // tiles_x) * TY
     col, row = left + lane % TX, top + lane // TX
     scale = tl.load(softness + item * softness_stride)
-    steepness = tl.load(softness + item * softness_stride + 1)
+    steepness = tl.load(softness + item * softness_stride + 1) * LOG2E
     sigma2 = 2 * HALF * scale * scale
     reach2 = (REACH * REACH) * sigma2
-    by_reach2 = 1.0 / reach2
+    by_reach2 = LATERAL_ROOT / reach2
     qx, qy = col.to(scale.dtype) + 0.5, row.to(scale.dtype) + 0.5
     x0, y0 = left.to(scale.dtype) + 0.5, top.to(scale.dtype) + 0.5
     x1, y1 = x0 + (TX - 1), y0 + (TY - 1)
@@ -99,26 +101,27 @@ def forward_kernel(
             if BIN > 0:
                 face = tl.where(listed, tl.load(own + tl.where(listed, face, 0)), face)
             r = records + face.to(tl.int64) * WIDTH
-            ax, ay = tl.load(r), tl.load(r + 1)
-            bx, by = tl.load(r + 2), tl.load(r + 3)
-            cx, cy = tl.load(r + 4), tl.load(r + 5)
+            ax, ay, bx, by = load_four(r)
+            cx, cy, ux0, uy0 = load_four(r + 4)
+            ux1, uy1, ux2, uy2 = load_four(r + 8)
+            l0, l1, l2, factor = load_four(r + 12)
             p, mx, my, _a, _b, _c, _d, _e, _f, _g, _h, _i, _j, _k, _l, _m, _n, _o = coverage(
                 ax - qx, ay - qy, bx - qx, by - qy, cx - qx, cy - qy,
-                tl.load(r + 6), tl.load(r + 7), tl.load(r + 8), tl.load(r + 9), tl.load(r + 10), tl.load(r + 11),
-                tl.load(r + 12), tl.load(r + 13), tl.load(r + 14), sigma2, HALF,
+                ux0, uy0, ux1, uy1, ux2, uy2, l0, l1, l2, sigma2, HALF,
             )  # fmt: skip
             px, py, wx, wy, _inverse, _rough = mean_position(
                 p, mx, my, qx - (ax + bx + cx) * (1.0 / 3.0), qy - (ay + by + cy) * (1.0 / 3.0)
             )
-            c = p * tl.load(r + 15)
-            denominator = tl.load(r + 16) + px * tl.load(r + 17) + py * tl.load(r + 18)
-            weight = reciprocal(tl.maximum(denominator, tl.abs(tl.load(r + 22))))
-            z = (tl.load(r + 19) + px * tl.load(r + 20) + py * tl.load(r + 21)) * weight
-            side = tl.minimum((wx * wx + wy * wy) * by_reach2, 1e3)
+            c = p * factor
+            d0, d1, d2, z0 = load_four(r + 16)
+            z1, z2, least, c00 = load_four(r + 20)
+            weight = reciprocal(tl.maximum(d0 + px * d1 + py * d2, tl.abs(least)))
+            z = (z0 + px * z1 + py * z2) * weight
+            # The lateral term and the steepness are in units of log 2
+            side = tl.minimum((wx * wx + wy * wy) * by_reach2, 1e3 * LATERAL_ROOT)
             side = side * side
-            burden = (steepness * z + LATERAL_WEIGHT * side * side) * LOG2E
             # No coverage at all counts as the least there is: what is then mixed, the silhouette leaves out
-            e = tl.log2(tl.maximum(c, 1.2e-38)) - burden
+            e = quick_log2(tl.maximum(c, 1.2e-38)) - (steepness * z + side * side)
             top_e = tl.maximum(peak, e)
             fade = tl.exp2(peak - top_e)
             e = tl.exp2(e - top_e)
@@ -130,13 +133,16 @@ def forward_kernel(
             else:
                 total += log_complement(short_of_one(c))
             e = e * weight
-            sum0 = sum0 * fade + e * (tl.load(r + 23) + px * tl.load(r + 24) + py * tl.load(r + 25))
+            c01, c02, c10, c11 = load_four(r + 24)
+            sum0 = sum0 * fade + e * (c00 + px * c01 + py * c02)
             if CHANNELS > 1:
-                sum1 = sum1 * fade + e * (tl.load(r + 26) + px * tl.load(r + 27) + py * tl.load(r + 28))
+                c12, c20, c21, c22 = load_four(r + 28)
+                sum1 = sum1 * fade + e * (c10 + px * c11 + py * c12)
             if CHANNELS > 2:
-                sum2 = sum2 * fade + e * (tl.load(r + 29) + px * tl.load(r + 30) + py * tl.load(r + 31))
+                sum2 = sum2 * fade + e * (c20 + px * c21 + py * c22)
             if CHANNELS > 3:
-                sum3 = sum3 * fade + e * (tl.load(r + 32) + px * tl.load(r + 33) + py * tl.load(r + 34))
+                c30, c31, c32, _none = load_four(r + 32)
+                sum3 = sum3 * fade + e * (c30 + px * c31 + py * c32)
 
     seen = norm > 0
     inverse = tl.where(seen, 1.0 / tl.where(seen, norm, 1.0), 0.0)

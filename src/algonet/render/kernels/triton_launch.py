@@ -31,7 +31,9 @@ class Launch:
         warps: int,
         registers: int | None = None,
     ):
-        self.kernel, self.grid, self.options = kernel, grid, {"num_warps": warps, "maxnreg": registers}
+        self.kernel, self.grid = kernel, grid
+        # Said, because releases of Triton differ in what they do unasked
+        self.options = {"num_warps": warps, "maxnreg": registers, "enable_fp_fusion": True}
         self.rest = (*sizes, *constants)
         # Triton takes numbers for 32 or 64 bits wide by their size, so kernels are shared between narrow ones only
         self.key = (kernel, constants, warps, registers) if max(sizes) < 2**31 else None

@@ -84,7 +84,7 @@ class Plan:
         """Channels by groups, items as the workspace allows."""
         for first_channel in range(0, self.channels, GROUP):
             channels = min(GROUP, self.channels - first_channel)
-            each = self.padded * (RECORD + 3 * channels + 4) * self.size + 4 * self.scratch
+            each = self.padded * (record_width(channels) + 4) * self.size + 4 * self.scratch
             most = min(max(1, WORKSPACE // max(1, each)), 65535)
             for first in range(0, max(self.items, 1), most):
                 yield Pass(self, first_channel, channels, first, min(most, self.items - first))
@@ -96,7 +96,7 @@ class Pass:
     def __init__(self, plan: Plan, first_channel: int, channels: int, first: int, items: int):
         self.plan, self.first_channel, self.channels = plan, first_channel, channels
         self.first, self.items = first, items
-        self.record = RECORD + 3 * channels
+        self.record = record_width(channels)
         #: Numbers per item for the records and boxes of its faces.
         self.work = plan.padded * (self.record + 4)
         self.setup = self._setup(plan.bin)
@@ -188,6 +188,11 @@ def item_stride(shape: Shape, strides: Shape, own: int) -> int | None:
         if outer != n * s:
             return None
     return step
+
+
+def record_width(channels: int) -> int:
+    """Numbers per record: a multiple of four, which are loaded at once."""
+    return -(-(RECORD + 3 * channels) // 4) * 4
 
 
 def bin_side(size: int) -> int:
