@@ -1,19 +1,155 @@
+"""Function systems: their data, their parametrisation, their inverse, and rehearsal."""
+
+import math
+
 import pytest
+import torch
 
-from algonet.ran.fractal_data import Fractals
+from algonet.ifs import IFS
+from algonet.ran import build_data, build_model
+from algonet.ran.config import from_dict
+from algonet.ran.data import generator_of
+from algonet.ran.fractal_data import Fractals, owners, random_system
 from algonet.ran.fractal_evaluate import evaluate_fractals
-from algonet.ran.fractal_model import IFSInverse
+from algonet.ran.fractal_model import IFSInverse, maps_about, ring
+from algonet.ran.model import TOGETHER
+from algonet.ran.rehearsal import RehearsingRAN
+
+TINY = {
+    "kind": "ifs",
+    "data": {"size": 16, "train": 6, "test": 2},
+    "model": {"width": 16, "base": 4, "translator_base": 4},
+    "loss": {"rehearsal": 10.0, "separately": False},
+    "train": {"steps": 4, "batch": 2, "wait": 2, "accelerator": "cpu"},
+}
 
 
-def test_fractals_show_their_system():
-    data = Fractals(3, 24, 3, seed=0)
-    item = data[1]
-    assert item["a"].shape == (3, 24, 24)
-    assert item["crisp"].unique().tolist() == [0, 1]
-    smooth = IFSInverse(3, 24, softness=0.5)(item["parameters"][None])[0, 0]
-    on, off = smooth[item["crisp"][0] > 0].mean(), smooth[item["crisp"][0] == 0].mean()
-    assert on > 2 * off
-    perfect = evaluate_fractals(
-        None, Fractals(1, 24, 3, seed=0), IFSInverse(3, 24), Fractals(1, 24, 3, seed=0)[0]["parameters"]
+def test_maps_leave_their_fixed_points_where_they_are():
+    fixed, linear = torch.randn(5, 2), torch.randn(5, 2, 2)
+    x = torch.randn(5, 2)
+    rows = maps_about(fixed, linear).unflatten(-1, (2, 3))
+    for point, wanted in ((fixed, fixed), (x, fixed + (linear @ (x - fixed)[..., None])[..., 0])):
+        moved = point + rows[..., 0] + (rows[..., 1:] @ point[..., None])[..., 0]
+        torch.testing.assert_close(moved, wanted)
+
+
+def test_families_contract_inside_the_picture_with_one_map_per_sector():
+    for index in range(20):
+        system = random_system(generator_of(0, index), 3)
+        assert float(torch.linalg.matrix_norm(system.unflatten(-1, (2, 3))[..., 1:] + torch.eye(2), 2).max()) < 0.6
+        assert float(IFS(system, points=512).points().detach().abs().max()) < 1.2
+        offset, moved = system.unflatten(-1, (2, 3))[..., 0], system.unflatten(-1, (2, 3))[..., 1:]
+        x, y = torch.linalg.solve(-moved, offset).unbind(-1)
+        sector = (torch.atan2(y, x) - math.pi / 2) / (2 * math.pi / 3) % 3
+        assert torch.equal(sector.round() % 3, torch.arange(3.0))
+
+
+def test_items_are_functions_of_seed_and_index():
+    one, other = Fractals(6, 16, 3, seed=1), Fractals(6, 16, 3, seed=1)
+    together = one.batch([4, 0, 4], ("a", "parameters"))
+    for place, index in enumerate([4, 0, 4]):
+        for name in ("a", "parameters"):
+            torch.testing.assert_close(together[name][place], other[index][name], rtol=0, atol=0)
+    assert not torch.equal(other[0]["a"], other[1]["a"])
+    assert not torch.equal(other[0]["a"], Fractals(6, 16, 3, seed=1, split="validation")[0]["a"])
+    assert other[0]["a"].shape == (3, 16, 16)
+    assert 0 <= float(other[0]["a"].min()) <= float(other[0]["a"].max()) <= 1
+    with pytest.raises(IndexError):
+        one[6]
+
+
+def test_owners_tell_which_map_a_point_came_from():
+    corner = torch.tensor(
+        [[0.75, -1.0, 0, 0.75, 0, -1.0], [-0.75, -1.0, 0, -0.75, 0, -1.0], [9.0, -1.0, 0, 9.0, 0, -1.0]]
     )
+    picture = owners(corner[None], torch.arange(3).repeat(1, 2, 20), 4)[0]
+    assert int(picture[0, 3]) == 0
+    assert int(picture[3, 0]) == 1
+    assert int((picture >= 0).sum()) == 2
+
+
+def test_pictures_show_their_system():
+    data = Fractals(3, 32, 3, seed=0)
+    for index in range(3):
+        item = data[index]
+        smooth = IFSInverse(3, 32, softness=0.5)(item["parameters"][None])[0, 0]
+        red, _, blue = item["a"]
+        assert smooth[red > blue].mean() > 5 * smooth[red < blue].mean()
+        grey = item["a"].mean(0)
+        assert abs(float(grey[red > blue].mean() - grey[red < blue].mean())) < 0.3
+    perfect = evaluate_fractals(None, Fractals(1, 32, 3, seed=0), data[0]["parameters"])
     assert perfect["ssim"] == pytest.approx(1.0, abs=1e-5)
+    start = maps_about(*ring(3))
+    assert evaluate_fractals(None, data, start)["ssim"] < 0.6
+
+
+def test_the_inverse_is_smooth_and_treats_each_system_alone():
+    inverse = IFSInverse(3, 16, points=64)
+    systems = torch.stack([random_system(generator_of(0, i), 3) for i in range(2)]).requires_grad_()
+    pictures = inverse(systems)
+    assert pictures.shape == (2, 1, 16, 16)
+    torch.testing.assert_close(inverse(systems[1:]), pictures[1:])
+    double = IFSInverse(2, 12, points=8, depth=4).double()
+    some = random_system(generator_of(0, 0), 2).double()[None].requires_grad_()
+    assert torch.autograd.gradcheck(double, (some,))
+    wild = torch.full((1, 3, 6), 1e6, requires_grad=True)
+    (slope,) = torch.autograd.grad(inverse(wild).sum(), wild)
+    assert torch.isfinite(slope).all()
+
+
+def test_reconstructions_begin_at_the_template_and_stay_within_reach():
+    reconstructor = build_model(from_dict(TINY)).reconstructor
+    near = reconstructor(torch.rand(2, 3, 16, 16))
+    torch.testing.assert_close(near, reconstructor.start.expand_as(near), atol=0.02, rtol=0)
+    assert reconstructor.draw(5).shape == (5, 3, 6)
+    moved = reconstructor.systems(torch.ones(1, 3, 6))
+    torch.testing.assert_close(moved, maps_about(reconstructor.fixed + 0.5, reconstructor.linear + 0.5)[None])
+
+
+def test_a_rehearsing_model_answers_the_template_while_it_practises():
+    model = build_model(from_dict(TINY))
+    assert isinstance(model, RehearsingRAN)
+    batch = build_data(from_dict(TINY), "train").batch([0, 1], ("a",))
+    with torch.no_grad():
+        model.reconstructor.move[-1].bias.fill_(0.3)
+    model.at_step(1)
+    torch.testing.assert_close(model.reconstruct(batch["a"])[0], model.reconstructor.start)
+    with model.training_only("a2b"):
+        model(batch, "a2b", TOGETHER).backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.reconstructor.move.parameters())
+    assert all(p.grad is None for p in model.b2a.parameters())
+    model.at_step(2)
+    assert not torch.allclose(model.reconstruct(batch["a"])[0], model.reconstructor.start)
+
+
+def test_rehearsal_counts_once_over_a_section():
+    batch = build_data(from_dict(TINY), "train").batch([0, 1], ("a",))
+    plain = build_model(from_dict({**TINY, "loss": {"rehearsal": 0.0}}))
+    model = build_model(from_dict({**TINY, "loss": {"rehearsal": 10.0}}))
+    model.rehearse = lambda like: torch.ones(())
+    with torch.no_grad():
+        extra = [float(model(batch, "a2b", i) - plain(batch, "a2b", i)) for i in (1, 2, 3, 4, 5)]
+        assert extra == pytest.approx([2.5, 2.5, 2.5, 2.5, 0.0], abs=1e-4)
+        assert float(model(batch, "a2b", TOGETHER) - plain(batch, "a2b", TOGETHER)) == pytest.approx(10.0, abs=1e-4)
+        assert float(model(batch, "b2a", 2) - plain(batch, "b2a", 2)) == pytest.approx(0.0, abs=1e-4)
+
+
+def test_rehearsal_teaches_a_reconstructor_its_own_pictures():
+    torch.manual_seed(0)
+    model = build_model(from_dict({**TINY, "model": {"width": 32, "base": 8, "translator_base": 4}}))
+    model.b2a = torch.nn.Conv2d(1, 3, 1)
+    like = torch.zeros(16, 3, 16, 16)
+    descent = torch.optim.Adam(model.reconstructor.parameters(), lr=3e-3)
+    values = []
+    for _ in range(40):
+        value = model.rehearse(like)
+        descent.zero_grad()
+        value.backward()
+        descent.step()
+        values.append(float(value.detach()))
+    assert sum(values[-5:]) < 0.9 * sum(values[:5])
+
+
+def test_only_function_systems_rehearse():
+    with pytest.raises(ValueError, match=r"`loss.rehearsal` draws function systems"):
+        from_dict({"kind": "mesh", "loss": {"rehearsal": 1.0}})

@@ -9,58 +9,116 @@ from torch import Generator as Random
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from algonet.ifs import chaos_game, contraction, draw_choices
+from algonet.ifs import chaos_game, draw_choices
 
-from .data import generator_of, number, uniform
+from .data import generator_of, split_seed, uniform
+from .fractal_model import maps_about
+
+#: The chaos game: chains, their steps, and how many of these are forgotten.
+_CHAINS, _STEPS, _BURN_IN = 128, 112, 16
+
+
+def random_system(random: Random, functions: int) -> Tensor:
+    """A random system (functions, 6) in the square [-1, 1]^2: turned, shrunk and flattened copies of the whole.
+
+    Map k leaves a point in the k-th sector of the circle where it is, so the order of the maps is part of the family and
+    a picture has one right answer.
+    """
+    sector = 2 * math.pi / functions
+    angle = math.pi / 2 + sector * (torch.arange(functions) + uniform(random, -0.2, 0.2, functions))
+    fixed = torch.stack([angle.cos(), angle.sin()], -1) * uniform(random, 0.65, 0.95, functions, 1)
+    turn = uniform(random, -0.5, 0.5, functions)
+    scale = uniform(random, 0.38, 0.58, functions)
+    other = scale * uniform(random, 0.7, 1.0, functions)
+    cos, sin = turn.cos(), turn.sin()
+    linear = torch.stack([scale * cos, -other * sin, scale * sin, other * cos], -1).unflatten(-1, (2, 2))
+    return maps_about(fixed, linear)
 
 
 class Fractals(Dataset):
-    """Pictures `a` of function systems near famous ones: crisp chaos game, coloured, before a backdrop, with noise."""
+    """Pictures `a` of random systems: crisp points, one warm colour per map, before a cool backdrop, with noise.
+
+    Items are dictionaries that also hold the true `parameters` (n, 6), for those who may see them (evaluation, bound). They
+    are made when asked for on the device chosen by `to` and kept there; `batch` gives several at once. `split`: "train",
+    "validation" or "test" have different seeds.
+    """
 
     def __init__(self, count: int, size: int, functions: int, seed: int, *, split: str = "train", noise: float = 0.03):
         self.count, self.size, self.functions, self.noise = count, size, functions, noise
-        self.seed = 2 * seed + (split == "test")
+        self.seed = split_seed(seed, split)
+        self.device = torch.device("cpu")
         self._made: dict[int, dict[str, Tensor]] = {}
 
     def __len__(self) -> int:
         return self.count
 
-    def parameters(self, random: Random) -> Tensor:
-        """A random system (functions, 6) in the square [-1, 1]^2: turned and scaled copies of the whole about random places."""
-        scale = uniform(random, 0.35, 0.6, self.functions)
-        angle = uniform(random, -0.6, 0.6, self.functions)
-        ring = torch.arange(self.functions) * (2 * math.pi / self.functions) + number(random, 0, 2 * math.pi)
-        ring = ring + uniform(random, -0.3, 0.3, self.functions)
-        centre = torch.stack([ring.cos(), ring.sin()], -1) * uniform(random, 0.35, 0.5, self.functions, 1)
-        cos, sin = scale * angle.cos(), scale * angle.sin()
-        return torch.stack([centre[:, 0], cos - 1, -sin, centre[:, 1], sin, cos - 1], -1)
+    def to(self, device: torch.device | str) -> Fractals:
+        """Make and keep items on `device` from now on."""
+        self.device = torch.device(device)
+        self._made = {i: {name: t.to(device) for name, t in item.items()} for i, item in self._made.items()}
+        return self
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         if not 0 <= index < self.count:
             raise IndexError(f"Fractals: item {index} of {self.count}.")
         if index not in self._made:
-            random = generator_of(self.seed, index)
-            parameters = self.parameters(random)
-            crisp = crisp_picture(parameters, self.size, random)
-            self._made[index] = {"a": self._painted(crisp, random), "parameters": parameters, "crisp": crisp[None]}
+            self._make([index])
         return self._made[index]
 
-    def _painted(self, crisp: Tensor, random: Random) -> Tensor:
-        warm = torch.tensor([number(random, 0.7, 1.0), number(random, 0.2, 0.6), number(random, 0.0, 0.3)])
-        cool = torch.tensor([number(random, 0.0, 0.35), number(random, 0.3, 0.7), number(random, 0.5, 1.0)])
-        picture = crisp[..., None] * warm + (1 - crisp[..., None]) * cool
-        picture = picture + self.noise * torch.randn(picture.shape, generator=random)
-        return picture.clamp(0, 1).permute(2, 0, 1)
+    def batch(self, indices: list[int], names: tuple[str, ...]) -> dict[str, Tensor]:
+        """The items `indices` stacked, `names` of them only, on the data set's device."""
+        missing = [index for index in dict.fromkeys(indices) if index not in self._made]
+        if missing:
+            self._make(missing)
+        return {name: torch.stack([self._made[index][name] for index in indices]) for name in names}
+
+    def _make(self, indices: list[int]) -> None:
+        """Everything random is drawn on the CPU, item by item; the pictures are then made together."""
+        drawn = [self._draw(generator_of(self.seed, index)) for index in indices]
+        parameters, choices, colours, slopes, grain = (
+            torch.stack(part).to(self.device) for part in zip(*drawn, strict=True)
+        )
+        pictures = painted(owners(parameters, choices, self.size), colours, slopes) + self.noise * grain
+        for row, index in enumerate(indices):
+            self._made[index] = {"a": pictures[row].clamp(0, 1), "parameters": parameters[row]}
+
+    def _draw(self, random: Random) -> tuple[Tensor, ...]:
+        n = self.functions
+        system = random_system(random, n)
+        choices = draw_choices(torch.ones(n), _CHAINS, _STEPS, random)
+        warm = [uniform(random, 0.65, 1.0, n), uniform(random, 0.2, 0.6, n), uniform(random, 0.0, 0.35, n)]
+        cool = [uniform(random, 0.0, 0.4, 2), uniform(random, 0.2, 0.7, 2), uniform(random, 0.45, 1.0, 2)]
+        colours = torch.cat([torch.stack(warm, -1), torch.stack(cool, -1)])
+        grain = torch.randn(3, self.size, self.size, generator=random)
+        return system, choices, colours, uniform(random, -2, 2, 2), grain
 
 
-def crisp_picture(parameters: Tensor, size: int, random: Random) -> Tensor:
-    """The ordinary chaos game (H, W) on [-1, 1]^2: pixels that hold a point are 1."""
-    weights = torch.ones(len(parameters))
-    choices = draw_choices(weights, 64, 160, random)
-    points = chaos_game(contraction(parameters), choices, burn_in=16)
-    column = ((points[:, 0] + 1) / 2 * size).floor().long()
-    row = ((1 - points[:, 1]) / 2 * size).floor().long()
+def owners(parameters: Tensor, choices: Tensor, size: int) -> Tensor:
+    """The ordinary chaos game on [-1, 1]^2: which map the points in a pixel came from (the last of several), -1 for none.
+
+    parameters (B, n, 6) and choices (B, chains, steps) give integers (B, size, size).
+    """
+    points = chaos_game(parameters, choices, burn_in=_BURN_IN)
+    owner = choices[..., _BURN_IN:].flatten(1)
+    column = ((points[..., 0] + 1) / 2 * size).floor().long()
+    row = ((1 - points[..., 1]) / 2 * size).floor().long()
     inside = (column >= 0) & (column < size) & (row >= 0) & (row < size)
-    picture = torch.zeros(size, size)
-    picture[row[inside], column[inside]] = 1.0
-    return picture
+    # Points outside go to a cell of their own, beyond the picture
+    cell = torch.where(inside, row * size + column, size**2)
+    picture = owner.new_full((len(owner), size**2 + 1), -1).scatter_reduce(1, cell, owner, "amax")
+    return picture[:, :-1].unflatten(1, (size, size))
+
+
+def painted(owner: Tensor, colours: Tensor, slopes: Tensor) -> Tensor:
+    """Style A (B, 3, H, W): a colour per map, before a ramp of the last two colours as steep as `slopes` (B, 2).
+
+    `colours` (B, n + 2, 3) are warm and then cool, but about equally bright: brightness does not tell the fractal from its
+    backdrop.
+    """
+    line = torch.linspace(-1, 1, owner.shape[-1], device=owner.device)
+    across, down = slopes[:, 0, None, None], slopes[:, 1, None, None]
+    ramp = torch.sigmoid(line * across + line[:, None] * down)[..., None]
+    first, second = (colours[:, i, None, None] for i in (-2, -1))
+    batch = torch.arange(len(owner), device=owner.device)[:, None, None]
+    fractal = colours[batch, owner.clamp_min(0)]
+    return torch.where(owner[..., None] >= 0, fractal, first * ramp + second * (1 - ramp)).permute(0, 3, 1, 2)
