@@ -1,15 +1,27 @@
-"""Every Python block of the documentation and the README runs, top to bottom, in one namespace per page."""
+"""The documentation: every Python block of it and the README runs, it is complete, works offline, and its claims hold."""
 
 from __future__ import annotations
 
+import importlib
+import math
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+import algonet
+from algonet.relax import Cauchy, Gaussian, Logistic, Optimal, Probabilistic, Reciprocal, StudentT, soft_max, soft_min
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # benchmarks/ and docs/ are not installed
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+IMAGE = re.compile(r"!\[[^\]]*\]\(([^)]+)\)|<img[^>]*src=\"([^\"]+)\"")
 
 
 def blocks(page: Path) -> list[tuple[int, str]]:
@@ -29,3 +41,109 @@ def test_examples_run(page, tmp_path, monkeypatch):
 
 def test_there_are_examples():
     assert sum(len(blocks(page)) for page in PAGES) >= 10
+
+
+def test_pictures_exist_and_are_small():
+    from docs import pictures
+
+    shown = {(page.parent / (a or b)).resolve() for page in PAGES for a, b in IMAGE.findall(page.read_text("utf-8"))}
+    made = {
+        (pictures.ASSETS / f"{section}-{name}.webp").resolve()
+        for section, names in pictures.PICTURES.items()
+        for name in names
+    }
+    assert shown, "no page shows a picture"
+    assert shown <= made, "a picture that docs/pictures.py does not make"
+    assert made == {path.resolve() for path in pictures.ASSETS.glob("*.webp")}
+    assert all(path.stat().st_size < pictures.LARGEST for path in made)
+
+
+def public_names() -> set[str]:
+    """What the API reference must hold: everything in the domains' and the package's lists of names."""
+    names = set()
+    for domain in (*algonet._NAMES, "algonet.backends", "algonet.operators", "algonet.codegen"):
+        module = importlib.import_module(domain)
+        own = [n for n, v in vars(module).items() if not n.startswith("_") and getattr(v, "__module__", "") == domain]
+        names |= {f"{domain}.{name}" for name in getattr(module, "__all__", own)}
+    return names | {f"{home}.{name}" for home, listed in algonet._NAMES.items() for name in listed}
+
+
+def test_site_is_complete_and_works_offline(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    reference = (tmp_path / "api" / "index.html").read_text("utf-8")
+    # a function named like the module that holds it is listed under that module
+    found = {re.sub(r"\.(\w+)\.\1$", r".\1", anchor) for anchor in re.findall(r'id="(algonet\.[^"]+)"', reference)}
+    assert not public_names() - found
+    for page in tmp_path.glob("**/*.html"):
+        tags = re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", page.read_text("utf-8"))
+        assert not [tag for tag in tags if re.search(r'(?:src|href)="(?:https?:)?//', tag) and "canonical" not in tag]
+
+
+# docs/migration.md
+
+
+@pytest.mark.parametrize("network", ["odd_even", "bitonic"])
+@pytest.mark.parametrize("family", [Logistic, Cauchy, Gaussian, Reciprocal, Optimal], ids=lambda f: f.__name__.lower())
+def test_diffsort_agrees(network, family):
+    diffsort = pytest.importorskip("diffsort")
+    x = torch.randn(5, 8)
+    theirs, matrix = diffsort.DiffSortNet(network, 8, steepness=10.0, distribution=family.__name__.lower())(x)
+    layout = algonet.OddEven() if network == "odd_even" else algonet.Bitonic()
+    ours = algonet.soft_sort(x, relax=family(10.0), network=layout, return_permutation=True, backend="reference")
+    torch.testing.assert_close(ours.values, theirs, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours.permutation.mT, matrix, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")  # algovision's own
+def test_algovision_agrees():
+    algovision = pytest.importorskip("algovision")
+    from benchmarks.smooth_python import bubble_until_sorted, peer_program
+
+    x = torch.randn(3, 5)
+    results = []
+    for function in (peer_program("cpu"), lambda a: bubble_until_sorted(a, batched=True)):
+        leaf = x.clone().requires_grad_()
+        values, swaps = function(leaf)
+        slope = torch.autograd.grad((values * torch.arange(5.0)).sum() + swaps.sum(), leaf)[0]
+        results.append((values, swaps, slope))
+    for theirs, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(soft_max(x, steepness=3.0), algovision.Max(3.0)(*x.unbind(-1)))
+    torch.testing.assert_close(soft_min(x, steepness=3.0), algovision.Min(3.0)(*x.unbind(-1)))
+
+
+def test_sigma_becomes_scale():
+    sigma = 1e-4
+    cut = math.sqrt(sigma * math.log(1 / 1e-4 - 1))
+    assert math.isclose(StudentT(df=8, scale=0.358 * math.sqrt(sigma)).reach(1e-4), cut, rel_tol=2e-3)
+    # A straight edge through the middle of the picture: where they are at 10 %, we should be too
+    from algonet.render import Camera, FilteredCoverage, render_attributes
+
+    side, sigma = 200, 1e-2
+    corners = torch.tensor([[0.0, -50.0, 0.0], [-50.0, 0.0, 0.0], [0.0, 50.0, 0.0]])
+    coverage = FilteredCoverage(StudentT(df=8, scale=1.06 * math.sqrt(sigma)), units="ndc")
+    seen = render_attributes(
+        corners, torch.tensor([[0, 1, 2]]), corners, Camera.orthographic((0.0, 0.0, 3.0), height=2.0), size=(side, side),
+        coverage=coverage, conorm=Probabilistic(), backend="reference",
+    ).silhouette[side // 2]  # fmt: skip
+    distance = math.sqrt(sigma * math.log(9))
+    for place, expected in ((distance, 0.1), (-distance, 0.9)):
+        assert abs(float(seen[round((place + 1) * side / 2)]) - expected) < 0.02
+
+
+def test_softras_silhouette():
+    from benchmarks.render import CAMERA, dense_silhouette
+
+    from algonet.render import EuclideanCoverage, icosphere, render_attributes
+
+    ball, side = icosphere(1, 0.9), 24
+    coverage = EuclideanCoverage(Logistic(4 / (side**2 * 1e-4)), squared=True)
+    ours = render_attributes(
+        ball.vertices, ball.faces, ball.vertices, CAMERA, size=(side, side), coverage=coverage, conorm=Probabilistic()
+    ).silhouette
+    theirs = dense_silhouette(ball.vertices, ball.faces, side).reshape(side, side)
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
