@@ -13,7 +13,7 @@ from helpers.tolerances import assert_close
 INTERPRETED = """
 import torch
 from algonet.sorting import Bitonic, OddEven, soft_sort, soft_topk
-from algonet.sorting.kernels import triton_gpu
+from algonet.sorting.kernels import bitonic_gpu, odd_even_gpu, triton_gpu
 
 generator = torch.Generator().manual_seed(0)
 
@@ -31,16 +31,19 @@ def check(network, n, channels, masked, steps=None):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
 
 check(OddEven(), 7, 2, True)
+check(OddEven(), 5, 5, False)
 check(Bitonic(), 6, 0, False)
-# Small limits, so that a few items take every way through the kernels: groups with halos, parts, far layers
-triton_gpu.WHOLE, triton_gpu.CORE, triton_gpu.SEGMENT = 8, 16, 4
-check(OddEven(), 19, 0, False, 6)
-triton_gpu.KEPT = 1
-check(OddEven(), 18, 0, False, 5)
-y = torch.randn(2, 17, generator=generator, dtype=torch.float64)
+# Small limits, so that a few items take every way through the kernels: groups with halos, chunks, parts, far layers
+odd_even_gpu.WHOLE, odd_even_gpu.CORE, odd_even_gpu.SEGMENT, odd_even_gpu.STEP, odd_even_gpu.REACH = 4, 8, 2, 8, 4
+check(OddEven(), 15, 0, False, 5)
+odd_even_gpu.processors = lambda device: 100
+check(OddEven(), 18, 1, True, 6)
+odd_even_gpu.KEPT = 1
+check(OddEven(), 14, 0, False, 4)
+y = torch.randn(2, 9, generator=generator, dtype=torch.float64)
 ranks = [soft_topk(y, 2, return_permutation=True, backend=backend).permutation for backend in ("reference", "triton")]
 torch.testing.assert_close(*ranks, rtol=1e-9, atol=1e-10)
-triton_gpu.WIDEST, triton_gpu.NEAR, triton_gpu.DEEPEST = 8, 4, 4
+bitonic_gpu.WIDEST, bitonic_gpu.NEAR, bitonic_gpu.DEEPEST = 8, 4, 4
 check(Bitonic(), 13, 1, True)
 print("agreed")
 """

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,8 +18,7 @@ from .plan import Plan, planned
 from .reference import sort_reference, unsort_reference
 
 
-@dataclass(frozen=True, eq=False)
-class SortCall:
+class SortCall(NamedTuple):
     """x (*batch, n), lengths (*batch,) (read if the plan is masked), steepness (), payload (*batch, n, c) or None."""
 
     x: Tensor
@@ -32,8 +30,9 @@ class SortCall:
 
     @property
     def tensors(self) -> list[Tensor]:
-        tensors = [self.x, self.lengths, self.steepness]
-        return tensors if self.payload is None else [*tensors, self.payload]
+        if self.payload is None:
+            return [self.x, self.lengths, self.steepness]
+        return [self.x, self.lengths, self.steepness, self.payload]
 
 
 def _numba() -> ModuleType:
@@ -53,17 +52,26 @@ def _sort_operator(name: str, kernels: Callable[[], ModuleType], outputs: int) -
         kept = kernels().kept_shape(tensors, settings) if name == "triton" else None
         return [_like(tensors[0]), *map(_like, tensors[3:])], [] if kept is None else [tensors[0].new_empty(kept)]
 
-    return Operator(
+    def forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
+        # From the second call on without a look for the module
+        operator.forward, operator.backward = kernels().sort_forward, kernels().sort_backward
+        return operator.forward(tensors, settings)
+
+    def backward(
+        grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: str, needs: list[bool]
+    ) -> list[Any]:
+        return kernels().sort_backward(grads, tensors, saved, settings, needs)
+
+    operator = Operator(
         f"soft_sort_{name}" if outputs == 1 else f"soft_sort_payload_{name}",
-        forward=lambda tensors, settings: kernels().sort_forward(tensors, settings),
-        backward=lambda grads, tensors, saved, settings, needs: kernels().sort_backward(
-            grads, tensors, saved, settings, needs
-        ),
+        forward=forward,
+        backward=backward,
         reference=sort_reference,
         fake=fake,
         outputs=outputs,
         shared=frozenset({2}),
     )
+    return operator
 
 
 def _unsort_operator(name: str, kernels: Callable[[], ModuleType]) -> Operator:

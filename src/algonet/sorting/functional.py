@@ -15,7 +15,7 @@ from torch import Tensor
 from algonet import backends
 from algonet.relax import Logistic, Sigmoid
 
-from . import checks
+from . import checks, plain
 from .dispatch import SortCall
 from .masks import Placement, place
 from .networks import Network, OddEven
@@ -74,6 +74,12 @@ def soft_sort(
     >>> soft_sort(torch.tensor([3.0, 1.0, 2.0]), relax=Logistic(2.0)).values
     tensor([1.1470, 2.0113, 2.8416])
     """
+    key = None
+    if not (return_permutation or hard or mask is not None or torch.compiler.is_compiling()):
+        key = plain.key(x, dim, descending, relax, network, steps, payload, backend)
+        known = plain.CALLS.get(key)
+        if known is not None:
+            return SortResult(*known(x, payload), None)
     x = checks.items("soft_sort", x, dim)
     flat = checks.payload("soft_sort", x, payload, dim)
     n = x.shape[dim]
@@ -84,6 +90,8 @@ def soft_sort(
     whole = torch.cat(extra, -1) if len(extra) > 1 else extra[0] if extra else None
     spared = 0 if flat is None else flat.shape[-1]
     job = Job("soft_sort", x, dim, descending, relax, network, steps, mask, None, backend)
+    if key is not None and job.x is x and flat is payload:
+        plain.remember(key, job, payload)
     values, moved = job.sort(whole, spared)
     if hard:
         order = job.crisp_order()

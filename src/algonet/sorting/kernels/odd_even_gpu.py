@@ -1,0 +1,212 @@
+"""Odd-even transposition on the GPU: how rows map to programs, what is kept for backward, and the launches."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..plan import decode
+from .triton_launch import Launch, processors
+
+#: Lines up to this long are one row of a program's table, one warp; longer ones are cut into groups of CORE.
+WHOLE, CORE = 128, 64
+#: Layers that backward goes back at a time; the halo of a group, CORE / 2, is twice as wide: see the kernels.
+SEGMENT = 16
+#: Longer lines are cut into chunks of STEP items with REACH more on both sides where that leaves processors busy that
+#: would idle otherwise. Each launch then runs REACH layers.
+STEP, REACH = 256, 128
+#: Channels of the payload that go through the exchanges together.
+CHANNELS = 4
+#: What forward keeps for backward, in bytes; backward goes through the rows in parts where it would be more.
+KEPT = 32 * 2**20
+#: Scratch of backward over all programs, in bytes: fewer programs run at once where each needs more.
+SCRATCH = 64 * 2**20
+#: All layers of a sort go into scratch, and nothing is kept, where they take no more than this: half a second-level cache.
+CACHED = 24 * 2**20
+
+
+class Shape(NamedTuple):
+    """How lines map to programs, see the kernels; `threads` hold a group with its halo."""
+
+    lines: int
+    chunks: int
+    step: int
+    reach: int
+    groups: int
+    threads: int
+    core: int
+    halo: int
+    warps: int
+
+
+def shape_of(n: int, lines: int, workers: int) -> Shape:
+    places = max(4, 1 << max(n - 1, 0).bit_length())
+    if places <= WHOLE:
+        threads = places // 4
+        count = max(1, 32 // threads)
+        while count * 2 * threads <= 128 and lines > 4000 * count:
+            count *= 2
+        return Shape(count, 1, places, 0, 1, threads, places, 0, 1)
+    chunks, groups = -(-n // STEP), (STEP + 2 * REACH) // CORE
+    if places <= groups * CORE or lines * chunks > workers:
+        chunks, groups = 1, max(2, places // CORE)
+    step, reach = (STEP, REACH) if chunks > 1 else (groups * CORE, 0)
+    return Shape(1, chunks, step, reach, groups, CORE // 2, CORE, CORE // 2, min(16, groups))
+
+
+class OddEvenSort:
+    """Everything about a call that does not depend on its numbers, computed once.
+
+    A line is a row with a block of up to CHANNELS channels of its payload; `states` counts its items and channels.
+    """
+
+    def __init__(self, settings: str, shape: torch.Size, channels: int, dtype: torch.dtype, device: torch.device):
+        self.settings, self.plan = settings, decode(settings)
+        self.device, self.dtype = device, dtype
+        self.n = n = shape[-1]
+        self.rows = shape.numel() // n
+        self.channels = channels
+        self.blocks = max(1, -(-channels // CHANNELS))
+        width = -(-channels // self.blocks)
+        self.states = 1 + width
+        self.lines = self.rows * self.blocks
+        self.depth = self.plan.table(n).depth
+        self.shape = shape_of(n, self.lines, processors(device))
+        self.tiles = -(-self.lines // self.shape.lines) * self.shape.chunks
+        self._keep(shape)
+        # Whether 2e18 times the steepness gives exactly 0 or 1 without further ado
+        light = float(self.plan.sigmoid.reach(1e-30)) < 1e3
+        # Items of scratch that a program of backward takes; as many programs as there is work for, the device can hold and
+        # SCRATCH can feed
+        count, _, _, _, groups, threads, core, _, _ = self.shape
+        self.scratch = self.states * count * groups * (2 * core + self.segment * 4 * threads)
+        most = max(1, min(16 * processors(device), SCRATCH // (self.scratch * dtype.itemsize)))
+        self.programs = self.tiles if self.shape.chunks > 1 else min(self.tiles, most)
+        self._first = (light, self.plan.steps is not None, self.plan.masked)
+        self._last = (width, *self.shape[:-1])
+        self._forward: dict[bool, list[Launch]] = {}
+        self._backward: dict[bool, list[Launch]] = {}
+
+    def _keep(self, shape: torch.Size) -> None:
+        """How many layers backward goes back at a time, and what forward keeps for that."""
+        _, chunks, _, _, groups, threads, core, _, _ = self.shape
+        size = self.dtype.itemsize
+        everything = self.lines * self.states * groups * (2 * core + self.depth * 4 * threads) * size
+        self.segment = self.depth if groups == 1 and everything <= CACHED else min(SEGMENT, self.depth)
+        self.segments = -(-self.depth // self.segment)
+        self.row_items = self.blocks * (self.segments - 1) * self.states * self.n
+        self.kept: tuple[int, ...] | None = None
+        if 0 < self.rows * self.row_items * size <= KEPT:
+            self.kept = (*shape[:-1], self.row_items)
+        elif chunks > 1 and self.segments > 1:
+            # Launches that follow each other start from what was kept
+            self.shape = shape_of(self.n, self.lines, 0)
+            self.tiles = -(-self.lines // self.shape.lines)
+
+    def forward(self, tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """(values, payload), and what backward wants to have kept."""
+        kept = None if self.kept is None else tensors[0].new_empty(self.kept)
+        return self._sort(tensors, kept), [] if kept is None else [kept]
+
+    def _sort(self, tensors: list[Tensor], kept: Tensor | None) -> list[Tensor]:
+        x, lengths, steepness = tensors[0].contiguous(), tensors[1], tensors[2]
+        values = torch.empty_like(x)
+        payload, moved, scratch = x, x, x
+        if self.channels:
+            payload = tensors[3].contiguous()
+            moved = torch.empty_like(payload)
+        if self.shape.groups > 1:
+            scratch = x.new_empty(self.tiles * 2 * self.states * self.shape.groups * self.shape.core)
+        launches = self._forward.get(kept is not None) or self._forward_launches(kept is not None)
+        for launch in launches:
+            launch(x, payload, values, moved, lengths, steepness, x if kept is None else kept, scratch)
+        return [values, moved] if self.channels else [values]
+
+    def backward(
+        self, grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], needs: list[bool]
+    ) -> list[Tensor | None]:
+        """The gradients by items, (lengths,) steepness and payload."""
+        if self.segments > 1 and not saved:
+            return self._in_parts(grads, tensors, needs)
+        x, lengths, steepness, steep = tensors[0].contiguous(), tensors[1], tensors[2], needs[2]
+        grad, payload, grad_sorted = grads[0].contiguous(), x, x
+        grad_x = torch.empty_like(x) if self.blocks == 1 else x.new_empty(*x.shape[:-1], self.blocks, self.n)
+        grad_payload = grad_x
+        if self.channels:
+            payload, grad_sorted = tensors[3].contiguous(), grads[1].contiguous()
+            grad_payload = torch.empty_like(payload)
+        launches = self._backward.get(steep) or self._backward_launches(steep)
+        part = x.new_empty(len(launches) * self.programs) if steep else x
+        scratch = x.new_empty(self.programs * self.scratch)
+        slopes = x.new_empty(2 * self.lines * self.states * self.n) if len(launches) > 1 else x
+        kept = saved[0] if saved else x
+        for launch in launches:
+            launch(
+                x, payload, lengths, steepness, grad, grad_sorted,
+                grad_x, grad_payload, part, kept, slopes, scratch,
+            )  # fmt: skip
+        found: list[Any] = [grad_x if self.blocks == 1 else grad_x.sum(-2), None, part.sum() if steep else None]
+        return [*found, grad_payload] if self.channels else found
+
+    def _in_parts(self, grads: list[Tensor], tensors: list[Tensor], needs: list[bool]) -> list[Any]:
+        """Backward without saved states: sort again, so many rows at a time that their states fit."""
+        x, lengths, steepness = tensors[:3]
+        flat = [t.reshape(self.rows, *t.shape[x.dim() - 1 :]) for t in (x, *tensors[3:])]
+        slopes = [g.reshape(f.shape) for g, f in zip(grads, flat, strict=True)]
+        lengths = lengths.reshape(-1)
+        most = max(1, KEPT // (self.row_items * self.dtype.itemsize))
+        found: list[list[Any]] = []
+        for begin in range(0, self.rows, most):
+            rows = slice(begin, begin + most)
+            part = [
+                flat[0][rows],
+                lengths[rows] if self.plan.masked else lengths,
+                steepness,
+                *(f[rows] for f in flat[1:]),
+            ]
+            sort = OddEvenSort(self.settings, part[0].shape, self.channels, self.dtype, self.device)
+            kept = x.new_empty(sort.rows, sort.row_items)
+            sort._sort(part, kept)
+            found.append(sort.backward([g[rows] for g in slopes], part, [kept], needs))
+        columns = list(zip(*found, strict=True))
+        joined = [torch.cat(columns[0]).view(x.shape), *(torch.cat(columns[3]).view(t.shape) for t in tensors[3:])]
+        return [joined[0], None, torch.stack(columns[2]).sum() if needs[2] else None, *joined[1:]]
+
+    def _forward_launches(self, keep: bool) -> list[Launch]:
+        segment, segments = self.segment, self.segments
+        if not keep:
+            # Nothing starts from between the segments, so each may be as long as the halo allows
+            segment = self.shape.halo if self.shape.groups > 1 else self.depth
+            segments = -(-self.depth // segment)
+        together = self.shape.reach // segment if self.shape.chunks > 1 else segments
+        self._forward[keep] = [
+            self._launch(
+                "odd_even_forward_kernel",
+                self.tiles,
+                (segment, segments, begin, min(begin + together, segments)),
+                keep,
+            )
+            for begin in range(0, segments, together)
+        ]
+        return self._forward[keep]
+
+    def _backward_launches(self, steep: bool) -> list[Launch]:
+        together = self.shape.reach // self.segment if self.shape.chunks > 1 else self.segments
+        ends = range(self.segments, 0, -together)
+        self._backward[steep] = [
+            self._launch(
+                "odd_even_backward_kernel",
+                self.programs,
+                (self.segment, self.segments, max(end - together, 0), end, turn, self.tiles, self.programs),
+                steep,
+            )
+            for turn, end in enumerate(ends)
+        ]
+        return self._backward[steep]
+
+    def _launch(self, kernel: str, grid: int, numbers: tuple[int, ...], option: bool) -> Launch:
+        numbers = (self.lines, self.n, self.channels, self.blocks, self.depth, *numbers)
+        constants = (*self._first, option, *self._last)
+        return Launch(self.plan.form, "odd_even", kernel, grid, numbers, constants, self.shape.warps, self.device)

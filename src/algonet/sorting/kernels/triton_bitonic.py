@@ -1,0 +1,266 @@
+"""Template of the bitonic kernels; `triton_exchange.py` comes before it, and `bitonic_gpu.py` launches it.
+
+A line is a row of the user's, or one channel of it if there is a payload: the items are recomputed for each channel,
+nothing is exchanged between channels, and the gradients of the items are summed afterwards.
+"""
+
+# pyright: reportAssignmentType=false, reportOperatorIssue=false
+import triton
+import triton.language as tl
+
+from .triton_exchange import decide, freed, infinities, mixed, share, tamed
+
+# --- template ---
+#: No kernel is specialised on its arguments' values or alignment: one compilation serves all, and launches are cheap.
+PLAIN = [
+    "x_ptr", "payload_ptr", "values_ptr", "sorted_ptr", "length_ptr", "steepness_ptr", "scratch_ptr", "table_ptr",
+    "grad_ptr", "grad_sorted_ptr", "grad_x_ptr", "grad_payload_ptr", "grad_steepness_ptr",
+    "lines", "n", "channels", "tiles", "programs", "begin", "end", "depth", "total", "bit", "mask", "need",
+]  # fmt: skip
+
+
+@triton.jit(do_not_specialize=PLAIN)
+def bitonic_forward_kernel(
+    x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, table_ptr, scratch_ptr,
+    lines, n, channels, begin, end, depth, total,
+    LIGHT: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr,
+    CHUNKS: tl.constexpr, LINES: tl.constexpr, BLOCKS: tl.constexpr, E: tl.constexpr,
+):  # fmt: skip
+    """Bitonic layers begin..end. Place = item + total - n; a line is CHUNKS programs of BLOCKS rows of E places."""
+    pid = tl.program_id(0)
+    ROWS: tl.constexpr = LINES * BLOCKS
+    u = tl.arange(0, ROWS)[:, None]
+    t = tl.arange(0, E)[None, :]
+    local = (u % BLOCKS) * E + t
+    base = (pid % CHUNKS) * BLOCKS * E
+    line = (pid // CHUNKS) * LINES + (u // BLOCKS).to(tl.int64)
+    row = line // channels
+    channel = line % channels
+    item = base + local - (total - n)
+    live = line < lines
+    inside = live & (item >= 0)
+    x = tl.load(x_ptr + row * n + item, mask=inside, other=0.0)
+    infinite = infinities(x)
+    x = tamed(x)
+    p = x
+    if PAYLOAD:
+        p = tl.load(payload_ptr + (row * n + item) * channels + channel, mask=inside, other=0.0)
+    m = tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([ROWS, 1], tl.int32)
+    steepness = tl.load(steepness_ptr)
+    buffer = scratch_ptr + pid.to(tl.int64) * 2 * ROWS * E + (u // BLOCKS) * BLOCKS * E
+    for layer in range(begin, end):
+        mask = tl.load(table_ptr + layer)
+        need = tl.load(table_ptr + depth + layer)
+        if mask < E:
+            where = tl.broadcast_to(t ^ mask, [ROWS, E])
+            y = tl.gather(x, where, 1)
+            r = y
+            if PAYLOAD:
+                r = tl.gather(p, where, 1)
+        else:
+            tl.debug_barrier()
+            tl.store(buffer + local, x)
+            if PAYLOAD:
+                tl.store(buffer + ROWS * E + local, p)
+            tl.debug_barrier()
+            y = tl.load(buffer + (local ^ mask))
+            r = y
+            if PAYLOAD:
+                r = tl.load(buffer + ROWS * E + (local ^ mask))
+        other = local ^ mask
+        first = local < other
+        active = (base + tl.minimum(local, other) >= total - m) & (m >= need)
+        alpha = share(tl.where(first, x, y), tl.where(first, y, x), active, steepness, LIGHT)
+        x = mixed(x, y, alpha)
+        if PAYLOAD:
+            p = alpha * p + (1.0 - alpha) * r
+    tl.store(values_ptr + row * n + item, freed(x, infinite), mask=inside & (channel == 0))
+    if PAYLOAD:
+        tl.store(sorted_ptr + (row * n + item) * channels + channel, p, mask=inside)
+
+
+@triton.jit(do_not_specialize=PLAIN)
+def bitonic_backward_kernel(
+    x_ptr, payload_ptr, length_ptr, steepness_ptr, table_ptr, grad_ptr, grad_sorted_ptr,
+    grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, scratch_ptr,
+    lines, n, channels, begin, end, depth, total, tiles, programs,
+    LIGHT: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr, STEEP: tl.constexpr,
+    CHUNKS: tl.constexpr, LINES: tl.constexpr, BLOCKS: tl.constexpr, E: tl.constexpr,
+):  # fmt: skip
+    """Gradients of `bitonic_forward_kernel`: recompute all layers into scratch, then walk back."""
+    pid = tl.program_id(0)
+    ROWS: tl.constexpr = LINES * BLOCKS
+    STATES: tl.constexpr = 2 if PAYLOAD else 1
+    u = tl.arange(0, ROWS)[:, None]
+    t = tl.arange(0, E)[None, :]
+    local = (u % BLOCKS) * E + t
+    steepness = tl.load(steepness_ptr)
+    steep = tl.zeros([ROWS, E], x_ptr.dtype.element_ty)
+    # This program's scratch: the gradients that travel, then every layer
+    buffer = scratch_ptr + pid.to(tl.int64) * (end - begin + 1) * STATES * ROWS * E + (u // BLOCKS) * BLOCKS * E
+    for tile in range(pid, tiles, programs):
+        base = (tile % CHUNKS) * BLOCKS * E
+        line = (tile // CHUNKS) * LINES + (u // BLOCKS).to(tl.int64)
+        row = line // channels
+        channel = line % channels
+        item = base + local - (total - n)
+        live = line < lines
+        inside = live & (item >= 0)
+        x = tamed(tl.load(x_ptr + row * n + item, mask=inside, other=0.0))
+        p = x
+        if PAYLOAD:
+            p = tl.load(payload_ptr + (row * n + item) * channels + channel, mask=inside, other=0.0)
+        m = tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([ROWS, 1], tl.int32)
+        tl.debug_barrier()
+        for layer in range(begin, end):
+            state = buffer + (layer - begin + 1) * STATES * ROWS * E
+            tl.store(state + local, x)
+            if PAYLOAD:
+                tl.store(state + ROWS * E + local, p)
+            mask = tl.load(table_ptr + layer)
+            need = tl.load(table_ptr + depth + layer)
+            if mask < E:
+                where = tl.broadcast_to(t ^ mask, [ROWS, E])
+                y = tl.gather(x, where, 1)
+                r = y
+                if PAYLOAD:
+                    r = tl.gather(p, where, 1)
+            else:
+                tl.debug_barrier()
+                y = tl.load(state + (local ^ mask))
+                r = y
+                if PAYLOAD:
+                    r = tl.load(state + ROWS * E + (local ^ mask))
+            other = local ^ mask
+            first = local < other
+            active = (base + tl.minimum(local, other) >= total - m) & (m >= need)
+            alpha = share(tl.where(first, x, y), tl.where(first, y, x), active, steepness, LIGHT)
+            x = mixed(x, y, alpha)
+            if PAYLOAD:
+                p = alpha * p + (1.0 - alpha) * r
+        g = tl.load(grad_ptr + row * n + item, mask=inside & (channel == 0), other=0.0)
+        h = g
+        if PAYLOAD:
+            h = tl.load(grad_sorted_ptr + (row * n + item) * channels + channel, mask=inside, other=0.0)
+        tl.debug_barrier()
+        for step in range(end - begin):
+            layer = end - 1 - step
+            state = buffer + (layer - begin + 1) * STATES * ROWS * E
+            mask = tl.load(table_ptr + layer)
+            need = tl.load(table_ptr + depth + layer)
+            other = local ^ mask
+            first = local < other
+            active = (base + tl.minimum(local, other) >= total - m) & (m >= need)
+            x = tl.load(state + local)
+            y = tl.load(state + other)
+            if mask < E:
+                where = tl.broadcast_to(t ^ mask, [ROWS, E])
+                across = tl.gather(g, where, 1)
+                beyond = across
+                if PAYLOAD:
+                    beyond = tl.gather(h, where, 1)
+            else:
+                tl.debug_barrier()
+                tl.store(buffer + local, g)
+                if PAYLOAD:
+                    tl.store(buffer + ROWS * E + local, h)
+                tl.debug_barrier()
+                across = tl.load(buffer + other)
+                beyond = across
+                if PAYLOAD:
+                    beyond = tl.load(buffer + ROWS * E + other)
+            alpha, slope, z_slope, d = decide(tl.where(first, x, y), tl.where(first, y, x), active, steepness)
+            turn = tl.where(first, 1.0, -1.0).to(g.dtype)
+            # The items differ by -d, so the decision feels -(g_first - g_second) d
+            fall = turn * (across - g)
+            by_d = fall * z_slope
+            by_s = fall * (slope * d) * d
+            g = alpha * g + (1.0 - alpha) * across
+            if PAYLOAD:
+                drop = turn * (tl.load(state + ROWS * E + local) - tl.load(state + ROWS * E + other))
+                weight = turn * (h - beyond) * drop * slope
+                by_d += weight * steepness
+                by_s += weight * d
+                h = alpha * h + (1.0 - alpha) * beyond
+            g -= turn * by_d
+            if STEEP:
+                steep += tl.where(first & live, by_s, 0.0)
+        tl.store(grad_x_ptr + line * n + item, g, mask=inside)
+        if PAYLOAD:
+            tl.store(grad_payload_ptr + (row * n + item) * channels + channel, h, mask=inside)
+        tl.debug_barrier()
+    if STEEP:
+        tl.store(grad_steepness_ptr + pid, tl.sum(tl.sum(steep, 1), 0))
+
+
+@triton.jit
+def far_pairs(m, n, bit, mask, need, total, BLOCK: tl.constexpr):
+    """(low, high, has_low, has_high, active): items that meet in a layer whose partners are 2^bit places or more apart."""
+    pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    place = ((pair >> bit) << (bit + 1)) | (pair & ((1 << bit) - 1))
+    low = place - (total - n)
+    high = (place ^ mask) - (total - n)
+    live = pair < total // 2
+    return low, high, live & (low >= 0), live & (high >= 0), (low >= n - m) & (m >= need)
+
+
+@triton.jit(do_not_specialize=PLAIN)
+def far_forward_kernel(
+    x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, n, bit, mask, need, total,
+    LIGHT: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One bitonic layer whose partners are too far apart for one program: lines of n items, through memory."""
+    line = tl.program_id(1).to(tl.int64)
+    m = tl.load(length_ptr + line) if MASKED else n
+    low, high, has_low, has_high, active = far_pairs(m, n, bit, mask, need, total, BLOCK)
+    low += line * n
+    high += line * n
+    a = tl.load(x_ptr + low, mask=has_low, other=0.0)
+    b = tl.load(x_ptr + high, mask=has_high, other=0.0)
+    infinite = infinities(a) + infinities(b)
+    a, b = tamed(a), tamed(b)
+    alpha = share(a, b, active, tl.load(steepness_ptr), LIGHT)
+    tl.store(values_ptr + low, freed(mixed(a, b, alpha), infinite), mask=has_low)
+    tl.store(values_ptr + high, freed(mixed(b, a, alpha), infinite), mask=has_high)
+    if PAYLOAD:
+        p = tl.load(payload_ptr + low, mask=has_low, other=0.0)
+        q = tl.load(payload_ptr + high, mask=has_high, other=0.0)
+        tl.store(sorted_ptr + low, alpha * p + (1.0 - alpha) * q, mask=has_low)
+        tl.store(sorted_ptr + high, alpha * q + (1.0 - alpha) * p, mask=has_high)
+
+
+@triton.jit(do_not_specialize=PLAIN)
+def far_backward_kernel(
+    x_ptr, payload_ptr, length_ptr, steepness_ptr, grad_ptr, grad_sorted_ptr,
+    grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, n, bit, mask, need, total,
+    LIGHT: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr, STEEP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The gradients of `far_forward_kernel`, from the items before its layer."""
+    line = tl.program_id(1).to(tl.int64)
+    m = tl.load(length_ptr + line) if MASKED else n
+    low, high, has_low, has_high, active = far_pairs(m, n, bit, mask, need, total, BLOCK)
+    low += line * n
+    high += line * n
+    a = tamed(tl.load(x_ptr + low, mask=has_low, other=0.0))
+    b = tamed(tl.load(x_ptr + high, mask=has_high, other=0.0))
+    steepness = tl.load(steepness_ptr)
+    alpha, slope, z_slope, d = decide(a, b, active, steepness)
+    g = tl.load(grad_ptr + low, mask=has_low, other=0.0)
+    h = tl.load(grad_ptr + high, mask=has_high, other=0.0)
+    by_d = (h - g) * z_slope
+    by_steepness = (h - g) * (slope * d) * d
+    if PAYLOAD:
+        p = tl.load(payload_ptr + low, mask=has_low, other=0.0)
+        q = tl.load(payload_ptr + high, mask=has_high, other=0.0)
+        u = tl.load(grad_sorted_ptr + low, mask=has_low, other=0.0)
+        v = tl.load(grad_sorted_ptr + high, mask=has_high, other=0.0)
+        weight = (u - v) * (p - q) * slope
+        by_d += weight * steepness
+        by_steepness += weight * d
+        tl.store(grad_payload_ptr + low, alpha * u + (1.0 - alpha) * v, mask=has_low)
+        tl.store(grad_payload_ptr + high, alpha * v + (1.0 - alpha) * u, mask=has_high)
+    tl.store(grad_x_ptr + low, alpha * g + (1.0 - alpha) * h - by_d, mask=has_low)
+    tl.store(grad_x_ptr + high, alpha * h + (1.0 - alpha) * g + by_d, mask=has_high)
+    if STEEP:
+        place = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+        tl.store(grad_steepness_ptr + place, tl.sum(by_steepness, 0))

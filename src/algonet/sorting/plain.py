@@ -1,0 +1,80 @@
+"""Calls of `soft_sort` that were made before and need nothing but their kernel: the second time, only that runs.
+
+A small sort takes the GPU a few microseconds, checking its arguments and choosing its backend several times as long.
+Whatever these look at is part of the key, so a known key has passed them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import NoneType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+from torch.nn import Parameter
+
+from algonet import backends
+
+from .dispatch import SortCall
+from .plan import Plan
+
+if TYPE_CHECKING:
+    from .functional import Job
+
+#: How many calls are remembered before all are forgotten.
+MOST = 1000
+
+
+class Known(NamedTuple):
+    """What runs a call, and what it takes besides the tensors of the user."""
+
+    run: Callable[[SortCall], Sequence[Tensor]]
+    lengths: Tensor
+    steepness: Tensor
+    plan: Plan
+    settings: str
+
+    def __call__(self, x: Tensor, payload: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        found = self.run(SortCall(x, self.lengths, self.steepness, payload, self.plan, self.settings))
+        return found[0], None if payload is None else found[1]
+
+
+CALLS: dict[tuple | None, Known] = {}
+#: Exactly these types: others (of a mode, of a transform) and wrong ones take the long way.
+_TENSORS, _PAYLOADS, _STEPS = (Tensor, Parameter), (NoneType, Tensor, Parameter), (NoneType, int)
+
+
+def key(
+    x: Any,
+    dim: Any,
+    descending: Any,
+    relax: Any,
+    network: Any,
+    steps: Any,
+    payload: Any,
+    backend: Any,
+) -> tuple | None:
+    """What a call depends on, apart from the numbers in x and the payload. `None` for what is not worth remembering."""
+    if (
+        type(x) not in _TENSORS
+        or type(payload) not in _PAYLOADS
+        or type(getattr(relax, "steepness", None)) is not float
+    ):
+        return None
+    if (type(dim), type(descending), type(backend)) != (int, bool, str) or type(steps) not in _STEPS:
+        return None
+    shape = None if payload is None else (payload.shape, payload.dtype, payload.device)
+    return x.shape, x.dtype, x.device, shape, dim, descending, relax.key, relax.steepness, network, steps, backend
+
+
+def remember(known_as: tuple, job: Job, payload: Tensor | None) -> None:
+    """Remember a call that changes neither the layout nor the precision of its tensors."""
+    if type(job.steepness) is not Tensor or job.steepness.is_inference():  # made in a mode that ends
+        return
+    if payload is not None and payload.dtype != job.x.dtype:
+        return
+    if len(CALLS) > MOST:
+        CALLS.clear()
+    call = SortCall(job.x, job.lengths, job.steepness, payload, job.plan, job.settings)
+    run = backends.choose("soft_sort", job.backend, call).run
+    CALLS[known_as] = Known(run, job.lengths, job.steepness, job.plan, job.settings)
