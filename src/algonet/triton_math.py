@@ -22,7 +22,7 @@ def atan(x):
         p = p * z + 1.99777106478e-1
         p = p * z - 3.33329491539e-1
         y = p * z * u + u
-    y += tl.where(shift, 0.7853981633974483, 0.0)
+    y = tl.where(shift, y + 0.7853981633974483, y)  # a `where` of two literals would be float32
     y = tl.where(invert, 1.5707963267948966 - y, y)
     return tl.where(x < 0, -y, y)
 
