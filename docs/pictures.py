@@ -29,20 +29,29 @@ PICTURES = {
     "ran": ("learning",),
     "explain": ("use",),
 }
+#: Upper parts of pictures, by the share of their height, for the front page: NAME-top.webp.
+TOPS = {"render-from-sharp-to-soft": 0.345, "sorting-permutations": 0.469}
 LARGEST = 60_000
 #: In pixels: what a page shows on a screen of twice the usual density.
 WIDTH = 1200
+
+
+def names() -> set[str]:
+    """All files that belong into docs/assets, without suffix."""
+    whole = {f"{section}-{figure}" for section, figures in PICTURES.items() for figure in figures}
+    return whole | {f"{name}-top" for name in TOPS}
 
 
 def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def small(image: bytes) -> bytes:
-    """The picture as WebP: shaded surfaces would need many times as much, or few colours, as PNG."""
+def small(image: bytes, top: float = 1.0) -> bytes:
+    """The picture, or the upper part of it, as WebP: shaded surfaces would need many times as much, or few colours, as PNG."""
     from PIL import Image
 
     picture = Image.open(io.BytesIO(image)).convert("RGB")
+    picture = picture.crop((0, 0, picture.width, round(picture.height * top)))
     picture.thumbnail((WIDTH, 10 * WIDTH), Image.Resampling.LANCZOS)
     for quality in (90, 80, 70, 60):
         buffer = io.BytesIO()
@@ -50,6 +59,13 @@ def small(image: bytes) -> bytes:
         if buffer.tell() < LARGEST:
             return buffer.getvalue()
     raise ValueError(f"small: a picture takes {buffer.tell()} bytes even at low quality, {LARGEST} are allowed")
+
+
+def store(name: str, image: bytes) -> None:
+    write_bytes(ASSETS / f"{name}.webp", small(image))
+    if name in TOPS:
+        write_bytes(ASSETS / f"{name}-top.webp", small(image, TOPS[name]))
+    print(name, flush=True)
 
 
 def section(name: str) -> None:
@@ -62,9 +78,7 @@ def section(name: str) -> None:
             raise ValueError(f"section {name} has no figure {', '.join(sorted(wanted))}")
         if slug(figure.name) in wanted:
             wanted.remove(slug(figure.name))
-            path = ASSETS / f"{name}-{slug(figure.name)}.webp"
-            write_bytes(path, small(figure.image))
-            print(f"{path.name}: {path.stat().st_size} bytes", flush=True)
+            store(f"{name}-{slug(figure.name)}", figure.image)
 
 
 if __name__ == "__main__":

@@ -47,11 +47,7 @@ def test_pictures_exist_and_are_small():
     from docs import pictures
 
     shown = {(page.parent / (a or b)).resolve() for page in PAGES for a, b in IMAGE.findall(page.read_text("utf-8"))}
-    made = {
-        (pictures.ASSETS / f"{section}-{name}.webp").resolve()
-        for section, names in pictures.PICTURES.items()
-        for name in names
-    }
+    made = {(pictures.ASSETS / f"{name}.webp").resolve() for name in pictures.names()}
     assert shown, "no page shows a picture"
     assert shown <= made, "a picture that docs/pictures.py does not make"
     assert made == {path.resolve() for path in pictures.ASSETS.glob("*.webp")}
