@@ -1,6 +1,8 @@
 """Shapes from pictures without supervision: template, direct training, RAN and the supervised bound on held-out shapes.
 
-python examples/ran_shapes.py [examples/configs/ran_cpu.toml] [--methods direct ran supervised] [--seconds 120]
+python examples/ran_shapes.py [examples/configs/ran_cpu.toml] [--methods direct ran supervised] [--seeds 0 1 2] [--seconds 120]
+
+Settings are chosen with `--split validation`; what is reported comes from the test split.
 """
 
 from __future__ import annotations
@@ -10,38 +12,43 @@ import dataclasses
 import tempfile
 import time
 
-from rich.console import Console
-from rich.table import Table
-
 from algonet.ran import build_data, build_trainer, load_config
 from algonet.ran.build import template
+from algonet.ran.config import METHODS
 from algonet.ran.evaluate import evaluate_meshes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", nargs="?", default="examples/configs/ran_cpu.toml")
-    parser.add_argument("--methods", nargs="+", default=["direct", "ran", "supervised"])
-    parser.add_argument("--seconds", type=float, default=120.0, help="of training for each method, at most")
+    parser.add_argument("--methods", nargs="+", default=["direct", "ran", "supervised"], choices=METHODS)
+    parser.add_argument(
+        "--seeds", nargs="+", type=int, default=[0], help="of weights and order; the shapes stay the same"
+    )
+    parser.add_argument("--seconds", type=float, help="of training for each row, at most (default: the file's steps)")
+    parser.add_argument("--split", default="test", choices=("validation", "test"))
     arguments = parser.parse_args()
     config = load_config(arguments.config)
-    held_out = build_data(config, "test")
-    rows = {"template": (evaluate_meshes(None, held_out, template(config)), 0, 0.0)}
+    held_out = build_data(config, arguments.split)
+    start = template(config)
+    print(f"{len(held_out)} held-out shapes ({arguments.split})")  # pyright: ignore[reportArgumentType]
+    print(f"{'method':>12} {'seed':>5} {'voxel IoU':>10} {'Chamfer':>8} {'steps':>7} {'seconds':>8}")
+
+    def row(method: str, seed: object, scores: dict[str, float], steps: object, seconds: object) -> None:
+        print(
+            f"{method:>12} {seed:>5} {scores['iou']:10.3f} {scores['chamfer']:8.3f} {steps:>7} {seconds:>8}", flush=True
+        )
+
+    row("template", "", evaluate_meshes(None, held_out, start), "", "")  # pyright: ignore[reportArgumentType]
     for method in arguments.methods:
-        chosen = dataclasses.replace(config, method=method)
-        with tempfile.TemporaryDirectory() as folder:
-            trainer = build_trainer(chosen, folder)
-            started = time.perf_counter()
-            trainer.fit(seconds=arguments.seconds)
-            spent = time.perf_counter() - started
-        start = template(config).to(next(trainer.model.parameters()).device)
-        rows[method] = (evaluate_meshes(trainer.model, held_out, start), trainer.step, spent)
-    table = Table(title=f"{len(held_out)} held-out shapes")
-    for title in ("method", "voxel IoU", "Chamfer", "steps", "seconds"):
-        table.add_column(title, justify="right")
-    for method, (scores, steps, spent) in rows.items():
-        table.add_row(method, f"{scores['iou']:.3f}", f"{scores['chamfer']:.3f}", str(steps), f"{spent:.0f}")
-    Console().print(table)
+        for seed in arguments.seeds:
+            with tempfile.TemporaryDirectory() as folder:
+                trainer = build_trainer(dataclasses.replace(config, method=method, seed=seed), folder)
+                started = time.perf_counter()
+                trainer.fit(seconds=arguments.seconds)
+                spent = time.perf_counter() - started
+            scores = evaluate_meshes(trainer.model, held_out, start)  # pyright: ignore[reportArgumentType]
+            row(method, seed, scores, trainer.step, round(spent))
 
 
 if __name__ == "__main__":

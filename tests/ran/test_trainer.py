@@ -147,7 +147,8 @@ def test_last_checkpoints_are_kept_and_leftovers_removed(tmp_path):
 def test_a_run_is_not_overwritten(tmp_path):
     trainer(tmp_path).fit(steps=2)
     with pytest.raises(ValueError, match="already holds a run; resume it"):
-        trainer(tmp_path).fit(steps=2)
+        trainer(tmp_path, tensorboard=True).fit(steps=2)
+    assert not (tmp_path / "tensorboard").exists()
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):

@@ -183,7 +183,6 @@ class RANTrainer:
             found = self.fabric.setup(self.model, *self.optimisers.values())
             self._wrapped: Any = found[0]
             self._stepping: dict[str, Any] = dict(zip(self.optimisers, found[1:], strict=True))
-            self._logger = self._open_log()
             if hasattr(self.data, "batch"):
                 self.data.to(self.fabric.device)  # pyright: ignore[reportAttributeAccessIssue]
         processes = self.fabric.world_size * self.settings.accumulate
@@ -199,6 +198,8 @@ class RANTrainer:
             raise ValueError(f"RANTrainer: {self.folder} already holds a run; resume it, or choose another folder.")
         if self.fabric.is_global_zero:
             checkpoints.tidy(self.checkpoint_folder)
+        if not hasattr(self, "_logger"):
+            self._logger = self._open_log()
 
     def _batches(self, total: int) -> Iterator[Batch]:
         order = Order(
