@@ -259,6 +259,10 @@ class Plans:
     def __init__(self):
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
 
+    def forget(self) -> None:
+        """All of it: the next call of every kind is recorded."""
+        self._plans.clear()
+
     def find(self, key: Hashable) -> Plan | None:
         plan = self._plans.get(key)
         if plan is not None:

@@ -23,6 +23,7 @@ def load(frame: Any, container: Any, index: Any) -> Any:
     """container[index]."""
     if type(container) is Value and type(index) is int:
         return (container._parts or container.parts)[index]
+    index = _position(container, index)
     if type(container) is not Value and not isinstance(container, Tensor):
         if _real(index) and isinstance(container, (list, tuple)):
             return _mixture(frame, container, index)
@@ -54,6 +55,7 @@ def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
             return Value(None, container.batched or value.batched, _changed(parts, index, value), container.tape)
     if isinstance(container, Missing):
         container._used()
+    index = _position(container, index)
     if isinstance(index, tuple) and (_plain_integers(index) or any(_real(i) for i in index)):
         if not all(type(i) is int or _real(i) for i in index):
             raise TypeError("a real-valued subscript cannot be mixed with slices when writing; write in two steps.")
@@ -88,6 +90,17 @@ def append(frame: Any, container: Any, value: Any) -> list:
     if not isinstance(container, list):
         raise TypeError(f"`.append` works on lists here, got {type(container).__name__}; use torch.cat for tensors.")
     return [*container, value]
+
+
+def _position(container: Any, index: Any) -> Any:
+    """A Python float as a subscript means what the same number in a tensor means; whole ones are read crisply."""
+    if type(index) is tuple and float in map(type, index):
+        return tuple([_position(None, i) for i in index])
+    if type(index) is not float or isinstance(container, dict):
+        return index
+    if container is None or not index.is_integer():
+        return as_value(index)
+    return int(min(max(index, 0.0), len(container) - 1.0))
 
 
 def _real(index: Any) -> bool:
