@@ -40,13 +40,18 @@ def gradients(call: RasterCall, backend: str) -> tuple[Raster, list[torch.Tensor
 
 
 def assert_agrees(call: RasterCall, values: float, slopes: float) -> None:
-    """Values within `values`; gradients within `slopes` of the reference's norm, and none of them missing."""
+    """Values within `values`; gradients within `slopes` of the reference's norm, and none of them missing.
+
+    Slivers have gradients that float32 cannot tell better, nor can the reference: twice its own error is granted too.
+    """
     (found, by), (truth, right) = gradients(call, "triton"), gradients(moved(call, dtype=torch.float64), "reference")
+    rough = gradients(call, "reference")[1] if call.points.dtype == torch.float32 else right
     for actual, expected in zip(found, truth, strict=True):
         assert float((actual.double() - expected).detach().abs().max()) <= values
-    for actual, expected in zip(by, right, strict=True):
-        assert float((actual.double() - expected).norm()) <= slopes * float(expected.norm())
-        missing = (actual == 0) & (expected.abs() > 1e-3 * expected.abs().max())
+    for actual, expected, likewise in zip(by, right, rough, strict=True):
+        granted = 2 * float((likewise.double() - expected).norm())
+        assert float((actual.double() - expected).norm()) <= slopes * float(expected.norm()) + granted
+        missing = (actual == 0) & (likewise != 0) & (expected.abs() > 1e-3 * expected.abs().max())
         assert not missing.any()
 
 
