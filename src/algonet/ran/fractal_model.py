@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from algonet.ifs import Poisson, chaos_game, contraction, draw_addresses, smooth_raster
+from algonet.ifs import IFS, Poisson, chaos_game, contraction, draw_addresses, smooth_raster
 
 from .config import RunConfig
 from .losses import distance
 from .model import Batch, Direct, Regulariser
 from .networks import Encoder, levels_of, quiet
+
+#: What pictures of function systems show.
+EXTENT = (-1.0, 1.0, -1.0, 1.0)
 
 
 def ifs_parts(config: RunConfig) -> tuple[IFSReconstructor, IFSInverse, Regulariser]:
@@ -96,7 +100,6 @@ class IFSInverse(nn.Module):
         functions: int,
         size: int,
         *,
-        extent: tuple[float, float, float, float] = (-1.0, 1.0, -1.0, 1.0),
         points: int = 1024,
         depth: int = 12,
         exposure: float = 0.5,
@@ -105,7 +108,7 @@ class IFSInverse(nn.Module):
     ):
         super().__init__()
         choices = draw_addresses(torch.ones(functions), points, depth, torch.Generator().manual_seed(seed))
-        self.size, self.extent, self.exposure = size, extent, exposure
+        self.size, self.exposure = size, exposure
         self.register_buffer("choices", choices)
         self.register_buffer("softness", torch.tensor(float(softness)))
 
@@ -120,11 +123,17 @@ class IFSInverse(nn.Module):
             points,
             (self.size, self.size),
             sigma=self.softness,
-            extent=self.extent,
+            extent=EXTENT,
             aggregate=Poisson(),
             weights=weights,
         )
         return picture[:, None]
+
+
+def save_system(parameters: Tensor, path: Path) -> Path:
+    """Write a system (n, 6) as the file that `IFS.load` reads, with the picture's extent."""
+    IFS(parameters.detach().cpu(), weights=torch.ones(len(parameters)), extent=EXTENT, bound=0.97).save(path)
+    return path
 
 
 class SupervisedSystems(Direct):

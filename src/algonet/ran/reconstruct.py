@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from algonet.files import write_bytes, write_text
+from algonet.files import write_bytes
 from algonet.pictures import open_picture
 
 from .build import load_model, template
 from .config import RunConfig
+from .fractal_model import save_system
 from .model import Trainable
 
 
@@ -50,10 +50,7 @@ def _save(found: Tensor, config: RunConfig, stem: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         template(config).replace(vertices=found).save(path)
         return path
-    from algonet.ifs import contraction
-
-    rows = [[float(f"{v:.7g}") for v in row] for row in contraction(found).tolist()]
-    return write_text(stem.with_name(f"{stem.name}.json"), json.dumps({"parameters": rows}, indent=1))
+    return save_system(found, stem.with_name(f"{stem.name}.json"))
 
 
 def _beside(model: Trainable, a: Tensor, found: Tensor) -> bytes:
