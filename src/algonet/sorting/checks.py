@@ -93,18 +93,19 @@ def steepness(where: str, relax: Sigmoid, x: Tensor, sign: float) -> Tensor:
     """The steepness as a scalar tensor beside x, negative for a descending sort."""
     value: Any = relax.steepness
     if not isinstance(value, Tensor):
-        return _constant(sign * value, x.dtype, x.device)
+        return constant(sign * value, x.dtype, x.device)
     if value.numel() != 1:
         raise ValueError(
             f"{where}: the steepness must be one number for all exchanges, got a tensor of shape {tuple(value.shape)}."
         )
-    return (sign * value).reshape(()).to(x)
+    value = value if value.dim() == 0 else value.reshape(())
+    return (value if sign > 0 else -value).to(x)
 
 
 _CONSTANTS: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
 
 
-def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+def constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A scalar tensor, made once: filling one costs as much as launching a sort."""
     if torch.compiler.is_compiling():
         return torch.full((), value, dtype=dtype, device=device)

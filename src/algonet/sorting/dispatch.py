@@ -70,6 +70,7 @@ def _sort_operator(name: str, kernels: Callable[[], ModuleType], outputs: int) -
         fake=fake,
         outputs=outputs,
         shared=frozenset({2}),
+        partial=name == "triton",
     )
     return operator
 
@@ -77,11 +78,14 @@ def _sort_operator(name: str, kernels: Callable[[], ModuleType], outputs: int) -
 def _unsort_operator(name: str, kernels: Callable[[], ModuleType]) -> Operator:
     """P^T v. With <g, P^T v> = <P g, v>, its kernels are those of sorting with their roles exchanged."""
 
+    def back(v: Tensor, sorting: list[Tensor], settings: str, needs: list[bool]) -> list[Any]:
+        """The gradients of sorting, v being that of the payload; of the values there is none."""
+        none: Any = None if name == "triton" else torch.zeros_like(sorting[0])
+        return kernels().sort_backward([none, v], sorting, [], settings, needs)
+
     def forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
-        x, lengths, steepness, v = tensors
-        sorting = [x, lengths, steepness, torch.zeros_like(v)]
-        found = kernels().sort_backward([torch.zeros_like(x), v], sorting, [], settings, [False, False, False, True])
-        return [found[3]], []
+        # The payload's own numbers play no part in its gradient
+        return [back(tensors[3], tensors, settings, [False, False, False, True])[3]], []
 
     def backward(
         grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: str, needs: list[bool]
@@ -90,8 +94,7 @@ def _unsort_operator(name: str, kernels: Callable[[], ModuleType]) -> Operator:
         found: list[Any] = [None] * 4
         sorting = [x, lengths, steepness, grads[0]]
         if needs[0] or needs[2]:
-            wanted = [needs[0], False, needs[2], False]
-            found = kernels().sort_backward([torch.zeros_like(x), v], sorting, [], settings, wanted)
+            found = back(v, sorting, settings, [needs[0], False, needs[2], False])
         if needs[3]:
             found[3] = kernels().sort_forward(sorting, settings)[0][1]
         return found

@@ -79,7 +79,7 @@ def soft_sort(
         key = plain.key(x, dim, descending, relax, network, steps, payload, backend)
         known = plain.CALLS.get(key)
         if known is not None:
-            return SortResult(*known(x, payload), None)
+            return SortResult(*known(x, payload, relax.steepness), None)
     x = checks.items("soft_sort", x, dim)
     flat = checks.payload("soft_sort", x, payload, dim)
     n = x.shape[dim]
@@ -91,7 +91,7 @@ def soft_sort(
     spared = 0 if flat is None else flat.shape[-1]
     job = Job("soft_sort", x, dim, descending, relax, network, steps, mask, None, backend)
     if key is not None and job.x is x and flat is payload:
-        plain.remember(key, job, payload)
+        plain.remember(key, job, payload, relax.steepness)
     values, moved = job.sort(whole, spared)
     if hard:
         order = job.crisp_order()

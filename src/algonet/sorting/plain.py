@@ -26,16 +26,20 @@ MOST = 1000
 
 
 class Known(NamedTuple):
-    """What runs a call, and what it takes besides the tensors of the user."""
+    """What runs a call, and what it takes besides the tensors of the user; `steepness` is `None` where it is one of these."""
 
     run: Callable[[SortCall], Sequence[Tensor]]
     lengths: Tensor
-    steepness: Tensor
+    steepness: Tensor | None
+    descending: bool
     plan: Plan
     settings: str
 
-    def __call__(self, x: Tensor, payload: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        found = self.run(SortCall(x, self.lengths, self.steepness, payload, self.plan, self.settings))
+    def __call__(self, x: Tensor, payload: Tensor | None, given: Any) -> tuple[Tensor, Tensor | None]:
+        steepness = self.steepness
+        if steepness is None:
+            steepness = -given if self.descending else given
+        found = self.run(SortCall(x, self.lengths, steepness, payload, self.plan, self.settings))
         return found[0], None if payload is None else found[1]
 
 
@@ -55,21 +59,25 @@ def key(
     backend: Any,
 ) -> tuple | None:
     """What a call depends on, apart from the numbers in x and the payload. `None` for what is not worth remembering."""
-    if (
-        type(x) not in _TENSORS
-        or type(payload) not in _PAYLOADS
-        or type(getattr(relax, "steepness", None)) is not float
-    ):
+    if type(x) not in _TENSORS or type(payload) not in _PAYLOADS:
         return None
     if (type(dim), type(descending), type(backend)) != (int, bool, str) or type(steps) not in _STEPS:
         return None
+    steepness = getattr(relax, "steepness", None)
+    if type(steepness) in _TENSORS:
+        if steepness.dim() or steepness.dtype != x.dtype or steepness.device != x.device:
+            return None
+        steepness = None
+    elif type(steepness) is not float:
+        return None
     shape = None if payload is None else (payload.shape, payload.dtype, payload.device)
-    return x.shape, x.dtype, x.device, shape, dim, descending, relax.key, relax.steepness, network, steps, backend
+    return x.shape, x.dtype, x.device, shape, dim, descending, relax.key, steepness, network, steps, backend
 
 
-def remember(known_as: tuple, job: Job, payload: Tensor | None) -> None:
+def remember(known_as: tuple, job: Job, payload: Tensor | None, given: Any) -> None:
     """Remember a call that changes neither the layout nor the precision of its tensors."""
-    if type(job.steepness) is not Tensor or job.steepness.is_inference():  # made in a mode that ends
+    constant = None if isinstance(given, Tensor) else job.steepness
+    if constant is not None and (type(constant) is not Tensor or constant.is_inference()):  # made in a mode that ends
         return
     if payload is not None and payload.dtype != job.x.dtype:
         return
@@ -77,4 +85,4 @@ def remember(known_as: tuple, job: Job, payload: Tensor | None) -> None:
         CALLS.clear()
     call = SortCall(job.x, job.lengths, job.steepness, payload, job.plan, job.settings)
     run = backends.choose("soft_sort", job.backend, call).run
-    CALLS[known_as] = Known(run, job.lengths, job.steepness, job.plan, job.settings)
+    CALLS[known_as] = Known(run, job.lengths, constant, job.descending, job.plan, job.settings)

@@ -96,7 +96,7 @@ class BitonicSort:
         return [values[:, 0].reshape(tensors[0].shape), moved.transpose(1, 2).reshape(tensors[3].shape)], []
 
     def backward(
-        self, grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], needs: list[bool]
+        self, grads: list[Tensor | None], tensors: list[Tensor], saved: list[Tensor], needs: list[bool]
     ) -> list[Tensor | None]:
         """The gradients by items, (lengths,) steepness and payload."""
         steepness, steep = tensors[2], needs[2]
@@ -104,7 +104,8 @@ class BitonicSort:
         states = [state]
         for group in self.groups[:-1]:
             states.append(self._layers(group, states[-1], lengths, steepness))
-        slopes = self._forth_grads([g.contiguous() for g in grads])
+        like = (tensors[0], *tensors[3:])
+        slopes = self._forth_grads([torch.zeros_like(t) if g is None else g for g, t in zip(grads, like, strict=True)])
         parts: list[Tensor] = []
         for group in reversed(self.groups):
             slopes, part = self._layers_back(group, states.pop(), slopes, lengths, steepness, steep)
@@ -132,6 +133,7 @@ class BitonicSort:
 
     def _forth_grads(self, grads: list[Tensor]) -> State:
         """Gradients of rows to those of lines: that of the items enters at the first channel."""
+        grads = [g.contiguous() for g in grads]
         if not self.split:
             return grads[0], grads[-1]
         first = torch.zeros(self.rows, self.channels, self.n, dtype=self.dtype, device=self.device)

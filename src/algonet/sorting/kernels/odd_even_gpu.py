@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..plan import decode
-from .triton_launch import Launch, processors
+from .triton_launch import Launch, laid_out, processors
 
 #: Lines up to this long are one row of a program's table, one warp; longer ones are cut into groups of CORE.
 WHOLE, CORE = 128, 64
@@ -87,7 +87,7 @@ class OddEvenSort:
         self._first = (light, self.plan.steps is not None, self.plan.masked)
         self._last = (width, *self.shape[:-1])
         self._forward: dict[bool, list[Launch]] = {}
-        self._backward: dict[bool, list[Launch]] = {}
+        self._backward: dict[tuple, list[Launch]] = {}
 
     def _keep(self, shape: torch.Size) -> None:
         """How many layers backward goes back at a time, and what forward keeps for that."""
@@ -125,19 +125,23 @@ class OddEvenSort:
         return [values, moved] if self.channels else [values]
 
     def backward(
-        self, grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], needs: list[bool]
+        self, grads: list[Tensor | None], tensors: list[Tensor], saved: list[Tensor], needs: list[bool]
     ) -> list[Tensor | None]:
         """The gradients by items, (lengths,) steepness and payload."""
         if self.segments > 1 and not saved:
             return self._in_parts(grads, tensors, needs)
         x, lengths, steepness, steep = tensors[0].contiguous(), tensors[1], tensors[2], needs[2]
-        grad, payload, grad_sorted = grads[0].contiguous(), x, x
+        grad, grad_step = laid_out(grads[0], x)
+        payload, grad_sorted, sorted_step = x, x, 0
         grad_x = torch.empty_like(x) if self.blocks == 1 else x.new_empty(*x.shape[:-1], self.blocks, self.n)
         grad_payload = grad_x
         if self.channels:
-            payload, grad_sorted = tensors[3].contiguous(), grads[1].contiguous()
+            payload = tensors[3].contiguous()
+            grad_sorted, sorted_step = laid_out(grads[1], x)
             grad_payload = torch.empty_like(payload)
-        launches = self._backward.get(steep) or self._backward_launches(steep)
+        launches = self._backward.get((steep, grad_step, sorted_step))
+        if launches is None:
+            launches = self._backward_launches(steep, grad_step, sorted_step)
         part = x.new_empty(len(launches) * self.programs) if steep else x
         scratch = x.new_empty(self.programs * self.scratch)
         slopes = x.new_empty(2 * self.lines * self.states * self.n) if len(launches) > 1 else x
@@ -150,11 +154,11 @@ class OddEvenSort:
         found: list[Any] = [grad_x if self.blocks == 1 else grad_x.sum(-2), None, part.sum() if steep else None]
         return [*found, grad_payload] if self.channels else found
 
-    def _in_parts(self, grads: list[Tensor], tensors: list[Tensor], needs: list[bool]) -> list[Any]:
+    def _in_parts(self, grads: list[Tensor | None], tensors: list[Tensor], needs: list[bool]) -> list[Any]:
         """Backward without saved states: sort again, so many rows at a time that their states fit."""
         x, lengths, steepness = tensors[:3]
         flat = [t.reshape(self.rows, *t.shape[x.dim() - 1 :]) for t in (x, *tensors[3:])]
-        slopes = [g.reshape(f.shape) for g, f in zip(grads, flat, strict=True)]
+        slopes: list[Any] = [None if g is None else g.reshape(f.shape) for g, f in zip(grads, flat, strict=True)]
         lengths = lengths.reshape(-1)
         most = max(1, KEPT // (self.row_items * self.dtype.itemsize))
         found: list[list[Any]] = []
@@ -169,7 +173,7 @@ class OddEvenSort:
             sort = OddEvenSort(self.settings, part[0].shape, self.channels, self.dtype, self.device)
             kept = x.new_empty(sort.rows, sort.row_items)
             sort._sort(part, kept)
-            found.append(sort.backward([g[rows] for g in slopes], part, [kept], needs))
+            found.append(sort.backward([None if g is None else g[rows] for g in slopes], part, [kept], needs))
         columns = list(zip(*found, strict=True))
         joined = [torch.cat(columns[0]).view(x.shape), *(torch.cat(columns[3]).view(t.shape) for t in tensors[3:])]
         return [joined[0], None, torch.stack(columns[2]).sum() if needs[2] else None, *joined[1:]]
@@ -192,19 +196,19 @@ class OddEvenSort:
         ]
         return self._forward[keep]
 
-    def _backward_launches(self, steep: bool) -> list[Launch]:
+    def _backward_launches(self, steep: bool, *steps: int) -> list[Launch]:
         together = self.shape.reach // self.segment if self.shape.chunks > 1 else self.segments
         ends = range(self.segments, 0, -together)
-        self._backward[steep] = [
+        self._backward[steep, *steps] = [
             self._launch(
                 "odd_even_backward_kernel",
                 self.programs,
-                (self.segment, self.segments, max(end - together, 0), end, turn, self.tiles, self.programs),
+                (self.segment, self.segments, max(end - together, 0), end, turn, self.tiles, self.programs, *steps),
                 steep,
             )
             for turn, end in enumerate(ends)
         ]
-        return self._backward[steep]
+        return self._backward[steep, *steps]
 
     def _launch(self, kernel: str, grid: int, numbers: tuple[int, ...], option: bool) -> Launch:
         numbers = (self.lines, self.n, self.channels, self.blocks, self.depth, *numbers)

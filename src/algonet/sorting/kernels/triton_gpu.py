@@ -25,14 +25,16 @@ def sort_forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], li
 
 
 def sort_backward(
-    grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: str, needs: list[bool]
+    grads: list[Tensor | None], tensors: list[Tensor], saved: list[Tensor], settings: str, needs: list[bool]
 ) -> list[Any]:
-    """The gradients of `sort_forward` by items, steepness and payload."""
+    """The gradients of `sort_forward` by items, steepness and payload; `None` among `grads` means zeros."""
     if len(tensors) > 3 and tensors[3].shape[-1] == 0:
-        return [*sort_backward(grads[:1], tensors[:3], saved, settings, needs), grads[1].clone()]
+        return [*sort_backward(grads[:1], tensors[:3], saved, settings, needs), torch.zeros_like(tensors[3])]
     sort = sort_of(tensors, settings)
     if sort is None:
-        return [_copy(grads[0]), None, torch.zeros_like(tensors[2]), *map(_copy, grads[1:])]
+        like = (tensors[0], *tensors[3:])
+        found = [torch.zeros_like(t) if g is None else _copy(g) for g, t in zip(grads, like, strict=True)]
+        return [found[0], None, torch.zeros_like(tensors[2]), *found[1:]]
     return sort.backward(grads, tensors, saved, needs)
 
 

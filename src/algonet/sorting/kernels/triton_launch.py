@@ -12,6 +12,7 @@ from torch import Tensor
 
 from algonet import codegen
 
+from ..checks import constant
 from ..plan import Plan
 
 #: Shorter formulas for the value alone. exp overflows to infinity for z < -88, of which the reciprocal is the 0 it should be.
@@ -64,6 +65,13 @@ class Launch:
             self.kernel[self.grid](*tensors, *self.numbers, num_warps=self.warps)
         else:
             self.again = again
+
+
+def laid_out(grad: Tensor | None, x: Tensor) -> tuple[Tensor, int]:
+    """A gradient as kernels read it, and the step between its numbers: 0 where one stands for all, as after a sum."""
+    if grad is None:
+        return constant(0.0, x.dtype, x.device), 0
+    return (grad.contiguous(), 1) if any(grad.stride()) else (grad, 0)
 
 
 @functools.lru_cache(maxsize=16)

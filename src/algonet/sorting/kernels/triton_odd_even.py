@@ -25,6 +25,7 @@ PLAIN = [
     "x_ptr", "payload_ptr", "values_ptr", "sorted_ptr", "length_ptr", "steepness_ptr", "kept_ptr", "slopes_ptr",
     "scratch_ptr", "grad_ptr", "grad_sorted_ptr", "grad_x_ptr", "grad_payload_ptr", "grad_steepness_ptr",
     "lines", "n", "channels", "blocks", "layers", "segment", "segments", "begin", "end", "turn", "tiles", "programs",
+    "grad_step", "sorted_step",
 ]  # fmt: skip
 
 
@@ -298,6 +299,7 @@ def odd_even_backward_kernel(
     x_ptr, payload_ptr, length_ptr, steepness_ptr, grad_ptr, grad_sorted_ptr,
     grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, kept_ptr, slopes_ptr, scratch_ptr,
     lines, n, channels, blocks, layers, segment, segments, begin, end, turn, tiles, programs,
+    grad_step, sorted_step,
     LIGHT: tl.constexpr, FIXED: tl.constexpr, MASKED: tl.constexpr, STEEP: tl.constexpr, C: tl.constexpr,
     LINES: tl.constexpr, CHUNKS: tl.constexpr, STEP: tl.constexpr, REACH: tl.constexpr,
     GROUPS: tl.constexpr, H: tl.constexpr, CORE: tl.constexpr, HALO: tl.constexpr,
@@ -305,7 +307,8 @@ def odd_even_backward_kernel(
     """Gradients through segments end..begin: from the kept state before it, recompute each layer and walk back.
 
     Between launches the gradients lie in `slopes`, (2, lines, C + 1, n), which turn about. The gradient of the items comes
-    once per line, to be summed over the blocks of channels; that of the values goes in at the first.
+    once per line, to be summed over the blocks of channels; that of the values goes in at the first. The steps are 0 for
+    gradients that are one number for all.
     """
     pid = tl.program_id(0)
     SIZE: tl.constexpr = LINES * GROUPS * H
@@ -330,10 +333,9 @@ def odd_even_backward_kernel(
         m = tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([LINES * GROUPS, 1], tl.int32)
         last = layers if FIXED else tl.minimum(m, layers)
         if end == segments:
-            g = load4(grad_ptr + row * n, 1, e, n, live & (first == 0))
-            h = load_channels(
-                grad_sorted_ptr + row * n * channels + first, 1, channels, e, n, live, channels - first, C
-            )
+            g = load4(grad_ptr + row * n * grad_step, grad_step, e, n, live & (first == 0))
+            place = grad_sorted_ptr + (row * n * channels + first) * sorted_step
+            h = load_channels(place, sorted_step, channels * sorted_step, e, n, live, channels - first, C)
         else:
             g, h = load_state(slopes_ptr + (turn % 2 * lines + line) * (C + 1) * n, n, e, n, live, C)
         for back in range(end - begin):
