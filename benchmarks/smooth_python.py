@@ -151,7 +151,9 @@ def main() -> None:
         bubble_until_sorted.plans.forget()
         return bubble_until_sorted(x, batched=True)
 
-    print("batch x n   algovision f / f+b    smooth Python f / f+b    times faster (medians)     first call   MiB peer / ours")
+    print(
+        "batch x n   algovision f / f+b    smooth Python f / f+b    times faster (medians)     first call   MiB peer / ours"
+    )
     for batch, n in SIZES[:2] if options.quick else SIZES:
         generator = torch.Generator().manual_seed(0)
         inputs = [torch.randn(batch, n, generator=generator).to(device) for _ in range(4 if options.quick else 13)]
@@ -169,10 +171,11 @@ def main() -> None:
             f" ({pfm / ofm:5.1f} / {pbm / obm:5.1f})   {first:7.2f} ms   {held[0]:6.2f} / {held[1]:.2f}",
             flush=True,
         )
-        case = f"bubble sort {batch}x{n} {device}"
-        rows += [Row(f"{case} forward vs algovision", pf / of, "ratio"), Row(f"{case} vs algovision", pb / ob, "ratio")]
-        rows += [Row(f"{case} forward", of, "ms"), Row(case, ob, "ms"), Row(f"{case} memory", held[1], "MiB")]
-        rows += [Row(f"{case} first forward", first, "ms")]
+        case = f"bubble sort of {batch} x {n}"
+        rows += [Row(case, of, "ms", "f"), Row(case, ob, "ms", "f+b"), Row(case, first, "ms", "first call, f")]
+        rows += [Row(case, pf, "ms", "f", by="algovision"), Row(case, pb, "ms", "f+b", by="algovision")]
+        rows += [Row(case, pf / of, "ratio", "f, times faster"), Row(case, pb / ob, "ratio", "f+b, times faster")]
+        rows += [Row(case, held[1], "MiB", "memory"), Row(case, held[0], "MiB", "memory", by="algovision")]
     record(options.json, rows)
 
 
