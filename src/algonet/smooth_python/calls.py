@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,7 @@ def call(frame: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)
         if getattr(function.func, "is_smooth", False):
             return function.func.inside(frame, (*function.args, *args), {**function.keywords, **kwargs})
-    if getattr(function, "__module__", None) != "math":
+    if not _pure(function):
         # It may look at anything and do anything
         frame.spoil()
     if not flat((args, kwargs)):
@@ -333,6 +334,16 @@ _MATH = {
         *("log1p", "log2", "sin", "sinh", "sqrt", "tan", "tanh", "isnan", "isfinite", "isinf"),
     )
 }
+
+
+#: Functions of Python numbers that do nothing else; with those of `math` they may be left out of a run that is repeated.
+_PURE = frozenset((round, divmod, pow, str, chr, ord))
+
+
+def _pure(function: Any) -> bool:
+    if isinstance(function, types.BuiltinFunctionType) and function.__self__ is math:
+        return True
+    return isinstance(function, (types.BuiltinFunctionType, type)) and function in _PURE
 
 
 def _special(function: Any) -> Callable | None:

@@ -241,7 +241,7 @@ class Tape:
     def _rows(self, stretch: Stretch, rows: list[int]) -> Tensor:
         """Rows of a stretch as columns."""
         program, inputs, scales = stretch.program, stretch.inputs, list(stretch.scales)
-        wanted = torch.tensor(rows, dtype=torch.int32) - stretch.first
+        wanted = torch.tensor(rows, dtype=torch.int32, device="cpu") - stretch.first
         outputs = evaluate(program, inputs, steepness_tensor(scales, self.like), wanted, self.size)
         if self.journal is not None:
             self.journal.ran(program, inputs, scales, wanted, outputs)

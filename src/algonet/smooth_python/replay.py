@@ -319,6 +319,8 @@ def recall(function: Any, values: list[Any], found: list[Value], options: dict[s
         key = (
             batched,
             torch.get_default_dtype(),
+            # Tensors made in that mode are no good outside of it, and plans hold some
+            torch.is_inference_mode_enabled(),
             # The same tensor given twice is one input
             tuple([next(k for k, other in enumerate(tensors) if other is tensor) for tensor in tensors[1:]]),
             function.outside.of_arguments(values, seen),
