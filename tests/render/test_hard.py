@@ -26,6 +26,11 @@ def test_the_z_buffer_of_a_gpu_sees_what_the_compiled_one_sees(monkeypatch, pers
     arguments = (points.double(), faces, near, perspective, two_sided, (20, 26))
     for found, wanted in zip(torch_hard.z_buffer(*arguments), _on_cpu(*arguments), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+    single = torch_hard.z_buffer(points.float(), faces, near.float(), perspective, two_sided, (20, 26))
+    for found, wanted in zip(single, _on_cpu(*arguments), strict=True):
+        same = (found.double() - wanted.double()).abs() < 1e-3
+        # A pixel whose centre lies on an edge, within rounding, may see the other face
+        assert float((same | (found == wanted)).double().mean()) > 0.99
 
 
 @pytest.mark.gpu

@@ -81,4 +81,4 @@ def _on_gpu(
 ) -> tuple[Tensor, Tensor, Tensor]:
     from .kernels.torch_hard import z_buffer
 
-    return z_buffer(points.double(), faces, near.to(points.device), perspective, two_sided, size)
+    return z_buffer(points.float(), faces, near.to(points.device).float(), perspective, two_sided, size)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: Pixels times faces looked at in one go: 2^25 doubles are 256 MiB, and there are about three such tensors at a time.
+#: Pixels times faces looked at in one go: 2^25 floats are 128 MiB, and there are about four such tensors at a time.
 AT_ONCE = 2**25
+#: How far outside a face, as a share of its height, a pixel still counts: what rounding of single precision takes away, so
+#: that no crack opens between two faces.
+_SLACK = 1e-4
 
 
 def z_buffer(
@@ -15,10 +18,12 @@ def z_buffer(
     """Depth (N, H, W; infinity where nothing is), index (N, H, W; -1 there) and corner weights (N, H, W, 3).
 
     `points` (N, V, 3) in pixels times depth, and depth, `near` (N,). A face's barycentric shares are affine in the pixel, and
-    so is the inverse of its depth (its depth, without perspective): four planes per face decide everything.
+    so is the inverse of its depth (its depth, without perspective): four planes per face decide everything. They are made
+    in double precision and looked at in that of the points.
     """
     height, width = size
-    planes, nearness, usable = _planes(points[:, faces], near, perspective, two_sided)
+    planes, nearness, usable = _planes(points[:, faces].double(), near, perspective, two_sided)
+    planes, nearness = planes.to(points), nearness.to(points)
     per_row = max(1, len(points) * len(faces) * width)
     band = max(1, min(height, AT_ONCE // per_row))
     found = [
@@ -58,7 +63,7 @@ def _band(planes: Tensor, nearness: Tensor, usable: Tensor, first: int, rows: in
         return torch.addcmul(torch.addcmul(c2, c0, x), c1, y)
 
     least = at(planes[:, :, 0]).minimum(at(planes[:, :, 1])).minimum(at(planes[:, :, 2]))
-    inside = (least >= 0) & usable[:, None]
+    inside = (least >= (-_SLACK if least.dtype == torch.float32 else 0.0)) & usable[:, None]
     best, index = torch.where(inside, at(nearness), -torch.inf).max(-1)
     return best, index
 
