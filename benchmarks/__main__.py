@@ -3,7 +3,8 @@
     python -m benchmarks [--quick] [--keep] [--page] [NAME ...]
 
 Fresh figures go to build/benchmarks/NAME.json. With --keep they also become the committed ones, benchmarks/results/NAME.json
-(NAME_gpu.json where there is a CUDA device), and the documentation's page is made again; --page alone does only the latter.
+(NAME_gpu.json where there is a CUDA device), and the page of tables and the README's figures are made again; --page does
+only that.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="smaller workloads, for a look")
     parser.add_argument("--keep", action="store_true", help="record the figures as the new ones to compare with")
-    parser.add_argument("--page", action="store_true", help="only make docs/benchmarks.md again")
+    parser.add_argument(
+        "--page", action="store_true", help="only make docs/benchmarks.md and the README's figures again"
+    )
     options = parser.parse_args()
     unknown = set(options.names) - set(names())
     if unknown:
@@ -106,13 +109,18 @@ def main() -> int:
     if options.keep and options.quick:
         parser.error("--keep records what others compare with: run it without --quick")
     if options.page:
-        write_text(page.PAGE, page.markdown())
+        _write_pages()
         return 0
     worse, summary = _run(options.names or names(), options.quick, options.keep)
     if options.keep:
-        write_text(page.PAGE, page.markdown())
+        _write_pages()
     print("\n".join(["", "ratios (committed)", *summary, "", *(worse or ["no regressions"])]))
     return 1 if worse else 0
+
+
+def _write_pages() -> None:
+    write_text(page.PAGE, page.markdown())
+    write_text(page.README, page.readme(page.README.read_text(encoding="utf-8")))
 
 
 def _run(chosen: list[str], quick: bool, keep: bool) -> tuple[list[str], list[str]]:

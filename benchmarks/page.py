@@ -1,4 +1,7 @@
-"""The documentation's page of benchmark tables, made from the recorded rows (`harness` says what those look like)."""
+"""The documentation's page of benchmark tables, and the README's few lines of them, made from the recorded rows.
+
+`harness` says what rows look like. Nothing here measures anything.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,24 @@ from pathlib import Path
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 PAGE = HERE.parent / "docs" / "benchmarks.md"
+README = HERE.parent / "README.md"
+#: Between these the README shows HEADLINES.
+MARKS = ("<!-- figures -->", "<!-- /figures -->")
+#: (record, workload, column, how the README calls it); what has not been recorded is left out.
+HEADLINES = (
+    ("sorting_gpu", "1000 x 128", "odd_even, f+b", "soft sort, odd-even, 1000 x 128"),
+    ("sorting_gpu", "100 x 512", "odd_even, f+b", "soft sort, odd-even, 100 x 512"),
+    ("render_gpu", "8 x 5120 x 256^2", "f+b", "render 8 x 5120 faces at 256²"),
+    ("render_gpu", "8 x 20480 x 512^2", "f+b", "render 8 x 20480 faces at 512²"),
+    ("while_lang_gpu", "Sech(2), 64 x 64", "f+b", "multiplication WHILE-program, 64 x 64 inputs"),
+    ("smooth_python_gpu", "bubble sort of 100 x 16", "f+b", "bubble sort of 100 x 16 in a smooth language"),
+    ("ifs_gpu", "1,000,000 points x 512^2, Probabilistic", "f+b", "a million points into 512², smoothly"),
+    ("sorting", "1000 x 32", "odd_even, f+b", "soft sort, odd-even, 1000 x 32"),
+    ("render", "5120 faces x 64^2", "f+b", "render 5120 faces at 64²"),
+    ("while_lang", "Sech(2), 64 x 64", "f+b", "multiplication WHILE-program, 64 x 64 inputs"),
+    ("smooth_python", "bubble sort of 100 x 16", "f+b", "bubble sort of 100 x 16 in a smooth language"),
+    ("ifs", "50,000 points x 128^2, Probabilistic", "f+b", "50,000 points into 128², smoothly"),
+)
 #: Sections in reading order, and their titles; others come after these by name.
 TITLES = {
     "sorting": "Soft sorting",
@@ -39,6 +60,27 @@ def markdown(results: Path = RESULTS) -> str:
             if path.exists():
                 parts += [f"### {_place(stem, json.loads(path.read_text()))}\n", _about(stem), *_tables(path)]
     return "\n".join(parts)
+
+
+def readme(text: str, results: Path = RESULTS) -> str:
+    """The README with its figures made again: forward and backward in milliseconds, ours and the others'."""
+    lines = ["| forward and backward, ms | on | algonet | others |", "|---|---|---:|---|"]
+    noted = False
+    for stem, name, column, title in HEADLINES:
+        path = results / f"{stem}.json"
+        content = json.loads(path.read_text()) if path.exists() else {"rows": []}
+        rows = [r for r in content["rows"] if r["name"] == name and r["unit"] == "ms"]
+        ours = next((r for r in rows if r.get("by", "algonet") == "algonet" and r.get("column") == column), None)
+        if ours is not None:
+            peers = [r for r in rows if r.get("by", "algonet") != "algonet" and r["column"].endswith(column)]
+            noted = noted or any(r.get("note") for r in peers)
+            others = "; ".join(f"{r['by']} {_number(r['value'])}{'*' if r.get('note') else ''}" for r in peers)
+            machine = content["machine"]["gpu" if stem.endswith("_gpu") else "cpu"]
+            lines.append(f"| {title} | {machine} | {_number(ours['value'])} | {others} |")
+    if noted:
+        lines += ["", "\\* measured in another run on the same kind of device"]
+    before, rest = text.split(MARKS[0])
+    return "\n".join([before + MARKS[0], *lines, MARKS[1] + rest.split(MARKS[1])[1]])
 
 
 def _order(names: set[str]) -> list[str]:

@@ -26,6 +26,8 @@ def record(*rows: Row, **machine: str) -> dict:
 
 def test_page_is_in_step_with_the_records():
     assert page.PAGE.read_text(encoding="utf-8") == page.markdown(), "run `python -m benchmarks --page`"
+    text = page.README.read_text(encoding="utf-8")
+    assert text == page.readme(text), "run `python -m benchmarks --page`"
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
@@ -76,6 +78,21 @@ def test_page_of_other_results(tmp_path):
     text = page.markdown(tmp_path)
     assert text.index("## Soft sorting") < text.index("### On A GPU") < text.index("## zebra") < text.index("On A CPU")
     assert "| stripes | 3 s |" in text
+
+
+def test_readme_shows_what_was_recorded(tmp_path):
+    rows = (
+        Row("1000 x 128", 0.31, "ms", "odd_even, f+b"),
+        Row("1000 x 128", 122.0, "ms", "odd_even, f+b", by="diffsort", note="last year"),
+        Row("1000 x 128", 393.0, "ratio", "odd_even, times faster"),
+    )
+    (tmp_path / "sorting_gpu.json").write_text(json.dumps(record(*rows, gpu="A GPU")))
+    text = page.readme("before\n<!-- figures -->\nold\n<!-- /figures -->\nafter\n", tmp_path)
+    assert text.startswith("before\n<!-- figures -->\n| forward")
+    assert text.endswith("<!-- /figures -->\nafter\n")
+    assert "| soft sort, odd-even, 1000 x 128 | A GPU | 0.31 | diffsort 122* |" in text
+    assert "old" not in text
+    assert page.readme(text, tmp_path) == text
 
 
 @pytest.mark.parametrize(
