@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Generator as Random
@@ -33,12 +33,18 @@ def generator_of(seed: int, index: int) -> Random:
     return Random().manual_seed((seed * 0x9E3779B1 + index * 0x85EBCA6B + 0x2545F491) % 2**63)
 
 
+# Made once: thousands of shapes are stretched from them
+_ball = lru_cache(partial(icosphere, 3))
+_cube = lru_cache(partial(box, (1.0, 1.0, 1.0), segments=6))
+
+
 def _box(random: Random) -> Mesh:
-    return box(tuple(uniform(random, 0.25, 1.3, 3).tolist()), segments=6)  # pyright: ignore[reportArgumentType]
+    cube = _cube()
+    return cube.replace(vertices=cube.vertices * uniform(random, 0.25, 1.3, 3))
 
 
 def _ellipsoid(random: Random) -> Mesh:
-    ball = icosphere(3)
+    ball = _ball()
     return ball.replace(vertices=ball.vertices * uniform(random, 0.2, 0.75, 3))
 
 
@@ -59,7 +65,7 @@ def _extrusion(random: Random) -> Mesh:
 
 def _blend(random: Random) -> Mesh:
     """Between a rounded box and an ellipsoid, pinched or swollen along a wave."""
-    ball = icosphere(3)
+    ball = _ball()
     direction = ball.vertices
     sides = uniform(random, 0.22, 0.7, 3)
     power = number(random, 2.0, 8.0)
