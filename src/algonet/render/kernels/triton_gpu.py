@@ -6,35 +6,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from algonet.triton_launch import Launch
+
 from ..settings import FAR_POINTS
 from .triton_backward import gather_kernel
-from .triton_launch import Launch
 from .triton_plan import Pass, Plan, plan_of
 
 Outputs = tuple[list[Tensor], list[Tensor]]
 
 
-def on_its_device(function: Callable) -> Callable:
-    """Run the function on the device of its tensors; which matters where there are several."""
-
-    @functools.wraps(function)
-    def run(tensors: list[Tensor], *rest: Any) -> Any:
-        points = tensors[0]
-        if points.is_cuda and torch.cuda.device_count() > 1 and points.device.index != torch.cuda.current_device():
-            with torch.cuda.device(points.device):
-                return function(tensors, *rest)
-        return function(tensors, *rest)
-
-    return run
-
-
-@on_its_device
 def forward(tensors: list[Tensor], settings: str) -> Outputs:
     """Image, silhouette and depth; saved are, per pixel, the shares' normaliser, the silhouette and the means, and for
     small scenes what was made of the faces."""
@@ -104,7 +89,6 @@ def backward(
     return _backward(tensors, grads, saved, settings, needs)
 
 
-@on_its_device
 def _backward(
     tensors: list[Tensor], grads: Sequence[Tensor | None], saved: list[Tensor], settings: str, needs: list[bool]
 ) -> list[Tensor | None]:

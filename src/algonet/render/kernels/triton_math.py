@@ -28,8 +28,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 # (x LATERAL_ROOT)^4 = LATERAL x^4 / log 2
 LATERAL_ROOT = tl.constexpr((LATERAL / math.log(2)) ** 0.25)
 PI = tl.constexpr(3.141592653589793)
-#: Numbers and pointers that no kernel is compiled for anew: `triton_launch` relies on it. Pixels go one to a thread, so that
-#: alignment would bring nothing; `bin_kernel` alone reads more at a time, from memory that is always aligned.
+#: Numbers and pointers that no kernel is compiled for anew: `algonet.triton_launch` relies on it. Pixels go one to a thread, so
+#: that alignment would bring nothing; `bin_kernel` alone reads more at a time, from memory that is always aligned.
 SIZES = [
     "attributes_stride", "background_stride", "bins", "bins_x", "blocks", "by_attributes_stride", "by_points_stride",
     "capacity", "channels", "corners", "count", "depth_item", "depth_pixel", "first", "first_channel", "height",

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from algonet.relax import BoundedSum
+from algonet.triton_launch import Launch
 
 from ..settings import RasterSettings, decode
 from .triton_backward import backward_kernel
 from .triton_forward import forward_kernel
-from .triton_launch import Launch
 from .triton_math import COUNTERS, RECORD
 from .triton_setup import bin_kernel, setup_kernel
 

@@ -8,9 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from algonet.triton_launch import Launch
+
 from ..networks import Bitonic
 from ..plan import decode
-from .triton_launch import Launch, processors
+from .triton_source import kernels, processors
 
 #: The most items of a row that one program holds.
 WIDEST = 4096
@@ -196,7 +198,7 @@ class BitonicSort:
     def _launch(
         self, kernel: str, grid: int | tuple[int, int], numbers: tuple[int, ...], constants: tuple, warps: int
     ) -> Launch:
-        return Launch(self.plan.form, "bitonic", kernel, grid, numbers, constants, warps, self.device)
+        return Launch(getattr(kernels(self.plan.form, "bitonic"), kernel), grid, numbers, constants, warps)
 
     def _held(self, group: _Group) -> int:
         """Items of scratch that a program of backward takes."""

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from algonet.triton_launch import Launch
+
 from ..plan import decode
-from .triton_launch import Launch, laid_out, processors
+from .triton_source import kernels, laid_out, processors
 
 #: Lines up to this long are one row of a program's table, one warp; longer ones are cut into groups of CORE.
 WHOLE, CORE = 128, 64
@@ -213,4 +215,4 @@ class OddEvenSort:
     def _launch(self, kernel: str, grid: int, numbers: tuple[int, ...], option: bool) -> Launch:
         numbers = (self.lines, self.n, self.channels, self.blocks, self.depth, *numbers)
         constants = (*self._first, option, *self._last)
-        return Launch(self.plan.form, "odd_even", kernel, grid, numbers, constants, self.shape.warps, self.device)
+        return Launch(getattr(kernels(self.plan.form, "odd_even"), kernel), grid, numbers, constants, self.shape.warps)

@@ -1,4 +1,4 @@
-"""Template of one exchange, for the Triton kernels of both networks: `triton_launch.py` puts the sigmoid before it."""
+"""Template of one exchange, for the Triton kernels of both networks: `triton_source.py` puts the sigmoid before it."""
 
 # pyright: reportAssignmentType=false, reportOperatorIssue=false
 import triton

@@ -101,15 +101,15 @@ def pop(place, SIZE: tl.constexpr, C: tl.constexpr):
 @triton.jit
 def next_first(x, H: tl.constexpr):
     """The first item of the quad to the right."""
-    i = tl.arange(0, H)[None, :]
-    return tl.gather(x[0], tl.broadcast_to(tl.minimum(i + 1, H - 1), x[0].shape), 1)
+    i = tl.arange(0, H)[:, None]
+    return tl.gather(x[0], tl.broadcast_to(tl.minimum(i + 1, H - 1), x[0].shape), 0)
 
 
 @triton.jit
 def previous_last(x, H: tl.constexpr):
     """The last item of the quad to the left."""
-    i = tl.arange(0, H)[None, :]
-    return tl.gather(x[3], tl.broadcast_to(tl.maximum(i - 1, 0), x[3].shape), 1)
+    i = tl.arange(0, H)[:, None]
+    return tl.gather(x[3], tl.broadcast_to(tl.maximum(i - 1, 0), x[3].shape), 0)
 
 
 @triton.jit
@@ -135,7 +135,7 @@ def even_active(e, m, runs):
 @triton.jit
 def odd_active(e, m, runs, H: tl.constexpr):
     """The same in an odd layer: the last of the quad before with 0, (1, 2), 3 with the first of the next."""
-    i = tl.arange(0, H)[None, :]
+    i = tl.arange(0, H)[:, None]
     inside = (e >= 0) & runs
     return inside & (i > 0) & (e > 0) & (e < m), inside & (e + 2 < m), inside & (i < H - 1) & (e + 4 < m)
 
@@ -223,19 +223,19 @@ def two_layers(x, p, e, m, layer, last, steepness, LIGHT: tl.constexpr, C: tl.co
 
 
 @triton.jit
-def row_infinities(x):
-    """1 for each row of the table with an infinite item, else 0."""
-    return tl.max(((x - x != 0) & (x == x)).to(tl.int32), 1, keep_dims=True)
+def column_infinities(x):
+    """1 for each column of the table with an infinite item, else 0."""
+    return tl.max(((x - x != 0) & (x == x)).to(tl.int32), 0, keep_dims=True)
 
 
 @triton.jit
 def any_infinite(x_ptr, row, n, live, x, begin, GROUPS: tl.constexpr, H: tl.constexpr):
     """Whether the row of each line holds an infinite item: among x, the quads as given, or anywhere in a later launch."""
-    found = (row_infinities(x[0]) | row_infinities(x[1])) | (row_infinities(x[2]) | row_infinities(x[3]))
+    found = (column_infinities(x[0]) | column_infinities(x[1])) | (column_infinities(x[2]) | column_infinities(x[3]))
     if GROUPS > 1:
         found = tl.max(found) + tl.zeros_like(found)
         if begin > 0:
-            place = tl.arange(0, GROUPS)[:, None] * H + tl.arange(0, H)[None, :]
+            place = tl.arange(0, GROUPS)[None, :] * H + tl.arange(0, H)[:, None]
             for start in range(0, n, GROUPS * H):
                 item = start + place
                 found |= infinities(tl.load(x_ptr + row * n + item, mask=live & (item < n), other=0.0))
@@ -254,8 +254,8 @@ def odd_even_forward_kernel(
     C + 1, n), which is what later launches and backward start from."""
     pid = tl.program_id(0)
     WIDTH: tl.constexpr = GROUPS * CORE
-    u = tl.arange(0, LINES * GROUPS)[:, None]
-    i = tl.arange(0, H)[None, :]
+    u = tl.arange(0, LINES * GROUPS)[None, :]
+    i = tl.arange(0, H)[:, None]
     line = pid // CHUNKS * LINES + (u // GROUPS).to(tl.int64)
     row, first = line // blocks, line % blocks * C
     f = (u % GROUPS) * CORE - HALO + 4 * i
@@ -263,7 +263,7 @@ def odd_even_forward_kernel(
     live = line < lines
     core = live & (4 * i >= HALO) & (4 * i < HALO + CORE)
     own = core & (f >= REACH) & (f < REACH + STEP)
-    m = tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([LINES * GROUPS, 1], tl.int32)
+    m = tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([1, LINES * GROUPS], tl.int32)
     last = layers if FIXED else tl.minimum(m, layers)
     steepness = tl.load(steepness_ptr)
     x = load4(x_ptr + row * n, 1, e, n, live)
@@ -314,11 +314,11 @@ def odd_even_backward_kernel(
     SIZE: tl.constexpr = LINES * GROUPS * H
     WIDTH: tl.constexpr = GROUPS * CORE
     STATE: tl.constexpr = (C + 1) * LINES * WIDTH
-    u = tl.arange(0, LINES * GROUPS)[:, None]
-    i = tl.arange(0, H)[None, :]
+    u = tl.arange(0, LINES * GROUPS)[None, :]
+    i = tl.arange(0, H)[:, None]
     f = (u % GROUPS) * CORE - HALO + 4 * i
     steepness = tl.load(steepness_ptr)
-    steep = tl.zeros([LINES * GROUPS, H], x_ptr.dtype.element_ty)
+    steep = tl.zeros([H, LINES * GROUPS], x_ptr.dtype.element_ty)
     # This program's scratch: two buffers of gradients, and every layer of one segment
     scratch_ptr += pid.to(tl.int64) * (2 * STATE + segment * (C + 1) * 4 * SIZE)
     slope_ptr = scratch_ptr + (u // GROUPS) * (C + 1) * WIDTH
@@ -330,7 +330,7 @@ def odd_even_backward_kernel(
         live = line < lines
         core = live & (4 * i >= HALO) & (4 * i < HALO + CORE)
         own = core & (f >= REACH) & (f < REACH + STEP)
-        m = tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([LINES * GROUPS, 1], tl.int32)
+        m = tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([1, LINES * GROUPS], tl.int32)
         last = layers if FIXED else tl.minimum(m, layers)
         if end == segments:
             g = load4(grad_ptr + row * n * grad_step, grad_step, e, n, live & (first == 0))

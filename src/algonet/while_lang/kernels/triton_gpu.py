@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from algonet import codegen
+from algonet.triton_launch import Launch
 
 from ..compiler import Close, Line, Open, Plan, Test, activity, lower, seed, state_names, tangent
 
@@ -19,12 +20,11 @@ _NAMES = re.compile(r"\b(where)(?=\()")
 
 
 class Kernel:
-    """A kernel for one precision, and how to start it again without Triton's look at each argument."""
+    """A kernel for one precision, and its launches for the sizes that were asked for."""
 
     def __init__(self, run: Any):
         self.run = run
-        self.compiled: dict[int, Any] = {}
-        self.again: dict[tuple[int, int], Any] = {}
+        self.launches: dict[tuple, Launch] = {}
 
 
 def kernel(plan: Plan, double: bool) -> Kernel:
@@ -33,33 +33,14 @@ def kernel(plan: Plan, double: bool) -> Kernel:
 
 
 def launch(kernel: Kernel, tensors: list[Tensor], epsilon: float, cap: int, n: int) -> None:
-    """Run a kernel on contiguous tensors, as `Plan.arguments` lists them.
-
-    From the second time on it starts the compiled code directly, which costs a third. That is sound because no argument
-    is specialised: the types alone choose the code, and those are the kernel's own.
-    """
-    blocks, device = (n + BLOCK - 1) // BLOCK, tensors[-1].get_device()
-    if device >= 0 and device != torch.cuda.current_device():
-        with torch.cuda.device(device):
-            return launch(kernel, tensors, epsilon, cap, n)
-    again = kernel.again.get((device, blocks))
-    if again is None:
-        return _first_launch(kernel, device, blocks, (*tensors, epsilon, cap, n, BLOCK))
-    again(*tensors, epsilon, cap, n, BLOCK)
-    return None
-
-
-def _first_launch(kernel: Kernel, device: int, blocks: int, arguments: tuple) -> None:
-    compiled = kernel.compiled.get(device)
-    if compiled is None or blocks * BLOCK >= 2**31:
-        compiled = kernel.run[(blocks,)](*arguments, num_warps=1)
-        if compiled is not None and blocks * BLOCK < 2**31:  # the interpreter compiles nothing
-            kernel.compiled[device] = compiled
-        return
-    if len(kernel.again) > 100:
-        kernel.again.clear()
-    kernel.again[device, blocks] = compiled[(blocks, 1, 1)]
-    kernel.again[device, blocks](*arguments)
+    """Run a kernel on contiguous tensors, as `Plan.arguments` lists them."""
+    key = (tensors[-1].get_device(), epsilon, cap, n)
+    found = kernel.launches.get(key)
+    if found is None:
+        if len(kernel.launches) > 100:
+            kernel.launches.clear()
+        found = kernel.launches[key] = Launch(kernel.run, -(-n // BLOCK), (epsilon, cap, n), (BLOCK,), 1)
+    found(*tensors)
 
 
 def partial_sums(n: int, directions: int, like: Tensor) -> Tensor:

@@ -1,0 +1,44 @@
+"""The Triton kernels of soft sorting, put together for a sigmoid, and what both networks' launches share."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from algonet import codegen
+
+from ..checks import constant
+from ..plan import Plan
+
+#: Shorter formulas for the value alone. exp overflows to infinity for z < -88, of which the reciprocal is the 0 it should be.
+_CHANCES = {"Logistic": "value = 1.0 / (1.0 + tl.exp(-z))"}
+
+
+def laid_out(grad: Tensor | None, x: Tensor) -> tuple[Tensor, int]:
+    """A gradient as kernels read it, and the step between its numbers: 0 where one stands for all, as after a sum."""
+    if grad is None:
+        return constant(0.0, x.dtype, x.device), 0
+    return (grad.contiguous(), 1) if any(grad.stride()) else (grad, 0)
+
+
+@functools.lru_cache(maxsize=16)
+def processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+
+
+@functools.lru_cache(maxsize=64)
+def kernels(form: str, network: str) -> ModuleType:
+    """The kernels of a network, with the sigmoid written into them."""
+    gate = codegen.scalar_function(Plan(network, form).sigmoid, "gate", "triton")
+    chance = f"@triton.jit\ndef chance(z):\n    {_CHANCES.get(form, 'value, slope = gate(z)')}\n    return value\n"
+    parts = [codegen.PRELUDES["triton"], gate, chance, _template("exchange"), _template(network)]
+    return codegen.load(f"sort_{network}_triton_{form}", "\n\n".join(parts))
+
+
+def _template(name: str) -> str:
+    source = Path(__file__).with_name(f"triton_{name}.py").read_text(encoding="utf-8")
+    return source.split("# --- template ---\n")[1]

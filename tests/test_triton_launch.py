@@ -1,0 +1,56 @@
+"""Kernels started again without Triton's front door: the same code, other tensors, other numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def scaled():
+    triton = pytest.importorskip("triton")
+    tl = pytest.importorskip("triton.language")
+    from algonet import codegen
+
+    source = f"""{codegen.PRELUDES["triton"]}
+
+@triton.jit(do_not_specialize=["x", "y", "n", "factor"])
+def scaled(x, y, n, factor, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, factor * tl.load(x + i, mask=i < n), mask=i < n)
+"""
+    assert triton is not None and tl is not None
+    return codegen.load("scaled_test", source).scaled
+
+
+def test_every_start_gives_the_same(scaled):
+    from algonet.triton_launch import Launch
+
+    for n, factor in ((5, 2.0), (64, 3.0), (1, 5.0), (4096, -1.0)):
+        launch = Launch(scaled, -(-n // 32), (n, factor), (32,), 1)
+        for start in range(4):
+            # From the second start on unaligned: code that was compiled for aligned memory would fault or misread
+            x = torch.arange(n + start, device="cuda", dtype=torch.float32)[start:]
+            y = torch.full((n + 1,), 7.0, device="cuda")
+            launch(x, y[:n])
+            torch.testing.assert_close(y[:n], factor * x)
+            assert y[n] == 7
+
+
+def test_an_empty_grid_starts_nothing(scaled):
+    from algonet.triton_launch import Launch
+
+    x = torch.zeros(0, device="cuda")
+    Launch(scaled, 0, (0, 1.0), (32,), 1)(x, x)
+
+
+def test_tensors_on_the_host_are_refused(scaled):
+    from algonet.triton_launch import Launch
+
+    launch, x = Launch(scaled, 1, (3, 1.0), (32,), 1), torch.zeros(3, device="cuda")
+    for _ in range(3):
+        launch(x, x)
+    with pytest.raises(ValueError, match="cpu tensor"):
+        launch(x, torch.zeros(3))
