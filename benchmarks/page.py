@@ -109,7 +109,7 @@ def _tables(path: Path) -> list[str]:
     single = [r for r in rows if not r.get("column")]
     if single:
         lines = [f"| {r['name']} | {_number(r['value'])} {_unit(r['unit'])}{_mark(r, notes)} |" for r in single]
-        parts.append("\n".join(["| | |", "|---|---:|", *lines]) + "\n")
+        parts.append("\n".join(["| figure | value |", "|---|---:|", *lines]) + "\n")
     if not rows:
         parts.append("No figures.\n")
     parts += [f"{i}. {note}" for i, note in enumerate(notes, 1)]
@@ -129,7 +129,7 @@ def _matrix(rows: list[dict], notes: list[str]) -> str:
     cells: dict[str, dict[str, str]] = {}
     for row in rows:
         cells.setdefault(row["name"], {})[_heading(row)] = _number(row["value"]) + _mark(row, notes)
-    lines = [f"| | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
+    lines = [f"| workload | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
     for name, found in cells.items():
         lines.append(f"| {name} | {' | '.join(found.get(column, '') for column in columns)} |")
     return "\n".join(lines) + "\n"

@@ -67,7 +67,7 @@ def test_tables():
         Row("compiling", 3.0, "s"),
     ]
     text = page._matrix(record(*rows[:4])["rows"], ["measured last year"])
-    assert text.splitlines()[0] == "| | f+b (ms) | peer: f+b (ms) | times faster (×) |"
+    assert text.splitlines()[0] == "| workload | f+b (ms) | peer: f+b (ms) | times faster (×) |"
     assert text.splitlines()[2] == "| 8 x 8 | 1.23 | 24 [1] | 19.4 |"
     assert text.splitlines()[3] == "| 16 x 16 | 2,350 |  |  |"
 
