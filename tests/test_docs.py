@@ -54,6 +54,40 @@ def test_pictures_exist_and_are_small():
     assert all(path.stat().st_size < pictures.LARGEST for path in made)
 
 
+#: A line of a shell block, or an indented one, that calls the command.
+COMMAND = re.compile(r"^(?: {4})?algonet ([a-z].*?)(?:\s+#.*)?$", re.MULTILINE)
+SHELL = re.compile(r"^```sh\n(.*?)^```|((?:^ {4}.*\n)+)", re.MULTILINE | re.DOTALL)
+
+
+def calls() -> list[str]:
+    """Every call of the `algonet` command that the documentation shows."""
+    blocks = ["".join(match) for page in PAGES for match in SHELL.findall(page.read_text("utf-8"))]
+    return sorted({call for block in blocks for call in COMMAND.findall(block)})
+
+
+@pytest.fixture(scope="module")
+def commands():
+    import typer
+
+    from algonet import cli
+
+    if not cli.app.registered_groups:
+        cli._mount()
+    return typer.main.get_command(cli.app)
+
+
+@pytest.mark.parametrize("call", calls())
+def test_commands_exist(call, commands):
+    words, command = call.split(), commands
+    while words and hasattr(command, "commands"):
+        assert words[0] in command.commands, f"there is no `algonet {call}`"
+        command = command.commands[words.pop(0)]
+    options = {flag for parameter in command.params for flag in parameter.opts}
+    assert {word for word in words if word.startswith("--")} <= options
+    needed = [parameter for parameter in command.params if parameter.required]
+    assert len([word for word in words if not word.startswith("--")]) >= len(needed)
+
+
 def public_names() -> set[str]:
     """What the API reference must hold: everything in the domains' and the package's lists of names."""
     names = set()
