@@ -14,11 +14,10 @@ from . import checkpoints
 from .config import RunConfig, from_dict
 from .data import Shapes
 from .fractal_data import Fractals
-from .fractal_model import IFSReconstructor, SupervisedSystems, ifs_parts
+from .fractal_model import SupervisedSystems, ifs_parts
 from .inverses import MeshInverse, MeshRegulariser
 from .model import RAN, Direct, Supervised, Trainable
 from .networks import Encoder, LocalTranslator, MeshReconstructor, PairDiscriminator, UNet, levels_of
-from .rehearsal import RehearsingRAN
 from .trainer import RANTrainer
 
 
@@ -34,12 +33,14 @@ def build_model(config: RunConfig) -> Trainable:
             supervised = SupervisedSystems if config.kind == "ifs" else Supervised
             return supervised(reconstructor, inverse, **options)
         base = config.model.translator_base
-        judge = PairDiscriminator(3, 1, config.model.base)
-        parts = (reconstructor, inverse, *_translators(config.model.translator, base), judge)
-        options["separately"] = config.loss.separately
-        if isinstance(reconstructor, IFSReconstructor) and config.loss.rehearsal:
-            return RehearsingRAN(*parts, weight=config.loss.rehearsal, wait=config.train.wait, **options)
-        return RAN(*parts, **options)
+        return RAN(
+            reconstructor,
+            inverse,
+            *_translators(config.model.translator, base),
+            PairDiscriminator(3, 1, config.model.base),
+            separately=config.loss.separately,
+            **options,
+        )
 
 
 def build_data(config: RunConfig, split: str) -> Dataset:

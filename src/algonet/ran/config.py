@@ -47,8 +47,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """See `LossWeights`; `l1 = 0` in the file leaves the L1 terms out, `printed_norm = true` takes the sum over elements.
-    `rehearsal`: weight of what a reconstructor of function systems learns from pictures of its own (see `RehearsingRAN`)."""
+    """See `LossWeights`; `l1 = 0` in the file leaves the L1 terms out, `printed_norm = true` takes the sum over elements."""
 
     alpha: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0, 1.0)
     adversarial: float = 1.0
@@ -58,7 +57,6 @@ class LossConfig:
     laplacian: float = 300.0
     flatten: float = 0.3
     separately: bool = True
-    rehearsal: float = 0.0
 
     def weights(self) -> LossWeights:
         alpha: Any = tuple(float(w) for w in self.alpha)
@@ -112,8 +110,6 @@ class RunConfig:
         _among("kind", self.kind, KINDS)
         _among("method", self.method, METHODS)
         _among("model.translator", self.model.translator, TRANSLATORS)
-        if self.kind != "ifs" and self.loss.rehearsal:
-            raise ValueError('config: `loss.rehearsal` draws function systems; it needs kind = "ifs".')
         for table, keys in _POSITIVE.items():
             for key in keys:
                 value = getattr(getattr(self, table), key)

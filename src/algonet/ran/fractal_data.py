@@ -36,7 +36,7 @@ def random_system(random: Random, functions: int) -> Tensor:
 
 
 class Fractals(Dataset):
-    """Pictures `a` of random systems: crisp points, one warm colour per map, before a cool backdrop, with noise.
+    """Pictures `a` of random systems: crisp dots, one warm colour per map, before a cool backdrop, with noise.
 
     Items are dictionaries that also hold the true `parameters` (n, 6), for those who may see them (evaluation, bound). They
     are made when asked for on the device chosen by `to` and kept there; `batch` gives several at once. `split`: "train",
@@ -46,6 +46,7 @@ class Fractals(Dataset):
     def __init__(self, count: int, size: int, functions: int, seed: int, *, split: str = "train", noise: float = 0.03):
         self.count, self.size, self.functions, self.noise = count, size, functions, noise
         self.seed = split_seed(seed, split)
+        self.dot = max(1, round(size / 16))
         self.device = torch.device("cpu")
         self._made: dict[int, dict[str, Tensor]] = {}
 
@@ -78,7 +79,7 @@ class Fractals(Dataset):
         parameters, choices, colours, slopes, grain = (
             torch.stack(part).to(self.device) for part in zip(*drawn, strict=True)
         )
-        pictures = painted(owners(parameters, choices, self.size), colours, slopes) + self.noise * grain
+        pictures = painted(owners(parameters, choices, self.size, self.dot), colours, slopes) + self.noise * grain
         for row, index in enumerate(indices):
             self._made[index] = {"a": pictures[row].clamp(0, 1), "parameters": parameters[row]}
 
@@ -93,20 +94,22 @@ class Fractals(Dataset):
         return system, choices, colours, uniform(random, -2, 2, 2), grain
 
 
-def owners(parameters: Tensor, choices: Tensor, size: int) -> Tensor:
-    """The ordinary chaos game on [-1, 1]^2: which map the points in a pixel came from (the last of several), -1 for none.
+def owners(parameters: Tensor, choices: Tensor, size: int, dot: int = 1) -> Tensor:
+    """The ordinary chaos game on [-1, 1]^2, each point a square of `dot` pixels around it: which map it came from.
 
-    parameters (B, n, 6) and choices (B, chains, steps) give integers (B, size, size).
+    parameters (B, n, 6) and choices (B, chains, steps) give integers (B, size, size): the last map of several, -1 for none.
     """
     points = chaos_game(parameters, choices, burn_in=_BURN_IN)
     owner = choices[..., _BURN_IN:].flatten(1)
-    column = ((points[..., 0] + 1) / 2 * size).floor().long()
-    row = ((1 - points[..., 1]) / 2 * size).floor().long()
-    inside = (column >= 0) & (column < size) & (row >= 0) & (row < size)
-    # Points outside go to a cell of their own, beyond the picture
-    cell = torch.where(inside, row * size + column, size**2)
-    picture = owner.new_full((len(owner), size**2 + 1), -1).scatter_reduce(1, cell, owner, "amax")
-    return picture[:, :-1].unflatten(1, (size, size))
+    # The first pixel of a dot, on a canvas wide enough for dots that reach in from outside
+    wide = size + dot - 1
+    first = (points * torch.tensor([0.5, -0.5], device=points.device) + 0.5) * size - (dot + 1) / 2
+    column, row = (first.ceil().long() + dot - 1).unbind(-1)
+    inside = (column >= 0) & (column < wide) & (row >= 0) & (row < wide)
+    cell = torch.where(inside, row * wide + column, wide**2)
+    canvas = owner.new_full((len(owner), wide**2 + 1), -1).scatter_reduce(1, cell, owner, "amax")
+    canvas = canvas[:, None, :-1].unflatten(-1, (wide, wide))
+    return torch.nn.functional.max_pool2d(canvas.float(), dot, stride=1)[:, 0].long()
 
 
 def painted(owner: Tensor, colours: Tensor, slopes: Tensor) -> Tensor:

@@ -78,11 +78,6 @@ class IFSReconstructor(nn.Module):
         fixed = self.fixed + self.reach * moves[..., :2]
         return maps_about(fixed, self.linear + self.reach * moves[..., 2:].unflatten(-1, (2, 2)))
 
-    @torch.no_grad()
-    def draw(self, count: int, share: float = 0.6) -> Tensor:
-        """Random systems (count, n, 6) from the middle `share` of what the network can answer: evenly, knowing no data."""
-        return self.systems(share * (2 * torch.rand(count, len(self.fixed), 6, device=self.fixed.device) - 1))
-
 
 class IFSInverse(nn.Module):
     """Parameters (B, n, 6) of function systems to grey pictures (B, 1, H, W): addresses once drawn, then the raster.

@@ -30,12 +30,7 @@ class Trainable(nn.Module):
     inverse: Callable[[Any], Tensor]
     #: What of an item it is shown in training: the rest of a batch never reaches it
     sees: tuple[str, ...] = ("a",)
-    #: Whether the reconstructor rests for the trainer's first `wait` steps
-    waits: bool = True
     sections: dict[str, tuple[str, ...]]
-
-    def at_step(self, step: int) -> None:
-        """Told the number of each step before it is trained; what follows from it must follow from it alone."""
 
     def numbers(self, section: str) -> tuple[int, ...]:
         """The numbers of the losses that `section` trains, in order."""

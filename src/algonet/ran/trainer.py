@@ -140,10 +140,7 @@ class RANTrainer:
         """Learning rate and softness of this step: pure functions of it, so that nothing about them needs saving."""
         for name, optimiser in self.optimisers.items():
             for group in optimiser.param_groups:
-                group["lr"] = component_rate(
-                    self.settings, self.step, name, alone=len(self.optimisers) == 1, waits=self.model.waits
-                )
-        self.model.at_step(self.step)
+                group["lr"] = component_rate(self.settings, self.step, name, alone=len(self.optimisers) == 1)
         softness: Tensor | None = getattr(self.model.inverse, "softness", None)
         if softness is not None:
             softness.fill_(softness_at(self.settings, self.step))
@@ -344,12 +341,12 @@ def learning_rate(settings: TrainConfig, step: int, wait: int = 0) -> float:
     return settings.learning_rate * rise * fall
 
 
-def component_rate(settings: TrainConfig, step: int, component: str, alone: bool = False, waits: bool = True) -> float:
+def component_rate(settings: TrainConfig, step: int, component: str, alone: bool = False) -> float:
     """The learning rate of one component: translators are fast, the reconstructor of a RAN is slow and waits."""
     if component in ("a2b", "b2a"):
         return settings.translator_rate * learning_rate(settings, step)
     if component == "reconstructor" and not alone:
-        return settings.reconstructor_rate * learning_rate(settings, step, settings.wait if waits else 0)
+        return settings.reconstructor_rate * learning_rate(settings, step, settings.wait)
     return learning_rate(settings, step)
 
 
