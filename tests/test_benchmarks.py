@@ -82,9 +82,9 @@ def test_page_of_other_results(tmp_path):
 
 def test_readme_shows_what_was_recorded(tmp_path):
     rows = (
-        Row("1000 x 128", 0.31, "ms", "odd_even, f+b"),
-        Row("1000 x 128", 122.0, "ms", "odd_even, f+b", by="diffsort", note="last year"),
-        Row("1000 x 128", 393.0, "ratio", "odd_even, times faster"),
+        Row("1000 x 128", 0.31, "ms", "odd-even, f+b"),
+        Row("1000 x 128", 122.0, "ms", "odd-even, f+b", by="diffsort", note="last year"),
+        Row("1000 x 128", 393.0, "ratio", "odd-even, times faster"),
     )
     (tmp_path / "sorting_gpu.json").write_text(json.dumps(record(*rows, gpu="A GPU")))
     text = page.readme("before\n<!-- figures -->\nold\n<!-- /figures -->\nafter\n", tmp_path)
