@@ -6,8 +6,6 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 from algonet.cli import gallery
 from algonet.cli.gallery import Figure, Section
 
@@ -64,21 +62,3 @@ def test_page_is_self_contained_and_escaped(tmp_path):
     assert text.count("data:image/gif;base64") == 1
     assert "{{" not in text
     assert not re.search(r'(src|href)="(https?:)?//', text), "the page must not load anything from elsewhere"
-
-
-@pytest.mark.parametrize("name", gallery.available_pages())
-@pytest.mark.slow
-def test_every_page_makes_its_quick_figures(name):
-    import importlib
-
-    import matplotlib
-
-    matplotlib.use("Agg")
-    module = importlib.import_module(f"algonet.cli.pages.{name}")
-    figures = list(module.figures(quick=True))
-    assert figures
-    assert len({figure.name for figure in figures}) == len(figures)
-    for figure in figures:
-        assert figure.image[:4] in (b"\x89PNG", b"GIF8")
-        assert figure.caption
-        assert len(figure.image) > 1000

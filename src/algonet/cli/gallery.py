@@ -12,10 +12,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from algonet import __version__
 from algonet.files import write_text
 
 #: Sections in reading order; each module has TITLE, INTRO and figures(quick) -> Iterator[Figure].
-PAGES = ("relax", "while_lang", "smooth_python", "sorting", "ifs", "render", "ran", "explain")
+PAGES = ("relax", "while_lang", "smooth_python", "sorting", "ifs", "render", "nn", "ran", "explain")
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ def page(sections: list[Section]) -> str:
     """The HTML of the whole gallery, with style and pictures inside."""
     template = resources.files("algonet.cli").joinpath("gallery.html").read_text(encoding="utf-8")
     links = "\n".join(f'<a href="#{s.slug}">{html.escape(s.title)}</a>' for s in sections)
-    return template.replace("{{links}}", links).replace("{{sections}}", "\n".join(map(_section, sections)))
+    template = template.replace("{{links}}", links).replace("{{version}}", __version__)
+    return template.replace("{{sections}}", "\n".join(map(_section, sections)))
 
 
 def _section(section: Section) -> str:
@@ -91,14 +93,24 @@ def _section(section: Section) -> str:
     )
 
 
+def size_of(image: bytes) -> tuple[int, int]:
+    """Width and height of a PNG or GIF: the page states them, so that nothing moves while pictures load."""
+    if image[:3] == b"GIF":
+        return int.from_bytes(image[6:8], "little"), int.from_bytes(image[8:10], "little")
+    return int.from_bytes(image[16:20], "big"), int.from_bytes(image[20:24], "big")
+
+
 def _figure(figure: Figure) -> str:
     kind = "gif" if figure.image[:3] == b"GIF" else "png"
+    width, height = size_of(figure.image)
+    wide = " wide" if width > 640 and width > 1.4 * height else ""
     data = base64.b64encode(figure.image).decode()
     code = ""
     if figure.code:
         code = f"<details><summary>code</summary><pre><code>{html.escape(figure.code.strip())}</code></pre></details>"
     caption = html.escape(figure.caption)
     return (
-        f'<figure>\n<img loading="lazy" alt="{caption}" src="data:image/{kind};base64,{data}">\n'
+        f'<figure>\n<div class="picture{wide}"><img loading="lazy" width="{width}" height="{height}" '
+        f'alt="{caption}" src="data:image/{kind};base64,{data}"></div>\n'
         f"<figcaption>{caption}</figcaption>\n{code}\n</figure>"
     )

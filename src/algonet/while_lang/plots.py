@@ -84,10 +84,10 @@ def surfaces(
     for i, ((title, _), d) in enumerate(zip(panels, data, strict=True), start=1):
         axis = figure.add_subplot(1, len(panels), i, projection="3d")
         mappable = draw(axis, d, limits, heights)
-        axis.set_title(title, fontsize=10, y=0.98)
+        axis.set_title(title, fontsize=13, y=0.98)
     figure.subplots_adjust(left=0.01, right=0.91, wspace=0.02, bottom=0.03, top=0.95)
     bar = figure.add_axes((0.93, 0.22, 0.012, 0.55))
-    figure.colorbar(mappable, cax=bar).set_label("size of the gradient", fontsize=9)
+    figure.colorbar(mappable, cax=bar).set_label("size of the gradient", fontsize=12)
     return figure
 
 

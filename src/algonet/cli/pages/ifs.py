@@ -44,14 +44,15 @@ def _presets(quick: bool) -> Figure:
     from algonet.ifs import IFS
 
     names = _NAMES[:4] if quick else _NAMES
-    figure, axes = plt.subplots(2, len(names), figsize=(2.2 * len(names), 4.6))
-    for column, name in enumerate(names):
+    figure, axes = plt.subplots(len(names) // 2, 4, figsize=(9.4, 1.25 * len(names)))
+    for index, name in enumerate(names):
+        above, below = axes[2 * (index // 4) : 2 * (index // 4) + 2, index % 4]
         ifs = IFS.preset(name, points=30_000 if quick else 100_000)
         with torch.no_grad():
             soft = ifs((220, 220), sigma=0.8)
-        axes[0, column].imshow(_glow(soft).numpy())
-        axes[1, column].imshow(1 - ifs.crisp((220, 220), points=60_000).numpy(), cmap="gray")
-        axes[0, column].set_title(name, fontsize=11)
+        above.imshow(_glow(soft).numpy())
+        below.imshow(1 - ifs.crisp((220, 220), points=60_000).numpy(), cmap="gray")
+        above.set_title(name, fontsize=11)
     for axis in axes.flat:
         axis.set_axis_off()
     figure.tight_layout(pad=0.3)
@@ -71,7 +72,7 @@ def _levels_of_detail(quick: bool) -> Figure:
     for axis, sigma in zip(axes, sigmas, strict=True):
         with torch.no_grad():
             axis.imshow(_glow(fern((200, 200), sigma=sigma)).numpy())
-        axis.set_title(f"σ = {sigma:g} px", fontsize=11)
+        axis.set_title(f"σ = {sigma:g} px", fontsize=13)
         axis.set_axis_off()
     figure.tight_layout(pad=0.3)
     caption = (
@@ -94,9 +95,9 @@ def _film_strip(quick: bool) -> Figure:
     figure, axes = plt.subplots(1, 7, figsize=(15.4, 2.5))
     for k, (axis, frame) in enumerate(zip(axes, shown, strict=False)):
         axis.imshow(_glow(frame / 255.0).numpy())
-        axis.set_title("the start" if k == 0 else "found" if k == 5 else "", fontsize=11)
+        axis.set_title("the start" if k == 0 else "found" if k == 5 else "", fontsize=17)
     axes[6].imshow(_glow(target).numpy())
-    axes[6].set_title("the target", fontsize=11)
+    axes[6].set_title("the target", fontsize=17)
     for axis in axes:
         axis.set_axis_off()
     figure.tight_layout(pad=0.3)
@@ -114,7 +115,7 @@ def _sway(quick: bool) -> Figure:
 
     fern = IFS.preset("fern", points=15_000 if quick else 40_000)
     rest = fern.parameters_.detach().clone()
-    count = 10 if quick else 24
+    count, side = (10, 260) if quick else (24, 400)
     frames = []
     with torch.no_grad():
         for k in range(count):
@@ -123,7 +124,7 @@ def _sway(quick: bool) -> Figure:
             # the largest map turns by a few degrees: everything above bends a little further
             fern.parameters_[1, 2] += 0.035 * wind
             fern.parameters_[1, 4] -= 0.035 * wind
-            picture = _glow(fern((260, 260), sigma=0.9))
+            picture = _glow(fern((side, side), sigma=0.9 * side / 260))
             frames.append(Image.fromarray((picture * 255).byte().numpy()))
     buffer = io.BytesIO()
     frames[0].save(buffer, format="GIF", save_all=True, append_images=frames[1:], duration=80, loop=0)

@@ -42,7 +42,7 @@ def _grid(functions: Sequence[Any], names: Sequence[str], x: Tensor, columns: in
     import matplotlib.pyplot as plt
 
     rows = -(-len(functions) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(3.1 * columns, 2.3 * rows), sharex=True, squeeze=False)
+    figure, axes = plt.subplots(rows, columns, figsize=(9.6, 2.0 * rows + 0.4), sharex=True, squeeze=False)
     for axis in axes.flat[len(functions) :]:
         axis.axis("off")
     for axis, function, name in zip(axes.flat, functions, names, strict=False):
@@ -54,8 +54,9 @@ def _grid(functions: Sequence[Any], names: Sequence[str], x: Tensor, columns: in
         axis.set_title(name, fontsize=10)
         axis.set_ylim(-1.6, 1.6)
         axis.spines[["top", "right"]].set_visible(False)
-    axes.flat[0].legend(fontsize=6.5, loc="lower right", frameon=False)
-    figure.tight_layout()
+    lines, labels = axes.flat[0].get_legend_handles_labels()
+    figure.legend(lines[::-1], labels[::-1], loc="upper center", ncols=3, frameon=False)
+    figure.tight_layout(rect=(0, 0, 1, 0.95))
     return png(figure)
 
 
@@ -94,7 +95,7 @@ def _conorms() -> bytes:
     import matplotlib.pyplot as plt
 
     p = torch.linspace(0, 1, 60, dtype=torch.float64)
-    figure, axes = plt.subplots(2, 5, figsize=(11, 4.8), sharex=True, sharey=True)
+    figure, axes = plt.subplots(2, 5, figsize=(9.6, 4.3), sharex=True, sharey=True)
     for axis, family in zip(axes.flat, CONORMS, strict=True):
         joined = family()(p[:, None], p[None, :])
         axis.contourf(p, p, joined, levels=20, cmap="magma", vmin=0, vmax=1)

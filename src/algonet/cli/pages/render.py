@@ -190,7 +190,7 @@ def _turning(quick: bool) -> Figure:
 
     from algonet.render import BlinnPhong, Camera, SmoothRenderer
 
-    size, frames = (72, 10) if quick else (128, 24)
+    size, frames = (72, 10) if quick else (200, 24)
     mesh = _still_life()
     renderer = SmoothRenderer((size, size), surface=BlinnPhong(), background=1.0, two_sided=False)
     pictures = []
@@ -250,9 +250,9 @@ def _film_strip(quick: bool) -> Figure:
     for axis, picture, (count, _, _) in zip(axes, strip, steps, strict=False):
         total += count
         _show(axis, picture)
-        axis.set_title(f"step {total}", fontsize=10)
+        axis.set_title(f"step {total}", fontsize=14)
     _show(axes[-1], strip[-1])
-    axes[-1].set_title("what the pictures show", fontsize=10)
+    axes[-1].set_title("what the pictures show", fontsize=14)
     for axis in axes:
         axis.set_axis_off()
     figure.tight_layout(pad=0.3)

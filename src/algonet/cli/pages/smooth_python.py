@@ -207,7 +207,7 @@ def _queue(quick: bool) -> bytes:
         axis.set_title(f"{tellers} tellers: customers wait {float(wait.detach()):.2f} on average", fontsize=10)
         axis.set_xlabel("customer")
         _plain(axis)
-    axes[0].set_ylabel("waiting caused per unit of service")
+    axes[0].set_ylabel("waiting caused, per\nunit of service")
     figure.tight_layout()
     return png(figure)
 

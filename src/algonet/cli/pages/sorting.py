@@ -88,7 +88,7 @@ def _layers() -> Figure:
     import matplotlib.pyplot as plt
 
     x = _items(14, seed=7)
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), sharey=True)
+    figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True)
     colours = plt.get_cmap("viridis")((x.argsort().argsort() / 13.0).numpy())
     for ax, steepness in zip(axes, (5.0, 25.0, 200.0), strict=True):
         states, _ = _trace(x, OddEven(), Logistic(steepness))
@@ -112,17 +112,19 @@ def _permutations(n: int) -> Figure:
     import matplotlib.pyplot as plt
 
     x = _items(n, seed=5)
-    figure, axes = plt.subplots(2, 4, figsize=(12, 6.2))
+    figure, axes = plt.subplots(2, 4, figsize=(9.6, 5.2))
     for row, network in enumerate((OddEven(), Bitonic())):
         for ax, steepness in zip(axes[row], (4.0, 16.0, 64.0, 1e4), strict=True):
             P = soft_sort(x, relax=Logistic(steepness), network=network, return_permutation=True).permutation
             assert P is not None
             ax.imshow(P.numpy(), cmap="magma", vmin=0, vmax=1)
-            ax.set_title(f"{type(network).__name__}, steepness {steepness:g}", fontsize=10)
+            if row == 0:
+                ax.set_title(f"steepness {steepness:g}", fontsize=10)
             ax.set_xticks([])
             ax.set_yticks([])
-    figure.supxlabel("item", fontsize=10)
-    figure.supylabel("sorted position", fontsize=10)
+        axes[row, 0].set_ylabel(f"{type(network).__name__}: sorted position", fontsize=10)
+    for ax in axes[1]:
+        ax.set_xlabel("item", fontsize=10)
     figure.tight_layout()
     return Figure(
         "permutations",
@@ -138,7 +140,7 @@ def _sigmoids() -> Figure:
 
     families = (Logistic, Gaussian, Laplace, Cauchy, Reciprocal, Optimal, SmoothStep)
     gap = torch.linspace(-3, 3, 241)
-    figure, axes = plt.subplots(1, 2, figsize=(11, 3.8))
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.6))
     for family in families:
         relax = family(steepness=2.0)
         alpha = relax(gap)

@@ -78,10 +78,8 @@ def _halting(size: int) -> bytes:
     import matplotlib.pyplot as plt
 
     a, b = _grid(torch.linspace(0.05, 5.95, size))
-    steepnesses = (2.0, 3.0, 4.0, 5.0, 6.0)
-    figure, axes = plt.subplots(
-        1, len(steepnesses) + 1, figsize=(13, 2.7), width_ratios=[1.25] + [1] * len(steepnesses)
-    )
+    steepnesses = (3.0, 4.0, 6.0)
+    figure, axes = plt.subplots(1, 4, figsize=(10, 2.8), width_ratios=[1.3, 1, 1, 1])
     shares, image = [], None
     sweep = torch.linspace(2.0, 6.0, 9).tolist()
     with warnings.catch_warnings():

@@ -1,0 +1,178 @@
+"""Algorithms between the layers of a network: three ways in, what they save, and a layer that differentiates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from algonet.cli.gallery import Figure, png
+from algonet.nn import FiniteDifferences, Insert, Residual
+from algonet.relax import Logistic
+from algonet.sorting import soft_sort
+
+TITLE = "Forward AlgoNet: an algorithm between the layers"
+INTRO = (
+    "An algorithm has nothing to learn, but its gradient tells the layers before it what to give it. What the algorithm knows "
+    "need not be learned from examples, and holds where there were none."
+)
+_BLUE, _RED, _GOLD, _GREY = "#1f4e79", "#d1495b", "#c9b458", "#8a93a0"
+_WIDTH = 7
+
+
+def figures(quick: bool) -> Iterator[Figure]:
+    yield Figure("styles", _styles(), _STYLES_CAPTION, _STYLES_CODE)
+    yield Figure("learning", _learning(300 if quick else 1200), _LEARNING_CAPTION, _LEARNING_CODE)
+    yield Figure("differences", _differences(96 if quick else 200), _DIFFERENCES_CAPTION, _DIFFERENCES_CODE)
+
+
+def _box(axis: Any, x: float, y: float, size: tuple[float, float], text: str, colour: str) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    width, height = size
+    corner = (x - width / 2, y - height / 2)
+    axis.add_patch(
+        FancyBboxPatch(corner, width, height, boxstyle="round,pad=0,rounding_size=0.08", fc=colour, ec="none")
+    )
+    axis.text(x, y, text, color="white", ha="center", va="center", fontsize=11)
+
+
+def _arrow(axis: Any, x: float, start: float, end: float) -> None:
+    arrow = {"arrowstyle": "-|>", "color": _GREY, "lw": 1.6, "shrinkA": 0, "shrinkB": 0}
+    axis.annotate("", xy=(x, end), xytext=(x, start), arrowprops=arrow)
+
+
+def _styles() -> bytes:
+    """Three drawings: where the features go."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(9.4, 3.7))
+    for axis, title in zip(axes, ("Insert(A)", "Shortcut(A)", "Residual(A, body)"), strict=True):
+        whole = title.startswith("Insert")
+        for y, text in ((2.7, "layers"), (0.3, "layers")):
+            _box(axis, 1.0, y, (1.8, 0.42), text, _BLUE)
+        _box(axis, 1.0 if whole else 1.45, 1.5, (1.8 if whole else 0.9, 0.6), "algorithm", _RED)
+        if title.startswith("Residual"):
+            _box(axis, 0.5, 1.5, (0.8, 0.6), "body", _BLUE)
+        for x in (1.0,) if whole else (0.5, 1.45):
+            through = not (title.startswith("Shortcut") and x < 1)
+            _arrow(axis, x, 2.47, 1.83 if through else 0.54)
+            if through:
+                _arrow(axis, x, 1.18, 0.54)
+        axis.set_title(title, fontsize=12, family="monospace")
+        axis.set_xlim(0, 2)
+        axis.set_ylim(0, 3)
+        axis.set_axis_off()
+    figure.tight_layout()
+    return png(figure)
+
+
+def _sorted(x: Tensor) -> Tensor:
+    return soft_sort(x, relax=Logistic(8.0)).values
+
+
+def _networks() -> dict[str, nn.Module]:
+    def layers(middle: nn.Module) -> nn.Module:
+        return nn.Sequential(nn.Linear(_WIDTH, 16), middle, nn.Linear(16, 1))
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return {
+            "layers alone": layers(nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 16), nn.ReLU())),
+            "a sort beside layers": layers(Residual(_sorted, nn.Sequential(nn.Linear(8, 8), nn.ReLU()))),
+            "a sort between layers": layers(Insert(_sorted)),
+        }
+
+
+def _examples(count: int, seed: int, reach: float) -> tuple[Tensor, Tensor]:
+    """Seven numbers in disguise (mixed by a fixed rotation), and how far apart the largest and the median are."""
+    random = torch.Generator().manual_seed(seed)
+    hidden = reach * torch.randn(count, _WIDTH, generator=random)
+    mixing, _ = torch.linalg.qr(torch.randn(_WIDTH, _WIDTH, generator=torch.Generator().manual_seed(11)))
+    return hidden @ mixing, hidden.amax(-1) - hidden.median(-1).values
+
+
+def _learning(steps: int) -> bytes:
+    import matplotlib.pyplot as plt
+
+    (x, wanted), near, far = _examples(300, 1, 1.0), _examples(2000, 2, 1.0), _examples(2000, 3, 3.0)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.4), width_ratios=[1.6, 1])
+    for i, ((name, network), colour) in enumerate(zip(_networks().items(), (_GREY, _GOLD, _RED), strict=True)):
+        optimiser = torch.optim.Adam(network.parameters(), lr=5e-3)
+        curve = []
+        for step in range(steps):
+            loss = nn.functional.mse_loss(network(x).squeeze(-1), wanted)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            if step % (steps // 30) == 0 or step == steps - 1:
+                curve.append((step + 1, _error(network, near)))
+        left.plot(*zip(*curve, strict=True), color=colour, lw=2.2, label=name)
+        right.bar(i, _error(network, far), color=colour, width=0.7)
+    left.set_yscale("log")
+    left.set_title("mean error on new examples", fontsize=11)
+    left.set_xlabel("step, on 300 examples")
+    left.legend(frameon=False, fontsize=9)
+    right.set_title("on numbers three times as large", fontsize=11)
+    right.set_xticks(range(3), ["layers\nalone", "sort\nbeside", "sort\nbetween"], fontsize=10)
+    for axis in (left, right):
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    return png(figure)
+
+
+@torch.no_grad()
+def _error(network: nn.Module, examples: tuple[Tensor, Tensor]) -> float:
+    return float((network(examples[0]).squeeze(-1) - examples[1]).abs().mean())
+
+
+def _differences(side: int) -> bytes:
+    import matplotlib.pyplot as plt
+
+    from algonet.ifs import IFS
+
+    with torch.no_grad():
+        picture = IFS.preset("maple", points=100 * side)((side, side), sigma=side / 100)
+        layers = [
+            FiniteDifferences((-1,), pad="edge"),
+            FiniteDifferences((-2,), pad="edge"),
+            FiniteDifferences((-2, -1), pad="edge"),
+        ]
+        shown = [picture, *(layer(picture[None, None])[0, 0] for layer in layers)]
+    figure, axes = plt.subplots(1, 4, figsize=(9.6, 2.8))
+    for axis, values, title in zip(axes, shown, ("picture", "along x", "along y", "along both"), strict=True):
+        most = float(values.abs().quantile(0.995))
+        first = axis is axes[0]
+        axis.imshow(values.numpy(), cmap="Greys" if first else "RdBu", vmin=0 if first else -most, vmax=most)
+        axis.set_title(title, fontsize=11)
+        axis.set_axis_off()
+    figure.tight_layout(pad=0.4)
+    return png(figure)
+
+
+_STYLES_CAPTION = (
+    "The three ways in: everything goes through the algorithm; part of the features goes past it; or that part goes through "
+    "layers of its own, and the network may choose."
+)
+_STYLES_CODE = """
+from algonet import Insert, Residual, Shortcut
+
+Insert(algorithm)                       # x -> A(x)
+Shortcut(algorithm, share=0.5)          # (u, v) -> (u, A(v))
+Residual(algorithm, body, share=0.5)    # (u, v) -> (body(u), A(v))
+"""
+_LEARNING_CAPTION = (
+    "How far is the largest of seven numbers from their median, if the numbers come mixed? With a sort between its layers a "
+    "small network unmixes the numbers, because only then the sort helps; and its answer holds for numbers far beyond its examples."
+)
+_LEARNING_CODE = """
+sort = lambda x: soft_sort(x, relax=Logistic(8.0)).values
+network = nn.Sequential(nn.Linear(7, 16), Insert(sort), nn.Linear(16, 1))
+"""
+_DIFFERENCES_CAPTION = "A layer without weights: finite differences along either side of a picture, and along both."
+_DIFFERENCES_CODE = """
+FiniteDifferences((-1,), pad="edge")(pictures)
+FiniteDifferences((-2, -1), pad="edge")(pictures)
+"""
