@@ -77,8 +77,9 @@ class Logistic(Sigmoid):
     def scalar(self) -> str:
         return """
             e = exp(-abs(z))
-            value = where(z >= 0, 1.0, e) / (1.0 + e)
-            slope = e / ((1.0 + e) * (1.0 + e))
+            part = 1.0 / (1.0 + e)
+            value = where(z >= 0, 1.0, e) * part
+            slope = e * part * part
         """
 
 

@@ -83,7 +83,8 @@ class OddEvenSort:
         # Items of scratch that a program of backward takes; as many programs as there is work for, the device can hold and
         # SCRATCH can feed
         count, _, _, _, groups, threads, core, _, _ = self.shape
-        self.scratch = self.states * count * groups * (2 * core + self.segment * 4 * threads)
+        self.ahead = int(self.segments > 1)
+        self.scratch = self.states * count * groups * (2 * core + (1 + self.ahead) * self.segment * 4 * threads)
         most = max(1, min(16 * processors(device), SCRATCH // (self.scratch * dtype.itemsize)))
         self.programs = self.tiles if self.shape.chunks > 1 else min(self.tiles, most)
         self._first = (light, self.plan.steps is not None, self.plan.masked)
@@ -96,7 +97,8 @@ class OddEvenSort:
         _, chunks, _, _, groups, threads, core, _, _ = self.shape
         size = self.dtype.itemsize
         everything = self.lines * self.states * groups * (2 * core + self.depth * 4 * threads) * size
-        self.segment = self.depth if groups == 1 and everything <= CACHED else min(SEGMENT, self.depth)
+        whole = groups == 1 and everything <= CACHED
+        self.segment = self.depth + self.depth % 2 if whole else SEGMENT
         self.segments = -(-self.depth // self.segment)
         self.row_items = self.blocks * (self.segments - 1) * self.states * self.n
         self.kept: tuple[int, ...] | None = None
@@ -184,15 +186,15 @@ class OddEvenSort:
         segment, segments = self.segment, self.segments
         if not keep:
             # Nothing starts from between the segments, so each may be as long as the halo allows
-            segment = self.shape.halo if self.shape.groups > 1 else self.depth
+            segment = self.shape.halo if self.shape.groups > 1 else self.depth + self.depth % 2
             segments = -(-self.depth // segment)
         together = self.shape.reach // segment if self.shape.chunks > 1 else segments
         self._forward[keep] = [
             self._launch(
                 "odd_even_forward_kernel",
                 self.tiles,
-                (segment, segments, begin, min(begin + together, segments)),
-                keep,
+                (segment, segments, begin, min(begin + together, segments), max(1, self.shape.halo // segment)),
+                (keep,),
             )
             for begin in range(0, segments, together)
         ]
@@ -206,13 +208,13 @@ class OddEvenSort:
                 "odd_even_backward_kernel",
                 self.programs,
                 (self.segment, self.segments, max(end - together, 0), end, turn, self.tiles, self.programs, *steps),
-                steep,
+                (steep, self.ahead),
             )
             for turn, end in enumerate(ends)
         ]
         return self._backward[steep, *steps]
 
-    def _launch(self, kernel: str, grid: int, numbers: tuple[int, ...], option: bool) -> Launch:
+    def _launch(self, kernel: str, grid: int, numbers: tuple[int, ...], options: tuple[int, ...]) -> Launch:
         numbers = (self.lines, self.n, self.channels, self.blocks, self.depth, *numbers)
-        constants = (*self._first, option, *self._last)
+        constants = (*self._first, *options, *self._last)
         return Launch(getattr(kernels(self.plan.form, "odd_even"), kernel), grid, numbers, constants, self.shape.warps)

@@ -169,22 +169,17 @@ def bitonic_backward_kernel(
                 beyond = across
                 if PAYLOAD:
                     beyond = tl.load(buffer + ROWS * E + other)
-            alpha, slope, z_slope, d = decide(tl.where(first, x, y), tl.where(first, y, x), active, steepness)
+            alpha, slope, d = decide(tl.where(first, x, y), tl.where(first, y, x), active, steepness, LIGHT)
             turn = tl.where(first, 1.0, -1.0).to(g.dtype)
             # The items differ by -d, so the decision feels -(g_first - g_second) d
-            fall = turn * (across - g)
-            by_d = fall * z_slope
-            by_s = fall * (slope * d) * d
-            g = alpha * g + (1.0 - alpha) * across
+            weight = turn * (across - g) * d
             if PAYLOAD:
-                drop = turn * (tl.load(state + ROWS * E + local) - tl.load(state + ROWS * E + other))
-                weight = turn * (h - beyond) * drop * slope
-                by_d += weight * steepness
-                by_s += weight * d
-                h = alpha * h + (1.0 - alpha) * beyond
-            g -= turn * by_d
+                drop = tl.load(state + ROWS * E + local) - tl.load(state + ROWS * E + other)
+                weight += (h - beyond) * drop
+                h = mixed(h, beyond, alpha)
+            g = mixed(g, across, alpha) - turn * weight * (slope * steepness)
             if STEEP:
-                steep += tl.where(first & live, by_s, 0.0)
+                steep += tl.where(first & live, weight * (slope * d), 0.0)
         tl.store(grad_x_ptr + line * n + item, g, mask=inside)
         if PAYLOAD:
             tl.store(grad_payload_ptr + (row * n + item) * channels + channel, h, mask=inside)
@@ -244,23 +239,21 @@ def far_backward_kernel(
     a = tamed(tl.load(x_ptr + low, mask=has_low, other=0.0))
     b = tamed(tl.load(x_ptr + high, mask=has_high, other=0.0))
     steepness = tl.load(steepness_ptr)
-    alpha, slope, z_slope, d = decide(a, b, active, steepness)
+    alpha, slope, d = decide(a, b, active, steepness, LIGHT)
     g = tl.load(grad_ptr + low, mask=has_low, other=0.0)
     h = tl.load(grad_ptr + high, mask=has_high, other=0.0)
-    by_d = (h - g) * z_slope
-    by_steepness = (h - g) * (slope * d) * d
+    weight = (h - g) * d
     if PAYLOAD:
         p = tl.load(payload_ptr + low, mask=has_low, other=0.0)
         q = tl.load(payload_ptr + high, mask=has_high, other=0.0)
         u = tl.load(grad_sorted_ptr + low, mask=has_low, other=0.0)
         v = tl.load(grad_sorted_ptr + high, mask=has_high, other=0.0)
-        weight = (u - v) * (p - q) * slope
-        by_d += weight * steepness
-        by_steepness += weight * d
+        weight += (u - v) * (p - q)
         tl.store(grad_payload_ptr + low, alpha * u + (1.0 - alpha) * v, mask=has_low)
         tl.store(grad_payload_ptr + high, alpha * v + (1.0 - alpha) * u, mask=has_high)
-    tl.store(grad_x_ptr + low, alpha * g + (1.0 - alpha) * h - by_d, mask=has_low)
-    tl.store(grad_x_ptr + high, alpha * h + (1.0 - alpha) * g + by_d, mask=has_high)
+    pull = weight * (slope * steepness)
+    tl.store(grad_x_ptr + low, mixed(g, h, alpha) - pull, mask=has_low)
+    tl.store(grad_x_ptr + high, mixed(h, g, alpha) + pull, mask=has_high)
     if STEEP:
         place = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-        tl.store(grad_steepness_ptr + place, tl.sum(by_steepness, 0))
+        tl.store(grad_steepness_ptr + place, tl.sum(weight * (slope * d), 0))

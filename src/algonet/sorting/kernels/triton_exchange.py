@@ -58,16 +58,15 @@ def share(a, b, active, steepness, LIGHT: tl.constexpr):
 
 
 @triton.jit
-def decide(a, b, active, steepness):
-    """(alpha, slope, z slope, d) of the exchange of a and b, see `_decide` in reference.py."""
+def decide(a, b, active, steepness, LIGHT: tl.constexpr):
+    """(alpha, slope, d) of the exchange of a and b, see `_decide` in reference.py; slope and d are 0 where it is crisp."""
     d = b - a
     z = tl.where(active, steepness * d, 2e18).to(d.dtype)
     alpha, slope = gate(z)
     crisp = tl.abs(z) > 1e18
-    alpha = tl.where(crisp, tl.where(z > 0, 1.0, 0.0), alpha).to(d.dtype)
-    slope = tl.where(crisp, 0.0, slope).to(d.dtype)
-    d = tl.where(crisp, 0.0, d).to(d.dtype)
-    return alpha, slope, steepness * d * slope, d
+    if not LIGHT:
+        alpha = tl.where(crisp, tl.where(z > 0, 1.0, 0.0), alpha)
+    return alpha.to(d.dtype), tl.where(crisp, 0.0, slope).to(d.dtype), tl.where(crisp, 0.0, d).to(d.dtype)
 
 
 @triton.jit

@@ -24,7 +24,7 @@ from .triton_exchange import decide, freed, infinities, mixed, share, tamed
 PLAIN = [
     "x_ptr", "payload_ptr", "values_ptr", "sorted_ptr", "length_ptr", "steepness_ptr", "kept_ptr", "slopes_ptr",
     "scratch_ptr", "grad_ptr", "grad_sorted_ptr", "grad_x_ptr", "grad_payload_ptr", "grad_steepness_ptr",
-    "lines", "n", "channels", "blocks", "layers", "segment", "segments", "begin", "end", "turn", "tiles", "programs",
+    "lines", "n", "channels", "blocks", "layers", "segment", "segments", "begin", "end", "turn", "tiles", "programs", "every",
     "grad_step", "sorted_step",
 ]  # fmt: skip
 
@@ -166,26 +166,27 @@ def odd_layer(x, p, e, m, runs, steepness, LIGHT: tl.constexpr, C: tl.constexpr,
 
 
 @triton.jit
-def felt(a, b, ga, gb, weight, active, steepness):
+def felt(a, b, ga, gb, weight, active, steepness, LIGHT: tl.constexpr):
     """(alpha, what a loses and b gains of gradient by the decision, what the steepness gets) of the exchange of a, b.
 
     `weight` is the payload's share, the sum over channels of (gradient of p - gradient of q) (p - q). The items differ by
     -d, so theirs is -(ga - gb) d.
     """
-    alpha, slope, z_slope, d = decide(a, b, active, steepness)
-    return alpha, (gb - ga) * z_slope + weight * (slope * steepness), ((gb - ga) * d + weight) * slope * d
+    alpha, slope, d = decide(a, b, active, steepness, LIGHT)
+    weight += (gb - ga) * d
+    return alpha, weight * (slope * steepness), weight * (slope * d)
 
 
 @triton.jit
-def even_back(x, p, g, h, e, m, runs, steepness, C: tl.constexpr):
+def even_back(x, p, g, h, e, m, runs, steepness, LIGHT: tl.constexpr, C: tl.constexpr):
     """Gradients g of the items and h of the payload before an even layer from those after it, and the steepness's."""
     on_left, on_right = even_active(e, m, runs)
-    on_the_left, on_the_right = tl.zeros_like(x[0]), tl.zeros_like(x[0])
+    at_left, at_right = tl.zeros_like(x[0]), tl.zeros_like(x[0])
     for c in tl.static_range(C):
-        on_the_left += (h[c][0] - h[c][1]) * (p[c][0] - p[c][1])
-        on_the_right += (h[c][2] - h[c][3]) * (p[c][2] - p[c][3])
-    left, pull_left, steep_left = felt(x[0], x[1], g[0], g[1], on_the_left, on_left, steepness)
-    right, pull_right, steep_right = felt(x[2], x[3], g[2], g[3], on_the_right, on_right, steepness)
+        at_left += (h[c][0] - h[c][1]) * (p[c][0] - p[c][1])
+        at_right += (h[c][2] - h[c][3]) * (p[c][2] - p[c][3])
+    left, pull_left, steep_left = felt(x[0], x[1], g[0], g[1], at_left, on_left, steepness, LIGHT)
+    right, pull_right, steep_right = felt(x[2], x[3], g[2], g[3], at_right, on_right, steepness, LIGHT)
     k = ()
     for c in tl.static_range(C):
         k = k + (even_mix(h[c], left, right),)
@@ -195,7 +196,7 @@ def even_back(x, p, g, h, e, m, runs, steepness, C: tl.constexpr):
 
 
 @triton.jit
-def odd_back(x, p, g, h, e, m, runs, steepness, C: tl.constexpr, H: tl.constexpr):
+def odd_back(x, p, g, h, e, m, runs, steepness, LIGHT: tl.constexpr, C: tl.constexpr, H: tl.constexpr):
     """The same for an odd layer."""
     on_before, on_inner, on_after = odd_active(e, m, runs, H)
     at_before, at_inner, at_after = tl.zeros_like(x[0]), tl.zeros_like(x[0]), tl.zeros_like(x[0])
@@ -204,9 +205,9 @@ def odd_back(x, p, g, h, e, m, runs, steepness, C: tl.constexpr, H: tl.constexpr
         at_inner += (h[c][1] - h[c][2]) * (p[c][1] - p[c][2])
         at_after += (h[c][3] - next_first(h[c], H)) * (p[c][3] - next_first(p[c], H))
     x_last, g_last, x_next, g_next = previous_last(x, H), previous_last(g, H), next_first(x, H), next_first(g, H)
-    before, pull_before, _ = felt(x_last, x[0], g_last, g[0], at_before, on_before, steepness)
-    inner, pull_inner, steep_inner = felt(x[1], x[2], g[1], g[2], at_inner, on_inner, steepness)
-    after, pull_after, steep_after = felt(x[3], x_next, g[3], g_next, at_after, on_after, steepness)
+    before, pull_before, _ = felt(x_last, x[0], g_last, g[0], at_before, on_before, steepness, LIGHT)
+    inner, pull_inner, steep_inner = felt(x[1], x[2], g[1], g[2], at_inner, on_inner, steepness, LIGHT)
+    after, pull_after, steep_after = felt(x[3], x_next, g[3], g_next, at_after, on_after, steepness, LIGHT)
     k = ()
     for c in tl.static_range(C):
         k = k + (odd_mix(h[c], before, inner, after, H),)
@@ -220,6 +221,31 @@ def two_layers(x, p, e, m, layer, last, steepness, LIGHT: tl.constexpr, C: tl.co
     """An even layer and the odd one after it."""
     x, p = even_layer(x, p, e, m, layer < last, steepness, LIGHT, C)
     return odd_layer(x, p, e, m, layer + 1 < last, steepness, LIGHT, C, H)
+
+
+@triton.jit
+def two_layers_pushed(
+    place, SIZE: tl.constexpr, x, p, e, m, layer, last, steepness, LIGHT: tl.constexpr, C: tl.constexpr, H: tl.constexpr
+):
+    """The same, putting away the states before each."""
+    push(place, SIZE, x, p, C)
+    x, p = even_layer(x, p, e, m, layer < last, steepness, LIGHT, C)
+    push(place + (C + 1) * 4 * SIZE, SIZE, x, p, C)
+    return odd_layer(x, p, e, m, layer + 1 < last, steepness, LIGHT, C, H)
+
+
+@triton.jit
+def state_before(
+    x_ptr, payload_ptr, kept_ptr, line, row, first, index, n, channels, segments, e, live, C: tl.constexpr
+):
+    """Items and payload before a segment: as they came, or as forward has kept them."""
+    if index > 0:
+        x, p = load_state(kept_ptr + (line * (segments - 1) + index - 1) * (C + 1) * n, n, e, n, live, C)
+    else:
+        x = load4(x_ptr + row * n, 1, e, n, live)
+        x = tamed(x[0]), tamed(x[1]), tamed(x[2]), tamed(x[3])
+        p = load_channels(payload_ptr + row * n * channels + first, 1, channels, e, n, live, channels - first, C)
+    return x, p
 
 
 @triton.jit
@@ -245,13 +271,13 @@ def any_infinite(x_ptr, row, n, live, x, begin, GROUPS: tl.constexpr, H: tl.cons
 @triton.jit(do_not_specialize=PLAIN)
 def odd_even_forward_kernel(
     x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, kept_ptr, scratch_ptr,
-    lines, n, channels, blocks, layers, segment, segments, begin, end,
+    lines, n, channels, blocks, layers, segment, segments, begin, end, every,
     LIGHT: tl.constexpr, FIXED: tl.constexpr, MASKED: tl.constexpr, KEEP: tl.constexpr, C: tl.constexpr,
     LINES: tl.constexpr, CHUNKS: tl.constexpr, STEP: tl.constexpr, REACH: tl.constexpr,
     GROUPS: tl.constexpr, H: tl.constexpr, CORE: tl.constexpr, HALO: tl.constexpr,
 ):  # fmt: skip
     """Segments begin..end of an odd-even sort. With KEEP the state after each but the last is kept: (lines, segments - 1,
-    C + 1, n), which is what later launches and backward start from."""
+    C + 1, n), which is what later launches and backward start from. Groups exchange their cores `every` so many."""
     pid = tl.program_id(0)
     WIDTH: tl.constexpr = GROUPS * CORE
     u = tl.arange(0, LINES * GROUPS)[None, :]
@@ -283,8 +309,8 @@ def odd_even_forward_kernel(
             if index + 1 < segments:
                 store_state(kept_ptr + index * (C + 1) * n, n, e, n, own, x, p, C)
         if GROUPS > 1:  # noqa: SIM102
-            if index + 1 < end:
-                buffer = scratch_ptr + index % 2 * (C + 1) * WIDTH
+            if (index + 1 < end) & ((index + 1) % every == 0):
+                buffer = scratch_ptr + (index + 1) // every % 2 * (C + 1) * WIDTH
                 store_state(buffer, WIDTH, f, WIDTH, core, x, p, C)
                 tl.debug_barrier()
                 x, p = load_state(buffer, WIDTH, f, WIDTH, live, C)
@@ -300,11 +326,15 @@ def odd_even_backward_kernel(
     grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, kept_ptr, slopes_ptr, scratch_ptr,
     lines, n, channels, blocks, layers, segment, segments, begin, end, turn, tiles, programs,
     grad_step, sorted_step,
-    LIGHT: tl.constexpr, FIXED: tl.constexpr, MASKED: tl.constexpr, STEEP: tl.constexpr, C: tl.constexpr,
+    LIGHT: tl.constexpr, FIXED: tl.constexpr, MASKED: tl.constexpr, STEEP: tl.constexpr, AHEAD: tl.constexpr,
+    C: tl.constexpr,
     LINES: tl.constexpr, CHUNKS: tl.constexpr, STEP: tl.constexpr, REACH: tl.constexpr,
     GROUPS: tl.constexpr, H: tl.constexpr, CORE: tl.constexpr, HALO: tl.constexpr,
 ):  # fmt: skip
     """Gradients through segments end..begin: from the kept state before it, recompute each layer and walk back.
+
+    A layer takes as long as its chain of operations, one after the other, so with AHEAD = 1 two chains run side by side:
+    while a segment is walked back, the one before it is recomputed. (The last has none before it, and recomputes itself.)
 
     Between launches the gradients lie in `slopes`, (2, lines, C + 1, n), which turn about. The gradient of the items comes
     once per line, to be summed over the blocks of channels; that of the values goes in at the first. The steps are 0 for
@@ -319,8 +349,9 @@ def odd_even_backward_kernel(
     f = (u % GROUPS) * CORE - HALO + 4 * i
     steepness = tl.load(steepness_ptr)
     steep = tl.zeros([H, LINES * GROUPS], x_ptr.dtype.element_ty)
-    # This program's scratch: two buffers of gradients, and every layer of one segment
-    scratch_ptr += pid.to(tl.int64) * (2 * STATE + segment * (C + 1) * 4 * SIZE)
+    # This program's scratch: two buffers of gradients, and every layer of one segment, or of two
+    LAYER: tl.constexpr = (C + 1) * 4 * SIZE
+    scratch_ptr += pid.to(tl.int64) * (2 * STATE + (1 + AHEAD) * segment * LAYER)
     slope_ptr = scratch_ptr + (u // GROUPS) * (C + 1) * WIDTH
     layer_ptr = scratch_ptr + 2 * STATE + u * H + i
     for tile in range(pid, tiles, programs):
@@ -338,45 +369,45 @@ def odd_even_backward_kernel(
             h = load_channels(place, sorted_step, channels * sorted_step, e, n, live, channels - first, C)
         else:
             g, h = load_state(slopes_ptr + (turn % 2 * lines + line) * (C + 1) * n, n, e, n, live, C)
+        z, w = state_before(x_ptr, payload_ptr, kept_ptr, line, row, first, end - 1, n, channels, segments, e, live, C)
+        for step in range(0, segment, 2):
+            layer = (end - 1) * segment + step
+            place = layer_ptr + ((end - 1) % 2 * segment * AHEAD + step) * LAYER
+            z, w = two_layers_pushed(place, SIZE, z, w, e, m, layer, last, steepness, LIGHT, C, H)
         for back in range(end - begin):
             index = end - 1 - back
-            low = index * segment
-            high = tl.minimum(low + segment, layers)
-            if index > 0:
-                x, p = load_state(kept_ptr + (line * (segments - 1) + index - 1) * (C + 1) * n, n, e, n, live, C)
-            else:
-                x = load4(x_ptr + row * n, 1, e, n, live)
-                x = tamed(x[0]), tamed(x[1]), tamed(x[2]), tamed(x[3])
-                p = load_channels(
-                    payload_ptr + row * n * channels + first, 1, channels, e, n, live, channels - first, C
-                )
-            for layer in range(low, high, 2):
-                place = layer_ptr + (layer - low) * (C + 1) * 4 * SIZE
-                push(place, SIZE, x, p, C)
-                x, p = even_layer(x, p, e, m, layer < last, steepness, LIGHT, C)
-                if layer + 1 < high:
-                    push(place + (C + 1) * 4 * SIZE, SIZE, x, p, C)
-                    x, p = odd_layer(x, p, e, m, layer + 1 < last, steepness, LIGHT, C, H)
+            here = layer_ptr + index % 2 * segment * AHEAD * LAYER
+            ahead = layer_ptr + (index + 1) % 2 * segment * AHEAD * LAYER
+            if AHEAD:
+                z, w = state_before(
+                    x_ptr, payload_ptr, kept_ptr, line, row, first, tl.maximum(index - 1, begin),
+                    n, channels, segments, e, live, C,
+                )  # fmt: skip
             tl.debug_barrier()
-            x, p = pop(layer_ptr + (high - 1 - low) * (C + 1) * 4 * SIZE, SIZE, C)
-            for step in range(high - low):
-                layer = high - 1 - step
-                # Fetch the layer before while this one is computed
-                x_before, p_before = pop(layer_ptr + tl.maximum(layer - 1 - low, 0) * (C + 1) * 4 * SIZE, SIZE, C)
-                if layer % 2 == 1:
-                    g, h, by_steepness = odd_back(x, p, g, h, e, m, layer < last, steepness, C, H)
-                else:
-                    g, h, by_steepness = even_back(x, p, g, h, e, m, layer < last, steepness, C)
+            x, p = pop(here + (segment - 2) * LAYER, SIZE, C)
+            y, q = pop(here + (segment - 1) * LAYER, SIZE, C)
+            for step in range(0, segment, 2):
+                layer = (index + 1) * segment - 2 - step
+                # Fetch the two layers before while these are computed
+                place = here + tl.maximum(segment - 4 - step, 0) * LAYER
+                x_before, p_before = pop(place, SIZE, C)
+                y_before, q_before = pop(place + LAYER, SIZE, C)
+                g, h, by_odd = odd_back(y, q, g, h, e, m, layer + 1 < last, steepness, LIGHT, C, H)
+                g, h, by_even = even_back(x, p, g, h, e, m, layer < last, steepness, LIGHT, C)
                 if STEEP:
-                    steep += tl.where(own, by_steepness, 0.0)
-                x, p = x_before, p_before
+                    steep += tl.where(own, by_odd + by_even, 0.0)
+                if AHEAD:
+                    layer = tl.maximum(index - 1, begin) * segment + step
+                    z, w = two_layers_pushed(
+                        ahead + step * LAYER, SIZE, z, w, e, m, layer, last, steepness, LIGHT, C, H
+                    )
+                x, p, y, q = x_before, p_before, y_before, q_before
             if GROUPS > 1:  # noqa: SIM102
                 if index > begin:
                     buffer = slope_ptr + index % 2 * STATE
                     store_state(buffer, WIDTH, f, WIDTH, core, g, h, C)
                     tl.debug_barrier()
                     g, h = load_state(buffer, WIDTH, f, WIDTH, live, C)
-            tl.debug_barrier()
         if begin == 0:
             store4(grad_x_ptr + line * n, 1, e, n, own, g)
             store_channels(
