@@ -125,7 +125,9 @@ def test_random_programs_run_as_python_runs_them(seed, tmp_path):
     # The kernel's program is known by now: other numbers run it without recording, on their own way through its loops
     for shift in (0.37, -0.81):
         moved = [column + shift for column in columns]
-        for one, other in zip(slopes(module.program, moved, "numba"), slopes(module.program, moved, "reference"), strict=True):
+        for one, other in zip(
+            slopes(module.program, moved, "numba"), slopes(module.program, moved, "reference"), strict=True
+        ):
             torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
     for k, item in enumerate(zip(*columns, strict=True)):
         for one, other in zip(module.program(*item, steepness=2.0), soft[1], strict=False):

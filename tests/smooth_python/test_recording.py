@@ -279,29 +279,150 @@ def run(backend, device, dtype):
     out = program(x, y, batched=True, relax=Logistic(s), backend=backend, epsilon=1e-2)
     return (*out, *torch.autograd.grad(out[0].sum() + out[1].square().sum(), (x, y, s)))
 """
+#: Every formula in one kernel, and every way of leaving; the second time without recording.
+CHECK_ALL = """
+import torch
+from algonet.relax import EXITS, SIGMOIDS
+from algonet.smooth_python import smooth
+
+def step(x, y):
+    return (1.0 if x > y else 0.0) + (x if x == y else 0.0)
+
+steps = [smooth(relax=f(steepness=3.0))(step) for f in SIGMOIDS] + [smooth(exit=e())(step) for e in EXITS]
+
+@smooth
+def everything(x, y):
+    out = []
+    for k in range(len(steps)):
+        out.append(steps[k](x, y + 0.1 * k))
+    return out
+
+@smooth
+def leaving(x, y):
+    a = [x, y, 0.5]
+    for k in range(2):
+        if x > 1.0:
+            break
+        if y > x:
+            continue
+        a[x] = y
+    if x > y:
+        return x
+    return a[x + y]
+
+def run(function, backend, device, dtype, items=35, times=2):
+    generator = torch.Generator().manual_seed(0)
+    x, y = (2 * torch.randn(2, items, generator=generator, dtype=torch.float64)).to(device, dtype).unbind(0)
+    for _ in range(times):
+        x, y = x.detach().clone().requires_grad_(), y.detach().clone().requires_grad_()
+        out = function(x, y, batched=True, backend=backend)
+        out = torch.stack(out) if isinstance(out, list) else out
+        weights = torch.linspace(0.5, 1.5, out.numel(), dtype=dtype, device=device).reshape(out.shape)
+        found = torch.cat([out.flatten(), *torch.autograd.grad((out * weights).sum(), (x, y))]).detach()
+    return found
+
+def with_a_nan(backend, device, dtype):
+    x = torch.linspace(-2.0, 2.0, 7, dtype=dtype, device=device)
+    x[5] = float("nan")
+    return torch.stack(everything(x, x.flip(0).nan_to_num(), batched=True, backend=backend))
+"""
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def in_the_interpreter(folder, code: str) -> None:
+    """Run code that prints `same` in a process where Triton interprets its kernels."""
+    file = folder / "check.py"
+    file.write_text(code + "print('same')\n")
+    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-W", "ignore", str(file)], env=env, capture_output=True, text=True)
+    assert "same" in done.stdout, done.stderr[-2000:]
+
+
+def loaded(folder, code: str):
+    file = folder / "check.py"
+    file.write_text(code)
+    spec = importlib.util.spec_from_file_location("check", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+
+
+@needs_triton
 def test_triton_kernel_in_the_interpreter(tmp_path):
-    file = tmp_path / "check.py"
-    file.write_text(
+    in_the_interpreter(
+        tmp_path,
         CHECK + "from algonet.smooth_python.kernels import triton_gpu\ntriton_gpu.SCRATCH = 1\n"
         "for one, other in zip(run('triton', 'cpu', torch.float64), run('reference', 'cpu', torch.float64)):\n"
-        "    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)\nprint('same')\n"
+        "    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)\n",
     )
-    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run([sys.executable, str(file)], env=env, capture_output=True, text=True)
-    assert "same" in done.stdout, done.stderr[-2000:]
+
+
+@needs_triton
+def test_triton_kernel_has_every_formula_in_both_precisions(tmp_path):
+    """Among them those with an arc tangent, in float64, too."""
+    in_the_interpreter(
+        tmp_path,
+        CHECK_ALL + "for dtype, error in ((torch.float32, 2e-5), (torch.float64, 1e-11)):\n"
+        "    for function in (everything, leaving):\n"
+        "        one, other = (run(function, b, 'cpu', dtype, 6, 1) for b in ('triton', 'reference'))\n"
+        "        torch.testing.assert_close(one, other, rtol=error, atol=error)\n"
+        "    found, expected = (with_a_nan(b, 'cpu', dtype) for b in ('triton', 'reference'))\n"
+        "    assert found[:, 5].isnan().all() and found.isnan().sum() == len(found)\n"
+        "    torch.testing.assert_close(found, expected, rtol=error, atol=error, equal_nan=True)\n",
+    )
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_triton_kernel_on_the_gpu(dtype, tmp_path):
-    file = tmp_path / "check.py"
-    file.write_text(CHECK)
-    spec = importlib.util.spec_from_file_location("check", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = loaded(tmp_path, CHECK)
     found, expected = module.run("triton", "cuda", dtype), module.run("reference", "cpu", dtype)
     for one, other in zip(found, expected, strict=True):
         assert_close(one.cpu(), other, factor=10.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_formula_on_the_gpu(dtype, tmp_path):
+    module = loaded(tmp_path, CHECK_ALL)
+    for function in (module.everything, module.leaving):
+        found, expected = module.run(function, "triton", "cuda", dtype), module.run(function, "reference", "cpu", dtype)
+        # float32: slopes of up to 3, after two relaxations; measured 1.3e-5
+        assert_close(found.cpu(), expected, factor=10.0)
+    nan = module.with_a_nan("triton", "cuda", dtype)
+    assert nan[:, 5].isnan().all()
+    assert nan.isnan().sum() == len(nan)
+
+
+@pytest.mark.gpu
+def test_bounded_scratch_on_the_gpu(monkeypatch):
+    from algonet.smooth_python.kernels import triton_gpu
+
+    x = torch.randn(500, 6, device="cuda", requires_grad=True)
+
+    def run():
+        values, swaps = bubble_sort(x, batched=True, backend="triton")
+        return values, swaps, torch.autograd.grad(swaps.sum(), x)[0]
+
+    whole = run()
+    monkeypatch.setattr(triton_gpu, "SCRATCH", 10**5)
+    for one, other in zip(run(), whole, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.gpu
+def test_replays_on_the_gpu_follow_their_numbers():
+    @smooth(steepness=5.0)
+    def countdown(x):
+        steps = 0.0
+        while x > 0:
+            x = x - 1
+            steps += 1
+        return x, steps
+
+    for size in (0.5, 30.5, 4.5, 30.6, 0.7):
+        x = torch.tensor([0.3, size], dtype=torch.float64, device="cuda")
+        for one, other in zip(countdown(x, batched=True), countdown(x.cpu(), batched=True), strict=True):
+            torch.testing.assert_close(one.cpu(), other, rtol=1e-9, atol=1e-9)

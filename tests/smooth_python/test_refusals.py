@@ -201,7 +201,7 @@ def loses_the_gradient(x):
     [
         (bad_range, r"range\(\) needs Python integers.*write a `while` loop", "for _ in range(x):"),
         (one_sided, "variable `y` has a value on one path only", "return y + 1.0"),
-        (mixed_kinds, "`z` is a Value on one path and None on the other", "if x > 0:"),
+        (mixed_kinds, "`z` is a tensor on one path and None on the other", "if x > 0:"),
         (different_lengths, "`z` has 2 items on one path and 1 on the other", "if x > 0:"),
         (different_shapes, r"`z` has shape \(4,\) on one path and \(3,\) on the other", "if x > 0:"),
         (cut_gradient, r"int\(\) of a tensor is a step without gradient", "return int(x)"),

@@ -16,7 +16,7 @@ import torch
 from algonet.relax import Cauchy, Gaussian, Logistic, Sech
 from algonet.smooth_python import SmoothFunction, replay, smooth, softness
 from algonet.smooth_python.algorithms import ALGORITHMS, bubble_sort
-from algonet.smooth_python.keys import Found, Unknown, describe
+from algonet.smooth_python.keys import Found, UnknownError, describe
 
 X = torch.tensor([-0.7, 0.1, 0.9, 2.2], dtype=torch.float64)
 SCALE = 2.0
@@ -78,9 +78,7 @@ def test_shipped_algorithms_are_recorded_once(name, recorded):
     for _ in range(3):
         args = ARGUMENTS[name](generator)
         found = values_and_slopes(function, args, batched=True, backend="numba")
-        for one, other in zip(
-            found, values_and_slopes(function, args, batched=True, backend="reference"), strict=True
-        ):
+        for one, other in zip(found, values_and_slopes(function, args, batched=True, backend="reference"), strict=True):
             torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
     # Once for the kernel; the reference runs the program each time
     assert len(recorded) == 1 + 3
@@ -197,20 +195,21 @@ def test_a_changed_closure():
 
 def test_another_function_of_the_same_name():
     @smooth
-    def inner(x):
+    def added(x):
         return x + 1.0
+
+    @smooth
+    def multiplied(x):
+        return x * 3.0
 
     @smooth
     def program(x):
         return inner(x) if x > 0 else 0.0
 
+    inner = added
     p = torch.sigmoid(10 * X)
     torch.testing.assert_close(program(X, batched=True), p * (X + 1))
-
-    @smooth
-    def inner(x):
-        return x * 3.0
-
+    inner = multiplied
     torch.testing.assert_close(program(X, batched=True), p * X * 3)
 
 
@@ -447,9 +446,7 @@ def test_branches_that_nobody_takes():
 
     for value in (-5.0, 9.5, 2.05, -5.0, 9.4):
         x = torch.tensor([value, value - 0.3], dtype=torch.float64)
-        torch.testing.assert_close(
-            program(x, batched=True), reference(program, x, batched=True), atol=1e-6, rtol=1e-6
-        )
+        torch.testing.assert_close(program(x, batched=True), reference(program, x, batched=True), atol=1e-6, rtol=1e-6)
 
 
 def test_ways_and_plans_are_bounded(monkeypatch):
@@ -608,7 +605,7 @@ def test_threads_share_what_is_known():
 
 def test_keys_refuse_what_they_do_not_know():
     for thing in (object(), {1, 2}, torch.nn.Linear(1, 1), [1, object()], "abc".upper, list(range(5000))):
-        with pytest.raises(Unknown):
+        with pytest.raises(UnknownError):
             describe(thing, Found())
 
 

@@ -51,12 +51,22 @@ def call(frame: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)
         if getattr(function.func, "is_smooth", False):
             return function.func.inside(frame, (*function.args, *args), {**function.keywords, **kwargs})
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, (list, tuple, dict)) and flat((owner, args, kwargs)):
+        return _of_container(function, args, kwargs)
     if not _pure(function):
         # It may look at anything and do anything
         frame.spoil()
     if not flat((args, kwargs)):
         return _wrapped(function(*args, **kwargs))
     return call_tensor_function(_of_tensors(function), args, kwargs)
+
+
+def _of_container(function: Any, args: tuple, kwargs: dict) -> Any:
+    """A method of a list, tuple or dictionary with smooth values inside, or as arguments: moved, not looked at."""
+    if function.__name__ in ("index", "count", "remove"):
+        raise TypeError(f".{function.__name__}() compares crisply; write the loop with an `if` in it.")
+    return function(*args, **kwargs)
 
 
 def _of_tensors(function: Any) -> Any:
@@ -302,7 +312,7 @@ _SPECIAL: dict[Any, Callable] = {
     print: _print,
     list: _list,
     zip: lambda frame, *args, strict=False: zip(*args, strict=strict),
-    enumerate: lambda frame, *args: enumerate(*args),
+    enumerate: lambda frame, items, start=0: enumerate(items, start),
     reversed: lambda frame, items: reversed(list(items)),
     tuple: lambda frame, items=(): tuple(items),
     isinstance: lambda frame, x, kinds: isinstance(x.tensor if type(x) is Value else x, kinds),

@@ -7,6 +7,7 @@ Operands of `and`, `or` and `not` are probabilities already: the rewriter puts `
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from algonet.relax import Logistic, Probabilistic
 
-from .values import Value, aligned, as_value, binary, floating, smooth_kind
+from .values import Value, aligned, as_value, binary, flat, floating, operand, smooth_kind
 
 
 def greater(frame: Any, x: Any, y: Any) -> Any:
@@ -44,9 +45,11 @@ def less_equal(frame: Any, x: Any, y: Any) -> Any:
 
 
 def not_equal(frame: Any, x: Any, y: Any) -> Any:
-    """x != y: phi(x - y)."""
+    """x != y: phi(x - y). Lists and tuples differ where a part does; a number differs from all that is no number."""
     if not smooth_kind(x) and not smooth_kind(y):
-        return x != y
+        return negate(frame, _equal_parts(frame, x, y)) if flat((x, y)) else x != y
+    if not operand(x) or not operand(y) or _infinite(x) or _infinite(y):
+        return True
     difference = _difference(x, y)
     soft = apply(frame, frame.settings.exit, difference)
     return straight_through(soft, difference, torch.Tensor.ne) if frame.settings.hard else soft
@@ -55,11 +58,31 @@ def not_equal(frame: Any, x: Any, y: Any) -> Any:
 def equal(frame: Any, x: Any, y: Any) -> Any:
     """x == y: 1 - phi(x - y)."""
     if not smooth_kind(x) and not smooth_kind(y):
-        return x == y
-    return 1.0 - not_equal(frame, x, y)
+        return _equal_parts(frame, x, y) if flat((x, y)) else x == y
+    return negate(frame, not_equal(frame, x, y))
 
 
-def _step(frame: Any, x: Any, y: Any, *, strict: bool) -> Value:
+def _equal_parts(frame: Any, x: Any, y: Any) -> Any:
+    """Containers with smooth values in them: all parts are equal."""
+    if isinstance(x, dict) and isinstance(y, dict):
+        if x.keys() != y.keys():
+            return False
+        x, y = list(x.values()), [y[key] for key in x]
+    if type(x) is not type(y) or not isinstance(x, (list, tuple)) or len(x) != len(y):
+        return False
+    pairs = [lambda a=a, b=b: equal(frame, a, b) for a, b in zip(x, y, strict=True)]
+    return both(frame, True, *pairs)
+
+
+def _infinite(x: Any) -> bool:
+    return type(x) is float and math.isinf(x)
+
+
+def _step(frame: Any, x: Any, y: Any, *, strict: bool) -> Any:
+    if _infinite(x) or _infinite(y):
+        # Everything is on one side of infinity: as crisp as a comparison of numbers
+        x, y = (z if _infinite(z) else 0.0 for z in (x, y))
+        return x > y if strict else x >= y
     if frame.tape is not None:
         recorded = frame.tape.compare(frame.settings.relax, x, y)
         if recorded is not None:
@@ -74,8 +97,8 @@ def _step(frame: Any, x: Any, y: Any, *, strict: bool) -> Value:
 def _difference(x: Any, y: Any) -> Value:
     found = binary("sub", as_value(x) if isinstance(x, Tensor) else x, as_value(y) if isinstance(y, Tensor) else y)
     if found is NotImplemented:
-        kinds = f"{type(x).__name__} and {type(y).__name__}"
-        raise TypeError(f"a smooth comparison takes tensors and numbers, got {kinds}.")
+        other = next(z for z in (x, y) if not operand(z))
+        raise TypeError(f"a smooth comparison takes tensors and numbers; this one has a {type(other).__name__}.")
     return floating(found)
 
 
@@ -166,14 +189,18 @@ def choose_larger(frame: Any, x: Any, y: Any) -> Any:
     """max(x, y) as Python decides it: y if y > x else x."""
     if not smooth_kind(x) and not smooth_kind(y):
         return max(x, y)
-    return frame.merge(_step(frame, y, x, strict=True), y, x)
+    return _chosen(frame, _step(frame, y, x, strict=True), y, x)
 
 
 def choose_smaller(frame: Any, x: Any, y: Any) -> Any:
     """min(x, y): y if y < x else x."""
     if not smooth_kind(x) and not smooth_kind(y):
         return min(x, y)
-    return frame.merge(_step(frame, x, y, strict=True), y, x)
+    return _chosen(frame, _step(frame, x, y, strict=True), y, x)
+
+
+def _chosen(frame: Any, p: Any, then: Any, other: Any) -> Any:
+    return frame.merge(p, then, other) if smooth_kind(p) else then if p else other
 
 
 def absolute(frame: Any, x: Any) -> Any:

@@ -55,10 +55,11 @@ class Branch:
         epsilon, p = self._frame.settings.epsilon, self._p
         if epsilon == 0 or torch.compiler.is_compiling():
             return
-        snapped = p.tape.record("snap", p, epsilon, 1 - epsilon) if p.tape is not None else None
-        if snapped is not None:
+        tape = p.tape
+        snapped = tape.record("snap", p, epsilon, 1 - epsilon) if tape is not None else None
+        if tape is not None and snapped is not None:
             self._p = snapped
-            self.then, self.orelse = p.tape.ask(snapped, sides)
+            self.then, self.orelse = tape.ask(snapped, sides)
             return
         self._frame.spoil()
         self._p = Value(snap(p.tensor, epsilon, 1 - epsilon), p.batched, None, p.tape)
@@ -299,12 +300,12 @@ class Loop:
         frame = self._frame
         if most > frame.settings.epsilon:
             frame.report.left(self._line, left.bare.detach())
-            warnings.warn(
+            message = (
                 f"{frame.name}: the loop in line {self._line} of {frame.file} stopped after {self._iterations} "
-                f"iterations with a probability of up to {most:.3g} still inside; raise max_iterations or the steepness.",
-                RuntimeWarning,
-                stacklevel=4,
+                f"iterations with a probability of up to {most:.3g} still inside; raise max_iterations or the steepness."
             )
+            # At the user's own line, however deep we are below it
+            warnings.warn_explicit(message, RuntimeWarning, frame.file, self._line)
 
 
 def _where(live: Value, new: Any, old: Any) -> Any:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextvars
 import functools
 import inspect
 import textwrap
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ from .rewrite import rewritten
 from .softness import OPTIONS, Settings, check_options, resolved
 from .values import HALVES, Value, flat, lifted, lowered, settled
 
+#: Whether smooth functions are as written at present: those that a crisp run calls.
+_crisply: contextvars.ContextVar[bool] = contextvars.ContextVar("algonet_crisply", default=False)
+
 
 class SmoothFunction:
     """What `@smooth` makes of a function: call it on tensors; `.crisp` is the function as written."""
@@ -29,6 +33,10 @@ class SmoothFunction:
     is_smooth = True
 
     def __init__(self, function: Callable, options: dict[str, Any]):
+        if isinstance(function, (staticmethod, classmethod)):
+            raise TypeError(
+                f"smooth: put @{type(function).__name__} above @smooth, which belongs directly above `def`."
+            )
         if not isinstance(function, types.FunctionType):
             raise TypeError(f"smooth: decorate a function written with `def`, got {function!r}.")
         if hasattr(function, "__wrapped__"):
@@ -52,10 +60,14 @@ class SmoothFunction:
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
         self.__qualname__ = function.__qualname__
+        # For `help`, `inspect.signature` and doctests
+        self.__wrapped__ = function
 
     def __call__(self, *args: Any, batched: bool = False, with_report: bool = False, **kwargs: Any) -> Any:
         """Run smoothly on tensors. See `smooth` for the options that may be given with a call."""
         where = self.__name__
+        if not torch.compiler.is_compiling() and _crisply.get():
+            return self._function(*args, **{k: v for k, v in kwargs.items() if k not in OPTIONS})
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
         options = check_options(where, options) if options else options
         settings = resolved(self.settings, options)
@@ -86,11 +98,11 @@ class SmoothFunction:
         """The result (one, in a tuple) of running the program; what it recorded is kept where it can be run again."""
         frame.tape = tape = tape_for(found, frame.settings, batched=frame.size is not None)
         if tape is not None and known is not None:
-            tape.journal = known.journal(found)
+            tape.journal = known.begin(found)
         result = (self._run(frame, values),)
         settled(flat(result))
         if tape is not None and known is not None:
-            known.learn(tape.journal, result, frame.report)
+            known.learn(result, frame.report)
         return result
 
     def inside(self, frame: Frame, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -98,7 +110,7 @@ class SmoothFunction:
         if frame.depth >= frame.settings.max_depth:
             raise RecursionError(
                 f"{self.__name__}: calls of smooth functions are nested {frame.depth} deep (max_depth); a smooth branch "
-                "runs even where it is unlikely, so bound the recursion by a Python integer or raise epsilon."
+                "runs even where it is unlikely, so bound the recursion by a Python integer, or raise epsilon or max_depth."
             )
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
         options = check_options(self.__name__, options) if options else options
@@ -114,17 +126,25 @@ class SmoothFunction:
         bound.apply_defaults()
         copies = {name: _copied(value) for name, value in bound.arguments.items()}
         positional = [copies.pop(name) for name in list(copies) if _positional(self._signature, name)]
-        return self._function(*positional, **copies)
+        token = _crisply.set(True)
+        try:
+            return self._function(*positional, **copies)
+        finally:
+            _crisply.reset(token)
 
     def explain(self) -> str:
         """The rewritten source: what runs, readable. `_s` is the run, `_if1` a branch, `_loop1` a loop."""
         return ast.unparse(rewritten(self._tree, bool(self._options.get("checkpoint", False))))
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
-        return self if owner is None else functools.partial(self, owner)
+        return self if owner is None else BoundFunction(self, owner)
 
     def __repr__(self) -> str:
         return f"<smooth {self.__name__} in {self._file}:{self._first}>"
+
+    def __reduce__(self) -> str:
+        # Like a function: copied as itself, pickled by name
+        return self.__qualname__
 
     def _bound(self, args: tuple, kwargs: dict[str, Any]) -> list[Any]:
         if not kwargs and len(args) == self._count:
@@ -148,21 +168,49 @@ class SmoothFunction:
 
     def _point(self, problem: Exception, code: types.CodeType) -> None:
         """Name the user's own line in an error that was raised below it."""
-        trace, line = problem.__traceback__, None
+        trace, line, own = problem.__traceback__, None, set(_codes(code))
         while trace is not None:
-            if trace.tb_frame.f_code is code or trace.tb_frame.f_code.co_filename == self._file:
+            if trace.tb_frame.f_code in own:
                 line = trace.tb_lineno
             trace = trace.tb_next
         if line is None:
             return
         offset = line - self._first
         text = self._lines[offset].strip() if 0 <= offset < len(self._lines) else ""
-        problem.add_note(f"in the smooth function {self.__name__}, {self._file}, line {line}: {text}")
+        note = f"in the smooth function {self.__name__}, {self._file}, line {line}: {text}"
+        if note not in getattr(problem, "__notes__", ()):
+            problem.add_note(note)
 
     def _run_form(self, checkpoint: bool) -> types.FunctionType:
         if checkpoint not in self._compiled:
             self._compiled[checkpoint] = _compiled(rewritten(self._tree, checkpoint), self._function, self._file)
         return self._compiled[checkpoint]
+
+
+class BoundFunction:
+    """A smooth function as a method of an object."""
+
+    is_smooth = True
+
+    def __init__(self, function: SmoothFunction, owner: Any):
+        self.__func__ = function
+        self.__self__ = owner
+        self.__name__: str = function.__name__
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = types.MethodType(function.__wrapped__, owner)
+        self.explain = function.explain
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__func__(self.__self__, *args, **kwargs)
+
+    def inside(self, frame: Frame, args: tuple, kwargs: dict[str, Any]) -> Any:
+        return self.__func__.inside(frame, (self.__self__, *args), kwargs)
+
+    def crisp(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__func__.crisp(self.__self__, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<smooth method {self.__name__} of {self.__self__!r}>"
 
 
 def smooth(function: Callable | None = None, **options: Any) -> Any:
@@ -241,6 +289,14 @@ def _compiled(tree: ast.FunctionDef, function: types.FunctionType, file: str) ->
     cells = dict(zip(outer, function.__closure__ or (), strict=True))
     closure = tuple(cells[name] for name in code.co_freevars)
     return types.FunctionType(code, function.__globals__, function.__name__, None, closure)
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A function's code, and that of the comprehensions and thunks inside it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _codes(inner)
 
 
 def _copied(x: Any) -> Any:

@@ -39,13 +39,13 @@ _LIGHT = frozenset(
 
 def is_heavy(nodes: list[Any]) -> bool:
     """Whether these contain a loop or a call that is worth skipping when nearly nobody takes that way."""
-    for top in nodes:
-        for node in ast.walk(top):
-            if isinstance(node, (ast.For, ast.While)):
-                return True
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in _LIGHT:
-                return True
-    return False
+    return has_calls(nodes) or any(isinstance(node, (ast.For, ast.While)) for top in nodes for node in ast.walk(top))
+
+
+def has_calls(nodes: list[Any]) -> bool:
+    """Whether these call a function by its name, other than the builtins that cost nothing."""
+    calls = (node.func for top in nodes for node in ast.walk(top) if isinstance(node, ast.Call))
+    return any(isinstance(function, ast.Name) and function.id not in _LIGHT for function in calls)
 
 
 def named(identifier: str, store: bool = False) -> ast.Name:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from . import calls, checkpointing, comparisons, subscripts
-from .control import Branch, Loop
+from .control import Branch, Loop, any_left, visible
 from .merging import Missing, Mixture, merged
 from .report import Report
 from .softness import Settings
@@ -32,6 +34,8 @@ class Frame:
         #: Options given with the call: they hold for the smooth functions it calls, too.
         self.overrides: dict[str, Any] = {}
         self._returns = Mixture(("the returned value",))
+        #: Whether masses below epsilon were dropped: the weights of what is returned then do not sum to one by themselves.
+        self._dropped = False
 
     gt = comparisons.greater
     lt = comparisons.less
@@ -56,6 +60,29 @@ class Frame:
     def going(self) -> bool:
         """Whether the next statement can be reached at all."""
         return self.mass is not None
+
+    @property
+    def likely(self) -> bool:
+        """Whether the next statements, which call something, are reached with more than epsilon: this ends recursions.
+
+        Masses below are dropped for each item by itself, so that no result depends on who else is in the batch.
+        """
+        if not isinstance(self.mass, Value) or self.settings.epsilon == 0 or torch.compiler.is_compiling():
+            return self.going
+        mass, self.mass = self.mass, None
+        self._dropped = True
+        tape = mass.tape
+        cut = tape.record("cut", mass, self.settings.epsilon) if tape is not None else None
+        if tape is not None and cut is not None:
+            left = tape.ask(cut, any_left)
+        else:
+            self.spoil()
+            tensor = mass.tensor
+            cut = Value(torch.where(tensor > self.settings.epsilon, tensor, 0.0), mass.batched, None, mass.tape)
+            left = any_left(visible(cut.tensor))
+        if left:
+            self.mass = cut
+        return left
 
     def spoil(self) -> None:
         """Something that is not recorded looks at numbers, or acts: the run cannot be repeated without the program."""
@@ -110,7 +137,7 @@ class Frame:
 
     def result(self) -> Any:
         """The mixture of all returned values; what is left undone in endless loops is shared out."""
-        return self._returns.result(normalise=self.mass is not None)[0]
+        return self._returns.result(normalise=self.mass is not None or self._dropped)[0]
 
     def need_bound(self, line: int) -> None:
         if not self.settings.bounded:

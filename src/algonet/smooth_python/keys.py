@@ -4,7 +4,7 @@ A smooth function records the same instructions again when all that Python decid
 tensors, its crisp arguments, the softness, and everything it reads from outside (globals, closures, attributes of modules
 and of objects it is given). All of that goes into the key, by value where it can change and by identity where it cannot.
 Numbers inside tensors do not: they are what the recorded program computes with. What no key can stand for (an object with
-a life of its own, a function that reads attributes of results) is `Unknown`, and the call is recorded anew.
+a life of its own, a function that reads attributes of results) is an `UnknownError`, and the call is recorded anew.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SIZES = frozenset(("shape", "ndim", "dtype", "device"))
 _PLAIN = (int, bool, str, bytes, type(None), torch.dtype, torch.device)
 
 
-class Unknown(Exception):
+class UnknownError(Exception):
     """No key can stand for this value."""
 
 
@@ -56,6 +56,7 @@ class Found:
     options: list[Tensor] = dataclasses.field(default_factory=list)
     outside: list[Tensor] = dataclasses.field(default_factory=list)
     functions: list[Any] = dataclasses.field(default_factory=list)
+    methods: list[Any] = dataclasses.field(default_factory=list)
 
 
 def describe(x: Any, found: Found) -> Hashable:
@@ -73,17 +74,28 @@ def describe(x: Any, found: Found) -> Hashable:
         return Same(x), x.shape, x.dtype, x.device
     if isinstance(x, (tuple, list)) and (kind in (tuple, list) or hasattr(kind, "_fields")) and len(x) <= LONGEST:
         return kind, *[describe(part, found) for part in x]
-    if kind is dict and len(x) <= LONGEST:
+    if isinstance(x, dict) and kind is dict and len(x) <= LONGEST:
         return kind, *[(describe(key, found), describe(part, found)) for key, part in x.items()]
     if getattr(kind, "is_smooth", False):
-        if any(x is known for known in found.functions):
-            return Same(x)
-        found.functions.append(x)
-        return Same(x), x.outside.key(found)
+        return _smooth_function(x, found)
     if isinstance(x, (types.FunctionType, type)) or _of_a_module(x):
         # All that a program can do with it is to call it, which the frame sees
         return Same(x)
-    raise Unknown(f"a {kind.__name__}")
+    raise UnknownError(f"a {kind.__name__}")
+
+
+def _smooth_function(x: Any, found: Found) -> Hashable:
+    """Itself and all it reads from outside; as a method, also what it reads of its object. Functions may call each other."""
+    owner = getattr(x, "__self__", None)
+    if owner is not None:
+        known = any(x.__func__ is m.__func__ and owner is m.__self__ for m in found.methods)
+        found.methods.append(x)
+        read = () if known else x.__func__.outside.of_arguments([owner], found)
+        return _smooth_function(x.__func__, found), read
+    if any(x is known for known in found.functions):
+        return Same(x)
+    found.functions.append(x)
+    return Same(x), x.outside.key(found)
 
 
 def _of_a_module(x: Any) -> bool:
@@ -93,7 +105,7 @@ def _of_a_module(x: Any) -> bool:
 
 def plain_tensor(x: Tensor) -> Tensor:
     if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
-        raise Unknown(f"a {type(x).__name__}")
+        raise UnknownError(f"a {type(x).__name__}")
     return x
 
 
@@ -141,18 +153,18 @@ class Outside:
     def key(self, found: Found) -> Hashable:
         """Everything outside as it is now."""
         if not self._fits:
-            raise Unknown("an attribute of a variable")
+            raise UnknownError("an attribute of a variable")
         bare = [describe(self._value(name), found) for name in self._bare]
         paths = [_attributes(self._value(root), paths, found) for root, paths in self._paths.items()]
         return tuple(bare), tuple(paths)
 
     def of_arguments(self, values: list[Any], found: Found) -> Hashable:
-        """The arguments; an object of which only attributes are read counts as these attributes."""
+        """The (first) arguments; an object of which only attributes are read counts as these attributes."""
         described: list[Hashable] = []
-        for name, value in zip(self._parameters, values, strict=True):
+        for name, value in zip(self._parameters, values, strict=False):
             try:
                 described.append(describe(value, found))
-            except Unknown:
+            except UnknownError:
                 if name not in self._of_arguments:
                     raise
                 described.append((type(value), _attributes(value, self._of_arguments[name], found)))
@@ -165,7 +177,7 @@ class Outside:
             names = self._function.__globals__
             return names[name] if name in names else self._function.__builtins__[name]
         except (KeyError, ValueError):
-            raise Unknown(f"`{name}`, which has no value") from None
+            raise UnknownError(f"`{name}`, which has no value") from None
 
 
 def _globals(code: types.CodeType) -> set[str]:
@@ -182,7 +194,7 @@ def _attributes(owner: Any, paths: list[tuple[str, ...]], found: Found) -> Hasha
             if isinstance(value, Tensor) and name in _SIZES:
                 break
             if not hasattr(value, name):
-                raise Unknown(f"an attribute {name}")
+                raise UnknownError(f"an attribute {name}")
             value = getattr(value, name)
         described.append(describe(value, found))
     return tuple(described)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -45,10 +46,12 @@ def merged(p: Value, then: Any, other: Any, name: str = "result") -> Any:
     if isinstance(then, NUMBERS) and isinstance(other, NUMBERS):
         if then == other:
             return then
+        _check_finite(then, other, name)
         step = float(then) - float(other)
         found = p if step == 1.0 else p * step
         return found if other == 0 else found + float(other)
     if _arithmetic(then) and _arithmetic(other):
+        _check_finite(then, other, name)
         return _mixed(p, then, other, name)
     if isinstance(then, Missing) or isinstance(other, Missing):
         return Missing(name, "has a value on one path only")
@@ -68,6 +71,14 @@ def merged(p: Value, then: Any, other: Any, name: str = "result") -> Any:
         f"`{name}` is {_kind(then)} on one path and {_kind(other)} on the other of a smooth decision; "
         "only numbers, tensors and equal containers of them mix."
     )
+
+
+def _check_finite(then: Any, other: Any, name: str) -> None:
+    if any(type(x) is float and math.isinf(x) for x in (then, other)):
+        raise ValueError(
+            f"`{name}` is infinite on one path, and so would be every mixture with it; begin with a large finite number, "
+            "or with the first item."
+        )
 
 
 def _mixed(p: Value, then: Any, other: Any, name: str) -> Value:
@@ -106,7 +117,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _kind(x: Any) -> str:
-    return "None" if x is None else f"a {type(x).__name__}"
+    return "None" if x is None else "a tensor" if smooth_kind(x) else f"a {type(x).__name__}"
 
 
 class Mixture:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .evaluation import Program, evaluate, steepness_tensor
-from .keys import Found, Unknown, describe_options
+from .keys import Found, UnknownError, describe_options
 from .report import Report
 from .softness import open_blocks
 from .values import NUMBERS, Value
@@ -54,7 +54,7 @@ class Step(NamedTuple):
     def run(self, run: Run) -> Tensor:
         scales, constants = self.scales, self.program.constants
         if not isinstance(scales, Tensor):
-            found = [s if isinstance(s, float) else s(run) for s in scales]
+            found = [s(run) if callable(s) else s for s in scales]
             scales = steepness_tensor(found, constants)
         inputs = [origin(run) for origin in self.inputs]
         return evaluate(self.program, inputs, scales, self.wanted, run.arguments[0].shape[0])
@@ -285,6 +285,7 @@ class Recall:
         self._found = found
         self._arguments = arguments
         self._single = single
+        self._journal: Journal | None = None
 
     def again(self, report: Report) -> Any:
         """The result without running the program; None where it has to."""
@@ -298,14 +299,16 @@ class Recall:
         report.iterations.update(ending.iterations)
         return ending.result
 
-    def journal(self, arguments: list[Value]) -> Journal:
+    def begin(self, arguments: list[Value]) -> Journal:
+        """A journal of the recording that follows, on these arguments."""
         settings = [function.settings for function in self._found.functions]
         scales = [getattr(relax, "steepness", None) for s in settings for relax in (s.relax, s.exit)]
         fixed = [*self._found.outside, *(s for s in scales if isinstance(s, Tensor))]
-        return Journal([value.tensor for value in arguments], self._found.options, fixed)
+        self._journal = Journal([value.tensor for value in arguments], self._found.options, fixed)
+        return self._journal
 
-    def learn(self, journal: Journal, result: Any, report: Report) -> None:
-        notes = journal.notes(result, report.iterations)
+    def learn(self, result: Any, report: Report) -> None:
+        notes = self._journal.notes(result, report.iterations) if self._journal is not None else None
         if notes is not None:
             self._plans.learn(self._key, notes)
 
@@ -329,6 +332,6 @@ def recall(function: Any, values: list[Any], found: list[Value], options: dict[s
             function.outside.key(seen),
         )
         hash(key)
-    except (Unknown, TypeError, RecursionError):
+    except (UnknownError, TypeError, RecursionError):
         return None
     return Recall(function.plans, key, seen, tensors, single=not batched)

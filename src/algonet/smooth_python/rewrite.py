@@ -15,7 +15,7 @@ import ast
 import copy
 from typing import Any
 
-from .expressions import Expressions, attribute, call, is_heavy, named, placed, thunk
+from .expressions import Expressions, attribute, call, has_calls, is_heavy, named, placed, thunk
 from .liveness import Liveness, appended, assigned, defined_before, leaves, returns, root
 
 
@@ -80,8 +80,9 @@ class _Rewriter(Expressions):
             if isinstance(statement, (ast.Return, ast.Break, ast.Continue)):
                 break
             if rest and leaves([statement]):
-                # Everybody may be gone: then the rest must not run
-                guard = ast.If(attribute("_s", "going"), self.block(rest), [])
+                # Everybody may be gone: then the rest must not run, nor call anything where hardly anybody is left
+                guard = "likely" if not self._loops and has_calls(rest) else "going"
+                guard = ast.If(attribute("_s", guard), self.block(rest), [])
                 return [*new, *self._located([guard], rest[0])]
         return new
 

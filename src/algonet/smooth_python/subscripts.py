@@ -27,6 +27,7 @@ def load(frame: Any, container: Any, index: Any) -> Any:
     if type(container) is not Value and not isinstance(container, Tensor):
         if _real(index) and isinstance(container, (list, tuple)):
             return _mixture(frame, container, index)
+        _check_key(container, index)
         return container[index]  # pyright: ignore[reportIndexIssue]
     if isinstance(container, Tensor) and not _contains_value(index):
         if frame.tape is not None and _crisp(index):
@@ -56,10 +57,13 @@ def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
     if isinstance(container, Missing):
         container._used()
     index = _position(container, index)
-    if isinstance(index, tuple) and (_plain_integers(index) or any(_real(i) for i in index)):
-        if not all(type(i) is int or _real(i) for i in index):
-            raise TypeError("a real-valued subscript cannot be mixed with slices when writing; write in two steps.")
-        return store(frame, container, value, *index, *rest)
+    _check_key(container, index)
+    if isinstance(index, tuple) and len(index) > 0 and (_plain_integers(index) or any(_real(i) for i in index)):
+        if len(index) > 1 and isinstance(index[0], slice):
+            return _store_rows(frame, as_value(container), value, index, rest)
+        if not all(type(i) is int or isinstance(i, slice) or _real(i) for i in index):
+            raise TypeError("a real-valued subscript goes together with integers and slices only; write in two steps.")
+        return store(frame, container, value, index[0], *_inner(index), *rest)
     if rest:
         if _real(index):
             return _spread(frame, container, index, lambda part: store(frame, part, value, *rest))
@@ -83,6 +87,25 @@ def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
     if isinstance(index, slice) and _plain_slice(index):
         return stacked(_slice_changed(array.parts, index, value))
     return _tensor_store(array, index, value)
+
+
+def _store_rows(frame: Any, array: Value, value: Any, index: tuple, rest: tuple) -> Value:
+    """array[a:b, index[1:]] = value: row by row."""
+    places = range(len(array))[index[0]]
+    parts = list(array.parts)
+    for place, new in zip(places, _values_for(value, len(places), _depth(value) > 0), strict=True):
+        parts[place] = store(frame, parts[place], new, *_inner(index), *rest)
+    return stacked(parts)
+
+
+def _inner(index: tuple) -> list:
+    """What a tuple of subscripts leaves for the parts: nothing, one subscript, or a shorter tuple."""
+    return [index[1:]] if len(index) > 2 else list(index[1:])
+
+
+def _check_key(container: Any, index: Any) -> None:
+    if isinstance(container, dict) and type(index) is Value:
+        raise TypeError("a dictionary is looked up crisply; a smooth number is a subscript of lists and tensors only.")
 
 
 def append(frame: Any, container: Any, value: Any) -> list:
@@ -114,7 +137,7 @@ def _contains_value(index: Any) -> bool:
     return any(type(i) is Value or _real(i) for i in (index if isinstance(index, tuple) else (index,)))
 
 
-def _plain_integers(index: tuple) -> bool:
+def _plain_integers(index: tuple[Any, ...]) -> bool:
     return all(type(i) is int for i in index)
 
 
@@ -130,18 +153,22 @@ def _changed(parts: list, index: Any, value: Any) -> list:
 
 def _slice_changed(parts: list, index: slice, value: Any) -> list:
     places = range(len(parts))[index]
-    if isinstance(value, NUMBERS) or (type(value) is Value and value.number):
-        values: list = [value] * len(places)
-    else:
-        values = list(as_value(value).parts) if not isinstance(value, (list, tuple)) else list(value)
-    if len(values) == 1:
-        values = values * len(places)
-    if len(values) != len(places):
-        raise ValueError(f"the slice has {len(places)} places and {len(values)} values are to be written into it.")
     new = list(parts)
-    for place, part in zip(places, values, strict=True):
+    several = not isinstance(value, NUMBERS) and not (type(value) is Value and value.number)
+    for place, part in zip(places, _values_for(value, len(places), several), strict=True):
         new[place] = _fitting(parts[place], part)
     return new
+
+
+def _values_for(value: Any, count: int, several: bool) -> list:
+    """One value for each of `count` places: the parts of a value that has several, the same one for all else."""
+    if not several:
+        return [value] * count
+    values = list(value) if isinstance(value, (list, tuple)) else list(as_value(value).parts)
+    values = values * count if len(values) == 1 else values
+    if len(values) != count:
+        raise ValueError(f"the slice has {count} places and {len(values)} values are to be written into it.")
+    return values
 
 
 def _fitting(old: Any, value: Any) -> Any:
@@ -155,6 +182,8 @@ def _fitting(old: Any, value: Any) -> Any:
 
 
 def _depth(value: Any) -> int:
+    if isinstance(value, (list, tuple)):
+        return 1
     if type(value) is Value:
         return 0 if value.number else 1 if value.parted else value.tensor.dim() - value.batched
     return value.dim() if isinstance(value, Tensor) else 0

@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -110,7 +111,7 @@ class Value:
     def __repr__(self) -> str:
         if self.tape is not None:
             self.tape.spoil()
-        return f"Value({self.tensor!r}{', batched' if self.batched else ''})"
+        return f"smooth {self.bare!r}"
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -120,6 +121,19 @@ class Value:
 
     def __index__(self) -> int:
         raise TypeError("a smooth value cannot be an integer position here; subscript the tensor with it directly.")
+
+    def _compared(self, other: Any):
+        raise TypeError(
+            "smooth values are compared where Python decides crisply: inside a tuple or list, min(), max() or a helper; "
+            "write the comparison of two numbers in the smooth function itself."
+        )
+
+    __lt__ = __le__ = __gt__ = __ge__ = _compared
+
+    def _bits(self, *other: Any):
+        raise TypeError("`&`, `|`, `^` and `~` work on bits; write `and`, `or` and `not` between smooth decisions.")
+
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _bits
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
@@ -195,18 +209,24 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+def counted(x: Any) -> Any:
+    """Flags as 0 and 1: Python computes with them, torch does not always."""
+    if type(x) is bool:
+        return int(x)
+    if type(x) is Value and x.row is None and x.has_tensor and x.tensor.dtype == torch.bool:
+        return Value(x.tensor.long(), x.batched, None, x.tape)
+    return x.long() if isinstance(x, Tensor) and x.dtype == torch.bool else x
+
+
 def binary(name: str, x: Any, y: Any) -> Any:
     """One arithmetic operation on two operands, at least one of them a `Value`."""
     from_x, from_y = type(x) is Value, type(y) is Value
-    if type(x) is bool or type(y) is bool:
-        # Torch does not subtract flags, Python does
-        x, y = (int(z) if type(z) is bool else z for z in (x, y))
     tape = x.tape if from_x and x.tape is not None else y.tape if from_y else None
     if tape is not None:
         recorded = tape.record(name, x, y)
         if recorded is not None:
             return recorded
-    operation = OPERATIONS[name]
+    operation, x, y = OPERATIONS[name], counted(x), counted(y)
     if from_x and from_y:
         a, b = x.tensor, y.tensor
         if x.batched == y.batched and (a.dim() == b.dim() or not x.batched):
@@ -226,7 +246,7 @@ def unary(name: str, x: Value) -> Value:
         recorded = x.tape.record(name, x)
         if recorded is not None:
             return recorded
-    return Value(OPERATIONS[name](x.tensor), x.batched, None, x.tape)
+    return Value(OPERATIONS[name](counted(x).tensor), x.batched, None, x.tape)
 
 
 def settled(values: list[Value]) -> None:
@@ -299,7 +319,12 @@ def lifted(x: Any, batched: bool, found: list[Value], where: str) -> Any:
         return type(x)(lifted(part, batched, found, where) for part in x)
     if isinstance(x, dict):
         return {key: lifted(part, batched, found, where) for key, part in x.items()}
-    return x
+    if isinstance(x, np.ndarray):
+        raise TypeError(
+            f"{where}: a NumPy array decides crisply and has no gradient; pass torch.from_numpy(...), or .tolist() for "
+            "crisp numbers."
+        )
+    return x.item() if isinstance(x, np.generic) else x
 
 
 def _check_batch(x: Tensor, size: list[int], where: str) -> None:

@@ -191,7 +191,8 @@ def _module(settings: str) -> ModuleType:
         found = "".join(text.replace("@CODE@", str(RELAX + k)).replace("@K@", str(k)) for k in range(len(keys)))
         return found.strip("\n") or "                pass"
 
-    body = _SOURCE.replace("@NEGLIGIBLE@", str(NEGLIGIBLE)).replace("@FORWARD@", cases(_FORWARD)).replace("@BACKWARD@", cases(_BACKWARD))
+    body = _SOURCE.replace("@FORWARD@", cases(_FORWARD)).replace("@BACKWARD@", cases(_BACKWARD))
+    body = body.replace("@NEGLIGIBLE@", str(NEGLIGIBLE))
     return codegen.load("smooth_program_triton", codegen.PRELUDES["triton"] + "\n\n" + "\n\n".join(functions) + body)
 
 
