@@ -90,7 +90,7 @@ def assert_cameras_have_gradients(device: str) -> None:
             loss = (picture * weights).sum() if moving else picture.sum()
             slopes.append(torch.autograd.grad(loss, [vertices, eye] if moving else [vertices]))
         for found, truth in zip(*slopes, strict=True):
-            torch.testing.assert_close(found, truth, rtol=1e-8, atol=1e-9)
+            assert float((found - truth).norm()) <= 1e-7 * float(truth.norm())
 
 
 # -- in the interpreter: slow, so scenes are tiny; the variable must be set before triton is imported

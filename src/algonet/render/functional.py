@@ -13,6 +13,7 @@ from algonet.relax._base import widened
 
 from . import reference
 from .cameras import Camera, check_size
+from .constants import constant, tensor_like, traced
 from .coverage import EdgeProduct, EuclideanCoverage, FilteredCoverage
 from .meshes import check_faces, check_mesh
 from .raster import rasterise
@@ -71,7 +72,7 @@ def render_attributes(
     attributes = widened(attributes).to(vertices.dtype)
     matrix = _camera_matrix(camera, size, vertices)
     batch = _batch_shape(vertices, attributes, background, background_depth, matrix)
-    make_settings = RasterSettings if _traced() else _kept_settings
+    make_settings = RasterSettings if traced() else _kept_settings
     settings = make_settings(
         height,
         width,
@@ -151,13 +152,13 @@ def _background(
     """(*B, C + 1): attributes and, last, depth."""
     if not isinstance(background, Tensor) and not isinstance(depth, Tensor):
         row = (float(background),) * channels + (float(depth),)
-        return _expanded(_constant(row, like.dtype, like.device), batch, 1)
-    color = torch.as_tensor(background, dtype=like.dtype, device=like.device)
+        return _expanded(constant(row, like), batch, 1)
+    color = tensor_like(background, like)
     if color.dim() and color.shape[-1] not in (1, channels):
         raise ValueError(
             f"render_attributes: `background` must have the attributes' {channels} channels, got {tuple(color.shape)}."
         )
-    far = torch.as_tensor(depth, dtype=like.dtype, device=like.device)
+    far = tensor_like(depth, like)
     return torch.cat([color.expand(*batch, channels), far[..., None].expand(*batch, 1)], -1)
 
 
@@ -176,25 +177,8 @@ def _softness(
         scale = scale * (height / 2)
     parts = (scale, steepness, near)
     if not any(isinstance(p, Tensor) for p in parts):
-        return _expanded(_constant(parts, like.dtype, like.device), batch, 1)
-    return torch.stack([torch.as_tensor(p, dtype=like.dtype, device=like.device).expand(batch) for p in parts], -1)
-
-
-def _traced() -> bool:
-    """Whether `torch.compile` or a `torch.func` transform looks on."""
-    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
-
-
-def _constant(row: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The numbers as a tensor; kept, because copying them to a device waits for it and cannot be captured in a graph."""
-    if _traced():
-        return torch.tensor(row, dtype=dtype, device=device)
-    return _kept(row, dtype, device)
-
-
-@functools.lru_cache(maxsize=256)
-def _kept(row: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.tensor(row, dtype=dtype, device=device)
+        return _expanded(constant(parts, like), batch, 1)
+    return torch.stack([_expanded(tensor_like(p, like), batch, 0) for p in parts], -1)
 
 
 def _check_attributes(attributes: Tensor, vertices: Tensor, faces: Tensor, attribute_faces: Tensor | None) -> Tensor:

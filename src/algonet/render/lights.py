@@ -8,12 +8,14 @@ positive(n . h)^shininess, h halfway between the light and the eye.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from .constants import tensor_like
 from .meshes import _unit
 
 #: How far max(0, x) is rounded: at 0 it is half of this.
@@ -30,7 +32,7 @@ class AmbientLight:
 
     def arriving(self, positions: Tensor) -> tuple[Tensor | None, Tensor]:
         """The unit direction to the light at `positions` (None: from everywhere), and its color there."""
-        return None, _like(self.color, positions)
+        return None, tensor_like(self.color, positions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +46,13 @@ class DirectionalLight:
         _check_direction("DirectionalLight", self.direction)
 
     def arriving(self, positions: Tensor) -> tuple[Tensor | None, Tensor]:
-        return -_unit(_spread(_like(self.direction, positions), positions)), _like(self.color, positions)
+        direction = self.direction
+        if isinstance(direction, Tensor):
+            towards = -_unit(_spread(tensor_like(direction, positions), positions))
+        else:
+            length = math.hypot(*direction)
+            towards = tensor_like([-x / length for x in direction], positions)
+        return towards, tensor_like(self.color, positions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +64,8 @@ class PointLight:
     radius: float | None = None
 
     def arriving(self, positions: Tensor) -> tuple[Tensor | None, Tensor]:
-        way = _spread(_like(self.position, positions), positions) - positions
-        color = _like(self.color, positions)
+        way = _spread(tensor_like(self.position, positions), positions) - positions
+        color = tensor_like(self.color, positions)
         if self.radius is not None:
             color = color / (1 + way.square().sum(-1, keepdim=True) / self.radius**2)
         return _unit(way), color
@@ -69,9 +77,6 @@ Light = AmbientLight | DirectionalLight | PointLight
 @dataclass(frozen=True, eq=False)
 class Lambert:
     """Matt surfaces: as bright as the light is steep."""
-
-    def specular(self, normals: Tensor, direction: Tensor, to_eye: Tensor) -> Tensor | None:
-        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +90,8 @@ class BlinnPhong:
         if not self.shininess > 0 or not self.strength >= 0:
             raise ValueError(f"BlinnPhong: `shininess` must be positive and `strength` not negative, got {self!r}.")
 
-    def specular(self, normals: Tensor, direction: Tensor, to_eye: Tensor) -> Tensor | None:
+    def specular(self, normals: Tensor, direction: Tensor, to_eye: Tensor) -> Tensor:
+        """The highlight's strength, with unit vectors to the light and to the eye."""
         half = _unit(direction + to_eye)
         return self.strength * positive((normals * half).sum(-1, keepdim=True)) ** self.shininess
 
@@ -100,32 +106,29 @@ def positive(x: Tensor) -> Tensor:
 
 def illuminate(
     normals: Tensor, positions: Tensor, eye: Tensor, lights: Sequence[Light], surface: Surface
-) -> tuple[Tensor, Tensor]:
-    """Diffuse and specular light (*B, N, 3) at surface points with unit normals; color = albedo * diffuse + specular.
+) -> tuple[Tensor, Tensor | None]:
+    """Diffuse and specular light at surface points (*B, N, 3) with unit normals; color = albedo * diffuse + specular.
+
+    Both broadcast against the points: light from everywhere alone is (3,), and matt surfaces have no specular light (None).
 
     >>> up = torch.tensor([[0.0, 0.0, 1.0]])
     >>> light = DirectionalLight(direction=(0.0, 0.0, -1.0), color=(1.0, 1.0, 1.0))
     >>> illuminate(up, torch.zeros(1, 3), torch.tensor([0.0, 0.0, 5.0]), [light], Lambert())[0]
     tensor([[1.0001, 1.0001, 1.0001]])
     """
-    diffuse, specular = torch.zeros_like(positions), torch.zeros_like(positions)
-    to_eye = _unit(_spread(eye, positions) - positions)
+    diffuse, specular = tensor_like((0.0, 0.0, 0.0), positions), None
+    to_eye = _unit(_spread(eye, positions) - positions) if isinstance(surface, BlinnPhong) else None
     for light in lights:
         direction, color = light.arriving(positions)
+        color = _spread(color, positions) if color.dim() < positions.dim() else color
         if direction is None:
-            diffuse = diffuse + _spread(color, positions)
+            diffuse = diffuse + color
             continue
-        if color.dim() < positions.dim():
-            color = _spread(color, positions)
-        diffuse = diffuse + color * positive((normals * direction).sum(-1, keepdim=True))
-        shine = surface.specular(normals, direction, to_eye)
-        if shine is not None:
-            specular = specular + color * shine
+        diffuse = torch.addcmul(diffuse, color, positive((normals * direction).sum(-1, keepdim=True)))
+        if isinstance(surface, BlinnPhong) and to_eye is not None:
+            shine = color * surface.specular(normals, direction, to_eye)
+            specular = shine if specular is None else specular + shine
     return diffuse, specular
-
-
-def _like(value: Triple, like: Tensor) -> Tensor:
-    return torch.as_tensor(value, dtype=like.dtype, device=like.device)
 
 
 def _spread(v: Tensor, positions: Tensor) -> Tensor:

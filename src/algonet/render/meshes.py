@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 import os
 import tempfile
 import warnings
@@ -90,10 +91,8 @@ class Mesh:
         """Unit normals (*B, V, 3): of the mesh if it has its own, else the mean of the faces', weighted by area."""
         if self.normals is not None:
             return _unit(self.normals)
-        vectors = self._face_vectors()
-        summed = torch.zeros_like(self.vertices)
-        for i in range(3):
-            summed = summed.index_add(-2, self.faces[:, i].long(), vectors)
+        vectors = self._face_vectors()[..., None, :].expand(*self.vertices.shape[:-2], *self.faces.shape, 3)
+        summed = torch.zeros_like(self.vertices).index_add(-2, self.faces.flatten(), vectors.flatten(-3, -2))
         return _unit(summed)
 
     def edges(self) -> Tensor:
@@ -125,7 +124,7 @@ class Mesh:
         return self.replace(vertices=centred * (radius / size.clamp_min(1e-12)), normals=self.normals)
 
     def _face_vectors(self) -> Tensor:
-        a, b, c = (self.vertices[..., self.faces[:, i].long(), :] for i in range(3))
+        a, b, c = self.vertices[..., self.faces, :].unbind(-2)
         return torch.linalg.cross(b - a, c - a)
 
 
@@ -161,9 +160,9 @@ def check_faces(where: str, faces: Tensor, count: int) -> None:
 def _unit(v: Tensor) -> Tensor:
     """v / |v| with finite derivatives at 0, where it is 0; smooth, and exact to rounding from |v| = 1e-8 on."""
     # The largest component is divided out first, or squares of small vectors underflow
-    size = v.detach().abs().amax(-1, keepdim=True)
-    v = v / torch.where(size > 0, size, 1.0)
-    return v / (v.square().sum(-1, keepdim=True) + torch.finfo(v.dtype).tiny).sqrt()
+    tiny = torch.finfo(v.dtype).tiny
+    v = v / torch.linalg.vector_norm(v.detach(), math.inf, -1, keepdim=True).clamp_min(tiny)
+    return v * torch.rsqrt(v.square().sum(-1, keepdim=True) + tiny)
 
 
 def _load(path: Path) -> Mesh:

@@ -13,8 +13,9 @@ from algonet.relax import BoundedSum, TConorm
 from algonet.relax.modules import SoftModule
 
 from .cameras import Camera, check_size
+from .constants import tensor_like
 from .coverage import FilteredCoverage
-from .functional import DEPTH_STEEPNESS, AnyCoverage, render_attributes
+from .functional import DEPTH_STEEPNESS, AnyCoverage, _expanded, render_attributes
 from .lights import AmbientLight, DirectionalLight, Lambert, Light, Surface, illuminate
 from .meshes import Mesh, _unit
 from .settings import Raster
@@ -136,8 +137,8 @@ class SmoothRenderer(SoftModule):
                 positions.expand(*eye.shape[:-1], *positions.shape),
             )
         normals = _towards(normals, positions, eye) if self.two_sided else normals
-        diffuse, specular = illuminate(normals, positions, eye, lights, self.surface)
-        table, rows = _table([(albedo * diffuse + specular, rows), (extra, mesh.faces)])
+        color = _lit(albedo, *illuminate(normals, positions, eye, lights, self.surface))
+        table, rows = _table([(color, rows), (extra, mesh.faces)])
         behind = torch.cat([self._background(table), table.new_zeros(extra.shape[-1])])
         image, silhouette, depth = self._raster(mesh, camera, table, rows, behind)
         return Rendering(image[..., :3], silhouette, depth, image[..., 3:])
@@ -148,20 +149,20 @@ class SmoothRenderer(SoftModule):
         table, rows = _table(parts)
         image, silhouette, depth = self._raster(mesh, camera, table, rows, 0.0)
         # Attributes come multiplied by the silhouette, over 0; the guard is below what can be seen
-        means = image / (silhouette * silhouette + 1e-10).sqrt()[..., None]
+        opaque = silhouette[..., None]
+        means = image * torch.rsqrt(opaque * opaque + 1e-10)
         color, normals, positions, _ = means.split([albedo.shape[-1], 3, 3, extra.shape[-1]], -1)
         if mesh.texture is not None:
             color = sample_texture(mesh.texture, color)
         eye = camera.position.to(mesh.vertices)
         normals = _unit(normals)
         normals = _towards(normals, positions, eye) if self.two_sided else normals
-        diffuse, specular = illuminate(normals, positions, eye, lights, self.surface)
-        opaque = silhouette[..., None]
-        rgb = opaque * (color * diffuse + specular) + (1 - opaque) * self._background(table)
+        color = _lit(color, *illuminate(normals, positions, eye, lights, self.surface))
+        rgb = torch.lerp(self._background(table), color, opaque)
         return Rendering(rgb, silhouette, depth, image[..., albedo.shape[-1] + 6 :])
 
     def _background(self, like: Tensor) -> Tensor:
-        return torch.as_tensor(self.background, dtype=like.dtype, device=like.device).expand(3)
+        return tensor_like(self.background, like).expand(3)
 
     def extra_repr(self) -> str:
         return f"size={self.size}, {super().extra_repr()}, shading={self.shading}, backend={self.backend}"
@@ -190,13 +191,17 @@ def _albedo(mesh: Mesh) -> tuple[Tensor, Tensor]:
     return mesh.vertices.new_full((mesh.vertices.shape[-2], 3), GREY), mesh.faces
 
 
+def _lit(albedo: Tensor, diffuse: Tensor, specular: Tensor | None) -> Tensor:
+    return albedo * diffuse if specular is None else torch.addcmul(specular, albedo, diffuse)
+
+
 def _table(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Attributes with different rows per face as one table: shared rows if all agree, else one row per corner."""
     parts = [(t, rows) for t, rows in parts if t.shape[-1] > 0]
     batch = torch.broadcast_shapes(*(t.shape[:-2] for t, _ in parts))
     same = all(rows is parts[0][1] for _, rows in parts)
     if same:
-        return torch.cat([t.expand(*batch, *t.shape[-2:]) for t, _ in parts], -1), parts[0][1]
+        return torch.cat([_expanded(t, batch, 2) for t, _ in parts], -1), parts[0][1]
     rows = parts[0][1]
     corners = [t[..., rows.long().reshape(-1), :].expand(*batch, -1, -1) for t, rows in parts]
     return torch.cat(corners, -1), torch.arange(rows.numel(), device=rows.device).reshape(rows.shape)
@@ -205,5 +210,7 @@ def _table(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 def _towards(normals: Tensor, positions: Tensor, eye: Tensor) -> Tensor:
     """Normals turned to the eye's side, smoothly: two-sided surfaces are lit on the side that is seen."""
     eye = eye if eye.dim() == 1 else eye.reshape(*eye.shape[:-1], *[1] * (positions.dim() - eye.dim()), 3)
-    cosine = (normals * _unit(eye - positions)).sum(-1, keepdim=True)
-    return normals * (cosine / (cosine * cosine + 1e-4).sqrt())
+    way = eye - positions
+    # cosine / sqrt(cosine^2 + 1e-4), with the way's length multiplied in
+    side, square = (normals * way).sum(-1, keepdim=True), way.square().sum(-1, keepdim=True)
+    return normals * (side * torch.rsqrt(side * side + 1e-4 * square + torch.finfo(way.dtype).tiny))

@@ -12,10 +12,10 @@ import triton.language as tl
 
 from .triton_math import (
     COUNTERS,
-    FAINT2,
+    FAINTEST2,
     FAR,
     FLIP,
-    LATERAL_WEIGHT,
+    LATERAL_ROOT,
     LIMIT,
     LOG2E,
     PI,
@@ -23,6 +23,7 @@ from .triton_math import (
     SIZES,
     coverage,
     falling,
+    load_two,
     mean_position,
     quick_log2,
     reciprocal,
@@ -32,9 +33,9 @@ from .triton_setup import face_factor, load_box, project_corner, window
 
 
 @triton.jit
-def edge_pull(gp, gmx, gmy, t, d, r, e, length, ux, uy, p0, p1, sigma2, HALF: tl.constexpr):
-    """What the gradients (by coverage, by moment) pull on an edge: the integrals of density times pull, from which both
-    ends take their shares along the normal, and that integral itself."""
+def edge_pull(sums, ends, gp, gmx, gmy, t, d, r, e, length, ux, uy, p0, p1, HALF: tl.constexpr):
+    """What the gradients (by coverage, by moment) pull on an edge, added to its sums: the integral of density times pull,
+    and that times the distance to its end, which the start takes along the normal. Also the former times d."""
     end = t + length
     difference = end * p1 - t * p0
     # K0, K1, K2: 2 pi times the integrals of the noise density times 1, t, t^2 along the edge
@@ -43,16 +44,28 @@ def edge_pull(gp, gmx, gmy, t, d, r, e, length, ux, uy, p0, p1, sigma2, HALF: tl
     k2 = falling(HALF) * e - difference
     flat = gp + d * (gmy * ux - gmx * uy)
     slope = gmx * ux + gmy * uy
-    s0 = flat * k0 + slope * k1
-    s1 = flat * k1 + slope * k2
-    return end * s0 - s1, s1 - t * s0, d * s0
+    pull = flat * k0 + slope * k1
+    ends = ends + end * pull
+    ends = ends - flat * k1
+    ends = ends - slope * k2
+    return sums + pull, ends, d * pull
 
 
 @triton.jit
 def slope_of_bound(s, POWER: tl.constexpr):
     """d bounded / d sum from the bounded sum: (1 - s^k)^(1 + 1/k)."""
-    raised = tl.exp2(POWER * quick_log2(tl.minimum(tl.maximum(s, 1e-4), 1.0)))
+    raised = tl.exp2(POWER * quick_log2(tl.maximum(s, 1e-37)))
     return tl.exp2((1.0 + 1.0 / POWER) * quick_log2(tl.maximum(1.0 - raised, 1e-37)))
+
+
+@triton.jit
+def plane(record, channel: tl.constexpr, CHANNELS: tl.constexpr):
+    """The three numbers of an attribute's plane; of one that there is not, the first one's, which nobody uses."""
+    if channel < CHANNELS:
+        place = record + (23 + 3 * channel)
+    else:
+        place = record + 23
+    return tl.load(place), tl.load(place + 1), tl.load(place + 2)
 
 
 @triton.jit
@@ -100,7 +113,8 @@ def backward_kernel(
     attributes_stride, by_points_stride, by_attributes_stride, work_stride, channels, first_channel, limit,
     image_item, image_pixel, image_channel, silhouette_item, silhouette_pixel, depth_item, depth_pixel,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, REACH: tl.constexpr,
-    POWER: tl.constexpr, FIRST: tl.constexpr, WORLD: tl.constexpr, PULL: tl.constexpr, PERSPECTIVE: tl.constexpr,
+    POWER: tl.constexpr, FIRST: tl.constexpr, NOTES: tl.constexpr, CLOSE: tl.constexpr, WORLD: tl.constexpr,
+    PULL: tl.constexpr, PERSPECTIVE: tl.constexpr,
     TWO_SIDED: tl.constexpr, SOFTNESS: tl.constexpr, KEEP: tl.constexpr, JOBS: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     # The first programs take bands of large faces, as far as there are any; they last longest
@@ -123,7 +137,9 @@ def backward_kernel(
     near = tl.load(softness + item * softness_stride + 2)
     sigma2 = 2 * HALF * scale * scale
     reach2 = (REACH * REACH) * sigma2
-    by_reach2 = 1.0 / reach2
+    # As in the forward pass, exponents are in units of log 2
+    steepness2, by_reach2 = steepness * LOG2E, LATERAL_ROOT / reach2
+    lateral_rate = by_reach2 * (-8.0 / LOG2E)
     records = work + slot * work_stride
     lx, ly, hx, hy = load_box(records + padded.to(tl.int64) * WIDTH, face, padded, face < count)
     left, top, columns, rows = window(lx, ly, hx, hy, scale, height, width, HALF, REACH)
@@ -144,26 +160,23 @@ def backward_kernel(
     least = tl.abs(least)
     pixels = tl.where(idle, 0, columns * rows)
     gx, gy = (ax + bx + cx) * (1.0 / 3.0), (ay + by + cy) * (1.0 / 3.0)
-    c00, c01, c02 = tl.load(r + 23), tl.load(r + 24), tl.load(r + 25)
-    if CHANNELS > 1:
-        c10, c11, c12 = tl.load(r + 26), tl.load(r + 27), tl.load(r + 28)
-    if CHANNELS > 2:
-        c20, c21, c22 = tl.load(r + 29), tl.load(r + 30), tl.load(r + 31)
-    if CHANNELS > 3:
-        c30, c31, c32 = tl.load(r + 32), tl.load(r + 33), tl.load(r + 34)
+    c00, c01, c02 = plane(r, 0, CHANNELS)
+    c10, c11, c12 = plane(r, 1, CHANNELS)
+    c20, c21, c22 = plane(r, 2, CHANNELS)
+    c30, c31, c32 = plane(r, 3, CHANNELS)
     ground = background + item * background_stride
     far_depth = tl.load(ground + channels)
     ground += first_channel
 
-    area = height * width
-    planes_at = saved + item * (3 + channels) * area
-    image_at = by_image + item * image_item + first_channel * image_channel
+    notes_at = saved + item * height * width * NOTES
+    step = 1 if CLOSE else image_channel
+    image_at = by_image + item * image_item + first_channel * step
     silhouette_at, depth_at = by_silhouette + item * silhouette_item, by_depth + item * depth_item
     # Beyond the reach the lateral term turns rounding of a faint coverage into any share at all, and the silhouette is nothing
     if scale.dtype == tl.float64:
         most = 1e30
     else:
-        most = 64.0
+        most = 64.0 * LOG2E
     lane = tl.arange(0, P)
     by_columns = 1.0 / tl.maximum(columns, 1).to(tl.float32)
     zero = tl.zeros([P], dtype=scale.dtype)
@@ -173,33 +186,39 @@ def backward_kernel(
     s00, s01, s02, s10, s11, s12 = zero, zero, zero, zero, zero, zero
     s20, s21, s22, s30, s31, s32 = zero, zero, zero, zero, zero, zero
     for start in range(0, pixels, P):
-        i = start + lane
-        live = i < pixels
+        # Lanes beyond the window see its last pixel, without gradients, which comes to nothing
+        live = start + lane < pixels
+        i = tl.minimum(start + lane, pixels - 1)
         line = tl.floor((i.to(tl.float32) + 0.5) * by_columns).to(tl.int32)
         column = i - line * columns
         at = (top + line) * width + left + column
         qx, qy = (left + column).to(scale.dtype) + 0.5, (top + line).to(scale.dtype) + 0.5
-        # What the pixel brings; beyond the window, a silhouette of 0 without gradients, which comes to nothing
-        lse = tl.load(planes_at + at, mask=live, other=1e30)
-        s = tl.load(planes_at + area + at, mask=live, other=0.0)
-        worth0 = tl.load(image_at + at * image_pixel, mask=live, other=0.0)
-        mean = worth0 * tl.load(planes_at + (3 + first_channel) * area + at, mask=live, other=0.0)
+        # What the pixel brings: mean and background of all that its gradients weigh
+        note = notes_at + at * NOTES
+        lse, s = load_two(note)
+        mean_z, mean0 = load_two(note + (2 + first_channel))
+        worth_at = image_at + at * image_pixel
+        worth1, worth2, worth3 = 0.0, 0.0, 0.0
+        worth0 = tl.load(worth_at, mask=live, other=0.0)
+        mean = worth0 * mean0
         behind = worth0 * tl.load(ground)
         if CHANNELS > 1:
-            worth1 = tl.load(image_at + at * image_pixel + image_channel, mask=live, other=0.0)
-            mean += worth1 * tl.load(planes_at + (4 + first_channel) * area + at, mask=live, other=0.0)
+            mean1, mean2 = load_two(note + (4 + first_channel))
+            worth1 = tl.load(worth_at + step, mask=live, other=0.0)
+            mean += worth1 * mean1
             behind += worth1 * tl.load(ground + 1)
         if CHANNELS > 2:
-            worth2 = tl.load(image_at + at * image_pixel + 2 * image_channel, mask=live, other=0.0)
-            mean += worth2 * tl.load(planes_at + (5 + first_channel) * area + at, mask=live, other=0.0)
+            worth2 = tl.load(worth_at + 2 * step, mask=live, other=0.0)
+            mean += worth2 * mean2
             behind += worth2 * tl.load(ground + 2)
         if CHANNELS > 3:
-            worth3 = tl.load(image_at + at * image_pixel + 3 * image_channel, mask=live, other=0.0)
-            mean += worth3 * tl.load(planes_at + (6 + first_channel) * area + at, mask=live, other=0.0)
+            mean3, _none = load_two(note + (6 + first_channel))
+            worth3 = tl.load(worth_at + 3 * step, mask=live, other=0.0)
+            mean += worth3 * mean3
             behind += worth3 * tl.load(ground + 3)
         if FIRST:
             worth_z = tl.load(depth_at + at * depth_pixel, mask=live, other=0.0)
-            mean += worth_z * tl.load(planes_at + 2 * area + at, mask=live, other=0.0)
+            mean += worth_z * mean_z
             behind += worth_z * far_depth
             by_s = tl.load(silhouette_at + at * silhouette_pixel, mask=live, other=0.0) + mean - behind
         else:
@@ -218,31 +237,24 @@ def backward_kernel(
         weight = reciprocal(tl.maximum(denominator, least))
         z = (z0 + px * z1 + py * z2) * weight
         distance = (wx * wx + wy * wy) * by_reach2
-        side = tl.minimum(distance, 1e3)
+        side = tl.minimum(distance, 1e3 * LATERAL_ROOT)
         cube = side * side * side
-        burden = LATERAL_WEIGHT * side * cube
+        burden = side * cube
         included = (c > 1.2e-38) & (burden < most)
-        rate = tl.exp2(tl.minimum((steepness * z + burden) * (-LOG2E) - lse, 126.0))
+        rate = tl.exp2(tl.minimum(-(steepness2 * z + burden) - lse, 126.0))
         # A share is at most 1
         rate = tl.where(included, tl.minimum(rate, reciprocal(tl.where(included, c, 1.0))), 0.0)
         share = c * rate
 
-        # Gradients by coverage, depth, planes
-        pull0 = worth0 * weight
-        worth = pull0 * (c00 + px * c01 + py * c02)
-        side_x, side_y = pull0 * c01, pull0 * c02
+        # The pixel's gradient along the planes of all attributes together; then gradients by coverage, depth, planes
+        whole0, whole1, whole2 = worth0 * c00, worth0 * c01, worth0 * c02
         if CHANNELS > 1:
-            pull1 = worth1 * weight
-            worth += pull1 * (c10 + px * c11 + py * c12)
-            side_x, side_y = side_x + pull1 * c11, side_y + pull1 * c12
+            whole0, whole1, whole2 = whole0 + worth1 * c10, whole1 + worth1 * c11, whole2 + worth1 * c12
         if CHANNELS > 2:
-            pull2 = worth2 * weight
-            worth += pull2 * (c20 + px * c21 + py * c22)
-            side_x, side_y = side_x + pull2 * c21, side_y + pull2 * c22
+            whole0, whole1, whole2 = whole0 + worth2 * c20, whole1 + worth2 * c21, whole2 + worth2 * c22
         if CHANNELS > 3:
-            pull3 = worth3 * weight
-            worth += pull3 * (c30 + px * c31 + py * c32)
-            side_x, side_y = side_x + pull3 * c31, side_y + pull3 * c32
+            whole0, whole1, whole2 = whole0 + worth3 * c30, whole1 + worth3 * c31, whole2 + worth3 * c32
+        worth = (whole0 + px * whole1 + py * whole2) * weight
         excess = s * (worth + worth_z * z - mean)
         f = share * excess
         if BOUNDED:
@@ -255,42 +267,40 @@ def backward_kernel(
         nz = by_z * weight
         nd = tl.where(denominator > least, -(share * worth + by_z * z) * weight, 0.0)
         # Where the lateral term is at its bound it is constant
-        lateral = tl.where(distance < 1e3, f * cube * by_reach2 * (-8.0 * LATERAL_WEIGHT), 0.0)
+        lateral = tl.where(distance < 1e3 * LATERAL_ROOT, f * cube * lateral_rate, 0.0)
         by_wx, by_wy = lateral * wx, lateral * wy
-        by_px, by_py = share * side_x + nz * z1 + nd * d1, share * side_y + nz * z2 + nd * d2
-        # With F = FAINT, x - g = (x - q) + (q - g) and x - q = (p M - F^2 (q - g)) / (p^2 + F^2);
-        # F = FAINTEST for the latter alone
-        full, whole = p * p * inverse, p * p * rough
-        gmx, gmy = p * inverse * by_px + p * rough * by_wx, p * inverse * by_py + p * rough * by_wy
-        turn, lean = 1.0 - 2.0 * full, 2.0 * p * FAINT2 * inverse
-        gp = inverse * (by_px * (lean * qgx + turn * mx) + by_py * (lean * qgy + turn * my)) + factor * by_c
-        gp += rough * (by_wx * (mx - 2.0 * p * wx) + by_wy * (my - 2.0 * p * wy))
-        s_gx -= full * by_px + (whole - 1.0) * by_wx
-        s_gy -= full * by_py + (whole - 1.0) * by_wy
+        pull = share * weight
+        by_px, by_py = pull * whole1 + nz * z1 + nd * d1, pull * whole2 + nz * z2 + nd * d2
+        # With h = p^2 + FAINT^2, x - g = (p^2 (q - g) + p M) / h, so its slope by p is (M + 2 p (q - x)) / h;
+        # likewise x - q with FAINTEST, whose slope is (M - 2 p (x - q)) / h
+        twice, share_m, near_m = p + p, p * inverse, p * rough
+        full, rest = p * share_m, FAINTEST2 * rough
+        gmx, gmy = share_m * by_px + near_m * by_wx, share_m * by_py + near_m * by_wy
+        gp = inverse * (by_px * (mx + twice * (qgx - px)) + by_py * (my + twice * (qgy - py))) + factor * by_c
+        gp += rough * (by_wx * (mx - twice * wx) + by_wy * (my - twice * wy))
+        s_gx, s_gy = s_gx - full * by_px, s_gy - full * by_py
+        s_gx, s_gy = s_gx + rest * by_wx, s_gy + rest * by_wy
 
-        pull_a, pull_b, s_0 = edge_pull(gp, gmx, gmy, t0, e0, r0, m0, l0, ux0, uy0, pa, pb, sigma2, HALF)
-        a0, b0 = a0 + pull_a, b0 + pull_b
-        pull_a, pull_b, s_1 = edge_pull(gp, gmx, gmy, t1, e1, r1, m1, l1, ux1, uy1, pb, pc, sigma2, HALF)
-        a1, b1 = a1 + pull_a, b1 + pull_b
-        pull_a, pull_b, s_2 = edge_pull(gp, gmx, gmy, t2, e2, r2, m2, l2, ux2, uy2, pc, pa, sigma2, HALF)
-        a2, b2 = a2 + pull_a, b2 + pull_b
+        a0, b0, s_0 = edge_pull(a0, b0, gp, gmx, gmy, t0, e0, r0, m0, l0, ux0, uy0, pa, pb, HALF)
+        a1, b1, s_1 = edge_pull(a1, b1, gp, gmx, gmy, t1, e1, r1, m1, l1, ux1, uy1, pb, pc, HALF)
+        a2, b2, s_2 = edge_pull(a2, b2, gp, gmx, gmy, t2, e2, r2, m2, l2, ux2, uy2, pc, pa, HALF)
         if SOFTNESS:
-            moved = tl.where(distance < 1e3, (8.0 * LATERAL_WEIGHT) * f * side * cube, 0.0)
+            moved = tl.where(distance < 1e3 * LATERAL_ROOT, (8.0 / LOG2E) * f * burden, 0.0)
             s_scale += gmx * mx + gmy * my - s_0 - s_1 - s_2 + moved
             s_steepness -= z * f
         s_factor += by_c * p
         s_d0, s_d1, s_d2 = s_d0 + nd, s_d1 + nd * px, s_d2 + nd * py
         s_z0, s_z1, s_z2 = s_z0 + nz, s_z1 + nz * px, s_z2 + nz * py
-        pull0 = pull0 * share
+        pull0 = worth0 * pull
         s00, s01, s02 = s00 + pull0, s01 + pull0 * px, s02 + pull0 * py
         if CHANNELS > 1:
-            pull1 = pull1 * share
+            pull1 = worth1 * pull
             s10, s11, s12 = s10 + pull1, s11 + pull1 * px, s12 + pull1 * py
         if CHANNELS > 2:
-            pull2 = pull2 * share
+            pull2 = worth2 * pull
             s20, s21, s22 = s20 + pull2, s21 + pull2 * px, s22 + pull2 * py
         if CHANNELS > 3:
-            pull3 = pull3 * share
+            pull3 = worth3 * pull
             s30, s31, s32 = s30 + pull3, s31 + pull3 * px, s32 + pull3 * py
 
     if pixels > 0:
@@ -362,9 +372,11 @@ def backward_kernel(
         by_area = by_inverse * (FLIP * FLIP - twice * twice) / (square * square) + g_factor * slope * ap * bp * cp
         # The opposite edges of corners a, b, c are c - b, a - c, b - a; the normal of an edge is (-uy, ux)
         centre_x, centre_y = tl.sum(s_gx) * (1.0 / 3.0), tl.sum(s_gy) * (1.0 / 3.0)
-        l0, l1, l2 = 1.0 / tl.maximum(l0, 1e-30), 1.0 / tl.maximum(l1, 1e-30), 1.0 / tl.maximum(l2, 1e-30)
-        pa0, pb0, pa1 = tl.sum(a0) * l0, tl.sum(b0) * l0, tl.sum(a1) * l1
-        pb1, pa2, pb2 = tl.sum(b1) * l1, tl.sum(a2) * l2, tl.sum(b2) * l2
+        # Both ends of an edge take together what pulls on it
+        pa0 = tl.sum(b0) / tl.maximum(l0, 1e-30)
+        pa1 = tl.sum(b1) / tl.maximum(l1, 1e-30)
+        pa2 = tl.sum(b2) / tl.maximum(l2, 1e-30)
+        pb0, pb1, pb2 = tl.sum(a0) - pa0, tl.sum(a1) - pa1, tl.sum(a2) - pa2
         gax = -uy0 * pa0 - uy2 * pb2 + centre_x - inverse * tb2 + inverse * tc2
         gay = ux0 * pa0 + ux2 * pb2 + centre_y + inverse * tb1 - inverse * tc1
         gbx = -uy1 * pa1 - uy0 * pb0 + centre_x - inverse * tc2 + inverse * ta2

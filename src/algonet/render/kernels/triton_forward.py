@@ -46,7 +46,7 @@ def forward_kernel(
     first, padded, bins_x, bins, capacity, height, width, tiles_x, softness_stride, background_stride,
     work_stride, scratch_stride, channels, first_channel,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, REACH: tl.constexpr,
-    POWER: tl.constexpr, FIRST: tl.constexpr, BIN: tl.constexpr, TX: tl.constexpr, TY: tl.constexpr,
+    POWER: tl.constexpr, FIRST: tl.constexpr, NOTES: tl.constexpr, BIN: tl.constexpr, TX: tl.constexpr, TY: tl.constexpr,
 ):  # fmt: skip
     tile, slot = tl.program_id(0), tl.program_id(1).to(tl.int64)
     item = slot + first
@@ -153,34 +153,32 @@ def forward_kernel(
             total > -0.01, -total * (1.0 + total * (0.5 + total * (1.0 / 6.0 + total / 24.0))), 1.0 - tl.exp(total)
         )
     live = (col < width) & (row < height)
-    area = height * width
-    at = row * width + col
-    pixel = item * area + at
+    pixel = item * height * width + row * width + col
     background += item * background_stride
-    store = saved + item * (3 + channels) * area + at
+    note = saved + pixel * NOTES
     if FIRST:
         mean = depths * inverse
         tl.store(silhouette + pixel, s, mask=live)
         tl.store(depth + pixel, s * mean + (1.0 - s) * tl.load(background + channels), mask=live)
         lse = tl.where(seen, peak + tl.log2(tl.where(seen, norm, 1.0)), 1e30)
-        tl.store(store, lse, mask=live)
-        tl.store(store + area, s, mask=live)
-        tl.store(store + 2 * area, mean, mask=live)
+        tl.store(note, lse, mask=live)
+        tl.store(note + 1, s, mask=live)
+        tl.store(note + 2, mean, mask=live)
     background += first_channel
     image += pixel * channels + first_channel
-    store += (3 + first_channel) * area
+    note += 3 + first_channel
     mean = sum0 * inverse
     tl.store(image, s * mean + (1.0 - s) * tl.load(background), mask=live)
-    tl.store(store, mean, mask=live)
+    tl.store(note, mean, mask=live)
     if CHANNELS > 1:
         mean = sum1 * inverse
         tl.store(image + 1, s * mean + (1.0 - s) * tl.load(background + 1), mask=live)
-        tl.store(store + area, mean, mask=live)
+        tl.store(note + 1, mean, mask=live)
     if CHANNELS > 2:
         mean = sum2 * inverse
         tl.store(image + 2, s * mean + (1.0 - s) * tl.load(background + 2), mask=live)
-        tl.store(store + 2 * area, mean, mask=live)
+        tl.store(note + 2, mean, mask=live)
     if CHANNELS > 3:
         mean = sum3 * inverse
         tl.store(image + 3, s * mean + (1.0 - s) * tl.load(background + 3), mask=live)
-        tl.store(store + 3 * area, mean, mask=live)
+        tl.store(note + 3, mean, mask=live)

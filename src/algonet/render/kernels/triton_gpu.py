@@ -15,7 +15,7 @@ from algonet.triton_launch import Launch
 
 from ..settings import FAR_POINTS
 from .triton_backward import gather_kernel
-from .triton_plan import Pass, Plan, plan_of
+from .triton_plan import Plan, plan_of
 
 Outputs = tuple[list[Tensor], list[Tensor]]
 
@@ -29,13 +29,10 @@ def forward(tensors: list[Tensor], settings: str) -> Outputs:
     plan = plan_of(tensors, settings)
     outputs, saved = results(plan, tensors[0])
     tensors = arranged(plan, tensors)
-    work, counters = saved[1:] if plan.keeps else (None, None)
+    work = saved[1] if plan.keeps else new_work(plan, tensors[0])
+    scratch = work.new_empty(plan.most * plan.scratch, dtype=torch.int32) if plan.bin else work
     for passed in plan.passes:
-        if work is None or counters is None or not plan.keeps:
-            work, counters = face_tables(passed, tensors[0], (passed.items,))
-        scratch = work
-        if plan.bin:
-            scratch = counters.new_empty(passed.items * plan.scratch)
+        counters = saved[2] if plan.keeps else new_counters(plan, tensors[0], (passed.items,))
         set_up(passed.setup, tensors, work, counters, scratch)
         if plan.bin:
             passed.list_bins(counters, scratch)
@@ -47,15 +44,19 @@ def results(plan: Plan, like: Tensor) -> Outputs:
     """Empty pictures, and what the backward pass needs."""
     new = like.new_empty
     image, plane = plan.shapes
-    saved = [new(plan.planes)]
+    saved = [new(plan.kept)]
     if plan.keeps:
-        saved += face_tables(plan.passes[0], like, plan.batch)
+        saved += [new((*plan.batch, plan.work)), new_counters(plan, like, plan.batch)]
     return [new(image), new(plane), new(plane)], saved
 
 
-def face_tables(passed: Pass, like: Tensor, batch: Sequence[int]) -> list[Tensor]:
-    """Memory for records and boxes, and for counters and jobs, which start at 0."""
-    return [like.new_empty((*batch, passed.work)), like.new_zeros((*batch, passed.plan.counters), dtype=torch.int32)]
+def new_work(plan: Plan, like: Tensor) -> Tensor:
+    """Memory for the records and boxes of a pass; each pass overwrites those of the one before."""
+    return like.new_empty(plan.most * plan.work)
+
+
+def new_counters(plan: Plan, like: Tensor, batch: Sequence[int]) -> Tensor:
+    return like.new_zeros((*batch, plan.counters), dtype=torch.int32)
 
 
 def set_up(launch: Launch, tensors: list[Tensor], work: Tensor, counters: Tensor, scratch: Tensor) -> None:
@@ -104,8 +105,9 @@ def _backward(
     by_points = (points.new_zeros if needs[0] or by_matrix else points.new_empty)((*plan.batch, plan.vertices, 3))
     by_attributes = (points.new_zeros if needs[1] else points.new_empty)((*plan.batch, plan.rows, plan.channels))
     by_softness = points.new_zeros((*plan.batch, 3)) if needs[3] else None
+    work = saved[1] if plan.keeps else new_work(plan, points)
     for passed in plan.passes if plan.count else ():
-        work, counters = saved[1:] if plan.keeps else face_tables(passed, points, (passed.items,))
+        counters = saved[2] if plan.keeps else new_counters(plan, points, (passed.items,))
         if not plan.keeps:
             set_up(passed.setup_again, tensors, work, counters, work)
         targets = [by_points, by_attributes]
@@ -181,9 +183,9 @@ def to_the_world(by_seen: Tensor, points: Tensor, matrix: Tensor) -> tuple[Tenso
     return by_points, torch.cat([by_seen.mT @ limited, by_seen.sum(-2)[..., None]], -1)
 
 
-def _by_background(plan: Plan, pictures: Sequence[Tensor], strides: tuple[int, ...], planes: Tensor) -> Tensor:
+def _by_background(plan: Plan, pictures: Sequence[Tensor], strides: tuple[int, ...], notes: Tensor) -> Tensor:
     pixels = plan.height * plan.width
-    rest = 1 - planes.view(plan.items, 3 + plan.channels, pixels)[:, 1]
+    rest = 1 - notes.view(plan.items, pixels, plan.notes)[..., 1]
     shape = (plan.items, pixels, plan.channels)
     image = pictures[0].as_strided(shape, strides[:3], pictures[0].storage_offset())
     depth = pictures[2].as_strided(shape[:2], strides[5:], pictures[2].storage_offset())

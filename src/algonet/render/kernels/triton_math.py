@@ -20,7 +20,6 @@ FLIP = tl.constexpr(FLIP_AREA)
 # Kernels carry coverage and moment times 2 pi, which saves a dozen multiplications by 1 / 2 pi
 FAINT2 = tl.constexpr((2 * math.pi * FAINT) ** 2)
 FAINTEST2 = tl.constexpr((2 * math.pi * FAINTEST) ** 2)
-LATERAL_WEIGHT = tl.constexpr(LATERAL)
 FAR = tl.constexpr(FAR_PIXELS)
 LIMIT = tl.constexpr(FAR_POINTS)
 GUARD = tl.constexpr(EDGE_GUARD)
@@ -83,6 +82,19 @@ def load_four(place):
             dtype=(tl.float32, tl.float32, tl.float32, tl.float32), is_pure=True, pack=1,
         )  # fmt: skip
     return a, b, c, d
+
+
+@triton.jit
+def load_two(place):
+    """Two numbers in a row, in float32 by one instruction: `place` must be a multiple of 8 bytes."""
+    if place.dtype.element_ty == tl.float64 or INTERPRETED:
+        a, b = tl.load(place), tl.load(place + 1)
+    else:
+        a, b = tl.inline_asm_elementwise(
+            "ld.global.v2.f32 {$0, $1}, [$2];", "=f,=f,l", [place.to(tl.int64)],
+            dtype=(tl.float32, tl.float32), is_pure=True, pack=1,
+        )  # fmt: skip
+    return a, b
 
 
 @triton.jit

@@ -72,12 +72,16 @@ class Plan:
         self.copied += [i for i in (4, 5) if strides[i] != (3, 1)]
         whole = [math.prod(shapes[i][-(1 if i in (2, 3) else 2) :]) for i in floats]
         self.steps = [w if s is None else s for s, w in zip(steps, whole, strict=True)]
+        #: Numbers kept per pixel, of which two are loaded at once.
+        self.notes = -(-(3 + self.channels) // 2) * 2
         self.size = 4 if self.single else 8
         self.passes = list(self._passes())
+        #: Of the largest pass, its items and an item's numbers for records and boxes.
+        self.most, self.work = max(p.items for p in self.passes), max(p.work for p in self.passes)
         #: Whether what is made of the faces is kept for the backward pass.
         self.keeps = len(self.passes) == 1
         self.shapes = ((*self.batch, self.height, self.width, self.channels), (*self.batch, self.height, self.width))
-        self.planes = (*self.batch, 3 + self.channels, self.height, self.width)
+        self.kept = (*self.batch, self.height, self.width, self.notes)
         self.counters = COUNTERS.value + 2 * self.jobs if self.jobs or self.bin else 0
 
     def _passes(self):
@@ -129,7 +133,7 @@ class Pass:
             forward_kernel, (tiles, self.items),
             (self.first, plan.padded, plan.bins_x, plan.bins, plan.capacity, plan.height, plan.width, across, plan.steps[3],
              plan.steps[2], self.work, plan.scratch, plan.channels, self.first_channel),
-            (self.record, self.channels, *constants(plan.settings), self.first_channel == 0, plan.bin, tx, ty),
+            (self.record, self.channels, *constants(plan.settings), self.first_channel == 0, plan.notes, plan.bin, tx, ty),
             warps,
             registers if plan.single else None,
         )  # fmt: skip
@@ -153,7 +157,8 @@ class Pass:
             backward_kernel, ((plan.jobs + plan.count) * self.items, 1),
             (self.first, self.items, plan.count, plan.padded, plan.height, plan.width, soft, background, points,
              *(matrix or [0]), attributes, *into, self.work, plan.channels, self.first_channel, plan.limit, *pictures),
-            (self.record, self.channels, *constants(settings), self.first_channel == 0, plan.world, pull and plan.world,
+            (self.record, self.channels, *constants(settings), self.first_channel == 0, plan.notes, pictures[2] == 1,
+             plan.world, pull and plan.world,
              settings.perspective, settings.two_sided, softness, settings.deterministic, plan.jobs, BACKWARD[0]),
             BACKWARD[1],
             BACKWARD[2] if plan.single else None,

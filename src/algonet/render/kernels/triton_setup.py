@@ -254,6 +254,9 @@ def bin_kernel(
         target = lists + start
         for first in range(0, padded, STEP):
             hit = in_bin(spans, first + step, padded, column, row)
-            behind = tl.cumsum(hit, axis=0) - 1
-            tl.store(target + behind, first + step, mask=hit != 0)
-            target += tl.sum(hit, axis=0)
+            here = tl.sum(hit, axis=0)
+            # Neighbours in a mesh are often neighbours in its list, so most steps find none
+            if here > 0:
+                behind = tl.cumsum(hit, axis=0) - 1
+                tl.store(target + behind, first + step, mask=hit != 0)
+            target += here
