@@ -19,12 +19,12 @@ INTRO = (
     "need not be learned from examples, and holds where there were none."
 )
 _BLUE, _RED, _GOLD, _GREY = "#1f4e79", "#d1495b", "#c9b458", "#8a93a0"
-_WIDTH = 7
+_SENSORS = 7
 
 
 def figures(quick: bool) -> Iterator[Figure]:
     yield Figure("styles", _styles(), _STYLES_CAPTION, _STYLES_CODE)
-    yield Figure("learning", _learning(300 if quick else 1200), _LEARNING_CAPTION, _LEARNING_CODE)
+    yield Figure("learning", _learning(300 if quick else 1000), _LEARNING_CAPTION, _LEARNING_CODE)
     yield Figure("differences", _differences(96 if quick else 200), _DIFFERENCES_CAPTION, _DIFFERENCES_CODE)
 
 
@@ -70,28 +70,39 @@ def _styles() -> bytes:
 
 
 def _sorted(x: Tensor) -> Tensor:
-    return soft_sort(x, relax=Logistic(8.0)).values
+    return soft_sort(x, relax=Logistic(10.0)).values
+
+
+class Calibrate(nn.Module):
+    """A gain and an offset per sensor, and what is left over as it came."""
+
+    def __init__(self, past: int = 0):
+        super().__init__()
+        self.past = past
+        self.gain, self.offset = nn.Parameter(torch.ones(_SENSORS)), nn.Parameter(torch.zeros(_SENSORS))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x[..., : self.past], self.gain * x + self.offset], -1)
 
 
 def _networks() -> dict[str, nn.Module]:
-    def layers(middle: nn.Module) -> nn.Module:
-        return nn.Sequential(nn.Linear(_WIDTH, 16), middle, nn.Linear(16, 1))
-
+    n = _SENSORS
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
+        body = nn.Sequential(nn.Linear(n, 32), nn.ReLU(), nn.Linear(32, n))
         return {
-            "layers alone": layers(nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 16), nn.ReLU())),
-            "a sort beside layers": layers(Residual(_sorted, nn.Sequential(nn.Linear(8, 8), nn.ReLU()))),
-            "a sort between layers": layers(Insert(_sorted)),
+            "layers alone": nn.Sequential(nn.Linear(n, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)),
+            "a sort beside layers": nn.Sequential(Calibrate(n), Residual(_sorted, body), nn.Linear(2 * n, 1)),
+            "a sort between layers": nn.Sequential(Calibrate(), Insert(_sorted), nn.Linear(n, 1)),
         }
 
 
 def _examples(count: int, seed: int, reach: float) -> tuple[Tensor, Tensor]:
-    """Seven numbers in disguise (mixed by a fixed rotation), and how far apart the largest and the median are."""
-    random = torch.Generator().manual_seed(seed)
-    hidden = reach * torch.randn(count, _WIDTH, generator=random)
-    mixing, _ = torch.linalg.qr(torch.randn(_WIDTH, _WIDTH, generator=torch.Generator().manual_seed(11)))
-    return hidden @ mixing, hidden.amax(-1) - hidden.median(-1).values
+    """What seven sensors say, each with a gain and an offset of its own, and how far their largest is from the median."""
+    random, fixed = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(11)
+    gain, offset = 0.5 + 1.5 * torch.rand(_SENSORS, generator=fixed), torch.randn(_SENSORS, generator=fixed)
+    true = reach * torch.randn(count, _SENSORS, generator=random)
+    return gain * true + offset, true.amax(-1) - true.median(-1).values
 
 
 def _learning(steps: int) -> bytes:
@@ -100,7 +111,7 @@ def _learning(steps: int) -> bytes:
     (x, wanted), near, far = _examples(300, 1, 1.0), _examples(2000, 2, 1.0), _examples(2000, 3, 3.0)
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.4), width_ratios=[1.6, 1])
     for i, ((name, network), colour) in enumerate(zip(_networks().items(), (_GREY, _GOLD, _RED), strict=True)):
-        optimiser = torch.optim.Adam(network.parameters(), lr=5e-3)
+        optimiser = torch.optim.Adam(network.parameters(), lr=1e-2)
         curve = []
         for step in range(steps):
             loss = nn.functional.mse_loss(network(x).squeeze(-1), wanted)
@@ -164,12 +175,14 @@ Shortcut(algorithm, share=0.5)          # (u, v) -> (u, A(v))
 Residual(algorithm, body, share=0.5)    # (u, v) -> (body(u), A(v))
 """
 _LEARNING_CAPTION = (
-    "How far is the largest of seven numbers from their median, if the numbers come mixed? With a sort between its layers a "
-    "small network unmixes the numbers, because only then the sort helps; and its answer holds for numbers far beyond its examples."
+    "How far is the largest of seven sensors from their median? Each has a gain and an offset that nobody knows, and 300 "
+    "examples must do. With a sort beside its layers the network finds the gains, because only then the sort helps, and its "
+    "answer holds beyond its examples. Layers alone learn the examples by heart; through nothing but "
+    "the sort, the way is too narrow."
 )
 _LEARNING_CODE = """
-sort = lambda x: soft_sort(x, relax=Logistic(8.0)).values
-network = nn.Sequential(nn.Linear(7, 16), Insert(sort), nn.Linear(16, 1))
+sort = lambda x: soft_sort(x, relax=Logistic(10.0)).values
+network = nn.Sequential(calibrate, Residual(sort, layers), nn.Linear(14, 1))
 """
 _DIFFERENCES_CAPTION = "A layer without weights: finite differences along either side of a picture, and along both."
 _DIFFERENCES_CODE = """
