@@ -1,6 +1,6 @@
 """Function systems from pictures without supervision: template, direct training, RAN and the supervised bound.
 
-python examples/ran_fractals.py [examples/configs/ran_ifs.toml] [--methods direct ran supervised] [--seeds 0 1] [--picture x.png]
+python examples/ran_fractals.py [examples/configs/ran_ifs.toml] [--methods direct ran supervised] [--seeds 0 1] [--picture P]
 
 Each row is the mean SSIM between pictures of the systems found in held-out pictures and of the true ones. Settings are
 chosen with `--split validation`; what is reported comes from the test split.
