@@ -114,7 +114,8 @@ class LocalTranslator(nn.Module):
         parts: list[nn.Module] = []
         for i, (before, after) in enumerate(pairwise([channels, *[base] * layers])):
             size = 3 if i < reach else 1
-            parts += [nn.Conv2d(before, after, size, padding=size // 2, padding_mode="replicate"), nn.SiLU()]
+            edges = {"padding": 1, "padding_mode": "replicate"} if size > 1 else {}
+            parts += [nn.Conv2d(before, after, size, **edges), nn.SiLU()]
         self.layers = nn.Sequential(*parts, nn.Conv2d(base, out_channels, 1))
 
     def forward(self, pictures: Tensor) -> Tensor:
