@@ -150,6 +150,31 @@ def steps_of_a_grid(a):
     return b
 
 
+@smooth
+def plus_product(x, y):
+    return x * y + 1.0
+
+
+@smooth
+def calls_in_branches(a):
+    s, t, u, w = 0.0, 1.0, 2.0, 3.0
+    for v in a:
+        s, t, u, w = s + v, t * v, u - v, w * 0.5 + v
+        if v > 0:
+            s = plus_product(s, t)
+        else:
+            u = plus_product(u, w)
+    return s, t, u, w
+
+
+def test_a_look_asks_for_all_that_lives_on(evaluated):
+    """One evaluation for each look and one for the end: nothing is asked for late."""
+    x = torch.randn(3, 5, dtype=torch.float64)
+    found = calls_in_branches(x, batched=True, backend="numba")
+    assert len(evaluated) == 5 + 1
+    torch.testing.assert_close(found, calls_in_branches(x, batched=True, backend="reference"))
+
+
 def test_grids_are_returned_in_one_stretch(evaluated):
     """Parts of parts, and plain numbers among them, are all asked for at once."""
     a = torch.randn(3, 4, 5, dtype=torch.float64)
@@ -239,20 +264,20 @@ def test_the_readme_program_of_algovision(n):
 
 
 @pytest.mark.slow
-def test_several_times_faster_than_algovision():
+def test_ten_times_faster_than_algovision():
     pytest.importorskip("algovision")
     module = benchmark_module()
-    x = torch.randn(100, 32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         peer = module.peer_program("cpu")
-        runs = [
-            (module.once(peer, x), module.once(lambda x: module.bubble_until_sorted(x, batched=True), x))
-            for _ in range(7)
-        ]
-    theirs, ours = (min(run[who][1] for run in runs) for who in (0, 1))
-    # 17 times on two idle cores; the benchmark states the ratios, this notices when recording is lost
-    assert theirs / ours > 5
+        runs = []
+        for seed in range(9):
+            x = torch.randn(100, 8, generator=torch.Generator().manual_seed(seed))
+            runs.append((module.once(peer, x), module.once(lambda x: module.bubble_until_sorted(x, batched=True), x)))
+    for what in (0, 1):
+        theirs, ours = (min(run[who][what] for run in runs) for who in (0, 1))
+        # Forward, and with backward: the benchmark states the ratios, several times this
+        assert theirs / ours > 10
 
 
 # -- the GPU kernel, in Triton's interpreter and on a GPU

@@ -32,7 +32,7 @@ class Branch:
         *("orelse", "then"),
     )
 
-    def __init__(self, frame: Any, test: Any, state: dict[str, Any], *, leaving: bool, heavy: bool):
+    def __init__(self, frame: Any, test: Any, state: dict[str, Any], alive: list | None, *, leaving: bool):
         self._frame = frame
         self._leaving = leaving
         self._then_mass = None
@@ -45,12 +45,12 @@ class Branch:
         self.then = self.orelse = True
         self._names = tuple(state)
         self._state: Any = tuple(state.values())
-        if heavy:
-            self._skip()
+        if alive is not None:
+            self._skip(alive)
         if leaving:
             self._fork()
 
-    def _skip(self) -> None:
+    def _skip(self, alive: list) -> None:
         """Sides that no item takes with more than epsilon do not run; the small shares are cut for every item alike."""
         epsilon, p = self._frame.settings.epsilon, self._p
         if epsilon == 0 or torch.compiler.is_compiling():
@@ -59,6 +59,8 @@ class Branch:
         snapped = tape.record("snap", p, epsilon, 1 - epsilon) if tape is not None else None
         if tape is not None and snapped is not None:
             self._p = snapped
+            # Looking ends a stretch: whatever will be read after it is better asked for now
+            self._frame.settle(snapped, alive)
             self.then, self.orelse = tape.ask(snapped, sides)
             return
         self._frame.spoil()

@@ -11,7 +11,7 @@ from .control import Branch, Loop, any_left, visible
 from .merging import Missing, Mixture, merged
 from .report import Report
 from .softness import Settings
-from .values import Value, smooth_kind
+from .values import Value, flat, settled, smooth_kind
 
 
 class Frame:
@@ -61,7 +61,6 @@ class Frame:
         """Whether the next statement can be reached at all."""
         return self.mass is not None
 
-    @property
     def likely(self) -> bool:
         """Whether the next statements, which call something, are reached with more than epsilon: this ends recursions.
 
@@ -74,6 +73,7 @@ class Frame:
         tape = mass.tape
         cut = tape.record("cut", mass, self.settings.epsilon) if tape is not None else None
         if tape is not None and cut is not None:
+            self.settle(cut)
             left = tape.ask(cut, any_left)
         else:
             self.spoil()
@@ -84,25 +84,29 @@ class Frame:
             self.mass = cut
         return left
 
+    def settle(self, *values: Any) -> None:
+        """Carry out what was recorded for these and for what the frame itself holds, before something is looked at."""
+        settled(flat((values, self.mass, self.base, self._returns.mass, self._returns.values())))
+
     def spoil(self) -> None:
         """Something that is not recorded looks at numbers, or acts: the run cannot be repeated without the program."""
         if self.tape is not None:
             self.tape.spoil()
 
-    def branch(self, test: Any, heavy: bool = False, /, **state: Any) -> Branch:
-        """An `if` that is left at its end only."""
-        return Branch(self, test, state, leaving=False, heavy=heavy)
+    def branch(self, test: Any, alive: list | None = None, /, **state: Any) -> Branch:
+        """An `if` that is left at its end only. One worth skipping is given the variables that live on."""
+        return Branch(self, test, state, alive, leaving=False)
 
-    def fork(self, test: Any, heavy: bool = False, /, **state: Any) -> Branch:
+    def fork(self, test: Any, alive: list | None = None, /, **state: Any) -> Branch:
         """An `if` with `break`, `continue` or `return` inside."""
-        return Branch(self, test, state, leaving=True, heavy=heavy)
+        return Branch(self, test, state, alive, leaving=True)
 
     def loop(self, line: int, names: str, keep: int, returns: bool = False) -> Loop:
         return Loop(self, line, tuple(names.split()), keep, returns)
 
     def choose(self, test: Any, then: Any, other: Any, heavy: bool = False) -> Any:
         """then() if test else other()."""
-        sides = Branch(self, test, {"the chosen value": None}, leaving=False, heavy=heavy)
+        sides = Branch(self, test, {"the chosen value": None}, [] if heavy else None, leaving=False)
         chosen = None
         if sides.then:
             (chosen,) = sides.turn(then())

@@ -77,15 +77,16 @@ class Living:
 
 
 class Liveness:
-    """Backward data flow over structured code; `around[node]` for every `if`, `while` and `for`."""
+    """Backward data flow over structured code; `around[node]` for every `if`, `while` and `for`, `before` each statement."""
 
     def __init__(self, function: ast.FunctionDef):
         self.around: dict[ast.stmt, Living] = {}
+        self.before: dict[ast.stmt, Names] = {}
         self.block(function.body, NOTHING, NOTHING, NOTHING)
 
     def block(self, statements: list[ast.stmt], out: Names, on_break: Names, on_continue: Names) -> Names:
         for statement in reversed(statements):
-            out = self._statement(statement, out, on_break, on_continue)
+            out = self.before[statement] = self._statement(statement, out, on_break, on_continue)
         return out
 
     def _statement(self, node: ast.stmt, out: Names, on_break: Names, on_continue: Names) -> Names:

@@ -81,9 +81,10 @@ class _Rewriter(Expressions):
                 break
             if rest and leaves([statement]):
                 # Everybody may be gone: then the rest must not run, nor call anything where hardly anybody is left
-                guard = "likely" if not self._loops and has_calls(rest) else "going"
-                guard = ast.If(attribute("_s", guard), self.block(rest), [])
-                return [*new, *self._located([guard], rest[0])]
+                test: ast.expr = attribute("_s", "going")
+                if not self._loops and has_calls(rest):
+                    test = call("_s", "likely")
+                return [*new, *self._located([ast.If(test, self.block(rest), [])], rest[0])]
         return new
 
     def _located(self, new: list[ast.stmt], old: ast.stmt) -> list[ast.stmt]:
@@ -194,7 +195,7 @@ class _Rewriter(Expressions):
         saved = used + sorted((changed & living.orelse) - living.after)
         self._unset |= set(saved) - self._defined[node]
         branch = self._fresh("_if")
-        heavy = [ast.Constant(True)] if is_heavy([*node.body, *node.orelse]) else []
+        heavy = [self._alive_here(node)] if is_heavy([*node.body, *node.orelse]) else []
         method = "fork" if leaves([node]) else "branch"
         test = self.probability(node.test)
         new: list[ast.stmt] = [
@@ -206,6 +207,12 @@ class _Rewriter(Expressions):
             new.append(ast.If(attribute(branch, "orelse"), self.block(node.orelse), []))
         new.append(self._transfer(branch, "join", used))
         return new
+
+    def _alive_here(self, node: ast.If) -> ast.expr:
+        """The variables that either side, or what follows, will read."""
+        before, after = self._alive.before, self._alive.around[node].after
+        alive = before[node.body[0]] | (before[node.orelse[0]] if node.orelse else after)
+        return ast.List([named(n) for n in sorted(alive & self._defined[node])], ast.Load())
 
     def _transfer(self, owner: str, method: str, names: list[str]) -> ast.stmt:
         return _unpacked(names, call(owner, method, *(named(n) for n in names)))
