@@ -17,7 +17,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=target.suffix)
+    try:
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=target.suffix)
+    except OSError as error:
+        # The user knows the target, not the temporary name
+        raise type(error)(error.errno, error.strerror, str(target)) from None
     os.close(descriptor)
     temporary = Path(name)
     try:

@@ -29,7 +29,7 @@ class Chromium:
         self._answers, write_answers = os.pipe()
 
         def place() -> None:
-            """The protocol is spoken over file descriptors 3 and 4; copies out of the way first, or one overwrites the other."""
+            """Descriptors 3 and 4 are what the protocol uses; copies out of the way first, or one overwrites the other."""
             copies = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in (read_commands, write_answers)]
             os.dup2(copies[0], 3)
             os.dup2(copies[1], 4)

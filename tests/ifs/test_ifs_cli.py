@@ -7,7 +7,8 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from algonet.cli.ifs_commands import app, parse_size
+from algonet.cli.common import parse_size
+from algonet.cli.ifs_commands import app
 from algonet.ifs import IFS
 
 
@@ -64,11 +65,10 @@ def test_list_names_the_presets():
     ("arguments", "message"),
     [
         (["render", "oak"], "oak: no such file, and no such preset; presets are fern"),
-        (["render", "fern", "--size", "big"], "--size: wanted WIDTHxHEIGHT such as 1024x768, got 'big'"),
+        (["render", "fern", "--size", "big"], "--size: wanted WIDTHxHEIGHT such as 1024x768, or one number, got 'big'"),
         (["render", "fern", "--size", "0x5"], "--size: wanted between 1 and"),
         (["render", "fern", "--size", "20x20", "--sigma", "0"], "`sigma` must be positive"),
         (["fit", "nowhere.png"], "nowhere.png: there is no such file"),
-        (["fit", "nowhere.png", "--restarts", "0"], "--restarts must be at least 1"),
     ],
 )
 def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch):
@@ -81,3 +81,4 @@ def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch):
 
 def test_sizes():
     assert parse_size(" 1024 x 768") == (1024, 768)
+    assert parse_size("256") == (256, 256)

@@ -1,34 +1,54 @@
 """The `algonet` command: doctor, demo, and the commands of each domain.
 
-Errors that a user can do something about are one line on standard error and exit code 1; `--debug` shows the traceback.
+Exit codes: 0 done; 1 the input is wrong or something failed, said in one line on standard error (`--debug` shows the
+traceback); 2 the command was called wrongly; 130 interrupted (Ctrl-C).
 """
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from algonet.cli.common import examples
 
 app = typer.Typer(
     name="algonet",
     help="Smooth algorithmic layers for PyTorch.",
+    epilog=examples(
+        "algonet doctor", "algonet demo --quick", "algonet while run multiply x1=3 x2=4", "algonet ifs render fern",
+        "algonet render torus --out torus.png", "algonet ran train run.toml",
+    ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-)
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from algonet import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
 
 
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Smooth algorithmic layers for PyTorch."""
 
 
-@app.command(epilog="Example:  algonet doctor")
+@app.command(epilog=examples("algonet doctor"))
 def doctor() -> None:
     """Print versions, devices, and for each operation which backends can run here, and why not."""
     from algonet.cli.doctor import print_report
@@ -36,9 +56,9 @@ def doctor() -> None:
     print_report()
 
 
-@app.command(epilog="Examples:  algonet demo   |   algonet demo --quick --out /tmp/gallery")
+@app.command(epilog=examples("algonet demo", "algonet demo --quick --out /tmp/gallery"))
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the page.")] = Path("gallery"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("gallery"),
     quick: Annotated[
         bool, typer.Option("--quick", help="Smaller pictures and shorter fits, in a fraction of the time.")
     ] = False,
@@ -53,24 +73,44 @@ def demo(
 GROUPS = {"while": "while_commands", "ifs": "ifs_commands", "ran": "ran_commands"}
 
 
-def _mount() -> None:
-    """Add the commands of the domains."""
+def mount() -> typer.Typer:
+    """The program with the commands of all domains; calling it again changes nothing."""
+    mounted = {group.name for group in app.registered_groups}
     for name, module in GROUPS.items():
-        if importlib.util.find_spec(f"algonet.cli.{module}"):
+        if name not in mounted:
             app.add_typer(importlib.import_module(f"algonet.cli.{module}").app, name=name)
-    if importlib.util.find_spec("algonet.cli.render_commands"):
+    if not any(command.name == "render" for command in app.registered_commands):
         importlib.import_module("algonet.cli.render_commands").register(app)
+    return app
 
 
 def main() -> None:
     """The entry point: one-line errors, exit codes."""
-    _mount()
     debug = "--debug" in sys.argv
+    # Wherever it stands: the option belongs to the whole program
+    sys.argv = [sys.argv[0], *(["--debug"] if debug else []), *(a for a in sys.argv[1:] if a != "--debug")]
+    # Not KeyboardInterrupt, which click would turn into exit code 1; temporary files are removed on the way out
+    signal.signal(signal.SIGINT, _stop)
+    signal.signal(signal.SIGTERM, _stop)
     try:
-        app()
-    except (ValueError, TypeError, OSError, ImportError) as error:
+        mount()()
+    except Exception as error:
         if debug:
             raise
-        reason = " ".join(str(error).split()) or type(error).__name__
-        print(f"algonet: {reason}", file=sys.stderr)
+        print(f"algonet: {describe(error)}", file=sys.stderr)
         sys.exit(1)
+
+
+def describe(error: Exception) -> str:
+    """An error in one line."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}."
+    reason = " ".join(str(error).split())
+    if isinstance(error, (ValueError, TypeError, OSError, ImportError)) and reason:
+        return reason
+    # Not foreseen: the type helps to find out what happened
+    return f"{type(error).__name__}{f': {reason}' if reason else ''} (run again with --debug to see where)"
+
+
+def _stop(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)

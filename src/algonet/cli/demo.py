@@ -9,9 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from algonet.cli import gallery
+from algonet.cli.common import make_folder
 
 
 def run(out: Path, quick: bool) -> None:
+    make_folder(out)
     console = Console()
     start = time.perf_counter()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())

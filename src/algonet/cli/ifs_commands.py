@@ -3,47 +3,50 @@
 from __future__ import annotations
 
 import io
-import re
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from algonet.cli.common import deliver, examples, make_folder, parse_size
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from algonet.ifs import IFS
 
-app = typer.Typer(no_args_is_help=True, help="Iterated function systems: draw fractals, find one for a picture.")
-
-#: No picture larger than this: it would not fit into memory together with its gradient.
-_MOST_PIXELS = 2**26
-
-
-@app.command(
-    epilog="Examples:  algonet ifs fit leaf.png --functions 4 --out leaf   |   algonet ifs fit leaf.png --seed 1"
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Iterated function systems: draw fractals, find one for a picture.",
+    epilog=examples("algonet ifs list", "algonet ifs render fern", "algonet ifs fit leaf.png --functions 4"),
 )
+
+Foreground = StrEnum("Foreground", ["auto", "bright", "dark"])
+
+
+@app.command(epilog=examples("algonet ifs fit leaf.png --functions 4 --out leaf", "algonet ifs fit leaf.png --seed 1"))
 def fit(
     image: Annotated[Path, typer.Argument(help="The picture: any image file, bright on dark or dark on bright.")],
-    functions: Annotated[int, typer.Option(help="How many maps the system has.")] = 4,
-    out: Annotated[Path, typer.Option(help="Folder for the parameters, the picture and the film.")] = Path("out"),
-    restarts: Annotated[int, typer.Option(help="How many random starts are followed.")] = 96,
+    functions: Annotated[int, typer.Option(help="How many maps the system has.", min=1, max=255)] = 4,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for the parameters, the picture and the film.")
+    ] = Path("out"),
+    restarts: Annotated[int, typer.Option(help="How many random starts are followed.", min=1)] = 96,
     seed: Annotated[int, typer.Option(help="Another number, another start.")] = 0,
-    foreground: Annotated[str, typer.Option(help="What the shape is: auto, bright or dark.")] = "auto",
+    foreground: Annotated[Foreground, typer.Option(help="What the shape is.")] = Foreground.auto,
     quick: Annotated[bool, typer.Option("--quick", help="A rough fit in seconds.")] = False,
 ) -> None:
     """Find a system whose picture is IMAGE: parameters (JSON), a picture (PNG) and a film of the fit (GIF)."""
     from algonet.files import write_bytes
     from algonet.ifs import FitPlan, Level, Search, fit_ifs
 
-    if restarts < 1:
-        raise ValueError(f"algonet ifs fit: --restarts must be at least 1, got {restarts}.")
+    make_folder(out)
     plan = FitPlan(restarts=restarts)
     if quick:
         level = Level(side=64, sigma=(2.5, 1.0), steps=40, rate=0.006, points=1024, depth=20, keep=2)
         plan = FitPlan(restarts=min(restarts, 6), search=Search(candidates=8, steps=25, points=96), levels=(level,))
-    result = fit_ifs(image, functions, plan=plan, foreground=foreground, seed=seed, progress=True)
-    out.mkdir(parents=True, exist_ok=True)
+    result = fit_ifs(image, functions, plan=plan, foreground=str(foreground), seed=seed, progress=True)
     stem = image.stem or "ifs"
     paths = [out / f"{stem}.json", out / f"{stem}.png", out / f"{stem}.gif"]
     result.ifs.save(paths[0])
@@ -56,45 +59,38 @@ def fit(
 
 
 @app.command(
-    epilog="Examples:  algonet ifs render fern --out fern.png   |   algonet ifs render leaf.json --size 1024x768"
+    epilog=examples(
+        "algonet ifs render fern --out fern.png",
+        "algonet ifs render leaf.json --size 1024x768",
+        "algonet ifs render dragon --size 256 --out - > dragon.png",
+    )
 )
 def render(
     system: Annotated[str, typer.Argument(help="A JSON file written by `algonet ifs fit`, or the name of a preset.")],
-    size: Annotated[str, typer.Option(help="Width x height in pixels.")] = "1024x768",
-    out: Annotated[Path | None, typer.Option(help="The PNG to write (default: named after the system).")] = None,
+    size: Annotated[str, typer.Option(help="Width x height in pixels, or one number for a square.")] = "1024x768",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The PNG to write, - for standard output (default: named after SYSTEM)."),
+    ] = None,
     sigma: Annotated[float, typer.Option(help="Standard deviation of a point, in pixels.")] = 0.7,
-    points: Annotated[int, typer.Option(help="How many points are drawn.")] = 500_000,
+    points: Annotated[int, typer.Option(help="How many points are drawn.", min=1, max=100_000_000)] = 500_000,
     crisp: Annotated[bool, typer.Option("--crisp", help="The ordinary chaos game: black and white.")] = False,
 ) -> None:
     """Draw a system at any size."""
-    from algonet.files import write_bytes
-
     width, height = parse_size(size)
     ifs = open_system(system, points)
     picture = ifs.crisp((height, width), points=points) if crisp else _drawn(ifs, height, width, sigma)
     path = out or Path(f"{Path(system).stem}.png")
-    write_bytes(path, to_png(picture))
-    typer.echo(f"wrote {path} ({width} x {height})")
+    deliver(path, to_png(picture), f"wrote {path} ({width} x {height})")
 
 
-@app.command("list")
+@app.command("list", epilog=examples("algonet ifs list"))
 def list_presets() -> None:
     """Name the presets."""
     from algonet.ifs import PRESETS
 
     for name, preset in PRESETS.items():
         typer.echo(f"{name:12} {len(preset.rows)} functions")
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    """(width, height) of "1024x768"."""
-    found = re.fullmatch(r"\s*(\d{1,6})\s*[xX]\s*(\d{1,6})\s*", text)
-    if found is None:
-        raise ValueError(f"--size: wanted WIDTHxHEIGHT such as 1024x768, got {text!r}.")
-    width, height = int(found[1]), int(found[2])
-    if width < 1 or height < 1 or width * height > _MOST_PIXELS:
-        raise ValueError(f"--size: wanted between 1 and {_MOST_PIXELS} pixels in all, got {text!r}.")
-    return width, height
 
 
 def open_system(name: str, points: int) -> IFS:

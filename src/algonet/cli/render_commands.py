@@ -2,62 +2,84 @@
 
 from __future__ import annotations
 
+import io
 import math
-import os
-import tempfile
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from algonet.cli.common import STANDARD_OUTPUT, check_writable, deliver, examples, parse_size
+
 if TYPE_CHECKING:
     from algonet.render import Camera, Mesh
 
 PROCEDURAL = ("icosphere", "box", "torus", "cylinder")
-LAYERS = ("rgb", "silhouette", "depth")
+Layer = StrEnum("Layer", ["rgb", "silhouette", "depth"])
+Backend = StrEnum("Backend", ["auto", "reference", "numba", "triton"])
+MESHES = (".obj", ".ply", ".stl", ".off", ".glb")
 
 
 def register(app: typer.Typer) -> None:
     """Add both commands to the program."""
-    app.command("render", epilog="Example:  algonet render torus --out torus.png --scale 2 --views 8")(render)
     app.command(
-        "fit-mesh",
-        epilog="Examples:  algonet fit-mesh torus --out fit.obj   |   algonet fit-mesh photos/ --out fit.obj",
+        "render",
+        epilog=examples(
+            "algonet render torus --out torus.png --scale 2",
+            "algonet render chair.obj --out chair.gif --views 24",
+            "algonet render box --layer depth --size 640x480 --out - > depth.png",
+        ),
+    )(render)
+    app.command(
+        "fit-mesh", epilog=examples("algonet fit-mesh torus --out fit.obj", "algonet fit-mesh photos/ --out fit.obj")
     )(fit)
 
 
+def _procedural(start: str) -> list[str]:
+    return [name for name in PROCEDURAL if name.startswith(start)]
+
+
 def render(
-    mesh: Annotated[str, typer.Argument(help="A mesh file, or one of: icosphere, box, torus, cylinder.")],
-    out: Annotated[Path, typer.Option(help="Picture to write (.png, or .gif for several views).")] = Path("render.png"),
-    size: Annotated[int, typer.Option(help="Height and width in pixels.", min=1)] = 256,
+    mesh: Annotated[
+        str,
+        typer.Argument(help="A mesh file, or one of: icosphere, box, torus, cylinder.", autocompletion=_procedural),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Picture to write (.png, or .gif for a film), - for standard output.")
+    ] = Path("render.png"),
+    size: Annotated[str, typer.Option(help="Width x height in pixels, or one number for a square.")] = "256",
     scale: Annotated[float, typer.Option(help="How soft: the noise's scale in pixels.")] = 0.7,
-    layer: Annotated[str, typer.Option(help="rgb, silhouette or depth.")] = "rgb",
-    views: Annotated[int, typer.Option(help="Cameras on a circle around the mesh.", min=1)] = 1,
+    layer: Annotated[Layer, typer.Option(help="What is drawn.")] = Layer.rgb,
+    views: Annotated[int, typer.Option(help="Cameras on a circle around the mesh.", min=1, max=1000)] = 1,
     elevation: Annotated[float, typer.Option(help="Degrees above the equator.")] = 25.0,
     azimuth: Annotated[float, typer.Option(help="Degrees around the vertical axis, of the first view.")] = 30.0,
     fov: Annotated[float, typer.Option(help="Full vertical angle of view in degrees.")] = 40.0,
-    backend: Annotated[str, typer.Option(help="auto, reference, numba or triton.")] = "auto",
+    backend: Annotated[Backend, typer.Option(help="What runs it.")] = Backend.auto,
 ) -> None:
     """Render a mesh smoothly to a picture."""
     from algonet.relax import StudentT
     from algonet.render import BlinnPhong, FilteredCoverage, SmoothRenderer
 
-    if layer not in LAYERS:
-        raise ValueError(f"algonet render: --layer must be one of {', '.join(LAYERS)}, got {layer!r}.")
+    width, height = parse_size(size)
+    _picture_format(out)
+    check_writable(out)
     loaded = _mesh(mesh)
     coverage = FilteredCoverage(StudentT(scale=scale))
-    renderer = SmoothRenderer((size, size), coverage, background=1.0, surface=BlinnPhong(), backend=backend)
+    renderer = SmoothRenderer((height, width), coverage, background=1.0, surface=BlinnPhong(), backend=str(backend))
     cameras = _circle(views, elevation, azimuth, fov)
     frames = [_layer(renderer(loaded, cameras[i]), layer) for i in range(views)]
-    _write_pictures(frames, out)
-    typer.echo(f"{len(loaded.faces)} faces, {views} view{'s' if views > 1 else ''}, {size} x {size}: {out}")
+    counted = f"{len(loaded.faces)} faces, {views} view{'s' if views > 1 else ''}, {width} x {height}"
+    deliver(out, _encoded(frames, out), f"wrote {out} ({counted})")
 
 
 def fit(
     source: Annotated[
         str, typer.Argument(help="A mesh file (or icosphere, box, torus, cylinder), or a folder of pictures.")
     ],
-    out: Annotated[Path, typer.Option(help="Mesh to write (.obj, .ply, .stl, .off, .glb).")] = Path("fit.obj"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Mesh to write (.obj, .ply, .stl, .off, .glb).")] = Path(
+        "fit.obj"
+    ),
     steps: Annotated[int, typer.Option(help="Steps of the fit.", min=1)] = 300,
     level: Annotated[int, typer.Option(help="Subdivisions of the sphere to begin with.", min=0, max=6)] = 3,
     size: Annotated[int, typer.Option(help="Height and width of the pictures in pixels.", min=8)] = 64,
@@ -75,6 +97,9 @@ def fit(
     """
     from algonet.render import fit_mesh, icosphere
 
+    if out.suffix.lower() not in MESHES:
+        raise ValueError(f"{out}: meshes are written as {', '.join(MESHES)}; choose one of these endings.")
+    check_writable(out)
     folder = Path(source)
     if folder.is_dir():
         targets = _read_pictures(folder, size)
@@ -85,7 +110,8 @@ def fit(
     result = fit_mesh(targets, cameras, icosphere(level, 0.7), steps=steps, progress=True, seed=seed)
     result.mesh.save(out)
     last = result.history[-1] if result.history else {"pictures": math.nan}
-    typer.echo(f"{len(targets)} views, {len(result.history)} steps, picture loss {last['pictures']:.4f}: {out}")
+    counted = f"{len(targets)} views, {len(result.history)} steps, picture loss {last['pictures']:.4f}"
+    typer.echo(f"wrote {out} ({counted})")
 
 
 def _mesh(name: str) -> Mesh:
@@ -158,27 +184,31 @@ def _layer(out: Any, layer: str) -> Any:
     return pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, -1)
 
 
-def _write_pictures(frames: list, out: Path) -> None:
+def _picture_format(out: Path) -> str:
+    """What Pillow calls the format of a file of this name."""
     from PIL import Image
 
-    if not out.parent.is_dir():
-        raise ValueError(f"{out}: the folder {out.parent} does not exist.")
-    images = [Image.fromarray(f) for f in frames]
-    animated = out.suffix.lower() == ".gif"
-    if not animated and len(images) > 1:
+    if out == STANDARD_OUTPUT:
+        return "PNG"
+    found = Image.registered_extensions().get(out.suffix.lower())
+    if found not in Image.SAVE:
+        raise ValueError(f"{out}: pictures cannot be written with the ending {out.suffix!r}; use .png, .jpg or .gif.")
+    return str(found)
+
+
+def _encoded(frames: list, out: Path) -> bytes:
+    """Several views as the frames of a GIF, in other formats side by side."""
+    from PIL import Image
+
+    images, format = [Image.fromarray(f) for f in frames], _picture_format(out)
+    more: dict[str, Any] = {}
+    if format == "GIF":
+        more = {"save_all": True, "append_images": images[1:], "duration": 80, "loop": 0}
+    elif len(images) > 1:
         strip = Image.new("RGB", (images[0].width * len(images), images[0].height))
         for i, image in enumerate(images):
             strip.paste(image, (i * image.width, 0))
         images = [strip]
-    with tempfile.NamedTemporaryFile(dir=out.parent, suffix=out.suffix or ".png", delete=False) as file:
-        temporary = Path(file.name)
-    try:
-        more: dict[str, Any] = (
-            {"save_all": True, "append_images": images[1:], "duration": 80, "loop": 0} if animated else {}
-        )
-        images[0].save(temporary, **more)
-        os.replace(temporary, out)
-    except (ValueError, KeyError) as error:
-        raise ValueError(f"{out}: cannot be written as a picture: {error}; use .png or .gif.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    buffer = io.BytesIO()
+    images[0].save(buffer, format, **more)
+    return buffer.getvalue()

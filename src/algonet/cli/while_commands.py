@@ -3,26 +3,52 @@
 from __future__ import annotations
 
 import re
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from algonet.cli.common import check_writable, deliver, examples
 
 if TYPE_CHECKING:
     from algonet.relax import Exit
     from algonet.while_lang import Program
 
 app = typer.Typer(
-    no_args_is_help=True, help="Programs of the WHILE-language: loops, increments and copies, run smoothly."
+    no_args_is_help=True,
+    help="Programs of the WHILE-language: loops, increments and copies, run smoothly.",
+    epilog=examples("algonet while list", "algonet while run multiply x1=3 x2=4", "algonet while plot my.while"),
 )
 
-File = Annotated[str, typer.Argument(help="A file with a WHILE or GOTO program, or the name of a library program.")]
+
+def _library(start: str = "") -> list[str]:
+    """Names of the library's programs, without loading torch: a shell asks while the user types."""
+    programs = resources.files("algonet").joinpath("while_lang", "programs").iterdir()
+    return sorted(stem for path in programs if (stem := Path(path.name).stem).startswith(start))
+
+
+File = Annotated[
+    str,
+    typer.Argument(
+        help="A file with a WHILE or GOTO program, or the name of a library program.", autocompletion=_library
+    ),
+]
 Exits = Annotated[
     str, typer.Option("--exit", help="How loops are left: sech, sech:STEEPNESS, tent, smooth:K (C^K) or bump.")
 ]
 
 
-@app.command(epilog="Examples:  algonet while show gcd --core   |   algonet while show my.while")
+@app.command("list", epilog=examples("algonet while list"))
+def list_programs() -> None:
+    """Name the programs of the library, with what they compute."""
+    from algonet.while_lang import LIBRARY, library_source
+
+    for name in LIBRARY:
+        typer.echo(f"{name:12} {library_source(name).splitlines()[0].lstrip('/ ')}")
+
+
+@app.command(epilog=examples("algonet while show gcd --core", "algonet while show my.while"))
 def show(
     file: File,
     core: Annotated[bool, typer.Option("--core", help="Without sugar, in the paper's grammar alone.")] = False,
@@ -34,17 +60,15 @@ def show(
     typer.echo((desugar(program) if core else program).text, nl=False)
 
 
-@app.command(
-    epilog="Examples:  algonet while run multiply x1=3 x2=4   |   algonet while run gcd x1=12 x2=18 --exit bump"
-)
+@app.command(epilog=examples("algonet while run multiply x1=3 x2=4", "algonet while run gcd x1=12 x2=18 --exit bump"))
 def run(
     file: File,
     values: Annotated[list[str] | None, typer.Argument(help="Inputs such as x1=3 x2=4.5; others start at 0.")] = None,
     smooth: Annotated[bool, typer.Option("--smooth", help="Only the smooth program.")] = False,
     exit: Exits = "sech",
     output: Annotated[list[str] | None, typer.Option("--output", help="Variable to print; may be repeated.")] = None,
-    max_iterations: Annotated[int, typer.Option(help="Where loops are cut off.")] = 1000,
-    max_steps: Annotated[int, typer.Option(help="Where the discrete program gives up.")] = 1_000_000,
+    max_iterations: Annotated[int, typer.Option(help="Where loops are cut off.", min=1)] = 1000,
+    max_steps: Annotated[int, typer.Option(help="Where the discrete program gives up.", min=1)] = 1_000_000,
 ) -> None:
     """Run a program on numbers: the discrete and the smooth result side by side, with the smooth one's gradient."""
     from rich.console import Console
@@ -72,29 +96,31 @@ def run(
         typer.echo(cut)
 
 
-@app.command(epilog="Examples:  algonet while plot multiply   |   algonet while plot my.while --out my.png --to 4")
+@app.command(epilog=examples("algonet while plot multiply", "algonet while plot my.while --out my.png --to 4"))
 def plot(
     file: File,
-    out: Annotated[Path, typer.Option(help="The picture to write.")] = Path("while.png"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="The PNG to write, - for standard output.")] = Path(
+        "while.png"
+    ),
     low: Annotated[float, typer.Option("--from", help="Where the axes of x1 and x2 begin.")] = 0.0,
     high: Annotated[float, typer.Option("--to", help="Where they end.")] = 6.0,
     size: Annotated[int, typer.Option(help="Points along each axis.", min=2, max=1000)] = 64,
     exit: Exits = "sech",
-    max_iterations: Annotated[int, typer.Option(help="Where loops are cut off.")] = 1000,
+    max_iterations: Annotated[int, typer.Option(help="Where loops are cut off.", min=1)] = 1000,
 ) -> None:
     """Draw the paper's figure: height is the result over x1 and x2, colour the size of the analytic gradient."""
     import matplotlib
 
     matplotlib.use("Agg")
     from algonet.cli.gallery import png
-    from algonet.files import write_bytes
     from algonet.while_lang.plots import surfaces
 
     if not low < high:
-        raise ValueError(f"plot: --from must lie below --to, got {low:g} and {high:g}.")
+        raise ValueError(f"while plot: --from must lie below --to, got {low:g} and {high:g}.")
+    check_writable(out)
     library = file if _is_library(file) else None
     figure = surfaces(_read(file), library, _exit(exit), (low, high), size, max_iterations)
-    typer.echo(f"wrote {write_bytes(out, png(figure))}")
+    deliver(out, png(figure), f"wrote {out}")
 
 
 def _is_library(file: str) -> bool:

@@ -6,7 +6,6 @@ import dataclasses
 import io
 import math
 import os
-import tempfile
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+
+from algonet.files import write_bytes
 
 #: Coordinates beyond this, in a file, are refused: the squares that lengths are made of would not fit float32.
 _MOST = 1e18
@@ -240,10 +241,7 @@ def _save(mesh: Mesh, path: Path) -> None:
         )
     except Exception as error:
         raise ValueError(f"Mesh.save: {path}: cannot be written in this format: {_reason(error)}") from error
-    content = data.encode() if isinstance(data, str) else data
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-        file.write(content)
-    os.replace(file.name, path)
+    write_bytes(path, data.encode() if isinstance(data, str) else data)
 
 
 def _reason(error: Exception) -> str:

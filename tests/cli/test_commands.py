@@ -1,0 +1,284 @@
+"""Every command as a user would call it: help, wrong calls and inputs, outputs that cannot be written, Ctrl-C, completion."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import typer
+from PIL import Image
+
+from algonet import cli
+
+ALGONET = Path(sys.executable).with_name("algonet")
+
+
+class Done(NamedTuple):
+    code: int
+    out: bytes
+    err: str
+
+
+@pytest.fixture
+def algonet(monkeypatch, capfdbinary, tmp_path):
+    """Run the command in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["algonet", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        out, err = capfdbinary.readouterr()
+        return Done(int(stopped.value.code or 0), out, err.decode())
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def _commands() -> list[tuple[str, ...]]:
+    """The words that call each command and each group."""
+    found: list[tuple[str, ...]] = [()]
+    tree = typer.main.get_command(cli.mount())
+    waiting = [((name,), command) for name, command in tree.commands.items()]
+    for words, command in waiting:
+        found.append(words)
+        waiting += [((*words, name), inner) for name, inner in getattr(command, "commands", {}).items()]
+    return found
+
+
+@pytest.mark.parametrize("words", _commands(), ids=" ".join)
+def test_help_has_examples_that_name_the_command(algonet, words):
+    done = algonet(*words, "--help")
+    assert done.code == 0
+    shown = done.out.decode()
+    assert "Example" in shown
+    assert " ".join(("algonet", *words)) in shown.rpartition("Example")[2]
+
+
+def test_there_are_as_many_commands_as_documented():
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    for words in _commands():
+        if words and words != ("while",) and words != ("ifs",) and words != ("ran",):
+            assert " ".join(("algonet", *words)) in page, f"docs/cli.md does not show `algonet {' '.join(words)}`"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["dmo"],
+        ["--colour"],
+        ["render"],
+        ["while", "rn"],
+        ["while", "plot", "add", "--size", "1"],
+        ["while", "run", "add", "--max-iterations", "0"],
+        ["ifs", "fit"],
+        ["ifs", "fit", "a.png", "--functions", "many"],
+        ["ifs", "fit", "a.png", "--restarts", "0"],
+        ["ifs", "fit", "a.png", "--foreground", "red"],
+        ["ifs", "render", "fern", "--points", "0"],
+        ["render", "box", "--layer", "normals"],
+        ["render", "box", "--views", "0"],
+        ["render", "box", "--backend", "cuda"],
+        ["fit-mesh", "box", "--level", "9"],
+        ["ran", "reconstruct", "run"],
+        ["ran", "train", "a.toml", "--steps", "0"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_calls_exit_2(algonet, arguments):
+    done = algonet(*arguments)
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    assert "Usage" in done.err
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Inputs with something wrong, and a file where a folder is wanted."""
+    (tmp_path / "blocked").write_text("")
+    (tmp_path / "broken.while").write_text("WHILE x1 DO")
+    (tmp_path / "bytes.while").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "broken.png").write_text("no picture")
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "broken.obj").write_text("v 0 0 0\nf 1 2 3\n")
+    (tmp_path / "broken.toml").write_text("steps = ")
+    (tmp_path / "unknown.toml").write_text("stepz = 3\n")
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "run").mkdir()
+    Image.new("L", (32, 32), 99).save(tmp_path / "flat.png")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["while", "show", "nowhere.while"], "nowhere.while"),
+        (["while", "show", "broken.while"], "broken.while: line 1, column 10"),
+        (["while", "show", "bytes.while"], "bytes.while is not a text file"),
+        (["while", "show", "pictures"], "pictures"),
+        (["while", "run", "add", "x1"], "x1=3"),
+        (["while", "run", "add", "x1=one"], "must be a number"),
+        (["while", "run", "add", "x1=1", "x1=2"], "given twice"),
+        (["while", "run", "add", "y=1"], "y=1"),
+        (["while", "run", "add", "x9=1"], "x9"),
+        (["while", "run", "add", "--exit", "door"], "unknown --exit 'door'"),
+        (["while", "run", "add", "--exit", "smooth:x"], "smooth:x"),
+        (["while", "run", "add", "--output", "z"], "z"),
+        (["while", "plot", "add", "--from", "3", "--to", "1"], "--from must lie below --to"),
+        (["while", "plot", "add", "--out", "blocked/a.png"], "blocked"),
+        (["ifs", "fit", "nowhere.png"], "nowhere.png: there is no such file"),
+        (["ifs", "fit", "broken.png"], "broken.png: not readable as a picture"),
+        (["ifs", "fit", "flat.png"], "one brightness"),
+        (["ifs", "fit", "flat.png", "--out", "blocked"], "blocked"),
+        (["ifs", "render", "oak"], "oak"),
+        (["ifs", "render", "broken.json"], "broken.json: cannot read an iterated function system"),
+        (["ifs", "render", "fern", "--size", "big"], "--size"),
+        (["ifs", "render", "fern", "--size", "999999x999999"], "--size"),
+        (["ifs", "render", "fern", "--sigma", "-1"], "sigma"),
+        (["ifs", "render", "fern", "--size", "8", "--points", "10", "--out", "blocked/fern.png"], "blocked"),
+        (["render", "nowhere.obj"], "nowhere.obj: there is no such file"),
+        (["render", "broken.obj"], "broken.obj"),
+        (["render", "box", "--out", "box.docx"], "box.docx"),
+        (["render", "box", "--out", "blocked/box.png"], "blocked"),
+        (["render", "box", "--out", "pictures"], "pictures"),
+        (["render", "box", "--scale", "0"], "scale"),
+        (["render", "box", "--scale", "nan"], "scale"),
+        (["render", "box", "--size", "0"], "--size"),
+        (["render", "box", "--fov", "180"], "fov"),
+        (["fit-mesh", "nowhere.obj"], "nowhere.obj: there is no such file"),
+        (["fit-mesh", "pictures"], "holds no pictures"),
+        (["fit-mesh", "box", "--out", "fit.txt"], "fit.txt"),
+        (["fit-mesh", "box", "--out", "blocked/fit.obj"], "blocked"),
+        (["ran", "train", "nowhere.toml"], "nowhere.toml"),
+        (["ran", "train", "broken.toml"], "broken.toml: not valid TOML"),
+        (["ran", "train", "unknown.toml"], "unknown.toml: config: unknown key `stepz`"),
+        (["ran", "reconstruct", "run", "flat.png"], "run: holds no checkpoint"),
+        (["demo", "--out", "blocked"], "blocked"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_wrong_inputs_are_one_line_and_exit_1(algonet, files, arguments, message):
+    before = sorted(files.rglob("*"))
+    done = algonet(*arguments)
+    assert done.code == 1
+    assert message in done.err
+    assert done.err.startswith("algonet: ")
+    # A mistake in a program is shown with its line and a caret below it
+    assert len(done.err.strip().splitlines()) == (3 if "broken.while" in arguments else 1), done.err
+    after = [path for path in files.rglob("*") if path.is_file()]
+    assert set(after) <= set(before), "a failed command left a file behind"
+
+
+def test_an_unforeseen_error_names_its_type_and_debug_shows_where(algonet, monkeypatch):
+    def fail() -> None:
+        raise RuntimeError("odd\nthing")
+
+    monkeypatch.setattr(importlib.import_module("algonet.cli.doctor"), "print_report", fail)
+    done = algonet("doctor")
+    assert done.code == 1
+    assert done.err.strip() == "algonet: RuntimeError: odd thing (run again with --debug to see where)"
+    for arguments in (["--debug", "doctor"], ["doctor", "--debug"]):
+        monkeypatch.setattr(sys, "argv", ["algonet", *arguments])
+        with pytest.raises(RuntimeError):
+            cli.main()
+
+
+def test_commands_write_what_they_say(algonet, tmp_path):
+    for arguments, path in (
+        (["ifs", "render", "sierpinski", "--size", "24x16", "--points", "200", "-o", "new/a.png"], "new/a.png"),
+        (["render", "box", "--size", "24x16", "--backend", "reference", "-o", "b.jpg"], "b.jpg"),
+        (["while", "plot", "add", "--size", "3", "-o", "deep/er/c.png"], "deep/er/c.png"),
+    ):
+        done = algonet(*arguments)
+        assert done.code == 0, done.err
+        assert path in done.out.decode()
+        with Image.open(tmp_path / path) as picture:
+            picture.load()
+            assert picture.size == (24, 16) or path.endswith("c.png")
+    assert not list(tmp_path.rglob(".*")), "a temporary file was left"
+
+
+def test_a_dash_is_standard_output(algonet, tmp_path):
+    done = algonet("ifs", "render", "sierpinski", "--size", "8", "--points", "50", "--out", "-")
+    assert done.code == 0, done.err
+    assert done.out.startswith(b"\x89PNG")
+    assert done.out.endswith(b"IEND\xaeB`\x82")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_version_and_lists(algonet):
+    import algonet as package
+
+    assert algonet("--version").out.decode().strip() == package.__version__
+    assert b"multiply" in algonet("while", "list").out
+    assert b"fern" in algonet("ifs", "list").out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_work_leaves_nothing_behind(tmp_path, number, code):
+    """Ctrl-C in the middle of a fit: no traceback, no file, the exit code that shells expect."""
+    Image.radial_gradient("L").resize((64, 64)).save(tmp_path / "ball.png")
+    command = [sys.executable, "-u", "-m", "algonet", "ifs", "fit", "ball.png", "--out", "found"]
+    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "found").is_dir():  # it is made just before the work begins
+        assert running.poll() is None, running.stderr.read()
+        time.sleep(0.05)
+    time.sleep(1.0)
+    running.send_signal(number)
+    _, err = running.communicate(timeout=120)
+    assert running.returncode == code, err
+    assert "Traceback" not in err
+    assert list((tmp_path / "found").iterdir()) == []
+
+
+@pytest.mark.skipif(not ALGONET.exists() or shutil.which("bash") is None, reason="needs the installed command and bash")
+def test_shell_completion(tmp_path):
+    """It is shown, it is installed, and it completes commands, names and choices."""
+    environment = {
+        **os.environ,
+        "HOME": str(tmp_path),
+        "SHELL": "/bin/bash",
+        "PATH": f"{ALGONET.parent}:{os.environ['PATH']}",
+    }
+
+    def bash(script: str, **extra: str) -> str:
+        # A second command keeps bash alive: it is the parent process that tells which shell is used
+        done = subprocess.run(
+            ["bash", "-c", f"{script}; true"], capture_output=True, text=True, env={**environment, **extra}, timeout=60
+        )
+        assert done.stderr == ""
+        return done.stdout
+
+    assert "_ALGONET_COMPLETE" in bash("algonet --show-completion")
+    assert "installed" in bash("algonet --install-completion")
+    assert "_ALGONET_COMPLETE" in (tmp_path / ".bash_completions" / "algonet.sh").read_text()
+
+    def complete(line: str) -> list[str]:
+        words = line.split(" ")
+        found = bash("algonet", _ALGONET_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1))
+        return found.split()
+
+    assert {"while", "ifs", "ran", "render", "fit-mesh", "demo", "doctor"} <= set(complete("algonet "))
+    assert complete("algonet while run mul") == ["multiply"]
+    assert complete("algonet render tor") == ["torus"]
+    assert "silhouette" in complete("algonet render box --layer s")
+
+
+def test_help_does_not_load_torch():
+    code = (
+        "import sys; from algonet.cli import main; sys.argv = ['algonet', 'render', '--help']\n"
+        "try:\n    main()\nexcept SystemExit:\n    assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
