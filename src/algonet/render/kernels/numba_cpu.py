@@ -29,10 +29,12 @@ _ROUND = 1 << 20
 
 @functools.cache
 def kernels(precision: str, half: int) -> ModuleType:
-    """The template's functions for one precision and df / 2."""
-    template = Path(__file__).with_name("numba_template.py").read_text(encoding="utf-8")
-    before, rest = template.split("# <instance>\n")
-    after = rest.split("# </instance>\n")[1]
+    """The templates' functions for one precision and df / 2."""
+    texts = [
+        Path(__file__).with_name(f"numba_{name}.py").read_text("utf-8") for name in ("faces", "forward", "backward")
+    ]
+    before = texts[0].split("# <instance>\n")[0]
+    after = "".join(text.split("# </instance>\n")[1] for text in texts)
     return codegen.load(f"render_{precision}_{half}", f"{before}{instance(precision, half)}{after}")
 
 

@@ -1,367 +1,44 @@
-"""The rasteriser's loops for Numba. A template: the block between the markers is written anew for each precision and df.
-
-Faces are prepared once (`prepare`), listed per tile of 16 x 16 pixels, and each tile streams over its list. The innermost
-loop runs over the 16 pixels of a tile's row, has no branches and touches one flat buffer at constant offsets, so that
-LLVM turns it into vector instructions. Pixels right of or below the image are computed and dropped.
+"""The CPU rasteriser's backward pass: tiles recompute what they need, then gradients are summed face by face. A template, see
+`numba_faces`; the innermost loop is like that of `numba_forward`.
 """
 
 # pyright: reportOptionalCall=false
 from __future__ import annotations
 
-import numpy as np
-from numba import float32, int64, njit
-
-OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True, "cache": True}
-
 # <instance>
-real = float32
-SHORT, FLOOR, TINY = 1 - 2.0**-23, -60.0, 1e-37
-exp = log = angle = edge_forward = edge_backward = None
-FLIP_AREA, FAR_PIXELS, LATERAL, FAINT2, FAINTEST2 = 1e-4, 1e7, 16.0, 1e-6, 1e-10
+import numpy as np
+from numba import njit
+
+from .numba_faces import (
+    AREA,
+    DEPTH,
+    FACING,
+    FAINT2,
+    FAINTEST2,
+    FAR_PIXELS,
+    FLIP_AREA,
+    INVERSE,
+    LANES,
+    LATERAL,
+    OPTIONS,
+    PRESENCE,
+    SHORT,
+    TILE,
+    U,
+    X,
+    edge_backward,
+    exp,
+    real,
+    row_ranges,
+    step,
+)
+from .numba_forward import conorm
+
 # </instance>
 
-LANES = 16
-TILE = LANES * LANES
-#: Numbers kept per face by `prepare`: corners, edge directions, edge lengths, centroid, area terms, depths, weights.
-X, U, LENGTH, CENTROID, INVERSE, FACTOR, DEPTH, WEIGHT, LEAST, AREA, FACING, PRESENCE = (
-    0,
-    6,
-    12,
-    15,
-    17,
-    18,
-    19,
-    22,
-    25,
-    26,
-    27,
-    28,
-)
-FACE = 29
 #: Sums per face and tile in the backward pass: edge ends, barycentrics times position, weights, depths, centroid, rest.
 ENDS, TURNS, WEIGHTS, DEPTHS, SHIFT, REST = 0, 6, 12, 15, 18, 20
 SUMS = 23
-
-
-@njit(**OPTIONS)
-def step(x):
-    """The C-infinity step and its slope."""
-    if x <= 0:
-        return 0.0, 0.0
-    if x >= 1:
-        return 1.0, 0.0
-    inner = min(max(1 / (1 - x) - 1 / x, -80.0), 80.0)
-    value = 1 / (1 + np.exp(-inner))
-    bound = 0.0 if abs(inner) >= 80.0 else 1.0
-    return value, value * (1 - value) * (1 / (1 - x) ** 2 + 1 / x**2) * bound
-
-
-@njit(**OPTIONS)
-def project(points, near, perspective, out):
-    """(x w, y w, depth) to x, y, depth, 1/w, presence and its slope, for the vertices of one item."""
-    for v in range(points.shape[0]):
-        depth = points[v, 2]
-        w = max(depth, near / 2) if perspective else real(1.0)
-        out[v, 0] = min(max(points[v, 0] / w, -FAR_PIXELS), FAR_PIXELS)
-        out[v, 1] = min(max(points[v, 1] / w, -FAR_PIXELS), FAR_PIXELS)
-        out[v, 2] = depth
-        out[v, 3] = 1 / w
-        out[v, 4], out[v, 5] = step(float(depth) / near - 1)
-        # max and min drop a NaN; it must come out again
-        if points[v, 0] != points[v, 0] or points[v, 1] != points[v, 1] or depth != depth:
-            out[v, 0] = np.nan
-
-
-@njit(**OPTIONS)
-def prepare(vertices, faces, two_sided, guard, out):
-    """All that pixels need to know of each face, and whether a vertex is not a number."""
-    broken = False
-    for f in range(faces.shape[0]):
-        o = out[f]
-        presence = 1.0
-        for i in range(3):
-            v = faces[f, i]
-            o[X + 2 * i], o[X + 2 * i + 1] = vertices[v, 0], vertices[v, 1]
-            o[DEPTH + i], o[WEIGHT + i] = vertices[v, 2], vertices[v, 3]
-            presence *= vertices[v, 4]
-            broken = broken or vertices[v, 0] != vertices[v, 0]
-        for i in range(3):
-            j = (i + 1) % 3
-            ex, ey = o[X + 2 * j] - o[X + 2 * i], o[X + 2 * j + 1] - o[X + 2 * i + 1]
-            length = np.sqrt(ex * ex + ey * ey + guard)
-            o[U + 2 * i], o[U + 2 * i + 1] = ex / length, ey / length
-            o[LENGTH + i] = (ex * ex + ey * ey) / length
-        ax, ay = o[X + 2] - o[X], o[X + 3] - o[X + 1]
-        bx, by = o[X + 4] - o[X], o[X + 5] - o[X + 1]
-        area = float(ay) * float(bx) - float(ax) * float(by)
-        front, _ = step(area / FLIP_AREA)
-        back, _ = step(-area / FLIP_AREA)
-        facing = front - back if two_sided else front
-        o[CENTROID] = (o[X] + o[X + 2] + o[X + 4]) / 3
-        o[CENTROID + 1] = (o[X + 1] + o[X + 3] + o[X + 5]) / 3
-        o[INVERSE] = area / (area * area + FLIP_AREA * FLIP_AREA)
-        o[FACTOR] = facing * presence
-        o[LEAST] = min(o[WEIGHT], o[WEIGHT + 1], o[WEIGHT + 2]) / 2
-        o[AREA], o[FACING], o[PRESENCE] = area, facing, presence
-    return broken
-
-
-@njit(**OPTIONS)
-def bound(o, reach, height, width, box):
-    """The tiles (rows y0:y1, columns x0:x1 of the grid of tiles) that the face's reach touches; whether there are any."""
-    low_x, high_x = min(o[X], o[X + 2], o[X + 4]) - reach, max(o[X], o[X + 2], o[X + 4]) + reach
-    low_y, high_y = min(o[X + 1], o[X + 3], o[X + 5]) - reach, max(o[X + 1], o[X + 3], o[X + 5]) + reach
-    if o[FACTOR] == 0 or not (high_x > 0 and high_y > 0 and low_x < width and low_y < height):
-        return False
-    box[0], box[1] = int64(max(low_y, real(0.0))), int64(min(high_y, real(height - 1)))
-    box[2], box[3] = int64(max(low_x, real(0.0))), int64(min(high_x, real(width - 1)))
-    return True
-
-
-@njit(**OPTIONS)
-def touches(o, reach, tile_y, tile_x):
-    """Whether the tile comes within reach of the face; may say yes too often."""
-    x, y = (tile_x + 0.5) * LANES, (tile_y + 0.5) * LANES
-    # Half a tile's diagonal between pixel centres
-    slack = reach + real(0.7072 * (LANES - 1))
-    side = real(1.0) if o[AREA] > 0 else real(-1.0)
-    for i in range(3):
-        d = side * ((o[X + 2 * i + 1] - y) * o[U + 2 * i] - (o[X + 2 * i] - x) * o[U + 2 * i + 1])
-        if d < -slack:
-            return False
-    return True
-
-
-@njit(**OPTIONS)
-def count_pairs(prepared, reach, height, width, starts, tile_counts, base):
-    """How many tiles each face touches (into starts[f + 1]), and how many faces each tile has."""
-    columns = (width + LANES - 1) // LANES
-    box = np.empty(4, np.int64)
-    for f in range(prepared.shape[0]):
-        o = prepared[f]
-        number = 0
-        if bound(o, reach, height, width, box):
-            for ty in range(box[0] // LANES, box[1] // LANES + 1):
-                for tx in range(box[2] // LANES, box[3] // LANES + 1):
-                    if touches(o, reach, ty, tx):
-                        tile_counts[base + ty * columns + tx] += 1
-                        number += 1
-        starts[f] = number
-
-
-@njit(**OPTIONS)
-def list_pairs(prepared, reach, height, width, first_face, starts, cursor, base, faces_of, pairs_of):
-    """Write each tile's faces, in order, with the number of the pair (numbers run face by face)."""
-    columns = (width + LANES - 1) // LANES
-    box = np.empty(4, np.int64)
-    for f in range(prepared.shape[0]):
-        o = prepared[f]
-        pair = starts[f]
-        if bound(o, reach, height, width, box):
-            for ty in range(box[0] // LANES, box[1] // LANES + 1):
-                for tx in range(box[2] // LANES, box[3] // LANES + 1):
-                    if touches(o, reach, ty, tx):
-                        tile = base + ty * columns + tx
-                        faces_of[cursor[tile]] = first_face + f
-                        pairs_of[cursor[tile]] = pair
-                        cursor[tile] += 1
-                        pair += 1
-
-
-@njit(**OPTIONS)
-def lanes_forward(o, x0, y, steepness, sigma2, lateral, buffer):
-    """One face and the 16 pixels of one row: coverage, exponent, and corner weights, into rows 0 to 5 of the buffer."""
-    ax, ay, bx, by, cx, cy = o[0], o[1] - y, o[2], o[3] - y, o[4], o[5] - y
-    ux0, uy0, ux1, uy1, ux2, uy2 = o[6], o[7], o[8], o[9], o[10], o[11]
-    l0, l1, l2 = o[12], o[13], o[14]
-    gx, gy, inverse, factor = o[15], y - o[16], o[17], o[18]
-    za, zb, zc, wa, wb, wc, least = o[19], o[20], o[21], o[22], o[23], o[24], o[25]
-    oax, oay, obx, oby, ocx, ocy = cx - bx, cy - by, ax - cx, ay - cy, bx - ax, by - ay
-    third, tau, least_tau = real(1.0 / 3.0), real(FAINT2), real(FAINTEST2)
-    for i in range(LANES):
-        x = x0 + real(i)
-        rax, rbx, rcx = ax - x, bx - x, cx - x
-        t0 = rax * ux0 + ay * uy0
-        c0, m0 = edge_forward(t0, t0 + l0, ay * ux0 - rax * uy0, sigma2)
-        t1 = rbx * ux1 + by * uy1
-        c1, m1 = edge_forward(t1, t1 + l1, by * ux1 - rbx * uy1, sigma2)
-        t2 = rcx * ux2 + cy * uy2
-        c2, m2 = edge_forward(t2, t2 + l2, cy * ux2 - rcx * uy2, sigma2)
-        p = c0 + c1 + c2
-        mx = uy0 * m0 + uy1 * m1 + uy2 * m2
-        my = -(ux0 * m0 + ux1 * m1 + ux2 * m2)
-        den, rough = real(1.0) / (p * p + tau), real(1.0) / (p * p + least_tau)
-        qx = x - gx
-        fx, fy = p * (p * qx + mx) * den, p * (p * gy + my) * den
-        sx, sy = (p * mx - least_tau * qx) * rough, (p * my - least_tau * gy) * rough
-        va = (third + (fx * oay - fy * oax) * inverse) * wa
-        vb = (third + (fx * oby - fy * obx) * inverse) * wb
-        vc = (third + (fx * ocy - fy * ocx) * inverse) * wc
-        scale = real(1.0) / max(va + vb + vc, least)
-        va, vb, vc = va * scale, vb * scale, vc * scale
-        away = min((sx * sx + sy * sy) * lateral, real(1e3))
-        away = away * away
-        covered = p * factor
-        buffer[i] = covered
-        buffer[LANES + i] = -steepness * (va * za + vb * zb + vc * zc) - real(LATERAL) * away * away
-        buffer[2 * LANES + i] = va
-        buffer[3 * LANES + i] = vb
-        buffer[4 * LANES + i] = vc
-
-
-@njit(**OPTIONS)
-def peaks(entries, prepared, rows, first_row, x0, steepness, sigma2, lateral, buffer, peak):
-    """The largest exponent, log coverage included, at each pixel: for tiles whose depths span too much for one bound."""
-    for i in range(TILE):
-        peak[i] = real(-1e30)
-    for entry in range(entries.shape[0]):
-        o = prepared[entries[entry]]
-        for r in range(rows[entry, 0], rows[entry, 1]):
-            lanes_forward(o, x0, real(first_row + r) + real(0.5), steepness, sigma2, lateral, buffer)
-            for i in range(LANES):
-                z = buffer[LANES + i] + log(max(buffer[i], real(1e-37)))
-                z = z if buffer[i] > real(1e-37) else real(-1e30)
-                peak[r * LANES + i] = max(peak[r * LANES + i], z)
-
-
-@njit(**OPTIONS)
-def row_ranges(entries, prepared, first_row, reach, rows):
-    """The rows of the tile that each of its faces reaches."""
-    for entry in range(entries.shape[0]):
-        o = prepared[entries[entry]]
-        low = min(o[X + 1], o[X + 3], o[X + 5]) - reach - first_row
-        high = max(o[X + 1], o[X + 3], o[X + 5]) + reach - first_row
-        rows[entry, 0] = int64(min(max(low, real(0.0)), real(LANES)))
-        rows[entry, 1] = int64(min(max(high + real(1.0), real(0.0)), real(LANES)))
-
-
-@njit(**OPTIONS)
-def conorm(totals, power, values, slopes):
-    """The silhouette from a tile's totals, and its slope: S / (1 + S^k)^(1/k), or 1 - exp(S) where the power is 0."""
-    k = real(power)
-    if power > 0:
-        for i in range(TILE):
-            # The k-th power of the smaller of S and 1/S cannot overflow
-            size = abs(totals[i])
-            small = min(size, real(1.0) / max(size, real(1e-30)))
-            raised = exp(k * log(max(small, real(1e-30))))
-            root = exp(-log(real(1.0) + raised) / k)
-            value = size * root if size <= real(1.0) else root
-            values[i] = value if totals[i] >= real(0.0) else -value
-            slopes[i] = (root if size <= real(1.0) else raised * small * root) / (real(1.0) + raised)
-    else:
-        for i in range(TILE):
-            complement = exp(totals[i])
-            values[i] = real(1.0) - complement
-            slopes[i] = complement * real(SHORT)
-
-
-@njit(**OPTIONS)
-def shift_of(entries, prepared, steepness, peak):
-    """Fill `peak` with an upper bound of every exponent if depths are close enough for one; whether they are."""
-    high, low = -1e30, 1e30
-    for entry in range(entries.shape[0]):
-        o = prepared[entries[entry]]
-        for i in range(3):
-            z = float(-steepness * o[DEPTH + i])
-            high, low = max(high, z), min(low, z)
-    for i in range(TILE):
-        peak[i] = real(high)
-    return high - low < 30
-
-
-@njit(**OPTIONS)
-def forward_tiles(
-    begin, stride, tile_starts, faces_of, prepared, faces, attribute_faces, attributes, background, softness, settings,
-    image, silhouette, depth, total_out, norm_out, mean_out,
-):  # fmt: skip
-    """Every `stride`-th tile from `begin` on. `settings`: df, reach in sigmas, bounded-sum power (0: probabilistic)."""
-    height, width, channels = image.shape[1], image.shape[2], image.shape[3]
-    columns = (width + LANES - 1) // LANES
-    per_item = ((height + LANES - 1) // LANES) * columns
-    count = faces.shape[0]
-    buffer, peak = np.empty(8 * LANES, prepared.dtype), np.empty(TILE, prepared.dtype)
-    sums = np.empty((channels + 3) * TILE, prepared.dtype)
-    values, slopes, logs = (
-        np.empty(TILE, prepared.dtype),
-        np.empty(TILE, prepared.dtype),
-        np.empty(TILE, prepared.dtype),
-    )
-    power = settings[2]
-    for tile in range(begin, tile_starts.shape[0] - 1, stride):
-        item = tile // per_item
-        first_row, first_column = (tile % per_item) // columns * LANES, (tile % per_item) % columns * LANES
-        scale, steepness = softness[item, 0], softness[item, 1]
-        sigma2 = real(settings[0]) * scale * scale
-        lateral = real(1.0) / (real(settings[1] * settings[1]) * sigma2)
-        reach = real(settings[1]) * np.sqrt(sigma2)
-        entries = faces_of[tile_starts[tile] : tile_starts[tile + 1]]
-        rows = np.empty((entries.shape[0], 2), np.int64)
-        row_ranges(entries, prepared, real(first_row), reach, rows)
-        x0 = real(first_column) + real(0.5)
-        if not shift_of(entries, prepared, steepness, peak):
-            peaks(entries, prepared, rows, first_row, x0, steepness, sigma2, lateral, buffer, peak)
-        sums[:] = 0
-        for entry in range(entries.shape[0]):
-            o = prepared[entries[entry]]
-            corners = attribute_faces[entries[entry] % count]
-            looks = attributes[item]
-            for r in range(rows[entry, 0], rows[entry, 1]):
-                lanes_forward(o, x0, real(first_row + r) + real(0.5), steepness, sigma2, lateral, buffer)
-                accumulate(buffer, peak, sums, r * LANES, o[DEPTH], o[DEPTH + 1], o[DEPTH + 2], power)
-                for c in range(channels):
-                    mix(buffer, sums, (3 + c) * TILE + r * LANES,
-                        looks[corners[0], c], looks[corners[1], c], looks[corners[2], c])  # fmt: skip
-        conorm(sums, power, values, slopes)
-        for i in range(TILE):
-            norm = sums[TILE + i]
-            seen = norm > real(TINY)
-            logs[i] = peak[i] + log(max(norm, real(TINY))) if seen else real(1e30)
-            sums[TILE + i] = real(1.0) / max(norm, real(TINY)) if seen else real(0.0)
-        for r in range(min(LANES, height - first_row)):
-            for i in range(min(LANES, width - first_column)):
-                at = r * LANES + i
-                y, x = first_row + r, first_column + i
-                inverse, s = sums[TILE + at], values[at]
-                total_out[item, y, x], norm_out[item, y, x], silhouette[item, y, x] = sums[at], logs[at], s
-                mean = sums[2 * TILE + at] * inverse
-                mean_out[item, y, x, channels] = mean
-                depth[item, y, x] = s * mean + (1 - s) * background[item, channels]
-                for c in range(channels):
-                    mean = sums[(3 + c) * TILE + at] * inverse
-                    mean_out[item, y, x, c] = mean
-                    image[item, y, x, c] = s * mean + (1 - s) * background[item, c]
-
-
-@njit(forceinline=True, **OPTIONS)
-def accumulate(buffer, peak, sums, at, za, zb, zc, power):
-    """Add one face's row to the tile's totals, and leave its corner weights times share in the buffer."""
-    for i in range(LANES):
-        covered = buffer[i]
-        # At most 1, unless the exponents are so large that their rounding shows
-        # The floor keeps a pixel that only faint faces reach from losing them all
-        above = min(max(buffer[LANES + i] - peak[at + i], real(FLOOR)), real(80.0))
-        share = min(max(covered, real(0.0)) * exp(above), real(2.0))
-        va, vb, vc = buffer[2 * LANES + i] * share, buffer[3 * LANES + i] * share, buffer[4 * LANES + i] * share
-        buffer[2 * LANES + i], buffer[3 * LANES + i], buffer[4 * LANES + i] = va, vb, vc
-        buffer[5 * LANES + i] = share
-        buffer[6 * LANES + i] = va * za + vb * zb + vc * zc
-    if power > 0:
-        for i in range(LANES):
-            sums[at + i] += buffer[i]
-    else:
-        for i in range(LANES):
-            sums[at + i] += log(real(1.0) - min(max(buffer[i], real(0.0)), real(1.0)) * real(SHORT))
-    for i in range(LANES):
-        sums[TILE + at + i] += buffer[5 * LANES + i]
-    for i in range(LANES):
-        sums[2 * TILE + at + i] += buffer[6 * LANES + i]
-
-
-@njit(forceinline=True, **OPTIONS)
-def mix(buffer, sums, at, a, b, c):
-    for i in range(LANES):
-        sums[at + i] += buffer[2 * LANES + i] * a + buffer[3 * LANES + i] * b + buffer[4 * LANES + i] * c
 
 
 @njit(**OPTIONS)

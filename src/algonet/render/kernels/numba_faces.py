@@ -1,0 +1,164 @@
+"""The CPU rasteriser's faces: seen by the camera, prepared, and listed per tile of 16 x 16 pixels.
+
+The first of three templates (then `numba_forward`, `numba_backward`) whose texts `numba_cpu` joins to one module for each
+precision and df, with the block between the markers written anew; in the others that block only tells readers and checkers
+where names come from.
+"""
+
+# pyright: reportOptionalCall=false
+from __future__ import annotations
+
+import numpy as np
+from numba import float32, int64, njit
+
+OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True, "cache": True}
+
+# <instance>
+real = float32
+SHORT, FLOOR, TINY = 1 - 2.0**-23, -60.0, 1e-37
+exp = log = angle = edge_forward = edge_backward = None
+FLIP_AREA, FAR_PIXELS, LATERAL, FAINT2, FAINTEST2 = 1e-4, 1e7, 16.0, 1e-6, 1e-10
+# </instance>
+
+LANES = 16
+TILE = LANES * LANES
+#: Numbers kept per face by `prepare`: corners, edge directions, edge lengths, centroid, area terms, depths, weights.
+X, U, LENGTH, CENTROID, INVERSE, FACTOR = 0, 6, 12, 15, 17, 18
+DEPTH, WEIGHT, LEAST, AREA, FACING, PRESENCE = 19, 22, 25, 26, 27, 28
+FACE = 29
+
+
+@njit(**OPTIONS)
+def step(x):
+    """The C-infinity step and its slope."""
+    if x <= 0:
+        return 0.0, 0.0
+    if x >= 1:
+        return 1.0, 0.0
+    inner = min(max(1 / (1 - x) - 1 / x, -80.0), 80.0)
+    value = 1 / (1 + np.exp(-inner))
+    bound = 0.0 if abs(inner) >= 80.0 else 1.0
+    return value, value * (1 - value) * (1 / (1 - x) ** 2 + 1 / x**2) * bound
+
+
+@njit(**OPTIONS)
+def project(points, near, perspective, out):
+    """(x w, y w, depth) to x, y, depth, 1/w, presence and its slope, for the vertices of one item."""
+    for v in range(points.shape[0]):
+        depth = points[v, 2]
+        w = max(depth, near / 2) if perspective else real(1.0)
+        out[v, 0] = min(max(points[v, 0] / w, -FAR_PIXELS), FAR_PIXELS)
+        out[v, 1] = min(max(points[v, 1] / w, -FAR_PIXELS), FAR_PIXELS)
+        out[v, 2] = depth
+        out[v, 3] = 1 / w
+        out[v, 4], out[v, 5] = step(float(depth) / near - 1)
+        # max and min drop a NaN; it must come out again
+        if points[v, 0] != points[v, 0] or points[v, 1] != points[v, 1] or depth != depth:
+            out[v, 0] = np.nan
+
+
+@njit(**OPTIONS)
+def prepare(vertices, faces, two_sided, guard, out):
+    """All that pixels need to know of each face, and whether a vertex is not a number."""
+    broken = False
+    for f in range(faces.shape[0]):
+        o = out[f]
+        presence = 1.0
+        for i in range(3):
+            v = faces[f, i]
+            o[X + 2 * i], o[X + 2 * i + 1] = vertices[v, 0], vertices[v, 1]
+            o[DEPTH + i], o[WEIGHT + i] = vertices[v, 2], vertices[v, 3]
+            presence *= vertices[v, 4]
+            broken = broken or vertices[v, 0] != vertices[v, 0]
+        for i in range(3):
+            j = (i + 1) % 3
+            ex, ey = o[X + 2 * j] - o[X + 2 * i], o[X + 2 * j + 1] - o[X + 2 * i + 1]
+            length = np.sqrt(ex * ex + ey * ey + guard)
+            o[U + 2 * i], o[U + 2 * i + 1] = ex / length, ey / length
+            o[LENGTH + i] = (ex * ex + ey * ey) / length
+        ax, ay = o[X + 2] - o[X], o[X + 3] - o[X + 1]
+        bx, by = o[X + 4] - o[X], o[X + 5] - o[X + 1]
+        area = float(ay) * float(bx) - float(ax) * float(by)
+        front, _ = step(area / FLIP_AREA)
+        back, _ = step(-area / FLIP_AREA)
+        facing = front - back if two_sided else front
+        o[CENTROID] = (o[X] + o[X + 2] + o[X + 4]) / 3
+        o[CENTROID + 1] = (o[X + 1] + o[X + 3] + o[X + 5]) / 3
+        o[INVERSE] = area / (area * area + FLIP_AREA * FLIP_AREA)
+        o[FACTOR] = facing * presence
+        o[LEAST] = min(o[WEIGHT], o[WEIGHT + 1], o[WEIGHT + 2]) / 2
+        o[AREA], o[FACING], o[PRESENCE] = area, facing, presence
+    return broken
+
+
+@njit(**OPTIONS)
+def bound(o, reach, height, width, box):
+    """The tiles (rows y0:y1, columns x0:x1 of the grid of tiles) that the face's reach touches; whether there are any."""
+    low_x, high_x = min(o[X], o[X + 2], o[X + 4]) - reach, max(o[X], o[X + 2], o[X + 4]) + reach
+    low_y, high_y = min(o[X + 1], o[X + 3], o[X + 5]) - reach, max(o[X + 1], o[X + 3], o[X + 5]) + reach
+    if o[FACTOR] == 0 or not (high_x > 0 and high_y > 0 and low_x < width and low_y < height):
+        return False
+    box[0], box[1] = int64(max(low_y, real(0.0))), int64(min(high_y, real(height - 1)))
+    box[2], box[3] = int64(max(low_x, real(0.0))), int64(min(high_x, real(width - 1)))
+    return True
+
+
+@njit(**OPTIONS)
+def touches(o, reach, tile_y, tile_x):
+    """Whether the tile comes within reach of the face; may say yes too often."""
+    x, y = (tile_x + 0.5) * LANES, (tile_y + 0.5) * LANES
+    # Half a tile's diagonal between pixel centres
+    slack = reach + real(0.7072 * (LANES - 1))
+    side = real(1.0) if o[AREA] > 0 else real(-1.0)
+    for i in range(3):
+        d = side * ((o[X + 2 * i + 1] - y) * o[U + 2 * i] - (o[X + 2 * i] - x) * o[U + 2 * i + 1])
+        if d < -slack:
+            return False
+    return True
+
+
+@njit(**OPTIONS)
+def count_pairs(prepared, reach, height, width, starts, tile_counts, base):
+    """How many tiles each face touches (into starts[f + 1]), and how many faces each tile has."""
+    columns = (width + LANES - 1) // LANES
+    box = np.empty(4, np.int64)
+    for f in range(prepared.shape[0]):
+        o = prepared[f]
+        number = 0
+        if bound(o, reach, height, width, box):
+            for ty in range(box[0] // LANES, box[1] // LANES + 1):
+                for tx in range(box[2] // LANES, box[3] // LANES + 1):
+                    if touches(o, reach, ty, tx):
+                        tile_counts[base + ty * columns + tx] += 1
+                        number += 1
+        starts[f] = number
+
+
+@njit(**OPTIONS)
+def list_pairs(prepared, reach, height, width, first_face, starts, cursor, base, faces_of, pairs_of):
+    """Write each tile's faces, in order, with the number of the pair (numbers run face by face)."""
+    columns = (width + LANES - 1) // LANES
+    box = np.empty(4, np.int64)
+    for f in range(prepared.shape[0]):
+        o = prepared[f]
+        pair = starts[f]
+        if bound(o, reach, height, width, box):
+            for ty in range(box[0] // LANES, box[1] // LANES + 1):
+                for tx in range(box[2] // LANES, box[3] // LANES + 1):
+                    if touches(o, reach, ty, tx):
+                        tile = base + ty * columns + tx
+                        faces_of[cursor[tile]] = first_face + f
+                        pairs_of[cursor[tile]] = pair
+                        cursor[tile] += 1
+                        pair += 1
+
+
+@njit(**OPTIONS)
+def row_ranges(entries, prepared, first_row, reach, rows):
+    """The rows of the tile that each of its faces reaches."""
+    for entry in range(entries.shape[0]):
+        o = prepared[entries[entry]]
+        low = min(o[X + 1], o[X + 3], o[X + 5]) - reach - first_row
+        high = max(o[X + 1], o[X + 3], o[X + 5]) + reach - first_row
+        rows[entry, 0] = int64(min(max(low, real(0.0)), real(LANES)))
+        rows[entry, 1] = int64(min(max(high + real(1.0), real(0.0)), real(LANES)))
