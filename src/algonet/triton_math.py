@@ -5,6 +5,32 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from algonet.backends import interpreting
+
+#: The interpreter knows no assembly.
+INTERPRETED = tl.constexpr(interpreting())
+
+
+@triton.jit
+def reciprocal(x):
+    """1/x, 0 for infinity; in float32 the processor's own, to one unit in the last place and a half, for x >= 1e-38."""
+    if x.dtype == tl.float64 or INTERPRETED:
+        r = 1.0 / x
+    else:
+        r = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+    return r
+
+
+@triton.jit
+def quick_exp(x):
+    """exp; in float32 the processor's own, as `tl.exp`, but 0 below 1e-38, which spares what would scale such numbers."""
+    if x.dtype == tl.float64 or INTERPRETED:
+        y = tl.exp(x)
+    else:
+        z = x * 1.4426950408889634
+        y = tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [z], dtype=tl.float32, is_pure=True, pack=1)
+    return y
+
 
 @triton.jit
 def atan(x):

@@ -71,8 +71,7 @@ class OddEvenSort:
         self.rows = shape.numel() // n
         self.channels = channels
         self.blocks = max(1, -(-channels // CHANNELS))
-        width = -(-channels // self.blocks)
-        self.states = 1 + width
+        self.states = 1 + -(-channels // self.blocks)
         self.lines = self.rows * self.blocks
         self.depth = self.plan.table(n).depth
         self.shape = shape_of(n, self.lines, processors(device))
@@ -84,11 +83,11 @@ class OddEvenSort:
         # SCRATCH can feed
         count, _, _, _, groups, threads, core, _, _ = self.shape
         self.ahead = int(self.segments > 1)
-        self.scratch = self.states * count * groups * (2 * core + (1 + self.ahead) * self.segment * 4 * threads)
+        self.scratch = self.states * count * groups * (2 * core + (1 + self.ahead) * self.segment * 5 * threads // 2)
         most = max(1, min(16 * processors(device), SCRATCH // (self.scratch * dtype.itemsize)))
         self.programs = self.tiles if self.shape.chunks > 1 else min(self.tiles, most)
         self._first = (light, self.plan.steps is not None, self.plan.masked)
-        self._last = (width, *self.shape[:-1])
+        self._last = (self.states, *self.shape[:-1])
         self._forward: dict[bool, list[Launch]] = {}
         self._backward: dict[tuple, list[Launch]] = {}
 
@@ -96,7 +95,7 @@ class OddEvenSort:
         """How many layers backward goes back at a time, and what forward keeps for that."""
         _, chunks, _, _, groups, threads, core, _, _ = self.shape
         size = self.dtype.itemsize
-        everything = self.lines * self.states * groups * (2 * core + self.depth * 4 * threads) * size
+        everything = self.lines * self.states * (2 * core + self.depth * 5 * threads // 2) * size
         whole = groups == 1 and everything <= CACHED
         self.segment = self.depth + self.depth % 2 if whole else SEGMENT
         self.segments = -(-self.depth // self.segment)

@@ -70,7 +70,7 @@ def bitonic_forward_kernel(
         other = local ^ mask
         first = local < other
         active = (base + tl.minimum(local, other) >= total - m) & (m >= need)
-        alpha = share(tl.where(first, x, y), tl.where(first, y, x), active, steepness, LIGHT)
+        alpha = share(tl.where(first, y - x, x - y), active, steepness, LIGHT)
         x = mixed(x, y, alpha)
         if PAYLOAD:
             p = alpha * p + (1.0 - alpha) * r
@@ -134,7 +134,7 @@ def bitonic_backward_kernel(
             other = local ^ mask
             first = local < other
             active = (base + tl.minimum(local, other) >= total - m) & (m >= need)
-            alpha = share(tl.where(first, x, y), tl.where(first, y, x), active, steepness, LIGHT)
+            alpha = share(tl.where(first, y - x, x - y), active, steepness, LIGHT)
             x = mixed(x, y, alpha)
             if PAYLOAD:
                 p = alpha * p + (1.0 - alpha) * r
@@ -169,7 +169,7 @@ def bitonic_backward_kernel(
                 beyond = across
                 if PAYLOAD:
                     beyond = tl.load(buffer + ROWS * E + other)
-            alpha, slope, d = decide(tl.where(first, x, y), tl.where(first, y, x), active, steepness, LIGHT)
+            alpha, slope, d = decide(tl.where(first, y - x, x - y), active, steepness, LIGHT)
             turn = tl.where(first, 1.0, -1.0).to(g.dtype)
             # The items differ by -d, so the decision feels -(g_first - g_second) d
             weight = turn * (across - g) * d
@@ -214,7 +214,7 @@ def far_forward_kernel(
     b = tl.load(x_ptr + high, mask=has_high, other=0.0)
     infinite = infinities(a) + infinities(b)
     a, b = tamed(a), tamed(b)
-    alpha = share(a, b, active, tl.load(steepness_ptr), LIGHT)
+    alpha = share(b - a, active, tl.load(steepness_ptr), LIGHT)
     tl.store(values_ptr + low, freed(mixed(a, b, alpha), infinite), mask=has_low)
     tl.store(values_ptr + high, freed(mixed(b, a, alpha), infinite), mask=has_high)
     if PAYLOAD:
@@ -239,7 +239,7 @@ def far_backward_kernel(
     a = tamed(tl.load(x_ptr + low, mask=has_low, other=0.0))
     b = tamed(tl.load(x_ptr + high, mask=has_high, other=0.0))
     steepness = tl.load(steepness_ptr)
-    alpha, slope, d = decide(a, b, active, steepness, LIGHT)
+    alpha, slope, d = decide(b - a, active, steepness, LIGHT)
     g = tl.load(grad_ptr + low, mask=has_low, other=0.0)
     h = tl.load(grad_ptr + high, mask=has_high, other=0.0)
     weight = (h - g) * d

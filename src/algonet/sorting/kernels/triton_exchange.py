@@ -47,20 +47,19 @@ def infinities(x):
 
 
 @triton.jit
-def share(a, b, active, steepness, LIGHT: tl.constexpr):
-    """alpha: the probability that a, b are in order; 1 where they do not meet."""
+def share(d, active, steepness, LIGHT: tl.constexpr):
+    """alpha: the probability that a, b with b - a = d are in order; 1 where they do not meet."""
     # Beyond 1e18 every sigmoid is flat; those with LIGHT tails come out as exactly 0 or 1 there by themselves
-    z = tl.where(active, steepness * (b - a), 2e18).to(a.dtype)
+    z = tl.where(active, steepness * d, 2e18).to(d.dtype)
     alpha = chance(z)
     if not LIGHT:
         alpha = tl.where(tl.abs(z) > 1e18, tl.where(z > 0, 1.0, 0.0), alpha)
-    return alpha.to(a.dtype)
+    return alpha.to(d.dtype)
 
 
 @triton.jit
-def decide(a, b, active, steepness, LIGHT: tl.constexpr):
-    """(alpha, slope, d) of the exchange of a and b, see `_decide` in reference.py; slope and d are 0 where it is crisp."""
-    d = b - a
+def decide(d, active, steepness, LIGHT: tl.constexpr):
+    """(alpha, slope, d) of the exchange, see `_decide` in reference.py; slope and d are 0 where it is crisp."""
     z = tl.where(active, steepness * d, 2e18).to(d.dtype)
     alpha, slope = gate(z)
     crisp = tl.abs(z) > 1e18

@@ -14,8 +14,17 @@ from algonet import codegen
 from ..checks import constant
 from ..plan import Plan
 
-#: Shorter formulas for the value alone. exp overflows to infinity for z < -88, of which the reciprocal is the 0 it should be.
-_CHANCES = {"Logistic": "value = 1.0 / (1.0 + tl.exp(-z))"}
+#: Shorter ways to the value alone, and to value and slope, where there are any. An exponential that overflows to infinity
+#: has the reciprocal 0 that it should have.
+_CHANCES = {"Logistic": "value = reciprocal(1.0 + quick_exp(-z))"}
+_GATES = {
+    "Logistic": """e = quick_exp(-tl.abs(z))
+    part = reciprocal(1.0 + e)
+    value = tl.where(z >= 0, 1.0, e) * part
+    slope = e * part * part"""
+}
+#: The files that make up the kernels of each network, `triton_*.py` beside this one.
+_TEMPLATES = {"odd_even": ("exchange", "quads", "odd_even"), "bitonic": ("exchange", "bitonic")}
 
 
 def laid_out(grad: Tensor | None, x: Tensor) -> tuple[Tensor, int]:
@@ -34,8 +43,12 @@ def processors(device: torch.device) -> int:
 def kernels(form: str, network: str) -> ModuleType:
     """The kernels of a network, with the sigmoid written into them."""
     gate = codegen.scalar_function(Plan(network, form).sigmoid, "gate", "triton")
+    if form in _GATES:
+        gate = f"@triton.jit\ndef gate(z):\n    {_GATES[form]}\n    return value, slope\n"
     chance = f"@triton.jit\ndef chance(z):\n    {_CHANCES.get(form, 'value, slope = gate(z)')}\n    return value\n"
-    parts = [codegen.PRELUDES["triton"], gate, chance, _template("exchange"), _template(network)]
+    templates = [_template(name) for name in _TEMPLATES[network]]
+    prelude = codegen.PRELUDES["triton"] + "from algonet.triton_math import quick_exp, reciprocal\n"
+    parts = [prelude, gate, chance, *templates]
     return codegen.load(f"sort_{network}_triton_{form}", "\n\n".join(parts))
 
 
