@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from algonet.ifs import IFS
-from algonet.ran import build_model
+from algonet.ran import build_data, build_model, build_trainer
 from algonet.ran.config import from_dict
 from algonet.ran.data import generator_of
 from algonet.ran.fractal_data import Fractals, owners, random_system
@@ -107,3 +107,24 @@ def test_reconstructions_begin_at_the_template_and_stay_within_reach():
     torch.testing.assert_close(near, reconstructor.start.expand_as(near), atol=0.02, rtol=0)
     moved = reconstructor.systems(torch.ones(1, 3, 6))
     torch.testing.assert_close(moved, maps_about(reconstructor.fixed + 0.5, reconstructor.linear + 0.5)[None])
+
+
+@pytest.mark.slow
+def test_a_ran_finds_maps_that_it_was_never_shown(tmp_path):
+    # Long enough that the translators have found each other (50 steps) and the reconstructor has left its template
+    config = from_dict(
+        {
+            "kind": "ifs",
+            "data": {"size": 24, "train": 200, "test": 32},
+            "model": {"width": 64, "base": 12, "translator_base": 12},
+            "loss": {"separately": False},
+            "train": {"steps": 110, "batch": 8, "wait": 50, "warmup": 10, "softness": [0.8, 0.8], "accelerator": "cpu",
+                      "checkpoint_every": 1000, "pictures_every": 1000, "tensorboard": False},
+        }
+    )  # fmt: skip
+    trainer = build_trainer(config, tmp_path, progress=False)
+    trainer.fit()
+    held_out = build_data(config, "test")
+    start = trainer.model.reconstructor.start
+    template, found = (evaluate_fractals(model, held_out, start)["ssim"] for model in (None, trainer.model))
+    assert found > template + 0.1
