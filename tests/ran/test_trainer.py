@@ -15,7 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from algonet.ran import LossWeights, NonFiniteLossError, RANTrainer, checkpoints
+from algonet.ran import LossWeights, NonFiniteLossError, RANTrainer, build_trainer, checkpoints
+from algonet.ran.config import from_dict
 from algonet.ran.model import Direct
 from algonet.ran.trainer import Order, learning_rate, softness_at
 from ran.toys import Discs, settings, toy
@@ -319,3 +320,28 @@ def test_bfloat16_trains_close_to_single_precision(tmp_path):
     with torch.autocast("cpu", torch.bfloat16):
         # The reconstruction and its inverse stay in single precision
         assert mixed.model.paths(a).b2.dtype == torch.float32
+
+
+def test_a_fixed_order_of_sums_is_asked_for_and_given_back(tmp_path):
+    seen = []
+    run = trainer(tmp_path, deterministic=True)
+    run.fit(steps=1, on_step=lambda *_: seen.append(torch.are_deterministic_algorithms_enabled()))
+    assert seen == [True]
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert not torch.backends.cudnn.deterministic
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_a_resumed_run_is_the_same_bit_for_bit(tmp_path):
+    table = {
+        "data": {"size": 16, "train": 8}, "model": {"level": 1, "width": 16, "base": 8},
+        "train": {"steps": 4, "batch": 4, "wait": 1, "deterministic": True, "tensorboard": False, "checkpoint_every": 2},
+    }  # fmt: skip
+    config = from_dict(table)
+    whole = build_trainer(config, tmp_path / "whole", progress=False)
+    whole.fit()
+    build_trainer(config, tmp_path / "cut", progress=False).fit(steps=2)
+    again = build_trainer(config, tmp_path / "cut", progress=False)
+    again.fit(resume=True)
+    assert same(whole.model.state_dict(), again.model.state_dict())

@@ -68,7 +68,8 @@ class TrainConfig:
     """`batch`: pictures per step over all processes; `softness`: noise of the inverse in pixels, annealed from first to last;
     `translator_rate`, `reconstructor_rate`: factors on the learning rate of those parts; `wait`: steps for which a RAN's
     reconstructor stays at its template, so that the translators find each other first;
-    `final_rate`: the learning rate's share at the end of its cosine; `clip`: largest gradient norm per component (0: none)."""
+    `final_rate`: the learning rate's share at the end of its cosine; `clip`: largest gradient norm per component (0: none);
+    `deterministic`: sums in a fixed order on a GPU too, where a resumed run is then the same bit for bit, but slower."""
 
     steps: int = 2000
     batch: int = 32
@@ -91,6 +92,7 @@ class TrainConfig:
     devices: int = 1
     nodes: int = 1
     precision: str = "32-true"
+    deterministic: bool = False
     tensorboard: bool = True
 
 

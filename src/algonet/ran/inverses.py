@@ -65,6 +65,7 @@ class MeshInverse(nn.Module):
             Camera(self.matrix, self.position),
             size=(self.size, self.size),
             coverage=FilteredCoverage(StudentT(df=8, scale=self.softness)),
+            deterministic=torch.are_deterministic_algorithms_enabled(),
             backend=self.backend,
         )
         return rendered.image.permute(0, 4, 2, 1, 3).flatten(3)

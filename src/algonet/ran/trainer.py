@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,13 @@ class RANTrainer:
 
         `on_step(trainer, losses)` is called after every step. A folder that already holds a run is only continued.
         """
-        total = self.settings.steps if steps is None else steps
+        with _fixed_order(self.settings.deterministic):
+            return self._fit(self.settings.steps if steps is None else steps, resume, seconds, on_step)
+
+    def _fit(
+        self, total: int, resume: bool, seconds: float | None,
+        on_step: Callable[[RANTrainer, dict[str, float]], None] | None,
+    ) -> History:  # fmt: skip
         self._launch(resume)
         started = time.monotonic()
         with Progress(self.step, total, enabled=self.progress and self.fabric.is_global_zero) as bar:
@@ -354,6 +360,25 @@ def softness_at(settings: TrainConfig, step: int) -> float:
     """Geometric from the first to the last softness over the first four fifths of the steps."""
     first, last = settings.softness
     return first * (last / first) ** min(1.0, step / (0.8 * settings.steps))
+
+
+@contextmanager
+def _fixed_order(wanted: bool) -> Iterator[None]:
+    """Inside the block, if `wanted`, sums of a GPU are taken in a fixed order; where torch has no such way, it warns."""
+    if not wanted:
+        yield
+        return
+    # cuBLAS asks for it in so many words, before its first call
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    convolutions = torch.backends.cudnn.deterministic
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.backends.cudnn.deterministic = convolutions
 
 
 def _fabric(settings: TrainConfig) -> Any:
