@@ -458,8 +458,8 @@ def test_ways_and_plans_are_bounded(monkeypatch):
             torch.testing.assert_close(function(x, batched=True), reference(function, x, batched=True))
     for n in range(2, 9):
         function(torch.zeros(n), batched=True)
-    assert len(function.plans._plans) <= 3
-    assert max(plan._ways for plan in function.plans._plans.values()) <= 3
+    assert len(function.plans) <= 3
+    assert max(plan.ways for plan in function.plans) <= 3
 
 
 def test_long_programs_are_forgotten_first(monkeypatch):
@@ -468,7 +468,7 @@ def test_long_programs_are_forgotten_first(monkeypatch):
     for n in (5, 6, 7, 5):
         x = torch.randn(2, n)
         torch.testing.assert_close(function(x, batched=True), reference(function, x, batched=True))
-    assert sum(plan.length for plan in function.plans._plans.values()) <= 300
+    assert sum(plan.length for plan in function.plans) <= 300
 
 
 def test_warnings_come_every_time():

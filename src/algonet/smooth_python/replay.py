@@ -11,8 +11,9 @@ printed line or a warning makes the run one that is recorded every time.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ from .report import Report
 from .softness import open_blocks
 from .values import NUMBERS, Value
 
-#: Instructions that one function's plans may hold together (16 bytes each), and ways through one plan.
+#: Instructions that one function's plans may hold together (16 bytes each); how many plans, and ways through one plan.
 CAPACITY = 2**20
 WAYS = 64
 
@@ -198,13 +199,31 @@ class _Node:
         self.ending: Ending | None = None
 
 
-class Plan:
-    """All that is known about the runs with one key."""
+def _way(notes: list[Step | Look | Ending]) -> _Node:
+    """One run, from here to its end."""
+    first = node = _Node()
+    for event in notes:
+        if isinstance(event, Step):
+            node.steps.append(event)
+        elif isinstance(event, Look):
+            node.look = event
+            node.ways[event.answer] = node = _Node()
+        else:
+            node.ending = event
+    return first
 
-    def __init__(self):
-        self._root = _Node()
-        self._ways = 0
-        self.length = 0
+
+def _length(notes: list[Step | Look | Ending]) -> int:
+    return sum(event.program.length for event in notes if isinstance(event, Step))
+
+
+class Plan:
+    """All that is known about the runs with one key. Nodes are whole before anybody sees them: threads may read."""
+
+    def __init__(self, notes: list[Step | Look | Ending]):
+        self._root = _way(notes)
+        self.ways = 1
+        self.length = _length(notes)
 
     def run(self, arguments: list[Tensor], options: list[Tensor], single: bool) -> Ending | None:
         """The result (values for leaves; without the batch if `single`); None where the way is not known yet."""
@@ -214,30 +233,25 @@ class Plan:
                 run.outputs.append(step.run(run))
             if node.ending is not None:
                 return node.ending._replace(result=_filled(node.ending.result, run, single))
-            if node.look is None:
-                return None
-            way = node.ways.get(node.look.question(node.look.at(run).detach()))
+            way = None if node.look is None else node.ways.get(node.look.question(node.look.at(run).detach()))
             if way is None:
                 return None
             node = way
 
     def learn(self, notes: list[Step | Look | Ending]) -> None:
-        """One more way, up to the end of a run."""
-        if self._ways >= WAYS:
-            return
-        self._ways += 1
-        node, new = self._root, not self._root.steps and self._root.look is None and self._root.ending is None
-        for event in notes:
-            if isinstance(event, Step):
-                if new:
-                    node.steps.append(event)
-                    self.length += event.program.length
-            elif isinstance(event, Look):
-                node.look = event
-                new = event.answer not in node.ways
-                node = node.ways.setdefault(event.answer, _Node())
-            else:
-                node.ending = event
+        """One more way, from where it leaves those that are known."""
+        node = self._root
+        for k, event in enumerate(notes):
+            if not isinstance(event, Look):
+                continue
+            if event.answer not in node.ways:
+                if self.ways < WAYS:
+                    rest = notes[k + 1 :]
+                    node.ways[event.answer] = _way(rest)
+                    self.ways += 1
+                    self.length += _length(rest)
+                return
+            node = node.ways[event.answer]
 
 
 def _filled(x: Any, run: Run, single: bool) -> Any:
@@ -258,22 +272,35 @@ class Plans:
 
     def __init__(self):
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def __iter__(self) -> Iterator[Plan]:
+        return iter(list(self._plans.values()))
 
     def forget(self) -> None:
         """All of it: the next call of every kind is recorded."""
-        self._plans.clear()
+        with self._lock:
+            self._plans.clear()
 
     def find(self, key: Hashable) -> Plan | None:
-        plan = self._plans.get(key)
-        if plan is not None:
-            self._plans.move_to_end(key)
-        return plan
+        with self._lock:
+            plan = self._plans.get(key)
+            if plan is not None:
+                self._plans.move_to_end(key)
+            return plan
 
     def learn(self, key: Hashable, notes: list[Step | Look | Ending]) -> None:
-        self._plans.setdefault(key, Plan()).learn(notes)
-        total = sum(plan.length for plan in self._plans.values())
-        while len(self._plans) > 1 and (total > CAPACITY or len(self._plans) > WAYS):
-            total -= self._plans.popitem(last=False)[1].length
+        with self._lock:
+            if key in self._plans:
+                self._plans[key].learn(notes)
+            else:
+                self._plans[key] = Plan(notes)
+            total = sum(plan.length for plan in self._plans.values())
+            while len(self._plans) > 1 and (total > CAPACITY or len(self._plans) > WAYS):
+                total -= self._plans.popitem(last=False)[1].length
 
 
 class Recall:
