@@ -21,6 +21,7 @@ ASSETS = Path(__file__).parent / "assets"
 #: Figures of each section that pages of the documentation show.
 PICTURES = {
     "relax": ("sigmoids", "exits", "steepness", "conorms", "noise"),
+    "nn": ("styles", "learning"),
     "while_lang": ("surfaces", "halting", "trained"),
     "smooth_python": ("bubble-sort", "point-in-polygon", "shortest-path"),
     "sorting": ("network", "permutations"),
@@ -29,17 +30,22 @@ PICTURES = {
     "ran": ("learning",),
     "explain": ("use",),
 }
-#: Upper parts of pictures, by the share of their height, for the front page: NAME-top.webp.
-TOPS = {"render-from-sharp-to-soft": 0.345, "sorting-permutations": 0.469}
+#: Upper parts of pictures: their own name, the whole picture's, and the share of its height.
+TOPS = (
+    ("render-from-sharp-to-soft-top", "render-from-sharp-to-soft", 0.345),
+    ("sorting-permutations-top", "sorting-permutations", 0.469),
+    ("ifs-presets-top", "ifs-presets", 0.252),
+    ("ifs-presets-half", "ifs-presets", 0.487),
+)
 LARGEST = 60_000
-#: In pixels: what a page shows on a screen of twice the usual density.
-WIDTH = 1200
+#: (width in pixels, quality) to try in turn until a picture is small enough; pages are twice as dense on good screens.
+SIZES = ((1200, 90), (1200, 75), (1000, 75), (800, 75), (640, 75))
 
 
 def names() -> set[str]:
     """All files that belong into docs/assets, without suffix."""
     whole = {f"{section}-{figure}" for section, figures in PICTURES.items() for figure in figures}
-    return whole | {f"{name}-top" for name in TOPS}
+    return whole | {name for name, _, _ in TOPS}
 
 
 def slug(name: str) -> str:
@@ -50,21 +56,22 @@ def small(image: bytes, top: float = 1.0) -> bytes:
     """The picture, or the upper part of it, as WebP: shaded surfaces would need many times as much, or few colours, as PNG."""
     from PIL import Image
 
-    picture = Image.open(io.BytesIO(image)).convert("RGB")
-    picture = picture.crop((0, 0, picture.width, round(picture.height * top)))
-    picture.thumbnail((WIDTH, 10 * WIDTH), Image.Resampling.LANCZOS)
-    for quality in (90, 80, 70, 60):
-        buffer = io.BytesIO()
+    source = Image.open(io.BytesIO(image)).convert("RGB")
+    source = source.crop((0, 0, source.width, round(source.height * top)))
+    for width, quality in SIZES:
+        picture, buffer = source.copy(), io.BytesIO()
+        picture.thumbnail((width, 10 * width), Image.Resampling.LANCZOS)
         picture.save(buffer, format="WEBP", quality=quality, method=6)
         if buffer.tell() < LARGEST:
             return buffer.getvalue()
-    raise ValueError(f"small: a picture takes {buffer.tell()} bytes even at low quality, {LARGEST} are allowed")
+    raise ValueError(f"small: a picture takes {buffer.tell()} bytes even at its smallest, {LARGEST} are allowed")
 
 
 def store(name: str, image: bytes) -> None:
     write_bytes(ASSETS / f"{name}.webp", small(image))
-    if name in TOPS:
-        write_bytes(ASSETS / f"{name}-top.webp", small(image, TOPS[name]))
+    for part, whole, share in TOPS:
+        if whole == name:
+            write_bytes(ASSETS / f"{part}.webp", small(image, share))
     print(name, flush=True)
 
 
