@@ -10,15 +10,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .triton_corners import add, hand_down
 from .triton_math import (
     COUNTERS,
     FAINTEST2,
-    FAR,
-    FLIP,
     LATERAL_ROOT,
-    LIMIT,
     LOG2E,
-    PI,
     POINTERS,
     SIZES,
     coverage,
@@ -29,7 +26,7 @@ from .triton_math import (
     reciprocal,
     short_of_one,
 )
-from .triton_setup import face_factor, load_box, project_corner, window
+from .triton_setup import load_box, window
 
 
 @triton.jit
@@ -66,43 +63,6 @@ def plane(record, channel: tl.constexpr, CHANNELS: tl.constexpr):
     else:
         place = record + 23
     return tl.load(place), tl.load(place + 1), tl.load(place + 2)
-
-
-@triton.jit
-def add(place, value, KEEP: tl.constexpr):
-    if KEEP:
-        tl.store(place, value)
-    else:
-        tl.atomic_add(place, value, sem="relaxed")
-
-
-@triton.jit
-def corner_pull(gx, gy, gz, gw, gp, x, y, z, inverse, slope, near, PERSPECTIVE: tl.constexpr):
-    """From gradients by screen position, depth, 1/w and presence to those by the point and the near distance."""
-    by_step = gp * slope / near
-    by_near = -by_step * z / near
-    by_z = gz + by_step
-    px = tl.where(tl.abs(x) < FAR, gx * inverse, 0.0)
-    py = tl.where(tl.abs(y) < FAR, gy * inverse, 0.0)
-    if PERSPECTIVE:
-        by_w = -(px * x + py * y) - gw * inverse * inverse
-        in_front = z > 0.5 * near
-        by_z += tl.where(in_front, by_w, 0.0)
-        by_near += tl.where(in_front, 0.0, 0.5 * by_w)
-    return px, py, by_z, by_near
-
-
-@triton.jit
-def world_pull(points, matrix, index, x, y, z, WORLD: tl.constexpr):
-    """A gradient by what the matrix sees of a point as one by the point."""
-    if WORLD:
-        gx = tl.load(matrix) * x + tl.load(matrix + 4) * y + tl.load(matrix + 8) * z
-        gy = tl.load(matrix + 1) * x + tl.load(matrix + 5) * y + tl.load(matrix + 9) * z
-        gz = tl.load(matrix + 2) * x + tl.load(matrix + 6) * y + tl.load(matrix + 10) * z
-        x = tl.where(tl.abs(tl.load(points + index * 3)) <= LIMIT, gx, 0.0)
-        y = tl.where(tl.abs(tl.load(points + index * 3 + 1)) <= LIMIT, gy, 0.0)
-        z = tl.where(tl.abs(tl.load(points + index * 3 + 2)) <= LIMIT, gz, 0.0)
-    return x, y, z
 
 
 @triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
@@ -304,119 +264,28 @@ def backward_kernel(
             s30, s31, s32 = s30 + pull3, s31 + pull3 * px, s32 + pull3 * py
 
     if pixels > 0:
-        # From sums to corners
-        ia, ib, ic = tl.load(faces + face * 3), tl.load(faces + face * 3 + 1), tl.load(faces + face * 3 + 2)
-        ia, ib, ic = ia.to(tl.int64), ib.to(tl.int64), ic.to(tl.int64)
-        own = points + item * points_stride
-        matrix += item * matrix_stride
-        ax, ay, az, aw, ap, sa = project_corner(own, matrix, ia, True, near, WORLD, PERSPECTIVE)
-        bx, by, bz, bw, bp, sb = project_corner(own, matrix, ib, True, near, WORLD, PERSPECTIVE)
-        cx, cy, cz, cw, cp, sc = project_corner(own, matrix, ic, True, near, WORLD, PERSPECTIVE)
-        g_d0, g_d1, g_d2 = tl.sum(s_d0), tl.sum(s_d1), tl.sum(s_d2)
-        g_z0, g_z1, g_z2 = tl.sum(s_z0), tl.sum(s_z1), tl.sum(s_z2)
-        # By the planes of each corner's weight (all three terms), for now without attributes
-        ta0, ta1, ta2 = g_d0 + az * g_z0, g_d1 + az * g_z1, g_d2 + az * g_z2
-        tb0, tb1, tb2 = g_d0 + bz * g_z0, g_d1 + bz * g_z1, g_d2 + bz * g_z2
-        tc0, tc1, tc2 = g_d0 + cz * g_z0, g_d1 + cz * g_z1, g_d2 + cz * g_z2
-        twice = (by - ay) * (cx - ax) - (bx - ax) * (cy - ay)
-        square = twice * twice + FLIP * FLIP
-        inverse = twice / square
-        na0, na1, na2 = 1.0 / 3.0, inverse * (cy - by), -inverse * (cx - bx)
-        nb0, nb1, nb2 = 1.0 / 3.0, inverse * (ay - cy), -inverse * (ax - cx)
-        nc0, nc1, nc2 = 1.0 / 3.0, inverse * (by - ay), -inverse * (bx - ax)
-        ja = tl.load(attribute_faces + face * 3).to(tl.int64)
-        jb = tl.load(attribute_faces + face * 3 + 1).to(tl.int64)
-        jc = tl.load(attribute_faces + face * 3 + 2).to(tl.int64)
-        looks = attributes + item * attributes_stride + first_channel
         if KEEP:
-            kept = by_attributes + (slot * count + face) * (3 * CHANNELS)
-        for channel in tl.static_range(CHANNELS):
-            if channel == 0:
-                g0, g1, g2 = tl.sum(s00), tl.sum(s01), tl.sum(s02)
-            elif channel == 1:
-                g0, g1, g2 = tl.sum(s10), tl.sum(s11), tl.sum(s12)
-            elif channel == 2:
-                g0, g1, g2 = tl.sum(s20), tl.sum(s21), tl.sum(s22)
-            else:
-                g0, g1, g2 = tl.sum(s30), tl.sum(s31), tl.sum(s32)
-            va = tl.load(looks + ja * channels + channel)
-            vb = tl.load(looks + jb * channels + channel)
-            vc = tl.load(looks + jc * channels + channel)
-            ta0, ta1, ta2 = ta0 + va * g0, ta1 + va * g1, ta2 + va * g2
-            tb0, tb1, tb2 = tb0 + vb * g0, tb1 + vb * g1, tb2 + vb * g2
-            tc0, tc1, tc2 = tc0 + vc * g0, tc1 + vc * g1, tc2 + vc * g2
-            fa = aw * (g0 * na0 + g1 * na1 + g2 * na2)
-            fb = bw * (g0 * nb0 + g1 * nb1 + g2 * nb2)
-            fc = cw * (g0 * nc0 + g1 * nc1 + g2 * nc2)
-            if KEEP:
-                tl.store(kept + channel, fa)
-                tl.store(kept + CHANNELS + channel, fb)
-                tl.store(kept + 2 * CHANNELS + channel, fc)
-            else:
-                place = by_attributes + item * by_attributes_stride + first_channel + channel
-                tl.atomic_add(place + ja * channels, fa, sem="relaxed")
-                tl.atomic_add(place + jb * channels, fb, sem="relaxed")
-                tl.atomic_add(place + jc * channels, fc, sem="relaxed")
-        za = aw * (g_z0 * na0 + g_z1 * na1 + g_z2 * na2)
-        zb = bw * (g_z0 * nb0 + g_z1 * nb1 + g_z2 * nb2)
-        zc = cw * (g_z0 * nc0 + g_z1 * nc1 + g_z2 * nc2)
-        wa = ta0 * na0 + ta1 * na1 + ta2 * na2
-        wb = tb0 * nb0 + tb1 * nb1 + tb2 * nb2
-        wc = tc0 * nc0 + tc1 * nc1 + tc2 * nc2
-        ta1, ta2, tb1, tb2, tc1, tc2 = aw * ta1, aw * ta2, bw * tb1, bw * tb2, cw * tc1, cw * tc2
-        by_inverse = (
-            ta1 * (cy - by) - ta2 * (cx - bx) + tb1 * (ay - cy) - tb2 * (ax - cx) + tc1 * (by - ay) - tc2 * (bx - ax)
-        )
-        g_factor = tl.sum(s_factor) * (0.5 / PI)
-        facing, slope = face_factor(twice, TWO_SIDED)
-        by_area = by_inverse * (FLIP * FLIP - twice * twice) / (square * square) + g_factor * slope * ap * bp * cp
-        # The opposite edges of corners a, b, c are c - b, a - c, b - a; the normal of an edge is (-uy, ux)
-        centre_x, centre_y = tl.sum(s_gx) * (1.0 / 3.0), tl.sum(s_gy) * (1.0 / 3.0)
-        # Both ends of an edge take together what pulls on it
-        pa0 = tl.sum(b0) / tl.maximum(l0, 1e-30)
-        pa1 = tl.sum(b1) / tl.maximum(l1, 1e-30)
-        pa2 = tl.sum(b2) / tl.maximum(l2, 1e-30)
-        pb0, pb1, pb2 = tl.sum(a0) - pa0, tl.sum(a1) - pa1, tl.sum(a2) - pa2
-        gax = -uy0 * pa0 - uy2 * pb2 + centre_x - inverse * tb2 + inverse * tc2
-        gay = ux0 * pa0 + ux2 * pb2 + centre_y + inverse * tb1 - inverse * tc1
-        gbx = -uy1 * pa1 - uy0 * pb0 + centre_x - inverse * tc2 + inverse * ta2
-        gby = ux1 * pa1 + ux0 * pb0 + centre_y + inverse * tc1 - inverse * ta1
-        gcx = -uy2 * pa2 - uy1 * pb1 + centre_x - inverse * ta2 + inverse * tb2
-        gcy = ux2 * pa2 + ux1 * pb1 + centre_y + inverse * ta1 - inverse * tb1
-        # twice = (b-a)_y (c-a)_x - (b-a)_x (c-a)_y
-        gbx -= by_area * (cy - ay)
-        gby += by_area * (cx - ax)
-        gcx += by_area * (by - ay)
-        gcy -= by_area * (bx - ax)
-        gax += by_area * (cy - by)
-        gay += by_area * (bx - cx)
-        g_factor = g_factor * facing
-        pax, pay, paz, near_a = corner_pull(gax, gay, za, wa, g_factor * bp * cp, ax, ay, az, aw, sa, near, PERSPECTIVE)
-        pbx, pby, pbz, near_b = corner_pull(gbx, gby, zb, wb, g_factor * ap * cp, bx, by, bz, bw, sb, near, PERSPECTIVE)
-        pcx, pcy, pcz, near_c = corner_pull(gcx, gcy, zc, wc, g_factor * ap * bp, cx, cy, cz, cw, sc, near, PERSPECTIVE)
-        pax, pay, paz = world_pull(own, matrix, ia, pax, pay, paz, PULL)
-        pbx, pby, pbz = world_pull(own, matrix, ib, pbx, pby, pbz, PULL)
-        pcx, pcy, pcz = world_pull(own, matrix, ic, pcx, pcy, pcz, PULL)
-        if KEEP:
-            spot = by_points + (slot * count + face) * 9
-            at_a, at_b, at_c = spot, spot + 3, spot + 6
+            points_to = by_points + (slot * count + face) * 9
+            looks_to = by_attributes + (slot * count + face) * (3 * CHANNELS)
         else:
-            spot = by_points + item * by_points_stride
-            at_a, at_b, at_c = spot + ia * 3, spot + ib * 3, spot + ic * 3
-        add(at_a, pax, KEEP)
-        add(at_a + 1, pay, KEEP)
-        add(at_a + 2, paz, KEEP)
-        add(at_b, pbx, KEEP)
-        add(at_b + 1, pby, KEEP)
-        add(at_b + 2, pbz, KEEP)
-        add(at_c, pcx, KEEP)
-        add(at_c + 1, pcy, KEEP)
-        add(at_c + 2, pcz, KEEP)
+            points_to = by_points + item * by_points_stride
+            looks_to = by_attributes + item * by_attributes_stride + first_channel
+        by_near = hand_down(
+            r, points + item * points_stride, matrix + item * matrix_stride,
+            attributes + item * attributes_stride + first_channel, faces + face * 3, attribute_faces + face * 3,
+            points_to, looks_to, near, channels,
+            tl.sum(a0), tl.sum(a1), tl.sum(a2), tl.sum(b0), tl.sum(b1), tl.sum(b2),
+            tl.sum(s_factor), tl.sum(s_gx), tl.sum(s_gy),
+            tl.sum(s_d0), tl.sum(s_d1), tl.sum(s_d2), tl.sum(s_z0), tl.sum(s_z1), tl.sum(s_z2),
+            tl.sum(s00), tl.sum(s01), tl.sum(s02), tl.sum(s10), tl.sum(s11), tl.sum(s12),
+            tl.sum(s20), tl.sum(s21), tl.sum(s22), tl.sum(s30), tl.sum(s31), tl.sum(s32),
+            CHANNELS, WORLD, PULL, PERSPECTIVE, TWO_SIDED, KEEP,
+        )  # fmt: skip
         if SOFTNESS:
             soft = by_softness + (slot * count + face) * 3
-            add(soft, tl.sum(s_scale) / scale, KEEP)
-            add(soft + 1, tl.sum(s_steepness), KEEP)
-            add(soft + 2, near_a + near_b + near_c, KEEP)
+            add(soft, tl.sum(s_scale) / scale, pixels > 0, KEEP)
+            add(soft + 1, tl.sum(s_steepness), pixels > 0, KEEP)
+            add(soft + 2, by_near, pixels > 0, KEEP)
 
 
 @triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
