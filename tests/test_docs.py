@@ -71,9 +71,7 @@ def commands():
 
     from algonet import cli
 
-    if not cli.app.registered_groups:
-        cli._mount()
-    return typer.main.get_command(cli.app)
+    return typer.main.get_command(cli.mount())
 
 
 @pytest.mark.parametrize("call", calls())
