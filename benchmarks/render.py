@@ -119,6 +119,7 @@ def main() -> None:
         print(f"{name:28} {slow:10.1f} {own:10.2f} {slow / own:7.0f}x {memory:10.0f}")
         rows += [Row(name, own, "ms", "f+b"), Row(name, slow, "ms", "silhouette, f+b", by="dense eager")]
         rows += [Row(name, memory, "MiB", "memory", by="dense eager"), Row(name, slow / own, "ratio", "times faster")]
+    print("\nfor CUDA devices: python -m benchmarks.render_gpu")
     harness.record(options.json, rows)
     if options.plot:
         _plot(counts, times, options.plot)
