@@ -63,7 +63,7 @@ def key(
         return None
     if (type(dim), type(descending), type(backend)) != (int, bool, str) or type(steps) not in _STEPS:
         return None
-    steepness = getattr(relax, "steepness", None)
+    steepness: Any = getattr(relax, "steepness", None)
     if type(steepness) in _TENSORS:
         if steepness.dim() or steepness.dtype != x.dtype or steepness.device != x.device:
             return None

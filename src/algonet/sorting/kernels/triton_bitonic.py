@@ -29,8 +29,8 @@ def bitonic_forward_kernel(
     """Bitonic layers begin..end. Place = item + total - n; a line is CHUNKS programs of BLOCKS rows of E places."""
     pid = tl.program_id(0)
     ROWS: tl.constexpr = LINES * BLOCKS
-    u = tl.arange(0, ROWS)[:, None]
-    t = tl.arange(0, E)[None, :]
+    u = tl.arange(0, ROWS)[None, :]
+    t = tl.arange(0, E)[:, None]
     local = (u % BLOCKS) * E + t
     base = (pid % CHUNKS) * BLOCKS * E
     line = (pid // CHUNKS) * LINES + (u // BLOCKS).to(tl.int64)
@@ -45,18 +45,18 @@ def bitonic_forward_kernel(
     p = x
     if PAYLOAD:
         p = tl.load(payload_ptr + (row * n + item) * channels + channel, mask=inside, other=0.0)
-    m = tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([ROWS, 1], tl.int32)
+    m = tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([1, ROWS], tl.int32)
     steepness = tl.load(steepness_ptr)
     buffer = scratch_ptr + pid.to(tl.int64) * 2 * ROWS * E + (u // BLOCKS) * BLOCKS * E
     for layer in range(begin, end):
         mask = tl.load(table_ptr + layer)
         need = tl.load(table_ptr + depth + layer)
         if mask < E:
-            where = tl.broadcast_to(t ^ mask, [ROWS, E])
-            y = tl.gather(x, where, 1)
+            where = tl.broadcast_to(t ^ mask, [E, ROWS])
+            y = tl.gather(x, where, 0)
             r = y
             if PAYLOAD:
-                r = tl.gather(p, where, 1)
+                r = tl.gather(p, where, 0)
         else:
             tl.debug_barrier()
             tl.store(buffer + local, x)
@@ -91,11 +91,11 @@ def bitonic_backward_kernel(
     pid = tl.program_id(0)
     ROWS: tl.constexpr = LINES * BLOCKS
     STATES: tl.constexpr = 2 if PAYLOAD else 1
-    u = tl.arange(0, ROWS)[:, None]
-    t = tl.arange(0, E)[None, :]
+    u = tl.arange(0, ROWS)[None, :]
+    t = tl.arange(0, E)[:, None]
     local = (u % BLOCKS) * E + t
     steepness = tl.load(steepness_ptr)
-    steep = tl.zeros([ROWS, E], x_ptr.dtype.element_ty)
+    steep = tl.zeros([E, ROWS], x_ptr.dtype.element_ty)
     # This program's scratch: the gradients that travel, then every layer
     buffer = scratch_ptr + pid.to(tl.int64) * (end - begin + 1) * STATES * ROWS * E + (u // BLOCKS) * BLOCKS * E
     for tile in range(pid, tiles, programs):
@@ -110,7 +110,7 @@ def bitonic_backward_kernel(
         p = x
         if PAYLOAD:
             p = tl.load(payload_ptr + (row * n + item) * channels + channel, mask=inside, other=0.0)
-        m = tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([ROWS, 1], tl.int32)
+        m = tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([1, ROWS], tl.int32)
         tl.debug_barrier()
         for layer in range(begin, end):
             state = buffer + (layer - begin + 1) * STATES * ROWS * E
@@ -120,11 +120,11 @@ def bitonic_backward_kernel(
             mask = tl.load(table_ptr + layer)
             need = tl.load(table_ptr + depth + layer)
             if mask < E:
-                where = tl.broadcast_to(t ^ mask, [ROWS, E])
-                y = tl.gather(x, where, 1)
+                where = tl.broadcast_to(t ^ mask, [E, ROWS])
+                y = tl.gather(x, where, 0)
                 r = y
                 if PAYLOAD:
-                    r = tl.gather(p, where, 1)
+                    r = tl.gather(p, where, 0)
             else:
                 tl.debug_barrier()
                 y = tl.load(state + (local ^ mask))
@@ -154,11 +154,11 @@ def bitonic_backward_kernel(
             x = tl.load(state + local)
             y = tl.load(state + other)
             if mask < E:
-                where = tl.broadcast_to(t ^ mask, [ROWS, E])
-                across = tl.gather(g, where, 1)
+                where = tl.broadcast_to(t ^ mask, [E, ROWS])
+                across = tl.gather(g, where, 0)
                 beyond = across
                 if PAYLOAD:
-                    beyond = tl.gather(h, where, 1)
+                    beyond = tl.gather(h, where, 0)
             else:
                 tl.debug_barrier()
                 tl.store(buffer + local, g)

@@ -11,7 +11,7 @@ layers, the launch ends and the next one starts from what all of them have kept.
 rim creeps twice, with the items and with their gradients: a segment has at most HALO / 2 layers.
 """
 
-# pyright: reportAssignmentType=false, reportOperatorIssue=false
+# pyright: reportAssignmentType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 import triton
 import triton.language as tl
 
