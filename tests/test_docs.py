@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 import os
 import re
@@ -97,18 +98,39 @@ def public_names() -> set[str]:
 
 
 def test_site_is_complete_and_works_offline(tmp_path):
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path)]
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(site)]
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    reference = (tmp_path / "api.html").read_text("utf-8")
+    reference = (site / "api.html").read_text("utf-8")
     # a function named like the module that holds it is listed under that module
     found = {re.sub(r"\.(\w+)\.\1$", r".\1", anchor) for anchor in re.findall(r'id="(algonet\.[^"]+)"', reference)}
     assert not public_names() - found
-    for page in tmp_path.glob("**/*.html"):
+    for page in site.glob("**/*.html"):
         tags = re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", page.read_text("utf-8"))
         assert not [tag for tag in tags if re.search(r'(?:src|href)="(?:https?:)?//', tag) and "canonical" not in tag]
+    _look_at(site, tmp_path / "profile")
+
+
+def _look_at(site: Path, profile: Path) -> None:
+    """Open pages from disk in a browser, where there is one: pictures load, nothing is wider than a phone, no errors."""
+    sys.path.insert(0, str(ROOT / "tests" / "cli"))
+    from chromium import PROGRAM, Chromium
+
+    if PROGRAM is None:
+        return
+    browser = Chromium(profile)
+    try:
+        for name, width in itertools.product(("index", "one_sitting", "benchmarks"), (1280, 390)):
+            browser.open((site / f"{name}.html").as_uri(), width=width, scheme="dark" if width < 400 else "light")
+            broken = "Promise.all([...document.images].map(i => i.decode().then(() => 0, () => 1)))"
+            assert not any(browser.value(broken)), f"{name}: a picture does not load"
+            assert browser.value("document.documentElement.scrollWidth") <= width, f"{name} scrolls sideways"
+            assert not browser.messages, f"{name}: {browser.messages}"
+    finally:
+        browser.close()
 
 
 # docs/migration.md
