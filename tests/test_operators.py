@@ -113,3 +113,28 @@ def test_compile_and_export_without_a_graph_break(xs):
 def test_registered_operator_passes_torchs_own_check(xs):
     x, s = (t.requires_grad_() for t in xs)
     torch.library.opcheck(CUBE._traced, ([x, s, INDEX], ""))
+
+
+def test_partial_operators_are_told_which_outputs_nobody_used(xs):
+    came = []
+
+    def backward(grads, tensors, saved, settings, needs):
+        came.append([g is not None for g in grads])
+        return _backward([torch.zeros(()) if g is None else g for g in grads], tensors, saved, settings, needs)
+
+    operator = Operator(
+        "test_partial_cube",
+        forward=_forward,
+        backward=backward,
+        reference=_reference,
+        fake=_fake,
+        outputs=2,
+        shared=frozenset({1, 2}),
+        partial=True,
+    )
+    x, s = (t.requires_grad_() for t in xs)
+    (slope,) = torch.autograd.grad(operator([x, s, INDEX], "")[0].sum(), x)
+    torch.testing.assert_close(slope, 3 * x.detach() ** 2 * s.detach())
+    assert came == [[True, False]]
+    # Again differentiable, where the kernel is not asked
+    assert torch.autograd.gradgradcheck(lambda x, s: operator([x, s, INDEX], "")[1], (x, s))
