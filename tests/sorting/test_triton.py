@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 
+from algonet.relax import Logistic
 from algonet.sorting import Bitonic, OddEven, soft_sort
 from helpers.tolerances import assert_close
 
@@ -56,18 +57,65 @@ def test_interpreted_kernels_agree_with_the_reference():
     assert done.stdout == "agreed\n", done.stderr[-2000:]
 
 
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+#: Rows in a warp, in groups, in chunks over several processors; partners in a warp, in a program, through memory
+CASES = [
+    (OddEven(), 16, 3, True),
+    (OddEven(), 128, 0, False),
+    (OddEven(), 300, 5, True),
+    (OddEven(), 700, 0, True),
+    (OddEven(), 700, 3, False),
+    (Bitonic(), 100, 3, False),
+    (Bitonic(), 9000, 2, True),
+]
+
+
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("channels", [0, 2])
-@pytest.mark.parametrize(("network", "n"), [(OddEven(), 16), (OddEven(), 300), (Bitonic(), 100), (Bitonic(), 9000)])
-def test_gpu_kernels_agree_with_the_reference(network, n, channels):
+@on_gpu
+@pytest.mark.parametrize(("network", "n", "channels", "masked"), CASES, ids=lambda v: getattr(v, "name", str(v)))
+def test_gpu_kernels_agree_with_the_reference(network, n, channels, masked):
     x = torch.randn(3, n, device="cuda", dtype=torch.float64, requires_grad=True)
     payload = torch.randn(3, n, channels, device="cuda", dtype=torch.float64, requires_grad=True)
+    steepness = torch.tensor(4.0, device="cuda", dtype=torch.float64, requires_grad=True)
+    mask = torch.rand(3, n, device="cuda") < 0.8 if masked else None
     results = []
     for backend in ("reference", "triton"):
-        result = soft_sort(x, payload=payload, network=network, backend=backend)
-        score = (result.values**2).sum() + (result.payload**2).sum()
-        results.append([result.values, result.payload, *torch.autograd.grad(score, [x, payload], allow_unused=True)])
+        options = {"relax": Logistic(steepness), "network": network, "mask": mask, "backend": backend}
+        result = soft_sort(x, payload=payload if channels else None, **options)
+        outputs = [result.values, result.payload] if channels else [result.values]
+        score = sum((o.sin() * torch.arange(o.numel(), device="cuda").reshape(o.shape).cos()).sum() for o in outputs)
+        leaves = [x, payload, steepness] if channels else [x, steepness]
+        results.append([*outputs, *torch.autograd.grad(score, leaves)])
     for a, b in zip(*results, strict=True):
-        if a is not None:
-            assert_close(a, b, factor=100)
+        assert_close(b, a, factor=100)
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize(("network", "n"), [(OddEven(), 512), (OddEven(), 1024), (Bitonic(), 1024)])
+def test_gpu_kernels_are_deterministic(network, n):
+    x = torch.randn(20, n, device="cuda", requires_grad=True)
+    payload = torch.randn(20, n, 3, device="cuda", requires_grad=True)
+    found = []
+    for _ in range(5):
+        result = soft_sort(x, payload=payload, network=network)
+        outputs = [result.values, result.payload]
+        found.append([*outputs, *torch.autograd.grad(outputs, [x, payload], [o.detach().cos() for o in outputs])])
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_gpu_rows_do_not_feel_each_other():
+    x = torch.randn(10, 600, device="cuda")
+    payload = torch.randn(10, 600, 2, device="cuda")
+    spoiled = x.clone()
+    spoiled[3, 5], spoiled[4, 7], spoiled[4, 8] = float("nan"), float("inf"), -float("inf")
+    a, b = (soft_sort(t, payload=payload) for t in (x, spoiled))
+    rest = [0, 1, 2, 5, 6, 7, 8, 9]
+    assert torch.equal(a.values[rest], b.values[rest])
+    assert torch.equal(a.payload[rest], b.payload[rest])
+    assert b.values[3].isnan().all()
+    assert b.values[4, 0] == -float("inf")
+    assert b.values[4, -1] == float("inf")
+    assert b.values[4, 1:-1].isfinite().all()
