@@ -284,6 +284,33 @@ def test_methods_that_call_each_other_follow_their_object():
     assert thing.size(x, batched=True, **STEEP).tolist() == pytest.approx([14.0, 1.0])
 
 
+class Threshold(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.level = torch.nn.Parameter(torch.tensor(0.5))
+
+    @smooth(steepness=4.0)
+    def forward(self, x):
+        if x > self.level:
+            return 1.0
+        return 0.0
+
+
+def test_a_smooth_forward_in_all_ways_of_running_a_module():
+    layer, x = Threshold(), torch.tensor([0.5, 9.0])
+    expected = torch.sigmoid(4 * (x - 0.5))
+    torch.testing.assert_close(torch.compile(layer, fullgraph=True, backend="eager")(x, batched=True), expected)
+    torch.testing.assert_close(torch.vmap(layer)(x), expected)
+    torch.testing.assert_close(torch.export.export(layer, (x[0],)).module()(x[0]), expected[0])
+    for level in (5.0, -5.0):
+        found = torch.func.functional_call(layer, {"level": torch.tensor(level)}, (x,), {"batched": True})
+        torch.testing.assert_close(found, torch.sigmoid(4 * (x - level)))
+    copied = copy.deepcopy(layer)
+    copied.level.data.fill_(100.0)
+    assert float(copied(x[0]).detach()) == 0.0
+    torch.testing.assert_close(layer(x, batched=True), expected)
+
+
 def test_the_other_order_of_decorators_is_told():
     with pytest.raises(TypeError, match="put @staticmethod above @smooth"):
 
@@ -367,6 +394,11 @@ def test_errors_say_what_to_write(function, message):
     with pytest.raises((TypeError, ValueError), match=message) as caught:
         function(torch.tensor(0.5))
     assert f"in the smooth function {function.__name__}, {__file__}, line " in note(caught.value)
+
+
+def test_complex_numbers_have_no_order():
+    with pytest.raises(TypeError, match="complex numbers are neither larger nor smaller"):
+        inner(torch.tensor(1j))
 
 
 def test_numpy_arrays_are_not_taken_for_tensors():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
+import linecache
 import math
 import sys
 import threading
 import types
 import warnings
+import weakref
 from typing import NamedTuple
 
 import pytest
@@ -252,7 +255,7 @@ def test_methods_of_modules_are_recorded_once_and_follow_their_parameters(record
         assert slope < 0
     gate.level = torch.nn.Parameter(torch.tensor(3.0, dtype=torch.float64))
     torch.testing.assert_close(gate(X, batched=True), torch.sigmoid(4 * (X - 3.0)))
-    assert len(recorded) == 3
+    assert len(recorded) == 1
 
 
 def test_tensors_from_outside_are_read_each_time(recorded):
@@ -606,23 +609,51 @@ def test_threads_share_what_is_known():
 def test_keys_refuse_what_they_do_not_know():
     for thing in (object(), {1, 2}, torch.nn.Linear(1, 1), [1, object()], "abc".upper, list(range(5000))):
         with pytest.raises(UnknownError):
-            describe(thing, Found())
+            describe(thing, Found([], []))
+
+
+def test_a_tensor_is_the_same_one_or_it_is_not():
+    """An argument that is also read from outside, or is the steepness, is another thing than two tensors."""
+    table = torch.tensor([[0.1, 0.9], [0.7, -0.4]], dtype=torch.float64)
+    other = table.flip(0).contiguous()
+
+    @smooth
+    def program(x):
+        return x[0] if x[0] > outside[1][0] else x[1]
+
+    for outside, x in ((table, table), (table, other), (other, table), (other, other)):
+        for _ in range(2):
+            p = torch.sigmoid(10 * (x[:, 0] - outside[1][0]))
+            torch.testing.assert_close(program(x, batched=True), p * x[:, 0] + (1 - p) * x[:, 1])
+
+    @smooth
+    def scaled_by(x, factor):
+        return x * factor if x > 0 else 0.0
+
+    two, three = (torch.full((4,), v, dtype=torch.float64) for v in (2.0, 3.0))
+    for factor, steepness in ((two, two[0]), (three, two[0]), (two, three[0])):
+        found = scaled_by(X, factor, batched=True, relax=Logistic(steepness))
+        torch.testing.assert_close(found, X * factor * torch.sigmoid(steepness * X))
 
 
 def test_nothing_of_a_run_is_kept_alive():
-    """A plan holds programs, not the tensors of the call that taught it."""
-    import gc
-    import weakref
+    """A plan holds programs, not the tensors of the call that taught it, nor those it read from outside."""
 
-    function = smooth(bubble_sort._function)
-    x = torch.randn(3, 4)
-    gone = weakref.ref(x)
-    values, swaps = function(x, batched=True)
-    outputs = weakref.ref(values._base if values._base is not None else values)
-    del x, values, swaps
+    @smooth
+    def program(a):
+        return sum([v if v > level else 0.0 for v in a])
+
+    x, level = torch.randn(3, 4), torch.tensor(0.5, requires_grad=True) * 2.0
+    values = program(x, batched=True)
+    watched = [weakref.ref(t) for t in (x, level, values if values._base is None else values._base)]
+    assert len(program.plans) == 1
+    del x, values
+    level = torch.tensor(0.1)
     gc.collect()
-    assert gone() is None
-    assert outputs() is None
+    assert [ref() for ref in watched] == [None] * 3
+    torch.testing.assert_close(
+        program(torch.ones(3, 4), batched=True), torch.full((3,), 4 * torch.sigmoid(torch.tensor(9.0)))
+    )
 
 
 def test_a_source_that_changed_is_another_function(tmp_path):
@@ -632,8 +663,6 @@ def test_a_source_that_changed_is_another_function(tmp_path):
         file.write_text(
             f"from algonet.smooth_python import smooth\n\n@smooth\ndef f(x):\n    return x + {number} if x > 0 else 0.0\n"
         )
-        import linecache
-
         linecache.clearcache()
         spec = importlib.util.spec_from_file_location("program_that_changes", file)
         module = importlib.util.module_from_spec(spec)

@@ -188,17 +188,13 @@ class SmoothFunction:
 
 
 class BoundFunction:
-    """A smooth function as a method of an object."""
+    """A smooth function as a method of an object. No more than two attributes: torch.compile makes one in each call."""
 
     is_smooth = True
 
     def __init__(self, function: SmoothFunction, owner: Any):
         self.__func__ = function
         self.__self__ = owner
-        self.__name__: str = function.__name__
-        self.__doc__ = function.__doc__
-        self.__wrapped__ = types.MethodType(function.__wrapped__, owner)
-        self.explain = function.explain
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.__func__(self.__self__, *args, **kwargs)
@@ -209,8 +205,19 @@ class BoundFunction:
     def crisp(self, *args: Any, **kwargs: Any) -> Any:
         return self.__func__.crisp(self.__self__, *args, **kwargs)
 
+    def explain(self) -> str:
+        return self.__func__.explain()
+
     def __repr__(self) -> str:
-        return f"<smooth method {self.__name__} of {self.__self__!r}>"
+        return f"<smooth method {self.__func__.__name__} of {self.__self__!r}>"
+
+    @property
+    def __wrapped__(self) -> Any:
+        return types.MethodType(self.__func__.__wrapped__, self.__self__)
+
+    def __getattr__(self, name: str) -> Any:
+        # __name__, __doc__, __code__, ...: what tools ask of a method
+        return getattr(self.__wrapped__, name)
 
 
 def smooth(function: Callable | None = None, **options: Any) -> Any:

@@ -3,8 +3,9 @@
 A smooth function records the same instructions again when all that Python decides on is the same: the shapes of its
 tensors, its crisp arguments, the softness, and everything it reads from outside (globals, closures, attributes of modules
 and of objects it is given). All of that goes into the key, by value where it can change and by identity where it cannot.
-Numbers inside tensors do not: they are what the recorded program computes with. What no key can stand for (an object with
-a life of its own, a function that reads attributes of results) is an `UnknownError`, and the call is recorded anew.
+Numbers inside tensors do not: wherever a tensor comes from, it is what the recorded program computes with. What no key
+can stand for (an object with a life of its own, a function that reads attributes of its variables) is an `UnknownError`,
+and the call is recorded anew.
 """
 
 from __future__ import annotations
@@ -49,33 +50,40 @@ class Same:
         return type(other) is Same and other.it is self.it
 
 
-@dataclasses.dataclass
 class Found:
-    """What a key came across: tensors of the options (data, like arguments), tensors from outside, smooth functions."""
+    """What a key came across: tensors (the arguments first), smooth functions, and methods."""
 
-    options: list[Tensor] = dataclasses.field(default_factory=list)
-    outside: list[Tensor] = dataclasses.field(default_factory=list)
-    functions: list[Any] = dataclasses.field(default_factory=list)
-    methods: list[Any] = dataclasses.field(default_factory=list)
+    def __init__(self, arguments: list[Tensor], functions: list[Any]):
+        self.tensors = list(arguments)
+        self.functions = list(functions)
+        self.methods: list[Any] = []
+
+    def tensor(self, x: Tensor) -> Hashable:
+        """A tensor is data, wherever it comes from: what matters is its form, and which of them are the same one."""
+        if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
+            raise UnknownError(f"a {type(x).__name__}")
+        place = next((k for k, known in enumerate(self.tensors) if known is x), None)
+        if place is None:
+            place = len(self.tensors)
+            self.tensors.append(x)
+        return place, x.shape, x.dtype, x.device
 
 
 def describe(x: Any, found: Found) -> Hashable:
-    """An argument, or something from outside."""
+    """An argument, an option, or something from outside."""
     kind = type(x)
-    if kind is Value:
-        tensor = x.tensor
-        return plain_tensor(tensor).shape, tensor.dtype, tensor.device
+    if kind is Value or isinstance(x, Tensor):
+        return found.tensor(x.tensor if kind is Value else x)
     if kind in _PLAIN:
         return kind, x
     if kind is float:
         return kind, x.hex()
-    if isinstance(x, Tensor):
-        found.outside.append(plain_tensor(x))
-        return Same(x), x.shape, x.dtype, x.device
     if isinstance(x, (tuple, list)) and (kind in (tuple, list) or hasattr(kind, "_fields")) and len(x) <= LONGEST:
         return kind, *[describe(part, found) for part in x]
     if isinstance(x, dict) and kind is dict and len(x) <= LONGEST:
         return kind, *[(describe(key, found), describe(part, found)) for key, part in x.items()]
+    if isinstance(x, (Relaxation, TConorm)) and dataclasses.is_dataclass(x):
+        return kind, *[describe(getattr(x, field.name), found) for field in dataclasses.fields(x)]
     if getattr(kind, "is_smooth", False):
         return _smooth_function(x, found)
     if isinstance(x, (types.FunctionType, type)) or _of_a_module(x):
@@ -101,30 +109,6 @@ def _smooth_function(x: Any, found: Found) -> Hashable:
 def _of_a_module(x: Any) -> bool:
     """Whether it is a function written in C, and not a method that was bound to some object just now."""
     return isinstance(x, types.BuiltinFunctionType) and isinstance(x.__self__, (types.ModuleType, type, type(None)))
-
-
-def plain_tensor(x: Tensor) -> Tensor:
-    if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
-        raise UnknownError(f"a {type(x).__name__}")
-    return x
-
-
-def describe_options(options: dict[str, Any], found: Found) -> Hashable:
-    """Options of a call or block. A tensor among them is data: only which of them are the same one matters."""
-    return tuple([(name, _option(value, found)) for name, value in options.items()])
-
-
-def _option(x: Any, found: Found) -> Hashable:
-    if isinstance(x, Tensor):
-        plain_tensor(x)
-        place = next((k for k, known in enumerate(found.options) if known is x), None)
-        if place is None:
-            place = len(found.options)
-            found.options.append(x)
-        return place, x.shape, x.dtype, x.device
-    if isinstance(x, (Relaxation, TConorm)) and dataclasses.is_dataclass(x):
-        return type(x), *[_option(getattr(x, field.name), found) for field in dataclasses.fields(x)]
-    return describe(x, found)
 
 
 class Outside:

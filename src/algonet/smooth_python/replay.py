@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .evaluation import Program, evaluate, steepness_tensor
-from .keys import Found, UnknownError, describe_options
+from .keys import Found, UnknownError, describe
 from .report import Report
 from .softness import open_blocks
 from .values import NUMBERS, Value
@@ -31,10 +31,10 @@ WAYS = 64
 
 
 class Run(NamedTuple):
-    """The tensors of one call: arguments with the batch in front, tensors among the options, and what has run so far."""
+    """The tensors of one call: arguments with the batch in front, all that the key came across, what has run so far."""
 
     arguments: list[Tensor]
-    options: list[Tensor]
+    tensors: list[Tensor]
     outputs: list[Tensor]
     unbound: dict[Any, tuple[Tensor, ...]]
 
@@ -95,7 +95,7 @@ class _Unbound:
 class Journal:
     """Notes of one recording. `complete` as long as they are enough to repeat it."""
 
-    def __init__(self, arguments: list[Tensor], options: list[Tensor], fixed: list[Tensor]):
+    def __init__(self, arguments: list[Tensor], tensors: list[Tensor], fixed: list[Tensor]):
         self.complete = True
         self._events: list[Step | Look] = []
         self._ran = 0
@@ -103,8 +103,8 @@ class Journal:
         self._origins: dict[int, tuple[Tensor, Origin]] = {}
         for tensor in fixed:
             self._know(tensor, lambda run, tensor=tensor: tensor)
-        for k, tensor in enumerate(options):
-            self._know(tensor, lambda run, k=k: run.options[k])
+        for k, tensor in enumerate(tensors):
+            self._know(tensor, lambda run, k=k: run.tensors[k])
         for k, tensor in enumerate(arguments):
             self._know(tensor, lambda run, k=k: run.arguments[k])
 
@@ -225,9 +225,9 @@ class Plan:
         self.ways = 1
         self.length = _length(notes)
 
-    def run(self, arguments: list[Tensor], options: list[Tensor], single: bool) -> Ending | None:
+    def run(self, arguments: list[Tensor], tensors: list[Tensor], single: bool) -> Ending | None:
         """The result (values for leaves; without the batch if `single`); None where the way is not known yet."""
-        run, node = Run(arguments, options, [], {}), self._root
+        run, node = Run(arguments, tensors, [], {}), self._root
         while True:
             for step in node.steps:
                 run.outputs.append(step.run(run))
@@ -320,7 +320,7 @@ class Recall:
         if plan is None:
             return None
         arguments = [t.unsqueeze(0) for t in self._arguments] if self._single else self._arguments
-        ending = plan.run(arguments, self._found.options, self._single)
+        ending = plan.run(arguments, self._found.tensors, self._single)
         if ending is None:
             return None
         report.iterations.update(ending.iterations)
@@ -330,8 +330,8 @@ class Recall:
         """A journal of the recording that follows, on these arguments."""
         settings = [function.settings for function in self._found.functions]
         scales = [getattr(relax, "steepness", None) for s in settings for relax in (s.relax, s.exit)]
-        fixed = [*self._found.outside, *(s for s in scales if isinstance(s, Tensor))]
-        self._journal = Journal([value.tensor for value in arguments], self._found.options, fixed)
+        fixed = [s for s in scales if isinstance(s, Tensor)]
+        self._journal = Journal([value.tensor for value in arguments], self._found.tensors, fixed)
         return self._journal
 
     def learn(self, result: Any, report: Report) -> None:
@@ -344,18 +344,17 @@ def recall(function: Any, values: list[Any], found: list[Value], options: dict[s
     """The call of a smooth function on these arguments, if there is a key to know it by; `found` are the tensors in them."""
     if not found or torch._C._functorch.peek_interpreter_stack() is not None:
         return None
-    tensors, seen = [value.tensor for value in found], Found(functions=[function])
+    tensors = [value.tensor for value in found]
+    seen = Found(tensors, [function])
     try:
         key = (
             batched,
             torch.get_default_dtype(),
             # Tensors made in that mode are no good outside of it, and plans hold some
             torch.is_inference_mode_enabled(),
-            # The same tensor given twice is one input
-            tuple([next(k for k, other in enumerate(tensors) if other is tensor) for tensor in tensors[1:]]),
             function.outside.of_arguments(values, seen),
-            tuple([describe_options(block, seen) for block in open_blocks()]),
-            describe_options(options, seen),
+            describe(open_blocks(), seen),
+            describe(options, seen),
             function.outside.key(seen),
         )
         hash(key)

@@ -375,6 +375,8 @@ def floating(x: Value) -> Value:
     """x with a floating dtype: integers and flags become numbers of the default precision."""
     if x.row is not None or x.source is not None or x.tensor.is_floating_point():
         return x
+    if x.tensor.is_complex():
+        raise TypeError("complex numbers are neither larger nor smaller than others; compare their .abs() or .real.")
     return Value(x.tensor.to(torch.get_default_dtype()), x.batched, None, x.tape)
 
 
