@@ -1,10 +1,16 @@
-"""CPU kernels from several threads at once, inside DataLoader workers, and over many calls without growing memory."""
+"""Every operation from several threads at once, inside DataLoader workers, and over and over without growing memory.
+
+The soak takes a slice of a second per operation; a long one: ALGONET_SOAK_SECONDS=60 pytest tests/test_robustness.py -k memory
+"""
 
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,11 +18,18 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from algonet.ifs import Poisson, smooth_raster
-from algonet.render import Camera, icosphere, render_attributes
+from algonet.ifs import FitPlan, Level, Poisson, Search, fit_ifs, smooth_raster
+from algonet.render import Camera, fit_camera, fit_mesh, icosphere, render_attributes
 from algonet.smooth_python.algorithms import bubble_sort
 from algonet.sorting import soft_sort
 from algonet.while_lang import WhileProgram
+from helpers.contract import gradients
+from matrix.operations import OPERATIONS
+from matrix.transforms import Operation
+
+NAMES = [operation.case.name for operation in OPERATIONS]
+BY_NAME = dict(zip(NAMES, OPERATIONS, strict=True))
+SECONDS = float(os.environ.get("ALGONET_SOAK_SECONDS", "0.2"))
 
 
 def _draw(*shape: int) -> Tensor:
@@ -49,31 +62,25 @@ def smooth() -> Tensor:
 
 
 #: Large enough that each kernel uses several threads of its own.
-OPERATIONS = {f.__name__: f for f in (sort, program, raster, render, smooth)}
+LARGE = {f.__name__: f for f in (sort, program, raster, render, smooth)}
 
 
-class Results(Dataset):
-    """Each item is computed by a kernel inside a worker process."""
-
-    def __len__(self) -> int:
-        return len(OPERATIONS)
-
-    def __getitem__(self, index: int) -> Tensor:
-        return list(OPERATIONS.values())[index]().double().sum()
+def worked(operation: Operation, batch: int = 16, backend: str | None = None) -> list[Tensor]:
+    """Outputs and gradients of an operation on typical inputs."""
+    outputs, slopes = gradients(operation.case, operation.case.draw(batch, torch.float32), backend)
+    return [t.detach() for t in (*outputs, *slopes)]
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_two_threads_at_once(name):
-    operation = OPERATIONS[name]
-    expected = operation()
+def _checked_in_two_threads(work: Callable[[], list[Tensor]], rounds: int) -> None:
+    expected = work()
     wrong: list[str] = []
 
-    def work() -> None:
-        for _ in range(5):
-            if not torch.equal(operation(), expected):
-                wrong.append(name)
+    def run() -> None:
+        for _ in range(rounds):
+            if not all(torch.equal(got, want) for got, want in zip(work(), expected, strict=True)):
+                wrong.append("another result")
 
-    running = [threading.Thread(target=work) for _ in range(2)]
+    running = [threading.Thread(target=run) for _ in range(2)]
     for thread in running:
         thread.start()
     for thread in running:
@@ -81,11 +88,34 @@ def test_two_threads_at_once(name):
     assert not wrong
 
 
+@pytest.mark.parametrize("name", LARGE)
+def test_large_kernels_in_two_threads_at_once(name):
+    _checked_in_two_threads(lambda: [LARGE[name]()], rounds=5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_operation_and_its_gradient_in_two_threads_at_once(name):
+    _checked_in_two_threads(lambda: worked(BY_NAME[name]), rounds=5)
+
+
+class Results(Dataset):
+    """Item i is what operation i and its gradient give, computed inside a worker process."""
+
+    def __len__(self) -> int:
+        return len(LARGE) + len(OPERATIONS)
+
+    def __getitem__(self, index: int) -> Tensor:
+        if index < len(LARGE):
+            return list(LARGE.values())[index]().double().sum()
+        return torch.stack([t.double().sum() for t in worked(OPERATIONS[index - len(LARGE)])])
+
+
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 @pytest.mark.slow
-def test_inside_dataloader_workers(context):
-    expected = [operation().double().sum() for operation in OPERATIONS.values()]
-    loader = DataLoader(Results(), batch_size=None, num_workers=2, multiprocessing_context=context, timeout=300)
+def test_every_operation_inside_dataloader_workers(context):
+    results = Results()
+    expected = [results[i] for i in range(len(results))]
+    loader = DataLoader(results, batch_size=None, num_workers=2, multiprocessing_context=context, timeout=300)
     for got, want in zip(loader, expected, strict=True):
         torch.testing.assert_close(got, want)
 
@@ -94,15 +124,94 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident size is read from /proc")
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_memory_is_flat_over_many_calls(name):
-    for _ in range(5):
-        OPERATIONS[name]()
+def _soak(work: Callable[[], object], seconds: float = SECONDS, warm: int = 3) -> None:
+    """Call `work` for a while: neither the process nor the number of Python objects may grow with the calls."""
+    for _ in range(warm):
+        work()
     gc.collect()
-    before = _resident()
-    for _ in range(40):
-        OPERATIONS[name]()
+    before, objects, calls = _resident(), len(gc.get_objects()), 0
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or calls < 10:
+        work()
+        calls += 1
     gc.collect()
+    kept = len(gc.get_objects()) - objects
     grown = (_resident() - before) / 2**20
-    assert grown < 20, f"{grown:.1f} MiB more after 40 calls"
+    assert kept < 50 + 0.5 * calls, f"{kept} more objects after {calls} calls"
+    assert grown < 20, f"{grown:.1f} MiB more after {calls} calls"
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident size is read from /proc")
+
+
+@needs_proc
+@pytest.mark.parametrize("name", NAMES)
+def test_memory_is_flat_over_many_calls_of_every_size(name):
+    """Batches of all sizes in turn: what is kept per shape must be bounded too."""
+    sizes = itertools.cycle(range(1, 41))
+    operation = BY_NAME[name]
+    _soak(lambda: worked(operation, next(sizes)), warm=45)
+
+
+@needs_proc
+@pytest.mark.parametrize("name", LARGE)
+def test_memory_is_flat_over_large_calls(name):
+    _soak(LARGE[name])
+
+
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["soft_sort", "WHILE-program", "@smooth (bubble_sort)", "chaos_game", "smooth_raster", "render_attributes"]
+)
+def test_memory_is_flat_over_compiled_calls(name):
+    case = BY_NAME[name].case
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda *tensors: case(*tensors), fullgraph=True, backend="aot_eager")
+
+    def work() -> None:
+        leaves = [t.requires_grad_() for t in case.draw(3, torch.float32)]
+        sum(o.sum() for o in compiled(*leaves)).backward()
+
+    _soak(work)
+
+
+def _fit_ifs() -> None:
+    level = Level(side=16, sigma=(2.0, 1.0), steps=3, rate=0.01, points=64, depth=8, keep=1)
+    target = smooth_raster(_draw(200, 2), size=(16, 16), aggregate=Poisson(), weights=torch.ones(200))
+    fit_ifs(
+        target.clamp(0, 1), functions=2, plan=FitPlan(2, Search(candidates=2, points=16, steps=2, side=16), (level,))
+    )
+
+
+def _fit_mesh() -> None:
+    eyes = torch.tensor([[0.0, 0.0, 3.0], [3.0, 0.0, 0.0]])
+    fit_mesh(torch.zeros(2, 12, 12), Camera.look_at(eyes), icosphere(1), steps=2)
+
+
+def _fit_camera() -> None:
+    fit_camera(icosphere(1), torch.zeros(12, 12, 4), Camera.look_at((0.0, 0.0, 3.0)), steps=2)
+
+
+def _train_program() -> None:
+    layer = WhileProgram.library("multiply", trainable=True, max_iterations=50)
+    optimiser = torch.optim.Adam(layer.parameters())
+    (layer(x1=_draw(8), x2=_draw(8)).square().mean() + layer.regularization()).backward()
+    optimiser.step()
+
+
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.parametrize("fit", [_fit_ifs, _fit_mesh, _fit_camera, _train_program], ids=lambda fit: fit.__name__[1:])
+def test_memory_is_flat_over_whole_fits(fit):
+    _soak(fit)
+
+
+@needs_proc
+def test_a_leak_is_noticed():
+    kept: list[list] = []
+    with pytest.raises(AssertionError, match="more objects"):
+        _soak(lambda: kept.append([[] for _ in range(10)]), seconds=0.1)
+    blocks: list[bytearray] = []
+    with pytest.raises(AssertionError, match="MiB more"):
+        _soak(lambda: blocks.append(bytearray(b"1") * 2**22) if len(blocks) < 20 else None, seconds=0.0)
