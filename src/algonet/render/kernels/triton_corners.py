@@ -97,7 +97,8 @@ def hand_down(
     i, after, before = lane % 3, (lane + 1) % 3, (lane + 2) % 3
     vertex = tl.load(face + i).to(tl.int64)
     row = tl.load(attribute_face + i).to(tl.int64)
-    x, y, z, weight, presence, slope = project_corner(points, matrix, vertex, live, near, WORLD, PERSPECTIVE)
+    x, y = tl.load(record + 2 * i), tl.load(record + 2 * i + 1)
+    _x, _y, z, weight, presence, slope = project_corner(points, matrix, vertex, live, near, WORLD, PERSPECTIVE)
     ox = tl.load(record + 2 * before) - tl.load(record + 2 * after)
     oy = tl.load(record + 2 * before + 1) - tl.load(record + 2 * after + 1)
     ax, ay = tl.load(record), tl.load(record + 1)

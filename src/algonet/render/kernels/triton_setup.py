@@ -30,6 +30,16 @@ def within_limit(x):
 
 
 @triton.jit
+def quotient(x, y):
+    """x / y to the last digit, which Triton's own is not in float32: on the outline, pictures show it."""
+    if x.dtype == tl.float64:
+        q = x / y
+    else:
+        q = tl.div_rn(x, y)
+    return q
+
+
+@triton.jit
 def project_corner(points, matrix, index, live, near, WORLD: tl.constexpr, PERSPECTIVE: tl.constexpr):
     """Screen x, y, depth, 1/w, presence and its slope of a point; WORLD: a point that the matrix has yet to see."""
     px = tl.load(points + index * 3, mask=live, other=0.0)
@@ -39,11 +49,12 @@ def project_corner(points, matrix, index, live, near, WORLD: tl.constexpr, PERSP
         x, y, z = within_limit(px), within_limit(py), within_limit(z)
         px, py, z = matrix_row(matrix, x, y, z), matrix_row(matrix + 4, x, y, z), matrix_row(matrix + 8, x, y, z)
     if PERSPECTIVE:
-        inverse = 1.0 / tl.maximum(z, 0.5 * near)
+        w = tl.maximum(z, 0.5 * near)
     else:
-        inverse = z * 0.0 + 1.0
-    x = tl.minimum(tl.maximum(px * inverse, -FAR), FAR)
-    y = tl.minimum(tl.maximum(py * inverse, -FAR), FAR)
+        w = z * 0.0 + 1.0
+    inverse = 1.0 / w
+    x = tl.minimum(tl.maximum(quotient(px, w), -FAR), FAR)
+    y = tl.minimum(tl.maximum(quotient(py, w), -FAR), FAR)
     presence, slope = smooth_step(z / near - 1.0)
     # Minimum and maximum drop NaN; the sum brings it back
     return x + px * 0.0, y + py * 0.0, z, inverse, presence, slope
