@@ -609,7 +609,7 @@ def test_threads_share_what_is_known():
 def test_keys_refuse_what_they_do_not_know():
     for thing in (object(), {1, 2}, torch.nn.Linear(1, 1), [1, object()], "abc".upper, list(range(5000))):
         with pytest.raises(UnknownError):
-            describe(thing, Found([], []))
+            describe(thing, Found())
 
 
 def test_a_tensor_is_the_same_one_or_it_is_not():

@@ -51,10 +51,10 @@ class Same:
 
 
 class Found:
-    """What a key came across: tensors (the arguments first), smooth functions, and methods."""
+    """What a key came across: tensors, smooth functions, and methods."""
 
-    def __init__(self, arguments: list[Tensor], functions: list[Any]):
-        self.tensors = list(arguments)
+    def __init__(self, *functions: Any):
+        self.tensors: list[Tensor] = []
         self.functions = list(functions)
         self.methods: list[Any] = []
 

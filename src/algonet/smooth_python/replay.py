@@ -344,8 +344,7 @@ def recall(function: Any, values: list[Any], found: list[Value], options: dict[s
     """The call of a smooth function on these arguments, if there is a key to know it by; `found` are the tensors in them."""
     if not found or torch._C._functorch.peek_interpreter_stack() is not None:
         return None
-    tensors = [value.tensor for value in found]
-    seen = Found(tensors, [function])
+    seen = Found(function)
     try:
         key = (
             batched,
@@ -360,4 +359,4 @@ def recall(function: Any, values: list[Any], found: list[Value], options: dict[s
         hash(key)
     except (UnknownError, TypeError, RecursionError):
         return None
-    return Recall(function.plans, key, seen, tensors, single=not batched)
+    return Recall(function.plans, key, seen, [value.tensor for value in found], single=not batched)
