@@ -94,7 +94,7 @@ def fit_mesh(
     optimizer = torch.optim.Adam([{"params": [moves]}, {"params": [paint], "lr": 3 * learning_rate}], lr=learning_rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _decay(step / steps))
     generator = torch.Generator().manual_seed(seed)
-    history: list[dict[str, float]] = []
+    passed: list[Tensor] = []
 
     def shape() -> Mesh:
         return template.replace(
@@ -120,7 +120,12 @@ def fit_mesh(
             loss.backward()
             optimizer.step()
             schedule.step()
-            history.append({"loss": loss.item(), "pictures": seen.item(), "scale": anneal.value(step)})
+            passed.append(torch.stack([loss.detach(), seen.detach()]))
+    # Read at the end: a look at every step would wait for the device
+    history = [
+        {"loss": both[0], "pictures": both[1], "scale": anneal.value(step)}
+        for step, both in enumerate(torch.stack(passed).tolist() if passed else [])
+    ]
     with torch.no_grad():
         mesh = shape()
         detached = mesh.replace(vertices=mesh.vertices.detach(), vertex_colors=mesh.vertex_colors if colored else None)
@@ -165,7 +170,7 @@ def fit_camera(
     optimizer = torch.optim.Adam(pose.groups(learning_rate), lr=learning_rate)
     levels = [scales[0] * (scales[1] / scales[0]) ** (i / max(1, stages - 1)) for i in range(stages)]
     pyramids = [_Pyramid(_target(image, level)[None]) for level in levels]
-    history: list[dict[str, float]] = []
+    passed: list[Tensor] = []
     losses = torch.zeros(())
     with _interruptible(), _bar(range(steps), "fitting the camera", progress) as numbers:
         for step in numbers:
@@ -178,7 +183,11 @@ def fit_camera(
             optimizer.zero_grad()
             losses.sum().backward()
             optimizer.step()
-            history.append({"loss": losses.detach().mean().item(), "scale": levels[stage]})
+            passed.append(losses.detach().mean())
+    history = [
+        {"loss": loss, "scale": levels[min(stages - 1, step * stages // steps)]}
+        for step, loss in enumerate(torch.stack(passed).tolist() if passed else [])
+    ]
     with torch.no_grad():
         found = pose()
     return CameraFit(found[0] if single else found, losses.detach()[0] if single else losses.detach(), history)
