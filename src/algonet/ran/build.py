@@ -68,12 +68,16 @@ def template(config: RunConfig) -> Mesh:
 def load_model(path: str | Path) -> tuple[Trainable, RunConfig]:
     """The model of a checkpoint (or of the last one in a run's folder) and its configuration, ready to reconstruct."""
     found = checkpoints.load(checkpoints.find(Path(path)))
-    config = from_dict(found.state["description"])
+    try:
+        config = from_dict(found.state.get("description", {}))
+    except ValueError as error:
+        raise ValueError(f"{found.path}: {error}") from None
     model = build_model(config)
     try:
         model.load_state_dict(found.model)
     except RuntimeError as error:
-        raise ValueError(f"{found.path}: the weights do not fit the configuration: {error}") from None
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(f"{found.path}: the weights do not fit the configuration: {reason}") from None
     return model.eval(), config
 
 

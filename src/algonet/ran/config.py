@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,6 +118,10 @@ class RunConfig:
                 value = getattr(getattr(self, table), key)
                 if value <= 0:
                     raise ValueError(f"config: `{table}.{key}` must be positive, got {value!r}.")
+        for (table, key), (low, high) in _BETWEEN.items():
+            value = getattr(getattr(self, table), key)
+            if not low <= value <= high:
+                raise ValueError(f"config: `{table}.{key}` must be between {low} and {high}, got {value!r}.")
         if self.train.batch % (self.train.accumulate * self.train.devices * self.train.nodes):
             raise ValueError(
                 f"config: `train.batch` = {self.train.batch} must be a multiple of accumulate x devices x nodes = "
@@ -138,6 +143,18 @@ _POSITIVE = {
               "devices", "nodes"),
 }  # fmt: skip
 
+#: What a model of several gigabytes would have; more is a slip, and would fail for want of memory without saying why.
+_BETWEEN = {
+    ("data", "size"): (8, 1024),
+    ("data", "views"): (1, 64),
+    ("model", "level"): (0, 7),
+    ("model", "functions"): (1, 255),
+    ("model", "width"): (1, 8192),
+    ("model", "base"): (1, 512),
+    ("model", "translator_base"): (1, 512),
+    ("train", "batch"): (1, 1_000_000),
+}
+
 
 def load_config(path: str | Path) -> RunConfig:
     """Read a TOML file; every error is one line that names the file and the key."""
@@ -157,6 +174,8 @@ def load_config(path: str | Path) -> RunConfig:
 
 def from_dict(table: dict[str, Any]) -> RunConfig:
     """A configuration from nested tables; missing keys have their defaults."""
+    if not isinstance(table, dict):
+        raise ValueError(f"config: wanted a table of settings, got {type(table).__name__}.")
     return _read(RunConfig, table, "")
 
 
@@ -183,7 +202,9 @@ def _converted(hint: Any, value: Any, name: str) -> Any:
             raise ValueError(f"config: `{name}` must be {count}, got {value!r}.")
         return tuple(_converted(item, entry, f"{name}[{i}]") for i, entry in enumerate(value))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        value = float(value) if abs(value) < 2**1023 else math.inf
+    if hint is float and isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"config: `{name}` must be finite, got {value!r}.")
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise ValueError(f"config: `{name}` must be {_NAMES[hint]}, got {value!r}.")
     return value
