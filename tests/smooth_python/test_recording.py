@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import subprocess
 import sys
@@ -34,12 +35,15 @@ def random_program(choices: list[int], columns: int) -> list[int]:
         rows = len(code) // 4
         a, b, c = choice % rows, (choice // 7) % rows, (choice // 31) % rows
         names = ("sub", "mul", "neg", "truth", "mix", "select", "accumulate", "cut", "relax", "div")
-        name = (*names, "reciprocal", "snap", "clamp")[k % 13]
+        name = (*names, "reciprocal", "snap", "clamp", "exp", "log", "sqrt")[k % 16]
         if name == "relax":
-            code += (RELAX, a, k // 13 % 2, 0)
+            code += (RELAX, a, k // 16 % 2, 0)
         elif name == "div":
             code += (OPCODES["div"], a, columns, 0)
-        elif name in ("reciprocal", "clamp"):
+        elif name == "exp":
+            code += (RELAX, a, 0, 0)
+            code += (OPCODES["exp"], rows, 0, 0)
+        elif name in ("reciprocal", "clamp", "log", "sqrt"):
             # Of a number from 0.3 on, and between the two constants
             code += (OPCODES["mul"], a, a, 0)
             code += (OPCODES["add"], rows, columns + 1, 0)
@@ -52,7 +56,7 @@ def random_program(choices: list[int], columns: int) -> list[int]:
     return code
 
 
-@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=16), st.integers(1, 70))
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20), st.integers(1, 70))
 def test_kernel_equals_reference_on_random_programs(choices, batch):
     generator = torch.Generator().manual_seed(len(choices) + batch)
     x = torch.rand(batch, 3, generator=generator, dtype=torch.float64) + 0.1
@@ -183,6 +187,27 @@ def test_grids_are_returned_in_one_stretch(evaluated):
     expected = a.relu()
     expected[:, :, 0] = 7.0
     torch.testing.assert_close(found, expected)
+
+
+@smooth
+def with_functions(x, y):
+    radius = math.sqrt(x**2 + y**2 + 1.0)
+    if radius > math.exp(y / 3):
+        radius = torch.log(radius + 2.0) + x.exp() * y**3
+    return radius
+
+
+def test_functions_with_an_instruction_are_recorded(evaluated):
+    x, y = torch.randn(2, 5, dtype=torch.float64).requires_grad_().unbind(0)
+    for backend in ("auto", "numba"):
+        for _ in range(2):
+            found = with_functions(x, y, batched=True, backend=backend)
+            expected = with_functions(x, y, batched=True, backend="reference")
+            torch.testing.assert_close(found, expected)
+            slopes = [torch.autograd.grad(r.sum(), (x, y), retain_graph=True) for r in (found, expected)]
+            torch.testing.assert_close(*slopes)
+    # One stretch, recorded once for each backend
+    assert len(evaluated) == 2
 
 
 LEVEL = torch.nn.Parameter(torch.tensor(0.25))
@@ -333,7 +358,7 @@ def leaving(x, y):
         a[x] = y
     if x > y:
         return x
-    return a[x + y]
+    return a[x + y] + torch.sqrt(torch.exp(y / 4) + x**2) * torch.log(abs(x) + 1.5)
 
 def run(function, backend, device, dtype, items=35, times=2):
     generator = torch.Generator().manual_seed(0)

@@ -36,6 +36,8 @@ ELEMENTWISE: set[Any] = {
     for home in (torch, Tensor, torch.nn.functional)
     if (found := getattr(home, name, None)) is not None
 }
+#: Functions that have an instruction of their own.
+_RECORDED = {getattr(home, name): name for name in ("exp", "log", "sqrt") for home in (torch, Tensor)}
 _SIZES = ("shape", "ndim", "dtype", "device", "requires_grad", "is_cuda")
 
 
@@ -89,6 +91,11 @@ def _of_tensors(function: Any) -> Any:
 def call_tensor_function(function: Callable, args: tuple, kwargs: dict) -> Any:
     """A function of one item's tensors, on one item or on the whole batch."""
     leaves, structure = pytree.tree_flatten((args, kwargs), is_leaf=lambda x: type(x) is Value)
+    name = _looked_up(_RECORDED, function) if len(leaves) == 1 else None
+    if name is not None and type(leaves[0]) is Value and leaves[0].tape is not None:
+        recorded = leaves[0].tape.record(name, leaves[0])
+        if recorded is not None:
+            return recorded
     places = [k for k, leaf in enumerate(leaves) if type(leaf) is Value]
     spoil(leaves)
     if not any(leaves[k].batched for k in places):
@@ -347,17 +354,22 @@ _MATH = {
 
 
 #: Functions of Python numbers that do nothing else; with those of `math` they may be left out of a run that is repeated.
-_PURE = frozenset((round, divmod, pow, str, chr, ord))
+_PURE = dict.fromkeys((round, divmod, pow, str, chr, ord), True)
 
 
 def _pure(function: Any) -> bool:
     if isinstance(function, types.BuiltinFunctionType) and function.__self__ is math:
         return True
-    return isinstance(function, (types.BuiltinFunctionType, type)) and function in _PURE
+    return _looked_up(_PURE, function) or _looked_up(_RECORDED, function) is not None
 
 
 def _special(function: Any) -> Callable | None:
+    return _looked_up(_SPECIAL, function)
+
+
+def _looked_up(table: dict[Any, Any], function: Any) -> Any:
+    """What a table has for a function; not every callable can be a key."""
     try:
-        return _SPECIAL.get(function)
+        return table.get(function)
     except TypeError:
         return None

@@ -8,6 +8,7 @@ The program is data: instructions (code, a, b, c) on rows, each instruction maki
     cut         a where a > b, else 0         select                b where a > 0, else c
     accumulate  a + b c                       reciprocal            1 / a where a > 1e-18, else 0
     clamp       a, not below b or above c     snap                  0 where a <= b, 1 where a >= c, else a
+    exp, log, sqrt of a
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ from algonet.relax import Relaxation
 
 OPCODES = {"input": 0, "const": 1, "add": 2, "sub": 3, "mul": 4, "div": 5, "neg": 6, "truth": 7, "mix": 8}
 OPCODES |= {"cut": 9, "select": 10, "accumulate": 11, "reciprocal": 12, "snap": 13, "clamp": 14}
+OPCODES |= {"exp": 15, "log": 16, "sqrt": 17}
 #: Below this share of the mass a state is of no consequence; the square of its reciprocal is finite in float32.
 NEGLIGIBLE = 1e-18
 #: Codes from here on are relaxations: formula k has code RELAX + k.
-RELAX = 16
+RELAX = 32
 #: Shorter programs run operation by operation when the backend is "auto": loading a kernel is not worth it.
 SHORT = 128
 
 _FORMULAS: dict[str, Relaxation] = {}
+_FUNCTIONS = {15: torch.exp, 16: torch.log, 17: torch.sqrt}
 
 
 class Formulas:
@@ -158,6 +161,8 @@ def _instruction(code: int, a: int, b: int, c: int, rows, columns, scales, numbe
         return rows[a].abs().clamp_max(1.0)
     if code == 12:
         return reciprocal(rows[a])
+    if code in _FUNCTIONS:
+        return _FUNCTIONS[code](rows[a])
     first, second = rows[a], rows[b]
     if code == 13:
         return snap(first, second, rows[c])

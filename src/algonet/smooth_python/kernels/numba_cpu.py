@@ -79,6 +79,15 @@ def run_block(x, start, steepness, constants, program, rows):
         elif code == 14:
             for i in range(W):
                 row[i] = rb[i] if ra[i] < rb[i] else (rc[i] if ra[i] > rc[i] else ra[i])
+        elif code == 15:
+            for i in range(W):
+                row[i] = np.exp(ra[i])
+        elif code == 16:
+            for i in range(W):
+                row[i] = np.log(ra[i])
+        elif code == 17:
+            for i in range(W):
+                row[i] = np.sqrt(ra[i])
         elif code == 0:
             for i in range(items):
                 row[i] = x[start + i, a]
@@ -165,6 +174,15 @@ def pull_block(g, start, steepness, program, rows, slopes, gx, gs):
                 sb[i] += s[i] if ra[i] < rb[i] else zero
             for i in range(W):
                 sc[i] += s[i] if ra[i] > rc[i] else zero
+        elif code == 15:
+            for i in range(W):
+                sa[i] += s[i] * rows[k, i]
+        elif code == 16:
+            for i in range(items):
+                sa[i] += s[i] / ra[i]
+        elif code == 17:
+            for i in range(items):
+                sa[i] += s[i] / (rows[k, i] + rows[k, i])
         elif code == 0:
             for i in range(items):
                 gx[start + i, a] += s[i]

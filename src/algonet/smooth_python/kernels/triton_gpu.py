@@ -40,12 +40,18 @@ def run_rows(x, steepness, constants, program, rows, item, inside, lane, columns
             tl.store(rows + k * BLOCK + lane, tl.zeros((BLOCK,), dtype=number.dtype) + number)
         else:
             ra = tl.load(rows + a * BLOCK + lane)
-            if code >= 16:
+            if code >= @RELAX@:
 @FORWARD@
             elif code == 6:
                 tl.store(rows + k * BLOCK + lane, -ra)
             elif code == 7:
                 tl.store(rows + k * BLOCK + lane, tl.where(tl.abs(ra) > 1.0, 1.0, tl.abs(ra)))
+            elif code == 15:
+                tl.store(rows + k * BLOCK + lane, tl.exp(ra))
+            elif code == 16:
+                tl.store(rows + k * BLOCK + lane, tl.log(ra))
+            elif code == 17:
+                tl.store(rows + k * BLOCK + lane, tl.sqrt(ra))
             else:
                 rb = tl.load(rows + b * BLOCK + lane)
                 rc = tl.load(rows + c * BLOCK + lane)
@@ -122,13 +128,20 @@ def backward_kernel(
             tl.store(place, tl.load(place, mask=inside, other=0.0) + s, mask=inside)
         elif code > 1:
             ra = tl.load(rows + a * BLOCK + lane)
-            if code >= 16:
+            if code >= @RELAX@:
 @BACKWARD@
             elif code == 6:
                 add_to(slopes + a * BLOCK, lane, -s)
             elif code == 7:
                 away = tl.where(ra > 0, s, tl.where(ra < 0, -s, 0.0))
                 add_to(slopes + a * BLOCK, lane, tl.where(tl.abs(ra) > 1.0, 0.0, away))
+            elif code == 15:
+                add_to(slopes + a * BLOCK, lane, s * tl.load(rows + k * BLOCK + lane))
+            elif code == 16:
+                add_to(slopes + a * BLOCK, lane, s / tl.where(inside, ra, 1.0))
+            elif code == 17:
+                root = tl.where(inside, tl.load(rows + k * BLOCK + lane), 1.0)
+                add_to(slopes + a * BLOCK, lane, s / (root + root))
             else:
                 rb = tl.load(rows + b * BLOCK + lane)
                 rc = tl.load(rows + c * BLOCK + lane)
@@ -192,7 +205,7 @@ def _module(settings: str) -> ModuleType:
         return found.strip("\n") or "                pass"
 
     body = _SOURCE.replace("@FORWARD@", cases(_FORWARD)).replace("@BACKWARD@", cases(_BACKWARD))
-    body = body.replace("@NEGLIGIBLE@", str(NEGLIGIBLE))
+    body = body.replace("@NEGLIGIBLE@", str(NEGLIGIBLE)).replace("@RELAX@", str(RELAX))
     return codegen.load("smooth_program_triton", codegen.PRELUDES["triton"] + "\n\n" + "\n\n".join(functions) + body)
 
 
