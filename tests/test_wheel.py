@@ -1,47 +1,116 @@
-"""The wheel: pure Python, with everything it needs inside, and importable without the repository."""
+"""Packaging: a pure wheel with everything inside, that works in an environment which has never seen the source tree."""
 
 from __future__ import annotations
 
+import ast
+import os
+import re
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "algonet"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+#: Read at run time, and no Python.
+DATA = ["algonet/py.typed", "algonet/cli/gallery.html", "algonet/while_lang/programs/multiply.while"]
+
+
+def _run(command: list[str], **options) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
-    done = subprocess.run([*build, str(ROOT)], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return next(folder.glob("*.whl"))
+def built(tmp_path_factory) -> tuple[Path, Path]:
+    """The source distribution, and the wheel built from it and not from the tree: (sdist, wheel)."""
+    folder = tmp_path_factory.mktemp("dist")
+    _run([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder)], cwd=ROOT)
+    sdist = next(folder.glob("*.tar.gz"))
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    unpacked = next(path for path in folder.iterdir() if path.is_dir())
+    _run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], cwd=unpacked)
+    return sdist, next(folder.glob("*.whl"))
 
 
-def test_is_pure_python_for_every_platform(wheel):
-    assert wheel.name.endswith("-py3-none-any.whl")
+def _source_files() -> set[str]:
+    paths = (path.relative_to(ROOT / "src").as_posix() for path in PACKAGE.rglob("*") if path.is_file())
+    return {path for path in paths if "__pycache__" not in path}
 
 
-def test_holds_what_is_read_at_run_time_and_nothing_else(wheel):
-    names = zipfile.ZipFile(wheel).namelist()
-    shipped = {
-        path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/algonet").rglob("*") if path.is_file()
-    }
-    shipped = {name for name in shipped if "__pycache__" not in name}
-    assert shipped <= set(names)
-    assert "algonet/py.typed" in names
+def test_is_pure_python_for_every_platform(built):
+    assert built[1].name.endswith("-py3-none-any.whl")
+
+
+def test_holds_what_is_read_at_run_time_and_nothing_else(built):
+    with zipfile.ZipFile(built[1]) as wheel:
+        names = wheel.namelist()
+        metadata = wheel.read(next(name for name in names if name.endswith("METADATA"))).decode()
+    assert _source_files() <= set(names)
+    assert set(DATA) <= set(names)
     assert not [name for name in names if not name.startswith(("algonet/", "algonet-"))]
+    assert "License-File: LICENSE" in metadata
+    assert "Typing :: Typed" in metadata
 
 
-def test_imports_and_runs_from_the_wheel_alone(wheel, tmp_path):
-    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+def test_source_distribution_can_be_built_and_tested(built):
+    with tarfile.open(built[0]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {f"src/{name}" for name in _source_files()} <= names
+    assert {"pyproject.toml", "README.md", "LICENSE", "tests/conftest.py", "docs/index.md"} <= names
+    assert not [name for name in names if name.startswith((".venv", "site/", "gallery/")) or "__pycache__" in name]
+
+
+@pytest.mark.slow
+def test_works_in_an_environment_of_its_own(built, tmp_path):
+    """Installed from the wheel into a new environment, which sees this one's dependencies but not its algonet."""
+    home = tmp_path / "environment"
+    _run([sys.executable, "-m", "venv", "--without-pip", str(home)])
+    python = home / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
+    _run([*install, str(built[1])])
+    site = Path(_run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip())
+    # A folder named in a .pth file is searched, but its own .pth files, and with them the editable install, are not
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    # No compiler and no repository in sight
+    environment = {"PATH": str(home / "bin"), "HOME": str(tmp_path), "ALGONET_CACHE": os.environ["ALGONET_CACHE"]}
+    options = {"cwd": tmp_path, "env": environment}
     code = (
-        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
-        "import algonet, torch; assert algonet.__file__.startswith(sys.path[0]), algonet.__file__\n"
-        "print(algonet.soft_max(torch.tensor([1.0, 2.0]), steepness=100.0).item())"
+        "import algonet, torch, sys; print(algonet.__file__)\n"
+        "from algonet.cli import gallery; assert '<nav>' in gallery.page([])\n"
+        "x = torch.tensor([[3.0, 1.0, 2.0]], requires_grad=True)\n"
+        "algonet.soft_sort(x, relax=algonet.Logistic(1e4), backend='numba').values.sum().backward()\n"
+        "print(x.grad.tolist())\n"
+        f"assert not [p for p in sys.path if {str(ROOT / 'src')!r} in p], sys.path"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120)
-    assert done.stdout.strip() == "2.0", done.stderr
+    where, gradient = _run([str(python), "-c", code], **options).splitlines()
+    assert where.startswith(str(site)), where
+    assert gradient == "[[1.0, 1.0, 1.0]]"
+    command = str(home / "bin" / "algonet")
+    assert _run([command, "--version"], **options).strip() == PROJECT["version"]
+    assert "12" in _run([command, "while", "run", "multiply", "x1=3", "x2=4"], **options)
+
+
+def test_imports_are_declared_dependencies():
+    """Whatever the package imports from elsewhere is installed with it, or with an extra."""
+    declared = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["train"]
+    names = {re.match(r"[\w-]+", line)[0].lower().replace("-", "_") for line in declared}
+    # Pillow's name in Python; what numba and (where there is a GPU) torch bring; fabric under its other name
+    names |= {"PIL", "llvmlite", "triton", "lightning", "algonet", *sys.stdlib_module_names}
+    used: dict[str, str] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                used |= {alias.name.partition(".")[0]: path.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                used[node.module.partition(".")[0]] = path.name
+    missing = {name: where for name, where in used.items() if name not in names}
+    assert not missing

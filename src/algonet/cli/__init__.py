@@ -106,6 +106,8 @@ def describe(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}."
     reason = " ".join(str(error).split())
+    if isinstance(error, ModuleNotFoundError) and error.name in ("safetensors", "tensorboard", "lightning_fabric"):
+        return f"{reason}: pip install 'algonet[train]'."
     if isinstance(error, (ValueError, TypeError, OSError, ImportError)) and reason:
         return reason
     # Not foreseen: the type helps to find out what happened
