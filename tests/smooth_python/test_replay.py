@@ -235,6 +235,40 @@ def test_attributes_of_modules_and_objects(recorded):
     assert sorted(recorded) == ["of_module"] * 2 + ["of_object"] * 2
 
 
+class Levels:
+    high = 1.0
+
+    @classmethod
+    @smooth
+    def above(cls, x):
+        return x if x > cls.high else 0.0
+
+
+@smooth
+def above_high(x, levels):
+    return x if x > levels.high else 0.0
+
+
+@smooth
+def passes_levels_on(x, levels):
+    return above_high(x, levels) + 0.0
+
+
+@smooth
+def passes_outside_on(x):
+    return above_high(x, Levels) + 0.0
+
+
+def test_attributes_of_classes_however_they_get_there(monkeypatch):
+    for high in (1.0, 1.0, 0.3):
+        monkeypatch.setattr(Levels, "high", high)
+        expected = X * torch.sigmoid(10 * (X - high))
+        torch.testing.assert_close(Levels.above(X, batched=True), expected)
+        torch.testing.assert_close(above_high(X, Levels, batched=True), expected)
+        torch.testing.assert_close(passes_levels_on(X, Levels, batched=True), expected)
+        torch.testing.assert_close(passes_outside_on(X, batched=True), expected)
+
+
 def test_methods_of_modules_are_recorded_once_and_follow_their_parameters(recorded):
     class Gate(torch.nn.Module):
         def __init__(self, level):

@@ -95,15 +95,15 @@ def describe(x: Any, found: Found) -> Hashable:
 def _smooth_function(x: Any, found: Found) -> Hashable:
     """Itself and all it reads from outside; as a method, also what it reads of its object. Functions may call each other."""
     owner = getattr(x, "__self__", None)
-    if owner is not None:
-        known = any(x.__func__ is m.__func__ and owner is m.__self__ for m in found.methods)
+    function = x if owner is None else x.__func__
+    read: Hashable = None
+    if owner is not None and not any(function is m.__func__ and owner is m.__self__ for m in found.methods):
         found.methods.append(x)
-        read = () if known else x.__func__.outside.of_arguments([owner], found)
-        return _smooth_function(x.__func__, found), read
-    if any(x is known for known in found.functions):
-        return Same(x)
-    found.functions.append(x)
-    return Same(x), x.outside.key(found)
+        read = function.outside.of_arguments([owner], found)
+    if any(function is known for known in found.functions):
+        return Same(function), read
+    found.functions.append(function)
+    return Same(function), read, function.outside.inner_key(found, owner is not None)
 
 
 def _of_a_module(x: Any) -> bool:
@@ -128,11 +128,8 @@ class Outside:
         self._fits = scan.fits and all(root in constant for root in scan.paths)
         self._bare = sorted(scan.bare & outside)
         self._paths = {root: sorted(paths) for root, paths in scan.paths.items() if root in outside}
-        self._of_arguments = {
-            root: sorted(paths)
-            for root, paths in scan.paths.items()
-            if root in self._parameters and root not in scan.bare
-        }
+        self._used = scan.bare
+        self._of_arguments = {root: sorted(paths) for root, paths in scan.paths.items() if root in self._parameters}
 
     def key(self, found: Found) -> Hashable:
         """Everything outside as it is now."""
@@ -143,16 +140,22 @@ class Outside:
         return tuple(bare), tuple(paths)
 
     def of_arguments(self, values: list[Any], found: Found) -> Hashable:
-        """The (first) arguments; an object of which only attributes are read counts as these attributes."""
+        """The (first) arguments; an object counts as the attributes that are read of it, if nothing else is done with it."""
         described: list[Hashable] = []
         for name, value in zip(self._parameters, values, strict=False):
-            try:
+            paths = self._of_arguments.get(name)
+            if paths is None or isinstance(value, (Value, list, tuple, dict, float, *_PLAIN)):
                 described.append(describe(value, found))
-            except UnknownError:
-                if name not in self._of_arguments:
-                    raise
-                described.append((type(value), _attributes(value, self._of_arguments[name], found)))
+            else:
+                itself = describe(value, found) if name in self._used else None
+                described.append((itself, type(value), _attributes(value, paths, found)))
         return tuple(described)
+
+    def inner_key(self, found: Found, owned: bool) -> Hashable:
+        """The same for a function that another one calls; nobody knows the arguments, except for a method's object."""
+        if any(name in self._of_arguments for name in self._parameters[int(owned) :]):
+            raise UnknownError("an attribute of an argument")
+        return self.key(found)
 
     def _value(self, name: str) -> Any:
         try:
