@@ -10,7 +10,7 @@ from torch import Tensor
 
 from algonet import relax
 from algonet.backends import BACKENDS
-from algonet.ifs import Poisson, chaos_game, smooth_raster
+from algonet.ifs import Poisson, chaos_game, contraction, smooth_raster
 from algonet.nn import finite_differences
 from algonet.render import Camera, FilteredCoverage, render_attributes
 from algonet.smooth_python.algorithms import bubble_sort
@@ -20,7 +20,7 @@ from helpers.contract import Case, Inputs, normal, uniform
 
 from .transforms import Operation
 
-FEW = "a handful of torch operations: nothing to fuse"
+FEW = "has no kernel of its own: a few torch operations, which run on every device and leave nothing to fuse"
 FACES = torch.tensor([[0, 1, 2], [3, 2, 1]])
 CAMERA = Camera.look_at((0.0, 0.0, 3.0))
 MULTIPLY = {backend: WhileProgram.library("multiply", backend=backend) for backend in ("auto", *BACKENDS)}
@@ -105,13 +105,17 @@ OPERATIONS: list[Operation] = [
     _pure("noise (StudentT)", relax.StudentT(8).tail, uniform(4, low=0.1, high=3.0)),
     _pure("t-conorms (Probabilistic)", relax.Probabilistic().reduce, uniform(4, low=0.05, high=0.9)),
     _pure("weighted_softmax", relax.weighted_softmax, _weighted),
+    _pure("weighted_softmin", relax.weighted_softmin, _weighted),
     _pure("soft_max", lambda x: relax.soft_max(x, steepness=2.0), normal(4)),
+    _pure("soft_min", lambda x: relax.soft_min(x, steepness=2.0), normal(4)),
     _pure("soft_argmax", lambda x: relax.soft_argmax(x, steepness=2.0), normal(4)),
+    _pure("soft_argmin", lambda x: relax.soft_argmin(x, steepness=2.0), normal(4)),
     _pure("finite_differences", lambda x: finite_differences(x, (-2, -1)), normal(3, 4)),
     *(_kernelled(name, function, inputs) for name, (function, inputs) in SORT_CASES.items()),
     _pure("soft_median (fast)", lambda x: soft_median(x, method="fast", degree=2, relax=SOFT), normal(6)),
     _kernelled("WHILE-program", _program, uniform(count=2, low=0.5, high=2.5)),
     _kernelled("@smooth (bubble_sort)", _smooth, normal(4)),
+    _pure("contraction", contraction, _maps),
     _kernelled("chaos_game", _chaos, _maps),
     _kernelled("smooth_raster", _raster, uniform(6, 2)),
     _kernelled("render_attributes", _render, _scene),
