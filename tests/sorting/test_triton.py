@@ -35,7 +35,7 @@ check(OddEven(), 7, 2, True)
 check(OddEven(), 5, 5, False)
 check(Bitonic(), 6, 0, False)
 # Small limits, so that a few items take every way through the kernels: groups with halos, chunks, parts, far layers
-odd_even_gpu.WHOLE, odd_even_gpu.CORE, odd_even_gpu.SEGMENT, odd_even_gpu.STEP, odd_even_gpu.REACH = 4, 8, 2, 8, 4
+odd_even_gpu.WHOLE, odd_even_gpu.CORE, odd_even_gpu.SEGMENT, odd_even_gpu.CHUNKS = 4, 8, 2, ((8, 4),)
 check(OddEven(), 15, 0, False, 5)
 odd_even_gpu.processors = lambda device: 100
 check(OddEven(), 18, 1, True, 6)

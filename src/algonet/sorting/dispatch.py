@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -131,11 +132,26 @@ def _supports_numba(call: SortCall) -> str | None:
     return backends.why_not_numba(call.x) or _why_no_kernel(call)
 
 
+def _release(package: str) -> tuple[int, int] | None:
+    """(major, minor), `None` if unknown."""
+    try:
+        major, minor = importlib.metadata.version(package).split(".")[:2]
+        return int(major), int(minor)
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
+
+
+#: Looked up once, when a compiled graph is not yet being traced. Tuples inside kernels came with 3.3, and worked from 3.4 on.
+_OLD_TRITON = (_release("triton") or (3, 4)) < (3, 4)
+
+
 def _supports_triton(call: SortCall) -> str | None:
     if reason := backends.why_not_triton(call.x) or _why_no_kernel(call):
         return reason
     if call.plan.network not in NETWORKS:
         return f"there is no Triton kernel for the network {call.plan.network!r}"
+    if call.plan.network == "odd_even" and _OLD_TRITON:
+        return "OddEven() needs Triton 3.4 or later there (it comes with torch 2.8), Bitonic() any"
     if call.plan.network == "odd_even" and call.x.shape[-1] > 4096:
         return (
             f"OddEven() runs on up to 4096 items per row there, and x has {call.x.shape[-1]}; Bitonic() on any number"

@@ -16,9 +16,9 @@ from .triton_source import kernels, laid_out, processors
 WHOLE, CORE = 128, 64
 #: Layers that backward goes back at a time; the halo of a group, CORE / 2, is twice as wide: see the kernels.
 SEGMENT = 16
-#: Longer lines are cut into chunks of STEP items with REACH more on both sides where that leaves processors busy that
-#: would idle otherwise. Each launch then runs REACH layers.
-STEP, REACH = 256, 128
+#: Longer lines are cut into chunks of so many items, with so many more on both sides, where there are processors for all of
+#: them. Each launch then runs as many layers as there are items more.
+CHUNKS = ((128, 192), (256, 128))
 #: Channels of the payload that go through the exchanges together.
 CHANNELS = 4
 #: What forward keeps for backward, in bytes; backward goes through the rows in parts where it would be more.
@@ -51,11 +51,12 @@ def shape_of(n: int, lines: int, workers: int) -> Shape:
         while count * 2 * threads <= 128 and lines > 4000 * count:
             count *= 2
         return Shape(count, 1, places, 0, 1, threads, places, 0, 1)
-    chunks, groups = -(-n // STEP), (STEP + 2 * REACH) // CORE
-    if places <= groups * CORE or lines * chunks > workers:
-        chunks, groups = 1, max(2, places // CORE)
-    step, reach = (STEP, REACH) if chunks > 1 else (groups * CORE, 0)
-    return Shape(1, chunks, step, reach, groups, CORE // 2, CORE, CORE // 2, min(16, groups))
+    for step, reach in CHUNKS:
+        chunks, groups = -(-n // step), (step + 2 * reach) // CORE
+        if places > groups * CORE and lines * chunks <= workers:
+            return Shape(1, chunks, step, reach, groups, CORE // 2, CORE, CORE // 2, min(16, groups))
+    groups = max(2, places // CORE)
+    return Shape(1, 1, groups * CORE, 0, groups, CORE // 2, CORE, CORE // 2, min(16, groups))
 
 
 class OddEvenSort:

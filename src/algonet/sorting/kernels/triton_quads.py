@@ -17,6 +17,14 @@ from .triton_exchange import decide, mixed, share, tamed
 
 
 @triton.jit
+def settled(x):
+    """x, by a shuffle that moves nothing: it settles where x lives. Else some releases of Triton keep what was loaded where
+    the load put it, and carry it to where shuffles want it, through shared memory, in every layer."""
+    i = tl.arange(0, x.shape[0])[:, None]
+    return tl.gather(x, tl.broadcast_to(i, x.shape), 0)
+
+
+@triton.jit
 def load4(base, step, e, n, live):
     """Items e, e + 1, e + 2, e + 3 of a line of n, 0 outside."""
     inside = live & (e >= 0)
@@ -24,7 +32,7 @@ def load4(base, step, e, n, live):
     b = tl.load(base + (e + 1) * step, mask=inside & (e + 1 < n), other=0.0)
     c = tl.load(base + (e + 2) * step, mask=inside & (e + 2 < n), other=0.0)
     d = tl.load(base + (e + 3) * step, mask=inside & (e + 3 < n), other=0.0)
-    return a, b, c, d
+    return settled(a), settled(b), settled(c), settled(d)
 
 
 @triton.jit
