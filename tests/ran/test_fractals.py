@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 
-from algonet.ifs import IFS
+from algonet.ifs import IFS, ssim
 from algonet.ran import build_data, build_model, build_trainer
 from algonet.ran.config import from_dict
 from algonet.ran.data import generator_of
 from algonet.ran.fractal_data import Fractals, owners, random_system
 from algonet.ran.fractal_evaluate import evaluate_fractals
-from algonet.ran.fractal_model import IFSInverse, maps_about, ring
+from algonet.ran.fractal_model import IFSInverse, maps_about, ring, save_system
 
 TINY = {
     "kind": "ifs",
@@ -107,6 +107,14 @@ def test_reconstructions_begin_at_the_template_and_stay_within_reach():
     torch.testing.assert_close(near, reconstructor.start.expand_as(near), atol=0.02, rtol=0)
     moved = reconstructor.systems(torch.ones(1, 3, 6))
     torch.testing.assert_close(moved, maps_about(reconstructor.fixed + 0.5, reconstructor.linear + 0.5)[None])
+
+
+def test_saved_systems_draw_the_picture_of_the_inverse(tmp_path):
+    system = random_system(generator_of(0, 0), 3)
+    loaded = IFS.load(save_system(system, tmp_path / "found.json"), exposure=0.5)
+    drawn = loaded((32, 32)).detach()
+    assert float((drawn - IFSInverse(3, 32)(system[None])[0, 0]).abs().max()) < 0.15
+    assert float(ssim(drawn, IFSInverse(3, 32)(system[None])[0, 0])) > 0.98
 
 
 @pytest.mark.slow

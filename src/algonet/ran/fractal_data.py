@@ -46,6 +46,7 @@ class Fractals(Dataset):
     def __init__(self, count: int, size: int, functions: int, seed: int, *, split: str = "train", noise: float = 0.03):
         self.count, self.size, self.functions, self.noise = count, size, functions, noise
         self.seed = split_seed(seed, split)
+        # About as wide as the smooth raster's points: the losses' medians lose thinner fractals (README, function systems)
         self.dot = max(1, round(size / 16))
         self.device = torch.device("cpu")
         self._made: dict[int, dict[str, Tensor]] = {}
