@@ -1,8 +1,9 @@
 """Smooth Python against algovision on its README's program: bubble sort until nothing was swapped.
 
-Both run in one process, alternating, float32, on new numbers each time; the least disturbed run of each counts, medians are
-given beside. Values and gradients are compared first, and nothing is timed where they differ. A first call is recorded,
-which later ones are not: it is timed by itself. Run: python -m benchmarks.smooth_python [--quick] [--json FILE]
+Both run in one process, in turns of a few calls each, float32, on new numbers in every call; the least disturbed call of each
+counts, medians are given beside. Values and gradients are compared first, and nothing is timed where they differ. A first
+call is recorded, which later ones are not: it is timed by itself.
+Run: python -m benchmarks.smooth_python [--quick] [--json FILE]
 """
 
 from __future__ import annotations
@@ -88,8 +89,6 @@ def peer_program(device: str) -> Callable:
 
 def once(function: Callable, x: Tensor) -> tuple[float, float, tuple[Tensor, Tensor, Tensor]]:
     """Seconds of forward, of forward and backward, and (values, swaps, gradient)."""
-    # What the run before left behind is not to be cleaned up on this one's time
-    gc.collect()
     leaf = x.clone().requires_grad_()
     places = torch.arange(x.shape[1], device=x.device, dtype=x.dtype)
     _wait(x)
@@ -102,6 +101,19 @@ def once(function: Callable, x: Tensor) -> tuple[float, float, tuple[Tensor, Ten
     end = time.perf_counter()
     assert leaf.grad is not None
     return middle - start, end - start, (values.detach(), swaps.detach(), leaf.grad)
+
+
+def turns(peer: Callable, ours: Callable, inputs: list[Tensor], calls: int = 4) -> list:
+    """(seconds of peer, seconds of ours) on each input: in a loop, as training does, and each in its turn."""
+    runs = []
+    for start in range(0, len(inputs), calls):
+        found = []
+        for function in (peer, ours):
+            # What the other one left behind is not to be cleaned up on this one's time
+            gc.collect()
+            found.append([once(function, x)[:2] for x in inputs[start : start + calls]])
+        runs += zip(*found, strict=True)
+    return runs
 
 
 def _times(runs: list, which: Callable) -> list[list[float]]:
@@ -156,12 +168,12 @@ def main() -> None:
     )
     for batch, n in SIZES[:2] if options.quick else SIZES:
         generator = torch.Generator().manual_seed(0)
-        inputs = [torch.randn(batch, n, generator=generator).to(device) for _ in range(4 if options.quick else 13)]
+        inputs = [torch.randn(batch, n, generator=generator).to(device) for _ in range(5 if options.quick else 17)]
         expected, found = once(peer, inputs[0])[2], once(ours, inputs[0])[2]
         for name, e, f in zip(("values", "swaps", "gradient"), expected, found, strict=True):
             error = float((e - f).abs().max() / e.abs().max())
             assert error < 1e-4, f"{name} differ by {error:.2g} at {batch} x {n}: not timed"
-        runs = [(once(peer, x)[:2], once(ours, x)[:2]) for x in inputs[1:]]
+        runs = turns(peer, ours, inputs[1:])
         (pf, pb), (of, ob) = _times(runs, min)
         (pfm, pbm), (ofm, obm) = _times(runs, statistics.median)
         first = min(once(recorded, x)[0] for x in inputs[1:4]) * 1e3

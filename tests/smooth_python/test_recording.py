@@ -295,10 +295,8 @@ def test_ten_times_faster_than_algovision():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         peer = module.peer_program("cpu")
-        runs = []
-        for seed in range(9):
-            x = torch.randn(100, 8, generator=torch.Generator().manual_seed(seed))
-            runs.append((module.once(peer, x), module.once(lambda x: module.bubble_until_sorted(x, batched=True), x)))
+        inputs = [torch.randn(100, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(12)]
+        runs = module.turns(peer, lambda x: module.bubble_until_sorted(x, batched=True), inputs)
     for what in (0, 1):
         theirs, ours = (min(run[who][what] for run in runs) for who in (0, 1))
         # Forward, and with backward: the benchmark states the ratios, several times this
