@@ -3,7 +3,6 @@ can be read; on a desk and on a phone, in light and in dark."""
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
 from pathlib import Path
@@ -62,18 +61,6 @@ def browser(tmp_path):
     running.close()
 
 
-def _sections() -> list[gallery.Section]:
-    """Every section with its quick pictures."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    found = []
-    for name in gallery.available_pages():
-        module = importlib.import_module(f"algonet.cli.pages.{name}")
-        found.append(gallery.Section(name, module.TITLE, module.INTRO, tuple(module.figures(quick=True))))
-    return found
-
-
 def _check_figures(section: gallery.Section) -> None:
     assert section.figures, section.slug
     assert len({figure.name for figure in section.figures}) == len(section.figures)
@@ -107,7 +94,7 @@ def _check_links(browser: Chromium, sections: list[gallery.Section]) -> None:
 @pytest.mark.slow
 def test_whole_gallery(tmp_path, request):
     """In one test: making the pictures takes far longer than looking at them."""
-    sections = _sections()
+    sections = gallery.build(quick=True, progress=lambda section, figure: None)
     assert [section.slug for section in sections] == list(gallery.PAGES)
     for section in sections:
         _check_figures(section)

@@ -7,6 +7,7 @@ import html
 import importlib.util
 import io
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any
 from algonet import __version__
 from algonet.files import write_text
 
-#: Sections in reading order; each module has TITLE, INTRO and figures(quick) -> Iterator[Figure].
+#: Sections in reading order; each module has TITLE, INTRO, figures(quick) -> Iterator[Figure] and, where its tensors are
+#: small, THREADS = 1.
 PAGES = ("relax", "while_lang", "smooth_python", "sorting", "ifs", "render", "nn", "ran", "explain")
 
 
@@ -61,15 +63,26 @@ def build(quick: bool, progress: Callable[[str, str], None]) -> list[Section]:
     for name in available_pages():
         module = importlib.import_module(f"algonet.cli.pages.{name}")
         figures = []
-        for figure in _figures(module, quick):
-            figures.append(figure)
-            progress(module.TITLE, figure.name)
+        with _threads(getattr(module, "THREADS", None)):
+            for figure in module.figures(quick):
+                figures.append(figure)
+                progress(module.TITLE, figure.name)
         sections.append(Section(name, module.TITLE, module.INTRO, tuple(figures)))
     return sections
 
 
-def _figures(module: Any, quick: bool) -> Iterator[Figure]:
-    yield from module.figures(quick)
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """Let torch use `count` threads, if that is said: a second one only waits where tensors are small, and keeps a busy
+    machine waiting with it."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def write(sections: list[Section], folder: Path) -> Path:

@@ -14,6 +14,7 @@ from algonet.while_lang import NonHaltingWarning, WhileProgram, load_program
 from algonet.while_lang.plots import surfaces
 
 TITLE = "Any program, smooth"
+THREADS = 1
 INTRO = (
     "A WHILE-program knows only copies, increments, decrements and loops, and yet computes everything that is computable. "
     "Run to the extent of its probability, each statement has a gradient. Here the paper's example, which multiplies by "
