@@ -36,7 +36,7 @@ PEERS = ("SoftRas", "GenDR", "PyTorch3D, 10 faces per pixel", "nvdiffrast (hard)
 NOTE = "measured earlier on the same kind of device with torch 2.11"
 SCALE, STEEPNESS, NEAR = 0.0035, 5.0, 0.1
 #: Small scenes are bound by the host, which takes some calls to reach its pace.
-TIMING = {"seconds": 0.5, "warmup": 20}
+TIMING = {"seconds": 0.4, "warmup": 20}
 #: Pixels at which a picture is compared with the dense reference.
 SAMPLE = 1024
 

@@ -31,9 +31,9 @@ PLACES = (6, 64)
 #: Up to so many faces a tile looks through all of them; binning would cost more.
 UNBINNED = 2048
 #: Width and height of a forward tile in pixels, its warps, and the registers that a thread may take in float32.
-TILE: tuple[int, int, int, int | None] = (4, 8, 1, 80)
+TILE: tuple[int, int, int, int | None] = (4, 8, 1, 72)
 #: Pixels that a backward program takes at a time, its warps, and the registers that a thread may take in float32.
-BACKWARD: tuple[int, int, int | None] = (32, 1, 112)
+BACKWARD: tuple[int, int, int | None] = (32, 1, 104)
 #: Faces with more pixels than this are cut into bands for the backward pass, as far as an item has this many places.
 LARGE, JOBS = 4096, 512
 #: Attribute channels that one pass takes.
