@@ -16,8 +16,7 @@ from typing import Any
 from algonet import __version__
 from algonet.files import write_text
 
-#: Sections in reading order; each module has TITLE, INTRO, figures(quick) -> Iterator[Figure] and, where its tensors are
-#: small, THREADS = 1.
+#: Sections in reading order; each module has TITLE, INTRO and figures(quick) -> Iterator[Figure].
 PAGES = ("relax", "while_lang", "smooth_python", "sorting", "ifs", "render", "nn", "ran", "explain")
 
 
@@ -63,7 +62,7 @@ def build(quick: bool, progress: Callable[[str, str], None]) -> list[Section]:
     for name in available_pages():
         module = importlib.import_module(f"algonet.cli.pages.{name}")
         figures = []
-        with _threads(getattr(module, "THREADS", None)):
+        with _one_thread():
             for figure in module.figures(quick):
                 figures.append(figure)
                 progress(module.TITLE, figure.name)
@@ -72,13 +71,13 @@ def build(quick: bool, progress: Callable[[str, str], None]) -> list[Section]:
 
 
 @contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Let torch use `count` threads, if that is said: a second one only waits where tensors are small, and keeps a busy
-    machine waiting with it."""
+def _one_thread() -> Iterator[None]:
+    """Nearly all tensors of the gallery are small: a second thread of torch would only wait, and on a busy machine keep the
+    first one waiting with it."""
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
@@ -116,7 +115,7 @@ def size_of(image: bytes) -> tuple[int, int]:
 def _figure(figure: Figure) -> str:
     kind = "gif" if figure.image[:3] == b"GIF" else "png"
     width, height = size_of(figure.image)
-    wide = " wide" if width > 640 and width > 1.4 * height else ""
+    wide = " wide" if width > 960 and width > 1.4 * height else ""  # several plots side by side
     data = base64.b64encode(figure.image).decode()
     code = ""
     if figure.code:

@@ -14,7 +14,6 @@ from algonet.relax import Logistic
 from algonet.sorting import soft_sort
 
 TITLE = "Does the network use the algorithm?"
-THREADS = 1
 INTRO = (
     "Put algorithms beside ordinary layers, train, and ask afterwards which of them the answer depends on: weights fixed at "
     "one are multiplied onto each branch, and the size of their gradients is its relevance. Or take a trained part out, bit by "

@@ -14,7 +14,6 @@ from algonet.relax import Logistic
 from algonet.sorting import soft_sort
 
 TITLE = "Forward AlgoNet: an algorithm between the layers"
-THREADS = 1
 INTRO = (
     "An algorithm has nothing to learn, but its gradient tells the layers before it what to give it. What the algorithm knows "
     "need not be learned from examples, and holds where there were none."

@@ -16,7 +16,6 @@ from algonet.ran.trainer import component_rate, softness_at
 from algonet.relax import Logistic
 
 TITLE = "Backward AlgoNet: what is in the picture, without being told"
-THREADS = 1
 INTRO = (
     "A network guesses where a disc lies and how large it is; the only judge is a smooth drawing of the guess. Drawings look "
     "nothing like the coloured pictures, so two translators and a discriminator learn on the side to carry one style into the "

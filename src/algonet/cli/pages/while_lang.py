@@ -14,7 +14,6 @@ from algonet.while_lang import NonHaltingWarning, WhileProgram, load_program
 from algonet.while_lang.plots import surfaces
 
 TITLE = "Any program, smooth"
-THREADS = 1
 INTRO = (
     "A WHILE-program knows only copies, increments, decrements and loops, and yet computes everything that is computable. "
     "Run to the extent of its probability, each statement has a gradient. Here the paper's example, which multiplies by "
@@ -127,7 +126,9 @@ def _trained(steps: int) -> bytes:
         )
         for x1 in range(6):
             for x2 in range(6):
-                axis.text(x1 + 1, x2 + 1, f"{float(error[x1, x2]):+.2f}", ha="center", va="center", fontsize=7)
+                value = float(error[x1, x2])
+                colour = "white" if abs(value) > 0.6 * most else "black"
+                axis.text(x1 + 1, x2 + 1, f"{value:+.2f}", ha="center", va="center", fontsize=7, color=colour)
         axis.set_title(f"{name}: mean error {float(error.abs().mean()):.2f}", fontsize=10)
         axis.set_xlabel("x1")
     axes[0].set_ylabel("x2")
