@@ -93,6 +93,24 @@ def assert_cameras_have_gradients(device: str) -> None:
             assert float((found - truth).norm()) <= 1e-7 * float(truth.norm())
 
 
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_strides_that_kernels_can_walk() -> None:
+    from algonet.render.kernels.triton_gpu import picture_strides
+    from algonet.render.kernels.triton_plan import item_stride
+
+    points = torch.zeros(2, 5, 4, 3)
+    assert item_stride(points.shape, points.stride(), 2) == 12
+    assert item_stride((2, 5, 4, 3), torch.zeros(4, 3).expand(2, 5, 4, 3).stride(), 2) == 0
+    assert item_stride((2, 5, 4, 3), torch.zeros(2, 1, 4, 3).expand(2, 5, 4, 3).stride(), 2) is None
+    assert item_stride((2, 3, 4), torch.zeros(2, 4, 3).mT.stride(), 2) is None
+    image = torch.zeros(2, 6, 5, 3)
+    assert picture_strides(image.shape, image.stride(), 3) == (90, 3, 1)
+    assert picture_strides((2, 6, 5, 3), torch.zeros(()).expand(2, 6, 5, 3).stride(), 3) == (0, 0, 0)
+    assert picture_strides((2, 6, 5, 3), torch.zeros(2, 3, 6, 5).permute(0, 2, 3, 1).stride(), 3) == (90, 1, 30)
+    # Rows of a part of a picture do not follow each other
+    assert picture_strides((6, 5), torch.zeros(6, 8)[:, :5].stride(), 2) is None
+
+
 # -- in the interpreter: slow, so scenes are tiny; the variable must be set before triton is imported
 
 interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="run by test_in_the_interpreter")

@@ -169,10 +169,18 @@ def picture_strides(shape: Sequence[int], strides: Sequence[int], own: int) -> t
     return (moving[-1][1] if moving else 0, pixel, *strides[batch + 2 :])
 
 
-@functools.lru_cache(maxsize=16)
+_NOTHING: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+
 def _nothing(dtype: torch.dtype, device: torch.device) -> Tensor:
     """The gradient of a picture that nobody asked about."""
-    return torch.zeros(4, dtype=dtype, device=device)
+    found = _NOTHING.get((dtype, device))
+    if found is None:
+        found = torch.zeros(4, dtype=dtype, device=device)
+        # What a graph is being captured from is not cleared before it runs
+        if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
+            _NOTHING[dtype, device] = found
+    return found
 
 
 def to_the_world(by_seen: Tensor, points: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
