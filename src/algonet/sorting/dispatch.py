@@ -159,6 +159,11 @@ def _supports_triton(call: SortCall) -> str | None:
     return None
 
 
+def sorter(backend: str, payload: bool) -> Callable[[list[Tensor], str], Sequence[Tensor]]:
+    """What sorts on a backend: a function of `SortCall.tensors` and settings, to (values,) or (values, payload)."""
+    return sort_reference if backend == "reference" else _SORT[backend, 2 if payload else 1]
+
+
 @backends.register("soft_sort", "reference")
 def _sort_reference(call: SortCall) -> Sequence[Tensor]:
     return sort_reference(call.tensors, call.settings)
@@ -166,12 +171,12 @@ def _sort_reference(call: SortCall) -> Sequence[Tensor]:
 
 @backends.register("soft_sort", "numba", supports=_supports_numba)
 def _sort_numba(call: SortCall) -> Sequence[Tensor]:
-    return _SORT["numba", 1 if call.payload is None else 2](call.tensors, call.settings)
+    return sorter("numba", call.payload is not None)(call.tensors, call.settings)
 
 
 @backends.register("soft_sort", "triton", supports=_supports_triton)
 def _sort_triton(call: SortCall) -> Sequence[Tensor]:
-    return _SORT["triton", 1 if call.payload is None else 2](call.tensors, call.settings)
+    return sorter("triton", call.payload is not None)(call.tensors, call.settings)
 
 
 @backends.register("soft_unsort", "reference")

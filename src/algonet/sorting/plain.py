@@ -15,8 +15,7 @@ from torch.nn import Parameter
 
 from algonet import backends
 
-from .dispatch import SortCall
-from .plan import Plan
+from .dispatch import SortCall, sorter
 
 if TYPE_CHECKING:
     from .functional import Job
@@ -28,19 +27,20 @@ MOST = 1000
 class Known(NamedTuple):
     """What runs a call, and what it takes besides the tensors of the user; `steepness` is `None` where it is one of these."""
 
-    run: Callable[[SortCall], Sequence[Tensor]]
+    run: Callable[[list[Tensor], str], Sequence[Tensor]]
     lengths: Tensor
     steepness: Tensor | None
     descending: bool
-    plan: Plan
     settings: str
 
     def __call__(self, x: Tensor, payload: Tensor | None, given: Any) -> tuple[Tensor, Tensor | None]:
         steepness = self.steepness
         if steepness is None:
             steepness = -given if self.descending else given
-        found = self.run(SortCall(x, self.lengths, steepness, payload, self.plan, self.settings))
-        return found[0], None if payload is None else found[1]
+        if payload is None:
+            return self.run([x, self.lengths, steepness], self.settings)[0], None
+        values, moved = self.run([x, self.lengths, steepness, payload], self.settings)
+        return values, moved
 
 
 CALLS: dict[tuple | None, Known] = {}
@@ -84,5 +84,5 @@ def remember(known_as: tuple, job: Job, payload: Tensor | None, given: Any) -> N
     if len(CALLS) > MOST:
         CALLS.clear()
     call = SortCall(job.x, job.lengths, job.steepness, payload, job.plan, job.settings)
-    run = backends.choose("soft_sort", job.backend, call).run
-    CALLS[known_as] = Known(run, job.lengths, constant, job.descending, job.plan, job.settings)
+    run = sorter(backends.choose("soft_sort", job.backend, call).backend, payload is not None)
+    CALLS[known_as] = Known(run, job.lengths, constant, job.descending, job.settings)
