@@ -1,8 +1,8 @@
 """The smooth raster against the dense one that a user would write, and how well and fast fits go.
 
 The dense raster (every point at every pixel, plain autograd) is timed on a tenth of the points on the CPU, where all of
-them would need 10 GiB, and its time counts tenfold: it is linear in the points. Fits are from each target's own picture, from a
-random start, best of the restarts.
+them would need 10 GiB, and its time counts tenfold: it is linear in the points. One thread. Fits are from each target's own
+picture, from a random start, best of the restarts.
 
     python -m benchmarks.ifs [--json FILE] [--quick]
 """
@@ -120,13 +120,19 @@ def fit_rows(quick: bool) -> list[Row]:
 
 def main() -> None:
     options = harness.arguments(__doc__)
+    torch.set_num_threads(1)  # threads that wait for a busy core would make the ratios a matter of luck
     parity()
     rows = gpu_rows() if DEVICE == "cuda" else cpu_rows(options.quick)
-    rows += fit_rows(options.quick)
+    show(rows)
+    fits = fit_rows(options.quick)
+    show(fits)
+    harness.record(options.json, rows + fits)
+
+
+def show(rows: list[Row]) -> None:
     for row in rows:
         name = ", ".join(part for part in (row.name, row.by if row.by != "algonet" else "", row.column) if part)
         print(f"{name:66} {row.value:10.3f} {row.unit}", flush=True)
-    harness.record(options.json, rows)
 
 
 if __name__ == "__main__":
