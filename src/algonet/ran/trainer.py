@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import os
@@ -183,6 +184,8 @@ class RANTrainer:
     def _launch(self, resume: bool) -> None:
         if not hasattr(self, "_wrapped"):
             self.fabric.launch()
+            if self.fabric.world_size > 1:
+                atexit.register(_leave)
             found = self.fabric.setup(self.model, *self.optimisers.values())
             self._wrapped: Any = found[0]
             self._stepping: dict[str, Any] = dict(zip(self.optimisers, found[1:], strict=True))
@@ -379,6 +382,13 @@ def _fixed_order(wanted: bool) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         torch.backends.cudnn.deterministic = convolutions
+
+
+def _leave() -> None:
+    """Leave the other processes while Python still lives: gloo's threads may abort a process that ends without (fabric does
+    this for NCCL only)."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _fabric(settings: TrainConfig) -> Any:
