@@ -88,7 +88,7 @@ class OddEvenSort:
         most = max(1, min(16 * processors(device), SCRATCH // (self.scratch * dtype.itemsize)))
         self.programs = self.tiles if self.shape.chunks > 1 else min(self.tiles, most)
         self._first = (light, self.plan.steps is not None, self.plan.masked)
-        self._last = (self.states, *self.shape[:-1])
+        self._last = (self.states, self.shape.lines, *self.shape[2:-1])
         self._forward: dict[bool, list[Launch]] = {}
         self._backward: dict[tuple, list[Launch]] = {}
 
@@ -215,6 +215,6 @@ class OddEvenSort:
         return self._backward[steep, *steps]
 
     def _launch(self, kernel: str, grid: int, numbers: tuple[int, ...], options: tuple[int, ...]) -> Launch:
-        numbers = (self.lines, self.n, self.channels, self.blocks, self.depth, *numbers)
+        numbers = (self.lines, self.shape.chunks, self.n, self.channels, self.blocks, self.depth, *numbers)
         constants = (*self._first, *options, *self._last)
         return Launch(getattr(kernels(self.plan.form, "odd_even"), kernel), grid, numbers, constants, self.shape.warps)

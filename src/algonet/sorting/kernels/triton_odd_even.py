@@ -37,8 +37,8 @@ from .triton_quads import (
 PLAIN = [
     "x_ptr", "payload_ptr", "values_ptr", "sorted_ptr", "length_ptr", "steepness_ptr", "kept_ptr", "slopes_ptr",
     "scratch_ptr", "grad_ptr", "grad_sorted_ptr", "grad_x_ptr", "grad_payload_ptr", "grad_steepness_ptr",
-    "lines", "n", "channels", "blocks", "layers", "segment", "segments", "begin", "end", "turn", "tiles", "programs", "every",
-    "grad_step", "sorted_step",
+    "lines", "chunks", "n", "channels", "blocks", "layers", "segment", "segments", "begin", "end", "every", "turn",
+    "tiles", "programs", "grad_step", "sorted_step",
 ]  # fmt: skip
 
 
@@ -77,9 +77,9 @@ def line_before(x_ptr, payload_ptr, kept_ptr, line, row, first, index, n, channe
 @triton.jit(do_not_specialize=PLAIN)
 def odd_even_forward_kernel(
     x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, kept_ptr, scratch_ptr,
-    lines, n, channels, blocks, layers, segment, segments, begin, end, every,
+    lines, chunks, n, channels, blocks, layers, segment, segments, begin, end, every,
     LIGHT: tl.constexpr, FIXED: tl.constexpr, MASKED: tl.constexpr, KEEP: tl.constexpr, S: tl.constexpr,
-    LINES: tl.constexpr, CHUNKS: tl.constexpr, STEP: tl.constexpr, REACH: tl.constexpr,
+    LINES: tl.constexpr, STEP: tl.constexpr, REACH: tl.constexpr,
     GROUPS: tl.constexpr, H: tl.constexpr, CORE: tl.constexpr, HALO: tl.constexpr,
 ):  # fmt: skip
     """Segments begin..end of an odd-even sort. With KEEP the state after each but the last is kept: (lines, segments - 1,
@@ -88,10 +88,10 @@ def odd_even_forward_kernel(
     WIDTH: tl.constexpr = GROUPS * CORE
     u = tl.arange(0, LINES * GROUPS)[None, :]
     i = tl.arange(0, H)[:, None]
-    line = pid // CHUNKS * LINES + (u // GROUPS).to(tl.int64)
+    line = pid // chunks * LINES + (u // GROUPS).to(tl.int64)
     row, first = line // blocks, line % blocks * (S - 1)
     f = (u % GROUPS) * CORE - HALO + 4 * i
-    e = pid % CHUNKS * STEP - REACH + f
+    e = pid % chunks * STEP - REACH + f
     live = line < lines
     core = live & (4 * i >= HALO) & (4 * i < HALO + CORE)
     own = core & (f >= REACH) & (f < REACH + STEP)
@@ -126,9 +126,9 @@ def odd_even_forward_kernel(
 def odd_even_backward_kernel(
     x_ptr, payload_ptr, length_ptr, steepness_ptr, grad_ptr, grad_sorted_ptr,
     grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, kept_ptr, slopes_ptr, scratch_ptr,
-    lines, n, channels, blocks, layers, segment, segments, begin, end, turn, tiles, programs, grad_step, sorted_step,
+    lines, chunks, n, channels, blocks, layers, segment, segments, begin, end, turn, tiles, programs, grad_step, sorted_step,
     LIGHT: tl.constexpr, FIXED: tl.constexpr, MASKED: tl.constexpr, STEEP: tl.constexpr, AHEAD: tl.constexpr,
-    S: tl.constexpr, LINES: tl.constexpr, CHUNKS: tl.constexpr, STEP: tl.constexpr, REACH: tl.constexpr,
+    S: tl.constexpr, LINES: tl.constexpr, STEP: tl.constexpr, REACH: tl.constexpr,
     GROUPS: tl.constexpr, H: tl.constexpr, CORE: tl.constexpr, HALO: tl.constexpr,
 ):  # fmt: skip
     """Gradients through segments end..begin: from the kept state before it, recompute each layer and walk back.
@@ -156,9 +156,9 @@ def odd_even_backward_kernel(
     slope_ptr = scratch_ptr + (u // GROUPS) * S * WIDTH
     notes_ptr = scratch_ptr + 2 * STATE + u * H + i
     for tile in range(pid, tiles, programs):
-        line = tile // CHUNKS * LINES + (u // GROUPS).to(tl.int64)
+        line = tile // chunks * LINES + (u // GROUPS).to(tl.int64)
         row, first = line // blocks, line % blocks * (S - 1)
-        e = tile % CHUNKS * STEP - REACH + f
+        e = tile % chunks * STEP - REACH + f
         live = line < lines
         core = live & (4 * i >= HALO) & (4 * i < HALO + CORE)
         own = core & (f >= REACH) & (f < REACH + STEP)
