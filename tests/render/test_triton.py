@@ -153,7 +153,7 @@ def test_interpreted_bins_change_nothing(places: tuple[int, int], monkeypatch: p
 @interpreted
 @pytest.mark.parametrize("options", [{}, {"deterministic": True}], ids=["bands", "deterministic"])
 def test_interpreted_large_faces_and_parts_of_a_batch(options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    retune(monkeypatch, LARGE=20, JOBS=7, WORKSPACE=1)
+    retune(monkeypatch, LARGE=20, JOBS=7, WORKSPACE=1, HUGE=1)
     one, two = tiny(3, **options), tiny(4)
     floats = {name: torch.cat([getattr(one, name), getattr(two, name)]) for name in FLOATS}
     assert_agrees(dataclasses.replace(one, **floats), 1e-10, 1e-9)

@@ -65,6 +65,45 @@ def plane(record, channel: tl.constexpr, CHANNELS: tl.constexpr):
     return tl.load(place), tl.load(place + 1), tl.load(place + 2)
 
 
+@triton.jit
+def brought(
+    note, by_image, by_silhouette, by_depth, ground, live, step, channels, first_channel,
+    CHANNELS: tl.constexpr, FIRST: tl.constexpr,
+):  # fmt: skip
+    """What pixels bring: their normaliser and silhouette, their gradients by attributes and depth, these times the means,
+    and the gradient by the silhouette."""
+    lse, s = load_two(note)
+    mean_z, mean0 = load_two(note + (2 + first_channel))
+    behind_at = ground + first_channel
+    worth0 = tl.load(by_image, mask=live, other=0.0)
+    worth1, worth2, worth3 = worth0, worth0, worth0
+    mean = worth0 * mean0
+    behind = worth0 * tl.load(behind_at)
+    if CHANNELS > 1:
+        mean1, mean2 = load_two(note + (4 + first_channel))
+        worth1 = tl.load(by_image + step, mask=live, other=0.0)
+        mean += worth1 * mean1
+        behind += worth1 * tl.load(behind_at + 1)
+        if CHANNELS > 2:
+            worth2 = tl.load(by_image + 2 * step, mask=live, other=0.0)
+            mean += worth2 * mean2
+            behind += worth2 * tl.load(behind_at + 2)
+    if CHANNELS > 3:
+        mean3, _none = load_two(note + (6 + first_channel))
+        worth3 = tl.load(by_image + 3 * step, mask=live, other=0.0)
+        mean += worth3 * mean3
+        behind += worth3 * tl.load(behind_at + 3)
+    if FIRST:
+        worth_z = tl.load(by_depth, mask=live, other=0.0)
+        mean += worth_z * mean_z
+        behind += worth_z * tl.load(ground + channels)
+        by_s = tl.load(by_silhouette, mask=live, other=0.0) + mean - behind
+    else:
+        worth_z = worth0 * 0.0
+        by_s = mean - behind
+    return lse, s, worth0, worth1, worth2, worth3, worth_z, mean, by_s
+
+
 @triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
 def backward_kernel(
     work, counters, softness, background, by_image, by_silhouette, by_depth, saved,
@@ -73,9 +112,9 @@ def backward_kernel(
     attributes_stride, by_points_stride, by_attributes_stride, work_stride, channels, first_channel, limit,
     image_item, image_pixel, image_channel, silhouette_item, silhouette_pixel, depth_item, depth_pixel,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, REACH: tl.constexpr,
-    POWER: tl.constexpr, FIRST: tl.constexpr, NOTES: tl.constexpr, CLOSE: tl.constexpr, WORLD: tl.constexpr,
-    PULL: tl.constexpr, PERSPECTIVE: tl.constexpr,
-    TWO_SIDED: tl.constexpr, SOFTNESS: tl.constexpr, KEEP: tl.constexpr, JOBS: tl.constexpr, P: tl.constexpr,
+    POWER: tl.constexpr, FIRST: tl.constexpr, NOTES: tl.constexpr, CLOSE: tl.constexpr, HUGE: tl.constexpr,
+    WORLD: tl.constexpr, PULL: tl.constexpr, PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr, SOFTNESS: tl.constexpr,
+    KEEP: tl.constexpr, JOBS: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     # The first programs take bands of large faces, as far as there are any; they last longest
     program = tl.program_id(0)
@@ -125,9 +164,6 @@ def backward_kernel(
     c20, c21, c22 = plane(r, 2, CHANNELS)
     c30, c31, c32 = plane(r, 3, CHANNELS)
     ground = background + item * background_stride
-    far_depth = tl.load(ground + channels)
-    ground += first_channel
-
     notes_at = saved + item * height * width * NOTES
     step = 1 if CLOSE else image_channel
     image_at = by_image + item * image_item + first_channel * step
@@ -151,39 +187,16 @@ def backward_kernel(
         i = tl.minimum(start + lane, pixels - 1)
         line = tl.floor((i.to(tl.float32) + 0.5) * by_columns).to(tl.int32)
         column = i - line * columns
+        if HUGE:
+            # In so large a window, rounding may be one line off
+            line += tl.where(column < 0, -1, 0) + tl.where(column >= columns, 1, 0)
+            column = i - line * columns
         at = (top + line) * width + left + column
         qx, qy = (left + column).to(scale.dtype) + 0.5, (top + line).to(scale.dtype) + 0.5
-        # What the pixel brings: mean and background of all that its gradients weigh
-        note = notes_at + at * NOTES
-        lse, s = load_two(note)
-        mean_z, mean0 = load_two(note + (2 + first_channel))
-        worth_at = image_at + at * image_pixel
-        worth1, worth2, worth3 = 0.0, 0.0, 0.0
-        worth0 = tl.load(worth_at, mask=live, other=0.0)
-        mean = worth0 * mean0
-        behind = worth0 * tl.load(ground)
-        if CHANNELS > 1:
-            mean1, mean2 = load_two(note + (4 + first_channel))
-            worth1 = tl.load(worth_at + step, mask=live, other=0.0)
-            mean += worth1 * mean1
-            behind += worth1 * tl.load(ground + 1)
-        if CHANNELS > 2:
-            worth2 = tl.load(worth_at + 2 * step, mask=live, other=0.0)
-            mean += worth2 * mean2
-            behind += worth2 * tl.load(ground + 2)
-        if CHANNELS > 3:
-            mean3, _none = load_two(note + (6 + first_channel))
-            worth3 = tl.load(worth_at + 3 * step, mask=live, other=0.0)
-            mean += worth3 * mean3
-            behind += worth3 * tl.load(ground + 3)
-        if FIRST:
-            worth_z = tl.load(depth_at + at * depth_pixel, mask=live, other=0.0)
-            mean += worth_z * mean_z
-            behind += worth_z * far_depth
-            by_s = tl.load(silhouette_at + at * silhouette_pixel, mask=live, other=0.0) + mean - behind
-        else:
-            worth_z = zero
-            by_s = mean - behind
+        lse, s, worth0, worth1, worth2, worth3, worth_z, mean, by_s = brought(
+            notes_at + at * NOTES, image_at + at * image_pixel, silhouette_at + at * silhouette_pixel,
+            depth_at + at * depth_pixel, ground, live, step, channels, first_channel, CHANNELS, FIRST,
+        )  # fmt: skip
 
         # The forward pass again
         p, mx, my, t0, t1, t2, e0, e1, e2, r0, r1, r2, m0, m1, m2, pa, pb, pc = coverage(

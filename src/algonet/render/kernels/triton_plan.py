@@ -33,9 +33,11 @@ UNBINNED = 2048
 #: Width and height of a forward tile in pixels, its warps, and the registers that a thread may take in float32.
 TILE: tuple[int, int, int, int | None] = (4, 8, 1, 72)
 #: Pixels that a backward program takes at a time, its warps, and the registers that a thread may take in float32.
-BACKWARD: tuple[int, int, int | None] = (32, 1, 104)
+BACKWARD: tuple[int, int, int | None] = (32, 1, 96)
 #: Faces with more pixels than this are cut into bands for the backward pass, as far as an item has this many places.
 LARGE, JOBS = 4096, 512
+#: From so many pixels on, rounding may send a pixel of a window to the line beside its own, and kernels look after that.
+HUGE = 1 << 21
 #: Attribute channels that one pass takes.
 GROUP = 4
 #: Bytes that records and lists of faces may take at a time; larger batches go in parts. Where there is but one part, its
@@ -158,8 +160,8 @@ class Pass:
             (self.first, self.items, plan.count, plan.padded, plan.height, plan.width, soft, background, points,
              *(matrix or [0]), attributes, *into, self.work, plan.channels, self.first_channel, plan.limit, *pictures),
             (self.record, self.channels, *constants(settings), self.first_channel == 0, plan.notes, pictures[2] == 1,
-             plan.world, pull and plan.world,
-             settings.perspective, settings.two_sided, softness, settings.deterministic, plan.jobs, BACKWARD[0]),
+             plan.height * plan.width > HUGE, plan.world, pull and plan.world, settings.perspective, settings.two_sided,
+             softness, settings.deterministic, plan.jobs, BACKWARD[0]),
             BACKWARD[1],
             BACKWARD[2] if plan.single else None,
         )  # fmt: skip
