@@ -111,11 +111,19 @@ def main() -> int:
     if options.page:
         _write_pages()
         return 0
+    print(busy())
     worse, summary = _run(options.names or names(), options.quick, options.keep)
     if options.keep:
         _write_pages()
-    print("\n".join(["", "ratios (committed)", *summary, "", *(worse or ["no regressions"])]))
+    verdict = [f"worse than committed, by more than {SLACK} times:", *worse] if worse else ["no regressions"]
+    print("\n".join(["", "ratios (committed)", *summary, "", *verdict, busy()]))
     return 1 if worse else 0
+
+
+def busy() -> str:
+    """A warning where others are at work: times are then theirs as much as ours."""
+    load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
+    return f"(this machine is busy: load {load:.1f} on {cores} cores; trust ratios only)" if load > cores else ""
 
 
 def _write_pages() -> None:
