@@ -123,7 +123,7 @@ def main() -> int:
 def busy() -> str:
     """A warning where others are at work: times are then theirs as much as ours."""
     load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
-    return f"(this machine is busy: load {load:.1f} on {cores} cores; trust ratios only)" if load > cores else ""
+    return f"(this machine is busy: load {load:.1f} on {cores} cores; trust ratios only)" if load > 1.5 * cores else ""
 
 
 def _write_pages() -> None:
