@@ -37,6 +37,8 @@ TOPS = (
     ("ifs-presets-top", "ifs-presets", 0.252),
     ("ifs-presets-half", "ifs-presets", 0.487),
 )
+#: Pictures of runs on a GPU, which are not drawn here; the page that shows one says how it came about.
+TAKEN = {"ran-h200"}
 LARGEST = 60_000
 #: (width in pixels, quality) to try in turn until a picture is small enough; pages are twice as dense on good screens.
 SIZES = ((1200, 90), (1200, 75), (1000, 75), (800, 75), (640, 75))
@@ -45,7 +47,7 @@ SIZES = ((1200, 90), (1200, 75), (1000, 75), (800, 75), (640, 75))
 def names() -> set[str]:
     """All files that belong into docs/assets, without suffix."""
     whole = {f"{section}-{figure}" for section, figures in PICTURES.items() for figure in figures}
-    return whole | {name for name, _, _ in TOPS}
+    return whole | {name for name, _, _ in TOPS} | TAKEN
 
 
 def slug(name: str) -> str:

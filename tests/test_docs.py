@@ -35,9 +35,14 @@ def blocks(page: Path) -> list[tuple[int, str]]:
 def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict = {"__name__": "__docs__"}
-    for line, code in blocks(page):
-        # Padded with newlines, so that a traceback names the page's own line
-        exec(compile("\n" * line + code, str(page), "exec"), namespace)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # beside other tests, threads mostly wait for each other
+    try:
+        for line, code in blocks(page):
+            # Padded with newlines, so that a traceback names the page's own line
+            exec(compile("\n" * line + code, str(page), "exec"), namespace)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_there_are_examples():
