@@ -3,8 +3,8 @@
 Workload: a sphere of 20 * 4^k faces, radius 0.9, seen from 2.732 with a half field of view of 30 degrees, vertex colours,
 noise of 0.0035 NDC with df = 8, epsilon 1e-4. Each row is compared first, at random pixels, with the dense reference in
 float64 (values within 1e-4, gradients within 1e-3 and none missing), and is not timed where it differs. "graph" is the same
-replayed as a CUDA graph: what the device does, without the host; "at best" is the least of all calls. Peers' figures (f+b, milliseconds) were measured on an H200
-with torch 2.11.
+replayed as a CUDA graph: what the device does, without the host; "at best" is the least of all calls. Peers' figures (f+b,
+milliseconds) were measured on an H200 with torch 2.11.
 
 Run: python -m benchmarks.render_gpu [--quick] [--json FILE]
 """
