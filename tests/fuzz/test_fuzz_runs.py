@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from algonet.ran import load_config
@@ -49,6 +49,8 @@ def folder(tmp_path_factory):
 
 
 @given(st.one_of(NOISE, damaged(CONFIGS, TOML)))
+@example(b"kind = " + b"[" * 3000)
+@example(b"seed = 1" + b"0" * 400)
 @budget(150)
 def test_damaged_configuration(folder, data):
     path = folder / "run.toml"

@@ -166,6 +166,8 @@ def load_config(path: str | Path) -> RunConfig:
         raise ValueError(f"{path}: not valid TOML: {error}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path}: not a text file; a TOML configuration is needed.") from None
+    except RecursionError:
+        raise ValueError(f"{path}: not valid TOML: brackets nest too deep.") from None
     try:
         return from_dict(table)
     except ValueError as error:
