@@ -18,8 +18,7 @@ README = HERE.parent / "README.md"
 MARKS = ("<!-- figures -->", "<!-- /figures -->")
 #: (record, workload, column, how the README calls it); what has not been recorded is left out.
 HEADLINES = (
-    ("sorting_gpu", "1000 x 128", "odd-even, f+b", "soft sort, odd-even, 1000 x 128"),
-    ("sorting_gpu", "100 x 512", "odd-even, f+b", "soft sort, odd-even, 100 x 512"),
+    ("sorting_gpu", "1000 x 32", "odd-even, f+b", "soft sort, odd-even, 1000 x 32"),
     ("render_gpu", "8 x 5120 x 256^2", "f+b", "render 8 x 5120 faces at 256²"),
     ("render_gpu", "8 x 20480 x 512^2", "f+b", "render 8 x 20480 faces at 512²"),
     ("while_lang_gpu", "Sech(2), 64 x 64", "f+b", "multiplication WHILE-program, 64 x 64 inputs"),
