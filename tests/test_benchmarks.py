@@ -82,15 +82,15 @@ def test_page_of_other_results(tmp_path):
 
 def test_readme_shows_what_was_recorded(tmp_path):
     rows = (
-        Row("1000 x 128", 0.31, "ms", "odd-even, f+b"),
-        Row("1000 x 128", 122.0, "ms", "odd-even, f+b", by="diffsort", note="last year"),
-        Row("1000 x 128", 393.0, "ratio", "odd-even, times faster"),
+        Row("1000 x 32", 0.31, "ms", "odd-even, f+b"),
+        Row("1000 x 32", 122.0, "ms", "odd-even, f+b", by="diffsort", note="last year"),
+        Row("1000 x 32", 393.0, "ratio", "odd-even, times faster"),
     )
     (tmp_path / "sorting_gpu.json").write_text(json.dumps(record(*rows, gpu="A GPU")))
     text = page.readme("before\n<!-- figures -->\nold\n<!-- /figures -->\nafter\n", tmp_path)
     assert text.startswith("before\n<!-- figures -->\n| forward")
     assert text.endswith("<!-- /figures -->\nafter\n")
-    assert "| soft sort, odd-even, 1000 x 128 | A GPU | 0.31 | diffsort 122* |" in text
+    assert "| soft sort, odd-even, 1000 x 32 | A GPU | 0.31 | diffsort 122* |" in text
     assert "old" not in text
     assert page.readme(text, tmp_path) == text
 
