@@ -10,7 +10,7 @@ from torch import Tensor
 
 from algonet import backends
 from algonet.relax import Probabilistic
-from algonet.relax._base import widened
+from algonet.relax.base import widened
 
 from . import reference
 from .aggregates import Aggregate, check_aggregate

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from algonet.relax import Relaxation, SoftModule, weighted_softmax, weighted_softmin
-from algonet.relax._base import check_softness
+from algonet.relax.base import check_softness
 
 from .functional import finite_differences
 

@@ -3,7 +3,7 @@
 Decisions have a `steepness` (larger is harder), positions have noise with a `scale` (smaller is harder).
 """
 
-from ._base import Relaxation
+from .base import Relaxation
 from .conorms import (
     CONORMS,
     AczelAlsina,

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ._base import Relaxation, check_tensor, widened
+from .base import Relaxation, check_tensor, widened
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ._base import FAR, Relaxation, check_softness, check_tensor, widened
+from .base import FAR, Relaxation, check_softness, check_tensor, widened
 from .polynomials import smooth_step, smooth_step_scalar
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ._base import Relaxation
+from .base import Relaxation
 from .sigmoids import Heaviside, Sigmoid
 
 R = TypeVar("R", bound=Relaxation)

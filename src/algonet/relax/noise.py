@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ._base import Relaxation, check_epsilon, check_softness, check_tensor, widened
+from .base import Relaxation, check_epsilon, check_softness, check_tensor, widened
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ._base import FAR, Relaxation, check_epsilon, check_softness, check_tensor, log_floor, widened
+from .base import FAR, Relaxation, check_epsilon, check_softness, check_tensor, log_floor, widened
 from .polynomials import smooth_step, smooth_step_scalar
 
 

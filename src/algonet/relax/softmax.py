@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._base import check_tensor, widened
+from .base import check_tensor, widened
 
 
 def weighted_softmax(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from algonet.relax import BoundedSum, StudentT, TConorm
-from algonet.relax._base import widened
+from algonet.relax.base import widened
 
 from . import reference
 from .cameras import Camera, check_size

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from algonet.relax import BumpExit, Exit, Logistic, Probabilistic, Relaxation, Sigmoid, TConorm
-from algonet.relax._base import check_softness
+from algonet.relax.base import check_softness
 
 _RELAX, _EXIT, _CONORM = Logistic(10.0), BumpExit(), Probabilistic()
 
