@@ -33,6 +33,16 @@ def quick_exp(x):
 
 
 @triton.jit
+def quick_log2(x):
+    """log2 for normal x > 0; in float32 the processor's own, to 2e-7 of itself (and as much near 1), not 20 instructions."""
+    if x.dtype == tl.float64 or INTERPRETED:
+        y = tl.log2(x)
+    else:
+        y = tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+    return y
+
+
+@triton.jit
 def atan(x):
     """atan: absolute error below 2e-7 in float32, 1e-15 in float64. A polynomial after two range reductions."""
     a = tl.abs(x)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from algonet.triton_math import quick_log2, reciprocal
+
 from .triton_corners import add, hand_down
 from .triton_math import (
     COUNTERS,
@@ -22,8 +24,6 @@ from .triton_math import (
     falling,
     load_two,
     mean_position,
-    quick_log2,
-    reciprocal,
     short_of_one,
 )
 from .triton_setup import load_box, window

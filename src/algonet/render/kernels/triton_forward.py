@@ -9,6 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from algonet.triton_math import quick_log2, reciprocal
+
 from .triton_math import (
     LATERAL_ROOT,
     LOG2E,
@@ -21,8 +23,6 @@ from .triton_math import (
     log_complement,
     lowest_bit,
     mean_position,
-    quick_log2,
-    reciprocal,
     short_of_one,
 )
 from .triton_setup import load_box

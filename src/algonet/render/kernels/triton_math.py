@@ -11,7 +11,7 @@ import math
 import triton
 import triton.language as tl
 
-from algonet.backends import interpreting
+from algonet.triton_math import INTERPRETED, reciprocal
 
 from ..settings import EDGE_GUARD, FAINT, FAINTEST, FAR_PIXELS, FAR_POINTS, FLIP_AREA, LATERAL
 
@@ -41,34 +41,12 @@ POINTERS = [
     "by_silhouette", "by_softness", "counters", "depth", "faces", "image", "matrix", "order", "points", "pulls", "saved",
     "scratch", "silhouette", "softness", "target", "work",
 ]  # fmt: skip
-#: The interpreter knows no assembly.
-INTERPRETED = tl.constexpr(interpreting())
 #: Numbers per face in a record, before three per channel.
 RECORD = 23
 #: Numbers per item that count what faces take, before its jobs.
 COUNTERS = tl.constexpr(8)
 #: A box that nothing touches has this as its lower and minus this as its upper bound.
 NOWHERE = tl.constexpr(1e15)
-
-
-@triton.jit
-def reciprocal(x):
-    """1/x for x > 0; in float32 the processor's own, to one unit in the last place and a half."""
-    if x.dtype == tl.float64 or INTERPRETED:
-        r = 1.0 / x
-    else:
-        r = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
-    return r
-
-
-@triton.jit
-def quick_log2(x):
-    """log2 for normal x > 0; in float32 the processor's own, to 2e-7 of itself (and as much near 1), not 20 instructions."""
-    if x.dtype == tl.float64 or INTERPRETED:
-        y = tl.log2(x)
-    else:
-        y = tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
-    return y
 
 
 @triton.jit
