@@ -6,7 +6,7 @@ Variables become slots 0, 1, 2, ... Neighbouring increments of one variable are 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .sugar import desugar
@@ -36,44 +36,50 @@ class Code:
     names: tuple[str, ...]
     lines: tuple[int, ...] = ()
 
-    @functools.cached_property
-    def slots(self) -> dict[str, int]:
-        return {name: slot for slot, name in enumerate(self.names)}
+    #: Variable -> its slot.
+    slots: dict[str, int] = field(init=False, repr=False, compare=False)
+    #: The indices of the "while" operations, in order: loop k is the k-th.
+    loops: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    #: Index of a "while" operation -> its number among the loops.
+    loop_numbers: dict[int, int] = field(init=False, repr=False, compare=False)
+    #: Index of an assignment -> its number among the assignments: which weight and bias it has when trainable.
+    assignments: dict[int, int] = field(init=False, repr=False, compare=False)
+    #: How many loops lie inside each other at most.
+    depth: int = field(init=False, repr=False, compare=False)
+    #: Everything but the lines; `decode` reads it.
+    text: str = field(init=False, repr=False, compare=False)
 
-    @functools.cached_property
-    def loops(self) -> tuple[int, ...]:
-        """The indices of the "while" operations, in order: loop k is the k-th."""
-        return tuple(i for i, op in enumerate(self.ops) if op.kind == "while")
+    def __post_init__(self):
+        # At once, and not as cached properties: before Python 3.12 those take a lock, which torch.compile cannot trace
+        loops = tuple(i for i, op in enumerate(self.ops) if op.kind == "while")
+        listed = [i for i, op in enumerate(self.ops) if op.kind in ("copy", "add")]
+        derived = {
+            "slots": {name: slot for slot, name in enumerate(self.names)},
+            "loops": loops,
+            "loop_numbers": {index: number for number, index in enumerate(loops)},
+            "assignments": {index: number for number, index in enumerate(listed)},
+            "depth": _depth(self.ops),
+            "text": _encode(self.ops, self.names),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
-    @functools.cached_property
-    def loop_numbers(self) -> dict[int, int]:
-        """Index of a "while" operation -> its number among the loops."""
-        return {index: number for number, index in enumerate(self.loops)}
 
-    @functools.cached_property
-    def assignments(self) -> dict[int, int]:
-        """Index of an assignment -> its number among the assignments: which weight and bias it has when trainable."""
-        listed = (i for i, op in enumerate(self.ops) if op.kind in ("copy", "add"))
-        return {index: number for number, index in enumerate(listed)}
+def _depth(ops: tuple[Op, ...]) -> int:
+    depth = most = 0
+    for op in ops:
+        depth += {"while": 1, "end": -1}.get(op.kind, 0)
+        most = max(most, depth)
+    return most
 
-    @functools.cached_property
-    def depth(self) -> int:
-        depth = most = 0
-        for op in self.ops:
-            depth += {"while": 1, "end": -1}.get(op.kind, 0)
-            most = max(most, depth)
-        return most
 
-    @functools.cached_property
-    def text(self) -> str:
-        short = {"copy": "c", "add": "a", "while": "w", "end": "e"}
-        ops = " ".join(
-            f"{short[op.kind]}{op.target},{op.argument}"
-            if op.kind in ("copy", "add")
-            else f"{short[op.kind]}{op.target}"
-            for op in self.ops
-        )
-        return f"{' '.join(self.names)}:{ops}"
+def _encode(ops: tuple[Op, ...], names: tuple[str, ...]) -> str:
+    short = {"copy": "c", "add": "a", "while": "w", "end": "e"}
+    words = [
+        f"{short[op.kind]}{op.target},{op.argument}" if op.kind in ("copy", "add") else f"{short[op.kind]}{op.target}"
+        for op in ops
+    ]
+    return f"{' '.join(names)}:{' '.join(words)}"
 
 
 def flatten(program: Program, *, merge: bool = True) -> Code:
