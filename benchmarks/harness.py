@@ -79,33 +79,36 @@ def _processor() -> str:
 
 def milliseconds(function: Callable[[], object], *, seconds: float = 1.0, least: int = 3, warmup: int = 2) -> float:
     """Median time of a call, repeated for about `seconds`: by CUDA events where there is a GPU, else by the clock."""
+    return statistics.median(times(function, seconds=seconds, least=least, warmup=warmup))
+
+
+def times(function: Callable[[], object], *, seconds: float = 1.0, least: int = 3, warmup: int = 2) -> list[float]:
+    """The times of all calls behind `milliseconds`; on a busy host the least tells more than the median."""
     for _ in range(warmup):
         function()
-    return _gpu_milliseconds(function, seconds, least) if torch.cuda.is_available() else _cpu(function, seconds, least)
-
-
-def _cpu(function: Callable[[], object], seconds: float, least: int) -> float:
-    times: list[float] = []
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    timed = _by_events if torch.cuda.is_available() else _by_the_clock
+    found: list[float] = []
     end = time.perf_counter() + seconds
-    while len(times) < least or time.perf_counter() < end:
-        start = time.perf_counter()
-        function()
-        times.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(times)
+    while len(found) < least or time.perf_counter() < end:
+        found.append(timed(function))
+    return found
 
 
-def _gpu_milliseconds(function: Callable[[], object], seconds: float, least: int) -> float:
-    torch.cuda.synchronize()
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(times) < least or time.perf_counter() < end:
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        function()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop))
-    return statistics.median(times)
+def _by_the_clock(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return (time.perf_counter() - start) * 1e3
+
+
+def _by_events(function: Callable[[], object]) -> float:
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    function()
+    stop.record()
+    stop.synchronize()
+    return start.elapsed_time(stop)
 
 
 def peak_mebibytes(function: Callable[[], object]) -> float:

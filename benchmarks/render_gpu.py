@@ -12,7 +12,6 @@ Run: python -m benchmarks.render_gpu [--quick] [--json FILE]
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
@@ -22,7 +21,7 @@ from algonet.relax import StudentT
 from algonet.render import Camera, FilteredCoverage, icosphere, reference, render_attributes
 from algonet.render.settings import RasterSettings
 
-from .harness import Row, arguments, milliseconds, record
+from .harness import Row, arguments, milliseconds, record, times
 
 #: batch, level of the sphere, size, and f+b of SoftRas, GenDR, PyTorch3D (K = 10), nvdiffrast (hard)
 ROWS = (
@@ -136,18 +135,8 @@ def _dense(scene: Scene, vertices: Tensor, colours: Tensor, chosen: Tensor) -> l
 
 def spread(function: Callable[[], object]) -> tuple[float, float]:
     """Median and least time of a call: small scenes are bound by the host, whose jitter is between them."""
-    for _ in range(TIMING["warmup"]):
-        function()
-    times: list[float] = []
-    end = time.perf_counter() + TIMING["seconds"]
-    while time.perf_counter() < end or len(times) < 3:
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        function()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop))
-    return statistics.median(times), min(times)
+    found = times(function, **TIMING)
+    return statistics.median(found), min(found)
 
 
 def captured(function: Callable[[], object]) -> Callable[[], None]:
