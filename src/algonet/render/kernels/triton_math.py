@@ -211,7 +211,7 @@ def bits_of(hit, lane):
 @triton.jit
 def lowest_bit(bits):
     """The index of the lowest set bit: the exponent of that bit as a float."""
-    low = (bits & (~bits + 1)).to(tl.float32)
+    low = (bits ^ (bits & (bits - 1))).to(tl.float32)
     return (low.to(tl.int32, bitcast=True) >> 23) - 127
 
 
