@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from algonet.files import write_text
+from algonet.core.files import write_text
 from benchmarks import page
 
 HERE = Path(__file__).parent

@@ -38,7 +38,7 @@ from pathlib import Path
 
 import torch
 
-from algonet.files import write_text
+from algonet.core.files import write_text
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from algonet.cli.gallery import Figure
-from algonet.files import write_bytes
+from algonet.core.files import write_bytes
 
 ASSETS = Path(__file__).parent / "assets"
 #: Figures of each section that pages of the documentation show.

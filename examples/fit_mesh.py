@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from algonet.files import write_bytes
+from algonet.core.files import write_bytes
 from algonet.render import Camera, Mesh, MeshWeights, fit_mesh, icosphere, render_hard
 
 

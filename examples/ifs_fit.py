@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from algonet.cli.ifs_commands import to_gif
-from algonet.files import write_bytes
+from algonet.core.files import write_bytes
 from algonet.ifs import IFS, fit_ifs
 
 

@@ -10,7 +10,7 @@ import sys
 import torch
 
 from algonet.cli.ifs_commands import to_gif
-from algonet.files import write_bytes
+from algonet.core.files import write_bytes
 from algonet.ifs import IFS
 
 FRAMES, SIDE = 24, 160

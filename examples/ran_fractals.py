@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from algonet.files import write_bytes
+from algonet.core.files import write_bytes
 from algonet.ran import build_data, build_trainer, load_config
 from algonet.ran.config import METHODS
 from algonet.ran.fractal_evaluate import evaluate_fractals

@@ -95,7 +95,7 @@ def test_commands_exist(call, commands):
 def public_names() -> set[str]:
     """What the API reference must hold: everything in the domains' and the package's lists of names."""
     names = set()
-    for domain in (*algonet._NAMES, "algonet.backends", "algonet.operators", "algonet.codegen"):
+    for domain in (*algonet._NAMES, "algonet.core.backends", "algonet.core.autograd", "algonet.core.codegen.generate"):
         module = importlib.import_module(domain)
         own = [n for n, v in vars(module).items() if not n.startswith("_") and getattr(v, "__module__", "") == domain]
         names |= {f"{domain}.{name}" for name in getattr(module, "__all__", own)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from algonet.operators import Operator
+from algonet.core.autograd import Operator
 from helpers import contract
 from helpers.contract import Case, normal
 

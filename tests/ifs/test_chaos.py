@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algonet import backends
+from algonet.core import backends
 from algonet.ifs import area_weights, chaos_game, contraction, draw_addresses, draw_choices, residual_form
 from algonet.ifs.maps import map_norms
 from algonet.ifs.presets import PRESETS

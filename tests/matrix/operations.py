@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from algonet import relax
-from algonet.backends import BACKENDS
+from algonet.core.backends import BACKENDS
 from algonet.ifs import Poisson, chaos_game, contraction, smooth_raster
 from algonet.nn import finite_differences
 from algonet.render import Camera, FilteredCoverage, render_attributes

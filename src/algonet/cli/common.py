@@ -32,7 +32,7 @@ def parse_size(text: str) -> tuple[int, int]:
 
 def deliver(out: Path, data: bytes, done: str) -> None:
     """Write a result whole or not at all and say so; to `-`, standard output, without a word."""
-    from algonet.files import write_bytes
+    from algonet.core.files import write_bytes
 
     if out == STANDARD_OUTPUT:
         sys.stdout.buffer.write(data)

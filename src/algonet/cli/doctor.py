@@ -10,7 +10,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from algonet import __version__, backends
+from algonet import __version__
+from algonet.core import backends
 
 #: Importing a domain registers its operations.
 DOMAINS = ("while_lang", "smooth_python", "sorting", "ifs", "render", "nn", "ran", "explain")

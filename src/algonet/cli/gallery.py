@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from algonet import __version__
-from algonet.files import write_text
+from algonet.core.files import write_text
 
 #: Sections in reading order; each module has TITLE, INTRO and figures(quick) -> Iterator[Figure].
 PAGES = ("relax", "while_lang", "smooth_python", "sorting", "ifs", "render", "nn", "ran", "explain")

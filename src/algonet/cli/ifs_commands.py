@@ -38,7 +38,7 @@ def fit(
     quick: Annotated[bool, typer.Option("--quick", help="A rough fit in seconds.")] = False,
 ) -> None:
     """Find a system whose picture is IMAGE: parameters (JSON), a picture (PNG) and a film of the fit (GIF)."""
-    from algonet.files import write_bytes
+    from algonet.core.files import write_bytes
     from algonet.ifs import FitPlan, Level, Search, fit_ifs
 
     make_folder(out)

@@ -156,7 +156,7 @@ def _read_pictures(folder: Path, size: int) -> Any:
     import torch
     from PIL import Image
 
-    from algonet.pictures import open_picture
+    from algonet.core.pictures import open_picture
 
     paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp", ".bmp"))
     if not paths:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from algonet import backends
+from algonet.core import backends
 
 from . import reference
 from .kernels.settings import ChaosSettings, SplatSettings

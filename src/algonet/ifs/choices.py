@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from algonet import backends
+from algonet.core import backends
 
 
 def draw_choices(weights: Tensor, chains: int, steps: int, generator: torch.Generator | None = None) -> Tensor:

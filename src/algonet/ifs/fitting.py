@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from algonet.pictures import open_picture
+from algonet.core.pictures import open_picture
 
 from .aggregates import Poisson
 from .choices import draw_addresses

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from algonet import backends
+from algonet.core import backends
+from algonet.core.checks import widened
 from algonet.relax import Probabilistic
-from algonet.relax.base import widened
 
 from . import reference
 from .aggregates import Aggregate, check_aggregate

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algonet.files import write_text
+from algonet.core.files import write_text
 
 from .aggregates import Aggregate, Poisson
 from .checks import Extent, check_extent, check_size, parameters_of

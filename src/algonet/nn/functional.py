@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from algonet.relax.base import check_tensor
+from algonet.core.checks import check_tensor
 
 
 def finite_differences(

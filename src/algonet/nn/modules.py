@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from algonet.core.checks import check_softness
 from algonet.relax import Relaxation, SoftModule, weighted_softmax, weighted_softmin
-from algonet.relax.base import check_softness
 
 from .functional import finite_differences
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algonet.files import write_bytes
-from algonet.pictures import open_picture
+from algonet.core.files import write_bytes
+from algonet.core.pictures import open_picture
 
 from .build import load_model, template
 from .config import RunConfig

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from algonet.files import write_bytes, write_text
+from algonet.core.files import write_bytes, write_text
 
 from . import checkpoints
 from .config import TrainConfig

@@ -13,7 +13,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Relaxation, check_tensor, widened
+from algonet.core.checks import check_tensor, widened
+
+from .base import Relaxation
 
 
 @dataclass(frozen=True, eq=False)

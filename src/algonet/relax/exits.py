@@ -9,7 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import FAR, Relaxation, check_softness, check_tensor, widened
+from algonet.core.checks import check_softness, check_tensor, widened
+
+from .base import FAR, Relaxation
 from .polynomials import smooth_step, smooth_step_scalar
 
 

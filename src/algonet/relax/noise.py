@@ -9,7 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Relaxation, check_epsilon, check_softness, check_tensor, widened
+from algonet.core.checks import check_epsilon, check_softness, check_tensor, widened
+
+from .base import Relaxation
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import FAR, Relaxation, check_epsilon, check_softness, check_tensor, log_floor, widened
+from algonet.core.checks import check_epsilon, check_softness, check_tensor, log_floor, widened
+
+from .base import FAR, Relaxation
 from .polynomials import smooth_step, smooth_step_scalar
 
 

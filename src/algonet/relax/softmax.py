@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .base import check_tensor, widened
+from algonet.core.checks import check_tensor, widened
 
 
 def weighted_softmax(

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet.core.checks import widened
 from algonet.relax import BoundedSum, StudentT, TConorm
-from algonet.relax.base import widened
 
 from . import reference
 from .cameras import Camera, check_size

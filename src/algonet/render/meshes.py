@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algonet.files import write_bytes
+from algonet.core.files import write_bytes
 
 #: Coordinates beyond this, in a file, are refused: the squares that lengths are made of would not fit float32.
 _MOST = 1e18

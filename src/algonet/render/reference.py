@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from algonet.operators import _pushforward, _replaced
+from algonet.core.autograd import _pushforward, _replaced
 from algonet.relax import BoundedSum
 
 from .settings import EDGE_GUARD, FAINT, FAINTEST, FAR_PIXELS, FAR_POINTS, FLIP_AREA, LATERAL, Raster, RasterSettings

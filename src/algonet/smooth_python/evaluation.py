@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algonet import backends
-from algonet.operators import Operator
+from algonet.core import backends
+from algonet.core.autograd import Operator
 from algonet.relax import Relaxation
 
 OPCODES = {"input": 0, "const": 1, "add": 2, "sub": 3, "mul": 4, "div": 5, "neg": 6, "truth": 7, "mix": 8}

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet.core.checks import check_softness
 from algonet.relax import BumpExit, Exit, Logistic, Probabilistic, Relaxation, Sigmoid, TConorm
-from algonet.relax.base import check_softness
 
 _RELAX, _EXIT, _CONORM = Logistic(10.0), BumpExit(), Probabilistic()
 

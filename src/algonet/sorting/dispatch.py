@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from algonet import backends
-from algonet.operators import Operator
+from algonet.core import backends
+from algonet.core.autograd import Operator
 from algonet.relax import Logistic
 
 from .networks import NETWORKS, OddEven

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from algonet import backends
+from algonet.core import backends
 from algonet.relax import Logistic, Sigmoid
 
 from . import checks, plain

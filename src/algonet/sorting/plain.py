@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 from torch.nn import Parameter
 
-from algonet import backends
+from algonet.core import backends
 
 from .dispatch import SortCall, sorter
 

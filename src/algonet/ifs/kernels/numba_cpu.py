@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numba import float32, njit
 
-from algonet.numba_math import exp32, log32
+from algonet.core.codegen.numba_math import exp32, log32
 
 from ..reference import FAR_PIXELS, LEAST_SIGMA
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from algonet.operators import Operator
-from algonet.threads import spread
+from algonet.core.autograd import Operator
+from algonet.core.threads import spread
 
 from .fakes import chaos_fake, chaos_reference, splat_fake, splat_reference
 from .numba_chaos import KERNELS as CHAOS

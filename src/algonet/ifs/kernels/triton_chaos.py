@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from algonet.operators import Operator
+from algonet.core.autograd import Operator
 
 from ..reference import FAR_PARAMETER, FAR_STATE
 from .fakes import chaos_fake, chaos_reference

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from algonet.operators import Operator
+from algonet.core.autograd import Operator
 
 from .fakes import splat_fake, splat_reference
 from .settings import SplatSettings, flat

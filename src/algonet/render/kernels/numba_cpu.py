@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algonet import codegen
+from algonet.core.codegen import generate as codegen
+from algonet.core.threads import spread, workers
 from algonet.relax import BoundedSum
-from algonet.threads import spread, workers
 
 from ..settings import EDGE_GUARD, RasterSettings, decode, result_shapes
 from .numba_edges import instance

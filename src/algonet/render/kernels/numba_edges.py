@@ -21,7 +21,7 @@ _ATAN = (
 
 #: What the template's instance block becomes for each precision.
 _HEADERS = {
-    "float32": """from algonet.numba_math import exp32 as exp, log32 as log
+    "float32": """from algonet.core.codegen.numba_math import exp32 as exp, log32 as log
 
 real = float32
 SHORT, FLOOR, TINY = 1 - 2.0**-23, -60.0, 1e-37

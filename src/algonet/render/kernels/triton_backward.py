@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from algonet.triton_math import quick_log2, reciprocal
+from algonet.core.codegen.triton_math import quick_log2, reciprocal
 
 from .triton_corners import add, hand_down
 from .triton_math import (

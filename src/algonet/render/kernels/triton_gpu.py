@@ -1,4 +1,4 @@
-"""The smooth rasteriser on CUDA devices: what `algonet.operators` wants of it.
+"""The smooth rasteriser on CUDA devices: what `algonet.core.autograd` wants of it.
 
 `triton_plan` says what a call comes to; the kernels are in `triton_setup`, `triton_forward` and `triton_backward`.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from algonet.triton_launch import Launch
+from algonet.core.launch import Launch
 
 from ..settings import FAR_POINTS
 from .triton_backward import gather_kernel

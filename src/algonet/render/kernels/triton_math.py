@@ -11,7 +11,7 @@ import math
 import triton
 import triton.language as tl
 
-from algonet.triton_math import INTERPRETED, reciprocal
+from algonet.core.codegen.triton_math import INTERPRETED, reciprocal
 
 from ..settings import EDGE_GUARD, FAINT, FAINTEST, FAR_PIXELS, FAR_POINTS, FLIP_AREA, LATERAL
 
@@ -27,7 +27,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 # (x LATERAL_ROOT)^4 = LATERAL x^4 / log 2
 LATERAL_ROOT = tl.constexpr((LATERAL / math.log(2)) ** 0.25)
 PI = tl.constexpr(3.141592653589793)
-#: Numbers and pointers that no kernel is compiled for anew: `algonet.triton_launch` relies on it. Pixels go one to a thread, so
+#: Numbers and pointers that no kernel is compiled for anew: `algonet.core.launch` relies on it. Pixels go one to a thread, so
 #: that alignment would bring nothing; `bin_kernel` alone reads more at a time, from memory that is always aligned.
 SIZES = [
     "attributes_stride", "background_stride", "bins", "bins_x", "blocks", "by_attributes_stride", "by_points_stride",

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from algonet.core.launch import Launch
 from algonet.relax import BoundedSum
-from algonet.triton_launch import Launch
 
 from ..settings import RasterSettings, decode
 from .triton_backward import backward_kernel

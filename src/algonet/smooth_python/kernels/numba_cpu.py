@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algonet import codegen
-from algonet.threads import spread, workers
+from algonet.core.codegen import generate as codegen
+from algonet.core.threads import spread, workers
 
 from ..evaluation import NEGLIGIBLE, RELAX, formula
 

@@ -13,7 +13,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from algonet import codegen
+from algonet.core.codegen import generate as codegen
 
 from ..evaluation import NEGLIGIBLE, RELAX, formula
 

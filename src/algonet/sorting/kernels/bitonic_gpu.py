@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from algonet.triton_launch import Launch
+from algonet.core.launch import Launch
 
 from ..networks import Bitonic
 from ..plan import decode

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algonet import codegen, threads
+from algonet.core import threads
+from algonet.core.codegen import generate as codegen
 
 from ..plan import Plan, decode
 from . import numba_weigh
@@ -165,7 +166,7 @@ def _kernels(dtype: torch.dtype) -> ModuleType:
     template = Path(__file__).with_name("numba_layers.py").read_text(encoding="utf-8")
     _, kernels = template.split("# --- template ---\n")
     real = "float32" if dtype == torch.float32 else "float64"
-    names = f"import numpy as np\nfrom numba import {real} as REAL, njit\nfrom algonet.numba_math import where\n"
+    names = f"import numpy as np\nfrom numba import {real} as REAL, njit\nfrom algonet.core.codegen.numba_math import where\n"
     names += f"from {numba_weigh.__name__} import call_at\n\n"
     return codegen.load(f"sort_layers_{real}", names + kernels)
 

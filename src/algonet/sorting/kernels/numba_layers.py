@@ -12,7 +12,7 @@ import numpy as np
 from numba import float32 as REAL  # noqa: N812
 from numba import njit
 
-from algonet.numba_math import where
+from algonet.core.codegen.numba_math import where
 
 from .numba_weigh import call_at
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from algonet.triton_launch import Launch
+from algonet.core.launch import Launch
 
 from ..plan import decode
 from .triton_source import kernels, laid_out, processors

@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from algonet.triton_math import atan  # noqa: F401  (formulas may use it)
+from algonet.core.codegen.triton_math import atan  # noqa: F401  (formulas may use it)
 
 
 @triton.jit

@@ -9,7 +9,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from algonet import codegen
+from algonet.core.codegen import generate as codegen
 
 from ..checks import constant
 from ..plan import Plan
@@ -47,7 +47,7 @@ def kernels(form: str, network: str) -> ModuleType:
         gate = f"@triton.jit\ndef gate(z):\n    {_GATES[form]}\n    return value, slope\n"
     chance = f"@triton.jit\ndef chance(z):\n    {_CHANCES.get(form, 'value, slope = gate(z)')}\n    return value\n"
     templates = [_template(name) for name in _TEMPLATES[network]]
-    prelude = codegen.PRELUDES["triton"] + "from algonet.triton_math import quick_exp, reciprocal\n"
+    prelude = codegen.PRELUDES["triton"] + "from algonet.core.codegen.triton_math import quick_exp, reciprocal\n"
     parts = [prelude, gate, chance, *templates]
     return codegen.load(f"sort_{network}_triton_{form}", "\n\n".join(parts))
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet import codegen
-from algonet.threads import spread, workers
+from algonet.core.codegen import generate as codegen
+from algonet.core.threads import spread, workers
 
 from ..compiler import Close, Line, Open, Plan, Step, Test, activity, lower, seed, state_names, tangent
 

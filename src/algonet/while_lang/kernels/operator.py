@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet.operators import Operator
+from algonet.core.autograd import Operator
 
 from ..compiler import MAX_OWN_PARAMETERS, SEEDS_AT_ONCE, Plan, tangents_at_once
 from ..reference import run_reference

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet import codegen
-from algonet.triton_launch import Launch
+from algonet.core.codegen import generate as codegen
+from algonet.core.launch import Launch
 
 from ..compiler import Close, Line, Open, Plan, Test, activity, lower, seed, state_names, tangent
 

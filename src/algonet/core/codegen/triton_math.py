@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from algonet.backends import interpreting
+from algonet.core.backends import interpreting
 
 #: The interpreter knows no assembly.
 INTERPRETED = tl.constexpr(interpreting())

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture
 def scaled():
     pytest.importorskip("triton")
-    from algonet import codegen
+    from algonet.core.codegen import generate as codegen
 
     source = f"""{codegen.PRELUDES["triton"]}
 
@@ -24,7 +24,7 @@ def scaled(x, y, n, factor, BLOCK: tl.constexpr):
 
 
 def test_every_start_gives_the_same(scaled):
-    from algonet.triton_launch import Launch
+    from algonet.core.launch import Launch
 
     for n, factor in ((5, 2.0), (64, 3.0), (1, 5.0), (4096, -1.0)):
         launch = Launch(scaled, -(-n // 32), (n, factor), (32,), 1)
@@ -38,14 +38,14 @@ def test_every_start_gives_the_same(scaled):
 
 
 def test_an_empty_grid_starts_nothing(scaled):
-    from algonet.triton_launch import Launch
+    from algonet.core.launch import Launch
 
     x = torch.zeros(0, device="cuda")
     Launch(scaled, 0, (0, 1.0), (32,), 1)(x, x)
 
 
 def test_tensors_on_the_host_are_refused(scaled):
-    from algonet.triton_launch import Launch
+    from algonet.core.launch import Launch
 
     launch, x = Launch(scaled, 1, (3, 1.0), (32,), 1), torch.zeros(3, device="cuda")
     for _ in range(3):

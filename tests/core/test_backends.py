@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from algonet import backends
+from algonet.core import backends
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from algonet import codegen
+from algonet.core.codegen import generate as codegen
 from algonet.relax import EXITS, SIGMOIDS, Logistic, Probabilistic, SmoothStep, SmoothTent
 
 FORMULAS = [R() for R in (*SIGMOIDS, *EXITS)] + [SmoothStep(k) for k in (0, 2, 5)] + [SmoothTent(k) for k in (0, 2, 5)]

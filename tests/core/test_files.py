@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from algonet.files import replacing, write_bytes, write_text
+from algonet.core.files import replacing, write_bytes, write_text
 
 
 def test_writes_into_new_folders_with_ordinary_permissions(tmp_path):

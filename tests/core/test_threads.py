@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from algonet import threads
+from algonet.core import threads
 
 
 @pytest.fixture

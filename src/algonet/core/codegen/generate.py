@@ -18,27 +18,27 @@ import textwrap
 import threading
 from pathlib import Path
 from types import ModuleType
+from typing import Protocol
 
-from algonet.files import write_text
-from algonet.relax import Relaxation
+from algonet.core.files import write_text
 
 #: What each dialect puts before its functions: the names of the formulas, in its own terms.
 PRELUDES = {
     "numba32": """from numba import float32, njit
 
-from algonet.numba_math import abs32 as abs, atan32 as atan, erf32 as erf, exp32 as exp, log32 as log
-from algonet.numba_math import maximum, minimum, sqrt32 as sqrt, where
+from algonet.core.codegen.numba_math import abs32 as abs, atan32 as atan, erf32 as erf, exp32 as exp, log32 as log
+from algonet.core.codegen.numba_math import maximum, minimum, sqrt32 as sqrt, where
 """,
     "numba64": """from math import atan, erf, exp, log, sqrt
 
 from numba import njit
 
-from algonet.numba_math import maximum, minimum, where
+from algonet.core.codegen.numba_math import maximum, minimum, where
 """,
     "triton": """import triton
 import triton.language as tl
 
-from algonet.triton_math import atan
+from algonet.core.codegen.triton_math import atan
 """,
 }
 _NUMBA = '@njit(fastmath={"contract"}, error_model="numpy")'
@@ -48,7 +48,14 @@ _TRITON_NAMES = re.compile(r"\b(abs|erf|exp|log|maximum|minimum|sqrt|where)(?=\(
 _LOCK = threading.Lock()
 
 
-def scalar_function(relax: Relaxation, name: str, dialect: str) -> str:
+class Formula(Protocol):
+    """Whatever states a formula for kernels: statements that set `value` and `slope` from `z`, or `None`."""
+
+    @property
+    def scalar(self) -> str | None: ...
+
+
+def scalar_function(relax: Formula, name: str, dialect: str) -> str:
     """Source of `name(z) -> (value, slope)` for the relaxation's curve, z being the argument times its steepness."""
     if relax.scalar is None:
         raise ValueError(f"scalar_function: {type(relax).__name__} has no formula for kernels; use the reference.")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from algonet import numba_math
+from algonet.core.codegen import numba_math
 
 WIDE = np.concatenate([np.linspace(-87, 87, 40001), np.linspace(-3, 3, 20001)]).astype(np.float32)
 

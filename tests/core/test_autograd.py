@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.func import grad, hessian, jacrev, jvp, vmap
 
-from algonet.operators import Operator
+from algonet.core.autograd import Operator
 
 
 def _forward(tensors, settings):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet.backends import interpreting
+from algonet.core.backends import interpreting
 
 _COMPILED: dict[tuple, Any] = {}
 
