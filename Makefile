@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --constraint constraints.txt
 # Tests run on this many processes.
 JOBS ?= auto
 
-.PHONY: help demo test check format lint types docs tests bench clean
+.PHONY: help demo play wheel test check format lint types docs tests bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -14,6 +14,13 @@ help: ## Show this list
 
 demo: $(VENV)/.runtime ## Make the gallery of pictures (gallery/index.html)
 	$(BIN)/algonet demo
+
+play: $(VENV)/.play ## Open the playground in the browser
+	$(BIN)/algonet play
+
+wheel: $(VENV)/.wheel ## Build dist/algonet_torch-VERSION-py3-none-any.whl, which pip installs anywhere
+	$(BIN)/python -m hatchling build -t wheel
+	@ls dist/*.whl
 
 test: check ## Every check: format, lint, types, docs, tests, doctests
 
@@ -50,9 +57,18 @@ $(VENV)/.runtime: $(VENV)/.torch pyproject.toml
 	$(PIP) --editable .
 	@touch $@
 
+$(VENV)/.play: $(VENV)/.torch pyproject.toml
+	$(PIP) --editable '.[play]'
+	@touch $@ $(VENV)/.runtime
+
+$(VENV)/.wheel: constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) hatchling
+	@touch $@
+
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	$(PIP) --editable '.[dev]'
-	@touch $@ $(VENV)/.runtime
+	@touch $@ $(VENV)/.runtime $(VENV)/.play $(VENV)/.wheel
 
 clean: ## Remove everything that was made
 	rm -rf $(VENV) site gallery dist build .pytest_cache .ruff_cache .hypothesis

@@ -56,7 +56,7 @@ def test_holds_what_is_read_at_run_time_and_nothing_else(built):
         metadata = wheel.read(next(name for name in names if name.endswith("METADATA"))).decode()
     assert _source_files() <= set(names)
     assert set(DATA) <= set(names)
-    assert not [name for name in names if not name.startswith(("algonet/", "algonet-"))]
+    assert not [name for name in names if not name.startswith(("algonet/", "algonet_torch-"))]
     assert "License-File: LICENSE" in metadata
     assert "Typing :: Typed" in metadata
 
@@ -101,7 +101,8 @@ def test_works_in_an_environment_of_its_own(built, tmp_path):
 
 def test_imports_are_declared_dependencies():
     """Whatever the package imports from elsewhere is installed with it, or with an extra."""
-    declared = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["train"]
+    extras = PROJECT["optional-dependencies"]
+    declared = [*PROJECT["dependencies"], *extras["train"], *extras["play"]]
     names = {re.match(r"[\w-]+", line)[0].lower().replace("-", "_") for line in declared}
     # Pillow's name in Python; what numba and (where there is a GPU) torch bring; fabric under its other name
     names |= {"PIL", "llvmlite", "triton", "lightning", "algonet", *sys.stdlib_module_names}
@@ -114,3 +115,26 @@ def test_imports_are_declared_dependencies():
                 used[node.module.partition(".")[0]] = path.name
     missing = {name: where for name, where in used.items() if name not in names}
     assert not missing
+
+
+def test_the_version_is_written_the_same_everywhere():
+    import algonet
+
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert algonet.__version__ == PROJECT["version"] == re.search(r"^version: (.+)$", citation, re.MULTILINE)[1]
+    assert PROJECT["version"] in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_install_lines_name_our_distribution():
+    """`pip install algonet` would fetch another project; what an error or a page says must work."""
+    texts = [
+        *PACKAGE.rglob("*.py"),
+        *(ROOT / "docs").rglob("*.md"),
+        ROOT / "README.md",
+        *(ROOT / "notebooks").glob("*.ipynb"),
+    ]
+    lines = [(path.name, line) for path in texts for line in path.read_text(encoding="utf-8").splitlines()]
+    wrong = [found for found in lines if re.search(r"pip install ['\"]?algonet(?!-torch)", found[1])]
+    assert not wrong
+    named = {extra for _, line in lines for extra in re.findall(r"algonet-torch\[(\w+)\]|'\.\[(\w+)\]'", line)}
+    assert {a or b for a, b in named} <= set(PROJECT["optional-dependencies"])

@@ -107,7 +107,7 @@ def describe(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}."
     reason = " ".join(str(error).split())
     if isinstance(error, ModuleNotFoundError) and error.name in ("safetensors", "tensorboard", "lightning_fabric"):
-        return f"{reason}: pip install 'algonet[train]'."
+        return f"{reason}: pip install 'algonet-torch[train]'."
     if isinstance(error, (ValueError, TypeError, OSError, ImportError)) and reason:
         return reason
     # Not foreseen: the type helps to find out what happened

@@ -238,7 +238,7 @@ class RANTrainer:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ImportError(
-                "RANTrainer: tensorboard is not installed; pip install 'algonet[train]', or set train.tensorboard = false."
+                "RANTrainer: tensorboard is not installed; pip install 'algonet-torch[train]' or set train.tensorboard = false."
             ) from error
         return SummaryWriter(str(self.folder / "tensorboard"))
 
@@ -400,7 +400,9 @@ def _fabric(settings: TrainConfig) -> Any:
             from lightning.fabric import Fabric  # pyright: ignore[reportMissingImports]
             from lightning.fabric.strategies import DDPStrategy  # pyright: ignore[reportMissingImports]
         except ImportError as error:
-            raise ImportError("RANTrainer: lightning-fabric is not installed; pip install 'algonet[train]'.") from error
+            raise ImportError(
+                "RANTrainer: lightning-fabric is not installed; pip install 'algonet-torch[train]'."
+            ) from error
     # torchrun says how many processes there are
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     many = processes > 1 or settings.devices * settings.nodes > 1
