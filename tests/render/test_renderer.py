@@ -235,7 +235,7 @@ def test_errors() -> None:
     broken = mesh.vertices.clone()
     broken[3, 1] = torch.nan
     renderer, wrong = SmoothRenderer((4, 4)), mesh.replace(vertices=broken)
-    with pytest.raises(ValueError, match="1 vertices are NaN"):
+    with pytest.raises(ValueError, match="1 of 12 vertices are NaN or infinite, the first at index 3"):
         renderer(wrong, CAMERA)
     with pytest.raises(ValueError, match="pixel, vertex"):
         SmoothRenderer((4, 4), shading="gouraud")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .constants import tensor_like
-from .meshes import _unit
+from .vectors import normalise
 
 #: How far max(0, x) is rounded: at 0 it is half of this.
 ROUNDING = 0.02
@@ -48,7 +48,7 @@ class DirectionalLight:
     def arriving(self, positions: Tensor) -> tuple[Tensor | None, Tensor]:
         direction = self.direction
         if isinstance(direction, Tensor):
-            towards = -_unit(_spread(tensor_like(direction, positions), positions))
+            towards = -normalise(_spread(tensor_like(direction, positions), positions))
         else:
             length = math.hypot(*direction)
             towards = tensor_like([-x / length for x in direction], positions)
@@ -68,7 +68,7 @@ class PointLight:
         color = tensor_like(self.color, positions)
         if self.radius is not None:
             color = color / (1 + way.square().sum(-1, keepdim=True) / self.radius**2)
-        return _unit(way), color
+        return normalise(way), color
 
 
 Light = AmbientLight | DirectionalLight | PointLight
@@ -92,7 +92,7 @@ class BlinnPhong:
 
     def specular(self, normals: Tensor, direction: Tensor, to_eye: Tensor) -> Tensor:
         """The highlight's strength, with unit vectors to the light and to the eye."""
-        half = _unit(direction + to_eye)
+        half = normalise(direction + to_eye)
         return self.strength * positive((normals * half).sum(-1, keepdim=True)) ** self.shininess
 
 
@@ -117,7 +117,7 @@ def illuminate(
     tensor([[1.0001, 1.0001, 1.0001]])
     """
     diffuse, specular = tensor_like((0.0, 0.0, 0.0), positions), None
-    to_eye = _unit(_spread(eye, positions) - positions) if isinstance(surface, BlinnPhong) else None
+    to_eye = normalise(_spread(eye, positions) - positions) if isinstance(surface, BlinnPhong) else None
     for light in lights:
         direction, color = light.arriving(positions)
         color = _spread(color, positions) if color.dim() < positions.dim() else color

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import math
 import os
 import warnings
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ import torch
 from torch import Tensor
 
 from algonet.core.files import write_bytes
+
+from .vectors import normalise, normalise_area
 
 #: Coordinates beyond this, in a file, are refused: the squares that lengths are made of would not fit float32.
 _MOST = 1e18
@@ -86,15 +87,17 @@ class Mesh:
 
     def face_normals(self) -> Tensor:
         """Unit normals (*B, F, 3) of the faces, pointing outside; zero for faces without area."""
-        return _unit(self._face_vectors())
+        return normalise_area(*self._face_areas())
 
     def vertex_normals(self) -> Tensor:
         """Unit normals (*B, V, 3): of the mesh if it has its own, else the mean of the faces', weighted by area."""
         if self.normals is not None:
-            return _unit(self.normals)
-        vectors = self._face_vectors()[..., None, :].expand(*self.vertices.shape[:-2], *self.faces.shape, 3)
-        summed = torch.zeros_like(self.vertices).index_add(-2, self.faces.flatten(), vectors.flatten(-3, -2))
-        return _unit(summed)
+            return normalise(self.normals)
+        # Areas (x, y, z) and squares side by side: one sum over the corners serves both
+        parts = torch.cat(self._face_areas(), -1)[..., None, :].expand(*self.vertices.shape[:-2], *self.faces.shape, 4)
+        summed = parts.new_zeros(*self.vertices.shape[:-1], 4)
+        summed = summed.index_add(-2, self.faces.flatten(), parts.flatten(-3, -2))
+        return normalise_area(summed[..., :3], summed[..., 3:])
 
     def edges(self) -> Tensor:
         """Each edge once, as a pair of vertices (E, 2)."""
@@ -124,9 +127,11 @@ class Mesh:
         size = centred.norm(dim=-1).amax(-1)[..., None, None]
         return self.replace(vertices=centred * (radius / size.clamp_min(1e-12)), normals=self.normals)
 
-    def _face_vectors(self) -> Tensor:
+    def _face_areas(self) -> tuple[Tensor, Tensor]:
+        """Twice the area vectors (*B, F, 3) of the faces, and the squared lengths (*B, F, 1) of two edges."""
         a, b, c = self.vertices[..., self.faces, :].unbind(-2)
-        return torch.linalg.cross(b - a, c - a)
+        first, second = b - a, c - a
+        return torch.linalg.cross(first, second), (first * first + second * second).sum(-1, keepdim=True)
 
 
 def check_mesh(where: str, vertices: Tensor, faces: Tensor) -> None:
@@ -156,14 +161,6 @@ def check_faces(where: str, faces: Tensor, count: int) -> None:
             raise ValueError(
                 f"{where} must index {count} vertices (0 to {count - 1}), got values from {low} to {high}."
             )
-
-
-def _unit(v: Tensor) -> Tensor:
-    """v / |v| with finite derivatives at 0, where it is 0; smooth, and exact to rounding from |v| = 1e-8 on."""
-    # The largest component is divided out first, or squares of small vectors underflow
-    tiny = torch.finfo(v.dtype).tiny
-    v = v / torch.linalg.vector_norm(v.detach(), math.inf, -1, keepdim=True).clamp_min(tiny)
-    return v * torch.rsqrt(v.square().sum(-1, keepdim=True) + tiny)
 
 
 def _load(path: Path) -> Mesh:

@@ -17,9 +17,10 @@ from .constants import tensor_like
 from .coverage import FilteredCoverage
 from .functional import DEPTH_STEEPNESS, AnyCoverage, _expanded, render_attributes
 from .lights import AmbientLight, DirectionalLight, Lambert, Light, Surface, illuminate
-from .meshes import Mesh, _unit
+from .meshes import Mesh
 from .settings import Raster
 from .textures import sample_texture
+from .vectors import normalise
 
 #: What a mesh without colours looks like, and what lights it when nothing is said.
 GREY = 0.8
@@ -97,6 +98,11 @@ class SmoothRenderer(SoftModule):
         self, mesh: Mesh, camera: Camera, lights: Sequence[Light] = DEFAULT_LIGHTS, attributes: Tensor | None = None
     ) -> Rendering:
         check_finite("SmoothRenderer", mesh.vertices)
+        dtype = mesh.vertices.dtype
+        if dtype in (torch.float16, torch.bfloat16):
+            # Guards against division by zero are nothing in half precision
+            out = self.forward(mesh.to(torch.float32), camera, lights, attributes)
+            return Rendering(*(t.to(dtype) for t in out))
         extra = attributes if attributes is not None else mesh.vertices.new_zeros(mesh.vertices.shape[-2], 0)
         if self.shading == "vertex" and mesh.texture is None:
             return self._lit_vertices(mesh, camera, lights, extra)
@@ -155,7 +161,7 @@ class SmoothRenderer(SoftModule):
         if mesh.texture is not None:
             color = sample_texture(mesh.texture, color)
         eye = camera.position.to(mesh.vertices)
-        normals = _unit(normals)
+        normals = normalise(normals)
         normals = _towards(normals, positions, eye) if self.two_sided else normals
         color = _lit(color, *illuminate(normals, positions, eye, lights, self.surface))
         rgb = torch.lerp(self._background(table), color, opaque)
@@ -174,9 +180,13 @@ def check_finite(where: str, vertices: Tensor) -> None:
         return
     if torch._C._functorch.is_functorch_wrapped_tensor(vertices):
         return
-    wrong = int((~torch.isfinite(vertices)).any(-1).sum())
-    if wrong:
-        raise ValueError(f"{where}: {wrong} vertices are NaN or infinite; check what moved them (a learning rate?).")
+    wrong = (~torch.isfinite(vertices)).any(-1)
+    if bool(wrong.any()):
+        first = tuple(wrong.nonzero()[0].tolist())
+        raise ValueError(
+            f"{where}: {int(wrong.sum())} of {wrong.numel()} vertices are NaN or infinite, the first at index "
+            f"{first[0] if len(first) == 1 else first}; they came so: look at the step that made them."
+        )
 
 
 def _albedo(mesh: Mesh) -> tuple[Tensor, Tensor]:

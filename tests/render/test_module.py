@@ -1,0 +1,160 @@
+"""`SmoothRenderer` as people call it: default arguments, pictures of usual sizes, background in sight.
+
+Every output's gradient by every input is finite, and right: along a random direction it is what central differences in
+float64 say. Where kernels leave out what weighs less than epsilon the picture steps by as little, which differences see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from algonet.render import (
+    AmbientLight,
+    BlinnPhong,
+    Camera,
+    DirectionalLight,
+    Mesh,
+    PointLight,
+    SmoothRenderer,
+    box,
+    flatten_loss,
+    icosphere,
+    torus,
+)
+
+STEP = 1e-5
+MESHES = {"sphere": icosphere(2), "box": box(), "torus": torus(segments=(16, 8))}
+
+
+def random_eye(generator: torch.Generator) -> Tensor:
+    eye = torch.randn(3, generator=generator, dtype=torch.float64)
+    return 3 * eye / eye.norm()
+
+
+def assert_gradients_are_right(render: Callable[..., tuple[Tensor, ...]], inputs: dict[str, Tensor]) -> None:
+    """Every output's gradient by every input against central differences along a random direction."""
+    generator = torch.Generator().manual_seed(1)
+    inputs = {name: t.detach().clone().requires_grad_() for name, t in inputs.items()}
+    weights = [torch.randn(o.shape, generator=generator, dtype=o.dtype) for o in render(**inputs)]
+    ways = {name: torch.randn(t.shape, generator=generator, dtype=t.dtype) for name, t in inputs.items()}
+
+    def sums(**moved: Tensor) -> list[Tensor]:
+        return [(o * w).sum() for o, w in zip(render(**{**inputs, **moved}), weights, strict=True) if o.numel()]
+
+    with torch.no_grad():
+        differences = {
+            name: [(a - b) / (2 * STEP) for a, b in zip(
+                sums(**{name: inputs[name] + STEP * way}), sums(**{name: inputs[name] - STEP * way}), strict=True
+            )]
+            for name, way in ways.items()
+        }  # fmt: skip
+    for i, total in enumerate(sums()):
+        slopes = torch.autograd.grad(total, list(inputs.values()), retain_graph=True, allow_unused=True)
+        for (name, way), slope in zip(ways.items(), slopes, strict=True):
+            if slope is None:
+                assert differences[name][i] == 0, name
+                continue
+            assert torch.isfinite(slope).all(), name
+            error = abs((slope * way).sum() - differences[name][i])
+            assert error <= 1e-3 * slope.norm() * way.norm() + 1e-6, (i, name, float(error), float(slope.norm()))
+
+
+@pytest.mark.parametrize("name", MESHES)
+@pytest.mark.parametrize("size", [64, 128, 256])
+def test_gradients_with_default_arguments(name: str, size: int) -> None:
+    mesh = MESHES[name].to(torch.float64)
+    renderer = SmoothRenderer((size, size)).double()
+
+    def render(vertices: Tensor, eye: Tensor):
+        return renderer(mesh.replace(vertices=vertices), Camera.look_at(eye))
+
+    eye = random_eye(torch.Generator().manual_seed(size))
+    assert_gradients_are_right(render, {"vertices": mesh.vertices, "eye": eye})
+
+
+@pytest.mark.parametrize("shading", ["pixel", "vertex"])
+def test_gradients_by_everything(shading: str) -> None:
+    ball = icosphere(1).to(torch.float64)
+    # Without epsilon's steps, which noise of many pixels makes large
+    options = {"surface": BlinnPhong(8.0), "shading": shading, "epsilon": 1e-9}
+
+    def render(vertices, eye, colors, sun, lamp, glow, scale, depth_steepness, background):
+        renderer = SmoothRenderer((20, 24), background=background, **options).double()
+        mesh = ball.replace(vertices=vertices, vertex_colors=colors)
+        lights = [AmbientLight(glow), DirectionalLight(sun), PointLight(lamp, radius=2.0)]
+        softness = {"scale": scale, "depth_steepness": depth_steepness}
+        return torch.func.functional_call(renderer, softness, (mesh, Camera.look_at(eye), lights))
+
+    generator = torch.Generator().manual_seed(5)
+    render_inputs = {
+        "vertices": ball.vertices,
+        "eye": random_eye(generator),
+        "colors": torch.rand(ball.vertices.shape, generator=generator, dtype=torch.float64),
+        "sun": torch.tensor([0.3, -1.0, 0.4], dtype=torch.float64),
+        "lamp": torch.tensor([1.0, 2.0, -2.0], dtype=torch.float64),
+        "glow": torch.rand(3, generator=generator, dtype=torch.float64),
+        "scale": torch.tensor(0.8, dtype=torch.float64),
+        "depth_steepness": torch.tensor(4.0, dtype=torch.float64),
+        "background": torch.rand(3, generator=generator, dtype=torch.float64),
+    }
+    assert_gradients_are_right(render, render_inputs)
+
+
+def all_gradients(render: Callable[[Tensor, Tensor], tuple[Tensor, ...]], *inputs: Tensor) -> list[Tensor]:
+    outputs = [o for o in render(*inputs) if o.numel()]
+    assert all(torch.isfinite(o).all() for o in outputs)
+    return [g for o in outputs for g in torch.autograd.grad(o.float().mean(), inputs, retain_graph=True)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", MESHES)
+def test_no_gradient_is_nan_at_the_default_size(name: str, dtype: torch.dtype) -> None:
+    mesh, generator = MESHES[name], torch.Generator().manual_seed(3)
+    for _ in range(2):
+        eye = random_eye(generator).float().requires_grad_()
+        vertices = mesh.vertices.to(dtype).requires_grad_()
+
+        def render(vertices: Tensor, eye: Tensor):
+            return SmoothRenderer()(mesh.replace(vertices=vertices), Camera.look_at(eye))
+
+        assert all(torch.isfinite(g).all() for g in all_gradients(render, vertices, eye))
+
+
+DEGENERATE = {
+    "a point": torch.zeros(4, 3),
+    "a line": torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [2.0, 0.0, 0.0], [0.5, 0.0, 0.0]]),
+    "nearly a line": torch.tensor([[0.0, 0.0, 0.0], [1.0, 1e-7, 0.0], [2.0, 0.0, 0.0], [0.5, 0.0, 1e-8]]),
+    "tiny": 1e-7 * torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
+    "one face of none": torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]),
+}
+
+
+@pytest.mark.parametrize("shading", ["pixel", "vertex"])
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_degenerate_faces_have_finite_gradients(name: str, shading: str) -> None:
+    faces = torch.tensor([[0, 1, 2], [0, 2, 3], [1, 1, 3]])
+    vertices, eye = DEGENERATE[name].clone().requires_grad_(), torch.tensor([0.0, 0.0, 3.0], requires_grad=True)
+
+    def render(vertices: Tensor, eye: Tensor):
+        renderer = SmoothRenderer((64, 64), shading=shading, surface=BlinnPhong())
+        # One light lies on a vertex, and so does the eye's target
+        lights = [AmbientLight(), DirectionalLight(), PointLight((0.0, 0.0, 0.0))]
+        return renderer(Mesh(vertices, faces), Camera.look_at(eye), lights)
+
+    assert all(torch.isfinite(g).all() for g in all_gradients(render, vertices, eye))
+    (slope,) = torch.autograd.grad(flatten_loss(Mesh(vertices, faces)), vertices)
+    assert torch.isfinite(slope).all()
+
+
+def test_normals_do_not_depend_on_the_size_of_the_mesh() -> None:
+    ball = torus()
+    expected = ball.vertex_normals()
+    for size in (1e-9, 1e-4, 1e6):
+        scaled = ball.replace(vertices=size * ball.vertices)
+        assert torch.allclose(scaled.vertex_normals(), expected, atol=1e-5)
+        assert torch.allclose(scaled.face_normals(), ball.face_normals(), atol=1e-5)
+    assert torch.allclose(expected.norm(dim=-1), torch.ones(len(expected)), atol=1e-6)
