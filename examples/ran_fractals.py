@@ -19,9 +19,9 @@ import torch
 from algonet.core.files import write_bytes
 from algonet.ran import build_data, build_trainer, load_config
 from algonet.ran.config import METHODS
-from algonet.ran.fractal_evaluate import evaluate_fractals
-from algonet.ran.fractal_model import IFSInverse
 from algonet.ran.model import Trainable
+from algonet.ran.problems import problem_of
+from algonet.ran.problems.fractal import IFSInverse
 from algonet.ran.report import png_bytes
 
 
@@ -38,9 +38,10 @@ def main() -> None:
     arguments = parser.parse_args()
     config = load_config(arguments.config)
     held_out = build_data(config, arguments.split)
-    print(f"{len(held_out)} held-out fractals ({arguments.split})")  # pyright: ignore[reportArgumentType]
+    print(f"{len(held_out)} held-out fractals ({arguments.split})")
     print(f"{'method':>12} {'seed':>5} {'SSIM':>8} {'steps':>7} {'seconds':>8}")
-    start = None
+    problem = problem_of(config)
+    print(f"{'template':>12} {'':>5} {problem.evaluate(None, held_out)['ssim']:8.3f}")
     for method in arguments.methods:
         for seed in arguments.seeds:
             with tempfile.TemporaryDirectory() as folder:
@@ -49,10 +50,7 @@ def main() -> None:
                 trainer.fit(seconds=arguments.seconds)
                 spent = time.perf_counter() - started
             model = trainer.model
-            if start is None:
-                start = model.reconstructor.start
-                print(f"{'template':>12} {'':>5} {evaluate_fractals(None, held_out, start)['ssim']:8.3f}")
-            score = evaluate_fractals(model, held_out, start)["ssim"]
+            score = problem.evaluate(model, held_out)["ssim"]
             print(f"{method:>12} {seed:>5} {score:8.3f} {trainer.step:>7} {spent:8.0f}", flush=True)
             if method == "ran" and arguments.picture:
                 write_bytes(arguments.picture, png_bytes(comparison(model, held_out)))

@@ -13,9 +13,8 @@ import tempfile
 import time
 
 from algonet.ran import build_data, build_trainer, load_config
-from algonet.ran.build import template
 from algonet.ran.config import METHODS
-from algonet.ran.evaluate import evaluate_meshes
+from algonet.ran.problems import problem_of
 
 
 def main() -> None:
@@ -30,8 +29,8 @@ def main() -> None:
     arguments = parser.parse_args()
     config = load_config(arguments.config)
     held_out = build_data(config, arguments.split)
-    start = template(config)
-    print(f"{len(held_out)} held-out shapes ({arguments.split})")  # pyright: ignore[reportArgumentType]
+    problem = problem_of(config)
+    print(f"{len(held_out)} held-out shapes ({arguments.split})")
     print(f"{'method':>12} {'seed':>5} {'voxel IoU':>10} {'Chamfer':>8} {'steps':>7} {'seconds':>8}")
 
     def row(method: str, seed: object, scores: dict[str, float], steps: object, seconds: object) -> None:
@@ -39,7 +38,7 @@ def main() -> None:
             f"{method:>12} {seed:>5} {scores['iou']:10.3f} {scores['chamfer']:8.3f} {steps:>7} {seconds:>8}", flush=True
         )
 
-    row("template", "", evaluate_meshes(None, held_out, start), "", "")  # pyright: ignore[reportArgumentType]
+    row("template", "", problem.evaluate(None, held_out), "", "")
     for method in arguments.methods:
         for seed in arguments.seeds:
             with tempfile.TemporaryDirectory() as folder:
@@ -47,7 +46,7 @@ def main() -> None:
                 started = time.perf_counter()
                 trainer.fit(seconds=arguments.seconds)
                 spent = time.perf_counter() - started
-            scores = evaluate_meshes(trainer.model, held_out, start)  # pyright: ignore[reportArgumentType]
+            scores = problem.evaluate(trainer.model, held_out)
             row(method, seed, scores, trainer.step, round(spent))
 
 

@@ -17,8 +17,7 @@ from PIL import Image
 
 from algonet.cli.render_commands import _read_pictures
 from algonet.ifs.fitting import read_picture
-from algonet.ran.config import RunConfig
-from algonet.ran.reconstruct import load_picture
+from algonet.ran.problems.mesh import read_views
 
 from .mutations import NOISE, damaged
 from .reading import budget, read_or_explain
@@ -33,7 +32,7 @@ def _alone(path: Path) -> torch.Tensor:
 
 READERS = {
     "ifs fit": lambda path: read_picture(path)[0],
-    "ran reconstruct": lambda path: load_picture(path, RunConfig(kind="ifs")),
+    "ran reconstruct": lambda path: read_views(path, 64, 1),
     "fit-mesh": _alone,
 }
 

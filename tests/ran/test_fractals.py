@@ -9,9 +9,9 @@ from algonet.ifs import IFS, ssim
 from algonet.ran import build_data, build_model, build_trainer
 from algonet.ran.config import from_dict
 from algonet.ran.data import generator_of
-from algonet.ran.fractal_data import Fractals, owners, random_system
-from algonet.ran.fractal_evaluate import evaluate_fractals
-from algonet.ran.fractal_model import IFSInverse, maps_about, ring, save_system
+from algonet.ran.data.fractals import Fractals, maps_about, owners, random_system
+from algonet.ran.problems import problem_of
+from algonet.ran.problems.fractal import IFSInverse, save_system
 
 TINY = {
     "kind": "ifs",
@@ -20,6 +20,17 @@ TINY = {
     "loss": {"separately": False},
     "train": {"steps": 4, "batch": 2, "wait": 2, "accelerator": "cpu"},
 }
+
+
+class Knowing(torch.nn.Module):
+    """Answers every picture with one system."""
+
+    def __init__(self, system):
+        super().__init__()
+        self.system = torch.nn.Parameter(system)
+
+    def reconstruct(self, a):
+        return self.system.expand(len(a), -1, -1)
 
 
 def test_maps_leave_their_fixed_points_where_they_are():
@@ -76,15 +87,15 @@ def test_pictures_show_their_system():
     data = Fractals(3, 32, 3, seed=0)
     for index in range(3):
         item = data[index]
-        smooth = IFSInverse(3, 32, softness=0.5)(item["parameters"][None])[0, 0]
+        smooth = IFSInverse(3, 32, scale=0.5)(item["parameters"][None])[0, 0]
         red, _, blue = item["a"]
         assert smooth[red > blue].mean() > 3 * smooth[red < blue].mean()
         grey = item["a"].mean(0)
         assert abs(float(grey[red > blue].mean() - grey[red < blue].mean())) < 0.3
-    perfect = evaluate_fractals(None, Fractals(1, 32, 3, seed=0), data[0]["parameters"])
+    problem = problem_of(from_dict(TINY))
+    perfect = problem.evaluate(Knowing(data[0]["parameters"]), Fractals(1, 32, 3, seed=0))
     assert perfect["ssim"] == pytest.approx(1.0, abs=1e-5)
-    start = maps_about(*ring(3))
-    assert evaluate_fractals(None, data, start)["ssim"] < 0.6
+    assert problem.evaluate(None, data)["ssim"] < 0.6
 
 
 def test_the_inverse_is_smooth_and_treats_each_system_alone():
@@ -133,6 +144,6 @@ def test_a_ran_finds_maps_that_it_was_never_shown(tmp_path):
     trainer = build_trainer(config, tmp_path, progress=False)
     trainer.fit()
     held_out = build_data(config, "test")
-    start = trainer.model.reconstructor.start
-    template, found = (evaluate_fractals(model, held_out, start)["ssim"] for model in (None, trainer.model))
+    problem = problem_of(config)
+    template, found = (problem.evaluate(model, held_out)["ssim"] for model in (None, trainer.model))
     assert found > template + 0.1

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
 from algonet.ran import LossWeights, Paths, ran_loss
+from algonet.ran.config import RunConfig
 from algonet.ran.model import TOGETHER, Direct, Supervised
+from algonet.ran.problems import problem_of
 from ran.toys import Discs, toy
 
 
@@ -145,12 +148,14 @@ def test_direct_and_supervised():
     expected = 4 * 2 * (model.inverse(model.reconstructor(data["a"])) - data["a"].mean(1, keepdim=True)).abs().mean()
     torch.testing.assert_close(direct(data, "reconstructor", 1), expected)
 
-    supervised = Supervised(torch.nn.Identity(), lambda v: v)
+    problem = problem_of(RunConfig())
+    compare = partial(problem.truth_loss, inverse=None)
+    supervised = Supervised(torch.nn.Identity(), lambda v: v, compare, problem.truth)
     vertices, points = torch.rand(2, 5, 3), torch.rand(2, 7, 3)
     apart = (vertices[:, :, None] - points[:, None]).norm(dim=-1)
     expected = 4 * (apart.amin(1).mean() + apart.amin(2).mean())
     torch.testing.assert_close(supervised({"a": vertices, "points": points}, "reconstructor", 1), expected)
-    with pytest.raises(ValueError, match="must hold `points`"):
+    with pytest.raises(ValueError, match="must hold the true `points`"):
         supervised({"a": vertices}, "reconstructor", 1)
 
 

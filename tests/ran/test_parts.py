@@ -11,13 +11,18 @@ from typer.testing import CliRunner
 
 from algonet.cli.ran_commands import app
 from algonet.ran import load_config, load_model
-from algonet.ran.build import build_data, build_model, template
+from algonet.ran.build import build_data, build_model
 from algonet.ran.config import RunConfig, from_dict
-from algonet.ran.data import KINDS, SPLITS, Shapes, generator_of, random_shape
-from algonet.ran.evaluate import chamfer, evaluate_meshes, iou, occupancy
-from algonet.ran.inverses import MeshInverse, MeshRegulariser
+from algonet.ran.data import SPLITS, generator_of
+from algonet.ran.data.labelled import Labelled
+from algonet.ran.data.shapes import KINDS, Shapes, hard_geometry, random_shape
+from algonet.ran.metrics import chamfer, iou, occupancy
 from algonet.ran.model import TOGETHER
 from algonet.ran.networks import Encoder, LocalTranslator, PairDiscriminator, UNet
+from algonet.ran.problems import problem_of
+from algonet.ran.problems.mesh import MeshInverse, MeshRegulariser, read_views
+from algonet.ran.trainer import set_softness
+from algonet.relax import Anneal
 from algonet.render import Mesh, box, icosphere
 
 TINY = {
@@ -74,8 +79,6 @@ def test_brightness_does_not_give_the_shape_away():
     data = Shapes(24, 16, 1, seed=0)
     inside, outside = [], []
     for index in range(24):
-        from algonet.ran.data import hard_geometry
-
         grey = data[index]["a"].mean(0)
         seen = hard_geometry(data.mesh(index), 16, 1)[1][0] > 0
         inside.append(float(grey[seen].mean()))
@@ -169,13 +172,17 @@ def test_networks_treat_each_picture_alone():
 
 
 @pytest.mark.parametrize("kind", ["mesh", "ifs"])
-@pytest.mark.parametrize("method", ["ran", "direct", "supervised"])
-def test_every_configuration_has_losses(kind, method):
-    config = from_dict({"kind": kind, "method": method, **TINY})
-    model, data = build_model(config), build_data(config, "train")
-    batch = {name: torch.stack([data[0][name], data[1][name]]) for name in data[0]}
+@pytest.mark.parametrize("method", ["ran", "direct", "supervised", "weak"])
+@pytest.mark.parametrize("colours", [False, True])
+def test_every_configuration_has_losses(kind, method, colours):
+    if kind == "ifs" and colours:
+        pytest.skip("function systems have no colours")
+    config = from_dict({"kind": kind, "method": method, **TINY, "model": {**TINY["model"], "colours": colours}})
+    model, data = build_model(config), Labelled(build_data(config, "train"), 0.3)
+    batch = data.batch([0, 1], model.sees)
+    assert set(batch) == set(model.sees)
     for section in model.sections:
-        index = TOGETHER if method == "ran" else 1
+        index = TOGETHER if method in ("ran", "weak") else 1
         with model.training_only(section):
             model(batch, section, index).backward()
         moved = [p for name in model.sections[section] for p in getattr(model, name).parameters()]
@@ -185,10 +192,8 @@ def test_every_configuration_has_losses(kind, method):
 def test_a_model_begins_at_its_template():
     config = from_dict({"method": "direct", **TINY})
     model, data = build_model(config), build_data(config, "test")
-    start = template(config)
-    assert evaluate_meshes(model, data, start)["iou"] == pytest.approx(
-        evaluate_meshes(None, data, start)["iou"], abs=0.05
-    )
+    problem = problem_of(config)
+    assert problem.evaluate(model, data)["iou"] == pytest.approx(problem.evaluate(None, data)["iou"], abs=0.05)
     again = build_model(config)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
@@ -197,7 +202,7 @@ def test_a_model_begins_at_its_template():
     ("text", "message"),
     [
         ("[train]\nbatchsize = 3", r"unknown key `train\.batchsize`; there are accelerator, accumulate, batch"),
-        ("kind = 'sound'", r"`kind` must be one of mesh, ifs, got 'sound'"),
+        ("kind = 'sound'", r"`kind` must be one of mesh, ifs.*, got 'sound'"),
         ("[train]\nsteps = 'many'", r"`train\.steps` must be an integer, got 'many'"),
         ("[train]\nsteps = 0", r"`train\.steps` must be positive, got 0"),
         ("[train]\nbatch = 3\naccumulate = 2", r"`train\.batch` = 3 must be a multiple"),
@@ -257,14 +262,32 @@ def test_train_and_reconstruct_from_the_command_line(tmp_path, monkeypatch, kind
 
 def test_pictures_that_cannot_be_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    from algonet.ran.reconstruct import load_picture
-
-    config = from_dict(TINY)
     with pytest.raises(FileNotFoundError, match="no such file"):
-        load_picture(tmp_path / "none.png", config)
+        read_views(tmp_path / "none.png", 16, 2)
     (tmp_path / "text.png").write_text("hello")
     with pytest.raises(ValueError, match="not readable as a picture"):
-        load_picture(tmp_path / "text.png", config)
+        read_views(tmp_path / "text.png", 16, 2)
     Image.new("RGB", (20, 20)).save(tmp_path / "square.png")
     with pytest.raises(ValueError, match="2 square view"):
-        load_picture(tmp_path / "square.png", config)
+        read_views(tmp_path / "square.png", 16, 2)
+
+
+def test_labelled_items_accompany_the_others():
+    data = Labelled(Shapes(10, 16, 1, seed=0), 0.2)
+    assert data.labels == 2
+    batch = data.batch([7, 4], ("a", "labelled.a", "labelled.points"))
+    torch.testing.assert_close(batch["a"][0], data.data[7]["a"])
+    torch.testing.assert_close(batch["labelled.a"][0], data.data[1]["a"])
+    torch.testing.assert_close(batch["labelled.points"][1], data.data[0]["points"])
+    with pytest.raises(ValueError, match="`share` must be in"):
+        Labelled(data.data, 0.0)
+
+
+def test_softness_reaches_every_relaxation_of_an_inverse():
+    for kind in ("mesh", "ifs"):
+        inverse = build_model(from_dict({"kind": kind, **TINY})).inverse
+        Anneal(2.0, 0.5, 2, field="scale").attach(inverse).step()
+        assert float(inverse.scale) == pytest.approx(1.0)
+        assert "scale" in inverse.state_dict()
+        set_softness(inverse, 0.25)
+        assert float(inverse.relax.scale) == 0.25

@@ -231,7 +231,7 @@ def test_schedules():
 def test_schedules_reach_the_model(tmp_path):
     run = trainer(tmp_path, softness=(2.0, 0.5), steps=10)
     run.fit(steps=5)
-    assert float(run.model.inverse.softness) == pytest.approx(2.0 * 0.25 ** (4 / 8))
+    assert float(run.model.inverse.steepness) == pytest.approx(1 / (2.0 * 0.25 ** (4 / 8)))
     assert run.optimisers["a2b"].param_groups[0]["lr"] == learning_rate(run.settings, 4)
 
 

@@ -8,24 +8,22 @@ from torch.utils.data import Dataset
 
 from algonet.ran import RAN, LossWeights
 from algonet.ran.config import TrainConfig
+from algonet.relax import Logistic, SoftModule
 
 SIZE = 8
 
 
-class Disc(nn.Module):
+class Disc(SoftModule):
     """(x, y, radius) to a smooth disc (B, 1, SIZE, SIZE)."""
 
-    softness: Tensor
-
     def __init__(self):
-        super().__init__()
-        self.register_buffer("softness", torch.tensor(1.0))
+        super().__init__(Logistic(1.0))
 
     def forward(self, where: Tensor) -> Tensor:
         line = torch.linspace(-1, 1, SIZE)
         x, y, radius = (where[:, i, None, None] for i in range(3))
         apart = ((line[None, None] - x) ** 2 + (line[None, :, None] - y) ** 2 + 1e-4).sqrt()
-        return torch.sigmoid((radius - apart) * 6 / self.softness)[:, None]
+        return self.relax((radius - apart) * 6)[:, None]
 
 
 class Finder(nn.Module):

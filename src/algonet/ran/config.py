@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from .losses import LossWeights
+from .problems import PROBLEMS
 
-KINDS = ("mesh", "ifs")
 TRANSLATORS = ("local", "unet")
-METHODS = ("ran", "direct", "supervised")
+METHODS = ("ran", "direct", "supervised", "weak")
 
 
 @dataclass(frozen=True)
 class DataConfig:
     """`size`: height of a picture (and width of one view); `views`: sides shown; `train`, `validation`, `test`: how many
-    items each; `seed`: of the items (the run's own seed is that of the weights and of the order)."""
+    items each; `seed`: of the items (the run's own seed is that of the weights and of the order); `labels`: the share of the
+    training items whose truth method "weak" may see."""
 
     size: int = 64
     views: int = 2
@@ -28,13 +29,14 @@ class DataConfig:
     test: int = 64
     seed: int = 0
     noise: float = 0.03
+    labels: float = 0.05
     kinds: tuple[str, ...] = ("box", "ellipsoid", "torus", "extrusion", "blend")
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """`level`, `radius`: of the template icosphere; `shading`: contrast of its renderings, 0 for silhouettes; `functions`: of
-    the IFS; `width`: of codes; `base`: first channels."""
+    """`level`, `radius`: of the template icosphere; `shading`: contrast of its renderings, 0 for silhouettes; `colours`:
+    reconstruct the colours of its vertices too; `functions`: of the IFS; `width`: of codes; `base`: first channels."""
 
     level: int = 3
     radius: float = 0.6
@@ -42,13 +44,15 @@ class ModelConfig:
     width: int = 256
     base: int = 32
     shading: float = 0.55
+    colours: bool = False
     translator: str = "local"
     translator_base: int = 24
 
 
 @dataclass(frozen=True)
 class LossConfig:
-    """See `LossWeights`; `l1 = 0` in the file leaves the L1 terms out, `printed_norm = true` takes the sum over elements."""
+    """See `LossWeights`; `l1 = 0` in the file leaves the L1 terms out, `printed_norm = true` takes the sum over elements.
+    `laplacian`, `flatten`, `colour`: of the parts of L_reg for meshes; `label_weight`: of the labelled items of "weak"."""
 
     alpha: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0, 1.0)
     adversarial: float = 1.0
@@ -57,6 +61,8 @@ class LossConfig:
     regular: float = 1.0
     laplacian: float = 300.0
     flatten: float = 0.3
+    colour: float = 1.0
+    label_weight: float = 10.0
     separately: bool = True
 
     def weights(self) -> LossWeights:
@@ -67,6 +73,7 @@ class LossConfig:
 @dataclass(frozen=True)
 class TrainConfig:
     """`batch`: pictures per step over all processes; `softness`: noise of the inverse in pixels, annealed from first to last;
+    `matmul_precision`: "highest", "high" or "medium", how exactly single-precision matrix products are taken on a GPU;
     `translator_rate`, `reconstructor_rate`: factors on the learning rate of those parts; `wait`: steps for which a RAN's
     reconstructor stays at its template, so that the translators find each other first;
     `final_rate`: the learning rate's share at the end of its cosine; `clip`: largest gradient norm per component (0: none);
@@ -93,6 +100,7 @@ class TrainConfig:
     devices: int = 1
     nodes: int = 1
     precision: str = "32-true"
+    matmul_precision: str = "high"
     deterministic: bool = False
     tensorboard: bool = True
 
@@ -110,8 +118,9 @@ class RunConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self):
-        _among("kind", self.kind, KINDS)
+        _among("kind", self.kind, tuple(PROBLEMS))
         _among("method", self.method, METHODS)
+        _among("train.matmul_precision", self.train.matmul_precision, ("highest", "high", "medium"))
         _among("model.translator", self.model.translator, TRANSLATORS)
         for table, keys in _POSITIVE.items():
             for key in keys:
@@ -147,6 +156,7 @@ _POSITIVE = {
 _BETWEEN = {
     ("data", "size"): (8, 1024),
     ("data", "views"): (1, 64),
+    ("data", "labels"): (1e-9, 1.0),
     ("model", "level"): (0, 7),
     ("model", "functions"): (1, 255),
     ("model", "width"): (1, 8192),

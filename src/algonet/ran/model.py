@@ -16,6 +16,8 @@ Batch = dict[str, Tensor]
 #: As the number of a loss: all of them, weighted and summed.
 TOGETHER = -1
 Regulariser = Callable[[Any], Tensor]
+#: The distance (B,) between reconstructions and the truth in a batch.
+Compare = Callable[[Any, Batch], Tensor]
 
 
 class Trainable(nn.Module):
@@ -167,19 +169,22 @@ class RAN(Trainable):
         if section == "a2b" and needs & {"b2", "a2"}:
             reconstruction = self.reconstruct(a)
             known = Paths(a, b2=self.invert(reconstruction, a))
-            value = self._regular(reconstruction, chosen)
+            value = self._regular(reconstruction, chosen, batch)
         paths = self.paths(a, needs, known)
         for i, loss in ran_losses(chosen, paths, self.discriminator, self.weights).items():
             value = value + self.weights.alpha[i - 1] * loss
         return -value if section == "discriminator" else value
 
-    def _regular(self, reconstruction: Any, chosen: tuple[int, ...]) -> Tensor:
-        """The share of L_reg that goes with the chosen losses: shared out evenly among those that see R, it adds up to one."""
+    def _regular(self, reconstruction: Any, chosen: tuple[int, ...], batch: Batch) -> Tensor:
+        """The share of what is asked of the reconstruction itself, L_reg, that goes with the chosen losses."""
         if self.regulariser is None or not self.weights.regular:
             return torch.zeros(())  # a scalar on the CPU adds to anything
+        return self.regulariser(reconstruction).float() * (self.weights.regular * self._share(chosen))
+
+    def _share(self, chosen: tuple[int, ...]) -> float:
+        """What belongs to R is shared out evenly among the losses that see R, so that it adds up to one."""
         seeing = [i for i in self.weights.active if LOSSES[i].needs & {"b2", "a2"}]
-        share = len(set(chosen) & set(seeing)) / len(seeing)
-        return self.regulariser(reconstruction).float() * (self.weights.regular * share)
+        return len(set(chosen) & set(seeing)) / len(seeing)
 
 
 class Direct(Trainable):
@@ -227,12 +232,49 @@ class Direct(Trainable):
 
 
 class Supervised(Direct):
-    """The upper bound: R trained on the true shapes, by the distance both ways between its vertices and true points."""
+    """The upper bound: R trained on the truth. `compare(reconstruction, batch)` gives the distance (B,) of each item to what
+    of the batch `truth` names."""
 
-    sees = ("a", "points")
+    def __init__(
+        self,
+        reconstructor: nn.Module,
+        inverse: Callable[[Any], Tensor],
+        compare: Compare,
+        truth: tuple[str, ...],
+        *,
+        weights: LossWeights = LossWeights(),
+        regulariser: Regulariser | None = None,
+    ):
+        super().__init__(reconstructor, inverse, weights=weights, regulariser=regulariser)
+        self.compare, self.truth = compare, truth
+        self.sees = ("a", *truth)
 
     def fit(self, reconstruction: Any, batch: Batch) -> Tensor:
-        if "points" not in batch:
-            raise ValueError("Supervised: the batch must hold `points` (B, N, 3) of the true surfaces.")
-        apart = torch.cdist(reconstruction, batch["points"])
-        return (self.weights.l1 or 1.0) * (apart.amin(1).mean() + apart.amin(2).mean())
+        return (self.weights.l1 or 1.0) * _compared(self, reconstruction, batch).mean()
+
+
+class Weak(RAN):
+    """A RAN that also sees the truth of a few items: to R's section it adds `label_weight` times their mean distance.
+
+    The batch holds them beside the unlabelled ones, as "labelled.a" and "labelled.NAME" (`data.Labelled` makes such batches).
+    """
+
+    def __init__(
+        self, *parts: Any, compare: Compare, truth: tuple[str, ...], label_weight: float = 10.0, **options: Any
+    ):
+        super().__init__(*parts, **options)
+        self.compare, self.truth, self.label_weight = compare, truth, label_weight
+        self.sees = ("a", "labelled.a", *(f"labelled.{name}" for name in truth))
+
+    def _regular(self, reconstruction: Any, chosen: tuple[int, ...], batch: Batch) -> Tensor:
+        value = super()._regular(reconstruction, chosen, batch)
+        labelled = {name: batch[f"labelled.{name}"] for name in ("a", *self.truth)}
+        share = self._share(chosen)
+        return value + self.label_weight * share * _compared(self, self.reconstruct(labelled["a"]), labelled).mean()
+
+
+def _compared(model: Supervised | Weak, reconstruction: Any, batch: Batch) -> Tensor:
+    missing = [name for name in model.truth if name not in batch]
+    if missing:
+        raise ValueError(f"{type(model).__name__}: the batch must hold the true `{missing[0]}`.")
+    return model.compare(reconstruction, batch)

@@ -47,30 +47,6 @@ class Encoder(nn.Module):
         return self.code(found.unflatten(0, apart.shape[:2]).flatten(1))
 
 
-class MeshReconstructor(nn.Module):
-    """Pictures to the vertices (B, V, 3) of a deformed template: its own, stretched along the axes, plus displacements.
-
-    It begins at the template: the last layers start near zero. Stretching stays within a factor of 2, displacements below
-    `reach` in each coordinate.
-    """
-
-    template: Tensor
-
-    def __init__(self, encoder: Encoder, template: Tensor, width: int = 256, reach: float = 0.4):
-        super().__init__()
-        self.encoder = encoder
-        self.reach = reach
-        self.register_buffer("template", template.clone())
-        self.stretch = quiet(nn.Linear(width, 3))
-        self.displace = nn.Sequential(nn.Linear(width, width), nn.SiLU(), quiet(nn.Linear(width, template.numel())))
-
-    def forward(self, pictures: Tensor) -> Tensor:
-        code = self.encoder(pictures)
-        stretch = torch.exp(0.7 * torch.tanh(self.stretch(code).float()))[:, None]
-        moved = self.reach * torch.tanh(self.displace(code).float() / self.reach)
-        return self.template * stretch + moved.unflatten(-1, self.template.shape)
-
-
 class UNet(nn.Module):
     """A small translator between domains: pictures (B, C, H, W) to pictures (B, C', H, W) in [0, 1].
 

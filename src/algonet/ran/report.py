@@ -58,7 +58,7 @@ def picture_grid(model: Trainable, a: Tensor) -> Tensor:
         paths = Paths(a, b2=model.invert(model.reconstruct(a), a))
     height, width = a.shape[-2:]
     shown = [
-        _coloured(t.float().cpu(), height, width)
+        _framed(t.float().cpu(), height, width)
         for t in (paths.a, paths.b1, paths.b2, paths.a1, paths.a2)
         if t is not None
     ]
@@ -76,9 +76,16 @@ def png_bytes(picture: Tensor) -> bytes:
     return buffer.getvalue()
 
 
-def _coloured(pictures: Tensor, height: int, width: int) -> Tensor:
-    pictures = pictures.expand(-1, 3, -1, -1) if pictures.shape[1] == 1 else pictures[:, :3]
-    if pictures.shape[1] < 3:
+def coloured(pictures: Tensor) -> Tensor:
+    """Pictures (B, C, H, W) as (B, 3, H, W): grey ones repeated; of four channels, which are a silhouette and colours before
+    black, the colours."""
+    if pictures.shape[1] == 4:
+        return pictures[:, 1:]
+    if pictures.shape[1] != 3:
         pictures = pictures.mean(1, keepdim=True).expand(-1, 3, -1, -1)
-    framed = torch.nn.functional.pad(pictures, (0, 2, 0, 2), value=1.0)
+    return pictures
+
+
+def _framed(pictures: Tensor, height: int, width: int) -> Tensor:
+    framed = torch.nn.functional.pad(coloured(pictures), (0, 2, 0, 2), value=1.0)
     return framed[..., : height + 2, : width + 2]

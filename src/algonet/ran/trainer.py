@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from algonet.core.files import write_bytes, write_text
+from algonet.relax import Anneal
+from algonet.relax.modules import soft_modules
 
 from . import checkpoints
 from .config import TrainConfig
@@ -77,7 +79,7 @@ class RANTrainer:
 
         `on_step(trainer, losses)` is called after every step. A folder that already holds a run is only continued.
         """
-        with _fixed_order(self.settings.deterministic):
+        with _fixed_order(self.settings.deterministic), _matmul_precision(self.settings.matmul_precision):
             return self._fit(self.settings.steps if steps is None else steps, resume, seconds, on_step)
 
     def _fit(
@@ -148,9 +150,8 @@ class RANTrainer:
         for name, optimiser in self.optimisers.items():
             for group in optimiser.param_groups:
                 group["lr"] = component_rate(self.settings, self.step, name, alone=len(self.optimisers) == 1)
-        softness: Tensor | None = getattr(self.model.inverse, "softness", None)
-        if softness is not None:
-            softness.fill_(softness_at(self.settings, self.step))
+        if isinstance(self.model.inverse, nn.Module):
+            set_softness(self.model.inverse, softness_at(self.settings, self.step))
 
     def _checked(self, losses: dict[str, Tensor], batch: Batch) -> dict[str, float]:
         """The losses as numbers, averaged over all processes; raises if one is not finite, after writing the batch down."""
@@ -362,7 +363,26 @@ def component_rate(settings: TrainConfig, step: int, component: str, alone: bool
 def softness_at(settings: TrainConfig, step: int) -> float:
     """Geometric from the first to the last softness over the first four fifths of the steps."""
     first, last = settings.softness
-    return first * (last / first) ** min(1.0, step / (0.8 * settings.steps))
+    return Anneal(first, last, max(1, math.ceil(0.8 * settings.steps))).value(step)
+
+
+@torch.no_grad()
+def set_softness(inverse: nn.Module, value: float) -> None:
+    """Give every relaxation inside `inverse` this softness: noises a `scale` of it, decisions a `steepness` of 1 / it."""
+    for module in soft_modules(inverse):
+        field = str(module._form.softness_field)
+        getattr(module, field).fill_(value if field == "scale" else 1 / value)
+
+
+@contextmanager
+def _matmul_precision(wanted: str) -> Iterator[None]:
+    """Inside the block, single-precision matrix products are as exact as `wanted`."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(wanted)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @contextmanager

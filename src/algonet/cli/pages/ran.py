@@ -12,8 +12,8 @@ from algonet.cli.gallery import Figure, png
 from algonet.ran import RAN, LossWeights
 from algonet.ran.config import TrainConfig
 from algonet.ran.networks import LocalTranslator, PairDiscriminator
-from algonet.ran.trainer import component_rate, softness_at
-from algonet.relax import Logistic
+from algonet.ran.trainer import component_rate, set_softness, softness_at
+from algonet.relax import Logistic, SoftModule
 
 TITLE = "Backward AlgoNet: what is in the picture, without being told"
 INTRO = (
@@ -25,20 +25,17 @@ _SIZE = 16
 _TEMPLATE = torch.tensor([0.0, 0.0, 0.43])
 
 
-class Disc(nn.Module):
+class Disc(SoftModule):
     """(x, y, radius) to a picture (B, 1, H, W): inside with the probability that a soft decision gives."""
 
-    softness: Tensor
-
     def __init__(self, softness: float = 1.0):
-        super().__init__()
-        self.register_buffer("softness", torch.tensor(softness))
+        super().__init__(Logistic(1 / softness))
 
     def forward(self, where: Tensor) -> Tensor:
         line = (torch.arange(_SIZE) + 0.5) * 2 / _SIZE - 1
         x, y, radius = (where[:, i, None, None] for i in range(3))
         apart = ((line[None, None] - x) ** 2 + (line[None, :, None] - y) ** 2 + 1e-4).sqrt()
-        return Logistic(_SIZE / self.softness)(radius - apart)[:, None]
+        return self.relax(_SIZE * (radius - apart))[:, None]
 
 
 class Finder(nn.Module):
@@ -105,7 +102,7 @@ def _trained(steps: int, seed: int = 0) -> tuple[RAN, list[tuple[int, Tensor]], 
     inverse: Any = ran.inverse
     frames, errors = [(0, _found(ran, unseen))], [_error(ran, unseen, truth)]
     for step in range(settings.steps):
-        inverse.softness.fill_(softness_at(settings, step))
+        set_softness(inverse, softness_at(settings, step))
         batch = {"a": pictures[torch.randint(len(pictures), (settings.batch,), generator=random)]}
         for section, names in ran.sections.items():
             with ran.training_only(section):

@@ -1,7 +1,4 @@
-"""Procedural data: seeded shapes, made when asked for, painted in style A.
-
-Item i of a data set is a pure function of (seed, i): the same on every machine, in every order, in every process.
-"""
+"""Procedural shapes: seeded primitives and pairs of them, painted in style A."""
 
 from __future__ import annotations
 
@@ -12,26 +9,10 @@ from functools import lru_cache, partial
 import torch
 from torch import Generator as Random
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from algonet.render import Camera, Mesh, box, extrusion, icosphere, render_hard, torus
 
-from .inverses import side_cameras
-
-
-def uniform(random: Random, low: float, high: float, *shape: int) -> Tensor:
-    return low + (high - low) * torch.rand(shape, generator=random)
-
-
-def number(random: Random, low: float, high: float) -> float:
-    return float(uniform(random, low, high))
-
-
-def generator_of(seed: int, index: int) -> Random:
-    """Randomness of its own for item `index`."""
-    # An odd multiplier spreads consecutive indices over the generator's seeds
-    return Random().manual_seed((seed * 0x9E3779B1 + index * 0x85EBCA6B + 0x2545F491) % 2**63)
-
+from . import CachedItems, Item, generator_of, number, split_seed, uniform
 
 # Made once: thousands of shapes are stretched from them
 _ball = lru_cache(partial(icosphere, 3))
@@ -99,6 +80,20 @@ def random_shape(random: Random, kinds: tuple[str, ...] = tuple(KINDS)) -> Mesh:
     return Mesh(mesh.vertices, mesh.faces)
 
 
+def side_cameras(
+    views: int, elevations: tuple[float, float] = (0.0, 60.0), distance: float = 2.7, fov: float = 42.0
+) -> Camera:
+    """Cameras around the object, the first in front (+z), low and high in turn: two at a right angle, more over the full turn.
+
+    Outlines from one height leave much open: of the procedural shapes, the largest body with the outlines of four views has
+    an IoU of 0.80 with the truth if elevations alternate, and of 0.66 at 20 degrees over a half turn.
+    """
+    angle = torch.arange(views) * (2 * math.pi / views if views > 2 else math.pi / 2)
+    up = torch.deg2rad(torch.tensor(elevations))[torch.arange(views) % 2]
+    place = torch.stack([angle.sin() * up.cos(), up.sin(), angle.cos() * up.cos()], -1)
+    return Camera.look_at(place * distance, fov=fov)
+
+
 @lru_cache(maxsize=8)
 def _cameras(views: int, device: torch.device) -> Camera:
     return side_cameras(views).to(device)
@@ -142,21 +137,9 @@ def painted(geometry: Tensor, silhouette: Tensor, random: Random, noise: float) 
     return picture.clamp(0, 1).permute(3, 1, 0, 2).flatten(2)
 
 
-#: Seeds of the splits: settings are chosen on "validation", results are reported on "test".
-SPLITS = {"train": 0, "test": 1, "validation": 2}
-
-
-def split_seed(seed: int, split: str) -> int:
-    """The seed of one split, different for each pair."""
-    if split not in SPLITS:
-        raise ValueError(f"data: unknown split {split!r}; choose from {', '.join(SPLITS)}.")
-    return len(SPLITS) * seed + SPLITS[split]
-
-
-class Shapes(Dataset):
+class Shapes(CachedItems):
     """Pictures `a` of random shapes, and the true surface's `points` for those who may see them (evaluation, bound).
 
-    Items are dictionaries, made when asked for on the device chosen by `to` and kept there; `batch` gives several at once.
     `split`: "train", "validation" or "test" have different seeds.
     """
 
@@ -165,41 +148,28 @@ class Shapes(Dataset):
         unknown = [kind for kind in kinds if kind not in KINDS]
         if unknown:
             raise ValueError(f"Shapes: unknown kind {unknown[0]!r}; choose from {', '.join(KINDS)}.")
-        self.count, self.size, self.views, self.noise, self.kinds = count, size, views, noise, kinds
+        super().__init__(count)
+        self.size, self.views, self.noise, self.kinds = size, views, noise, kinds
         self.points = points
         self.seed = split_seed(seed, split)
-        self.device = torch.device("cpu")
-        self._made: dict[int, dict[str, Tensor]] = {}
-
-    def __len__(self) -> int:
-        return self.count
-
-    def to(self, device: torch.device | str) -> Shapes:
-        """Make and keep items on `device` from now on."""
-        self.device = torch.device(device)
-        self._made = {i: {name: t.to(device) for name, t in item.items()} for i, item in self._made.items()}
-        return self
 
     def mesh(self, index: int) -> Mesh:
         """The true shape of item `index`."""
         return random_shape(generator_of(self.seed, index), self.kinds)
 
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        if not 0 <= index < self.count:
-            raise IndexError(f"Shapes: item {index} of {self.count}.")
-        if index not in self._made:
-            random = generator_of(self.seed, index)
-            mesh = random_shape(random, self.kinds)
-            geometry, silhouette = hard_geometry(mesh.to(self.device), self.size, self.views)
-            picture = painted(geometry, silhouette, random, self.noise)
-            points = surface_points(mesh, self.points, random).to(self.device)
-            self._made[index] = {"a": picture, "points": points}
-        return self._made[index]
+    def silhouette(self, index: int) -> Tensor:
+        """Where the views (H, views * W) of item `index` show the object."""
+        return hard_geometry(self.mesh(index), self.size, self.views)[1].permute(1, 0, 2).flatten(1)
 
-    def batch(self, indices: list[int], names: tuple[str, ...]) -> dict[str, Tensor]:
-        """The items `indices` stacked, `names` of them only, on the data set's device."""
-        items = [self[index] for index in indices]
-        return {name: torch.stack([item[name] for item in items]) for name in names}
+    def make(self, indices: list[int]) -> list[Item]:
+        return [self._make(index) for index in indices]
+
+    def _make(self, index: int) -> Item:
+        random = generator_of(self.seed, index)
+        mesh = random_shape(random, self.kinds)
+        geometry, silhouette = hard_geometry(mesh.to(self.device), self.size, self.views)
+        picture = painted(geometry, silhouette, random, self.noise)
+        return {"a": picture, "points": surface_points(mesh, self.points, random).to(self.device)}
 
 
 def surface_points(mesh: Mesh, count: int, random: Random) -> Tensor:

@@ -4,39 +4,73 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from algonet.ifs import IFS, Poisson, chaos_game, contraction, draw_addresses, smooth_raster
+from algonet.ifs import IFS, Poisson, chaos_game, contraction, draw_addresses, smooth_raster, ssim
+from algonet.ran.data import CachedItems
+from algonet.ran.data.fractals import Fractals, maps_about
+from algonet.ran.model import Batch, Trainable
+from algonet.ran.networks import Encoder, levels_of, quiet
+from algonet.relax import GaussianNoise, SoftModule
 
-from .config import RunConfig
-from .losses import distance
-from .model import Batch, Direct, Regulariser
-from .networks import Encoder, levels_of, quiet
+from .base import Parts, Problem, Scores
+from .mesh import read_views
 
 #: What pictures of function systems show.
 EXTENT = (-1.0, 1.0, -1.0, 1.0)
 
 
-def ifs_parts(config: RunConfig) -> tuple[IFSReconstructor, IFSInverse, Regulariser]:
-    """Reconstructor, inverse and regulariser of a configuration."""
-    data, width = config.data, config.model.width
-    encoder = Encoder(3, (data.size, data.size), 1, width, config.model.base, levels_of(data.size))
-    inverse = IFSInverse(config.model.functions, data.size, softness=config.train.softness[0])
-    reconstructor = IFSReconstructor(encoder, *ring(config.model.functions), width)
-    return reconstructor, inverse, SystemRegulariser(reconstructor.start)
+class FractalProblem(Problem):
+    """The parameters (B, n, 6) of iterated function systems in the residual form."""
 
+    truth = ("parameters",)
 
-def maps_about(fixed: Tensor, linear: Tensor) -> Tensor:
-    """The maps x -> p + A (x - p) in the residual form (..., n, 6): p = `fixed` (..., n, 2) stays, A = `linear` (..., n, 2, 2).
+    def parts(self) -> Parts:
+        data, model = self.config.data, self.config.model
+        size = (data.size, data.size)
+        encoder = Encoder(self.a_channels, size, 1, model.width, model.base, levels_of(data.size))
+        inverse = IFSInverse(model.functions, data.size, scale=self.config.train.softness[0])
+        reconstructor = IFSReconstructor(encoder, *ring(model.functions), model.width)
+        return Parts(reconstructor, inverse, SystemRegulariser(reconstructor.start))
 
-    >>> maps_about(torch.tensor([[1.0, 0.0]]), 0.5 * torch.eye(2)[None])
-    tensor([[ 0.5000, -0.5000,  0.0000, -0.0000,  0.0000, -0.5000]])
-    """
-    moved = linear - torch.eye(2, dtype=linear.dtype, device=linear.device)
-    offset = -(moved @ fixed[..., None])
-    return torch.cat([offset, moved], -1).flatten(-2)
+    def data(self, split: str) -> CachedItems:
+        data = self.config.data
+        functions = self.config.model.functions
+        return Fractals(self.count(split), data.size, functions, data.seed, split=split, noise=data.noise)
+
+    def truth_loss(self, reconstruction: Tensor, batch: Batch, inverse: nn.Module) -> Tensor:
+        """The mean absolute differences of parameters and of pictures."""
+        true = batch["parameters"]
+        with torch.no_grad():
+            b = inverse(true)
+        apart = (inverse(reconstruction) - b).abs().flatten(1).mean(1)
+        return (reconstruction - true).abs().flatten(1).mean(1) + apart
+
+    @torch.no_grad()
+    def evaluate(self, model: Trainable | None, data: Fractals, scale: float = 1.0) -> Scores:
+        """Mean SSIM between pictures of the systems found (of the template, without a model) and of the true ones.
+
+        Both are drawn by an inverse of this function's own, `scale` pixels wide, with other and more points than in training.
+        """
+        device = torch.device("cpu") if model is None else next(model.parameters()).device
+        inverse = IFSInverse(data.functions, data.size, points=4096, depth=16, scale=scale, seed=1).to(device)
+        start = maps_about(*ring(data.functions)).to(device)
+        scores = []
+        for first in range(0, len(data), 64):
+            items = data.batch(list(range(first, min(first + 64, len(data)))), ("a", "parameters"))
+            a, true = items["a"].to(device), items["parameters"].to(device)
+            found = start.expand_as(true) if model is None else model.reconstruct(a)
+            scores.append(ssim(inverse(found)[:, 0], inverse(true)[:, 0]))
+        return {"ssim": float(torch.cat(scores).mean())}
+
+    def read(self, path: Path) -> Tensor:
+        return read_views(path, self.config.data.size, 1)
+
+    def save(self, found: Tensor, stem: Path) -> Path:
+        return save_system(found, stem.with_name(f"{stem.name}.json"))
 
 
 def ring(functions: int, radius: float = 0.8, scale: float = 0.48) -> tuple[Tensor, Tensor]:
@@ -79,16 +113,17 @@ class IFSReconstructor(nn.Module):
         return maps_about(fixed, self.linear + self.reach * moves[..., 2:].unflatten(-1, (2, 2)))
 
 
-class IFSInverse(nn.Module):
+class IFSInverse(SoftModule):
     """Parameters (B, n, 6) of function systems to grey pictures (B, 1, H, W): addresses once drawn, then the raster.
 
     Point k applies the maps of the k-th address to the origin. Addresses share out the attractor evenly; they are drawn
     once, from `seed`, and kept, so the picture is a smooth function of the parameters without the noise of a chaos game.
     Maps are kept contractive. `exposure`: how many times as many points as pixels fall on the picture, as it were.
+    The noise's `scale`, in pixels, is its softness.
     """
 
     choices: Tensor
-    softness: Tensor
+    scale: Tensor
 
     def __init__(
         self,
@@ -98,14 +133,13 @@ class IFSInverse(nn.Module):
         points: int = 1024,
         depth: int = 12,
         exposure: float = 0.5,
-        softness: float = 1.0,
+        scale: float = 1.0,
         seed: int = 0,
     ):
-        super().__init__()
+        super().__init__(GaussianNoise(scale))
         choices = draw_addresses(torch.ones(functions), points, depth, torch.Generator().manual_seed(seed))
         self.size, self.exposure = size, exposure
         self.register_buffer("choices", choices)
-        self.register_buffer("softness", torch.tensor(float(softness)))
 
     def points(self, parameters: Tensor) -> Tensor:
         """The points (B, N, 2), one per address."""
@@ -117,7 +151,7 @@ class IFSInverse(nn.Module):
         picture = smooth_raster(
             points,
             (self.size, self.size),
-            sigma=self.softness,
+            sigma=cast(GaussianNoise, self.relax).scale,
             extent=EXTENT,
             aggregate=Poisson(),
             weights=weights,
@@ -129,21 +163,6 @@ def save_system(parameters: Tensor, path: Path) -> Path:
     """Write a system (n, 6) as the file that `IFS.load` reads, with the picture's extent."""
     IFS(parameters.detach().cpu(), weights=torch.ones(len(parameters)), extent=EXTENT, bound=0.97).save(path)
     return path
-
-
-class SupervisedSystems(Direct):
-    """The upper bound: R trained on the true systems, by the mean absolute differences of parameters and of pictures."""
-
-    sees = ("a", "parameters")
-
-    def fit(self, reconstruction: Tensor, batch: Batch) -> Tensor:
-        if "parameters" not in batch:
-            raise ValueError("SupervisedSystems: the batch must hold the true `parameters` (B, n, 6).")
-        true = batch["parameters"]
-        with torch.no_grad():
-            b = self.invert(true, batch["a"])
-        apart = distance(self.invert(reconstruction, batch["a"]), b, 1.0)
-        return (self.weights.l1 or 1.0) * ((reconstruction - true).abs().mean() + apart)
 
 
 class SystemRegulariser(nn.Module):

@@ -7,15 +7,24 @@ import math
 import torch
 from torch import Generator as Random
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from algonet.ifs import chaos_game, draw_choices
 
-from .data import generator_of, split_seed, uniform
-from .fractal_model import maps_about
+from . import CachedItems, Item, generator_of, split_seed, uniform
 
 #: The chaos game: chains, their steps, and how many of these are forgotten.
 _CHAINS, _STEPS, _BURN_IN = 128, 112, 16
+
+
+def maps_about(fixed: Tensor, linear: Tensor) -> Tensor:
+    """The maps x -> p + A (x - p) in the residual form (..., n, 6): p = `fixed` (..., n, 2) stays, A = `linear` (..., n, 2, 2).
+
+    >>> maps_about(torch.tensor([[1.0, 0.0]]), 0.5 * torch.eye(2)[None])
+    tensor([[ 0.5000, -0.5000,  0.0000, -0.0000,  0.0000, -0.5000]])
+    """
+    moved = linear - torch.eye(2, dtype=linear.dtype, device=linear.device)
+    offset = -(moved @ fixed[..., None])
+    return torch.cat([offset, moved], -1).flatten(-2)
 
 
 def random_system(random: Random, functions: int) -> Tensor:
@@ -35,54 +44,28 @@ def random_system(random: Random, functions: int) -> Tensor:
     return maps_about(fixed, linear)
 
 
-class Fractals(Dataset):
+class Fractals(CachedItems):
     """Pictures `a` of random systems: crisp dots, one warm colour per map, before a cool backdrop, with noise.
 
-    Items are dictionaries that also hold the true `parameters` (n, 6), for those who may see them (evaluation, bound). They
-    are made when asked for on the device chosen by `to` and kept there; `batch` gives several at once. `split`: "train",
+    Items also hold the true `parameters` (n, 6), for those who may see them (evaluation, bound). `split`: "train",
     "validation" or "test" have different seeds.
     """
 
     def __init__(self, count: int, size: int, functions: int, seed: int, *, split: str = "train", noise: float = 0.03):
-        self.count, self.size, self.functions, self.noise = count, size, functions, noise
+        super().__init__(count)
+        self.size, self.functions, self.noise = size, functions, noise
         self.seed = split_seed(seed, split)
         # About as wide as the smooth raster's points: the losses' medians lose thinner fractals (README, function systems)
         self.dot = max(1, round(size / 16))
-        self.device = torch.device("cpu")
-        self._made: dict[int, dict[str, Tensor]] = {}
 
-    def __len__(self) -> int:
-        return self.count
-
-    def to(self, device: torch.device | str) -> Fractals:
-        """Make and keep items on `device` from now on."""
-        self.device = torch.device(device)
-        self._made = {i: {name: t.to(device) for name, t in item.items()} for i, item in self._made.items()}
-        return self
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        if not 0 <= index < self.count:
-            raise IndexError(f"Fractals: item {index} of {self.count}.")
-        if index not in self._made:
-            self._make([index])
-        return self._made[index]
-
-    def batch(self, indices: list[int], names: tuple[str, ...]) -> dict[str, Tensor]:
-        """The items `indices` stacked, `names` of them only, on the data set's device."""
-        missing = [index for index in dict.fromkeys(indices) if index not in self._made]
-        if missing:
-            self._make(missing)
-        return {name: torch.stack([self._made[index][name] for index in indices]) for name in names}
-
-    def _make(self, indices: list[int]) -> None:
+    def make(self, indices: list[int]) -> list[Item]:
         """Everything random is drawn on the CPU, item by item; the pictures are then made together."""
         drawn = [self._draw(generator_of(self.seed, index)) for index in indices]
         parameters, choices, colours, slopes, grain = (
             torch.stack(part).to(self.device) for part in zip(*drawn, strict=True)
         )
         pictures = painted(owners(parameters, choices, self.size, self.dot), colours, slopes) + self.noise * grain
-        for row, index in enumerate(indices):
-            self._made[index] = {"a": pictures[row].clamp(0, 1), "parameters": parameters[row]}
+        return [{"a": a.clamp(0, 1), "parameters": p} for a, p in zip(pictures, parameters, strict=True)]
 
     def _draw(self, random: Random) -> tuple[Tensor, ...]:
         n = self.functions

@@ -1,0 +1,84 @@
+"""What an inverse problem must say of itself, so that one RAN, one trainer and one command serve all of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+from algonet.ran.networks import LocalTranslator, PairDiscriminator, UNet
+
+if TYPE_CHECKING:
+    from algonet.ran.config import RunConfig
+    from algonet.ran.data import CachedItems
+    from algonet.ran.model import Batch, Regulariser, Trainable
+
+Scores = dict[str, float]
+
+
+class Parts(NamedTuple):
+    """The components of a model that a problem decides: R, the smooth inverse, L_reg."""
+
+    reconstructor: nn.Module
+    inverse: nn.Module
+    regulariser: Regulariser | None
+
+
+class Problem(ABC):
+    """One inverse problem under one configuration: its networks, its data, its figures, its files.
+
+    A picture of domain A has `a_channels`, one of B, which the smooth inverse makes, `b_channels`. `truth` names what of an
+    item only supervised training may see; `truth_loss` compares a reconstruction with it.
+    """
+
+    a_channels: ClassVar[int] = 3
+    truth: ClassVar[tuple[str, ...]]
+    #: What its inputs are called where people read it
+    inputs: ClassVar[str] = "pictures"
+
+    def __init__(self, config: RunConfig):
+        self.config = config
+
+    @property
+    def b_channels(self) -> int:
+        return 1
+
+    @abstractmethod
+    def parts(self) -> Parts:
+        """New networks, their weights drawn from the global generator."""
+
+    def translators(self) -> tuple[nn.Module, nn.Module]:
+        """a2b and b2a. A pointwise b2a cannot make up for outlines that are too wide or too narrow: the reconstruction must."""
+        a, b, base = self.a_channels, self.b_channels, self.config.model.translator_base
+        if self.config.model.translator == "unet":
+            return UNet(a, b, base), UNet(b, a, base)
+        return LocalTranslator(a, b, base, reach=1), LocalTranslator(b, a, base, reach=0)
+
+    def discriminator(self) -> nn.Module:
+        return PairDiscriminator(self.a_channels, self.b_channels, self.config.model.base)
+
+    @abstractmethod
+    def data(self, split: str) -> CachedItems:
+        """The items of "train", "validation" or "test"."""
+
+    @abstractmethod
+    def truth_loss(self, reconstruction: Any, batch: Batch, inverse: nn.Module) -> Tensor:
+        """How far each reconstruction is from the truth in the batch: (B,)."""
+
+    @abstractmethod
+    def evaluate(self, model: Trainable | None, data: Any) -> Scores:
+        """The figures of a model (of the template everything begins from, without one) on all of `data`."""
+
+    @abstractmethod
+    def read(self, path: Path) -> Tensor:
+        """One input (C, H, W) from a user's file."""
+
+    @abstractmethod
+    def save(self, found: Any, stem: Path) -> Path:
+        """Write one reconstruction next to `stem` under the ending it deserves; returns the path."""
+
+    def count(self, split: str) -> int:
+        data = self.config.data
+        return {"train": data.train, "validation": data.validation, "test": data.test}[split]

@@ -1,0 +1,236 @@
+"""Shapes from pictures: R deforms a template mesh, the smooth inverse renders it from the same sides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from algonet.core.pictures import open_picture
+from algonet.ran.data import CachedItems
+from algonet.ran.data.shapes import Shapes, side_cameras
+from algonet.ran.metrics import chamfer, iou, occupancy
+from algonet.ran.model import Batch, Trainable
+from algonet.ran.networks import Encoder, levels_of, quiet
+from algonet.relax import SoftModule, StudentT
+from algonet.render import Camera, FilteredCoverage, Mesh, icosphere, render_attributes
+
+from .base import Parts, Problem, Scores
+
+
+class MeshProblem(Problem):
+    """Vertices (B, V, 3) of a deformed icosphere, with `model.colours` vertices and their colours (B, V, 6)."""
+
+    truth = ("points",)
+
+    @property
+    def b_channels(self) -> int:
+        return 4 if self.config.model.colours else 1
+
+    def template(self) -> Mesh:
+        """The mesh every reconstruction begins from."""
+        return icosphere(self.config.model.level, self.config.model.radius)
+
+    def parts(self) -> Parts:
+        data, model, loss = self.config.data, self.config.model, self.config.loss
+        start = self.template()
+        size = (data.size, data.size * data.views)
+        encoder = Encoder(self.a_channels, size, data.views, model.width, model.base, levels_of(data.size))
+        scale = self.config.train.softness[0]
+        inverse = MeshInverse(start.faces, data.size, data.views, scale, model.shading, colours=model.colours)
+        regulariser = MeshRegulariser(start, loss.laplacian, loss.flatten, loss.colour if model.colours else 0.0)
+        return Parts(
+            MeshReconstructor(encoder, start.vertices, model.width, colours=model.colours), inverse, regulariser
+        )
+
+    def data(self, split: str) -> CachedItems:
+        data = self.config.data
+        return Shapes(
+            self.count(split), data.size, data.views, data.seed, split=split, noise=data.noise, kinds=data.kinds
+        )
+
+    def truth_loss(self, reconstruction: Tensor, batch: Batch, inverse: nn.Module) -> Tensor:
+        """The distance both ways between the vertices and points of the true surface."""
+        apart = torch.cdist(reconstruction[..., :3], batch["points"])
+        return apart.amin(1).mean(-1) + apart.amin(2).mean(-1)
+
+    @torch.no_grad()
+    def evaluate(self, model: Trainable | None, data: Shapes, resolution: int = 32) -> Scores:
+        """Mean voxel IoU and Chamfer distance to the true shapes; with colours also the mean absolute difference between
+        the rendered colours and the input's where both show the object (of the template: mid-grey)."""
+        device = torch.device("cpu") if model is None else next(model.parameters()).device
+        start = self.template().to(device)
+        scores: dict[str, list[float]] = {"iou": [], "chamfer": []}
+        for index in range(len(data)):
+            a = data[index]["a"][None].to(device)
+            found = start.vertices if model is None else model.reconstruct(a)[0]
+            shape, true = start.replace(vertices=found[..., :3]), data.mesh(index)
+            scores["iou"].append(iou(occupancy(shape, resolution).cpu(), occupancy(true.to(device), resolution).cpu()))
+            scores["chamfer"].append(chamfer(shape, true))
+            if self.config.model.colours:
+                scores.setdefault("colour", []).append(self._colour_error(found, data.silhouette(index), a[0]))
+        return {name: sum(values) / len(values) for name, values in scores.items()}
+
+    def _colour_error(self, found: Tensor, silhouette: Tensor, a: Tensor) -> float:
+        if found.shape[-1] == 3:
+            found = torch.cat([found, torch.full_like(found, 0.5)], -1)
+        inverse = MeshInverse(
+            self.template().faces, self.config.data.size, self.config.data.views, 0.5, colours=True
+        ).to(found.device)
+        shown = inverse(found[None])[0]
+        both = (shown[0] > 0.5) & (silhouette.to(a.device) > 0)
+        if not both.any():
+            return 1.0
+        return float((shown[1:] / shown[:1].clamp_min(1e-6) - a)[:, both].abs().mean())
+
+    def read(self, path: Path) -> Tensor:
+        return read_views(path, self.config.data.size, self.config.data.views)
+
+    def save(self, found: Tensor, stem: Path) -> Path:
+        path = stem.with_name(f"{stem.name}.obj" if found.shape[-1] == 3 else f"{stem.name}.ply")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mesh = self.template().replace(vertices=found[..., :3].cpu())
+        if found.shape[-1] > 3:
+            mesh = mesh.replace(vertex_colors=found[..., 3:].cpu())
+        mesh.save(path)
+        return path
+
+
+def read_views(path: Path, size: int, views: int) -> Tensor:
+    """A picture file as (3, size, views * size) in [0, 1], resized; its square views stand side by side."""
+    import numpy as np
+
+    image = open_picture(path).convert("RGB")
+    if abs(image.width / image.height - views) > 0.05 * views:
+        raise ValueError(
+            f"{path}: this model looks at {views} square view(s) side by side; the picture is "
+            f"{image.width} x {image.height}."
+        )
+    array = np.asarray(image.resize((size * views, size)), dtype=np.float32) / 255
+    return torch.from_numpy(array).permute(2, 0, 1)
+
+
+class MeshReconstructor(nn.Module):
+    """Pictures to the vertices (B, V, 3) of a deformed template: its own, stretched along the axes, plus displacements.
+
+    It begins at the template: the last layers start near zero. Stretching stays within a factor of 2, displacements below
+    `reach` in each coordinate. With `colours`, each vertex has a colour in [0, 1] too, at first grey: (B, V, 6).
+    """
+
+    template: Tensor
+
+    def __init__(self, encoder: Encoder, template: Tensor, width: int = 256, reach: float = 0.4,
+                 *, colours: bool = False):  # fmt: skip
+        super().__init__()
+        self.encoder = encoder
+        self.reach = reach
+        self.register_buffer("template", template.clone())
+        self.stretch = quiet(nn.Linear(width, 3))
+        self.paint = quiet(nn.Linear(width, template.numel())) if colours else None
+        self.displace = nn.Sequential(nn.Linear(width, width), nn.SiLU(), quiet(nn.Linear(width, template.numel())))
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        code = self.encoder(pictures)
+        stretch = torch.exp(0.7 * torch.tanh(self.stretch(code).float()))[:, None]
+        moved = self.reach * torch.tanh(self.displace(code).float() / self.reach)
+        vertices = self.template * stretch + moved.unflatten(-1, self.template.shape)
+        if self.paint is None:
+            return vertices
+        colours = torch.sigmoid(self.paint(code).float()).unflatten(-1, self.template.shape)
+        return torch.cat([vertices, colours], -1)
+
+
+class MeshInverse(SoftModule):
+    """Vertices (B, V, 3) of a mesh with fixed faces to grey pictures (B, 1, H, views * W), one view beside the other.
+
+    Lambert shading of the vertices over black, 1 where they face the light (upper left of the first camera) and 1 - `shading`
+    where they turn away; `shading` 0 gives silhouettes. With `colours`, vertices and colours (B, V, 6) give four channels: the
+    silhouette, and the colours before black. The noise's `scale`, in pixels, is its softness.
+    """
+
+    faces: Tensor
+    matrix: Tensor
+    position: Tensor
+    scale: Tensor
+    light: Tensor
+
+    def __init__(self, faces: Tensor, size: int, views: int = 2, scale: float = 1.0,
+                 shading: float = 0.55, *, colours: bool = False, backend: str = "auto"):  # fmt: skip
+        super().__init__(StudentT(df=8, scale=scale))
+        cameras = side_cameras(views)
+        self.size, self.views, self.shading, self.backend = size, views, shading, backend
+        self.colours = colours
+        self.register_buffer("faces", faces.clone())
+        self.register_buffer("matrix", cameras.matrix)
+        self.register_buffer("position", cameras.position)
+        self.register_buffer("light", nn.functional.normalize(torch.tensor([-0.4, 0.7, 0.6]), dim=0))
+
+    def forward(self, surface: Tensor) -> Tensor:
+        vertices = surface[..., :3]
+        shade = torch.ones_like(vertices[..., :1])
+        if self.colours:
+            shade = torch.cat([shade, surface[..., 3:]], -1)
+        elif self.shading:
+            normals = Mesh(vertices, self.faces).vertex_normals()
+            shade = 1 - self.shading / 2 * (1 - (normals * self.light).sum(-1, keepdim=True))
+        rendered = render_attributes(
+            vertices[:, None],
+            self.faces,
+            shade[:, None],
+            Camera(self.matrix, self.position),
+            size=(self.size, self.size),
+            coverage=FilteredCoverage(cast(StudentT, self.relax)),
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+            backend=self.backend,
+        )
+        return rendered.image.permute(0, 4, 2, 1, 3).flatten(3)
+
+
+class MeshRegulariser(nn.Module):
+    """What keeps a reconstructed mesh a surface: mean over vertices of |d - mean of d over the neighbours|^2, d = displacement
+    from the template, and over edges of 1 - cos of the angle between the two faces' normals, with a weight each.
+
+    Displacements, not positions: the Laplacian of a ball points inwards, and a large weight would shrink it away. `colour` is
+    the weight of the mean squared difference between the colours of neighbours.
+    """
+
+    template: Tensor
+    edges: Tensor
+    degree: Tensor
+    pairs: Tensor
+    faces: Tensor
+
+    def __init__(self, mesh: Mesh, laplacian: float = 1.0, flatten: float = 0.01, colour: float = 0.0):
+        super().__init__()
+        self.laplacian, self.flatten, self.colour = laplacian, flatten, colour
+        edges = mesh.edges()
+        self.register_buffer("template", mesh.vertices.clone())
+        self.register_buffer("edges", edges)
+        self.register_buffer("degree", torch.bincount(edges.flatten(), minlength=mesh.vertices.shape[-2])[:, None])
+        self.register_buffer("pairs", _face_pairs(mesh.faces))
+        self.register_buffer("faces", mesh.faces.clone())
+
+    def forward(self, surface: Tensor) -> Tensor:
+        vertices = surface[..., :3]
+        a, b = self.edges.unbind(-1)
+        moved = vertices - self.template
+        around = torch.zeros_like(moved).index_add(-2, a, moved[..., b, :]).index_add(-2, b, moved[..., a, :])
+        bumps = (moved - around / self.degree).square().sum(-1).mean()
+        normals = Mesh(vertices, self.faces).face_normals()
+        bends = 1 - (normals[..., self.pairs[:, 0], :] * normals[..., self.pairs[:, 1], :]).sum(-1).mean()
+        value = self.laplacian * bumps + self.flatten * bends
+        if self.colour:
+            value = value + self.colour * (surface[..., a, 3:] - surface[..., b, 3:]).square().mean()
+        return value
+
+
+def _face_pairs(faces: Tensor) -> Tensor:
+    """The two faces (E, 2) at each inner edge."""
+    ends = torch.cat([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]]).sort(-1).values
+    _, index, counts = ends.unique(dim=0, return_inverse=True, return_counts=True)
+    owners = torch.arange(len(faces)).repeat(3)
+    order = index.argsort(stable=True)
+    inner = counts[index[order]] == 2
+    return owners[order][inner].reshape(-1, 2)
