@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import pytest
 import torch
 from hypothesis import given
@@ -125,6 +126,7 @@ def test_bounded_sum_of_huge_totals_is_1():
         (lambda: Yager(0.5), r"Yager: `p` must be at least 1 and finite, got 0.5"),
         (lambda: Frank(1), r"Frank: p = 1 is the limit `Probabilistic\(\)`"),
         (lambda: Frank(0), r"Frank: `p` must be above 0"),
+        (lambda: Frank(1e-40), r"Frank: `p` must be at least 1e-30, got 1e-40; the limit at 0 is `Maximum\(\)`"),
         (lambda: SchweizerSklar(1.0), r"SchweizerSklar: `p` must be a negative number"),
         (lambda: Probabilistic()(0.5, 0.5), r"Probabilistic: expected a tensor, got float"),
     ],
@@ -132,3 +134,52 @@ def test_bounded_sum_of_huge_totals_is_1():
 def test_errors_say_what_was_wanted(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+def _exact(conorm, a: float, b: float) -> float:
+    """The binary formula as printed, in 60 digits."""
+    with mpmath.workdps(60):
+        p, x, y = mpmath.mpf(conorm.p), 1 - mpmath.mpf(a), 1 - mpmath.mpf(b)
+        if isinstance(conorm, SchweizerSklar):
+            both = (x**p + y**p - 1) ** (1 / p)
+        elif isinstance(conorm, Frank):
+            both = mpmath.log(1 + (p**x - 1) * (p**y - 1) / (p - 1)) / mpmath.log(p)
+        elif isinstance(conorm, Hamacher):
+            both = x * y / (p + (1 - p) * (x + y - x * y))
+        elif isinstance(conorm, AczelAlsina):
+            both = mpmath.exp(-(((-mpmath.log(x)) ** p + (-mpmath.log(y)) ** p) ** (1 / p)))
+        elif isinstance(conorm, Dombi):
+            both = 1 / (1 + ((1 / x - 1) ** p + (1 / y - 1) ** p) ** (1 / p))
+        else:
+            both = 1 - min(mpmath.mpf(1), (mpmath.mpf(a) ** p + mpmath.mpf(b) ** p) ** (1 / p))
+        return float(1 - both)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "conorm",
+    [
+        *(SchweizerSklar(p) for p in (-1e-6, -1e-2, -10.0, -100.0, -1e4)),
+        *(Frank(p) for p in (1e-30, 1e-8, 0.999, 1.001, 1e8, 1e60)),
+        *(Hamacher(p) for p in (1e-6, 1e3, 1e12)),
+        *(family(p) for family in (Yager, AczelAlsina, Dombi) for p in (1.5, 100.0, 1e4)),
+    ],
+    **_ids,
+)
+def test_extreme_parameters_follow_the_formula(conorm, dtype):
+    for pair in [(0.9, 0.0), (0.5, 0.5), (0.1, 0.2), (0.999, 0.3), (1e-4, 1e-5), (1e-9, 0.5), (0.3, 0.30001)]:
+        p = torch.tensor(pair, dtype=dtype, requires_grad=True)
+        joined = conorm.reduce(p)
+        (slope,) = torch.autograd.grad(joined, p)
+        assert joined.item() == pytest.approx(
+            _exact(conorm, *p.tolist()), abs=3e-6 if dtype == torch.float32 else 1e-12
+        )
+        assert torch.isfinite(slope).all()
+        # Finite differences of the printed formula
+        for i in (0, 1):
+            if pair[i] > 1e-3:
+                step = [1e-7 * (j == i) for j in (0, 1)]
+                ends = [
+                    _exact(conorm, *(v + sign * s for v, s in zip(p.tolist(), step, strict=True))) for sign in (1, -1)
+                ]
+                assert slope[i].item() == pytest.approx((ends[0] - ends[1]) / 2e-7, rel=2e-2, abs=2e-3)

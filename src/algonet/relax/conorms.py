@@ -17,6 +17,9 @@ from algonet.core.checks import check_tensor, widened
 
 from .base import Relaxation
 
+#: p^-1 stays a normal number in float32.
+LEAST_FRANK = 1e-30
+
 
 @dataclass(frozen=True, eq=False)
 class TConorm(Relaxation):
@@ -135,19 +138,23 @@ class Hamacher(TConorm):
         return f"Hamacher{self.p}"
 
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
-        x = 1 - _short_of_one(p)
+        q = _short_of_one(p)
+        odds = q / (1 - q)
         if self.p == 0:
-            total = ((1 - x) / x).sum(dim)
+            total = odds.sum(dim)
             return total / (1 + total)
-        # Additive generator log((p + (1-p) x)/x); 1 - its inverse at y is (e^y - 1)/(e^y - 1 + p)
-        y = (torch.log1p((1 - self.p) * (x - 1)) - x.log()).sum(dim)
+        # Additive generator log((p + (1-p) x)/x) of x = 1 - q; 1 - its inverse at y is (e^y - 1)/(e^y - 1 + p)
+        y = torch.log1p(self.p * odds).sum(dim)
         decay = -torch.expm1(-y)
         return decay / (decay + self.p * torch.exp(-y))
 
 
 @dataclass(frozen=True, eq=False)
 class Frank(TConorm):
-    """The dual of log_p(1 + (p^a - 1)(p^b - 1)/(p - 1)), p > 0 and not 1 (that limit is `Probabilistic`). C-infinity."""
+    """The dual of log_p(1 + (p^a - 1)(p^b - 1)/(p - 1)), p > 0 and not 1 (that limit is `Probabilistic`). C-infinity.
+
+    p -> 0 is `Maximum`, p -> inf the bounded sum.
+    """
 
     p: float = 2.0
 
@@ -155,17 +162,29 @@ class Frank(TConorm):
         _check_parameter(self, 0.0, strict=True)
         if self.p == 1:
             raise ValueError("Frank: p = 1 is the limit `Probabilistic()`; use that.")
+        if self.p < LEAST_FRANK:
+            raise ValueError(
+                f"Frank: `p` must be at least {LEAST_FRANK:g}, got {self.p!r}; the limit at 0 is `Maximum()`."
+            )
 
     @property
     def key(self) -> str:
         return f"Frank{self.p}"
 
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
-        rate = math.log(self.p)
-        x = 1 - _short_of_one(p)
-        # Generator -log((p^x - 1)/(p - 1)): a product of ratios in (0, 1]
-        logs = (torch.expm1(rate * x) / math.expm1(rate)).log().sum(dim)
-        return 1 - torch.log1p(math.expm1(rate) * logs.exp()) / rate
+        # Generator -log g, g = (p^x - 1)/(p - 1) for x = 1 - q: a ratio in (0, 1]
+        rate = abs(math.log(self.p))
+        whole = math.log(-math.expm1(-rate))
+        q = _short_of_one(p)
+        if self.p > 1:
+            logs = (torch.log(-torch.expm1(-rate * (1 - q))) - rate * q - whole).sum(dim)
+            return 1 - torch.nn.functional.softplus(logs + rate + whole) / rate
+        # 1 - g = expm1(rate q) / expm1(rate) keeps the digits of small q, g itself those of q near 1
+        small = q < 0.5
+        beside = torch.expm1(rate * torch.where(small, q, 0.0)) / math.expm1(rate)
+        ratio = torch.log(-torch.expm1(-rate * torch.where(small, 1.0, 1 - q))) - whole
+        logs = torch.where(small, torch.log1p(-beside), ratio).sum(dim)
+        return torch.log1p(-math.expm1(rate) * torch.expm1(logs)) / rate
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,10 +258,15 @@ class SchweizerSklar(TConorm):
         return f"SchweizerSklar{self.p}"
 
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
-        # sum(x^p - 1) = sum expm1(p log x), each term positive; x^p may be large but only its logarithm is used
+        # log(1 + sum(x^p - 1)), x = 1 - q, from the logarithms of x^p, which are positive and may be huge. Relative to
+        # the largest nothing overflows; small ones keep their digits in expm1
         logs = torch.log1p(-_short_of_one(p)) * self.p
-        total = torch.expm1(logs.clamp_max(80.0)).sum(dim)
-        return _one_minus_exp(torch.log1p(total) / self.p)
+        peak = logs.detach().amax(dim, keepdim=True)
+        huge = peak > 20.0
+        plain = torch.log1p(torch.expm1(torch.where(huge, 0.0, logs)).sum(dim))
+        shift = torch.exp(-peak)
+        scaled = torch.where(huge, torch.exp(logs - peak) - shift, 1.0).sum(dim) + shift.squeeze(dim)
+        return _one_minus_exp(torch.where(huge.squeeze(dim), scaled.log() + peak.squeeze(dim), plain) / self.p)
 
 
 def _check_parameter(owner: object, least: float, *, strict: bool) -> None:
