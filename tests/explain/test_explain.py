@@ -198,3 +198,22 @@ def test_the_rest_is_tuned_and_the_part_is_not():
     assert found.score[-1] > found.fixed[-1] + 0.01
     assert found.score[-1] > -0.02
     assert float(found.network[1].weight.detach()[0, 1]) == pytest.approx(0.5, abs=0.1)
+
+
+def test_the_callers_algorithm_is_left_as_it_was():
+    network, data = trained_sorter()
+    algorithm = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    before = copy.deepcopy(algorithm.state_dict())
+    found = replace_gradually(network, "0", algorithm, data, mean_square, score=lambda net: 0.0, levels=2, steps=3)
+    torch.testing.assert_close(algorithm.state_dict(), before, rtol=0, atol=0)
+    assert all(p.grad is None for p in algorithm.parameters())
+    assert not torch.equal(found.network[0][0].weight, algorithm[0].weight)
+
+
+def test_what_network_and_algorithm_share_stays_shared():
+    shared = nn.Linear(3, 3)
+    network = nn.Sequential(shared, nn.Tanh(), nn.Linear(3, 1))
+    data = (torch.randn(8, 3), torch.randn(8, 1))
+    found = replace_gradually(network, "1", shared, data, mean_square, score=lambda net: 0.0, levels=1, steps=1)
+    assert found.network[0] is found.network[1]
+    assert found.network[0] is not shared

@@ -75,3 +75,10 @@ def test_errors_say_what_was_wanted():
         SmoothTent(1.5)
     with pytest.raises(ValueError, match=r"Sech: `steepness` must be positive"):
         Sech(0.0)
+
+
+def test_the_proof_that_loops_halt_holds_up_to_2_6():
+    # It needs phi(x) <= |x|: the largest steepness is 1 / max (1 - sech u)/u = 2.609
+    x = torch.linspace(1e-3, 3.0, 30_000, dtype=torch.float64)
+    assert (Sech(2.609)(x) <= x).all()
+    assert not (Sech(2.61)(x) <= x).all()

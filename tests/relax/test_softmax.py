@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -109,3 +111,22 @@ def test_positions_are_counted_in_full_precision(dtype):
 def test_numbers_are_refused_by_name(function):
     with pytest.raises(TypeError, match=function.__name__):
         function([1.0, 2.0])
+
+
+@pytest.mark.parametrize("absent", [1e10, -1e10, 3e38, math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("function", [soft_max, soft_min, soft_argmax, soft_argmin])
+def test_what_weight_0_excludes_does_not_matter(function, absent):
+    x = torch.tensor([1.0, absent, 2.0], requires_grad=True)
+    weights = torch.tensor([1.0, 0.0, 1.0], requires_grad=True)
+    value = function(x, weights=weights, steepness=3.0)
+    slopes = torch.autograd.grad(value, (x, weights))
+    present, shares = torch.tensor([1.0, 2.0], requires_grad=True), torch.ones(2, requires_grad=True)
+    expected = function(present, weights=shares, steepness=3.0)
+    wanted = torch.autograd.grad(expected, (present, shares))
+    if function in (soft_argmax, soft_argmin):
+        # Positions 0 and 2 instead of 0 and 1
+        expected, wanted = 2 * expected, [2 * slope for slope in wanted]
+    torch.testing.assert_close(value, expected)
+    for slope, other in zip(slopes, wanted, strict=True):
+        torch.testing.assert_close(slope[[0, 2]], other)
+        assert slope[1] == 0

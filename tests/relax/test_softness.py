@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import nn
 
 from algonet.nn import WeightedSoftmax
-from algonet.relax import Anneal, Heaviside, Logistic, SoftModule, hardened, softness_report
+from algonet.relax import (
+    Anneal,
+    Choice,
+    GaussianNoise,
+    Heaviside,
+    Logistic,
+    Sech,
+    SoftModule,
+    hardened,
+    softness_report,
+)
 
 
 class Above(SoftModule):
@@ -69,7 +82,7 @@ def test_anneal_resumes_from_its_state():
         (lambda: Anneal(1, 2, 3, curve="square"), r"unknown curve 'square'; choose one of linear, geometric, cosine"),
         (lambda: Anneal(0, 2, 3), r"`start` and `end` must be positive"),
         (lambda: Anneal(1, 2, 0), r"`steps` must be an integer from 1 on, got 0"),
-        (lambda: Anneal(1, 2, 3, field="tau"), r"`field` must be 'steepness' or 'scale'"),
+        (lambda: Anneal(1, 2, 3, field="tau"), r"`field` must be a softness such as 'steepness' or 'scale', got 'tau'"),
         (lambda: Anneal(1, 2, 3).attach(nn.Linear(1, 1)), r"Linear holds no algonet module with a `steepness`"),
         (
             lambda: Anneal(1, 2, 3).attach(Above(Logistic(nn.Parameter(torch.tensor(1.0))))),
@@ -114,3 +127,123 @@ def test_report_leaves_the_module_and_its_input_alone():
     assert torch.equal(x, before)
     assert not x.requires_grad
     assert isinstance(layer.relax, Logistic)
+
+
+def test_hardened_blocks_nest():
+    layer = Above(Logistic(1.0))
+    model = nn.Sequential(layer, Leaving(Sech(2.0)))
+    with hardened(model):
+        with hardened(layer):
+            assert isinstance(layer.relax, Heaviside)
+        assert isinstance(layer.relax, Heaviside)
+        with hardened(model):
+            # A thousand times harder than it is, however deep the blocks
+            assert float(model[1].relax.steepness) == 2000.0
+        assert float(model[1].relax.steepness) == 2000.0
+    assert isinstance(layer.relax, Logistic)
+    assert float(model[1].relax.steepness) == 2.0
+
+
+class Leaving(SoftModule):
+    def forward(self, x):
+        return self.relax(x)
+
+
+def test_report_leaves_dropout_and_batch_statistics_alone():
+    model = nn.Sequential(nn.BatchNorm1d(6), nn.Dropout(0.5), Above(Logistic(3.0)), nn.Dropout(0.5).eval())
+    before = copy.deepcopy(model.state_dict())
+    modes = [m.training for m in model.modules()]
+    x = torch.randn(40, 6)
+    first, second = softness_report(model, x), softness_report(model, x)
+    assert first == second
+    assert [m.training for m in model.modules()] == modes
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    model.eval()
+    assert softness_report(model, x) == first
+
+
+def test_report_tells_layers_of_one_kind_apart():
+    model = nn.Sequential(Above(Logistic(2.0)), nn.Sequential(Above(Logistic(50.0))))
+    report = softness_report(model, torch.randn(5, 4))
+    assert report.softness == {"0.steepness": 2.0, "1.0.steepness": 50.0}
+
+
+class Drawing(SoftModule):
+    """A decision, a choice and a blur in one module."""
+
+    def __init__(self, steepness=2.0, depth=5.0, scale=0.5):
+        super().__init__(Logistic(steepness), depth=Choice(depth), blur=GaussianNoise(scale))
+
+    def forward(self, x):
+        inside = self.relax(x) * self.relaxation("blur").tail(x)
+        return (torch.softmax(self.relaxation("depth").steepness * x, -1) * inside).sum(-1)
+
+
+def test_several_relaxations_are_one_state():
+    layer = Drawing(depth=nn.Parameter(torch.tensor(5.0)))
+    assert set(layer.state_dict()) == {"steepness", "depth_steepness", "blur_scale"}
+    assert [name for name, _ in layer.named_parameters()] == ["depth_steepness"]
+    assert repr(layer) == "Drawing(Logistic, steepness=2, depth_steepness=5, blur_scale=0.5)"
+    other = Drawing(1.0, 1.0, 1.0)
+    other.load_state_dict(layer.state_dict())
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(other(x), layer(x))
+    layer(x).sum().backward()
+    assert layer.depth_steepness.grad.abs() > 0
+
+
+def test_every_relaxation_is_hardened_annealed_and_reported():
+    layer = Drawing()
+    with hardened(layer):
+        assert isinstance(layer.relax, Heaviside)
+        assert float(layer.relaxation("depth").steepness) == 5000.0
+        assert float(layer.relaxation("blur").scale) == pytest.approx(5e-4)
+    Anneal(7.0, 9.0, steps=1, field="depth_steepness").attach(layer)
+    assert (float(layer.steepness), float(layer.depth_steepness)) == (2.0, 7.0)
+    Anneal(3.0, 9.0, steps=1, field="blur_scale").attach(nn.Sequential(layer))
+    assert float(layer.blur_scale) == 3.0
+    report = softness_report(layer, torch.rand(20, 4))
+    assert report.softness == {"Drawing.steepness": 2.0, "Drawing.depth_steepness": 7.0, "Drawing.blur_scale": 3.0}
+    with pytest.raises(ValueError, match=r"with a `tip_scale`; it has: Drawing.steepness, Drawing.depth_steepness, Dr"):
+        Anneal(1.0, 2.0, steps=1, field="tip_scale").attach(layer)
+
+
+class Curve(SoftModule):
+    """Something with parameters and no input, as a drawing is."""
+
+    def __init__(self):
+        super().__init__(GaussianNoise(0.5))
+        self.place = nn.Parameter(torch.linspace(-1, 1, 9))
+
+    def forward(self, size):
+        return self.relax.tail(self.place[:, None] - torch.linspace(-1, 1, size)).sum(0)
+
+
+def test_without_tensors_the_report_looks_at_the_parameters():
+    assert softness_report(Curve(), 16).softness == {"Curve.scale": 0.5}
+    assert "raise the scale" in softness_report(_sharp(Curve()), 16).suggestion
+    with pytest.raises(ValueError, match="give at least one floating tensor"):
+        softness_report(Above(Logistic()), 16)
+
+
+def _sharp(curve):
+    with torch.no_grad():
+        curve.scale.fill_(1e-4)
+    return curve
+
+
+@pytest.mark.parametrize("steepness", [torch.tensor([1.0, 2.0]), torch.ones(2, 3, dtype=torch.float64)])
+def test_steepness_per_element_is_shown_by_its_shape(steepness):
+    assert (
+        repr(WeightedSoftmax(steepness))
+        == f"WeightedSoftmax(Choice, steepness=tensor of shape {tuple(steepness.shape)})"
+    )
+    with torch.device("meta"):
+        assert "tensor of shape ()" in repr(WeightedSoftmax(1.0))
+
+
+def test_softness_made_by_a_graph_can_be_copied():
+    made = torch.tensor(0.5, requires_grad=True).exp()
+    layer = Above(Logistic(made))
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert float(twin.relax.steepness) == float(made.detach())

@@ -79,18 +79,6 @@ def _first_changed(output: Any, change: Callable[[Tensor], Tensor]) -> Any:
     )
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Inside the block the model is in evaluation mode (no dropout, no batch statistics); each module's mode comes back."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
 def per_feature(x: Tensor, dim: int) -> Tensor:
     """x (batch, ...) summed over all but the batch and the features along `dim`: (batch, features)."""
     if x.dim() < 2:

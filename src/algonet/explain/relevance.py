@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .layers import Data, Layer, batches, changed_output, evaluating, find_layer, gate_shape, per_feature
+from algonet.relax.modules import evaluating
+
+from .layers import Data, Layer, batches, changed_output, find_layer, gate_shape, per_feature
 
 Loss = Callable[[Any, Any], Tensor]
 

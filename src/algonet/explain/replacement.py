@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .layers import Data, batches, evaluating
+from algonet.relax.modules import evaluating
+
+from .layers import Data, batches
 
 Measure = Callable[[nn.Module], float]
 
@@ -81,7 +83,7 @@ def replace_gradually(
 
     `part` is a dotted name; `algorithm` a module or function with the part's inputs and output shape (tuples count by their
     first entry); `loss(output, target)`; `score(network)` a number, higher is better, computed in evaluation mode. The
-    given network is left as it was: the result holds a copy. Cost: levels * steps training steps.
+    given network and algorithm are left as they were: the result holds copies. Cost: levels * steps training steps.
 
     >>> net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
     >>> x = torch.randn(8, 3)
@@ -93,7 +95,11 @@ def replace_gradually(
     where = "replace_gradually"
     if levels < 1 or steps < 0:
         raise ValueError(f"{where}: wanted at least 1 level and 0 steps, got {levels} and {steps}.")
-    network = copy.deepcopy(network)
+    # One copy of both: what they share stays shared, and training touches nothing of the caller's
+    memo: dict[int, Any] = {}
+    network = copy.deepcopy(network, memo)
+    if isinstance(algorithm, nn.Module):
+        algorithm = copy.deepcopy(algorithm, memo)
     old = dict(network.named_modules()).get(part) if part else None
     if old is None:
         listed = ", ".join(name for name, _ in network.named_modules() if name)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor, nn
 
-from algonet.core.checks import check_softness
-from algonet.relax import Relaxation, SoftModule, weighted_softmax, weighted_softmin
+from algonet.relax import Choice, SoftModule, weighted_softmax, weighted_softmin
 
 from .functional import finite_differences
 
@@ -33,17 +30,6 @@ class FiniteDifferences(nn.Module):
 
     def extra_repr(self) -> str:
         return f"dims={self.dims}, center={self.center}, pad={self.pad!r}"
-
-
-@dataclass(frozen=True, eq=False)
-class Choice(Relaxation):
-    """The crisp question "which is largest?", answered by a softmax of the given steepness."""
-
-    steepness: float | Tensor = 1.0
-    softness_field: ClassVar[str | None] = "steepness"
-
-    def __post_init__(self):
-        check_softness(self, "steepness", self.steepness)
 
 
 class WeightedSoftmax(SoftModule):

@@ -39,7 +39,7 @@ from .sigmoids import (
     Sigmoid,
     SmoothStep,
 )
-from .softmax import soft_argmax, soft_argmin, soft_max, soft_min, weighted_softmax, weighted_softmin
+from .softmax import Choice, soft_argmax, soft_argmin, soft_max, soft_min, weighted_softmax, weighted_softmin
 
 __all__ = [
     "CONORMS",
@@ -52,6 +52,7 @@ __all__ = [
     "Bump",
     "BumpExit",
     "Cauchy",
+    "Choice",
     "Dombi",
     "Einstein",
     "Exit",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .modules import hardened, soft_modules
+from .modules import evaluating, hardened, softnesses
 
 #: A gradient this much smaller than the largest one is counted as vanished.
 VANISHED = 1e-6
@@ -17,7 +17,8 @@ VANISHED = 1e-6
 @dataclass(frozen=True)
 class SoftnessReport:
     """`gap`: mean |soft - hard| relative to the spread of the hard result. `vanished`: the share of input elements whose
-    gradient *through the decisions* is negligible. `suggestion`: one line on what to change."""
+    gradient *through the decisions* is negligible. `softness`: each softness of the module by its place, the mean where it
+    is a tensor. `suggestion`: one line on what to change."""
 
     gap: float
     vanished: float
@@ -29,24 +30,27 @@ class SoftnessReport:
         return f"gap to hard {self.gap:.1%}, vanished gradients {self.vanished:.1%} ({settings}): {self.suggestion}"
 
 
-def softness_report(module: nn.Module, *inputs: Tensor) -> SoftnessReport:
+def softness_report(module: nn.Module, *inputs: Any) -> SoftnessReport:
     """Compare `module(*inputs)` with its crisp limit, and see which inputs still feel its decisions.
 
     The gradient of soft minus hard output is the part that comes through the decisions alone: what merely passes through
-    (a sorted value's own slope) is the same in both and cancels.
+    (a sorted value's own slope) is the same in both and cancels. It is taken by the floating tensors among the inputs, or
+    by the module's parameters where there are none. The module is put into evaluation mode meanwhile and left as it was.
 
     >>> from algonet.nn import WeightedSoftmax
     >>> print(softness_report(WeightedSoftmax(steepness=500.0), torch.randn(64, 8)).suggestion)
     mostly hard: lower the steepness by about 5x, or anneal from there
     """
-    held = soft_modules(module)
+    held = softnesses(module)
     if not held:
         raise ValueError(f"softness_report: {type(module).__name__} holds no algonet module with a softness.")
-    moving = [i for i, x in enumerate(inputs) if isinstance(x, Tensor) and x.is_floating_point()]
+    leaves = [
+        x.detach().clone().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs
+    ]
+    moving = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad] or _weights(module)
     if not moving:
         raise ValueError("softness_report: give at least one floating tensor as input.")
-    leaves: list[Any] = [x.detach().clone().requires_grad_() if i in moving else x for i, x in enumerate(inputs)]
-    with torch.enable_grad():
+    with torch.enable_grad(), evaluating(module):
         soft = _tensors(module(*leaves))
         with hardened(module):
             hard = _tensors(module(*leaves))
@@ -55,15 +59,17 @@ def softness_report(module: nn.Module, *inputs: Tensor) -> SoftnessReport:
         score = sum(
             ((s - h) * torch.randn(s.shape, generator=generator).to(s)).sum() for s, h in zip(soft, hard, strict=True)
         )
-        slopes = torch.autograd.grad(score, [leaves[i] for i in moving], allow_unused=True)
-    flat = torch.cat([torch.zeros(1) if g is None else g.flatten().cpu().float() for g in slopes]).abs()
+        slopes = torch.autograd.grad(score, moving, allow_unused=True, materialize_grads=True)
+    flat = torch.cat([g.flatten().cpu().float() for g in slopes]).abs()
     vanished = float((flat <= VANISHED * flat.max()).float().mean()) if flat.max() > 0 else 1.0
-    softness = {
-        f"{type(m).__name__}.{m._form.softness_field}": float(getattr(m, str(m._form.softness_field)).detach().mean())
-        for m in held
-    }
-    field = str(held[0]._form.softness_field)
-    return SoftnessReport(gap, vanished, softness, _suggest(gap, vanished, field))
+    values = {softness.path: float(softness.value.detach().mean()) for softness in held}
+    return SoftnessReport(gap, vanished, values, _suggest(gap, vanished, {softness.field for softness in held}))
+
+
+def _weights(module: nn.Module) -> list[Tensor]:
+    """The parameters of `module` that are not themselves a softness."""
+    own = {id(softness.value) for softness in softnesses(module)}
+    return [p for p in module.parameters() if p.requires_grad and id(p) not in own]
 
 
 def _gap(soft: list[Tensor], hard: list[Tensor]) -> float:
@@ -72,13 +78,16 @@ def _gap(soft: list[Tensor], hard: list[Tensor]) -> float:
     return distance / max(spread, 1e-12)
 
 
-def _suggest(gap: float, vanished: float, field: str) -> str:
-    softer, harder = ("lower", "raise") if field == "steepness" else ("raise", "lower")
+def _suggest(gap: float, vanished: float, fields: set[str]) -> str:
+    def change(steepness: str, scale: str) -> str:
+        words = {"steepness": f"{steepness} the steepness", "scale": f"{scale} the scale"}
+        return " and ".join(words[field] for field in words if field in fields)
+
     if vanished > 0.5:
-        return f"mostly hard: {softer} the {field} by about 5x, or anneal from there"
+        return f"mostly hard: {change('lower', 'raise')} by about 5x, or anneal from there"
     if gap > 0.25:
-        return f"mostly blurred: {harder} the {field} by about 3x, or anneal towards it"
-    return f"balanced: keep the {field}, or anneal to a harder one near the end of training"
+        return f"mostly blurred: {change('raise', 'lower')} by about 3x, or anneal towards it"
+    return f"balanced: {change('keep', 'keep')}, or anneal to a harder one near the end of training"
 
 
 def _tensors(output: Any) -> list[Tensor]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from .modules import SoftModule, soft_modules
+from .modules import Softness, softnesses
 
 #: How far along (0 to 1) the softness is, for a share t of the steps; geometric ones move in the logarithm.
 _CURVES: dict[str, Callable[[float, float, float], float]] = {
@@ -21,8 +21,9 @@ _CURVES: dict[str, Callable[[float, float, float], float]] = {
 class Anneal:
     """Moves the softness of every algonet module inside a model from `start` to `end` over `steps` calls of `step()`.
 
-    Curves: "geometric" (default: equal factors), "linear", "cosine". `field` is the softness to set: "steepness" of
-    decisions, or "scale" of noise. The value lives in the modules' own state; the schedule's position in `state_dict()`.
+    Curves: "geometric" (default: equal factors), "linear", "cosine". `field` is the softness to set, as the modules'
+    `state_dict` names it: "steepness" of decisions, "scale" of noise, or one of its own such as the renderer's
+    "depth_steepness". The value lives in the modules' own state; the schedule's position in `state_dict()`.
 
     >>> from algonet.nn import WeightedSoftmax
     >>> layer = WeightedSoftmax(steepness=1.0)
@@ -41,26 +42,26 @@ class Anneal:
             raise ValueError(f"Anneal: `start` and `end` must be positive, got {start!r} and {end!r}.")
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ValueError(f"Anneal: `steps` must be an integer from 1 on, got {steps!r}.")
-        if field not in ("steepness", "scale"):
-            raise ValueError(f"Anneal: `field` must be 'steepness' or 'scale', got {field!r}.")
+        if not isinstance(field, str) or not field.endswith(("steepness", "scale")):
+            raise ValueError(f"Anneal: `field` must be a softness such as 'steepness' or 'scale', got {field!r}.")
         self.start, self.end, self.steps, self.curve, self.field = start, end, steps, curve, field
         self.position = 0
-        self._targets: list[SoftModule] = []
+        self._targets: list[Softness] = []
 
     def value(self, step: int) -> float:
         """The softness after `step` steps: a pure function, constant after the last."""
         return _CURVES[self.curve](self.start, self.end, min(max(step, 0), self.steps) / self.steps)
 
     def attach(self, module: nn.Module) -> Anneal:
-        """Take charge of all soft modules inside `module`, and set them to the present value."""
-        found = [m for m in soft_modules(module) if m._form.softness_field == self.field]
+        """Take charge of every `field` inside `module`, and set it to the present value."""
+        held = softnesses(module)
+        found = [softness for softness in held if softness.attribute == self.field]
         if not found:
-            raise ValueError(f"Anneal: {type(module).__name__} holds no algonet module with a `{self.field}`.")
-        learned = [m for m in found if isinstance(getattr(m, self.field), nn.Parameter)]
+            listed = f"; it has: {', '.join(softness.path for softness in held)}" if held else ""
+            raise ValueError(f"Anneal: {type(module).__name__} holds no algonet module with a `{self.field}`{listed}.")
+        learned = [softness for softness in found if isinstance(softness.value, nn.Parameter)]
         if learned:
-            raise ValueError(
-                f"Anneal: {type(learned[0]).__name__}.{self.field} is a learnable parameter; learn it or anneal it."
-            )
+            raise ValueError(f"Anneal: {learned[0].path} is a learnable parameter; learn it or anneal it.")
         self._targets += found
         self._apply()
         return self
@@ -79,5 +80,5 @@ class Anneal:
 
     def _apply(self) -> None:
         with torch.no_grad():
-            for module in self._targets:
-                getattr(module, self.field).fill_(self.value(self.position))
+            for softness in self._targets:
+                softness.value.fill_(self.value(self.position))

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
-from algonet.core.checks import check_tensor, widened
+from algonet.core.checks import check_softness, check_tensor, widened
+
+from .base import Relaxation
+
+
+@dataclass(frozen=True, eq=False)
+class Choice(Relaxation):
+    """The crisp question "which is largest?", answered by a softmax of the given steepness."""
+
+    steepness: float | Tensor = 1.0
+    softness_field: ClassVar[str | None] = "steepness"
+
+    def __post_init__(self):
+        check_softness(self, "steepness", self.steepness)
 
 
 def weighted_softmax(
@@ -54,6 +70,9 @@ def soft_max(
     shares = weighted_softmax(wide, weights, dim=dim, steepness=steepness)
     if x.shape[dim] == 0:
         raise ValueError(f"soft_max: x has no items along dim {dim} (shape {tuple(x.shape)}); there is no extremum.")
+    included = _included(wide, weights, dim)
+    if included is not None:
+        wide = torch.where(included, wide, -torch.inf)
     # Around the detached peak: the sum of huge values times shares would overflow where their spread does not
     peak = wide.detach().amax(dim, keepdim=True)
     below = (wide - peak).clamp_min(torch.finfo(wide.dtype).min / 4)
@@ -112,11 +131,9 @@ def soft_argmin(
 def _shares(x: Tensor, weights: Tensor | None, dim: int, steepness: float | Tensor) -> Tensor:
     if x.shape[dim] == 0:
         return x
-    included: Tensor | None = None
-    if weights is not None:
+    included = _included(x, weights, dim)
+    if weights is not None and included is not None:
         wide = widened(weights)
-        excluded = (wide <= 0).expand_as(x)
-        included = ~excluded | excluded.all(dim, keepdim=True)
         weights = torch.where(wide <= 0, 1.0, wide).expand_as(x)
         x = torch.where(included, x, -torch.inf)
     # Shift before scaling: steepness * x may overflow where the differences do not
@@ -126,6 +143,14 @@ def _shares(x: Tensor, weights: Tensor | None, dim: int, steepness: float | Tens
     if weights is not None and included is not None:
         z = torch.where(included, z + weights.log(), -torch.inf)
     return torch.softmax(z, dim)
+
+
+def _included(x: Tensor, weights: Tensor | None, dim: int) -> Tensor | None:
+    """Which elements are in the list: those of positive weight, or all where there is none; `None` without weights."""
+    if weights is None:
+        return None
+    excluded = (weights <= 0).expand_as(x)
+    return ~excluded | excluded.all(dim, keepdim=True)
 
 
 def _check_dim(where: str, x: Tensor, dim: int) -> None:

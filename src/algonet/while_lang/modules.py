@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from algonet.relax import Exit, Relaxation, Sech, SoftModule
+from algonet.relax.modules import MAIN
 
 from .crisp import run_crisp
 from .errors import NonHaltingWarning
@@ -62,7 +63,7 @@ class WhileProgram(SoftModule):
             self.program, outputs=outputs, epsilon=epsilon, max_iterations=max_iterations, trainable=trainable
         )
         self.backend = backend
-        self._made: tuple[Tensor, Relaxation] | None = None
+        self._cached_exit: tuple[Tensor, Relaxation] | None = None
         self.weight: nn.Parameter | None
         self.bias: nn.Parameter | None
         count = len(self._smooth.code.assignments)
@@ -133,13 +134,20 @@ class WhileProgram(SoftModule):
 
     def _exit(self) -> Exit:
         """`self.relax`, made anew only when its tensor is another one: making it takes as long as starting a kernel."""
-        field = self._form.softness_field
-        if field is None or self._override is not None or torch.compiler.is_compiling():
+        field = self._forms[MAIN].softness_field
+        if field is None or self._overrides or torch.compiler.is_compiling():
             return self.relax  # pyright: ignore[reportReturnType]
-        softness = getattr(self, field)
-        if self._made is None or self._made[0] is not softness:
-            self._made = (softness, self.relax)
-        return self._made[1]  # pyright: ignore[reportReturnType]
+        softness: Tensor = getattr(self, field)
+        if self._cached_exit is None or self._cached_exit[0] is not softness:
+            exit = self.relax
+            if not softness.is_leaf or torch._C._functorch.is_functorch_wrapped_tensor(softness):
+                # Put in by `functional_call`: keeping it would keep its graph, and outlive the transform it belongs to
+                return exit  # pyright: ignore[reportReturnType]
+            self._cached_exit = (softness, exit)
+        return self._cached_exit[1]  # pyright: ignore[reportReturnType]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cached_exit": None}
 
     def _named(self, positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float]) -> dict[str, Tensor | float]:
         if len(positional) > len(self.inputs):
@@ -165,7 +173,7 @@ def _warn_if_steep(exit: Exit) -> None:
     steepness = float(torch.as_tensor(value).detach().max())
     if steepness > HALTING_STEEPNESS:
         warnings.warn(
-            f"Sech(steepness={steepness:g}): the proof that loops halt holds up to 2; on the multiplication program, off the "
+            f"Sech(steepness={steepness:g}): the proof that loops halt holds up to 2.6; on the multiplication program, off the "
             f"integers, 3 was still seen to halt, 4 overshoots zero and never does. Use at most {HALTING_STEEPNESS:g}, or "
             f"BumpExit(), which is C-infinity and exact on integers.",
             NonHaltingWarning,
