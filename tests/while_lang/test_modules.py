@@ -120,7 +120,9 @@ def test_constants_become_one_operation_unless_trained():
 
 
 def test_steep_sech_warns_at_construction():
-    with pytest.warns(NonHaltingWarning, match="Sech\\(steepness=5\\).* 3 was still seen to halt, 4 overshoots"):
+    with pytest.warns(
+        NonHaltingWarning, match="Sech\\(steepness=5\\): .* holds up to 2.6; .* 3 was still seen to halt, 4 overshoots"
+    ):
         WhileProgram.library("multiply", Sech(5.0))
     WhileProgram.library("multiply", Sech(3.0))
 
@@ -151,6 +153,78 @@ def test_importing_loads_no_compiler():
     script = "import algonet.while_lang, sys; print({'numba', 'triton', 'lark', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+COUNT = "WHILE x1 != 0 DO x0 := x0 + 1 x1 := x1 - 1 END"
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_programs_are_copied_and_pickled_after_transforms(trainable):
+    program = WhileProgram.library("multiply", trainable=trainable, backend="reference")
+    a = torch.tensor([1.5, 2.0])
+
+    def loss(state, x):
+        return torch.func.functional_call(program, state, (x, a)).sum()
+
+    state = {name: t.detach().clone() for name, t in program.state_dict().items()}
+    torch.func.grad(loss)(state, a)
+    torch.func.grad(lambda x: program(x, a).sum())(a)
+    torch.func.vmap(lambda s: program(s, s))(a)
+    # A steepness that a graph made
+    exponent = torch.tensor(0.4, requires_grad=True)
+    loss({**state, "steepness": exponent.exp()}, a).backward()
+    assert exponent.grad.abs() > 0
+    for twin in (copy.deepcopy(program), copy.copy(program), pickle.loads(pickle.dumps(program))):
+        assert torch.equal(twin(a, a), program(a, a))
+
+
+def test_pickled_core_keeps_its_fresh_variables_and_lines():
+    program = WhileProgram("// count\nLOOP x1 DO\n  x0 := x0 + 2\nEND").core
+    twin = pickle.loads(pickle.dumps(program))
+    assert twin == program
+    assert twin.fresh == program.fresh == (2,)
+    assert twin.variables == (0, 1)
+    first, loop = twin.body
+    assert [first.line, loop.line, loop.body[0].line] == [2, 2, 3]
+    again = WhileProgram(twin, Tent())
+    assert again.inputs == ("x1",)
+    assert again(torch.tensor([3.0])).item() == 6
+
+
+@pytest.mark.parametrize("backend", ["reference", "numba"])
+@pytest.mark.parametrize("source", [COUNT, "WHILE x1 != 0 DO x0 := x2 x1 := x1 - 1 END"])
+def test_who_has_stopped_does_not_depend_on_batch_mates(backend, source):
+    program = WhileProgram(source, Tent(), trainable=True, backend=backend)
+    with torch.no_grad():
+        # Large enough that one more weight overflows, which an element that runs no body must not feel
+        program.weight.fill_(2.0)
+    given = {"x0": torch.tensor([3e38, 1.0]), "x1": torch.tensor([0.0, 1.0]), "x2": torch.tensor([3e38, 1.0])}
+    given = {name: given[name] for name in ("x0", *program.inputs)}
+    alone, beside = ([t[:rows].clone().requires_grad_() for t in given.values()] for rows in (1, 2))
+    results = [program(**dict(zip(given, tensors, strict=True)))[0] for tensors in (alone, beside)]
+    assert results[0] == results[1] == given["x0"][0]
+    slopes = [torch.autograd.grad(y, ts) for y, ts in zip(results, (alone, beside), strict=True)]
+    for one, other in zip(*slopes, strict=True):
+        assert torch.equal(one[0], other[0])
+        assert torch.isfinite(other).all()
+
+
+@pytest.mark.parametrize("backend", ["reference", "numba"])
+@pytest.mark.parametrize("trainable", [False, True])
+def test_gradients_exist_where_no_loop_is_entered(backend, trainable):
+    program = WhileProgram(COUNT, Sech(nn.Parameter(torch.tensor(2.0))), trainable=trainable, backend=backend)
+    x = torch.zeros(3, requires_grad=True)
+    value = program(x)
+    assert value.tolist() == [0.0] * 3
+    slopes = torch.autograd.grad(value.sum(), [x, *program.parameters()], create_graph=True)
+    assert all(not slope.any() for slope in slopes)
+
+
+@pytest.mark.parametrize("backend", ["reference", "numba"])
+def test_gradients_exist_where_nothing_is_read(backend):
+    program = WhileProgram("x0 := 3", Sech(nn.Parameter(torch.tensor(2.0))), backend=backend)
+    program(x0=torch.ones(2)).sum().backward()
+    assert program.steepness.grad == 0
 
 
 class TestCommandLine:

@@ -245,7 +245,8 @@ class _Lowering:
                 continue
             terms = []
             if d in self.active[p]:
-                terms.append(f"{tangent(p, d)} * ({x} - {y})")
+                # Not p' (x - y): the difference of huge numbers overflows, and infinity times 0 is NaN
+                terms.append(f"{tangent(p, d)} * {x} - {tangent(p, d)} * {y}")
             if d in self.active[x]:
                 terms.append(f"{p} * {tangent(x, d)}")
             terms.append(f"(1.0 - {p}) * {tangent(y, d)}")
@@ -269,7 +270,8 @@ class _Lowering:
         number, p = self.code.assignments[index], f"p{level}"
         x = self.code.names[argument] if kind == "copy" else y
         self.emit("new", x if kind == "copy" else f"{y} {'-' if argument < 0 else '+'} {abs(argument)}.0")
-        self.emit("fitted", f"w{number} * new + b{number}")
+        # A weight can push a value out of range. Where p is 0 that must not matter: such an element only waits for others
+        self.emit("fitted", f"where({p} > 0.0, w{number} * new + b{number}, {y})")
         for d in sorted(self.active[y]):
             moved = []
             if d in self.active[x]:
@@ -285,7 +287,7 @@ class _Lowering:
                 terms.append(f"{p} * ({' + '.join(moved)})")
             if d in self.active[p]:
                 terms.append(f"{tangent(p, d)} * (fitted - {y})")
-            self.emit(tangent(y, d), " + ".join(terms))
+            self.emit(tangent(y, d), f"where({p} > 0.0, {' + '.join(terms)}, {tangent(y, d)})")
         self.emit(y, f"{p} * fitted + (1.0 - {p}) * {y}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -49,9 +49,26 @@ def run_reference(
         broken = broken | ~finite
     machine = _Machine(code, exit, epsilon, max_iterations, weight, bias)
     diagnostics = machine.run(state, torch.where(broken, zero, zero + 1))
-    overflowed = machine.poison
-    values = torch.stack([torch.where(broken, torch.nan, state[slot] + overflowed) for slot in outputs], dim=-1)
+    offset = machine.poison + _unused(exit, inputs.values(), (weight, bias))
+    values = torch.stack([torch.where(broken, torch.nan, state[slot] + offset) for slot in outputs], dim=-1)
     return Outcome(values, diagnostics)
+
+
+def _unused(exit: Exit, elements: Iterable[Tensor], shared: Iterable[Tensor | None]) -> Tensor | float:
+    """0 that depends on every tensor, with gradient 0: which of them a run used must not decide who has a gradient."""
+    softness = getattr(exit, exit.softness_field) if exit.softness_field is not None else None
+    total: Tensor | float = 0.0
+    for tensor in (softness, *elements):
+        if isinstance(tensor, Tensor):
+            total = total + _nothing(tensor)
+    for tensor in shared:
+        if tensor is not None:
+            total = total + _nothing(tensor).sum()
+    return total
+
+
+def _nothing(tensor: Tensor) -> Tensor:
+    return torch.where(torch.zeros_like(tensor, dtype=torch.bool), tensor, 0.0)
 
 
 class _Machine:
@@ -117,7 +134,8 @@ class _Machine:
             return p * state[argument] + (1 - p) * y if kind == "copy" else y + argument * p
         number = self.code.assignments[position]
         new = self.weight[number] * (state[argument] if kind == "copy" else y + argument) + self.bias[number]
-        return p * new + (1 - p) * y
+        # A weight can push a value out of range. Where p is 0 that must not matter: such an element only waits for others
+        return p * torch.where(p > 0, new, y) + (1 - p) * y
 
 
 def _any(mask: Tensor) -> bool:
