@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from algonet.core.files import write_bytes, write_text
 from algonet.relax import Anneal
-from algonet.relax.modules import soft_modules
+from algonet.relax.modules import softnesses
 
 from . import checkpoints
 from .config import TrainConfig
@@ -368,10 +368,10 @@ def softness_at(settings: TrainConfig, step: int) -> float:
 
 @torch.no_grad()
 def set_softness(inverse: nn.Module, value: float) -> None:
-    """Give every relaxation inside `inverse` this softness: noises a `scale` of it, decisions a `steepness` of 1 / it."""
-    for module in soft_modules(inverse):
-        field = str(module._form.softness_field)
-        getattr(module, field).fill_(value if field == "scale" else 1 / value)
+    """Give every main relaxation inside `inverse` this softness: noises a `scale` of it, decisions a `steepness` of 1 / it."""
+    for softness in softnesses(inverse):
+        if softness.attribute == softness.field:
+            softness.value.fill_(value if softness.field == "scale" else 1 / value)
 
 
 @contextmanager
