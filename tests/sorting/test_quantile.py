@@ -136,3 +136,29 @@ def test_median_module_hardens():
 
     report = softness_report(SoftMedian(Logistic(5.0)), draw(64, 9).float())
     assert 0 < report.gap < 1
+
+
+@pytest.mark.parametrize("backend", ["reference", "numba"])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("items", [[1.0, 1.0, 1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 2.0, 2.0, 2.0, 3.0]])
+def test_at_a_tie_the_gradient_is_the_derivative(items, masked, backend):
+    """Both places beside the median hold the same value, made of the items in different shares."""
+    options = {"relax": Logistic(30.0), "backend": backend}
+    options |= {"mask": torch.ones(6, dtype=torch.bool)} if masked else {}
+    x = torch.tensor(items, dtype=torch.float64, requires_grad=True)
+    for function in (soft_median, lambda x, **o: soft_quantile(x, [0.3, 0.5], **o)):
+        assert torch.autograd.gradcheck(lambda x, f=function: f(x, **options), x)
+
+
+def test_infinite_quantiles_between_equal_infinities():
+    x = torch.tensor([math.inf, math.inf, 1.0, -math.inf])
+    assert soft_quantile(x, [0.0, 0.5, 0.9, 1.0], relax=HARD).tolist() == [-math.inf, math.inf, math.inf, math.inf]
+
+
+def test_the_median_of_an_absent_row_is_nan_by_both_methods():
+    x = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], requires_grad=True)
+    mask = torch.tensor([[False, False, False], [True, True, True]])
+    for options in ({"method": "exact"}, {"method": "fast"}, {"method": "fast", "degree": 0}):
+        found = soft_median(x, mask=mask, **options)
+        assert found.isnan().tolist() == [True, False], options
+        assert torch.autograd.grad(found[1], x)[0].isfinite().all()

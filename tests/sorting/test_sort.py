@@ -282,3 +282,53 @@ def test_threads_share_the_rows():
         torch.set_num_threads(threads)
     for one, three in zip(*found, strict=True):
         assert torch.equal(one, three)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_positions_of_half_precision_items_are_exact(dtype):
+    x = torch.zeros(1, 3000, dtype=dtype)
+    x[0, 777] = 5.0
+    found = soft_topk(x, 1, hard=True, network=Bitonic())
+    assert found.values.dtype == dtype
+    assert found.indices.item() == 777
+    ordered = torch.arange(3000.0).unsqueeze(0).bfloat16().to(dtype)  # many ties: hard keeps their order
+    assert torch.equal(soft_argsort(ordered, hard=True, network=Bitonic()).long(), torch.arange(3000).unsqueeze(0))
+    assert torch.equal(soft_rank(ordered, hard=True, network=Bitonic()).long(), torch.arange(3000).unsqueeze(0))
+
+
+def test_hard_leaves_absent_items_in_their_order():
+    x = torch.tensor([9.0, 5.0, 8.0, 1.0, 7.0, 3.0])
+    mask = torch.tensor([False, True, False, True, False, True])
+    hard, soft = (soft_sort(x, mask=mask, hard=hard, relax=Logistic(100.0)) for hard in (True, False))
+    assert hard.values.tolist() == [1.0, 3.0, 5.0, 9.0, 8.0, 7.0]
+    assert torch.allclose(hard.values, soft.values)
+    assert soft_argsort(x, mask=mask, hard=True).tolist() == [3, 5, 1, 0, 2, 4]
+    assert soft_rank(x, mask=mask, hard=True).tolist() == [3, 2, 4, 0, 5, 1]
+    assert soft_topk(x, 5, mask=mask, hard=True).values.tolist() == [5.0, 3.0, 1.0, 9.0, 8.0]
+    spoiled = torch.where(mask, x, torch.nan)
+    assert soft_argsort(spoiled, mask=mask, hard=True, descending=True).tolist() == [1, 5, 3, 0, 2, 4]
+
+
+@pytest.mark.parametrize("backend", ["reference", "numba"])
+def test_a_payload_keeps_its_precision(backend):
+    x = torch.tensor([3.0, 1.0, 2.0])
+    payload = torch.tensor([1.0 + 1e-12, 2.0 + 1e-12, 3.0 + 1e-12], dtype=torch.float64, requires_grad=True)
+    for _ in range(2):
+        result = soft_sort(x, payload=payload, relax=Logistic(200.0), backend=backend)
+        assert result.values.dtype == torch.float32
+        assert result.payload.dtype == torch.float64
+        assert (result.payload - payload[[1, 2, 0]]).abs().max() < 1e-15
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SIGMOIDS if kind is not Heaviside], ids=lambda kind: kind.__name__)
+def test_at_a_tie_every_sigmoid_has_its_slope(kind):
+    x = torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64, requires_grad=True)
+    weights = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64)
+    slopes = []
+    for backend in BACKENDS:
+        score = soft_rank(x, relax=kind(), backend=backend) @ weights
+        slopes.append(torch.autograd.grad(score, x)[0])
+    step = 1e-6 * torch.eye(3, dtype=torch.float64)
+    scores = [(soft_rank(x + sign * step, relax=kind(), backend="reference") @ weights).detach() for sign in (1, -1)]
+    assert torch.allclose((scores[0] - scores[1]) / 2e-6, slopes[0], atol=1e-5)
+    assert torch.allclose(slopes[0], slopes[1], atol=1e-9)

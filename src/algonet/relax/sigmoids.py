@@ -260,8 +260,8 @@ class Laplace(Sigmoid):
     smoothness: ClassVar[float] = 1
 
     def _value(self, z: Tensor) -> Tensor:
-        tail = torch.exp(-z.abs()) / 2
-        return torch.where(z > 0, 1 - tail, tail)
+        # Not exp(-|z|): torch's derivative of |z| at 0 is 0, and the slope there is 1/2
+        return torch.where(z > 0, 1 - torch.exp(-z.clamp_min(0)) / 2, torch.exp(z.clamp_max(0)) / 2)
 
     def _log(self, z: Tensor) -> Tensor:
         right = torch.log1p(-torch.exp(-z.clamp_min(0)) / 2)

@@ -14,7 +14,8 @@ from algonet.core import backends
 from algonet.core.autograd import Operator
 from algonet.relax import Logistic
 
-from .networks import NETWORKS, OddEven
+from .identity import formula
+from .networks import Bitonic, OddEven
 from .plan import Plan, planned
 from .reference import sort_reference, unsort_reference
 
@@ -121,8 +122,8 @@ _UNSORT = {name: _unsort_operator(name, get) for name, get in _KERNELS.items()}
 
 
 def _why_no_kernel(call: SortCall) -> str | None:
-    if call.plan.sigmoid.scalar is None:
-        return f"the sigmoid {call.plan.form} has no formula for kernels"
+    if formula(call.plan.sigmoid) is None:
+        return f"the sigmoid {type(call.plan.sigmoid).__name__} has no formula for kernels"
     if call.x.dtype not in (torch.float32, torch.float64):
         return f"kernels compute in float32 or float64, not {call.x.dtype}"
     return None
@@ -148,11 +149,14 @@ _OLD_TRITON = (_release("triton") or (3, 4)) < (3, 4)
 def _supports_triton(call: SortCall) -> str | None:
     if reason := backends.why_not_triton(call.x) or _why_no_kernel(call):
         return reason
-    if call.plan.network not in NETWORKS:
-        return f"there is no Triton kernel for the network {call.plan.network!r}"
-    if call.plan.network == "odd_even" and _OLD_TRITON:
+    network = call.plan.network
+    if type(network) is Bitonic:
+        return None
+    if type(network) is not OddEven:
+        return f"there is no Triton kernel for the network {network!r}; OddEven() and Bitonic() have one"
+    if _OLD_TRITON:
         return "OddEven() needs Triton 3.4 or later there (it comes with torch 2.8), Bitonic() any"
-    if call.plan.network == "odd_even" and call.x.shape[-1] > 4096:
+    if call.x.shape[-1] > 4096:
         return (
             f"OddEven() runs on up to 4096 items per row there, and x has {call.x.shape[-1]}; Bitonic() on any number"
         )

@@ -16,6 +16,7 @@ from algonet.core import backends
 from algonet.relax import Logistic, Sigmoid
 
 from . import checks, plain
+from .cache import ByteCache
 from .dispatch import SortCall
 from .masks import Placement, place
 from .networks import Network, OddEven
@@ -31,7 +32,7 @@ class SortResult(NamedTuple):
 
 
 class TopKResult(NamedTuple):
-    """`values`, `indices` (expected positions in x) with k entries along dim, `permutation` (*batch, k, n) or None.
+    """`values`, `indices` (expected positions in x, float32 at least) with k entries along dim, `permutation` (*batch, k, n) or None.
 
     All are differentiable.
     """
@@ -85,11 +86,11 @@ def soft_sort(
     n = x.shape[dim]
     extra = [] if flat is None else [flat]
     if return_permutation:
-        eye = torch.eye(n, dtype=x.dtype, device=x.device)
+        eye = torch.eye(n, dtype=x.dtype if flat is None else flat.dtype, device=x.device)
         extra.append(eye.expand(*x.movedim(dim, -1).shape, n))
     whole = torch.cat(extra, -1) if len(extra) > 1 else extra[0] if extra else None
     spared = 0 if flat is None else flat.shape[-1]
-    job = Job("soft_sort", x, dim, descending, relax, network, steps, mask, None, backend)
+    job = Job("soft_sort", x, dim, descending, relax, network, steps, mask, None, backend, flat)
     if key is not None and job.x is x and flat is payload:
         plain.remember(key, job, payload, relax.steepness)
     values, moved = job.sort(whole, spared)
@@ -121,6 +122,8 @@ def soft_argsort(
 ) -> Tensor:
     """The expected index of the item in each sorted position, P (0, 1, ..., n-1): real numbers of the shape of x.
 
+    In float32 at least: half precisions cannot count so far.
+
     steepness -> inf gives `torch.argsort`. Differentiable like `soft_sort`, at the cost of one payload channel.
 
     >>> soft_argsort(torch.tensor([30.0, 10.0, 20.0]))
@@ -134,7 +137,7 @@ def soft_argsort(
     result = moved.squeeze(-1)
     if hard:
         result = _straight_through(job.crisp_order().to(result.dtype), result)
-    return job.back(result)
+    return job.back_positions(result)
 
 
 def soft_rank(
@@ -150,6 +153,8 @@ def soft_rank(
 ) -> Tensor:
     """The expected sorted position (from 0) of each item, P^T (0, 1, ..., n-1): real numbers of the shape of x.
 
+    In float32 at least: half precisions cannot count so far.
+
     steepness -> inf gives `x.argsort().argsort()`. The transposed pass through the network: O(n) memory, no matrix.
     Differentiable like `soft_sort`.
 
@@ -162,7 +167,7 @@ def soft_rank(
     result = job.unsort(positions.unsqueeze(-1)).squeeze(-1)
     if hard:
         result = _straight_through(job.crisp_order().argsort(-1).to(result.dtype), result)
-    return job.back(result)
+    return job.back_positions(result)
 
 
 def soft_topk(
@@ -208,7 +213,7 @@ def soft_topk(
             crisp = torch.nn.functional.one_hot(order, n).to(permutation.dtype)
             permutation = _straight_through(crisp, permutation)
     permutation = None if permutation is None else permutation.to(x.dtype)
-    return TopKResult(job.back(values), job.back(indices), permutation)
+    return TopKResult(job.back(values), job.back_positions(indices), permutation)
 
 
 class Job:
@@ -226,10 +231,13 @@ class Job:
         mask: Tensor | None,
         keep: tuple[int, ...] | None,
         backend: str,
+        payload: Tensor | None = None,
     ):
         checks.options(name, relax, network, steps)
         last = dim in (-1, x.dim() - 1)
         self.x = checks.widened(x if last else x.movedim(dim, -1))
+        if payload is not None and payload.dtype == torch.float64:
+            self.x = self.x.double()  # or the payload would be rounded on its way
         self.backend, self.descending = backend, descending
         self.dim, self.dtype = None if last else dim, x.dtype
         self.placement: Placement | None = None
@@ -264,14 +272,21 @@ class Job:
 
     def back(self, values: Tensor) -> Tensor:
         """With the sorted dimension where x has it, in x's precision."""
-        values = values if self.dim is None else values.movedim(-1, self.dim)
+        values = self.back_positions(values)
         return values if values.dtype == self.dtype else values.to(self.dtype)
+
+    def back_positions(self, positions: Tensor) -> Tensor:
+        """The same for positions, which stay in float32 at least: half precisions cannot count beyond 256 or 2048."""
+        return positions if self.dim is None else positions.movedim(-1, self.dim)
 
     def crisp_order(self) -> Tensor:
         """The indices of a stable crisp sort, absent items last."""
-        order = torch.argsort(self.x.detach(), dim=-1, descending=self.descending, stable=True)
+        x = self.x.detach()
         if self.mask is None:
-            return order
+            return torch.argsort(x, dim=-1, descending=self.descending, stable=True)
+        # Equal among themselves, so that they keep their order
+        x = torch.where(self.mask, x, 0.0)
+        order = torch.argsort(x, dim=-1, descending=self.descending, stable=True)
         late = torch.gather(~self.mask, -1, order).to(torch.int8)
         return torch.gather(order, -1, torch.argsort(late, dim=-1, stable=True))
 
@@ -280,16 +295,15 @@ class Job:
         return backends.dispatch(operation, self.backend, call)
 
 
-_EMPTY: dict[torch.device, Tensor] = {}
+#: One empty tensor for each device.
+_EMPTY: ByteCache[Tensor] = ByteCache(2**10, lambda empty: (empty,))
 
 
 def _no_lengths(device: torch.device) -> Tensor:
     """What stands for the lengths of rows that are all complete."""
     if torch.compiler.is_compiling():
         return torch.empty(0, dtype=torch.int32, device=device)
-    if device not in _EMPTY:
-        _EMPTY[device] = torch.empty(0, dtype=torch.int32, device=device)
-    return _EMPTY[device]
+    return _EMPTY.get(device, device, lambda: torch.empty(0, dtype=torch.int32, device=device))
 
 
 def _straight_through(crisp: Tensor, soft: Tensor) -> Tensor:

@@ -10,6 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .cache import ByteCache
+from .identity import identity
+
 
 @dataclass(frozen=True, eq=False)
 class Comparators:
@@ -43,14 +46,16 @@ class Comparators:
         span = slice(int(self.start[index]), int(self.stop[index]))
         return self.first[span], self.second[span]
 
-    def to(self, device: torch.device | str) -> Comparators:
-        tensors = (self.first, self.second, self.need, self.start, self.stop, self.layer_need)
-        return Comparators(self.n, *(t.to(device) for t in tensors))
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.first, self.second, self.need, self.start, self.stop, self.layer_need
 
+    def to(self, device: torch.device | str) -> Comparators:
+        return Comparators(self.n, *(t.to(device) for t in self.tensors()))
+
+    @functools.cached_property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """(first, second, need, start, stop, layer_need) as NumPy arrays."""
-        tensors = (self.first, self.second, self.need, self.start, self.stop, self.layer_need)
-        return tuple(t.cpu().numpy() for t in tensors)
+        """(first, second, need, start, stop, layer_need) as NumPy arrays that share the tensors' memory."""
+        return tuple(t.cpu().numpy() for t in self.tensors())
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,8 @@ class Network:
         >>> OddEven().table(8).count, OddEven().table(8, keep=(3, 4)).count
         (28, 24)
         """
-        return _table(self, n, steps, keep)
+        key = (identity(self), n, steps, keep)
+        return _TABLES.get(key, torch.device("cpu"), lambda: _table(self, n, steps, keep))
 
 
 @dataclass(frozen=True)
@@ -155,7 +161,10 @@ class Bitonic(Network):
         return stage, (2 << stage) - 1 if layer == 0 else 1 << (stage - layer)
 
 
-@functools.lru_cache(maxsize=256)
+#: Tables by network, size and wanted outputs; a bitonic network for 65,536 items takes 53 MiB.
+_TABLES: ByteCache[Comparators] = ByteCache(128 * 2**20, Comparators.tensors)
+
+
 def _table(network: Network, n: int, steps: int | None, keep: tuple[int, ...] | None) -> Comparators:
     layers = network.layers(n, steps)
     period = network.period() or max(layers, 1)
@@ -168,27 +177,34 @@ def _table(network: Network, n: int, steps: int | None, keep: tuple[int, ...] | 
             first, second, _ = whole[layer % period]
             useful = reached[first] | reached[second]
             reached[first[useful]] = reached[second[useful]] = True
-            chosen[layer] = None if useful.all() else useful
+            chosen[layer] = None if useful.all() else np.flatnonzero(useful)
     parts: list[tuple[np.ndarray, ...]] = []
     spans: list[tuple[int, int]] = []
     shared: dict[int, tuple[int, int]] = {}
     size = 0
     for layer, useful in enumerate(chosen):
         place = layer % period
-        if useful is None and place in shared:
-            spans.append(shared[place])
+        # Pairs that lie side by side are a span of the whole layer, which all layers of a period share
+        run = useful is None or len(useful) == 0 or useful[-1] - useful[0] + 1 == len(useful)
+        if run and place not in shared and (useful is None or network.period()):
+            parts.append(whole[place])
+            shared[place] = (size, size + len(whole[place][0]))
+            size += len(whole[place][0])
+        if run and place in shared:
+            start, stop = shared[place]
+            if useful is not None:
+                start, stop = (start + int(useful[0]), start + int(useful[-1]) + 1) if len(useful) else (start, start)
+            spans.append((start, stop))
             continue
-        part = whole[place] if useful is None else tuple(t[useful] for t in whole[place])
+        part = tuple(t[useful] for t in whole[place])
         parts.append(part)
         spans.append((size, size + len(part[0])))
         size += len(part[0])
-        if useful is None:
-            shared[place] = spans[-1]
     columns = [np.concatenate([p[i] for p in parts]) if parts else np.zeros(0) for i in range(3)]
     # With `steps` given, every row runs that many layers, however few its items
     needs = [network.layer_need(layer) if steps is None or network.right_aligned else 0 for layer in range(layers)]
     first, second, need, start, stop, layer_need = (
-        torch.as_tensor(np.asarray(column), dtype=torch.int64).reshape(-1)
+        torch.from_numpy(np.asarray(column, dtype=np.int32).reshape(-1))
         for column in (*columns, [s for s, _ in spans], [s for _, s in spans], needs)
     )
     return Comparators(n, first, second, need, start, stop, layer_need)

@@ -16,6 +16,8 @@ from torch.nn import Parameter
 from algonet.core import backends
 
 from .dispatch import SortCall, sorter
+from .identity import identity
+from .networks import Network
 
 if TYPE_CHECKING:
     from .functional import Job
@@ -67,11 +69,13 @@ def key(
     if type(steepness) in _TENSORS:
         if steepness.dim() or steepness.dtype != x.dtype or steepness.device != x.device:
             return None
+        if not isinstance(network, Network):
+            return None
         steepness = None
-    elif type(steepness) is not float:
+    elif type(steepness) is not float or not isinstance(network, Network):
         return None
     shape = None if payload is None else (payload.shape, payload.dtype, payload.device)
-    return x.shape, x.dtype, x.device, shape, dim, descending, relax.key, steepness, network, steps, backend
+    return x.shape, x.dtype, x.device, shape, dim, descending, identity(relax), steepness, identity(network), steps, backend
 
 
 def remember(known_as: tuple, job: Job, payload: Tensor | None, given: Any) -> None:

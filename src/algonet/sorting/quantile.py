@@ -102,8 +102,11 @@ def _fast_median(x: Tensor, dim: int, degree: int, relax: Sigmoid, mask: Tensor 
         extreme = extreme + weighted_softmax(wide, weights, dim=dim, steepness=steepness)
         weights = weighted_softmin(extreme, weights, dim=dim, steepness=steepness)
     if degree == 0:
-        weights = weights / weights.sum(dim, keepdim=True)
+        total = weights.sum(dim, keepdim=True)
+        weights = weights / torch.where(total > 0, total, 1.0)
     found = (weights * wide).sum(dim, keepdim=True)
+    if mask is not None:
+        found = torch.where(mask.any(dim, keepdim=True), found, torch.nan)
     return (found if keepdim else found.squeeze(dim)).to(x.dtype)
 
 
@@ -125,4 +128,7 @@ def _at(values: Tensor, level: float, lengths: Tensor | None) -> Tensor:
 
 def _between(low: Tensor, high: Tensor, share: float | Tensor) -> Tensor:
     """(1 - share) low + share high, where both may be infinite."""
-    return torch.where(low == high, low, (1 - share) * low + share * high)
+    # Equal infinities only: at a tie of finite values the gradient goes to both
+    same = low.isinf() & (low == high)
+    mean = (1 - share) * torch.where(same, 0.0, low) + share * torch.where(same, 0.0, high)
+    return torch.where(same, low, mean)

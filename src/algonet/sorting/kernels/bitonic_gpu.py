@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from algonet.core.launch import Launch
 
+from ..cache import ByteCache
 from ..networks import Bitonic
 from ..plan import decode
 from .triton_source import kernels, processors
@@ -198,7 +198,7 @@ class BitonicSort:
     def _launch(
         self, kernel: str, grid: int | tuple[int, int], numbers: tuple[int, ...], constants: tuple, warps: int
     ) -> Launch:
-        return Launch(getattr(kernels(self.plan.form, "bitonic"), kernel), grid, numbers, constants, warps)
+        return Launch(getattr(kernels(self.plan.sigmoid_token, "bitonic"), kernel), grid, numbers, constants, warps)
 
     def _held(self, group: _Group) -> int:
         """Items of scratch that a program of backward takes."""
@@ -216,8 +216,16 @@ class BitonicSort:
         return self.n, mask.bit_length() - 1, mask, Bitonic().layer_need(group.begin), self.places
 
 
-@functools.lru_cache(maxsize=64)
 def _masks(depth: int, device: torch.device) -> Tensor:
     """Masks of the bitonic layers, then the numbers of items they need."""
-    masks = [Bitonic.stage_and_mask(layer)[1] for layer in range(depth)]
-    return torch.tensor(masks + [Bitonic().layer_need(layer) for layer in range(depth)], dtype=torch.int32).to(device)
+
+    def make() -> Tensor:
+        masks = [Bitonic.stage_and_mask(layer)[1] for layer in range(depth)]
+        needs = [Bitonic().layer_need(layer) for layer in range(depth)]
+        return torch.tensor(masks + needs, dtype=torch.int32, device="cpu").to(device)
+
+    return _MASKS.get((depth, device), device, make)
+
+
+#: A few hundred numbers for each size.
+_MASKS: ByteCache[Tensor] = ByteCache(2**20, lambda masks: (masks,))

@@ -36,10 +36,10 @@ def sort_forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], li
     if job.idle:
         return [t.clone(memory_format=torch.contiguous_format) for t in (x, *tensors[3:])], []
     outputs = [_like(t) for t in (x, *tensors[3:])]
-    inputs, results = job.arrays(tensors), job.outputs(outputs)
+    inputs, results, table = job.arrays(tensors), job.outputs(outputs), job.table
 
     def run(begin: int, end: int) -> None:
-        job.module.forward(*inputs, job.table, *results, begin, end, job.lanes, _workspace(job.space, job.real))
+        job.module.forward(*inputs, table, *results, begin, end, job.lanes, _workspace(job.space, job.real))
 
     job.spread(run, job.lanes, 1)
     return outputs, []
@@ -55,13 +55,13 @@ def sort_backward(
         return [grads[0].clone(), None, torch.zeros_like(tensors[2]), *(g.clone() for g in grads[1:])]
     found = [_like(t) for t in (x, *tensors[3:])]
     inputs, slopes, results = job.arrays(tensors), job.outputs(grads), job.outputs(found)
-    lanes, segment, space = job.back
+    (lanes, segment, space), table = job.back, job.table
     share = np.zeros(-(-job.rows // lanes), job.real)
     wanted = needs[0] or needs[2], needs[2]
 
     def run(begin: int, end: int) -> None:
         job.module.backward(
-            *inputs, job.table, *slopes, *results, share, begin, end, lanes, segment, *wanted,
+            *inputs, table, *slopes, *results, share, begin, end, lanes, segment, *wanted,
             _workspace(space, job.real),
         )  # fmt: skip
 
@@ -83,10 +83,8 @@ class _Job:
         self.real = np.dtype(np.float32 if dtype == torch.float32 else np.float64)
         if self.idle:
             return
-        first, second, need, *layers = table.arrays()
-        # Unsigned: Numba then knows that no index counts from the end
-        self.table = (first.astype(np.uint32), second.astype(np.uint32), need, *layers)
-        self.module, self.sigmoid = _kernels(dtype), _sigmoid(plan.form, dtype)
+        self.plan = plan
+        self.module, self.sigmoid = _kernels(dtype), _sigmoid(plan.sigmoid_token, dtype)
         item, half = self.real.itemsize, self.n // 2 + 1
         state = self.n * (1 + width)
         self.lanes = _lanes(self.rows, state * item)
@@ -95,6 +93,13 @@ class _Job:
         lanes, segment = _segment(self.rows, state * item, kept * item, self.depth)
         self.back = lanes, segment, ((-(-self.depth // segment) + 2) * state + kept * segment + 2) * lanes + self.n + 2
         self.nothing = np.empty((self.rows, self.n, 0), self.real)
+
+    @property
+    def table(self) -> tuple[np.ndarray, ...]:
+        """The comparators, looked up each time: tables are large, and their own cache bounds them."""
+        first, second, *rest = self.plan.table(self.n).arrays
+        # Unsigned: Numba then knows that no index counts from the end
+        return first.view(np.uint32), second.view(np.uint32), *rest
 
     def arrays(self, tensors: list[Tensor]) -> tuple[Any, ...]:
         """(rows, payload, lengths, masked, sigmoid, steepness) as the kernels take them."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..networks import OddEven
 from ..plan import decode
 from .bitonic_gpu import BitonicSort
 from .odd_even_gpu import OddEvenSort
@@ -50,14 +51,14 @@ def sort_of(tensors: list[Tensor], settings: str) -> OddEvenSort | BitonicSort |
     return _sort(settings, x.shape, tensors[3].shape[-1] if len(tensors) > 3 else 0, x.dtype, x.device)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=256)
 def _sort(
     settings: str, shape: torch.Size, channels: int, dtype: torch.dtype, device: torch.device
 ) -> OddEvenSort | BitonicSort | None:
     plan = decode(settings)
     if shape.numel() == 0 or plan.table(shape[-1]).depth == 0:
         return None
-    kind = OddEvenSort if plan.network == "odd_even" else BitonicSort
+    kind = OddEvenSort if type(plan.network) is OddEven else BitonicSort
     return kind(settings, shape, channels, dtype, device)
 
 

@@ -41,7 +41,7 @@ def processors(device: torch.device) -> int:
 
 @functools.lru_cache(maxsize=64)
 def kernels(form: str, network: str) -> ModuleType:
-    """The kernels of a network, with the sigmoid written into them."""
+    """The kernels of a network, with the sigmoid (by its token) written into them."""
     gate = codegen.scalar_function(Plan(network, form).sigmoid, "gate", "triton")
     if form in _GATES:
         gate = f"@triton.jit\ndef gate(z):\n    {_GATES[form]}\n    return value, slope\n"
