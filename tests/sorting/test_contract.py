@@ -65,7 +65,12 @@ CASES = [
     Case("permutation", sort_permutation, normal(4), kernels=KERNELS, extremes=[(FAR,)]),
     # The steepness is one number for all rows: under vmap it would differ between items, and none is NaN's own
     Case("steepness", sort_steepness, normal(5, count=2), kernels=KERNELS, vmap=False, batched=(True, False)),
-    Case("argsort", lambda x, backend="auto": soft_argsort(x, relax=SOFT, backend=backend).to(x), normal(5), kernels=KERNELS),
+    Case(
+        "argsort",
+        lambda x, backend="auto": soft_argsort(x, relax=SOFT, backend=backend).to(x),
+        normal(5),
+        kernels=KERNELS,
+    ),
     Case("rank", lambda x, backend="auto": soft_rank(x, relax=SOFT, backend=backend).to(x), normal(5), kernels=KERNELS),
     Case("topk", topk, normal(5), kernels=KERNELS),
     Case(

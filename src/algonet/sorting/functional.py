@@ -32,9 +32,9 @@ class SortResult(NamedTuple):
 
 
 class TopKResult(NamedTuple):
-    """`values`, `indices` (expected positions in x, float32 at least) with k entries along dim, `permutation` (*batch, k, n) or None.
+    """`values` and `indices` with k entries along dim, `permutation` (*batch, k, n) or None. All are differentiable.
 
-    All are differentiable.
+    `indices` are expected positions in x, in float32 at least.
     """
 
     values: Tensor

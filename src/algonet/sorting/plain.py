@@ -75,7 +75,19 @@ def key(
     elif type(steepness) is not float or not isinstance(network, Network):
         return None
     shape = None if payload is None else (payload.shape, payload.dtype, payload.device)
-    return x.shape, x.dtype, x.device, shape, dim, descending, identity(relax), steepness, identity(network), steps, backend
+    return (
+        x.shape,
+        x.dtype,
+        x.device,
+        shape,
+        dim,
+        descending,
+        identity(relax),
+        steepness,
+        identity(network),
+        steps,
+        backend,
+    )
 
 
 def remember(known_as: tuple, job: Job, payload: Tensor | None, given: Any) -> None:

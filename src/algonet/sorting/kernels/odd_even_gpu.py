@@ -217,4 +217,6 @@ class OddEvenSort:
     def _launch(self, kernel: str, grid: int, numbers: tuple[int, ...], options: tuple[int, ...]) -> Launch:
         numbers = (self.lines, self.shape.chunks, self.n, self.channels, self.blocks, self.depth, *numbers)
         constants = (*self._first, *options, *self._last)
-        return Launch(getattr(kernels(self.plan.sigmoid_token, "odd_even"), kernel), grid, numbers, constants, self.shape.warps)
+        return Launch(
+            getattr(kernels(self.plan.sigmoid_token, "odd_even"), kernel), grid, numbers, constants, self.shape.warps
+        )
