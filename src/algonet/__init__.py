@@ -6,8 +6,92 @@ that gradients flow through the decisions themselves. The most used names are he
 
 from __future__ import annotations
 
+# ruff: isort: skip_file
+
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what editors and type checkers see; at run time names load when first touched
+    from algonet.explain import (
+        activation as activation,
+        replace_gradually as replace_gradually,
+        sensitivity as sensitivity,
+    )
+    from algonet.ifs import (
+        IFS as IFS,
+        chaos_game as chaos_game,
+        fit_ifs as fit_ifs,
+        smooth_raster as smooth_raster,
+    )
+    from algonet.nn import (
+        FiniteDifferences as FiniteDifferences,
+        Insert as Insert,
+        Residual as Residual,
+        Shortcut as Shortcut,
+        WeightedSoftmax as WeightedSoftmax,
+        WeightedSoftmin as WeightedSoftmin,
+    )
+    from algonet.ran import (
+        RAN as RAN,
+        RANTrainer as RANTrainer,
+    )
+    from algonet.relax import (
+        Anneal as Anneal,
+        BoundedSum as BoundedSum,
+        BumpExit as BumpExit,
+        Cauchy as Cauchy,
+        Gaussian as Gaussian,
+        GaussianNoise as GaussianNoise,
+        Heaviside as Heaviside,
+        Logistic as Logistic,
+        Optimal as Optimal,
+        Probabilistic as Probabilistic,
+        Sech as Sech,
+        SmoothStep as SmoothStep,
+        SmoothTent as SmoothTent,
+        StudentT as StudentT,
+        Tent as Tent,
+        soft_argmax as soft_argmax,
+        soft_argmin as soft_argmin,
+        soft_max as soft_max,
+        soft_min as soft_min,
+        softness_report as softness_report,
+        weighted_softmax as weighted_softmax,
+        weighted_softmin as weighted_softmin,
+    )
+    from algonet.render import (
+        Camera as Camera,
+        FilteredCoverage as FilteredCoverage,
+        Mesh as Mesh,
+        SmoothRenderer as SmoothRenderer,
+        fit_camera as fit_camera,
+        fit_mesh as fit_mesh,
+        icosphere as icosphere,
+        render_attributes as render_attributes,
+    )
+    from algonet.smooth_python import (
+        smooth as smooth,
+        softness as softness,
+    )
+    from algonet.sorting import (
+        Bitonic as Bitonic,
+        OddEven as OddEven,
+        SoftArgsort as SoftArgsort,
+        SoftMedian as SoftMedian,
+        SoftQuantile as SoftQuantile,
+        SoftRank as SoftRank,
+        SoftSort as SoftSort,
+        SoftTopK as SoftTopK,
+        soft_argsort as soft_argsort,
+        soft_median as soft_median,
+        soft_quantile as soft_quantile,
+        soft_rank as soft_rank,
+        soft_sort as soft_sort,
+        soft_topk as soft_topk,
+    )
+    from algonet.while_lang import (
+        WhileProgram as WhileProgram,
+    )
 
 __version__ = "0.2.0"
 
@@ -43,8 +127,12 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "algonet.sorting": (
         "Bitonic",
         "OddEven",
+        "SoftArgsort",
         "SoftMedian",
+        "SoftQuantile",
+        "SoftRank",
         "SoftSort",
+        "SoftTopK",
         "soft_argsort",
         "soft_median",
         "soft_quantile",
@@ -71,13 +159,19 @@ _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 __all__ = [*sorted(_HOMES), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'algonet' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # or every misspelt name would have a type
+
+    def __getattr__(name: str) -> Any:
+        home = _HOMES.get(name)
+        if home is None:
+            import difflib
+
+            close = difflib.get_close_matches(name, __all__, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise AttributeError(f"module 'algonet' has no attribute {name!r}{hint}", name=name)
+        value = getattr(importlib.import_module(home), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

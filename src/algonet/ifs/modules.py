@@ -6,7 +6,7 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -109,7 +109,7 @@ class IFS(nn.Module):
 
     def forward(
         self,
-        size: tuple[int, int],
+        size: int | tuple[int, int],
         *,
         sigma: float | Tensor = 1.0,
         extent: Extent | None = None,
@@ -128,8 +128,20 @@ class IFS(nn.Module):
             aggregate=aggregate, weights=weights, colours=colours, backend=backend,
         )  # fmt: skip
 
+    if TYPE_CHECKING:
+
+        def __call__(
+            self,
+            size: int | tuple[int, int],
+            *,
+            sigma: float | Tensor = 1.0,
+            extent: Extent | None = None,
+            aggregate: Aggregate = Poisson(),
+            backend: str = "auto",
+        ) -> Tensor: ...
+
     @torch.no_grad()
-    def crisp(self, size: tuple[int, int], *, points: int = 200_000, extent: Extent | None = None) -> Tensor:
+    def crisp(self, size: int | tuple[int, int], *, points: int = 200_000, extent: Extent | None = None) -> Tensor:
         """The ordinary chaos game: 1 where one of `points` falls into the pixel, else 0. The limit of sigma -> 0."""
         height, width = check_size("IFS.crisp", size)
         chains, burn_in = 4096, self._depth()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +74,10 @@ class Insert(_AlgorithmLayer):
     def forward(self, x: Tensor) -> Tensor:
         return self._apply_algorithm(x)
 
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor) -> Tensor: ...
+
 
 class Shortcut(_AlgorithmLayer):
     """The shortcut AlgoNet layer: the last `share` of the features go through the algorithm, the rest skip it.
@@ -89,6 +94,10 @@ class Shortcut(_AlgorithmLayer):
     def forward(self, x: Tensor) -> Tensor:
         past, part = self._parts(x, self.share)
         return self._joined(past, self._apply_algorithm(part))
+
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor) -> Tensor: ...
 
 
 class Residual(_AlgorithmLayer):
@@ -111,6 +120,10 @@ class Residual(_AlgorithmLayer):
     def forward(self, x: Tensor) -> Tensor:
         past, part = self._parts(x, self.share)
         return self._joined(self.body(past), self._apply_algorithm(part))
+
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor) -> Tensor: ...
 
 
 def _check_share(owner: nn.Module, share: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -28,6 +29,10 @@ class FiniteDifferences(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return finite_differences(x, self.dims, center=self.center, pad=self.pad)
 
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor) -> Tensor: ...
+
     def extra_repr(self) -> str:
         return f"dims={self.dims}, center={self.center}, pad={self.pad!r}"
 
@@ -42,9 +47,17 @@ class WeightedSoftmax(SoftModule):
     def forward(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         return weighted_softmax(x, weights, dim=self.dim, steepness=self.relax.steepness)  # pyright: ignore[reportAttributeAccessIssue]
 
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor, weights: Tensor | None = None) -> Tensor: ...
+
 
 class WeightedSoftmin(WeightedSoftmax):
     """softmax(-steepness x + log w) along `dim`; see `weighted_softmin`."""
 
     def forward(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         return weighted_softmin(x, weights, dim=self.dim, steepness=self.relax.steepness)  # pyright: ignore[reportAttributeAccessIssue]
+
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor, weights: Tensor | None = None) -> Tensor: ...

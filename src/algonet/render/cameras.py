@@ -153,8 +153,10 @@ class Camera:
         return Camera(self.matrix[index], self.position[index], self.perspective, near)
 
 
-def check_size(where: str, size: tuple[int, int]) -> tuple[int, int]:
-    """(H, W) if both are positive integers."""
+def check_size(where: str, size: int | tuple[int, int]) -> tuple[int, int]:
+    """(H, W) if both are positive integers; one number is a square."""
+    if isinstance(size, int) and not isinstance(size, bool):
+        size = (size, size)
     fine = isinstance(size, (tuple, list)) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size)
     if not fine:
         raise ValueError(f"{where}: `size` must be (height, width) in pixels, both at least 1, got {size!r}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +56,7 @@ class SmoothRenderer(SoftModule):
 
     def __init__(
         self,
-        size: tuple[int, int] = (256, 256),
+        size: int | tuple[int, int] = (256, 256),
         coverage: AnyCoverage | None = None,
         conorm: TConorm | None = None,
         *,
@@ -71,6 +71,11 @@ class SmoothRenderer(SoftModule):
         backend: str = "auto",
     ):
         coverage = FilteredCoverage() if coverage is None else coverage
+        if not isinstance(coverage, AnyCoverage):
+            raise TypeError(
+                "SmoothRenderer: `coverage` must be a coverage such as FilteredCoverage(StudentT(df=8, scale=1.0)), "
+                f"got {coverage!r}."
+            )
         super().__init__(coverage.noise if isinstance(coverage, FilteredCoverage) else coverage.sigmoid)
         if shading not in SHADINGS:
             raise ValueError(f"SmoothRenderer: `shading` must be one of {', '.join(SHADINGS)}, got {shading!r}.")
@@ -97,6 +102,7 @@ class SmoothRenderer(SoftModule):
     def forward(
         self, mesh: Mesh, camera: Camera, lights: Sequence[Light] = DEFAULT_LIGHTS, attributes: Tensor | None = None
     ) -> Rendering:
+        _check_scene(mesh, camera, lights)
         check_finite("SmoothRenderer", mesh.vertices)
         dtype = mesh.vertices.dtype
         if dtype in (torch.float16, torch.bfloat16):
@@ -107,6 +113,12 @@ class SmoothRenderer(SoftModule):
         if self.shading == "vertex" and mesh.texture is None:
             return self._lit_vertices(mesh, camera, lights, extra)
         return self._lit_pixels(mesh, camera, lights, extra)
+
+    if TYPE_CHECKING:
+
+        def __call__(
+            self, mesh: Mesh, camera: Camera, lights: Sequence[Light] = DEFAULT_LIGHTS, attributes: Tensor | None = None
+        ) -> Rendering: ...
 
     def _raster(
         self, mesh: Mesh, camera: Camera, attributes: Tensor, rows: Tensor, background: Tensor | float
@@ -172,6 +184,17 @@ class SmoothRenderer(SoftModule):
 
     def extra_repr(self) -> str:
         return f"size={self.size}, {super().extra_repr()}, shading={self.shading}, backend={self.backend}"
+
+
+def _check_scene(mesh: Mesh, camera: Camera, lights: Sequence[Light]) -> None:
+    """Raise where the arguments of a renderer's call are not what they should be; swapped ones are the usual slip."""
+    wanted = "call it as renderer(mesh, camera, lights)"
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"SmoothRenderer: the first argument must be a Mesh, got {type(mesh).__name__}; {wanted}.")
+    if not isinstance(camera, Camera):
+        raise TypeError(f"SmoothRenderer: the second argument must be a Camera, got {type(camera).__name__}; {wanted}.")
+    if not isinstance(lights, (tuple, list)):
+        raise TypeError(f"SmoothRenderer: `lights` must be a sequence such as (light,), got {type(lights).__name__}.")
 
 
 def check_finite(where: str, vertices: Tensor) -> None:

@@ -9,9 +9,12 @@ import inspect
 import textwrap
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import torch
+from torch import Tensor
+
+from algonet.relax import Sigmoid
 
 from .frame import Frame
 from .keys import Outside
@@ -23,16 +26,19 @@ from .rewrite import rewritten
 from .softness import OPTIONS, Settings, check_options, resolved
 from .values import HALVES, Value, flat, lifted, lowered, settled
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 #: Whether smooth functions are as written at present: those that a crisp run calls.
 _crisply: contextvars.ContextVar[bool] = contextvars.ContextVar("algonet_crisply", default=False)
 
 
-class SmoothFunction:
+class SmoothFunction(Generic[P, R]):
     """What `@smooth` makes of a function: call it on tensors; `.crisp` is the function as written."""
 
     is_smooth = True
 
-    def __init__(self, function: Callable, options: dict[str, Any]):
+    def __init__(self, function: Callable[P, R], options: dict[str, Any]):
         if isinstance(function, (staticmethod, classmethod)):
             raise TypeError(
                 f"smooth: put @{type(function).__name__} above @smooth, which belongs directly above `def`."
@@ -62,6 +68,22 @@ class SmoothFunction:
         self.__qualname__ = function.__qualname__
         # For `help`, `inspect.signature` and doctests
         self.__wrapped__ = function
+
+    # To an editor a plain call has the function's own parameters; one with options is not checked further
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(self, *args: Any, batched: bool, with_report: bool = False, **kwargs: Any) -> Any: ...
+    @overload
+    def __call__(self, *args: Any, with_report: bool, **kwargs: Any) -> Any: ...
+    @overload
+    def __call__(self, *args: Any, relax: Sigmoid, **kwargs: Any) -> Any: ...
+    @overload
+    def __call__(self, *args: Any, steepness: float | Tensor, **kwargs: Any) -> Any: ...
+    @overload
+    def __call__(self, *args: Any, hard: bool, **kwargs: Any) -> Any: ...
+    @overload
+    def __call__(self, *args: Any, max_iterations: int, **kwargs: Any) -> Any: ...
 
     def __call__(self, *args: Any, batched: bool = False, with_report: bool = False, **kwargs: Any) -> Any:
         """Run smoothly on tensors. See `smooth` for the options that may be given with a call."""
@@ -218,6 +240,12 @@ class BoundFunction:
     def __getattr__(self, name: str) -> Any:
         # __name__, __doc__, __code__, ...: what tools ask of a method
         return getattr(self.__wrapped__, name)
+
+
+@overload
+def smooth(function: Callable[P, R], **options: Any) -> SmoothFunction[P, R]: ...
+@overload
+def smooth(function: None = None, **options: Any) -> Callable[[Callable[P, R]], SmoothFunction[P, R]]: ...
 
 
 def smooth(function: Callable | None = None, **options: Any) -> Any:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from algonet.core import backends
+from algonet.core.hints import hints_at_relax
 from algonet.relax import Logistic, Sigmoid
 
 from . import checks, plain
@@ -42,6 +43,7 @@ class TopKResult(NamedTuple):
     permutation: Tensor | None
 
 
+@hints_at_relax
 def soft_sort(
     x: Tensor,
     *,
@@ -109,6 +111,7 @@ def soft_sort(
     return SortResult(job.back(values), carried, None if permutation is None else permutation.to(x.dtype))
 
 
+@hints_at_relax
 def soft_argsort(
     x: Tensor,
     *,
@@ -140,6 +143,7 @@ def soft_argsort(
     return job.back_positions(result)
 
 
+@hints_at_relax
 def soft_rank(
     x: Tensor,
     *,
@@ -170,6 +174,7 @@ def soft_rank(
     return job.back_positions(result)
 
 
+@hints_at_relax
 def soft_topk(
     x: Tensor,
     k: int,

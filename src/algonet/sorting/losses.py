@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from algonet.core.hints import hints_at_relax
 from algonet.relax import Logistic, Sigmoid
 
 from . import checks
@@ -46,6 +47,7 @@ def permutation_cross_entropy(permutation: Tensor, target: Tensor) -> Tensor:
     return -(target * log).sum(-1).mean().to(permutation.dtype)
 
 
+@hints_at_relax
 def expected_swaps(
     x: Tensor,
     *,

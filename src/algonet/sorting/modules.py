@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from algonet.core.hints import hints_at_relax
 from algonet.relax import Logistic, Sigmoid, SoftModule
 
 from . import checks
@@ -37,6 +38,7 @@ class SoftSort(_Sorting):
     tensor([1., 2., 3.])
     """
 
+    @hints_at_relax
     def __init__(
         self,
         relax: Sigmoid = Logistic(10.0),
@@ -60,10 +62,15 @@ class SoftSort(_Sorting):
     def forward(self, x: Tensor, payload: Tensor | None = None, mask: Tensor | None = None) -> SortResult:
         return soft_sort(x, payload=payload, mask=mask, **self._common, **self.options)
 
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor, payload: Tensor | None = None, mask: Tensor | None = None) -> SortResult: ...
+
 
 class SoftArgsort(_Sorting):
     """`soft_argsort` as a layer: forward(x, mask=None) -> expected indices."""
 
+    @hints_at_relax
     def __init__(
         self,
         relax: Sigmoid = Logistic(10.0),
@@ -80,10 +87,15 @@ class SoftArgsort(_Sorting):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return soft_argsort(x, mask=mask, descending=self.descending, hard=self.hard, **self._common)
 
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
+
 
 class SoftRank(_Sorting):
     """`soft_rank` as a layer: forward(x, mask=None) -> expected positions."""
 
+    @hints_at_relax
     def __init__(
         self,
         relax: Sigmoid = Logistic(10.0),
@@ -100,10 +112,15 @@ class SoftRank(_Sorting):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return soft_rank(x, mask=mask, descending=self.descending, hard=self.hard, **self._common)
 
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
+
 
 class SoftTopK(_Sorting):
     """`soft_topk` as a layer: forward(x, mask=None) -> TopKResult."""
 
+    @hints_at_relax
     def __init__(
         self,
         k: int,
@@ -123,10 +140,15 @@ class SoftTopK(_Sorting):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> TopKResult:
         return soft_topk(x, self.k, mask=mask, **self._common, **self.options)
 
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor, mask: Tensor | None = None) -> TopKResult: ...
+
 
 class SoftQuantile(_Sorting):
     """`soft_quantile` as a layer: forward(x, mask=None) -> quantiles."""
 
+    @hints_at_relax
     def __init__(
         self,
         q: float | Sequence[float],
@@ -144,10 +166,15 @@ class SoftQuantile(_Sorting):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return soft_quantile(x, self.q, mask=mask, keepdim=self.keepdim, **self._common)
 
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
+
 
 class SoftMedian(_Sorting):
     """`soft_median` as a layer: forward(x, mask=None) -> medians."""
 
+    @hints_at_relax
     def __init__(
         self,
         relax: Sigmoid = Logistic(10.0),
@@ -164,3 +191,7 @@ class SoftMedian(_Sorting):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return soft_median(x, mask=mask, **self._common, **self.options)
+
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...

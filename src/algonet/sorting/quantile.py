@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from algonet.core.hints import hints_at_relax
 from algonet.relax import Logistic, Sigmoid, weighted_softmax, weighted_softmin
 
 from . import checks
@@ -17,6 +18,7 @@ from .networks import Network, OddEven
 METHODS = ("exact", "fast")
 
 
+@hints_at_relax
 def soft_quantile(
     x: Tensor,
     q: float | Sequence[float],
@@ -52,6 +54,7 @@ def soft_quantile(
     return job.back(found) if several or keepdim else found.to(x.dtype)
 
 
+@hints_at_relax
 def soft_median(
     x: Tensor,
     *,
