@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algonet.ifs import Poisson, smooth_raster
-from algonet.ifs.kernels.settings import blocks, square_reach
+from algonet.ifs.kernels.layout import blocks
+from algonet.ifs.operation import square_reach
 from algonet.relax import Probabilistic
 from helpers.tolerances import assert_close
 
@@ -95,13 +96,13 @@ def test_separable_equals_windows():
 
 
 def test_auto_takes_the_product_only_for_windows_that_cover_the_picture():
-    from algonet.ifs.functional import _separable_is_cheaper, _splat_call
+    from algonet.ifs.functional import _raster_call, _separable_is_cheaper
 
     def cheaper(size, sigma, aggregate, device="cuda"):
-        call, _ = _splat_call(
+        tensors, settings = _raster_call(
             torch.rand(1000, 2, device="meta"), size, sigma, (0, 1, 0, 1), aggregate, None, None, 1e-4, None
         )
-        return _separable_is_cheaper(call, sigma)
+        return _separable_is_cheaper(tensors[0], settings, sigma)
 
     assert not cheaper((512, 512), 1.0, Poisson())
     assert cheaper((512, 512), 1000.0, Poisson())

@@ -8,30 +8,38 @@ runs batched where the kernels batch and item by item where they do not.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-Forward = Callable[[list[Tensor], str], tuple[list[Tensor], list[Tensor]]]
-Backward = Callable[[list[Tensor], list[Tensor], list[Tensor], str, list[bool]], Sequence[Tensor | None]]
-Reference = Callable[[list[Tensor], str], Sequence[Tensor]]
+from algonet.core import tracing
+
+Forward = Callable[[list[Tensor], Any], tuple[list[Tensor], list[Tensor]]]
+Backward = Callable[[list[Tensor], list[Tensor], list[Tensor], Any, list[bool]], Sequence[Tensor | None]]
+Reference = Callable[[list[Tensor], Any], Sequence[Tensor]]
+
+
+def _as_is(settings: Any) -> Any:
+    return settings
 
 
 class Operator:
-    """A kernel-backed function of tensors and one settings string, with all its derivatives.
+    """A kernel-backed function of tensors and one settings object, with all its derivatives.
 
     - `forward(tensors, settings) -> (outputs, saved)`: the kernel; `saved` holds what its backward wants to reuse.
     - `backward(grads, tensors, saved, settings, needs) -> gradients`: one per tensor; `None` where `needs[i]` is false.
     - `reference(tensors, settings) -> outputs`: plain torch, differentiable to any order.
     - `fake(tensors, settings) -> (outputs, saved)`: empty tensors of the right shapes, dtypes and devices.
+    - `outputs`: how many there are, or a function of (number of tensors, settings) that says so.
     - `shared`: positions of tensors that have no batch dimensions. All others (and outputs and `saved`) must accept
       any number of leading batch dimensions, the same for each.
     - `partial`: eagerly, `backward` takes `None` as the gradient of an output that none came for, instead of zeros.
 
-    Settings travel as a string because torch operators take no other kind of object: encode a frozen dataclass and
-    decode it behind a cache. No tensor in `tensors` may be aliased by an output.
+    Eagerly the settings are passed as they are. Operators in a graph take text and no other kind of object: `encode` makes
+    it and `decode` reads it, behind a cache. No tensor in `tensors` may be aliased by an output.
     """
 
     def __init__(
@@ -42,9 +50,11 @@ class Operator:
         backward: Backward,
         reference: Reference,
         fake: Forward,
-        outputs: int,
+        outputs: int | Callable[[int, Any], int],
         shared: frozenset[int] = frozenset(),
         partial: bool = False,
+        encode: Callable[[Any], str] = _as_is,
+        decode: Callable[[str], Any] = _as_is,
     ):
         self.name = name
         self.forward = forward
@@ -53,21 +63,27 @@ class Operator:
         self.outputs = outputs
         self.shared = shared
         self.partial = partial
+        self.encode, self.decode = encode, decode
         self._traced = _define_traced(self, fake)
 
-    def __call__(self, tensors: Sequence[Tensor], settings: str) -> tuple[Tensor, ...]:
+    def __call__(self, tensors: Sequence[Tensor], settings: Any) -> tuple[Tensor, ...]:
         """The operator's outputs, differentiable in every floating tensor."""
-        if torch.compiler.is_compiling():
-            return tuple(self._traced(list(tensors), settings)[: self.outputs])
-        if _transforming():
-            return _Forward.apply(self, settings, *tensors)[: self.outputs]
+        if tracing.compiling() or tracing.faking():
+            count = self.count(len(tensors), settings)
+            return tuple(self._traced(list(tensors), self.encode(settings))[:count])
+        if tracing.transforming():
+            return _Forward.apply(self, settings, *tensors)[: self.count(len(tensors), settings)]
         return _apply_eagerly(self, settings, *tensors)
+
+    def count(self, tensors: int, settings: Any) -> int:
+        """How many outputs a call with so many tensors has."""
+        return self.outputs if isinstance(self.outputs, int) else self.outputs(tensors, settings)
 
     def __repr__(self) -> str:
         return f"Operator({self.name})"
 
     def _gradients(
-        self, grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: str, needs: list[bool]
+        self, grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: Any, needs: list[bool]
     ) -> list[Tensor]:
         """The backward kernel, with a fresh empty tensor for each gradient nobody needs (operators return no `None`)."""
         found = self.backward(grads, tensors, saved, settings, needs)
@@ -75,7 +91,7 @@ class Operator:
             g if need and g is not None else t.new_empty(0) for g, t, need in zip(found, tensors, needs, strict=True)
         ]
 
-    def _vjp(self, grads: list[Tensor], tensors: list[Tensor], settings: str, needs: list[bool]) -> list[Tensor]:
+    def _vjp(self, grads: list[Tensor], tensors: list[Tensor], settings: Any, needs: list[bool]) -> list[Tensor]:
         """What `backward` computes, from the reference: differentiable again."""
         moving = [i for i, need in enumerate(needs) if need]
 
@@ -85,7 +101,7 @@ class Operator:
         _, pull = torch.func.vjp(outputs, *(tensors[i] for i in moving))
         return list(pull(tuple(grads)))
 
-    def _jvp(self, tensors: list[Tensor], tangents: Sequence[Tensor | None], settings: str) -> tuple[Tensor, ...]:
+    def _jvp(self, tensors: list[Tensor], tangents: Sequence[Tensor | None], settings: Any) -> tuple[Tensor, ...]:
         moving = [i for i, tangent in enumerate(tangents) if tangent is not None]
 
         def outputs(*moved: Tensor) -> tuple[Tensor, ...]:
@@ -94,18 +110,13 @@ class Operator:
         return _pushforward(outputs, [tensors[i] for i in moving], [tangents[i] for i in moving])
 
 
-def _transforming() -> bool:
-    """Whether a `torch.func` transform (vmap, grad, jvp) is at work."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
-
-
 def _pull(ctx: Any, grads: Sequence[Tensor]) -> list[Tensor | None]:
     """The gradients by the operator's tensors: by the kernel, differentiable again where that is asked for."""
     operator, kept = ctx.operator, ctx.saved_tensors
     tensors, saved = kept[: ctx.count], kept[ctx.count :]
     needs = list(ctx.needs_input_grad[2:])
-    grads = grads[: operator.outputs]
-    if torch.is_grad_enabled() or _transforming():
+    grads = grads[: operator.count(ctx.count, ctx.settings)]
+    if torch.is_grad_enabled() or tracing.transforming():
         if any(g is None for g in grads):
             grads = [tensors[0].new_zeros(s) if g is None else g for g, s in zip(grads, ctx.shapes, strict=True)]
         found = _Backward.apply(operator, ctx.settings, needs, *grads, *tensors, *saved)
@@ -119,7 +130,7 @@ class _Eager(torch.autograd.Function):
     launching a kernel; without transforms the older form will do."""
 
     @staticmethod
-    def forward(ctx: Any, operator: Operator, settings: str, *tensors: Tensor):
+    def forward(ctx: Any, operator: Operator, settings: Any, *tensors: Tensor):
         outputs, saved = operator.forward(list(tensors), settings)
         ctx.operator, ctx.settings, ctx.count = operator, settings, len(tensors)
         ctx.save_for_backward(*tensors, *saved)
@@ -146,14 +157,14 @@ class _Forward(torch.autograd.Function):
     """The way under `torch.func` transforms; what is saved counts as an output, so that transforms see it."""
 
     @staticmethod
-    def forward(operator: Operator, settings: str, *tensors: Tensor):
+    def forward(operator: Operator, settings: Any, *tensors: Tensor):
         outputs, saved = operator.forward(list(tensors), settings)
         return (*outputs, *saved)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple):
         ctx.operator, ctx.settings, *tensors = inputs
-        saved = output[ctx.operator.outputs :]
+        saved = output[ctx.operator.count(len(tensors), ctx.settings) :]
         ctx.count, ctx.saved_count = len(tensors), len(saved)
         ctx.mark_non_differentiable(*saved)
         ctx.save_for_backward(*tensors, *saved)
@@ -164,7 +175,7 @@ class _Forward(torch.autograd.Function):
         return (None, None, *_pull(ctx, grads))
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple, operator: Operator, settings: str, *tensors: Tensor):
+    def vmap(info: Any, in_dims: tuple, operator: Operator, settings: Any, *tensors: Tensor):
         def call(*items: Tensor):
             return _Forward.apply(operator, settings, *items)
 
@@ -178,8 +189,8 @@ class _Forward(torch.autograd.Function):
 
 class _Backward(torch.autograd.Function):
     @staticmethod
-    def forward(operator: Operator, settings: str, needs: list[bool], *tensors: Tensor):
-        grads, inputs, saved = _split(operator, needs, tensors)
+    def forward(operator: Operator, settings: Any, needs: list[bool], *tensors: Tensor):
+        grads, inputs, saved = _split(operator, settings, needs, tensors)
         return tuple(operator._gradients(grads, inputs, saved, settings, needs))
 
     @staticmethod
@@ -196,21 +207,21 @@ class _Backward(torch.autograd.Function):
         return (None, None, None, *found)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple, operator: Operator, settings: str, needs: list[bool], *tensors: Tensor):
+    def vmap(info: Any, in_dims: tuple, operator: Operator, settings: Any, needs: list[bool], *tensors: Tensor):
         def call(*items: Tensor):
             return _Backward.apply(operator, settings, needs, *items)
 
-        return _map_backward(operator, call, needs, info.batch_size, in_dims[3:], tensors)
+        return _map_backward(operator, call, settings, needs, info.batch_size, in_dims[3:], tensors)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any):
         operator, needs = ctx.operator, ctx.needs
         tensors = list(ctx.saved_tensors)
-        count = operator.outputs + len(needs)
+        count = operator.count(len(needs), ctx.settings) + len(needs)
         moving = [i for i, t in enumerate(tangents[3 : 3 + count]) if t is not None]
 
         def gradients(*moved: Tensor) -> tuple[Tensor, ...]:
-            grads, inputs, _ = _split(operator, needs, _replaced(tensors, moving, moved))
+            grads, inputs, _ = _split(operator, ctx.settings, needs, _replaced(tensors, moving, moved))
             return tuple(operator._vjp(grads, inputs, ctx.settings, needs))
 
         moved = iter(_pushforward(gradients, [tensors[i] for i in moving], [tangents[3 + i] for i in moving]))
@@ -227,15 +238,15 @@ def _pushforward(function: Callable, primals: Sequence[Tensor], tangents: Sequen
 
 
 def _second_derivative(
-    operator: Operator, settings: str, needs: list[bool], tensors: Sequence[Tensor], seconds: Sequence[Tensor]
+    operator: Operator, settings: Any, needs: list[bool], tensors: Sequence[Tensor], seconds: Sequence[Tensor]
 ) -> list[Tensor | None]:
     """The vector-Jacobian product of the first derivative, for (grads, tensors, saved) in that order."""
     tensors = list(tensors)
-    count = operator.outputs + len(needs)
+    count = operator.count(len(needs), settings) + len(needs)
     moving = [i for i in range(count) if tensors[i].is_floating_point()]
 
     def gradients(*moved: Tensor) -> tuple[Tensor, ...]:
-        grads, inputs, _ = _split(operator, needs, _replaced(tensors, moving, moved))
+        grads, inputs, _ = _split(operator, settings, needs, _replaced(tensors, moving, moved))
         return tuple(operator._vjp(grads, inputs, settings, needs))
 
     _, pull = torch.func.vjp(gradients, *(tensors[i] for i in moving))
@@ -246,41 +257,42 @@ def _second_derivative(
     return found
 
 
+#: Two threads that define one operator at a time destroy each other's.
+_DEFINING = threading.Lock()
+
+
 def _define_traced(operator: Operator, fake: Forward):
-    """The `torch.library` twin of the operator, for graphs that must not break."""
+    """The `torch.library` twin of the operator, for graphs that must not break; its settings are text."""
+    decode = operator.decode
 
     def forward(tensors: list[Tensor], settings: str) -> list[Tensor]:
-        outputs, saved = operator.forward(tensors, settings)
+        outputs, saved = operator.forward(tensors, decode(settings))
         return [*outputs, *saved]
 
     def forward_fake(tensors: list[Tensor], settings: str) -> list[Tensor]:
-        outputs, saved = fake(tensors, settings)
+        outputs, saved = fake(tensors, decode(settings))
         return [*outputs, *saved]
 
     def backward(tensors: list[Tensor], settings: str, needs: list[bool]) -> list[Tensor]:
-        grads, inputs, saved = _split(operator, needs, tensors)
-        return operator._gradients(grads, inputs, saved, settings, needs)
+        chosen = decode(settings)
+        grads, inputs, saved = _split(operator, chosen, needs, tensors)
+        return operator._gradients(grads, inputs, saved, chosen, needs)
 
     def backward_fake(tensors: list[Tensor], settings: str, needs: list[bool]) -> list[Tensor]:
-        _, inputs, _ = _split(operator, needs, tensors)
+        _, inputs, _ = _split(operator, decode(settings), needs, tensors)
         return [
             torch.empty_like(t, memory_format=torch.contiguous_format) if need else t.new_empty(0)
             for t, need in zip(inputs, needs, strict=True)
         ]
 
-    first = torch.library.custom_op(f"algonet::{operator.name}", forward, mutates_args=())
-    second = torch.library.custom_op(f"algonet::{operator.name}_backward", backward, mutates_args=())
-    first.register_fake(forward_fake)
-    second.register_fake(backward_fake)
-
     def setup(ctx: Any, inputs: tuple, output: list[Tensor]) -> None:
         tensors, ctx.settings = inputs
         ctx.needs = [t.requires_grad for t in tensors]
-        ctx.count = len(tensors)
-        ctx.save_for_backward(*tensors, *output[operator.outputs :])
+        ctx.outputs = operator.count(len(tensors), decode(ctx.settings))
+        ctx.save_for_backward(*tensors, *output[ctx.outputs :])
 
     def pull(ctx: Any, grads: list[Tensor]):
-        found = second([*grads[: operator.outputs], *ctx.saved_tensors], ctx.settings, ctx.needs)
+        found = second([*grads[: ctx.outputs], *ctx.saved_tensors], ctx.settings, ctx.needs)
         return _only_needed(found, ctx.needs), None
 
     def second_setup(ctx: Any, inputs: tuple, output: list[Tensor]) -> None:
@@ -289,11 +301,8 @@ def _define_traced(operator: Operator, fake: Forward):
 
     def second_pull(ctx: Any, seconds: list[Tensor]):
         with torch.enable_grad():
-            found = _second_derivative(operator, ctx.settings, ctx.needs, ctx.saved_tensors, seconds)
+            found = _second_derivative(operator, decode(ctx.settings), ctx.needs, ctx.saved_tensors, seconds)
         return found, None, None
-
-    first.register_autograd(pull, setup_context=setup)
-    second.register_autograd(second_pull, setup_context=second_setup)
 
     def first_vmap(info: Any, in_dims: tuple, tensors: list[Tensor], settings: str):
         return _map_forward(operator, lambda *ts: first(list(ts), settings), info.batch_size, in_dims[0], tensors)
@@ -302,10 +311,17 @@ def _define_traced(operator: Operator, fake: Forward):
         def call(*items: Tensor):
             return second(list(items), settings, needs)
 
-        return _map_backward(operator, call, needs, info.batch_size, in_dims[0], tensors)
+        return _map_backward(operator, call, decode(settings), needs, info.batch_size, in_dims[0], tensors)
 
-    first.register_vmap(first_vmap)
-    second.register_vmap(second_vmap)
+    with _DEFINING:
+        first = torch.library.custom_op(f"algonet::{operator.name}", forward, mutates_args=())
+        second = torch.library.custom_op(f"algonet::{operator.name}_backward", backward, mutates_args=())
+        first.register_fake(forward_fake)
+        second.register_fake(backward_fake)
+        first.register_autograd(pull, setup_context=setup)
+        second.register_autograd(second_pull, setup_context=second_setup)
+        first.register_vmap(first_vmap)
+        second.register_vmap(second_vmap)
     return first
 
 
@@ -320,13 +336,15 @@ def _map_forward(operator: Operator, call: Callable, size: int, dims: Sequence[i
 def _map_backward(
     operator: Operator,
     call: Callable,
+    settings: Any,
     needs: list[bool],
     size: int,
     dims: Sequence[int | None],
     tensors: Sequence[Tensor],
 ):
     """The `vmap` rule of the first derivative. A shared tensor's gradient is wanted per item, so it goes item by item."""
-    shared = frozenset(operator.outputs + i for i in operator.shared)
+    outputs = operator.count(len(needs), settings)
+    shared = frozenset(outputs + i for i in operator.shared)
     per_item = any(needs[i] for i in operator.shared if i < len(needs))
     if per_item or any(d is not None for i, d in enumerate(dims) if i in shared):
         return _looped(size, dims, tensors, call)
@@ -334,9 +352,10 @@ def _map_backward(
     return type(results)(results), type(results)([0 if need else None for need in needs])
 
 
-def _split(operator: Operator, needs: list[bool], tensors: Sequence[Tensor]):
+def _split(operator: Operator, settings: Any, needs: list[bool], tensors: Sequence[Tensor]):
     """(grads, inputs, saved) from the flat list that travels through the backward operator."""
-    first, last = operator.outputs, operator.outputs + len(needs)
+    first = operator.count(len(needs), settings)
+    last = first + len(needs)
     return list(tensors[:first]), list(tensors[first:last]), list(tensors[last:])
 
 

@@ -1,24 +1,66 @@
 """Which implementation of an operation runs where, and why.
 
-Every operation that has kernels registers one implementation per backend, each with a `supports(call)` that answers
-`None` or says why it cannot take the call. `backend="auto"` takes the fastest that supports the call; a backend named
-by the user runs or raises with that reason. Nothing falls back silently.
+A `Backend` knows whether it is there, and which devices and precisions it takes. An operation (`core.operation`) has a
+reference and kernels for some backends. `backend="auto"` takes the fastest that takes the call; one named by the user runs or
+raises with the reason. Nothing falls back silently.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
-#: Fastest first: the order in which `auto` asks.
-BACKENDS = ("triton", "numba", "reference")
-
 Supports = Callable[[Any], str | None]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A way to run kernels: the package that compiles them (and how to get it), the device type they run on, the precisions
+    they compute in. `title` is its name in sentences."""
+
+    name: str
+    title: str
+    package: str
+    how_to_get: str
+    device: str
+    devices: str
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)
+
+    def why_not(self, tensors: Sequence[Tensor]) -> str | None:
+        """`None`, or why kernels of this backend cannot take these tensors: not installed, device, precision."""
+        if reason := self.why_not_here(tensors):
+            return reason
+        for tensor in tensors:
+            if tensor.is_floating_point() and tensor.dtype not in self.dtypes:
+                return f"{self.title} kernels compute in float32 and float64, got {tensor.dtype}"
+        return None
+
+    def why_not_here(self, tensors: Sequence[Tensor]) -> str | None:
+        """`why_not` without a look at precisions."""
+        if not _INSTALLED[self.package]:
+            return f"{self.package} is not installed ({self.how_to_get})"
+        if self.name == "triton" and interpreting():
+            return None
+        for tensor in tensors:
+            if tensor.device.type != self.device:
+                return f"{self.title} kernels run on {self.devices} and a tensor is on {tensor.device}"
+        return None
+
+
+TRITON = Backend("triton", "Triton", "triton", "it comes with CUDA builds of torch", "cuda", "CUDA devices")
+NUMBA = Backend("numba", "Numba", "numba", "pip install numba", "cpu", "the CPU")
+#: Those that have kernels, fastest first.
+KERNEL_BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (TRITON, NUMBA)}
+#: All names, in the order in which `auto` asks.
+BACKENDS = (*KERNEL_BACKENDS, "reference")
+#: Looked up once, when a compiled graph is not yet being traced.
+_INSTALLED = {b.package: importlib.util.find_spec(b.package) is not None for b in KERNEL_BACKENDS.values()}
 
 
 @dataclass(frozen=True)
@@ -31,8 +73,6 @@ class Implementation:
     supports: Supports
 
 
-#: Looked up once, when a compiled graph is not yet being traced.
-_INSTALLED = {package: importlib.util.find_spec(package) is not None for package in ("numba", "triton")}
 _REGISTRY: dict[str, dict[str, Implementation]] = {}
 _EXAMPLES: dict[str, Callable[[str], Any]] = {}
 
@@ -70,7 +110,11 @@ def operations() -> tuple[str, ...]:
 
 def choose(operation: str, backend: str, call: Any) -> Implementation:
     """The implementation of `operation` that takes `call`: the fastest for "auto", else the one named."""
-    implementations = _REGISTRY[operation]
+    return pick(operation, _REGISTRY[operation], backend, call)
+
+
+def pick(operation: str, implementations: dict[str, Implementation], backend: str, call: Any) -> Implementation:
+    """`choose` from the implementations given."""
     if backend == "auto":
         for name in BACKENDS:
             # The interpreter exists for tests of the kernels' logic; it is far slower than the reference.
@@ -113,20 +157,12 @@ def interpreting() -> bool:
 
 def why_not_numba(*tensors: Tensor) -> str | None:
     """`None`, or why Numba kernels cannot take these tensors: not installed, or not on the CPU."""
-    if not _INSTALLED["numba"]:
-        return "numba is not installed (pip install numba)"
-    device = next((t.device for t in tensors if t.device.type != "cpu"), None)
-    return None if device is None else f"Numba kernels run on the CPU and a tensor is on {device}"
+    return NUMBA.why_not_here(tensors)
 
 
 def why_not_triton(*tensors: Tensor) -> str | None:
     """`None`, or why Triton kernels cannot take these tensors: not installed, or not on a CUDA device."""
-    if not _INSTALLED["triton"]:
-        return "triton is not installed (it comes with CUDA builds of torch)"
-    if interpreting():
-        return None
-    device = next((t.device for t in tensors if t.device.type != "cuda"), None)
-    return None if device is None else f"Triton kernels run on CUDA devices and a tensor is on {device}"
+    return TRITON.why_not_here(tensors)
 
 
 def _reasons(implementations: dict[str, Implementation], call: Any) -> str:

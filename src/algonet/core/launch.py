@@ -1,38 +1,106 @@
-"""Starting Triton kernels with little between two starts."""
+"""From a call to a running kernel with little in between: the cache of ready calls, and the starter of Triton kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Hashable, Sequence
+from types import NoneType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
+from algonet.core import tracing
 from algonet.core.backends import interpreting
+from algonet.core.cache import Cache
 
-_COMPILED: dict[tuple, Any] = {}
+#: Exactly these: other types belong to a mode or a transform, or are wrong, and take the long way.
+_TENSORS = frozenset({Tensor, Parameter})
+_OPTIONS = frozenset({NoneType, bool, int, float, str})
+
+
+class ReadyCalls(Cache[Callable[..., Any]]):
+    """Calls that were made before and need nothing but their kernel: the second time, only that runs.
+
+        key = READY.signature((x, payload), (dim, descending, steps, backend), identity(relax), network)
+        ready = READY.find(key)
+        if ready is not None:
+            return ready(x, payload)
+        ...                                      # checks, defaults, choice of a backend
+        READY.keep(key, ready)
+
+    A small sort takes a GPU a few microseconds, checking its arguments and choosing its backend several times as long.
+    Whatever the checks look at must be part of the signature, so that a known one has passed them.
+    """
+
+    def __init__(self, name: str, most: int = 1024):
+        super().__init__(f"ready calls of {name}", most)
+
+    def signature(self, tensors: Sequence[Any], options: Sequence[Any], *identities: Hashable) -> tuple | None:
+        """What a call depends on, apart from the numbers in its tensors; `None` for what is not worth keeping.
+
+        `options` are numbers, strings and `None`; anything else goes through `identity` first.
+        """
+        if tracing.compiling():
+            return None
+        key: list[Any] = [*identities]
+        for tensor in tensors:
+            if type(tensor) in _TENSORS:
+                key += (tensor.shape, tensor.dtype, tensor.device)
+            elif tensor is None:
+                key.append(None)
+            else:
+                return None
+        for option in options:
+            # 1 == True == 1.0, and only one of them may be allowed there
+            kind = type(option)
+            if kind not in _OPTIONS:
+                return None
+            key += (kind, option)
+        return tuple(key)
+
+    def keep(self, key: tuple | None, ready: Callable[..., Any]) -> None:
+        """Keep what runs calls of this signature, unless something that ends (a transform, a mode) looks on now."""
+        if key is not None and tracing.plain() and not torch.is_inference_mode_enabled():
+            self.put(key, ready)
+
+
+_COMPILED: Cache[Any] = Cache("compiled Triton kernels", 4096)
 
 
 class Launch:
-    """A Triton kernel with its grid, numbers and constants: all that it takes but its tensors.
+    """A Triton kernel with its grid, numbers and constants: all that it takes but its tensors, by name.
 
-    A call through Triton's own front door looks at every argument, which takes 50 to 100 microseconds: longer than many
-    kernels run. From the second call on the compiled code is started directly, in about ten. That is sound for kernels
-    that specialise on none of their tensors and numbers (`do_not_specialize`): then types alone choose the code, and the
-    tensors of one `Launch` must have the same types, on the same device, in every call.
+        launch = Launch(kernel, (tiles, items), warps=4, count=n, height=h, WEIGHTED=True)
+        launch(points=points, weights=weights, out=out)
+
+    The order of arguments comes from the kernel's own signature, once. A call through Triton's own front door looks at every
+    argument, which takes 50 to 100 microseconds: longer than many kernels run. From the second call on the compiled code is
+    started directly, in about ten. That is sound for kernels that specialise on none of their tensors and numbers
+    (`do_not_specialize`): then types alone choose the code, and the tensors of one `Launch` must have the same types, on the
+    same device, in every call.
     """
 
     def __init__(
         self,
         kernel: Any,
         grid: int | Sequence[int],
-        numbers: tuple,
-        constants: tuple,
-        warps: int,
+        numbers: tuple = (),
+        constants: tuple = (),
+        warps: int = 4,
         registers: int | None = None,
+        **values: Any,
     ):
         self.kernel, self.grid = kernel, (*((grid,) if isinstance(grid, int) else grid), 1, 1)[:3]
-        self.rest = (*numbers, *constants)
+        self._order: Callable[[dict[str, Tensor]], tuple] | None = None
+        if values:
+            self._by_name(values)
+            fixed, names = _constants(kernel), argument_names(kernel)
+            numbers = tuple(values[name] for name in names if name in values and name not in fixed)
+            constants = tuple(values[name] for name in names if name in values and name in fixed)
+        else:
+            self.rest = (*numbers, *constants)
         # Said, because releases of Triton differ in what they do unasked
         self.options = {"num_warps": warps, "maxnreg": registers, "enable_fp_fusion": True}
         # Triton takes an integer for 32 or 64 bits wide by its size, so code is shared between narrow ones only
@@ -41,7 +109,9 @@ class Launch:
         self.again: Any = None
         self.device: int | None = None
 
-    def __call__(self, *tensors: Tensor) -> None:
+    def __call__(self, *tensors: Tensor, **named: Tensor) -> None:
+        if self._order is not None:
+            tensors = self._order(named)
         if self.again is None:
             self._first(tensors)
         elif self.device is None or self.device == torch.cuda.current_device():
@@ -49,6 +119,19 @@ class Launch:
         else:
             with torch.cuda.device(self.device):
                 self.again(*tensors, *self.rest)
+
+    def _by_name(self, values: dict[str, Any]) -> None:
+        """Sort values into the kernel's order: tensors (all that is not given here) come first in it, then these."""
+        names = argument_names(self.kernel)
+        if unknown := [name for name in values if name not in names]:
+            raise TypeError(f"{kernel_name(self.kernel)} has no argument {', '.join(unknown)}; it takes {names}.")
+        tensors = [name for name in names if name not in values]
+        if names[: len(tensors)] != tuple(tensors):
+            late = [name for name in names[: len(tensors)] if name in values]
+            raise TypeError(f"{kernel_name(self.kernel)}: tensors come first in its signature, not {', '.join(late)}.")
+        self.rest = tuple(values[name] for name in names[len(tensors) :])
+        getter = operator.itemgetter(*tensors)
+        self._order = getter if len(tensors) > 1 else lambda named: (getter(named),)
 
     def _first(self, tensors: tuple[Tensor, ...]) -> None:
         if 0 in self.grid:
@@ -58,11 +141,11 @@ class Launch:
             return
         with torch.cuda.device(tensors[0].device):
             key = None if self.key is None else (self.key, tensors[0].device, *(t.dtype for t in tensors))
-            compiled = _COMPILED.get(key) if key is not None else None
+            compiled = _COMPILED.find(key) if key is not None else None
             if compiled is None:
                 compiled = self.kernel[self.grid](*tensors, *self.rest, **self.options)
                 if key is not None:
-                    _COMPILED[key] = compiled
+                    _COMPILED.put(key, compiled)
                 return
             again = compiled[self.grid]
             try:
@@ -73,3 +156,18 @@ class Launch:
         # With one device there is no other to be on
         self.device = tensors[0].device.index if torch.cuda.device_count() > 1 else None
         self.again = again
+
+
+def argument_names(kernel: Any) -> tuple[str, ...]:
+    """The kernel's parameters in order, compiled or interpreted."""
+    return tuple(kernel.arg_names)
+
+
+def kernel_name(kernel: Any) -> str:
+    return getattr(kernel, "__name__", None) or kernel.fn.__name__
+
+
+def _constants(kernel: Any) -> frozenset[str]:
+    """Parameters annotated `tl.constexpr`: the kernel is compiled for their values."""
+    function = getattr(kernel, "fn", kernel)
+    return frozenset(name for name, kind in function.__annotations__.items() if "constexpr" in str(kind))

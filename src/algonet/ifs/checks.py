@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet.core.tracing import readable
+
 #: (x0, x1, y0, y1): the part of the plane that a picture shows, y up.
 Extent = tuple[float, float, float, float]
 
@@ -68,8 +70,7 @@ def check_choices(choices: Any, parameters: Tensor) -> Tensor:
     if choices.ndim < 2:
         raise ValueError(f"chaos_game: `choices` must be (*batch, chains, steps), got {tuple(choices.shape)}.")
     # On a GPU, and under tracing, reading values would synchronise: the kernels clamp them into range instead
-    readable = choices.device.type == "cpu" and not torch.compiler.is_compiling() and choices.numel()
-    if readable and not torch._C._functorch.is_functorch_wrapped_tensor(choices):
+    if choices.numel() and readable(choices):
         low, high = (int(v) for v in torch.aminmax(choices))
         if low < 0 or high >= functions:
             raise ValueError(

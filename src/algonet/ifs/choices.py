@@ -54,12 +54,9 @@ def draw_addresses(weights: Tensor, points: int, steps: int, generator: torch.Ge
     jitter = torch.rand(len(shares), points, generator=generator, dtype=torch.float64, device=device).to(shares.device)
     u = (torch.arange(points, device=shares.device) + jitter) / points
     if backends.why_not_numba(shares) is None:
-        from .kernels.numba_chaos import decode_addresses
+        from .kernels.numba.host import decode_addresses
 
-        found = torch.empty(len(shares), points, steps, dtype=torch.int64)
-        for i in range(len(shares)):
-            decode_addresses(u[i].numpy(), bounds[i].numpy(), found[i].numpy())
-        return found.reshape(*batch, points, steps)
+        return decode_addresses(u, bounds, steps).reshape(*batch, points, steps)
     digits = []
     for _ in range(steps):
         digit = torch.searchsorted(bounds[:, 1:-1].contiguous(), u, right=True)

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from algonet.core import backends
 from algonet.core.checks import widened
 from algonet.relax import Probabilistic
 
 from . import reference
 from .aggregates import Aggregate, check_aggregate
-from .calls import ChaosCall, SplatCall
 from .checks import Extent, check_choices, check_extent, check_sigma, check_size, check_trailing, parameters_of
-from .kernels.settings import ChaosSettings, SplatSettings
+from .operation import CHAOS, RASTER, ChaosSettings, RasterSettings
 
 if TYPE_CHECKING:
     from .modules import IFS
@@ -59,20 +57,20 @@ def smooth_raster(
             [0., 0., 0.],
             [0., 0., 0.]])
     """
-    call, dtype = _splat_call(points, size, sigma, extent, aggregate, weights, colours, epsilon, deterministic)
+    tensors, settings = _raster_call(points, size, sigma, extent, aggregate, weights, colours, epsilon, deterministic)
     if method not in _METHODS:
         raise ValueError(f"smooth_raster: unknown method {method!r}; choose one of {', '.join(_METHODS)}.")
-    if method == "separable" and call.settings.logs:
+    if method == "separable" and settings.logs:
         raise ValueError('smooth_raster: method="separable" sums shares: use aggregate=Poisson(), or method="windows".')
-    if method == "separable" or (method == "auto" and backend == "auto" and _separable_is_cheaper(call, sigma)):
-        shape = call.settings.height, call.settings.width
-        sums = reference.splat_separable(*call.tensors, shape)
+    cheaper = method == "auto" and backend == "auto" and _separable_is_cheaper(tensors[0], settings, sigma)
+    if method == "separable" or cheaper:
+        sums = reference.splat_separable(*tensors, (settings.height, settings.width))
     else:
-        sums = backends.dispatch("smooth_raster", backend, call)
+        sums = RASTER(tensors, settings, backend)[0]
     total = sums[..., 0, :, :]
     if colours is None:
-        return -torch.expm1(-total).to(dtype)
-    return (_coverage_per_sum(total)[..., None, :, :] * sums[..., 1:, :, :]).to(dtype)
+        return -torch.expm1(-total).to(points.dtype)
+    return (_coverage_per_sum(total)[..., None, :, :] * sums[..., 1:, :, :]).to(points.dtype)
 
 
 def chaos_game(
@@ -115,16 +113,15 @@ def chaos_game(
             f"chaos_game: `start` must be ({chains} chains, {dimension} coordinates), got {tuple(begin.shape)}."
         )
     batch = torch.broadcast_shapes(wide.shape[:-2], choices.shape[:-2], begin.shape[:-2])
-    call = ChaosCall(
+    tensors = [
         wide.expand(*batch, *wide.shape[-2:]),
         choices.expand(*batch, chains, steps),
         begin.to(wide.dtype).expand(*batch, chains, dimension),
-        ChaosSettings(burn_in, horizon or 0),
-    )
-    return backends.dispatch("chaos_game", backend, call).flatten(-3, -2).to(dtype)
+    ]
+    return CHAOS(tensors, ChaosSettings(burn_in, horizon or 0), backend)[0].flatten(-3, -2).to(dtype)
 
 
-def _splat_call(
+def _raster_call(
     points: Tensor,
     size: tuple[int, int],
     sigma: float | Tensor,
@@ -134,7 +131,7 @@ def _splat_call(
     colours: Tensor | None,
     epsilon: float,
     deterministic: bool | None,
-) -> tuple[SplatCall, torch.dtype]:
+) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], RasterSettings]:
     where = "smooth_raster"
     height, width = check_size(where, size)
     x0, x1, y0, y1 = check_extent(where, extent)
@@ -162,14 +159,13 @@ def _splat_call(
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
     none = wide.new_empty(*batch, 0)
-    call = SplatCall(
+    tensors = (
         torch.stack([across, down], dim=-1).expand(*batch, count, 2),
         spread.expand(batch),
         none if weights is None else weights.to(wide).expand(*batch, count),
         wide.new_empty(*batch, count, 0) if colours is None else colours.to(wide).expand(*batch, *colours.shape[-2:]),
-        SplatSettings(height, width, logs, float(epsilon), bool(deterministic)),
     )
-    return call, points.dtype
+    return tensors, RasterSettings(height, width, logs, float(epsilon), bool(deterministic))
 
 
 def _coverage_per_sum(total: Tensor) -> Tensor:
@@ -181,16 +177,15 @@ def _coverage_per_sum(total: Tensor) -> Tensor:
     return torch.where(small, series, -torch.expm1(-safe) / safe)
 
 
-def _separable_is_cheaper(call: SplatCall, sigma: float | Tensor) -> bool:
+def _separable_is_cheaper(points: Tensor, settings: RasterSettings, sigma: float | Tensor) -> bool:
     """Whether one matrix product over all pixels beats the windows; only where sigma is known without a look at a GPU."""
-    chosen = call.settings
-    if chosen.logs or isinstance(sigma, Tensor) or call.points.numel() == 0:
+    if settings.logs or isinstance(sigma, Tensor) or points.numel() == 0:
         return False
-    side = 2 * math.sqrt(-2 * math.log(chosen.epsilon)) * float(sigma) + 1
-    window = min(side, chosen.height) * min(side, chosen.width)
-    pixels, edges = chosen.height * chosen.width, chosen.height + chosen.width
-    if call.points.numel() // 2 * edges * call.points.element_size() > 2**28:
+    side = 2 * math.sqrt(-2 * math.log(settings.epsilon)) * float(sigma) + 1
+    window = min(side, settings.height) * min(side, settings.width)
+    pixels, edges = settings.height * settings.width, settings.height + settings.width
+    if points.numel() // 2 * edges * points.element_size() > 2**28:
         return False
     # nanoseconds per point, fitted to timings: a pixel of a window, of a product, and an entry of the two factors
-    pixel, product, entry = (0.15, 0.04, 10.0) if call.points.device.type == "cpu" else (0.003, 1e-5, 0.05)
+    pixel, product, entry = (0.15, 0.04, 10.0) if points.device.type == "cpu" else (0.003, 1e-5, 0.05)
     return pixel * window > product * pixels + entry * edges

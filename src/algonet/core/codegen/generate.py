@@ -46,6 +46,8 @@ _DECORATORS = {"numba32": _NUMBA, "numba64": _NUMBA, "triton": "@triton.jit"}
 _LITERAL = re.compile(r"(?<![\w.])\d+\.\d+(?:e-?\d+)?")
 _TRITON_NAMES = re.compile(r"\b(abs|erf|exp|log|maximum|minimum|sqrt|where)(?=\()")
 _LOCK = threading.Lock()
+#: The line that begins a template.
+TEMPLATE = "# --- template ---\n"
 
 
 class Formula(Protocol):
@@ -96,6 +98,15 @@ def load(name: str, source: str) -> ModuleType:
             del sys.modules[module_name]
             raise
         return module
+
+
+def load_template(name: str, prelude: str, *paths: Path) -> ModuleType:
+    """Import what follows the line `# --- template ---` in each file, under the names that `prelude` defines.
+
+    What precedes the line serves editors: it gives the names of one instance.
+    """
+    parts = [path.read_text(encoding="utf-8").split(TEMPLATE)[1].strip("\n") for path in paths]
+    return load(name, "\n\n\n".join([prelude.strip("\n"), *parts]) + "\n")
 
 
 @functools.cache

@@ -5,20 +5,12 @@ then depend on the order of arrival in the last bits; with `deterministic` they 
 2^-32), whose sum has no order. Backward, every point gathers: no atomics, always reproducible.
 """
 
+# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from algonet.core.autograd import Operator
-
-from .fakes import splat_fake, splat_reference
-from .settings import SplatSettings, flat
-
-#: (points per program, rows and columns of a tile, warps): chosen by timing a million points at sigma 1 px on an H200.
-TILES = {"forward": (32, 1, 16, 4), "backward": (128, 1, 1, 4)}
 #: Fixed-point units of the deterministic sums: finer than float32 at 1, and sums up to 2^31 fit.
 _UNITS = tl.constexpr(4294967296.0)
 
@@ -136,7 +128,7 @@ def splat_forward_kernel(
 
 @triton.jit
 def splat_backward_kernel(
-    grads, points, sigma, weights, features, by_points, by_sigma, by_weights, by_features,
+    grads, points, sigma, weights, features, grad_points, grad_sigma, grad_weights, grad_features,
     count, height, width, reach, programs,
     CHANNELS: tl.constexpr, WEIGHTED: tl.constexpr, LOGS: tl.constexpr, SIGMA: tl.constexpr,
     P: tl.constexpr, BY: tl.constexpr, BX: tl.constexpr,
@@ -171,7 +163,7 @@ def splat_backward_kernel(
                 f = tl.load(features + offset * CHANNELS + c, mask=exists, other=0.0)
                 pull += g * f[:, None, None]
                 found = tl.sum(tl.sum(_intensity(share, LOGS) * g, axis=2), axis=1)
-                place = by_features + offset * CHANNELS + c
+                place = grad_features + offset * CHANNELS + c
                 tl.store(place, tl.load(place, mask=exists, other=0.0) + found, mask=exists)
             if LOGS:
                 least = 1.1920929e-07
@@ -185,59 +177,9 @@ def splat_backward_kernel(
                 total_w += tl.sum(down * a, axis=1)
             if SIGMA:
                 total_s += tl.sum(down * tl.sum(pull * across_s[:, None, :], axis=2) + down_s * a, axis=1)
-    tl.store(by_points + 2 * offset, tl.where(live, w * total_u, 0.0), mask=exists)
-    tl.store(by_points + 2 * offset + 1, tl.where(live, w * total_v, 0.0), mask=exists)
+    tl.store(grad_points + 2 * offset, tl.where(live, w * total_u, 0.0), mask=exists)
+    tl.store(grad_points + 2 * offset + 1, tl.where(live, w * total_v, 0.0), mask=exists)
     if WEIGHTED:
-        tl.store(by_weights + offset, tl.where(live, total_w, 0.0), mask=exists)
+        tl.store(grad_weights + offset, tl.where(live, total_w, 0.0), mask=exists)
     if SIGMA:
-        tl.store(by_sigma + offset, tl.where(live & (raw + u * 0.0 >= 1e-6), w * total_s, 0.0), mask=exists)
-
-
-def _forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
-    points, sigma, weights, features = tensors
-    chosen = SplatSettings.decode(settings)
-    p, s, w, f = flat(points, 2), flat(sigma, 0), flat(weights, 1), flat(features, 2)
-    items, count, layers = p.shape[0], p.shape[1], 1 + f.shape[2]
-    fixed = chosen.deterministic
-    kind = torch.int64 if fixed else p.dtype
-    total = torch.zeros(items, layers, chosen.height, chosen.width, dtype=kind, device=p.device)
-    flags = torch.zeros(items, dtype=p.dtype, device=p.device)
-    per_program, rows, columns, warps = TILES["forward"]
-    programs = triton.cdiv(count, per_program)
-    if items * programs:
-        splat_forward_kernel[(items * programs,)](  # pyright: ignore[reportIndexIssue]
-            p, s, w, f, total, flags, count, chosen.height, chosen.width, chosen.reach, programs,
-            CHANNELS=layers - 1, WEIGHTED=w.shape[1] > 0, LOGS=chosen.logs, FIXED=fixed,
-            P=per_program, BY=rows, BX=columns, num_warps=warps,
-        )  # fmt: skip
-    if fixed:
-        total = (total.double() / 2.0**32).to(p.dtype)
-    total += flags[:, None, None, None]
-    return [total.reshape(*points.shape[:-2], layers, chosen.height, chosen.width)], []
-
-
-def _backward(
-    grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: str, needs: list[bool]
-) -> list[Tensor]:
-    points, sigma, weights, features = tensors
-    chosen = SplatSettings.decode(settings)
-    g, p, s, w, f = flat(grads[0], 3), flat(points, 2), flat(sigma, 0), flat(weights, 1), flat(features, 2)
-    items, count, channels = p.shape[0], p.shape[1], f.shape[2]
-    by_points, by_weights, by_features = torch.zeros_like(p), torch.zeros_like(w), torch.zeros_like(f)
-    by_sigma = torch.zeros(items, count if needs[1] else 1, dtype=p.dtype, device=p.device)
-    per_program, rows, columns, warps = TILES["backward"]
-    programs = triton.cdiv(count, per_program)
-    if items * programs:
-        splat_backward_kernel[(items * programs,)](  # pyright: ignore[reportIndexIssue]
-            g, p, s, w, f, by_points, by_sigma, by_weights, by_features,
-            count, chosen.height, chosen.width, chosen.reach, programs,
-            CHANNELS=channels, WEIGHTED=w.shape[1] > 0, LOGS=chosen.logs, SIGMA=needs[1],
-            P=per_program, BY=rows, BX=columns, num_warps=warps,
-        )  # fmt: skip
-    found = [by_points, by_sigma.sum(1), by_weights, by_features]
-    return [o.reshape(t.shape) for o, t in zip(found, tensors, strict=True)]
-
-
-splat_operator = Operator(
-    "ifs_splat_triton", forward=_forward, backward=_backward, reference=splat_reference, fake=splat_fake, outputs=1
-)
+        tl.store(grad_sigma + offset, tl.where(live & (raw + u * 0.0 >= 1e-6), w * total_s, 0.0), mask=exists)

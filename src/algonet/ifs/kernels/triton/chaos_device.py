@@ -1,17 +1,12 @@
 """The chaos game on the GPU: a program steps a block of chains in registers, and walks them back for the gradient."""
 
+# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from algonet.core.autograd import Operator
-
-from ..reference import FAR_PARAMETER, FAR_STATE
-from .fakes import chaos_fake, chaos_reference
-from .settings import ChaosSettings, flat
+from ...reference import FAR_PARAMETER, FAR_STATE
 
 _FAR = tl.constexpr(FAR_STATE)
 _MOST = tl.constexpr(FAR_PARAMETER)
@@ -66,7 +61,7 @@ def chaos_forward_kernel(
 
 @triton.jit
 def chaos_backward_kernel(
-    grads, parameters, choices, start, states, by_parameters, by_start,
+    grads, parameters, choices, start, states, grad_parameters, grad_start,
     functions, chains, steps, burn_in, horizon, programs,
     BLOCK: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
@@ -110,63 +105,13 @@ def chaos_backward_kernel(
     there = start + (item * chains + c) * 2
     first_x = tl.load(there, mask=live, other=0.0)
     first_y = tl.load(there + 1, mask=live, other=0.0)
-    out = by_start + (item * chains + c) * 2
+    out = grad_start + (item * chains + c) * 2
     tl.store(out, tl.where(tl.abs(first_x) > _FAR, 0.0, _bounded(gx, _STEEP)), mask=live)
     tl.store(out + 1, tl.where(tl.abs(first_y) > _FAR, 0.0, _bounded(gy, _STEEP)), mask=live)
-    row = by_parameters + (tl.program_id(0).to(tl.int64) * SLOTS + tl.arange(0, SLOTS)) * 6
+    row = grad_parameters + (tl.program_id(0).to(tl.int64) * SLOTS + tl.arange(0, SLOTS)) * 6
     tl.store(row, tl.sum(t0, axis=0))
     tl.store(row + 1, tl.sum(t1, axis=0))
     tl.store(row + 2, tl.sum(t2, axis=0))
     tl.store(row + 3, tl.sum(t3, axis=0))
     tl.store(row + 4, tl.sum(t4, axis=0))
     tl.store(row + 5, tl.sum(t5, axis=0))
-
-
-def _steps_first(choices: Tensor) -> Tensor:
-    """(items, chains, steps) -> (items, steps, chains), so that neighbouring chains read neighbouring memory."""
-    return flat(choices, 2).to(torch.int32).mT.contiguous()
-
-
-def _forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
-    parameters, choices, start = tensors
-    burn_in = ChaosSettings.decode(settings).burn_in
-    a, c, x = flat(parameters, 2), _steps_first(choices), flat(start, 2)
-    items, steps, chains = c.shape
-    states = torch.empty(items, steps + 1, chains, 2, dtype=a.dtype, device=a.device)
-    points = torch.empty(items, chains, steps - burn_in, 2, dtype=a.dtype, device=a.device)
-    block = 128
-    programs = triton.cdiv(chains, block)
-    if items * programs:
-        chaos_forward_kernel[(items * programs,)](  # pyright: ignore[reportIndexIssue]
-            a, c, x, states, points, a.shape[1], chains, steps, burn_in, programs, BLOCK=block
-        )
-    batch = parameters.shape[:-2]
-    return [points.reshape(*batch, *points.shape[1:])], [states.reshape(*batch, *states.shape[1:])]
-
-
-def _backward(
-    grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: str, needs: list[bool]
-) -> list[Tensor]:
-    parameters, choices, start = tensors
-    chosen = ChaosSettings.decode(settings)
-    g, a, c, x = flat(grads[0], 3), flat(parameters, 2), _steps_first(choices), flat(start, 2)
-    items, steps, chains = c.shape
-    slots = triton.next_power_of_2(a.shape[1])
-    # many functions need many registers per chain: fewer chains per program then
-    block = max(16, min(128, 1024 // slots))
-    programs = triton.cdiv(chains, block)
-    partial = torch.zeros(items, programs, slots, 6, dtype=a.dtype, device=a.device)
-    by_start = torch.zeros_like(x)
-    if items * programs:
-        chaos_backward_kernel[(items * programs,)](  # pyright: ignore[reportIndexIssue]
-            g, a, c, x, flat(saved[0], 3), partial, by_start,
-            a.shape[1], chains, steps, chosen.burn_in, chosen.horizon, programs, BLOCK=block, SLOTS=slots,
-        )  # fmt: skip
-    total = partial.sum(1)[:, : a.shape[1]].clamp(-1e30, 1e30)
-    total = torch.where(a.abs() > FAR_PARAMETER, 0.0, total)
-    return [total.reshape(parameters.shape), a.new_empty(0), by_start.reshape(start.shape)]
-
-
-chaos_operator = Operator(
-    "ifs_chaos_triton", forward=_forward, backward=_backward, reference=chaos_reference, fake=chaos_fake, outputs=1
-)

@@ -1,0 +1,21 @@
+"""How both backends lay out a batch: leading dimensions as one, and long work cut into blocks."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+
+def flat(tensor: Tensor, trailing: int) -> Tensor:
+    """Leading dimensions as one, contiguous and detached."""
+    detached = tensor.detach()
+    shape = detached.shape[detached.ndim - trailing :]
+    return detached.reshape(math.prod(detached.shape[: detached.ndim - trailing]), *shape).contiguous()
+
+
+def blocks(items: int, length: int, shortest: int, most: int) -> list[tuple[int, int, int, int]]:
+    """(item, block, first, last) of a cut of each item's `length` into equal blocks; it depends on the sizes alone."""
+    count = max(1, min(most, length // shortest))
+    bounds = [length * k // count for k in range(count + 1)]
+    return [(i, k, bounds[k], bounds[k + 1]) for i in range(items) for k in range(count)]

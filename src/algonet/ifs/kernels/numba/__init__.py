@@ -1,0 +1,1 @@
+"""Numba kernels: `host` calls them, the device files are templates."""

@@ -1,0 +1,1 @@
+"""Triton kernels: `host` launches them."""

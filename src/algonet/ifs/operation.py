@@ -1,0 +1,114 @@
+"""The two operations of this domain, the raster and the chaos game: all that a backend is told, and which one takes a call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from algonet.core.cache import cached
+from algonet.core.operation import Operation
+
+from . import reference
+
+
+@dataclass(frozen=True)
+class RasterSettings:
+    """Size of the picture, whether intensities are -log(1 - share), the cut, and whether sums must be reproducible."""
+
+    height: int
+    width: int
+    logs: bool
+    epsilon: float
+    deterministic: bool = False
+
+    @property
+    def reach(self) -> float:
+        """Half the side, in sigmas, of the square outside of which a Gaussian has the mass epsilon."""
+        return square_reach(self.epsilon)
+
+
+@dataclass(frozen=True)
+class ChaosSettings:
+    """Steps that are not drawn, and after how many the gradient is cut (0: never)."""
+
+    burn_in: int
+    horizon: int
+
+
+@cached(most=256)
+def square_reach(epsilon: float) -> float:
+    """r with P(|x| > r or |y| > r) = epsilon for a standard normal pair, by bisection."""
+    low, high = 0.0, 40.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        tail = math.erfc(middle / math.sqrt(2))
+        low, high = (middle, high) if tail * (2 - tail) > epsilon else (low, middle)
+    return high
+
+
+def _raster_reference(tensors: Sequence[Tensor], settings: RasterSettings) -> list[Tensor]:
+    points, sigma, weights, features = tensors
+    return [reference.splat(points, sigma, weights, features, (settings.height, settings.width), settings.logs)]
+
+
+def _raster_fake(tensors: Sequence[Tensor], settings: RasterSettings) -> list[Tensor]:
+    points, _, _, features = tensors
+    return [points.new_empty(*points.shape[:-2], 1 + features.shape[-1], settings.height, settings.width)]
+
+
+def _raster_example(device: str) -> tuple[list[Tensor], RasterSettings]:
+    points = torch.rand(1, 64, 2, device=device) * 16
+    tensors = [points, points.new_ones(1), points.new_empty(1, 0), points.new_empty(1, 64, 0)]
+    return tensors, RasterSettings(16, 16, True, 1e-4)
+
+
+#: points (*batch, N, 2) and sigma (*batch) in pixels, weights (*batch, N) or (*batch, 0) for none, features (*batch, N, C) with
+#: C = 0 for none, give sums (*batch, 1 + C, H, W).
+RASTER = Operation(
+    "smooth_raster",
+    settings=RasterSettings,
+    inputs=("points", "sigma", "weights", "features"),
+    reference=_raster_reference,
+    kernels={"numba": ".kernels.numba.host", "triton": ".kernels.triton.host"},
+    fake=_raster_fake,
+    example=_raster_example,
+)
+
+
+def _chaos_reference(tensors: Sequence[Tensor], settings: ChaosSettings) -> list[Tensor]:
+    parameters, choices, start = tensors
+    return [reference.chaos(parameters, choices, start, settings.burn_in, settings.horizon)]
+
+
+def _chaos_fake(tensors: Sequence[Tensor], settings: ChaosSettings) -> list[Tensor]:
+    parameters, choices, start = tensors
+    *batch, chains, steps = choices.shape
+    return [parameters.new_empty(*batch, chains, steps - settings.burn_in, start.shape[-1])]
+
+
+def _refuse_space(tensors: Sequence[Tensor], settings: ChaosSettings) -> str | None:
+    return None if tensors[2].shape[-1] == 2 else "the kernels step points in the plane; 3-D systems use the reference"
+
+
+def _chaos_example(device: str) -> tuple[list[Tensor], ChaosSettings]:
+    parameters = torch.full((1, 3, 6), -0.5, device=device)
+    choices = torch.zeros(1, 8, 4, dtype=torch.int64, device=device)
+    return [parameters, choices, parameters.new_zeros(1, 8, 2)], ChaosSettings(0, 0)
+
+
+#: parameters (*batch, n, 6), choices (*batch, chains, steps) and start (*batch, chains, 2) give the points that are drawn,
+#: (*batch, chains, steps - burn_in, 2).
+CHAOS = Operation(
+    "chaos_game",
+    settings=ChaosSettings,
+    inputs=("parameters", "choices", "start"),
+    reference=_chaos_reference,
+    kernels={"numba": ".kernels.numba.host", "triton": ".kernels.triton.host"},
+    fake=_chaos_fake,
+    refuse=_refuse_space,
+    example=_chaos_example,
+)
