@@ -81,6 +81,7 @@ def mount() -> typer.Typer:
             app.add_typer(importlib.import_module(f"algonet.cli.{module}").app, name=name)
     if not any(command.name == "render" for command in app.registered_commands):
         importlib.import_module("algonet.cli.render_commands").register(app)
+        importlib.import_module("algonet.cli.cache_commands").register(app)
     return app
 
 

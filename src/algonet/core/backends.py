@@ -108,6 +108,11 @@ def operations() -> tuple[str, ...]:
     return tuple(sorted(_REGISTRY))
 
 
+def example(operation: str, device: str) -> Any:
+    """A typical small call of the operation."""
+    return _EXAMPLES[operation](device)
+
+
 def choose(operation: str, backend: str, call: Any) -> Implementation:
     """The implementation of `operation` that takes `call`: the fastest for "auto", else the one named."""
     return pick(operation, _REGISTRY[operation], backend, call)
@@ -145,7 +150,7 @@ def survey(device: str = "cpu") -> dict[str, dict[str, str | None]]:
     """For each operation and backend: `None` if it would run a typical call on `device`, else why not."""
     table: dict[str, dict[str, str | None]] = {}
     for operation in operations():
-        call = _EXAMPLES[operation](device)
+        call = example(operation, device)
         table[operation] = {name: impl.supports(call) for name, impl in _REGISTRY[operation].items()}
     return table
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
-import os
+import linecache
 import re
 import sys
-import tempfile
 import textwrap
 import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
-from algonet.core.files import write_text
+from algonet.core.codegen import store
+from algonet.core.codegen.store import cache_folder
 
 #: What each dialect puts before its functions: the names of the formulas, in its own terms.
 PRELUDES = {
@@ -48,6 +47,9 @@ _TRITON_NAMES = re.compile(r"\b(abs|erf|exp|log|maximum|minimum|sqrt|where)(?=\(
 _LOCK = threading.Lock()
 #: The line that begins a template.
 TEMPLATE = "# --- template ---\n"
+
+
+__all__ = ["PRELUDES", "TEMPLATE", "Formula", "cache_folder", "load", "load_template", "scalar_function"]
 
 
 class Formula(Protocol):
@@ -78,26 +80,41 @@ def scalar_function(relax: Formula, name: str, dialect: str) -> str:
 
 
 def load(name: str, source: str) -> ModuleType:
-    """Import generated `source` as a module from a file in the cache folder; the same source is written only once."""
-    digest = hashlib.sha256(source.encode() + _inlined()).hexdigest()[:16]
-    module_name = f"algonet_generated_{name}_{digest}"
+    """Import generated `source` as a module; the same source is loaded only once.
+
+    What runs is `source`, never what a file holds: the file in the cache folder is for readers, debuggers and Numba.
+    """
+    stamp = hashlib.sha256(source.encode() + inlined()).hexdigest()
+    module_name = f"algonet_generated_{name}_{stamp[:16]}"
     with _LOCK:
-        if module_name in sys.modules:
-            return sys.modules[module_name]
-        path = cache_folder() / f"{module_name}.py"
-        if not path.exists():
-            write_text(path, source)
-        spec = importlib.util.spec_from_file_location(module_name, path)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"algonet could not load its generated kernel from {path}.")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[module_name]
-            raise
-        return module
+        found = sys.modules.get(module_name)
+        if found is None:
+            found = _execute(module_name, source, stamp)
+        return found
+
+
+def _execute(module_name: str, source: str, stamp: str) -> ModuleType:
+    kept = store.put(f"{module_name}.py", source.encode())
+    if kept is None:
+        # Numba refuses to cache what has no file
+        source = source.replace("cache=True", "cache=False").replace('"cache": True', '"cache": False')
+    path = f"<{module_name}>" if kept is None else str(kept)
+    # Triton reads the source of its kernels through linecache, which then does not look at the file
+    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+    module = ModuleType(module_name)
+    module.__file__ = path
+    module.__dict__["__algonet_stamp__"] = stamp
+    sys.modules[module_name] = module
+    try:
+        exec(compile(source, path, "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    if "numba" in sys.modules:
+        from algonet.core.codegen.jit import keep
+
+        keep(module.__dict__, stamp)
+    return module
 
 
 def load_template(name: str, prelude: str, *paths: Path) -> ModuleType:
@@ -110,22 +127,6 @@ def load_template(name: str, prelude: str, *paths: Path) -> ModuleType:
 
 
 @functools.cache
-def _inlined() -> bytes:
+def inlined() -> bytes:
     """The functions that generated kernels inline: an edit of these must not find yesterday's machine code."""
     return b"".join((Path(__file__).parent / name).read_bytes() for name in ("numba_math.py", "triton_math.py"))
-
-
-def cache_folder() -> Path:
-    """Where generated kernels live: $ALGONET_CACHE, else the user's cache folder, else a temporary one."""
-    chosen = os.environ.get("ALGONET_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    folder = Path(chosen) if chosen else Path(base) / "algonet"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    except OSError:
-        pass
-    folder = Path(tempfile.gettempdir()) / f"algonet-{os.getuid() if hasattr(os, 'getuid') else 'cache'}"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

@@ -1,0 +1,66 @@
+"""`algonet cache` and `algonet warmup`: the folder of compiled kernels."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from typing import Annotated
+
+import torch
+import typer
+
+from algonet.cli.common import examples
+from algonet.cli.doctor import DOMAINS
+from algonet.core import backends
+from algonet.core.codegen import store
+
+
+def register(app: typer.Typer) -> None:
+    """Add both commands to the program."""
+    app.command(epilog=examples("algonet cache", "algonet cache --clear"))(cache)
+    app.command(epilog=examples("algonet warmup"))(warmup)
+
+
+def cache(
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Remove all generated kernels and their machine code.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show where compiled kernels are kept and how much there is, or clear it."""
+    folder, found = store.cache_folder(), store.entries()
+    size = sum(entry.size for entry in found)
+    removed = store.clear() if clear else 0
+    if as_json:
+        print(json.dumps({"folder": str(folder), "files": len(found), "bytes": size, "removed": removed}))
+        return
+    print(f"{folder}: {len(found)} files, {size / 2**20:.1f} MiB of at most {store.MOST_BYTES / 2**20:.0f} MiB")
+    if clear:
+        print(f"removed {removed} files")
+
+
+def warmup() -> None:
+    """Compile the kernels of a typical call of every operation, forward and backward, so that first calls are quick."""
+    for domain in DOMAINS:
+        importlib.import_module(f"algonet.{domain}")
+    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        for operation in backends.operations():
+            begun = time.perf_counter()
+            ran = _run_example(operation, device)
+            print(f"{operation} on {device} ({ran}): {time.perf_counter() - begun:.1f} s")
+    print(f"kept in {store.cache_folder()}")
+
+
+def _run_example(operation: str, device: str) -> str:
+    """Run the operation's example and its gradient; says on which backend."""
+    call = backends.example(operation, device)
+    for tensor in call.tensors:
+        tensor.requires_grad_(tensor.is_floating_point())
+    chosen = backends.choose(operation, "auto", call)
+    outputs = chosen.run(call)
+    outputs = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
+    moving = [o.sum() for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
+    if moving:
+        torch.stack(moving).sum().backward()
+    return chosen.backend

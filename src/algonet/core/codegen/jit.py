@@ -1,0 +1,110 @@
+"""Numba's compiler with a cache that survives whatever happens to its files.
+
+Numba's own cache raises when a file of it is truncated, runs what a flipped bit made of one, and misses in every process when
+a kernel is a closure. This one has a file per kernel and signature with a checksum, in the folder that `store` vouches for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core import caching
+from numba.core.ccallback import CFunc
+from numba.core.serialize import dumps
+
+from algonet.core.codegen import notice, store
+
+
+class KernelCache(caching._Cache):
+    """The machine code of one function, by signature. `stamp` changes with its source and with all that it inlines."""
+
+    def __init__(self, function: Callable, stamp: str):
+        self._name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
+        self._stamp = stamp
+        # Numba's own conversions between machine code and bytes, without the files
+        self._convert = object.__new__(caching.CompileResultCacheImpl)
+        self._convert._lineno = function.__code__.co_firstlineno
+
+    @property
+    def cache_path(self) -> str:
+        return str(store.cache_folder())
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        target_context.refresh()
+        name = self._file(sig, target_context.codegen())
+        data = store.read_sealed(name)
+        if data is not None:
+            try:
+                return self._convert.rebuild(target_context, pickle.loads(data))
+            except Exception:  # of another build of Numba, say: whatever it is, compiling helps
+                store.discard(name)
+        notice.begin(self._name)
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        notice.end(self._name)
+        try:
+            if self._convert.check_cachable(data):
+                store.write_sealed(self._file(sig, data.codegen), dumps(self._convert.reduce(data)))
+        except (OSError, pickle.PicklingError, TypeError):
+            return
+
+    def enable(self) -> None: ...
+
+    def disable(self) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def _file(self, sig: Any, codegen: Any) -> str:
+        version = (numba.__version__, sys.implementation.cache_tag, codegen.magic_tuple())
+        text = repr((self._stamp, self._name, sig, version))
+        safe = "".join(c if c.isalnum() or c in "._" else "_" for c in self._name.removeprefix("algonet_generated_"))
+        return f"algonet_generated_{safe[:80]}_{hashlib.sha256(text.encode()).hexdigest()[:24]}.machine_code"
+
+
+def keep(namespace: dict[str, Any], stamp: str) -> None:
+    """Give every kernel of a generated module that asked for a cache this one."""
+    for value in namespace.values():
+        if isinstance(value, numba.core.dispatcher.Dispatcher) and not isinstance(value._cache, caching.NullCache):
+            value._cache = KernelCache(value.py_func, stamp)
+
+
+def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable], Any]:
+    """`numba.njit`, cached here; for kernels in ordinary modules, whose file is their source."""
+
+    def decorate(function: Callable) -> Any:
+        kernel = numba.njit(**options)(function)
+        if cache:
+            kernel._cache = KernelCache(function, _stamp(function))
+        return kernel
+
+    return decorate
+
+
+def cfunc(signature: Any, *, cache: bool = False, **options: Any) -> Callable[[Callable], CFunc]:
+    """`numba.cfunc`, cached here."""
+
+    def decorate(function: Callable) -> CFunc:
+        kernel = CFunc(function, numba.core.sigutils.normalize_signature(signature), locals={}, options=options)
+        if cache:
+            kernel._cache = KernelCache(function, _stamp(function))
+        kernel.compile()
+        return kernel
+
+    return decorate
+
+
+def _stamp(function: Callable) -> str:
+    """A name for the text of the function's module and of what kernels inline."""
+    generated = function.__globals__.get("__algonet_stamp__")
+    if generated is not None:
+        return generated
+    from algonet.core.codegen.generate import inlined
+
+    return hashlib.sha256(Path(function.__code__.co_filename).read_bytes() + inlined()).hexdigest()

@@ -1,0 +1,251 @@
+"""The folder of generated kernels and their machine code: ours, or not used.
+
+What lies there is executed, so the folder must belong to this user, and nobody else may be able to write to it or to rename
+what holds it. Where that cannot be had, kernels go to a private folder that lives as long as the process, and one line says so.
+Files are written whole or not at all; a file that is not what it should be is written again; the oldest go when it grows.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from algonet.core.files import write_bytes
+
+#: The folder may grow to this; the files that were used longest ago go first. A kernel takes some 100 kB.
+MOST_BYTES = 512 * 2**20
+#: Whom folders above ours may belong to: root, and whoever stands for it in a container.
+_ROOTS = (0, 65534)
+#: Names of files that this library writes there; others are never touched.
+_PREFIX = "algonet_generated_"
+_PRUNE_EVERY = 60.0
+
+_lock = threading.RLock()
+_chosen: dict[tuple[str, int], Path] = {}
+_private: dict[int, Path] = {}
+_pruned = 0.0
+_said = False
+
+
+def _new_lock() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)
+
+
+def cache_folder() -> Path:
+    """Where generated kernels live: $ALGONET_CACHE, else the user's cache folder, else one of this process alone."""
+    wanted = wanted_folder()
+    key = (str(wanted), os.getpid())
+    found = _chosen.get(key)
+    if found is not None and found.is_dir():
+        return found
+    with _lock:
+        reason = _why_not(wanted) if wanted is not None else "there is no home folder"
+        if reason is None and wanted is not None:
+            _chosen[key] = wanted
+        else:
+            known = os.getpid() in _private
+            _chosen[key] = private_folder()
+            if not known:
+                place = wanted or "the kernel cache"
+                _say_once(
+                    f"{place} is not used: {reason}. Kernels are compiled for this process alone; see ALGONET_CACHE."
+                )
+        if len(_chosen) > 64:
+            del _chosen[next(iter(_chosen))]
+        return _chosen.get(key) or private_folder()
+
+
+def wanted_folder() -> Path | None:
+    """The folder that the environment asks for; `None` where there is nothing to go by."""
+    if chosen := os.environ.get("ALGONET_CACHE"):
+        return Path(chosen).absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "algonet" if os.path.isabs(base) else None
+
+
+def private_folder() -> Path:
+    """A fresh folder that only this user can enter; removed when the process ends."""
+    with _lock:
+        process = os.getpid()
+        found = _private.get(process)
+        if found is None or not found.is_dir():
+            found = _private[process] = Path(tempfile.mkdtemp(prefix="algonet-"))
+            atexit.register(_remove, found, process)
+        return found
+
+
+def _remove(folder: Path, process: int) -> None:
+    # A forked child inherits the list of what to do at exit
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _why_not(folder: Path) -> str | None:
+    """`None`, or why kernels may not be kept in this folder; it is made if it is missing."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = folder.resolve(strict=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            return "it cannot be written to"
+        return None if os.name == "nt" else _why_not_ours(folder)
+    except (OSError, RuntimeError) as error:
+        return f"it cannot be made ({getattr(error, 'strerror', None) or error})"
+
+
+def _why_not_ours(folder: Path) -> str | None:
+    """`None`, or who else could put code there."""
+    me = os.getuid()
+    for place in (folder, *folder.parents):
+        about = place.stat()
+        if about.st_uid != me and (place == folder or about.st_uid not in _ROOTS):
+            return f"{place} belongs to another user"
+        others = about.st_mode & stat.S_IWOTH or (about.st_mode & stat.S_IWGRP and not _group_of_one(about.st_gid))
+        # In a sticky folder like /tmp, only the owner can rename what is ours
+        if others and (place == folder or not about.st_mode & stat.S_ISVTX):
+            return f"others can write to {place}"
+    return None
+
+
+def _group_of_one(group: int) -> bool:
+    """Whether it is the group that many systems give each user alone."""
+    import grp
+    import pwd
+
+    try:
+        found, me = grp.getgrgid(group), pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return False
+    return found.gr_name == me and set(found.gr_mem) <= {me}
+
+
+def put(name: str, data: bytes) -> Path | None:
+    """The path of the file of that name, which holds `data` afterwards, whatever was there; `None` where no disk has room."""
+    for folder in (cache_folder, private_folder):
+        try:
+            path = folder() / name
+            if not _holds(path, data):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                write_bytes(path, data)
+                prune()
+            return path
+        except OSError as error:
+            _say_once(f"a kernel cannot be kept ({error.strerror or error}): it is compiled for this process alone.")
+    return None
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    try:
+        if path.stat().st_size != len(data) or path.read_bytes() != data:
+            return False
+        os.utime(path)  # in use: not the next to go
+        return True
+    except OSError:
+        return False
+
+
+def read_sealed(name: str) -> bytes | None:
+    """What `write_sealed` wrote; `None` where there is nothing, or a file that is not whole, which is removed."""
+    path = cache_folder() / name
+    try:
+        sealed = path.read_bytes()
+        seal, data = sealed[:32], sealed[32:]
+        if hashlib.sha256(data).digest() == seal:
+            os.utime(path)
+            return data
+    except FileNotFoundError:
+        return None
+    except OSError:
+        pass
+    discard(name)
+    return None
+
+
+def write_sealed(name: str, data: bytes) -> None:
+    """Keep `data` with a checksum, for later processes; a full disk keeps nothing."""
+    try:
+        write_bytes(cache_folder() / name, hashlib.sha256(data).digest() + data)
+        prune()
+    except OSError:
+        discard(name)
+
+
+def discard(name: str) -> None:
+    path = cache_folder() / name
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class Entry(NamedTuple):
+    path: Path
+    size: int
+    used: float
+
+
+def entries(folder: Path | None = None) -> list[Entry]:
+    """The files of this library in the folder, those used longest ago first."""
+    return sorted(_entries(folder or cache_folder()), key=lambda entry: entry.used)
+
+
+def _entries(folder: Path) -> Iterator[Entry]:
+    for place in (folder, folder / "__pycache__"):
+        try:
+            found = list(os.scandir(place))
+        except OSError:
+            continue
+        for item in found:
+            try:
+                if item.name.startswith((_PREFIX, f".{_PREFIX}")) and item.is_file(follow_symlinks=False):
+                    about = item.stat(follow_symlinks=False)
+                    yield Entry(Path(item.path), about.st_size, about.st_mtime)
+            except OSError:  # another process was faster
+                continue
+
+
+def prune(most: int | None = None, now: bool = False) -> int:
+    """Remove what was used longest ago until the rest fits; returns the bytes removed. Looks once a minute, or `now`."""
+    global _pruned
+    if not now and time.monotonic() - _pruned < _PRUNE_EVERY:
+        return 0
+    _pruned = time.monotonic()
+    found = entries()
+    excess = sum(entry.size for entry in found) - (MOST_BYTES if most is None else most)
+    removed = 0
+    for entry in found:
+        if removed >= excess:
+            break
+        entry.path.unlink(missing_ok=True)
+        removed += entry.size
+    return removed
+
+
+def clear() -> int:
+    """Remove every file of this library from the folder; returns how many there were."""
+    found = entries()
+    for entry in found:
+        entry.path.unlink(missing_ok=True)
+    return len(found)
+
+
+def _say_once(line: str) -> None:
+    global _said
+    if not _said and not os.environ.get("ALGONET_QUIET"):
+        print(f"algonet: {line}", file=sys.stderr)
+    _said = True

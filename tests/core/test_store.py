@@ -1,0 +1,180 @@
+"""The folder of kernels is ours or not used; files that are not what they should be are written again; it stays small."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from algonet.core.codegen import generate, notice, store
+
+SOURCE = """
+from numba import njit
+
+@njit(cache=True)
+def double(x):
+    return 2 * x
+"""
+#: A process that compiles one small kernel, or finds it.
+SCRIPT = textwrap.dedent(
+    """
+    import sys
+    from algonet.core.codegen import generate
+    module = generate.load("test", %r)
+    assert module.double(21) == 42
+    """
+) % (SOURCE,)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with spaces and letters beyond ASCII in its name."""
+    path = tmp_path / "größe 好"
+    monkeypatch.setenv("ALGONET_CACHE", str(path))
+    monkeypatch.setattr(store, "_said", False)
+    return path
+
+
+def run(script: str = SCRIPT, **environment: str | None) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in {**os.environ, **environment}.items() if v is not None}
+    return subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=300)
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {p.name: (p.stat().st_ino, p.read_bytes()) for p in folder.iterdir() if p.is_file()}
+
+
+def forget() -> None:
+    for name in [name for name in sys.modules if name.startswith("algonet_generated_test_")]:
+        del sys.modules[name]
+
+
+def load() -> int:
+    forget()
+    return generate.load("test", SOURCE).double(21)
+
+
+def test_the_second_process_compiles_nothing_and_damage_is_repaired(folder):
+    assert load() == 42
+    before = contents(folder)
+    assert sorted(Path(name).suffix for name in before) == [".machine_code", ".py"]
+    assert load() == 42
+    assert contents(folder) == before, "found, not written again"
+    for damage in ("truncate", "empty", "flip", "folder"):
+        for path in [p for p in folder.iterdir() if p.suffix in (".py", ".machine_code")]:
+            data = path.read_bytes()
+            if damage == "folder":
+                path.unlink()
+                path.mkdir()
+            else:
+                middle = len(data) // 2
+                flipped = data[:middle] + bytes([data[middle] ^ 4]) + data[middle + 1 :]
+                path.write_bytes({"truncate": data[:middle], "empty": b"", "flip": flipped}[damage])
+        assert load() == 42, damage
+        after = contents(folder)
+        assert {name: data for name, (_, data) in after.items() if name.endswith(".py")} == {
+            name: data for name, (_, data) in before.items() if name.endswith(".py")
+        }
+        assert len(after) == 2, "the machine code is there again"
+
+
+def test_foreign_code_in_our_file_is_never_run(folder):
+    assert load() == 42
+    (path,) = folder.glob("*.py")
+    path.write_text("raise SystemExit('stolen')\n")
+    (Path(str(path)).parent / "__pycache__").mkdir(exist_ok=True)
+    assert load() == 42
+    assert path.read_text() == SOURCE
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(folder, capsys):
+    folder.mkdir()
+    folder.chmod(0o777)
+    used = store.cache_folder()
+    assert used != folder
+    assert used.stat().st_mode & 0o077 == 0
+    assert load() == 42
+    assert not list(folder.iterdir())
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert f"{folder} is not used: others can write to {folder}." in lines[0]
+
+
+def test_a_folder_below_one_that_others_can_write_to_is_not_used(tmp_path, monkeypatch):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "ours").mkdir(mode=0o700)
+    shared.chmod(0o777)
+    assert f"others can write to {shared}" in str(store._why_not(shared / "ours"))
+    shared.chmod(0o1777)  # sticky, like /tmp
+    assert store._why_not(shared / "ours") is None
+    monkeypatch.setattr(os, "getuid", lambda: 4242)
+    assert "belongs to another user" in str(store._why_not(shared / "ours"))
+
+
+def test_no_home_and_no_place(monkeypatch, capsys):
+    for name in ("ALGONET_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # what Python does for a user without an entry
+    monkeypatch.setattr(store, "_said", False)
+    assert store.wanted_folder() is None
+    assert store.cache_folder().is_dir()
+    assert not Path("~").exists()
+    monkeypatch.setenv("ALGONET_CACHE", "/proc/nowhere/algonet")
+    assert load() == 42
+
+
+def test_a_disk_without_room(folder):
+    """No file can be written at all: the kernel is compiled and runs, and one line says so."""
+    script = "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    script += "import algonet.core.codegen.jit\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n" + SCRIPT
+    if sys.platform != "linux":
+        pytest.skip("needs limits on the size of files")
+    # output goes through a pipe, which the limit does not concern
+    done = run(script)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("algonet: a kernel cannot be kept (File too large)") == 1
+    assert not [p for p in folder.iterdir() if p.stat().st_size]
+
+
+def test_eight_processes_at_once(folder):
+    environment = {**os.environ, "ALGONET_QUIET": "1"}
+    running = [subprocess.Popen([sys.executable, "-c", SCRIPT], env=environment) for _ in range(8)]
+    assert [process.wait(timeout=600) for process in running] == [0] * 8
+    assert sorted(Path(name).suffix for name in contents(folder)) == [".machine_code", ".py"]
+
+
+def test_the_oldest_go_first(folder):
+    for i in range(6):
+        store.write_sealed(f"algonet_generated_{i}", bytes(1000))
+        os.utime(folder / f"algonet_generated_{i}", (i, i))
+    (folder / "of the user.txt").write_bytes(bytes(10000))
+    os.utime(folder / "of the user.txt", (0, 0))
+    assert store.read_sealed("algonet_generated_0") == bytes(1000)  # used just now
+    assert store.prune(most=3500, now=True) == 3 * 1032
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "algonet_generated_0", "algonet_generated_4", "algonet_generated_5", "of the user.txt",
+    ]  # fmt: skip
+    assert store.clear() == 3
+    assert [p.name for p in folder.iterdir()] == ["of the user.txt"]
+
+
+def test_whoever_waits_is_told_once(folder, monkeypatch, capsys):
+    monkeypatch.setattr(notice, "PATIENCE", 0.01)
+    monkeypatch.setattr(notice, "_said", False)
+    monkeypatch.delenv("ALGONET_QUIET", raising=False)
+    for _ in range(2):
+        notice.begin("kernel")
+        timer = notice._timers[next(iter(notice._timers))] if notice._timers else None
+        if timer is not None:
+            timer.join(30)
+        notice.end("kernel")
+    with notice.compiling("quick"):
+        pass
+    told = capsys.readouterr().err
+    assert told.count("compiling kernels, once") == 1
+    assert str(folder) in told
