@@ -15,6 +15,9 @@ from algonet.nn import (
     WeightedSoftmin,
     finite_differences,
 )
+from algonet.relax import BumpExit, Logistic, Tent
+from algonet.smooth_python import smooth
+from algonet.while_lang import WhileProgram
 from helpers.contract import CHECKS, Case, normal, uniform
 
 
@@ -22,6 +25,25 @@ def _weighted(batch, dtype, generator):
     (x,), (w,) = normal(4)(batch, dtype, generator), uniform(4, low=0.2)(batch, dtype, generator)
     return x, w
 
+
+@smooth(relax=Logistic(2.0))
+def ordered(a, b):
+    low, high = a, b
+    if a > b:
+        low, high = b, a
+    return low, high
+
+
+@smooth(relax=Logistic(2.0))
+def clipped(a, low=-1.0):
+    return low if a < low else a
+
+
+MULTIPLY = WhileProgram.library("multiply")
+DIVIDE = WhileProgram.library("divide", BumpExit(), outputs=("x0", "x3"))
+
+#: Inputs for which the program halts: larger ones are cut off, with a warning.
+SMALL = [(torch.tensor([row]),) for row in ([0.0, 0.0], [0.0, 3.0], [3.0, 0.0], [1e-30, 1e-30], [9.0, 8.5])]
 
 CASES = [
     *(
@@ -31,7 +53,10 @@ CASES = [
     ),
     Case("WeightedSoftmax", WeightedSoftmax(2.0), _weighted),
     Case("WeightedSoftmin", WeightedSoftmin(2.0), _weighted),
+    Case("gradient", FiniteDifferences((-2, -1), pad="edge", stack=-3), normal(3, 4)),
     Case("Insert", Insert(torch.tanh), normal(4)),
+    Case("Insert a WHILE-program", Insert(MULTIPLY), uniform(2, low=0.5, high=2.5), extremes=SMALL),
+    Case("Residual of a smooth function", Residual(ordered, nn.Tanh(), 0.5), normal(4)),
     Case("Shortcut", Shortcut(torch.tanh, 0.5), normal(4)),
     Case("Residual", Residual(torch.tanh, nn.Tanh(), 0.25, dim=-2), normal(4, 2)),
 ]
@@ -123,3 +148,77 @@ def test_state_dict_and_device_moves():
 def test_errors_say_what_was_wanted(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+def test_features_are_a_programs_variables():
+    x = torch.tensor([[3.0, 4.0], [2.0, 5.0]])
+    product = Insert(WhileProgram.library("multiply", Tent()))(x)
+    torch.testing.assert_close(product, torch.tensor([[12.0], [10.0]]))
+    torch.testing.assert_close(Insert(MULTIPLY)(x)[:, 0], MULTIPLY(x1=x[:, 0], x2=x[:, 1]))
+    assert Insert(MULTIPLY)(x[0]).shape == (1,)
+    assert Insert(MULTIPLY)(x.expand(3, 2, 2)).shape == (3, 2, 1)
+
+
+def test_each_output_of_a_program_is_a_feature():
+    x = torch.tensor([[17.0, 5.0], [9.0, 3.0]])
+    torch.testing.assert_close(Insert(DIVIDE)(x), torch.tensor([[3.0, 2.0], [3.0, 0.0]]))
+    beside = Shortcut(DIVIDE, share=0.5, dim=1)(torch.cat([x, x], 1)[..., None].expand(2, 4, 6))
+    torch.testing.assert_close(beside[:, 2:, 5], torch.tensor([[3.0, 2.0], [3.0, 0.0]]))
+    torch.testing.assert_close(beside[:, :2, 5], x)
+
+
+def test_features_are_a_smooth_functions_arguments():
+    x = torch.randn(2, 3, 4)
+    y = Shortcut(ordered)(x)
+    assert y.shape == x.shape
+    low, high = ordered(x[0, 0, 2], x[0, 0, 3])
+    torch.testing.assert_close(y[0, 0, 2:], torch.stack([low, high]))
+    torch.testing.assert_close(Insert(ordered)(x[0, 0, :2]), torch.stack(ordered(*x[0, 0, :2])))
+
+
+def test_one_argument_gets_all_features_and_defaults_may_be_left():
+    x = torch.randn(5, 4)
+
+    @smooth
+    def doubled(v):
+        return v * 2
+
+    torch.testing.assert_close(Insert(doubled)(x), 2 * x)
+    torch.testing.assert_close(Insert(clipped)(x[:, :1]), clipped(x[:, 0], batched=True)[:, None])
+
+
+def test_programs_train_what_is_before_and_inside_them():
+    network = nn.Sequential(nn.Linear(3, 2), nn.Softplus(), Insert(WhileProgram.library("multiply", trainable=True)))
+    network(torch.rand(4, 3)).sum().backward()
+    assert network[0].weight.grad.abs().sum() > 0
+    assert network[2].algorithm.weight.grad.abs().sum() > 0
+    assert "2.algorithm.steepness" in network.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "features", "message"),
+    [
+        (MULTIPLY, 3, r"Insert: 3 features do not fit the program, which has the 2 inputs x1, x2"),
+        (MULTIPLY, 1, r"1 features do not fit the program, which reads x2 as well: .* variables x1, x2 in order"),
+        (WhileProgram(MULTIPLY.program), 1, r"reads x2 as well: features are its variables x1, x2, x3 in order"),
+        (WhileProgram(MULTIPLY.program), 4, r"has the 3 inputs x1, x2, x3"),
+        (ordered, 3, r"3 features do not fit ordered\(a, b\): features are its arguments in order"),
+        (ordered, 1, r"1 features do not fit ordered\(a, b\)"),
+    ],
+)
+def test_features_that_do_not_fit_are_refused(algorithm, features, message):
+    with pytest.raises(ValueError, match=message):
+        Insert(algorithm)(torch.ones(2, features))
+
+
+def test_stacked_differences_are_the_gradient():
+    x = torch.randn(2, 5, 6)
+    gradient = finite_differences(x, (-2, -1), pad="wrap", stack=1)
+    assert gradient.shape == (2, 2, 5, 6)
+    torch.testing.assert_close(gradient[:, 0], finite_differences(x, -2, pad="wrap"))
+    torch.testing.assert_close(gradient[:, 1], finite_differences(x, -1, pad="wrap"))
+    with pytest.raises(ValueError, match="`stack` needs a `pad`"):
+        finite_differences(x, stack=0)
+    with pytest.raises(ValueError, match=r"`stack` 5 is out of range for x of shape \(2, 5, 6\)"):
+        finite_differences(x, pad="zero", stack=5)
+    assert "stack=1" in repr(FiniteDifferences(pad="zero", stack=1))

@@ -96,7 +96,7 @@ def test_hardening():
         (lambda: soft_quantile(X, "median"), TypeError, "`q` must be a number"),
         (lambda: soft_quantile(X[:, :0], 0.5), ValueError, "no items along dim -1"),
         (lambda: soft_median(X[:, :0]), ValueError, "no items along dim -1"),
-        (lambda: soft_median(X, method="quick"), ValueError, "unknown method 'quick'; choose one of exact, fast"),
+        (lambda: soft_median(X, method="quick"), ValueError, "unknown method 'quick'; choose one of exact, fast, paper"),
         (lambda: soft_median(X, method="fast", degree=-1), ValueError, "`degree` must not be negative"),
         (lambda: permutation_cross_entropy(X, torch.arange(2)), ValueError, r"must be \(\*batch, n, n\)"),
         (lambda: permutation_cross_entropy(torch.eye(3), torch.arange(2)), ValueError, "`target` must be"),

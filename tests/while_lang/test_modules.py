@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from algonet.relax import Anneal, Sech, SmoothTent, Tent, hardened, softness_report
-from algonet.while_lang import NonHaltingWarning, WhileProgram, WhileSyntaxError
+from algonet.while_lang import LIBRARY, NonHaltingWarning, WhileProgram, WhileSyntaxError
 from helpers.tolerances import assert_close
 
 
@@ -29,7 +29,7 @@ def test_positions_are_names():
     assert torch.equal(program(a, x2=b), a * b)
     with pytest.raises(ValueError, match="`x1` was given twice"):
         program(a, x1=a)
-    with pytest.raises(ValueError, match="has 3 variables besides x0, got 4 arguments"):
+    with pytest.raises(ValueError, match=r"takes 2 inputs \(x1, x2\), got 4 arguments"):
         program(a, a, a, a)
 
 
@@ -141,12 +141,55 @@ def test_exit_must_be_an_exit(wrong):
         WhileProgram("x0 := x1", wrong)
 
 
-def test_repr_is_short():
+def test_repr_names_the_program():
     assert (
         repr(WhileProgram.library("gcd", trainable=True))
-        == "WhileProgram(Sech, steepness=2, outputs=('x0',), trainable)"
+        == "WhileProgram(gcd: x1, x2 -> x0, Sech, steepness=2, trainable)"
     )
-    assert repr(WhileProgram("x0 := x1", SmoothTent(2))) == "WhileProgram(SmoothTent, outputs=('x0',))"
+    assert repr(WhileProgram("x0 := x1", SmoothTent(2))) == "WhileProgram(1 line: x1 -> x0, SmoothTent(k=2))"
+    named = WhileProgram("x0 := x2 x1 := x3", Tent(), name="swap", inputs=("x3", "x2"), outputs=("x0", "x1"))
+    assert repr(named) == "WhileProgram(swap: x3, x2 -> x0, x1, Tent)"
+
+
+def test_inputs_can_be_chosen():
+    program = WhileProgram("x0 := x2 x1 := x3", Tent(), inputs=("x3", "x2"), outputs=("x0", "x1"))
+    first, second = program(torch.tensor(1.0), torch.tensor(2.0))
+    assert (first.item(), second.item()) == (2.0, 1.0)
+    assert program.needed == ("x3", "x2")
+    assert program.variables == ("x0", "x1", "x2", "x3")
+    for wrong in ("x1", (), ("x1", "x1")):
+        with pytest.raises(ValueError, match="`inputs` must be different names"):
+            WhileProgram("x0 := x1", inputs=wrong)
+    with pytest.raises(ValueError, match="unknown input 'x7'; the program's variables are x0, x1"):
+        WhileProgram("x0 := x1", inputs=("x7",))
+
+
+@pytest.mark.parametrize(
+    ("source", "needed"),
+    [
+        ("x0 := x1", ("x1",)),
+        ("x2 := x1 x0 := x2", ("x1",)),
+        ("x1 := 3 x0 := x1", ()),
+        ("x2 := x1", ()),
+        ("WHILE x1 != 0 DO x0 := x0 + 1 x1 := x1 - 1 END", ("x1",)),
+        ("WHILE x1 != 0 DO x0 := x2 x2 := x3 x1 := x1 - 1 END", ("x1", "x2", "x3")),
+        ("WHILE x1 != 0 DO x2 := x3 x0 := x2 x1 := x1 - 1 END", ("x1", "x3")),
+        (
+            "WHILE x1 != 0 DO WHILE x2 != 0 DO x3 := x4 x2 := x2 - 1 END x1 := x1 - 1 END x0 := x3",
+            ("x1", "x2", "x3", "x4"),
+        ),
+    ],
+)
+def test_needed_are_the_variables_read_before_they_are_written(source, needed):
+    assert WhileProgram(source).needed == needed
+
+
+def test_library_programs_know_their_inputs():
+    for name in LIBRARY:
+        program = WhileProgram.library(name)
+        whole = WhileProgram(program.program)
+        # Others that are read first count from an implicit 0
+        assert set(program.inputs) <= set(whole.needed), name
 
 
 def test_importing_loads_no_compiler():

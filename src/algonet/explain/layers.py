@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from algonet.nn.insertion import AlgorithmLayer
+
 Layer = nn.Module | str
 #: (input, target) batches, or one such pair of tensors.
 Data = Iterable[tuple[Any, Any]] | tuple[Tensor, Tensor]
@@ -51,16 +53,15 @@ def changed_output(layer: nn.Module, change: Callable[[Tensor], Tensor]) -> Iter
 
     For the insertion styles of `algonet.nn` it is the *algorithm's* output that is changed, not what goes past it.
     """
-    algorithm = getattr(layer, "algorithm", None)
-    if callable(algorithm) and not isinstance(algorithm, nn.Module):
-        layer.algorithm = lambda *inputs: _first_changed(algorithm(*inputs), change)
+    if isinstance(layer, AlgorithmLayer):
+        before = layer.change
+        layer.change = change if before is None else lambda output: change(before(output))
         try:
             yield
         finally:
-            layer.algorithm = algorithm
+            layer.change = before
         return
-    hooked: nn.Module = algorithm if isinstance(algorithm, nn.Module) else layer
-    handle = hooked.register_forward_hook(lambda module, inputs, output: _first_changed(output, change))
+    handle = layer.register_forward_hook(lambda module, inputs, output: _first_changed(output, change))
     try:
         yield
     finally:

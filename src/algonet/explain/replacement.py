@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from algonet.nn import Insert
+from algonet.nn.programs import is_program
 from algonet.relax.modules import evaluating
 
 from .layers import Data, batches
@@ -82,8 +84,9 @@ def replace_gradually(
     `steps=0` shows the bare effect.
 
     `part` is a dotted name; `algorithm` a module or function with the part's inputs and output shape (tuples count by their
-    first entry); `loss(output, target)`; `score(network)` a number, higher is better, computed in evaluation mode. The
-    given network and algorithm are left as they were: the result holds copies. Cost: levels * steps training steps.
+    first entry), or a program that takes and gives the part's features; `loss(output, target)`; `score(network)` a
+    number, higher is better, computed in evaluation mode. The given network and algorithm are left as they were: the
+    result holds copies. Cost: levels * steps training steps.
 
     >>> net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
     >>> x = torch.randn(8, 3)
@@ -105,6 +108,8 @@ def replace_gradually(
         listed = ", ".join(name for name, _ in network.named_modules() if name)
         raise ValueError(f"{where}: the network has no part {part!r}; it has: {listed}.")
     frozen = [p for p in old.parameters() if p.requires_grad]
+    if is_program(algorithm):
+        algorithm = Insert(algorithm)
     fade = Fade(old, algorithm)
     _put(network, part, fade)
     rest = [p for p in network.parameters() if p.requires_grad]

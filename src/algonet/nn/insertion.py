@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-Algorithm = Callable[[Tensor], Tensor]
+from .programs import is_program, run_program
+
+#: From a tensor to a tensor, or a program of several inputs and outputs.
+Algorithm = Callable[..., Any]
 
 
-class _AlgorithmLayer(nn.Module):
-    """Holds an algorithm: a module becomes a submodule, any other callable is kept as it is."""
+class AlgorithmLayer(nn.Module):
+    """Base of the insertion styles. Holds an algorithm: a module becomes a submodule, any other callable is kept as it is.
+
+    A `WhileProgram` or a function under `@smooth` is given its features one by one: the features are its inputs in order,
+    and each of its outputs is a feature. Any other algorithm gets the tensor; of a tuple of results, the first counts.
+    """
+
+    #: What is done to the algorithm's result before it joins the other features; `explain` measures by it.
+    change: Callable[[Tensor], Tensor] | None = None
 
     def __init__(self, algorithm: Algorithm, dim: int):
         super().__init__()
@@ -22,12 +32,19 @@ class _AlgorithmLayer(nn.Module):
         self.dim = dim
 
     def _apply_algorithm(self, x: Tensor) -> Tensor:
+        result = self._result(x)
+        return result if self.change is None else self.change(result)
+
+    def _result(self, x: Tensor) -> Tensor:
+        where = type(self).__name__
+        if is_program(self.algorithm):
+            return run_program(where, self.algorithm, x, self.dim)
         result = self.algorithm(x)
-        # Sorters and programs return named tuples whose first entry is the differentiable result
+        # Sorters return named tuples whose first entry is the differentiable result
         if isinstance(result, tuple):
             result = result[0]
         if not isinstance(result, Tensor):
-            raise TypeError(f"{type(self).__name__}: the algorithm returned {type(result).__name__}, wanted a tensor.")
+            raise TypeError(f"{where}: the algorithm returned {type(result).__name__}, wanted a tensor.")
         return result
 
     def _parts(self, x: Tensor, share: float) -> tuple[Tensor, Tensor]:
@@ -61,11 +78,18 @@ class _AlgorithmLayer(nn.Module):
         return f"{shown}dim={self.dim}"
 
 
-class Insert(_AlgorithmLayer):
+class Insert(AlgorithmLayer):
     """The fully applied AlgoNet layer: all features go through the algorithm.
 
     >>> Insert(torch.sort)(torch.tensor([[3.0, 1.0, 2.0]]))
     tensor([[1., 2., 3.]])
+
+    A program's features are its variables, here x1 and x2:
+
+    >>> from algonet import Tent, WhileProgram
+    >>> Insert(WhileProgram.library("multiply", Tent()))(torch.tensor([[3.0, 4.0], [2.0, 5.0]]))
+    tensor([[12.],
+            [10.]])
     """
 
     def __init__(self, algorithm: Algorithm):
@@ -79,7 +103,7 @@ class Insert(_AlgorithmLayer):
         def __call__(self, x: Tensor) -> Tensor: ...
 
 
-class Shortcut(_AlgorithmLayer):
+class Shortcut(AlgorithmLayer):
     """The shortcut AlgoNet layer: the last `share` of the features go through the algorithm, the rest skip it.
 
     >>> Shortcut(torch.neg, share=0.5)(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
@@ -100,7 +124,7 @@ class Shortcut(_AlgorithmLayer):
         def __call__(self, x: Tensor) -> Tensor: ...
 
 
-class Residual(_AlgorithmLayer):
+class Residual(AlgorithmLayer):
     """The residual AlgoNet layer: the last `share` of the features go through the algorithm, the rest through `body`.
 
     `body` is any trainable stack of layers for the other features; the algorithm is the residual connection beside it.

@@ -20,21 +20,24 @@ class FiniteDifferences(nn.Module):
     tensor([1., 2., 0.])
     """
 
-    def __init__(self, dims: int | Sequence[int] = -1, center: bool = False, pad: str | None = None):
+    def __init__(
+        self, dims: int | Sequence[int] = -1, center: bool = False, pad: str | None = None, stack: int | None = None
+    ):
         super().__init__()
         self.dims = dims if isinstance(dims, int) else tuple(dims)
         self.center = center
-        self.pad = pad
+        self.pad, self.stack = pad, stack
 
     def forward(self, x: Tensor) -> Tensor:
-        return finite_differences(x, self.dims, center=self.center, pad=self.pad)
+        return finite_differences(x, self.dims, center=self.center, pad=self.pad, stack=self.stack)
 
     if TYPE_CHECKING:
 
         def __call__(self, x: Tensor) -> Tensor: ...
 
     def extra_repr(self) -> str:
-        return f"dims={self.dims}, center={self.center}, pad={self.pad!r}"
+        stacked = "" if self.stack is None else f", stack={self.stack}"
+        return f"dims={self.dims}, center={self.center}, pad={self.pad!r}{stacked}"
 
 
 class WeightedSoftmax(SoftModule):

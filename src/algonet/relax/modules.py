@@ -77,7 +77,7 @@ class SoftModule(nn.Module):
         for name, form in self._forms.items():
             field = form.softness_field
             if name == MAIN:
-                shown.append(type(form).__name__)
+                shown.append(_named(form))
             if field is not None:
                 attribute = _attribute(name, field)
                 shown.append(f"{attribute}={_shown(getattr(self, attribute))}")
@@ -114,6 +114,13 @@ def _attribute(name: str, field: str) -> str:
 
 def _dtype(value: Any) -> torch.dtype:
     return value.dtype if isinstance(value, Tensor) else torch.get_default_dtype()
+
+
+def _named(form: Relaxation) -> str:
+    """The family with its fields but the softness: SmoothTent(k=2)."""
+    fields = [f.name for f in dataclasses.fields(form) if f.name != form.softness_field]
+    options = ", ".join(f"{name}={getattr(form, name)!r}" for name in fields)
+    return type(form).__name__ + (f"({options})" if options else "")
 
 
 def _shown(value: Tensor) -> str:

@@ -66,6 +66,9 @@ class Anneal:
         self._apply()
         return self
 
+    def __repr__(self) -> str:
+        return f"Anneal({self.field} from {self.start:g} to {self.end:g}, {self.curve}, step {self.position} of {self.steps})"
+
     def step(self) -> None:
         """Advance by one and set the softness of the attached modules."""
         self.position += 1

@@ -15,7 +15,7 @@ from . import checks
 from .functional import Job
 from .networks import Network, OddEven
 
-METHODS = ("exact", "fast")
+METHODS = ("exact", "fast", "paper")
 
 
 @hints_at_relax
@@ -70,40 +70,48 @@ def soft_median(
     """The paper's SoftMedian along `dim`, exact (the middle of a soft sort) or fast (outliers weighed away).
 
     - `method="exact"`: the middle value of `soft_sort`, the mean of both if n is even; steepness -> inf gives the median.
-    - `method="fast"`: sum_i w_i x_i with w^(0) = 1 and w^(j) = wSoftMin(wSoftMin(x, w^(j-1)) + wSoftMax(x, w^(j-1)),
-      w^(j-1)) up to j = `degree`, all with the steepness of `relax`. Each step lowers the weights of the smallest and
-      the largest item by exp(-steepness): for degree 1, steepness -> inf gives the mean of all others. A further step
-      reaches the next ones only where they lie less than 1 away from the first, so scale x by its spread before you
-      use a higher degree. O(n degree); `network` and `backend` play no part.
+    - `method="fast"`: sum_i w_i x_i with w^(0) = 1 and w^(j) = wSoftMin(n/2 (wSoftMin(z, w^(j-1)) + wSoftMax(z, w^(j-1))),
+      w^(j-1)) up to j = `degree`, z = u / sqrt(1 + u^2) of the standardised u = (x - m) / d, m and d the mean and standard
+      deviation under w^(j-1). Extremes lose weight; measured by their spread and bounded, what has lost its weight
+      no longer hides the next ones, so a higher degree comes closer to the median, whatever the scale of x.
+    - `method="paper"`: the paper's recursion, on x itself and without n/2; its steepness is 1, `relax=Logistic(1.0)`. At
+      a high steepness an item far out stays the extreme after it has lost its weight, and a higher degree makes it worse.
+
+    Both recursions take the steepness of `relax`, are O(n degree), and leave `network` and `backend` unread.
 
     Differentiable to any order (exact: as often as the sigmoid is).
 
     >>> x = torch.tensor([1.0, 2.0, 3.0, 4.0, 100.0])
-    >>> soft_median(x, relax=Logistic(20.0)), soft_median(x, method="fast", relax=Logistic(20.0))
-    (tensor(3.), tensor(3.))
+    >>> soft_median(x, relax=Logistic(20.0)), soft_median(x, method="fast", degree=8)
+    (tensor(3.), tensor(3.0000))
     """
     x = checks.items("soft_median", x, dim)
     if x.shape[dim] == 0:
         raise ValueError(f"soft_median: x has no items along dim {dim} (shape {tuple(x.shape)}).")
     if method == "exact":
         return soft_quantile(x, 0.5, dim=dim, relax=relax, network=network, mask=mask, keepdim=keepdim, backend=backend)
-    if method != "fast":
+    if method not in METHODS:
         raise ValueError(f"soft_median: unknown method {method!r}; choose one of {', '.join(METHODS)}.")
     checks.options("soft_median", relax, network, None)
     checks.degree("soft_median", degree)
-    return _fast_median(x, dim, degree, relax, checks.mask("soft_median", x, mask), keepdim)
+    return _by_weights(x, dim, method, degree, relax, checks.mask("soft_median", x, mask), keepdim)
 
 
-def _fast_median(x: Tensor, dim: int, degree: int, relax: Sigmoid, mask: Tensor | None, keepdim: bool) -> Tensor:
+def _by_weights(
+    x: Tensor, dim: int, method: str, degree: int, relax: Sigmoid, mask: Tensor | None, keepdim: bool
+) -> Tensor:
     wide = checks.widened(x)
     steepness = checks.steepness("soft_median", relax, wide, 1.0)
     weights = torch.ones_like(wide) if mask is None else mask.to(wide.dtype)
     if mask is not None:
         wide = torch.where(mask, wide, 0.0)
+    # A share of 1/n is an average item's: n/2 makes the loss of weight the same for few and many
+    push = steepness if method == "paper" else weights.detach().sum(dim, keepdim=True) / 2
     for _ in range(degree):
-        extreme = weighted_softmin(wide, weights, dim=dim, steepness=steepness)
-        extreme = extreme + weighted_softmax(wide, weights, dim=dim, steepness=steepness)
-        weights = weighted_softmin(extreme, weights, dim=dim, steepness=steepness)
+        z = wide if method == "paper" else _standardised(wide, weights, dim)
+        extreme = weighted_softmin(z, weights, dim=dim, steepness=steepness)
+        extreme = extreme + weighted_softmax(z, weights, dim=dim, steepness=steepness)
+        weights = weighted_softmin(extreme, weights, dim=dim, steepness=push)
     if degree == 0:
         total = weights.sum(dim, keepdim=True)
         weights = weights / torch.where(total > 0, total, 1.0)
@@ -111,6 +119,23 @@ def _fast_median(x: Tensor, dim: int, degree: int, relax: Sigmoid, mask: Tensor 
     if mask is not None:
         found = torch.where(mask.any(dim, keepdim=True), found, torch.nan)
     return (found if keepdim else found.squeeze(dim)).to(x.dtype)
+
+
+def _standardised(x: Tensor, weights: Tensor, dim: int) -> Tensor:
+    """u / sqrt(1 + u^2), u = (x - mean) / standard deviation under the weights; 0 where all items are equal."""
+    total = weights.sum(dim, keepdim=True)
+    shares = weights / torch.where(total > 0, total, 1.0)
+    centred = x - (shares * x).sum(dim, keepdim=True)
+    # In units of the largest, squares neither overflow nor vanish; the quotient does not depend on the unit
+    largest = torch.where(shares > 0, centred, 0.0).detach().abs().amax(dim, keepdim=True)
+    centred = centred / torch.where(largest > 0, largest, 1.0)
+    variance = (shares * centred.square()).sum(dim, keepdim=True)
+    alike = variance == 0
+    u = torch.where(alike, 0.0, centred / torch.where(alike, 1.0, variance).sqrt())
+    # Below -1 or above 1 by the reciprocal: squares of items far out overflow
+    far = u.abs() > 1
+    near, inverse = torch.where(far, 0.0, u), 1 / torch.where(far, u, 1.0)
+    return torch.where(far, inverse.sign() / (1 + inverse.square()).sqrt(), near / (1 + near.square()).sqrt())
 
 
 def _at(values: Tensor, level: float, lengths: Tensor | None) -> Tensor:

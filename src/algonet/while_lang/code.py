@@ -6,6 +6,7 @@ Variables become slots 0, 1, 2, ... Neighbouring increments of one variable are 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -131,3 +132,24 @@ def decode(text: str) -> Code:
             ops.append(Op("end", int(rest), start))
             ops[start] = ops[start]._replace(argument=len(ops) - 1)
     return Code(tuple(ops), tuple(names.split()))
+
+
+def read_first(code: Code, outputs: Iterable[int]) -> frozenset[int]:
+    """The slots that the crisp program reads before it writes them: what it needs to be given to find `outputs`."""
+    # Live variables, backwards; before a loop also what a further turn reads, until nothing new is found
+    at_loop: dict[int, set[int]] = {start: set() for start in code.loops}
+    while True:
+        known = sum(map(len, at_loop.values()))
+        live = set(outputs)
+        for index in range(len(code.ops) - 1, -1, -1):
+            kind, target, argument = code.ops[index]
+            if kind == "copy" and target in live:
+                live = live - {target} | {argument}
+            elif kind == "end":
+                at_loop[argument] |= live | {target}
+                live = set(at_loop[argument])
+            elif kind == "while":
+                at_loop[index] |= live
+                live = set(at_loop[index])
+        if sum(map(len, at_loop.values())) == known:
+            return frozenset(live)

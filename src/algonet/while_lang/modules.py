@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from algonet.relax import Exit, Relaxation, Sech, SoftModule
 from algonet.relax.modules import MAIN
 
+from .code import read_first
 from .crisp import run_crisp
 from .errors import NonHaltingWarning
 from .functional import WhileResult, as_result, execute, prepare, warn_if_cut
-from .source import load_program, read_source
+from .source import library_inputs, load_program, read_source
 from .sugar import desugar
 from .syntax import Program
 
@@ -27,8 +28,11 @@ class WhileProgram(SoftModule):
     """A program of the WHILE-language, run smoothly: `program(x1=a, x2=b)` gives a tensor per output.
 
     `source` is WHILE or GOTO source, or a parsed `Program`. Inputs are tensors of any broadcastable shapes, named or in
-    the order x1, x2, ...; variables that are not given start at 0. See `run_while` for the semantics, `exit`, `epsilon` and
-    `max_iterations`. A steepness is a buffer, or a parameter where the exit was made with an `nn.Parameter`.
+    the order of `inputs`, which is x1, x2, ... unless you say so; variables that are not given start at 0. See `run_while`
+    for the semantics, `exit`, `epsilon` and `max_iterations`. A steepness is a buffer, or a parameter where the exit was
+    made with an `nn.Parameter`. `name` is for its repr.
+
+    As a layer, `Insert(program)`, its inputs are features and so are its outputs.
 
     `trainable=True` gives each assignment of the core program a weight and a bias: y := p (w value + b) + (1-p) y, where
     value is what the statement would assign. They start at 1 and 0; `regularization()` pulls them back there.
@@ -51,9 +55,11 @@ class WhileProgram(SoftModule):
         *,
         epsilon: float = 1e-6,
         max_iterations: int = 1000,
+        inputs: Sequence[str] | None = None,
         outputs: Sequence[str] = ("x0",),
         trainable: bool = False,
         backend: str = "auto",
+        name: str | None = None,
     ):
         if not isinstance(exit, Exit):
             raise TypeError(f"WhileProgram: `exit` must be an exit such as Sech(2.0) or Tent(), got {exit!r}.")
@@ -62,7 +68,8 @@ class WhileProgram(SoftModule):
         self._smooth = prepare(
             self.program, outputs=outputs, epsilon=epsilon, max_iterations=max_iterations, trainable=trainable
         )
-        self.backend = backend
+        self.backend, self.name = backend, name
+        self._inputs = None if inputs is None else _checked_inputs(inputs, self._smooth.known)
         self._cached_exit: tuple[Tensor, Relaxation] | None = None
         self.weight: nn.Parameter | None
         self.bias: nn.Parameter | None
@@ -74,7 +81,8 @@ class WhileProgram(SoftModule):
     @classmethod
     def library(cls, name: str, exit: Exit = Sech(2.0), **options) -> WhileProgram:
         """A program that ships with the package; see `load_program` for the names."""
-        return cls(load_program(name), exit, **options)
+        program = load_program(name)
+        return cls(program, exit, **{"name": name, "inputs": library_inputs(name), **options})
 
     def forward(self, *positional: Tensor, **inputs: Tensor | float) -> Tensor | tuple[Tensor, ...]:
         """The output, or a tuple of them where several were asked for."""
@@ -116,8 +124,25 @@ class WhileProgram(SoftModule):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The variables that positional arguments fill, in order: all but x0."""
+        """The variables that positional arguments fill, in order: those asked for, else all but x0."""
+        if self._inputs is not None:
+            return self._inputs
         return tuple(name for name in self._smooth.known if name != "x0")
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The `inputs` without which a layer would compute with zeros: those asked for, else all that the discrete program
+        reads before it writes them."""
+        if self._inputs is not None:
+            return self._inputs
+        code = self._smooth.code
+        read = read_first(code, (code.slots[name] for name in self.outputs))
+        return tuple(name for name in self.inputs if code.slots[name] in read)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """All variables of the program that may be given and read."""
+        return self._smooth.known
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -152,7 +177,8 @@ class WhileProgram(SoftModule):
     def _named(self, positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float]) -> dict[str, Tensor | float]:
         if len(positional) > len(self.inputs):
             raise ValueError(
-                f"WhileProgram: the program has {len(self.inputs)} variables besides x0, got {len(positional)} arguments."
+                f"WhileProgram: the program takes {len(self.inputs)} inputs ({', '.join(self.inputs)}), got "
+                f"{len(positional)} arguments."
             )
         inputs = dict(zip(self.inputs, positional, strict=False))
         twice = [name for name in inputs if name in named]
@@ -161,8 +187,19 @@ class WhileProgram(SoftModule):
         return {**inputs, **named}
 
     def extra_repr(self) -> str:
+        lines = len(self.program.text.splitlines())
+        name = self.name or f"{lines} line{'s' if lines > 1 else ''}"
         trainable = ", trainable" if self._smooth.trainable else ""
-        return f"{super().extra_repr()}, outputs={self.outputs}{trainable}"
+        return f"{name}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}, {super().extra_repr()}{trainable}"
+
+
+def _checked_inputs(inputs: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
+    if isinstance(inputs, str) or not inputs or len(set(inputs)) < len(inputs):
+        raise ValueError(f'WhileProgram: `inputs` must be different names such as ("x1", "x2"), got {inputs!r}.')
+    for name in inputs:
+        if name not in known:
+            raise ValueError(f"WhileProgram: unknown input {name!r}; the program's variables are {', '.join(known)}.")
+    return tuple(inputs)
 
 
 def _warn_if_steep(exit: Exit) -> None:

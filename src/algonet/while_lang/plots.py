@@ -95,7 +95,7 @@ def _function(program: Program, exit: Exit, max_iterations: int) -> Callable[[Te
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NonHaltingWarning)
         layer = WhileProgram(program, exit, max_iterations=max_iterations, backend="reference")
-    known = {name: position for position, name in enumerate(("x1", "x2")) if name in layer.inputs}
+    known = {name: position for position, name in enumerate(("x1", "x2")) if name in layer.variables}
     return lambda *arguments: layer(**{name: arguments[position] for name, position in known.items()})
 
 

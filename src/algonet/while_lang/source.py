@@ -10,6 +10,8 @@ from .syntax import Program
 
 #: The library, in the order in which a reader would learn from it.
 LIBRARY = ("add", "subtract", "multiply", "divide", "power", "factorial", "max", "gcd", "primality")
+#: Which variables those programs are given: x1 and x2, or x1 alone. Others are theirs to count with.
+_OF_ONE_INPUT = ("factorial", "primality")
 
 
 def read_source(source: Program | str) -> Program:
@@ -26,6 +28,11 @@ def library_source(name: str) -> str:
     if name not in LIBRARY:
         raise ValueError(f"library: unknown program {name!r}; choose one of {', '.join(LIBRARY)}.")
     return resources.files("algonet.while_lang").joinpath("programs", f"{name}.while").read_text(encoding="utf-8")
+
+
+def library_inputs(name: str) -> tuple[str, ...]:
+    """The variables that a library program is given, in order."""
+    return ("x1",) if name in _OF_ONE_INPUT else ("x1", "x2")
 
 
 def load_program(name: str) -> Program:

@@ -1,0 +1,90 @@
+"""Programs of several inputs and outputs as layers: features are the inputs in order, and each output is a feature.
+
+Two kinds of program are known by what they offer, so that nothing is imported from where they are defined: those with
+named `inputs` and `outputs` (`WhileProgram`), and those marked `is_smooth` (functions under `@smooth`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def is_program(algorithm: Any) -> bool:
+    """Whether `algorithm` takes its features one by one, as `run_program` gives them."""
+    named = isinstance(getattr(algorithm, "inputs", None), tuple) and isinstance(
+        getattr(algorithm, "outputs", None), tuple
+    )
+    return named or getattr(algorithm, "is_smooth", False) is True
+
+
+def run_program(where: str, program: Any, x: Tensor, dim: int) -> Tensor:
+    """The program on the features of x along `dim`; the result has its outputs along `dim`."""
+    if x.dim() == 0:
+        raise ValueError(f"{where}: x has no dimension of features; give it one with x[None].")
+    features = x.movedim(dim, -1)
+    run = _run_smooth if getattr(program, "is_smooth", False) else _run_named
+    return run(where, program, features).movedim(-1, dim)
+
+
+def _run_named(where: str, program: Any, features: Tensor) -> Tensor:
+    count = features.shape[-1]
+    inputs: tuple[str, ...] = program.inputs
+    given = inputs[:count]
+    missing = [name for name in getattr(program, "needed", inputs) if name not in given]
+    if missing or count > len(inputs):
+        wanted = (
+            f"reads {', '.join(missing)} as well" if missing else f"has the {len(inputs)} inputs {', '.join(inputs)}"
+        )
+        raise ValueError(
+            f"{where}: {count} features do not fit the program, which {wanted}: features are its variables "
+            f"{', '.join(inputs)} in order. Say which they are with WhileProgram(..., inputs=(...))."
+        )
+    result = program(**dict(zip(given, features.unbind(-1), strict=True)))
+    return torch.stack(result, -1) if isinstance(result, tuple) else result.unsqueeze(-1)
+
+
+def _run_smooth(where: str, function: Callable[..., Any], features: Tensor) -> Tensor:
+    """A function of one argument gets all features as a vector, one of several gets each as a number."""
+    names, required, variadic = _parameters(function)
+    count, batch = features.shape[-1], features.shape[:-1]
+    flat = features.reshape(-1, count) if batch else features
+    if len(names) == 1 and not variadic:
+        arguments: tuple[Tensor, ...] = (flat,)
+    else:
+        if count < required or (count > len(names) and not variadic):
+            raise ValueError(
+                f"{where}: {count} features do not fit {getattr(function, '__name__', 'the function')}({', '.join(names)}): "
+                f"features are its arguments in order."
+            )
+        arguments = flat.unbind(-1)
+    result = function(*arguments, batched=True) if batch else function(*arguments)
+    outputs = torch.cat(_columns(where, result, 1 if batch else 0), -1)
+    return outputs.reshape(*batch, outputs.shape[-1])
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[list[str], int, bool]:
+    """The names of its positional parameters, how many of them have no default, and whether there may be more."""
+    listed = inspect.signature(function).parameters.values()
+    fixed = [p for p in listed if p.kind in _POSITIONAL]
+    required = sum(p.default is inspect.Parameter.empty for p in fixed)
+    return [p.name for p in fixed], required, any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in listed)
+
+
+def _columns(where: str, result: Any, batch_dims: int) -> list[Tensor]:
+    """Every output as (batch, features): numbers are one feature, vectors several; tuples and lists are joined."""
+    if isinstance(result, Tensor):
+        if not result.is_floating_point():
+            raise TypeError(f"{where}: a program's outputs must be floating, got {result.dtype}.")
+        return [result.flatten(batch_dims) if result.dim() > batch_dims else result.unsqueeze(-1)]
+    if isinstance(result, dict):
+        result = tuple(result.values())
+    if isinstance(result, (tuple, list)) and result:
+        return [column for part in result for column in _columns(where, part, batch_dims)]
+    raise TypeError(f"{where}: the algorithm returned {type(result).__name__}, wanted a tensor.")
