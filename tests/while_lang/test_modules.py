@@ -298,6 +298,24 @@ class TestCommandLine:
             "run", "multiply", "x1=-1", "x2=2", "--max-iterations", "20", "--max-steps", "500"
         ).output.replace("\n", " ")
 
+    def test_long_runs_use_the_kernels(self, monkeypatch):
+        from algonet.cli import while_commands
+
+        multiply = WhileProgram.library("multiply")
+        assert while_commands._is_short(multiply, {"x1": 3.2, "x2": 4.0})
+        assert while_commands._is_short(multiply, {"x1": float("nan"), "x2": 4.0})
+        assert not while_commands._is_short(multiply, {"x1": 200.0, "x2": 200.0})
+        monkeypatch.setattr(while_commands, "SHORT_RUN", 60)
+        backends = []
+        plain = WhileProgram.run
+        monkeypatch.setattr(
+            WhileProgram, "run", lambda self, **inputs: (backends.append(self.backend), plain(self, **inputs))[1]
+        )
+        short, long = (self.invoke("run", "multiply", f"x1={n}", "x2=4", "--exit", "tent") for n in (1, 9))
+        assert backends == ["reference", "auto"]
+        assert "36" in long.output
+        assert short.exit_code == long.exit_code == 0
+
     def test_plot_writes_a_picture(self, tmp_path):
         out = tmp_path / "new" / "figure.png"
         done = self.invoke("plot", "add", "--out", str(out), "--size", "6", "--to", "2", "--exit", "bump")

@@ -192,16 +192,33 @@ def _crisp(program, inputs: dict[str, float], max_steps: int) -> list[str] | Non
     return [str(value) for value in (found if isinstance(found, tuple) else (found,))]
 
 
+#: Operations of the discrete program up to which the reference is sooner done (some 0.5 ms each) than a kernel is compiled.
+SHORT_RUN = 1000
+
+
+def _is_short(program, inputs: dict[str, float]) -> bool:
+    """Whether the program ends soon, judged by the discrete one on the nearest integers."""
+    from algonet.while_lang import DidNotHaltError
+
+    try:
+        program.crisp(max_steps=SHORT_RUN, **{name: round(value) for name, value in inputs.items()})
+    except DidNotHaltError:
+        return False
+    except (OverflowError, ValueError):  # infinity and NaN have no nearest integer: such an element does not run
+        return True
+    return True
+
+
 def _smooth(program, inputs: dict[str, float]) -> tuple[list[float], list[list[float]], str]:
-    """Outputs, their gradients by each input, and what to say if a loop was cut off. By the reference: one run on one
-    element is not worth compiling for."""
+    """Outputs, their gradients by each input, and what to say if a loop was cut off."""
     import warnings
 
     import torch
 
     from algonet.while_lang import NonHaltingWarning
 
-    program.backend = "reference"
+    if _is_short(program, inputs):
+        program.backend = "reference"
     leaves = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in inputs.items()}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", NonHaltingWarning)
