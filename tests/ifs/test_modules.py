@@ -10,7 +10,7 @@ import torch
 from algonet.ifs import IFS, PRESETS, Poisson, smooth_raster
 from algonet.ifs.modules import fitted_extent
 from algonet.ifs.presets import SOLIDS, preset
-from algonet.relax import Probabilistic
+from algonet.relax import Anneal, GaussianNoise, Probabilistic, StudentT, hardened, softness_report
 from helpers.tolerances import assert_close
 
 
@@ -148,3 +148,22 @@ def test_forward_is_the_raster_of_its_points():
     weights = torch.full((200,), 0.7 * 15 * 15 / 200)
     expected = smooth_raster(ifs.points(), (15, 15), extent=ifs.extent, aggregate=Poisson(), weights=weights)
     assert_close(ifs((15, 15)), expected)
+
+
+def test_noise_is_saved_annealed_hardened_and_learned(tmp_path):
+    fern = IFS.preset("fern", points=256, noise=GaussianNoise(2.0))
+    assert fern.state_dict()["scale"] == 2.0
+    torch.testing.assert_close(fern((24, 24)), fern((24, 24), sigma=2.0))
+    fern.save(tmp_path / "fern.json")
+    assert float(IFS.load(tmp_path / "fern.json").scale) == 2.0
+    Anneal(3.0, 1.0, steps=2, field="scale").attach(fern)
+    torch.testing.assert_close(fern((24, 24)), fern((24, 24), sigma=3.0))
+    with hardened(fern):
+        torch.testing.assert_close(fern((24, 24)), fern((24, 24), sigma=3e-3))
+    assert softness_report(fern, (24, 24)).softness == {"IFS.scale": 3.0}
+    assert "GaussianNoise, scale=3" in repr(fern)
+    learned = IFS.preset("fern", points=256, noise=GaussianNoise(torch.nn.Parameter(torch.tensor(1.5))))
+    learned((24, 24)).square().sum().backward()
+    assert learned.scale.grad.abs() > 0
+    with pytest.raises(TypeError, match="`noise` must be GaussianNoise"):
+        IFS.preset("fern", noise=StudentT(8))

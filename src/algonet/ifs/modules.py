@@ -6,12 +6,13 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from algonet.core.files import write_text
+from algonet.relax import GaussianNoise, SoftModule
 
 from .aggregates import Aggregate, Poisson
 from .checks import Extent, check_extent, check_size, parameters_of
@@ -21,7 +22,7 @@ from .maps import area_weights, contraction, map_norms
 from .presets import SOLIDS, preset
 
 
-class IFS(nn.Module):
+class IFS(SoftModule):
     """n affine maps in the paper's residual form, (x + a1 + a2 x + a3 y, y + a4 + a5 x + a6 y), and their attractor.
 
     `parameters` (n, 6), or (n, 12) in space: there each coordinate has its offset and three factors in turn, and pictures
@@ -30,8 +31,9 @@ class IFS(nn.Module):
     often differentiable function of the parameters. `redraw()` draws others. `bound` < 1 scales maps smoothly so that
     they contract (see `contraction`); without it a system that does not contract on average is refused.
 
-    Called, it draws: `ifs((H, W), sigma=1.0)`. Each of its `points` counts for `exposure` * H W / points, so the picture
-    does not depend on how many there are. Hard limit: `crisp((H, W))`.
+    Called, it draws: `ifs((H, W))`. Each point is blurred by `noise`, whose `scale` in pixels is the softness: it is in the
+    `state_dict`, is annealed or learned, and `sigma=...` takes its place for one picture. Each of its `points` counts for
+    `exposure` * H W / points, so the picture does not depend on how many there are. Hard limit: `crisp((H, W))`.
 
     >>> fern = IFS.preset("fern", points=4096)
     >>> fern((64, 64)).shape, fern.crisp((64, 64)).unique()
@@ -41,6 +43,7 @@ class IFS(nn.Module):
     choices: Tensor
     odds: Tensor
     start: Tensor
+    scale: Tensor
 
     def __init__(
         self,
@@ -53,8 +56,13 @@ class IFS(nn.Module):
         exposure: float = 1.0,
         points: int = 16384,
         seed: int = 0,
+        noise: GaussianNoise = GaussianNoise(1.0),
     ):
-        super().__init__()
+        if not isinstance(noise, GaussianNoise):
+            raise TypeError(
+                f"IFS: `noise` must be GaussianNoise, whose mass in a pixel has a closed form, got {noise!r}."
+            )
+        super().__init__(noise)
         parameters = parameters_of("IFS", parameters)
         if parameters.ndim != 2:
             raise ValueError(f"IFS: parameters must be (n, 6) or (n, 12), got {tuple(parameters.shape)}.")
@@ -111,13 +119,14 @@ class IFS(nn.Module):
         self,
         size: int | tuple[int, int],
         *,
-        sigma: float | Tensor = 1.0,
+        sigma: float | Tensor | None = None,
         extent: Extent | None = None,
         aggregate: Aggregate = Poisson(),
         backend: str = "auto",
     ) -> Tensor:
         """The smooth picture (H, W), or (C, H, W) with colours. With `Probabilistic` every point counts once."""
         height, width = check_size("IFS", size)
+        sigma = cast(GaussianNoise, self.relax).scale if sigma is None else sigma
         points = self.points()[..., :2]
         weights = None
         if isinstance(aggregate, Poisson):
@@ -134,7 +143,7 @@ class IFS(nn.Module):
             self,
             size: int | tuple[int, int],
             *,
-            sigma: float | Tensor = 1.0,
+            sigma: float | Tensor | None = None,
             extent: Extent | None = None,
             aggregate: Aggregate = Poisson(),
             backend: str = "auto",
@@ -167,6 +176,7 @@ class IFS(nn.Module):
             "extent": list(self.extent),
             "exposure": self.exposure,
             "seed": self.seed,
+            "scale": float(self.scale.detach()),
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -187,6 +197,7 @@ class IFS(nn.Module):
                 "extent": tuple(content["extent"]),
                 "exposure": float(content["exposure"]),
                 "seed": int(content["seed"]),
+                "noise": GaussianNoise(float(content.get("scale", 1.0))),
             }
             return cls(torch.tensor(content["parameters"], dtype=torch.float32), **{**read, **options})
         except OSError:
@@ -196,7 +207,8 @@ class IFS(nn.Module):
             raise ValueError(f"{path}: cannot read an iterated function system: {reason}") from None
 
     def extra_repr(self) -> str:
-        return f"{self.functions} functions in {self.dimension}-D, {len(self.choices)} points, seed {self.seed}"
+        drawn = f"{self.functions} functions in {self.dimension}-D, {len(self.choices)} points, seed {self.seed}"
+        return f"{drawn}, {super().extra_repr()}"
 
     def _depth(self) -> int:
         """Steps after which the start is forgotten to within a thousandth, between 16 and 64."""

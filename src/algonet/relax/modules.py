@@ -27,18 +27,20 @@ class SoftModule(nn.Module):
     the `state_dict`, under `steepness` or `scale`, and `self.relax` is the relaxation with its present value.
 
     A module may make further decisions of another kind: `super().__init__(relax, depth=Choice(100.0))` saves the second
-    softness as `depth_steepness`, and `self.relaxation("depth")` is that relaxation. `Anneal`, `hardened` and
-    `softness_report` see all of them.
+    softness as `depth_steepness`, and `self.relaxation("depth")` is that relaxation. A module around others, whose own
+    decisions should not be annealed with theirs, holds named ones only. `Anneal`, `hardened` and `softness_report` see all.
     """
 
-    def __init__(self, relax: Relaxation, **others: Relaxation):
+    def __init__(self, relax: Relaxation | None = None, **others: Relaxation):
         super().__init__()
         self._forms: dict[str, Relaxation] = {}
         self._overrides: dict[str, Relaxation] = {}
-        for name, relaxation in {MAIN: relax, **others}.items():
+        if relax is not None or not others:
+            self._hold(MAIN, relax)
+        for name, relaxation in others.items():
             self._hold(name, relaxation)
 
-    def _hold(self, name: str, relaxation: Relaxation) -> None:
+    def _hold(self, name: str, relaxation: Relaxation | None) -> None:
         if not isinstance(relaxation, Relaxation):
             raise TypeError(
                 f"{type(self).__name__}: `{name}` must be an algonet relaxation such as Logistic(10.0), got {relaxation!r}."
@@ -76,7 +78,7 @@ class SoftModule(nn.Module):
         shown = []
         for name, form in self._forms.items():
             field = form.softness_field
-            if name == MAIN:
+            if name == MAIN or len(self._forms) == 1:
                 shown.append(_named(form))
             if field is not None:
                 attribute = _attribute(name, field)
