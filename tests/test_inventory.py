@@ -18,7 +18,7 @@ import algonet
 RECORD = Path(__file__).with_name("inventory.txt")
 UPDATE = "PYTHONPATH=tests python -m test_inventory"
 #: Not for import by users: the command, and what is shared by the domains.
-PRIVATE = {"cli", "core"}
+PRIVATE = {"cli", "core", "play"}
 
 
 def packages() -> list[str]:

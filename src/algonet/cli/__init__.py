@@ -20,8 +20,8 @@ app = typer.Typer(
     name="algonet",
     help="Smooth algorithmic layers for PyTorch.",
     epilog=examples(
-        "algonet doctor", "algonet demo --quick", "algonet while run multiply x1=3 x2=4", "algonet ifs render fern",
-        "algonet render torus --out torus.png", "algonet ran train run.toml",
+        "algonet doctor", "algonet demo --quick", "algonet play", "algonet while run multiply x1=3 x2=4",
+        "algonet ifs render fern", "algonet render torus --out torus.png", "algonet ran train run.toml",
     ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -69,8 +69,24 @@ def demo(
     run(out, quick)
 
 
+@app.command(epilog=examples("algonet play", "algonet play --port 9000 --no-show", "algonet play --host 0.0.0.0"))
+def play(
+    host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port.", min=1, max=65535)] = 8137,
+    show: Annotated[bool, typer.Option("--show/--no-show", help="Open it in the browser.")] = True,
+) -> None:
+    """Open the playground: five rooms in the browser, computed on this machine while you drag."""
+    from algonet.play import serve
+
+    serve(host, port, show)
+
+
 #: Groups of commands, by the name they are called under.
 GROUPS = {"while": "while_commands", "ifs": "ifs_commands", "ran": "ran_commands"}
+
+
+#: Which extra brings a package that a command needs.
+EXTRAS = {"safetensors": "train", "tensorboard": "train", "lightning_fabric": "train", "nicegui": "play"}
 
 
 def mount() -> typer.Typer:
@@ -107,8 +123,9 @@ def describe(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}."
     reason = " ".join(str(error).split())
-    if isinstance(error, ModuleNotFoundError) and error.name in ("safetensors", "tensorboard", "lightning_fabric"):
-        return f"{reason}: pip install 'algonet-torch[train]'."
+    extra = EXTRAS.get(error.name or "") if isinstance(error, ModuleNotFoundError) else None
+    if extra is not None:
+        return f"{reason}: pip install 'algonet-torch[{extra}]'."
     if isinstance(error, (ValueError, TypeError, OSError, ImportError)) and reason:
         return reason
     # Not foreseen: the type helps to find out what happened

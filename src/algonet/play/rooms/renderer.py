@@ -1,0 +1,273 @@
+"""Room: turn a mesh, soften it, upload one, and let a ball take its shape."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from nicegui import ui
+from torch import Tensor
+
+from algonet.relax import StudentT
+from algonet.render import (
+    AmbientLight,
+    Camera,
+    DirectionalLight,
+    FilteredCoverage,
+    Mesh,
+    SmoothRenderer,
+    box,
+    cylinder,
+    extrusion,
+    fit_mesh,
+    icosphere,
+    render_hard,
+    torus,
+)  # fmt: skip
+
+from .. import draw
+from ..stage import Code, Latest, Problem, Size, canvas, choice, off_loop, one_line, slider
+
+#: Uploads: bytes of the file, faces of the mesh.
+LARGEST, MOST_FACES = 2_000_000, 30_000
+KINDS = (".obj", ".ply", ".off", ".stl")
+#: A fit: pictures of this side from so many views, in rounds of so many steps, each shown; no longer than so many seconds.
+SIDE, VIEWS, ROUNDS, STEPS, SECONDS = 64, 8, 24, 12, 120.0
+BACKGROUND = (0.059, 0.078, 0.125)
+LAYERS = ("colour", "silhouette", "depth")
+
+
+def _star() -> Mesh:
+    angle = torch.arange(10) * (math.pi / 5)
+    radius = torch.tensor([1.0, 0.45]).repeat(5)
+    return extrusion(torch.stack([radius * angle.sin(), radius * angle.cos()], -1), 0.5)
+
+
+MESHES = {
+    "torus": torus,
+    "star": _star,
+    "ball": lambda: icosphere(3),
+    "box": lambda: box(segments=6),
+    "cylinder": cylinder,
+}
+CALLS = {"torus": "torus()", "ball": "icosphere(3)", "box": "box(segments=6)", "cylinder": "cylinder()"}
+
+
+@dataclass
+class Wish:
+    mesh: Mesh
+    scale: float = 1.0
+    layer: str = "colour"
+    azimuth: float = 0.6
+    height: float = 0.45
+    size: int = 256
+    #: The mesh of a fit, shown beside.
+    fitted: Mesh | None = None
+
+
+def painted(mesh: Mesh) -> Mesh:
+    """Within the unit ball, with colours by place where it has none of its own."""
+    mesh = mesh.normalised()
+    if mesh.vertex_colors is None and mesh.face_colors is None and mesh.texture is None:
+        wave = 0.5 + 0.5 * torch.cos(2.6 * mesh.vertices + torch.tensor([0.2, 2.0, 4.2]))
+        return mesh.replace(vertex_colors=0.25 + 0.65 * wave)
+    return mesh
+
+
+def load(name: str, data: bytes) -> Mesh:
+    """A mesh from an uploaded file, which is read alone in a folder of its own: it can refer to no other."""
+    ending = Path(name).suffix.lower()
+    if ending not in KINDS:
+        raise ValueError(f"{Path(name).name}: meshes are read as {', '.join(KINDS)}.")
+    if len(data) > LARGEST:
+        raise ValueError(f"{Path(name).name}: at most {LARGEST // 1_000_000} MB, this file has {len(data) / 1e6:.1f}.")
+    with tempfile.TemporaryDirectory(prefix="algonet-play-") as folder:
+        path = Path(folder) / f"mesh{ending}"
+        path.write_bytes(data)
+        try:
+            mesh = Mesh.load(path)
+        except (ValueError, OSError) as error:
+            raise ValueError(str(error).replace(str(path), Path(name).name)) from None
+    if len(mesh.faces) > MOST_FACES:
+        raise ValueError(f"{Path(name).name}: at most {MOST_FACES} faces, this mesh has {len(mesh.faces)}.")
+    return painted(Mesh(mesh.vertices.detach(), mesh.faces, vertex_colors=mesh.vertex_colors))
+
+
+def camera(azimuth: float, height: float) -> Camera:
+    across = math.cos(height)
+    return Camera.look_at(
+        (2.9 * math.sin(azimuth) * across, 2.9 * math.sin(height), 2.9 * math.cos(azimuth) * across), fov=45.0
+    )
+
+
+def paint(wish: Wish) -> dict[str, Any]:
+    images = {"picture": _render(wish, wish.mesh)}
+    if wish.fitted is not None:
+        images["fitted"] = _render(wish, wish.fitted)
+    return images
+
+
+def _render(wish: Wish, mesh: Mesh) -> str:
+    scale = wish.scale * wish.size / 256  # pixels of a picture 256 wide: the same look at every size
+    renderer = SmoothRenderer(
+        wish.size, FilteredCoverage(StudentT(df=8, scale=max(scale, 0.2))), shading="vertex", background=BACKGROUND
+    )
+    lights = (AmbientLight((0.45, 0.45, 0.45)), DirectionalLight((-0.5, -0.9, -0.8), (0.75, 0.75, 0.75)))
+    with torch.no_grad():
+        out = renderer(mesh, camera(wish.azimuth, wish.height), lights)
+    if wish.layer == "silhouette":
+        return draw.picture(draw.coloured(out.silhouette, "magma", 0.0, 1.0))
+    if wish.layer == "depth":
+        near = (1.0 - (out.depth - 1.9) / 2.0).clamp(0, 1) * out.silhouette
+        return draw.picture(draw.coloured(near, "viridis", 0.0, 1.0))
+    return draw.picture(draw.bytes_of(out.rgb))
+
+
+def around() -> Camera:
+    angle = torch.arange(VIEWS) * (2 * math.pi / VIEWS)
+    tilt = torch.tensor([0.5, -0.5]).repeat(VIEWS // 2)
+    eye = 2.9 * torch.stack([angle.sin() * tilt.cos(), tilt.sin(), angle.cos() * tilt.cos()], -1)
+    return Camera.look_at(eye, fov=45.0)
+
+
+def targets(mesh: Mesh) -> Tensor:
+    """The mesh from all around, crisp: colours with alpha (N, H, W, 4)."""
+    colors = mesh.vertex_colors if mesh.vertex_colors is not None else torch.full_like(mesh.vertices, 0.7)
+    seen = render_hard(mesh.vertices, mesh.faces, colors, around(), size=(SIDE, SIDE))
+    return torch.cat([seen.image, seen.silhouette[..., None]], -1)
+
+
+def fitting(mesh: Mesh) -> Iterator[tuple[Mesh, float]]:
+    """A ball becomes the mesh, from pictures alone: after each round the present mesh and its loss."""
+    goal, cameras, now = targets(mesh), around(), icosphere(3, 0.7)
+    begin, first, last = time.monotonic(), 3.0, 0.7
+    for turn in range(ROUNDS):
+        scales = tuple(first * (last / first) ** ((turn + k) / ROUNDS) for k in (0, 1))
+        fit = fit_mesh(goal, cameras, now, steps=STEPS, scales=scales, views=4, seed=turn)
+        now = fit.mesh
+        yield now, float(fit.history[-1]["pictures"]) if fit.history else math.nan
+        if time.monotonic() - begin > SECONDS:
+            return
+
+
+def code(name: str, wish: Wish) -> str:
+    made = CALLS.get(name)
+    what = made.partition("(")[0] if made else "Mesh"
+    eye = [round(float(v), 2) for v in camera(wish.azimuth, wish.height).position]
+    names = ", ".join(dict.fromkeys(["Camera", "FilteredCoverage", "SmoothRenderer", "StudentT"]))
+    load_line = made or 'Mesh.load("mesh.obj").normalised()'
+    return (
+        f"from algonet import {names}\nfrom algonet.render import {what}\n\n"
+        f"renderer = SmoothRenderer(256, FilteredCoverage(StudentT(df=8, scale={wish.scale:.3g})))\n"
+        f"picture = renderer({load_line}, Camera.look_at(({eye[0]}, {eye[1]}, {eye[2]}), fov=45.0))\n"
+        "print(picture.rgb.shape, float(picture.silhouette.mean()))"
+    )
+
+
+def build() -> None:
+    wish, size = Wish(painted(torus())), Size(360)
+    state: dict[str, Any] = {"name": "torus", "held": None, "fit": 0}
+
+    def again(**changes: Any) -> None:
+        for name, value in changes.items():
+            setattr(wish, name, value)
+        latest.ask(Wish(**vars(wish)))
+
+    def show(found: dict[str, Any]) -> None:
+        view.set_source(found["picture"])
+        beside.set_visibility("fitted" in found)
+        if "fitted" in found:
+            second.set_source(found["fitted"])
+        lines.show(code(state["name"], wish))
+
+    def drag(kind: str, x: float, y: float) -> None:
+        if kind == "down":
+            state["held"] = (x, y)
+        elif state["held"] is not None:
+            dx, dy = x - state["held"][0], y - state["held"][1]
+            state["held"] = None if kind == "up" else (x, y)
+            again(azimuth=wish.azimuth - 4 * dx, height=min(max(wish.height + 3 * dy, -1.4), 1.4))
+
+    def take(name: str) -> None:
+        stop()
+        state["name"] = name
+        again(mesh=painted(MESHES[name]()), fitted=None)
+
+    async def receive(event: Any) -> None:
+        stop()
+        try:
+            data = await event.file.read()
+            mesh = await off_loop(load, event.file.name, data)
+        except Exception as error:
+            problem.say(one_line(error))
+        else:
+            state["name"] = event.file.name
+            told.set_text(f"{event.file.name}: {len(mesh.vertices)} vertices, {len(mesh.faces)} faces")
+            again(mesh=mesh, fitted=None)
+        upload.reset()
+
+    def stop() -> None:
+        state["fit"] += 1
+        button.set_text("fit a ball to it")
+
+    async def fit() -> None:
+        if button.text == "stop":
+            stop()
+            return
+        stop()
+        turn = state["fit"]
+        button.set_text("stop")
+        steps = fitting(wish.mesh)
+        again(fitted=icosphere(3, 0.7))
+        told.set_text("looking at it from eight sides")
+        done = 0
+        while state["fit"] == turn and not view.client.is_deleted:
+            try:
+                found = await off_loop(next, steps, None)
+            except Exception as error:
+                problem.say(one_line(error))
+                break
+            if found is None or state["fit"] != turn:
+                break
+            done += 1
+            again(fitted=found[0])
+            told.set_text(f"step {done * STEPS} of {ROUNDS * STEPS}, loss of the pictures {found[1]:.3f}")
+        if state["fit"] == turn:
+            stop()
+
+    with ui.element("div").classes("desk"):
+        with ui.element("div").classes("card"):
+            with ui.element("div").classes("pair") as both:
+                both.style("grid-template-columns: repeat(auto-fit, minmax(14rem, 1fr))")
+                with ui.column().classes("gap-1"):
+                    view = canvas(drag, alt="The mesh").classes("dark square")
+                with ui.column().classes("gap-1") as beside:
+                    second = canvas(drag, alt="The ball that takes its shape").classes("dark square")
+            beside.set_visibility(False)
+            told = ui.label().classes("read").mark("read")
+            problem = Problem()
+        with ui.element("div").classes("card"):
+            with ui.element("div").classes("controls"):
+                choice("mesh", list(MESHES), "torus", take)
+                choice("layer", list(LAYERS), "colour", lambda value: again(layer=value))
+            slider("softness", -0.7, 1.4, 0.0, lambda value: again(scale=10**value), shown=lambda v: f"{10**v:.2g} px")
+            upload = (
+                ui.upload(
+                    label="upload OBJ, PLY, OFF or STL", auto_upload=True, max_file_size=LARGEST, on_upload=receive
+                )
+                .props(f'accept="{",".join(KINDS)}" flat bordered')
+                .classes("w-full")
+            )
+            upload.on(
+                "rejected", lambda: problem.say(f"Meshes are {', '.join(KINDS)} of at most {LARGEST // 1_000_000} MB.")
+            )
+            button = ui.button("fit a ball to it", on_click=fit).props("no-caps unelevated")
+        lines = Code()
+    latest = Latest(paint, show, problem, size)
+    again()

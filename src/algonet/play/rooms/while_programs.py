@@ -1,0 +1,245 @@
+"""Room: a WHILE-program in an editor, its surface and gradient."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from nicegui import ui
+from torch import Tensor
+
+from algonet.relax import BumpExit, Exit, Sech, SmoothTent, StudentT, Tent
+from algonet.render import AmbientLight, Camera, DirectionalLight, FilteredCoverage, Mesh, SmoothRenderer
+from algonet.while_lang import (
+    LIBRARY,
+    Loop,
+    NonHaltingWarning,
+    Program,
+    While,
+    WhileProgram,
+    library_source,
+    read_source,
+)
+
+from .. import draw
+from ..stage import Code, Latest, Problem, Size, canvas, choice, slider
+
+#: Bounds on what a visitor's program may cost: its text, and how often bodies of loops run in all.
+LARGEST, MOST_RUNS, MOST_STATEMENTS = 4000, 10_000, 80
+GRID, SPAN = 40, 6.0
+EXITS = ("Sech", "SmoothTent", "BumpExit", "Tent")
+
+
+@dataclass
+class Wish:
+    source: str = library_source("multiply")
+    exit: str = "Sech"
+    steepness: float = 2.0
+    solid: bool = True
+    azimuth: float = 0.65
+    height: float = 0.6
+    at: tuple[float, float] = (3.0, 4.0)
+    size: int = 256
+
+
+@dataclass
+class Surface:
+    """The program on a grid, kept while only the view changes."""
+
+    key: tuple = ()
+    value: Tensor = field(default_factory=lambda: torch.zeros(GRID, GRID))
+    slope: Tensor = field(default_factory=lambda: torch.zeros(GRID, GRID))
+    note: str = ""
+
+
+def exit_of(name: str, steepness: float) -> Exit:
+    return {"Sech": Sech(steepness), "SmoothTent": SmoothTent(1), "BumpExit": BumpExit(), "Tent": Tent()}[name]
+
+
+def bounded(source: str) -> tuple[Program, int]:
+    """The program, and how many rounds each loop may take so that all of them together stay within bounds."""
+    if len(source) > LARGEST:
+        raise ValueError(f"Programs here have at most {LARGEST} characters, this one has {len(source)}.")
+    program = read_source(source)
+    depth, statements = _measure(program.body)
+    if statements > MOST_STATEMENTS or depth > 4:
+        raise ValueError(f"Programs here have at most {MOST_STATEMENTS} statements, and loops at most 4 deep.")
+    return program, min(500, int(MOST_RUNS ** (1 / max(depth, 1))))
+
+
+def _measure(body: tuple) -> tuple[int, int]:
+    """(how deep loops are nested, how many statements there are)."""
+    deepest, count, waiting = 0, 0, [(statement, 0) for statement in body]
+    while waiting:
+        statement, depth = waiting.pop()
+        inner = depth + isinstance(statement, (Loop, While))
+        deepest, count = max(deepest, inner), count + 1
+        waiting += [(s, inner) for s in (*getattr(statement, "body", ()), *getattr(statement, "otherwise", ()))]
+    return deepest, count
+
+
+def evaluate(source: str, exit: str, steepness: float, x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor, Tensor, str]:
+    """(value, its slopes by x1 and by x2, what to say of loops that were cut off)."""
+    program, rounds = bounded(source)
+    # The reference: what is typed here changes with every key, and compiling takes longer than running
+    module = WhileProgram(program, exit_of(exit, steepness), max_iterations=rounds, backend="reference")
+    leaves = {name: t.clone().requires_grad_() for name, t in (("x1", x1), ("x2", x2)) if name in module.inputs}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", NonHaltingWarning)
+        value = module(**leaves)
+    assert isinstance(value, Tensor)
+    value = value.expand_as(x1) if value.shape != x1.shape else value
+    slopes = torch.autograd.grad(value.sum(), list(leaves.values()), allow_unused=True) if value.requires_grad else []
+    found = dict(zip(leaves, slopes, strict=False))
+    by = [torch.zeros_like(x1) if found.get(name) is None else found[name] for name in ("x1", "x2")]
+    cut = f"Some loops were cut off after {rounds} rounds." if caught else ""
+    return value.detach(), by[0].detach(), by[1].detach(), cut
+
+
+def paint(wish: Wish, surface: Surface) -> dict[str, Any]:
+    """The picture and what is read at the chosen point."""
+    key = (wish.source, wish.exit, wish.steepness)
+    if surface.key != key:
+        axis = torch.linspace(0, SPAN, GRID)
+        x1, x2 = torch.meshgrid(axis, axis, indexing="ij")
+        surface.value, a, b, surface.note = evaluate(*key, x1, x2)
+        surface.slope, surface.key = (a.square() + b.square()).sqrt(), key
+    value, a, b, _ = evaluate(*key, torch.tensor(wish.at[0]), torch.tensor(wish.at[1]))
+    read = (
+        f"x0({wish.at[0]:.2f}, {wish.at[1]:.2f}) = {float(value):.3f} · d/dx1 = {float(a):.3f} · d/dx2 = {float(b):.3f}"
+    )
+    pixels = _solid(wish, surface) if wish.solid else _flat(surface, wish.size)
+    return {
+        "picture": draw.picture(pixels),
+        "read": read,
+        "note": surface.note,
+        "mark": None if wish.solid else wish.at,
+        "size": wish.size,
+    }
+
+
+def _flat(surface: Surface, size: int) -> np.ndarray:
+    """Two maps side by side: the value, and the size of the gradient; x1 to the right, x2 upwards."""
+    panels = [
+        draw.coloured(_enlarged(t.T.flip(0), size), name)
+        for t, name in ((surface.value, "viridis"), (surface.slope, "magma"))
+    ]
+    gap = np.full((size, max(4, size // 40), 3), 20, np.uint8)
+    return np.concatenate([panels[0], gap, panels[1]], 1)
+
+
+def _enlarged(t: Tensor, size: int) -> Tensor:
+    return torch.nn.functional.interpolate(t[None, None], (size, size), mode="bicubic", align_corners=True)[0, 0]
+
+
+def _solid(wish: Wish, surface: Surface) -> np.ndarray:
+    """The surface, drawn by our own renderer: height is the value, colour the size of the gradient."""
+    value = torch.nan_to_num(surface.value, nan=0.0, posinf=0.0, neginf=0.0).clamp(-1e4, 1e4)
+    low, high = float(value.min()), float(value.max())
+    height = (value - low) / max(high - low, 1e-6) * 1.1 - 0.45
+    axis = torch.linspace(-1, 1, GRID)
+    x1, x2 = torch.meshgrid(axis, axis, indexing="ij")
+    vertices = torch.stack([x1, height, -x2], -1).reshape(-1, 3)
+    index = torch.arange(GRID * GRID).reshape(GRID, GRID)
+    a, b, c, d = index[:-1, :-1], index[1:, :-1], index[1:, 1:], index[:-1, 1:]
+    faces = torch.cat([torch.stack([a, b, c], -1).reshape(-1, 3), torch.stack([a, c, d], -1).reshape(-1, 3)])
+    colors = torch.from_numpy(draw.coloured(surface.slope.clamp(max=float(surface.slope.quantile(0.99))))).float() / 255
+    mesh = Mesh(vertices, faces, vertex_colors=colors.reshape(-1, 3))
+    tilt, far = min(max(wish.height, 0.05), 1.4), 4.0
+    eye = (
+        far * math.sin(wish.azimuth) * math.cos(tilt),
+        far * math.sin(tilt),
+        far * math.cos(wish.azimuth) * math.cos(tilt),
+    )
+    renderer = SmoothRenderer(
+        wish.size, FilteredCoverage(StudentT(df=8, scale=0.6)), shading="vertex", background=(0.059, 0.078, 0.125)
+    )
+    lights = (AmbientLight((0.55, 0.55, 0.55)), DirectionalLight((-0.4, -1.0, -0.5), (0.6, 0.6, 0.6)))
+    with torch.no_grad():
+        return draw.bytes_of(renderer(mesh, Camera.look_at(eye, fov=42.0), lights).rgb)
+
+
+def code(wish: Wish) -> str:
+    made = next(
+        (f'WhileProgram.library("{n}", ' for n in LIBRARY if library_source(n).strip() == wish.source.strip()), None
+    )
+    made = made or f'WhileProgram("""\n{wish.source.strip()}\n""", '
+    exit = {"Sech": f"Sech({wish.steepness:.3g})", "SmoothTent": "SmoothTent(1)"}.get(wish.exit, f"{wish.exit}()")
+    names = [name for name in ("x1", "x2") if name in wish.source]
+    inputs = ", ".join(f"{name}=x[{int(name[1]) - 1}]" for name in names)
+    return (
+        f"import torch\nfrom algonet import {wish.exit}, WhileProgram\n\n"
+        f"program = {made}{exit})\n"
+        f"x = torch.tensor([{float(wish.at[0])}, {float(wish.at[1])}], requires_grad=True)\n"
+        f"y = program({inputs})\nprint(y, *torch.autograd.grad(y, x))"
+    )
+
+
+def build() -> None:
+    wish, surface, size = Wish(), Surface(), Size(340)
+    held: dict[str, tuple[float, float]] = {}
+
+    def drag(kind: str, x: float, y: float) -> None:
+        if not wish.solid:
+            width = 2 + 1 / 40
+            place = x * width if x * width <= 1 else x * width - 1 - 1 / 40
+            wish.at = (round(min(max(place, 0.0), 1.0) * SPAN, 2), round((1 - y) * SPAN, 2))
+        elif kind == "down":
+            held["from"] = (x, y)
+            return
+        elif "from" in held:
+            wish.azimuth -= (x - held["from"][0]) * 4
+            wish.height = min(max(wish.height + (y - held["from"][1]) * 3, 0.05), 1.4)
+            held["from"] = (x, y)
+        again()
+
+    def show(found: dict[str, Any]) -> None:
+        view.set_source(found["picture"])
+        read.set_text(found["read"])
+        note.set_text(found["note"])
+        view.set_content(_mark(found["mark"], found["size"]))
+        view.classes(add="square" if wish.solid else "", remove="" if wish.solid else "square")
+        lines.show(code(wish))
+
+    def again(**changes: Any) -> None:
+        for name, value in changes.items():
+            setattr(wish, name, value)
+        latest.ask(Wish(**vars(wish)), surface)
+
+    def load(name: str) -> None:
+        editor.set_value(library_source(name))
+
+    with ui.element("div").classes("desk"):
+        with ui.element("div").classes("card"):
+            view = canvas(drag, alt="The program's surface").classes("dark square")
+            read = ui.label().classes("read").mark("read")
+            note = ui.label().classes("caption")
+            problem = Problem()
+        with ui.element("div").classes("card"):
+            choice("program", list(LIBRARY), "multiply", load)
+            editor = ui.codemirror(wish.source, on_change=lambda event: again(source=event.value)).classes("editor")
+            with ui.element("div").classes("controls"):
+                ui.switch("solid", value=True, on_change=lambda event: again(solid=event.value)).props("dense")
+                choice("exit", list(EXITS), "Sech", lambda value: again(exit=value))
+            slider("steepness", 0.5, 4.0, 2.0, lambda value: again(steepness=value))
+            slider("x1", 0.0, SPAN, 3.0, lambda value: again(at=(value, wish.at[1])))
+            slider("x2", 0.0, SPAN, 4.0, lambda value: again(at=(wish.at[0], value)))
+            ui.label(
+                "Solid: height is the value, colour the size of the gradient. Flat: value on the left, gradient on the right."
+            ).classes("caption")
+        lines = Code()
+    latest = Latest(paint, show, problem, size)
+    again()
+
+
+def _mark(at: tuple[float, float] | None, size: int) -> str:
+    """A ring at the chosen point of both maps."""
+    if at is None:
+        return ""
+    x, y = at[0] / SPAN * size, (1 - at[1] / SPAN) * size
+    ring = '<circle cx="{:.1f}" cy="{:.1f}" r="{:.1f}" fill="none" stroke="white" stroke-width="{:.1f}"/>'
+    return "".join(ring.format(x + shift, y, size / 45, size / 150) for shift in (0, size + max(4, size // 40)))

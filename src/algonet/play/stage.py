@@ -1,0 +1,174 @@
+"""What rooms are made of: work that follows the newest wish, a surface to drag on, the code, one line for what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from nicegui import background_tasks, ui
+
+#: Work of all visitors; each has at most one piece in it at a time.
+_POOL = ThreadPoolExecutor(max(2, os.cpu_count() or 2), thread_name_prefix="play")
+#: Between two events of one drag, in seconds.
+THROTTLE = 0.05
+#: A picture while dragging should take no longer than this; sizes adapt to it.
+FRAME = 0.09
+#: After so many seconds without a wish the picture is drawn once more, as large as it can be.
+REST = 0.25
+
+
+async def off_loop(function: Callable[..., Any], *args: Any) -> Any:
+    """`function(*args)` in a thread, so that other visitors are served meanwhile."""
+    return await asyncio.get_running_loop().run_in_executor(_POOL, function, *args)
+
+
+def one_line(error: BaseException) -> str:
+    """What went wrong, for a line on the page."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+class Latest:
+    """Runs `work(*wish)` in a thread and shows the result; wishes made meanwhile replace each other, so none queue up.
+
+    With a `size`, pictures are as large as the machine draws in time while wishes come, and once as large as can be when
+    they rest: `wish[0].size` is set accordingly.
+    """
+
+    def __init__(
+        self, work: Callable[..., Any], show: Callable[[Any], None], problem: Problem, size: Size | None = None
+    ):
+        self._work, self._show, self._problem, self._size = work, show, problem, size
+        self._wish: tuple | None = None
+        self._running = False
+
+    def ask(self, *wish: Any) -> None:
+        self._wish = wish
+        if not self._running:
+            self._running = True
+            background_tasks.create(self._run(), name="play")
+
+    async def _run(self) -> None:
+        try:
+            while self._wish is not None:
+                wish, self._wish = self._wish, None
+                if self._size is not None:
+                    wish[0].size = self._size.now
+                took = await self._once(wish)
+                if self._size is not None and took is not None:
+                    self._size.adapt(took)
+                    await asyncio.sleep(0 if self._wish is not None else REST)
+                    if self._wish is None and wish[0].size < self._size.most:
+                        wish[0].size = self._size.most
+                        await self._once(wish)
+        finally:
+            self._running = False
+
+    async def _once(self, wish: tuple) -> float | None:
+        """Do it and show it; how long it took, or None where it failed."""
+        start = time.perf_counter()
+        patience = asyncio.get_running_loop().call_later(0.8, self._problem.wait)
+        try:
+            result = await off_loop(self._work, *wish)
+        except Exception as error:
+            self._problem.say(one_line(error))
+            return None
+        finally:
+            patience.cancel()
+        self._problem.say("")
+        self._show(result)
+        return time.perf_counter() - start
+
+
+class Size:
+    """The side of a picture in pixels, as large as the machine draws in time."""
+
+    def __init__(self, most: int = 360, least: int = 128):
+        self.most, self.least, self.now = most, least, 256
+
+    def adapt(self, took: float) -> None:
+        if took > FRAME:
+            self.now = max(self.least, int(self.now * 0.85))
+        elif took < FRAME / 2:
+            self.now = min(self.most, int(self.now * 1.1) + 1)
+
+
+class Problem:
+    """One line on the page that says what is wrong, or nothing."""
+
+    def __init__(self) -> None:
+        self._label = ui.label("").classes("problem").mark("problem")
+        self.say("")
+
+    def say(self, text: str) -> None:
+        self._label.classes(remove="waiting")
+        self._label.set_text(text)
+        self._label.set_visibility(bool(text))
+
+    def wait(self) -> None:
+        """Say that a picture takes a while."""
+        self.say("Working; the first picture of a room compiles its kernels, once.")
+        self._label.classes(add="waiting")
+
+
+def canvas(drag: Callable[[str, float, float], None], *, alt: str, size: tuple[int, int] = (400, 400)) -> Any:
+    """A picture with SVG on top that answers to mouse and finger: `drag("down" | "move" | "up", x, y)`, x and y in [0, 1]."""
+    blank = f"data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' width='{size[0]}' height='{size[1]}'/%3E"
+    image = ui.interactive_image(blank, sanitize=False).classes("stage").props(f'alt="{alt}" role=img')
+    place = (
+        "(e) => { const r = e.currentTarget.getBoundingClientRect(); %s"
+        "emit('%s', (e.clientX - r.x) / r.width, (e.clientY - r.y) / r.height) }"
+    )
+    hold = "e.currentTarget.setPointerCapture?.(e.pointerId); e.preventDefault(); "
+
+    def handle(event: Any) -> None:
+        kind, x, y = event.args
+        drag(str(kind), min(max(float(x), 0.0), 1.0), min(max(float(y), 0.0), 1.0))
+
+    image.on("pointerdown", handle, js_handler=place % (hold, "down"))
+    image.on("pointermove", handle, js_handler=place % ("if (!e.buttons) return; ", "move"), throttle=THROTTLE)
+    image.on("pointerup", handle, js_handler=place % ("", "up"))
+    return image
+
+
+def slider(
+    name: str,
+    low: float,
+    high: float,
+    value: float,
+    change: Callable[[float], None],
+    *,
+    step: float = 0.01,
+    shown: Callable[[float], str] = "{:.3g}".format,
+) -> Any:
+    """A named slider with its value beside it; answers while it moves."""
+    with ui.row().classes("slider no-wrap items-center w-full"):
+        ui.label(name).classes("name")
+        moved = ui.slider(min=low, max=high, step=step, value=value).props(f'aria-label="{name}"').classes("grow")
+        ui.label().classes("value").bind_text_from(moved, "value", lambda v: shown(float(v)))
+    moved.on("update:model-value", lambda event: change(float(event.args)), throttle=THROTTLE)
+    return moved
+
+
+def choice(name: str, options: list[str] | dict[str, str], value: str, change: Callable[[str], None]) -> Any:
+    return (
+        ui.select(options, value=value, label=name, on_change=lambda event: change(event.value))
+        .props("dense outlined options-dense")
+        .classes("choice")
+    )
+
+
+class Code:
+    """The few lines that do the same, kept up to date, below the room."""
+
+    def __init__(self) -> None:
+        with ui.element("div").classes("card wide"):
+            ui.label("The same in Python").classes("small-heading")
+            self._shown = ui.code("", language="python").classes("w-full code")
+
+    def show(self, text: str) -> None:
+        self._shown.set_content(text.strip())

@@ -1,0 +1,206 @@
+"""The playground in a real browser: each room draws, reacts to a slider and survives bad input; visitors are kept apart."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
+from chromium import PROGRAM, Chromium
+
+pytest.importorskip("nicegui")
+pytestmark = pytest.mark.slow
+
+ROOMS = ("while", "sort", "fractals", "render", "programs")
+#: What a room shows: its pictures, its SVG and what it reads out.
+SHOWN = """JSON.stringify([...document.querySelectorAll('.stage')]
+  .map(s => [s.querySelector('img')?.src, s.querySelector('svg')?.innerHTML])
+  .concat([...document.querySelectorAll('.read')].map(r => r.textContent)))"""
+DRAWN = "(s => s.includes('data:image/webp') || s.includes('<rect') || s.includes('<polyline'))(" + SHOWN + ")"
+PROBLEM = "[...document.querySelectorAll('.problem:not(.waiting)')].map(p => p.textContent).join('')"
+#: Everything the page loaded that is not from this server.
+ELSEWHERE = """performance.getEntriesByType('resource').map(e => e.name)
+  .filter(name => !name.startsWith(location.origin) && !name.startsWith('data:'))"""
+#: Puts a text into the editor.
+WRITE = """(content => (view => view.dispatch({changes: {from: 0, to: view.state.doc.length, insert: %s}}))
+  (content.cmTile?.view ?? content.cmView.view))(document.querySelector('.cm-content'))"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "algonet", "play", "--no-show", "--port", str(port)]
+    # Without what tells NiceGUI that it runs inside a test
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    url = f"http://127.0.0.1:{port}"
+    until = time.monotonic() + 120
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            break
+        except OSError:
+            time.sleep(0.3)
+    assert process.poll() is None, process.stdout.read()
+    yield url
+    process.send_signal(signal.SIGINT)
+    begin = time.monotonic()
+    try:
+        process.wait(60)
+    finally:
+        process.kill()
+        said = process.stdout.read()
+        process.stdout.close()
+    assert time.monotonic() - begin < 20, "Ctrl-C ends it"
+    assert process.returncode in (0, 130)
+    assert "Traceback" not in said
+
+
+@pytest.fixture
+def browser(tmp_path):
+    if PROGRAM is None:
+        pytest.skip("no Chromium on this machine")
+    running = Chromium(tmp_path / "profile")
+    yield running
+    running.close()
+
+
+def _until(browser: Chromium, script: str, seconds: float = 180) -> None:
+    until = time.monotonic() + seconds
+    while not browser.value(script):
+        assert time.monotonic() < until, f"{script}: {browser.value(PROBLEM)}: {browser.messages}"
+        time.sleep(0.1)
+
+
+def _key(browser: Chromium, name: str, key: str = "ArrowRight", times: int = 3) -> None:
+    """Press a key on the slider of that name."""
+    browser.value(f"document.querySelector('[aria-label={json.dumps(name)}]').focus?.()")
+    for _ in range(times):
+        event = f"new KeyboardEvent('keydown', {{key: '{key}', code: '{key}', keyCode: 39, bubbles: true}})"
+        browser.value(
+            f"(s => (s.querySelector('[tabindex]') ?? s).dispatchEvent({event}))"
+            f"(document.querySelector('[aria-label={json.dumps(name)}]'))"
+        )
+
+
+def _drag(browser: Chromium, start: tuple[float, float], end: tuple[float, float]) -> None:
+    """With the mouse over the first picture, in shares of its sides."""
+    box = browser.value(
+        "(r => [r.x, r.y, r.width, r.height])(document.querySelector('.stage').getBoundingClientRect())"
+    )
+    for kind, at in (("mousePressed", start), ("mouseMoved", end), ("mouseReleased", end)):
+        browser._ask(
+            "Input.dispatchMouseEvent", type=kind, x=box[0] + at[0] * box[2], y=box[1] + at[1] * box[3], button="left",
+            buttons=0 if kind == "mouseReleased" else 1, clickCount=1,
+        )  # fmt: skip
+        time.sleep(0.1)
+
+
+def test_each_room_draws_and_reacts(server, browser):
+    sliders = {
+        "while": "steepness",
+        "sort": "steepness",
+        "fractals": "softness",
+        "render": "softness",
+        "programs": "steepness",
+    }
+    for room in ROOMS:
+        browser.open(f"{server}/{room}", width=1200)
+        _until(browser, DRAWN)
+        before = browser.value(SHOWN)
+        _key(browser, sliders[room])
+        _until(browser, f"{SHOWN} !== {json.dumps(before)}")
+        assert "import" in browser.value("document.querySelector('.code').textContent"), "the code that does the same"
+        assert browser.value(PROBLEM) == ""
+        assert not [m for m in browser.messages if m.startswith("error")], browser.messages
+        assert browser.value("document.documentElement.scrollWidth") <= 1200
+        assert browser.value(ELSEWHERE) == [], "nothing comes from elsewhere"
+
+
+def test_dragging(server, browser):
+    for room, start, end in (
+        ("while", (0.5, 0.5), (0.8, 0.5)), ("sort", (0.19, 0.7), (0.19, 0.3)), ("render", (0.5, 0.5), (0.7, 0.6)),
+        ("programs", (0.5, 0.5), (0.8, 0.5)),
+    ):  # fmt: skip
+        browser.open(f"{server}/{room}", width=1200)
+        _until(browser, DRAWN)
+        time.sleep(0.5)
+        before = browser.value(SHOWN)
+        _drag(browser, start, end)
+        _until(browser, f"{SHOWN} !== {json.dumps(before)}")
+
+
+def test_on_a_phone_in_the_dark(server, browser):
+    for room in ("", *ROOMS):
+        browser.open(f"{server}/{room}", width=390, scheme="dark")
+        if room:
+            _until(browser, DRAWN)
+        assert browser.value("document.documentElement.scrollWidth") <= 390, f"/{room} scrolls sideways"
+        _until(browser, "getComputedStyle(document.body).backgroundColor === 'rgb(18, 21, 26)'", 20)
+
+
+def test_bad_programs_are_one_line_on_the_page(server, browser):
+    browser.open(f"{server}/while", width=1200)
+    _until(browser, DRAWN)
+    browser.value(WRITE % json.dumps("WHILE x1 DO"))
+    _until(browser, f"{PROBLEM} !== ''")
+    assert "line 1" in browser.value(PROBLEM)
+    assert "Traceback" not in browser.value("document.body.textContent")
+    browser.value(WRITE % json.dumps("x0 := x1"))
+    _until(browser, f"{PROBLEM} === '' && document.querySelector('.read').textContent.includes('= 3.000')")
+
+
+def test_two_visitors_do_not_disturb_each_other(server, browser, tmp_path):
+    other = Chromium(tmp_path / "other")
+    try:
+        for one in (browser, other):
+            one.open(f"{server}/sort", width=1200)
+            _until(one, DRAWN)
+        before = other.value(SHOWN)
+        first = browser.value(SHOWN)
+        _key(browser, "steepness", times=5)
+        _until(browser, f"{SHOWN} !== {json.dumps(first)}")
+        time.sleep(0.5)
+        assert other.value(SHOWN) == before
+    finally:
+        other.close()
+
+
+def _status(url: str, method: str = "GET", **headers: str) -> int:
+    """The answer to a request whose headers alone are sent."""
+    place = urllib.parse.urlsplit(url)
+    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=60)
+    connection.putrequest(method, place.path or "/", skip_host="Host" in headers)
+    for name, value in headers.items():
+        connection.putheader(name.replace("_", "-"), value)
+    connection.endheaders()
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def test_what_the_server_refuses(server):
+    assert _status(server) == 200
+    assert _status(server, Host="elsewhere.example") == 403, "a name made to point here"
+    assert _status(f"{server}/_nicegui/client/none/upload/1", "POST", Content_Length="5000000") == 413
+    port = int(server.rpartition(":")[2])
+    addresses = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
+    for address in addresses - {"127.0.0.1"}:
+        with socket.socket() as probe:
+            probe.settimeout(2)
+            assert probe.connect_ex((address, port)) != 0, "it listens on this machine only"
