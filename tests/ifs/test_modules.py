@@ -82,10 +82,51 @@ def test_pixels_stay_square():
 
 
 def test_files_round_trip(tmp_path):
-    ifs = IFS.preset("fern", points=300, colours=torch.rand(4, 3))
-    ifs.save(tmp_path / "fern.json")
-    back = IFS.load(tmp_path / "fern.json", points=300)
-    assert_close(back((20, 20)), ifs((20, 20)), factor=10)
+    """Points, precision, bound and noise too: the picture is the same to the last bit."""
+    for dtype in (torch.float32, torch.float64):
+        wild = torch.randn(5, 6, dtype=dtype)
+        ifs = IFS(
+            wild, bound=0.8, points=300, seed=4, colours=torch.rand(5, 3, dtype=dtype), noise=GaussianNoise(0.7),
+            weights=torch.rand(5),
+        )  # fmt: skip
+        ifs.save(tmp_path / "wild.json")
+        back = IFS.load(tmp_path / "wild.json")
+        assert (len(back.choices), back.bound, back.parameters_.dtype) == (300, 0.8, dtype)
+        assert torch.equal(back.parameters_, ifs.parameters_)
+        assert_close(back((20, 20)), ifs((20, 20)))
+        assert len(IFS.load(tmp_path / "wild.json", points=20).choices) == 20
+
+
+def test_files_of_the_first_version(tmp_path):
+    content = IFS.preset("fern", points=300).to_dict()
+    old = {k: v for k, v in content.items() if k not in ("bound", "dtype", "scale", "points")} | {"version": 1}
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    assert len(IFS.load(tmp_path / "old.json").choices) == 16384
+    (tmp_path / "greedy.json").write_text(json.dumps(content | {"points": 10**12}))
+    with pytest.raises(ValueError, match=r"greedy.json: .*`points` must be an integer from 1 to 16777216"):
+        IFS.load(tmp_path / "greedy.json")
+
+
+def test_more_maps_than_a_byte_can_name():
+    """A row of 300 dots: maps from 256 on were taken for the first ones."""
+    offsets = torch.linspace(0, 1, 300)
+    parameters = torch.zeros(300, 6)
+    parameters[:, 0], parameters[:, 1], parameters[:, 5] = offsets, -0.999, -0.999
+    ifs = IFS(parameters, points=3000, weights=torch.ones(300))
+    assert int(ifs.choices.max()) == 299
+    assert float(ifs.points().detach()[:, 0].max()) > 0.99
+    state = IFS(parameters, points=3000, weights=torch.ones(300), seed=7)
+    state.load_state_dict(ifs.state_dict())
+    assert_close(state.points(), ifs.points())
+
+
+def test_other_noise_is_refused_with_the_reason():
+    with pytest.raises(
+        TypeError, match=r"IFS: `noise` must be GaussianNoise\(scale\).*closed form for normal noise alone"
+    ):
+        IFS.preset("fern", noise=StudentT(8))
+    with pytest.raises(TypeError, match=r"smooth_raster: `noise` must be GaussianNoise\(scale\), in pixels, got 2.0"):
+        smooth_raster(torch.rand(3, 2), (4, 4), noise=2.0)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(

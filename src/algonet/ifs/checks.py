@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from algonet.core.tracing import readable
+from algonet.relax import GaussianNoise
+from algonet.relax.noise import Noise
 
 #: (x0, x1, y0, y1): the part of the plane that a picture shows, y up.
 Extent = tuple[float, float, float, float]
@@ -34,6 +36,14 @@ def check_extent(where: str, extent: Any) -> Extent:
             f"{where}: `extent` must stay within 1e30, which is what float32 can square twice, got {extent!r}."
         )
     return x0, x1, y0, y1
+
+
+def check_noise(where: str, noise: Any, sigma: Any) -> Any:
+    """The standard deviation that a call asks for: `sigma` if it is given, else the noise's scale."""
+    if not isinstance(noise, GaussianNoise):
+        kind = "; the share of a pixel has a closed form for normal noise alone" if isinstance(noise, Noise) else ""
+        raise TypeError(f"{where}: `noise` must be GaussianNoise(scale), in pixels, got {noise!r}{kind}.")
+    return noise.scale if sigma is None else sigma
 
 
 def check_sigma(where: str, sigma: Any, like: Tensor) -> Tensor:

@@ -9,11 +9,21 @@ import torch
 from torch import Tensor
 
 from algonet.core.checks import widened
-from algonet.relax import Probabilistic
+from algonet.core.tracing import readable
+from algonet.relax import GaussianNoise, Probabilistic
 
 from . import reference
 from .aggregates import Aggregate, check_aggregate
-from .checks import Extent, check_choices, check_extent, check_sigma, check_size, check_trailing, parameters_of
+from .checks import (
+    Extent,
+    check_choices,
+    check_extent,
+    check_noise,
+    check_sigma,
+    check_size,
+    check_trailing,
+    parameters_of,
+)
 from .operation import CHAOS, RASTER, ChaosSettings, RasterSettings
 
 if TYPE_CHECKING:
@@ -26,7 +36,8 @@ def smooth_raster(
     points: Tensor,
     size: tuple[int, int],
     *,
-    sigma: float | Tensor = 1.0,
+    sigma: float | Tensor | None = None,
+    noise: GaussianNoise = GaussianNoise(1.0),
     extent: Extent = (0.0, 1.0, 0.0, 1.0),
     aggregate: Aggregate = Probabilistic(),
     weights: Tensor | None = None,
@@ -43,8 +54,9 @@ def smooth_raster(
     is 1 - exp(-sum q); with `colours` it is (1 - exp(-sum q)) times the mean colour weighted by q, over black (append a
     channel of ones to get the coverage too). Hard limit: sigma -> 0 marks the pixels that hold a point.
 
-    points (*batch, N, 2) with y up, weights (*batch, N), colours (*batch, N, C), sigma in pixels (a number, or a tensor
-    that broadcasts to *batch) give (*batch, H, W), or (*batch, C, H, W) with colours. The top row is the largest y.
+    points (*batch, N, 2) with y up, weights (*batch, N), colours (*batch, N, C), noise whose scale is in pixels (a number,
+    or a tensor that broadcasts to *batch; `sigma=s` is short for `noise=GaussianNoise(s)`) give (*batch, H, W),
+    or (*batch, C, H, W) with colours. The top row is the largest y.
     Infinitely often differentiable in points, sigma, weights and colours.
 
     `method="windows"` visits the pixels within a square outside of which a point has the mass `epsilon`: each point
@@ -57,6 +69,7 @@ def smooth_raster(
             [0., 0., 0.],
             [0., 0., 0.]])
     """
+    sigma = check_noise("smooth_raster", noise, sigma)
     tensors, settings = _raster_call(points, size, sigma, extent, aggregate, weights, colours, epsilon, deterministic)
     if method not in _METHODS:
         raise ValueError(f"smooth_raster: unknown method {method!r}; choose one of {', '.join(_METHODS)}.")
@@ -179,8 +192,12 @@ def _coverage_per_sum(total: Tensor) -> Tensor:
 
 def _separable_is_cheaper(points: Tensor, settings: RasterSettings, sigma: float | Tensor) -> bool:
     """Whether one matrix product over all pixels beats the windows; only where sigma is known without a look at a GPU."""
-    if settings.logs or isinstance(sigma, Tensor) or points.numel() == 0:
+    if settings.logs or points.numel() == 0:
         return False
+    if not isinstance(sigma, (int, float)):
+        if sigma.dim() or not readable(sigma):
+            return False
+        sigma = sigma.item()
     side = 2 * math.sqrt(-2 * math.log(settings.epsilon)) * float(sigma) + 1
     window = min(side, settings.height) * min(side, settings.width)
     pixels, edges = settings.height * settings.width, settings.height + settings.width

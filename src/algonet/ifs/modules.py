@@ -15,11 +15,14 @@ from algonet.core.files import write_text
 from algonet.relax import GaussianNoise, SoftModule
 
 from .aggregates import Aggregate, Poisson
-from .checks import Extent, check_extent, check_size, parameters_of
+from .checks import Extent, check_extent, check_noise, check_size, parameters_of
 from .choices import draw_addresses, draw_choices
 from .functional import chaos_game, smooth_raster
 from .maps import area_weights, contraction, map_norms
 from .presets import SOLIDS, preset
+
+#: A file with more is refused; a thousand times the usual, and 10 GB of choices.
+MOST_POINTS_IN_A_FILE = 2**24
 
 
 class IFS(SoftModule):
@@ -58,10 +61,7 @@ class IFS(SoftModule):
         seed: int = 0,
         noise: GaussianNoise = GaussianNoise(1.0),
     ):
-        if not isinstance(noise, GaussianNoise):
-            raise TypeError(
-                f"IFS: `noise` must be GaussianNoise, whose mass in a pixel has a closed form, got {noise!r}."
-            )
+        check_noise("IFS", noise, None)
         super().__init__(noise)
         parameters = parameters_of("IFS", parameters)
         if parameters.ndim != 2:
@@ -79,7 +79,9 @@ class IFS(SoftModule):
         self._check_contraction()
         self.dimension = 2 if parameters.shape[1] == 6 else 3
         depth = self._depth()
-        self.register_buffer("choices", torch.zeros(points, depth, dtype=torch.uint8, device=parameters.device))
+        # The number of a map as small as can be: there are as many as points times steps
+        kind = torch.uint8 if self.functions <= 256 else torch.int32
+        self.register_buffer("choices", torch.zeros(points, depth, dtype=kind, device=parameters.device))
         self.register_buffer("start", parameters.new_zeros(points, self.dimension))
         self.redraw(seed)
         self.extent = check_extent("IFS", extent) if extent is not None else self._bounding_box()
@@ -126,15 +128,15 @@ class IFS(SoftModule):
     ) -> Tensor:
         """The smooth picture (H, W), or (C, H, W) with colours. With `Probabilistic` every point counts once."""
         height, width = check_size("IFS", size)
-        sigma = cast(GaussianNoise, self.relax).scale if sigma is None else sigma
         points = self.points()[..., :2]
         weights = None
         if isinstance(aggregate, Poisson):
             weights = points.new_full((len(points),), self.exposure * height * width / len(points))
         colours = None if self.colours is None else self.colours[self.choices[:, -1].long()]
         return smooth_raster(
-            points, (height, width), sigma=sigma, extent=fitted_extent(extent or self.extent, height, width),
-            aggregate=aggregate, weights=weights, colours=colours, backend=backend,
+            points, (height, width), sigma=sigma, noise=cast(GaussianNoise, self.relax),
+            extent=fitted_extent(extent or self.extent, height, width), aggregate=aggregate,
+            weights=weights, colours=colours, backend=backend,
         )  # fmt: skip
 
     if TYPE_CHECKING:
@@ -169,12 +171,15 @@ class IFS(SoftModule):
         """Everything that defines the picture, as plain numbers: what `save` writes."""
         return {
             "format": "algonet-ifs",
-            "version": 1,
-            "parameters": self.maps.detach().cpu().double().tolist(),
+            "version": 2,
+            "parameters": self.parameters_.detach().cpu().double().tolist(),
+            "bound": self.bound,
+            "dtype": str(self.parameters_.dtype).removeprefix("torch."),
             "weights": self.odds.cpu().double().tolist(),
             "colours": None if self.colours is None else self.colours.detach().cpu().double().tolist(),
             "extent": list(self.extent),
             "exposure": self.exposure,
+            "points": len(self.choices),
             "seed": self.seed,
             "scale": float(self.scale.detach()),
         }
@@ -190,16 +195,20 @@ class IFS(SoftModule):
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             if content.get("format") != "algonet-ifs":
                 raise ValueError("it is not an algonet-ifs file")
+            dtype = _dtype(content.get("dtype", "float32"))
             colours = content.get("colours")
             read = {
-                "weights": torch.tensor(content["weights"], dtype=torch.float32),
-                "colours": None if colours is None else torch.tensor(colours, dtype=torch.float32),
+                "weights": torch.tensor(content["weights"], dtype=dtype),
+                "colours": None if colours is None else torch.tensor(colours, dtype=dtype),
                 "extent": tuple(content["extent"]),
                 "exposure": float(content["exposure"]),
                 "seed": int(content["seed"]),
+                # Files of the first version do not say
+                "bound": content.get("bound"),
                 "noise": GaussianNoise(float(content.get("scale", 1.0))),
+                **({"points": _points(content["points"])} if "points" in content else {}),
             }
-            return cls(torch.tensor(content["parameters"], dtype=torch.float32), **{**read, **options})
+            return cls(torch.tensor(content["parameters"], dtype=dtype), **{**read, **options})
         except OSError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OverflowError) as error:
@@ -251,6 +260,20 @@ class IFS(SoftModule):
         half = max(float((high - low).max()) * 0.55, 1e-3)
         x, y = ((low + high) / 2).tolist()
         return (x - half, x + half, y - half, y + half)
+
+
+def _points(count: Any) -> int:
+    """How many points a file asks for; it does not get to ask for all the memory there is."""
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST_POINTS_IN_A_FILE:
+        raise ValueError(f"`points` must be an integer from 1 to {MOST_POINTS_IN_A_FILE}, got {count!r}")
+    return count
+
+
+def _dtype(name: Any) -> torch.dtype:
+    found: Any = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ValueError(f"unknown precision {name!r}")
+    return found
 
 
 def fitted_extent(extent: Extent, height: int, width: int) -> Extent:

@@ -13,7 +13,7 @@ from numba import njit
 from algonet.ifs.reference import FAR_PARAMETER, FAR_STATE
 
 # --- template ---
-_OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True, "cache": True}
+_OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
 one, zero = real(1.0), real(0.0)
 #: States, parameters and adjoints of a divergent system are clamped here.
 far, most, steep = real(FAR_STATE), real(FAR_PARAMETER), real(1e30)
@@ -36,7 +36,7 @@ def table_of(parameters):
     return table
 
 
-@njit(**_OPTIONS)
+@njit(**_OPTIONS, cache=True)
 def forward(parameters, choices, start, first, last, burn_in, states, points):
     """Run chains first to last: states (steps + 1, chains, 2), and points (chains, steps - burn_in, 2)."""
     table, steps = table_of(parameters), choices.shape[1]
@@ -56,7 +56,7 @@ def forward(parameters, choices, start, first, last, burn_in, states, points):
                 points[c, s - burn_in, 1] = new_y
 
 
-@njit(**_OPTIONS)
+@njit(**_OPTIONS, cache=True)
 def backward(grads, parameters, choices, start, first, last, burn_in, horizon, states, grad_parameters, grad_start):
     """Walk chains first to last backwards; adds to grad_parameters (n, 6), sets grad_start (chains, 2)."""
     table, steps = table_of(parameters), choices.shape[1]
@@ -92,7 +92,7 @@ def backward(grads, parameters, choices, start, first, last, burn_in, horizon, s
             grad_parameters[n, k] = bounded(grad_parameters[n, k], steep)
 
 
-@njit(**_OPTIONS)
+@njit(**_OPTIONS, cache=True)
 def decode_addresses(u, bounds, choices):
     """Digits of each u in [0, 1) in the mixed code given by `bounds` (n + 1 rising numbers), the last step first."""
     points, steps = choices.shape

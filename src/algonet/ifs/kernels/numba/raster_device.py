@@ -25,7 +25,7 @@ from .host import LANES
 SINGLE = True
 
 # --- template ---
-_OPTIONS = {"fastmath": {"contract", "reassoc"}, "error_model": "numpy", "nogil": True, "cache": True}
+_OPTIONS = {"fastmath": {"contract", "reassoc"}, "error_model": "numpy", "nogil": True}
 
 
 @njit(**_OPTIONS)
@@ -163,7 +163,7 @@ def add_row(row, value, across, span, logs, crowded, buffer, keep):
             buffer[k] = far_log(q) if logs else q
 
 
-@njit(**_OPTIONS)
+@njit(**_OPTIONS, cache=True)
 def forward(points, sigma, weights, features, first, last, width, reach, logs, picture):
     """Add points[first:last] to `picture` (1 + C, H, padded W). Returns whether a NaN was met."""
     height, channels = picture.shape[1], features.shape[1]
@@ -199,7 +199,7 @@ def forward(points, sigma, weights, features, first, last, width, reach, logs, p
     return broken
 
 
-@njit(**_OPTIONS)
+@njit(**_OPTIONS, cache=True)
 def backward(
     grads, points, sigma, weights, features, first, last, width, reach, logs, grad_points, grad_weights, grad_features
 ):
