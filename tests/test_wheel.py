@@ -19,7 +19,13 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "algonet"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 #: Read at run time, and no Python.
-DATA = ["algonet/py.typed", "algonet/cli/gallery.html", "algonet/while_lang/programs/multiply.while"]
+DATA = [
+    "algonet/py.typed",
+    "algonet/cli/gallery.html",
+    "algonet/cli/snippets.md",
+    "algonet/play/style.css",
+    "algonet/while_lang/programs/multiply.while",
+]
 
 
 def _run(command: list[str], **options) -> str:

@@ -88,7 +88,10 @@ def _check_links(browser: Chromium, sections: list[gallery.Section]) -> None:
     for section in sections[:-1]:  # the last may be too short to reach the top
         browser.value(f"document.querySelector('nav a[href=\"#{section.slug}\"]').click()")
         top = browser.value(f"document.getElementById('{section.slug}').getBoundingClientRect().top")
-        assert -5 <= top < 120, f"{section.slug} is at {top}"
+        navigation = browser.value("document.querySelector('nav').getBoundingClientRect().bottom")
+        assert navigation <= top < 130, (
+            f"the heading of {section.slug} is at {top}, under the navigation down to {navigation}"
+        )
 
 
 @pytest.mark.slow

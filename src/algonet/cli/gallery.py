@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import functools
 import html
 import importlib.util
 import io
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,8 @@ from typing import Any
 from algonet import __version__
 from algonet.core.files import write_text
 
-#: Sections in reading order; each module has TITLE, INTRO and figures(quick) -> Iterator[Figure].
-PAGES = ("relax", "while_lang", "smooth_python", "sorting", "ifs", "render", "nn", "ran", "explain")
+#: Sections, the most beautiful first; each module has TITLE, INTRO and figures(quick) -> Iterator[Figure].
+PAGES = ("render", "ifs", "while_lang", "smooth_python", "sorting", "ran", "nn", "explain", "relax")
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,18 @@ def build(quick: bool, progress: Callable[[str, str], None]) -> list[Section]:
         figures = []
         with _one_thread():
             for figure in module.figures(quick):
-                figures.append(figure)
+                figures.append(replace(figure, code=snippets().get((name, figure.name), figure.code)))
                 progress(module.TITLE, figure.name)
         sections.append(Section(name, module.TITLE, module.INTRO, tuple(figures)))
     return sections
+
+
+@functools.cache
+def snippets() -> dict[tuple[str, str], str]:
+    """The code under each picture, by section and figure: whole programs that run alone and print something."""
+    text = resources.files("algonet.cli").joinpath("snippets.md").read_text(encoding="utf-8")
+    found = re.findall(r"^## (\w+): ([^\n]+)\n\n```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return {(section, figure): code for section, figure, code in found}
 
 
 @contextmanager

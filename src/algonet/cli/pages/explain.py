@@ -55,8 +55,8 @@ class Branches(nn.Module):
 
 
 def figures(quick: bool) -> Iterator[Figure]:
-    yield Figure("use", _use(300 if quick else 900), _USE_CAPTION, _USE_CODE)
-    yield Figure("replacement", _replacement(400 if quick else 1500), _REPLACE_CAPTION, _REPLACE_CODE)
+    yield Figure("use", _use(300 if quick else 900), _USE_CAPTION)
+    yield Figure("replacement", _replacement(400 if quick else 1500), _REPLACE_CAPTION)
 
 
 def _train(network: nn.Module, task: Callable[[Tensor], Tensor], steps: int, rate: float) -> tuple[Tensor, Tensor]:
@@ -137,13 +137,7 @@ _USE_CAPTION = (
     "Networks with the same four branches, trained on three questions about five numbers. For order statistics the smooth sort "
     "is used, for a difference the finite differences, and the wave of products that serves nothing is left alone."
 )
-_USE_CODE = """
-sensitivity(network, "sort", test, mse_loss, against=["differences", "mixing", "layer"]).share
-"""
 _REPLACE_CAPTION = (
     "A network that learned the median with ordinary layers, whose middle part fades into an algorithm while the rest adapts. "
     "The sort takes over and even improves on what was learned; the others cannot."
 )
-_REPLACE_CODE = """
-replace_gradually(network, "0", soft_sorter, data, mse_loss, score=accuracy).score
-"""

@@ -56,9 +56,8 @@ def _presets(quick: bool) -> Figure:
     for axis in axes.flat:
         axis.set_axis_off()
     figure.tight_layout(pad=0.3)
-    code = 'ifs = IFS.preset("fern", points=100_000)\nsoft = ifs((220, 220), sigma=0.8)\ncrisp = ifs.crisp((220, 220))'
     caption = "Famous systems: above, the smooth picture, which has gradients; below, the ordinary chaos game, its hard limit."
-    return Figure("Presets", png(figure), caption, code)
+    return Figure("Presets", png(figure), caption)
 
 
 def _levels_of_detail(quick: bool) -> Figure:
@@ -78,7 +77,7 @@ def _levels_of_detail(quick: bool) -> Figure:
     caption = (
         "Levels of detail: with a large standard deviation gradients reach far, with a small one the picture is exact."
     )
-    return Figure("Levels of detail", png(figure), caption, "fern((200, 200), sigma=8.0)")
+    return Figure("Levels of detail", png(figure), caption)
 
 
 def _film_strip(quick: bool) -> Figure:
@@ -105,7 +104,7 @@ def _film_strip(quick: bool) -> Figure:
         "The inverse problem: three maps found for a picture by gradients through the chaos game and the raster, "
         f"from a random start (structural similarity {result.similarity:.2f})."
     )
-    return Figure("A fit", png(figure), caption, "result = fit_ifs(picture, functions=3)\nresult.ifs, result.frames")
+    return Figure("A fit", png(figure), caption)
 
 
 def _sway(quick: bool) -> Figure:
@@ -129,5 +128,4 @@ def _sway(quick: bool) -> Figure:
     buffer = io.BytesIO()
     frames[0].save(buffer, format="GIF", save_all=True, append_images=frames[1:], duration=80, loop=0)
     caption = "A fern sways when one map turns by two degrees to and fro: 24 numbers hold the whole plant."
-    code = "fern.parameters_[1, 2] += 0.035 * wind\nfern.parameters_[1, 4] -= 0.035 * wind\nfern((260, 260))"
-    return Figure("A fern in the wind", buffer.getvalue(), caption, code)
+    return Figure("A fern in the wind", buffer.getvalue(), caption)

@@ -23,9 +23,9 @@ _SENSORS = 7
 
 
 def figures(quick: bool) -> Iterator[Figure]:
-    yield Figure("styles", _styles(), _STYLES_CAPTION, _STYLES_CODE)
-    yield Figure("learning", _learning(300 if quick else 1000), _LEARNING_CAPTION, _LEARNING_CODE)
-    yield Figure("differences", _differences(96 if quick else 200), _DIFFERENCES_CAPTION, _DIFFERENCES_CODE)
+    yield Figure("styles", _styles(), _STYLES_CAPTION)
+    yield Figure("learning", _learning(300 if quick else 1000), _LEARNING_CAPTION)
+    yield Figure("differences", _differences(96 if quick else 200), _DIFFERENCES_CAPTION)
 
 
 def _box(axis: Any, x: float, y: float, size: tuple[float, float], text: str, colour: str) -> None:
@@ -167,25 +167,10 @@ _STYLES_CAPTION = (
     "The three ways in: everything goes through the algorithm; part of the features goes past it; or that part goes through "
     "layers of its own, and the network may choose."
 )
-_STYLES_CODE = """
-from algonet import Insert, Residual, Shortcut
-
-Insert(algorithm)                       # x -> A(x)
-Shortcut(algorithm, share=0.5)          # (u, v) -> (u, A(v))
-Residual(algorithm, body, share=0.5)    # (u, v) -> (body(u), A(v))
-"""
 _LEARNING_CAPTION = (
     "How far is the largest of seven sensors from their median? Each has a gain and an offset that nobody knows, and 300 "
     "examples must do. With a sort beside its layers the network finds the gains, because only then the sort helps, and its "
     "answer holds beyond its examples. Layers alone learn the examples by heart; through nothing but "
     "the sort, the way is too narrow."
 )
-_LEARNING_CODE = """
-sort = lambda x: soft_sort(x, relax=Logistic(10.0)).values
-network = nn.Sequential(calibrate, Residual(sort, layers), nn.Linear(14, 1))
-"""
 _DIFFERENCES_CAPTION = "A layer without weights: finite differences along either side of a picture, and along both."
-_DIFFERENCES_CODE = """
-FiniteDifferences((-1,), pad="edge")(pictures)
-FiniteDifferences((-2, -1), pad="edge")(pictures)
-"""

@@ -57,9 +57,9 @@ class Finder(nn.Module):
 def figures(quick: bool) -> Iterator[Figure]:
     steps = 200 if quick else 340
     ran, frames, errors = _trained(steps)
-    yield Figure("paths", _paths(ran), _PATHS_CAPTION, _PATHS_CODE)
+    yield Figure("paths", _paths(ran), _PATHS_CAPTION)
     caption = _LEARNING_CAPTION.format(steps, errors[-1], errors[0])
-    yield Figure("learning", _strip(frames, errors), caption, _LEARNING_CODE)
+    yield Figure("learning", _strip(frames, errors), caption)
 
 
 def _pictures(count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -187,21 +187,7 @@ _PATHS_CAPTION = (
     "The five pictures that the losses compare. The translator a2b finds out by itself what is disc and what is ground: the "
     "only way to agree with a drawing that can show nothing but discs."
 )
-_PATHS_CODE = """
-ran = RAN(finder, disc, a2b, b2a, discriminator)               # disc: (x, y, radius) -> pictures, smooth
-for section in ran.sections:                                   # D; b2a; R with a2b
-    with ran.training_only(section):
-        for number in ran.numbers(section):                    # the five losses
-            ran({"a": pictures}, section, number).backward()
-"""
 _LEARNING_CAPTION = (
     "Pictures that training never saw, and the discs found in them (white). After {} steps the centre is off by {:.2f} instead "
     "of {:.2f} pixels, although nobody ever said where a disc was."
 )
-_LEARNING_CODE = """
-where = ran.reconstruct(pictures)
-
-# Meshes and fractals, on the command line:
-algonet ran train examples/configs/ran_cpu.toml --out runs/shapes
-algonet ran reconstruct runs/shapes photo.png
-"""

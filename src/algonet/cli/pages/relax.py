@@ -19,11 +19,11 @@ INTRO = (
 
 
 def figures(quick: bool) -> Iterator[Figure]:
-    yield Figure("sigmoids", _sigmoids(), _SIGMOID_CAPTION, _SIGMOID_CODE)
-    yield Figure("exits", _exits(), _EXIT_CAPTION, _EXIT_CODE)
-    yield Figure("steepness", _steepness(), _STEEPNESS_CAPTION, _STEEPNESS_CODE)
-    yield Figure("conorms", _conorms(), _CONORM_CAPTION, _CONORM_CODE)
-    yield Figure("noise", _noise(), _NOISE_CAPTION, _NOISE_CODE)
+    yield Figure("sigmoids", _sigmoids(), _SIGMOID_CAPTION)
+    yield Figure("exits", _exits(), _EXIT_CAPTION)
+    yield Figure("steepness", _steepness(), _STEEPNESS_CAPTION)
+    yield Figure("conorms", _conorms(), _CONORM_CAPTION)
+    yield Figure("noise", _noise(), _NOISE_CAPTION)
 
 
 def _with_derivatives(function: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -141,35 +141,3 @@ _NOISE_CAPTION = (
     "Noise smooths positions: the chance that a point is displaced by more than r. Student-t noise with few degrees of "
     "freedom reaches far."
 )
-_SIGMOID_CODE = """
-from algonet.relax import SIGMOIDS
-
-x = torch.linspace(-4, 4, 801, requires_grad=True)
-for Sigmoid in SIGMOIDS:
-    y = Sigmoid(steepness=1.0)(x)
-    slope, = torch.autograd.grad(y.sum(), x, create_graph=True)
-"""
-_EXIT_CODE = """
-from algonet import BumpExit, Sech, SmoothTent, Tent
-
-for exit in (Sech(2.0), Tent(), SmoothTent(1), BumpExit()):
-    y = exit(x)            # P(x != 0)
-"""
-_STEEPNESS_CODE = """
-from algonet import Anneal, Logistic
-
-Logistic(steepness=10.0)(x)
-Anneal(1.0, 40.0, steps=1000).attach(model)     # call .step() once per batch
-"""
-_CONORM_CODE = """
-from algonet.relax import CONORMS
-
-for Conorm in CONORMS:
-    either = Conorm()(p[:, None], p[None, :])
-"""
-_NOISE_CODE = """
-from algonet import GaussianNoise, StudentT
-
-StudentT(df=2, scale=1.0).tail(r)
-StudentT(df=8, scale=1.0).reach(1e-4)           # beyond this radius lies 1e-4 of the mass
-"""

@@ -84,12 +84,8 @@ def _softness(quick: bool) -> Figure:
     for axis in axes.flat:
         axis.set_axis_off()
     figure.tight_layout(pad=0.3)
-    code = (
-        "renderer = SmoothRenderer((160, 160), FilteredCoverage(StudentT(scale=1.0)), surface=BlinnPhong())\n"
-        "rgb, silhouette, depth, _ = renderer(mesh, Camera.look_at((1.1, 1.3, 2.2), fov=45.0), lights)"
-    )
     caption = "Colour, silhouette and depth as the noise widens; leftwards they tend to the hard rasteriser."
-    return Figure("From sharp to soft", png(figure), caption, code)
+    return Figure("From sharp to soft", png(figure), caption)
 
 
 def _tessellation(quick: bool) -> Figure:
@@ -128,17 +124,11 @@ def _tessellation(quick: bool) -> Figure:
         axis.set_xticks([])
         axis.set_yticks([])
     figure.tight_layout(pad=0.4)
-    code = (
-        "fine = mesh.subdivided()  # the same surface, four times the faces\n"
-        "a = render_attributes(mesh.vertices, mesh.faces, colors, camera, size=(40, 40)).silhouette\n"
-        "b = render_attributes(fine.vertices, fine.faces, fine_colors, camera, size=(40, 40)).silhouette\n"
-        "(a - b).abs().max()  # 1e-6"
-    )
     caption = (
         "The same icosahedron, its faces cut finer and finer. The filtered coverage does not notice; the others, which most "
         "soft renderers use, grow fatter with every cut."
     )
-    return Figure("Independent of the tessellation", png(figure), caption, code)
+    return Figure("Independent of the tessellation", png(figure), caption)
 
 
 def _path(quick: bool) -> Figure:
@@ -177,11 +167,7 @@ def _path(quick: bool) -> Figure:
         "A triangle slides across a pixel. The filtered coverage and all its derivatives are smooth; the Euclidean one has "
         "kinks where the nearest edge changes, and jumps in its second derivative."
     )
-    code = (
-        "coverage, moment = filtered_coverage(corners, pixels, scale, df=8)\n"
-        "(slope,) = torch.autograd.grad(coverage.sum(), corners, create_graph=True)"
-    )
-    return Figure("Smooth along every path", png(figure), caption, code)
+    return Figure("Smooth along every path", png(figure), caption)
 
 
 def _turning(quick: bool) -> Figure:
@@ -203,12 +189,10 @@ def _turning(quick: bool) -> Figure:
         pictures.append(Image.fromarray((rgb.clamp(0, 1) * 255).byte().numpy()))
     buffer = io.BytesIO()
     pictures[0].save(buffer, format="GIF", save_all=True, append_images=pictures[1:], duration=90, loop=0)
-    code = "renderer.scale.fill_(2.0)  # softness is state: anneal, learn, save it\nrgb = renderer(mesh, camera, lights).rgb"
     return Figure(
         "Turning, and breathing",
         buffer.getvalue(),
         "One renderer whose scale swells and shrinks as the camera turns.",
-        code,
     )
 
 
@@ -256,9 +240,8 @@ def _film_strip(quick: bool) -> Figure:
     for axis in axes:
         axis.set_axis_off()
     figure.tight_layout(pad=0.3)
-    code = "fit = fit_mesh(targets, cameras, template=icosphere(3, 0.6), scales=(4.0, 0.8))\nfit.mesh.save('star.obj')"
     caption = "A ball takes the shape and colours of eight pictures while the noise narrows from four pixels to one."
-    return Figure("From pictures to a mesh", png(figure), caption, code)
+    return Figure("From pictures to a mesh", png(figure), caption)
 
 
 def _far_camera(quick: bool) -> Figure:
@@ -291,6 +274,5 @@ def _far_camera(quick: bool) -> Figure:
         axis.set_title(title if camera is true else f"{title}: {away:.0f}° off", fontsize=10)
         axis.set_axis_off()
     figure.tight_layout(pad=0.3)
-    code = "fit = fit_camera(mesh, image, start)  # noise from a quarter of the image down to 0.7 pixels\nfit.camera"
     caption = "Finding a camera from far away: wide noise lets distant pictures overlap and pull, narrow noise makes it exact."
-    return Figure("A camera from far away", png(figure), caption, code)
+    return Figure("A camera from far away", png(figure), caption)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,17 +20,13 @@ _BLUE, _RED, _GOLD = "#1f4e79", "#d1495b", "#c9b458"
 
 
 def figures(quick: bool) -> Iterator[Figure]:
-    yield Figure("bubble_sort", _bubble_sort(quick), _CAPTIONS["bubble_sort"], _source("bubble_sort"))
-    yield Figure("point_in_polygon", _polygon(quick), _CAPTIONS["point_in_polygon"], _source("point_in_polygon"))
-    yield Figure("shortest_path", _path(quick), _CAPTIONS["shortest_path"], _source("shortest_path"))
-    yield Figure("flood_fill", _flood(quick), _CAPTIONS["flood_fill"], _source("flood_fill"))
-    yield Figure("binary_search", _search(quick), _CAPTIONS["binary_search"], _source("binary_search"))
-    yield Figure("levenshtein", _levenshtein(quick), _CAPTIONS["levenshtein"], _source("levenshtein"))
-    yield Figure("bank_queue", _queue(quick), _CAPTIONS["bank_queue"], _source("bank_queue"))
-
-
-def _source(name: str) -> str:
-    return inspect.getsource(ALGORITHMS[name]._function)
+    yield Figure("bubble_sort", _bubble_sort(quick), _CAPTIONS["bubble_sort"])
+    yield Figure("point_in_polygon", _polygon(quick), _CAPTIONS["point_in_polygon"])
+    yield Figure("shortest_path", _path(quick), _CAPTIONS["shortest_path"])
+    yield Figure("flood_fill", _flood(quick), _CAPTIONS["flood_fill"])
+    yield Figure("binary_search", _search(quick), _CAPTIONS["binary_search"])
+    yield Figure("levenshtein", _levenshtein(quick), _CAPTIONS["levenshtein"])
+    yield Figure("bank_queue", _queue(quick), _CAPTIONS["bank_queue"])
 
 
 def _plain(axis: Any) -> None:

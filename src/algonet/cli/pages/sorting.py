@@ -80,7 +80,6 @@ def _network() -> Figure:
         png(figure),
         "Two networks sort the same eight numbers, Logistic(12). Dark exchanges swap, pale ones leave their pair in order, and "
         "those in between mix: there the order itself has a gradient.",
-        "table = OddEven().table(8)   # who meets whom, layer by layer",
     )
 
 
@@ -104,7 +103,6 @@ def _layers() -> Figure:
         png(figure),
         "Fourteen values on their way through odd-even layers. A low steepness pulls them together, a high one only "
         "moves them.",
-        "soft_sort(x, relax=Logistic(25.0), steps=k)",
     )
 
 
@@ -131,7 +129,6 @@ def _permutations(n: int) -> Figure:
         png(figure),
         "Soft permutations: the share of every item in every sorted position. Rows and columns sum to 1 at every steepness. "
         "Odd-even smears among neighbours, bitonic with far partners too, but through fewer layers.",
-        "P = soft_sort(x, network=Bitonic(), return_permutation=True).permutation",
     )
 
 
@@ -160,7 +157,6 @@ def _sigmoids() -> Figure:
         png(figure),
         "Seven sigmoids of the same steepness and what one exchange makes of a pair. Long tails (Cauchy, Reciprocal, Optimal) "
         "let gradients reach far, short ones keep values apart.",
-        "soft_sort(x, relax=Cauchy(10.0))",
     )
 
 
@@ -188,7 +184,6 @@ def _median() -> Figure:
         "median",
         png(figure),
         "One outlier drags the mean along without end. The soft medians let go of it, smoothly.",
-        'soft_median(x)\nsoft_median(x, method="fast", degree=1)',
     )
 
 
@@ -214,5 +209,4 @@ def _sharpness(quick: bool) -> Figure:
         "sharpness",
         png(figure),
         "The price of depth: the more layers an item passes, the more it is mixed. Steepness 10 on normal numbers.",
-        "soft_sort(x, network=Bitonic())",
     )

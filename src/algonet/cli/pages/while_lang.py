@@ -22,10 +22,10 @@ INTRO = (
 
 
 def figures(quick: bool) -> Iterator[Figure]:
-    yield Figure("surfaces", _surfaces(24 if quick else 48), _SURFACE_CAPTION, _SURFACE_CODE)
-    yield Figure("accuracy", _accuracy(9 if quick else 17), _ACCURACY_CAPTION, _ACCURACY_CODE)
-    yield Figure("halting", _halting(24 if quick else 48), _HALTING_CAPTION, _HALTING_CODE)
-    yield Figure("trained", _trained(150 if quick else 800), _TRAINED_CAPTION, _TRAINED_CODE)
+    yield Figure("surfaces", _surfaces(24 if quick else 48), _SURFACE_CAPTION)
+    yield Figure("accuracy", _accuracy(9 if quick else 17), _ACCURACY_CAPTION)
+    yield Figure("halting", _halting(24 if quick else 48), _HALTING_CAPTION)
+    yield Figure("trained", _trained(150 if quick else 800), _TRAINED_CAPTION)
 
 
 def _multiply(exit: Exit, **options) -> WhileProgram:
@@ -141,34 +141,16 @@ _SURFACE_CAPTION = (
     "(Tent). Height is the result, colour the size of the analytic gradient. The program never multiplies: it counts in "
     "two loops."
 )
-_SURFACE_CODE = """
-program = WhileProgram.library("multiply", Sech(2.0))
-y = program(x1=a, x2=b)
-slopes = torch.autograd.grad(y.sum(), (a, b))
-"""
 _ACCURACY_CAPTION = (
     "What each exit costs: exits that are exact on integers have no error there, whatever their smoothness; between the "
     "integers all interpolate. Sech is off by a small factor and offset everywhere, less so where it is steeper."
 )
-_ACCURACY_CODE = """
-for exit in (Sech(2.0), Tent(), SmoothTent(3), BumpExit()):
-    program = WhileProgram.library("multiply", exit)
-    print(exit, (program(x1=a, x2=b) - a * b).abs().mean())
-"""
 _HALTING_CAPTION = (
     "Steeper is not always better: the paper's proof that loops halt needs φ(x) ≤ |x|, which Sech keeps up to steepness 2.6. "
     "At 3 all of these still halt; at 4 the counter of half of them overshoots zero and runs away. Bright: probability left "
     "after 60 iterations."
 )
-_HALTING_CODE = """
-result = WhileProgram.library("multiply", Sech(4.0), max_iterations=60).run(x1=a, x2=b)
-result.remaining      # > 0 where a loop was cut off; warns with the line of the loop
-"""
 _TRAINED_CAPTION = (
     "A weight and a bias on each of the four assignments, fitted on the 36 products up to 6 × 6, take away most of the "
     "factor and offset of the C-infinity program. A penalty keeps them near 1 and 0."
 )
-_TRAINED_CODE = """
-program = WhileProgram.library("multiply", Sech(2.0), trainable=True)
-loss = (program(x1=a, x2=b) - a * b).square().mean() + 1e-3 * program.regularization()
-"""
