@@ -225,7 +225,8 @@ def write(a, i, v):
 def test_real_subscripts_read_a_mixture(exit_):
     a = torch.randn(3, 5, dtype=torch.float64)
     i = torch.tensor([0.0, 2.4, 3.5], dtype=torch.float64)
-    weights = 1 - exit_(i[:, None] - torch.arange(5))
+    # Part k is also number k - 5
+    weights = 1 - exit_(i[:, None] - torch.arange(5)) + 1 - exit_(i[:, None] - torch.arange(-5, 0))
     weights = weights / weights.sum(1, keepdim=True)
     torch.testing.assert_close(read(a, i, batched=True, exit=exit_), (weights * a).sum(1))
     torch.testing.assert_close(write(a, i, 9.0, batched=True, exit=exit_), a + weights * (9.0 - a))

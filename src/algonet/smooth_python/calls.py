@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from . import comparisons
 from .values import NUMBERS, Value, aligned, as_value, flat, smooth_kind, stacked
+from .watching import unwatched
 
 # fmt: off
 _ELEMENTWISE_NAMES = (
@@ -56,12 +57,27 @@ def call(frame: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     owner = getattr(function, "__self__", None)
     if isinstance(owner, (list, tuple, dict)) and flat((owner, args, kwargs)):
         return _of_container(function, args, kwargs)
+    if not flat((args, kwargs)) and _from_math(function) and any(isinstance(x, Tensor) for x in args):
+        return _of_outside(frame, _of_tensors(function), args)
     if not _pure(function):
         # It may look at anything and do anything
         frame.spoil()
+        with unwatched():
+            return _called(function, args, kwargs)
+    return _called(function, args, kwargs)
+
+
+def _called(function: Any, args: tuple, kwargs: dict) -> Any:
     if not flat((args, kwargs)):
         return _wrapped(function(*args, **kwargs))
     return call_tensor_function(_of_tensors(function), args, kwargs)
+
+
+def _of_outside(frame: Any, twin: Callable, args: tuple) -> Any:
+    """A function of `math` on tensors from outside: with their gradient, and again in every run."""
+    if len(args) == 1 and frame.tape is not None:
+        return Value(frame.tape.derived(args[0], twin), False)
+    return Value(twin(*args), False)
 
 
 def _of_container(function: Any, args: tuple, kwargs: dict) -> Any:
@@ -73,7 +89,7 @@ def _of_container(function: Any, args: tuple, kwargs: dict) -> Any:
 
 def _of_tensors(function: Any) -> Any:
     """Torch's twin of a function from `math`; an error for builtins that would decide crisply or lose the gradient."""
-    if getattr(function, "__module__", None) == "math":
+    if _from_math(function):
         twin = _MATH.get(function)
         if twin is None:
             raise TypeError(
@@ -207,6 +223,8 @@ def _method(value: Value, name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def _len(frame: Any, x: Any) -> int:
+    if not isinstance(x, (Value, list, tuple, dict, str, range, Tensor)):
+        frame.spoil()
     return x.shape[0] if isinstance(x, Tensor) else len(x)
 
 
@@ -305,6 +323,9 @@ def _of_two(crisp: Callable, twin: Callable) -> Callable:
 _SPECIAL: dict[Any, Callable] = {
     math.atan2: _of_two(math.atan2, torch.atan2),
     math.hypot: _of_two(math.hypot, torch.hypot),
+    math.pow: _of_two(math.pow, torch.pow),
+    math.fmod: _of_two(math.fmod, torch.fmod),
+    math.copysign: _of_two(math.copysign, torch.copysign),
     abs: comparisons.absolute,
     min: _extreme(comparisons.choose_smaller, min),
     max: _extreme(comparisons.choose_larger, max),
@@ -328,37 +349,27 @@ _SPECIAL: dict[Any, Callable] = {
 }
 
 
+# fmt: off
+_TWINS = (
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor",
+    "isfinite", "isinf", "isnan", "lgamma", "log", "log10", "log1p", "log2", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
+)
+# fmt: on
 #: What `math` has for numbers and torch for tensors: one source serves crisp and smooth runs.
-_MATH = {
-    getattr(math, name): getattr(torch, name)
-    for name in (
-        *(
-            "acos",
-            "asin",
-            "atan",
-            "atan2",
-            "ceil",
-            "cos",
-            "cosh",
-            "erf",
-            "exp",
-            "expm1",
-            "floor",
-            "hypot",
-            "log",
-            "log10",
-        ),
-        *("log1p", "log2", "sin", "sinh", "sqrt", "tan", "tanh", "isnan", "isfinite", "isinf"),
-    )
-}
+_MATH = {getattr(math, name): getattr(torch, name) for name in _TWINS}
+_MATH |= {math.fabs: torch.abs, math.degrees: torch.rad2deg, math.radians: torch.deg2rad}
 
 
 #: Functions of Python numbers that do nothing else; with those of `math` they may be left out of a run that is repeated.
 _PURE = dict.fromkeys((round, divmod, pow, str, chr, ord), True)
 
 
+def _from_math(function: Any) -> bool:
+    return isinstance(function, types.BuiltinFunctionType) and function.__self__ is math
+
+
 def _pure(function: Any) -> bool:
-    if isinstance(function, types.BuiltinFunctionType) and function.__self__ is math:
+    if _from_math(function):
         return True
     return _looked_up(_PURE, function) or _looked_up(_RECORDED, function) is not None
 

@@ -1,16 +1,66 @@
-"""Loops that are run again in the backward pass instead of being kept: memory for the carried state only."""
+"""Loops that are run again in the backward pass instead of being kept: memory for the carried state only.
+
+A second run must find all that the first one found. Variables are handed over (the rewriter makes every one that the body
+reads a parameter), the probability of being here and the softness blocks around are put back, and what comes from outside
+the function (globals, attributes, tensors read from there) is compared: a change in between is an error, as it is where
+autograd keeps a tensor that is changed in place.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
+from .keys import Found, UnknownError
+from .report import Report
+from .softness import open_blocks, within
 from .values import Value
+
+
+class _Surroundings:
+    """What a run depends on besides its variables."""
+
+    def __init__(self, frame: Any):
+        self._frame = frame
+        self._blocks = open_blocks()
+        self._state = frame.mass, frame.base
+        self._outside = self._read()
+        self._runs = 0
+
+    def _read(self) -> tuple[Hashable, list[tuple[int, int]]] | None:
+        """The outside, with the versions of the tensors in it; None where no key can stand for it."""
+        found = Found()
+        try:
+            key = self._frame.outside.key(found)
+        except (UnknownError, TypeError, RecursionError):
+            return None
+        return key, [(id(t), t._version) for t in found.tensors]
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        self._runs += 1
+        if self._runs == 1:
+            yield
+            return
+        frame = self._frame
+        if self._outside is not None and self._read() != self._outside:
+            raise RuntimeError(
+                f"{frame.name}: something that it reads from outside changed between forward and backward, and with "
+                "checkpoint=True its loops are run again; change it after the backward pass, or pass it as an argument."
+            )
+        now = frame.mass, frame.base, frame.report, frame.rerunning
+        (frame.mass, frame.base), frame.report, frame.rerunning = self._state, Report(), True
+        try:
+            with within(self._blocks):
+                yield
+        finally:
+            frame.mass, frame.base, frame.report, frame.rerunning = now
 
 
 def rerun(frame: Any, body: Callable[..., tuple], *state: Any) -> tuple:
@@ -18,11 +68,13 @@ def rerun(frame: Any, body: Callable[..., tuple], *state: Any) -> tuple:
     leaves, structure = pytree.tree_flatten(list(state), is_leaf=lambda x: type(x) is Value)
     tensors = [leaf.tensor for leaf in leaves if type(leaf) is Value]
     shape_of: dict[str, Any] = {}
+    surroundings = _Surroundings(frame)
 
     def run(*moved: Tensor) -> tuple[Tensor, ...]:
         source = iter(moved)
         filled = [Value(next(source), leaf.batched) if type(leaf) is Value else leaf for leaf in leaves]
-        results = body(*pytree.tree_unflatten(filled, structure))
+        with surroundings.run():
+            results = body(*pytree.tree_unflatten(filled, structure))
         found, shape_of["structure"] = pytree.tree_flatten(list(results), is_leaf=lambda x: type(x) is Value)
         shape_of["leaves"] = [(f.batched if type(f) is Value else None, None if type(f) is Value else f) for f in found]
         return tuple(f.tensor for f in found if type(f) is Value)

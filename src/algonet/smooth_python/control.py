@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .evaluation import snap
 from .merging import Missing, Mixture, merged, share
-from .values import Value, as_value, flat, settled, smooth_kind
+from .values import Value, as_value, flat, settled, smooth_kind, softened
 
 #: A look at the mass that is left costs more than a short iteration: on a GPU, and for recorded loops, it is taken only
 #: after this many iterations, or for recorded ones after this many instructions.
@@ -28,13 +28,14 @@ class Branch:
     """One `if`: `then` and `orelse` say which sides run; `turn` changes from one to the other, `join` ends both."""
 
     __slots__ = (
-        *("_else_mass", "_first_mass", "_frame", "_leaving", "_mass", "_names", "_p", "_state", "_then_mass"),
-        *("orelse", "then"),
+        *("_else_mass", "_first_mass", "_frame", "_leaving", "_mass", "_names", "_p", "_skippable", "_state"),
+        *("_then_mass", "orelse", "then"),
     )
 
     def __init__(self, frame: Any, test: Any, state: dict[str, Any], alive: list | None, *, leaving: bool):
         self._frame = frame
         self._leaving = leaving
+        self._skippable = alive is not None
         self._then_mass = None
         self._p: Any = None
         if not smooth_kind(test):
@@ -48,6 +49,7 @@ class Branch:
         if alive is not None:
             self._skip(alive)
         if leaving:
+            frame.forked = self._p
             self._fork()
 
     def _skip(self, alive: list) -> None:
@@ -87,6 +89,10 @@ class Branch:
         """After both sides: the mixture of what they left. Takes and returns the variables that are used later."""
         if self._p is None:
             return state
+        found = self._joined(state)
+        return softened(found, self._p) if self._skippable else found
+
+    def _joined(self, state: tuple) -> tuple:
         if not self.then:
             # The cut share of the side that did not run stays on this one
             if self._leaving and self._frame.mass is self._else_mass:
@@ -142,6 +148,8 @@ class Loop:
         self._before: tuple = ()
         self._iterations = 0
         self._freeze: Value | None = None
+        #: A probability by which the loop is left: what it assigns is smooth afterwards, however soon everybody has left.
+        self._decided: Value | None = None
         self._looked = (frame.tape.length, 0, frame.tape.first) if frame.tape is not None else (0, 0, 0)
 
     @property
@@ -159,7 +167,9 @@ class Loop:
                 return False
             self._begin(state)
             return True
-        p = as_value(test)
+        self._decided = p = as_value(test)
+        if self._returns:
+            frame.forked = p
         before = frame.mass
         after = p if before == 1.0 else before * p
         if self._iterations >= frame.settings.max_iterations:
@@ -259,8 +269,11 @@ class Loop:
 
     def leave(self, *state: Any) -> None:
         """`break`."""
-        if self._frame.mass is not None:
-            self._breaks.add(self._frame.mass, state[: self._keep])
+        mass = self._frame.mass
+        if mass is not None:
+            if isinstance(mass, Value):
+                self._decided = mass
+            self._breaks.add(mass, state[: self._keep])
             self._frame.mass = None
 
     def finish(self, *state: Any) -> tuple:
@@ -287,6 +300,8 @@ class Loop:
             state = self._breaks.result(self._returns, frame.tape)
             if not self._returns:
                 frame.mass = 1.0
+        if self._decided is not None:
+            state = softened(state, self._decided)
         frame.base = self._outer_base
         if frame.mass is not None and self._outer != 1.0:
             frame.mass = self._outer if frame.mass == 1.0 else frame.mass * self._outer
@@ -294,7 +309,7 @@ class Loop:
         return state
 
     def _warn(self, left: Value) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or self._frame.rerunning:
             return
         self._frame.spoil()
         seen = visible(left.tensor)

@@ -24,7 +24,8 @@ from .replay import Plans, Recall, recall
 from .report import Report
 from .rewrite import rewritten
 from .softness import OPTIONS, Settings, check_options, resolved
-from .values import HALVES, Value, flat, lifted, lowered, settled
+from .values import HALVES, Value, dict_like, flat, lifted, lowered, settled
+from .watching import Watch
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -110,7 +111,7 @@ class SmoothFunction(Generic[P, R]):
         result = None if known is None else known.again(report)
         if result is None:
             frame = Frame(where, self._file, settings, report, size=size)
-            frame.overrides = options
+            frame.overrides, frame.outside = options, self.outside
             result = self._recorded(frame, values, found, known)
         like = next((v.tensor for v in found if v.tensor.is_floating_point()), None)
         (result,) = lowered(result, size, half, like)
@@ -119,12 +120,15 @@ class SmoothFunction(Generic[P, R]):
     def _recorded(self, frame: Frame, values: list[Any], found: list[Value], known: Recall | None) -> tuple[Any]:
         """The result (one, in a tuple) of running the program; what it recorded is kept where it can be run again."""
         frame.tape = tape = tape_for(found, frame.settings, batched=frame.size is not None)
-        if tape is not None and known is not None:
-            tape.journal = known.begin(found)
-        result = (self._run(frame, values),)
-        settled(flat(result))
-        if tape is not None and known is not None:
-            known.learn(result, frame.report)
+        if tape is None or known is None:
+            result = (self._run(frame, values),)
+            settled(flat(result))
+            return result
+        tape.journal = known.begin(found)
+        with Watch(tape.journal):
+            result = (self._run(frame, values),)
+            settled(flat(result))
+        known.learn(result, frame.report)
         return result
 
     def inside(self, frame: Frame, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -138,7 +142,7 @@ class SmoothFunction(Generic[P, R]):
         options = check_options(self.__name__, options) if options else options
         settings = resolved(self.settings, {**frame.overrides, **options})
         inner = Frame(self.__name__, self._file, settings, frame.report, frame.depth + 1, frame.size)
-        inner.overrides = {**frame.overrides, **options}
+        inner.overrides, inner.outside = {**frame.overrides, **options}, self.outside
         inner.tape = frame.tape
         return self._run(inner, self._bound(args, kwargs))
 
@@ -341,7 +345,7 @@ def _copied(x: Any) -> Any:
         return type(x)(*map(_copied, x))
     if isinstance(x, (list, tuple)):
         return type(x)(map(_copied, x))
-    return {k: _copied(v) for k, v in x.items()} if isinstance(x, dict) else x
+    return dict_like(x, {k: _copied(v) for k, v in x.items()}) if isinstance(x, dict) else x
 
 
 def _positional(signature: inspect.Signature, name: str) -> bool:

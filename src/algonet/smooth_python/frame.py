@@ -11,7 +11,7 @@ from .control import Branch, Loop, any_left, visible
 from .merging import Missing, Mixture, merged
 from .report import Report
 from .softness import Settings
-from .values import Value, flat, settled, smooth_kind
+from .values import Value, flat, settled, smooth_kind, softened
 
 
 class Frame:
@@ -33,9 +33,14 @@ class Frame:
         self.base: Any = 1.0
         #: Options given with the call: they hold for the smooth functions it calls, too.
         self.overrides: dict[str, Any] = {}
+        #: What the function reads from outside, and whether this is its second run, for the backward pass.
+        self.outside: Any = None
+        self.rerunning = False
         self._returns = Mixture(("the returned value",))
         #: Whether masses below epsilon were dropped: the weights of what is returned then do not sum to one by themselves.
         self._dropped = False
+        #: The last decision on whether to leave early: what is returned is smooth then, whichever way anybody went.
+        self.forked: Value | None = None
 
     gt = comparisons.greater
     lt = comparisons.less
@@ -53,6 +58,7 @@ class Frame:
     append = subscripts.append
     call = calls.call
     slice = slice
+    live = subscripts.live
     rerun = checkpointing.rerun
     rerun_each = checkpointing.rerun_each
 
@@ -141,7 +147,8 @@ class Frame:
 
     def result(self) -> Any:
         """The mixture of all returned values; what is left undone in endless loops is shared out."""
-        return self._returns.result(normalise=self.mass is not None or self._dropped)[0]
+        found = self._returns.result(normalise=self.mass is not None or self._dropped)[0]
+        return found if self.forked is None else softened(found, self.forked)
 
     def need_bound(self, line: int) -> None:
         if not self.settings.bounded:

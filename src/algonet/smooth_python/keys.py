@@ -10,7 +10,9 @@ and the call is recorded anew.
 
 from __future__ import annotations
 
+import abc
 import ast
+import collections
 import dataclasses
 import dis
 import types
@@ -28,6 +30,13 @@ from .values import Value
 LONGEST = 4096
 #: Attributes of tensors that follow from what is in the key.
 _SIZES = frozenset(("shape", "ndim", "dtype", "device"))
+#: Descriptors that read what is stored and nothing else.
+_PLAIN_DESCRIPTORS = (
+    *(types.FunctionType, types.BuiltinFunctionType, types.MemberDescriptorType, staticmethod, classmethod),
+    type(collections.namedtuple("_", "x").x),  # pyright: ignore[reportAttributeAccessIssue]
+)
+#: Metaclasses whose classes cannot be subscripted, measured or iterated over.
+_PLAIN_METACLASSES = (type, abc.ABCMeta)
 _PLAIN = (int, bool, str, bytes, type(None), torch.dtype, torch.device)
 
 
@@ -82,11 +91,14 @@ def describe(x: Any, found: Found) -> Hashable:
         return kind, *[describe(part, found) for part in x]
     if isinstance(x, dict) and kind is dict and len(x) <= LONGEST:
         return kind, *[(describe(key, found), describe(part, found)) for key, part in x.items()]
+    if kind is collections.defaultdict and len(x) <= LONGEST:
+        items = [(describe(key, found), describe(part, found)) for key, part in x.items()]
+        return kind, describe(x.default_factory, found), *items
     if isinstance(x, (Relaxation, TConorm)) and dataclasses.is_dataclass(x):
         return kind, *[describe(getattr(x, field.name), found) for field in dataclasses.fields(x)]
     if getattr(kind, "is_smooth", False):
         return _smooth_function(x, found)
-    if isinstance(x, (types.FunctionType, type)) or _of_a_module(x):
+    if isinstance(x, types.FunctionType) or kind in _PLAIN_METACLASSES or _of_a_module(x):
         # All that a program can do with it is to call it, which the frame sees
         return Same(x)
     raise UnknownError(f"a {kind.__name__}")
@@ -180,11 +192,33 @@ def _attributes(owner: Any, paths: list[tuple[str, ...]], found: Found) -> Hasha
         for name in path:
             if isinstance(value, Tensor) and name in _SIZES:
                 break
-            if not hasattr(value, name):
-                raise UnknownError(f"an attribute {name}")
-            value = getattr(value, name)
+            value = _attribute(value, name)
         described.append(describe(value, found))
     return tuple(described)
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """owner.name where reading it runs nobody's code: the program reads it again, and must find the same."""
+    kind = type(owner)
+    own = getattr(owner, "__dict__", {})
+    if kind is types.ModuleType and name in own:
+        return own[name]
+    if isinstance(owner, torch.nn.Module) and name not in own and kind.__getattr__ is torch.nn.Module.__getattr__:
+        for table in (owner._parameters, owner._buffers, owner._modules):
+            if name in table:
+                return table[name]
+    classes = kind.__mro__ if not isinstance(owner, type) else (*owner.__mro__, *kind.__mro__)
+    stored = [vars(c)[name] for c in classes if name in vars(c)]
+    computed = isinstance(owner, Tensor) or isinstance(kind.__getattribute__, types.FunctionType)
+    if computed or any(hasattr(type(s), "__get__") and not _plain_descriptor(s) for s in stored):
+        raise UnknownError(f"the attribute {name}, which is computed")
+    if not stored and name not in own:
+        raise UnknownError(f"an attribute {name}")
+    return getattr(owner, name)
+
+
+def _plain_descriptor(x: Any) -> bool:
+    return isinstance(x, _PLAIN_DESCRIPTORS) or getattr(type(x), "is_smooth", False)
 
 
 class _Scan(ast.NodeVisitor):

@@ -67,6 +67,28 @@ def assigned(statements: list[ast.stmt]) -> Names:
     return frozenset(found)
 
 
+def written(statements: list[ast.stmt]) -> Names:
+    """Names whose parts these statements write, by subscript or `append`."""
+    found: set[str] = set()
+    for statement in statements:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and (name := root(node)):
+                found.add(name)
+            elif isinstance(node, ast.stmt) and (name := appended(node)):
+                found.add(name)
+    return frozenset(found)
+
+
+def rebound(statements: list[ast.stmt]) -> Names:
+    """Names that these statements give a new value, at any depth."""
+    found: set[str] = set()
+    for statement in statements:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+    return frozenset(found)
+
+
 @dataclass
 class Living:
     """Names alive around one `if` or loop: after it, at its head (loops), and at the beginning of its `else`."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .evaluation import reciprocal
-from .values import NUMBERS, Value, aligned, as_value, flat, smooth_kind
+from .values import NUMBERS, Value, aligned, as_value, dict_like, flat, smooth_kind
 
 
 class Missing:
@@ -55,8 +56,8 @@ def merged(p: Value, then: Any, other: Any, name: str = "result") -> Any:
         return _mixed(p, then, other, name)
     if isinstance(then, Missing) or isinstance(other, Missing):
         return Missing(name, "has a value on one path only")
-    if isinstance(then, dict) and isinstance(other, dict) and then.keys() == other.keys():
-        return {key: merged(p, then[key], other[key], name) for key in then}
+    if isinstance(then, dict) and isinstance(other, dict) and _same_keys(then, other):
+        return dict_like(then, {key: merged(p, then[key], other[key], name) for key in then})
     if isinstance(then, (list, tuple)) and type(then) is type(other):
         if len(then) != len(other):
             raise ValueError(
@@ -71,6 +72,14 @@ def merged(p: Value, then: Any, other: Any, name: str = "result") -> Any:
         f"`{name}` is {_kind(then)} on one path and {_kind(other)} on the other of a smooth decision; "
         "only numbers, tensors and equal containers of them mix."
     )
+
+
+def _same_keys(then: dict, other: dict) -> bool:
+    """Whether both have the same keys; a key that only one side of a `defaultdict` was asked for has its default there."""
+    if isinstance(then, defaultdict) and isinstance(other, defaultdict):
+        for key in then.keys() ^ other.keys():
+            (other if key in then else then)[key]  # noqa: B018
+    return then.keys() == other.keys()
 
 
 def _check_finite(then: Any, other: Any, name: str) -> None:
@@ -191,7 +200,7 @@ def _weighted(weight: Any, value: Any, name: str) -> Any:
     if isinstance(value, (list, tuple)):
         return _rebuilt(value, [_weighted(weight, part, name) for part in value])
     if isinstance(value, dict):
-        return {key: _weighted(weight, part, name) for key, part in value.items()}
+        return dict_like(value, {key: _weighted(weight, part, name) for key, part in value.items()})
     raise TypeError(
         f"`{name}` is {_kind(value)} on one path and something else on another; only numbers and tensors mix."
     )
@@ -207,7 +216,7 @@ def _added(total: Any, weight: Any, value: Any, name: str) -> Any:
     if isinstance(total, dict):
         if not isinstance(value, dict) or total.keys() != value.keys():
             raise ValueError(f"`{name}` has different keys on different paths; a mixture needs the same.")
-        return {key: _added(total[key], weight, value[key], name) for key in total}
+        return dict_like(total, {key: _added(total[key], weight, value[key], name) for key in total})
     if not _arithmetic(value):
         raise TypeError(
             f"`{name}` is {_kind(value)} on one path and a number on another; only numbers and tensors mix."
@@ -247,7 +256,7 @@ def _scaled(scale: Value, total: Any) -> Any:
     if isinstance(total, (list, tuple)):
         return _rebuilt(total, [_scaled(scale, part) for part in total])
     if isinstance(total, dict):
-        return {key: _scaled(scale, part) for key, part in total.items()}
+        return dict_like(total, {key: _scaled(scale, part) for key, part in total.items()})
     return total * scale
 
 

@@ -9,6 +9,7 @@ cannot be recorded needs it. What has run becomes the input of the next stretch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -161,6 +162,12 @@ class Tape:
             self._constant_rows[number] = row
         return row
 
+    def number(self, x: int | float | bool) -> Value:
+        """A constant as a value."""
+        value = Value(None, True, None, self)
+        value.row = self._constant(float(x)) + self.first
+        return value
+
     def _input(self, x: Value) -> int | None:
         """Take in a number that exists already, or one recorded earlier that nobody asked for."""
         if x.source is None:
@@ -242,14 +249,29 @@ class Tape:
         """Rows of a stretch as columns."""
         program, inputs, scales = stretch.program, stretch.inputs, list(stretch.scales)
         wanted = torch.tensor(rows, dtype=torch.int32, device="cpu") - stretch.first
-        outputs = evaluate(program, inputs, steepness_tensor(scales, self.like), wanted, self.size)
+        with self._own_reading():
+            outputs = evaluate(program, inputs, steepness_tensor(scales, self.like), wanted, self.size)
         if self.journal is not None:
             self.journal.ran(program, inputs, scales, wanted, outputs)
         return outputs
 
+    @contextmanager
+    def _own_reading(self) -> Iterator[None]:
+        """Numbers that are read in here are the machine's business, and part of the journal."""
+        journal = self.journal
+        if journal is None:
+            yield
+            return
+        before, journal.asking = journal.asking, True
+        try:
+            yield
+        finally:
+            journal.asking = before
+
     def ask(self, value: Value, question: Callable[[Tensor], Any]) -> Any:
         """What Python has to know about the numbers of a value to go on."""
-        answer = question(value.tensor.detach())
+        with self._own_reading():
+            answer = question(value.tensor.detach())
         if self.journal is not None:
             self.journal.asked(value, question, answer)
         return answer

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
-from .liveness import falls_through, returns, root, targets
+from .liveness import falls_through, read, rebound, returns, root, targets
+from .liveness import written as written_names
 from .softness import OPTIONS
 
 _WRITE_OUTSIDE = "call it outside the smooth function and pass the result in"
@@ -103,6 +104,12 @@ def _check_assignment(node: ast.AST, written: set[str], refuse) -> None:
         bound, inside = targets(node.target)
         if inside:
             refuse(node, "a loop over a subscript target", "loop over a name and assign it in the body")
+        for name in read(node.iter) & written_names(node.body) & rebound(node.body):
+            refuse(
+                node,
+                f"a loop over `{name}` that writes into it and gives it a new value",
+                "use another name for the new value",
+            )
         for name in bound & written:
             refuse(
                 node,

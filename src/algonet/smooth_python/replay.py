@@ -97,6 +97,8 @@ class Journal:
 
     def __init__(self, arguments: list[Tensor], tensors: list[Tensor], fixed: list[Tensor]):
         self.complete = True
+        #: Whether the machinery itself reads numbers at present, in a way that is written down.
+        self.asking = False
         self._events: list[Step | Look] = []
         self._ran = 0
         # The tensors themselves are kept, or another one could get the id

@@ -16,7 +16,7 @@ import copy
 from typing import Any
 
 from .expressions import Expressions, attribute, call, has_calls, is_heavy, named, placed, thunk
-from .liveness import Liveness, appended, assigned, defined_before, leaves, returns, root
+from .liveness import NOTHING, Liveness, Names, appended, assigned, defined_before, leaves, read, returns, root, written
 
 
 def rewritten(function: ast.FunctionDef, checkpoint: bool = False) -> ast.FunctionDef:
@@ -31,6 +31,26 @@ def _unpacked(names: list[str], value: ast.expr) -> ast.stmt:
     return ast.Assign([ast.Tuple([named(n, store=True) for n in names], ast.Store())], value)
 
 
+def _live(items: ast.expr, changed: Names) -> ast.expr:
+    """Rewritten items of a `for` whose body changes these names: iterators that look at them anew at each step."""
+    if isinstance(items, ast.Name) and items.id in changed:
+        return call("_s", "live", thunk(items))
+    if not isinstance(items, ast.Call) or not items.args:
+        return items
+    function, *args = items.args
+    if isinstance(function, ast.Attribute) and function.attr in ("items", "keys", "values"):
+        if isinstance(function.value, ast.Name) and function.value.id in changed:
+            return call("_s", "live", thunk(function.value), ast.Constant(function.attr))
+    if not isinstance(function, ast.Name) or function.id not in ("enumerate", "zip", "reversed"):
+        return items
+    new = [_live(arg, changed) for arg in args]
+    if all(n is a for n, a in zip(new, args, strict=True)):
+        return items
+    if function.id == "reversed":
+        return call("_s", "live", *new[0].args, ast.Constant("reversed")) if isinstance(new[0], ast.Call) else items
+    return ast.Call(items.func, [function, *new], items.keywords)
+
+
 class _Rewriter(Expressions):
     """Statements. Every method returns the list of statements that replace one."""
 
@@ -43,6 +63,9 @@ class _Rewriter(Expressions):
         self._loops: list[tuple[str, list[str], int]] = []
         self._defined = defined_before(function)
         self._unset: set[str] = set()
+        arguments = function.args
+        parameters = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        self._variables = frozenset(a.arg for a in parameters) | assigned(function.body)
         body = function.body
         only = sum(isinstance(n, ast.Return) for n in ast.walk(function)) == 1
         self._plain_return = only and isinstance(body[-1], ast.Return)
@@ -218,9 +241,9 @@ class _Rewriter(Expressions):
         return _unpacked(names, call(owner, method, *(named(n) for n in names)))
 
     def _For(self, node: ast.For) -> list[ast.stmt]:
-        items = self.visit(node.iter)
+        items, live = self._items(node)
         if not leaves(node.body):
-            if self._checkpoint:
+            if self._checkpoint and not live:
                 return [*self._checkpointed(node, items), *self.block(node.orelse)]
             return [ast.For(node.target, items, self.block(node.body), []), *self.block(node.orelse)]
         loop, names, keep, new = self._begin(node)
@@ -230,13 +253,20 @@ class _Rewriter(Expressions):
         self._loops.pop()
         return [*new, ast.For(node.target, items, body, []), *self._finish(node, loop, names[:keep])]
 
+    def _items(self, node: ast.For) -> tuple[ast.expr, bool]:
+        """What a `for` goes through, and whether its body writes into it: then each item is read when its turn comes."""
+        changed = written(node.body)
+        items = self.visit(node.iter)
+        new = _live(items, changed)
+        return new, new is not items
+
     def _While(self, node: ast.While) -> list[ast.stmt]:
         loop, names, keep, new = self._begin(node)
         self._loops.append((loop, names, keep))
         test = call(loop, "goes", self.probability(node.test), *(named(n) for n in names))
         body = self.block(node.body) if not self._checkpoint or leaves(node.body) else []
         if not body:
-            function = self._again(names, None, node.body, None)
+            function = self._again(node, names, None)
             new.append(function)
             body = [_unpacked(names, call("_s", "rerun", named(function.name), *(named(n) for n in names)))]
         body.append(self._transfer(loop, "next", names))
@@ -267,22 +297,27 @@ class _Rewriter(Expressions):
             new.append(ast.If(attribute("_s", "going"), self.block(node.orelse), []))
         return [*new, self._transfer(loop, "end", kept)]
 
-    def _again(
-        self, names: list[str], item: str | None, body: list[ast.stmt], target: ast.expr | None
-    ) -> ast.FunctionDef:
-        """A loop's body as a function of what it carries, so that it can be run again instead of kept."""
+    def _again(self, node: ast.While | ast.For, names: list[str], item: str | None) -> ast.FunctionDef:
+        """A loop's body as a function of what it carries, so that it can be run again instead of kept.
+
+        All other variables that it reads are parameters, too, with the values they have before the loop as defaults: when
+        the body is run again they may have others.
+        """
         outside, self._unset, self._checkpoint = self._unset, set(), False
-        inner = self.block(body)
+        inner = self.block(node.body)
         self._checkpoint = True
         start = self._missing(self._unset - set(names))
         self._unset = outside
-        if target is not None and item is not None:
-            start.append(ast.Assign([target], named(item)))
+        if isinstance(node, ast.For) and item is not None:
+            start.append(ast.Assign([node.target], named(item)))
+        found = NOTHING.union(*(read(statement) for statement in node.body)) & self._variables
+        fixed = sorted(found - assigned([node]) - set(names))
+        self._unset |= set(fixed) - self._defined[node]
         parameters = ast.arguments(
             posonlyargs=[],
             args=[ast.arg(n) for n in ([item] if item else []) + names],
-            kwonlyargs=[],
-            kw_defaults=[],
+            kwonlyargs=[ast.arg(n) for n in fixed],
+            kw_defaults=[named(n) for n in fixed],
             defaults=[],
         )
         result = ast.Return(ast.Tuple([named(n) for n in names], ast.Load()))
@@ -296,6 +331,6 @@ class _Rewriter(Expressions):
         living = self._alive.around[node]
         names = sorted(assigned([node]) & (living.after | living.head))
         self._unset |= set(names) - self._defined[node]
-        function = self._again(names, self.temporary(), node.body, node.target)
+        function = self._again(node, names, self.temporary())
         run = call("_s", "rerun_each", named(function.name), items, *(named(n) for n in names))
         return [function, _unpacked(names, run)]

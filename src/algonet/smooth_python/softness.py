@@ -48,6 +48,7 @@ class Settings:
         return dataclasses.replace(new, relax=relax, exit=exit_, steepness=None)
 
 
+_DEFAULTS = Settings()
 #: The names of all options: parameters of a smooth function may not use them.
 OPTIONS = tuple(field.name for field in dataclasses.fields(Settings) if field.name != "bounded")
 _KINDS = {"relax": (Sigmoid, "a sigmoid such as Logistic(10.0)"), "exit": (Exit, "an exit such as BumpExit()")}
@@ -83,7 +84,7 @@ def _check_option(where: str, name: str, value: Any) -> None:
         if not isinstance(value, kind):
             raise TypeError(f"{where}: `{name}` must be {wanted}, got {value!r}.")
     elif name == "steepness":
-        check_softness(Settings(), "steepness", value)
+        check_softness(_DEFAULTS, "steepness", value)
     elif name == "epsilon":
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 0.5:
             raise ValueError(f"{where}: `epsilon` must lie in [0, 0.5), got {value!r}.")
@@ -126,6 +127,16 @@ def softness(**options: Any) -> Iterator[None]:
 def open_blocks() -> tuple[dict[str, Any], ...]:
     """The options of the blocks around, the innermost last."""
     return _blocks.get()
+
+
+@contextmanager
+def within(blocks: tuple[dict[str, Any], ...]) -> Iterator[None]:
+    """Inside these blocks, and no others."""
+    token = _blocks.set(blocks)
+    try:
+        yield
+    finally:
+        _blocks.reset(token)
 
 
 def resolved(own: Settings, call: dict[str, Any]) -> Settings:

@@ -1,20 +1,26 @@
 """Reading and writing parts: crisply by integers, slices and masks, smoothly by real numbers.
 
 A real position i reads the mixture of all parts k with weights P(i == k) = 1 - phi(i - k), the same exits as `==`, and
-writes into each part to that extent. Nothing is written in place: `store` returns a new value.
+writes into each part to that extent. Part k of n is also number k - n, as in Python. Nothing is written in place: `store`
+returns a new value.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .merging import Missing, Mixture
-from .values import NUMBERS, Value, as_value, stacked
+from algonet.relax import BumpExit, SmoothTent, Tent
 
+from .merging import Missing, Mixture
+from .values import NUMBERS, Value, as_value, dict_like, soft_number, stacked
+
+#: Exits that are 1 from a distance of 1 on: a position between two integers is neither of the others.
+_NARROW = (Tent, SmoothTent, BumpExit)
 #: Up to so many parts, the weights of a mixture are recorded; more are faster as one tensor.
 FEW = 32
 
@@ -28,6 +34,9 @@ def load(frame: Any, container: Any, index: Any) -> Any:
         if _real(index) and isinstance(container, (list, tuple)):
             return _mixture(frame, container, index)
         _check_key(container, index)
+        if not isinstance(container, (list, tuple, dict, str, range, bytes)) or _runs_code(container, index):
+            # Whatever its __getitem__ looks at, no recording holds it
+            frame.spoil()
         return container[index]  # pyright: ignore[reportIndexIssue]
     if isinstance(container, Tensor) and not _contains_value(index):
         if frame.tape is not None and _crisp(index):
@@ -71,7 +80,7 @@ def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
     if _real(index):
         return _spread(frame, container, index, lambda part: value)
     if isinstance(container, dict):
-        return {**container, index: value}
+        return dict_like(container, {**container, index: value})
     if isinstance(container, list):
         return _changed(container, index, value)
     if isinstance(container, tuple):
@@ -108,11 +117,32 @@ def _check_key(container: Any, index: Any) -> None:
         raise TypeError("a dictionary is looked up crisply; a smooth number is a subscript of lists and tensors only.")
 
 
+def _runs_code(container: Any, key: Any) -> bool:
+    """Whether a dictionary makes up what it does not have."""
+    return isinstance(container, dict) and hasattr(type(container), "__missing__") and key not in container
+
+
 def append(frame: Any, container: Any, value: Any) -> list:
     """The list after container.append(value)."""
     if not isinstance(container, list):
         raise TypeError(f"`.append` works on lists here, got {type(container).__name__}; use torch.cat for tensors.")
     return [*container, value]
+
+
+def live(frame: Any, read: Callable[[], Any], order: str = "") -> Iterator[Any]:
+    """The items of a container that is written into while they are gone through: each as it is when its turn comes."""
+    container = read()
+    if isinstance(container, dict):
+        for key in list(container):
+            yield key if order in ("", "keys") else read()[key] if order == "values" else (key, read()[key])
+    elif order == "reversed":
+        for place in reversed(range(len(container))):
+            yield load(frame, read(), place)
+    else:
+        place = 0
+        while place < len(read()):
+            yield load(frame, read(), place)
+            place += 1
 
 
 def _position(container: Any, index: Any) -> Any:
@@ -123,7 +153,7 @@ def _position(container: Any, index: Any) -> Any:
         return index
     if container is None or not index.is_integer():
         return as_value(index)
-    return int(min(max(index, 0.0), len(container) - 1.0))
+    return int(min(max(index, -float(len(container))), len(container) - 1.0))
 
 
 def _real(index: Any) -> bool:
@@ -173,8 +203,10 @@ def _values_for(value: Any, count: int, several: bool) -> list:
 
 def _fitting(old: Any, value: Any) -> Any:
     """The value in the shape of the part that it replaces: numbers fill a whole row."""
-    if type(old) is not Value or old.row is not None or old.source is not None:
+    if type(old) is not Value:
         return value
+    if old.row is not None or old.source is not None:
+        return soft_number(value, old) if isinstance(value, NUMBERS) else value
     inner = old.tensor.dim() - old.batched if not old.parted else 1
     if inner == 0 and isinstance(value, NUMBERS):
         return Value(torch.as_tensor(value, dtype=old.tensor.dtype, device=old.tensor.device), False)
@@ -190,34 +222,44 @@ def _depth(value: Any) -> int:
 
 
 def weights(frame: Any, index: Any, count: int) -> list[Value]:
-    """P(index == k) for k = 0 ... count - 1, summing to one; positions outside are moved to the nearest end."""
+    """P(index == k or index == k - count) for each part k, summing to one; positions outside are moved to the nearest end."""
     position = as_value(index)
     recorded = _recorded_weights(frame, position, count) if frame.tape is not None and count <= FEW else None
     if recorded is not None:
         return recorded
-    tensor = position.tensor.clamp(0, count - 1)
-    inner = tensor.unsqueeze(-1) - torch.arange(count, dtype=tensor.dtype, device=tensor.device)
+    tensor = position.tensor.clamp(-count, count - 1)
+    inner = tensor.unsqueeze(-1) - torch.arange(-count, count, dtype=tensor.dtype, device=tensor.device)
     exit_ = frame.settings.exit
-    shares = 1 - exit_(inner)
+    shares = (1 - exit_(inner)).unflatten(-1, (2, count)).sum(-2)
     if not exit_.exact_on_integers:
         shares = shares / shares.sum(-1, keepdim=True)
     if frame.settings.hard:
-        nearest = torch.nn.functional.one_hot(tensor.detach().round().long(), count).to(shares.dtype)
+        nearest = torch.nn.functional.one_hot(tensor.detach().round().long() % count, count).to(shares.dtype)
         shares = nearest + (shares - shares.detach())
     return [Value(w, position.batched, None, position.tape) for w in shares.unbind(-1)]
 
 
 def _recorded_weights(frame: Any, position: Value, count: int) -> list[Value] | None:
     """The same, number by number on the tape."""
-    exit_ = frame.settings.exit
-    inside = frame.tape.record("clamp", position, 0.0, count - 1.0) if frame.tape.formulas.place(exit_) else None
-    if inside is None:
+    exit_, tape = frame.settings.exit, frame.tape
+    if tape.formulas.place(exit_) is None:
         return None
-    shares = [1.0 - frame.tape.record_relaxation(exit_, inside - float(k)) for k in range(count)]
-    if exit_.exact_on_integers:
-        return shares
-    total = sum(shares[1:], shares[0])
-    return [share / total for share in shares]
+    if type(exit_) not in _NARROW:
+        inside = tape.record("clamp", position, -float(count), count - 1.0)
+        if inside is None:
+            return None
+        names = [1.0 - tape.record_relaxation(exit_, inside - float(k)) for k in range(-count, count)]
+        shares = [a + b for a, b in zip(names[:count], names[count:], strict=True)]
+        total = sum(shares[1:], shares[0])
+        return shares if exit_.exact_on_integers else [share / total for share in shares]
+    # No more than two neighbours count: a negative position is moved up by `count`, where -0 is one past the last part
+    behind = tape.record("clamp", position, -float(count), 0.0)
+    inside = tape.record("clamp", position, 0.0, count - 1.0)
+    if behind is None or inside is None:
+        return None
+    inside = tape.record("select", -position, behind + float(count), inside)
+    shares = [1.0 - tape.record_relaxation(exit_, inside - float(k)) for k in range(count + 1)]
+    return [shares[0] + shares[count], *shares[1:count]]
 
 
 def _mixture(frame: Any, container: Any, index: Any) -> Any:

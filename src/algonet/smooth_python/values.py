@@ -8,6 +8,7 @@ and nothing is ever written in place. Plain tensors among the operands are const
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -320,7 +321,7 @@ def lifted(x: Any, batched: bool, found: list[Value], where: str) -> Any:
     if isinstance(x, (list, tuple)):
         return type(x)(lifted(part, batched, found, where) for part in x)
     if isinstance(x, dict):
-        return {key: lifted(part, batched, found, where) for key, part in x.items()}
+        return dict_like(x, {key: lifted(part, batched, found, where) for key, part in x.items()})
     if isinstance(x, np.ndarray):
         raise TypeError(
             f"{where}: a NumPy array decides crisply and has no gradient; pass torch.from_numpy(...), or .tolist() for "
@@ -358,8 +359,18 @@ def lowered(x: Any, size: int | None, half: torch.dtype | None, like: Tensor | N
     if isinstance(x, (list, tuple)):
         return type(x)(lowered(part, size, half, like) for part in x)
     if isinstance(x, dict):
-        return {key: lowered(part, size, half, like) for key, part in x.items()}
+        return dict_like(x, {key: lowered(part, size, half, like) for key, part in x.items()})
     return x
+
+
+def dict_like(like: dict, items: dict) -> dict:
+    """These items in a dictionary of the same kind: a `defaultdict` keeps its default."""
+    if type(like) is dict:
+        return items
+    new = copy.copy(like)
+    new.clear()
+    new.update(items)
+    return new
 
 
 def flat(x: Any) -> list[Value]:
@@ -383,10 +394,39 @@ def floating(x: Value) -> Value:
 
 
 def stacked(parts: Sequence[Any]) -> Value:
-    """Parts along a new first item dimension."""
-    batched, tape = False, None
+    """Parts along a new first item dimension. Numbers among them become values: parts of a tensor decide smoothly."""
+    batched, tape, like = False, None, None
     for part in parts:
         if type(part) is Value:
             batched = batched or part.batched
             tape = tape or part.tape
-    return Value(None, batched, list(parts), tape)
+            like = part if like is None else like
+    return Value(None, batched, [soft_number(x, like) if isinstance(x, NUMBERS) else x for x in parts], tape)
+
+
+def soft_number(x: int | float | bool, like: Value | None) -> Value:
+    """A number as a value, in the precision of another one: it is the same for all items, and decides smoothly."""
+    if like is None:
+        return Value(torch.tensor(float(x)), False)
+    if like.tape is not None:
+        return like.tape.number(x)
+    tensor = like.tensor
+    dtype = tensor.dtype if tensor.is_floating_point() else torch.get_default_dtype()
+    return Value(torch.tensor(float(x), dtype=dtype, device=tensor.device), False)
+
+
+def softened(x: Any, like: Value) -> Any:
+    """The same with values for the numbers in it, inside whatever containers they come in.
+
+    A smooth decision may change a variable even where nobody took that way: whether later decisions on it are smooth must
+    not depend on who is in the batch.
+    """
+    if isinstance(x, NUMBERS):
+        return soft_number(x, like)
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return type(x)(*[softened(part, like) for part in x])
+    if type(x) in (list, tuple):
+        return type(x)([softened(part, like) for part in x])
+    if isinstance(x, dict):
+        return dict_like(x, {key: softened(part, like) for key, part in x.items()})
+    return x
