@@ -72,9 +72,9 @@ def written(statements: list[ast.stmt]) -> Names:
     found: set[str] = set()
     for statement in statements:
         for node in ast.walk(statement):
-            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and (name := root(node)):
-                found.add(name)
-            elif isinstance(node, ast.stmt) and (name := appended(node)):
+            stored = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+            name = root(node) if stored else appended(node) if isinstance(node, ast.stmt) else None
+            if name:
                 found.add(name)
     return frozenset(found)
 

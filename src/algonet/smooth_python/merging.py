@@ -78,7 +78,8 @@ def _same_keys(then: dict, other: dict) -> bool:
     """Whether both have the same keys; a key that only one side of a `defaultdict` was asked for has its default there."""
     if isinstance(then, defaultdict) and isinstance(other, defaultdict):
         for key in then.keys() ^ other.keys():
-            (other if key in then else then)[key]  # noqa: B018
+            lacking = other if key in then else then
+            lacking[key] = lacking[key]
     return then.keys() == other.keys()
 
 
