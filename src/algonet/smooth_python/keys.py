@@ -91,7 +91,7 @@ def describe(x: Any, found: Found) -> Hashable:
         return kind, *[describe(part, found) for part in x]
     if isinstance(x, dict) and kind is dict and len(x) <= LONGEST:
         return kind, *[(describe(key, found), describe(part, found)) for key, part in x.items()]
-    if kind is collections.defaultdict and len(x) <= LONGEST:
+    if isinstance(x, collections.defaultdict) and len(x) <= LONGEST:
         items = [(describe(key, found), describe(part, found)) for key, part in x.items()]
         return kind, describe(x.default_factory, found), *items
     if isinstance(x, (Relaxation, TConorm)) and dataclasses.is_dataclass(x):

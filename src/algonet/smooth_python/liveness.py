@@ -72,8 +72,9 @@ def written(statements: list[ast.stmt]) -> Names:
     found: set[str] = set()
     for statement in statements:
         for node in ast.walk(statement):
-            stored = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
-            name = root(node) if stored else appended(node) if isinstance(node, ast.stmt) else None
+            name = appended(node) if isinstance(node, ast.stmt) else None
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                name = root(node)
             if name:
                 found.add(name)
     return frozenset(found)

@@ -38,9 +38,9 @@ def _live(items: ast.expr, changed: Names) -> ast.expr:
     if not isinstance(items, ast.Call) or not items.args:
         return items
     function, *args = items.args
-    owner = function.value if isinstance(function, ast.Attribute) and function.attr in ("items", "keys", "values") else None
-    if isinstance(owner, ast.Name) and owner.id in changed:
-        return call("_s", "live", thunk(owner), ast.Constant(function.attr))
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id in changed:
+        known = function.attr in ("items", "keys", "values")
+        return call("_s", "live", thunk(function.value), ast.Constant(function.attr)) if known else items
     if not isinstance(function, ast.Name) or function.id not in ("enumerate", "zip", "reversed"):
         return items
     new = [_live(arg, changed) for arg in args]
