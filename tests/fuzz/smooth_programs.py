@@ -331,15 +331,24 @@ def _smaller(program: list[Statement]) -> Iterator[list[Statement]]:
             yield [*rest[0], Statement(statement.text, statement.body, orelse), *rest[1]]
 
 
+def _manner(problem: str) -> str:
+    """The kind of an error, or nothing where numbers are wrong."""
+    kind = problem.split(":")[0]
+    return kind if kind.endswith(("Error", "Exception")) else ""
+
+
 def shrunk(program: list[Statement], way: str, tries: int = 300) -> list[Statement]:
-    """The smallest program found that fails in the same way."""
+    """The smallest program found that fails in the same way: wrong numbers, or the same kind of error."""
+    first = failure(program, (way,))
+    manner = None if first is None else _manner(first[1])
     while True:
         for candidate in _smaller(program):
             tries -= 1
             if tries < 0:
                 return program
             with contextlib.suppress(Exception):
-                if failure(candidate, (way,)) is not None:
+                found = failure(candidate, (way,))
+                if found is not None and _manner(found[1]) == manner:
                     program = candidate
                     break
         else:

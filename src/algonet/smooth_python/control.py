@@ -190,6 +190,8 @@ class Loop:
 
     def _cut(self, mass: Value) -> tuple[Value, bool | None]:
         """Without masses below epsilon, for each item by itself; and whether any is left, None where `_look` has to tell."""
+        # Whether or not anything is dropped this time: an item's result must not depend on when the others leave
+        self._frame.dropped = self._frame.dropped or self._returns
         epsilon = self._frame.settings.epsilon
         if mass.tape is not None:
             cut = mass.tape.record("cut", mass, epsilon)

@@ -38,7 +38,7 @@ class Frame:
         self.rerunning = False
         self._returns = Mixture(("the returned value",))
         #: Whether masses below epsilon were dropped: the weights of what is returned then do not sum to one by themselves.
-        self._dropped = False
+        self.dropped = False
         #: The last decision on whether to leave early: what is returned is smooth then, whichever way anybody went.
         self.forked: Value | None = None
 
@@ -75,7 +75,7 @@ class Frame:
         if not isinstance(self.mass, Value) or self.settings.epsilon == 0 or torch.compiler.is_compiling():
             return self.going
         mass, self.mass = self.mass, None
-        self._dropped = True
+        self.dropped = True
         tape = mass.tape
         cut = tape.record("cut", mass, self.settings.epsilon) if tape is not None else None
         if tape is not None and cut is not None:
@@ -147,7 +147,7 @@ class Frame:
 
     def result(self) -> Any:
         """The mixture of all returned values; what is left undone in endless loops is shared out."""
-        found = self._returns.result(normalise=self.mass is not None or self._dropped)[0]
+        found = self._returns.result(normalise=self.mass is not None or self.dropped)[0]
         return found if self.forked is None else softened(found, self.forked)
 
     def need_bound(self, line: int) -> None:
