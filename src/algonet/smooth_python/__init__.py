@@ -1,7 +1,7 @@
 """@smooth: write the algorithm in plain Python, get it smooth. if, while, for, comparisons and subscripts have gradients."""
 
 from .decorator import SmoothFunction, smooth
-from .refuse import NotSmoothError
+from .language.refuse import NotSmoothError
 from .report import Report
 from .softness import Settings, softness
 

@@ -16,16 +16,16 @@ from torch import Tensor
 
 from algonet.relax import Sigmoid
 
-from .frame import Frame
-from .keys import Outside
-from .recording import recordable, tape_for
-from .refuse import NotSmoothError, check
-from .replay import Plans, Recall, recall
+from .runtime.frame import Frame
+from .machine.keys import Outside
+from .machine.tape import recordable, tape_for
+from .language.refuse import NotSmoothError, check
+from .machine.replay import Plans, Recall, recall
 from .report import Report
-from .rewrite import rewritten
+from .language.rewrite import rewritten
 from .softness import OPTIONS, Settings, check_options, resolved
-from .values import HALVES, Value, dict_like, flat, lifted, lowered, settled
-from .watching import Watch
+from .machine.values import HALVES, Value, dict_like, flat, lifted, lowered, settled
+from .machine.watching import Watch
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -17,7 +17,7 @@ from torch import Tensor
 from algonet.core.codegen import generate as codegen
 from algonet.core.threads import spread, workers
 
-from ..evaluation import NEGLIGIBLE, RELAX, formula
+from ..operation import NEGLIGIBLE, RELAX, formula
 
 #: Items side by side.
 WIDTH = 64

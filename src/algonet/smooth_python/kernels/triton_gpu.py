@@ -15,7 +15,7 @@ from torch import Tensor
 
 from algonet.core.codegen import generate as codegen
 
-from ..evaluation import NEGLIGIBLE, RELAX, formula
+from ..operation import NEGLIGIBLE, RELAX, formula
 
 #: Bytes of rows at a time; longer programs or larger batches run in several launches.
 SCRATCH = 256 * 2**20

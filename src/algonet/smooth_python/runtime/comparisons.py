@@ -16,7 +16,7 @@ from torch import Tensor
 
 from algonet.relax import Logistic, Probabilistic
 
-from .values import Value, aligned, as_value, binary, flat, floating, operand, smooth_kind
+from ..machine.values import Value, aligned, as_value, binary, flat, floating, operand, smooth_kind
 
 
 def greater(frame: Any, x: Any, y: Any) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .evaluation import reciprocal
-from .values import NUMBERS, Value, aligned, as_value, dict_like, flat, smooth_kind
+from ..operation import reciprocal
+from ..machine.values import NUMBERS, Value, aligned, as_value, dict_like, flat, smooth_kind
 
 
 class Missing:

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from . import comparisons
-from .values import NUMBERS, Value, aligned, as_value, flat, smooth_kind, stacked
-from .watching import unwatched
+from ..machine.values import NUMBERS, Value, aligned, as_value, flat, smooth_kind, stacked
+from ..machine.watching import unwatched
 
 # fmt: off
 _ELEMENTWISE_NAMES = (

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from algonet.relax import Exit, Relaxation, Sigmoid
 
-from .evaluation import OPCODES, RELAX, Formulas, Program, evaluate, steepness_tensor
+from ..operation import OPCODES, RELAX, Formulas, Program, evaluate, steepness_tensor
 from .replay import Journal
 from .values import NUMBERS, Value
 

@@ -6,12 +6,15 @@ from typing import Any
 
 import torch
 
-from . import calls, checkpointing, comparisons, subscripts
+from . import calls
+from . import checkpointing
+from . import comparisons
+from . import subscripts
 from .control import Branch, Loop, any_left, visible
 from .merging import Missing, Mixture, merged
-from .report import Report
-from .softness import Settings
-from .values import Value, flat, settled, smooth_kind, softened
+from ..report import Report
+from ..softness import Settings
+from ..machine.values import Value, flat, settled, smooth_kind, softened
 
 
 class Frame:

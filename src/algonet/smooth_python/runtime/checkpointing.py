@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
-from .keys import Found, UnknownError
-from .report import Report
-from .softness import open_blocks, within
-from .values import Value
+from ..machine.keys import Found, UnknownError
+from ..report import Report
+from ..softness import open_blocks, within
+from ..machine.values import Value
 
 
 class _Surroundings:

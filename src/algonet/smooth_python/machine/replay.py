@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .evaluation import Program, evaluate, steepness_tensor
+from ..operation import Program, evaluate, steepness_tensor
 from .keys import Found, UnknownError, describe
-from .report import Report
-from .softness import open_blocks
+from ..report import Report
+from ..softness import open_blocks
 from .values import NUMBERS, Value
 
 #: Instructions that one function's plans may hold together (16 bytes each); how many plans, and ways through one plan.

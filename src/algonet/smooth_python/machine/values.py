@@ -189,17 +189,17 @@ class Value:
         return self
 
     def __matmul__(self, other: Any):
-        from .calls import call_tensor_function
+        from ..runtime.calls import call_tensor_function
 
         return call_tensor_function(operator.matmul, (self, other), {})
 
     def __rmatmul__(self, other: Any):
-        from .calls import call_tensor_function
+        from ..runtime.calls import call_tensor_function
 
         return call_tensor_function(operator.matmul, (other, self), {})
 
     def __getattr__(self, name: str):
-        from .calls import attribute
+        from ..runtime.calls import attribute
 
         return attribute(self, name)
 

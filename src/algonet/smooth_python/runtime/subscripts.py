@@ -17,7 +17,7 @@ from torch import Tensor
 from algonet.relax import BumpExit, SmoothTent, Tent
 
 from .merging import Missing, Mixture
-from .values import NUMBERS, Value, as_value, dict_like, soft_number, stacked
+from ..machine.values import NUMBERS, Value, as_value, dict_like, soft_number, stacked
 
 #: Exits that are 1 from a distance of 1 on: a position between two integers is neither of the others.
 _NARROW = (Tent, SmoothTent, BumpExit)

@@ -1,0 +1,1 @@
+"""What carries programs out: values, the recorder, its instructions, and runs that are repeated."""

@@ -1,0 +1,1 @@
+"""What rewritten programs call: branches, loops, merging, comparisons, subscripts, calls."""
