@@ -16,47 +16,53 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algonet.relax import BumpExit, Logistic
-from algonet.smooth_python import recording, smooth
+from algonet.smooth_python import smooth
 from algonet.smooth_python.algorithms import bubble_sort
-from algonet.smooth_python.evaluation import OPCODES, RELAX, Formulas, Program, evaluate, steepness_tensor
+from algonet.smooth_python.machine import instructions, tape
+from algonet.smooth_python.machine.instructions import NONE, ROW, Instruction, code_of
+from algonet.smooth_python.operation import Formulas, Program, evaluate, steepness_tensor
 from helpers.tolerances import assert_close
 
 ROOT = Path(__file__).parents[2]
 
 
+#: How each instruction on rows gets operands that keep it bounded: those that are not here take any rows.
+POSITIVE = ("reciprocal", "clamp", "log", "sqrt")
+BETWEEN = ("mix", "exp", "tally", "coin")
+
+
 def random_program(choices: list[int], columns: int) -> list[int]:
-    """Instructions on earlier rows that stay bounded: sums are halved by a mix, divisors are kept away from 0."""
-    code = []
+    """Instructions on earlier rows that stay bounded: all of the table, whatever is in it, and two relaxations."""
+    codes = {name: code for code, name in enumerate(instructions.TABLE)}
+    code: list[int] = []
     for k in range(columns):
-        code += (OPCODES["input"], k, 0, 0)
-    code += (OPCODES["const"], 0, 0, 0)
-    code += (OPCODES["const"], 1, 0, 0)
+        code += (codes["input"], k, 0, 0)
+    code += (codes["const"], 0, 0, 0)
+    code += (codes["const"], 1, 0, 0)
+    names = [name for name in codes if name not in ("input", "const")]
     for k, choice in enumerate(choices):
         rows = len(code) // 4
         a, b, c = choice % rows, (choice // 7) % rows, (choice // 31) % rows
-        names = ("sub", "mul", "neg", "truth", "mix", "select", "accumulate", "cut", "relax", "div")
-        name = (*names, "reciprocal", "snap", "clamp", "exp", "log", "sqrt")[k % 16]
+        name = (*names, "relax")[k % (len(names) + 1)]
         if name == "relax":
-            code += (RELAX, a, k // 16 % 2, 0)
-        elif name == "div":
-            code += (OPCODES["div"], a, columns, 0)
-        elif name == "exp":
-            code += (RELAX, a, 0, 0)
-            code += (OPCODES["exp"], rows, 0, 0)
-        elif name in ("reciprocal", "clamp", "log", "sqrt"):
+            code += (len(codes), a, k % 2, 0)
+        elif name == "truediv":
+            code += (codes[name], a, columns, 0)
+        elif name in POSITIVE:
             # Of a number from 0.3 on, and between the two constants
-            code += (OPCODES["mul"], a, a, 0)
-            code += (OPCODES["add"], rows, columns + 1, 0)
-            code += (OPCODES[name], rows + 1, columns + 1, columns)
-        elif name == "mix":
-            code += (RELAX, a, 0, 0)
-            code += (OPCODES["mix"], rows, b, c)
+            code += (codes["mul"], a, a, 0)
+            code += (codes["add"], rows, columns + 1, 0)
+            code += (codes[name], rows + 1, columns + 1, columns)
+        elif name in BETWEEN:
+            # A probability first
+            code += (len(codes), a, 0, 0)
+            code += (codes[name], rows, *((rows, c) if name == "tally" else (b, c)))
         else:
-            code += (OPCODES[name], a, b, c)
+            code += (codes[name], a, b, c)
     return code
 
 
-@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20), st.integers(1, 70))
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=30), st.integers(1, 70))
 def test_kernel_equals_reference_on_random_programs(choices, batch):
     generator = torch.Generator().manual_seed(len(choices) + batch)
     x = torch.rand(batch, 3, generator=generator, dtype=torch.float64) + 0.1
@@ -70,8 +76,9 @@ def test_kernel_equals_reference_on_random_programs(choices, batch):
         # Together with the default exit: the kernel that most tests use anyway
         formulas.place(Logistic(steepness))
         formulas.place(BumpExit())
-        program = Program.of(code, [2.5, 0.3], formulas.keys, leaf, backend)
-        y = evaluate(program, [leaf], steepness_tensor(formulas.steepness, leaf), wanted, batch)
+        program = Program.of(code, [2.5, 0.3], formulas.settings, leaf, backend)
+        scales = steepness_tensor(formulas.steepness, leaf)
+        y = evaluate(program, [leaf], scales, wanted, batch, torch.tensor([batch, 2**32 - 5]))
         weights = torch.arange(1.0, 4.0, dtype=torch.float64)
         slopes = torch.autograd.grad((y * weights).sum(), (leaf, steepness), allow_unused=True)
         found.append((y.detach(), *(torch.zeros(()) if s is None else s for s in slopes)))
@@ -79,12 +86,46 @@ def test_kernel_equals_reference_on_random_programs(choices, batch):
         torch.testing.assert_close(one, other.to(one), rtol=1e-9, atol=1e-9)
 
 
+def test_a_new_instruction_is_one_row(monkeypatch):
+    """With it the reference and the kernels have the instruction, and programs can record it."""
+    row = Instruction("cube_of_sum", "(a + b) * (a + b) * (a + b)", ("3.0 * s * (a + b) * (a + b)",) * 2, (ROW, ROW))
+    monkeypatch.setitem(instructions.TABLE, row.name, row)
+    x = torch.tensor([[1.0, 2.0], [-3.0, 0.5]], dtype=torch.float64)
+    code = [code_of("input"), 0, 0, 0, code_of("input"), 1, 0, 0, code_of(row.name), 0, 1, 0]
+    for backend in ("reference", "numba"):
+        leaf = x.clone().requires_grad_()
+        program = Program.of(code, [], Formulas().settings, leaf, backend)
+        y = evaluate(program, [leaf], leaf.new_zeros(0), torch.tensor([2], dtype=torch.int32), 2)
+        torch.testing.assert_close(y[:, 0], x.sum(1) ** 3)
+        torch.testing.assert_close(torch.autograd.grad(y.sum(), leaf)[0], 3 * x.sum(1, keepdim=True).expand(2, 2) ** 2)
+
+
+def test_every_slope_is_the_derivative_of_its_value():
+    """Of the formulas themselves, in plain torch: a kernel that repeats a wrong slope would agree with another."""
+    from algonet.smooth_python import reference
+
+    points = torch.tensor([[0.7, 0.4, 0.9], [0.1, 0.2, 0.6], [0.95, 0.2, 0.8]], dtype=torch.float64)
+    for row in instructions.TABLE.values():
+        if row.operands != (ROW,) * len(row.operands):
+            continue
+        operands = [points[:, k].clone().requires_grad_() for k in range(len(row.operands))]
+        y = reference.value_function(row)(None, *operands)
+        s = torch.full_like(y, 1.7)
+        wanted = [None] * len(operands)
+        if y.requires_grad:
+            wanted = torch.autograd.grad(y, operands, s, allow_unused=True)
+        for slope, want in zip(row.slopes, wanted, strict=True):
+            names = {**reference._NAMES, **dict(zip("abc", (o.detach() for o in operands), strict=False)), "s": s}
+            found = torch.zeros(()) if slope == NONE else eval(slope, {**names, "y": y.detach()})
+            torch.testing.assert_close(found.expand(3) + 0.0 * s, s * 0.0 if want is None else want, msg=row.name)
+
+
 def test_threads_agree_with_one(monkeypatch):
-    from algonet.smooth_python.kernels import numba_cpu
+    from algonet.smooth_python.kernels.numba import host
 
     x = torch.randn(130, 6, dtype=torch.float64)
     serial = bubble_sort(x, batched=True, backend="numba")
-    monkeypatch.setattr(numba_cpu, "PARALLEL_FROM", 0)
+    monkeypatch.setattr(host, "PARALLEL_FROM", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     torch.testing.assert_close(bubble_sort(x, batched=True, backend="numba"), serial)
 
@@ -124,7 +165,7 @@ def test_one_kernel_serves_every_steepness():
     assert formulas.place(BumpExit()) == (1, 1)
     assert formulas.place(Logistic(5.0)) == (0, 2)
     assert formulas.place(Logistic(2.0)) == (0, 0)
-    assert formulas.keys == ["Logistic", "BumpExit"]
+    assert [type(r) for r in formulas.settings.formulas] == [Logistic, BumpExit]
     assert formulas.steepness == [2.0, 1.0, 5.0]
 
 
@@ -132,8 +173,8 @@ def test_one_kernel_serves_every_steepness():
 def evaluated(monkeypatch):
     """The lengths of all programs that are evaluated while recording."""
     lengths = []
-    original = recording.evaluate
-    monkeypatch.setattr(recording, "evaluate", lambda *args: lengths.append(args[0].length) or original(*args))
+    original = tape.evaluate
+    monkeypatch.setattr(tape, "evaluate", lambda *args: lengths.append(args[0].length) or original(*args))
     return lengths
 
 
@@ -253,7 +294,7 @@ def test_second_derivatives_of_recorded_programs():
 def test_named_backends_run_or_say_why():
     x = torch.randn(2, 4)
     if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
-        with pytest.raises(ValueError, match="smooth_python: backend 'triton' cannot take this call"):
+        with pytest.raises(ValueError, match="smooth_program: backend 'triton' cannot take this call"):
             bubble_sort(x, batched=True, backend="triton")
 
 
@@ -401,7 +442,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 def test_triton_kernel_in_the_interpreter(tmp_path):
     in_the_interpreter(
         tmp_path,
-        CHECK + "from algonet.smooth_python.kernels import triton_gpu\ntriton_gpu.SCRATCH = 1\n"
+        CHECK + "from algonet.smooth_python.kernels.triton import host\nhost.SCRATCH = 1\n"
         "for one, other in zip(run('triton', 'cpu', torch.float64), run('reference', 'cpu', torch.float64)):\n"
         "    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)\n",
     )
@@ -446,7 +487,7 @@ def test_every_formula_on_the_gpu(dtype, tmp_path):
 
 @pytest.mark.gpu
 def test_bounded_scratch_on_the_gpu(monkeypatch):
-    from algonet.smooth_python.kernels import triton_gpu
+    from algonet.smooth_python.kernels.triton import host
 
     x = torch.randn(500, 6, device="cuda", requires_grad=True)
 
@@ -455,7 +496,7 @@ def test_bounded_scratch_on_the_gpu(monkeypatch):
         return values, swaps, torch.autograd.grad(swaps.sum(), x)[0]
 
     whole = run()
-    monkeypatch.setattr(triton_gpu, "SCRATCH", 10**5)
+    monkeypatch.setattr(host, "SCRATCH", 10**5)
     for one, other in zip(run(), whole, strict=True):
         assert torch.equal(one, other)
 

@@ -17,9 +17,10 @@ import pytest
 import torch
 
 from algonet.relax import Cauchy, Gaussian, Logistic, Sech
-from algonet.smooth_python import SmoothFunction, replay, smooth, softness
+from algonet.smooth_python import SmoothFunction, smooth, softness
 from algonet.smooth_python.algorithms import ALGORITHMS, bubble_sort
-from algonet.smooth_python.keys import Found, UnknownError, describe
+from algonet.smooth_python.machine import replay
+from algonet.smooth_python.machine.keys import Found, UnknownError, describe
 
 X = torch.tensor([-0.7, 0.1, 0.9, 2.2], dtype=torch.float64)
 SCALE = 2.0

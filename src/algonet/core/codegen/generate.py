@@ -63,13 +63,7 @@ def scalar_function(relax: Formula, name: str, dialect: str) -> str:
     """Source of `name(z) -> (value, slope)` for the relaxation's curve, z being the argument times its steepness."""
     if relax.scalar is None:
         raise ValueError(f"scalar_function: {type(relax).__name__} has no formula for kernels; use the reference.")
-    body = textwrap.indent(textwrap.dedent(relax.scalar).strip(), "    ")
-    if dialect == "numba32":
-        # Numba takes a bare literal for float64, and would compute the whole expression in that
-        body = _LITERAL.sub(lambda literal: f"float32({literal.group(0)})", body)
-    if dialect == "triton":
-        # Qualified, because Triton's interpreter replaces the attributes of `tl` and not names imported from it
-        body = _TRITON_NAMES.sub(lambda name: f"tl.{name.group(0)}", body)
+    body = textwrap.indent(translated(textwrap.dedent(relax.scalar).strip(), dialect), "    ")
     return (
         f"{_DECORATORS[dialect]}\n"
         f"def {name}(z):\n"
@@ -77,6 +71,17 @@ def scalar_function(relax: Formula, name: str, dialect: str) -> str:
         f"{body}\n"
         f"    return value, slope\n"
     )
+
+
+def translated(formula: str, dialect: str) -> str:
+    """A formula in the terms of a dialect."""
+    if dialect == "numba32":
+        # Numba takes a bare literal for float64, and would compute the whole expression in that
+        return _LITERAL.sub(lambda literal: f"float32({literal.group(0)})", formula)
+    if dialect == "triton":
+        # Qualified, because Triton's interpreter replaces the attributes of `tl` and not names imported from it
+        return _TRITON_NAMES.sub(lambda name: f"tl.{name.group(0)}", formula)
+    return formula
 
 
 def load(name: str, source: str) -> ModuleType:

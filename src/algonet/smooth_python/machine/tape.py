@@ -17,14 +17,10 @@ from torch import Tensor
 
 from algonet.relax import Exit, Relaxation, Sigmoid
 
-from ..operation import OPCODES, RELAX, Formulas, Program, evaluate, steepness_tensor
+from ..operation import Formulas, Program, evaluate, steepness_tensor
+from . import instructions
 from .replay import Journal
 from .values import NUMBERS, Value
-
-_CODES = {name: OPCODES[name] for name in OPCODES if name not in ("input", "const", "div")}
-_CODES["truediv"] = OPCODES["div"]
-_SUB, _MIX = OPCODES["sub"], OPCODES["mix"]
-
 
 class Stretch:
     """A finished part of the recording: enough to ask for rows that nobody wanted at the time."""
@@ -50,6 +46,9 @@ class Tape:
         self.single = False
         self.like = like
         self.backend = backend
+        #: The code of each instruction; those of relaxations follow.
+        self._codes = {name: code for code, name in enumerate(instructions.TABLE)}
+        self._relax = len(self._codes)
         self.first = 0
         self._code: list[int] = []
         self._length = 0
@@ -79,7 +78,7 @@ class Tape:
 
     def record(self, name: str, *operands: Any) -> Value | None:
         """An operation by name; None where it cannot be recorded and has to run now."""
-        code = _CODES.get(name)
+        code = self._codes.get(name)
         if code is None:
             return None
         first, rows = self.first, []
@@ -98,9 +97,9 @@ class Tape:
         a, b = self._row(x), self._row(y)
         if a is None or b is None or place is None:
             return None
-        self._code += (_SUB, a, b, 0)
+        self._code += (self._codes["sub"], a, b, 0)
         self._length += 1
-        return self._new(RELAX + place[0], self._length - 1, place[1])
+        return self._new(self._relax + place[0], self._length - 1, place[1])
 
     def mix(self, p: Any, then: Any, other: Any) -> Value | None:
         """p then + (1 - p) other."""
@@ -111,7 +110,7 @@ class Tape:
         b = self._row(then) if b is None or b < first else b - first
         c = other.row if type(other) is Value else None
         c = self._row(other) if c is None or c < first else c - first
-        return None if a is None or b is None or c is None else self._new(_MIX, a, b, c)
+        return None if a is None or b is None or c is None else self._new(self._codes["mix"], a, b, c)
 
     def record_parts(self, name: str, *columns: Any) -> list[Value] | None:
         """The same operation on every part; operands are lists of parts, or one number for all of them."""
@@ -123,7 +122,7 @@ class Tape:
         ]
         if any(None in rows for rows in lists):
             return None
-        code, filler = _CODES[name], (0,) * (3 - len(columns))
+        code, filler = self._codes[name], (0,) * (3 - len(columns))
         row = self.first + self._length
         found = []
         for rows in zip(*lists, strict=True):
@@ -137,7 +136,7 @@ class Tape:
     def record_relaxation(self, relax: Relaxation, x: Value) -> Value | None:
         row = self._row(x)
         place = None if row is None else self.formulas.place(relax)
-        return None if row is None or place is None else self._new(RELAX + place[0], row, place[1])
+        return None if row is None or place is None else self._new(self._relax + place[0], row, place[1])
 
     def _row(self, x: Any) -> int | None:
         """The row of an operand in the present stretch, relative to its beginning; None if it is not one number per item."""
@@ -157,7 +156,7 @@ class Tape:
         row = self._constant_rows.get(number)
         if row is None:
             self._constants.append(number)
-            row = self._emit(OPCODES["const"], len(self._constants) - 1) - self.first
+            row = self._emit(self._codes["const"], len(self._constants) - 1) - self.first
             # -0.0 == 0.0 as keys, and they differ only in the sign of a zero
             self._constant_rows[number] = row
         return row
@@ -177,7 +176,7 @@ class Tape:
             if x.source is None:
                 x.source = (self.derived(tensor, _column if x.batched else _Spread(self.size)), 0)
         tensor, column = x.source
-        x.row = self._emit(OPCODES["input"], self._place(tensor) + column)
+        x.row = self._emit(self._codes["input"], self._place(tensor) + column)
         return x.row - self.first
 
     def _fits(self, tensor: Tensor, batched: bool) -> bool:
@@ -237,7 +236,7 @@ class Tape:
         if not groups:
             return
         rows = [row for _, group in groups for row in group]
-        program = Program.of(self._code, self._constants, self.formulas.keys, self.like, self.backend)
+        program = Program.of(self._code, self._constants, self.formulas.settings, self.like, self.backend)
         stretch = Stretch(self.first, program, self._inputs, self.formulas.steepness)
         self._hand_out(groups, self._rows(stretch, rows))
         self._done.append(stretch)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..operation import snap
+from ..reference import direct
 from .merging import Missing, Mixture, merged, share
 from ..machine.values import Value, as_value, flat, settled, smooth_kind, softened
 
@@ -66,7 +66,7 @@ class Branch:
             self.then, self.orelse = tape.ask(snapped, sides)
             return
         self._frame.spoil()
-        self._p = Value(snap(p.tensor, epsilon, 1 - epsilon), p.batched, None, p.tape)
+        self._p = Value(direct("snap", p.tensor, epsilon, 1 - epsilon), p.batched, None, p.tape)
         self.then, self.orelse = sides(visible(self._p.tensor))
 
     def _fork(self) -> None:

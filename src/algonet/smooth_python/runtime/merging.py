@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..operation import reciprocal
+from ..reference import direct
 from ..machine.values import NUMBERS, Value, aligned, as_value, dict_like, flat, smooth_kind
 
 
@@ -266,7 +266,7 @@ def _reciprocal(mass: Value) -> Value:
         recorded = mass.tape.record("reciprocal", mass)
         if recorded is not None:
             return recorded
-    return Value(reciprocal(mass.tensor), mass.batched, None, mass.tape)
+    return Value(direct("reciprocal", mass.tensor), mass.batched, None, mass.tape)
 
 
 def share(part: Any, total: Any) -> Value:

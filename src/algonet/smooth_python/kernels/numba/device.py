@@ -1,0 +1,210 @@
+"""Source of the CPU kernels, generated from the table of instructions: blocks of items side by side, one instruction at a
+time, each a loop that LLVM vectorises.
+
+Nothing is kept between forward and backward: backward runs the program again, block by block. Rows that no wanted row
+depends on run in neither: their numbers are nobody's business, and 0 times infinity would be.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from types import ModuleType
+
+from algonet.core.cache import Cache
+from algonet.core.codegen import generate as codegen
+from algonet.relax import Relaxation
+
+from ...machine import instructions
+from ...machine.instructions import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, Instruction
+
+#: Items side by side.
+WIDTH = 64
+
+_SOURCE = '''
+import numpy as np
+from numpy import cos, exp as exact_exp, floor, log as exact_log, sin
+
+W = @WIDTH@
+#: How many rows each instruction reads.
+READS = np.array(@READS@, dtype=np.int32)
+
+
+@njit(fastmath={"contract"}, error_model="numpy")
+def fma(a, b, c):
+    return a * b + c
+
+
+@njit(error_model="numpy")
+def mixed(h):
+    h = np.uint32(np.uint32(h ^ np.uint32(h >> np.uint32(16))) * np.uint32(0x85EBCA6B))
+    h = np.uint32(np.uint32(h ^ np.uint32(h >> np.uint32(13))) * np.uint32(0xC2B2AE35))
+    return np.uint32(h ^ np.uint32(h >> np.uint32(16)))
+
+
+@njit(error_model="numpy")
+def drawn(low, high, item, counter):
+    """A number in [0, 1) with 24 bits."""
+    h = mixed(np.uint32(np.uint32(item) ^ low))
+    h = mixed(np.uint32(np.uint32(h + np.uint32(np.uint32(counter) * np.uint32(0x9E3779B9))) ^ high))
+    return np.@FLOAT@(np.int32(h >> np.uint32(8))) * np.@FLOAT@(5.9604644775390625e-08)
+
+
+@njit(error_model="numpy", cache=True)
+def used_rows(program, wanted):
+    """Which rows the wanted ones depend on."""
+    used = np.zeros(program.shape[0], dtype=np.uint8)
+    for j in range(wanted.shape[0]):
+        used[wanted[j]] = 1
+    for back in range(program.shape[0]):
+        k = program.shape[0] - 1 - back
+        if used[k]:
+            for j in range(READS[program[k, 0]]):
+                used[program[k, 1 + j]] = 1
+    return used
+
+
+@njit(fastmath={"contract"}, error_model="numpy", cache=True)
+def run_block(x, start, steepness, constants, program, low, high, used, rows):
+    """All used rows of the items start ... start + W - 1."""
+    items = min(W, x.shape[0] - start)
+    for k in range(program.shape[0]):
+        if not used[k]:
+            continue
+        code, first, second, third = program[k, 0], program[k, 1], program[k, 2], program[k, 3]
+        row, ra, rb, rc = rows[k], rows[first], rows[second], rows[third]
+@FORWARD@
+
+
+@njit(fastmath={"contract"}, error_model="numpy", cache=True)
+def pull_block(start, steepness, constants, program, low, high, used, rows, slopes, gx, gs):
+    """Gradients of one block, from the last instruction to the first; `slopes` comes in with those of the results."""
+    items = min(W, gx.shape[0] - start)
+    for back in range(program.shape[0]):
+        k = program.shape[0] - 1 - back
+        if not used[k]:
+            continue
+        code, first, second, third = program[k, 0], program[k, 1], program[k, 2], program[k, 3]
+        row, ra, rb, rc = rows[k], rows[first], rows[second], rows[third]
+        ss, sa, sb, sc = slopes[k], slopes[first], slopes[second], slopes[third]
+@BACKWARD@
+
+
+@njit(fastmath={"contract"}, error_model="numpy", nogil=True, cache=True)
+def forward(first, last, x, steepness, constants, program, wanted, seed, y):
+    """Blocks first ... last - 1; threads take different ones."""
+    rows = np.empty((program.shape[0], W), dtype=x.dtype)
+    used = used_rows(program, wanted)
+    low, high = np.uint32(seed[0]), np.uint32(seed[1])
+    for block in range(first, last):
+        run_block(x, block * W, steepness, constants, program, low, high, used, rows)
+        for i in range(min(W, x.shape[0] - block * W)):
+            for j in range(wanted.shape[0]):
+                y[block * W + i, j] = rows[wanted[j], i]
+
+
+@njit(fastmath={"contract"}, error_model="numpy", nogil=True, cache=True)
+def backward(first, last, x, steepness, constants, program, wanted, seed, g, gx, gs):
+    rows = np.empty((program.shape[0], W), dtype=x.dtype)
+    slopes = np.empty((program.shape[0], W), dtype=x.dtype)
+    used = used_rows(program, wanted)
+    low, high = np.uint32(seed[0]), np.uint32(seed[1])
+    for block in range(first, last):
+        run_block(x, block * W, steepness, constants, program, low, high, used, rows)
+        slopes[:] = 0.0
+        for i in range(min(W, x.shape[0] - block * W)):
+            for j in range(wanted.shape[0]):
+                slopes[wanted[j], i] += g[block * W + i, j]
+        pull_block(block * W, steepness, constants, program, low, high, used, rows, slopes, gx, gs[block])
+'''
+#: Each operand of one item, by where it comes from; `{name}` is a, b or c, `{place}` its number in the instruction.
+_LOADS = {
+    ROW: "{name} = r{name}[i]",
+    COLUMN: "{name} = x[start + i, {place}] if i < items else @ZERO@",
+    CONSTANT: "{name} = constants[{place}]",
+    STEEPNESS: "{name} = steepness[{place}]",
+    COUNTER: "",
+}
+_PLACES = {"a": "first", "b": "second", "c": "third"}
+
+
+def kernels(formulas: tuple[Relaxation, ...], dialect: str) -> ModuleType:
+    """The compiled module for programs with these relaxations; one for each state of the table."""
+    table = tuple(instructions.with_relaxations(len(formulas)))
+    return _MODULES.get((formulas, dialect, table), lambda: _module(formulas, dialect, table))
+
+
+_MODULES: Cache[ModuleType] = Cache("kernels of smooth programs on the CPU", 256)
+
+
+def _module(formulas: tuple[Relaxation, ...], dialect: str, table: tuple[Instruction, ...]) -> ModuleType:
+    functions = [codegen.scalar_function(relax, f"formula{k}", dialect) for k, relax in enumerate(formulas)]
+    number = "float32" if dialect == "numba32" else "float64"
+    body = (
+        _SOURCE.replace("@WIDTH@", str(WIDTH))
+        .replace("@FLOAT@", number)
+        .replace("@READS@", str([i.rows for i in table]))
+        .replace("@FORWARD@", _cases(table, dialect, _forward))
+        .replace("@BACKWARD@", _cases(table, dialect, _backward))
+    )
+    body = body.replace("@ZERO@", f"np.{number}(0.0)")
+    source = codegen.PRELUDES[dialect] + "\n\n" + "\n\n".join(functions) + "\n" + body
+    return codegen.load("smooth_program_" + dialect, source)
+
+
+def _cases(table: tuple[Instruction, ...], dialect: str, case: Callable[[Instruction, str], str]) -> str:
+    """What each instruction does, chosen by its code. The common ones are asked for first."""
+    order = sorted(range(len(table)), key=lambda k: _RANK.get(table[k].name, len(_RANK)))
+    lines: list[str] = []
+    for place, code in enumerate(order):
+        lines.append(f"{'elif' if place else 'if'} code == {code}:  # {table[code].name}")
+        lines.append(textwrap.indent(case(table[code], dialect), "    "))
+    return textwrap.indent("\n".join(lines), "        ")
+
+
+#: Instructions of which programs have most.
+_RANK = {name: k for k, name in enumerate(("mix", "add", "sub", "mul", "relaxation 0", "select", "accumulate", "coin"))}
+
+
+def _loaded(instruction: Instruction, dialect: str) -> str:
+    """Statements that load the operands of one item, and what the formulas have in common."""
+    lines = []
+    for name, kind in zip("abc", instruction.operands, strict=False):
+        lines.append(_LOADS[kind].format(name=name, place=_PLACES[name]))
+    if instruction.before:
+        lines.append(codegen.translated(instruction.before, dialect))
+    return "\n".join(line for line in lines if line)
+
+
+def _formula(text: str, instruction: Instruction, dialect: str) -> str:
+    found = codegen.translated(text, dialect)
+    for name, kind in zip("abc", instruction.operands, strict=False):
+        if kind == COUNTER:
+            found = found.replace(f"uniform({name})", f"drawn(low, high, start + i, {_PLACES[name]})")
+    return found
+
+
+def _forward(instruction: Instruction, dialect: str) -> str:
+    loads = _loaded(instruction, dialect)
+    value = _formula(instruction.value, instruction, dialect)
+    return "for i in range(W):\n" + textwrap.indent(f"{loads}\nrow[i] = {value}".strip("\n"), "    ")
+
+
+def _backward(instruction: Instruction, dialect: str) -> str:
+    """One loop for each operand: two operands may be the same row."""
+    loads = "\n".join(["s = ss[i]", "y = row[i]", _loaded(instruction, dialect)])
+    loops = []
+    for name, kind, slope in zip("abc", instruction.operands, instruction.slopes, strict=False):
+        if not slope:
+            continue
+        amount = _formula(slope, instruction, dialect)
+        if kind == ROW:
+            loops.append(("W", f"s{name}[i] += {amount}"))
+        elif kind == COLUMN:
+            loops.append(("items", f"gx[start + i, {_PLACES[name]}] += {amount}"))
+        else:
+            loops.append(("items", f"gs[{_PLACES[name]}] += {amount}"))
+    # The input's own numbers are not at hand here, nor needed
+    loads = "s = ss[i]" if COLUMN in instruction.operands else loads
+    text = "\n".join(f"for i in range({n}):\n" + textwrap.indent(f"{loads}\n{add}", "    ") for n, add in loops)
+    return text or "pass"

@@ -1,0 +1,184 @@
+"""Source of the GPU kernels, generated from the table of instructions: a warp walks through the program for 32 items, its
+rows in global memory.
+
+Every lane reads only what it wrote itself, so no barrier is needed. Nothing is kept between forward and backward: backward
+runs the program again. A slope that nobody has added to is -0.0, and adds nothing to others: the numbers of a row that no
+wanted row depends on are nobody's business, and 0 times infinity would be.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from types import ModuleType
+
+from algonet.core.cache import Cache
+from algonet.core.codegen import generate as codegen
+from algonet.relax import Relaxation
+
+from ...machine import instructions
+from ...machine.instructions import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, Instruction
+
+_SOURCE = '''
+
+@triton.jit
+def fma(a, b, c):
+    return a * b + c
+
+
+@triton.jit
+def mixed(h):
+    h = (h ^ (h >> 16)) * 0x85EBCA6B
+    h = (h ^ (h >> 13)) * 0xC2B2AE35
+    return h ^ (h >> 16)
+
+
+@triton.jit
+def drawn(seed, item, counter):
+    """A number in [0, 1) with 24 bits."""
+    low = tl.load(seed).to(tl.uint32)
+    high = tl.load(seed + 1).to(tl.uint32)
+    zero = item.to(tl.uint32) * 0
+    h = mixed(item.to(tl.uint32) ^ (zero + low))
+    h = mixed((h + (zero + counter.to(tl.uint32)) * 0x9E3779B9) ^ (zero + high))
+    return (h >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
+
+
+@triton.jit
+def add_to(row, lane, amount):
+    tl.store(row + lane, tl.load(row + lane) + amount)
+
+
+@triton.jit
+def run_rows(
+    x, steepness, constants, program, seed, rows, item, inside, lane, columns, length, BLOCK: tl.constexpr
+):
+    """All rows of this block's items."""
+    for k in tl.range(0, length, num_stages=1):
+        code = tl.load(program + 4 * k)
+        first = tl.load(program + 4 * k + 1)
+        second = tl.load(program + 4 * k + 2)
+        third = tl.load(program + 4 * k + 3)
+@FORWARD@
+
+
+@triton.jit
+def forward_kernel(
+    x, steepness, constants, program, wanted, seed, y, scratch, start, count, columns, length, results,
+    BLOCK: tl.constexpr,
+):
+    block = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, BLOCK)
+    item = (start + block) * BLOCK + lane
+    inside = item < count
+    rows = scratch + block * length * BLOCK
+    run_rows(x, steepness, constants, program, seed, rows, item, inside, lane, columns, length, BLOCK)
+    for j in tl.range(0, results, num_stages=1):
+        row = tl.load(wanted + j)
+        tl.store(y + item * results + j, tl.load(rows + row * BLOCK + lane), mask=inside)
+
+
+@triton.jit
+def backward_kernel(
+    x, steepness, constants, program, wanted, seed, g, gx, gs, scratch, sums, start, count, columns, length, results,
+    scales, BLOCK: tl.constexpr,
+):
+    block = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, BLOCK)
+    item = (start + block) * BLOCK + lane
+    inside = item < count
+    rows = scratch + block * length * BLOCK
+    slopes = sums + block * length * BLOCK
+    gs = gs + (start + block) * scales * BLOCK
+    run_rows(x, steepness, constants, program, seed, rows, item, inside, lane, columns, length, BLOCK)
+    for j in tl.range(0, results, num_stages=1):
+        row = tl.load(wanted + j)
+        add_to(slopes + row * BLOCK, lane, tl.load(g + item * results + j, mask=inside, other=0.0))
+    for back in tl.range(0, length, num_stages=1):
+        k = length - 1 - back
+        code = tl.load(program + 4 * k)
+        first = tl.load(program + 4 * k + 1)
+        second = tl.load(program + 4 * k + 2)
+        third = tl.load(program + 4 * k + 3)
+        s = tl.load(slopes + k * BLOCK + lane)
+        # Nobody has added to -0.0; where somebody has, the least there is is 0.0
+        asked = inside & ((s != 0.0) | (1.0 / s > 0.0))
+@BACKWARD@
+'''
+#: Each operand, by where it comes from; `{name}` is a, b or c, `{place}` its number in the instruction.
+_LOADS = {
+    ROW: "{name} = tl.load(rows + {place} * BLOCK + lane)",
+    COLUMN: "{name} = tl.load(x + item * columns + {place}, mask=inside, other=0.0)",
+    CONSTANT: "{name} = tl.zeros((BLOCK,), dtype=constants.dtype.element_ty) + tl.load(constants + {place})",
+    STEEPNESS: "{name} = tl.load(steepness + {place})",
+    COUNTER: "",
+}
+_PLACES = {"a": "first", "b": "second", "c": "third"}
+#: Names that formulas use beside those of codegen's dialect.
+_NAMES = {"exact_exp(": "tl.exp(", "exact_log(": "tl.log(", "cos(": "tl.cos(", "sin(": "tl.sin(", "floor(": "tl.floor("}
+_MODULES: Cache[ModuleType] = Cache("kernels of smooth programs on the GPU", 256)
+
+
+def kernels(formulas: tuple[Relaxation, ...]) -> ModuleType:
+    """The module for programs with these relaxations; one for each state of the table."""
+    table = tuple(instructions.with_relaxations(len(formulas)))
+    return _MODULES.get((formulas, table), lambda: _module(formulas, table))
+
+
+def _module(formulas: tuple[Relaxation, ...], table: tuple[Instruction, ...]) -> ModuleType:
+    functions = [codegen.scalar_function(relax, f"formula{k}", "triton") for k, relax in enumerate(formulas)]
+    body = _SOURCE.replace("@FORWARD@", _tree(table, _forward)).replace("@BACKWARD@", _tree(table, _backward))
+    return codegen.load("smooth_program_triton", codegen.PRELUDES["triton"] + "\n\n" + "\n\n".join(functions) + body)
+
+
+def _tree(table: tuple[Instruction, ...], case: Callable[[Instruction], str]) -> str:
+    """What each instruction does, found by halving the range of codes: Triton has no jump table."""
+
+    def halves(first: int, last: int) -> str:
+        if last - first == 1:
+            return f"# {table[first].name}\n{case(table[first])}"
+        middle = (first + last) // 2
+        low, high = (textwrap.indent(halves(*part), "    ") for part in ((first, middle), (middle, last)))
+        return f"if code < {middle}:\n{low}\nelse:\n{high}"
+
+    return textwrap.indent(halves(0, len(table)), "        ")
+
+
+def _formula(text: str, instruction: Instruction) -> str:
+    found = codegen.translated(text, "triton")
+    for name, theirs in _NAMES.items():
+        found = found.replace(name, theirs)
+    for name, kind in zip("abc", instruction.operands, strict=False):
+        if kind == COUNTER:
+            found = found.replace(f"uniform({name})", f"drawn(seed, item, {_PLACES[name]})")
+    return found
+
+
+def _loads(instruction: Instruction) -> list[str]:
+    lines = [
+        _LOADS[kind].format(name=name, place=_PLACES[name])
+        for name, kind in zip("abc", instruction.operands, strict=False)
+    ]
+    return [line for line in (*lines, instruction.before) if line]
+
+
+def _forward(instruction: Instruction) -> str:
+    return "\n".join([*_loads(instruction), f"tl.store(rows + k * BLOCK + lane, {_formula(instruction.value, instruction)})"])
+
+
+def _backward(instruction: Instruction) -> str:
+    if not any(instruction.slopes):
+        return "pass"
+    lines = [] if COLUMN in instruction.operands else [*_loads(instruction), "y = tl.load(rows + k * BLOCK + lane)"]
+    for name, kind, slope in zip("abc", instruction.operands, instruction.slopes, strict=False):
+        if not slope:
+            continue
+        amount = f"tl.where(asked, {_formula(slope, instruction)}, -0.0)"
+        if kind == ROW:
+            lines.append(f"add_to(slopes + {_PLACES[name]} * BLOCK, lane, {amount})")
+        elif kind == COLUMN:
+            lines.append(f"place = gx + item * columns + {_PLACES[name]}")
+            lines.append(f"tl.store(place, tl.load(place, mask=inside, other=0.0) + {amount}, mask=inside)")
+        else:
+            lines.append(f"add_to(gs + {_PLACES[name]} * BLOCK, lane, {amount})")
+    return "\n".join(lines)

@@ -1,0 +1,82 @@
+"""What launches the GPU kernels: tensors on the device, rows in scratch memory of bounded size."""
+
+# pyright: reportAttributeAccessIssue=false
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ...operation import ProgramSettings
+from . import device
+
+#: Bytes of rows at a time; longer programs or larger batches run in several launches.
+SCRATCH = 256 * 2**20
+#: Items per program: one per lane of its single warp, so that rows never change hands between threads.
+BLOCK = 32
+
+
+class _Ready:
+    """The tensors of a call as the kernels want them."""
+
+    def __init__(self, tensors: Sequence[Tensor]):
+        x, steepness, constants, program, wanted, seed = tensors
+        flat = x.reshape(-1, x.shape[-1]).contiguous()
+        self.x = flat
+        self.count, self.columns = flat.shape
+        self.length, self.results = program.shape[0], wanted.shape[0]
+        self.blocks = -(-self.count // BLOCK)
+        self.inputs = {
+            "x": flat,
+            "steepness": steepness.contiguous(),
+            "constants": constants.contiguous(),
+            "program": program.to(x.device, non_blocking=True).contiguous(),
+            "wanted": wanted.to(x.device, non_blocking=True),
+            "seed": seed.to(x.device, non_blocking=True),
+        }
+        sizes = {"count": self.count, "columns": self.columns, "length": self.length, "results": self.results}
+        self.sizes = {**sizes, "BLOCK": BLOCK, "num_warps": 1, "num_stages": 1}
+
+    def launches(self, copies: int) -> Iterator[tuple[int, int]]:
+        """(first block, blocks) of each launch, such that `copies` sets of rows fit into the scratch."""
+        each = copies * self.length * BLOCK * self.x.element_size()
+        size = max(1, min(self.blocks, SCRATCH // max(each, 1)))
+        for start in range(0, self.blocks, size):
+            yield start, min(size, self.blocks - start)
+
+
+def smooth_program_forward(tensors: Sequence[Tensor], settings: ProgramSettings) -> tuple[list[Tensor], list[Tensor]]:
+    x = tensors[0]
+    ready = _Ready(tensors)
+    y = x.new_empty(ready.count, ready.results)
+    kernel = device.kernels(settings.formulas).forward_kernel
+    for start, blocks in ready.launches(1):
+        rows = x.new_empty(blocks, ready.length, BLOCK)
+        kernel[(blocks,)](**ready.inputs, y=y, scratch=rows, start=start, **ready.sizes)
+    return [y.reshape(*x.shape[:-1], ready.results)], []
+
+
+def smooth_program_backward(
+    grads: Sequence[Tensor],
+    tensors: Sequence[Tensor],
+    saved: Sequence[Tensor],
+    settings: ProgramSettings,
+    needs: Sequence[bool],
+) -> list[Tensor | None]:
+    x = tensors[0]
+    ready = _Ready(tensors)
+    gx = torch.zeros_like(ready.x)
+    scales = tensors[1].shape[0]
+    gs = x.new_zeros(ready.blocks, scales, BLOCK)
+    g = grads[0].reshape(ready.count, ready.results).contiguous()
+    kernel = device.kernels(settings.formulas).backward_kernel
+    for start, blocks in ready.launches(2):
+        rows = x.new_empty(blocks, ready.length, BLOCK)
+        slopes = x.new_full((blocks, ready.length, BLOCK), -0.0)
+        kernel[(blocks,)](
+            **ready.inputs, g=g, gx=gx, gs=gs, scratch=rows, sums=slopes, start=start, scales=scales, **ready.sizes
+        )
+    by_steepness = gs.sum((0, 2)) if needs[1] else None
+    constants = torch.zeros_like(tensors[2]) if needs[2] else None
+    return [gx.reshape(x.shape), by_steepness, constants, None, None, None]

@@ -1,0 +1,121 @@
+"""The instructions of recorded programs: one table, from which the reference and all kernels are generated.
+
+An instruction makes a row of numbers, one per item, out of up to three operands a, b and c: y = value. `slopes` says what a
+gradient s of y adds to the gradient of each operand. Formulas are written in codegen's dialect (`abs, exp, log, sqrt, where,
+minimum, maximum`) with a few names more: `fma(a, b, c)` = a b + c; `exact_exp`, `exact_log`, `cos`, `sin`, `floor`;
+`uniform(a)`, the number in [0, 1) that the call's seed, the item and the counter a give.
+
+A new instruction is a new row here. Nothing else knows what any of them computes, and none is known by a number:
+a program refers to them by their place in this table, and kernels are generated with the same places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Below this share of the mass a state is of no consequence; the square of its reciprocal is finite in float32.
+NEGLIGIBLE = 1e-18
+
+ROW, COLUMN, CONSTANT, STEEPNESS, COUNTER = "row", "column", "constant", "steepness", "counter"
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """y = value(a, b, c). `operands` says where each comes from: an earlier row of the program, a column of its input, one of
+    its constants, one of its steepnesses, or the number itself. Rows come first."""
+
+    name: str
+    value: str
+    slopes: tuple[str, ...] = ()
+    operands: tuple[str, ...] = ()
+    #: What both formulas need first.
+    before: str = ""
+
+    @property
+    def rows(self) -> int:
+        return sum(kind == ROW for kind in self.operands)
+
+
+def _rows(name: str, value: str, *slopes: str) -> Instruction:
+    """An instruction on rows, as many as it has slopes."""
+    return Instruction(name, value, slopes, (ROW,) * len(slopes))
+
+
+#: No gradient: `slopes` has one entry for each operand.
+NONE = ""
+_INSTRUCTIONS = (
+    Instruction("input", "a", ("s",), (COLUMN,)),
+    Instruction("const", "a", (NONE,), (CONSTANT,)),
+    _rows("add", "a + b", "s", "s"),
+    _rows("sub", "a - b", "s", "-s"),
+    _rows("mul", "a * b", "s * b", "s * a"),
+    _rows("truediv", "a / b", "s / b", "-(s / b) * y"),
+    _rows("neg", "-a", "-s"),
+    _rows("mix", "fma(a, b, (1.0 - a) * c)", "s * (b - c)", "s * a", "s * (1.0 - a)"),
+    _rows("select", "where(a > 0.0, b, c)", NONE, "where(a > 0.0, s, 0.0)", "where(a > 0.0, 0.0, s)"),
+    _rows("accumulate", "fma(b, c, a)", "s", "s * c", "s * b"),
+    _rows(
+        "truth",
+        "where(abs(a) > 1.0, 1.0, abs(a))",
+        "where(abs(a) > 1.0, 0.0, where(a > 0.0, s, where(a < 0.0, -s, 0.0)))",
+    ),
+    _rows("cut", "where(a > b, a, 0.0)", "where(a > b, s, 0.0)", NONE),
+    _rows(
+        "snap",
+        "where(a <= b, 0.0, where(a >= c, 1.0, a))",
+        "where((a <= b) | (a >= c), 0.0, s)",
+        NONE,
+        NONE,
+    ),
+    _rows(
+        "clamp",
+        "where(a < b, b, where(a > c, c, a))",
+        "where((a >= b) & (a <= c), s, 0.0)",
+        "where(a < b, s, 0.0)",
+        "where(a > c, s, 0.0)",
+    ),
+    _rows(
+        "reciprocal",
+        f"where(a > {NEGLIGIBLE:.1e}, 1.0 / where(a > {NEGLIGIBLE:.1e}, a, 1.0), 0.0)",
+        "-s * y * y",
+    ),
+    _rows("exp", "exact_exp(a)", "s * y"),
+    _rows("log", "exact_log(a)", "s / a"),
+    _rows("sqrt", "sqrt(a)", "s / (y + y)"),
+    _rows("cos", "cos(a)", "-s * sin(a)"),
+    _rows("floor", "floor(a)", NONE),
+    # A random number, a coin that shows 1 with probability a, and the logarithm of the probability of what coins showed:
+    # a before this one, whose probability was b and which showed c
+    Instruction("uniform", "uniform(a)", (NONE,), (COUNTER,)),
+    Instruction("coin", "where(uniform(b) < a, 1.0, 0.0)", (NONE, NONE), (ROW, COUNTER)),
+    _rows(
+        "tally",
+        "a + log(where(c > 0.0, b, 1.0 - b))",
+        "s",
+        "where(c > 0.0, s / b, -s / (1.0 - b))",
+        NONE,
+    ),
+)
+TABLE: dict[str, Instruction] = {instruction.name: instruction for instruction in _INSTRUCTIONS}
+
+
+def relaxation(number: int) -> Instruction:
+    """The instruction of a program's relaxation with that number: its curve at steepness b times a."""
+    return Instruction(
+        f"relaxation {number}",
+        # Outside of its curve's own comparisons a formula may answer a number that is none by a number
+        "where(a == a, curve, a)",
+        ("s * slope * b", "s * slope * a"),
+        (ROW, STEEPNESS),
+        f"curve, slope = formula{number}(b * a)",
+    )
+
+
+def code_of(name: str) -> int:
+    """The place of an instruction in the table."""
+    return list(TABLE).index(name)
+
+
+def with_relaxations(count: int) -> list[Instruction]:
+    """All instructions of programs with so many relaxations, in the order of their codes."""
+    return [*TABLE.values(), *(relaxation(k) for k in range(count))]
