@@ -18,9 +18,8 @@ import json
 import operator
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
-
-import torch
 
 from algonet.core.cache import Cache
 from algonet.core.identity import canonical
@@ -30,6 +29,12 @@ _NUMBERS: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 _COUNT = itertools.count(1)
 _LOCK = threading.Lock()
 _DECODED: Cache[Any] = Cache("decoded settings", 1024)
+
+
+def _constant(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What `torch.compiler.assume_constant_result` says, without importing the compiler now: that takes a second."""
+    function._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+    return function
 
 
 def encode(value: Any) -> str:
@@ -64,7 +69,7 @@ def decode(text: str) -> Any:
     return _DECODED.put(text, _value(json.loads(text))) if found is None else found
 
 
-@torch.compiler.assume_constant_result
+@_constant
 def _token(cls: type) -> str:
     """The name by which `_class` finds this very class again."""
     name = f"{cls.__module__}:{cls.__qualname__}"
@@ -78,7 +83,7 @@ def _token(cls: type) -> str:
     return f"#{number}:{cls.__qualname__}".replace('"', "")
 
 
-@torch.compiler.assume_constant_result
+@_constant
 def _fields(cls: type) -> tuple[str, ...]:
     if not dataclasses.is_dataclass(cls):
         raise TypeError(
@@ -88,12 +93,12 @@ def _fields(cls: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(cls))
 
 
-@torch.compiler.assume_constant_result
+@_constant
 def _digits(value: int) -> str:
     return str(value)
 
 
-@torch.compiler.assume_constant_result
+@_constant
 def _quoted(value: str) -> str:
     return json.dumps("s" + value)
 
