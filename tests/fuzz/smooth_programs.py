@@ -204,7 +204,9 @@ def _close(found: list[torch.Tensor], wanted: list[torch.Tensor], tolerance: flo
 
 
 def _recorded(module: Any) -> str | None:
-    return _close(slopes(soft(module, backend="numba"), columns()), slopes(soft(module, backend="reference"), columns()))
+    return _close(
+        slopes(soft(module, backend="numba"), columns()), slopes(soft(module, backend="reference"), columns())
+    )
 
 
 def _automatic(module: Any) -> str | None:

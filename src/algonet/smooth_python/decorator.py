@@ -16,16 +16,16 @@ from torch import Tensor
 
 from algonet.relax import Sigmoid
 
-from .runtime.frame import Frame
-from .machine.keys import Outside
-from .machine.tape import recordable, tape_for
 from .language.refuse import NotSmoothError, check
-from .machine.replay import Plans, Recall, recall
-from .report import Report
 from .language.rewrite import rewritten
-from .softness import OPTIONS, Settings, check_options, resolved
+from .machine.keys import Outside
+from .machine.replay import Plans, Recall, recall
+from .machine.tape import recordable, tape_for
 from .machine.values import HALVES, Value, dict_like, flat, lifted, lowered, settled
 from .machine.watching import Watch
+from .report import Report
+from .runtime.frame import Frame
+from .softness import OPTIONS, Settings, check_options, resolved
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 
+from ..softness import OPTIONS
 from .liveness import falls_through, read, rebound, returns, root, targets
 from .liveness import written as written_names
-from ..softness import OPTIONS
 
 _WRITE_OUTSIDE = "call it outside the smooth function and pass the result in"
 #: Syntax that has no smooth meaning -> what to write instead.

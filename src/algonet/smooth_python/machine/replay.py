@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from ..operation import Program, evaluate, steepness_tensor
-from .keys import Found, UnknownError, describe
 from ..report import Report
 from ..softness import open_blocks
+from .keys import Found, UnknownError, describe
 from .values import NUMBERS, Value
 
 #: Instructions that one function's plans may hold together (16 bytes each); how many plans, and ways through one plan.
@@ -97,8 +97,6 @@ class Journal:
 
     def __init__(self, arguments: list[Tensor], tensors: list[Tensor], fixed: list[Tensor]):
         self.complete = True
-        #: Whether the machinery itself reads numbers at present, in a way that is written down.
-        self.asking = False
         self._events: list[Step | Look] = []
         self._ran = 0
         # The tensors themselves are kept, or another one could get the id

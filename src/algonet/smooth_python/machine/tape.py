@@ -9,7 +9,7 @@ cannot be recorded needs it. What has run becomes the input of the next stretch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +21,7 @@ from ..operation import Formulas, Program, evaluate, steepness_tensor
 from . import instructions
 from .replay import Journal
 from .values import NUMBERS, Value
+
 
 class Stretch:
     """A finished part of the recording: enough to ask for rows that nobody wanted at the time."""
@@ -254,18 +255,9 @@ class Tape:
             self.journal.ran(program, inputs, scales, wanted, outputs)
         return outputs
 
-    @contextmanager
-    def _own_reading(self) -> Iterator[None]:
-        """Numbers that are read in here are the machine's business, and part of the journal."""
-        journal = self.journal
-        if journal is None:
-            yield
-            return
-        before, journal.asking = journal.asking, True
-        try:
-            yield
-        finally:
-            journal.asking = before
+    def _own_reading(self) -> Any:
+        """Numbers that are read in here are the machine's business, and part of the journal: nobody watches."""
+        return nullcontext() if self.journal is None else torch._C.DisableTorchFunction()
 
     def ask(self, value: Value, question: Callable[[Tensor], Any]) -> Any:
         """What Python has to know about the numbers of a value to go on."""

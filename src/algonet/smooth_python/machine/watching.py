@@ -29,7 +29,7 @@ class Watch(TorchFunctionMode):
         self._journal = journal
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _READS and not self._journal.asking:
+        if func in _READS:
             self._journal.complete = False
         return func(*args, **(kwargs or {}))
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from . import comparisons
 from ..machine.values import NUMBERS, Value, aligned, as_value, flat, smooth_kind, stacked
 from ..machine.watching import unwatched
+from . import comparisons
 
 # fmt: off
 _ELEMENTWISE_NAMES = (

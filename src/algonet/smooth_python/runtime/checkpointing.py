@@ -18,9 +18,9 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from ..machine.keys import Found, UnknownError
+from ..machine.values import Value
 from ..report import Report
 from ..softness import open_blocks, within
-from ..machine.values import Value
 
 
 class _Surroundings:

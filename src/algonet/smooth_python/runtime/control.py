@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..machine.values import Value, as_value, flat, settled, smooth_kind, softened
 from ..reference import direct
 from .merging import Missing, Mixture, merged, share
-from ..machine.values import Value, as_value, flat, settled, smooth_kind, softened
 
 #: A look at the mass that is left costs more than a short iteration: on a GPU, and for recorded loops, it is taken only
 #: after this many iterations, or for recorded ones after this many instructions.

@@ -6,15 +6,12 @@ from typing import Any
 
 import torch
 
-from . import calls
-from . import checkpointing
-from . import comparisons
-from . import subscripts
-from .control import Branch, Loop, any_left, visible
-from .merging import Missing, Mixture, merged
+from ..machine.values import Value, flat, settled, smooth_kind, softened
 from ..report import Report
 from ..softness import Settings
-from ..machine.values import Value, flat, settled, smooth_kind, softened
+from . import calls, checkpointing, comparisons, subscripts
+from .control import Branch, Loop, any_left, visible
+from .merging import Missing, Mixture, merged
 
 
 class Frame:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..reference import direct
 from ..machine.values import NUMBERS, Value, aligned, as_value, dict_like, flat, smooth_kind
+from ..reference import direct
 
 
 class Missing:

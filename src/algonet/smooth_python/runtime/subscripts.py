@@ -16,8 +16,8 @@ from torch import Tensor
 
 from algonet.relax import BumpExit, SmoothTent, Tent
 
-from .merging import Missing, Mixture
 from ..machine.values import NUMBERS, Value, as_value, dict_like, soft_number, stacked
+from .merging import Missing, Mixture
 
 #: Exits that are 1 from a distance of 1 on: a position between two integers is neither of the others.
 _NARROW = (Tent, SmoothTent, BumpExit)

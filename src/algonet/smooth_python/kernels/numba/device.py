@@ -192,19 +192,22 @@ def _forward(instruction: Instruction, dialect: str) -> str:
 
 def _backward(instruction: Instruction, dialect: str) -> str:
     """One loop for each operand: two operands may be the same row."""
-    loads = "\n".join(["s = ss[i]", "y = row[i]", _loaded(instruction, dialect)])
-    loops = []
+    # The input's own numbers are not at hand here, nor needed
+    loads = ["s = ss[i]"]
+    loads += [] if COLUMN in instruction.operands else ["y = row[i]", _loaded(instruction, dialect)]
+    loops: list[tuple[str, list[str]]] = []
     for name, kind, slope in zip("abc", instruction.operands, instruction.slopes, strict=False):
+        amount, place = _formula(slope, instruction, dialect), _PLACES[name]
         if not slope:
             continue
-        amount = _formula(slope, instruction, dialect)
         if kind == ROW:
-            loops.append(("W", f"s{name}[i] += {amount}"))
+            loops.append(("W", [*loads, f"s{name}[i] += {amount}"]))
         elif kind == COLUMN:
-            loops.append(("items", f"gx[start + i, {_PLACES[name]}] += {amount}"))
-        else:
-            loops.append(("items", f"gs[{_PLACES[name]}] += {amount}"))
-    # The input's own numbers are not at hand here, nor needed
-    loads = "s = ss[i]" if COLUMN in instruction.operands else loads
-    text = "\n".join(f"for i in range({n}):\n" + textwrap.indent(f"{loads}\n{add}", "    ") for n, add in loops)
-    return text or "pass"
+            loops.append(("items", [*loads, f"gx[start + i, {place}] += {amount}"]))
+        elif kind == STEEPNESS:
+            # With the row before it: the curve is computed once. The row's own slope is of no further use
+            loops[-1][1].append(f"ss[i] = {amount}")
+            loops.append(("items", [f"gs[{place}] += ss[i]"]))
+    return (
+        "\n".join(f"for i in range({n}):\n" + textwrap.indent("\n".join(lines), "    ") for n, lines in loops) or "pass"
+    )

@@ -163,7 +163,9 @@ def _loads(instruction: Instruction) -> list[str]:
 
 
 def _forward(instruction: Instruction) -> str:
-    return "\n".join([*_loads(instruction), f"tl.store(rows + k * BLOCK + lane, {_formula(instruction.value, instruction)})"])
+    return "\n".join(
+        [*_loads(instruction), f"tl.store(rows + k * BLOCK + lane, {_formula(instruction.value, instruction)})"]
+    )
 
 
 def _backward(instruction: Instruction) -> str:
