@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from algonet.core.files import write_bytes
-from algonet.render import Camera, Mesh, MeshWeights, fit_mesh, icosphere, render_hard
+from algonet.render import Camera, Mesh, Remesh, fit_mesh, icosphere, render_hard
 
 
 def horns() -> Mesh:
@@ -65,9 +65,7 @@ def main() -> None:
     cameras, unseen = around(arguments.views), around(4, start=math.pi / arguments.views)
     pictures = painted(target, cameras, arguments.size)
     ball = icosphere(arguments.level, 0.7)
-    # Horns are drawn far out of the ball: more stiffness than usual keeps the surface from folding
-    stiff = MeshWeights(laplacian=60.0, flatten=0.05)
-    fit = fit_mesh(pictures, cameras, ball, steps=arguments.steps, weights=stiff, progress=True)
+    fit = fit_mesh(pictures, cameras, ball, steps=arguments.steps, remesh=Remesh(), progress=True)
 
     truth, found = painted(target, unseen, 256), painted(fit.mesh, unseen, 256)
     both, either = (truth[..., 3] * found[..., 3]).sum(), torch.maximum(truth[..., 3], found[..., 3]).sum()
@@ -75,7 +73,8 @@ def main() -> None:
     fit.mesh.save(arguments.folder / "fit_mesh.obj")
     write_bytes(arguments.folder / "fit_mesh.png", side_by_side(truth, found))
     print(
-        f"{len(fit.mesh.faces)} faces after {len(fit.history)} steps: silhouettes overlap by {both / either:.1%} "
+        f"{fit.quality.faces} faces ({fit.quality.share:.2%} bad) after {len(fit.history)} steps: silhouettes overlap "
+        f"by {both / either:.1%} "
         f"in views not seen; written to {arguments.folder}/fit_mesh.obj and .png"
     )
 

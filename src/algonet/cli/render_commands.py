@@ -1,4 +1,4 @@
-"""`algonet render` and `algonet fit-mesh`: a mesh to pictures, and pictures to a mesh."""
+"""`algonet render`, `fit-mesh` and `fit-camera`: a mesh to pictures, pictures to a mesh, and where they were taken from."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import typer
 from algonet.cli.common import STANDARD_OUTPUT, check_writable, deliver, examples, parse_size
 
 if TYPE_CHECKING:
-    from algonet.render import Camera, Mesh
+    from algonet.render import Camera, Mesh, Targets
 
 PROCEDURAL = ("icosphere", "box", "torus", "cylinder")
 Layer = StrEnum("Layer", ["rgb", "silhouette", "depth"])
 Backend = StrEnum("Backend", ["auto", "reference", "numba", "triton"])
 MESHES = (".obj", ".ply", ".stl", ".off", ".glb")
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
 def register(app: typer.Typer) -> None:
-    """Add both commands to the program."""
+    """Add the commands to the program."""
     app.command(
         "render",
         epilog=examples(
@@ -32,8 +33,20 @@ def register(app: typer.Typer) -> None:
         ),
     )(render)
     app.command(
-        "fit-mesh", epilog=examples("algonet fit-mesh torus --out fit.obj", "algonet fit-mesh photos/ --out fit.obj")
+        "fit-mesh",
+        epilog=examples(
+            "algonet fit-mesh torus --out run/",
+            "algonet fit-mesh photos/ --cameras photos/transforms.json --out run/",
+            "algonet fit-mesh photos/ --out fit.glb",
+        ),
     )(fit)
+    app.command(
+        "fit-camera",
+        epilog=examples(
+            "algonet fit-camera chair.obj photo.png --out run/",
+            "algonet fit-camera chair.obj turntable/ --fov 35 --learn-fov --out run/",
+        ),
+    )(fit_camera)
 
 
 def _procedural(start: str) -> list[str]:
@@ -77,44 +90,162 @@ def fit(
     source: Annotated[
         str, typer.Argument(help="A mesh file (or icosphere, box, torus, cylinder), or a folder of pictures.")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Mesh to write (.obj, .ply, .stl, .off, .glb).")] = Path(
-        "fit.obj"
-    ),
-    steps: Annotated[int, typer.Option(help="Steps of the fit.", min=1)] = 300,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", help="Folder of the run; or a mesh to write (.obj, .glb, ...), with its folder beside it."
+        ),
+    ] = Path("fit"),
+    cameras: Annotated[
+        Path | None, typer.Option(help="A transforms.json with the pictures' cameras; else they stand on a circle.")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Steps of the fit.", min=1)] = 500,
     level: Annotated[int, typer.Option(help="Subdivisions of the sphere to begin with.", min=0, max=6)] = 3,
-    size: Annotated[int, typer.Option(help="Height and width of the pictures in pixels.", min=8)] = 64,
-    views: Annotated[int, typer.Option(help="Number of views when the source is a mesh.", min=1)] = 12,
+    remesh: Annotated[bool, typer.Option(help="Refine the mesh where the pictures show detail.")] = True,
+    texture: Annotated[
+        int, typer.Option(help="Texels a side of the texture (more if the faces need it); 0: none.", min=0)
+    ] = 1024,
+    size: Annotated[int, typer.Option(help="Pixels along the longer side of the pictures.", min=8)] = 128,
+    views: Annotated[int, typer.Option(help="Number of views when the source is a mesh.", min=1)] = 24,
     elevation: Annotated[
         float, typer.Option(help="Degrees above the equator (a mesh is also seen from below).")
     ] = 25.0,
-    fov: Annotated[float, typer.Option(help="Full vertical angle of view in degrees.")] = 40.0,
+    fov: Annotated[float, typer.Option(help="Full vertical angle of view in degrees, without --cameras.")] = 40.0,
     seed: Annotated[int, typer.Option(help="Which views are drawn at each step.")] = 0,
 ) -> None:
     """Shape a sphere until it looks like the pictures (or like a mesh, seen from all around).
 
-    Pictures of a folder, in order of their names, are taken as views on a circle around the object at even angles; what is
-    transparent, or white where there is no alpha, is background.
+    Pictures of a folder, in order of their names, are taken as views on a circle around the object at even angles, unless
+    --cameras says where each was taken. What is transparent, or white where there is no alpha, is background. The folder
+    of the run holds progress.png while it goes on, then mesh, texture, fit.gif and report.json. A run that was interrupted
+    goes on where it stopped when it is called again.
     """
-    from algonet.render import fit_mesh, icosphere
+    from algonet.cli.fitting_runs import FitRun
+    from algonet.render import MeshFitter, Remesh
 
-    if out.suffix.lower() not in MESHES:
-        raise ValueError(f"{out}: meshes are written as {', '.join(MESHES)}; choose one of these endings.")
-    check_writable(out)
-    folder = Path(source)
-    if folder.is_dir():
-        targets = _read_pictures(folder, size)
-        cameras = _circle(len(targets), elevation, 0.0, fov)
-    else:
-        cameras = _circle(views, elevation, 0.0, fov, alternate=True)
-        targets = _views_of(_mesh(source), cameras, size)
-    result = fit_mesh(targets, cameras, icosphere(level, 0.7), steps=steps, progress=True, seed=seed)
-    result.mesh.save(out)
-    last = result.history[-1] if result.history else {"pictures": math.nan}
-    counted = f"{len(targets)} views, {len(result.history)} steps, picture loss {last['pictures']:.4f}"
-    typer.echo(f"wrote {out} ({counted})")
+    folder, mesh_file = _run_folder(out)
+    targets = _targets(Path(source), source, cameras, size, views, elevation, fov)
+    options = {"steps": steps, "level": level, "remesh": remesh, "size": size, "seed": seed}
+    template = _ball(level, targets)
+    fitter = MeshFitter(targets, template, steps=steps, remesh=Remesh() if remesh else None, seed=seed)
+    run = FitRun(folder, fitter, options, source)
+    if run.resumed_at:
+        typer.echo(f"going on from step {run.resumed_at} of {run.checkpoint}")
+    if not run.advance():
+        typer.echo(f"stopped at step {fitter.taken} of {steps}; the same command goes on from there", err=True)
+        raise typer.Exit(130)
+    result = run.finish(mesh_file, texture)
+    counted = (
+        f"{len(targets)} views, {steps} steps, {result.quality.faces} faces, {result.quality.share:.2%} of them bad"
+    )
+    typer.echo(f"wrote {mesh_file} ({counted}); film and report in {folder}")
 
 
-def _mesh(name: str) -> Mesh:
+def fit_camera(
+    mesh: Annotated[str, typer.Argument(help="A mesh file, or one of: icosphere, box, torus, cylinder.")],
+    pictures: Annotated[Path, typer.Argument(help="A picture, or a folder of pictures.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run.")] = Path("fit-camera"),
+    fov: Annotated[float, typer.Option(help="Full vertical angle of view in degrees.")] = 40.0,
+    learn_fov: Annotated[bool, typer.Option("--learn-fov", help="Find the angle of view too.")] = False,
+    rotations: Annotated[int, typer.Option(help="How many rotations the search starts from.", min=1)] = 128,
+    size: Annotated[int, typer.Option(help="Pixels along the longer side of the pictures.", min=8)] = 128,
+    silhouette: Annotated[bool, typer.Option("--silhouette", help="Compare outlines only, not colours.")] = False,
+) -> None:
+    """Find the cameras from which a mesh looks like the pictures, among all there are.
+
+    Writes cameras.json (a transforms.json, as fit-mesh reads it), overlay.png (each picture above the mesh seen from its
+    camera) and report.json, with every distinct minimum and its loss.
+    """
+    import json
+
+    from algonet.cli.common import make_folder
+    from algonet.cli.fitting_runs import thumbnail, write_cameras
+    from algonet.core.files import write_bytes, write_text
+    from algonet.render import PoseSearch, Targets, rotation_error
+    from algonet.render import fit_camera as search
+
+    loaded = _mesh(mesh, normalised=False)
+    names, images = _pictures_of(pictures, size)
+    make_folder(out)
+    colored = not silhouette and (loaded.vertex_colors, loaded.face_colors, loaded.texture) != (None, None, None)
+    found = search(
+        loaded, images if colored else images[..., 3], fov=fov, learn_fov=learn_fov,
+        search=PoseSearch(rotations=rotations), progress=True,
+    )  # fmt: skip
+    height, width = images.shape[1:3]
+    write_cameras(out / "cameras.json", found.camera, names, width / height)
+    write_bytes(
+        out / "overlay.png", _encoded([thumbnail(loaded, Targets(found.camera, rgb=images), len(names))], Path("x.png"))
+    )
+    report = [
+        {
+            "picture": name,
+            "loss": float(minima.losses[0]),
+            "minima": [
+                {"loss": float(loss), "degrees_from_best": float(rotation_error(minima.cameras[i], minima.cameras[0]))}
+                for i, loss in enumerate(minima.losses)
+            ],
+        }
+        for name, minima in zip(names, found.minima, strict=True)
+    ]
+    write_text(out / "report.json", json.dumps(report, indent=1) + "\n")
+    losses = ", ".join(f"{name}: {float(loss):.5f}" for name, loss in zip(names, found.losses, strict=True))
+    typer.echo(f"wrote {out}/cameras.json (loss of {losses})")
+
+
+def _run_folder(out: Path) -> tuple[Path, Path]:
+    """The folder of a run, made, and the mesh to write."""
+    from algonet.cli.common import make_folder
+
+    if out.suffix and not out.is_dir():
+        if out.suffix.lower() not in MESHES:
+            raise ValueError(
+                f"{out}: meshes are written as {', '.join(MESHES)}; choose one of these endings, or a folder."
+            )
+        check_writable(out)
+        return make_folder(out.with_suffix("")), out
+    return make_folder(out), out / "mesh.obj"
+
+
+def _targets(
+    folder: Path, source: str, cameras: Path | None, size: int, views: int, elevation: float, fov: float
+) -> Targets:
+    """Pictures with cameras: of a folder, by a camera file or on a circle; or of a mesh."""
+    from algonet.cli.fitting_runs import read_cameras
+    from algonet.render import Targets
+
+    if not folder.is_dir():
+        if cameras is not None:
+            raise ValueError(f"--cameras goes with a folder of pictures; {source} is none.")
+        around = _circle(views, elevation, 0.0, fov, alternate=True)
+        return Targets(around, rgb=_views_of(_mesh(source), around, size))
+    if cameras is None:
+        pictures = _read_pictures(folder, size)
+        return Targets(_circle(len(pictures), elevation, 0.0, fov), rgb=pictures)
+    names, _ = read_cameras(cameras, (size, size))
+    paths = [_frame_file(name, cameras, folder) for name in names]
+    pictures = _read_files(paths, size)
+    _, placed = read_cameras(cameras, (int(pictures.shape[1]), int(pictures.shape[2])))
+    return Targets(placed, rgb=pictures)
+
+
+def _frame_file(name: str, cameras: Path, folder: Path) -> Path:
+    """The picture that a camera file names: beside it or in the folder, with or without its ending."""
+    for base in (cameras.parent / name, folder / name, folder / Path(name).name):
+        for path in (base, *(base.with_name(base.name + ending) for ending in PICTURES)):
+            if path.is_file():
+                return path
+    raise ValueError(f"{cameras}: names the picture {name}, which is neither beside it nor in {folder}.")
+
+
+def _ball(level: int, targets: Targets) -> Mesh:
+    from algonet.render import icosphere
+    from algonet.render.fitting.mesh import around_targets
+
+    return around_targets(icosphere(level, 0.5), targets)
+
+
+def _mesh(name: str, *, normalised: bool = True) -> Mesh:
     from algonet import render
     from algonet.render import Mesh
 
@@ -123,7 +254,7 @@ def _mesh(name: str) -> Mesh:
         return mesh.normalised().replace(vertex_colors=(mesh.normalised().vertices * 0.4 + 0.55).clamp(0, 1))
     if not Path(name).exists():
         raise ValueError(f"{name}: there is no such file; give a mesh file or one of {', '.join(PROCEDURAL)}.")
-    return Mesh.load(name).normalised()
+    return Mesh.load(name).normalised() if normalised else Mesh.load(name)
 
 
 def _circle(views: int, elevation: float, azimuth: float, fov: float, *, alternate: bool = False) -> Camera:
@@ -152,22 +283,44 @@ def _views_of(mesh: Mesh, cameras: Camera, size: int) -> Any:
 
 
 def _read_pictures(folder: Path, size: int) -> Any:
+    """All pictures of a folder, in order of their names, as RGBA (N, H, W, 4) with the longer side `size` pixels."""
+    return _read_files(_picture_files(folder), size)
+
+
+def _picture_files(folder: Path) -> list[Path]:
+    paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in PICTURES)
+    if not paths:
+        raise ValueError(f"algonet: {folder} holds no pictures (.png, .jpg, .webp, .bmp).")
+    return paths
+
+
+def _pictures_of(path: Path, size: int) -> tuple[list[str], Any]:
+    """Names and pictures of a file, or of a folder's."""
+    paths = _picture_files(path) if path.is_dir() else [path]
+    return [p.name for p in paths], _read_files(paths, size)
+
+
+def _read_files(paths: list[Path], size: int) -> Any:
     import numpy as np
     import torch
     from PIL import Image
 
     from algonet.core.pictures import open_picture
 
-    paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp", ".bmp"))
-    if not paths:
-        raise ValueError(f"algonet fit-mesh: {folder} holds no pictures (.png, .jpg, .webp, .bmp).")
-    pictures = []
+    pictures, shapes = [], {}
     for path in paths:
-        whole = open_picture(path).convert("RGBA").resize((size, size), Image.Resampling.BOX)
-        pixels = torch.from_numpy(np.asarray(whole).astype(np.float32) / 255)
+        whole = open_picture(path).convert("RGBA")
+        share = size / max(whole.size)
+        width, height = (max(1, round(n * share)) for n in whole.size)
+        pixels = np.asarray(whole.resize((width, height), Image.Resampling.BOX)).astype(np.float32) / 255
+        pixels = torch.from_numpy(pixels)
         if bool((pixels[..., 3] > 0.99).all()):
             pixels[..., 3] = (pixels[..., :3].amin(-1) < 0.95).float()
+        shapes.setdefault((width, height), path)
         pictures.append(pixels)
+    if len(shapes) > 1:
+        listed = ", ".join(f"{path.name} {w} x {h}" for (w, h), path in list(shapes.items())[:3])
+        raise ValueError(f"{paths[0].parent}: all pictures must have the same proportions; at this size, {listed}.")
     return torch.stack(pictures)
 
 

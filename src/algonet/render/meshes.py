@@ -15,6 +15,7 @@ from torch import Tensor
 
 from algonet.core.files import write_bytes
 
+from .texture_files import TEXTURED, write_textured
 from .vectors import normalise, normalise_area
 
 #: Coordinates beyond this, in a file, are refused: the squares that lengths are made of would not fit float32.
@@ -66,7 +67,10 @@ class Mesh:
         return _load(Path(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a single mesh, by the name's ending (.obj, .ply, .stl, .off, .glb), to a temporary name first."""
+        """Write a single mesh, by the name's ending (.obj, .ply, .stl, .off, .glb), to a temporary name first.
+
+        A texture goes along into .obj (as NAME.mtl and NAME.png beside it) and .glb.
+        """
         _save(self, Path(path))
 
     def replace(self, **changes) -> Mesh:
@@ -226,6 +230,9 @@ def _save(mesh: Mesh, path: Path) -> None:
         raise ValueError(
             f"Mesh.save: one mesh at a time: vertices have shape {tuple(mesh.vertices.shape)}; pick an item."
         )
+    if mesh.texture is not None and path.suffix.lower() in TEXTURED:
+        write_textured(mesh, path)
+        return
     colors = {
         name: (getattr(mesh, name).detach().clamp(0, 1) * 255).round().byte().cpu().numpy()
         for name in ("vertex_colors", "face_colors")

@@ -199,7 +199,7 @@ def _turning(quick: bool) -> Figure:
 def _film_strip(quick: bool) -> Figure:
     import matplotlib.pyplot as plt
 
-    from algonet.render import Camera, MeshWeights, SmoothRenderer, fit_mesh, icosphere, render_hard
+    from algonet.render import Camera, SmoothRenderer, fit_mesh, icosphere, render_hard
 
     size, views = 48, 8
     target = icosphere(4)
@@ -223,8 +223,7 @@ def _film_strip(quick: bool) -> Figure:
     )
     for count, start, end in steps:
         if count:
-            weights = MeshWeights(laplacian=20.0)
-            mesh = fit_mesh(targets, cameras, mesh, steps=count, scales=(start, end), views=4, weights=weights).mesh
+            mesh = fit_mesh(targets, cameras, mesh, steps=count, scales=(start, end), views=4).mesh
         with torch.no_grad():
             strip.append(show(mesh, cameras[0], _lamps()).rgb.clamp(0, 1))
     with torch.no_grad():

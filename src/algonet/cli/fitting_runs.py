@@ -1,0 +1,268 @@
+"""Runs of `algonet fit-mesh`: a folder with checkpoint, thumbnail, film, mesh, texture and report."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import time
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from algonet.core.files import write_bytes, write_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from algonet.render import Camera, Mesh, MeshFit, MeshFitter, Targets
+
+#: The thumbnail is drawn, and a frame of the film kept, this often in a run; the checkpoint is written as often.
+FRAMES = 40
+#: The film's and the thumbnail's views are at most this wide and high.
+THUMBNAIL = 160
+
+
+class FitRun:
+    """One fit in its folder: `advance()` to the end, from wherever an earlier call with the same settings stopped."""
+
+    def __init__(self, folder: Path, fitter: MeshFitter, settings: dict[str, Any], source: str):
+        self.folder, self.fitter, self.settings, self.source = folder, fitter, settings, source
+        self.frames: list[Any] = []
+        self.seconds = 0.0
+        self.resumed_at = self._resume()
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint.npz"
+
+    def advance(self) -> bool:
+        """Go on until the fit is done (True) or interrupted (False); the checkpoint is written either way."""
+        from rich.progress import Progress
+
+        fitter, every = self.fitter, max(1, self.fitter.steps // FRAMES)
+        began = time.monotonic()
+        try:
+            with Progress(transient=True) as bar:
+                task = bar.add_task("fitting the mesh", total=fitter.steps, completed=fitter.taken)
+                while not fitter.done:
+                    if fitter.taken % every == 0:
+                        self._look()
+                        self._keep(time.monotonic() - began)
+                    fitter.step()
+                    bar.update(task, completed=fitter.taken)
+        except (KeyboardInterrupt, SystemExit):
+            self._keep(time.monotonic() - began)
+            return False
+        self.seconds += time.monotonic() - began
+        self._look()
+        self._keep(0.0)
+        return True
+
+    def finish(self, mesh_file: Path, texture: int) -> MeshFit:
+        """Write mesh, texture, film and report; the checkpoint is no longer needed."""
+        from algonet.render import fit_texture
+
+        fit, targets = self.fitter.result(), self.fitter.targets
+        mesh = fit.mesh
+        if texture and targets.rgb is not None and mesh_file.suffix.lower() in (".obj", ".glb"):
+            mesh = fit_texture(mesh, targets, size=max(texture, least_texture(len(mesh.faces))))
+        mesh.save(mesh_file)
+        if self.frames:
+            write_bytes(self.folder / "fit.gif", _film(self.frames))
+        self.checkpoint.unlink(missing_ok=True)
+        write_text(self.folder / "report.json", json.dumps(self._report(fit, mesh_file), indent=1) + "\n")
+        return fit
+
+    def _report(self, fit: MeshFit, mesh_file: Path) -> dict[str, Any]:
+        from algonet import __version__
+
+        kept = fit.history[:: max(1, len(fit.history) // 100)]
+        return {
+            "source": self.source,
+            "mesh": mesh_file.name,
+            "settings": self.settings,
+            "steps": len(fit.history),
+            "seconds": round(self.seconds, 1),
+            "resumed_at_step": self.resumed_at,
+            "pictures_loss": fit.history[-1]["pictures"] if fit.history else None,
+            "quality": fit.quality._asdict(),
+            "history": kept,
+            "version": __version__,
+        }
+
+    def _look(self) -> None:
+        """Draw the thumbnail: what the first views show, above what the fit shows."""
+        picture = thumbnail(self.fitter.mesh(), self.fitter.targets)
+        self.frames.append(picture)
+        write_bytes(self.folder / "progress.png", _png(picture))
+
+    def _keep(self, more: float) -> None:
+        import numpy as np
+        import torch
+
+        state = self.fitter.state_dict()
+        arrays = {
+            k: v.detach().cpu().numpy() if isinstance(v, torch.Tensor) else np.asarray(v) for k, v in state.items()
+        }
+        frames = np.stack(self.frames) if self.frames else np.zeros((0, 1, 1, 3), np.uint8)
+        buffer = io.BytesIO()
+        arrays |= {
+            "fingerprint": np.asarray(self._fingerprint()),
+            "frames": frames,
+            "seconds": np.asarray(self.seconds + more),
+        }
+        np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
+        write_bytes(self.checkpoint, buffer.getvalue())
+
+    def _resume(self) -> int:
+        """The step from which a checkpoint of the same run lets it go on; 0 if there is none."""
+        import numpy as np
+        import torch
+
+        if not self.checkpoint.exists():
+            return 0
+        try:
+            with np.load(self.checkpoint, allow_pickle=False) as file:
+                found = {name: file[name] for name in file.files}
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f"{self.checkpoint}: not readable as a checkpoint ({error}); remove it to start again."
+            ) from error
+        if str(found.pop("fingerprint", "")) != self._fingerprint():
+            raise ValueError(
+                f"{self.checkpoint}: belongs to a run with other settings or pictures; remove it, or choose another --out."
+            )
+        self.frames, self.seconds = list(found.pop("frames")), float(found.pop("seconds"))
+        self.fitter.load_state_dict({name: torch.from_numpy(np.asarray(value)) for name, value in found.items()})
+        return self.fitter.taken
+
+    def _fingerprint(self) -> str:
+        """The same for the same pictures and settings."""
+        targets, digest = self.fitter.targets, hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode())
+        for pictures in (targets.silhouettes, targets.rgb, targets.normals, targets.depth, targets.cameras.matrix):
+            if pictures is not None:
+                digest.update(pictures.detach().cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+
+def least_texture(faces: int) -> int:
+    """The smallest texture, a power of two, that gives each face four texels a side."""
+    cells = math.ceil(math.sqrt(math.ceil(faces / 2)))
+    return 2 ** math.ceil(math.log2(8 * cells))
+
+
+def thumbnail(mesh: Mesh, targets: Targets, most: int = 4) -> Any:
+    """Bytes (H, W, 3): up to four views of the targets, and below each what the mesh looks like from there."""
+    import torch
+
+    from algonet.render import SmoothRenderer
+
+    count = min(most, len(targets))
+    chosen = torch.linspace(0, len(targets) - 1, count).round().long()
+    views = targets[chosen.to(targets.cameras.matrix.device)]
+    share = min(1.0, THUMBNAIL / max(targets.size))
+    size = (max(1, round(targets.size[0] * share)), max(1, round(targets.size[1] * share)))
+    renderer = SmoothRenderer(size, background=1.0, two_sided=False).to(mesh.vertices.device)
+    plain = mesh if mesh.vertex_colors is not None else mesh.replace(vertex_colors=torch.full_like(mesh.vertices, 0.7))
+    with torch.no_grad():
+        below = renderer(plain, views.cameras).rgb
+        above = torch.nn.functional.interpolate(_shown(views).movedim(-1, 1), size, mode="area").movedim(1, -1)
+        rows = [torch.cat(list(p.clamp(0, 1)), 1) for p in (above, below)]
+        return (torch.cat(rows) * 255).round().byte().cpu().numpy()
+
+
+def _shown(targets: Targets) -> Tensor:
+    """The targets as pictures on white (N, H, W, 3)."""
+    import torch
+
+    alpha = targets.alpha
+    if targets.rgb is not None:
+        color = targets.rgb[..., :3]
+    elif targets.normals is not None:
+        color = targets.normals / 2 + 0.5
+    else:
+        assert alpha is not None
+        color = torch.full((*alpha.shape, 3), 0.5).to(alpha)
+    return color if alpha is None else torch.lerp(torch.ones_like(color), color, alpha[..., None])
+
+
+def _png(pixels: Any) -> bytes:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _film(frames: list[Any]) -> bytes:
+    from PIL import Image
+
+    images = [Image.fromarray(f) for f in frames]
+    durations = [120] * (len(images) - 1) + [1500]
+    buffer = io.BytesIO()
+    images[0].save(buffer, "GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
+    return buffer.getvalue()
+
+
+def read_cameras(path: Path, size: tuple[int, int]) -> tuple[list[str], Camera]:
+    """Names of pictures and their cameras from a `transforms.json`, as NeRF data sets have it; pictures are of `size`.
+
+    `frames` with `file_path` and `transform_matrix` (camera to world, the camera looking along its -z, y up); the angle of
+    view by `camera_angle_x`, or `fl_x`, `fl_y`, `cx`, `cy` with `w` and `h`, for all frames or in each.
+    """
+    import torch
+
+    from algonet.render import Camera
+
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        frames = content["frames"]
+        names = [str(frame["file_path"]) for frame in frames]
+        poses = torch.tensor([frame["transform_matrix"] for frame in frames], dtype=torch.float32)
+        lenses = torch.stack([_lens({**content, **frame}, size) for frame in frames])
+    except FileNotFoundError:
+        raise ValueError(f"{path}: there is no such file.") from None
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
+        raise ValueError(f"{path}: not readable as a camera file (transforms.json): {reason}") from error
+    if poses.shape[1:] != (4, 4):
+        raise ValueError(f"{path}: each `transform_matrix` must be 4 x 4, got {tuple(poses.shape[1:])}.")
+    flip = torch.diag(torch.tensor([1.0, -1.0, -1.0]))
+    rotation = flip @ poses[:, :3, :3].mT
+    translation = -(rotation @ poses[:, :3, 3:])[..., 0]
+    return names, Camera.from_opencv(lenses, rotation, translation, size=size)
+
+
+def _lens(frame: dict[str, Any], size: tuple[int, int]) -> Tensor:
+    """OpenCV's matrix (3, 3) for pictures of `size`."""
+    import torch
+
+    height, width = size
+    if "fl_x" in frame:
+        across, down = width / float(frame.get("w", width)), height / float(frame.get("h", height))
+        fx, fy = float(frame["fl_x"]) * across, float(frame.get("fl_y", frame["fl_x"])) * down
+        cx = float(frame.get("cx", frame.get("w", width) / 2)) * across
+        cy = float(frame.get("cy", frame.get("h", height) / 2)) * down
+    else:
+        fx = fy = width / (2 * math.tan(float(frame["camera_angle_x"]) / 2))
+        cx, cy = width / 2, height / 2
+    # OpenCV counts pixels from their centres
+    return torch.tensor([[fx, 0.0, cx - 0.5], [0.0, fy, cy - 0.5], [0.0, 0.0, 1.0]])
+
+
+def write_cameras(path: Path, camera: Camera, names: list[str], aspect: float) -> None:
+    """Cameras as a `transforms.json`; `aspect` is width over height of the pictures."""
+    import torch
+
+    from algonet.render.fitting.targets import camera_axes
+
+    axes, frames = camera_axes(camera).cpu(), []
+    for i, name in enumerate(names):
+        pose = torch.eye(4)
+        pose[:3, :3], pose[:3, 3] = axes[i].T, camera.position[i].cpu()
+        focal = float(camera.matrix[i, 1, :3].norm())
+        angle = 2 * math.atan(aspect / focal)
+        frames.append({"file_path": name, "camera_angle_x": angle, "transform_matrix": pose.tolist()})
+    write_text(path, json.dumps({"frames": frames}, indent=1) + "\n")

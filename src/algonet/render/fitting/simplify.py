@@ -1,0 +1,67 @@
+"""A mesh with few faces that looks the same from afar, and colours at its vertices whatever it was coloured by."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..meshes import Mesh
+from ..textures import sample_texture
+
+
+def simplified(mesh: Mesh, faces: int) -> Mesh:
+    """At most about `faces` faces: vertices in one cell of a grid become one. Colours are kept, at the vertices.
+
+    For small pictures, not for saving: thin parts may close up.
+
+    >>> from algonet.render import icosphere
+    >>> 100 < len(simplified(icosphere(5), 500).faces) <= 500
+    True
+    """
+    mesh = mesh.replace(vertices=mesh.vertices.detach())
+    colors = vertex_colors_of(mesh)
+    plain = Mesh(mesh.vertices, mesh.faces, vertex_colors=colors)
+    if len(mesh.faces) <= faces:
+        return plain
+    extent = float((mesh.vertices.amax(0) - mesh.vertices.amin(0)).max())
+    cells, found = 64, plain
+    while cells >= 4:
+        found = _clustered(plain, extent / cells)
+        if len(found.faces) <= faces:
+            break
+        cells = int(cells * 0.85)
+    return found if len(found.faces) else plain
+
+
+def _clustered(mesh: Mesh, cell: float) -> Mesh:
+    place = ((mesh.vertices - mesh.vertices.amin(0)) / cell).long()
+    _, index, count = (place @ place.new_tensor([2**40, 2**20, 1])).unique(return_inverse=True, return_counts=True)
+    faces = index[mesh.faces.long()]
+    faces = faces[(faces[:, 0] != faces[:, 1]) & (faces[:, 1] != faces[:, 2]) & (faces[:, 2] != faces[:, 0])]
+    if not len(faces):
+        return mesh
+    # The same face twice would count twice in the silhouette; turned over, it is the other side of a sheet
+    turned = torch.stack([faces.roll(i, 1) for i in range(3)], 1)
+    first = faces.argmin(1)
+    faces = turned[torch.arange(len(faces), device=faces.device), (3 - first) % 3].unique(dim=0)
+
+    def mean(values: Tensor) -> Tensor:
+        return values.new_zeros(len(count), values.shape[-1]).index_add(0, index, values) / count[:, None]
+
+    colors = None if mesh.vertex_colors is None else mean(mesh.vertex_colors)
+    return Mesh(mean(mesh.vertices), faces, vertex_colors=colors)
+
+
+def vertex_colors_of(mesh: Mesh) -> Tensor | None:
+    """Colours (V, 3) at the vertices: the mesh's own, or the means of its faces' colours or of its texture's; None if none."""
+    if mesh.texture is not None and mesh.uv is not None:
+        rows = mesh.uv_faces if mesh.uv_faces is not None else mesh.faces
+        corners = sample_texture(mesh.texture.detach(), mesh.uv[rows.long()].detach())
+    elif mesh.face_colors is not None:
+        corners = mesh.face_colors.detach()[:, None].expand(-1, 3, -1)
+    else:
+        return None if mesh.vertex_colors is None else mesh.vertex_colors.detach()
+    total = mesh.vertices.new_zeros(len(mesh.vertices), 3)
+    total = total.index_add(0, mesh.faces.long().flatten(), corners.reshape(-1, 3).to(total))
+    number = torch.bincount(mesh.faces.long().flatten(), minlength=len(total)).clamp_min(1)
+    return total / number[:, None]

@@ -1,0 +1,166 @@
+"""The commands `algonet render`, `fit-mesh` and `fit-camera`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from PIL import Image
+from typer.testing import CliRunner
+
+from algonet.cli import render_commands
+from algonet.cli.fitting_runs import read_cameras, write_cameras
+from algonet.render import Mesh, MeshFitter
+
+
+@pytest.fixture
+def program() -> typer.Typer:
+    app = typer.Typer()
+    render_commands.register(app)
+    return app
+
+
+def test_render_command_writes_a_picture(program: typer.Typer, tmp_path: Path) -> None:
+    runner = CliRunner()
+    for layer in ("rgb", "silhouette", "depth"):
+        out = tmp_path / f"{layer}.png"
+        result = runner.invoke(
+            program, ["render", "box", "--out", str(out), "--size", "24", "--layer", layer, "--views", "2"]
+        )
+        assert result.exit_code == 0, result.output
+        with Image.open(out) as picture:
+            assert picture.size == (48, 24)
+            assert len(picture.getcolors(10_000) or []) > 5
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["depth.png", "rgb.png", "silhouette.png"]
+    result = runner.invoke(program, ["render", str(tmp_path / "none.obj")])
+    assert result.exit_code == 1
+    assert "no such file" in str(result.exception)
+
+
+SMALL = ["--steps", "2", "--size", "16", "--level", "1", "--texture", "128"]
+
+
+def test_fit_command_takes_a_mesh(program: typer.Typer, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    result = CliRunner().invoke(program, ["fit-mesh", "box", "--out", str(run), *SMALL, "--views", "3"])
+    assert result.exit_code == 0, result.output
+    names = {p.name for p in run.iterdir()}
+    assert names == {"mesh.obj", "mesh.mtl", "mesh.png", "fit.gif", "progress.png", "report.json"}
+    assert Mesh.load(run / "mesh.obj").texture is not None
+    report = json.loads((run / "report.json").read_text())
+    assert report["steps"] == 2
+    assert report["quality"]["inverted"] == 0
+    assert report["settings"]["level"] == 1
+    with Image.open(run / "progress.png") as picture:
+        assert picture.size == (48, 32)
+
+
+def test_fit_command_takes_pictures(program: typer.Typer, tmp_path: Path) -> None:
+    runner, pictures, out = CliRunner(), tmp_path / "views", tmp_path / "fit.ply"
+    pictures.mkdir()
+    with pytest.raises(ValueError, match="holds no pictures"):
+        runner.invoke(program, ["fit-mesh", str(pictures), "--out", str(out), *SMALL], catch_exceptions=False)
+    runner.invoke(program, ["render", "box", "--out", str(pictures / "a.png"), "--size", "20x16"])
+    result = runner.invoke(program, ["fit-mesh", str(pictures), "--out", str(out), *SMALL])
+    assert result.exit_code == 0, result.output
+    assert len(Mesh.load(out).faces) == 80
+    assert (tmp_path / "fit" / "report.json").exists()
+    runner.invoke(program, ["render", "box", "--out", str(pictures / "b.png"), "--size", "16x20"])
+    with pytest.raises(ValueError, match="same proportions"):
+        runner.invoke(program, ["fit-mesh", str(pictures), "--out", str(out), *SMALL], catch_exceptions=False)
+
+
+def test_camera_files_say_where_pictures_were_taken(tmp_path: Path) -> None:
+    """A camera written as transforms.json comes back, for pictures of another size too."""
+    from algonet.render import Camera, rotation_error
+
+    eyes = torch.tensor([[0.5, 1.0, 2.4], [-2.0, 0.3, 1.0]])
+    cameras = Camera.look_at(eyes, fov=35.0)
+    write_cameras(tmp_path / "transforms.json", cameras, ["a.png", "b.png"], aspect=1.5)
+    for size in ((32, 48), (64, 96)):
+        names, back = read_cameras(tmp_path / "transforms.json", size)
+        assert names == ["a.png", "b.png"]
+        assert float(rotation_error(back, cameras).max()) < 0.05
+        points = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)) * 0.4
+        assert torch.allclose(back.project(points, size), cameras.project(points, size), atol=1e-3)
+    lens = {"fl_x": 50.0, "fl_y": 50.0, "cx": 24.0, "cy": 16.0, "w": 48, "h": 32}
+    frames = json.loads((tmp_path / "transforms.json").read_text())["frames"]
+    for frame in frames:
+        del frame["camera_angle_x"]
+    (tmp_path / "k.json").write_text(json.dumps({**lens, "frames": frames}))
+    _, by_lens = read_cameras(tmp_path / "k.json", (64, 96))
+    assert float(by_lens.matrix[0, 1, :3].norm()) == pytest.approx(2 * 50 / 32, rel=1e-4)
+
+
+def test_fit_command_reads_a_camera_file(program: typer.Typer, tmp_path: Path) -> None:
+    from algonet.cli.render_commands import _circle
+
+    runner = CliRunner()
+    for name in ("one", "two"):
+        runner.invoke(program, ["render", "box", "--out", str(tmp_path / f"{name}.png"), "--size", "16"])
+    write_cameras(tmp_path / "transforms.json", _circle(2, 20.0, 0.0, 40.0), ["one", "./two"], aspect=1.0)
+    arguments = [
+        "fit-mesh",
+        str(tmp_path),
+        "--cameras",
+        str(tmp_path / "transforms.json"),
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    result = runner.invoke(program, [*arguments, *SMALL])
+    assert result.exit_code == 0, result.output
+    (tmp_path / "two.png").unlink()
+    with pytest.raises(ValueError, match=r"names the picture \./two, which is neither"):
+        runner.invoke(program, [*arguments, *SMALL], catch_exceptions=False)
+    (tmp_path / "transforms.json").write_text('{"frames": [{"file_path": "one"}]}')
+    with pytest.raises(ValueError, match=r"transforms.json: not readable as a camera file.*transform_matrix"):
+        runner.invoke(program, [*arguments, *SMALL], catch_exceptions=False)
+
+
+def test_an_interrupted_run_goes_on(program: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = CliRunner()
+    arguments = ["fit-mesh", "box", *SMALL[2:], "--steps", "8", "--views", "3", "--texture", "0"]
+    whole = runner.invoke(program, [*arguments, "--out", str(tmp_path / "whole")])
+    assert whole.exit_code == 0, whole.output
+    step = MeshFitter.step
+
+    def interrupted(self: MeshFitter) -> None:
+        if self.taken == 5:
+            raise KeyboardInterrupt
+        step(self)
+
+    monkeypatch.setattr(MeshFitter, "step", interrupted)
+    stopped = runner.invoke(program, [*arguments, "--out", str(tmp_path / "run")])
+    assert stopped.exit_code == 130
+    assert "stopped at step 5 of 8" in stopped.output
+    monkeypatch.setattr(MeshFitter, "step", step)
+    other = runner.invoke(program, [*arguments, "--seed", "1", "--out", str(tmp_path / "run")])
+    assert "other settings or pictures" in str(other.exception)
+    again = runner.invoke(program, [*arguments, "--out", str(tmp_path / "run")])
+    assert again.exit_code == 0, again.output
+    assert "going on from step 5" in again.output
+    assert not (tmp_path / "run" / "checkpoint.npz").exists()
+    one, two = (Mesh.load(tmp_path / name / "mesh.obj") for name in ("whole", "run"))
+    assert torch.equal(one.vertices, two.vertices)
+    (tmp_path / "run" / "checkpoint.npz").write_bytes(b"no")
+    broken = runner.invoke(program, [*arguments, "--out", str(tmp_path / "run")])
+    assert "not readable as a checkpoint" in str(broken.exception)
+
+
+def test_camera_command_finds_where_a_picture_was_taken(program: typer.Typer, tmp_path: Path) -> None:
+    runner, picture = CliRunner(), tmp_path / "box.png"
+    runner.invoke(program, ["render", "box", "--out", str(picture), "--size", "24", "--fov", "40"])
+    run = tmp_path / "run"
+    arguments = ["fit-camera", "box", str(picture), "--out", str(run), "--rotations", "16", "--size", "24"]
+    result = runner.invoke(program, arguments)
+    assert result.exit_code == 0, result.output
+    assert {p.name for p in run.iterdir()} == {"cameras.json", "overlay.png", "report.json"}
+    report = json.loads((run / "report.json").read_text())
+    assert report[0]["picture"] == "box.png"
+    assert report[0]["minima"][0]["degrees_from_best"] == pytest.approx(0, abs=0.1)
+    names, cameras = read_cameras(run / "cameras.json", (24, 24))
+    assert names == ["box.png"]
+    assert cameras.batch_shape == (1,)

@@ -1,0 +1,128 @@
+"""Cameras from pictures: from a start, without one, several at once, with their angle of view."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from algonet.render import Camera, Mesh, PoseSearch, box, fit_camera, icosphere, rotation_error
+from algonet.render.fitting.pose import even_rotations, rotation_matrix
+from algonet.render.fitting.simplify import simplified, vertex_colors_of
+from render.fitting_scenes import around, seen, wedge
+
+QUICK = PoseSearch(rotations=48, steps=30, refine_steps=40, keep=4, size=24)
+
+
+def _picture(mesh: Mesh, camera: Camera, size: int = 40) -> torch.Tensor:
+    silhouette, colors, _, _ = seen(mesh, camera, size)
+    return torch.cat([colors, silhouette[..., None]], -1)
+
+
+def test_fit_camera_turns_back() -> None:
+    mesh, true = wedge(), Camera.look_at((0.5, 0.8, 2.6), fov=45.0)
+    start = Camera.look_at((2.0, 0.4, 1.9), fov=45.0)
+    fit = fit_camera(mesh, _picture(mesh, true, 32), start, steps=100)
+    assert float(rotation_error(start, true)) > 30
+    assert float(rotation_error(fit.camera, true)) < 8
+    assert fit.minima == []
+    batch = fit_camera(mesh, _picture(mesh, true, 32)[..., 3], around(2), steps=2, stages=2)
+    assert batch.losses.shape == (2,)
+    assert batch.camera.batch_shape == (2,)
+
+
+def test_pose_without_a_start() -> None:
+    """Two pictures at once, of cameras that lie nowhere near each other, off the middle and at other distances."""
+    mesh = wedge()
+    eyes = torch.tensor([[-1.5, 1.9, -1.0], [0.4, -2.5, 1.2]])
+    true = Camera.look_at(eyes, torch.tensor([0.15, 0.0, 0.1]), torch.tensor([0.3, 1.0, -0.8]), fov=45.0)
+    fit = fit_camera(mesh, _picture(mesh, true), fov=45.0, search=QUICK)
+    assert bool((rotation_error(fit.camera, true) < 4).all())
+    assert bool(((fit.camera.position - true.position).norm(dim=-1) < 0.25).all())
+    assert len(fit.minima) == 2
+    for minima, best in zip(fit.minima, fit.losses, strict=True):
+        assert float(minima.losses[0]) == float(best)
+        assert bool((minima.losses.diff() >= 0).all())
+
+
+def test_symmetric_objects_show_several_minima() -> None:
+    """A brick looks the same from four sides: half turns about its axes."""
+    brick = box((1.4, 0.9, 0.5), segments=2)
+    true = Camera.look_at((1.0, 1.2, 2.2), fov=45.0)
+    fit = fit_camera(brick, seen(brick, true, 40)[0], fov=45.0, search=QUICK)
+    same = fit.minima[0].losses < 2 * fit.minima[0].losses[0] + 1e-4
+    assert 2 <= int(same.sum()) <= 4
+    good = fit.minima[0].cameras[same]
+    axes = torch.eye(4)[:3, :3]
+    turns = torch.stack([torch.diag(2 * a - 1) for a in axes] + [torch.eye(3)])
+    for i in range(len(good.matrix)):
+        turned = [_turned(true, t) for t in turns]
+        assert min(float(rotation_error(good[i], t)) for t in turned) < 5
+
+
+def _turned(camera: Camera, turn: torch.Tensor) -> Camera:
+    rigid = torch.eye(4)
+    rigid[:3, :3] = turn
+    return Camera(camera.matrix @ rigid, turn.T @ camera.position)
+
+
+def test_angle_of_view_is_learned() -> None:
+    mesh = wedge()
+    true = Camera.look_at((0.5, 0.9, 1.8), fov=60.0)
+    start = Camera.look_at((0.8, 1.2, 2.5), fov=44.0)
+    fit = fit_camera(
+        mesh, _picture(mesh, true, 48), start, learn_fov=True, steps=120, learning_rate=0.03, scales=(3, 0.7)
+    )
+    focal = float(fit.camera.matrix[1, :3].norm())
+    found = math.degrees(2 * math.atan(1 / focal))
+    assert abs(found - 60) < 6
+    assert float((fit.camera.position - true.position).norm()) < 0.25
+    kept = fit_camera(mesh, _picture(mesh, true, 48), start, steps=3)
+    assert float(kept.camera.matrix[1, :3].norm()) == pytest.approx(float(start.matrix[1, :3].norm()), rel=1e-5)
+
+
+def test_rotations_are_rotations() -> None:
+    matrices = torch.cat([rotation_matrix(torch.randn(6, 3, dtype=torch.float64)), even_rotations(50).double()])
+    assert torch.allclose(matrices @ matrices.mT, torch.eye(3, dtype=torch.float64).expand(56, 3, 3), atol=1e-6)
+    assert torch.allclose(torch.linalg.det(matrices), torch.ones(56, dtype=torch.float64), atol=1e-6)
+
+
+def test_even_rotations_leave_no_hole() -> None:
+    spread = even_rotations(400)
+    others = rotation_matrix(torch.randn(200, 3, generator=torch.Generator().manual_seed(0)))
+    cosine = (torch.einsum("aij,bij->ab", others, spread) - 1) / 2
+    nearest = torch.rad2deg(torch.acos(cosine.clamp(-1, 1))).amin(1)
+    # 400 balls of 26 degrees around them would fill all rotations without a gap, were they to fit perfectly
+    assert float(nearest.max()) < 40
+
+
+def test_simplified_meshes_look_alike() -> None:
+    ball = icosphere(4)
+    ball = ball.replace(face_colors=ball.face_normals() * 0.5 + 0.5)
+    small = simplified(ball, 600)
+    assert len(small.faces) <= 600
+    assert small.vertex_colors is not None
+    cameras = around(3)
+    one, two = seen(ball, cameras, 32)[0], seen(small, cameras, 32)[0]
+    assert float((one - two).abs().mean()) < 0.03
+    assert vertex_colors_of(icosphere(1)) is None
+    assert len(simplified(icosphere(1), 600).faces) == 80
+
+
+def test_errors() -> None:
+    cameras = around(4)
+    with pytest.raises(ValueError, match="RGBA"):
+        fit_camera(icosphere(0), torch.zeros(8, 8, 3), cameras[0])
+    with pytest.raises(TypeError, match="floating tensor"):
+        fit_camera(icosphere(0), torch.zeros(8, 8, dtype=torch.uint8), cameras[0])
+    with pytest.raises(ValueError, match="3 pictures, starts of batch shape"):
+        fit_camera(icosphere(0), torch.zeros(3, 8, 8), cameras)
+    with pytest.raises(ValueError, match="shows nothing"):
+        fit_camera(icosphere(0), torch.zeros(8, 8))
+    with pytest.raises(ValueError, match="leave `move` on"):
+        fit_camera(icosphere(0), torch.zeros(8, 8), move=False)
+    with pytest.raises(ValueError, match="full vertical angle"):
+        fit_camera(icosphere(0), torch.zeros(8, 8), fov=180.0)
+    with pytest.raises(ValueError, match="`keep` must be at least 1"):
+        PoseSearch(keep=0)
