@@ -41,9 +41,19 @@ def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 #: The names of the formulas, in torch's terms.
 _NAMES = {
-    "abs": torch.abs, "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "where": _where, "fma": _fma,
-    "exact_exp": torch.exp, "exact_log": torch.log, "cos": torch.cos, "sin": torch.sin, "floor": torch.floor,
-    "minimum": torch.minimum, "maximum": torch.maximum,
+    "abs": torch.abs,
+    "exp": torch.exp,
+    "log": torch.log,
+    "sqrt": torch.sqrt,
+    "where": _where,
+    "fma": _fma,
+    "exact_exp": torch.exp,
+    "exact_log": torch.log,
+    "cos": torch.cos,
+    "sin": torch.sin,
+    "floor": torch.floor,
+    "minimum": torch.minimum,
+    "maximum": torch.maximum,
 }
 
 
