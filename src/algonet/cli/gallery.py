@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import functools
 import html
 import importlib.util
 import io
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from algonet import __version__
+from algonet.core.cache import cached
 from algonet.core.files import write_text
 
 #: Sections, the most beautiful first; each module has TITLE, INTRO and figures(quick) -> Iterator[Figure].
@@ -72,7 +72,7 @@ def build(quick: bool, progress: Callable[[str, str], None]) -> list[Section]:
     return sections
 
 
-@functools.cache
+@cached(most=1)
 def snippets() -> dict[tuple[str, str], str]:
     """The code under each picture, by section and figure: whole programs that run alone and print something."""
     text = resources.files("algonet.cli").joinpath("snippets.md").read_text(encoding="utf-8")

@@ -6,13 +6,14 @@ release the interpreter lock and are given disjoint ranges of work can; this is 
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+
+from algonet.core.cache import cached
 
 
 def workers() -> int:
@@ -36,7 +37,7 @@ def spread(function: Callable[..., Any], calls: Iterable[tuple]) -> None:
             future.result()
 
 
-@functools.lru_cache(maxsize=2)
+@cached(most=2)
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     # The process is part of the key: a forked child inherits the pool's record but none of its threads
     return ThreadPoolExecutor(threads, thread_name_prefix="algonet")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
-import functools
 import io
 
 import numpy as np
 from torch import Tensor
+
+from algonet.core.cache import cached
 
 
 def picture(pixels: np.ndarray) -> str:
@@ -25,7 +26,7 @@ def bytes_of(image: Tensor) -> np.ndarray:
     return pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, -1)
 
 
-@functools.lru_cache(maxsize=8)
+@cached(most=8)
 def _table(name: str) -> np.ndarray:
     from matplotlib import colormaps
 

@@ -7,7 +7,6 @@ both compilers find its source (Triton insists on it) and where Numba keeps its 
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import linecache
 import re
@@ -19,6 +18,7 @@ from types import ModuleType
 from typing import Protocol
 
 from algonet.core.codegen import store
+from algonet.core.codegen.stamps import inlined
 from algonet.core.codegen.store import cache_folder
 
 #: What each dialect puts before its functions: the names of the formulas, in its own terms.
@@ -129,9 +129,3 @@ def load_template(name: str, prelude: str, *paths: Path) -> ModuleType:
     """
     parts = [path.read_text(encoding="utf-8").split(TEMPLATE)[1].strip("\n") for path in paths]
     return load(name, "\n\n\n".join([prelude.strip("\n"), *parts]) + "\n")
-
-
-@functools.cache
-def inlined() -> bytes:
-    """The functions that generated kernels inline: an edit of these must not find yesterday's machine code."""
-    return b"".join((Path(__file__).parent / name).read_bytes() for name in ("numba_math.py", "triton_math.py"))

@@ -19,6 +19,7 @@ from numba.core.ccallback import CFunc
 from numba.core.serialize import dumps
 
 from algonet.core.codegen import notice, store
+from algonet.core.codegen.stamps import inlined
 
 
 class KernelCache(caching._Cache):
@@ -105,6 +106,4 @@ def _stamp(function: Callable) -> str:
     generated = function.__globals__.get("__algonet_stamp__")
     if generated is not None:
         return generated
-    from algonet.core.codegen.generate import inlined
-
     return hashlib.sha256(Path(function.__code__.co_filename).read_bytes() + inlined()).hexdigest()

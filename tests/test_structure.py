@@ -1,0 +1,147 @@
+"""The package is built as its map says: imports go one way, caches are of one kind, torch is asked in one place."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import lru_cache
+from pathlib import Path
+
+import algonet
+
+ROOT = Path(algonet.__file__).parent
+MAP = Path(__file__).parents[1] / "docs" / "architecture.md"
+
+#: Whoever stands above the domains and may use all of them; `nn` below `explain`, which explains its layers.
+ABOVE = {"cli", "play", "ran", "explain", "ranking", "speech", "__main__", ""}
+BELOW = {"core": set(), "relax": {"core"}}
+
+#: What is still to be put right. Entries only ever go.
+CYCLES = [
+    {"while_lang.goto", "while_lang.parser", "while_lang.source", "while_lang.syntax"},
+    {"smooth_python.calls", "smooth_python.comparisons", "smooth_python.values"},
+    {"smooth_python.evaluation", "smooth_python.kernels.numba_cpu", "smooth_python.kernels.triton_gpu"},
+    {"render.meshes", "render.procedural"},
+]
+OTHER_CACHES = {"while_lang", "smooth_python", "sorting", "render", "ran"}
+ASKS_TORCH = {"while_lang", "smooth_python", "sorting", "render"}
+
+
+@lru_cache(maxsize=1)
+def graph() -> dict[str, set[str]]:
+    """Module -> modules it imports, lazy imports inside functions counted, imports for type checkers not."""
+    files = {}
+    for file in ROOT.rglob("*.py"):
+        parts = file.relative_to(ROOT).with_suffix("").parts
+        files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return {name: _imports(name, file, set(files)) for name, file in files.items()}
+
+
+def _imports(name: str, file: Path, known: set[str]) -> set[str]:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    for_checkers: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for_checkers.update(*(ast.walk(statement) for statement in node.body))
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if node in for_checkers:
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name.removeprefix("algonet").lstrip(".") for alias in node.names if _ours(alias.name))
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                up = package.split(".") if package else []
+                base = ".".join([*up[: len(up) - node.level + 1], *([base] if base else [])])
+            elif _ours(base):
+                base = base.removeprefix("algonet").lstrip(".")
+            else:
+                continue
+            for alias in node.names:
+                inner = f"{base}.{alias.name}".lstrip(".")
+                found.add(inner if inner in known else base)
+    return {module for module in found if module in known and module != name}
+
+
+def _ours(name: str) -> bool:
+    return name == "algonet" or name.startswith("algonet.")
+
+
+def part(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def test_imports_go_one_way():
+    wrong = []
+    for module, imported in graph().items():
+        for other in imported:
+            here, there = part(module), part(other)
+            if here == there or here in ABOVE:
+                continue
+            allowed = BELOW.get(here, {"core", "relax"})
+            if there not in allowed:
+                wrong.append(f"{module} imports {other}")
+    assert not wrong
+
+
+def test_there_are_no_cycles():
+    for cycle in cycles(graph()):
+        assert any(cycle <= known for known in CYCLES), f"these import each other: {sorted(cycle)}"
+
+
+def test_cycles_are_found():
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [{"b", "c"}]
+
+
+def cycles(edges: dict[str, set[str]]) -> list[set[str]]:
+    """Sets of modules that reach each other."""
+    reach: dict[str, set[str]] = {}
+    for start in edges:
+        seen, waiting = set(), [start]
+        while waiting:
+            for other in edges.get(waiting.pop(), ()):
+                if other not in seen:
+                    seen.add(other)
+                    waiting.append(other)
+        reach[start] = seen
+    found: list[set[str]] = []
+    for start in edges:
+        if start in reach[start]:
+            cycle = {other for other in reach[start] if start in reach.get(other, ())}
+            if cycle not in found:
+                found.append(cycle)
+    return found
+
+
+def _using(pattern: str, allowed: set[str], home: str) -> list[str]:
+    found = []
+    for file in ROOT.rglob("*.py"):
+        name = file.relative_to(ROOT).as_posix()
+        code = "\n".join(line.partition("#")[0] for line in file.read_text(encoding="utf-8").splitlines())
+        if name != home and name.partition("/")[0] not in allowed and re.search(pattern, code):
+            found.append(name)
+    return found
+
+
+def test_every_cache_is_of_one_kind():
+    assert not _using(r"\blru_cache\b|functools\.cache\b|@cache\b", OTHER_CACHES, "core/cache.py")
+
+
+def test_torch_is_asked_in_one_place():
+    pattern = r"_functorch|is_compiling\(|is_torchdynamo_compiling|_len_torch_dispatch_stack"
+    assert not _using(pattern, ASKS_TORCH, "core/tracing.py")
+
+
+def test_the_map_is_the_tree():
+    """docs/architecture.md names every folder, and every file of core/, and nothing that is not there."""
+    block = MAP.read_text(encoding="utf-8").split("```text\nsrc/algonet/\n")[1].split("```")[0]
+    named = set(re.findall(r"^  (\w+)/", block, flags=re.M))
+    there = {p.name for p in ROOT.iterdir() if (p / "__init__.py").exists()}
+    assert named == there, "write it into the map"
+    core = set(re.findall(r"^    (\w+(?:\.py|/))", block, flags=re.M))
+    files = {p.name for p in (ROOT / "core").glob("*.py")} | {
+        f"{p.name}/" for p in (ROOT / "core").iterdir() if (p / "__init__.py").exists()
+    }
+    assert core == files - {"__init__.py"}, "write it into the map"
