@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import shutil
 import signal
@@ -31,6 +32,7 @@ class Done(NamedTuple):
 def algonet(monkeypatch, capfdbinary, tmp_path):
     """Run the command in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ALGONET_QUIET", "1")  # whether kernels are compiled is not what these tests are about
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*arguments: object) -> Done:
@@ -282,3 +284,52 @@ def test_help_does_not_load_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+# Results for programs
+
+
+def test_json(algonet):
+    found = json.loads(algonet("while", "run", "multiply", "x1=3", "x2=4", "--exit", "tent", "--json").out)
+    assert found["outputs"]["x0"]["discrete"] == "12"
+    assert found["outputs"]["x0"]["smooth"] == pytest.approx(12)
+    assert set(found["outputs"]["x0"]["gradient"]) == {"x1", "x2"}
+    assert "gcd" in json.loads(algonet("while", "list", "--json").out)
+    assert json.loads(algonet("ifs", "list", "--json").out)["fern"]["functions"] == 4
+    doctor = json.loads(algonet("doctor", "--json").out)
+    assert doctor["versions"]["algonet"]
+    assert None in doctor["operations"]["cpu"]["soft_sort"].values(), "something runs it"
+
+
+def test_ran_init(algonet, tmp_path):
+    from algonet.ran import load_config
+
+    for name in ("cpu", "ifs"):
+        done = algonet("ran", "init", name, "--out", f"{name}.toml")
+        assert (done.code, load_config(tmp_path / f"{name}.toml").method) == (0, "ran")
+    again = algonet("ran", "init", "cpu", "--out", "cpu.toml")
+    assert again.code == 1
+    assert "exists; choose another name, or --force" in again.err
+    assert algonet("ran", "init", "cpu", "--out", "cpu.toml", "--force").code == 0
+    assert "choose one of cpu, gpu, ifs, ifs_gpu" in algonet("ran", "init", "tpu").err
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_kernel(tmp_path):
+    """A main thread inside a kernel cannot be interrupted by Python; the command ends all the same."""
+    code = (
+        "import sys, time, typer; from algonet import cli\n"
+        "def stuck():\n"
+        "    print('begun', flush=True)\n"
+        "    import ctypes\n"
+        "    ctypes.CDLL(None).sleep(50); ctypes.CDLL(None).sleep(50)\n"  # outside Python: handlers wait for its return
+        "cli.app.command('stuck')(stuck)\n"
+        "sys.argv = ['algonet', 'stuck']; cli.main()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout.readline().strip() == "begun"
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(40) == 130
+    process.stdout.close()
+    assert time.monotonic() - begin < 30, "far below the time the kernel would take"

@@ -6,15 +6,20 @@ traceback); 2 the command was called wrongly; 130 interrupted (Ctrl-C).
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import signal
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from algonet.cli.common import examples
+from algonet.cli.common import Json, examples, print_json
 
 app = typer.Typer(
     name="algonet",
@@ -48,12 +53,15 @@ def options(
     """Smooth algorithmic layers for PyTorch."""
 
 
-@app.command(epilog=examples("algonet doctor"))
-def doctor() -> None:
+@app.command(epilog=examples("algonet doctor", "algonet doctor --json"))
+def doctor(as_json: Json = False) -> None:
     """Print versions, devices, and for each operation which backends can run here, and why not."""
-    from algonet.cli.doctor import print_report
+    from algonet.cli.doctor import print_report, survey
 
-    print_report()
+    if as_json:
+        print_json(survey())
+    else:
+        print_report()
 
 
 @app.command(epilog=examples("algonet demo", "algonet demo --quick --out /tmp/gallery"))
@@ -110,12 +118,46 @@ def main() -> None:
     signal.signal(signal.SIGINT, _stop)
     signal.signal(signal.SIGTERM, _stop)
     try:
-        mount()()
+        with _patience():
+            mount()()
     except Exception as error:
         if debug:
             raise
         print(f"algonet: {describe(error)}", file=sys.stderr)
         sys.exit(1)
+
+
+#: A program that has not ended so long after Ctrl-C is ended: its main thread sits in a kernel or a compiler, where Python
+#: cannot interrupt it. Files are written whole or not at all, so nothing is left half.
+PATIENCE = 1.5
+
+
+@contextlib.contextmanager
+def _patience() -> Iterator[None]:
+    """End the program `PATIENCE` seconds after Ctrl-C, whatever it is doing."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    def watch() -> None:
+        while (number := os.read(reading, 1)) not in (b"", b"\0"):
+            if number[0] == signal.SIGINT:
+                time.sleep(PATIENCE)
+                if not over.is_set():
+                    os._exit(128 + signal.SIGINT)
+
+    over = threading.Event()
+    watcher = threading.Thread(target=watch, name="algonet-patience", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        signal.set_wakeup_fd(before)
+        os.write(writing, b"\0")
+        watcher.join(PATIENCE + 1)
+        os.close(writing)
+        os.close(reading)
 
 
 def describe(error: Exception) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +14,23 @@ import typer
 _MOST_PIXELS = 2**26
 #: As the name of an output file: standard output.
 STANDARD_OUTPUT = Path("-")
+
+
+#: The option of every command that prints a result.
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
+
+
+def print_json(result: Any) -> None:
+    """A result on one line; numbers that are not finite become null, which JSON has no other word for."""
+    typer.echo(json.dumps(_finite(result), ensure_ascii=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not abs(value) < float("inf") else value
 
 
 def examples(*lines: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import platform
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -18,15 +19,40 @@ DOMAINS = ("while_lang", "smooth_python", "sorting", "ifs", "render", "nn", "ran
 PACKAGES = ("torch", "numpy", "numba", "triton", "lark", "trimesh", "pillow", "matplotlib", "lightning-fabric")
 
 
+def survey() -> dict[str, Any]:
+    """Versions, devices, and for each operation on each device why a backend cannot run (None: it can)."""
+    _load()
+    devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    return {
+        "versions": {"algonet": __version__, "python": platform.python_version(), **{p: _version(p) for p in PACKAGES}},
+        "devices": {
+            "cpu": platform.machine(),
+            **{f"cuda:{i}": torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())},
+        },
+        "operations": {device: backends.survey(device) for device in devices},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def print_report() -> None:
     console = Console()
     console.print(_versions())
     console.print(_devices())
+    _load()
+    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        console.print(_operations(device))
+
+
+def _load() -> None:
     for domain in DOMAINS:
         if importlib.util.find_spec(f"algonet.{domain}") is not None:
             importlib.import_module(f"algonet.{domain}")
-    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
-        console.print(_operations(device))
 
 
 def _versions() -> Table:
@@ -36,10 +62,7 @@ def _versions() -> Table:
     table.add_row("algonet", __version__)
     table.add_row("python", platform.python_version())
     for package in PACKAGES:
-        try:
-            table.add_row(package, importlib.metadata.version(package))
-        except importlib.metadata.PackageNotFoundError:
-            table.add_row(package, "[yellow]not installed[/yellow]")
+        table.add_row(package, _version(package) or "[yellow]not installed[/yellow]")
     return table
 
 

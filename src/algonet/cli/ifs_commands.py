@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from algonet.cli.common import deliver, examples, make_folder, parse_size
+from algonet.cli.common import Json, deliver, examples, make_folder, parse_size, print_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,10 +32,11 @@ def fit(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for the parameters, the picture and the film.")
     ] = Path("out"),
-    restarts: Annotated[int, typer.Option(help="How many random starts are followed.", min=1)] = 96,
+    restarts: Annotated[int, typer.Option(help="How many random starts are followed.", min=1, max=10_000)] = 96,
     seed: Annotated[int, typer.Option(help="Another number, another start.")] = 0,
     foreground: Annotated[Foreground, typer.Option(help="What the shape is.")] = Foreground.auto,
     quick: Annotated[bool, typer.Option("--quick", help="A rough fit in seconds.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Find a system whose picture is IMAGE: parameters (JSON), a picture (PNG) and a film of the fit (GIF)."""
     from algonet.core.files import write_bytes
@@ -46,13 +47,16 @@ def fit(
     if quick:
         level = Level(side=64, sigma=(2.5, 1.0), steps=40, rate=0.006, points=1024, depth=20, keep=2)
         plan = FitPlan(restarts=min(restarts, 6), search=Search(candidates=8, steps=25, points=96), levels=(level,))
-    result = fit_ifs(image, functions, plan=plan, foreground=str(foreground), seed=seed, progress=True)
+    result = fit_ifs(image, functions, plan=plan, foreground=str(foreground), seed=seed, progress=not as_json)
     stem = image.stem or "ifs"
     paths = [out / f"{stem}.json", out / f"{stem}.png", out / f"{stem}.gif"]
     result.ifs.save(paths[0])
     height, width = (4 * n for n in result.target.shape)
     write_bytes(paths[1], to_png(_drawn(result.ifs, height, width)))
     write_bytes(paths[2], to_gif(result.frames, side=max(256, *result.target.shape)))
+    if as_json:
+        print_json({"similarity": result.similarity, "files": [str(path) for path in paths]})
+        return
     typer.echo(f"similarity (SSIM) {result.similarity:.3f}, best of {len(result.similarities)} that reached the end")
     for path in paths:
         typer.echo(f"wrote {path}")
@@ -85,10 +89,13 @@ def render(
 
 
 @app.command("list", epilog=examples("algonet ifs list"))
-def list_presets() -> None:
+def list_presets(as_json: Json = False) -> None:
     """Name the presets."""
     from algonet.ifs import PRESETS
 
+    if as_json:
+        print_json({name: {"functions": len(preset.rows)} for name, preset in PRESETS.items()})
+        return
     for name, preset in PRESETS.items():
         typer.echo(f"{name:12} {len(preset.rows)} functions")
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from algonet.cli.common import examples, make_folder
+from algonet.cli.common import deliver, examples, make_folder
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -42,6 +42,33 @@ def train(
         for line in report(trainer.model, settings):
             typer.echo(line)
         typer.echo(str(out.resolve()))
+
+
+CONFIGS = ("cpu", "gpu", "ifs", "ifs_gpu")
+
+
+@app.command(epilog=examples("algonet ran init", "algonet ran init ifs --out fractals.toml"))
+def init(
+    name: Annotated[str, typer.Argument(help=f"Which example: {', '.join(CONFIGS)}.")] = "cpu",
+    out: Annotated[Path, typer.Option("--out", "-o", help="The TOML file to write.")] = Path("run.toml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+) -> None:
+    """Write an example configuration to begin with."""
+    if name not in CONFIGS:
+        raise ValueError(f"ran init: unknown example {name!r}; choose one of {', '.join(CONFIGS)}.")
+    if out.exists() and not force:
+        raise ValueError(f"{out}: exists; choose another name, or --force to overwrite it.")
+    deliver(out, _config(name).encode(), f"wrote {out}; next: algonet ran train {out}")
+
+
+def _config(name: str) -> str:
+    """The text of an example configuration: in the wheel, or in the repository of an editable install."""
+    from importlib import resources
+
+    shipped = resources.files("algonet").joinpath("configs", f"ran_{name}.toml")
+    if shipped.is_file():
+        return shipped.read_text(encoding="utf-8")
+    return (Path(__file__).parents[3] / "examples" / "configs" / f"ran_{name}.toml").read_text(encoding="utf-8")
 
 
 @app.command(epilog=examples("algonet ran reconstruct runs/shapes photo.png --out found"))

@@ -99,14 +99,14 @@ def fit(
     cameras: Annotated[
         Path | None, typer.Option(help="A transforms.json with the pictures' cameras; else they stand on a circle.")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Steps of the fit.", min=1)] = 500,
+    steps: Annotated[int, typer.Option(help="Steps of the fit.", min=1, max=1_000_000)] = 500,
     level: Annotated[int, typer.Option(help="Subdivisions of the sphere to begin with.", min=0, max=6)] = 3,
     remesh: Annotated[bool, typer.Option(help="Refine the mesh where the pictures show detail.")] = True,
     texture: Annotated[
-        int, typer.Option(help="Texels a side of the texture (more if the faces need it); 0: none.", min=0)
+        int, typer.Option(help="Texels a side of the texture (more if the faces need it); 0: none.", min=0, max=8192)
     ] = 1024,
-    size: Annotated[int, typer.Option(help="Pixels along the longer side of the pictures.", min=8)] = 128,
-    views: Annotated[int, typer.Option(help="Number of views when the source is a mesh.", min=1)] = 24,
+    size: Annotated[int, typer.Option(help="Pixels along the longer side of the pictures.", min=8, max=2048)] = 128,
+    views: Annotated[int, typer.Option(help="Number of views when the source is a mesh.", min=1, max=1000)] = 24,
     elevation: Annotated[
         float, typer.Option(help="Degrees above the equator (a mesh is also seen from below).")
     ] = 25.0,
@@ -148,7 +148,7 @@ def fit_camera(
     fov: Annotated[float, typer.Option(help="Full vertical angle of view in degrees.")] = 40.0,
     learn_fov: Annotated[bool, typer.Option("--learn-fov", help="Find the angle of view too.")] = False,
     rotations: Annotated[int, typer.Option(help="How many rotations the search starts from.", min=1)] = 128,
-    size: Annotated[int, typer.Option(help="Pixels along the longer side of the pictures.", min=8)] = 128,
+    size: Annotated[int, typer.Option(help="Pixels along the longer side of the pictures.", min=8, max=2048)] = 128,
     silhouette: Annotated[bool, typer.Option("--silhouette", help="Compare outlines only, not colours.")] = False,
 ) -> None:
     """Find the cameras from which a mesh looks like the pictures, among all there are.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from algonet.cli.common import check_writable, deliver, examples
+from algonet.cli.common import Json, check_writable, deliver, examples, print_json
 
 if TYPE_CHECKING:
     from algonet.relax import Exit
@@ -40,12 +40,16 @@ Exits = Annotated[
 
 
 @app.command("list", epilog=examples("algonet while list"))
-def list_programs() -> None:
+def list_programs(as_json: Json = False) -> None:
     """Name the programs of the library, with what they compute."""
     from algonet.while_lang import LIBRARY, library_source
 
-    for name in LIBRARY:
-        typer.echo(f"{name:12} {library_source(name).splitlines()[0].lstrip('/ ')}")
+    found = {name: library_source(name).splitlines()[0].lstrip("/ ") for name in LIBRARY}
+    if as_json:
+        print_json(found)
+        return
+    for name, what in found.items():
+        typer.echo(f"{name:12} {what}")
 
 
 @app.command(epilog=examples("algonet while show gcd --core", "algonet while show my.while"))
@@ -69,6 +73,7 @@ def run(
     output: Annotated[list[str] | None, typer.Option("--output", help="Variable to print; may be repeated.")] = None,
     max_iterations: Annotated[int, typer.Option(help="Where loops are cut off.", min=1)] = 1000,
     max_steps: Annotated[int, typer.Option(help="Where the discrete program gives up.", min=1)] = 1_000_000,
+    as_json: Json = False,
 ) -> None:
     """Run a program on numbers: the discrete and the smooth result side by side, with the smooth one's gradient."""
     from rich.console import Console
@@ -80,6 +85,17 @@ def run(
     inputs = _inputs(values or [])
     crisp = None if smooth else _crisp(program, inputs, max_steps)
     outputs, slopes, cut = _smooth(program, inputs)
+    if as_json:
+        found = {
+            name: {
+                "discrete": crisp[i] if crisp else None,
+                "smooth": outputs[i],
+                "gradient": dict(zip(inputs, slopes[i], strict=True)),
+            }
+            for i, name in enumerate(program.outputs)
+        }
+        print_json({"outputs": found, "warning": cut or None})
+        return
     table = Table()
     for heading in (
         "output",
