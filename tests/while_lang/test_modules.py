@@ -114,7 +114,7 @@ def test_fitting_removes_most_of_the_error():
 
 def test_constants_become_one_operation_unless_trained():
     plain, trained = (WhileProgram("x0 := 5", trainable=t) for t in (False, True))
-    assert len(plain._smooth.code.ops) == 2
+    assert len(plain._prepared.code.ops) == 2
     assert trained.weight.numel() == 6
     assert plain.core == trained.core
 

@@ -155,11 +155,11 @@ def test_parameters_compile_to_the_reference(trainable, shape):
 
 @pytest.mark.slow
 def test_many_parameters_share_one_kernel(monkeypatch):
-    from algonet.while_lang.kernels import operator
+    from algonet.while_lang.kernels import runner
 
-    # requests keep their kernels, so another cap makes this one a new request
-    monkeypatch.setattr(operator, "MAX_OWN_PARAMETERS", 4)
-    monkeypatch.setattr(operator, "tangents_at_once", lambda code: 1)
+    # programs keep their kernels, so another cap makes this one a new program
+    monkeypatch.setattr(runner, "MAX_OWN_PARAMETERS", 4)
+    monkeypatch.setattr(runner, "tangents_at_once", lambda code: 1)
     found, expected = (
         _all_gradients(backend, trainable=True, steepness=torch.tensor(2.0).double(), cap=51)
         for backend in ("numba", "reference")
@@ -169,12 +169,13 @@ def test_many_parameters_share_one_kernel(monkeypatch):
 
 
 def test_generated_source_is_readable():
-    from algonet.while_lang.compiler import Plan
-    from algonet.while_lang.kernels import numba_cpu, triton_gpu
+    from algonet.while_lang.compiler import KernelSpec
+    from algonet.while_lang.kernels.numba import device as numba_device
+    from algonet.while_lang.kernels.triton import device as triton_device
 
     code = prepare(load_program("multiply")).code
-    plan = Plan(code, Sech(), (1, 2), (0,), (("input", 1), ("input", 2)))
-    for source in (numba_cpu.source(plan, double=False), triton_gpu.source(plan)):
+    spec = KernelSpec(code, Sech(), (1, 2), (0,), (("input", 1), ("input", 2)))
+    for source in (numba_device.source(spec, double=False), triton_device.source(spec)):
         assert "w2 c3,1 w3 a0,1 a3,-1 e3 a2,-1 e2" in source
         assert "x3 = p1 * x1 + (" in source
         # x2 and its loop do not depend on x1, so no tangent in that direction is carried

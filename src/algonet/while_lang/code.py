@@ -5,10 +5,11 @@ Variables become slots 0, 1, 2, ... Neighbouring increments of one variable are 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from algonet.core.cache import cached
 
 from .sugar import desugar
 from .syntax import Copy, Decrement, Increment, Program, While, walk
@@ -113,7 +114,7 @@ def flatten(program: Program, *, merge: bool = True) -> Code:
     return Code(tuple(ops), tuple(f"x{number}" for number in numbers), tuple(lines))
 
 
-@functools.lru_cache(maxsize=256)
+@cached(most=256)
 def decode(text: str) -> Code:
     """The code whose `text` this is (without source lines)."""
     names, _, body = text.partition(":")

@@ -1,6 +1,6 @@
 """The compiler: from flat code to the arithmetic of one fused kernel, with tangents travelling forward.
 
-A `Plan` is a program, an exit and the directions to differentiate by. `lower` turns it into a structured list of
+A `KernelSpec` is a program, an exit and the directions to differentiate by. `lower` turns it into a structured list of
 assignments between scalars (`x3 = p1 * x1 + (1.0 - p1) * x3`) and loops; the dialects in kernels/ only decide how to run
 them over many elements. Tangents that are zero whatever the input are found first and never computed.
 """
@@ -24,7 +24,7 @@ MAX_OWN_PARAMETERS, SEEDS_AT_ONCE = 16, 2
 
 
 @dataclass(frozen=True)
-class Plan:
+class KernelSpec:
     """What a kernel computes.
 
     `inputs` and `outputs` are slots. `directions` are what to differentiate by: ("input", slot), ("steepness", 0),
@@ -46,7 +46,12 @@ class Plan:
 
     @property
     def arguments(self) -> list[str]:
-        """The kernel's arrays and limits, in order. Arrays are flat: element i's output j is at i * outputs + j, its tangent
+        """What the kernel takes, in order: arrays and limits."""
+        return [*self.arrays, "epsilon", "cap", "n"]
+
+    @property
+    def arrays(self) -> list[str]:
+        """The kernel's arrays, in order. They are flat: element i's output j is at i * outputs + j, its tangent
         in direction d at the same place of the d-th slope; with `reduce`, `slopes` has a row per block."""
         return [
             *(f"in_{self.code.names[slot]}" for slot in self.inputs),
@@ -56,7 +61,6 @@ class Plan:
             *(["grads", "slopes"] if self.reduce else ["values"]),
             *(["diagnostics"] if self.watched and not self.reduce else []),
             *(f"slope_{d}" for d in range(len(self.directions)) if not self.reduce),
-            *["epsilon", "cap", "n"],
         ]
 
     @property
@@ -124,13 +128,13 @@ def tangents_at_once(code: Code) -> int:
     return max(1, min(16, MAX_KERNEL_STATE // (len(code.names) + code.depth) - 1))
 
 
-def activity(plan: Plan) -> dict[str, frozenset[int]]:
+def activity(spec: KernelSpec) -> dict[str, frozenset[int]]:
     """Which directions each variable ("x3") and loop probability ("p2", by level) can depend on: a fixed point."""
-    code = plan.code
+    code = spec.code
     active: dict[str, set[int]] = {name: set() for name in code.names}
     active.update({f"p{level}": set() for level in range(code.depth + 1)})
-    kinds = {direction: d for d, direction in enumerate(plan.directions)}
-    for slot in plan.inputs:
+    kinds = {direction: d for d, direction in enumerate(spec.directions)}
+    for slot in spec.inputs:
         if ("input", slot) in kinds:
             active[code.names[slot]].add(kinds["input", slot])
     while True:
@@ -151,8 +155,8 @@ def activity(plan: Plan) -> dict[str, frozenset[int]]:
                     active[name] |= active[code.names[argument]]
                 number = code.assignments[index]
                 active[name].update(kinds[k, number] for k in ("weight", "bias") if (k, number) in kinds)
-                if plan.trainable:
-                    active[name].update(d for d, (k, _) in enumerate(plan.directions) if k == "seed")
+                if spec.trainable:
+                    active[name].update(d for d, (k, _) in enumerate(spec.directions) if k == "seed")
         if sum(map(len, active.values())) == before:
             return {name: frozenset(found) for name, found in active.items()}
 
@@ -163,11 +167,11 @@ def tangent(name: str, direction: int) -> str:
 
 
 class _Lowering:
-    def __init__(self, plan: Plan):
-        self.plan, self.code = plan, plan.code
-        self.active = activity(plan)
+    def __init__(self, spec: KernelSpec):
+        self.spec, self.code = spec, spec.code
+        self.active = activity(spec)
         self.steps: list[Step] = []
-        self.kinds = {direction: d for d, direction in enumerate(plan.directions)}
+        self.kinds = {direction: d for d, direction in enumerate(spec.directions)}
 
     def emit(self, target: str, expression: str) -> None:
         self.steps.append(Line(target, expression))
@@ -184,7 +188,7 @@ class _Lowering:
             elif kind == "end":
                 self._leave(level, name, self.code.loop_numbers[opened.pop()])
                 level -= 1
-            elif self.plan.trainable:
+            elif self.spec.trainable:
                 self._trained(index, name, level)
             elif kind == "copy":
                 self._copy(name, self.code.names[argument], level)
@@ -204,7 +208,7 @@ class _Lowering:
         p = f"p{level}"
         self.steps.append(self._test(level, name))
         self.steps.append(Close(level))
-        if not self.plan.watched:
+        if not self.spec.watched:
             return
         # p is left positive only where the loop was cut off; that last test ran no body
         self.emit("steps", f"steps - where({p} > 0.0, 1.0, 0.0)")
@@ -212,20 +216,20 @@ class _Lowering:
         self.emit("mass", f"where({p} > mass, {p}, mass)")
 
     def _test(self, level: int, name: str) -> Test:
-        p, plan = f"p{level}", self.plan
+        p, spec = f"p{level}", self.spec
         lines = [
-            Line("value, slope", f"phi(steepness * {name})" if plan.scaled else f"phi({name})"),
+            Line("value, slope", f"phi(steepness * {name})" if spec.scaled else f"phi({name})"),
             Line("q", f"{p} * value"),
             Line("live", "q > epsilon"),
         ]
-        if plan.trainable:
+        if spec.trainable:
             # Weights can drive a value out of range: such an element stops, and is NaN rather than wrong
             lines.append(Line("poison", f"poison + where({p} > 0.0, q - q, 0.0)"))
         for d in sorted(self.active[p]):
             # A direction of p comes from the loop variable, from an outer probability or from an earlier pass
             inner = []
             if d in self.active[name]:
-                inner.append(f"steepness * {tangent(name, d)}" if plan.scaled else tangent(name, d))
+                inner.append(f"steepness * {tangent(name, d)}" if spec.scaled else tangent(name, d))
             if self.kinds.get(("steepness", 0)) == d:
                 inner.append(name)
             moved = f"{tangent(p, d)} * value"
@@ -233,7 +237,7 @@ class _Lowering:
                 moved += f" + {p} * slope * ({' + '.join(inner)})"
             lines.append(Line(tangent(p, d), f"where(live, {moved}, 0.0)"))
         lines.append(Line(p, "where(live, q, 0.0)"))
-        if plan.watched:
+        if spec.watched:
             lines.append(Line("steps", "steps + where(live, 1.0, 0.0)"))
         return Test(level, tuple(lines))
 
@@ -280,7 +284,7 @@ class _Lowering:
                 moved.append("new")
             if self.kinds.get(("bias", number)) == d:
                 moved.append("1.0")
-            if self.plan.directions[d][0] == "seed":
+            if self.spec.directions[d][0] == "seed":
                 moved.append(f"seed{2 * number}_{d} * new + seed{2 * number + 1}_{d}")
             terms = [f"(1.0 - {p}) * {tangent(y, d)}"]
             if moved:
@@ -291,21 +295,21 @@ class _Lowering:
         self.emit(y, f"{p} * fitted + (1.0 - {p}) * {y}")
 
 
-def lower(plan: Plan) -> list[Step]:
+def lower(spec: KernelSpec) -> list[Step]:
     """The kernel's body: assignments, exit tests and loops, in order."""
-    return _Lowering(plan).run()
+    return _Lowering(spec).run()
 
 
-def state_names(plan: Plan) -> list[str]:
+def state_names(spec: KernelSpec) -> list[str]:
     """Every number that an element carries through the kernel: variables, probabilities, their tangents, diagnostics."""
-    active = activity(plan)
-    names = [*plan.code.names, *(f"p{level}" for level in range(plan.code.depth + 1))]
+    active = activity(spec)
+    names = [*spec.code.names, *(f"p{level}" for level in range(spec.code.depth + 1))]
     tangents = [tangent(name, d) for name in names for d in sorted(active[name])]
-    watch = ["steps", "mass", "cut"] if plan.watched else []
-    return [*names, *tangents, *watch, *(["poison"] if plan.trainable else [])]
+    watch = ["steps", "mass", "cut"] if spec.watched else []
+    return [*names, *tangents, *watch, *(["poison"] if spec.trainable else [])]
 
 
-def seed(plan: Plan, name: str, direction: int) -> str:
+def seed(spec: KernelSpec, name: str, direction: int) -> str:
     """A tangent's first value: 1 where an input is differentiated by itself."""
-    kind, slot = plan.directions[direction]
-    return "1.0" if kind == "input" and plan.code.names[slot] == name else "0.0"
+    kind, slot = spec.directions[direction]
+    return "1.0" if kind == "input" and spec.code.names[slot] == name else "0.0"

@@ -12,17 +12,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from algonet.core import backends
+from algonet.core import tracing
+from algonet.core.cache import Cache
+from algonet.core.identity import identity, interned
 from algonet.relax import Exit, Sech
 
 from .code import Code, flatten
-from .compiler import why_not_kernel
 from .errors import NonHaltingWarning
-from .request import encode, form_of
+from .operation import RUN_WHILE, WhileSettings
 from .source import read_source
 from .syntax import Program
 
-OPERATION = "run_while"
+#: A loop is left at this probability of going on, and cut off after so many iterations.
+EPSILON, MAX_ITERATIONS = 1e-6, 1000
 
 
 class WhileResult(NamedTuple):
@@ -38,10 +40,10 @@ class WhileResult(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Smooth:
+class Prepared:
     """A program ready to run smoothly: flat code, checked settings. Made once, called often.
 
-    `known` are the variables a user may set and read. `settings` remembers the encoded settings of earlier calls.
+    `known` are the variables a user may set and read. `settings` keeps the settings of earlier calls.
     """
 
     code: Code
@@ -50,29 +52,17 @@ class Smooth:
     epsilon: float
     max_iterations: int
     trainable: bool
-    refusal: str | None
-    settings: dict[tuple, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class WhileCall:
-    """What a backend gets: the tensors (steepness, weight, bias, inputs...) and the settings string. `watched` asks for the
-    diagnostics too; `refusal` says why no kernel can take the program."""
-
-    tensors: tuple[Tensor, ...]
-    settings: str
-    watched: bool
-    refusal: str | None
+    settings: Cache[WhileSettings] = field(default_factory=lambda: Cache("settings of a WHILE-program", 64))
 
 
 def prepare(
     program: Program | str,
     *,
     outputs: Sequence[str] = ("x0",),
-    epsilon: float = 1e-6,
-    max_iterations: int = 1000,
+    epsilon: float = EPSILON,
+    max_iterations: int = MAX_ITERATIONS,
     trainable: bool = False,
-) -> Smooth:
+) -> Prepared:
     """Parse, check and flatten a program for smooth runs."""
     parsed = read_source(program)
     known = tuple(f"x{number}" for number in parsed.variables)
@@ -86,17 +76,17 @@ def prepare(
     if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or not 1 <= max_iterations < 2**31:
         raise ValueError(f"run_while: `max_iterations` must be an integer from 1 to 2^31 - 1, got {max_iterations!r}.")
     code = flatten(parsed, merge=not trainable)
-    return Smooth(code, tuple(outputs), known, float(epsilon), max_iterations, trainable, why_not_kernel(code))
+    return Prepared(code, tuple(outputs), known, float(epsilon), max_iterations, trainable)
 
 
 def run_while(
     program: Program | str,
     inputs: Mapping[str, Tensor | float],
     *,
-    exit: Exit = Sech(2.0),
+    exit: Exit = Sech(),
     outputs: Sequence[str] = ("x0",),
-    epsilon: float = 1e-6,
-    max_iterations: int = 1000,
+    epsilon: float = EPSILON,
+    max_iterations: int = MAX_ITERATIONS,
     backend: str = "auto",
 ) -> WhileResult:
     """Run a WHILE-program smoothly: every statement to the extent of its probability.
@@ -114,15 +104,15 @@ def run_while(
     >>> result.outputs["x0"]
     tensor([5.6327, 4.6591])
     """
-    smooth = prepare(program, outputs=outputs, epsilon=epsilon, max_iterations=max_iterations)
-    values, diagnostics = execute(smooth, inputs, exit=exit, backend=backend)
+    prepared = prepare(program, outputs=outputs, epsilon=epsilon, max_iterations=max_iterations)
+    values, diagnostics = execute(prepared, inputs, exit=exit, backend=backend)
     assert diagnostics is not None
-    warn_if_cut(smooth, diagnostics)
-    return as_result(smooth, values, diagnostics)
+    warn_if_cut(prepared, diagnostics)
+    return as_result(prepared, values, diagnostics)
 
 
 def execute(
-    smooth: Smooth,
+    prepared: Prepared,
     inputs: Mapping[str, Tensor | float],
     *,
     exit: Exit,
@@ -137,7 +127,7 @@ def execute(
     """
     if not isinstance(exit, Exit):
         raise TypeError(f"run_while: `exit` must be an exit such as Sech(2.0) or Tent(), got {exit!r}.")
-    names, elements, dtype = _checked_inputs(smooth, inputs)
+    names, elements, dtype = _checked_inputs(prepared, inputs)
     like = elements[0] if elements else torch.empty((), dtype=dtype) if parameters is None else parameters[0]
     steepness = _steepness(exit, like)
     per_element = steepness.dim() > 0
@@ -148,9 +138,8 @@ def execute(
         elements = _broadcast(names, elements)
     shared = (steepness, steepness, steepness) if parameters is None else (steepness, *(t.to(like) for t in parameters))
     tensors = (*shared, *elements)
-    settings = _settings(smooth, names, exit, per_element, _moving(elements))
-    call = WhileCall(tensors, settings, watched, smooth.refusal or _no_formula(exit))
-    values, *diagnostics = backends.dispatch(OPERATION, backend, call)
+    settings = _settings(prepared, names, exit, per_element, _moving(elements), watched)
+    values, *diagnostics = RUN_WHILE(tensors, settings, backend)
     return values if values.dtype == dtype else values.to(dtype), diagnostics[0].detach() if watched else None
 
 
@@ -162,44 +151,56 @@ def _steepness(exit: Exit, like: Tensor) -> Tensor:
     return value if value.dtype == like.dtype and value.device == like.device else value.to(like)
 
 
-def _settings(smooth: Smooth, names: tuple[str, ...], exit: Exit, per_element: bool, moving: str) -> str:
-    key = (names, exit.key, per_element, moving)
-    found = smooth.settings.get(key)
+def _settings(
+    prepared: Prepared, names: tuple[str, ...], exit: Exit, per_element: bool, moving: tuple[bool, ...], watched: bool
+) -> WhileSettings:
+    if tracing.compiling():
+        return _new_settings(prepared, names, exit, per_element, moving, watched)
+    key = (names, identity(exit), per_element, moving, watched)
+    found = prepared.settings.find(key)
     if found is None:
-        slots = smooth.code.slots
-        found = encode(
-            smooth.code.text,
-            form_of(exit),
-            tuple(slots[name] for name in names),
-            tuple(slots[name] for name in smooth.outputs),
-            (smooth.epsilon, smooth.max_iterations),
-            (smooth.trainable, per_element),
-            moving,
-        )
-        if not torch.compiler.is_compiling():
-            smooth.settings[key] = found
+        made = _new_settings(prepared, names, exit, per_element, moving, watched)
+        found = prepared.settings.put(key, made)
     return found
 
 
-def as_result(smooth: Smooth, values: Tensor, diagnostics: Tensor) -> WhileResult:
-    outputs = (values,) if len(smooth.outputs) == 1 else values.unbind(-1)
+def _new_settings(
+    prepared: Prepared, names: tuple[str, ...], exit: Exit, per_element: bool, moving: tuple[bool, ...], watched: bool
+) -> WhileSettings:
+    slots = prepared.code.slots
+    return WhileSettings(
+        prepared.code.text,
+        interned(exit),
+        tuple([slots[name] for name in names]),
+        tuple([slots[name] for name in prepared.outputs]),
+        prepared.epsilon,
+        prepared.max_iterations,
+        prepared.trainable,
+        per_element,
+        moving,
+        watched,
+    )
+
+
+def as_result(prepared: Prepared, values: Tensor, diagnostics: Tensor) -> WhileResult:
+    outputs = (values,) if len(prepared.outputs) == 1 else values.unbind(-1)
     remaining, iterations, _ = diagnostics.unbind(-1)
-    return WhileResult(dict(zip(smooth.outputs, outputs, strict=True)), remaining, iterations.to(torch.int64))
+    return WhileResult(dict(zip(prepared.outputs, outputs, strict=True)), remaining, iterations.to(torch.int64))
 
 
-def warn_if_cut(smooth: Smooth, diagnostics: Tensor) -> None:
+def warn_if_cut(prepared: Prepared, diagnostics: Tensor) -> None:
     """One warning if any element ran into `max_iterations`. Reads values: on a GPU this waits for the kernel."""
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if tracing.compiling() or tracing.transforming():
         return
     if diagnostics.numel() == 0:
         return
     left, where = diagnostics[..., 0].reshape(-1).max(0)
     if float(left) > 0:
         loop = int(diagnostics.reshape(-1, 3)[where, 2])
-        line = smooth.code.lines[smooth.code.loops[loop]]
+        line = prepared.code.lines[prepared.code.loops[loop]]
         share = float((diagnostics[..., 0] > 0).float().mean())
         warnings.warn(
-            f"the loop at line {line} was cut off at max_iterations={smooth.max_iterations} with probability "
+            f"the loop at line {line} was cut off at max_iterations={prepared.max_iterations} with probability "
             f"{float(left):.3g} left to go on (in {share:.1%} of the elements); raise max_iterations, or see whether the "
             f"program halts there.",
             NonHaltingWarning,
@@ -208,14 +209,14 @@ def warn_if_cut(smooth: Smooth, diagnostics: Tensor) -> None:
 
 
 def _checked_inputs(
-    smooth: Smooth, inputs: Mapping[str, Tensor | float]
+    prepared: Prepared, inputs: Mapping[str, Tensor | float]
 ) -> tuple[tuple[str, ...], list[Tensor], torch.dtype]:
     """Names in slot order, their tensors in the precision to compute in, and the precision of the result."""
-    names = tuple(name for name in smooth.known if name in inputs)
+    names = tuple(name for name in prepared.known if name in inputs)
     if len(names) < len(inputs):
-        stranger = next(name for name in inputs if name not in smooth.known)
+        stranger = next(name for name in inputs if name not in prepared.known)
         hint = "" if re.fullmatch(r"x\d+", stranger) else "; inputs are named x0, x1, ..."
-        known = ", ".join(smooth.known)
+        known = ", ".join(prepared.known)
         raise ValueError(f"run_while: unknown variable {stranger!r}; the program's variables are {known}{hint}.")
     given: list[Any] = [inputs[name] for name in names]
     first: Any = given[0] if given else None
@@ -260,56 +261,13 @@ def _broadcast(names: tuple[str, ...], elements: list[Tensor]) -> list[Tensor]:
         raise ValueError(f"run_while: inputs must broadcast together, got {shapes}.") from None
 
 
-def _moving(elements: list[Tensor]) -> str:
-    """A mark per element-wise tensor: "1" where a gradient may be asked for."""
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
-        return "1" * len(elements)
+def _moving(elements: list[Tensor]) -> tuple[bool, ...]:
+    """Which of the element-wise tensors may be asked for a gradient."""
+    if tracing.compiling() or tracing.transforming():
+        return (True,) * len(elements)
     if not torch.is_grad_enabled():
-        return "0" * len(elements)
-    return "".join(["1" if t.requires_grad else "0" for t in elements])
-
-
-def _no_formula(exit: Exit) -> str | None:
-    return f"{type(exit).__name__} has no formula for kernels" if exit.scalar is None else None
-
-
-def _why_not(call: WhileCall) -> str | None:
-    if call.refusal is not None:
-        return call.refusal
-    dtype = call.tensors[0].dtype
-    if dtype != torch.float32 and dtype != torch.float64:
-        return f"kernels compute in float32 and float64, got {dtype}"
-    return None
-
-
-@backends.register(OPERATION, "reference")
-def _run_reference(call: WhileCall) -> tuple[Tensor, ...]:
-    from .kernels.operator import reference
-
-    return reference(list(call.tensors), call.settings)[: 1 + call.watched]
-
-
-@backends.register(OPERATION, "numba", supports=lambda call: _why_not(call) or backends.why_not_numba(*call.tensors))
-def _run_numba(call: WhileCall) -> tuple[Tensor, ...]:
-    from .kernels.operator import NUMBA
-
-    return NUMBA[call.watched](call.tensors, call.settings)
-
-
-@backends.register(
-    OPERATION, "triton", supports=lambda call: _why_not(call) or backends.why_not_triton(call.tensors[0])
-)
-def _run_triton(call: WhileCall) -> tuple[Tensor, ...]:
-    from .kernels.operator import TRITON
-
-    return TRITON[call.watched](call.tensors, call.settings)
-
-
-@backends.register_example(OPERATION)
-def _example(device: str) -> WhileCall:
-    tensors = tuple(torch.zeros(shape, device=device) for shape in ((), (), (), (2,)))
-    settings = encode("x0 x1:w1 a0,1 a1,-1 e1", "Sech", (1,), (0,), (1e-6, 1000), (False, False), "0")
-    return WhileCall(tensors, settings, False, None)
+        return (False,) * len(elements)
+    return tuple([t.requires_grad for t in elements])
 
 
 __all__ = ["NonHaltingWarning", "WhileResult", "run_while"]

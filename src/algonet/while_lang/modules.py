@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from algonet.core import tracing
 from algonet.relax import Exit, Relaxation, Sech, SoftModule
 from algonet.relax.modules import MAIN
 
 from .code import read_first
 from .crisp import run_crisp
 from .errors import NonHaltingWarning
-from .functional import WhileResult, as_result, execute, prepare, warn_if_cut
+from .functional import EPSILON, MAX_ITERATIONS, WhileResult, as_result, execute, prepare, warn_if_cut
 from .source import library_inputs, load_program, read_source
 from .sugar import desugar
 from .syntax import Program
@@ -51,10 +52,10 @@ class WhileProgram(SoftModule):
     def __init__(
         self,
         source: Program | str,
-        exit: Exit = Sech(2.0),
+        exit: Exit = Sech(),
         *,
-        epsilon: float = 1e-6,
-        max_iterations: int = 1000,
+        epsilon: float = EPSILON,
+        max_iterations: int = MAX_ITERATIONS,
         inputs: Sequence[str] | None = None,
         outputs: Sequence[str] = ("x0",),
         trainable: bool = False,
@@ -65,21 +66,21 @@ class WhileProgram(SoftModule):
             raise TypeError(f"WhileProgram: `exit` must be an exit such as Sech(2.0) or Tent(), got {exit!r}.")
         super().__init__(exit)
         self.program = read_source(source)
-        self._smooth = prepare(
+        self._prepared = prepare(
             self.program, outputs=outputs, epsilon=epsilon, max_iterations=max_iterations, trainable=trainable
         )
         self.backend, self.name = backend, name
-        self._inputs = None if inputs is None else _checked_inputs(inputs, self._smooth.known)
+        self._inputs = None if inputs is None else _checked_inputs(inputs, self._prepared.known)
         self._cached_exit: tuple[Tensor, Relaxation] | None = None
         self.weight: nn.Parameter | None
         self.bias: nn.Parameter | None
-        count = len(self._smooth.code.assignments)
+        count = len(self._prepared.code.assignments)
         self.register_parameter("weight", nn.Parameter(torch.ones(count)) if trainable else None)
         self.register_parameter("bias", nn.Parameter(torch.zeros(count)) if trainable else None)
         _warn_if_steep(exit)
 
     @classmethod
-    def library(cls, name: str, exit: Exit = Sech(2.0), **options) -> WhileProgram:
+    def library(cls, name: str, exit: Exit = Sech(), **options) -> WhileProgram:
         """A program that ships with the package; see `load_program` for the names."""
         program = load_program(name)
         return cls(program, exit, **{"name": name, "inputs": library_inputs(name), **options})
@@ -88,27 +89,27 @@ class WhileProgram(SoftModule):
         """The output, or a tuple of them where several were asked for."""
         # Looking at the diagnostics waits for the device, so a plain call asks for them on the CPU only
         first: Any = next((t for t in (*positional, *inputs.values()) if isinstance(t, Tensor)), None)
-        watched = not torch.compiler.is_compiling() and (first is None or first.device.type == "cpu")
+        watched = not tracing.compiling() and (first is None or first.device.type == "cpu")
         values, diagnostics = self._execute(positional, inputs, watched)
         if diagnostics is not None:
-            warn_if_cut(self._smooth, diagnostics)
-        return values if len(self._smooth.outputs) == 1 else values.unbind(-1)
+            warn_if_cut(self._prepared, diagnostics)
+        return values if len(self._prepared.outputs) == 1 else values.unbind(-1)
 
     def run(self, *positional: Tensor, **inputs: Tensor | float) -> WhileResult:
         """Outputs by name, the probability that had not halted, and the number of loop bodies run."""
         values, diagnostics = self._execute(positional, inputs, True)
         assert diagnostics is not None
-        warn_if_cut(self._smooth, diagnostics)
-        return as_result(self._smooth, values, diagnostics)
+        warn_if_cut(self._prepared, diagnostics)
+        return as_result(self._prepared, values, diagnostics)
 
     def crisp(self, *, max_steps: int = 1_000_000, **inputs: int) -> int | tuple[int, ...]:
         """The discrete program on Python integers; raises `DidNotHaltError` after `max_steps` operations."""
         for name in inputs:
-            if name not in self._smooth.known:
-                known = ", ".join(self._smooth.known)
+            if name not in self._prepared.known:
+                known = ", ".join(self._prepared.known)
                 raise ValueError(f"crisp: unknown variable {name!r}; the program's variables are {known}.")
-        final = run_crisp(self._smooth.code, inputs, max_steps)
-        found = tuple(final[name] for name in self._smooth.outputs)
+        final = run_crisp(self._prepared.code, inputs, max_steps)
+        found = tuple(final[name] for name in self._prepared.outputs)
         return found[0] if len(found) == 1 else found
 
     def regularization(self) -> Tensor:
@@ -127,7 +128,7 @@ class WhileProgram(SoftModule):
         """The variables that positional arguments fill, in order: those asked for, else all but x0."""
         if self._inputs is not None:
             return self._inputs
-        return tuple(name for name in self._smooth.known if name != "x0")
+        return tuple(name for name in self._prepared.known if name != "x0")
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -135,18 +136,18 @@ class WhileProgram(SoftModule):
         reads before it writes them."""
         if self._inputs is not None:
             return self._inputs
-        code = self._smooth.code
+        code = self._prepared.code
         read = read_first(code, (code.slots[name] for name in self.outputs))
         return tuple(name for name in self.inputs if code.slots[name] in read)
 
     @property
     def variables(self) -> tuple[str, ...]:
         """All variables of the program that may be given and read."""
-        return self._smooth.known
+        return self._prepared.known
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        return self._smooth.outputs
+        return self._prepared.outputs
 
     def _execute(
         self, positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float], watched: bool
@@ -154,18 +155,18 @@ class WhileProgram(SoftModule):
         inputs = named if not positional else self._named(positional, named)
         parameters = None if self.weight is None or self.bias is None else (self.weight, self.bias)
         return execute(
-            self._smooth, inputs, exit=self._exit(), parameters=parameters, watched=watched, backend=self.backend
+            self._prepared, inputs, exit=self._exit(), parameters=parameters, watched=watched, backend=self.backend
         )
 
     def _exit(self) -> Exit:
         """`self.relax`, made anew only when its tensor is another one: making it takes as long as starting a kernel."""
         field = self._forms[MAIN].softness_field
-        if field is None or self._overrides or torch.compiler.is_compiling():
+        if field is None or self._overrides or tracing.compiling():
             return self.relax  # pyright: ignore[reportReturnType]
         softness: Tensor = getattr(self, field)
         if self._cached_exit is None or self._cached_exit[0] is not softness:
             exit = self.relax
-            if not softness.is_leaf or torch._C._functorch.is_functorch_wrapped_tensor(softness):
+            if not softness.is_leaf or tracing.wrapped(softness):
                 # Put in by `functional_call`: keeping it would keep its graph, and outlive the transform it belongs to
                 return exit  # pyright: ignore[reportReturnType]
             self._cached_exit = (softness, exit)
@@ -189,7 +190,7 @@ class WhileProgram(SoftModule):
     def extra_repr(self) -> str:
         lines = len(self.program.text.splitlines())
         name = self.name or f"{lines} line{'s' if lines > 1 else ''}"
-        trainable = ", trainable" if self._smooth.trainable else ""
+        trainable = ", trainable" if self._prepared.trainable else ""
         return f"{name}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}, {super().extra_repr()}{trainable}"
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from algonet.core import tracing
 from algonet.relax import Exit
 
 from .code import Code
@@ -140,6 +141,4 @@ class _Machine:
 
 def _any(mask: Tensor) -> bool:
     """Whether any element is true; under `vmap` any element of any item, since the loop goes on for all together."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(mask):
-        mask = torch._C._functorch.get_unwrapped(mask)
-    return bool(mask.any())
+    return bool(tracing.unwrapped(mask).any())

@@ -1,0 +1,1 @@
+"""Numba kernels: `device.py` writes their source, `host.py` calls them."""

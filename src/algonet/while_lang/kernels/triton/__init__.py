@@ -1,0 +1,1 @@
+"""Triton kernels: `device.py` writes their source, `host.py` launches them."""

@@ -1,0 +1,120 @@
+"""The operation of this domain: all that a backend is told of a smooth run, and which one takes it.
+
+Tensors are (steepness, weight, bias, inputs...), the steepness last where it differs between elements. A single output has the
+shape of the batch, several are stacked behind it; if `watched`, the diagnostics (*batch, 3) come second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from algonet.core import tracing
+from algonet.core.identity import up_to_date
+from algonet.core.operation import Operation
+from algonet.relax import Exit, Relaxation, Sech
+
+from .code import Code, decode
+from .compiler import why_not_kernel
+from .reference import run_reference
+
+#: Positions of the tensors that all elements share, and of the first that they do not.
+STEEPNESS, WEIGHT, BIAS, FIRST = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class WhileSettings:
+    """A program with all its settings. `program` is `Code.text`; `exit` is interned, its softness a tensor of its own.
+
+    `inputs` and `outputs` are slots. `moving` says which inputs may be asked for their gradient (the steepness, last, where
+    it differs between elements: `per_element`). `watched` asks for the diagnostics too.
+    """
+
+    program: str
+    exit: Exit
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    epsilon: float
+    max_iterations: int
+    trainable: bool
+    per_element: bool
+    moving: tuple[bool, ...]
+    watched: bool
+
+    @property
+    def code(self) -> Code:
+        return decode(self.program)
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """Positions among the inputs whose gradient is wanted."""
+        return tuple(i for i, wanted in enumerate(self.moving) if wanted)
+
+
+def batch_shape(tensors: Sequence[Tensor]) -> torch.Size:
+    return tensors[FIRST].shape if len(tensors) > FIRST else torch.Size()
+
+
+def output_shape(tensors: Sequence[Tensor], settings: WhileSettings) -> tuple[int, ...]:
+    batch, width = batch_shape(tensors), len(settings.outputs)
+    return tuple(batch) if width == 1 else (*batch, width)
+
+
+def _reference(tensors: Sequence[Tensor], settings: WhileSettings) -> list[Tensor]:
+    exit = settings.exit
+    if exit.softness_field is not None:
+        softness = tensors[-1] if settings.per_element else tensors[STEEPNESS]
+        exit = dataclasses.replace(exit, **{exit.softness_field: softness})
+    values, diagnostics = run_reference(
+        settings.code,
+        dict(zip(settings.inputs, tensors[FIRST:], strict=False)),
+        settings.outputs,
+        exit=exit,
+        epsilon=settings.epsilon,
+        max_iterations=settings.max_iterations,
+        weight=tensors[WEIGHT] if settings.trainable else None,
+        bias=tensors[BIAS] if settings.trainable else None,
+        like=tensors[STEEPNESS],
+    )
+    values = values.squeeze(-1) if len(settings.outputs) == 1 else values
+    return [values, diagnostics] if settings.watched else [values]
+
+
+def _fake(tensors: Sequence[Tensor], settings: WhileSettings) -> list[Tensor]:
+    like = tensors[STEEPNESS]
+    values = like.new_empty(output_shape(tensors, settings))
+    return [values, like.new_empty((*batch_shape(tensors), 3))] if settings.watched else [values]
+
+
+def _refuse(tensors: Sequence[Tensor], settings: WhileSettings) -> str | None:
+    exit = settings.exit
+    # A tracer cannot follow formulas that format numbers; that the class states one is enough there
+    if type(exit).scalar is Relaxation.scalar or (not tracing.compiling() and exit.scalar is None):
+        return f"{type(exit).__name__} has no formula for kernels"
+    if not up_to_date(type(exit), "scalar", "_value", "_argument", "__call__"):
+        return f"{type(exit).__name__} changes its value but not `scalar`, the formula that kernels inline"
+    return why_not_kernel(settings.code)
+
+
+def _example(device: str) -> tuple[list[Tensor], WhileSettings]:
+    tensors = [torch.zeros(shape, device=device) for shape in ((), (), (), (2,))]
+    settings = WhileSettings("x0 x1:w1 a0,1 a1,-1 e1", Sech(), (1,), (0,), 1e-6, 1000, False, False, (False,), False)
+    return tensors, settings
+
+
+RUN_WHILE = Operation(
+    "run_while",
+    settings=WhileSettings,
+    inputs=("steepness", "weight", "bias", "*elements"),
+    reference=_reference,
+    kernels={"numba": ".kernels.numba.host", "triton": ".kernels.triton.host"},
+    outputs=lambda count, settings: 1 + settings.watched,
+    shared={"steepness", "weight", "bias"},
+    fake=_fake,
+    refuse=_refuse,
+    example=_example,
+)
