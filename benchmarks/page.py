@@ -57,7 +57,11 @@ def markdown(results: Path = RESULTS) -> str:
         for stem in (name, f"{name}_gpu"):
             path = results / f"{stem}.json"
             if path.exists():
-                parts += [f"### {_place(stem, json.loads(path.read_text()))}\n", _about(stem), *_tables(path)]
+                parts += [
+                    f"### {_place(stem, json.loads(path.read_text()))}\n",
+                    about(HERE / f"{stem}.py"),
+                    *tables(path),
+                ]
     return "\n".join(parts)
 
 
@@ -90,16 +94,15 @@ def _place(stem: str, content: dict) -> str:
     return f"On {content['machine']['gpu'] if stem.endswith('_gpu') else content['machine']['cpu']}"
 
 
-def _about(stem: str) -> str:
-    """What the benchmark's own docstring says it measures, without its usage line."""
-    path = HERE / f"{stem}.py"
+def about(path: Path) -> str:
+    """What a module's own docstring says it measures, without its usage line."""
     if not path.exists():
         return ""  # the section above has said it: the same module ran on two machines
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return re.sub(r"(Run: )?python -m benchmarks\S*( \[.*\])*", "", text).strip() + "\n"
+    return re.sub(r"(Run: )?python -m (benchmarks|experiments)\S*( \S+)*", "", text).strip() + "\n"
 
 
-def _tables(path: Path) -> list[str]:
+def tables(path: Path) -> list[str]:
     content = json.loads(path.read_text())
     rows, notes = content["rows"], list(dict.fromkeys(r["note"] for r in content["rows"] if r.get("note")))
     parts = [_software(content["machine"])]

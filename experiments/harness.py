@@ -1,0 +1,133 @@
+"""What every experiment shares: its options, its data, checkpoints, and a JSON of rows that the page is made from.
+
+An experiment module has `main()`. It takes the options of `arguments`, trains on data that the user points at (nothing is
+downloaded), and records rows as benchmarks do (`benchmarks.harness.Row`): ours, and beside them the figures that others
+published, each with its source in `note`. `python -m experiments --page` makes `docs/experiments.md` from
+`experiments/results/*.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import statistics
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from benchmarks.harness import Row, machine
+from torch import Tensor
+
+from algonet import __version__
+from algonet.core.files import replacing, write_text
+
+__all__ = ["Checkpoint", "Row", "arguments", "mnist", "record", "spread_of"]
+
+
+def arguments(description: str | None, *, data: str = "", **defaults: object) -> argparse.Namespace:
+    """The options that every experiment takes; `data` says what `--data` must hold, "" that none is needed.
+
+    Each of `defaults` becomes an option of its own, typed like its default.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the rows to this file; - prints them as one line")
+    parser.add_argument("--quick", action="store_true", help="minutes instead of hours, on data made on the spot")
+    parser.add_argument("--out", type=Path, help="keep checkpoints here and go on from them")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    if data:
+        parser.add_argument("--data", type=Path, help=data)
+    for name, default in defaults.items():
+        if isinstance(default, (list, tuple)):
+            parser.add_argument(f"--{name}", type=type(default[0]), nargs="+", default=list(default))
+        else:
+            parser.add_argument(f"--{name}", type=type(default), default=default)
+    options = parser.parse_args()
+    if data and options.data is None and not options.quick:
+        parser.error(f"--data is missing: {data} (--quick runs on data made on the spot)")
+    return options
+
+
+def mnist(folder: Path | None, train: bool) -> tuple[Tensor, Tensor]:
+    """Pictures (count, 28, 28) in [0, 1] and labels of MNIST's idx files; without a folder, strokes made on the spot."""
+    if folder is None:
+        return _strokes(2000 if train else 500, seed=int(train))
+    part = "train" if train else "t10k"
+    pictures, labels = (_idx(folder, f"{part}-{kind}") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"))
+    return torch.tensor(pictures / 255, dtype=torch.float32), torch.tensor(labels, dtype=torch.long)
+
+
+def _idx(folder: Path, name: str) -> np.ndarray:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.exists():
+            data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            shape = np.frombuffer(data, ">i4", data[3], 4)
+            return np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(shape)
+    raise SystemExit(
+        f"experiments: {folder} has no {name}[.gz]; get the four idx files of MNIST and pass their folder."
+    )
+
+
+def _strokes(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Ten classes of bars that differ in their angle, shifted at random: enough to see that training works."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(10, (count,), generator=generator)
+    y, x = torch.meshgrid(torch.linspace(-1, 1, 28), torch.linspace(-1, 1, 28), indexing="ij")
+    angle = labels * (torch.pi / 10)
+    shift = torch.randn(count, 2, 1, 1, generator=generator) / 10
+    across = (x - shift[:, 0]) * angle.sin()[:, None, None] - (y - shift[:, 1]) * angle.cos()[:, None, None]
+    return torch.exp(-((across / 0.15) ** 2)) * (x**2 + y**2 < 0.8), labels
+
+
+class Checkpoint:
+    """Tensors of a long run, written every `seconds` as one whole file, so that the run can go on from there."""
+
+    def __init__(self, folder: Path | None, name: str, seconds: float = 30.0):
+        self.path = None if folder is None else folder / f"{name}.pt"
+        self.seconds, self.last = seconds, time.monotonic()
+
+    def load(self) -> dict | None:
+        if self.path is None or not self.path.exists():
+            return None
+        return torch.load(self.path, weights_only=True)
+
+    def save(self, state: dict, *, now: bool = False) -> None:
+        if self.path is None or not (now or time.monotonic() - self.last > self.seconds):
+            return
+        with replacing(self.path) as temporary:
+            torch.save(state, temporary)
+        self.last = time.monotonic()
+
+
+def spread_of(values: Iterable[float]) -> tuple[float, float]:
+    """(mean, standard deviation over seeds; 0 of a single one)."""
+    found = list(values)
+    return statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else 0.0
+
+
+def record(path: Path | None, rows: list[Row], options: argparse.Namespace) -> None:
+    """Print the rows, and write them with the machine, the version and the options they were measured with."""
+    width = max((len(f"{r.name}, {r.by}, {r.column}") for r in rows), default=0)
+    for row in rows:
+        print(f"{f'{row.name}, {row.by}, {row.column}':{width}}  {row.value:.4g} {row.unit}", flush=True)
+    if path is None:
+        return
+    said = {k: v for k, v in vars(options).items() if k not in ("json", "out", "data", "device") and v is not None}
+    kept = [
+        {
+            "name": r.name,
+            "value": float(f"{r.value:.5g}"),
+            "unit": r.unit,
+            "column": r.column,
+            "by": r.by,
+            "note": r.note,
+        }
+        for r in rows
+    ]
+    content = {"machine": machine() | {"algonet": __version__}, "options": said, "rows": kept}
+    if str(path) == "-":
+        print(json.dumps(content))
+    else:
+        write_text(path, json.dumps(content, indent=1) + "\n")

@@ -1,0 +1,49 @@
+"""The documentation's page of experiments, made from the recorded rows as the page of benchmarks is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks.page import about, tables
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+PAGE = HERE.parent / "docs" / "experiments.md"
+#: Sections in reading order, and their titles; others come after these by name.
+TITLES = {
+    "sort_digits": "Sorting supervision: four-digit MNIST",
+    "topk": "Top-k supervision",
+    "shortest_paths": "Shortest paths through learned costs",
+    "fractals": "Fractals that look like digits",
+    "pose": "Camera pose",
+    "shape": "Shape from silhouettes and normals",
+    "programs": "Programs with decisions",
+    "ran": "The backward AlgoNet",
+}
+INTRO = """# Experiments
+
+Does it learn as well as it is fast? Each table is made by one command, `python -m experiments.NAME --data FOLDER`,
+from the files people have; nothing is downloaded. `--quick` runs each in a minute on data made on the spot, `--out
+FOLDER` keeps checkpoints and goes on from them. The page is made by `python -m experiments --page` from
+`experiments/results/*.json`. Figures of others carry their source; where a protocol differs from the published one
+the text above the table says how. A row that loses stays.
+"""
+
+
+def markdown(results: Path = RESULTS) -> str:
+    """The whole page."""
+    parts = [INTRO]
+    stems = {path.stem for path in results.glob("*.json")}
+    for stem in [*(s for s in TITLES if s in stems), *sorted(stems - set(TITLES))]:
+        content = json.loads((results / f"{stem}.json").read_text(encoding="utf-8"))
+        machine = content["machine"]
+        place = machine["gpu"] if machine["gpu"] != "none" else machine["cpu"]
+        said = ", ".join(
+            f"{k} {' '.join(map(str, v)) if isinstance(v, list) else v}"
+            for k, v in content.get("options", {}).items()
+            if v is not False
+        )
+        parts += [f"## {TITLES.get(stem, stem.replace('_', ' '))}\n", about(HERE / f"{stem}.py")]
+        parts += [f"On {place}; options: {said}.\n" if said else f"On {place}.\n", *tables(results / f"{stem}.json")]
+    return "\n".join(parts)

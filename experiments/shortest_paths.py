@@ -1,0 +1,157 @@
+"""Shortest paths through costs that are learned: maps of terrain in, the cheapest way from corner to corner out.
+
+The Warcraft protocol in small, on maps made on the spot: 12 x 12 tiles of five kinds of terrain, drawn as 8 x 8
+pixels each with noise; the network never sees a cost, only the right path. It gives each tile a cost, a soft
+Bellman-Ford (`soft_min` over the eight neighbours, in 12 + 12 rounds) the length of the shortest path, and *the
+derivative of that length by the costs is the soft path*, which is compared with the right one: training
+differentiates it again. "cost" is the share of unseen maps whose path, found crisply with the learned costs, is as
+cheap as the true one; "path" the share where it is the same. The baseline predicts the path by a network alone.
+
+Run: python -m experiments.shortest_paths [--steps 2000] [--seeds 3]
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import torch
+from torch import Tensor, nn
+
+from algonet import soft_min
+from experiments.harness import Row, arguments, record, spread_of
+
+SIDE, TILE, ROUNDS = 12, 8, 24
+COSTS = (0.8, 1.2, 5.3, 7.7, 9.2)
+FAR = 1e3
+
+
+def maps(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Pictures (count, 3, 96, 96) and the true cost of each tile (count, 12, 12)."""
+    generator = torch.Generator().manual_seed(seed)
+    # Smooth noise cut at five levels makes regions of terrain
+    rough = torch.randn(count, 1, SIDE // 2, SIDE // 2, generator=generator)
+    height = nn.functional.interpolate(rough, (SIDE, SIDE), mode="bicubic").squeeze(1)
+    height = height + 0.5 * torch.randn(count, SIDE, SIDE, generator=generator)
+    kind = torch.bucketize(height, torch.tensor([-0.8, -0.25, 0.25, 0.8]))
+    colours = torch.tensor([[0.8, 0.7, 0.4], [0.3, 0.6, 0.2], [0.1, 0.3, 0.1], [0.5, 0.5, 0.5], [0.1, 0.2, 0.6]])
+    wide = colours[kind].permute(0, 3, 1, 2).repeat_interleave(TILE, 2).repeat_interleave(TILE, 3)
+    return (wide + 0.15 * torch.randn(wide.shape, generator=generator)).clamp(0, 1), torch.tensor(COSTS)[kind]
+
+
+def cheapest(costs: Tensor) -> Tensor:
+    """The crisp path (12, 12) of zeros and ones, by Dijkstra; the first tile's cost does not matter."""
+    table = costs.tolist()
+    distance, before, queue = {(0, 0): 0.0}, {}, [(0.0, (0, 0))]
+    while queue:
+        length, (i, j) = heapq.heappop(queue)
+        if length > distance[i, j]:
+            continue
+        for a in range(max(0, i - 1), min(SIDE, i + 2)):
+            for b in range(max(0, j - 1), min(SIDE, j + 2)):
+                further = length + table[a][b]
+                if (a, b) != (i, j) and further < distance.get((a, b), float("inf")):
+                    distance[a, b], before[a, b] = further, (i, j)
+                    heapq.heappush(queue, (further, (a, b)))
+    path, place = torch.zeros(SIDE, SIDE), (SIDE - 1, SIDE - 1)
+    while place != (0, 0):
+        path[place], place = 1.0, before[place]
+    path[0, 0] = 1.0
+    return path
+
+
+def soft_lengths(costs: Tensor, steepness: float) -> Tensor:
+    """Soft length of the shortest path to the last tile (batch,), by ROUNDS of Bellman-Ford with soft minima."""
+    start = torch.full_like(costs, FAR)
+    start[:, 0, 0] = 0.0
+    distance = start
+    for _ in range(ROUNDS):
+        padded = nn.functional.pad(distance, (1, 1, 1, 1), value=FAR)
+        around = nn.functional.unfold(padded.unsqueeze(1), 3).reshape(len(costs), 9, SIDE, SIDE)
+        reached = soft_min(around, dim=1, steepness=steepness) + costs
+        distance = torch.where(start == 0.0, start, torch.minimum(reached, start))
+    return distance[:, -1, -1]
+
+
+def soft_paths(costs: Tensor, steepness: float, create_graph: bool = True) -> Tensor:
+    """How much each tile is part of the shortest path: the derivative of its length by the tile's cost."""
+    found = torch.autograd.grad(soft_lengths(costs, steepness).sum(), costs, create_graph=create_graph)[0]
+    return found + torch.eye(1, SIDE * SIDE, device=costs.device).reshape(SIDE, SIDE)
+
+
+def cost_network() -> nn.Module:
+    """Picture -> a positive cost for each tile, from the tile and a little around it."""
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 5, padding=2), nn.BatchNorm2d(32), nn.ReLU(), nn.AvgPool2d(2),
+        nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.AvgPool2d(4),
+        nn.Conv2d(32, 32, 1), nn.ReLU(), nn.Conv2d(32, 1, 1), nn.Softplus(), nn.Flatten(1, 2),
+    )  # fmt: skip
+
+
+def path_network() -> nn.Module:
+    """Picture -> a logit for each tile; it sees the whole map, as a way depends on all of it."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, TILE, stride=TILE), nn.ReLU()]
+    for _ in range(6):
+        layers += [nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Conv2d(64, 32, 1), nn.ReLU(), nn.Conv2d(32, 1, 1), nn.Flatten(1, 2))
+
+
+def train(method: str, data: tuple[Tensor, Tensor], steps: int, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    pictures, paths = data
+    model = (cost_network() if method == "algonet" else path_network()).to(pictures.device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for step in range(steps):
+        chosen = torch.randint(len(paths), (64,), device=paths.device)
+        found = model(pictures[chosen])
+        if method == "algonet":
+            # Soft at first, so that all ways count; hard at last, so that the best one does
+            loss = (soft_paths(found, 1.0 + 9.0 * step / steps) - paths[chosen]).square().mean()
+        else:
+            loss = nn.functional.binary_cross_entropy_with_logits(found, paths[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return model.eval()
+
+
+@torch.no_grad()
+def score(method: str, model: nn.Module, pictures: Tensor, costs: Tensor, paths: Tensor) -> tuple[float, float]:
+    """(cost match, path match) on unseen maps."""
+    found = model(pictures).cpu()
+    ways = torch.stack([cheapest(f) for f in found]) if method == "algonet" else (found > 0).float()
+    same = (ways == paths.cpu()).flatten(1).all(1)
+    off_start = costs.cpu().clone()
+    off_start[:, 0, 0] = 0.0
+    paid, least = (ways * off_start).sum((1, 2)), (paths.cpu() * off_start).sum((1, 2))
+    # A prediction that is no connected path may be cheaper than any: only crisp paths count as cheap
+    cheap = (paid - least).abs() < 1e-4 if method == "algonet" else same
+    return float(cheap.float().mean()), float(same.float().mean())
+
+
+def main() -> None:
+    options = arguments(__doc__, steps=2000, seeds=3, maps=5000)
+    if options.quick:
+        options.steps, options.seeds, options.maps = 3, 1, 64
+    tested = 32 if options.quick else 1000
+    results: dict[str, list[tuple[float, float]]] = {"algonet": [], "a network alone": []}
+    for seed in range(options.seeds):
+        pictures, costs = maps(options.maps + tested, seed)
+        paths = torch.stack([cheapest(c) for c in costs])
+        seen = pictures[:-tested].to(options.device), paths[:-tested].to(options.device)
+        for method, found in results.items():
+            model = train(method, seen, options.steps, seed)
+            found.append(score(method, model, pictures[-tested:].to(options.device), costs[-tested:], paths[-tested:]))
+    rows = []
+    for method, found in results.items():
+        for i, column in enumerate(("cost match, %", "path match, %")):
+            mean, deviation = spread_of(100 * f[i] for f in found)
+            rows.append(Row("12 x 12 tiles", mean, "score", column, method))
+            if len(found) > 1:
+                rows.append(Row("12 x 12 tiles", deviation, "difference", f"{column} (deviation)", method))
+    record(options.json, rows, options)
+
+
+if __name__ == "__main__":
+    main()

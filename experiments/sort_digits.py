@@ -1,0 +1,212 @@
+"""Sorting supervision: read four-digit numbers from their order alone.
+
+Sets of n pictures, each four MNIST digits side by side; a convolutional network gives each a score, the scores are
+sorted softly, and the soft permutation is compared with the right order. Exact match is the share of test sets in the
+right order, element-wise the share of numbers in their right place. The network is the one of the literature (two
+convolutions of 5 x 5 with 32 and 64 channels, each with pooling, then 64 units); training has fewer steps than the
+100,000 that others publish, with a learning rate that falls to zero, in bfloat16. Where diffsort is installed it
+trains with the same network, pictures and steps.
+
+Run: python -m experiments.sort_digits --data FOLDER [--n 3 5 ...] [--steps 10000] [--seeds 3]
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from algonet import Bitonic, Cauchy, OddEven, soft_sort
+from algonet.sorting import permutation_cross_entropy
+from experiments.harness import Checkpoint, Row, arguments, mnist, record, spread_of
+
+DIGITS = 4
+#: Sets of the published protocol's step, and test sets that accuracies are measured on.
+BATCH, TESTED = 100, 10_000
+#: Steepness of the Cauchy sigmoid; scores are learned, so it only sets their scale.
+STEEPNESS = 10.0
+
+Sorter = Callable[[Tensor], Tensor]
+
+
+class Numbers:
+    """Sets of n different four-digit numbers, drawn on the device without a synchronisation."""
+
+    def __init__(self, pictures: Tensor, labels: Tensor, n: int):
+        self.pictures, self.labels, self.n = pictures, labels, n
+        self.powers = 10 ** torch.arange(DIGITS - 1, -1, -1, device=labels.device)
+
+    def draw(self, batch: int) -> tuple[Tensor, Tensor]:
+        """(pictures (batch * n, 1, 28, 112), values (batch, n))."""
+        # Twice as many as needed, so that equal numbers can be passed over
+        chosen = torch.randint(len(self.labels), (batch, 2 * self.n, DIGITS), device=self.labels.device)
+        values = (self.labels[chosen] * self.powers).sum(-1)
+        # A number is passed over if an equal one stands before it: its twin in sorted order came first
+        ranked, order = values.sort(dim=-1, stable=True)
+        again = torch.zeros_like(ranked, dtype=torch.bool)
+        again[:, 1:] = ranked[:, 1:] == ranked[:, :-1]
+        twins = torch.zeros_like(again).scatter(1, order, again)
+        first = torch.argsort(twins.to(torch.int8), dim=-1, stable=True)[:, : self.n]
+        chosen = torch.gather(chosen, 1, first.unsqueeze(-1).expand(-1, -1, DIGITS)).flatten(0, 1)
+        return torch.cat(self.pictures[chosen].unbind(1), -1).unsqueeze(1), torch.gather(values, 1, first)
+
+
+def scorer() -> nn.Module:
+    """Picture -> score: the network that the literature trains."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64 * 7 * 28, 64), nn.ReLU(), nn.Linear(64, 1),
+    )  # fmt: skip
+
+
+def ours(network: OddEven | Bitonic) -> Sorter:
+    def sort(scores: Tensor) -> Tensor:
+        found = soft_sort(scores, relax=Cauchy(STEEPNESS), network=network, return_permutation=True).permutation
+        assert found is not None
+        return found
+
+    return sort
+
+
+def sorters(n: int, device: str) -> dict[str, Sorter]:
+    found: dict[str, Sorter] = {"odd-even": ours(OddEven()), "bitonic": ours(Bitonic())}
+    try:
+        from diffsort import DiffSortNet
+    except ImportError:
+        return found
+    peer = DiffSortNet("odd_even", n, steepness=STEEPNESS, distribution="cauchy", device=device)
+    return {**found, "diffsort": lambda scores: peer(scores)[1].mT}
+
+
+class Training:
+    """One run; on a GPU the whole step is one CUDA graph, so that the host does not hold it up."""
+
+    def __init__(self, sorter: Sorter, numbers: Numbers, steps: int, batch: int, seed: int, device: str):
+        torch.manual_seed(seed)
+        self.network = scorer().to(device, memory_format=torch.channels_last)
+        self.numbers, self.sorter, self.steps, self.batch, self.device, self.done = (
+            numbers,
+            sorter,
+            steps,
+            batch,
+            device,
+            0,
+        )
+        self.rate = torch.zeros((), device=device)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=self.rate, capturable=device != "cpu")
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def scores(self, pictures: Tensor, values: Tensor) -> Tensor:
+        # Convolutions in bfloat16 are what tensor cores are for; a CPU without such units is slower in it
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.device != "cpu"):
+            found = self.network(pictures.contiguous(memory_format=torch.channels_last))
+        return found.float().reshape(values.shape)
+
+    def step(self) -> None:
+        pictures, values = self.numbers.draw(self.batch)
+        permutation = self.sorter(self.scores(pictures, values))
+        loss = permutation_cross_entropy(permutation, values.argsort(-1))
+        self.optimizer.zero_grad(set_to_none=False)
+        loss.backward()
+        self.optimizer.step()
+
+    def run(self, checkpoint: Checkpoint) -> None:
+        state = checkpoint.load()
+        if state is not None:
+            self.network.load_state_dict(state["network"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.done = state["done"]
+        while self.done < self.steps:
+            # Up over the first twentieth, then along a cosine to zero
+            share = self.done / self.steps
+            self.rate.fill_(
+                1e-3 * min(1.0, 20 * share + 1e-2) * (1 + torch.cos(torch.tensor(torch.pi * share)).item()) / 2
+            )
+            self._advance()
+            self.done += 1
+            checkpoint.save(self._state())
+        checkpoint.save(self._state(), now=True)
+
+    def _state(self) -> dict:
+        return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict(), "done": self.done}
+
+    def _advance(self) -> None:
+        if self.device == "cpu" or self.done < 3:
+            self.step()
+        elif self.graph is None:
+            torch.cuda.synchronize()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.step()
+            self.graph.replay()
+        else:
+            self.graph.replay()
+
+    @torch.no_grad()
+    def accuracy(self, test: Numbers, sets: int) -> tuple[float, float]:
+        """(exact match, element-wise)."""
+        exact, single, batch = [], [], max(1, min(BATCH, sets, 3000 // test.n))
+        for _ in range(max(1, sets // batch)):
+            pictures, values = test.draw(batch)
+            right = self.scores(pictures, values).argsort(-1) == values.argsort(-1)
+            exact.append(right.all(-1).float().mean())
+            single.append(right.float().mean())
+        return float(torch.stack(exact).mean()), float(torch.stack(single).mean())
+
+
+def measure(n: int, name: str, sorter: Sorter, data: tuple, options) -> list[Row]:
+    """The rows of one n and sorter, over all seeds."""
+    (pictures, labels), (unseen, answers) = data
+    began, exact, single = time.perf_counter(), [], []
+    for seed in range(options.seeds):
+        training = Training(
+            sorter, Numbers(pictures, labels, n), options.steps, 10 if options.quick else BATCH, seed, options.device
+        )
+        training.run(Checkpoint(options.out, f"{name.replace(', ', '-')}-{n}-{seed}"))
+        torch.manual_seed(1000 + seed)
+        found = training.accuracy(Numbers(unseen, answers, n), 50 if options.quick else TESTED)
+        exact.append(found[0])
+        single.append(found[1])
+        print(f"n = {n}, {name}, seed {seed}: {found[0]:.1%} exact, {found[1]:.1%} element-wise", flush=True)
+    seconds = (time.perf_counter() - began) / options.seeds
+    label, by = ("odd-even", "diffsort") if name == "diffsort" else (name, "algonet")
+    rows = []
+    for column, values in (("exact match, %", exact), ("element-wise, %", single)):
+        mean, deviation = spread_of(100 * v for v in values)
+        rows.append(Row(f"n = {n}", mean, "score", f"{label}, {column}", by))
+        if len(values) > 1:
+            rows.append(Row(f"n = {n}", deviation, "difference", f"{label}, {column} (deviation)", by))
+    return [
+        *rows,
+        Row(f"n = {n}", options.steps, "score", "steps"),
+        Row(f"n = {n}", seconds, "s", f"{label}, a run", by),
+    ]
+
+
+def main() -> None:
+    options = arguments(
+        __doc__,
+        data="a folder with MNIST's idx files",
+        n=(3, 5, 7, 9, 15),
+        steps=10_000,
+        seeds=3,
+        sorters=("odd-even", "bitonic"),
+    )
+    if options.quick:
+        options.n, options.steps, options.seeds = [3], 5, 1
+    folder: Path | None = None if options.quick else options.data
+    data = tuple(tuple(t.to(options.device) for t in mnist(folder, train)) for train in (True, False))
+    rows = []
+    for n in options.n:
+        for name, sorter in sorters(n, options.device).items():
+            if name in options.sorters:
+                rows += measure(n, name, sorter, data, options)
+    record(options.json, rows, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The experiments run on data made on the spot, and their page follows their records. Nothing is trained for real here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # experiments/ is not installed
+
+from experiments import harness, page  # noqa: E402
+from experiments.__main__ import names  # noqa: E402
+
+
+def run(*arguments: str, timeout: int = 600) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", names())
+def test_quick_run(name, tmp_path):
+    done = run(f"experiments.{name}", "--quick", "--json", str(tmp_path / "rows.json"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    content = json.loads((tmp_path / "rows.json").read_text())
+    assert content["rows"]
+    assert {"cpu", "gpu", "torch", "algonet", "date"} <= set(content["machine"])
+
+
+def test_missing_data_is_one_line():
+    done = run("experiments.sort_digits")
+    assert done.returncode == 2
+    assert "--data is missing" in done.stderr.splitlines()[-1]
+
+
+def test_wrong_folder_is_one_line(tmp_path):
+    with pytest.raises(SystemExit, match="has no train-images-idx3-ubyte"):
+        harness.mnist(tmp_path, train=True)
+
+
+def test_a_run_goes_on_from_its_checkpoint(tmp_path):
+    import torch
+
+    kept = harness.Checkpoint(tmp_path, "run")
+    assert kept.load() is None
+    kept.save({"x": torch.ones(2), "done": 3}, now=True)
+    again = harness.Checkpoint(tmp_path, "run").load()
+    assert again is not None
+    assert again["done"] == 3
+    assert again["x"].tolist() == [1, 1]
+
+
+def test_page_is_in_step_with_the_records():
+    assert page.PAGE.read_text(encoding="utf-8") == page.markdown(), "run `python -m experiments --page`"
+
+
+def test_records_belong_to_experiments():
+    assert {path.stem for path in page.RESULTS.glob("*.json")} <= set(names())
