@@ -131,10 +131,10 @@ def score(method: str, model: nn.Module, pictures: Tensor, costs: Tensor, paths:
 
 
 def main() -> None:
-    options = arguments(__doc__, steps=2000, seeds=3, maps=5000)
+    options = arguments(__doc__, steps=1500, seeds=3, maps=2000)
     if options.quick:
         options.steps, options.seeds, options.maps = 3, 1, 64
-    tested = 32 if options.quick else 1000
+    tested = 32 if options.quick else 500
     results: dict[str, list[tuple[float, float]]] = {"algonet": [], "a network alone": []}
     for seed in range(options.seeds):
         pictures, costs = maps(options.maps + tested, seed)
