@@ -6,7 +6,7 @@ mean squared error of the best of 100 random sequences, which is what its publis
 sequence. Ours trains all pictures side by side: `chaos_game` for the points, `smooth_raster` with Gaussians of the
 same width for the picture.
 
-Run: python -m experiments.fractals --data FOLDER [--pictures 100] [--steps 1000]
+Run: python -m experiments.fractals --data FOLDER [--pictures 100] [--steps 1500]
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def errors(parameters: Tensor, wanted: Tensor, sequences: int) -> tuple[float, f
 
 
 def main() -> None:
-    options = arguments(__doc__, data="a folder with MNIST's idx files", pictures=100, steps=1000, sequences=16, seed=0)
+    options = arguments(__doc__, data="a folder with MNIST's idx files", pictures=100, steps=1500, sequences=16, seed=0)
     if options.quick:
         options.pictures, options.steps, options.sequences = 2, 10, 2
     wanted = targets(None if options.quick else options.data, options.pictures).to(options.device)

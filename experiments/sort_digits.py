@@ -55,10 +55,10 @@ class Numbers:
 
 
 def scorer() -> nn.Module:
-    """Picture -> score: the network that the literature trains."""
+    """Picture -> score: the network that the literature trains (pooling before the ReLU gives the same, in less time)."""
     return nn.Sequential(
-        nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(1, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
         nn.Flatten(), nn.Linear(64 * 7 * 28, 64), nn.ReLU(), nn.Linear(64, 1),
     )  # fmt: skip
 
