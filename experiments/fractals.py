@@ -4,7 +4,7 @@ The protocol of "Learning Fractals by Gradient Descent" (Tu et al., AAAI 2023): 
 x 32 pixels, a point's picture exp(-d^2) in pixels, summed and clamped to [0, 1], drawn in the square [-5, 5]^2; the
 mean squared error of the best of 100 random sequences, which is what its published code reports, and of the average
 sequence. Ours trains all pictures side by side: `chaos_game` for the points, `smooth_raster` with Gaussians of the
-same width for the picture.
+same width for the picture, and the protocol's own picture in the last 30 % of the steps.
 
 Run: python -m experiments.fractals --data FOLDER [--pictures 100] [--steps 1500]
 """
