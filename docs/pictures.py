@@ -27,7 +27,8 @@ PICTURES = {
     "sorting": ("network", "permutations"),
     "ifs": ("presets", "levels-of-detail", "a-fit"),
     "render": ("from-sharp-to-soft", "independent-of-the-tessellation", "from-pictures-to-a-mesh"),
-    "ran": ("learning",),
+    "speech": ("words", "choice"),
+    "ran": ("learning", "data-paths"),
     "explain": ("use",),
 }
 #: Upper parts of pictures: their own name, the whole picture's, and the share of its height.

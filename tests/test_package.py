@@ -10,7 +10,7 @@ import pytest
 
 import algonet
 
-DOMAINS = ("relax", "while_lang", "smooth_python", "sorting", "ifs", "render", "nn", "ran", "explain")
+DOMAINS = ("relax", "while_lang", "smooth_python", "sorting", "ifs", "render", "nn", "speech", "ran", "explain")
 HEAVY = ["numba", "triton", "matplotlib", "trimesh", "lark", "typer", "rich", "lightning_fabric", "PIL"]
 
 

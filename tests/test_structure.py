@@ -23,7 +23,7 @@ CYCLES = [
     {"smooth_python.evaluation", "smooth_python.kernels.numba_cpu", "smooth_python.kernels.triton_gpu"},
     {"render.meshes", "render.procedural"},
 ]
-OTHER_CACHES = {"while_lang", "smooth_python", "sorting", "render", "ran"}
+OTHER_CACHES = {"while_lang", "smooth_python", "sorting", "render"}
 ASKS_TORCH = {"while_lang", "smooth_python", "sorting", "render"}
 
 

@@ -89,6 +89,9 @@ if TYPE_CHECKING:  # what editors and type checkers see; at run time names load 
         soft_sort as soft_sort,
         soft_topk as soft_topk,
     )
+    from algonet.speech import (
+        SmoothSynthesizer as SmoothSynthesizer,
+    )
     from algonet.while_lang import (
         WhileProgram as WhileProgram,
     )
@@ -151,6 +154,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "icosphere",
         "render_attributes",
     ),
+    "algonet.speech": ("SmoothSynthesizer",),
     "algonet.ran": ("RAN", "RANTrainer"),
     "algonet.explain": ("activation", "replace_gradually", "sensitivity"),
 }

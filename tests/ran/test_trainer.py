@@ -1,14 +1,7 @@
 from __future__ import annotations
 
 import json
-import math
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,10 +12,7 @@ from algonet.ran import LossWeights, NonFiniteLossError, RANTrainer, build_train
 from algonet.ran.config import from_dict
 from algonet.ran.model import Direct
 from algonet.ran.trainer import Order, learning_rate, softness_at
-from ran.toys import Discs, settings, toy
-
-TESTS = Path(__file__).parents[1]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}", "OMP_NUM_THREADS": "1"}
+from ran.toys import Discs, finished, run_toy, settings, toy
 
 
 def trainer(folder, model=None, data=None, **changes) -> RANTrainer:
@@ -167,7 +157,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
     # Nothing that is not a number was saved
     assert len(checkpoints.checkpoints(tmp_path / "checkpoints")) == guilty
     if guilty:
-        assert all(torch.isfinite(t).all() for t in checkpoints.load(checkpoints.find(tmp_path)).model.values())
+        assert all(torch.isfinite(t).all() for t in checkpoints.newest(tmp_path).model.values())
 
 
 def test_accumulation_is_a_larger_batch(tmp_path):
@@ -244,58 +234,9 @@ def test_order_is_a_function_of_the_step():
     assert list(Order(10, 4, 1, 0, 10)) != whole
 
 
-def test_broken_checkpoints_are_named(tmp_path):
-    trainer(tmp_path).fit(steps=2)
-    path = checkpoints.find(tmp_path)
-    (path / "model.safetensors").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="step-00000002: the checkpoint cannot be read"):
-        checkpoints.load(path)
-    (path / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"model\.safetensors is missing"):
-        checkpoints.load(path)
-    with pytest.raises(ValueError, match="holds no checkpoint"):
-        checkpoints.find(tmp_path / "elsewhere")
-
-
 def test_batches_that_cannot_be_shared(tmp_path):
     with pytest.raises(ValueError, match="take a multiple of 3"):
         trainer(tmp_path, batch=4, accumulate=3).fit()
-
-
-def run_toy(*arguments, before: tuple[str, ...] = ()) -> subprocess.Popen:
-    command = [sys.executable, *before, str(TESTS / "ran" / "run_toy.py"), *map(str, arguments)]
-    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def finished(process: subprocess.Popen) -> list[dict[str, float]]:
-    out, error = process.communicate(timeout=120)
-    assert process.returncode == 0, error[-2000:]
-    return json.loads(next(line for line in out.splitlines() if line.startswith("[")))
-
-
-@pytest.mark.slow
-def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path):
-    steps = 60
-    pause = random.Random(0)
-    kills = 0
-    for _ in range(3):
-        process = run_toy(tmp_path / "killed", steps)
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(pause.uniform(0.05, 0.6))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        kills += process.returncode == -signal.SIGKILL
-        # Whatever is there can be read
-        for path in checkpoints.checkpoints(tmp_path / "killed" / "checkpoints"):
-            assert math.isfinite(float(checkpoints.load(path).model["a2b.weight"].sum()))
-    assert kills >= 2
-    finished(run_toy(tmp_path / "killed", steps))
-    # In a process like the killed ones: another number of threads would round differently
-    finished(run_toy(tmp_path / "whole", steps))
-    a, b = (checkpoints.load(checkpoints.find(tmp_path / name)) for name in ("killed", "whole"))
-    assert a.step == b.step == steps
-    assert same(a.model, b.model)
 
 
 @pytest.mark.slow

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -81,3 +87,20 @@ def settings(**changes) -> TrainConfig:
         "accelerator": "cpu", "tensorboard": False, "translator_rate": 1.0, "reconstructor_rate": 1.0,
     }  # fmt: skip
     return TrainConfig(**{**plain, **changes})
+
+
+TESTS = Path(__file__).parents[1]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}", "OMP_NUM_THREADS": "1"}
+
+
+def run_toy(*arguments, before: tuple[str, ...] = (), **changes: str) -> subprocess.Popen:
+    """The toy in a process of its own; `changes` are of the environment."""
+    command = [sys.executable, *before, str(TESTS / "ran" / "run_toy.py"), *map(str, arguments)]
+    environment = {**ENVIRONMENT, **changes}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finished(process: subprocess.Popen) -> list[dict[str, float]]:
+    out, error = process.communicate(timeout=240)
+    assert process.returncode == 0, error[-2000:]
+    return json.loads(next(line for line in out.splitlines() if line.startswith("[")))

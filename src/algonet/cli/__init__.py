@@ -90,7 +90,7 @@ def play(
 
 
 #: Groups of commands, by the name they are called under.
-GROUPS = {"while": "while_commands", "ifs": "ifs_commands", "ran": "ran_commands"}
+GROUPS = {"while": "while_commands", "ifs": "ifs_commands", "ran": "ran_commands", "speech": "speech_commands"}
 
 
 #: Which extra brings a package that a command needs.

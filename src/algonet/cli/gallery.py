@@ -19,17 +19,19 @@ from algonet.core.cache import cached
 from algonet.core.files import write_text
 
 #: Sections, the most beautiful first; each module has TITLE, INTRO and figures(quick) -> Iterator[Figure].
-PAGES = ("render", "ifs", "while_lang", "smooth_python", "sorting", "ran", "nn", "explain", "relax")
+PAGES = ("render", "ifs", "while_lang", "smooth_python", "sorting", "speech", "ran", "nn", "explain", "relax")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One picture of the gallery: PNG or GIF bytes, a sentence on what to see, and the few lines that made it."""
+    """One picture of the gallery: PNG or GIF bytes, a sentence on what to see, the few lines that made it, and for those
+    that can be heard the bytes of a WAV file."""
 
     name: str
     image: bytes
     caption: str
     code: str = ""
+    sound: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -131,8 +133,12 @@ def _figure(figure: Figure) -> str:
     if figure.code:
         code = f"<details><summary>code</summary><pre><code>{html.escape(figure.code.strip())}</code></pre></details>"
     caption = html.escape(figure.caption)
+    sound = ""
+    if figure.sound:
+        heard = base64.b64encode(figure.sound).decode()
+        sound = f'<audio controls preload="metadata" src="data:audio/wav;base64,{heard}"></audio>\n'
     return (
         f'<figure>\n<div class="picture{wide}"><img loading="lazy" width="{width}" height="{height}" '
         f'alt="{caption}" src="data:image/{kind};base64,{data}"></div>\n'
-        f"<figcaption>{caption}</figcaption>\n{code}\n</figure>"
+        f"{sound}<figcaption>{caption}</figcaption>\n{code}\n</figure>"
     )

@@ -44,7 +44,7 @@ def train(
         typer.echo(str(out.resolve()))
 
 
-CONFIGS = ("cpu", "gpu", "ifs", "ifs_gpu")
+CONFIGS = ("cpu", "gpu", "ifs", "ifs_gpu", "speech")
 
 
 @app.command(epilog=examples("algonet ran init", "algonet ran init ifs --out fractals.toml"))
@@ -74,12 +74,14 @@ def _config(name: str) -> str:
 @app.command(epilog=examples("algonet ran reconstruct runs/shapes photo.png --out found"))
 def reconstruct(
     checkpoint: Annotated[Path, typer.Argument(help="A checkpoint, or a run's folder (its last one is taken).")],
-    images: Annotated[list[Path], typer.Argument(help="Pictures; several views stand side by side in one.")],
+    images: Annotated[
+        list[Path], typer.Argument(help="Pictures, several views side by side in one; for speech, WAV files.")
+    ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for meshes or function systems, and side-by-side pictures.")
+        Path, typer.Option("--out", "-o", help="Folder for what is found, and side-by-side pictures.")
     ] = Path("found"),
 ) -> None:
-    """Write what each picture shows: a mesh (.obj) or a function system (.json), and a picture to compare."""
+    """Write what each input shows: a mesh (.obj, .ply), a function system or a transcript (.json), and a picture to compare."""
     from algonet.ran.reconstruct import reconstruct_files
 
     for path in reconstruct_files(checkpoint, images, make_folder(out)):

@@ -4,11 +4,13 @@ from .build import build_data, build_model, build_trainer, load_model
 from .config import RunConfig, load_config
 from .losses import LossWeights, Paths, ran_loss
 from .model import RAN
-from .trainer import NonFiniteLossError, RANTrainer
+from .trainer import CheckpointError, LostProcessError, NonFiniteLossError, RANTrainer
 
 __all__ = [
     "RAN",
+    "CheckpointError",
     "LossWeights",
+    "LostProcessError",
     "NonFiniteLossError",
     "Paths",
     "RANTrainer",

@@ -16,7 +16,8 @@ from .trainer import RANTrainer
 
 
 def build_model(config: RunConfig) -> Trainable:
-    """The model of a configuration, its weights drawn from the configuration's seed; the global randomness is left alone."""
+    """The model of a configuration, its weights drawn from the configuration's seed; the global randomness is left
+    alone."""
     problem = problem_of(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -50,8 +51,9 @@ def build_trainer(config: RunConfig, folder: str | Path, *, progress: bool = Tru
 
 
 def load_model(path: str | Path) -> tuple[Trainable, RunConfig]:
-    """The model of a checkpoint (or of the last whole one in a run's folder) and its configuration, ready to reconstruct."""
-    found = checkpoints.load(checkpoints.find(Path(path)))
+    """The model of a checkpoint (or of the last whole one in a run's folder) and its configuration, ready to
+    reconstruct."""
+    found = checkpoints.newest(Path(path))
     try:
         config = from_dict(found.state.get("description", {}))
     except ValueError as error:

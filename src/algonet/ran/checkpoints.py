@@ -2,16 +2,18 @@
 
 checkpoints/step-00000200/model.safetensors     parameters and buffers
                           training.safetensors  state of the optimisers and of the random generators
-                          state.json            step, configuration, hyper-parameters of the optimisers
+                          state.json            step, configuration, hyper-parameters of the optimisers, checksums of all three
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import random
 import shutil
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 PREFIX = "step-"
+STATE_FILE = "state.json"
+#: Parameters and buffers; states of the optimisers and of the random generators.
+TENSOR_FILES = ("model.safetensors", "training.safetensors")
 #: Names that begin with this are unfinished or about to be removed.
 HIDDEN = ".unfinished-"
 
@@ -41,28 +46,37 @@ def checkpoints(folder: Path) -> list[Path]:
     """The finished checkpoints in `folder`, oldest first."""
     if not folder.is_dir():
         return []
-    return sorted(path for path in folder.iterdir() if path.name.startswith(PREFIX) and (path / "state.json").is_file())
+    return sorted(path for path in folder.iterdir() if path.name.startswith(PREFIX) and (path / STATE_FILE).is_file())
 
 
 def save(
     folder: Path, step: int, model: dict[str, Tensor], training: dict[str, Tensor], state: dict[str, Any], keep: int
 ) -> Path:
-    """Write a checkpoint under a hidden name, make it durable, rename it; then let go of all but the last `keep`."""
-    from safetensors.torch import save_file
+    """Write a checkpoint under a hidden name, make it durable, rename it; then let go of all but the last `keep`.
+
+    On an error (a full disk, a folder that may not be written) what was begun is removed and the others stay as they are.
+    """
+    from safetensors.torch import save as serialised
 
     folder.mkdir(parents=True, exist_ok=True)
     hidden = folder / f"{HIDDEN}{os.getpid()}"
     shutil.rmtree(hidden, ignore_errors=True)
-    hidden.mkdir()
-    save_file(_plain(model), hidden / "model.safetensors")
-    save_file(_plain(training), hidden / "training.safetensors")
-    (hidden / "state.json").write_text(json.dumps({"step": step, **state}), encoding="utf-8")
-    for path in hidden.iterdir():
-        _flush(path)
-    target = folder / f"{PREFIX}{step:08d}"
-    if target.exists():
-        _remove(target)
-    hidden.rename(target)
+    try:
+        hidden.mkdir()
+        checksums = {}
+        for name, tensors in zip(TENSOR_FILES, (model, training), strict=True):
+            data = serialised(_plain(tensors))
+            checksums[name] = _checksum(data)
+            _write(hidden / name, data)
+        state = {"step": step, **state}
+        state["checksums"] = {**checksums, STATE_FILE: _checksum(_canonical(state))}
+        _write(hidden / STATE_FILE, json.dumps(state).encode())
+        target = folder / f"{PREFIX}{step:08d}"
+        if target.exists():
+            _remove(target)
+        hidden.rename(target)
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
     _flush(folder)
     for old in checkpoints(folder)[:-keep]:
         _remove(old)
@@ -70,31 +84,56 @@ def save(
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint folder; raises ValueError naming the file that is missing or broken."""
+    """Read a checkpoint folder; raises ValueError naming what is missing, damaged or not what was written."""
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load as parsed
 
-    for name in ("state.json", "model.safetensors", "training.safetensors"):
+    for name in (STATE_FILE, *TENSOR_FILES):
         if not (path / name).is_file():
             raise ValueError(f"{path}: not a checkpoint: {name} is missing.")
     try:
-        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        model, training = (load_file(path / f"{name}.safetensors") for name in ("model", "training"))
+        state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
+        content = {name: (path / name).read_bytes() for name in TENSOR_FILES}
+        written = state.pop("checksums")
+        found = {STATE_FILE: _checksum(_canonical(state)), **{n: _checksum(data) for n, data in content.items()}}
+        changed = [name for name, checksum in found.items() if written[name] != checksum]
+        if changed:
+            raise ValueError(f"{changed[0]} is not what was written (its checksum differs)")
+        model, training = (parsed(content[name]) for name in TENSOR_FILES)
         return Checkpoint(path, int(state["step"]), model, training, state)
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, SafetensorError, OSError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        SafetensorError,
+        OSError,
+    ) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
         raise ValueError(f"{path}: the checkpoint cannot be read: {reason}") from None
 
 
-def find(path: Path) -> Path:
-    """The checkpoint that `path` means: itself, or the last one of a run's folder."""
-    if (path / "state.json").is_file():
-        return path
-    for folder in (path / "checkpoints", path):
-        found = checkpoints(folder)
-        if found:
-            return found[-1]
-    raise ValueError(f"{path}: holds no checkpoint.")
+def newest(path: Path) -> Checkpoint:
+    """The checkpoint that `path` means: itself, or the last one of a run's folder that is whole; damaged ones are named
+    in a warning.
+
+    Raises ValueError where there is none.
+    """
+    if (path / STATE_FILE).is_file():
+        return load(path)
+    found = checkpoints(path / "checkpoints") or checkpoints(path)
+    if not found:
+        raise ValueError(f"{path}: holds no checkpoint.")
+    for candidate in reversed(found):
+        try:
+            return load(candidate)
+        except ValueError as error:
+            if candidate == found[0]:
+                raise
+            warnings.warn(f"{error}; the one before it is taken.", RuntimeWarning, stacklevel=2)
+    raise AssertionError("unreachable: the first candidate returns or raises")
 
 
 def tidy(folder: Path) -> None:
@@ -161,6 +200,23 @@ def restore_random(tensors: dict[str, Tensor]) -> None:
 def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Detached copies of their own: safetensors takes no views that share memory."""
     return {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+
+
+def _checksum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _canonical(state: dict[str, Any]) -> bytes:
+    """A state as text that does not depend on the order of its keys."""
+    return json.dumps(state, sort_keys=True).encode()
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file and wait until it is on the disk."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _remove(path: Path) -> None:

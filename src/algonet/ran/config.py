@@ -12,15 +12,18 @@ from typing import Any, get_type_hints
 from .losses import LossWeights
 from .problems import PROBLEMS
 
+TASKS = ("vowels", "syllables", "words")
 TRANSLATORS = ("local", "unet")
 METHODS = ("ran", "direct", "supervised", "weak")
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """`size`: height of a picture (and width of one view); `views`: sides shown; `train`, `validation`, `test`: how many
-    items each; `seed`: of the items (the run's own seed is that of the weights and of the order); `labels`: the share of the
-    training items whose truth method "weak" may see."""
+    """`size`: height of a picture (and width of one view), or bands of a spectrogram; `views`: sides shown, next to each
+    other; `train`, `validation`, `test`: how many items each; `seed`: of the items (the run's own seed is that of the
+    weights and of the order); `labels`: the share of the training items whose truth method "weak" may see; `task`: what
+    is said ("vowels", "syllables", "words"). `folder`: train on the files there instead (see `data.folder.Folder`);
+    `bad_files`: "skip" or "refuse" those that cannot be read."""
 
     size: int = 64
     views: int = 2
@@ -30,6 +33,9 @@ class DataConfig:
     seed: int = 0
     noise: float = 0.03
     labels: float = 0.05
+    task: str = "vowels"
+    folder: str = ""
+    bad_files: str = "skip"
     kinds: tuple[str, ...] = ("box", "ellipsoid", "torus", "extrusion", "blend")
 
 
@@ -52,7 +58,8 @@ class ModelConfig:
 @dataclass(frozen=True)
 class LossConfig:
     """See `LossWeights`; `l1 = 0` in the file leaves the L1 terms out, `printed_norm = true` takes the sum over elements.
-    `laplacian`, `flatten`, `colour`: of the parts of L_reg for meshes; `label_weight`: of the labelled items of "weak"."""
+    `laplacian`, `flatten`, `colour`: of the parts of L_reg for meshes, `undecided`, `unbalanced` of that for speech;
+    `label_weight`: of the labelled items of "weak"."""
 
     alpha: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0, 1.0)
     adversarial: float = 1.0
@@ -62,6 +69,8 @@ class LossConfig:
     laplacian: float = 300.0
     flatten: float = 0.3
     colour: float = 1.0
+    undecided: float = 0.1
+    unbalanced: float = 0.5
     label_weight: float = 10.0
     separately: bool = True
 
@@ -72,12 +81,13 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """`batch`: pictures per step over all processes; `softness`: noise of the inverse in pixels, annealed from first to last;
-    `matmul_precision`: "highest", "high" or "medium", how exactly single-precision matrix products are taken on a GPU;
-    `translator_rate`, `reconstructor_rate`: factors on the learning rate of those parts; `wait`: steps for which a RAN's
-    reconstructor stays at its template, so that the translators find each other first;
-    `final_rate`: the learning rate's share at the end of its cosine; `clip`: largest gradient norm per component (0: none);
-    `deterministic`: sums in a fixed order on a GPU too, where a resumed run is then the same bit for bit, but slower."""
+    """`batch`: pictures per step over all processes; `softness`: noise of the inverse in pixels, annealed from first to
+    last; `matmul_precision`: "highest", "high" or "medium", how exactly single-precision matrix products are taken on a
+    GPU; `translator_rate`, `reconstructor_rate`: factors on the learning rate of those parts; `wait`: steps for which a
+    RAN's reconstructor stays at its template, so that the translators find each other first; `final_rate`: the learning
+    rate's share at the end of its cosine; `clip`: largest gradient norm per component (0: none); `save_errors`: "stop" or
+    "continue" when a checkpoint cannot be written (a full disk); `deterministic`: sums in a fixed order on a GPU too,
+    where a resumed run is then the same bit for bit, but slower."""
 
     steps: int = 2000
     batch: int = 32
@@ -93,6 +103,7 @@ class TrainConfig:
     softness: tuple[float, float] = (2.0, 0.7)
     checkpoint_every: int = 200
     keep: int = 3
+    save_errors: str = "stop"
     log_every: int = 10
     pictures_every: int = 200
     workers: int = 0
@@ -119,7 +130,12 @@ class RunConfig:
 
     def __post_init__(self):
         _among("kind", self.kind, tuple(PROBLEMS))
+        _among("data.task", self.data.task, TASKS)
         _among("method", self.method, METHODS)
+        _among("data.bad_files", self.data.bad_files, ("skip", "refuse"))
+        if self.data.folder and self.method in ("supervised", "weak"):
+            raise ValueError(f"config: `method` {self.method!r} needs the truth, which `data.folder` does not hold.")
+        _among("train.save_errors", self.train.save_errors, ("stop", "continue"))
         _among("train.matmul_precision", self.train.matmul_precision, ("highest", "high", "medium"))
         _among("model.translator", self.model.translator, TRANSLATORS)
         for table, keys in _POSITIVE.items():

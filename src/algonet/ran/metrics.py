@@ -1,4 +1,4 @@
-"""How good a reconstruction is: voxel intersection over union and Chamfer distance between meshes."""
+"""How good a reconstruction is: intersection over union and Chamfer distance of meshes, edits between sequences."""
 
 from __future__ import annotations
 
@@ -60,3 +60,17 @@ def chamfer(a: Mesh, b: Mesh, count: int = 2000, seed: int = 0) -> float:
     second = surface_points(Mesh(b.vertices.detach().cpu(), b.faces.cpu()), count, random)
     apart = torch.cdist(first, second)
     return float(apart.amin(0).mean() + apart.amin(1).mean()) / 2
+
+
+def edit_distance(a: list[int], b: list[int]) -> int:
+    """The fewest insertions, deletions and replacements that turn one sequence into the other (Levenshtein).
+
+    >>> edit_distance([1, 2, 3], [2, 3, 4])
+    2
+    """
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        last, row[0] = row[0], i
+        for j, y in enumerate(b, 1):
+            last, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, last + (x != y))
+    return row[-1]

@@ -188,7 +188,8 @@ class RAN(Trainable):
 
 
 class Direct(Trainable):
-    """Training without translators, which the paper calls impossible for the domain shift: min over R of ||Inv(R(a)) - a||_1.
+    """Training without translators, which the paper calls impossible for the domain shift: min over R of ||Inv(R(a)) -
+    a||_1.
 
     Where A has colours and B has not, the mean over the channels stands for a.
     """
@@ -232,8 +233,8 @@ class Direct(Trainable):
 
 
 class Supervised(Direct):
-    """The upper bound: R trained on the truth. `compare(reconstruction, batch)` gives the distance (B,) of each item to what
-    of the batch `truth` names."""
+    """The upper bound: R trained on the truth. `compare(reconstruction, batch)` gives the distance (B,) of each item to
+    what of the batch `truth` names."""
 
     def __init__(
         self,
@@ -256,8 +257,8 @@ class Supervised(Direct):
 class Weak(RAN):
     """A RAN that also sees the truth of a few items: to R's section it adds `label_weight` times their mean distance.
 
-    The batch holds them beside the unlabelled ones, as "labelled.a" and "labelled.NAME" (`data.Labelled` makes such batches).
-    """
+    The batch holds them beside the unlabelled ones, as "labelled.a" and "labelled.NAME" (`data.Labelled` makes such
+    batches)."""
 
     def __init__(
         self, *parts: Any, compare: Compare, truth: tuple[str, ...], label_weight: float = 10.0, **options: Any

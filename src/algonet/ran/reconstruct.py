@@ -18,7 +18,8 @@ from .report import coloured, png_bytes
 
 @torch.no_grad()
 def reconstruct_files(checkpoint: Path, inputs: list[Path], out: Path) -> list[Path]:
-    """Reconstruct each input: the answer in a file of its problem's format, and a picture of both beside each other (.png)."""
+    """Reconstruct each input: the answer in a file of its problem's format, and a picture of both beside each other
+    (.png)."""
     model, config = load_model(checkpoint)
     problem = problem_of(config)
     written = []

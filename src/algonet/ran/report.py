@@ -77,8 +77,8 @@ def png_bytes(picture: Tensor) -> bytes:
 
 
 def coloured(pictures: Tensor) -> Tensor:
-    """Pictures (B, C, H, W) as (B, 3, H, W): grey ones repeated; of four channels, which are a silhouette and colours before
-    black, the colours."""
+    """Pictures (B, C, H, W) as (B, 3, H, W): grey ones repeated; of four channels, which are a silhouette and colours
+    before black, the colours."""
     if pictures.shape[1] == 4:
         return pictures[:, 1:]
     if pictures.shape[1] != 3:

@@ -6,7 +6,10 @@ import atexit
 import json
 import math
 import os
+import signal
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -32,15 +35,23 @@ class NonFiniteLossError(ValueError):
     """A loss became NaN or infinite; the batch and the losses were written next to the checkpoints."""
 
 
+class LostProcessError(RuntimeError):
+    """Another process of the run ended or no longer answers; the run can be resumed from its last checkpoint."""
+
+
+class CheckpointError(OSError):
+    """A checkpoint could not be written; the last whole one is as it was."""
+
+
 class RANTrainer:
     """Trains a `RAN` (or another `Trainable`): for each section in turn, for each of its losses in turn, one Adam step.
 
-    `data` gives dictionaries with the picture `a`; what else is in them reaches a model only if it `sees` it. A data set with
-    `to(device)` and `batch(indices, names)` makes its batches itself, where they are used. Everything goes into `folder`:
-    checkpoints, TensorBoard events, and `pictures.png`, the present state of a few items. `fit(resume=True)` continues from
-    the last checkpoint, on the same machine bit for bit. Devices, processes, machines and precision are lightning-fabric's
-    business: see `TrainConfig`; under `torchrun` its processes are used. `description` (plain values) is kept in the
-    checkpoints.
+    `data` gives dictionaries with the picture `a`; what else is in them reaches a model only if it `sees` it. A data set
+    with `to(device)` and `batch(indices, names)` makes its batches itself, where they are used. Everything goes into
+    `folder`: checkpoints, TensorBoard events, and `pictures.png`, the present state of a few items. `fit(resume=True)`
+    continues from the last checkpoint, on the same machine bit for bit. Devices, processes, machines and precision are
+    lightning-fabric's business: see `TrainConfig`; under `torchrun` its processes are used. `description` (plain values)
+    is kept in the checkpoints.
 
     After `fit`, `history` holds one dictionary of losses per logged step, named section/number.
     """
@@ -77,9 +88,16 @@ class RANTrainer:
     ) -> History:  # fmt: skip
         """Train up to `steps` in all (default: the settings'), or until `seconds` have passed; returns the history.
 
-        `on_step(trainer, losses)` is called after every step. A folder that already holds a run is only continued.
-        """
-        with _fixed_order(self.settings.deterministic), _matmul_precision(self.settings.matmul_precision):
+        `on_step(trainer, losses)` is called after every step. A folder that already holds a run is only continued. On
+        SIGTERM the step is finished, a checkpoint is written, and the signal is then passed on to whoever handled it
+        before."""
+        self._terminated = self._stopping = False
+        with (
+            _fixed_order(self.settings.deterministic),
+            _matmul_precision(self.settings.matmul_precision),
+            self._ending_on_sigterm(),
+            self._others_watched(),
+        ):
             return self._fit(self.settings.steps if steps is None else steps, resume, seconds, on_step)
 
     def _fit(
@@ -98,9 +116,9 @@ class RANTrainer:
                 self._record(values, batch)
                 if on_step is not None:
                     on_step(self, values)
-                stop = seconds is not None and self._agreed(time.monotonic() - started > seconds)
+                stop = self._stopping or (seconds is not None and self._agreed(time.monotonic() - started > seconds))
                 if self.step % self.settings.checkpoint_every == 0 or self.step == total or stop:
-                    self.save()
+                    self._save_or_explain()
                 if stop:
                     break
         self._close()
@@ -155,10 +173,14 @@ class RANTrainer:
 
     def _checked(self, losses: dict[str, Tensor], batch: Batch) -> dict[str, float]:
         """The losses as numbers, averaged over all processes; raises if one is not finite, after writing the batch down."""
-        stacked = torch.stack(list(losses.values()))
+        told = torch.tensor(float(self._terminated), device=self.fabric.device)
+        stacked = torch.stack([*losses.values(), told])
         if self.fabric.world_size > 1:
             stacked = self.fabric.all_reduce(stacked, reduce_op="mean")
-        values = dict(zip(losses, stacked.tolist(), strict=True))  # pyright: ignore[reportAttributeAccessIssue]
+        *numbers, told = stacked.tolist()  # pyright: ignore[reportAttributeAccessIssue]
+        # One process that was told to end is enough: all stop after the same step
+        self._stopping = told > 0
+        values = dict(zip(losses, numbers, strict=True))
         wrong = [name for name, value in values.items() if not math.isfinite(value)]
         if not wrong:
             return values
@@ -200,7 +222,7 @@ class RANTrainer:
             )
         existing = checkpoints.checkpoints(self.checkpoint_folder)
         if resume and existing:
-            self.load(existing[-1])
+            self.restore(checkpoints.newest(self.checkpoint_folder))
         elif existing and self.step == 0:
             raise ValueError(f"RANTrainer: {self.folder} already holds a run; resume it, or choose another folder.")
         if self.fabric.is_global_zero:
@@ -259,7 +281,55 @@ class RANTrainer:
             if self._logger is not None:
                 self._logger.add_image("pictures", grid, self.step)
 
+    @contextmanager
+    def _ending_on_sigterm(self) -> Iterator[None]:
+        """Inside the block SIGTERM only asks the loop to save and stop; afterwards it does what it would have done."""
+        if threading.current_thread() is not threading.main_thread():  # only there can signals be handled
+            yield
+            return
+
+        def ask(number: int, frame: Any) -> None:
+            self._terminated = True
+
+        before = signal.signal(signal.SIGTERM, ask)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        if self._terminated:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    @contextmanager
+    def _others_watched(self) -> Iterator[None]:
+        """Inside the block, an error of the communication says that another process of the run is gone."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.fabric.world_size == 1 or isinstance(error, (NotImplementedError, RecursionError)):
+                raise
+            reason = " ".join(str(error).split())[:200]
+            raise LostProcessError(
+                f"RANTrainer: process {self.fabric.global_rank} of {self.fabric.world_size} ends at step {self.step}: "
+                f"another one no longer answers ({reason}). Start the run again with resume; it goes on from the last "
+                "checkpoint."
+            ) from error
+
     # -- checkpoints ------------------------------------------------------------------------------------------------
+
+    def _save_or_explain(self) -> None:
+        """`save`, and if the disk does not take it, stop or go on, as the settings say; the last whole checkpoint stays."""
+        try:
+            self.save()
+        except OSError as error:
+            whole = checkpoints.checkpoints(self.checkpoint_folder)
+            last = f"the last whole one is {whole[-1].name}" if whole else "there is none yet"
+            message = (
+                f"RANTrainer: the checkpoint of step {self.step} could not be written to {self.checkpoint_folder}: "
+                f"{error.strerror or error}; {last}. Make room there or allow writing, and resume."
+            )
+            if self.settings.save_errors == "stop":
+                raise CheckpointError(message) from error
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     def save(self) -> Path | None:
         """Write a checkpoint of this step; only the first process does, the others give it their random states."""
@@ -280,12 +350,13 @@ class RANTrainer:
             "description": self.description,
             "versions": {"torch": str(torch.__version__)},
         }
-        path = checkpoints.save(
-            self.checkpoint_folder, self.step, self.model.state_dict(), tensors, state, self.settings.keep
-        )
-        if self.fabric.world_size > 1:
-            self.fabric.barrier()
-        return path
+        try:
+            return checkpoints.save(
+                self.checkpoint_folder, self.step, self.model.state_dict(), tensors, state, self.settings.keep
+            )
+        finally:
+            if self.fabric.world_size > 1:
+                self.fabric.barrier()
 
     def _gathered(self, row: Tensor) -> Tensor:
         """The rows (1, ...) of all processes in one tensor (processes, ...): zeros but for one's own, summed."""
@@ -293,9 +364,8 @@ class RANTrainer:
         table[self.fabric.global_rank] = row[0]
         return self.fabric.all_reduce(table.to(self.fabric.device), reduce_op="sum")  # pyright: ignore[reportReturnType]
 
-    def load(self, path: Path) -> None:
+    def restore(self, found: checkpoints.Checkpoint) -> None:
         """Continue from a checkpoint: model, optimisers, random states, step."""
-        found = checkpoints.load(path)
         self.model.load_state_dict(found.model)
         for name, optimiser in self.optimisers.items():
             checkpoints.restore_optimiser(name, optimiser, found.training, found.state["optimisers"][name])
@@ -368,8 +438,12 @@ def softness_at(settings: TrainConfig, step: int) -> float:
 
 @torch.no_grad()
 def set_softness(inverse: nn.Module, value: float) -> None:
-    """Give every main relaxation inside `inverse` this softness: noises a `scale` of it, decisions a `steepness` of 1 / it."""
-    for softness in softnesses(inverse):
+    """Give the main relaxation of `inverse` this softness: noise a `scale` of it, a decision a `steepness` of 1 / it.
+
+    An inverse that holds none itself passes it on to the modules inside; what stands inside one that does keeps its own.
+    """
+    own = [s for s in softnesses(inverse) if s.module is inverse]
+    for softness in own or softnesses(inverse):
         if softness.attribute == softness.field:
             softness.value.fill_(value if softness.field == "scale" else 1 / value)
 

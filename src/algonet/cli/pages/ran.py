@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from algonet.cli.gallery import Figure, png
 from algonet.ran import RAN, LossWeights
 from algonet.ran.config import TrainConfig
+from algonet.ran.losses import LOSSES
 from algonet.ran.networks import LocalTranslator, PairDiscriminator
 from algonet.ran.trainer import component_rate, set_softness, softness_at
 from algonet.relax import Logistic, SoftModule
@@ -35,7 +36,8 @@ class Disc(SoftModule):
         line = (torch.arange(_SIZE) + 0.5) * 2 / _SIZE - 1
         x, y, radius = (where[:, i, None, None] for i in range(3))
         apart = ((line[None, None] - x) ** 2 + (line[None, :, None] - y) ** 2 + 1e-4).sqrt()
-        return self.relax(_SIZE * (radius - apart))[:, None]
+        soft: Any = self.relax
+        return soft(_SIZE * (radius - apart))[:, None]
 
 
 class Finder(nn.Module):
@@ -55,6 +57,7 @@ class Finder(nn.Module):
 
 
 def figures(quick: bool) -> Iterator[Figure]:
+    yield Figure("data paths", _data_paths(), _DATA_PATHS_CAPTION, _DATA_PATHS_CODE)
     steps = 200 if quick else 340
     ran, frames, errors = _trained(steps)
     yield Figure("paths", _paths(ran), _PATHS_CAPTION)
@@ -134,6 +137,78 @@ def _error(ran: RAN, pictures: Tensor, truth: Tensor) -> float:
     return _SIZE / 2 * float((_found(ran, pictures) - truth)[:, :2].norm(dim=-1).mean())
 
 
+#: Where the pictures and the components of the drawing stand.
+_PLACES = {"a": (0.0, 1.0), "b1": (4.4, 2.0), "b2": (4.4, 0.0), "a1": (7.4, 2.0), "a2": (7.4, 0.0)}
+_BOXES = {"a2b": (2.2, 2.0), "R": (1.5, 0.0), "Inv": (2.95, 0.0), "b2a 1": (5.9, 2.0), "b2a 2": (5.9, 0.0)}
+_NAMES = {"a": "a", "b1": "b′", "b2": "b″", "a1": "a′", "a2": "a″"}
+_ARROWS = (
+    ("a", "a2b"), ("a2b", "b1"), ("b1", "b2a 1"), ("b2a 1", "a1"),
+    ("a", "R"), ("R", "Inv"), ("Inv", "b2"), ("b2", "b2a 2"), ("b2a 2", "a2"),
+)  # fmt: skip
+
+
+def _data_paths() -> bytes:
+    """The network above, and for each of the five losses what its discriminator accepts and rejects, and what must be alike."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 3, figsize=(13.5, 6.2))
+    _network(axes[0, 0], frozenset(_PLACES))
+    axes[0, 0].set_title("all of it", fontsize=12)
+    for axis, (number, terms) in zip(axes.flat[1:], LOSSES.items(), strict=True):
+        _network(axis, terms.needs)
+        for pair, colour in ((terms.real, "#2e7d32"), (terms.fake, "#c62828")):
+            ends = [_PLACES[name] for name in pair]
+            bend = 0.32 if colour == "#2e7d32" else -0.32
+            axis.annotate(
+                "", ends[1], ends[0], zorder=1,
+                arrowprops={"arrowstyle": "-", "color": colour, "lw": 2.5, "connectionstyle": f"arc3,rad={bend}",
+                            "shrinkA": 17, "shrinkB": 17},
+            )  # fmt: skip
+        for one, other in terms.alike:
+            bend = 0.5 if {one, other} & {"a"} else 0.0
+            axis.annotate(
+                "", _PLACES[other], _PLACES[one], zorder=1,
+                arrowprops={"arrowstyle": "<->", "color": "#555", "lw": 1.4, "ls": ":", "connectionstyle": f"arc3,rad={bend}",
+                            "shrinkA": 17, "shrinkB": 17},
+            )  # fmt: skip
+        axis.set_title(f"loss {number}", fontsize=12)
+    figure.tight_layout(pad=0.6)
+    return png(figure)
+
+
+def _network(axis: Any, needs: frozenset[str]) -> None:
+    """Pictures as discs and components as boxes; what a loss does not need is faint."""
+    used = {"a", *needs}
+    used |= {"b1"} if "a1" in used else set()
+    used |= {"b2"} if "a2" in used else set()
+    used |= {"a2b"} if "b1" in used else set()
+    used |= {"R", "Inv"} if "b2" in used else set()
+    used |= {box for box, picture in (("b2a 1", "a1"), ("b2a 2", "a2")) if picture in used}
+    places = {**_PLACES, **_BOXES}
+    for start, end in _ARROWS:
+        shown = start in used and end in used
+        axis.annotate(
+            "", places[end], places[start], zorder=2,
+            arrowprops={"arrowstyle": "-|>", "color": "black", "alpha": 1.0 if shown else 0.12, "lw": 1.3, "shrinkA": 17,
+                        "shrinkB": 17},
+        )  # fmt: skip
+    for name, (x, y) in places.items():
+        alpha = 1.0 if name in used else 0.15
+        box = name in _BOXES
+        colour = "#dfe7f2" if box else ("#f6d6a8" if name.startswith("a") else "#d9d9d9")
+        style = {
+            "boxstyle": "square,pad=0.35" if box else "circle,pad=0.35",
+            "fc": colour,
+            "ec": "black",
+            "alpha": alpha,
+        }
+        text = name.split()[0] if box else _NAMES[name]
+        axis.text(x, y, text, ha="center", va="center", fontsize=12, bbox=style, alpha=alpha, zorder=3)
+    axis.set_xlim(-0.7, 8.2)
+    axis.set_ylim(-1.1, 3.1)
+    axis.axis("off")
+
+
 @torch.no_grad()
 def _paths(ran: Any) -> bytes:
     import matplotlib.pyplot as plt
@@ -183,6 +258,17 @@ def _show(axis: Any, picture: Tensor) -> None:
     axis.spines[:].set_visible(False)
 
 
+_DATA_PATHS_CAPTION = (
+    "The five data paths. A discriminator D judges pairs of one picture from A (orange) and one from B (grey): in each loss "
+    "it learns to accept the green pair and to reject the red one, while the others learn to fool it; dotted pairs are to be "
+    "alike."
+)
+_DATA_PATHS_CODE = """
+from algonet.ran.losses import LOSSES                          # the drawing is made from this table
+
+for number, (real, fake, alike) in LOSSES.items():
+    print(number, real, fake, alike)
+"""
 _PATHS_CAPTION = (
     "The five pictures that the losses compare. The translator a2b finds out by itself what is disc and what is ground: the "
     "only way to agree with a drawing that can show nothing but discs."

@@ -1,7 +1,7 @@
 """Data sets: seeded items made when asked for, and a user's own folders.
 
-Item i of a procedural data set is a pure function of (seed, i): the same on every machine, in every order, in every process.
-"""
+Item i of a procedural data set is a pure function of (seed, i): the same on every machine, in every order, in every
+process."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ _CHAINS, _STEPS, _BURN_IN = 128, 112, 16
 
 
 def maps_about(fixed: Tensor, linear: Tensor) -> Tensor:
-    """The maps x -> p + A (x - p) in the residual form (..., n, 6): p = `fixed` (..., n, 2) stays, A = `linear` (..., n, 2, 2).
+    """The maps x -> p + A (x - p) in the residual form (..., n, 6): p = `fixed` (..., n, 2) stays, A = `linear` (..., n,
+    2, 2).
 
     >>> maps_about(torch.tensor([[1.0, 0.0]]), 0.5 * torch.eye(2)[None])
     tensor([[ 0.5000, -0.5000,  0.0000, -0.0000,  0.0000, -0.5000]])

@@ -11,7 +11,11 @@ if TYPE_CHECKING:
     from algonet.ran.config import RunConfig
 
 #: Kind -> module of this package and class.
-PROBLEMS = {"mesh": ("mesh", "MeshProblem"), "ifs": ("fractal", "FractalProblem")}
+PROBLEMS = {
+    "mesh": ("mesh", "MeshProblem"),
+    "ifs": ("fractal", "FractalProblem"),
+    "speech": ("speech", "SpeechProblem"),
+}
 
 
 def problem_of(config: RunConfig) -> Problem:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
+from algonet.ran.data import CachedItems
+from algonet.ran.data.folder import Folder
 from algonet.ran.networks import LocalTranslator, PairDiscriminator, UNet
 
 if TYPE_CHECKING:
     from algonet.ran.config import RunConfig
-    from algonet.ran.data import CachedItems
     from algonet.ran.model import Batch, Regulariser, Trainable
 
 Scores = dict[str, float]
@@ -50,7 +51,8 @@ class Problem(ABC):
         """New networks, their weights drawn from the global generator."""
 
     def translators(self) -> tuple[nn.Module, nn.Module]:
-        """a2b and b2a. A pointwise b2a cannot make up for outlines that are too wide or too narrow: the reconstruction must."""
+        """a2b and b2a. A pointwise b2a cannot make up for outlines that are too wide or too narrow: the reconstruction
+        must."""
         a, b, base = self.a_channels, self.b_channels, self.config.model.translator_base
         if self.config.model.translator == "unet":
             return UNet(a, b, base), UNet(b, a, base)
@@ -59,9 +61,16 @@ class Problem(ABC):
     def discriminator(self) -> nn.Module:
         return PairDiscriminator(self.a_channels, self.b_channels, self.config.model.base)
 
-    @abstractmethod
     def data(self, split: str) -> CachedItems:
-        """The items of "train", "validation" or "test"."""
+        """The items of "train", "validation" or "test": the user's, where a folder is configured, or made on the spot."""
+        data = self.config.data
+        if data.folder:
+            return Folder(data.folder, self.read, split=split, bad_files=data.bad_files)
+        return self.made(split)
+
+    @abstractmethod
+    def made(self, split: str) -> CachedItems:
+        """Procedural items, with their truth."""
 
     @abstractmethod
     def truth_loss(self, reconstruction: Any, batch: Batch, inverse: nn.Module) -> Tensor:

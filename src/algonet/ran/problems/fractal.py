@@ -36,7 +36,7 @@ class FractalProblem(Problem):
         reconstructor = IFSReconstructor(encoder, *ring(model.functions), model.width)
         return Parts(reconstructor, inverse, SystemRegulariser(reconstructor.start))
 
-    def data(self, split: str) -> CachedItems:
+    def made(self, split: str) -> CachedItems:
         data = self.config.data
         functions = self.config.model.functions
         return Fractals(self.count(split), data.size, functions, data.seed, split=split, noise=data.noise)
@@ -53,8 +53,8 @@ class FractalProblem(Problem):
     def evaluate(self, model: Trainable | None, data: Fractals, scale: float = 1.0) -> Scores:
         """Mean SSIM between pictures of the systems found (of the template, without a model) and of the true ones.
 
-        Both are drawn by an inverse of this function's own, `scale` pixels wide, with other and more points than in training.
-        """
+        Both are drawn by an inverse of this function's own, `scale` pixels wide, with other and more points than in
+        training."""
         device = torch.device("cpu") if model is None else next(model.parameters()).device
         inverse = IFSInverse(data.functions, data.size, points=4096, depth=16, scale=scale, seed=1).to(device)
         start = maps_about(*ring(data.functions)).to(device)
@@ -84,9 +84,8 @@ class IFSReconstructor(nn.Module):
     """Pictures to the parameters (B, n, 6) of an iterated function system in the residual form.
 
     The network moves the fixed point p and the linear part A of each map x -> p + A (x - p) away from those of the
-    template, each coordinate of p and each entry of A by less than `reach`. In these coordinates turning or shrinking a copy
-    does not move it, as it would with offsets: the gradient of the picture by one depends little on the other.
-    """
+    template, each coordinate of p and each entry of A by less than `reach`. In these coordinates turning or shrinking a
+    copy does not move it, as it would with offsets: the gradient of the picture by one depends little on the other."""
 
     fixed: Tensor
     linear: Tensor

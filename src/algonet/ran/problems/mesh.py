@@ -45,7 +45,7 @@ class MeshProblem(Problem):
             MeshReconstructor(encoder, start.vertices, model.width, colours=model.colours), inverse, regulariser
         )
 
-    def data(self, split: str) -> CachedItems:
+    def made(self, split: str) -> CachedItems:
         data = self.config.data
         return Shapes(
             self.count(split), data.size, data.views, data.seed, split=split, noise=data.noise, kinds=data.kinds
@@ -145,10 +145,9 @@ class MeshReconstructor(nn.Module):
 class MeshInverse(SoftModule):
     """Vertices (B, V, 3) of a mesh with fixed faces to grey pictures (B, 1, H, views * W), one view beside the other.
 
-    Lambert shading of the vertices over black, 1 where they face the light (upper left of the first camera) and 1 - `shading`
-    where they turn away; `shading` 0 gives silhouettes. With `colours`, vertices and colours (B, V, 6) give four channels: the
-    silhouette, and the colours before black. The noise's `scale`, in pixels, is its softness.
-    """
+    Lambert shading of the vertices over black, 1 where they face the light (upper left of the first camera) and 1 -
+    `shading` where they turn away; `shading` 0 gives silhouettes. With `colours`, vertices and colours (B, V, 6) give
+    four channels: the silhouette, and the colours before black. The noise's `scale`, in pixels, is its softness."""
 
     faces: Tensor
     matrix: Tensor
@@ -189,12 +188,12 @@ class MeshInverse(SoftModule):
 
 
 class MeshRegulariser(nn.Module):
-    """What keeps a reconstructed mesh a surface: mean over vertices of |d - mean of d over the neighbours|^2, d = displacement
-    from the template, and over edges of 1 - cos of the angle between the two faces' normals, with a weight each.
+    """What keeps a reconstructed mesh a surface: mean over vertices of |d - mean of d over the neighbours|^2, d =
+    displacement from the template, and over edges of 1 - cos of the angle between the two faces' normals, with a weight
+    each.
 
-    Displacements, not positions: the Laplacian of a ball points inwards, and a large weight would shrink it away. `colour` is
-    the weight of the mean squared difference between the colours of neighbours.
-    """
+    Displacements, not positions: the Laplacian of a ball points inwards, and a large weight would shrink it away.
+    `colour` is the weight of the mean squared difference between the colours of neighbours."""
 
     template: Tensor
     edges: Tensor

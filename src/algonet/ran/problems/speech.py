@@ -1,0 +1,176 @@
+"""Speech recognition as the inverse of speech synthesis: R answers with phonemes and durations, the synthesizer says
+them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from algonet.core.files import write_text
+from algonet.ran.data import CachedItems
+from algonet.ran.data.espeak import EspeakUtterances
+from algonet.ran.data.utterances import HOP, SAMPLE_RATE, TASKS, Task, Utterances, heard_picture, speech_picture
+from algonet.ran.metrics import edit_distance
+from algonet.ran.model import Batch, Trainable
+from algonet.ran.networks import Encoder, levels_of, quiet
+from algonet.relax import GaussianNoise, SoftModule
+from algonet.speech import SmoothSynthesizer, Voice, read_wav
+
+from .base import Parts, Problem, Scores
+
+
+class Transcript(NamedTuple):
+    """What was said and how: probabilities of the phonemes (B, P, K), their durations in seconds (B, P), and the length
+    of the speaker's vocal tract as a factor on the formants (B,)."""
+
+    phonemes: Tensor
+    durations: Tensor
+    formant_scale: Tensor
+
+
+class SpeechProblem(Problem):
+    """A `Transcript` of a sound; pictures are spectrograms (B, 1, bands, frames)."""
+
+    a_channels = 1
+    truth = ("phonemes", "durations")
+    inputs = "sounds"
+
+    @property
+    def task(self) -> Task:
+        return TASKS[self.config.data.task]
+
+    def parts(self) -> Parts:
+        data, model, task = self.config.data, self.config.model, self.task
+        encoder = Encoder(
+            1, (data.size, task.frames), 1, model.width, model.base, levels_of(min(data.size, task.frames))
+        )
+        inverse = SpeechInverse(task, data.size, self.config.train.softness[0])
+        reconstructor = SpeechReconstructor(
+            encoder, task.places, len(inverse.names), task.frames * HOP / SAMPLE_RATE, model.width
+        )
+        return Parts(
+            reconstructor, inverse, TranscriptRegulariser(self.config.loss.undecided, self.config.loss.unbalanced)
+        )
+
+    def made(self, split: str) -> CachedItems:
+        data = self.config.data
+        return Utterances(self.count(split), data.task, data.size, data.seed, split=split, noise=data.noise)
+
+    def truth_loss(self, reconstruction: Transcript, batch: Batch, inverse: nn.Module) -> Tensor:
+        """Cross-entropy of the phonemes, and the durations' mean absolute difference in tenths of a second."""
+        chosen = reconstruction.phonemes.gather(-1, batch["phonemes"][..., None])[..., 0]
+        late = (reconstruction.durations - batch["durations"]).abs()
+        return -(chosen + 1e-6).log().mean(-1) + 10 * late.mean(-1)
+
+    @torch.no_grad()
+    def evaluate(self, model: Trainable | None, data: Utterances | EspeakUtterances) -> Scores:
+        """Phonemes right in their place, utterances without an error, and 1 - edits / phonemes, silence aside. The
+        template answers every sound with the most frequent phoneme of each place, which is more than it knows."""
+        device = torch.device("cpu") if model is None else next(model.parameters()).device
+        found, true = [], []
+        for first in range(0, len(data), 64):
+            batch = data.batch(list(range(first, min(first + 64, len(data)))), ("a", "phonemes"))
+            true.append(batch["phonemes"].cpu())
+            if model is not None:
+                found.append(model.reconstruct(batch["a"].to(device)).phonemes.argmax(-1).cpu())
+        right = torch.cat(true)
+        answer = torch.cat(found) if found else right.mode(0).values.expand_as(right)
+        same = answer == right
+        spoken = [[p for p in row if data.inventory.names[p] != "_"] for row in right.tolist()]
+        heard = [[p for p in row if data.inventory.names[p] != "_"] for row in answer.tolist()]
+        edits = sum(edit_distance(a, b) for a, b in zip(spoken, heard, strict=True))
+        return {
+            "phonemes": float(same.float().mean()),
+            "utterances": float(same.all(-1).float().mean()),
+            "edits": 1 - edits / sum(map(len, spoken)),
+        }
+
+    def read(self, path: Path) -> Tensor:
+        """The beginning of a WAV file, from where it becomes audible, as a spectrogram (1, bands, frames)."""
+        sound, rate = read_wav(path)
+        return heard_picture(sound, rate, self.config.data.size, self.task.frames)[None]
+
+    def save(self, found: Transcript, stem: Path) -> Path:
+        names = self.task.phonemes.split()
+        rows = [
+            {"phoneme": names[int(p.argmax())], "probability": round(float(p.max()), 4), "seconds": round(float(d), 4)}
+            for p, d in zip(found.phonemes, found.durations, strict=True)
+        ]
+        return write_text(stem.with_name(f"{stem.name}.json"), json.dumps(rows, indent=1))
+
+
+class SpeechReconstructor(nn.Module):
+    """Spectrograms (B, 1, bands, frames) to transcripts: a softmax over the inventory for each place, durations that
+    begin equal and stay within a factor of 1.6, a tract length within 25 %."""
+
+    def __init__(self, encoder: Encoder, places: int, phonemes: int, seconds: float, width: int = 256):
+        super().__init__()
+        self.encoder = encoder
+        self.places, self.seconds = places, 0.85 * seconds
+        self.choose = nn.Sequential(nn.Linear(width, width), nn.SiLU(), quiet(nn.Linear(width, places * phonemes)))
+        self.last = quiet(nn.Linear(width, places + 1))
+
+    def forward(self, pictures: Tensor) -> Transcript:
+        code = self.encoder(pictures)
+        logits = self.choose(code).float().unflatten(-1, (self.places, -1))
+        last = torch.tanh(self.last(code).float())
+        durations = self.seconds / self.places * torch.exp(0.5 * last[..., :-1])
+        return Transcript(logits.softmax(-1), durations, torch.exp(0.22 * last[..., -1]))
+
+
+class SpeechInverse(SoftModule):
+    """Transcripts to spectrogram pictures (B, 1, bands, frames): the expected log-mel spectrogram of the
+    `SmoothSynthesizer`.
+
+    The softness is the `scale` of Gaussian noise on the picture's frequencies, in bands: formants that are wide reach far.
+    """
+
+    def __init__(self, task: Task, bands: int, scale: float = 1.0, pitch: float = 130.0):
+        super().__init__(GaussianNoise(scale))
+        self.frames, self.bands, self.pitch = task.frames, bands, pitch
+        self.synthesizer = SmoothSynthesizer(SAMPLE_RATE, tuple(task.phonemes.split()), bands=bands)
+        self.names = self.synthesizer.names
+
+    def forward(self, transcript: Transcript) -> Tensor:
+        durations = transcript.durations
+        mel = self.synthesizer.envelope(
+            transcript.phonemes, durations, torch.full_like(durations, self.pitch), torch.ones_like(durations),
+            frames=self.frames, voice=Voice(formant_scale=transcript.formant_scale),
+        )  # fmt: skip
+        return (self._blur(mel) @ speech_picture(mel))[:, None]
+
+    def _blur(self, like: Tensor) -> Tensor:
+        """Rows of Gaussian weights (bands, bands) around each band."""
+        place = torch.arange(self.bands, device=like.device, dtype=like.dtype)
+        scale = cast(GaussianNoise, self.relax).scale
+        return torch.softmax(-0.5 * ((place - place[:, None]) / scale).square(), -1)
+
+
+class TranscriptRegulariser(nn.Module):
+    """What is known of transcripts before any is heard: a weight each for being decided and for using the whole inventory.
+
+        undecided * mean over places of H(q) + unbalanced * (log K - H(mean of q over places and batch))
+            + mean of log^2(formant scale)
+
+    Without the first, sounds are explained by chords of phonemes; without the second, by one phoneme for several vowels,
+    from where no gradient leads back."""
+
+    def __init__(self, undecided: float = 0.1, unbalanced: float = 0.0):
+        super().__init__()
+        self.undecided, self.unbalanced = undecided, unbalanced
+
+    def forward(self, transcript: Transcript) -> Tensor:
+        q = transcript.phonemes
+        mean = q.flatten(0, -2).mean(0)
+        balance = math.log(q.shape[-1]) - _entropy(mean)
+        scale = transcript.formant_scale.log().square().mean()
+        return self.undecided * _entropy(q).mean() + self.unbalanced * balance + scale
+
+
+def _entropy(q: Tensor) -> Tensor:
+    return -(q * (q + 1e-9).log()).sum(-1)

@@ -1,0 +1,136 @@
+"""The phonemes: what the vocal tract does for each, as numbers with gradients.
+
+Vowels have the mean formants of the men of Peterson & Barney (1952); consonants, bandwidths, and /e/ and /o/, which they
+do not list, follow Klatt (1980), rounded. Gains are chosen so that phonemes are about as loud beside each other as in
+speech."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Phoneme:
+    """How one phoneme sounds: four formants and bandwidths in Hz; how much of the glottal source passes (`voice`), how
+    much noise through the formants (`breath`), how much made at a narrow place (`friction`, around `centre` Hz, `width`
+    wide) and how much of it in a short burst at the end (`burst`); its usual duration in `seconds`."""
+
+    name: str
+    formants: tuple[float, float, float, float]
+    bandwidths: tuple[float, float, float, float] = (60.0, 90.0, 150.0, 250.0)
+    voice: float = 1.0
+    breath: float = 0.0
+    friction: float = 0.0
+    burst: float = 0.0
+    centre: float = 4000.0
+    width: float = 2000.0
+    seconds: float = 0.2
+    vowel: bool = False
+
+
+def _vowel(name: str, f1: float, f2: float, f3: float) -> Phoneme:
+    return Phoneme(name, (f1, f2, f3, 3500.0), seconds=0.25, vowel=True)
+
+
+def _consonant(name: str, f1: float, f2: float, f3: float, **options: Any) -> Phoneme:
+    settings: dict[str, Any] = {"bandwidths": (80.0, 120.0, 200.0, 300.0), "voice": 0.0, "seconds": 0.1, **options}
+    return Phoneme(name, (f1, f2, f3, 3500.0), **settings)
+
+
+#: Names as in X-SAMPA; `_` is silence.
+PHONEMES: tuple[Phoneme, ...] = (
+    _vowel("a", 730, 1090, 2440),
+    _vowel("e", 430, 2000, 2600),
+    _vowel("i", 270, 2290, 3010),
+    _vowel("o", 450, 900, 2300),
+    _vowel("u", 300, 870, 2240),
+    _vowel("E", 530, 1840, 2480),
+    _vowel("@", 490, 1350, 1690),
+    _consonant("m", 250, 1270, 2130, voice=0.5, bandwidths=(80.0, 200.0, 200.0, 300.0)),
+    _consonant("n", 250, 1740, 2470, voice=0.5, bandwidths=(80.0, 300.0, 300.0, 300.0)),
+    _consonant("l", 310, 1050, 2880, voice=0.6),
+    _consonant("r", 310, 1060, 1380, voice=0.6),
+    _consonant("w", 290, 610, 2150, voice=0.6),
+    _consonant("j", 260, 2070, 3020, voice=0.6),
+    _consonant("h", 500, 1500, 2500, breath=0.25, bandwidths=(300.0, 160.0, 250.0, 300.0)),
+    _consonant("f", 340, 1100, 2080, friction=0.03, centre=5000.0, width=6000.0, seconds=0.12),
+    _consonant("v", 220, 1100, 2080, voice=0.3, friction=0.02, centre=5000.0, width=6000.0),
+    _consonant("s", 320, 1390, 2530, friction=0.12, centre=5800.0, width=1800.0, seconds=0.14),
+    _consonant("z", 240, 1390, 2530, voice=0.3, friction=0.08, centre=5800.0, width=1800.0),
+    _consonant("S", 300, 1840, 2750, friction=0.14, centre=3000.0, width=1500.0, seconds=0.14),
+    _consonant("p", 400, 1100, 2150, burst=0.15, centre=900.0, width=1500.0),
+    _consonant("t", 400, 1600, 2600, burst=0.3, centre=4500.0, width=2500.0),
+    _consonant("k", 300, 1990, 2850, burst=0.3, centre=2000.0, width=900.0),
+    _consonant("b", 200, 1100, 2150, voice=0.12, burst=0.1, centre=900.0, width=1500.0),
+    _consonant("d", 200, 1600, 2600, voice=0.12, burst=0.15, centre=4500.0, width=2500.0),
+    _consonant("g", 200, 1990, 2850, voice=0.12, burst=0.15, centre=2000.0, width=900.0),
+    _consonant("_", 490, 1350, 1690, seconds=0.15),
+)
+BY_NAME = {phoneme.name: phoneme for phoneme in PHONEMES}
+
+
+@dataclass(frozen=True, eq=False)
+class Inventory:
+    """The phonemes to choose from as tensors, one row each: formants (..., K, 4) and bandwidths (..., K, 4) in Hz, for
+    all utterances or one table for each; gains (K, 4): voice, breath, friction, burst; noise (K, 2): centre and width of
+    the friction in Hz."""
+
+    names: tuple[str, ...]
+    formants: Tensor
+    bandwidths: Tensor
+    gains: Tensor
+    noise: Tensor
+
+    @classmethod
+    def of(cls, names: str | tuple[str, ...] | list[str] | None = None) -> Inventory:
+        """The phonemes of these names (all, by default).
+
+        >>> Inventory.of("a i u").formants[:, 0]
+        tensor([730., 270., 300.])
+        """
+        wanted = tuple(BY_NAME) if names is None else tuple(names.split() if isinstance(names, str) else names)
+        unknown = [name for name in wanted if name not in BY_NAME]
+        if unknown or not wanted:
+            got = repr(unknown[0]) if unknown else "none"
+            raise ValueError(f"Inventory: wanted phonemes among {' '.join(BY_NAME)}, got {got}.")
+        rows = [BY_NAME[name] for name in wanted]
+        return cls(
+            wanted,
+            torch.tensor([p.formants for p in rows]),
+            torch.tensor([p.bandwidths for p in rows]),
+            torch.tensor([(p.voice, p.breath, p.friction, p.burst) for p in rows]),
+            torch.tensor([(p.centre, p.width) for p in rows]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def replace(self, **changes: Tensor) -> Inventory:
+        return dataclasses.replace(self, **changes)
+
+    def parse(self, text: str) -> list[int]:
+        """The places of the phonemes in `text`: names, with or without spaces between them; the longest name wins.
+
+        >>> Inventory.of("a i m _").parse("mam i")
+        [2, 0, 2, 1]
+        """
+        found: list[int] = []
+        for word in text.split():
+            place = 0
+            while place < len(word):
+                fitting = [name for name in self.names if word.startswith(name, place)]
+                if not fitting:
+                    raise ValueError(
+                        f"speech: no phoneme begins with {word[place]!r} in {word!r}; there are {' '.join(self.names)}."
+                    )
+                name = max(fitting, key=len)
+                found.append(self.names.index(name))
+                place += len(name)
+        if not found:
+            raise ValueError("speech: nothing to say; give phonemes such as 'a i u'.")
+        return found
