@@ -21,7 +21,7 @@ ASSETS = Path(__file__).parent / "assets"
 #: Figures of each section that pages of the documentation show.
 PICTURES = {
     "relax": ("sigmoids", "exits", "steepness", "conorms", "noise"),
-    "nn": ("styles", "learning"),
+    "nn": ("styles", "learning", "topology"),
     "while_lang": ("surfaces", "halting", "trained"),
     "smooth_python": ("bubble-sort", "point-in-polygon", "shortest-path"),
     "sorting": ("network", "permutations"),

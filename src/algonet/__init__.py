@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # what editors and type checkers see; at run time names load 
         Insert as Insert,
         Residual as Residual,
         Shortcut as Shortcut,
+        SmoothDepth as SmoothDepth,
+        SmoothGraph as SmoothGraph,
         WeightedSoftmax as WeightedSoftmax,
         WeightedSoftmin as WeightedSoftmin,
     )
@@ -124,7 +126,16 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "weighted_softmax",
         "weighted_softmin",
     ),
-    "algonet.nn": ("FiniteDifferences", "Insert", "Residual", "Shortcut", "WeightedSoftmax", "WeightedSoftmin"),
+    "algonet.nn": (
+        "FiniteDifferences",
+        "Insert",
+        "Residual",
+        "Shortcut",
+        "SmoothDepth",
+        "SmoothGraph",
+        "WeightedSoftmax",
+        "WeightedSoftmin",
+    ),
     "algonet.while_lang": ("WhileProgram",),
     "algonet.smooth_python": ("smooth", "softness"),
     "algonet.sorting": (

@@ -3,12 +3,17 @@
 from .functional import finite_differences
 from .insertion import Insert, Residual, Shortcut
 from .modules import FiniteDifferences, WeightedSoftmax, WeightedSoftmin
+from .topology import Connection, Graph, SmoothDepth, SmoothGraph
 
 __all__ = [
+    "Connection",
     "FiniteDifferences",
+    "Graph",
     "Insert",
     "Residual",
     "Shortcut",
+    "SmoothDepth",
+    "SmoothGraph",
     "WeightedSoftmax",
     "WeightedSoftmin",
     "finite_differences",

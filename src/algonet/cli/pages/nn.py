@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from algonet.cli.gallery import Figure, png
-from algonet.nn import FiniteDifferences, Insert, Residual
-from algonet.relax import Logistic
-from algonet.sorting import soft_sort
+from algonet.nn import FiniteDifferences, Insert, Residual, SmoothGraph
+from algonet.relax import Anneal, Logistic, soft_max
+from algonet.sorting import SoftSort, soft_sort
 
 TITLE = "Forward AlgoNet: an algorithm between the layers"
 INTRO = (
@@ -25,6 +25,7 @@ _SENSORS = 7
 def figures(quick: bool) -> Iterator[Figure]:
     yield Figure("styles", _styles(), _STYLES_CAPTION)
     yield Figure("learning", _learning(300 if quick else 1000), _LEARNING_CAPTION)
+    yield Figure("topology", _topology(300 if quick else 600), _TOPOLOGY_CAPTION)
     yield Figure("differences", _differences(96 if quick else 200), _DIFFERENCES_CAPTION)
 
 
@@ -139,6 +140,52 @@ def _error(network: nn.Module, examples: tuple[Tensor, Tensor]) -> float:
     return float((network(examples[0]).squeeze(-1) - examples[1]).abs().mean())
 
 
+def _topology(steps: int) -> bytes:
+    """A graph of layers and algorithms before and after it has found out which of them the task needs."""
+    import matplotlib.pyplot as plt
+
+    from algonet.nn.plots import draw_connections
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = nn.Sequential(_every_choice(), nn.Linear(6, 1))
+    graph: Any = network[0]
+    before = graph.connections
+    random = torch.Generator().manual_seed(1)
+    others = [p for name, p in network.named_parameters() if name != "0.logits"]
+    optimiser = torch.optim.Adam([{"params": others, "lr": 0.01}, {"params": [graph.logits], "lr": 0.03}])
+    anneal = Anneal(1.0, 400.0, steps // 2, field="gate_steepness").attach(graph)
+    for step in range(steps):
+        x = torch.randn(128, 6, generator=random)
+        ranked = x.sort(-1).values
+        loss = nn.functional.mse_loss(network(x), ranked[:, -2:-1] - ranked[:, 1:2])
+        searching = 3 * step < steps
+        loss = loss if searching else loss + 0.03 * graph.price()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        if not searching:
+            anneal.step()
+    figure, axes = plt.subplots(1, 2, figsize=(11.5, 3.2))
+    for axis, connections, title in zip(axes, (before, graph.connections), ("before", "after"), strict=True):
+        draw_connections(axis, connections)
+        axis.set_title(title, fontsize=12)
+    figure.tight_layout(pad=0.4)
+    return png(figure)
+
+
+def _every_choice() -> nn.Module:
+    return SmoothGraph(
+        {
+            "linear": nn.Linear(6, 6),
+            "sort": SoftSort(Logistic(10.0)),
+            "maximum": lambda x: soft_max(x, steepness=10.0, keepdim=True),
+            "differences": FiniteDifferences(pad="zero"),
+            "relu": nn.Sequential(nn.Linear(6, 6), nn.ReLU()),
+        }
+    )
+
+
 def _differences(side: int) -> bytes:
     import matplotlib.pyplot as plt
 
@@ -172,5 +219,10 @@ _LEARNING_CAPTION = (
     "examples must do. With a sort beside its layers the network finds the gains, because only then the sort helps, and its "
     "answer holds beyond its examples. Layers alone learn the examples by heart; through nothing but "
     "the sort, the way is too narrow."
+)
+_TOPOLOGY_CAPTION = (
+    "Connections with a gradient: given layers, a sort, a maximum and finite differences, all connected by halves, the network "
+    "is asked for the spread of the inner four of six numbers, and pays for each connection. Red is what leads to the output "
+    "in the end; the maximum is not among it."
 )
 _DIFFERENCES_CAPTION = "A layer without weights: finite differences along either side of a picture, and along both."
