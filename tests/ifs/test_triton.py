@@ -2,60 +2,62 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from algonet.ifs import Poisson, chaos_game, smooth_raster
 from algonet.relax import Probabilistic
+from helpers.interpreted import interpret
 from helpers.tolerances import assert_close
 
-INTERPRETED = """
-import torch
-from algonet.ifs import Poisson, chaos_game, smooth_raster
-from algonet.relax import Probabilistic
 
-g = torch.Generator().manual_seed(0)
-points = (torch.rand(2, 4, 2, generator=g, dtype=torch.float64) * 1.2 - 0.1).requires_grad_()
-weights = torch.rand(2, 4, generator=g, dtype=torch.float64, requires_grad=True)
-colours = torch.rand(2, 4, 2, generator=g, dtype=torch.float64, requires_grad=True)
-sigma = torch.tensor([0.7, 3.0], dtype=torch.float64, requires_grad=True)
-leaves = [points, weights, colours, sigma]
-for aggregate, deterministic in ((Probabilistic(), False), (Poisson(), True)):
+def check_kernels() -> None:
+    """Options that the contract does not turn: reproducible sums, sigma per item, NaN, a horizon."""
+    g = torch.Generator().manual_seed(0)
+    points = (torch.rand(2, 4, 2, generator=g, dtype=torch.float64) * 1.2 - 0.1).requires_grad_()
+    weights = torch.rand(2, 4, generator=g, dtype=torch.float64, requires_grad=True)
+    colours = torch.rand(2, 4, 2, generator=g, dtype=torch.float64, requires_grad=True)
+    sigma = torch.tensor([0.7, 3.0], dtype=torch.float64, requires_grad=True)
+    leaves = [points, weights, colours, sigma]
+    for aggregate, deterministic in ((Probabilistic(), False), (Poisson(), True)):
+        results = []
+        for backend in ("reference", "triton"):
+            o = smooth_raster(
+                points,
+                (3, 19),
+                sigma=sigma,
+                weights=weights,
+                colours=colours,
+                aggregate=aggregate,
+                epsilon=1e-15,
+                deterministic=deterministic,
+                backend=backend,
+            )
+            results.append(
+                [o, *torch.autograd.grad((o * torch.arange(o.numel()).reshape(o.shape).sin()).sum(), leaves)]
+            )
+        for a, b in zip(*results, strict=False):
+            # integers in units of 2^-32 carry ten digits
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-7 if deterministic else 1e-10)
+    broken = points.detach().clone()
+    broken[0, 2, 1] = torch.nan
+    picture = smooth_raster(broken, (3, 4), backend="triton")
+    assert picture[0].isnan().all()
+    assert picture[1].isfinite().all()
+
+    a = (torch.randn(2, 3, 6, generator=g, dtype=torch.float64) * 0.3).requires_grad_()
+    x = torch.rand(2, 5, 2, generator=g, dtype=torch.float64, requires_grad=True)
+    choices = torch.randint(0, 3, (5, 7), generator=g)
     results = []
     for backend in ("reference", "triton"):
-        o = smooth_raster(points, (3, 19), sigma=sigma, weights=weights, colours=colours, aggregate=aggregate,
-                          epsilon=1e-15, deterministic=deterministic, backend=backend)
-        results.append([o, *torch.autograd.grad((o * torch.arange(o.numel()).reshape(o.shape).sin()).sum(), leaves)])
-    for a, b in zip(*results):
-        # integers in units of 2^-32 carry ten digits
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-7 if deterministic else 1e-10)
-broken = points.detach().clone()
-broken[0, 2, 1] = torch.nan
-picture = smooth_raster(broken, (3, 4), backend="triton")
-assert picture[0].isnan().all() and picture[1].isfinite().all()
-
-a = (torch.randn(2, 3, 6, generator=g, dtype=torch.float64) * 0.3).requires_grad_()
-x = torch.rand(2, 5, 2, generator=g, dtype=torch.float64, requires_grad=True)
-choices = torch.randint(0, 3, (5, 7), generator=g)
-results = []
-for backend in ("reference", "triton"):
-    o = chaos_game(a, choices, x, burn_in=2, horizon=3, backend=backend)
-    results.append([o, *torch.autograd.grad(o.square().sum(), [a, x])])
-for p, q in zip(*results):
-    torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-10)
-print("agreed")
-"""
+        o = chaos_game(a, choices, x, burn_in=2, horizon=3, backend=backend)
+        results.append([o, *torch.autograd.grad(o.square().sum(), [a, x])])
+    for p, q in zip(*results, strict=False):
+        torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-10)
 
 
 def test_interpreted_kernels_agree_with_the_reference():
-    pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", INTERPRETED], capture_output=True, text=True, env=environment)
-    assert done.stdout == "agreed\n", done.stderr[-2000:]
+    interpret("ifs.test_triton:check_kernels")
 
 
 @pytest.mark.gpu

@@ -38,7 +38,8 @@ class Backend:
             return reason
         for tensor in tensors:
             if tensor.is_floating_point() and tensor.dtype not in self.dtypes:
-                return f"{self.title} kernels compute in float32 and float64, got {tensor.dtype}"
+                taken = " and ".join(str(dtype).removeprefix("torch.") for dtype in self.dtypes)
+                return f"{self.title} kernels compute in {taken}, got {tensor.dtype}"
         return None
 
     def why_not_here(self, tensors: Sequence[Tensor]) -> str | None:

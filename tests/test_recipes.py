@@ -1,0 +1,163 @@
+"""CONTRIBUTING's recipes, done here: a family of ours is one class, and nothing else has to know of it."""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from algonet.core import backends
+from algonet.core.operation import Operation
+from algonet.relax import Exit, Sech, Sigmoid
+from algonet.smooth_python import smooth
+from algonet.sorting import Network, OddEven, soft_rank, soft_sort
+from algonet.while_lang import WhileProgram, load_program
+
+BACKENDS = ("reference", "numba")
+
+
+@dataclass(frozen=True, eq=False)
+class Algebraic(Sigmoid):
+    """1/2 + z / (2 sqrt(1 + z^2)): the recipe "add a relaxation"."""
+
+    def _value(self, z: Tensor) -> Tensor:
+        return 0.5 + 0.5 * z / torch.sqrt(1 + z * z)
+
+    @property
+    def scalar(self) -> str:
+        return """
+            root = 1.0 / sqrt(1.0 + z * z)
+            value = 0.5 + 0.5 * z * root
+            slope = 0.5 * root * root * root
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Wide(Exit):
+    """z^2 / (width + z^2), with a field of its own."""
+
+    width: float = 1.0
+    exact_on_integers: ClassVar[bool] = False
+
+    def _value(self, z: Tensor) -> Tensor:
+        return z * z / (self.width + z * z)
+
+    @property
+    def scalar(self) -> str:
+        return f"""
+            part = 1.0 / ({self.width!r} + z * z)
+            value = z * z * part
+            slope = 2.0 * z * {self.width!r} * part * part
+        """
+
+
+@dataclass(frozen=True)
+class Shell(Network):
+    """Pairs at a distance first, then neighbours: any network at all, without a kernel of its own."""
+
+    gap: int = 2
+
+    def depth(self, n: int) -> int:
+        return n + 2
+
+    def pairs(self, n: int, layer: int):
+        gap = self.gap if layer < 2 else 1
+        first = np.array([i for i in range(n - gap) if (i // gap) % 2 == layer % 2], dtype=np.int64)
+        return first, first + gap, first + gap + 1
+
+    def layer_need(self, layer: int) -> int:
+        return 0
+
+
+def agree(function) -> Tensor:
+    """Values and gradients of `function(x, backend)` on all backends, which must be the same; returns the values."""
+    found = []
+    for backend in BACKENDS:
+        x = torch.tensor([[0.3, 1.9, -0.7, 1.2], [2.0, 0.4, 0.1, 0.9]], dtype=torch.float64, requires_grad=True)
+        values = function(x, backend)
+        (gradient,) = torch.autograd.grad(values.square().sum(), x)
+        found.append((values.detach(), gradient))
+    for values, gradient in found[1:]:
+        torch.testing.assert_close(values, found[0][0])
+        torch.testing.assert_close(gradient, found[0][1])
+    return found[0][0]
+
+
+def test_a_sigmoid_is_one_class():
+    agree(lambda x, backend: soft_sort(x, relax=Algebraic(3.0), backend=backend).values)
+    agree(lambda x, backend: soft_rank(x, relax=Algebraic(torch.tensor(2.0)), backend=backend))
+
+    @smooth(relax=Algebraic(2.0))
+    def clipped(x):
+        y = 0.0
+        for i in range(40):
+            if x > i * 0.1:
+                y = y + 0.1
+        return y
+
+    assert clipped(torch.tensor(1.0)).isfinite()
+
+
+def test_an_exit_is_one_class():
+    def run(exit: Exit):
+        def function(x, backend):
+            program = WhileProgram(load_program("subtract"), exit=exit, backend=backend)
+            return program(x[0].abs(), x[1].abs())
+
+        return agree(function)
+
+    assert not torch.allclose(run(Wide(0.5)), run(Wide(2.0))), "a field that is not the softness counts"
+    run(Sech(1.5))
+
+
+def test_a_network_is_one_class():
+    near, far = (agree(lambda x, b, gap=gap: soft_sort(x, network=Shell(gap), backend=b).values) for gap in (1, 2))
+    assert not torch.allclose(near, far)
+
+    class Shifted(OddEven):
+        def pairs(self, n, layer):
+            return super().pairs(n, layer + 1)
+
+    assert not torch.allclose(
+        agree(lambda x, backend: soft_sort(x, network=Shifted(), backend=backend).values),
+        agree(lambda x, backend: soft_sort(x, network=OddEven(), backend=backend).values),
+    )
+
+
+@dataclass(frozen=True)
+class AddSettings:
+    amount: float
+
+
+def test_a_backend_is_one_entry_and_its_kernels(monkeypatch):
+    """The entry would stand in core/backends.py; an operation names the kernel module, and all else follows."""
+    fpga = backends.Backend("fpga", "FPGA", "torch", "buy one", "cpu", "the CPU", (torch.float64,))
+    monkeypatch.setattr(backends, "KERNEL_BACKENDS", {"fpga": fpga, **backends.KERNEL_BACKENDS})
+    monkeypatch.setattr(backends, "BACKENDS", ("fpga", *backends.BACKENDS))
+    monkeypatch.setattr(backends, "_INSTALLED", {"torch": True, **backends._INSTALLED})
+    kernels = types.ModuleType("fpga_kernels")
+    kernels.__dict__.update(
+        add_amount_forward=lambda tensors, settings: ([tensors[0] + settings.amount], []),
+        add_amount_backward=lambda grads, tensors, saved, settings, needs: [grads[0].clone()],
+    )
+    monkeypatch.setitem(sys.modules, "fpga_kernels", kernels)
+    operation = Operation(
+        "add_amount",
+        settings=AddSettings,
+        inputs=("x",),
+        reference=lambda tensors, settings: [tensors[0] + settings.amount],
+        kernels={"fpga": "fpga_kernels"},
+    )
+    monkeypatch.delitem(backends._REGISTRY, "add_amount")
+    x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    assert operation.choose([x], AddSettings(2.0), "auto").backend == "fpga"
+    (value,) = torch.compile(operation, fullgraph=True, backend="aot_eager")([x], AddSettings(2.0), "fpga")
+    assert value.tolist() == [3.0, 3.0, 3.0]
+    with pytest.raises(ValueError, match=r"FPGA kernels compute in float64, got torch\.float32"):
+        operation([x.detach().float()], AddSettings(2.0), "fpga")
