@@ -33,12 +33,12 @@ def same(a, b) -> bool:
 @pytest.mark.slow
 def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path):
     """A checkpoint is written after every step, so that kills fall into writing as well as into training."""
-    steps, pause, kills = 25 * KILLS, random.Random(0), 0
+    steps, pause, kills = 20 + 12 * KILLS, random.Random(0), 0
     for _ in range(KILLS):
         process = run_toy(tmp_path / "killed", steps)
         assert process.stdout is not None
         process.stdout.readline()
-        time.sleep(pause.uniform(0.02, 0.5))
+        time.sleep(pause.uniform(0.02, 0.4))
         process.send_signal(signal.SIGKILL)
         process.communicate()
         kills += process.returncode == -signal.SIGKILL

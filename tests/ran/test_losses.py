@@ -111,14 +111,14 @@ def test_each_section_sees_its_own_losses():
 
 
 @pytest.mark.parametrize("section", ["discriminator", "b2a", "a2b"])
-def test_what_is_remembered_changes_nothing(section):
+def test_what_is_precomputed_changes_nothing(section):
     model, data = toy(), batch()
-    known = model(data, section, 0)
+    precomputed = model(data, section, 0)
     with model.training_only(section):
         for index in model.numbers(section):
             parameters = [p for p in model.parameters() if p.requires_grad]
             plain = torch.autograd.grad(model(data, section, index), parameters, allow_unused=True)
-            kept = torch.autograd.grad(model(data, section, index, known), parameters, allow_unused=True)
+            kept = torch.autograd.grad(model(data, section, index, precomputed), parameters, allow_unused=True)
             for one, other in zip(plain, kept, strict=True):
                 torch.testing.assert_close(one, other)
 
@@ -135,9 +135,9 @@ def test_together_is_the_sum():
 def test_losses_can_be_left_out():
     model = toy(weights=LossWeights(alpha=(0, 1, 0, 0, 0)))
     assert model.numbers("a2b") == (2,)
-    known = model(batch(), "discriminator", 0)
-    assert known.b1 is None
-    assert known.a2 is not None
+    precomputed = model(batch(), "discriminator", 0)
+    assert precomputed.b1 is None
+    assert precomputed.a2 is not None
 
 
 def test_direct_and_supervised():

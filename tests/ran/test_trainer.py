@@ -38,13 +38,13 @@ def test_sections_move_their_own_parameters_in_the_printed_order(tmp_path):
     now, _ = look({name: list(part.parameters()) for name, part in model.components().items()})
     descend = run._descend
 
-    def watched(chunks, section, index, known):
+    def watched(chunks, section, index, precomputed):
         nonlocal now
         now, moved = look(now)
         if seen:
             seen[-1] = (*seen[-1], moved)
         seen.append((section, index))
-        return descend(chunks, section, index, known)
+        return descend(chunks, section, index, precomputed)
 
     run._descend = watched
     run.fit(steps=1)

@@ -101,6 +101,6 @@ def run_toy(*arguments, before: tuple[str, ...] = (), **changes: str) -> subproc
 
 
 def finished(process: subprocess.Popen) -> list[dict[str, float]]:
-    out, error = process.communicate(timeout=240)
+    out, error = process.communicate(timeout=600)
     assert process.returncode == 0, error[-2000:]
     return json.loads(next(line for line in out.splitlines() if line.startswith("[")))

@@ -24,9 +24,8 @@ class Trainable(nn.Module):
     """What the trainer trains: named components with an optimiser each, and sections of them trained in turn.
 
     `sections` maps a section's name to the components it moves, in the order of training. `forward(batch, section, index,
-    known)` is the value that the section *minimises* for its loss number `index`; `remember(batch, section)` computes
-    what stays the same during the section.
-    """
+    precomputed)` is the value that the section *minimises* for its loss number `index`; `precompute(batch, section)`
+    computes what stays the same during the section. """
 
     reconstructor: nn.Module
     inverse: Callable[[Any], Tensor]
@@ -38,7 +37,7 @@ class Trainable(nn.Module):
         """The numbers of the losses that `section` trains, in order."""
         raise NotImplementedError
 
-    def remember(self, batch: Batch, section: str) -> Any:
+    def precompute(self, batch: Batch, section: str) -> Any:
         return None
 
     def components(self) -> dict[str, nn.Module]:
@@ -128,11 +127,11 @@ class RAN(Trainable):
         return tuple(i for i in self.weights.active if section != "b2a" or LOSSES[i].needs & {"a1", "a2"})
 
     def paths(
-        self, a: Tensor, needs: frozenset[str] = frozenset(("b1", "b2", "a1", "a2")), known: Paths | None = None
+        self, a: Tensor, needs: frozenset[str] = frozenset(("b1", "b2", "a1", "a2")), precomputed: Paths | None = None
     ) -> Paths:
-        """The pictures of `needs` and those they come from; what is `known` already is taken as it is."""
-        known = Paths(a) if known is None else known
-        b1, b2, a1, a2 = known.b1, known.b2, known.a1, known.a2
+        """The pictures of `needs` and those they come from; what is `precomputed` already is taken as it is."""
+        precomputed = Paths(a) if precomputed is None else precomputed
+        b1, b2, a1, a2 = precomputed.b1, precomputed.b2, precomputed.a1, precomputed.a2
         if b1 is None and needs & {"b1", "a1"}:
             b1 = self.a2b(a)
         if b2 is None and needs & {"b2", "a2"}:
@@ -144,7 +143,7 @@ class RAN(Trainable):
         return Paths(a, b1, b2, a1, a2)
 
     @torch.no_grad()
-    def remember(self, batch: Batch, section: str) -> Paths | None:
+    def precompute(self, batch: Batch, section: str) -> Paths | None:
         """Pictures that do not change while `section` is trained: all of them for D, those of domain B for b2a."""
         needs = frozenset(name for i in self.weights.active for name in LOSSES[i].needs)
         if section == "discriminator":
@@ -154,23 +153,23 @@ class RAN(Trainable):
         return None
 
     def forward(
-        self, batch: Batch | Tensor, section: str | None = None, index: int = 0, known: Paths | None = None
+        self, batch: Batch | Tensor, section: str | None = None, index: int = 0, precomputed: Paths | None = None
     ) -> Any:
         if isinstance(batch, Tensor):
             return self.reconstruct(batch)
         if section is None:
             raise ValueError("RAN: to train, say which section; to reconstruct, give the pictures alone.")
         if index == 0:
-            return self.remember(batch, section)
+            return self.precompute(batch, section)
         a = batch["a"]
         chosen = self.weights.active if index == TOGETHER else (index,)
         needs = frozenset(name for i in chosen for name in LOSSES[i].needs)
         value = a.new_zeros((), dtype=torch.float32)
         if section == "a2b" and needs & {"b2", "a2"}:
             reconstruction = self.reconstruct(a)
-            known = Paths(a, b2=self.invert(reconstruction, a))
+            precomputed = Paths(a, b2=self.invert(reconstruction, a))
             value = self._regular(reconstruction, chosen, batch)
-        paths = self.paths(a, needs, known)
+        paths = self.paths(a, needs, precomputed)
         for i, loss in ran_losses(chosen, paths, self.discriminator, self.weights).items():
             value = value + self.weights.alpha[i - 1] * loss
         return -value if section == "discriminator" else value
@@ -212,7 +211,9 @@ class Direct(Trainable):
     def numbers(self, section: str) -> tuple[int, ...]:
         return (1,)
 
-    def forward(self, batch: Batch | Tensor, section: str | None = None, index: int = 0, known: Any = None) -> Any:
+    def forward(
+        self, batch: Batch | Tensor, section: str | None = None, index: int = 0, precomputed: Any = None
+    ) -> Any:
         if isinstance(batch, Tensor):
             return self.reconstruct(batch)
         if index == 0:

@@ -137,21 +137,21 @@ class RANTrainer:
         for section, names in self.model.sections.items():
             with self.model.training_only(section):
                 with torch.no_grad():
-                    known = [self._wrapped(chunk, section, 0) for chunk in chunks]
+                    precomputed = [self._wrapped(chunk, section, 0) for chunk in chunks]
                 for index in self.model.numbers(section):
                     name = f"{section}/{'all' if index < 0 else index}"
-                    losses[name] = self._descend(chunks, section, index, known)
+                    losses[name] = self._descend(chunks, section, index, precomputed)
                     for component in names:
                         self._move(component)
         return losses
 
-    def _descend(self, chunks: list[Batch], section: str, index: int, known: list[Any]) -> Tensor:
+    def _descend(self, chunks: list[Batch], section: str, index: int, precomputed: list[Any]) -> Tensor:
         """Gradients of one loss of one section, accumulated over the chunks; returns its value."""
         total = torch.zeros((), device=self.fabric.device)
-        for i, (chunk, kept) in enumerate(zip(chunks, known, strict=True)):
+        for i, (chunk, fixed) in enumerate(zip(chunks, precomputed, strict=True)):
             waiting = self.fabric.world_size > 1 and i + 1 < len(chunks)
             with self.fabric.no_backward_sync(self._wrapped) if waiting else nullcontext():
-                loss = self._wrapped(chunk, section, index, kept)
+                loss = self._wrapped(chunk, section, index, fixed)
                 self.fabric.backward(loss / len(chunks), model=self._wrapped)
             total = total + loss.detach() / len(chunks)
         return total
