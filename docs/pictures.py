@@ -39,7 +39,7 @@ TOPS = (
     ("ifs-presets-half", "ifs-presets", 0.487),
 )
 #: Pictures of runs on a GPU, which are not drawn here; the page that shows one says how it came about.
-TAKEN = {"ran-h200"}
+TAKEN = {"ran-h200", "ran-weak"}
 LARGEST = 60_000
 #: (width in pixels, quality) to try in turn until a picture is small enough; pages are twice as dense on good screens.
 SIZES = ((1200, 90), (1200, 75), (1000, 75), (800, 75), (640, 75))

@@ -25,7 +25,7 @@ class Trainable(nn.Module):
 
     `sections` maps a section's name to the components it moves, in the order of training. `forward(batch, section, index,
     precomputed)` is the value that the section *minimises* for its loss number `index`; `precompute(batch, section)`
-    computes what stays the same during the section. """
+    computes what stays the same during the section."""
 
     reconstructor: nn.Module
     inverse: Callable[[Any], Tensor]
