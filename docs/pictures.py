@@ -38,6 +38,16 @@ TOPS = (
     ("ifs-presets-top", "ifs-presets", 0.252),
     ("ifs-presets-half", "ifs-presets", 0.487),
 )
+#: Pictures on tiles of one size, for the README: the whole picture, centred on white.
+TILES = (
+    "while_lang-surfaces",
+    "render-from-pictures-to-a-mesh",
+    "ifs-presets-top",
+    "render-from-sharp-to-soft-top",
+    "smooth_python-point-in-polygon",
+    "sorting-permutations-top",
+)
+TILE = (720, 330)
 #: Pictures of runs on a GPU, which are not drawn here; the page that shows one says how it came about.
 TAKEN = {"ran-h200", "ran-weak"}
 LARGEST = 60_000
@@ -48,7 +58,7 @@ SIZES = ((1200, 90), (1200, 75), (1000, 75), (800, 75), (640, 75))
 def names() -> set[str]:
     """All files that belong into docs/assets, without suffix."""
     whole = {f"{section}-{figure}" for section, figures in PICTURES.items() for figure in figures}
-    return whole | {name for name, _, _ in TOPS} | TAKEN
+    return whole | {name for name, _, _ in TOPS} | TAKEN | {f"tile-{name}" for name in TILES}
 
 
 def slug(name: str) -> str:
@@ -78,6 +88,17 @@ def store(name: str, image: bytes) -> None:
     print(name, flush=True)
 
 
+def tile(name: str) -> None:
+    """Put a picture of docs/assets on a tile."""
+    from PIL import Image, ImageOps
+
+    with Image.open(ASSETS / f"{name}.webp") as source:
+        whole = ImageOps.pad(source.convert("RGB"), TILE, Image.Resampling.LANCZOS, color="white")
+    buffer = io.BytesIO()
+    whole.save(buffer, format="WEBP", quality=88, method=6)
+    write_bytes(ASSETS / f"tile-{name}.webp", buffer.getvalue())
+
+
 def section(name: str) -> None:
     """Draw and store the wanted figures of a section; stops at the last of them."""
     wanted = set(PICTURES[name])
@@ -97,3 +118,5 @@ if __name__ == "__main__":
     matplotlib.use("Agg")
     for chosen in sys.argv[1:] or PICTURES:
         section(chosen)
+    for chosen in TILES:
+        tile(chosen)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import inspect
+import io
 import itertools
 import math
 import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,14 +38,17 @@ def blocks(page: Path) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
 def test_examples_run(page, tmp_path, monkeypatch):
+    """Each alone, as by copy and paste, and each prints something."""
     monkeypatch.chdir(tmp_path)
-    namespace: dict = {"__name__": "__docs__"}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # beside other tests, threads mostly wait for each other
     try:
         for line, code in blocks(page):
-            # Padded with newlines, so that a traceback names the page's own line
-            exec(compile("\n" * line + code, str(page), "exec"), namespace)
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                # Padded with newlines, so that a traceback names the page's own line
+                exec(compile("\n" * line + code, str(page), "exec"), {"__name__": "__docs__"})
+            assert out.getvalue().strip(), f"{page.name}, line {line}: prints nothing"
     finally:
         torch.set_num_threads(threads)
 
@@ -102,6 +110,32 @@ def public_names() -> set[str]:
     return names | {f"{home}.{name}" for home, listed in algonet._NAMES.items() for name in listed}
 
 
+def parameters() -> list[tuple[str, str, str]]:
+    """(owner, parameter, docstring) of every parameter of every public function and class."""
+    found = []
+    for home in algonet._NAMES:
+        module = importlib.import_module(home)
+        for name in module.__all__:
+            value = getattr(module, name)
+            if not callable(value) or (inspect.isclass(value) and issubclass(value, BaseException)):
+                continue
+            try:
+                signature = inspect.signature(value)
+            except (TypeError, ValueError):
+                continue
+            text = inspect.getdoc(value) or ""
+            kept = [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+            found += [(name, p.name, text) for p in kept]
+    return found
+
+
+def test_every_parameter_is_described():
+    from docs.parameters import description
+
+    missing = [f"{owner}: {name}" for owner, name, text in parameters() if description(name, text, owner) is None]
+    assert not missing, "name it in backticks in the docstring, or in docs/parameters.toml"
+
+
 def test_site_is_complete_and_works_offline(tmp_path):
     site = tmp_path / "site"
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(site)]
@@ -109,9 +143,10 @@ def test_site_is_complete_and_works_offline(tmp_path):
         command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    reference = (site / "api.html").read_text("utf-8")
+    reference = "".join(page.read_text("utf-8") for page in (site / "api").glob("*.html"))
+    anchors = re.findall(r'id="(algonet\.[^"]+)"', reference)
     # a function named like the module that holds it is listed under that module
-    found = {re.sub(r"\.(\w+)\.\1$", r".\1", anchor) for anchor in re.findall(r'id="(algonet\.[^"]+)"', reference)}
+    found = {*anchors, *(f"{'.'.join(a.split('.')[:2])}.{a.split('.')[-1]}" for a in anchors)}
     assert not public_names() - found
     for page in site.glob("**/*.html"):
         tags = re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", page.read_text("utf-8"))
@@ -128,14 +163,30 @@ def _look_at(site: Path, profile: Path) -> None:
         return
     browser = Chromium(profile)
     try:
-        for name, width in itertools.product(("index", "one_sitting", "benchmarks"), (1280, 390)):
+        for name, width in itertools.product(("index", "one_sitting", "formulas", "notebooks/4_fractals"), (1280, 390)):
             browser.open((site / f"{name}.html").as_uri(), width=width, scheme="dark" if width < 400 else "light")
             broken = "Promise.all([...document.images].map(i => i.decode().then(() => 0, () => 1)))"
             assert not any(browser.value(broken)), f"{name}: a picture does not load"
             assert browser.value("document.documentElement.scrollWidth") <= width, f"{name} scrolls sideways"
             assert not browser.messages, f"{name}: {browser.messages}"
+            if name == "formulas":
+                assert browser.value("document.querySelectorAll('.katex-display').length") >= 5
+                assert browser.value("document.querySelectorAll('.katex-error').length") == 0
+            if name.startswith("notebooks"):
+                assert browser.value("document.querySelectorAll('article img').length") >= 2, "the notebook's pictures"
+        _search(browser, "median")
     finally:
         browser.close()
+
+
+def _search(browser: Any, word: str) -> None:
+    """From disk, without a server."""
+    kinds = "i.dispatchEvent(new Event('input', {bubbles: true})); i.dispatchEvent(new KeyboardEvent('keyup', {bubbles: true}))"
+    browser.value(f"(i => {{i.focus(); i.value = '{word}'; {kinds}}})(document.querySelector('.md-search__input'))")
+    until = time.monotonic() + 60
+    while not browser.value("document.querySelectorAll('.md-search-result__item').length"):
+        assert time.monotonic() < until, "the search finds nothing"
+        time.sleep(0.2)
 
 
 # docs/migration.md

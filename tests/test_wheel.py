@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -144,3 +145,62 @@ def test_install_lines_name_our_distribution():
     assert not wrong
     named = {extra for _, line in lines for extra in re.findall(r"algonet-torch\[(\w+)\]|'\.\[(\w+)\]'", line)}
     assert {a or b for a, b in named} <= set(PROJECT["optional-dependencies"])
+
+
+COPYLEFT = re.compile(r"\b(A?GPL|GNU (Affero )?General Public|EUPL|SSPL|CC-BY-SA)", re.IGNORECASE)
+
+
+def _licence(name: str) -> str:
+    metadata = importlib.metadata.metadata(name)
+    kinds = [line for line in metadata.get_all("Classifier") or () if line.startswith("License ::")]
+    first = (metadata.get("License") or "").strip().partition("\n")[0]  # some put the whole text there
+    return "; ".join(filter(None, [metadata.get("License-Expression"), first, *kinds]))
+
+
+def _closure(lines: list[str]) -> set[str]:
+    """The distributions that requirements bring with them, as far as they are installed here."""
+    from packaging.requirements import Requirement
+
+    found: set[str] = set()
+    waiting = [Requirement(line) for line in lines]
+    while waiting:
+        wanted = waiting.pop()
+        name = wanted.name.lower().replace("_", "-")
+        if name in found or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
+            continue
+        try:
+            more = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        found.add(name)
+        waiting += [Requirement(line) for line in more]
+    return found
+
+
+def test_licences():
+    """Every distribution that `pip install` brings says under which licence, and none is copyleft."""
+    licences = {name: _licence(name) for name in sorted(_closure(PROJECT["dependencies"]))}
+    assert {"torch", "numba", "lark", "trimesh", "pillow", "typer", "rich", "matplotlib"} <= set(licences)
+    assert all(licences.values()), licences
+    assert not {name: text for name, text in licences.items() if COPYLEFT.search(text)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [["-O"], ["-OO", "-B"], ["-W", "error"]], ids=" ".join)
+def test_works_however_python_is_called(options, tmp_path):
+    """Without assertions and docstrings, with warnings as errors, in the C locale."""
+    code = (
+        "import warnings, torch\n"
+        "import algonet\nfrom algonet import *\n"
+        "x = torch.tensor([[3.0, 1.0, 2.0]], requires_grad=True)\n"
+        "soft_sort(x, backend='reference').values.sum().backward()\n"
+        "multiply = WhileProgram.library('multiply', Tent(), backend='reference')\n"
+        "print(multiply(x1=torch.tensor(3.0), x2=torch.tensor(4.0)).item())\n"
+        "print(SmoothRenderer(8, backend='reference')(icosphere(0), Camera.look_at((0.0, 0.0, 3.0))).rgb.shape)\n"
+        "print(IFS.preset('koch', points=64)(8, backend='reference').shape)\n"
+        "try: soft_sort([1, 2])\nexcept TypeError as error: print(error)\n"
+    )
+    environment = {**os.environ, "LC_ALL": "C", "LANG": "C", "PYTHONPATH": str(ROOT / "src"), "PYTHONUTF8": "0"}
+    out = _run([sys.executable, *options, "-c", code], cwd=tmp_path, env=environment)
+    assert out.splitlines()[0] == "12.0"
+    assert "got list; wrap it in torch.tensor" in out, "checks do not depend on assert"

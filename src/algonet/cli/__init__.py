@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -130,6 +129,9 @@ def main() -> None:
 #: A program that has not ended so long after Ctrl-C is ended: its main thread sits in a kernel or a compiler, where Python
 #: cannot interrupt it. Files are written whole or not at all, so nothing is left half.
 PATIENCE = 1.5
+#: How long a command that has heard of it may take to save its state.
+SAVING = 10.0
+_heard = threading.Event()
 
 
 @contextlib.contextmanager
@@ -141,12 +143,12 @@ def _patience() -> Iterator[None]:
 
     def watch() -> None:
         while (number := os.read(reading, 1)) not in (b"", b"\0"):
-            if number[0] == signal.SIGINT:
-                time.sleep(PATIENCE)
-                if not over.is_set():
-                    os._exit(128 + signal.SIGINT)
+            # Where Python was reached, the command is on its way out, and perhaps saves what it has
+            if number[0] == signal.SIGINT and not (_heard.wait(PATIENCE) and over.wait(SAVING)):
+                os._exit(128 + signal.SIGINT)
 
     over = threading.Event()
+    _heard.clear()
     watcher = threading.Thread(target=watch, name="algonet-patience", daemon=True)
     watcher.start()
     try:
@@ -175,4 +177,5 @@ def describe(error: Exception) -> str:
 
 
 def _stop(number: int, frame: Any) -> None:
+    _heard.set()
     raise SystemExit(128 + number)

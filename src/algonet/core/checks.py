@@ -21,6 +21,17 @@ def check_softness(owner: object, name: str, value: Any) -> None:
         raise ValueError(f"{where}: `{name}` must be positive and finite, got {value!r}.")
 
 
+def check_module(where: str, module: Any) -> None:
+    """Raise unless `module` is an nn.Module; a plain function is the usual slip."""
+    if not isinstance(module, torch.nn.Module):
+        got = (
+            f"the function {module.__name__}"
+            if callable(module) and hasattr(module, "__name__")
+            else type(module).__name__
+        )
+        raise TypeError(f"{where}: wanted an nn.Module, got {got}; wrap a function as algonet.Insert(function).")
+
+
 def check_tensor(owner: object, x: Any) -> Tensor:
     """`x` itself if it is a floating tensor; an error that says what to do otherwise."""
     where = owner if isinstance(owner, str) else type(owner).__name__

@@ -9,9 +9,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from torch import Tensor
 
 #: No picture larger than this is opened: it would not fit into memory together with its gradient.
 MOST_PIXELS = 2**26
+
+
+def png_bytes(pixels: Tensor) -> bytes:
+    """A picture (H, W) or (H, W, 3) with values in [0, 1] as a PNG: what notebooks show of an object."""
+    import io
+
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray((pixels.detach().clamp(0, 1) * 255).round().byte().cpu().numpy()).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def open_picture(path: str | os.PathLike[str]) -> Image:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from algonet.core.checks import check_module
 from algonet.nn.insertion import AlgorithmLayer
 
 Layer = nn.Module | str
@@ -17,6 +18,7 @@ Data = Iterable[tuple[Any, Any]] | tuple[Tensor, Tensor]
 
 def find_layer(where: str, model: nn.Module, layer: Layer) -> nn.Module:
     """The module `layer` of `model`, given itself or by its dotted name."""
+    check_module(where, model)
     names = {module: name for name, module in model.named_modules()}
     if isinstance(layer, str):
         found = dict(model.named_modules()).get(layer)

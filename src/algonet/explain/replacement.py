@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from algonet.core.checks import check_module
 from algonet.nn import Insert
 from algonet.nn.programs import is_program
 from algonet.relax.modules import evaluating
@@ -103,6 +104,7 @@ def replace_gradually(
     network = copy.deepcopy(network, memo)
     if isinstance(algorithm, nn.Module):
         algorithm = copy.deepcopy(algorithm, memo)
+    check_module("replace_gradually", network)
     old = dict(network.named_modules()).get(part) if part else None
     if old is None:
         listed = ", ".join(name for name, _ in network.named_modules() if name)

@@ -215,6 +215,14 @@ class IFS(SoftModule):
             reason = f"missing {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
             raise ValueError(f"{path}: cannot read an iterated function system: {reason}") from None
 
+    def _repr_png_(self) -> bytes:
+        """In a notebook: the picture, dark on white."""
+        from algonet.core.pictures import png_bytes
+
+        with torch.no_grad():
+            picture = self(240)
+        return png_bytes(1 - picture if picture.ndim == 2 else picture.movedim(0, -1)[..., :3])
+
     def extra_repr(self) -> str:
         drawn = f"{self.functions} functions in {self.dimension}-D, {len(self.choices)} points, seed {self.seed}"
         return f"{drawn}, {super().extra_repr()}"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from algonet.core.checks import check_module
 
 from .modules import evaluating, hardened, softnesses
 
@@ -29,6 +32,15 @@ class SoftnessReport:
         settings = ", ".join(f"{name} = {value:.4g}" for name, value in self.softness.items())
         return f"gap to hard {self.gap:.1%}, vanished gradients {self.vanished:.1%} ({settings}): {self.suggestion}"
 
+    def _repr_html_(self) -> str:
+        """In a notebook: a small table."""
+        rows = {"gap to hard": f"{self.gap:.1%}", "vanished gradients": f"{self.vanished:.1%}"}
+        rows |= {name: f"{value:.4g}" for name, value in self.softness.items()} | {"suggestion": self.suggestion}
+        cells = "".join(
+            f"<tr><th style='text-align: left'>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in rows.items()
+        )
+        return f"<table>{cells}</table>"
+
 
 def softness_report(module: nn.Module, *inputs: Any) -> SoftnessReport:
     """Compare `module(*inputs)` with its crisp limit, and see which inputs still feel its decisions.
@@ -41,6 +53,7 @@ def softness_report(module: nn.Module, *inputs: Any) -> SoftnessReport:
     >>> print(softness_report(WeightedSoftmax(steepness=500.0), torch.randn(64, 8)).suggestion)
     mostly hard: lower the steepness by about 5x, or anneal from there
     """
+    check_module("softness_report", module)
     held = softnesses(module)
     if not held:
         raise ValueError(f"softness_report: {type(module).__name__} holds no algonet module with a softness.")

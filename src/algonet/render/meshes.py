@@ -79,6 +79,24 @@ class Mesh:
             changes["normals"] = None
         return dataclasses.replace(self, **changes)
 
+    def __repr__(self) -> str:
+        held = [f.name for f in dataclasses.fields(self) if getattr(self, f.name) is not None]
+        more = "".join(f", {name}" for name in held if name not in ("vertices", "faces"))
+        return f"Mesh({self.vertices.shape[-2]} vertices, {len(self.faces)} faces{more})"
+
+    def _repr_png_(self) -> bytes | None:
+        """In a notebook: the mesh, seen a little from above."""
+        from algonet.core.pictures import png_bytes
+
+        from .cameras import Camera
+        from .modules import SmoothRenderer
+
+        if self.vertices.dim() != 2 or not len(self.faces):
+            return None
+        with torch.no_grad():
+            camera = Camera.look_at((1.5, 1.2, 2.2), fov=45.0)
+            return png_bytes(SmoothRenderer(200, background=1.0)(self.normalised().to("cpu"), camera).rgb)
+
     def to(self, *args, **kwargs) -> Mesh:
         """The mesh with its tensors moved (and floating ones cast), as by `Tensor.to`."""
         changes = {}

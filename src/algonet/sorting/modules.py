@@ -137,6 +137,9 @@ class SoftTopK(_Sorting):
         self.k = k
         self.options: dict[str, Any] = {"largest": largest, "return_permutation": return_permutation, "hard": hard}
 
+    def extra_repr(self) -> str:
+        return f"k={self.k}, {super().extra_repr()}"
+
     def forward(self, x: Tensor, mask: Tensor | None = None) -> TopKResult:
         return soft_topk(x, self.k, mask=mask, **self._common, **self.options)
 
@@ -162,6 +165,9 @@ class SoftQuantile(_Sorting):
         super().__init__(relax, network, dim, backend)
         checks.quantiles(type(self).__name__, q)
         self.q, self.keepdim = q, keepdim
+
+    def extra_repr(self) -> str:
+        return f"q={self.q}, {super().extra_repr()}"
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return soft_quantile(x, self.q, mask=mask, keepdim=self.keepdim, **self._common)

@@ -21,11 +21,12 @@ from algonet.render import (
     DirectionalLight,
     FilteredCoverage,
     Mesh,
+    MeshFitter,
     SmoothRenderer,
+    Targets,
     box,
     cylinder,
     extrusion,
-    fit_mesh,
     icosphere,
     render_hard,
     torus,
@@ -145,13 +146,15 @@ def targets(mesh: Mesh) -> Tensor:
 
 def fitting(mesh: Mesh) -> Iterator[tuple[Mesh, float]]:
     """A ball becomes the mesh, from pictures alone: after each round the present mesh and its loss."""
-    goal, cameras, now = targets(mesh), around(), icosphere(3, 0.7)
-    begin, first, last = time.monotonic(), 3.0, 0.7
-    for turn in range(ROUNDS):
-        scales = tuple(first * (last / first) ** ((turn + k) / ROUNDS) for k in (0, 1))
-        fit = fit_mesh(goal, cameras, now, steps=STEPS, scales=scales, views=4, seed=turn)
-        now = fit.mesh
-        yield now, float(fit.history[-1]["pictures"]) if fit.history else math.nan
+    fitter = MeshFitter(
+        Targets(around(), rgb=targets(mesh)), icosphere(3, 0.7), steps=ROUNDS * STEPS, views=4, scales=(3.0, 0.7)
+    )
+    begin = time.monotonic()
+    for _ in range(ROUNDS):
+        for _ in range(STEPS):
+            fitter.step()
+        found = fitter.result()
+        yield found.mesh, found.history[-1]["pictures"]
         if time.monotonic() - begin > SECONDS:
             return
 

@@ -1,0 +1,38 @@
+"""Tables of parameters for the API reference: name, type, default and what it is for.
+
+What a parameter is for is said where it belongs, in the docstring: the sentence that has it in backticks. What means the same
+everywhere is said once, in parameters.toml. A test holds that every parameter of every public name is described.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from pathlib import Path
+
+SHARED = Path(__file__).with_name("parameters.toml")
+
+
+@functools.cache
+def shared() -> dict[str, str]:
+    """What parameters mean wherever they occur."""
+    return tomllib.loads(SHARED.read_text(encoding="utf-8"))
+
+
+def description(name: str, docstring: str, owner: str = "") -> str | None:
+    """What a parameter is for: the sentence of the docstring that names it, else what is said of it everywhere."""
+    prose = re.sub(r"^>>>.*", "", docstring.replace("\n", " ").partition(">>>")[0])
+    for sentence in re.split(r"(?<=[.;:])\s+(?=[A-Z`(])", " ".join(prose.split())):
+        if re.search(rf"`{re.escape(name)}`|`{re.escape(name)}[=( ]", sentence):
+            return sentence.strip()
+    return shared().get(f"{owner}.{name}", shared().get(name))
+
+
+def table(rows: list[tuple[str, str, str, str]]) -> str:
+    """Markdown of a table of (name, type, default, what)."""
+    lines = ["", "", "| parameter | type | default | what it is |", "|---|---|---|---|"]
+    for name, kind, default, what in rows:
+        cells = (f"`{name}`", f"`{kind}`" if kind else "", f"`{default}`" if default else "required", what)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"

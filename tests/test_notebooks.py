@@ -1,0 +1,39 @@
+"""The notebooks: each runs from top to bottom, quickly, with the first cell (which installs) left out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+pytest.importorskip("ipykernel")
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def test_there_are_six_and_each_installs_first():
+    assert len(NOTEBOOKS) == 6
+    for path in NOTEBOOKS:
+        cells = nbformat.read(path, 4).cells
+        assert cells[0].cell_type == "markdown"
+        assert cells[1].source.startswith("%pip install")
+        assert len(cells) <= 12, "short"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # jupyter's own
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_runs(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("ALGONET_QUIET", "1")
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    notebook = nbformat.read(path, 4)
+    notebook.cells = [cell for cell in notebook.cells if "install" not in cell.metadata.get("tags", ())]
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert shown
+    assert not [output for output in shown if output.output_type == "error" or output.get("name") == "stderr"]
