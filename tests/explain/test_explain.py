@@ -8,7 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from algonet.explain import activation, replace_gradually, sensitivity
+from algonet.explain.inside import gated_steps
 from algonet.nn import Insert, Residual, Shortcut
+from algonet.relax import Logistic, Tent
+from algonet.sorting import Bitonic, SoftSort
+from algonet.while_lang import WhileProgram
 
 
 class Sorted(NamedTuple):
@@ -217,3 +221,94 @@ def test_what_network_and_algorithm_share_stays_shared():
     found = replace_gradually(network, "1", shared, data, mean_square, score=lambda net: 0.0, levels=1, steps=1)
     assert found.network[0] is found.network[1]
     assert found.network[0] is not shared
+
+
+@pytest.mark.parametrize("network", [None, Bitonic()])
+@pytest.mark.parametrize("descending", [False, True])
+def test_gates_at_comparators_are_the_sort(network, descending):
+    options = {} if network is None else {"network": network}
+    sorter = SoftSort(Logistic(3.0), descending=descending, **options)
+    model = nn.Sequential(nn.Linear(5, 5), Insert(sorter), nn.Linear(5, 1))
+    data = (torch.randn(6, 5), torch.randn(6, 1))
+    expected = model(data[0])
+    seen = []
+
+    def loss(output, target):
+        seen.append(output.detach())
+        return mean_square(output, target)
+
+    found = sensitivity(model, "1", data, loss, inside=True)
+    torch.testing.assert_close(seen[0], expected)
+    assert len(found.labels) == len(found.magnitude)
+    assert found.labels[0] == ("layer 0: 0-1" if network is None else "layer 0: 3-4")
+    torch.testing.assert_close(model(data[0]), expected)
+    assert "forward" not in vars(sorter)
+
+
+def test_comparators_that_reach_nothing_do_not_count():
+    head = nn.Linear(4, 1, bias=False)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[1.0, 0.0, 0.0, 0.0]]))
+    model = nn.Sequential(SoftSortValues(Logistic(2.0)), head)
+    data = (torch.randn(50, 4), torch.zeros(50, 1))
+    found = sensitivity(model, model[0].sorter, data, mean_square, inside=True)
+    by_label = dict(zip(found.labels, found.magnitude.tolist(), strict=True))
+    # Only the smallest is read: in the last layers, exchanges of the others lead nowhere
+    assert by_label["layer 2: 2-3"] == 0
+    assert by_label["layer 3: 1-2"] == 0
+    assert by_label["layer 2: 0-1"] > 0
+    # By finite differences of one gate
+    step, label = 1e-3, found.labels.index("layer 0: 0-1")
+    values = []
+    for gate in (1 + step, 1 - step):
+        with gated_steps(
+            model[0].sorter, lambda batch, labels, like, gate=gate: _gates(batch, labels, like, label, gate)
+        ):
+            values.append(mean_square(model(data[0]), data[1]).item())
+    assert found.signed[label].item() == pytest.approx((values[0] - values[1]) / (2 * step), rel=1e-2, abs=1e-4)
+
+
+class SoftSortValues(nn.Module):
+    def __init__(self, relax):
+        super().__init__()
+        self.sorter = SoftSort(relax)
+
+    def forward(self, x):
+        return self.sorter(x).values
+
+
+def _gates(batch, labels, like, index, value):
+    gates = like.new_ones(*batch, len(labels))
+    gates[..., index] = value
+    return gates
+
+
+def test_gates_at_assignments_say_which_the_answer_hangs_on():
+    program = WhileProgram(
+        "x0 := x1\nx0 := x0 + 1\nx2 := x1\nWHILE x3 != 0 DO\n  x0 := x0 + 1\n  x3 := x3 - 1\nEND", Tent()
+    )
+    model = nn.Sequential(Insert(program))
+    data = (torch.tensor([[2.0, 0.0, 3.0], [5.0, 0.0, 0.0]]), torch.zeros(2, 1))
+    found = sensitivity(model, "0", data, lambda output, target: output.mean(-1), inside=True)
+    assert found.labels == (
+        "line 1: x0 := x1",
+        "line 2: x0 := x0 + 1",
+        "line 3: x2 := x1",
+        "line 5: x0 := x0 + 1",
+        "line 6: x3 := x3 - 1",
+    )
+    signed = dict(zip(found.labels, found.signed.tolist(), strict=True))
+    assert signed["line 1: x0 := x1"] == 3.5
+    assert signed["line 2: x0 := x0 + 1"] == 1.0
+    assert signed["line 3: x2 := x1"] == 0.0
+    assert signed["line 5: x0 := x0 + 1"] == 1.5
+    torch.testing.assert_close(model(data[0]), torch.tensor([[6.0], [6.0]]))
+
+
+def test_gates_inside_refuse_what_has_none():
+    model = TwoPaths()
+    data = (torch.randn(2, 3), torch.randn(2, 1))
+    with pytest.raises(TypeError, match="gates inside are there for SoftSort and WhileProgram, got Tanh"):
+        sensitivity(model, "used", data, mean_square, inside=True)
+    with pytest.raises(ValueError, match="leave out `against`"):
+        sensitivity(model, "used", data, mean_square, inside=True, against=["ignored"])

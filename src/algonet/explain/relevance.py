@@ -21,12 +21,14 @@ Loss = Callable[[Any, Any], Tensor]
 class Sensitivity:
     """`magnitude` (features,): root mean square over the items of the gradient by their own gate; `signed` (features,):
     its mean, the gradient by one gate shared by all items; `total`: the whole layer's magnitude, all features gated at
-    once; `share`: total over the sum of the totals of this layer and those it was compared with (1 without any)."""
+    once; `share`: total over the sum of the totals of this layer and those it was compared with (1 without any);
+    `labels`: with `inside`, what each of the gated steps is, in the place of features."""
 
     magnitude: Tensor
     signed: Tensor
     total: float
     share: float
+    labels: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"sensitivity {self.total:.3g} ({self.share:.0%} of the compared layers), {len(self.magnitude)} features"
@@ -52,6 +54,7 @@ def sensitivity(
     *,
     against: Sequence[Layer] = (),
     dim: int = -1,
+    inside: bool = False,
 ) -> Sensitivity:
     """How strongly the loss reacts to the layer's output: the gradient by weights, constant one, multiplied onto it.
 
@@ -59,6 +62,9 @@ def sensitivity(
     mean of this over items is what one shared gate would see, and it vanishes where training has converged if trained
     weights follow (scaling y is scaling them); the root mean square over items does not, and is the measure of use.
     A layer whose output the rest ignores has exactly 0.
+
+    `inside=True` puts the gates inside the algorithm instead of behind it: one for each comparator of a `SoftSort`, one for
+    each assignment of a `WhileProgram`, scaling what that step does. `labels` name them. It runs the algorithm step by step.
 
     `layer` is a module of `model` or its dotted name; for `Insert`, `Shortcut` and `Residual` the algorithm alone is gated.
     `data` gives (input, target) batches, or is one such pair; `loss(output, target)` is a mean over the items, or one
@@ -76,6 +82,10 @@ def sensitivity(
     layers = [find_layer(where, model, named) for named in (layer, *against)]
     if len(set(map(id, layers))) != len(layers):
         raise ValueError(f"{where}: `against` names the measured layer, or one layer twice.")
+    if inside:
+        if against:
+            raise ValueError(f"{where}: steps inside a layer are compared with each other; leave out `against`.")
+        return _inside(model, layers[0], data, loss)
     sums = [_Sums() for _ in layers]
     with evaluating(model):
         for inputs, targets in batches(where, data):
@@ -84,6 +94,35 @@ def sensitivity(
     totals = [s.total for s in sums]
     magnitude, signed = sums[0].result()
     return Sensitivity(magnitude, signed, totals[0], totals[0] / sum(totals) if sum(totals) > 0 else 0.0)
+
+
+def _inside(model: nn.Module, layer: nn.Module, data: Data, loss: Loss) -> Sensitivity:
+    """Sensitivity by gates at the steps of an algorithm."""
+    # Here, because sorting and WHILE-programs are needed for this alone
+    from .inside import gated_steps
+
+    sums, labels = _Sums(), []
+    with evaluating(model):
+        for inputs, targets in batches("sensitivity", data):
+            gates: list[Tensor] = []
+
+            def make(batch: tuple[int, ...], named: list[str], like: Tensor, gates: list[Tensor] = gates) -> Tensor:
+                labels[:] = named
+                gates.append(like.new_ones(*batch, len(named)).requires_grad_())
+                return gates[-1]
+
+            with torch.enable_grad(), gated_steps(layer, make):
+                value = loss(model(inputs), targets)
+                if not gates:
+                    raise ValueError(
+                        f"sensitivity: the model did not run its layer {type(layer).__name__} on this data."
+                    )
+                value = value * len(gates[0]) if value.dim() == 0 else value.sum()
+                found = torch.autograd.grad(value, gates, allow_unused=True, materialize_grads=True)
+            # Several calls of one layer, and what is between batch and steps, belong to the item
+            sums.add(sum(g.reshape(len(g), -1, g.shape[-1]).sum(1) for g in found))  # pyright: ignore[reportArgumentType]
+    magnitude, signed = sums.result()
+    return Sensitivity(magnitude, signed, sums.total, 1.0, tuple(labels))
 
 
 def _gate_gradients(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from algonet.relax import Exit, Sech
 from .code import Code, flatten
 from .errors import NonHaltingWarning
 from .operation import RUN_WHILE, WhileSettings
+from .reference import run_reference
 from .source import read_source
 from .syntax import Program
 
@@ -141,6 +142,50 @@ def execute(
     settings = _settings(prepared, names, exit, per_element, _moving(elements), watched)
     values, *diagnostics = RUN_WHILE(tensors, settings, backend)
     return values if values.dtype == dtype else values.to(dtype), diagnostics[0].detach() if watched else None
+
+
+def execute_gated(
+    prepared: Prepared,
+    inputs: Mapping[str, Tensor | float],
+    make_gates: Callable[[tuple[int, ...], list[str], Tensor], Tensor],
+    *,
+    exit: Exit,
+    parameters: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """Values of a run by the reference in which each assignment is made to the extent of its gate."""
+    names, elements, dtype = _checked_inputs(prepared, inputs)
+    if not elements:
+        raise ValueError("run_gated: give at least one input.")
+    elements = _broadcast(names, elements)
+    code = prepared.code
+    batch = tuple(elements[0].shape)
+    weight, bias = (None, None) if parameters is None else parameters
+    values, _ = run_reference(
+        code,
+        {code.slots[name]: element for name, element in zip(names, elements, strict=True)},
+        [code.slots[name] for name in prepared.outputs],
+        exit=exit,
+        epsilon=prepared.epsilon,
+        max_iterations=prepared.max_iterations,
+        weight=weight,
+        bias=bias,
+        gates=make_gates(batch, assignment_labels(code), elements[0]),
+    )
+    return (values.squeeze(-1) if len(prepared.outputs) == 1 else values).to(dtype)
+
+
+def assignment_labels(code: Code) -> list[str]:
+    """Each assignment of the core program by its source line and what it does."""
+    labels = []
+    for index in code.assignments:
+        kind, target, argument = code.ops[index]
+        change = (
+            code.names[argument]
+            if kind == "copy"
+            else f"{code.names[target]} {'+' if argument > 0 else '-'} {abs(argument)}"
+        )
+        labels.append(f"line {code.lines[index]}: {code.names[target]} := {change}")
+    return labels
 
 
 def _steepness(exit: Exit, like: Tensor) -> Tensor:

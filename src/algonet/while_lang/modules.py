@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from algonet.relax.modules import MAIN
 from .code import read_first
 from .crisp import run_crisp
 from .errors import NonHaltingWarning
-from .functional import EPSILON, MAX_ITERATIONS, WhileResult, as_result, execute, prepare, warn_if_cut
+from .functional import EPSILON, MAX_ITERATIONS, WhileResult, as_result, execute, execute_gated, prepare, warn_if_cut
 from .source import library_inputs, load_program, read_source
 from .sugar import desugar
 from .syntax import Program
@@ -101,6 +101,22 @@ class WhileProgram(SoftModule):
         assert diagnostics is not None
         warn_if_cut(self._prepared, diagnostics)
         return as_result(self._prepared, values, diagnostics)
+
+    def run_gated(
+        self,
+        make_gates: Callable[[tuple[int, ...], list[str], Tensor], Tensor],
+        *positional: Tensor,
+        **inputs: Tensor | float,
+    ) -> Tensor | tuple[Tensor, ...]:
+        """What a call gives if each assignment is made to the extent of its gate: y := (1 - g p) y + g p value.
+
+        `make_gates(batch, labels, like)` gives them, (*batch, assignments); `labels` say which assignment each is. Runs the
+        reference. Gates of 1 change nothing; the gradient by them is what `explain.sensitivity(inside=True)` measures.
+        """
+        parameters = None if self.weight is None or self.bias is None else (self.weight, self.bias)
+        given = self._named(positional, inputs)
+        values = execute_gated(self._prepared, given, make_gates, exit=self._exit(), parameters=parameters)
+        return values if len(self._prepared.outputs) == 1 else values.unbind(-1)
 
     def crisp(self, *, max_steps: int = 1_000_000, **inputs: int) -> int | tuple[int, ...]:
         """The discrete program on Python integers; raises `DidNotHaltError` after `max_steps` operations."""

@@ -32,12 +32,14 @@ def run_reference(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     like: Tensor | None = None,
+    gates: Tensor | None = None,
 ) -> Outcome:
     """Run `code` smoothly on `inputs` (slot -> tensor, all of one shape); `like` gives dtype and device if there are none.
 
     A loop over v inside probability p repeats { p := p phi(v); stop if p <= epsilon; run the body with p }. Elements
     that stopped have p = 0 from then on, so that they no longer change while others go on. An element with an infinite or
-    NaN input is NaN in every output and does not run.
+    NaN input is NaN in every output and does not run. `gates` (*batch, assignments) scale the probability with which each
+    assignment is made.
     """
     like = next(iter(inputs.values())) if inputs else like
     assert like is not None
@@ -48,7 +50,7 @@ def run_reference(
         finite = value.abs() < torch.inf
         state[slot] = torch.where(finite, value, zero)
         broken = broken | ~finite
-    machine = _Machine(code, exit, epsilon, max_iterations, weight, bias)
+    machine = _Machine(code, exit, epsilon, max_iterations, weight, bias, gates)
     diagnostics = machine.run(state, torch.where(broken, zero, zero + 1))
     offset = machine.poison + _unused(exit, inputs.values(), (weight, bias))
     values = torch.stack([torch.where(broken, torch.nan, state[slot] + offset) for slot in outputs], dim=-1)
@@ -83,7 +85,9 @@ class _Machine:
         max_iterations: int,
         weight: Tensor | None,
         bias: Tensor | None,
+        gates: Tensor | None = None,
     ):
+        self.gates = gates
         self.code, self.exit, self.epsilon, self.max_iterations = code, exit, epsilon, max_iterations
         self.weight, self.bias = weight, bias
         self.poison: Tensor | float = 0.0
@@ -131,6 +135,8 @@ class _Machine:
     def _assigned(self, position: int, state: list[Tensor], p: Tensor) -> Tensor:
         kind, target, argument = self.code.ops[position]
         y = state[target]
+        if self.gates is not None:
+            p = p * self.gates[..., self.code.assignments[position]]
         if self.weight is None or self.bias is None:
             return p * state[argument] + (1 - p) * y if kind == "copy" else y + argument * p
         number = self.code.assignments[position]

@@ -166,7 +166,7 @@ def _topology(steps: int) -> bytes:
         optimiser.step()
         if not searching:
             anneal.step()
-    figure, axes = plt.subplots(1, 2, figsize=(11.5, 3.2))
+    figure, axes = plt.subplots(2, 1, figsize=(9.6, 5.2))
     for axis, connections, title in zip(axes, (before, graph.connections), ("before", "after"), strict=True):
         draw_connections(axis, connections)
         axis.set_title(title, fontsize=12)
