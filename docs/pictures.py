@@ -22,7 +22,7 @@ ASSETS = Path(__file__).parent / "assets"
 PICTURES = {
     "relax": ("sigmoids", "exits", "steepness", "conorms", "noise"),
     "nn": ("styles", "learning", "topology"),
-    "while_lang": ("surfaces", "halting", "trained"),
+    "while_lang": ("surfaces", "halting", "trained", "readings"),
     "smooth_python": ("bubble-sort", "point-in-polygon", "shortest-path"),
     "sorting": ("network", "permutations"),
     "ifs": ("presets", "levels-of-detail", "a-fit"),

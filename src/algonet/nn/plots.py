@@ -22,8 +22,9 @@ def draw_connections(axis: Any, connections: Sequence[Connection], *, node_colou
         if gate < INVISIBLE:
             continue
         start, end = place[source], place[target]
-        # Neighbours by a straight line, others by an arc that rises with the distance
-        bend = 0.0 if end - start == 1 else -0.45 if (end - start) % 2 else 0.45
+        # Neighbours by a straight line, others by an arc: odd distances above, even ones below
+        distance = end - start
+        bend = 0.0 if distance == 1 else (-1 if distance % 2 else 1) * min(0.45, 1.3 / distance)
         colour = "#d1495b" if target in used and source in used else "#8a93a0"
         axis.add_patch(
             FancyArrowPatch(
@@ -44,7 +45,7 @@ def draw_connections(axis: Any, connections: Sequence[Connection], *, node_colou
         box = {"boxstyle": "round,pad=0.45", "fc": colour, "ec": "none"}
         axis.text(x, 0, name, ha="center", va="center", color="white", fontsize=9, bbox=box)
     axis.set_xlim(-0.7, len(names) - 0.3)
-    axis.set_ylim(-0.22 * len(names), 0.22 * len(names))
+    axis.set_ylim(-0.9, 0.9)
     axis.set_axis_off()
 
 

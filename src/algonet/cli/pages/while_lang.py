@@ -26,6 +26,7 @@ def figures(quick: bool) -> Iterator[Figure]:
     yield Figure("accuracy", _accuracy(9 if quick else 17), _ACCURACY_CAPTION)
     yield Figure("halting", _halting(24 if quick else 48), _HALTING_CAPTION)
     yield Figure("trained", _trained(150 if quick else 800), _TRAINED_CAPTION)
+    yield Figure("readings", _readings(41 if quick else 121), _READINGS_CAPTION)
 
 
 def _multiply(exit: Exit, **options) -> WhileProgram:
@@ -72,6 +73,49 @@ def _accuracy(points: int) -> bytes:
     axes[1].legend(frameon=False, fontsize=8)
     figure.tight_layout()
     return png(figure)
+
+
+def _readings(size: int) -> bytes:
+    """One program as an analog circuit, and one decision repeated: means, masses, amplitudes."""
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.5))
+    x = torch.linspace(0, 4, size, dtype=torch.float64)
+    left.axhline(0, color="0.8", lw=1.2, zorder=0)
+    for step, colour in ((1.0, "#1f4e79"), (1 / 4, "#c9b458"), (1 / 16, "#d1495b")):
+        label = "step 1: smooth WHILE" if step == 1 else f"step 1/{round(1 / step)}"
+        left.plot(x, x - _circuit(x, step), color=colour, lw=1.8, label=label)
+    left.set_xlabel("x1")
+    left.set_ylabel("x1 − x0: how much too little was counted")
+    left.set_title("towards the analog circuit", fontsize=11)
+    p = torch.linspace(0, 1, size, dtype=torch.float64)
+    program = WhileProgram(_FLIPS, Tent(), backend="reference")
+    turns = 3
+    right.plot(p, (1 - (1 - 2 * p) ** turns) / 2, color="#c9b458", lw=1.8, label="mass splitting")
+    right.plot(p, torch.sin(turns * p.sqrt().asin()) ** 2, color="#d1495b", lw=1.8, label="amplitudes")
+    right.plot(p, program(x1=torch.full_like(p, turns), x2=p), color="#1f4e79", lw=1.8, label="smooth WHILE")
+    right.plot([0, 1], [0, 1], "o", color="black", ms=5, label="the discrete program")
+    right.set_ylim(-0.05, 1.45)
+    right.set_xlabel("probability of each of three flips")
+    right.set_ylabel("the bit")
+    right.set_title("where paths meet", fontsize=11)
+    for axis in (left, right):
+        axis.legend(frameon=False, fontsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    return png(figure)
+
+
+_FLIPS = "LOOP x1 DO IF x2 != 0 DO IF x0 != 0 DO x3 := 0 ELSE x3 := 1 END x0 := x3 END END"
+
+
+def _circuit(x: Tensor, step: float) -> Tensor:
+    """The counting loop with p := p phi(x)^step and moves of step p: the smooth program at step 1, analog as step -> 0."""
+    p, counted = torch.ones_like(x), torch.zeros_like(x)
+    for _ in range(round(40 / step)):
+        p = p * Sech()(x) ** step
+        x, counted = x - step * p, counted + step * p
+    return counted
 
 
 def _halting(size: int) -> bytes:
@@ -149,6 +193,11 @@ _HALTING_CAPTION = (
     "Steeper is not always better: the paper's proof that loops halt needs φ(x) ≤ |x|, which Sech keeps up to steepness 2.6. "
     "At 3 all of these still halt; at 4 the counter of half of them overshoots zero and runs away. Bright: probability left "
     "after 60 iterations."
+)
+_READINGS_CAPTION = (
+    "Two relatives. Left: a smooth WHILE-program is the unit step of an analog circuit, from x1 = 1.5 on within 0.01 of it. "
+    "Right: a bit flipped three times with probability p, as a mean (smooth WHILE), as masses that add where paths meet, "
+    "as amplitudes that interfere there. All are exact where p is 0 or 1."
 )
 _TRAINED_CAPTION = (
     "A weight and a bias on each of the four assignments, fitted on the 36 products up to 6 × 6, take away most of the "
