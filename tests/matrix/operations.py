@@ -15,12 +15,14 @@ from algonet.nn import finite_differences
 from algonet.render import Camera, FilteredCoverage, render_attributes
 from algonet.smooth_python.algorithms import bubble_sort
 from algonet.sorting import Bitonic, soft_argsort, soft_median, soft_quantile, soft_rank, soft_sort, soft_topk
+from algonet.speech import Inventory, mel_envelope, synthesize
 from algonet.while_lang import WhileProgram
 from helpers.contract import Case, Inputs, normal, uniform
 
 from .transforms import Operation
 
 FEW = "has no kernel of its own: a few torch operations, which run on every device and leave nothing to fuse"
+PLAIN = "has no kernel of its own: plain torch operations; on a GPU, record them as a CUDA graph"
 FACES = torch.tensor([[0, 1, 2], [3, 2, 1]])
 CAMERA = Camera.look_at((0.0, 0.0, 3.0))
 MULTIPLY = {backend: WhileProgram.library("multiply", backend=backend) for backend in ("auto", *BACKENDS)}
@@ -30,6 +32,10 @@ SOFT = relax.Logistic(2.0)
 
 def _pure(name: str, function: Callable[..., Any], inputs: Inputs) -> Operation:
     return Operation(Case(name, function, inputs), why={"CPU kernel": FEW, "GPU kernel": FEW})
+
+
+def _plain(name: str, function: Callable[..., Any], inputs: Inputs) -> Operation:
+    return Operation(Case(name, function, inputs, factor=4.0), why={"CPU kernel": PLAIN, "GPU kernel": PLAIN})
 
 
 def _kernelled(name: str, function: Callable[..., Any], inputs: Inputs, **options: Any) -> Operation:
@@ -86,6 +92,28 @@ def _smooth(x: Tensor, backend: str = "auto") -> Any:
     return bubble_sort(x, batched=x.dim() > 1, backend=backend)
 
 
+def _utterance(batch: int, dtype: torch.dtype, generator: torch.Generator) -> tuple[Tensor, ...]:
+    parts = (
+        uniform(2, 3, low=0.1),
+        uniform(2, low=0.01, high=0.02),
+        uniform(2, low=100.0, high=180.0),
+        uniform(2, low=0.5),
+    )
+    return tuple(part(batch, dtype, generator)[0] for part in parts)
+
+
+SPEECH = {"inventory": Inventory.of("a s t"), "sample_rate": 2000, "relax": relax.Logistic(300.0)}
+WHITE = torch.randn(4, 21, 2, generator=torch.Generator().manual_seed(0))
+
+
+def _waveform(*score: Tensor) -> Tensor:
+    return synthesize(*score, white=WHITE.to(score[0]), length=40, harmonics=2, **SPEECH)
+
+
+def _envelope(*score: Tensor) -> Tensor:
+    return mel_envelope(*score, frames=3, hop=20, bands=4, **SPEECH)
+
+
 SORT_CASES = {
     "soft_sort": (lambda x, p, backend="auto": soft_sort(x, relax=SOFT, payload=p, backend=backend)[:2], _keyed),
     "soft_sort (bitonic)": (
@@ -119,4 +147,6 @@ OPERATIONS: list[Operation] = [
     _kernelled("chaos_game", _chaos, _maps),
     _kernelled("smooth_raster", _raster, uniform(6, 2)),
     _kernelled("render_attributes", _render, _scene),
+    _plain("synthesize", _waveform, _utterance),
+    _plain("mel_envelope", _envelope, _utterance),
 ]

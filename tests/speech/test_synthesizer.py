@@ -231,5 +231,9 @@ def test_say(tmp_path, monkeypatch):
     assert (tmp_path / "vowels.png").read_bytes()[:4] == b"\x89PNG"
     listed = CliRunner().invoke(app, ["phonemes", "--json"], catch_exceptions=False)
     assert {row["name"] for row in json.loads(listed.output)} == {p.name for p in PHONEMES}
+    again = ["say", "a", "--out", "vowels.wav"]
+    with pytest.raises(ValueError, match=r"vowels\.wav: exists; choose another name, or --force"):
+        CliRunner().invoke(app, again, catch_exceptions=False)
+    assert CliRunner().invoke(app, [*again, "--force"], catch_exceptions=False).exit_code == 0
     wrong = CliRunner().invoke(app, ["say", "a", "--pitch", "-5"])
     assert wrong.exit_code != 0

@@ -34,6 +34,7 @@ def say(
     ] = 1.0,
     breath: Annotated[float, typer.Option(min=0.0, max=10.0, help="Noise in the voice.")] = 0.0,
     picture: Annotated[bool, typer.Option(help="Draw the spectrogram.")] = True,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
 ) -> None:
     """Say phonemes: a WAV file and a picture of its spectrogram."""
     import torch
@@ -41,6 +42,9 @@ def say(
     from algonet.speech import SmoothSynthesizer, Voice, wav_bytes
 
     check_writable(out)
+    for path in (out, out.with_suffix(".png")) if picture else (out,):
+        if path.exists() and not force:
+            raise ValueError(f"{path}: exists; choose another name, or --force to overwrite it.")
     synthesizer = SmoothSynthesizer(harmonics=max(1, int(8000 / pitch)))
     score = synthesizer.score(text, pitch=pitch, rate=rate)
     with torch.no_grad():
