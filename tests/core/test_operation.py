@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from algonet.core import backends, codec
-from algonet.core.operation import KernelModule, Operation
+from algonet.core.operation import Call, KernelModule, Operation
 
 
 class Sense(enum.Enum):
@@ -234,3 +234,19 @@ def test_codec_says_what_it_cannot_carry():
         codec.decode('["#987654321:Gone"]')
     with pytest.raises(ValueError, match=r"algonet\.nowhere:Gone, which cannot be imported"):
         codec.decode('["algonet.nowhere:Gone"]')
+
+
+@pytest.mark.parametrize("hosted", [(), ("table",)])
+def test_only_hosted_tensors_may_be_on_another_device(hosted):
+    """A recorded program's instructions stay on the CPU while its numbers are on a GPU: the kernel moves them."""
+    operation = Operation(
+        f"hosted_{len(hosted)}",
+        settings=Power,
+        inputs=("x", "table"),
+        reference=lambda tensors, settings: [tensors[0]],
+        kernels={"numba": ".nowhere"},
+        hosted=hosted,
+    )
+    call = Call([torch.zeros(2), torch.zeros(2, device="meta")], Power(1))
+    reason = operation._supports("numba")(call)
+    assert reason is None if hosted else "a tensor is on meta" in str(reason)

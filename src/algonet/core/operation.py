@@ -75,6 +75,7 @@ class Operation(Generic[S]):
     - `outputs`: how many, or a function of (number of tensors, settings).
     - `shared`: names of the tensors that have no batch dimensions. All others, and outputs and what is saved, must accept any
       number of leading batch dimensions, the same for each.
+    - `hosted`: names of the tensors that may be on any device, such as tables; a kernel moves them itself.
     - `fake(tensors, settings) -> outputs`: empty tensors; left out, the reference runs on fake ones.
     - `refuse(tensors, settings)`: `None`, or why no kernel can take the call.
     - `example(device) -> (tensors, settings)`: a typical small call, which `algonet doctor` asks each backend about.
@@ -90,12 +91,14 @@ class Operation(Generic[S]):
         kernels: Mapping[str, str | KernelModule],
         outputs: int | Callable[[int, S], int] = 1,
         shared: Iterable[str] = (),
+        hosted: Iterable[str] = (),
         fake: Callable[[Sequence[Tensor], S], Sequence[Tensor]] | None = None,
         refuse: Refuse | None = None,
         example: Callable[[str], tuple[Sequence[Tensor], S]] | None = None,
     ):
         self.name, self.settings, self.inputs, self.reference = name, settings, tuple(inputs), reference
         self._check(shared, kernels)
+        self.hosted = frozenset(self.inputs.index(tensor) for tensor in hosted)
         self.outputs, self.fake, self.refuse = outputs, fake or reference, refuse
         self.shared = frozenset(self.inputs.index(tensor) for tensor in shared)
         self.kernels = {
@@ -168,7 +171,7 @@ class Operation(Generic[S]):
         refusals = [refuse for refuse in (self.refuse, self.kernels[backend].refuse) if refuse is not None]
 
         def supports(call: Call[S]) -> str | None:
-            reason = asked(call.tensors)
+            reason = asked([t for i, t in enumerate(call.tensors) if i not in self.hosted])
             for refuse in refusals:
                 if reason is None:
                     reason = refuse(call.tensors, call.settings)

@@ -147,6 +147,7 @@ PROGRAM = Operation(
     reference=reference.run_program,
     kernels={"numba": ".kernels.numba.host", "triton": ".kernels.triton.host"},
     shared={"steepness", "constants", "program", "wanted", "seed"},
+    hosted={"program", "wanted", "seed"},
     fake=_fake,
     example=_example,
 )
