@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from algonet.core.identity import interned
+from algonet.relax import StudentT
+from algonet.render import FilteredCoverage
 from algonet.render.settings import RasterCall, RasterSettings
 
 
@@ -25,6 +28,10 @@ def random_call(
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
+    if "df" in settings:
+        settings["coverage"] = FilteredCoverage(StudentT(settings.pop("df"))).form()
+    if "conorm" in settings:
+        settings["conorm"] = interned(settings["conorm"])
     chosen = RasterSettings(**{"height": 27, "width": 37, **settings})
     size = torch.tensor([chosen.width, chosen.height], dtype=torch.float64)
     centre = (uniform(faces, 1, 2) * 1.6 - 0.3) * size

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import dataclass, field
 
 import pytest
 import torch
 
 from algonet.relax import SIGMOIDS, GaussianNoise, Heaviside, Logistic, StudentT
-from algonet.render import EdgeProduct, EuclideanCoverage, FilteredCoverage
-from algonet.render.reference import Filtered, filtered_coverage, twice_area
+from algonet.render import Camera, EdgeProduct, EuclideanCoverage, FilteredCoverage, SmoothRenderer, icosphere
+from algonet.render.coverage import Coverage, filtered_coverage, integrated_coverage, twice_area
 
 ONE = torch.tensor(1.0, dtype=torch.float64)
 #: Counter-clockwise as seen, with y pointing down.
@@ -71,7 +73,7 @@ def test_small_scale_is_inside_or_outside() -> None:
 
 def test_the_mean_position_lies_in_the_triangle() -> None:
     pixels = torch.rand(200, 2, dtype=torch.float64) * 12 - 2
-    _, from_centroid, from_pixel = Filtered().seen(TRIANGLE, pixels, ONE, 8)
+    _, from_centroid, from_pixel = FilteredCoverage().seen(TRIANGLE, pixels, ONE)
     centroid = TRIANGLE.mean(1)
     position = centroid + from_centroid[0]
     a, b, c = TRIANGLE[0]
@@ -111,28 +113,99 @@ def test_other_coverages_take_every_sigmoid(family, squared: bool | None) -> Non
         else EuclideanCoverage(family(steepness=2.0), squared=squared)
     )
     pixels = torch.tensor([[3.0, 3.0], [20.0, 20.0]], dtype=torch.float64)
-    signed, from_centroid, _ = coverage.seen(TRIANGLE, pixels, ONE, 8)
+    signed, from_centroid, _ = coverage.seen(TRIANGLE, pixels, 2 * ONE)
     assert float(signed[0, 0]) > 0.5 > float(signed[0, 1]) >= 0
-    # Inside the face the position is the pixel itself
-    assert torch.allclose(TRIANGLE.mean(1)[0] + from_centroid[0, 0], pixels[0])
-    assert torch.allclose(coverage.seen(TRIANGLE.flip(1), pixels, ONE, 8)[0], -signed)
+    # Inside the face the position is the pixel itself, up to the rounded corners of `EdgeProduct`
+    assert torch.allclose(TRIANGLE.mean(1)[0] + from_centroid[0, 0], pixels[0], atol=0.05 if squared is None else 1e-6)
+    assert torch.allclose(coverage.seen(TRIANGLE.flip(1), pixels, 2 * ONE)[0], -signed)
 
 
 def test_euclidean_coverage_is_the_sigmoid_of_the_distance() -> None:
     square = torch.tensor([[[0.0, 0.0], [0.0, 9.0], [9.0, 0.0]]], dtype=torch.float64)
     pixels = torch.tensor([[-2.0, 3.0], [1.0, 3.0]], dtype=torch.float64)
-    signed, _, _ = EuclideanCoverage(Logistic(1.0)).seen(square, pixels, ONE, 8)
+    signed, _, _ = EuclideanCoverage(Logistic(1.0)).seen(square, pixels, ONE)
     assert torch.allclose(signed[0], torch.sigmoid(torch.tensor([-2.0, 1.0], dtype=torch.float64)))
-    signed, _, _ = EuclideanCoverage(Logistic(1.0), squared=True).seen(square, pixels, ONE, 8)
+    signed, _, _ = EuclideanCoverage(Logistic(1.0), squared=True).seen(square, pixels, ONE)
     assert torch.allclose(signed[0], torch.sigmoid(torch.tensor([-4.0, 1.0], dtype=torch.float64)))
+
+
+@pytest.mark.parametrize("df", [2, 8])
+def test_any_noise_is_integrated_along_the_edges(df: int) -> None:
+    """By its tail alone; where there is a closed form, both agree."""
+    pixels = torch.tensor([[3.0, 3.0], [1.0, 1.0], [1.5, 3.5], [20.0, -9.0]], dtype=torch.float64)
+    faces = torch.cat([TRIANGLE, TRIANGLE * 50, TRIANGLE * 0.01])
+    exact = filtered_coverage(faces, pixels, 0.7 * ONE, df)
+    found = integrated_coverage(faces, pixels, StudentT(df, scale=0.7 * ONE))
+    for a, b in zip(exact, found, strict=True):
+        # What is guarded where a pixel lies on an edge is 1e-6 of the scale's square
+        assert (a - b).abs().max() < 2e-6
+
+
+def test_gaussian_noise_is_the_limit_of_many_degrees_of_freedom() -> None:
+    pixels = torch.rand(100, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 9 - 1
+    gauss, _ = integrated_coverage(TRIANGLE, pixels, GaussianNoise(scale=ONE))
+    distances = [float((filtered_coverage(TRIANGLE, pixels, ONE, df)[0] - gauss).abs().max()) for df in (8, 16, 32, 64)]
+    # Halved with each doubling of df; StudentT(64) is within 0.007 of Gaussian noise here
+    assert distances[-1] < 8e-3
+    assert all(0.4 < b / a < 0.6 for a, b in itertools.pairwise(distances))
+    corners = TRIANGLE.clone().requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda c: integrated_coverage(c, pixels[:3], GaussianNoise(scale=ONE)), (corners,), atol=1e-6
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Disc(Coverage):
+    """A coverage of one's own: a sigmoid of the distance to the centroid."""
+
+    sigmoid: Logistic = field(default_factory=Logistic)
+    radius: float = 2.0
+    relaxation = "sigmoid"
+
+    def seen(self, corners, pixels, softness):
+        away = pixels - corners.mean(1, keepdim=True)
+        sign = twice_area(corners).sign()[:, None]
+        signed = sign * self.with_softness(softness)(self.radius - (away.square().sum(-1) + 1e-6).sqrt())
+        return signed, torch.zeros_like(away), torch.zeros_like(away)
+
+
+@pytest.mark.parametrize(
+    "coverage",
+    [
+        Disc(Logistic(3.0)),
+        EdgeProduct(Logistic(3.0)),
+        EuclideanCoverage(Logistic(3.0)),
+        FilteredCoverage(GaussianNoise(0.5)),
+    ],
+    ids=lambda c: type(c).__name__,
+)
+def test_every_coverage_renders_anneals_and_is_refused_by_kernels_with_the_reason(coverage: Coverage) -> None:
+    mesh, camera = icosphere(0), Camera.look_at((0.0, 0.0, 3.0))
+    renderer = SmoothRenderer((8, 9), coverage)
+    name = str(coverage.relax.softness_field)
+    assert set(renderer.state_dict()) == {name, "depth_steepness"}
+    softness = torch.nn.Parameter(getattr(renderer, name).clone())
+    out = torch.func.functional_call(renderer, {name: softness}, (mesh, camera))
+    (slope,) = torch.autograd.grad(out.rgb.sum() + out.silhouette.square().sum(), softness)
+    assert torch.isfinite(slope)
+    assert slope != 0
+    wanted = "GaussianNoise" if isinstance(coverage, FilteredCoverage) else type(coverage).__name__
+    with pytest.raises(ValueError, match=wanted):
+        SmoothRenderer((8, 9), coverage, backend="numba")(mesh, camera)
+
+
+def test_two_coverages_of_one_class_are_two() -> None:
+    mesh, camera = icosphere(0), Camera.look_at((0.0, 0.0, 3.0))
+    pictures = [SmoothRenderer((8, 8), Disc(radius=r))(mesh, camera).silhouette for r in (1.0, 3.0)]
+    assert not torch.allclose(*pictures)
 
 
 def test_errors() -> None:
     with pytest.raises(ValueError, match="even df"):
         FilteredCoverage(StudentT(3))
-    with pytest.raises(ValueError, match="even df"):
-        FilteredCoverage(GaussianNoise())  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="df up to 64"):
+    with pytest.raises(TypeError, match="must be a noise"):
+        FilteredCoverage(Logistic())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="even df up to 64"):
         FilteredCoverage(StudentT(128))
     with pytest.raises(ValueError, match="pixels, ndc"):
         FilteredCoverage(units="metres")

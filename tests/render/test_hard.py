@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from algonet.render import Camera, box, icosphere, render_hard
-from algonet.render.functional import _points
+from algonet.render.functional import camera_points
 from algonet.render.hard import _on_cpu
-from algonet.render.kernels import torch_hard
+from algonet.render.kernels import z_buffer as torch_hard
 
 
 @pytest.mark.parametrize("two_sided", [True, False])
@@ -21,7 +21,7 @@ def test_the_z_buffer_of_a_gpu_sees_what_the_compiled_one_sees(monkeypatch, pers
     faces = torch.cat([meshes[0].faces, meshes[1].faces + len(meshes[0].vertices)])
     eyes = torch.tensor([[0.3, 0.5, 2.5], [2.0, -0.4, 0.7]])
     make = Camera.look_at if perspective else Camera.orthographic
-    points = _points(vertices, make(eyes), (20, 26))
+    points = camera_points(vertices, make(eyes), (20, 26))
     near = torch.full((2,), 0.1, dtype=torch.float64)
     arguments = (points.double(), faces, near, perspective, two_sided, (20, 26))
     for found, wanted in zip(torch_hard.z_buffer(*arguments), _on_cpu(*arguments), strict=True):

@@ -10,11 +10,13 @@ import torch
 
 from algonet.relax import CONORMS, BoundedSum, Maximum, Probabilistic, StudentT
 from algonet.render import Camera, FilteredCoverage, icosphere, render_attributes
-from algonet.render.kernels import numba_cpu
-from algonet.render.raster import rasterise
-from algonet.render.settings import RasterCall, decode
+from algonet.render.kernels.numba import host
+from algonet.render.operation import rasterise
+from algonet.render.settings import RasterCall, RasterSettings
 from helpers.contract import assert_same_gradients
 from render.scenes import random_call
+
+FLOATS = ("points", "attributes", "background", "softness")
 
 
 def _errors(call: RasterCall) -> list[float]:
@@ -46,7 +48,7 @@ def test_float32_rounding_stays_below_epsilon_for_moderate_steepness() -> None:
 
 def _gradients(call: RasterCall, backend: str) -> list[torch.Tensor]:
     leaves = [t.detach().clone().requires_grad_() for t in call.tensors[:4]]
-    moved = RasterCall(*leaves, call.faces, call.attribute_faces, call.settings)
+    moved = dataclasses.replace(call, **dict(zip(FLOATS, leaves, strict=True)))
     generator = torch.Generator().manual_seed(5)
     outputs = rasterise(moved, backend)
     score = sum((o * torch.randn(o.shape, generator=generator, dtype=torch.float64).to(o)).sum() for o in outputs)
@@ -95,9 +97,9 @@ def test_same_bits_on_every_run_and_for_any_number_of_threads() -> None:
 def test_rounds_of_items_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     call = random_call(7, faces=10)
     parts = [t.expand(5, *t.shape[1:]).clone() for t in call.tensors[:4]]
-    batch = RasterCall(*parts, call.faces, call.attribute_faces, call.settings)
+    batch = dataclasses.replace(call, **dict(zip(FLOATS, parts, strict=True)))
     whole, slopes = rasterise(batch, "numba"), _gradients(batch, "numba")
-    monkeypatch.setattr(numba_cpu, "_ROUND", 1)
+    monkeypatch.setattr(host, "_ROUND", 1)
     assert all(torch.equal(a, b) for a, b in zip(rasterise(batch, "numba"), whole, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(_gradients(batch, "numba"), slopes, strict=True))
 
@@ -112,7 +114,7 @@ def test_fresh_memory_is_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
         array.fill(np.nan if np.issubdtype(array.dtype, np.floating) else 1 << 40)
         return array
 
-    monkeypatch.setattr(numba_cpu.np, "empty", poisoned)
+    monkeypatch.setattr(host.np, "empty", poisoned)
     again = [*rasterise(call, "numba"), *_gradients(call, "numba")]
     assert all(torch.equal(a, b) for a, b in zip(again, clean, strict=True))
 
@@ -126,9 +128,9 @@ def test_cost_grows_with_visible_area_not_with_faces_times_pixels() -> None:
         points = (mesh.vertices @ matrix[:, :3].T + matrix[:, 3])[None]
         softness = torch.tensor([[0.45, 5.0, 0.1]])
         tensors = [points, mesh.vertices[None], torch.zeros(1, 4), softness, mesh.faces, mesh.faces]
-        settings = decode("256 256 8 0.0001 BoundedSum8 110")
-        inputs, module = numba_cpu._inputs(tensors, settings)
-        pairs.append(sum(int(plan.starts[-1]) for _, _, plan in numba_cpu._rounds(inputs, settings, module)))
+        settings = RasterSettings(256, 256)
+        inputs, module = host._inputs(tensors, settings)
+        pairs.append(sum(int(plan.starts[-1]) for _, _, plan in host._rounds(inputs, settings, module)))
     # Sixteen times the faces on the same area; each pair is a face and a tile of 256 pixels, of which there are 256
     assert pairs[2] < 16 * pairs[0]
     assert pairs[2] < 0.02 * 20480 * 256

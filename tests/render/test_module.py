@@ -26,7 +26,7 @@ from algonet.render import (
     torus,
 )
 
-STEP = 1e-5
+STEP = 1e-4
 MESHES = {"sphere": icosphere(2), "box": box(), "torus": torus(segments=(16, 8))}
 
 
@@ -60,7 +60,7 @@ def assert_gradients_are_right(render: Callable[..., tuple[Tensor, ...]], inputs
                 continue
             assert torch.isfinite(slope).all(), name
             error = abs((slope * way).sum() - differences[name][i])
-            assert error <= 1e-3 * slope.norm() * way.norm() + 1e-6, (i, name, float(error), float(slope.norm()))
+            assert error <= 3e-3 * slope.norm() * way.norm() + 1e-6, (i, name, float(error), float(slope.norm()))
 
 
 @pytest.mark.parametrize("name", MESHES)

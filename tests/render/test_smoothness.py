@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor
@@ -30,10 +32,10 @@ def _pixel(corners: Tensor, coverage=None) -> Tensor:
     looks = torch.arange(len(points), dtype=torch.float64).reshape(-1, 3, 1) / len(points)
     background = torch.tensor([0.3, 0.1], dtype=torch.float64)
     centre = torch.tensor([[0.5, 0.5]], dtype=torch.float64)
-    raster = reference._rasterise_pixels(
-        seen, looks, background, softness, centre, SETTINGS, coverage or reference.Filtered()
-    )
-    return torch.cat([t.reshape(-1) for t in raster])
+    settings = SETTINGS if coverage is None else dataclasses.replace(SETTINGS, coverage=coverage)
+    means, silhouette, depth = reference.visible_at(seen, looks, softness, centre, settings)
+    image = silhouette * means[0] + (1 - silhouette) * background[:-1]
+    return torch.cat([image, silhouette, silhouette * depth + (1 - silhouette) * background[-1]])
 
 
 BEHIND = torch.tensor([[-2.0, -1.0, 2.0], [-1.0, 3.0, 2.2], [3.0, 0.0, 2.1]], dtype=torch.float64)
@@ -99,6 +101,15 @@ def test_derivatives_along_paths_are_those_of_finite_differences(path) -> None:
     times = torch.tensor([-0.63, 0.02, 0.41], dtype=torch.float64)
     here, before, after = (_curves(path, times + d) for d in (0.0, -h, h))
     assert torch.allclose(here[1:], (after - before)[:2] / (2 * h), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("path", PATHS[:3], ids=lambda path: path.__name__.strip("_"))
+def test_the_product_of_edges_is_smooth_too(path) -> None:
+    steps, spread = _jumps(path, EdgeProduct(Logistic(2.0)), count=1001)
+    halved, _ = _jumps(path, EdgeProduct(Logistic(2.0)), count=2001)
+    moving = spread > 1e-9
+    assert moving.any()
+    assert (halved[moving] < 0.75 * steps[moving]).all()
 
 
 def test_euclidean_coverage_has_kinks_on_the_same_path() -> None:

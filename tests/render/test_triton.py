@@ -14,7 +14,7 @@ import torch
 
 from algonet.relax import BoundedSum, Probabilistic, StudentT
 from algonet.render import Camera, FilteredCoverage, Raster, icosphere, render_attributes
-from algonet.render.raster import rasterise
+from algonet.render.operation import rasterise
 from algonet.render.settings import RasterCall
 from render.scenes import random_call
 
@@ -33,7 +33,7 @@ def moved(call: RasterCall, **to) -> RasterCall:
 
 def gradients(call: RasterCall, backend: str) -> tuple[Raster, list[torch.Tensor]]:
     leaves = [t.detach().clone().requires_grad_() for t in call.tensors[:4]]
-    outputs = rasterise(RasterCall(*leaves, call.faces, call.attribute_faces, call.settings), backend)
+    outputs = rasterise(dataclasses.replace(call, **dict(zip(FLOATS, leaves, strict=True))), backend)
     generator = torch.Generator().manual_seed(5)
     weights = [torch.randn(o.shape, generator=generator, dtype=torch.float64).to(o) for o in outputs]
     return outputs, list(torch.autograd.grad(list(outputs), leaves, weights))
@@ -61,11 +61,12 @@ def tiny(seed: int, **options) -> RasterCall:
 
 def retune(monkeypatch: pytest.MonkeyPatch, **sizes: object) -> None:
     """Other sizes of what kernels take at a time, and no plans that were made with the usual ones."""
-    from algonet.render.kernels import triton_plan
+    from algonet.core.cache import Cache
+    from algonet.render.kernels.triton import plan
 
     for name, value in sizes.items():
-        monkeypatch.setattr(triton_plan, name, value)
-    monkeypatch.setattr(triton_plan, "_PLANS", {})
+        monkeypatch.setattr(plan, name, value)
+    monkeypatch.setattr(plan, "_PLANS", Cache("plans of a test", 8))
 
 
 def through_a_camera(eye: torch.Tensor, vertices: torch.Tensor, faces: torch.Tensor, backend: str) -> torch.Tensor:
@@ -95,8 +96,8 @@ def assert_cameras_have_gradients(device: str) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_strides_that_kernels_can_walk() -> None:
-    from algonet.render.kernels.triton_gpu import picture_strides
-    from algonet.render.kernels.triton_plan import item_stride
+    from algonet.render.kernels.triton.host import picture_strides
+    from algonet.render.kernels.triton.plan import item_stride
 
     points = torch.zeros(2, 5, 4, 3)
     assert item_stride(points.shape, points.stride(), 2) == 12

@@ -68,18 +68,25 @@ def render(
     elevation: Annotated[float, typer.Option(help="Degrees above the equator.")] = 25.0,
     azimuth: Annotated[float, typer.Option(help="Degrees around the vertical axis, of the first view.")] = 30.0,
     fov: Annotated[float, typer.Option(help="Full vertical angle of view in degrees.")] = 40.0,
+    coverage: Annotated[
+        str,
+        typer.Option(
+            help="How pixels are covered: filtered, gaussian, edges or euclidean; all but the first are slow."
+        ),
+    ] = "filtered",
     backend: Annotated[Backend, typer.Option(help="What runs it.")] = Backend.auto,
 ) -> None:
     """Render a mesh smoothly to a picture."""
-    from algonet.relax import StudentT
-    from algonet.render import BlinnPhong, FilteredCoverage, SmoothRenderer
+    from algonet.render import BlinnPhong, SmoothRenderer
+    from algonet.render.coverage import coverage_named
 
     width, height = parse_size(size)
     _picture_format(out)
     check_writable(out)
     loaded = _mesh(mesh)
-    coverage = FilteredCoverage(StudentT(scale=scale))
-    renderer = SmoothRenderer((height, width), coverage, background=1.0, surface=BlinnPhong(), backend=str(backend))
+    renderer = SmoothRenderer(
+        (height, width), coverage_named(coverage, scale), background=1.0, surface=BlinnPhong(), backend=str(backend)
+    )
     cameras = _circle(views, elevation, azimuth, fov)
     frames = [_layer(renderer(loaded, cameras[i]), layer) for i in range(views)]
     counted = f"{len(loaded.faces)} faces, {views} view{'s' if views > 1 else ''}, {width} x {height}"

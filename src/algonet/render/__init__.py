@@ -1,7 +1,7 @@
 """A C-infinity mesh renderer: meshes, cameras, light, the smooth rasteriser, and fitting."""
 
 from .cameras import Camera
-from .coverage import EdgeProduct, EuclideanCoverage, FilteredCoverage
+from .coverage import Coverage, EdgeProduct, EuclideanCoverage, FilteredCoverage
 from .fitting import (
     CameraFit,
     LargeSteps,
@@ -44,6 +44,7 @@ __all__ = [
     "BlinnPhong",
     "Camera",
     "CameraFit",
+    "Coverage",
     "DirectionalLight",
     "EdgeProduct",
     "EuclideanCoverage",

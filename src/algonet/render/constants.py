@@ -1,37 +1,25 @@
-"""Numbers that calls repeat, as tensors that are kept.
+"""The numbers of the rasteriser's formula, which all backends share."""
 
-Copying a number to a device waits for it, takes longer than rendering a small mesh, and cannot be captured in a graph.
-"""
-
-from __future__ import annotations
-
-import functools
-from collections.abc import Sequence
-from typing import Any
-
-import torch
-from torch import Tensor
-
-
-def traced() -> bool:
-    """Whether `torch.compile` or a `torch.func` transform looks on."""
-    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
-
-
-def constant(value: float | Sequence[float], like: Tensor) -> Tensor:
-    """The number or numbers as a tensor of the dtype and device of `like`: not to be changed in place."""
-    if traced():
-        return torch.tensor(value, dtype=like.dtype, device=like.device)
-    return _kept(value if isinstance(value, (int, float)) else tuple(value), like.dtype, like.device)
-
-
-def tensor_like(value: Any, like: Tensor) -> Tensor:
-    """A tensor, moved and cast to be like `like`, or numbers as a constant."""
-    return value.to(like) if isinstance(value, Tensor) else constant(value, like)
-
-
-@functools.lru_cache(maxsize=512)
-def _kept(value: float | tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    # Outside of inference mode, or training could not use what evaluation has made
-    with torch.inference_mode(False):
-        return torch.tensor(value, dtype=dtype, device=device)
+#: Twice the screen area (square pixels) over which a face turns from back to front, and below which interpolation
+#: inside it gives way to its centroid.
+FLIP_AREA = 1e-4
+#: Coverage below which the mean position inside a face gives way to the face's centroid: for depth and attributes, where
+#: rounding would throw the position out of the face; and for the distance on the screen, which may be rough but not wrong.
+FAINT, FAINTEST = 1e-3, 1e-5
+#: A face that noise reaches only from its full reach away loses exp(-LATERAL) of its weight in depth and colour.
+LATERAL = 16.0
+#: Guards the direction of an edge of zero length (square pixels).
+EDGE_GUARD = 1e-12
+#: Screen positions are kept within this many pixels, so that their fourth powers stay finite in float32.
+FAR_PIXELS = 1e7
+#: A wide noise leaves nothing fine in a picture, so kernels evaluate it at samples, this many to the noise's scale, and
+#: interpolate between them (fewer degrees of freedom reach higher frequencies: see `RasterSettings.spacing`).
+SAMPLES_PER_SCALE = 2.5
+#: Samples that a pixel is interpolated from, each way, and those beyond the picture's edge on either side.
+TAPS, MARGIN = 10, 5
+#: Samples closer than this (in pixels), or more than this share of the pixels, are not worth interpolating between.
+LEAST_SPACING, MOST_SAMPLES = 1.25, 0.75
+#: Points of the world beyond this are taken to lie there, so that products of finite numbers stay finite.
+FAR_POINTS = 1e15
+#: What a mesh without colours looks like.
+GREY = 0.8

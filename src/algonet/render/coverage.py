@@ -1,54 +1,164 @@
-"""How much of a pixel a face covers: the options of the renderer."""
+"""How much of a pixel a face covers: the options of the renderer.
+
+A coverage owns its relaxation and says all that the rasteriser asks: how much is covered and where, how far it reaches, and
+why kernels cannot take it. A class of your own with `relaxation` and `seen` runs in the reference on every device.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from algonet.relax import Logistic, Sigmoid, StudentT
+from algonet.core.cache import cached
+from algonet.core.identity import interned, unit
+from algonet.relax import GaussianNoise, Logistic, Sigmoid, StudentT
+from algonet.relax.base import Relaxation
+from algonet.relax.noise import Noise
 
-from .reference import Filtered, twice_area
+from .constants import EDGE_GUARD, FAINT, FAINTEST, FLIP_AREA
 
 UNITS = ("pixels", "ndc")
+#: Degrees of freedom that kernels have the closed form for; by then the noise is Gaussian to 3 %.
+MOST_DF = 64
+#: Nodes of the edge integrals of noise without a closed form: to 1e-9 of the coverage for edges of up to 1e4 scales.
+NODES = 64
+#: Barycentrics of `EdgeProduct` are made positive with a corner rounded by this.
+ROUND = 0.05
+
+C = TypeVar("C", bound="Coverage")
+#: Coverage (F, P), signed by orientation; mean position inside the face relative to its centroid (F, P, 2); and to the pixel.
+Seen = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class FilteredCoverage:
-    """The probability of landing inside the face when the pixel's position is perturbed by Student-t noise of even df.
+class Coverage:
+    """Base of the coverages. Subclasses name the field that holds their relaxation, and define `seen`."""
 
-    C-infinity, positive, exactly additive (the picture does not depend on the tessellation), and computed by all
-    kernels. The noise's `scale` is in pixels, or with `units="ndc"` in halves of the image's height; it may be a tensor
-    and has a gradient. `scale -> 0` gives the hard rasteriser. df = 2 reaches far, large df is nearly Gaussian.
+    #: The field with the relaxation whose softness is the picture's.
+    relaxation: ClassVar[str]
+    #: Roughly how many numbers per face and pixel the reference holds at once: it works in chunks that fit its budget.
+    alive: ClassVar[int] = 60
+
+    @property
+    def relax(self) -> Relaxation:
+        return getattr(self, self.relaxation)
+
+    def with_relax(self: C, relax: Relaxation) -> C:
+        """The same coverage with another relaxation (of another softness, as a rule)."""
+        return dataclasses.replace(self, **{self.relaxation: relax})
+
+    def softness(self, height: int) -> float | Tensor:
+        """The relaxation's softness, lengths in pixels of a picture of this height; 1 if it has none."""
+        name = self.relax.softness_field
+        return 1.0 if name is None else getattr(self.relax, name)
+
+    def form(self: C) -> C:
+        """The coverage without its softness: what settings hold."""
+        return interned(self.with_relax(unit(self.relax)))
+
+    def with_softness(self, softness: Tensor) -> Any:
+        """The relaxation with this softness."""
+        name = self.relax.softness_field
+        return self.relax if name is None else dataclasses.replace(self.relax, **{name: softness})
+
+    def seen(self, corners: Tensor, pixels: Tensor, softness: Tensor) -> Seen:
+        """What pixels (P, 2) see of faces with corners (F, 3, 2), y pointing down."""
+        raise NotImplementedError
+
+    def reach(self, epsilon: float) -> float:
+        """The distance, in units of the softness, at which depth and colour of a face may be neglected."""
+        return 1.0
+
+    @property
+    def df(self) -> int | None:
+        """Even degrees of freedom of Student-t noise, if that is what it filters with."""
+        return None
+
+    def why_no_kernel(self) -> str | None:
+        """`None`, or why kernels cannot take it."""
+        return f"{type(self).__name__} runs in the reference only"
+
+
+@dataclass(frozen=True, eq=False)
+class FilteredCoverage(Coverage):
+    """The probability of landing inside the face when the pixel's position is perturbed by noise.
+
+    C-infinity, positive, exactly additive (the picture does not depend on the tessellation). The noise's `scale` is in pixels,
+    or with `units="ndc"` in halves of the image's height; it may be a tensor and has a gradient. `scale -> 0` gives the hard
+    rasteriser. Student-t noise of even df has a closed form, which all kernels compute: df = 2 reaches far, large df is nearly
+    Gaussian. Any other noise (`GaussianNoise`, your own) is integrated along the edges, in the reference.
 
     >>> FilteredCoverage(StudentT(df=8, scale=2.0)).df
     8
     """
 
-    noise: StudentT = field(default_factory=StudentT)
+    noise: Noise = field(default_factory=StudentT)
     units: str = "pixels"
+    relaxation: ClassVar[str] = "noise"
 
     def __post_init__(self):
-        if not isinstance(self.noise, StudentT) or self.noise.df % 2 != 0:
+        if not isinstance(self.noise, Noise):
+            raise TypeError(f"FilteredCoverage: `noise` must be a noise such as StudentT(df=8), got {self.noise!r}.")
+        if isinstance(self.noise, StudentT) and (self.noise.df % 2 != 0 or self.noise.df > MOST_DF):
             raise ValueError(
-                f"FilteredCoverage: `noise` must be StudentT with an even df (the closed form needs it), got {self.noise!r}."
+                f"FilteredCoverage: StudentT must have an even df up to {MOST_DF} (the closed form needs it; by then it is "
+                f"Gaussian to 3 %), got {self.noise!r}; or take GaussianNoise."
             )
-        if self.noise.df > 64:
-            raise ValueError(f"FilteredCoverage: df up to 64 (by then it is Gaussian to 3 %), got {self.noise.df!r}.")
         if self.units not in UNITS:
             raise ValueError(f"FilteredCoverage: `units` must be one of {', '.join(UNITS)}, got {self.units!r}.")
 
     @property
-    def df(self) -> int:
-        return int(self.noise.df)
+    def df(self) -> int | None:
+        return int(self.noise.df) if type(self.noise) is StudentT else None
 
-    def seen(self, corners: Tensor, pixels: Tensor, scale: Tensor, df: int) -> tuple[Tensor, Tensor, Tensor]:
-        return Filtered().seen(corners, pixels, scale, df)
+    @property
+    def alive(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return 60 if self.df else 20 * NODES
+
+    def softness(self, height: int) -> float | Tensor:
+        return self.noise.scale * (height / 2) if self.units == "ndc" else self.noise.scale
+
+    def form(self) -> FilteredCoverage:
+        if type(self.noise) is StudentT and type(self) is FilteredCoverage:
+            return _student_form(int(self.noise.df))
+        return interned(dataclasses.replace(self, noise=unit(self.noise), units="pixels"))
+
+    def seen(self, corners: Tensor, pixels: Tensor, softness: Tensor) -> Seen:
+        if self.df is not None:
+            p, moment = filtered_coverage(corners, pixels, softness, self.df)
+        else:
+            p, moment = integrated_coverage(corners, pixels, self.with_softness(softness))
+        inwards = pixels - corners.mean(1, keepdim=True)
+        p1 = p[..., None]
+        from_centroid = p1 / (p1 * p1 + FAINT * FAINT) * (p1 * inwards + moment)
+        least = FAINTEST * FAINTEST
+        from_pixel = (p1 * moment - least * inwards) / (p1 * p1 + least)
+        return p, from_centroid, from_pixel
+
+    def reach(self, epsilon: float) -> float:
+        return float(unit(self.noise).reach(epsilon))
+
+    def why_no_kernel(self) -> str | None:
+        if self.df is not None and type(self) is FilteredCoverage:
+            return None
+        return f"kernels have the closed form of StudentT noise of even df, not of {type(self.noise).__name__}"
+
+
+@cached(most=64)
+def _student_form(df: int) -> FilteredCoverage:
+    """Every call asks for one of these."""
+    return interned(FilteredCoverage(StudentT(df)))
 
 
 @dataclass(frozen=True, eq=False)
-class EdgeProduct:
+class EdgeProduct(Coverage):
     """The product of three sigmoids of the signed distances (in pixels) to the lines through the face's edges.
 
     C-infinity where the sigmoid is, but acute corners leak in long rays, and a finer mesh grows fatter. For comparison;
@@ -56,17 +166,22 @@ class EdgeProduct:
     """
 
     sigmoid: Sigmoid = field(default_factory=Logistic)
+    relaxation: ClassVar[str] = "sigmoid"
 
-    def seen(self, corners: Tensor, pixels: Tensor, scale: Tensor, df: int) -> tuple[Tensor, Tensor, Tensor]:
+    def seen(self, corners: Tensor, pixels: Tensor, softness: Tensor) -> Seen:
+        sigmoid = self.with_softness(softness)
         sign = twice_area(corners).sign()[:, None]
         coverage = sign
         for i in range(3):
-            coverage = coverage * self.sigmoid(sign * _line_distance(corners, i, pixels))
-        return _with_clamped_position(coverage, corners, pixels)
+            coverage = coverage * sigmoid(sign * _line_distance(corners, i, pixels))
+        parts = _barycentrics(corners, pixels)
+        # Positive with a rounded corner, not clamped: depth and colour have no kinks then
+        positive = (parts + (parts * parts + ROUND * ROUND).sqrt()) / 2
+        return coverage, _inside(positive, corners), torch.zeros_like(corners[:, :1, :] * pixels[None, :, :])
 
 
 @dataclass(frozen=True, eq=False)
-class EuclideanCoverage:
+class EuclideanCoverage(Coverage):
     """A sigmoid of the signed distance to the face's outline, or of its signed square: as SoftRas and GenDR have it.
 
     It has kinks where the nearest point of the outline changes, and a finer mesh grows fatter. For comparison; in the
@@ -75,14 +190,149 @@ class EuclideanCoverage:
 
     sigmoid: Sigmoid = field(default_factory=Logistic)
     squared: bool = False
+    relaxation: ClassVar[str] = "sigmoid"
 
-    def seen(self, corners: Tensor, pixels: Tensor, scale: Tensor, df: int) -> tuple[Tensor, Tensor, Tensor]:
+    def seen(self, corners: Tensor, pixels: Tensor, softness: Tensor) -> Seen:
         sign = twice_area(corners).sign()[:, None]
         inside = torch.stack([sign * _line_distance(corners, i, pixels) for i in range(3)]).amin(0) > 0
         squares = torch.stack([_segment_distance_squared(corners, i, pixels) for i in range(3)]).amin(0)
         distance = squares if self.squared else (squares + torch.finfo(squares.dtype).tiny).sqrt()
-        coverage = sign * self.sigmoid(torch.where(inside, distance, -distance))
-        return _with_clamped_position(coverage, corners, pixels)
+        coverage = sign * self.with_softness(softness)(torch.where(inside, distance, -distance))
+        clamped = _barycentrics(corners, pixels).clamp(0, 1)
+        position = _inside(clamped, corners)
+        return coverage, position, torch.zeros_like(position)
+
+
+class Held(Coverage):
+    """A coverage's form and softness, taken apart once: a module that is called at every step need not make them anew."""
+
+    def __init__(self, form: Coverage, value: float | Tensor, units: str):
+        vars(self).update(_form=form, _value=value, _units=units)
+
+    def form(self) -> Coverage:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return vars(self)["_form"]
+
+    def softness(self, height: int) -> float | Tensor:
+        own = vars(self)
+        return own["_value"] * (height / 2) if own["_units"] == "ndc" else own["_value"]
+
+
+#: Every coverage, for tests, configurations and the command line.
+COVERAGES: tuple[type[Coverage], ...] = (FilteredCoverage, EdgeProduct, EuclideanCoverage)
+
+
+def coverage_named(name: str, scale: float = 1.0) -> Coverage:
+    """A coverage by the name that configurations and the command line use, about `scale` pixels soft.
+
+    >>> coverage_named("euclidean", 2.0).sigmoid.steepness
+    0.5
+    """
+    if name not in NAMED:
+        raise ValueError(f"coverage: unknown name {name!r}; there are {', '.join(NAMED)}.")
+    return NAMED[name](scale)
+
+
+#: Names of coverages, and how each is made from a width in pixels.
+NAMED: dict[str, Callable[[float], Coverage]] = {
+    "filtered": lambda scale: FilteredCoverage(StudentT(scale=scale)),
+    "gaussian": lambda scale: FilteredCoverage(GaussianNoise(scale)),
+    "edges": lambda scale: EdgeProduct(Logistic(1 / scale)),
+    "euclidean": lambda scale: EuclideanCoverage(Logistic(1 / scale)),
+}
+
+
+def filtered_coverage(corners: Tensor, pixels: Tensor, scale: Tensor, df: int) -> tuple[Tensor, Tensor]:
+    """The probability of landing in a triangle when a pixel's position is perturbed by Student-t noise, and its moment.
+
+    Corners (F, 3, 2) and pixels (P, 2) have y pointing down; triangles that are counter-clockwise *as seen* count
+    positive, others negative. Returns the coverage (F, P) and the noise's first moment inside the triangle (F, P, 2).
+    Exactly additive: the parts of a triangle sum to it. `scale -> 0` gives inside or outside. C-infinity.
+
+    >>> corner = torch.tensor([[[0.0, 0.0], [0.0, 9.0], [9.0, 0.0]]])
+    >>> coverage, _ = filtered_coverage(corner, torch.tensor([[2.0, 2.0], [9.0, 9.0]]), torch.tensor(0.1), 8)
+    >>> coverage.abs().round(decimals=3)
+    tensor([[1., 0.]])
+    """
+    half, sigma2 = df // 2, df * scale * scale
+    return _sum_over_edges(corners, pixels, lambda t0, t1, d: _student_edge(t0, t1, d * d + sigma2, sigma2, half))
+
+
+def integrated_coverage(corners: Tensor, pixels: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+    """The same for any isotropic noise, by its `tail`: see the README for why that is all one needs.
+
+    On an edge at distance d the coverage is the integral of d/(2 pi) (1 - tail(r)) / r^2, and the moment that of
+    tail(r) / (2 pi), with r^2 = t^2 + d^2. The nodes are Gauss's in v, t = sqrt(d^2 + scale^2) sinh(v): close together where
+    the integrand changes, and reaching far in few.
+    """
+    nodes, weights = _gauss(NODES)
+
+    def edge(t0: Tensor, t1: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+        width = (d * d + noise.scale * noise.scale).sqrt()
+        v0, v1 = torch.asinh(t0 / width), torch.asinh(t1 / width)
+        total, last = torch.zeros_like(d), torch.zeros_like(d)
+        for node, weight in zip(nodes, weights, strict=True):
+            v = v0 + (v1 - v0) * node
+            t = width * torch.sinh(v)
+            # Where pixel and edge meet, (1 - tail) / r^2 is its limit there; a guard far below the scale finds it
+            square = t * t + d * d + 1e-6 * noise.scale * noise.scale
+            tail = noise.tail(square.sqrt())
+            step = weight * (v1 - v0) * width * torch.cosh(v)
+            total, last = total + step * (1 - tail) / square, last + step * tail
+        return total / (2 * math.pi), last / (2 * math.pi)
+
+    return _sum_over_edges(corners, pixels, edge)
+
+
+def _sum_over_edges(corners: Tensor, pixels: Tensor, integrate: Any) -> tuple[Tensor, Tensor]:
+    """Coverage and moment from each edge's integrals, given its ends along it and its distance."""
+    relative = corners[:, :, None, :] - pixels
+    coverage = moment_x = moment_y = relative.new_zeros(())
+    for i in range(3):
+        a, b = relative[:, i], relative[:, (i + 1) % 3]
+        edge = corners[:, (i + 1) % 3] - corners[:, i]
+        direction = edge / (edge.square().sum(-1, keepdim=True) + _guard(edge)).sqrt()
+        ux, uy = direction[:, None, 0], direction[:, None, 1]
+        nx, ny = -uy, ux
+        t0, t1 = a[..., 0] * ux + a[..., 1] * uy, b[..., 0] * ux + b[..., 1] * uy
+        d = a[..., 0] * nx + a[..., 1] * ny
+        total, last = integrate(t0, t1, d)
+        coverage = coverage + d * total
+        moment_x, moment_y = moment_x - nx * last, moment_y - ny * last
+    return coverage, torch.stack([moment_x, moment_y], -1)
+
+
+def _student_edge(t0: Tensor, t1: Tensor, rho2: Tensor, sigma2: Tensor, half: int) -> tuple[Tensor, Tensor]:
+    """sum_{k<half} sigma^2k I_{k+1} / 2 pi and sigma^2half I_half / 2 pi between t0 and t1.
+
+    I_k is the integral of dt / (t^2 + rho^2)^k; everything is scaled by sigma^2 so that no power leaves float32.
+    """
+    rho = rho2.sqrt()
+    # The two arc tangents of an edge are one
+    integral = torch.atan2(rho * (t1 - t0), rho2 + t0 * t1) / rho
+    ratio, inverse0, inverse1 = sigma2 / rho2, sigma2 / (t0 * t0 + rho2), sigma2 / (t1 * t1 + rho2)
+    term0, term1, total = t0 / rho2, t1 / rho2, integral
+    for k in range(1, half):
+        term0, term1 = term0 * inverse0, term1 * inverse1
+        integral = (term1 - term0) / (2 * k) + (2 * k - 1) / (2 * k) * ratio * integral
+        total = total + integral
+    return total / (2 * math.pi), integral * sigma2 / (2 * math.pi)
+
+
+@cached(most=8)
+def _gauss(count: int) -> tuple[list[float], list[float]]:
+    """Gauss-Legendre nodes and weights on [0, 1]."""
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    return ((nodes + 1) / 2).tolist(), (weights / 2).tolist()
+
+
+def twice_area(screen: Tensor) -> Tensor:
+    """Twice the screen area of triangles (F, 3, 2) with y down; positive when counter-clockwise as seen."""
+    first, second = screen[:, 1] - screen[:, 0], screen[:, 2] - screen[:, 0]
+    return first[:, 1] * second[:, 0] - first[:, 0] * second[:, 1]
+
+
+def _guard(edge: Tensor) -> float:
+    return EDGE_GUARD if edge.dtype == torch.float32 else EDGE_GUARD**2
 
 
 def _line_distance(corners: Tensor, i: int, pixels: Tensor) -> Tensor:
@@ -101,15 +351,18 @@ def _segment_distance_squared(corners: Tensor, i: int, pixels: Tensor) -> Tensor
     return (away - along.clamp(0, 1)[..., None] * edge).square().sum(-1)
 
 
-def _with_clamped_position(coverage: Tensor, corners: Tensor, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The pixel moved into the face by clamping its barycentrics: what these coverages do for want of a mean position."""
+def _barycentrics(corners: Tensor, pixels: Tensor) -> Tensor:
+    """(F, P, 3), of pixels anywhere; those of a face without area tend to 0."""
     area = twice_area(corners)[:, None]
-    safe = torch.where(area.abs() > torch.finfo(area.dtype).tiny, area, 1.0)
+    inverse = area / (area * area + FLIP_AREA * FLIP_AREA)
     parts = []
     for i in range(3):
         b, c = corners[:, None, (i + 1) % 3] - pixels, corners[:, None, (i + 2) % 3] - pixels
-        parts.append(((b[..., 1] * c[..., 0] - b[..., 0] * c[..., 1]) / safe).clamp(0, 1))
-    clamped = torch.stack(parts, -1)
-    clamped = clamped / clamped.sum(-1, keepdim=True).clamp_min(1e-6)
-    position = torch.einsum("fpi,fix->fpx", clamped, corners)
-    return coverage, position - corners.mean(1, keepdim=True), torch.zeros_like(position)
+        parts.append((b[..., 1] * c[..., 0] - b[..., 0] * c[..., 1]) * inverse)
+    return torch.stack(parts, -1)
+
+
+def _inside(weights: Tensor, corners: Tensor) -> Tensor:
+    """The mean of the corners by these weights, from the centroid: what coverages do for want of a mean position."""
+    share = weights / weights.sum(-1, keepdim=True).clamp_min(1e-6)
+    return torch.einsum("fpi,fix->fpx", share, corners - corners.mean(1, keepdim=True))

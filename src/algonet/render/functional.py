@@ -1,28 +1,32 @@
-"""Rendering as a function: vertices, faces and attributes in, smooth pictures out."""
+"""Rendering as functions: vertices, faces and attributes in, smooth pictures out."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from algonet.core import tracing
+from algonet.core.cache import cached, constant
 from algonet.core.checks import widened
-from algonet.relax import BoundedSum, StudentT, TConorm
+from algonet.core.identity import interned
+from algonet.relax import TConorm
 
 from . import reference
 from .cameras import Camera, check_size
-from .constants import constant, tensor_like, traced
-from .coverage import EdgeProduct, EuclideanCoverage, FilteredCoverage
+from .constants import LEAST_SPACING, SAMPLES_PER_SCALE
+from .coverage import Coverage, FilteredCoverage
 from .meshes import check_faces, check_mesh
-from .raster import rasterise
-from .settings import Raster, RasterCall, RasterSettings
+from .operation import LIT, RASTER
+from .settings import Raster, RasterSettings, default_conorm
+from .shading import Shading
+from .vectors import tensor_like
 
-AnyCoverage = FilteredCoverage | EdgeProduct | EuclideanCoverage
 #: Per unit of depth: right for objects about two units large, whose far side then counts exp(-10) of the near one.
 DEPTH_STEEPNESS = 5.0
-DEFAULT_CONORM = BoundedSum()
+#: What nobody has to make again; coverages are frozen.
+DEFAULT_COVERAGE = FilteredCoverage()
 
 
 def render_attributes(
@@ -35,7 +39,7 @@ def render_attributes(
     attribute_faces: Tensor | None = None,
     background: Tensor | float = 0.0,
     background_depth: Tensor | float = 0.0,
-    coverage: AnyCoverage | None = None,
+    coverage: Coverage | None = None,
     conorm: TConorm | None = None,
     depth_steepness: float | Tensor = DEPTH_STEEPNESS,
     two_sided: bool = True,
@@ -53,7 +57,8 @@ def render_attributes(
     a number, (C,) or (*B, C). Results are (*B, H, W, C), (*B, H, W), (*B, H, W).
 
     C-infinity, differentiable in all floating arguments, the camera, the noise's scale and the depth steepness. What is
-    left out weighs less than `epsilon`. Cost grows with the faces' visible area, widened by the noise's reach.
+    left out weighs less than `epsilon`. Cost grows with the faces' visible area, widened by the noise's reach; beyond a
+    scale of about 3 pixels it no longer grows with the scale, because soft pictures are interpolated from fewer samples.
 
     >>> from algonet.render import icosphere
     >>> ball = icosphere(2)
@@ -63,63 +68,120 @@ def render_attributes(
     """
     where = "render_attributes"
     height, width = check_size(where, size)
-    coverage = FilteredCoverage() if coverage is None else coverage
+    coverage = DEFAULT_COVERAGE if coverage is None else coverage
     check_mesh(where, vertices, faces)
     attribute_faces = _check_attributes(attributes, vertices, faces, attribute_faces)
-    _check_options(coverage, epsilon)
+    check_options(where, coverage, epsilon)
     dtype = vertices.dtype
     vertices = widened(vertices)
     attributes = widened(attributes).to(vertices.dtype)
-    matrix = _camera_matrix(camera, size, vertices)
+    matrix = camera_matrix(camera, (height, width), vertices)
     batch = _batch_shape(vertices, attributes, background, background_depth, matrix)
-    make_settings = RasterSettings if traced() else _kept_settings
-    settings = make_settings(
-        height,
-        width,
-        coverage.df if isinstance(coverage, FilteredCoverage) else 8,
-        float(epsilon),
-        DEFAULT_CONORM if conorm is None else conorm,
-        two_sided,
-        camera.perspective,
-        deterministic,
+    settings = raster_settings(
+        height, width, coverage, float(epsilon), conorm, two_sided, camera.perspective, deterministic
     )
-    call = RasterCall(
-        points=_expanded(vertices, batch, 2),
-        attributes=_expanded(attributes, batch, 2),
-        background=_background(background, background_depth, attributes.shape[-1], batch, vertices),
-        softness=_softness(coverage, depth_steepness, camera.near, height, batch, vertices),
-        faces=faces,
-        attribute_faces=attribute_faces,
-        settings=settings,
-        matrix=_expanded(matrix, batch, 2),
-    )
-    if isinstance(coverage, FilteredCoverage):
-        raster = rasterise(call, backend)
-    else:
-        if backend not in ("auto", "reference"):
-            raise ValueError(
-                f'{where}: {type(coverage).__name__} runs in the reference only; use backend="auto" or "reference", '
-                f"got {backend!r}."
-            )
-        raster = reference.rasterise(call.tensors, settings, coverage)
+    tensors = [
+        expanded(vertices, batch, 2),
+        expanded(attributes, batch, 2),
+        _background(background, background_depth, attributes.shape[-1], batch, vertices),
+        softness_of(coverage, depth_steepness, camera.near, height, batch, vertices),
+        faces,
+        attribute_faces,
+        expanded(matrix, batch, 2),
+    ]
+    raster = Raster(*RASTER(tensors, settings, backend))
     return raster if raster.image.dtype == dtype else Raster(*(t.to(dtype) for t in raster))
 
 
-#: Settings of calls that come again and again; the same object is also quicker to look up.
-_kept_settings = functools.lru_cache(maxsize=256)(RasterSettings)
+def render_lit(
+    vertices: Tensor,
+    faces: Tensor,
+    attributes: Tensor,
+    normals: Tensor,
+    lights: Tensor,
+    shading: Shading,
+    camera: Camera,
+    *,
+    size: tuple[int, int],
+    attribute_faces: Tensor,
+    background: Tensor | float | tuple[float, ...],
+    background_depth: Tensor | float,
+    coverage: Coverage,
+    conorm: TConorm,
+    depth_steepness: float | Tensor,
+    two_sided: bool,
+    epsilon: float,
+    deterministic: bool,
+    backend: str,
+    colored: bool,
+) -> tuple[Tensor, ...]:
+    """Lit pictures in one pass: image, silhouette, depth, and further attributes. `SmoothRenderer` checks and fills in."""
+    height, width = size
+    matrix = camera_matrix(camera, size, vertices)
+    eye = camera.position.to(vertices)
+    batch = _batch_shape(vertices, attributes, background, background_depth, matrix)
+    if lights.dim() > 2 and lights.shape[:-2] != batch:
+        batch = torch.broadcast_shapes(batch, lights.shape[:-2])
+    settings = raster_settings(
+        height, width, coverage, float(epsilon), conorm, two_sided, camera.perspective, deterministic, shading, colored
+    )
+    tensors = [
+        expanded(vertices, batch, 2),
+        expanded(attributes, batch, 2),
+        _background(background, background_depth, 3, batch, vertices),
+        softness_of(coverage, depth_steepness, camera.near, height, batch, vertices),
+        faces,
+        attribute_faces,
+        expanded(matrix, batch, 2),
+        expanded(normals, batch, 2),
+        expanded(eye, batch, 1),
+        expanded(lights, batch, 2),
+    ]
+    return tuple(LIT(tensors, settings, backend))
 
 
-def _camera_matrix(camera: Camera, size: tuple[int, int], like: Tensor) -> Tensor:
+def raster_settings(
+    height: int,
+    width: int,
+    coverage: Coverage,
+    epsilon: float,
+    conorm: TConorm | None,
+    two_sided: bool,
+    perspective: bool,
+    deterministic: bool,
+    shading: Shading | None = None,
+    colored: bool = True,
+) -> RasterSettings:
+    """Settings of a call; calls that come again and again get the same object, which is quicker to look up."""
+    return _settings(
+        height, width, coverage.form(), epsilon, default_conorm() if conorm is None else interned(conorm), two_sided,
+        perspective, deterministic, shading, colored, _is_sharp(coverage.softness(height)),
+    )  # fmt: skip
+
+
+def _is_sharp(softness: float | Tensor) -> bool:
+    """Whether a noise's scale in pixels is known, without waiting for a device, to need a sample at every pixel."""
+    if isinstance(softness, Tensor):
+        if not tracing.readable(softness):
+            return False
+        return not softness.numel() or float(softness.detach().max()) < LEAST_SPACING * SAMPLES_PER_SCALE
+    return softness < LEAST_SPACING * SAMPLES_PER_SCALE
+
+
+_settings = cached(most=256, name="settings of the renderer")(RasterSettings)
+
+
+def camera_matrix(camera: Camera, size: tuple[int, int], like: Tensor) -> Tensor:
     """(*B, 3, 4): from points of the world to (x w, y w, depth), in the precision of `like`."""
     if torch.is_autocast_enabled(like.device.type):
         with torch.autocast(like.device.type, enabled=False):
-            return _camera_matrix(camera, size, like)
+            return camera_matrix(camera, size, like)
     return camera.pixel_matrix(size).to(like)
 
 
-def _points(vertices: Tensor, camera: Camera, size: tuple[int, int]) -> Tensor:
+def camera_points(vertices: Tensor, camera: Camera, size: tuple[int, int]) -> Tensor:
     """(x w, y w, depth) of the vertices, (*B, V, 3)."""
-    return reference.seen_points(vertices, _camera_matrix(camera, size, vertices))
+    return reference.to_camera(vertices, camera_matrix(camera, size, vertices))
 
 
 def _batch_shape(points: Tensor, *others: Any) -> torch.Size:
@@ -141,18 +203,23 @@ def _batch_shape(points: Tensor, *others: Any) -> torch.Size:
         ) from None
 
 
-def _expanded(t: Tensor, batch: torch.Size, own: int) -> Tensor:
+def expanded(t: Tensor, batch: torch.Size, own: int) -> Tensor:
+    """`t` with these batch dimensions before its last `own`."""
     shape = (*batch, *t.shape[t.dim() - own :])
     return t if t.shape == shape else t.expand(shape)
 
 
 def _background(
-    background: Tensor | float, depth: Tensor | float, channels: int, batch: torch.Size, like: Tensor
+    background: Tensor | float | tuple[float, ...],
+    depth: Tensor | float,
+    channels: int,
+    batch: torch.Size,
+    like: Tensor,
 ) -> Tensor:
     """(*B, C + 1): attributes and, last, depth."""
     if not isinstance(background, Tensor) and not isinstance(depth, Tensor):
-        row = (float(background),) * channels + (float(depth),)
-        return _expanded(constant(row, like), batch, 1)
+        row = (float(background),) * channels if isinstance(background, (int, float)) else tuple(background)
+        return expanded(constant((*row, float(depth)), like.dtype, like.device), batch, 1)
     color = tensor_like(background, like)
     if color.dim() and color.shape[-1] not in (1, channels):
         raise ValueError(
@@ -162,23 +229,14 @@ def _background(
     return torch.cat([color.expand(*batch, channels), far[..., None].expand(*batch, 1)], -1)
 
 
-def _softness(
-    coverage: AnyCoverage,
-    steepness: float | Tensor,
-    near: float | Tensor,
-    height: int,
-    batch: torch.Size,
-    like: Tensor,
+def softness_of(
+    coverage: Coverage, steepness: float | Tensor, near: float | Tensor, height: int, batch: torch.Size, like: Tensor
 ) -> Tensor:
-    """(*B, 3): the noise scale in pixels, the depth steepness, the near distance."""
-    noise = coverage.noise if isinstance(coverage, FilteredCoverage) else StudentT()
-    scale = noise.scale
-    if isinstance(coverage, FilteredCoverage) and coverage.units == "ndc":
-        scale = scale * (height / 2)
-    parts = (scale, steepness, near)
+    """(*B, 3): the coverage's softness in pixels, the depth steepness, the near distance."""
+    parts = (coverage.softness(height), steepness, near)
     if not any(isinstance(p, Tensor) for p in parts):
-        return _expanded(constant(parts, like), batch, 1)
-    return torch.stack([_expanded(tensor_like(p, like), batch, 0) for p in parts], -1)
+        return expanded(constant(tuple(map(float, parts)), like.dtype, like.device), batch, 1)  # pyright: ignore[reportArgumentType]
+    return torch.stack([expanded(tensor_like(p, like), batch, 0) for p in parts], -1)
 
 
 def _check_attributes(attributes: Tensor, vertices: Tensor, faces: Tensor, attribute_faces: Tensor | None) -> Tensor:
@@ -201,11 +259,11 @@ def _check_attributes(attributes: Tensor, vertices: Tensor, faces: Tensor, attri
     return attribute_faces
 
 
-def _check_options(coverage: AnyCoverage, epsilon: float) -> None:
-    if not isinstance(coverage, (FilteredCoverage, EdgeProduct, EuclideanCoverage)):
+def check_options(where: str, coverage: Coverage, epsilon: float) -> None:
+    if not isinstance(coverage, Coverage):
         raise TypeError(
-            "render_attributes: `coverage` must be FilteredCoverage, EdgeProduct or EuclideanCoverage, "
-            f"got {type(coverage).__name__}."
+            f"{where}: `coverage` must be a coverage such as FilteredCoverage(StudentT(df=8, scale=1.0)), EdgeProduct() "
+            f"or EuclideanCoverage(), got {coverage!r}."
         )
     if not 0 < epsilon < 0.5:
-        raise ValueError(f"render_attributes: `epsilon` must lie in (0, 0.5), got {epsilon!r}.")
+        raise ValueError(f"{where}: `epsilon` must lie in (0, 0.5), got {epsilon!r}.")

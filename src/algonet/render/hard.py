@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .cameras import Camera, check_size
-from .functional import _background, _batch_shape, _check_attributes, _expanded, _points
+from .functional import _background, _batch_shape, _check_attributes, camera_points, expanded
 from .meshes import check_mesh
 from .settings import Raster
 
@@ -39,16 +39,16 @@ def render_hard(
     height, width = check_size(where, size)
     check_mesh(where, vertices, faces)
     rows_of = _check_attributes(attributes, vertices, faces, attribute_faces)
-    points = _points(vertices, camera, size)
+    points = camera_points(vertices, camera, (height, width))
     batch = _batch_shape(points, attributes, background, background_depth)
-    flat = _expanded(points, batch, 2).detach().reshape(-1, *points.shape[-2:])
+    flat = expanded(points, batch, 2).detach().reshape(-1, *points.shape[-2:])
     near = torch.as_tensor(camera.near, dtype=torch.float64).expand(batch).reshape(-1)
     buffer = _on_gpu if flat.is_cuda else _on_cpu
     depth, index, weights = buffer(flat, faces.detach().long(), near, camera.perspective, two_sided, (height, width))
     shape = (*batch, height, width)
     seen = (index >= 0).reshape(shape)
     corners = rows_of.long()[index.clamp_min(0)].reshape(*shape, 3)
-    looks = _expanded(attributes, batch, 2)
+    looks = expanded(attributes, batch, 2)
     rows = corners.reshape(*batch, -1, 1).expand(*batch, -1, looks.shape[-1])
     picked = torch.gather(looks, -2, rows).reshape(*shape, 3, -1)
     mixed = (weights.reshape(*shape, 3, 1).to(looks) * picked).sum(-2)
@@ -62,7 +62,7 @@ def _on_cpu(
     points: Tensor, faces: Tensor, near: Tensor, perspective: bool, two_sided: bool, size: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Depth, index and corner weights of each picture by the compiled z-buffer, given back where the points are."""
-    from .kernels.numba_hard import z_buffer
+    from .kernels.numba.z_buffer import z_buffer
 
     found = (
         torch.empty(len(points), *size, dtype=torch.float64),
@@ -79,6 +79,6 @@ def _on_cpu(
 def _on_gpu(
     points: Tensor, faces: Tensor, near: Tensor, perspective: bool, two_sided: bool, size: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from .kernels.torch_hard import z_buffer
+    from .kernels.z_buffer import z_buffer
 
     return z_buffer(points.float(), faces, near.to(points.device).float(), perspective, two_sided, size)

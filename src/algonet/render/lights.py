@@ -1,25 +1,24 @@
 """Light and how surfaces answer it, smooth in everything.
 
 Lambert: albedo * sum over lights of color * positive(n . l). Blinn-Phong adds strength * sum of color *
-positive(n . h)^shininess, h halfway between the light and the eye.
+positive(n . h)^shininess, h halfway between the light and the eye. `positive` is max(0, x) with its corner rounded.
 
-`positive` is max(0, x) with its corner rounded: (x + sqrt(x^2 + r^2)) / 2.
+`light_table` makes numbers of lights; `shading.illuminate` and the kernels compute with those.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from .constants import tensor_like
-from .vectors import normalise
+from algonet.core.cache import cached, constant
 
-#: How far max(0, x) is rounded: at 0 it is half of this.
-ROUNDING = 0.02
+from .shading import AMBIENT, DIRECTIONAL, POINT, Shading
+from .vectors import tensor_like
 
 Triple = Tensor | tuple[float, float, float]
 
@@ -29,10 +28,11 @@ class AmbientLight:
     """Light from everywhere: adds `color` to every surface."""
 
     color: Triple = (0.3, 0.3, 0.3)
+    kind: ClassVar[int] = AMBIENT
 
-    def arriving(self, positions: Tensor) -> tuple[Tensor | None, Tensor]:
-        """The unit direction to the light at `positions` (None: from everywhere), and its color there."""
-        return None, tensor_like(self.color, positions)
+    def parts(self) -> tuple[Triple, Triple, float]:
+        """A vector, the colour, and 1 / radius^2."""
+        return (0.0, 0.0, 0.0), self.color, 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,18 +41,14 @@ class DirectionalLight:
 
     direction: Triple = (0.0, -1.0, -1.0)
     color: Triple = (0.7, 0.7, 0.7)
+    kind: ClassVar[int] = DIRECTIONAL
 
     def __post_init__(self):
-        _check_direction("DirectionalLight", self.direction)
+        if not isinstance(self.direction, Tensor) and not any(self.direction):
+            raise ValueError(f"DirectionalLight: `direction` must not be zero, got {self.direction!r}.")
 
-    def arriving(self, positions: Tensor) -> tuple[Tensor | None, Tensor]:
-        direction = self.direction
-        if isinstance(direction, Tensor):
-            towards = -normalise(_spread(tensor_like(direction, positions), positions))
-        else:
-            length = math.hypot(*direction)
-            towards = tensor_like([-x / length for x in direction], positions)
-        return towards, tensor_like(self.color, positions)
+    def parts(self) -> tuple[Triple, Triple, float]:
+        return self.direction, self.color, 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +58,10 @@ class PointLight:
     position: Triple = (0.0, 2.0, 2.0)
     color: Triple = (0.7, 0.7, 0.7)
     radius: float | None = None
+    kind: ClassVar[int] = POINT
 
-    def arriving(self, positions: Tensor) -> tuple[Tensor | None, Tensor]:
-        way = _spread(tensor_like(self.position, positions), positions) - positions
-        color = tensor_like(self.color, positions)
-        if self.radius is not None:
-            color = color / (1 + way.square().sum(-1, keepdim=True) / self.radius**2)
-        return normalise(way), color
+    def parts(self) -> tuple[Triple, Triple, float]:
+        return self.position, self.color, 0.0 if self.radius is None else 1 / self.radius**2
 
 
 Light = AmbientLight | DirectionalLight | PointLight
@@ -77,6 +70,9 @@ Light = AmbientLight | DirectionalLight | PointLight
 @dataclass(frozen=True, eq=False)
 class Lambert:
     """Matt surfaces: as bright as the light is steep."""
+
+    shininess: ClassVar[float] = 1.0
+    strength: ClassVar[float] = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,54 +86,39 @@ class BlinnPhong:
         if not self.shininess > 0 or not self.strength >= 0:
             raise ValueError(f"BlinnPhong: `shininess` must be positive and `strength` not negative, got {self!r}.")
 
-    def specular(self, normals: Tensor, direction: Tensor, to_eye: Tensor) -> Tensor:
-        """The highlight's strength, with unit vectors to the light and to the eye."""
-        half = normalise(direction + to_eye)
-        return self.strength * positive((normals * half).sum(-1, keepdim=True)) ** self.shininess
-
 
 Surface = Lambert | BlinnPhong
 
 
-def positive(x: Tensor) -> Tensor:
-    """max(0, x) with a rounded corner, C-infinity: (x + sqrt(x^2 + r^2)) / 2."""
-    return (x + (x * x + ROUNDING * ROUNDING).sqrt()) / 2
+def light_table(lights: Sequence[Light], like: Tensor) -> Tensor:
+    """The lights as numbers, (L, 8) or (*B, L, 8): a vector, a colour, 1 / radius^2, and one that is not used.
 
-
-def illuminate(
-    normals: Tensor, positions: Tensor, eye: Tensor, lights: Sequence[Light], surface: Surface
-) -> tuple[Tensor, Tensor | None]:
-    """Diffuse and specular light at surface points (*B, N, 3) with unit normals; color = albedo * diffuse + specular.
-
-    Both broadcast against the points: light from everywhere alone is (3,), and matt surfaces have no specular light (None).
-
-    >>> up = torch.tensor([[0.0, 0.0, 1.0]])
-    >>> light = DirectionalLight(direction=(0.0, 0.0, -1.0), color=(1.0, 1.0, 1.0))
-    >>> illuminate(up, torch.zeros(1, 3), torch.tensor([0.0, 0.0, 5.0]), [light], Lambert())[0]
-    tensor([[1.0001, 1.0001, 1.0001]])
+    >>> light_table([AmbientLight((1.0, 1.0, 1.0))], torch.zeros(()))
+    tensor([[0., 0., 0., 1., 1., 1., 0., 0.]])
     """
-    diffuse, specular = tensor_like((0.0, 0.0, 0.0), positions), None
-    to_eye = normalise(_spread(eye, positions) - positions) if isinstance(surface, BlinnPhong) else None
-    for light in lights:
-        direction, color = light.arriving(positions)
-        color = _spread(color, positions) if color.dim() < positions.dim() else color
-        if direction is None:
-            diffuse = diffuse + color
-            continue
-        diffuse = torch.addcmul(diffuse, color, positive((normals * direction).sum(-1, keepdim=True)))
-        if isinstance(surface, BlinnPhong) and to_eye is not None:
-            shine = color * surface.specular(normals, direction, to_eye)
-            specular = shine if specular is None else specular + shine
-    return diffuse, specular
+    rows = _rows(tuple(lights))
+    if rows is not None:
+        return constant(rows, like.dtype, like.device) if rows else like.new_zeros(0, 8)
+    parts = [light.parts() for light in lights]
+    vectors = [(tensor_like(v, like), tensor_like(c, like), tensor_like((f, 0.0), like)) for v, c, f in parts]
+    batch = torch.broadcast_shapes(*(t.shape[:-1] for row in vectors for t in row))
+    return torch.stack([torch.cat([t.expand(*batch, -1) for t in row], -1) for row in vectors], -2)
 
 
-def _spread(v: Tensor, positions: Tensor) -> Tensor:
-    """(3,) or (*B, 3) against positions (*B, ..., 3)."""
-    if v.dim() == 1:
-        return v
-    return v.reshape(*v.shape[:-1], *[1] * (positions.dim() - v.dim()), 3)
+@cached(most=128)
+def _rows(lights: tuple[Light, ...]) -> tuple[tuple[float, ...], ...] | None:
+    """The rows of lights that are numbers alone; `None` if one is a tensor."""
+    parts = [light.parts() for light in lights]
+    if any(isinstance(t, Tensor) for vector, color, _ in parts for t in (vector, color)):
+        return None
+    return tuple((*map(float, v), *map(float, c), float(f), 0.0) for v, c, f in parts)
 
 
-def _check_direction(where: str, direction: Triple) -> None:
-    if not isinstance(direction, Tensor) and not any(direction):
-        raise ValueError(f"{where}: `direction` must not be zero, got {direction!r}.")
+@cached(most=128)
+def _shading(lights: tuple[Light, ...], shininess: float, strength: float, two_sided: bool) -> Shading:
+    return Shading(tuple(light.kind for light in lights), shininess, strength, two_sided)
+
+
+def shading_of(lights: Sequence[Light], surface: Surface, two_sided: bool) -> Shading:
+    """What kernels are made for: the lights' kinds, the gloss, and on which side surfaces are lit."""
+    return _shading(tuple(lights), float(surface.shininess), float(surface.strength), two_sided)

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from algonet.core.files import write_bytes
 
+from .operation import NORMALS
+from .settings import NormalSettings
 from .texture_files import TEXTURED, write_textured
-from .vectors import normalise, normalise_area
+from .vectors import face_areas, normalise, normalise_area
 
 #: Coordinates beyond this, in a file, are refused: the squares that lengths are made of would not fit float32.
 _MOST = 1e18
@@ -109,17 +111,15 @@ class Mesh:
 
     def face_normals(self) -> Tensor:
         """Unit normals (*B, F, 3) of the faces, pointing outside; zero for faces without area."""
-        return normalise_area(*self._face_areas())
+        return normalise_area(*face_areas(self.vertices, self.faces))
 
     def vertex_normals(self) -> Tensor:
         """Unit normals (*B, V, 3): of the mesh if it has its own, else the mean of the faces', weighted by area."""
         if self.normals is not None:
             return normalise(self.normals)
-        # Areas (x, y, z) and squares side by side: one sum over the corners serves both
-        parts = torch.cat(self._face_areas(), -1)[..., None, :].expand(*self.vertices.shape[:-2], *self.faces.shape, 4)
-        summed = parts.new_zeros(*self.vertices.shape[:-1], 4)
-        summed = summed.index_add(-2, self.faces.flatten(), parts.flatten(-3, -2))
-        return normalise_area(summed[..., :3], summed[..., 3:])
+        dtype = self.vertices.dtype
+        wide = self.vertices.float() if dtype in (torch.float16, torch.bfloat16) else self.vertices
+        return NORMALS([wide, self.faces], NormalSettings())[0].to(dtype)
 
     def edges(self) -> Tensor:
         """Each edge once, as a pair of vertices (E, 2)."""
@@ -148,12 +148,6 @@ class Mesh:
         centred = self.vertices - (low + high) / 2
         size = centred.norm(dim=-1).amax(-1)[..., None, None]
         return self.replace(vertices=centred * (radius / size.clamp_min(1e-12)), normals=self.normals)
-
-    def _face_areas(self) -> tuple[Tensor, Tensor]:
-        """Twice the area vectors (*B, F, 3) of the faces, and the squared lengths (*B, F, 1) of two edges."""
-        a, b, c = self.vertices[..., self.faces, :].unbind(-2)
-        first, second = b - a, c - a
-        return torch.linalg.cross(first, second), (first * first + second * second).sum(-1, keepdim=True)
 
 
 def check_mesh(where: str, vertices: Tensor, faces: Tensor) -> None:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from algonet.core import tracing
+from algonet.core.identity import unit
 from algonet.relax import BoundedSum, TConorm
 from algonet.relax.modules import SoftModule
+from algonet.relax.softmax import Choice
 
 from .cameras import Camera, check_size
-from .constants import tensor_like
-from .coverage import FilteredCoverage
-from .functional import DEPTH_STEEPNESS, AnyCoverage, _expanded, render_attributes
-from .lights import AmbientLight, DirectionalLight, Lambert, Light, Surface, illuminate
+from .constants import GREY
+from .coverage import Coverage, FilteredCoverage, Held
+from .functional import DEPTH_STEEPNESS, camera_matrix, check_options, expanded, render_attributes, render_lit
+from .lights import AmbientLight, DirectionalLight, Lambert, Light, Surface, light_table, shading_of
 from .meshes import Mesh
-from .settings import Raster
+from .operation import ILLUMINATE
+from .reference import unproject
+from .settings import Raster, RasterSettings
 from .textures import sample_texture
-from .vectors import normalise
+from .vectors import tensor_like
 
-#: What a mesh without colours looks like, and what lights it when nothing is said.
-GREY = 0.8
+#: What lights a mesh when nothing is said.
 DEFAULT_LIGHTS = (AmbientLight(), DirectionalLight())
 SHADINGS = ("pixel", "vertex")
 
@@ -41,9 +44,9 @@ class Rendering(NamedTuple):
 class SmoothRenderer(SoftModule):
     """Renders meshes smoothly, with light and colour; holds the softness, which can be annealed or learned.
 
-    `shading="pixel"` renders normals, positions and colours and lights each pixel (deferred); `"vertex"` lights vertices
-    (face colours: faces) and renders the result, which is cheaper. `background` is the colour, and `background_depth` the
-    depth, where nothing is. The noise's scale and the depth steepness are in the `state_dict`.
+    `shading="pixel"` lights each pixel by the mean normal and colour that it sees; `"vertex"` lights vertices (face colours:
+    faces) and renders the result. `background` is the colour, and `background_depth` the depth, where nothing is. Any coverage
+    will do. Its softness and the depth steepness are in the `state_dict`.
 
     >>> from algonet.render import icosphere
     >>> renderer = SmoothRenderer(size=(24, 32))
@@ -57,7 +60,7 @@ class SmoothRenderer(SoftModule):
     def __init__(
         self,
         size: int | tuple[int, int] = (256, 256),
-        coverage: AnyCoverage | None = None,
+        coverage: Coverage | None = None,
         conorm: TConorm | None = None,
         *,
         depth_steepness: float | Tensor = DEPTH_STEEPNESS,
@@ -71,33 +74,24 @@ class SmoothRenderer(SoftModule):
         backend: str = "auto",
     ):
         coverage = FilteredCoverage() if coverage is None else coverage
-        if not isinstance(coverage, AnyCoverage):
-            raise TypeError(
-                "SmoothRenderer: `coverage` must be a coverage such as FilteredCoverage(StudentT(df=8, scale=1.0)), "
-                f"got {coverage!r}."
-            )
-        super().__init__(coverage.noise if isinstance(coverage, FilteredCoverage) else coverage.sigmoid)
+        check_options("SmoothRenderer", coverage, epsilon)
+        super().__init__(coverage.relax, depth=Choice(depth_steepness))
         if shading not in SHADINGS:
             raise ValueError(f"SmoothRenderer: `shading` must be one of {', '.join(SHADINGS)}, got {shading!r}.")
         self.size = check_size("SmoothRenderer", size)
-        self._coverage = coverage
+        # Without its softness, which the module holds: a copy must not carry a second one
+        self._coverage = coverage.with_relax(unit(coverage.relax))
+        self._coverage_form = coverage.form()
         self.conorm = BoundedSum() if conorm is None else conorm
-        if isinstance(depth_steepness, nn.Parameter):
-            self.depth_steepness = depth_steepness
-        else:
-            self.register_buffer(
-                "depth_steepness", torch.as_tensor(depth_steepness, dtype=torch.get_default_dtype()).clone()
-            )
         self.surface, self.shading = surface, shading
         self.background, self.background_depth = background, background_depth
         self.two_sided, self.epsilon = two_sided, epsilon
         self.deterministic, self.backend = deterministic, backend
 
     @property
-    def coverage(self) -> AnyCoverage:
+    def coverage(self) -> Coverage:
         """The coverage at its present softness."""
-        field = "noise" if isinstance(self._coverage, FilteredCoverage) else "sigmoid"
-        return dataclasses.replace(self._coverage, **{field: self.relax})
+        return self._coverage.with_relax(self.relax)
 
     def forward(
         self, mesh: Mesh, camera: Camera, lights: Sequence[Light] = DEFAULT_LIGHTS, attributes: Tensor | None = None
@@ -109,10 +103,11 @@ class SmoothRenderer(SoftModule):
             # Guards against division by zero are nothing in half precision
             out = self.forward(mesh.to(torch.float32), camera, lights, attributes)
             return Rendering(*(t.to(dtype) for t in out))
-        extra = attributes if attributes is not None else mesh.vertices.new_zeros(mesh.vertices.shape[-2], 0)
         if self.shading == "vertex" and mesh.texture is None:
-            return self._lit_vertices(mesh, camera, lights, extra)
-        return self._lit_pixels(mesh, camera, lights, extra)
+            return self._lit_vertices(mesh, camera, lights, attributes)
+        if mesh.texture is None:
+            return self._lit_pixels(mesh, camera, lights, attributes)
+        return self._lit_textures(mesh, camera, lights, attributes)
 
     if TYPE_CHECKING:
 
@@ -120,8 +115,85 @@ class SmoothRenderer(SoftModule):
             self, mesh: Mesh, camera: Camera, lights: Sequence[Light] = DEFAULT_LIGHTS, attributes: Tensor | None = None
         ) -> Rendering: ...
 
+    def _lit_pixels(self, mesh: Mesh, camera: Camera, lights: Sequence[Light], attributes: Tensor | None) -> Rendering:
+        """Pixels lit where they are made, in one pass."""
+        vertices = mesh.vertices
+        albedo, rows = _albedo(mesh)
+        if attributes is not None and attributes.shape[-1]:
+            albedo, rows = _table([(albedo, rows), (attributes.to(vertices), mesh.faces)], vertices)
+        elif albedo is None:
+            albedo = vertices.new_empty(1, 0)
+        found = render_lit(
+            vertices,
+            mesh.faces,
+            albedo.to(vertices),
+            mesh.vertex_normals(),
+            light_table(lights, vertices),
+            shading_of(lights, self.surface, self.two_sided),
+            camera,
+            size=self.size,
+            attribute_faces=rows,
+            background=self.background
+            if isinstance(self.background, (int, float, tuple))
+            else self._background(vertices),
+            background_depth=self.background_depth,
+            colored=mesh.vertex_colors is not None or mesh.face_colors is not None,
+            **self._options(),
+        )
+        return Rendering(*found)
+
+    def _lit_vertices(
+        self, mesh: Mesh, camera: Camera, lights: Sequence[Light], attributes: Tensor | None
+    ) -> Rendering:
+        albedo, rows = _albedo(mesh)
+        if mesh.face_colors is not None:
+            corners = mesh.vertices[..., mesh.faces.long(), :]
+            normals, positions = mesh.face_normals(), corners.mean(-2)
+        else:
+            normals, positions = mesh.vertex_normals(), mesh.vertices
+        color = self._lit(albedo, normals, positions, camera, lights)
+        table, rows = _table([(color, rows), (attributes, mesh.faces)], mesh.vertices)
+        behind = torch.cat([self._background(table), table.new_zeros(table.shape[-1] - 3)])
+        image, silhouette, depth = self._raster(mesh, camera, table, rows, behind, self.background_depth)
+        return Rendering(image[..., :3], silhouette, depth, image[..., 3:])
+
+    def _lit_textures(
+        self, mesh: Mesh, camera: Camera, lights: Sequence[Light], attributes: Tensor | None
+    ) -> Rendering:
+        """Texture coordinates and normals rendered, then looked up and lit."""
+        parts = [(mesh.uv, _uv_faces(mesh)), (mesh.vertex_normals(), mesh.faces), (attributes, mesh.faces)]
+        table, rows = _table(parts, mesh.vertices)
+        image, silhouette, depth = self._raster(mesh, camera, table, rows, 0.0, 0.0)
+        # Attributes come multiplied by the silhouette, over 0; the guard is below what can be seen
+        opaque = silhouette[..., None]
+        means = image * torch.rsqrt(opaque * opaque + 1e-10)
+        mean_depth = depth * torch.rsqrt(silhouette * silhouette + 1e-10)
+        settings = RasterSettings(*self.size, perspective=camera.perspective)
+        positions = unproject(mean_depth, camera_matrix(camera, self.size, mean_depth), settings)
+        assert mesh.texture is not None
+        color = sample_texture(mesh.texture, means[..., :2])
+        albedo, normals, places = (t.flatten(-3, -2) for t in (color, means[..., 2:5], positions))
+        color = self._lit(albedo, normals, places, camera, lights).reshape(color.shape)
+        rgb = torch.lerp(self._background(color), color, opaque)
+        rest = 1 - silhouette
+        far = tensor_like(self.background_depth, depth)
+        return Rendering(rgb, silhouette, depth + rest * far, image[..., 5:])
+
+    def _lit(
+        self, albedo: Tensor | None, normals: Tensor, positions: Tensor, camera: Camera, lights: Sequence[Light]
+    ) -> Tensor:
+        """Surface points (*B, N, 3) lit."""
+        eye, table = camera.position.to(positions), light_table(lights, positions)
+        shapes = [normals.shape[:-2], positions.shape[:-2], eye.shape[:-1], table.shape[:-2]]
+        shapes += [] if albedo is None else [albedo.shape[:-2]]
+        batch = torch.broadcast_shapes(*shapes)
+        albedo = torch.full_like(positions, GREY) if albedo is None else albedo.to(positions)
+        points = [expanded(t, batch, 2).contiguous() for t in (albedo, normals, positions)]
+        tensors = [*points, expanded(eye, batch, 1), expanded(table, batch, 2)]
+        return ILLUMINATE(tensors, shading_of(lights, self.surface, self.two_sided), _kernel_or_any(self.backend))[0]
+
     def _raster(
-        self, mesh: Mesh, camera: Camera, attributes: Tensor, rows: Tensor, background: Tensor | float
+        self, mesh: Mesh, camera: Camera, attributes: Tensor, rows: Tensor, background: Tensor | float, depth: float
     ) -> Raster:
         return render_attributes(
             mesh.vertices,
@@ -131,53 +203,26 @@ class SmoothRenderer(SoftModule):
             size=self.size,
             attribute_faces=rows,
             background=background,
-            background_depth=self.background_depth,
-            coverage=self.coverage,
-            conorm=self.conorm,
-            depth_steepness=self.depth_steepness,
-            two_sided=self.two_sided,
-            epsilon=self.epsilon,
-            deterministic=self.deterministic,
-            backend=self.backend,
+            background_depth=depth,
+            **self._options(),
         )
 
-    def _lit_vertices(self, mesh: Mesh, camera: Camera, lights: Sequence[Light], extra: Tensor) -> Rendering:
-        albedo, rows = _albedo(mesh)
-        eye = camera.position.to(mesh.vertices)
-        if mesh.face_colors is not None:
-            corners = mesh.vertices[..., mesh.faces.long(), :]
-            normals, positions = mesh.face_normals(), corners.mean(-2)
-        else:
-            normals, positions = mesh.vertex_normals(), mesh.vertices
-        if eye.dim() > 1 and positions.dim() == 2:
-            normals, positions = (
-                normals.expand(*eye.shape[:-1], *normals.shape),
-                positions.expand(*eye.shape[:-1], *positions.shape),
-            )
-        normals = _towards(normals, positions, eye) if self.two_sided else normals
-        color = _lit(albedo, *illuminate(normals, positions, eye, lights, self.surface))
-        table, rows = _table([(color, rows), (extra, mesh.faces)])
-        behind = torch.cat([self._background(table), table.new_zeros(extra.shape[-1])])
-        image, silhouette, depth = self._raster(mesh, camera, table, rows, behind)
-        return Rendering(image[..., :3], silhouette, depth, image[..., 3:])
+    def _held_coverage(self) -> Coverage:
+        name = self._coverage.relax.softness_field
+        if self._overrides or name is None:
+            return self.coverage
+        return Held(self._coverage_form, getattr(self, name), getattr(self._coverage, "units", "pixels"))
 
-    def _lit_pixels(self, mesh: Mesh, camera: Camera, lights: Sequence[Light], extra: Tensor) -> Rendering:
-        albedo, rows = _albedo(mesh)
-        parts = [(albedo, rows), (mesh.vertex_normals(), mesh.faces), (mesh.vertices, mesh.faces), (extra, mesh.faces)]
-        table, rows = _table(parts)
-        image, silhouette, depth = self._raster(mesh, camera, table, rows, 0.0)
-        # Attributes come multiplied by the silhouette, over 0; the guard is below what can be seen
-        opaque = silhouette[..., None]
-        means = image * torch.rsqrt(opaque * opaque + 1e-10)
-        color, normals, positions, _ = means.split([albedo.shape[-1], 3, 3, extra.shape[-1]], -1)
-        if mesh.texture is not None:
-            color = sample_texture(mesh.texture, color)
-        eye = camera.position.to(mesh.vertices)
-        normals = normalise(normals)
-        normals = _towards(normals, positions, eye) if self.two_sided else normals
-        color = _lit(color, *illuminate(normals, positions, eye, lights, self.surface))
-        rgb = torch.lerp(self._background(table), color, opaque)
-        return Rendering(rgb, silhouette, depth, image[..., albedo.shape[-1] + 6 :])
+    def _options(self) -> dict:
+        return {
+            "coverage": self._held_coverage(),
+            "conorm": self.conorm,
+            "depth_steepness": self.relaxation("depth").steepness,  # pyright: ignore[reportAttributeAccessIssue]
+            "two_sided": self.two_sided,
+            "epsilon": self.epsilon,
+            "deterministic": self.deterministic,
+            "backend": self.backend,
+        }
 
     def _background(self, like: Tensor) -> Tensor:
         return tensor_like(self.background, like).expand(3)
@@ -199,9 +244,7 @@ def _check_scene(mesh: Mesh, camera: Camera, lights: Sequence[Light]) -> None:
 
 def check_finite(where: str, vertices: Tensor) -> None:
     """Raise for vertices that are not numbers, where looking costs nothing (on the CPU, outside of transforms)."""
-    if vertices.device.type != "cpu" or torch.compiler.is_compiling():
-        return
-    if torch._C._functorch.is_functorch_wrapped_tensor(vertices):
+    if not tracing.readable(vertices):
         return
     wrong = (~torch.isfinite(vertices)).any(-1)
     if bool(wrong.any()):
@@ -212,38 +255,31 @@ def check_finite(where: str, vertices: Tensor) -> None:
         )
 
 
-def _albedo(mesh: Mesh) -> tuple[Tensor, Tensor]:
-    """Colours (or uv, if there is a texture) and the rows of each face's corners in them."""
-    if mesh.texture is not None and mesh.uv is not None:
-        return mesh.uv, mesh.uv_faces if mesh.uv_faces is not None else mesh.faces
+def _kernel_or_any(backend: str) -> str:
+    """Light is done by whatever takes it: the named backend is a wish about the rasteriser."""
+    return "reference" if backend == "reference" else "auto"
+
+
+def _albedo(mesh: Mesh) -> tuple[Tensor | None, Tensor]:
+    """Colours, if the mesh has any, and the rows of each face's corners in them."""
     if mesh.face_colors is not None:
         own = torch.arange(len(mesh.faces), device=mesh.faces.device, dtype=mesh.faces.dtype)
         return mesh.face_colors, own[:, None].expand(-1, 3)
-    if mesh.vertex_colors is not None:
-        return mesh.vertex_colors, mesh.faces
-    return mesh.vertices.new_full((mesh.vertices.shape[-2], 3), GREY), mesh.faces
+    return mesh.vertex_colors, mesh.faces
 
 
-def _lit(albedo: Tensor, diffuse: Tensor, specular: Tensor | None) -> Tensor:
-    return albedo * diffuse if specular is None else torch.addcmul(specular, albedo, diffuse)
+def _uv_faces(mesh: Mesh) -> Tensor:
+    return mesh.faces if mesh.uv_faces is None else mesh.uv_faces
 
 
-def _table(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def _table(parts: Sequence[tuple[Tensor | None, Tensor]], like: Tensor) -> tuple[Tensor, Tensor]:
     """Attributes with different rows per face as one table: shared rows if all agree, else one row per corner."""
-    parts = [(t, rows) for t, rows in parts if t.shape[-1] > 0]
-    batch = torch.broadcast_shapes(*(t.shape[:-2] for t, _ in parts))
-    same = all(rows is parts[0][1] for _, rows in parts)
-    if same:
-        return torch.cat([_expanded(t, batch, 2) for t, _ in parts], -1), parts[0][1]
-    rows = parts[0][1]
-    corners = [t[..., rows.long().reshape(-1), :].expand(*batch, -1, -1) for t, rows in parts]
+    there = [(t.to(like), rows) for t, rows in parts if t is not None and t.shape[-1] > 0]
+    batch = torch.broadcast_shapes(*(t.shape[:-2] for t, _ in there))
+    rows = there[0][1]
+    if len(there) == 1:
+        return there[0]
+    if all(other is rows for _, other in there):
+        return torch.cat([expanded(t, batch, 2) for t, _ in there], -1), rows
+    corners = [t[..., rows.long().reshape(-1), :].expand(*batch, -1, -1) for t, rows in there]
     return torch.cat(corners, -1), torch.arange(rows.numel(), device=rows.device).reshape(rows.shape)
-
-
-def _towards(normals: Tensor, positions: Tensor, eye: Tensor) -> Tensor:
-    """Normals turned to the eye's side, smoothly: two-sided surfaces are lit on the side that is seen."""
-    eye = eye if eye.dim() == 1 else eye.reshape(*eye.shape[:-1], *[1] * (positions.dim() - eye.dim()), 3)
-    way = eye - positions
-    # cosine / sqrt(cosine^2 + 1e-4), with the way's length multiplied in
-    side, square = (normals * way).sum(-1, keepdim=True), way.square().sum(-1, keepdim=True)
-    return normals * (side * torch.rsqrt(side * side + 1e-4 * square + torch.finfo(way.dtype).tiny))

@@ -2,14 +2,14 @@
 
 This is the truth that the kernels are tested against; `README.md` derives it. Per face and pixel: the signed coverage
 and the first moment of the noise inside the face; the mean position inside it; depth and attributes there. Per pixel: a
-t-conorm of the coverages, and a soft minimum over depth.
+t-conorm of the coverages, and a soft minimum over depth; then background, or light and background.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,123 +17,110 @@ from torch import Tensor
 from algonet.core.autograd import _pushforward, _replaced
 from algonet.relax import BoundedSum
 
-from .settings import EDGE_GUARD, FAINT, FAINTEST, FAR_PIXELS, FAR_POINTS, FLIP_AREA, LATERAL, Raster, RasterSettings
+from .constants import FAR_PIXELS, FAR_POINTS, FLIP_AREA, GREY, LATERAL
+from .coverage import filtered_coverage, twice_area
+from .settings import Raster, RasterSettings
+from .shading import illuminate
+
+__all__ = ["filtered_coverage", "rasterise", "rasterise_lit", "twice_area"]
 
 #: Bytes that the intermediate results of one chunk may take.
 BUDGET = 1 << 27
-#: Roughly how many numbers per face and pixel are alive in one chunk.
-_ALIVE = 60
 
 
-class Coverage(Protocol):
-    """How much of a pixel a face covers.
-
-    `seen(corners, pixels, scale, df)` takes corners (F, 3, 2), pixels (P, 2) and returns the coverage (F, P), signed by
-    orientation; the mean position inside the face relative to its centroid (F, P, 2); and that relative to the pixel.
-    """
-
-    def seen(self, corners: Tensor, pixels: Tensor, scale: Tensor, df: int) -> tuple[Tensor, Tensor, Tensor]: ...
-
-
-def filtered_coverage(corners: Tensor, pixels: Tensor, scale: Tensor, df: int) -> tuple[Tensor, Tensor]:
-    """The probability of landing in a triangle when a pixel's position is perturbed by Student-t noise, and its moment.
-
-    Corners (F, 3, 2) and pixels (P, 2) have y pointing down; triangles that are counter-clockwise *as seen* count
-    positive, others negative. Returns the coverage (F, P) and the noise's first moment inside the triangle (F, P, 2).
-    Exactly additive: the parts of a triangle sum to it. `scale -> 0` gives inside or outside. C-infinity.
-
-    >>> corner = torch.tensor([[[0.0, 0.0], [0.0, 9.0], [9.0, 0.0]]])
-    >>> coverage, _ = filtered_coverage(corner, torch.tensor([[2.0, 2.0], [9.0, 9.0]]), torch.tensor(0.1), 8)
-    >>> coverage.abs().round(decimals=3)
-    tensor([[1., 0.]])
-    """
-    half, sigma2 = df // 2, df * scale * scale
-    relative = corners[:, :, None, :] - pixels
-    coverage = moment_x = moment_y = relative.new_zeros(())
-    for i in range(3):
-        a, b = relative[:, i], relative[:, (i + 1) % 3]
-        edge = corners[:, (i + 1) % 3] - corners[:, i]
-        direction = edge / (edge.square().sum(-1, keepdim=True) + _guard(edge)).sqrt()
-        ux, uy = direction[:, None, 0], direction[:, None, 1]
-        nx, ny = -uy, ux
-        t0, t1 = a[..., 0] * ux + a[..., 1] * uy, b[..., 0] * ux + b[..., 1] * uy
-        d = a[..., 0] * nx + a[..., 1] * ny
-        total, last = _edge_integrals(t0, t1, d * d + sigma2, sigma2, half)
-        coverage = coverage + d * total
-        moment_x, moment_y = moment_x - nx * last, moment_y - ny * last
-    return coverage, torch.stack([moment_x, moment_y], -1)
-
-
-def _edge_integrals(t0: Tensor, t1: Tensor, rho2: Tensor, sigma2: Tensor, half: int) -> tuple[Tensor, Tensor]:
-    """sum_{k<half} sigma^2k I_{k+1} / 2 pi and sigma^2half I_half / 2 pi between t0 and t1.
-
-    I_k is the integral of dt / (t^2 + rho^2)^k; everything is scaled by sigma^2 so that no power leaves float32.
-    """
-    rho = rho2.sqrt()
-    # The two arc tangents of an edge are one
-    integral = torch.atan2(rho * (t1 - t0), rho2 + t0 * t1) / rho
-    ratio, inverse0, inverse1 = sigma2 / rho2, sigma2 / (t0 * t0 + rho2), sigma2 / (t1 * t1 + rho2)
-    term0, term1, total = t0 / rho2, t1 / rho2, integral
-    for k in range(1, half):
-        term0, term1 = term0 * inverse0, term1 * inverse1
-        integral = (term1 - term0) / (2 * k) + (2 * k - 1) / (2 * k) * ratio * integral
-        total = total + integral
-    return total / (2 * math.pi), integral * sigma2 / (2 * math.pi)
-
-
-class Filtered:
-    """The filtered coverage with the mean position inside the face: see `Coverage`."""
-
-    def seen(self, corners: Tensor, pixels: Tensor, scale: Tensor, df: int) -> tuple[Tensor, Tensor, Tensor]:
-        p, moment = filtered_coverage(corners, pixels, scale, df)
-        inwards = pixels - corners.mean(1, keepdim=True)
-        p1 = p[..., None]
-        share = p1 / (p1 * p1 + FAINT * FAINT)
-        from_centroid = share * (p1 * inwards + moment)
-        least = FAINTEST * FAINTEST
-        from_pixel = (p1 * moment - least * inwards) / (p1 * p1 + least)
-        return p, from_centroid, from_pixel
-
-
-def rasterise(
-    tensors: Sequence[Tensor], settings: RasterSettings, coverage: Coverage | None = None, *, budget: int = BUDGET
-) -> Raster:
+def rasterise(tensors: Sequence[Tensor], settings: RasterSettings, *, budget: int = BUDGET) -> Raster:
     """The raster of a `RasterCall`'s tensors (its docstring has the shapes), differentiable to any order.
 
     O(B F H W) work; memory for one chunk of pixels at a time, also in the backward pass, which recomputes.
     """
-    points, attributes, background, softness, faces, attribute_faces = seen(tensors)
+    points, attributes, background, softness, faces, attribute_faces = apply_camera(tensors)
+    looks = _corner_values(attributes, attribute_faces)
+    means, silhouette, depth = visible(points, looks, softness, faces, settings, budget)
+    ground = background[..., None, None, :]
+    opaque = silhouette[..., None]
+    image = opaque * means + (1 - opaque) * ground[..., :-1]
+    return Raster(image, silhouette, silhouette * depth + (1 - silhouette) * ground[..., -1])
+
+
+def rasterise_lit(tensors: Sequence[Tensor], settings: RasterSettings, *, budget: int = BUDGET) -> tuple[Tensor, ...]:
+    """Lit pictures: image, silhouette, depth, and further attributes over 0.
+
+    Tensors are those of a `RasterCall` with a matrix, then `normals` (*B, V, 3), `eye` (*B, 3) and `lights` (*B, L, 8); the
+    background is a colour and a depth. Of the attributes, the first three are the albedo if `settings.colored`. Where a
+    surface is follows from its mean depth and the camera.
+    """
+    *call, normals, eye, lights = tensors
+    matrix = call[6]
+    points, attributes, background, softness, faces, attribute_faces = apply_camera(call)
+    looks = torch.cat([_corner_values(attributes, attribute_faces), _corner_values(normals, faces)], -1)
+    means, silhouette, depth = visible(points, looks, softness, faces, settings, budget)
+    positions = unproject(depth, matrix, settings)
+    flat = means.flatten(-3, -2)
+    albedo = flat[..., :3] if settings.colored else torch.full_like(flat[..., :3], GREY)
+    assert settings.shading is not None
+    lit = illuminate(albedo, flat[..., -3:], positions.flatten(-3, -2), eye, lights, settings.shading)
+    opaque, ground = silhouette[..., None], background[..., None, None, :]
+    image = opaque * lit.reshape(*silhouette.shape, 3) + (1 - opaque) * ground[..., :3]
+    extra = opaque * means[..., 3 * settings.colored : -3]
+    return image, silhouette, silhouette * depth + (1 - silhouette) * ground[..., 3], extra
+
+
+def unproject(depth: Tensor, matrix: Tensor, settings: RasterSettings) -> Tensor:
+    """The points (*B, H, W, 3) of the world that a camera (*B, 3, 4) sees at its pixels' centres and these depths."""
+    y, x = torch.meshgrid(
+        torch.arange(settings.height, device=depth.device, dtype=depth.dtype) + 0.5,
+        torch.arange(settings.width, device=depth.device, dtype=depth.dtype) + 0.5,
+        indexing="ij",
+    )
+    w = depth if settings.perspective else torch.ones_like(depth)
+    seen = torch.stack([x * w, y * w, depth], -1) - matrix[..., None, None, :, 3]
+    a, b, c = matrix[..., 0, :3], matrix[..., 1, :3], matrix[..., 2, :3]
+    # The inverse by cofactors, finite where there is none
+    columns = torch.stack([torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)], -2)
+    det = (a * columns[..., 0, :]).sum(-1)[..., None, None]
+    inverse = columns * (det / (det * det + 1e-30))
+    return (seen[..., None] * inverse[..., None, None, :, :]).sum(-2)
+
+
+def _corner_values(values: Tensor, faces: Tensor) -> Tensor:
+    """(*B, F, 3, C): rows of a table at the corners of faces."""
+    return values[..., faces.long(), :]
+
+
+def visible(
+    points: Tensor, looks: Tensor, softness: Tensor, faces: Tensor, settings: RasterSettings, budget: int = BUDGET
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What is seen at each pixel: mean attributes (*B, H, W, C), the silhouette, and mean depth."""
     batch = points.shape[:-2]
     count = math.prod(batch)
-    flat = [t.reshape(count, *t.shape[len(batch) :]) for t in (points, attributes, background, softness)]
-    chunk = max(1, budget // max(1, len(faces) * _ALIVE * points.element_size()))
+    flat = [t.reshape(count, *t.shape[len(batch) :]) for t in (points, looks, softness)]
+    chunk = max(1, budget // max(1, len(faces) * settings.coverage.alive * points.element_size()))
     total = settings.height * settings.width
     items = []
     for item in range(count):
         parts = []
         for start in range(0, total, chunk):
-            run = _chunk_function(start, min(start + chunk, total), settings, coverage)
-            parts.append(recomputed(run, *(t[item] for t in flat), faces, attribute_faces))
+            run = _chunk_function(start, min(start + chunk, total), settings)
+            parts.append(recomputed(run, *(t[item] for t in flat), faces))
         items.append([torch.cat(column) for column in zip(*parts, strict=True)])
     shape = (*batch, settings.height, settings.width)
     if not items:
-        channels = attributes.shape[-1]
-        return Raster(points.new_zeros(*shape, channels), points.new_zeros(shape), points.new_zeros(shape))
-    image, silhouette, depth = (torch.stack(column) for column in zip(*items, strict=True))
-    return Raster(image.reshape(*shape, -1), silhouette.reshape(shape), depth.reshape(shape))
+        return points.new_zeros(*shape, looks.shape[-1]), points.new_zeros(shape), points.new_zeros(shape)
+    means, silhouette, depth = (torch.stack(column) for column in zip(*items, strict=True))
+    return means.reshape(*shape, -1), silhouette.reshape(shape), depth.reshape(shape)
 
 
-def seen(tensors: Sequence[Tensor]) -> list[Tensor]:
+def apply_camera(tensors: Sequence[Tensor]) -> list[Tensor]:
     """A `RasterCall`'s tensors with its points as its matrix, if it has one, sees them."""
-    return list(tensors) if len(tensors) == 6 else [seen_points(tensors[0], tensors[6]), *tensors[1:6]]
+    return list(tensors) if len(tensors) == 6 else [to_camera(tensors[0], tensors[6]), *tensors[1:6]]
 
 
-def seen_points(points: Tensor, matrix: Tensor) -> Tensor:
+def to_camera(points: Tensor, matrix: Tensor) -> Tensor:
     """matrix @ (point, 1): (x w, y w, depth) of points (*B, V, 3) of the world, by a matrix (*B, 3, 4)."""
     if torch.is_autocast_enabled(points.device.type):
         # Half a pixel of 256 is all that bfloat16 can tell
         with torch.autocast(points.device.type, enabled=False):
-            return seen_points(points, matrix)
+            return to_camera(points, matrix)
     # A finite but absurd coordinate must not overflow in the product
     points = points.clamp(-FAR_POINTS, FAR_POINTS)
     shift = matrix[..., None, :, 3]
@@ -142,47 +129,34 @@ def seen_points(points: Tensor, matrix: Tensor) -> Tensor:
     return points @ matrix[..., :3].mT + shift
 
 
-def _chunk_function(
-    start: int, stop: int, settings: RasterSettings, coverage: Coverage | None
-) -> Callable[..., tuple[Tensor, ...]]:
-    """The raster of pixels `start` to `stop`, counted row by row."""
+def _chunk_function(start: int, stop: int, settings: RasterSettings) -> Callable[..., tuple[Tensor, ...]]:
+    """What is seen at pixels `start` to `stop`, counted row by row."""
 
-    def run(
-        points: Tensor, attributes: Tensor, background: Tensor, softness: Tensor, faces: Tensor, attribute_faces: Tensor
-    ) -> tuple[Tensor, ...]:
+    def run(points: Tensor, looks: Tensor, softness: Tensor, faces: Tensor) -> tuple[Tensor, ...]:
         number = torch.arange(start, stop, device=points.device)
         pixels = torch.stack([number % settings.width, number // settings.width], -1).to(points.dtype) + 0.5
         corners = project(points, softness[2], settings)[faces.long()]
-        looks = attributes[attribute_faces.long()]
-        return _rasterise_pixels(corners, looks, background, softness, pixels, settings, coverage or Filtered())
+        return visible_at(corners, looks, softness, pixels, settings)
 
     return run
 
 
-def _rasterise_pixels(
-    corners: Tensor,
-    looks: Tensor,
-    background: Tensor,
-    softness: Tensor,
-    pixels: Tensor,
-    settings: RasterSettings,
-    coverage: Coverage,
+def visible_at(
+    corners: Tensor, looks: Tensor, softness: Tensor, pixels: Tensor, settings: RasterSettings
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Corners (F, 3, 5) and their attributes (F, 3, C) seen from pixels (P, 2): (P, C), (P,), (P,)."""
-    scale, steepness = softness[0], softness[1]
+    """Corners (F, 3, 5) and their attributes (F, 3, C) seen from pixels (P, 2): means (P, C), silhouette and depth (P,)."""
+    coverage, soft, steepness = settings.coverage, softness[0], softness[1]
     screen, depths, perspective = corners[..., :2], corners[..., 2], corners[..., 3]
     area = twice_area(screen)
     presence = facing(area, settings.two_sided) * corners[..., 4].prod(-1)
-    signed, from_centroid, from_pixel = coverage.seen(screen, pixels, scale, settings.df)
+    signed, from_centroid, from_pixel = coverage.seen(screen, pixels, soft)
     covered = signed * presence[:, None]
-    silhouette = _aggregate(covered, settings)
     weights = perspective_weights(screen, area, perspective, from_centroid)
     depth = (weights * depths[:, None]).sum(-1)
-    lateral = from_pixel.square().sum(-1) / (settings.reach**2 * settings.df * scale * scale)
+    lateral = from_pixel.square().sum(-1) / (coverage.reach(settings.epsilon) * soft) ** 2
     shares = _shares(covered, steepness * depth + LATERAL * lateral.clamp_max(1e3) ** 4)
-    mixed = torch.einsum("fp,fpi,fic->pc", shares, weights, looks)
-    image = silhouette[:, None] * mixed + (1 - silhouette[:, None]) * background[:-1]
-    return image, silhouette, silhouette * (shares * depth).sum(0) + (1 - silhouette) * background[-1]
+    means = torch.einsum("fp,fpi,fic->pc", shares, weights, looks)
+    return means, _aggregate(covered, settings), (shares * depth).sum(0)
 
 
 def project(points: Tensor, near: Tensor, settings: RasterSettings) -> Tensor:
@@ -196,12 +170,6 @@ def project(points: Tensor, near: Tensor, settings: RasterSettings) -> Tensor:
     screen = (points[:, :2] / w[:, None]).clamp(-FAR_PIXELS, FAR_PIXELS)
     presence = smooth_step_infinite(depth / near - 1)
     return torch.cat([screen, torch.stack([depth, 1 / w, presence], -1)], -1)
-
-
-def twice_area(screen: Tensor) -> Tensor:
-    """Twice the screen area of triangles (F, 3, 2) with y down; positive when counter-clockwise as seen."""
-    first, second = screen[:, 1] - screen[:, 0], screen[:, 2] - screen[:, 0]
-    return first[:, 1] * second[:, 0] - first[:, 0] * second[:, 1]
 
 
 def facing(area: Tensor, two_sided: bool) -> Tensor:
@@ -255,10 +223,6 @@ def _shares(covered: Tensor, burden: Tensor) -> Tensor:
     e = torch.exp(torch.where(included, z - torch.where(peak > -torch.inf, peak, 0.0), -torch.inf))
     total = e.sum(0, keepdim=True)
     return e / torch.where(total > 0, total, 1.0)
-
-
-def _guard(edge: Tensor) -> float:
-    return EDGE_GUARD if edge.dtype == torch.float32 else EDGE_GUARD**2
 
 
 class _Recomputed(torch.autograd.Function):

@@ -1,45 +1,55 @@
-"""What the rasteriser's backends agree on: the call, its settings, and the constants of the formula."""
+"""What the rasteriser's backends agree on: the call, its settings, and the result."""
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import Tensor
 
-from algonet.relax import BoundedSum, Probabilistic, TConorm
+from algonet.core.cache import cached
+from algonet.core.identity import interned
+from algonet.relax import BoundedSum, TConorm
 
-#: Twice the screen area (square pixels) over which a face turns from back to front, and below which interpolation
-#: inside it gives way to its centroid.
-FLIP_AREA = 1e-4
-#: Coverage below which the mean position inside a face gives way to the face's centroid: for depth and attributes, where
-#: rounding would throw the position out of the face; and for the distance on the screen, which may be rough but not wrong.
-FAINT, FAINTEST = 1e-3, 1e-5
-#: A face that noise reaches only from its full reach away loses exp(-LATERAL) of its weight in depth and colour.
-LATERAL = 16.0
-#: Guards the direction of an edge of zero length (square pixels).
-EDGE_GUARD = 1e-12
-#: Screen positions are kept within this many pixels, so that their fourth powers stay finite in float32.
-FAR_PIXELS = 1e7
-#: Points of the world beyond this are taken to lie there, so that products of finite numbers stay finite.
-FAR_POINTS = 1e15
+from .constants import SAMPLES_PER_SCALE
+from .coverage import Coverage, FilteredCoverage
+from .shading import Shading
 
 
-@dataclass(frozen=True, eq=False)
+@cached(most=16)
+def default_conorm() -> TConorm:
+    return interned(BoundedSum())
+
+
+@cached(most=16)
+def default_coverage() -> Coverage:
+    return FilteredCoverage().form()
+
+
+@dataclass(frozen=True)
 class RasterSettings:
-    """All that is not a tensor. `df` is even; `epsilon` is what may be neglected; `deterministic` asks a kernel for the
-    same bits on every run (the CPU kernel always gives them); without `perspective`, w is 1."""
+    """All that is not a tensor. `coverage` is without its softness, which is a tensor; `epsilon` is what may be neglected;
+    `deterministic` asks a kernel for the same bits on every run (the CPU kernel always gives them); without `perspective`, w
+    is 1. `shading`: pictures are lit, and the first three attributes, if `colored`, are the albedo. `sharp`: the noise is known
+    to be narrow, so that every pixel is its own sample, and kernels that cannot look need not be ready for both."""
 
     height: int
     width: int
-    df: int = 8
+    coverage: Coverage = field(default_factory=default_coverage)
     epsilon: float = 1e-4
-    conorm: TConorm = field(default_factory=BoundedSum)
+    conorm: TConorm = field(default_factory=default_conorm)
     two_sided: bool = True
     perspective: bool = True
     deterministic: bool = False
+    shading: Shading | None = None
+    colored: bool = True
+    sharp: bool = False
+
+    @property
+    def df(self) -> int:
+        """Degrees of freedom of the noise, for kernels, which take no other."""
+        return int(self.coverage.df or 0)
 
     @property
     def half_df(self) -> int:
@@ -50,26 +60,30 @@ class RasterSettings:
         """The distance, in units of sigma = sqrt(df) scale, beyond which all noise together weighs `epsilon`."""
         return math.sqrt(self.epsilon ** (-1 / self.half_df) - 1)
 
-    def encode(self) -> str:
-        """The settings as a string, which is how they travel through torch operators; for streamed conorms only."""
-        flags = f"{int(self.two_sided)}{int(self.perspective)}{int(self.deterministic)}"
-        return f"{self.height} {self.width} {self.df} {self.epsilon!r} {self.conorm.key} {flags}"
+    @property
+    def spacing(self) -> float:
+        """The distance between samples, in units of the noise's scale; 0 where every pixel is its own sample.
+
+        The picture's spectrum falls like exp(-sqrt(df) scale frequency), but no faster than a Gaussian's; and it is sums over
+        faces that are interpolated, which not every conorm is made of.
+        """
+        if self.sharp or not isinstance(self.conorm, BoundedSum):
+            return 0.0
+        return min(1.0, math.sqrt(self.df / 8)) / SAMPLES_PER_SCALE
 
 
-@functools.lru_cache(maxsize=256)
-def decode(text: str) -> RasterSettings:
-    """The settings that `encode` wrote."""
-    height, width, df, epsilon, conorm, flags = text.split()
-    name = BoundedSum.__name__
-    chosen = BoundedSum(int(conorm.removeprefix(name))) if conorm.startswith(name) else Probabilistic()
-    return RasterSettings(int(height), int(width), int(df), float(epsilon), chosen, *(flag == "1" for flag in flags))
+@dataclass(frozen=True)
+class NormalSettings:
+    """Normals of vertices have no settings."""
 
 
-def result_shapes(tensors: list[Tensor], settings: RasterSettings) -> list[Tensor]:
-    """Empty tensors with the shapes of image, silhouette and depth."""
-    points, attributes = tensors[:2]
-    shape = (*points.shape[:-2], settings.height, settings.width)
-    return [points.new_empty(*shape, attributes.shape[-1]), points.new_empty(shape), points.new_empty(shape)]
+class Raster(NamedTuple):
+    """The rasteriser's result, all differentiable: `image` (*B, H, W, C) are the attributes over the background,
+    `silhouette` (*B, H, W) in [0, 1], `depth` (*B, H, W) over the background's depth."""
+
+    image: Tensor
+    silhouette: Tensor
+    depth: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +96,8 @@ class RasterCall:
     - `attributes` (*B, N, C), looked up by `attribute_faces` (F, 3): vertex attributes share `faces`, face attributes
       repeat the face's own index.
     - `background` (*B, C + 1): attributes and, last, depth where nothing is.
-    - `softness` (*B, 3): the noise scale in pixels, the depth steepness, and the near distance: faces fade out between
-      twice that depth and it.
+    - `softness` (*B, 3): that of the coverage (for noise, its scale in pixels), the depth steepness, and the near distance:
+      faces fade out between twice that depth and it.
     - `faces` (F, 3) and `attribute_faces` (F, 3): int32 or int64, shared by the batch.
     - `matrix` (*B, 3, 4) or none: the camera's, which CUDA kernels apply themselves.
     """
@@ -103,10 +117,12 @@ class RasterCall:
         return tensors if self.matrix is None else [*tensors, self.matrix]
 
 
-class Raster(NamedTuple):
-    """The rasteriser's result, all differentiable: `image` (*B, H, W, C) are the attributes over the background,
-    `silhouette` (*B, H, W) in [0, 1], `depth` (*B, H, W) over the background's depth."""
-
-    image: Tensor
-    silhouette: Tensor
-    depth: Tensor
+def empty_pictures(tensors: list[Tensor], settings: RasterSettings) -> list[Tensor]:
+    """Empty tensors with the shapes of the operation's outputs."""
+    points, attributes = tensors[:2]
+    shape = (*points.shape[:-2], settings.height, settings.width)
+    plane = [points.new_empty(shape), points.new_empty(shape)]
+    channels = attributes.shape[-1]
+    if settings.shading is None:
+        return [points.new_empty(*shape, channels), *plane]
+    return [points.new_empty(*shape, 3), *plane, points.new_empty(*shape, channels - 3 * settings.colored)]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from algonet.core.cache import constant
 
 #: Vectors about 1 long that are shorter than this have no direction to speak of.
 GUARD = 1e-4
@@ -13,6 +16,8 @@ GUARD = 1e-4
 FLATNESS = 1e-5
 #: Squares of edges below this are taken to be it, so that no quotient leaves float32.
 LEAST_SQUARE = 1e-20
+#: What the length of an area over its size is guarded by.
+SMALL = 1e-6
 
 
 def normalise(v: Tensor, guard: float = GUARD) -> Tensor:
@@ -37,4 +42,24 @@ def normalise_area(area: Tensor, square: Tensor) -> Tensor:
         size = torch.maximum(torch.linalg.vector_norm(area, math.inf, -1, keepdim=True), square)
         size = size.clamp_min(LEAST_SQUARE)
     area, square = area / size, FLATNESS * (square / size)
-    return area * torch.rsqrt((area * area).sum(-1, keepdim=True) + square * square + 1e-12)
+    return area * torch.rsqrt((area * area).sum(-1, keepdim=True) + square * square + SMALL * SMALL)
+
+
+def face_areas(points: Tensor, faces: Tensor) -> tuple[Tensor, Tensor]:
+    """Twice the area vectors (*B, F, 3) of faces, and the squared lengths (*B, F, 1) of two edges."""
+    a, b, c = points[..., faces.long(), :].unbind(-2)
+    first, second = b - a, c - a
+    return torch.linalg.cross(first, second), (first * first + second * second).sum(-1, keepdim=True)
+
+
+def area_sums(points: Tensor, faces: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums of those over the faces at each vertex: (*B, V, 3) and (*B, V, 1)."""
+    # Side by side: one sum over the corners serves both
+    parts = torch.cat(face_areas(points, faces), -1)[..., None, :].expand(*points.shape[:-2], *faces.shape, 4)
+    summed = parts.new_zeros(*points.shape[:-1], 4).index_add(-2, faces.flatten(), parts.flatten(-3, -2))
+    return summed[..., :3], summed[..., 3:]
+
+
+def tensor_like(value: Any, like: Tensor) -> Tensor:
+    """A tensor, moved and cast to be like `like`, or numbers as a constant that is not to be changed in place."""
+    return value.to(like) if isinstance(value, Tensor) else constant(value, like.dtype, like.device)

@@ -1,5 +1,6 @@
 """The hard z-buffer: which face each pixel's centre sees, and where in it."""
 
+# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import numpy as np

@@ -1,10 +1,12 @@
 """The edge integrals as straight-line source for a given df: what LLVM needs to see to vectorise the loop around them."""
 
+# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import math
 
-from ..settings import FAINT, FAINTEST, FAR_PIXELS, FLIP_AREA, LATERAL
+from ...constants import FAINT, FAINTEST, FAR_PIXELS, FLIP_AREA, GREY, LATERAL
+from ...shading import AMBIENT, DIRECTIONAL, GUARD, LIGHT, NOWHERE, ROUNDING, TURN
 
 _ATAN = (
     1.0,
@@ -19,7 +21,12 @@ _ATAN = (
     -0.0015133966,
 )
 
-#: What the template's instance block becomes for each precision.
+_IMPORTS = """import numpy as np
+from numba import float32, int64, njit
+
+OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True, "cache": True}
+"""
+#: What differs between the precisions.
 _HEADERS = {
     "float32": """from algonet.core.codegen.numba_math import exp32 as exp, log32 as log
 
@@ -36,14 +43,16 @@ SHORT, FLOOR, TINY = 1 - 2.0**-52, -650.0, 1e-290
 }
 
 
-def instance(precision: str, half: int) -> str:
-    """Source that defines `real`, `exp`, `log`, `angle`, `edge_forward` and `edge_backward` for one precision and df."""
-    constants = (
-        f"FLIP_AREA, FAR_PIXELS, LATERAL = {FLIP_AREA!r}, {FAR_PIXELS!r}, {LATERAL!r}\n"
-        f"FAINT2, FAINTEST2 = {FAINT**2!r}, {FAINTEST**2!r}\n"
-    )
-    parts = [_HEADERS[precision] + constants, _angle(precision), _forward(half), _backward(half)]
-    return "\n\n".join(parts)
+def prelude(precision: str, half: int) -> str:
+    """What the templates stand on: imports, constants, and, for one precision and df, `real`, `exp`, `log`, `angle`,
+    `edge_forward` and `edge_backward`."""
+    numbers = {
+        "FLIP_AREA": FLIP_AREA, "FAR_PIXELS": FAR_PIXELS, "LATERAL": LATERAL, "FAINT2": FAINT**2, "FAINTEST2": FAINTEST**2,
+        "GREY": GREY, "AMBIENT": AMBIENT, "DIRECTIONAL": DIRECTIONAL, "LIGHT": LIGHT, "GUARD2": GUARD**2,
+        "NOWHERE2": NOWHERE**2, "ROUNDING2": ROUNDING**2, "TURN2": TURN**2,
+    }  # fmt: skip
+    constants = "".join(f"{name} = {value!r}\n" for name, value in numbers.items())
+    return "\n\n".join([_IMPORTS + _HEADERS[precision] + constants, _angle(precision), _forward(half), _backward(half)])
 
 
 def _angle(precision: str) -> str:

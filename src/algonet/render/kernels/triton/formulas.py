@@ -4,6 +4,7 @@ Names follow `render/README.md`. Everything is elementwise over pixels, with a f
 broadcast.
 """
 
+# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import math
@@ -13,7 +14,7 @@ import triton.language as tl
 
 from algonet.core.codegen.triton_math import INTERPRETED, reciprocal
 
-from ..settings import EDGE_GUARD, FAINT, FAINTEST, FAR_PIXELS, FAR_POINTS, FLIP_AREA, LATERAL
+from ...constants import EDGE_GUARD, FAINT, FAINTEST, FAR_PIXELS, FAR_POINTS, FLIP_AREA, LATERAL
 
 # Numbers that meet float64 tensors must be compile-time constants: run-time floats reach a kernel as float32
 FLIP = tl.constexpr(FLIP_AREA)
@@ -30,19 +31,29 @@ PI = tl.constexpr(3.141592653589793)
 #: Numbers and pointers that no kernel is compiled for anew: `algonet.core.launch` relies on it. Pixels go one to a thread, so
 #: that alignment would bring nothing; `bin_kernel` alone reads more at a time, from memory that is always aligned.
 SIZES = [
-    "attributes_stride", "background_stride", "bins", "bins_x", "blocks", "by_attributes_stride", "by_points_stride",
-    "capacity", "channels", "corners", "count", "depth_item", "depth_pixel", "first", "first_channel", "height",
-    "image_channel", "image_item", "image_pixel", "items", "limit", "matrix_stride", "padded", "points_stride",
-    "scratch_stride", "silhouette_item", "silhouette_pixel", "softness_stride", "stride", "tiles_x", "vertices_count",
-    "width", "work_stride",
+    "albedo_stride", "attributes_stride", "background_stride", "bins", "bins_x", "blocks", "by_attributes_stride",
+    "by_normals_stride", "by_points_stride", "capacity", "channels", "corners", "count", "depth_item", "depth_pixel",
+    "extra_channel", "extra_item", "extra_pixel", "eye_stride", "first", "first_channel", "first_mean", "height",
+    "image_channel", "image_item", "image_pixel", "items", "lights_stride", "limit", "matrix_stride", "normals_stride",
+    "padded", "pixels", "points_stride", "positions_stride", "rows", "scratch_stride", "silhouette_item",
+    "silhouette_pixel", "softness_stride", "stride", "tiles", "tiles_x", "vertices_count", "width", "work_stride",
 ]  # fmt: skip
 POINTERS = [
-    "attribute_faces", "attributes", "background", "bounds", "by_attributes", "by_depth", "by_image", "by_points",
-    "by_silhouette", "by_softness", "counters", "depth", "faces", "image", "matrix", "order", "points", "pulls", "saved",
-    "scratch", "silhouette", "softness", "target", "work",
+    "albedo", "attribute_faces", "attributes", "background", "bounds", "by_albedo", "by_attributes", "by_normals",
+    "by_points", "by_positions", "by_softness", "by_sums", "counters", "depth", "extra", "eye", "faces", "grad_color",
+    "grad_depth", "grad_extra", "grad_image", "grad_normals", "grad_silhouette", "image", "lights", "matrix", "normals",
+    "order", "partial", "pixel_grads", "points", "positions", "pulls", "sample_grads", "samples", "scratch", "silhouette",
+    "softness", "sums", "target", "work",
 ]  # fmt: skip
-#: Numbers per face in a record, before three per channel.
-RECORD = 23
+#: Where a face's record has what: corners (x, y of each), directions and lengths of its edges, the factor of its coverage, the
+#: planes of the common denominator and of depth, the least denominator, then three numbers for the plane of each channel.
+CORNERS, DIRECTIONS, LENGTHS, FACTOR = tl.constexpr(0), tl.constexpr(6), tl.constexpr(12), tl.constexpr(15)
+DENOMINATOR, DEPTH, LEAST, PLANES = tl.constexpr(16), tl.constexpr(19), tl.constexpr(22), tl.constexpr(23)
+#: A sample is the logarithm of its normaliser, its total coverage and its mean depth, then its mean of each channel.
+LOG_NORM, TOTAL, MEAN_DEPTH, MEANS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+#: The gradient by a sample: the logarithm of its normaliser again, its gradients times its means, then its gradients by
+#: total, depth, and each channel.
+GRAD_DOT, GRAD_TOTAL, GRAD_DEPTH, GRADS = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3), tl.constexpr(4)
 #: Numbers per item that count what faces take, before its jobs.
 COUNTERS = tl.constexpr(8)
 #: A box that nothing touches has this as its lower and minus this as its upper bound.

@@ -9,12 +9,33 @@ lists, the numbers of bins with many and with few faces, the faces' bins in all,
 row); `scratch` holds each face's span of bins, then the lists, the bins' heads (start, length), and the order of the bins.
 """
 
+# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from .triton_math import COUNTERS, FAR, FLIP, GUARD, LIMIT, NOWHERE, PI, POINTERS, SIZES, smooth_step
+from .formulas import (
+    CORNERS,
+    COUNTERS,
+    DENOMINATOR,
+    DEPTH,
+    DIRECTIONS,
+    FACTOR,
+    FAR,
+    FLIP,
+    GUARD,
+    LEAST,
+    LENGTHS,
+    LIMIT,
+    NOWHERE,
+    PI,
+    PLANES,
+    POINTERS,
+    SIZES,
+    smooth_step,
+)
+from .sampling import sample_grid
 
 
 @triton.jit
@@ -71,22 +92,31 @@ def direction(ex, ey):
 
 
 @triton.jit
-def face_factor(area, TWO_SIDED: tl.constexpr):
-    """The factor that makes a signed coverage positive, and its slope."""
-    front, slope = smooth_step(area / FLIP)
+def face_factor(area, flip, TWO_SIDED: tl.constexpr):
+    """The factor that makes a signed coverage positive, and its slope; it turns over within `flip`."""
+    front, slope = smooth_step(area / flip)
     if TWO_SIDED:
-        back, back_slope = smooth_step(-area / FLIP)
+        back, back_slope = smooth_step(-area / flip)
         front, slope = front - back, slope + back_slope
-    return front, slope / FLIP
+    return front, slope / flip
+
+
+@triton.jit
+def store_plane(record, CHANNEL: tl.constexpr, fa, fb, fc, a0, a1, a2, b0, b1, b2, c0, c1, c2, live):
+    """The plane over which an attribute times the denominator is linear, from its values at the corners."""
+    tl.store(record + (PLANES + 3 * CHANNEL), fa * a0 + fb * b0 + fc * c0, mask=live)
+    tl.store(record + (PLANES + 3 * CHANNEL + 1), fa * a1 + fb * b1 + fc * c1, mask=live)
+    tl.store(record + (PLANES + 3 * CHANNEL + 2), fa * a2 + fb * b2 + fc * c2, mask=live)
 
 
 @triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
 def setup_kernel(
-    points, matrix, attributes, softness, faces, attribute_faces, work, counters, scratch,
-    first, count, blocks, points_stride, matrix_stride, attributes_stride, softness_stride, work_stride, scratch_stride,
-    channels, first_channel, height, width, limit,
-    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, WORLD: tl.constexpr, PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr,
-    BLOCK: tl.constexpr, HALF: tl.constexpr, REACH: tl.constexpr, BIN: tl.constexpr, JOBS: tl.constexpr,
+    points, matrix, attributes, normals, softness, faces, attribute_faces, work, counters, scratch,
+    first, count, blocks, points_stride, matrix_stride, attributes_stride, normals_stride, softness_stride, work_stride,
+    scratch_stride, channels, first_channel, height, width, limit,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, NORMALS: tl.constexpr, WORLD: tl.constexpr, PERSPECTIVE: tl.constexpr,
+    TWO_SIDED: tl.constexpr, BLOCK: tl.constexpr, HALF: tl.constexpr, REACH: tl.constexpr, SPACING: tl.constexpr,
+    BIN: tl.constexpr, JOBS: tl.constexpr,
 ):  # fmt: skip
     padded = blocks * BLOCK
     slot = tl.program_id(1).to(tl.int64)
@@ -102,57 +132,72 @@ def setup_kernel(
     ax, ay, az, aw, ap, _sa = project_corner(points, matrix, ia, live, near, WORLD, PERSPECTIVE)
     bx, by, bz, bw, bp, _sb = project_corner(points, matrix, ib, live, near, WORLD, PERSPECTIVE)
     cx, cy, cz, cw, cp, _sc = project_corner(points, matrix, ic, live, near, WORLD, PERSPECTIVE)
+    # From here on lengths are distances between samples: a pixel, unless the noise is wide
+    scale = tl.load(softness + item * softness_stride)
+    spacing, margin, rows, columns = sample_grid(scale, height, width, SPACING)
+    by_spacing = 1.0 / spacing
+    scale = scale * by_spacing
+    ax, ay = (ax - 0.5) * by_spacing + (margin + 0.5), (ay - 0.5) * by_spacing + (margin + 0.5)
+    bx, by = (bx - 0.5) * by_spacing + (margin + 0.5), (by - 0.5) * by_spacing + (margin + 0.5)
+    cx, cy = (cx - 0.5) * by_spacing + (margin + 0.5), (cy - 0.5) * by_spacing + (margin + 0.5)
     area = (by - ay) * (cx - ax) - (bx - ax) * (cy - ay)
-    factor, _slope = face_factor(area, TWO_SIDED)
+    flip = FLIP * by_spacing * by_spacing
+    factor, _slope = face_factor(area, flip, TWO_SIDED)
     factor = factor * ap * bp * cp
     rest = area * 0.0 + az * 0.0 + bz * 0.0 + cz * 0.0 + near * 0.0
     broken = rest != rest
     seen = live & ((factor != 0.0) | broken)
-    inverse = area / (area * area + FLIP * FLIP)
+    inverse = area / (area * area + flip * flip)
 
     work += slot * work_stride
     record = work + f.to(tl.int64) * WIDTH
-    tl.store(record + 0, ax, mask=live)
-    tl.store(record + 1, ay, mask=live)
-    tl.store(record + 2, bx, mask=live)
-    tl.store(record + 3, by, mask=live)
-    tl.store(record + 4, cx, mask=live)
-    tl.store(record + 5, cy, mask=live)
+    tl.store(record + CORNERS, ax, mask=live)
+    tl.store(record + (CORNERS + 1), ay, mask=live)
+    tl.store(record + (CORNERS + 2), bx, mask=live)
+    tl.store(record + (CORNERS + 3), by, mask=live)
+    tl.store(record + (CORNERS + 4), cx, mask=live)
+    tl.store(record + (CORNERS + 5), cy, mask=live)
     ux, uy, length = direction(bx - ax, by - ay)
-    tl.store(record + 6, ux, mask=live)
-    tl.store(record + 7, uy, mask=live)
-    tl.store(record + 12, length, mask=live)
+    tl.store(record + DIRECTIONS, ux, mask=live)
+    tl.store(record + (DIRECTIONS + 1), uy, mask=live)
+    tl.store(record + LENGTHS, length, mask=live)
     ux, uy, length = direction(cx - bx, cy - by)
-    tl.store(record + 8, ux, mask=live)
-    tl.store(record + 9, uy, mask=live)
-    tl.store(record + 13, length, mask=live)
+    tl.store(record + (DIRECTIONS + 2), ux, mask=live)
+    tl.store(record + (DIRECTIONS + 3), uy, mask=live)
+    tl.store(record + (LENGTHS + 1), length, mask=live)
     ux, uy, length = direction(ax - cx, ay - cy)
-    tl.store(record + 10, ux, mask=live)
-    tl.store(record + 11, uy, mask=live)
-    tl.store(record + 14, length, mask=live)
-    tl.store(record + 15, tl.where(broken, float("nan"), factor * (0.5 / PI)), mask=live)
+    tl.store(record + (DIRECTIONS + 4), ux, mask=live)
+    tl.store(record + (DIRECTIONS + 5), uy, mask=live)
+    tl.store(record + (LENGTHS + 2), length, mask=live)
+    tl.store(record + FACTOR, tl.where(broken, float("nan"), factor * (0.5 / PI)), mask=live)
 
     # Each corner's weight is w' (1/3 + cross(x - g, opposite edge) inverse): linear in x - g
     a0, a1, a2 = aw / 3, aw * inverse * (cy - by), -aw * inverse * (cx - bx)
     b0, b1, b2 = bw / 3, bw * inverse * (ay - cy), -bw * inverse * (ax - cx)
     c0, c1, c2 = cw / 3, cw * inverse * (by - ay), -cw * inverse * (bx - ax)
-    tl.store(record + 16, a0 + b0 + c0, mask=live)
-    tl.store(record + 17, a1 + b1 + c1, mask=live)
-    tl.store(record + 18, a2 + b2 + c2, mask=live)
-    tl.store(record + 19, az * a0 + bz * b0 + cz * c0, mask=live)
-    tl.store(record + 20, az * a1 + bz * b1 + cz * c1, mask=live)
-    tl.store(record + 21, az * a2 + bz * b2 + cz * c2, mask=live)
+    tl.store(record + DENOMINATOR, a0 + b0 + c0, mask=live)
+    tl.store(record + (DENOMINATOR + 1), a1 + b1 + c1, mask=live)
+    tl.store(record + (DENOMINATOR + 2), a2 + b2 + c2, mask=live)
+    tl.store(record + DEPTH, az * a0 + bz * b0 + cz * c0, mask=live)
+    tl.store(record + (DEPTH + 1), az * a1 + bz * b1 + cz * c1, mask=live)
+    tl.store(record + (DEPTH + 2), az * a2 + bz * b2 + cz * c2, mask=live)
     attributes += item * attributes_stride + first_channel
-    ja = tl.load(attribute_faces + f * 3, mask=live, other=0).to(tl.int64) * channels
-    jb = tl.load(attribute_faces + f * 3 + 1, mask=live, other=0).to(tl.int64) * channels
-    jc = tl.load(attribute_faces + f * 3 + 2, mask=live, other=0).to(tl.int64) * channels
-    for c in tl.static_range(CHANNELS):
-        fa = tl.load(attributes + ja + c, mask=live, other=0.0)
-        fb = tl.load(attributes + jb + c, mask=live, other=0.0)
-        fc = tl.load(attributes + jc + c, mask=live, other=0.0)
-        tl.store(record + (23 + 3 * c), fa * a0 + fb * b0 + fc * c0, mask=live)
-        tl.store(record + (24 + 3 * c), fa * a1 + fb * b1 + fc * c1, mask=live)
-        tl.store(record + (25 + 3 * c), fa * a2 + fb * b2 + fc * c2, mask=live)
+    if CHANNELS > NORMALS:
+        ja = tl.load(attribute_faces + f * 3, mask=live, other=0).to(tl.int64) * channels
+        jb = tl.load(attribute_faces + f * 3 + 1, mask=live, other=0).to(tl.int64) * channels
+        jc = tl.load(attribute_faces + f * 3 + 2, mask=live, other=0).to(tl.int64) * channels
+        for c in tl.static_range(CHANNELS - NORMALS):
+            fa = tl.load(attributes + ja + c, mask=live, other=0.0)
+            fb = tl.load(attributes + jb + c, mask=live, other=0.0)
+            fc = tl.load(attributes + jc + c, mask=live, other=0.0)
+            store_plane(record, c, fa, fb, fc, a0, a1, a2, b0, b1, b2, c0, c1, c2, live)
+    # Normals belong to the vertices, whatever the attributes are looked up by
+    normals += item * normals_stride
+    for c in tl.static_range(NORMALS):
+        fa = tl.load(normals + ia * 3 + c, mask=live, other=0.0)
+        fb = tl.load(normals + ib * 3 + c, mask=live, other=0.0)
+        fc = tl.load(normals + ic * 3 + c, mask=live, other=0.0)
+        store_plane(record, CHANNELS - NORMALS + c, fa, fb, fc, a0, a1, a2, b0, b1, b2, c0, c1, c2, live)
 
     lx = tl.where(seen, tl.where(broken, -NOWHERE, tl.minimum(tl.minimum(ax, bx), cx)), NOWHERE)
     ly = tl.where(seen, tl.where(broken, -NOWHERE, tl.minimum(tl.minimum(ay, by), cy)), NOWHERE)
@@ -163,7 +208,6 @@ def setup_kernel(
     tl.store(box + padded, ly)
     tl.store(box + 2 * padded, hx)
     tl.store(box + 3 * padded, hy)
-    scale = tl.load(softness + item * softness_stride)
     counters += slot * (COUNTERS + 2 * JOBS)
     if BIN > 0:
         # Columns and rows of bins within reach, a byte each; a scale of NaN is within reach of everything
@@ -178,9 +222,9 @@ def setup_kernel(
     least = 0.5 * tl.minimum(tl.minimum(aw, bw), cw)
     if JOBS > 0:
         # Large faces are cut into bands of rows for several programs of the backward pass; a minus sign says so
-        _left, _top, columns, rows = window(lx, ly, hx, hy, scale, height, width, HALF, REACH)
-        band = tl.maximum(limit // tl.maximum(columns, 1), 1)
-        parts = tl.where(columns * rows > limit, (rows + band - 1) // band, 0)
+        _left, _top, across, down = window(lx, ly, hx, hy, scale, rows, columns, HALF, REACH)
+        band = tl.maximum(limit // tl.maximum(across, 1), 1)
+        parts = tl.where(across * down > limit, (down + band - 1) // band, 0)
         place = tl.atomic_add(counters + 4 + parts * 0, parts, mask=parts > 0, sem="relaxed")
         cut = (parts > 0) & (place + parts <= JOBS)
         least = tl.where(cut, -least, least)
@@ -189,7 +233,7 @@ def setup_kernel(
             mine = (part < parts) & (place + part < JOBS)
             tl.store(job, tl.where(cut, f, -1), mask=mine)
             tl.store(job + 1, part * band, mask=mine)
-    tl.store(record + 22, least, mask=live)
+    tl.store(record + LEAST, least, mask=live)
 
 
 @triton.jit

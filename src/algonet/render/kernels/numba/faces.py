@@ -1,25 +1,24 @@
 """The CPU rasteriser's faces: seen by the camera, prepared, and listed per tile of 16 x 16 pixels.
 
-The first of three templates (then `numba_forward`, `numba_backward`) whose texts `numba_cpu` joins to one module for each
-precision and df, with the block between the markers written anew; in the others that block only tells readers and checkers
-where names come from.
+The first of four templates (then `forward`, `backward`, `pixels`) that `host` joins to one module for each precision and df.
+What precedes the marker only tells readers and checkers where names come from; `edges.prelude` writes it anew.
+
+Lengths are in samples (see `host.Grid`): pixels, unless the noise is wide.
 """
 
-# pyright: reportOptionalCall=false
+# pyright: reportOptionalCall=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import numpy as np
 from numba import float32, int64, njit
 
 OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True, "cache": True}
-
-# <instance>
 real = float32
 SHORT, FLOOR, TINY = 1 - 2.0**-23, -60.0, 1e-37
 exp = log = angle = edge_forward = edge_backward = None
 FLIP_AREA, FAR_PIXELS, LATERAL, FAINT2, FAINTEST2 = 1e-4, 1e7, 16.0, 1e-6, 1e-10
-# </instance>
 
+# --- template ---
 LANES = 16
 TILE = LANES * LANES
 #: Numbers kept per face by `prepare`: corners, edge directions, edge lengths, centroid, area terms, depths, weights.
@@ -42,13 +41,16 @@ def step(x):
 
 
 @njit(**OPTIONS)
-def project(points, near, perspective, out):
-    """(x w, y w, depth) to x, y, depth, 1/w, presence and its slope, for the vertices of one item."""
+def project(points, near, perspective, spacing, margin, out):
+    """(x w, y w, depth) to x, y in samples, depth, 1/w, presence and its slope, for the vertices of one item."""
+    shift = real(margin + 0.5)
+    by_spacing = real(1.0) / real(spacing)
     for v in range(points.shape[0]):
         depth = points[v, 2]
         w = max(depth, near / 2) if perspective else real(1.0)
-        out[v, 0] = min(max(points[v, 0] / w, -FAR_PIXELS), FAR_PIXELS)
-        out[v, 1] = min(max(points[v, 1] / w, -FAR_PIXELS), FAR_PIXELS)
+        x = min(max(points[v, 0] / w, real(-FAR_PIXELS)), real(FAR_PIXELS))
+        y = min(max(points[v, 1] / w, real(-FAR_PIXELS)), real(FAR_PIXELS))
+        out[v, 0], out[v, 1] = (x - real(0.5)) * by_spacing + shift, (y - real(0.5)) * by_spacing + shift
         out[v, 2] = depth
         out[v, 3] = 1 / w
         out[v, 4], out[v, 5] = step(float(depth) / near - 1)
@@ -58,7 +60,7 @@ def project(points, near, perspective, out):
 
 
 @njit(**OPTIONS)
-def prepare(vertices, faces, two_sided, guard, out):
+def prepare(vertices, faces, two_sided, guard, flip, out):
     """All that pixels need to know of each face, and whether a vertex is not a number."""
     broken = False
     for f in range(faces.shape[0]):
@@ -79,12 +81,12 @@ def prepare(vertices, faces, two_sided, guard, out):
         ax, ay = o[X + 2] - o[X], o[X + 3] - o[X + 1]
         bx, by = o[X + 4] - o[X], o[X + 5] - o[X + 1]
         area = float(ay) * float(bx) - float(ax) * float(by)
-        front, _ = step(area / FLIP_AREA)
-        back, _ = step(-area / FLIP_AREA)
+        front, _ = step(area / flip)
+        back, _ = step(-area / flip)
         facing = front - back if two_sided else front
         o[CENTROID] = (o[X] + o[X + 2] + o[X + 4]) / 3
         o[CENTROID + 1] = (o[X + 1] + o[X + 3] + o[X + 5]) / 3
-        o[INVERSE] = area / (area * area + FLIP_AREA * FLIP_AREA)
+        o[INVERSE] = area / (area * area + flip * flip)
         o[FACTOR] = facing * presence
         o[LEAST] = min(o[WEIGHT], o[WEIGHT + 1], o[WEIGHT + 2]) / 2
         o[AREA], o[FACING], o[PRESENCE] = area, facing, presence

@@ -1,23 +1,34 @@
 """The Triton kernel of the smooth rasteriser's backward pass.
 
-One program per face walks over the pixels within its reach, recomputes what the forward pass computed there, and keeps
+One program per face walks over the samples within its reach, recomputes what the forward pass computed there, and keeps
 the face's gradient in registers: sums along the normals of its edges, and by the planes of its record. Only at the end are
-they brought back to corners and added to the vertices, once per face.
+they brought back to corners and added to the vertices, once per face. Gradients by samples come from `pixels`.
 """
 
+# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from algonet.core.codegen.triton_math import quick_log2, reciprocal
+from algonet.core.codegen.triton_math import reciprocal
 
-from .triton_corners import add, hand_down
-from .triton_math import (
+from .corners import add, hand_down
+from .formulas import (
+    CORNERS,
     COUNTERS,
+    DENOMINATOR,
+    DEPTH,
+    DIRECTIONS,
+    FACTOR,
     FAINTEST2,
+    GRAD_TOTAL,
+    GRADS,
     LATERAL_ROOT,
+    LEAST,
+    LENGTHS,
     LOG2E,
+    PLANES,
     POINTERS,
     SIZES,
     coverage,
@@ -26,7 +37,8 @@ from .triton_math import (
     mean_position,
     short_of_one,
 )
-from .triton_setup import load_box, window
+from .sampling import sample_grid
+from .setup import load_box, window
 
 
 @triton.jit
@@ -49,70 +61,51 @@ def edge_pull(sums, ends, gp, gmx, gmy, t, d, r, e, length, ux, uy, p0, p1, HALF
 
 
 @triton.jit
-def slope_of_bound(s, POWER: tl.constexpr):
-    """d bounded / d sum from the bounded sum: (1 - s^k)^(1 + 1/k)."""
-    raised = tl.exp2(POWER * quick_log2(tl.maximum(s, 1e-37)))
-    return tl.exp2((1.0 + 1.0 / POWER) * quick_log2(tl.maximum(1.0 - raised, 1e-37)))
-
-
-@triton.jit
-def plane(record, channel: tl.constexpr, CHANNELS: tl.constexpr):
-    """The three numbers of an attribute's plane; of one that there is not, the first one's, which nobody uses."""
-    if channel < CHANNELS:
-        place = record + (23 + 3 * channel)
+def plane(record, CHANNEL: tl.constexpr, CHANNELS: tl.constexpr):
+    """The three numbers of a channel's plane. Channels past the last read channel 0; nothing uses the result."""
+    if CHANNEL < CHANNELS:
+        place = record + (PLANES + 3 * CHANNEL)
     else:
-        place = record + 23
+        place = record + PLANES
     return tl.load(place), tl.load(place + 1), tl.load(place + 2)
 
 
 @triton.jit
-def brought(
-    note, by_image, by_silhouette, by_depth, ground, live, step, channels, first_channel,
-    CHANNELS: tl.constexpr, FIRST: tl.constexpr,
-):  # fmt: skip
-    """What pixels bring: their normaliser and silhouette, their gradients by attributes and depth, these times the means,
-    and the gradient by the silhouette."""
-    lse, s = load_two(note)
-    mean_z, mean0 = load_two(note + (2 + first_channel))
-    behind_at = ground + first_channel
-    worth0 = tl.load(by_image, mask=live, other=0.0)
-    worth1, worth2, worth3 = worth0, worth0, worth0
-    mean = worth0 * mean0
-    behind = worth0 * tl.load(behind_at)
+def load_sample_grads(place, first_mean, live, CHANNELS: tl.constexpr, FIRST: tl.constexpr):
+    """Of samples: the logarithm of the normaliser, gradients by means, by depth and by the total, and gradients times means.
+
+    All but the means' count once, in the first pass over the channels.
+    """
+    log_norm, dot = load_two(place)
+    by_total, by_depth = load_two(place + GRAD_TOTAL)
+    dot, by_total, by_depth = tl.where(live, dot, 0.0), tl.where(live, by_total, 0.0), tl.where(live, by_depth, 0.0)
+    if not FIRST:
+        dot, by_total, by_depth = dot * 0.0, by_total * 0.0, by_depth * 0.0
+    grads = place + (GRADS + first_mean)
+    g0 = tl.load(grads, mask=live, other=0.0)
+    g1, g2, g3, g4, g5 = g0, g0, g0, g0, g0
     if CHANNELS > 1:
-        mean1, mean2 = load_two(note + (4 + first_channel))
-        worth1 = tl.load(by_image + step, mask=live, other=0.0)
-        mean += worth1 * mean1
-        behind += worth1 * tl.load(behind_at + 1)
-        if CHANNELS > 2:
-            worth2 = tl.load(by_image + 2 * step, mask=live, other=0.0)
-            mean += worth2 * mean2
-            behind += worth2 * tl.load(behind_at + 2)
+        g1 = tl.load(grads + 1, mask=live, other=0.0)
+    if CHANNELS > 2:
+        g2 = tl.load(grads + 2, mask=live, other=0.0)
     if CHANNELS > 3:
-        mean3, _none = load_two(note + (6 + first_channel))
-        worth3 = tl.load(by_image + 3 * step, mask=live, other=0.0)
-        mean += worth3 * mean3
-        behind += worth3 * tl.load(behind_at + 3)
-    if FIRST:
-        worth_z = tl.load(by_depth, mask=live, other=0.0)
-        mean += worth_z * mean_z
-        behind += worth_z * tl.load(ground + channels)
-        by_s = tl.load(by_silhouette, mask=live, other=0.0) + mean - behind
-    else:
-        worth_z = worth0 * 0.0
-        by_s = mean - behind
-    return lse, s, worth0, worth1, worth2, worth3, worth_z, mean, by_s
+        g3 = tl.load(grads + 3, mask=live, other=0.0)
+    if CHANNELS > 4:
+        g4 = tl.load(grads + 4, mask=live, other=0.0)
+    if CHANNELS > 5:
+        g5 = tl.load(grads + 5, mask=live, other=0.0)
+    return log_norm, dot, by_total, by_depth, g0, g1, g2, g3, g4, g5
 
 
 @triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
 def backward_kernel(
-    work, counters, softness, background, by_image, by_silhouette, by_depth, saved,
-    points, matrix, attributes, faces, attribute_faces, by_points, by_attributes, by_softness,
-    first, items, count, padded, height, width, softness_stride, background_stride, points_stride, matrix_stride,
-    attributes_stride, by_points_stride, by_attributes_stride, work_stride, channels, first_channel, limit,
-    image_item, image_pixel, image_channel, silhouette_item, silhouette_pixel, depth_item, depth_pixel,
-    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, REACH: tl.constexpr,
-    POWER: tl.constexpr, FIRST: tl.constexpr, NOTES: tl.constexpr, CLOSE: tl.constexpr, HUGE: tl.constexpr,
+    work, counters, softness, pixel_grads,
+    points, matrix, attributes, normals, faces, attribute_faces, by_points, by_attributes, by_normals, by_softness,
+    first, items, count, padded, height, width, softness_stride, points_stride, matrix_stride, attributes_stride,
+    normals_stride, by_points_stride, by_attributes_stride, by_normals_stride, work_stride, channels, first_channel,
+    first_mean, limit,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, NORMALS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
+    REACH: tl.constexpr, SPACING: tl.constexpr, FIRST: tl.constexpr, GRAD: tl.constexpr, HUGE: tl.constexpr,
     WORLD: tl.constexpr, PULL: tl.constexpr, PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr, SOFTNESS: tl.constexpr,
     KEEP: tl.constexpr, JOBS: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
@@ -134,6 +127,8 @@ def backward_kernel(
     scale = tl.load(softness + item * softness_stride)
     steepness = tl.load(softness + item * softness_stride + 1)
     near = tl.load(softness + item * softness_stride + 2)
+    spacing, margin, grid_rows, grid_columns = sample_grid(scale, height, width, SPACING)
+    scale = scale / spacing
     sigma2 = 2 * HALF * scale * scale
     reach2 = (REACH * REACH) * sigma2
     # As in the forward pass, exponents are in units of log 2
@@ -141,17 +136,19 @@ def backward_kernel(
     lateral_rate = by_reach2 * (-8.0 / LOG2E)
     records = work + slot * work_stride
     lx, ly, hx, hy = load_box(records + padded.to(tl.int64) * WIDTH, face, padded, face < count)
-    left, top, columns, rows = window(lx, ly, hx, hy, scale, height, width, HALF, REACH)
+    left, top, columns, rows = window(lx, ly, hx, hy, scale, grid_rows, grid_columns, HALF, REACH)
     r = records + face.to(tl.int64) * WIDTH
-    ax, ay = tl.load(r), tl.load(r + 1)
-    bx, by = tl.load(r + 2), tl.load(r + 3)
-    cx, cy = tl.load(r + 4), tl.load(r + 5)
-    ux0, uy0, ux1, uy1 = tl.load(r + 6), tl.load(r + 7), tl.load(r + 8), tl.load(r + 9)
-    ux2, uy2 = tl.load(r + 10), tl.load(r + 11)
-    l0, l1, l2 = tl.load(r + 12), tl.load(r + 13), tl.load(r + 14)
-    factor = tl.load(r + 15)
-    d0, d1, d2 = tl.load(r + 16), tl.load(r + 17), tl.load(r + 18)
-    z0, z1, z2, least = tl.load(r + 19), tl.load(r + 20), tl.load(r + 21), tl.load(r + 22)
+    ax, ay = tl.load(r + CORNERS), tl.load(r + (CORNERS + 1))
+    bx, by = tl.load(r + (CORNERS + 2)), tl.load(r + (CORNERS + 3))
+    cx, cy = tl.load(r + (CORNERS + 4)), tl.load(r + (CORNERS + 5))
+    ux0, uy0 = tl.load(r + DIRECTIONS), tl.load(r + (DIRECTIONS + 1))
+    ux1, uy1 = tl.load(r + (DIRECTIONS + 2)), tl.load(r + (DIRECTIONS + 3))
+    ux2, uy2 = tl.load(r + (DIRECTIONS + 4)), tl.load(r + (DIRECTIONS + 5))
+    l0, l1, l2 = tl.load(r + LENGTHS), tl.load(r + (LENGTHS + 1)), tl.load(r + (LENGTHS + 2))
+    factor = tl.load(r + FACTOR)
+    d0, d1, d2 = tl.load(r + DENOMINATOR), tl.load(r + (DENOMINATOR + 1)), tl.load(r + (DENOMINATOR + 2))
+    z0, z1, z2 = tl.load(r + DEPTH), tl.load(r + (DEPTH + 1)), tl.load(r + (DEPTH + 2))
+    least = tl.load(r + LEAST)
     if band >= 0:
         top, rows = top + band, tl.minimum(rows - band, tl.maximum(limit // tl.maximum(columns, 1), 1)).to(tl.int32)
     elif least < 0:
@@ -163,11 +160,9 @@ def backward_kernel(
     c10, c11, c12 = plane(r, 1, CHANNELS)
     c20, c21, c22 = plane(r, 2, CHANNELS)
     c30, c31, c32 = plane(r, 3, CHANNELS)
-    ground = background + item * background_stride
-    notes_at = saved + item * height * width * NOTES
-    step = 1 if CLOSE else image_channel
-    image_at = by_image + item * image_item + first_channel * step
-    silhouette_at, depth_at = by_silhouette + item * silhouette_item, by_depth + item * depth_item
+    c40, c41, c42 = plane(r, 4, CHANNELS)
+    c50, c51, c52 = plane(r, 5, CHANNELS)
+    grads = pixel_grads + slot * height * width * GRAD
     # Beyond the reach the lateral term turns rounding of a faint coverage into any share at all, and the silhouette is nothing
     if scale.dtype == tl.float64:
         most = 1e30
@@ -181,6 +176,7 @@ def backward_kernel(
     s_d0, s_d1, s_d2, s_z0, s_z1, s_z2 = zero, zero, zero, zero, zero, zero
     s00, s01, s02, s10, s11, s12 = zero, zero, zero, zero, zero, zero
     s20, s21, s22, s30, s31, s32 = zero, zero, zero, zero, zero, zero
+    s40, s41, s42, s50, s51, s52 = zero, zero, zero, zero, zero, zero
     for start in range(0, pixels, P):
         # Lanes beyond the window see its last pixel, without gradients, which comes to nothing
         live = start + lane < pixels
@@ -193,10 +189,9 @@ def backward_kernel(
             column = i - line * columns
         at = (top + line) * width + left + column
         qx, qy = (left + column).to(scale.dtype) + 0.5, (top + line).to(scale.dtype) + 0.5
-        lse, s, worth0, worth1, worth2, worth3, worth_z, mean, by_s = brought(
-            notes_at + at * NOTES, image_at + at * image_pixel, silhouette_at + at * silhouette_pixel,
-            depth_at + at * depth_pixel, ground, live, step, channels, first_channel, CHANNELS, FIRST,
-        )  # fmt: skip
+        log_norm, dot, by_total, by_depth, g0, g1, g2, g3, g4, g5 = load_sample_grads(
+            grads + at * GRAD, first_mean, live, CHANNELS, FIRST
+        )
 
         # The forward pass again
         p, mx, my, t0, t1, t2, e0, e1, e2, r0, r1, r2, m0, m1, m2, pa, pb, pc = coverage(
@@ -214,31 +209,34 @@ def backward_kernel(
         cube = side * side * side
         burden = side * cube
         included = (c > 1.2e-38) & (burden < most)
-        rate = tl.exp2(tl.minimum(-(steepness2 * z + burden) - lse, 126.0))
+        rate = tl.exp2(tl.minimum(-(steepness2 * z + burden) - log_norm, 126.0))
         # A share is at most 1
         rate = tl.where(included, tl.minimum(rate, reciprocal(tl.where(included, c, 1.0))), 0.0)
         share = c * rate
 
-        # The pixel's gradient along the planes of all attributes together; then gradients by coverage, depth, planes
-        whole0, whole1, whole2 = worth0 * c00, worth0 * c01, worth0 * c02
+        # The sample's gradient along the planes of all channels together; then gradients by coverage, depth, planes
+        whole0, whole1, whole2 = g0 * c00, g0 * c01, g0 * c02
         if CHANNELS > 1:
-            whole0, whole1, whole2 = whole0 + worth1 * c10, whole1 + worth1 * c11, whole2 + worth1 * c12
+            whole0, whole1, whole2 = whole0 + g1 * c10, whole1 + g1 * c11, whole2 + g1 * c12
         if CHANNELS > 2:
-            whole0, whole1, whole2 = whole0 + worth2 * c20, whole1 + worth2 * c21, whole2 + worth2 * c22
+            whole0, whole1, whole2 = whole0 + g2 * c20, whole1 + g2 * c21, whole2 + g2 * c22
         if CHANNELS > 3:
-            whole0, whole1, whole2 = whole0 + worth3 * c30, whole1 + worth3 * c31, whole2 + worth3 * c32
-        worth = (whole0 + px * whole1 + py * whole2) * weight
-        excess = s * (worth + worth_z * z - mean)
+            whole0, whole1, whole2 = whole0 + g3 * c30, whole1 + g3 * c31, whole2 + g3 * c32
+        if CHANNELS > 4:
+            whole0, whole1, whole2 = whole0 + g4 * c40, whole1 + g4 * c41, whole2 + g4 * c42
+        if CHANNELS > 5:
+            whole0, whole1, whole2 = whole0 + g5 * c50, whole1 + g5 * c51, whole2 + g5 * c52
+        by_means = (whole0 + px * whole1 + py * whole2) * weight
+        excess = by_means + by_depth * z - dot
         f = share * excess
         if BOUNDED:
-            by_c = rate * excess + by_s * slope_of_bound(s, POWER)
+            by_c = rate * excess + by_total
         else:
             inside = (c >= 0.0) & (c <= 1.0)
-            by_c = rate * excess + tl.where(inside, by_s * (1.0 - s) / (1.0 - short_of_one(c)), 0.0)
-        share = share * s
-        by_z = share * worth_z - steepness * f
+            by_c = rate * excess - tl.where(inside, by_total / (1.0 - short_of_one(c)), 0.0)
+        by_z = share * by_depth - steepness * f
         nz = by_z * weight
-        nd = tl.where(denominator > least, -(share * worth + by_z * z) * weight, 0.0)
+        nd = tl.where(denominator > least, -(share * by_means + by_z * z) * weight, 0.0)
         # Where the lateral term is at its bound it is constant
         lateral = tl.where(distance < 1e3 * LATERAL_ROOT, f * cube * lateral_rate, 0.0)
         by_wx, by_wy = lateral * wx, lateral * wy
@@ -264,39 +262,49 @@ def backward_kernel(
         s_factor += by_c * p
         s_d0, s_d1, s_d2 = s_d0 + nd, s_d1 + nd * px, s_d2 + nd * py
         s_z0, s_z1, s_z2 = s_z0 + nz, s_z1 + nz * px, s_z2 + nz * py
-        pull0 = worth0 * pull
+        pull0 = g0 * pull
         s00, s01, s02 = s00 + pull0, s01 + pull0 * px, s02 + pull0 * py
         if CHANNELS > 1:
-            pull1 = worth1 * pull
+            pull1 = g1 * pull
             s10, s11, s12 = s10 + pull1, s11 + pull1 * px, s12 + pull1 * py
         if CHANNELS > 2:
-            pull2 = worth2 * pull
+            pull2 = g2 * pull
             s20, s21, s22 = s20 + pull2, s21 + pull2 * px, s22 + pull2 * py
         if CHANNELS > 3:
-            pull3 = worth3 * pull
+            pull3 = g3 * pull
             s30, s31, s32 = s30 + pull3, s31 + pull3 * px, s32 + pull3 * py
+        if CHANNELS > 4:
+            pull4 = g4 * pull
+            s40, s41, s42 = s40 + pull4, s41 + pull4 * px, s42 + pull4 * py
+        if CHANNELS > 5:
+            pull5 = g5 * pull
+            s50, s51, s52 = s50 + pull5, s51 + pull5 * px, s52 + pull5 * py
 
     if pixels > 0:
         if KEEP:
             points_to = by_points + (slot * count + face) * 9
-            looks_to = by_attributes + (slot * count + face) * (3 * CHANNELS)
+            attributes_to = by_attributes + (slot * count + face) * (3 * (CHANNELS - NORMALS))
+            normals_to = by_normals + (slot * count + face) * 9
         else:
             points_to = by_points + item * by_points_stride
-            looks_to = by_attributes + item * by_attributes_stride + first_channel
+            attributes_to = by_attributes + item * by_attributes_stride + first_channel
+            normals_to = by_normals + item * by_normals_stride
         by_near = hand_down(
             r, points + item * points_stride, matrix + item * matrix_stride,
-            attributes + item * attributes_stride + first_channel, faces + face * 3, attribute_faces + face * 3,
-            points_to, looks_to, near, channels,
+            attributes + item * attributes_stride + first_channel, normals + item * normals_stride,
+            faces + face * 3, attribute_faces + face * 3, points_to, attributes_to, normals_to, near, spacing, margin,
+            channels,
             tl.sum(a0), tl.sum(a1), tl.sum(a2), tl.sum(b0), tl.sum(b1), tl.sum(b2),
             tl.sum(s_factor), tl.sum(s_gx), tl.sum(s_gy),
             tl.sum(s_d0), tl.sum(s_d1), tl.sum(s_d2), tl.sum(s_z0), tl.sum(s_z1), tl.sum(s_z2),
             tl.sum(s00), tl.sum(s01), tl.sum(s02), tl.sum(s10), tl.sum(s11), tl.sum(s12),
             tl.sum(s20), tl.sum(s21), tl.sum(s22), tl.sum(s30), tl.sum(s31), tl.sum(s32),
-            CHANNELS, WORLD, PULL, PERSPECTIVE, TWO_SIDED, KEEP,
+            tl.sum(s40), tl.sum(s41), tl.sum(s42), tl.sum(s50), tl.sum(s51), tl.sum(s52),
+            CHANNELS, NORMALS, WORLD, PULL, PERSPECTIVE, TWO_SIDED, KEEP,
         )  # fmt: skip
         if SOFTNESS:
             soft = by_softness + (slot * count + face) * 3
-            add(soft, tl.sum(s_scale) / scale, pixels > 0, KEEP)
+            add(soft, tl.sum(s_scale) / (scale * spacing), pixels > 0, KEEP)
             add(soft + 1, tl.sum(s_steepness), pixels > 0, KEEP)
             add(soft + 2, by_near, pixels > 0, KEEP)
 

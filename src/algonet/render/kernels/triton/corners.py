@@ -4,13 +4,14 @@ All three corners at once: a lane takes corner i of the face, whose next and pre
 Edge i starts at corner i; the edge opposite to corner i runs from its next corner to its previous one.
 """
 
+# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from .triton_math import FAR, FLIP, LIMIT, PI
-from .triton_setup import face_factor, project_corner
+from .formulas import CORNERS, DIRECTIONS, FAR, FLIP, LENGTHS, LIMIT, PI
+from .setup import face_factor, project_corner
 
 
 @triton.jit
@@ -64,76 +65,102 @@ def add(place, value, live, KEEP: tl.constexpr):
 
 @triton.jit
 def add_channel(
-    looks, by_looks, i, live, row, channel, weight, n1, n2, g0, g1, g2, t0, t1, t2,
-    channels, CHANNELS: tl.constexpr, KEEP: tl.constexpr,
+    attributes, normals, by_attributes, by_normals, i, live, row, vertex, weight, n1, n2, g0, g1, g2, t0, t1, t2, channels,
+    CHANNEL: tl.constexpr, CHANNELS: tl.constexpr, NORMALS: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Hand one attribute's gradient down to the corners, and add what it pulls on the planes of their weights."""
-    value = tl.load(looks + row * channels + channel, mask=live, other=0.0)
     pull = weight * (g0 * (1.0 / 3.0) + g1 * n1 + g2 * n2)
-    if KEEP:
-        place = by_looks + i * CHANNELS + channel
+    if CHANNEL < CHANNELS - NORMALS:
+        value = tl.load(attributes + row * channels + CHANNEL, mask=live, other=0.0)
+        if KEEP:
+            add(by_attributes + i * (CHANNELS - NORMALS) + CHANNEL, pull, live, KEEP)
+        else:
+            add(by_attributes + row * channels + CHANNEL, pull, live, KEEP)
     else:
-        place = by_looks + row * channels + channel
-    add(place, pull, live, KEEP)
+        value = tl.load(normals + vertex * 3 + (CHANNEL - CHANNELS + NORMALS), mask=live, other=0.0)
+        if KEEP:
+            add(by_normals + i * 3 + (CHANNEL - CHANNELS + NORMALS), pull, live, KEEP)
+        else:
+            add(by_normals + vertex * 3 + (CHANNEL - CHANNELS + NORMALS), pull, live, KEEP)
     return t0 + value * g0, t1 + value * g1, t2 + value * g2
 
 
 @triton.jit
 def hand_down(
-    record, points, matrix, looks, face, attribute_face, by_points, by_looks, near, channels,
+    record, points, matrix, attributes, normals, face, attribute_face, by_points, by_attributes, by_normals, near, spacing,
+    margin, channels,
     along0, along1, along2, ends0, ends1, ends2, by_factor, by_gx, by_gy, d0, d1, d2, z0, z1, z2,
-    c00, c01, c02, c10, c11, c12, c20, c21, c22, c30, c31, c32,
-    CHANNELS: tl.constexpr, WORLD: tl.constexpr, PULL: tl.constexpr, PERSPECTIVE: tl.constexpr,
+    c00, c01, c02, c10, c11, c12, c20, c21, c22, c30, c31, c32, c40, c41, c42, c50, c51, c52,
+    CHANNELS: tl.constexpr, NORMALS: tl.constexpr, WORLD: tl.constexpr, PULL: tl.constexpr, PERSPECTIVE: tl.constexpr,
     TWO_SIDED: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Hand the sums of one face down to its points and attributes; returns the gradient by the near distance.
 
     Sums are by edge (what pulls on it, and that times the distance to its end), by the factor of its coverage, by its
-    centroid, and by the planes of denominator, depth and attributes. Pointers are those of the item, `face` and
-    `attribute_face` those of the face's three numbers; KEEP: targets are the face's own places, nobody else's.
+    centroid, and by the planes of denominator, depth and attributes; lengths are in samples. Pointers are those of the item,
+    `face` and `attribute_face` those of the face's three numbers; KEEP: targets are the face's own places, nobody else's.
     """
     lane = tl.arange(0, 4)
     live = lane < 3
     i, after, before = lane % 3, (lane + 1) % 3, (lane + 2) % 3
     vertex = tl.load(face + i).to(tl.int64)
     row = tl.load(attribute_face + i).to(tl.int64)
-    x, y = tl.load(record + 2 * i), tl.load(record + 2 * i + 1)
+    x, y = tl.load(record + CORNERS + 2 * i), tl.load(record + CORNERS + 2 * i + 1)
     _x, _y, z, weight, presence, slope = project_corner(points, matrix, vertex, live, near, WORLD, PERSPECTIVE)
     ox = tl.load(record + 2 * before) - tl.load(record + 2 * after)
     oy = tl.load(record + 2 * before + 1) - tl.load(record + 2 * after + 1)
     ax, ay = tl.load(record), tl.load(record + 1)
     bx, by, cx, cy = tl.load(record + 2), tl.load(record + 3), tl.load(record + 4), tl.load(record + 5)
     twice = (by - ay) * (cx - ax) - (bx - ax) * (cy - ay)
-    square = twice * twice + FLIP * FLIP
+    flip = FLIP / (spacing * spacing)
+    square = twice * twice + flip * flip
     inverse = twice / square
     # A corner's weight is its 1/w times 1/3 + n1 x + n2 y; t: the gradient by these three
     n1, n2 = inverse * oy, -inverse * ox
     t0, t1, t2 = d0 + z * z0, d1 + z * z1, d2 + z * z2
-    t0, t1, t2 = add_channel(looks, by_looks, i, live, row, 0, weight, n1, n2, c00, c01, c02, t0, t1, t2,
-                             channels, CHANNELS, KEEP)  # fmt: skip
+    t0, t1, t2 = add_channel(
+        attributes, normals, by_attributes, by_normals, i, live, row, vertex, weight, n1, n2, c00, c01, c02, t0, t1, t2,
+        channels, 0, CHANNELS, NORMALS, KEEP,
+    )  # fmt: skip
     if CHANNELS > 1:
-        t0, t1, t2 = add_channel(looks, by_looks, i, live, row, 1, weight, n1, n2, c10, c11, c12, t0, t1, t2,
-                                 channels, CHANNELS, KEEP)  # fmt: skip
+        t0, t1, t2 = add_channel(
+            attributes, normals, by_attributes, by_normals, i, live, row, vertex, weight, n1, n2, c10, c11, c12, t0, t1, t2,
+            channels, 1, CHANNELS, NORMALS, KEEP,
+        )  # fmt: skip
     if CHANNELS > 2:
-        t0, t1, t2 = add_channel(looks, by_looks, i, live, row, 2, weight, n1, n2, c20, c21, c22, t0, t1, t2,
-                                 channels, CHANNELS, KEEP)  # fmt: skip
+        t0, t1, t2 = add_channel(
+            attributes, normals, by_attributes, by_normals, i, live, row, vertex, weight, n1, n2, c20, c21, c22, t0, t1, t2,
+            channels, 2, CHANNELS, NORMALS, KEEP,
+        )  # fmt: skip
     if CHANNELS > 3:
-        t0, t1, t2 = add_channel(looks, by_looks, i, live, row, 3, weight, n1, n2, c30, c31, c32, t0, t1, t2,
-                                 channels, CHANNELS, KEEP)  # fmt: skip
+        t0, t1, t2 = add_channel(
+            attributes, normals, by_attributes, by_normals, i, live, row, vertex, weight, n1, n2, c30, c31, c32, t0, t1, t2,
+            channels, 3, CHANNELS, NORMALS, KEEP,
+        )  # fmt: skip
+    if CHANNELS > 4:
+        t0, t1, t2 = add_channel(
+            attributes, normals, by_attributes, by_normals, i, live, row, vertex, weight, n1, n2, c40, c41, c42, t0, t1, t2,
+            channels, 4, CHANNELS, NORMALS, KEEP,
+        )  # fmt: skip
+    if CHANNELS > 5:
+        t0, t1, t2 = add_channel(
+            attributes, normals, by_attributes, by_normals, i, live, row, vertex, weight, n1, n2, c50, c51, c52, t0, t1, t2,
+            channels, 5, CHANNELS, NORMALS, KEEP,
+        )  # fmt: skip
     by_depth = weight * (z0 * (1.0 / 3.0) + z1 * n1 + z2 * n2)
     by_weight = t0 * (1.0 / 3.0) + t1 * n1 + t2 * n2
     t1, t2 = weight * t1, weight * t2
     by_inverse = tl.sum(tl.where(live, t1 * oy - t2 * ox, 0.0), axis=0)
     pa, pb, pc = at_corner(lane, presence, 0), at_corner(lane, presence, 1), at_corner(lane, presence, 2)
     by_factor = by_factor * (0.5 / PI)
-    facing, facing_slope = face_factor(twice, TWO_SIDED)
-    by_area = by_inverse * (FLIP * FLIP - twice * twice) / (square * square) + by_factor * facing_slope * pa * pb * pc
+    facing, facing_slope = face_factor(twice, flip, TWO_SIDED)
+    by_area = by_inverse * (flip * flip - twice * twice) / (square * square) + by_factor * facing_slope * pa * pb * pc
     # Both ends of an edge take together what pulls on it, along its normal (-uy, ux)
-    start = of_corner(i, ends0, ends1, ends2) / tl.maximum(tl.load(record + 12 + i), 1e-30)
+    start = of_corner(i, ends0, ends1, ends2) / tl.maximum(tl.load(record + LENGTHS + i), 1e-30)
     last = of_corner(before, along0, along1, along2)
-    last -= of_corner(before, ends0, ends1, ends2) / tl.maximum(tl.load(record + 12 + before), 1e-30)
-    ux, uy = tl.load(record + 6 + 2 * i), tl.load(record + 7 + 2 * i)
-    vx, vy = tl.load(record + 6 + 2 * before), tl.load(record + 7 + 2 * before)
+    last -= of_corner(before, ends0, ends1, ends2) / tl.maximum(tl.load(record + LENGTHS + before), 1e-30)
+    ux, uy = tl.load(record + DIRECTIONS + 2 * i), tl.load(record + DIRECTIONS + 1 + 2 * i)
+    vx, vy = tl.load(record + DIRECTIONS + 2 * before), tl.load(record + DIRECTIONS + 1 + 2 * before)
     ta1, tb1, tc1 = at_corner(lane, t1, 0), at_corner(lane, t1, 1), at_corner(lane, t1, 2)
     ta2, tb2, tc2 = at_corner(lane, t2, 0), at_corner(lane, t2, 1), at_corner(lane, t2, 2)
     gx = by_gx * (1.0 / 3.0) - uy * start - vy * last + by_area * oy
@@ -141,6 +168,9 @@ def hand_down(
     gy = by_gy * (1.0 / 3.0) + ux * start + vx * last - by_area * ox
     gy += inverse * (of_corner(after, ta1, tb1, tc1) - of_corner(before, ta1, tb1, tc1))
     by_presence = by_factor * facing * of_corner(i, pb * pc, pa * pc, pa * pb)
+    # From samples back to pixels
+    gx, gy = gx / spacing, gy / spacing
+    x, y = (x - (margin + 0.5)) * spacing + 0.5, (y - (margin + 0.5)) * spacing + 0.5
     px, py, pz, by_near = corner_pull(
         gx, gy, by_depth, by_weight, by_presence, x, y, z, weight, slope, near, PERSPECTIVE
     )

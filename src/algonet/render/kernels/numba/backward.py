@@ -1,15 +1,14 @@
 """The CPU rasteriser's backward pass: tiles recompute what they need, then gradients are summed face by face. A template, see
-`numba_faces`; the innermost loop is like that of `numba_forward`.
+`faces`; the innermost loop is like that of `forward`.
 """
 
-# pyright: reportOptionalCall=false
+# pyright: reportOptionalCall=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
-# <instance>
 import numpy as np
 from numba import njit
 
-from .numba_faces import (
+from .faces import (
     AREA,
     DEPTH,
     FACING,
@@ -32,9 +31,8 @@ from .numba_faces import (
     row_ranges,
     step,
 )
-from .numba_forward import conorm
 
-# </instance>
+# --- template ---
 
 #: Sums per face and tile in the backward pass: edge ends, barycentrics times position, weights, depths, centroid, rest.
 ENDS, TURNS, WEIGHTS, DEPTHS, SHIFT, REST = 0, 6, 12, 15, 18, 20
@@ -45,8 +43,9 @@ SUMS = 23
 def lanes_backward(o, x0, y, steepness, sigma2, lateral, short, buffer):
     """The gradient of one face from the 16 pixels of one row.
 
-    Buffer rows 0 to 6 hold, per pixel: the worth of each corner, the mean worth, the slope by coverage, the log
-    normaliser, and the worth of depth. Rows 7 to 9 receive share times corner weight; `SUMS` rows from 10 on are added to.
+    Buffer rows 0 to 6 hold, per sample: the gradient along each corner's attributes, gradients times means, the gradient by
+    the total, the log normaliser, and the gradient by depth. Rows 7 to 9 receive share times corner weight; `SUMS` rows from
+    10 on are added to.
     """
     ax, ay, bx, by, cx, cy = o[0], o[1] - y, o[2], o[3] - y, o[4], o[5] - y
     ux0, uy0, ux1, uy1, ux2, uy2 = o[6], o[7], o[8], o[9], o[10], o[11]
@@ -97,8 +96,9 @@ def lanes_backward(o, x0, y, steepness, sigma2, lateral, short, buffer):
         gain = va * ha + vb * hb + vc * hc - buffer[3 * LANES + i]
         pull = share * gain
         clipped = min(max(covered, zero), one)
+        # Without a power the total is a sum of log(1 - c), which falls with c
         slope = buffer[4 * LANES + i] * (one / (one - clipped * short))
-        slope = slope if short == zero or clipped == covered else zero
+        slope = slope if short == zero else (-slope if clipped == covered else zero)
         by_covered = rate * gain + slope
         buffer[7 * LANES + i], buffer[8 * LANES + i], buffer[9 * LANES + i] = share * va, share * vb, share * vc
         by_depth = share * buffer[6 * LANES + i] - steepness * pull
@@ -159,24 +159,23 @@ def lanes_backward(o, x0, y, steepness, sigma2, lateral, short, buffer):
 
 @njit(**OPTIONS)
 def backward_tiles(
-    begin, stride, tile_starts, faces_of, pairs_of, prepared, faces, attribute_faces, attributes, background, softness,
-    settings, silhouette, total, norm, mean, grad_image, grad_silhouette, grad_depth, records,
+    begin, stride, tile_starts, faces_of, pairs_of, prepared, faces, attribute_faces, attributes, softness, grid, settings,
+    norm, mean, grad_total, grad_mean, records,
 ):  # fmt: skip
     """Every `stride`-th tile from `begin` on: what each pair of face and tile adds to the face's gradient."""
-    height, width, channels = grad_image.shape[1], grad_image.shape[2], grad_image.shape[3]
-    columns = (width + LANES - 1) // LANES
-    per_item = ((height + LANES - 1) // LANES) * columns
+    channels = mean.shape[3] - 1
+    per_item = (tile_starts.shape[0] - 1) // grid.shape[0]
     count = faces.shape[0]
     buffer = np.empty((10 + SUMS) * LANES, prepared.dtype)
     pulls = np.empty(3 * channels * LANES, prepared.dtype)
-    worths = np.empty((channels + 4) * TILE, prepared.dtype)
-    slopes = np.empty(3 * TILE, prepared.dtype)
-    power = settings[2]
-    short = real(SHORT) if power == 0 else real(0.0)
+    grads = np.empty((channels + 4) * TILE, prepared.dtype)
+    short = real(SHORT) if settings[2] == 0 else real(0.0)
     for tile in range(begin, tile_starts.shape[0] - 1, stride):
         if tile_starts[tile] == tile_starts[tile + 1]:
             continue
         item = tile // per_item
+        height, width = grid[item, 0], grid[item, 1]
+        columns = (width + LANES - 1) // LANES
         first_row, first_column = (tile % per_item) // columns * LANES, (tile % per_item) % columns * LANES
         scale, steepness = softness[item, 0], softness[item, 1]
         sigma2 = real(settings[0]) * scale * scale
@@ -185,8 +184,7 @@ def backward_tiles(
         entries = faces_of[tile_starts[tile] : tile_starts[tile + 1]]
         rows = np.empty((entries.shape[0], 2), np.int64)
         row_ranges(entries, prepared, real(first_row), reach, rows)
-        pixel_worths(item, first_row, first_column, power, silhouette, total, norm, mean, background,
-                     grad_image, grad_silhouette, grad_depth, worths, slopes)  # fmt: skip
+        load_sample_grads(item, first_row, first_column, height, width, norm, mean, grad_total, grad_mean, grads)
         x0 = real(first_column) + real(0.5)
         looks = attributes[item]
         for entry in range(entries.shape[0]):
@@ -200,16 +198,16 @@ def backward_tiles(
             for r in range(rows[entry, 0], min(rows[entry, 1], height - first_row)):
                 at = r * LANES
                 for j in range(3):
-                    worth_of_corner(buffer, worths, at, j, o[DEPTH + j], looks, corners[j], channels)
+                    grad_along_corner(buffer, grads, at, j, o[DEPTH + j], looks, corners[j], channels)
                 for i in range(LANES):
-                    buffer[3 * LANES + i] = worths[TILE + at + i]
-                    buffer[4 * LANES + i] = worths[2 * TILE + at + i]
-                    buffer[5 * LANES + i] = worths[3 * TILE + at + i]
-                    buffer[6 * LANES + i] = worths[at + i]
+                    buffer[3 * LANES + i] = grads[TILE + at + i]
+                    buffer[4 * LANES + i] = grads[2 * TILE + at + i]
+                    buffer[5 * LANES + i] = grads[3 * TILE + at + i]
+                    buffer[6 * LANES + i] = grads[at + i]
                 y = real(first_row + r) + real(0.5)
                 lanes_backward(o, x0, y, steepness, sigma2, lateral, short, buffer)
                 for c in range(channels):
-                    pull_attributes(buffer, worths, pulls, (4 + c) * TILE + at, 3 * c * LANES)
+                    pull_attributes(buffer, grads, pulls, (4 + c) * TILE + at, 3 * c * LANES)
             for k in range(SUMS):
                 record[k] = row_sum(buffer, (10 + k) * LANES)
             for k in range(3 * channels):
@@ -217,10 +215,10 @@ def backward_tiles(
 
 
 @njit(forceinline=True, **OPTIONS)
-def pull_attributes(buffer, worths, pulls, at, to):
+def pull_attributes(buffer, grads, pulls, at, to):
     """What one channel's three corners receive from the row, per lane."""
     for i in range(LANES):
-        g = worths[at + i]
+        g = grads[at + i]
         pulls[to + i] += buffer[7 * LANES + i] * g
         pulls[to + LANES + i] += buffer[8 * LANES + i] * g
         pulls[to + 2 * LANES + i] += buffer[9 * LANES + i] * g
@@ -236,54 +234,43 @@ def row_sum(rows, at):
 
 
 @njit(**OPTIONS)
-def pixel_worths(
-    item, first_row, first_column, power, silhouette, total, norm, mean, background,
-    grad_image, grad_silhouette, grad_depth, worths, slopes,
-):  # fmt: skip
-    """Per pixel of the tile: worth of depth, mean worth, slope by coverage, log normaliser, and worth of each channel."""
-    height, width, channels = grad_image.shape[1], grad_image.shape[2], grad_image.shape[3]
-    worths[:] = 0
-    worths[3 * TILE : 4 * TILE] = real(1e30)
-    slopes[:] = 0
-    for r in range(min(LANES, height - first_row)):
-        for i in range(min(LANES, width - first_column)):
-            slopes[r * LANES + i] = total[item, first_row + r, first_column + i]
-    conorm(slopes[:TILE], power, slopes[TILE : 2 * TILE], slopes[2 * TILE :])
+def load_sample_grads(item, first_row, first_column, height, width, norm, mean, grad_total, grad_mean, grads):
+    """Per sample of the tile: gradients by depth, times means, by the total, the log normaliser, and by each channel."""
+    channels = mean.shape[3] - 1
+    grads[:] = 0
+    grads[3 * TILE : 4 * TILE] = real(1e30)
     for r in range(min(LANES, height - first_row)):
         for i in range(min(LANES, width - first_column)):
             at, y, x = r * LANES + i, first_row + r, first_column + i
-            s, gd = silhouette[item, y, x], grad_depth[item, y, x]
+            grads[2 * TILE + at] = grad_total[item, y, x]
+            grads[3 * TILE + at] = norm[item, y, x]
             if norm[item, y, x] >= real(1e29):
                 # No face has a share here: the means are constants
-                s = real(0.0)
-            depth = mean[item, y, x, channels]
-            value = gd * depth
-            by_silhouette = grad_silhouette[item, y, x] + gd * (depth - background[item, channels])
-            for c in range(channels):
-                g, m = grad_image[item, y, x, c], mean[item, y, x, c]
-                value += g * m
-                by_silhouette += g * (m - background[item, c])
-                worths[(4 + c) * TILE + at] = s * g
-            by_silhouette *= slopes[2 * TILE + at]
-            worths[at] = s * gd
-            worths[TILE + at] = s * value
-            worths[2 * TILE + at] = by_silhouette
-            worths[3 * TILE + at] = norm[item, y, x]
+                continue
+            dot = real(0.0)
+            for c in range(channels + 1):
+                g = grad_mean[item, y, x, c]
+                dot += g * mean[item, y, x, c]
+                if c < channels:
+                    grads[(4 + c) * TILE + at] = g
+                else:
+                    grads[at] = g
+            grads[TILE + at] = dot
 
 
 @njit(forceinline=True, **OPTIONS)
-def worth_of_corner(buffer, worths, at, j, z, looks, row, channels):
+def grad_along_corner(buffer, grads, at, j, z, looks, row, channels):
     for i in range(LANES):
-        buffer[j * LANES + i] = worths[at + i] * z
+        buffer[j * LANES + i] = grads[at + i] * z
     for c in range(channels):
         a, base = looks[row, c], (4 + c) * TILE + at
         for i in range(LANES):
-            buffer[j * LANES + i] += worths[base + i] * a
+            buffer[j * LANES + i] += grads[base + i] * a
 
 
 @njit(**OPTIONS)
 def gather(
-    item, starts, records, prepared, vertices, points, faces, attribute_faces, softness, perspective, two_sided, guard,
+    item, starts, records, prepared, vertices, points, faces, attribute_faces, softness, perspective, two_sided, guard, spacing,
     by_points, by_attributes, by_softness,
 ):  # fmt: skip
     """Sum each face's records, in order, and hand them down to points, attributes and softness of one item."""
@@ -292,6 +279,7 @@ def gather(
     sums = np.empty(SUMS + 3 * channels)
     corner = np.empty((3, 2))
     near = float(softness[item, 2])
+    flip = FLIP_AREA / (spacing * spacing)
     scale_slope, steepness_slope, near_slope = 0.0, 0.0, 0.0
     for f in range(count):
         first, last = starts[item * count + f], starts[item * count + f + 1]
@@ -323,10 +311,10 @@ def gather(
             corner[k, 1] += bx * inverse
             corner[j, 0] += by * inverse
             corner[j, 1] -= bx * inverse
-        square = area * area + FLIP_AREA * FLIP_AREA
-        by_area = by_inverse * (FLIP_AREA * FLIP_AREA - area * area) / (square * square)
-        front_slope, back_slope = step(area / FLIP_AREA)[1], step(-area / FLIP_AREA)[1]
-        facing_slope = (front_slope + back_slope if two_sided else front_slope) / FLIP_AREA
+        square = area * area + flip * flip
+        by_area = by_inverse * (flip * flip - area * area) / (square * square)
+        front_slope, back_slope = step(area / flip)[1], step(-area / flip)[1]
+        facing_slope = (front_slope + back_slope if two_sided else front_slope) / flip
         by_area += sums[REST] * float(o[PRESENCE]) * facing_slope
         for i in range(3):
             j, k = (i + 1) % 3, (i + 2) % 3
@@ -351,8 +339,8 @@ def gather(
         near_slope -= slope * depth / (near * near)
         w = max(depth, near / 2) if perspective else 1.0
         x, y = float(points[item, v, 0]) / w, float(points[item, v, 1]) / w
-        by_x = by_vertices[v, 0] if abs(x) <= FAR_PIXELS else 0.0
-        by_y = by_vertices[v, 1] if abs(y) <= FAR_PIXELS else 0.0
+        by_x = by_vertices[v, 0] / spacing if abs(x) <= FAR_PIXELS else 0.0
+        by_y = by_vertices[v, 1] / spacing if abs(y) <= FAR_PIXELS else 0.0
         by_points[item, v, 0], by_points[item, v, 1] = by_x / w, by_y / w
         by_w = -(by_x * x + by_y * y) / w - by_vertices[v, 3] / (w * w)
         if perspective and depth >= near / 2:

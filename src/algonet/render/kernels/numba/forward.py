@@ -1,17 +1,16 @@
-"""The CPU rasteriser's forward pass: each tile streams over its faces. A template, see `numba_faces`.
+"""The CPU rasteriser's forward pass: each tile of samples streams over its faces. A template, see `faces`.
 
 The innermost loop runs over the 16 pixels of a tile's row, has no branches and touches one flat buffer at constant offsets,
 so that LLVM turns it into vector instructions. Pixels right of or below the image are computed and dropped.
 """
 
-# pyright: reportOptionalCall=false
+# pyright: reportOptionalCall=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
-# <instance>
 import numpy as np
 from numba import njit
 
-from .numba_faces import (
+from .faces import (
     DEPTH,
     FAINT2,
     FAINTEST2,
@@ -29,7 +28,7 @@ from .numba_faces import (
     row_ranges,
 )
 
-# </instance>
+# --- template ---
 
 
 @njit(**OPTIONS)
@@ -89,27 +88,6 @@ def peaks(entries, prepared, rows, first_row, x0, steepness, sigma2, lateral, bu
 
 
 @njit(**OPTIONS)
-def conorm(totals, power, values, slopes):
-    """The silhouette from a tile's totals, and its slope: S / (1 + S^k)^(1/k), or 1 - exp(S) where the power is 0."""
-    k = real(power)
-    if power > 0:
-        for i in range(TILE):
-            # The k-th power of the smaller of S and 1/S cannot overflow
-            size = abs(totals[i])
-            small = min(size, real(1.0) / max(size, real(1e-30)))
-            raised = exp(k * log(max(small, real(1e-30))))
-            root = exp(-log(real(1.0) + raised) / k)
-            value = size * root if size <= real(1.0) else root
-            values[i] = value if totals[i] >= real(0.0) else -value
-            slopes[i] = (root if size <= real(1.0) else raised * small * root) / (real(1.0) + raised)
-    else:
-        for i in range(TILE):
-            complement = exp(totals[i])
-            values[i] = real(1.0) - complement
-            slopes[i] = complement * real(SHORT)
-
-
-@njit(**OPTIONS)
 def shift_of(entries, prepared, steepness, peak):
     """Fill `peak` with an upper bound of every exponent if depths are close enough for one; whether they are."""
     high, low = -1e30, 1e30
@@ -125,25 +103,28 @@ def shift_of(entries, prepared, steepness, peak):
 
 @njit(**OPTIONS)
 def forward_tiles(
-    begin, stride, tile_starts, faces_of, prepared, faces, attribute_faces, attributes, background, softness, settings,
-    image, silhouette, depth, total_out, norm_out, mean_out,
+    begin, stride, tile_starts, faces_of, prepared, faces, attribute_faces, attributes, softness, grid, settings,
+    total_out, norm_out, mean_out,
 ):  # fmt: skip
-    """Every `stride`-th tile from `begin` on. `settings`: df, reach in sigmas, bounded-sum power (0: probabilistic)."""
-    height, width, channels = image.shape[1], image.shape[2], image.shape[3]
-    columns = (width + LANES - 1) // LANES
-    per_item = ((height + LANES - 1) // LANES) * columns
+    """Every `stride`-th tile from `begin` on. `settings`: df, reach in sigmas, bounded-sum power (0: probabilistic).
+
+    `softness` is scale and steepness, `grid` rows and columns of samples of each item; `mean_out` has depth as its last
+    channel.
+    """
+    channels = mean_out.shape[3] - 1
+    per_item = (tile_starts.shape[0] - 1) // grid.shape[0]
     count = faces.shape[0]
     buffer, peak = np.empty(8 * LANES, prepared.dtype), np.empty(TILE, prepared.dtype)
     sums = np.empty((channels + 3) * TILE, prepared.dtype)
-    values, slopes, logs = (
-        np.empty(TILE, prepared.dtype),
-        np.empty(TILE, prepared.dtype),
-        np.empty(TILE, prepared.dtype),
-    )
+    logs = np.empty(TILE, prepared.dtype)
     power = settings[2]
     for tile in range(begin, tile_starts.shape[0] - 1, stride):
         item = tile // per_item
+        height, width = grid[item, 0], grid[item, 1]
+        columns = (width + LANES - 1) // LANES
         first_row, first_column = (tile % per_item) // columns * LANES, (tile % per_item) % columns * LANES
+        if first_row >= height:
+            continue
         scale, steepness = softness[item, 0], softness[item, 1]
         sigma2 = real(settings[0]) * scale * scale
         lateral = real(1.0) / (real(settings[1] * settings[1]) * sigma2)
@@ -165,7 +146,6 @@ def forward_tiles(
                 for c in range(channels):
                     mix(buffer, sums, (3 + c) * TILE + r * LANES,
                         looks[corners[0], c], looks[corners[1], c], looks[corners[2], c])  # fmt: skip
-        conorm(sums, power, values, slopes)
         for i in range(TILE):
             norm = sums[TILE + i]
             seen = norm > real(TINY)
@@ -175,15 +155,11 @@ def forward_tiles(
             for i in range(min(LANES, width - first_column)):
                 at = r * LANES + i
                 y, x = first_row + r, first_column + i
-                inverse, s = sums[TILE + at], values[at]
-                total_out[item, y, x], norm_out[item, y, x], silhouette[item, y, x] = sums[at], logs[at], s
-                mean = sums[2 * TILE + at] * inverse
-                mean_out[item, y, x, channels] = mean
-                depth[item, y, x] = s * mean + (1 - s) * background[item, channels]
+                inverse = sums[TILE + at]
+                total_out[item, y, x], norm_out[item, y, x] = sums[at], logs[at]
+                mean_out[item, y, x, channels] = sums[2 * TILE + at] * inverse
                 for c in range(channels):
-                    mean = sums[(3 + c) * TILE + at] * inverse
-                    mean_out[item, y, x, c] = mean
-                    image[item, y, x, c] = s * mean + (1 - s) * background[item, c]
+                    mean_out[item, y, x, c] = sums[(3 + c) * TILE + at] * inverse
 
 
 @njit(forceinline=True, **OPTIONS)

@@ -1,0 +1,423 @@
+"""The renderer's operations on CUDA devices: what `algonet.core.operation` wants of them.
+
+`plan` says what a call comes to; the kernels are in `setup`, `forward`, `backward`, `pixels` and `surface`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from algonet.core.cache import Cache, TensorCache, cached
+from algonet.core.launch import Launch
+
+from ...constants import FAR_POINTS
+from ...settings import NormalSettings, RasterSettings
+from ...shading import LIGHT, Shading
+from . import surface
+from .backward import gather_kernel
+from .plan import (
+    ATTRIBUTE_FACES,
+    ATTRIBUTES,
+    BACKGROUND,
+    EYE,
+    FACES,
+    LIGHTS,
+    MATRIX,
+    NORMALS,
+    POINTS,
+    SOFTNESS,
+    Pass,
+    Plan,
+    item_stride,
+    plan_of,
+    shading_constants,
+)
+
+Outputs = tuple[list[Tensor], list[Tensor]]
+#: Faces, vertices or points that a program of `surface` takes, and its warps.
+SURFACE = (128, 4)
+
+
+def render_attributes_forward(tensors: list[Tensor], settings: RasterSettings) -> Outputs:
+    """Image, silhouette and depth; saved are the samples, and for small scenes what was made of the faces."""
+    if tensors[ATTRIBUTES].shape[-1] == 0:
+        (image, *rest), saved = render_attributes_forward(with_channel(tensors), settings)
+        return [image[..., :0], *rest], saved
+    plan = plan_of(tensors, settings)
+    like = tensors[POINTS]
+    saved = empty_saved(plan, like)
+    tensors = arranged(plan, tensors)
+    sample(plan, tensors, saved)
+    image, silhouette, depth = (
+        like.new_empty((*plan.plane, plan.channels)),
+        like.new_empty(plan.plane),
+        like.new_empty(plan.plane),
+    )
+    plan.to_pixels(
+        samples=saved[0], softness=tensors[SOFTNESS], background=tensors[BACKGROUND], image=image, silhouette=silhouette,
+        depth=depth,
+    )  # fmt: skip
+    return [image, silhouette, depth], saved
+
+
+def render_lit_forward(tensors: list[Tensor], settings: RasterSettings) -> Outputs:
+    """Lit image, silhouette, depth and further attributes; saved as for any attributes."""
+    plan = plan_of(tensors, settings)
+    like = tensors[POINTS]
+    saved = empty_saved(plan, like)
+    tensors = arranged(plan, tensors)
+    sample(plan, tensors, saved)
+    image, silhouette, depth = like.new_empty((*plan.plane, 3)), like.new_empty(plan.plane), like.new_empty(plan.plane)
+    extra = like.new_empty((*plan.plane, plan.extra))
+    plan.to_pixels(
+        samples=saved[0], softness=tensors[SOFTNESS], background=tensors[BACKGROUND], matrix=tensors[MATRIX],
+        eye=tensors[EYE], lights=tensors[LIGHTS], image=image, silhouette=silhouette, depth=depth, extra=extra,
+    )  # fmt: skip
+    return [image, silhouette, depth, extra], saved
+
+
+def sample(plan: Plan, tensors: list[Tensor], saved: list[Tensor]) -> None:
+    """Faces to samples."""
+    work = saved[1] if plan.keeps else new_work(plan, tensors[POINTS])
+    scratch = work.new_empty(plan.most * plan.scratch, dtype=torch.int32) if plan.bin else work
+    for part in plan.parts:
+        for passed in part:
+            counters = saved[2] if plan.keeps else new_counters(plan, tensors[POINTS], (passed.items,))
+            set_up(passed.setup, plan, tensors, work, counters, scratch)
+            if plan.bin:
+                passed.list_bins(counters=counters, scratch=scratch)
+            passed.forward(work=work, scratch=scratch, softness=tensors[SOFTNESS], samples=saved[0])
+        if plan.settings.spacing:
+            part[0].join(softness=tensors[SOFTNESS], samples=saved[0])
+
+
+def empty_saved(plan: Plan, like: Tensor) -> list[Tensor]:
+    """What the backward pass needs, not yet filled."""
+    saved = [like.new_empty((*plan.plane, plan.sample))]
+    if plan.keeps:
+        saved += [like.new_empty((*plan.batch, plan.work)), new_counters(plan, like, plan.batch)]
+    return saved
+
+
+def render_attributes_saved(tensors: list[Tensor], settings: RasterSettings) -> list[Tensor]:
+    if tensors[ATTRIBUTES].shape[-1] == 0:
+        tensors = with_channel(tensors)
+    return empty_saved(plan_of(tensors, settings), tensors[POINTS])
+
+
+def render_lit_saved(tensors: list[Tensor], settings: RasterSettings) -> list[Tensor]:
+    return empty_saved(plan_of(tensors, settings), tensors[POINTS])
+
+
+def new_work(plan: Plan, like: Tensor) -> Tensor:
+    """Memory for the records and boxes of a pass; each pass overwrites those of the one before."""
+    return like.new_empty(plan.most * plan.work)
+
+
+def new_counters(plan: Plan, like: Tensor, batch: Sequence[int]) -> Tensor:
+    return like.new_zeros((*batch, plan.counters), dtype=torch.int32)
+
+
+def set_up(launch: Launch, plan: Plan, tensors: list[Tensor], work: Tensor, counters: Tensor, scratch: Tensor) -> None:
+    launch(
+        points=tensors[POINTS], matrix=tensors[MATRIX], attributes=tensors[ATTRIBUTES],
+        normals=tensors[NORMALS] if plan.lit else tensors[POINTS], softness=tensors[SOFTNESS], faces=tensors[FACES],
+        attribute_faces=tensors[ATTRIBUTE_FACES], work=work, counters=counters, scratch=scratch,
+    )  # fmt: skip
+
+
+def arranged(plan: Plan, tensors: list[Tensor]) -> list[Tensor]:
+    """The tensors as kernels want them; without a matrix, its place is taken by one that is not read."""
+    if plan.copied:
+        tensors = [t.contiguous() if i in plan.copied else t for i, t in enumerate(tensors)]
+    return tensors if plan.world else [*tensors, tensors[0]]
+
+
+def render_attributes_backward(
+    grads: Sequence[Tensor | None],
+    tensors: list[Tensor],
+    saved: list[Tensor],
+    settings: RasterSettings,
+    needs: list[bool],
+) -> list[Tensor | None]:
+    """Gradients by points, attributes, background, softness and matrix; no gradient of an output counts as zero."""
+    if tensors[ATTRIBUTES].shape[-1] == 0:
+        found = render_attributes_backward([None, *grads[1:]], with_channel(tensors), saved, settings, needs)
+        by_background = found[BACKGROUND]
+        found[BACKGROUND] = None if by_background is None else by_background[..., 1:]
+        found[ATTRIBUTES] = torch.zeros_like(tensors[ATTRIBUTES]) if needs[ATTRIBUTES] else None
+        return found
+    return backward(grads, tensors, saved, settings, needs)
+
+
+def backward(
+    grads: Sequence[Tensor | None],
+    tensors: list[Tensor],
+    saved: list[Tensor],
+    settings: RasterSettings,
+    needs: list[bool],
+) -> list[Tensor | None]:
+    """The way back: pictures to pixels, pixels to samples where there are fewer, samples to faces; part by part."""
+    plan = plan_of(tensors, settings)
+    tensors = arranged(plan, tensors)
+    points, softness = tensors[POINTS], tensors[SOFTNESS]
+    pictures, strides = pictures_of(grads, points)
+    saved = [t if t.is_contiguous() else t.contiguous() for t in saved]
+    by_matrix = plan.world and needs[MATRIX]
+    found = empty_gradients(plan, points, needs)
+    # Gradients by what all pixels of an item share are summed by blocks first: the same bits every time
+    shared = needs[BACKGROUND] or (plan.lit and (needs[MATRIX] or needs[EYE] or needs[LIGHTS]))
+    partial = points.new_empty((plan.items, plan.pixel_blocks, plan.sums)) if shared else points
+    moving = plan.count > 0 and any(needs[i] for i in (POINTS, ATTRIBUTES, SOFTNESS, MATRIX, NORMALS) if i < len(needs))
+    work = saved[1] if plan.keeps else new_work(plan, points)
+    pixel_grads = points.new_empty((plan.most, plan.pixels, plan.grad))
+    sample_grads = points.new_empty((plan.most, plan.pixels, plan.grad)) if settings.spacing else pixel_grads
+    seen = {"samples": saved[0], "softness": softness, "background": tensors[BACKGROUND]}
+    if plan.lit:
+        seen |= {"matrix": tensors[MATRIX], "eye": tensors[EYE], "lights": tensors[LIGHTS]}
+    seen |= dict(zip(("grad_image", "grad_silhouette", "grad_depth", "grad_extra"), pictures, strict=False))
+    for part in plan.parts if plan.items else ():
+        first, items = part[0].first, part[0].items
+        plan.pixels_back(strides, first, items, shared)(
+            pixel_grads=pixel_grads, partial=partial[first : first + items] if shared else partial, **seen
+        )
+        if settings.spacing and moving:
+            columns, rows = plan.gather_samples(first, items)
+            columns(softness=softness, pixel_grads=pixel_grads, sample_grads=sample_grads)
+            rows(samples=saved[0], softness=softness, pixel_grads=pixel_grads, sample_grads=sample_grads)
+        for passed in part if moving else ():
+            counters = saved[2] if plan.keeps else new_counters(plan, points, (items,))
+            if not plan.keeps:
+                set_up(passed.setup_again, plan, tensors, work, counters, work)
+            pull(passed, tensors, work, counters, pixel_grads, found, needs, not by_matrix)
+    return collected(plan, tensors, found, partial, needs)
+
+
+render_lit_backward = backward
+
+
+def empty_gradients(plan: Plan, like: Tensor, needs: list[bool]) -> dict[int, Tensor]:
+    """Places for gradients by points, attributes, normals and softness; what nobody needs is not cleared."""
+    # Apart from each other: torch operators must not return tensors that share memory
+    shapes = {POINTS: (plan.vertices, 3), ATTRIBUTES: (plan.rows, plan.attributes)}
+    shapes |= {NORMALS: (plan.vertices, 3)} if plan.lit else {}
+    wanted = {i: needs[i] or (i == POINTS and plan.world and needs[MATRIX]) for i in shapes}
+    found = {i: (like.new_zeros if wanted[i] else like.new_empty)((*plan.batch, *shapes[i])) for i in shapes}
+    return found | ({SOFTNESS: like.new_zeros((*plan.batch, 3))} if needs[SOFTNESS] else {})
+
+
+def pull(
+    passed: Pass, tensors: list[Tensor], work: Tensor, counters: Tensor, pixel_grads: Tensor,
+    found: dict[int, Tensor], needs: list[bool], to_world: bool,
+) -> None:  # fmt: skip
+    """Add what the samples of a pass pull on its faces to the gradients."""
+    plan, points = passed.plan, tensors[POINTS]
+    faces, attribute_faces = tensors[FACES], tensors[ATTRIBUTE_FACES]
+    targets = {i: found[i] for i in (POINTS, ATTRIBUTES, NORMALS) if i in found}
+    if plan.settings.deterministic:
+        widths = {POINTS: 3, ATTRIBUTES: passed.channels - passed.normals, NORMALS: 3}
+        targets = {i: points.new_zeros(passed.items, 3 * plan.count, widths[i]) for i in targets}
+    soft = points.new_zeros(passed.items, plan.count, 3) if needs[SOFTNESS] else points
+    passed.backward(needs[SOFTNESS], to_world)(
+        work=work, counters=counters, softness=tensors[SOFTNESS], pixel_grads=pixel_grads,
+        points=points, matrix=tensors[MATRIX], attributes=tensors[ATTRIBUTES],
+        normals=tensors[NORMALS] if plan.lit else points, faces=faces, attribute_faces=attribute_faces,
+        by_points=targets[POINTS], by_attributes=targets[ATTRIBUTES], by_normals=targets.get(NORMALS, points),
+        by_softness=soft,
+    )  # fmt: skip
+    items = slice(passed.first, passed.first + passed.items)
+    if plan.settings.deterministic:
+        gather(targets[POINTS], faces, found[POINTS].view(-1, plan.vertices, 3)[items])
+        if passed.channels > passed.normals:
+            of_channels = found[ATTRIBUTES].view(-1, plan.rows, plan.attributes)[items, :, passed.first_channel :]
+            gather(targets[ATTRIBUTES], attribute_faces, of_channels)
+        if passed.normals:
+            gather(targets[NORMALS], faces, found[NORMALS].view(-1, plan.vertices, 3)[items])
+    if needs[SOFTNESS]:
+        found[SOFTNESS].view(-1, 3)[items] += soft.sum(1)
+
+
+def collected(
+    plan: Plan, tensors: list[Tensor], found: dict[int, Tensor], partial: Tensor, needs: list[bool]
+) -> list[Tensor | None]:
+    """The gradients in the order of the tensors."""
+    if partial.dim() == 3 and partial is not tensors[POINTS]:
+        whole = partial.sum(1)
+        if not plan.lit:
+            found[BACKGROUND] = whole.view(*plan.batch, plan.channels + 1)
+        else:
+            found[BACKGROUND] = whole[:, :4].view(*plan.batch, 4)
+            found[EYE] = whole[:, 4:7].view(*plan.batch, 3)
+            found[MATRIX] = whole[:, 7:19].view(*plan.batch, 3, 4)
+            found[LIGHTS] = whole[:, 19:].view(*plan.batch, -1, LIGHT)
+    if plan.world and needs[MATRIX]:
+        found[POINTS], projected = to_the_world(found[POINTS], tensors[POINTS], tensors[MATRIX])
+        found[MATRIX] = found[MATRIX] + projected if MATRIX in found else projected
+    return [found.get(i) if need else None for i, need in enumerate(needs)]
+
+
+def pictures_of(grads: Sequence[Tensor | None], like: Tensor) -> tuple[list[Tensor], tuple[int, ...]]:
+    """Gradients of the pictures, and their strides: of items, pixels and, for those that have any, channels. One that is the
+    same everywhere, like that of a sum, is not spread out for that."""
+    pictures, strides = [], ()
+    for grad, own in zip(grads, (3, 2, 2, 3), strict=False):
+        if grad is None or grad.numel() == 0:
+            grad, steps = nothing(like), (0,) * own
+        else:
+            steps = picture_strides(grad.shape, grad.stride(), own)
+        if steps is None:
+            grad = grad.contiguous()
+            steps = picture_strides(grad.shape, grad.stride(), own)
+        pictures.append(grad)
+        strides += steps or ()
+    return pictures, strides
+
+
+@cached(most=256)
+def picture_strides(shape: Sequence[int], strides: Sequence[int], own: int) -> tuple[int, ...] | None:
+    """Strides of items, pixels and, with `own` = 3, channels; `None` where rows or items do not follow each other."""
+    batch = len(shape) - own
+    height, width = shape[batch], shape[batch + 1]
+    pixel = strides[batch + 1] if width > 1 else strides[batch]
+    if height > 1 and strides[batch] != width * pixel:
+        return None
+    moving = [(n, s) for n, s in zip(shape[:batch], strides[:batch], strict=True) if n != 1]
+    for (n, s), (_, outer) in zip(moving[:0:-1], moving[-2::-1], strict=True):
+        if outer != n * s:
+            return None
+    return (moving[-1][1] if moving else 0, pixel, *strides[batch + 2 :])
+
+
+_NOTHING = TensorCache("gradients that did not come", 64)
+
+
+def nothing(like: Tensor) -> Tensor:
+    """The gradient of a picture that nobody asked about."""
+    dtype, device = like.dtype, like.device
+    return _NOTHING.get((dtype, device), lambda: torch.zeros(4, dtype=dtype, device=device))
+
+
+def to_the_world(by_seen: Tensor, points: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients by points of the world and by the camera's matrix, from the gradient by what the matrix sees of them."""
+    inside = points.abs() <= FAR_POINTS
+    by_points = torch.where(inside, by_seen @ matrix[..., :3], 0.0)
+    limited = points.clamp(-FAR_POINTS, FAR_POINTS)
+    return by_points, torch.cat([by_seen.mT @ limited, by_seen.sum(-2)[..., None]], -1)
+
+
+def gather(pulls: Tensor, faces: Tensor, target: Tensor) -> None:
+    """Add the corners' pulls (items, 3 F, n) to their vertices, in the same order on every run."""
+    order = torch.argsort(faces.reshape(-1), stable=True)
+    ends = torch.arange(target.shape[1] + 1, device=faces.device, dtype=faces.dtype)
+    bounds = torch.searchsorted(faces.reshape(-1)[order], ends)
+    launch = Launch(
+        gather_kernel, (-(-target.shape[1] // 32), pulls.shape[0]), warps=1,
+        corners=pulls.shape[1], vertices_count=target.shape[1], stride=target.stride(0), width=target.stride(1),
+        BLOCK=32, WIDTH=pulls.shape[2],
+    )  # fmt: skip
+    launch(pulls=pulls, order=order, bounds=bounds, target=target)
+
+
+def with_channel(tensors: list[Tensor]) -> list[Tensor]:
+    """Tensors without attributes, given one that is 0 everywhere."""
+    points, attributes, background, *rest = tensors
+    attributes = attributes.new_zeros((*attributes.shape[:-1], 1))
+    return [points, attributes, torch.cat([torch.zeros_like(background), background], -1), *rest]
+
+
+# -- normals and light on points
+
+
+class NormalsPlan:
+    """Launches for the normals of meshes of one form."""
+
+    def __init__(self, points: Tensor, faces: Tensor):
+        block, warps = SURFACE
+        batch, rows, count = math.prod(points.shape[:-2]), points.shape[-2], len(faces)
+        stride = item_stride(tuple(points.shape), points.stride(), 2)
+        self.copied = stride is None or not faces.is_contiguous()
+        by_face = {"count": count, "rows": rows, "points_stride": rows * 3 if self.copied or stride is None else stride}
+        faces_grid, rows_grid = (-(-count // block), batch), (-(-rows // block), batch)
+        self.add = Launch(surface.sum_areas_kernel, faces_grid, warps=warps, BLOCK=block, **by_face)
+        self.normalise = Launch(surface.normals_kernel, rows_grid, warps=warps, rows=rows, BLOCK=block)
+        self.normalise_back = Launch(surface.normals_backward_kernel, rows_grid, warps=warps, rows=rows, BLOCK=block)
+        self.spread = Launch(surface.spread_areas_kernel, faces_grid, warps=warps, BLOCK=block, **by_face)
+
+
+_normals_plans: Cache[NormalsPlan] = Cache("plans of normals", 256)
+
+
+def normals_plan(points: Tensor, faces: Tensor) -> tuple[NormalsPlan, Tensor, Tensor]:
+    key = (points.shape, points.stride(), points.dtype, points.device, faces.shape, faces.stride(), faces.dtype)
+    plan = _normals_plans.find(key)
+    if plan is None:
+        plan = _normals_plans.put(key, NormalsPlan(points, faces))
+    return (plan, points.contiguous(), faces.contiguous()) if plan.copied else (plan, points, faces)
+
+
+def vertex_normals_forward(tensors: list[Tensor], settings: NormalSettings) -> Outputs:
+    plan, points, faces = normals_plan(*tensors)
+    sums = points.new_zeros((*points.shape[:-1], 4))
+    normals = points.new_empty(points.shape)
+    plan.add(points=points, faces=faces, sums=sums)
+    plan.normalise(sums=sums, normals=normals)
+    return [normals], [sums]
+
+
+def vertex_normals_saved(tensors: list[Tensor], settings: NormalSettings) -> list[Tensor]:
+    return [tensors[0].new_empty((*tensors[0].shape[:-1], 4))]
+
+
+def vertex_normals_backward(
+    grads: Sequence[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: NormalSettings, needs: list[bool]
+) -> list[Tensor | None]:
+    plan, points, faces = normals_plan(*tensors)
+    by_sums, by_points = torch.empty_like(saved[0]), points.new_zeros(points.shape)
+    plan.normalise_back(sums=saved[0].contiguous(), grad_normals=grads[0].contiguous(), by_sums=by_sums)
+    plan.spread(points=points, faces=faces, by_sums=by_sums, by_points=by_points)
+    return [by_points, None]
+
+
+def illuminate_launch(kernel, tensors: list[Tensor], settings: Shading, **more) -> tuple[Launch, list[Tensor]]:
+    """A launch of a lighting kernel, and tensors as it wants them: one batch dimension, items contiguous."""
+    albedo, normals, positions, eye, lights = (t.contiguous() for t in tensors)
+    count, items = positions.shape[-2], math.prod(positions.shape[:-2])
+    launch = Launch(
+        kernel, (-(-count // SURFACE[0]), items), warps=SURFACE[1],
+        count=count, albedo_stride=3 * count, normals_stride=3 * count, positions_stride=3 * count, eye_stride=3,
+        lights_stride=LIGHT * len(settings.kinds), BLOCK=SURFACE[0], **shading_constants(settings), **more,
+    )  # fmt: skip
+    return launch, [albedo, normals, positions, eye, lights]
+
+
+def illuminate_forward(tensors: list[Tensor], settings: Shading) -> Outputs:
+    launch, (albedo, normals, positions, eye, lights) = illuminate_launch(surface.illuminate_kernel, tensors, settings)
+    image = positions.new_empty(positions.shape)
+    launch(albedo=albedo, normals=normals, positions=positions, eye=eye, lights=lights, image=image)
+    return [image], []
+
+
+def illuminate_backward(
+    grads: Sequence[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: Shading, needs: list[bool]
+) -> list[Tensor | None]:
+    shared = needs[3] or needs[4]
+    launch, (albedo, normals, positions, eye, lights) = illuminate_launch(
+        surface.illuminate_backward_kernel, tensors, settings, NEEDED=shared
+    )
+    new, shape = positions.new_empty, positions.shape
+    by_albedo, by_normals, by_positions = new(shape), new(shape), new(shape)
+    blocks = -(-shape[-2] // SURFACE[0])
+    partial = new((math.prod(shape[:-2]), blocks, 3 + LIGHT * len(settings.kinds))) if shared else positions
+    launch(
+        albedo=albedo, normals=normals, positions=positions, eye=eye, lights=lights, grad_color=grads[0].contiguous(),
+        by_albedo=by_albedo, by_normals=by_normals, by_positions=by_positions, partial=partial,
+    )  # fmt: skip
+    found: list[Tensor | None] = [by_albedo, by_normals, by_positions, None, None]
+    if shared:
+        whole = partial.sum(1)
+        found[3:] = [whole[:, :3].reshape(eye.shape), whole[:, 3:].reshape(lights.shape)]
+    return [g if need else None for g, need in zip(found, needs, strict=True)]

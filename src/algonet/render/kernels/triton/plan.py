@@ -1,0 +1,357 @@
+"""What a call of the CUDA rasteriser comes to: sizes, memory layouts and launches, made once for calls of one form.
+
+Small scenes take the device less time than the host takes to ask for them, so all that tensors' shapes, strides and types
+decide is decided once and kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algonet.core.cache import Cache, cached
+from algonet.core.launch import Launch
+from algonet.relax import BoundedSum
+
+from ...constants import GREY
+from ...settings import RasterSettings
+from ...shading import LIGHT, Shading
+from . import pixels
+from .backward import backward_kernel
+from .formulas import COUNTERS, GRADS, MEANS, PLANES
+from .forward import forward_kernel, join_kernel
+from .setup import bin_kernel, setup_kernel
+
+#: Faces that a setup program takes, and their records and boxes are padded to.
+BLOCK = 64
+#: Least side of a bin in pixels, a multiple of the forward tile's; faces that a bin program takes at a time, and its warps.
+BIN, BIN_STEP, BIN_WARPS = 32, 4096, 8
+#: Places in an item's lists, per face and per bin. A bin that finds none left has its tiles look through all faces.
+PLACES = (6, 64)
+#: Up to so many faces a tile looks through all of them; binning would cost more.
+UNBINNED = 2048
+#: Width and height of a forward tile in pixels, its warps, and the registers that a thread may take in float32.
+TILE: tuple[int, int, int, int | None] = (4, 8, 1, 72)
+#: Samples that a backward program takes at a time, its warps, and the registers that a thread may take in float32 with up to
+#: four channels, and with more.
+BACKWARD: tuple[int, int, int | None, int | None] = (32, 1, 96, 128)
+#: Pixels that a program of `pixels` takes, and its warps; and programs per item that share the samples of wide ones.
+PIXELS, GATHERS = (128, 4), 2048
+#: Faces with more pixels than this are cut into bands for the backward pass, as far as an item has this many places.
+LARGE, JOBS = 4096, 512
+#: From so many pixels on, rounding may send a pixel of a window to the line beside its own, and kernels look after that.
+HUGE = 1 << 21
+#: Channels that one pass takes.
+GROUP = 6
+#: Bytes that records and lists of faces may take at a time; larger batches go in parts. Where there is but one part, its
+#: records are kept for the backward pass; others are made again.
+WORKSPACE = 14 << 20
+#: Bytes that gradients by pixels and samples may take at a time in the backward pass.
+PIXEL_WORKSPACE = 42 << 20
+#: Positions of a call's tensors: those of a `RasterCall`, then those of lit pictures.
+POINTS, ATTRIBUTES, BACKGROUND, SOFTNESS, FACES, ATTRIBUTE_FACES, MATRIX, NORMALS, EYE, LIGHTS = range(10)
+#: Dimensions of one item.
+OWN = {POINTS: 2, ATTRIBUTES: 2, BACKGROUND: 1, SOFTNESS: 1, MATRIX: 2, NORMALS: 2, EYE: 1, LIGHTS: 2}
+#: Names of the strides of gradients of image, silhouette, depth and further attributes, as kernels have them.
+PICTURE_STRIDES = (
+    "image_item", "image_pixel", "image_channel", "silhouette_item", "silhouette_pixel", "depth_item", "depth_pixel",
+    "extra_item", "extra_pixel", "extra_channel",
+)  # fmt: skip
+
+Shape = tuple[int, ...]
+
+
+class Plan:
+    """A form of call: `passes` over channels and items, and how its tensors lie in memory."""
+
+    def __init__(self, settings: RasterSettings, shapes: Sequence[Shape], strides: Sequence[Shape], dtype: torch.dtype):
+        self.settings = settings
+        points, attributes, faces = shapes[POINTS], shapes[ATTRIBUTES], shapes[FACES]
+        self.world, self.lit = len(shapes) > MATRIX, settings.shading is not None
+        self.batch, self.items, self.vertices = points[:-2], math.prod(points[:-2]), points[-2]
+        self.rows, self.attributes, self.count = attributes[-2], attributes[-1], faces[0]
+        self.height, self.width = settings.height, settings.width
+        self.pixels = self.height * self.width
+        # float64 takes two registers for a number
+        self.single = dtype == torch.float32
+        self.size = 4 if self.single else 8
+        #: All channels, normals among them, and those that are neither colour nor normal.
+        self.channels = self.attributes + 3 * self.lit
+        self.extra = self.attributes - 3 * settings.colored if self.lit else 0
+        self.sample = MEANS.value + self.channels
+        # Even, so that records are aligned
+        self.grad = -(-(GRADS.value + self.channels) // 2) * 2
+        self.blocks = -(-self.count // BLOCK)
+        self.padded = self.blocks * BLOCK
+        self.limit, self.jobs = bands(settings)
+        self.bin = bin_side(max(self.height, self.width)) if self.count > UNBINNED else 0
+        self.bins_x = -(-self.width // self.bin) if self.bin else 0
+        self.bins = self.bins_x * -(-self.height // self.bin) if self.bin else 0
+        self.capacity = PLACES[0] * self.count + PLACES[1] * self.bins if self.bin else 0
+        self.scratch = -(-(self.padded + self.capacity + 3 * self.bins) // 16) * 16 if self.bin else 0
+        floats = [i for i in OWN if i < len(shapes)]
+        steps = {i: item_stride(shapes[i], strides[i], OWN[i]) for i in floats}
+        #: Positions of tensors that must be copied to lie as kernels want them.
+        self.copied = [i for i, step in steps.items() if step is None]
+        self.copied += [i for i in (FACES, ATTRIBUTE_FACES) if strides[i] != (3, 1)]
+        self.steps = {i: math.prod(shapes[i][-OWN[i] :]) if step is None else step for i, step in steps.items()}
+        #: Parts of the batch, each with its passes over the channels.
+        self.parts = [list(self._passes(first, items)) for first, items in self._split()]
+        passes = [passed for part in self.parts for passed in part]
+        #: Of the largest pass, its items and an item's numbers for records and boxes.
+        self.most, self.work = max(p.items for p in passes), max(p.work for p in passes)
+        #: Whether what is made of the faces is kept for the backward pass.
+        self.keeps = len(passes) == 1
+        self.plane = (*self.batch, self.height, self.width)
+        self.counters = COUNTERS.value + 2 * self.jobs if self.jobs or self.bin else 0
+        self.pixel_blocks = -(-self.pixels // PIXELS[0])
+        #: Numbers per block of pixels that are summed over them: gradients by what all pixels of an item share.
+        self.sums = pixels.SUMS.value + LIGHT * len(settings.shading.kinds) if settings.shading else self.channels + 1
+        self.to_pixels = self._to_pixels()
+        self._pixels_back: dict[tuple, Any] = {}
+
+    def _split(self) -> Iterator[tuple[int, int]]:
+        """Items by as many as the workspaces allow."""
+        each = self.padded * (record_width(min(GROUP, self.channels)) + 4) * self.size + 4 * self.scratch
+        grads = self.pixels * self.grad * self.size * (2 if self.settings.spacing else 1)
+        most = max(1, min(WORKSPACE // max(1, each), PIXEL_WORKSPACE // max(1, grads), 65535))
+        for first in range(0, max(self.items, 1), most):
+            yield first, min(most, self.items - first)
+
+    def _passes(self, first: int, items: int) -> Iterator[Pass]:
+        """Channels by groups: colours and normals, which are lit, come first and together."""
+        normals = 3 if self.lit else 0
+        first_attribute = first_mean = 0
+        while first_mean < self.channels:
+            taken = min(GROUP, self.attributes - first_attribute)
+            if normals:
+                taken = 3 if self.settings.colored else 0
+            yield Pass(self, first_attribute, first_mean, taken + normals, normals, first, items)
+            first_attribute, first_mean, normals = first_attribute + taken, first_mean + taken + normals, 0
+
+    def _both(self) -> dict:
+        """What all kernels of `pixels` that see pictures take."""
+        return {
+            "height": self.height, "width": self.width, "softness_stride": self.steps[SOFTNESS],
+            "background_stride": self.steps[BACKGROUND], "SAMPLE": self.sample, "SPACING": self.settings.spacing,
+            "BLOCK": PIXELS[0], **conorm_constants(self.settings),
+        }  # fmt: skip
+
+    def _light(self, shading: Shading) -> dict:
+        return {
+            "matrix_stride": self.steps[MATRIX], "eye_stride": self.steps[EYE], "lights_stride": self.steps[LIGHTS],
+            "channels": self.extra, "PERSPECTIVE": self.settings.perspective, "COLORED": self.settings.colored,
+            "GREY": GREY, **shading_constants(shading),
+        }  # fmt: skip
+
+    def _to_pixels(self) -> Launch:
+        """From samples to pictures."""
+        shading, grid = self.settings.shading, (self.pixel_blocks, self.items)
+        kernel: Any = pixels.composite_kernel
+        more: dict[str, Any] = {"channels": self.channels}
+        if shading is not None:
+            kernel, more = pixels.shade_kernel, self._light(shading)
+        return Launch(kernel, grid, warps=PIXELS[1], first=0, **self._both(), **more)
+
+    def pixels_back(self, strides: tuple[int, ...], first: int, items: int, needed: bool) -> Launch:
+        """From gradients by pictures with these strides to gradients by what is seen at the pixels of some items; `needed`:
+        also those by what all pixels of an item share."""
+        key = (strides, first, items, needed)
+        found = self._pixels_back.get(key)
+        if found is None:
+            shading, grid = self.settings.shading, (self.pixel_blocks, items)
+            kernel: Any = pixels.composite_backward_kernel
+            more: dict[str, Any] = {"channels": self.channels}
+            if shading is not None:
+                kernel, more = pixels.shade_backward_kernel, self._light(shading)
+            more |= dict(zip(PICTURE_STRIDES, strides, strict=False))
+            found = self._pixels_back[key] = Launch(
+                kernel,
+                grid,
+                warps=PIXELS[1],
+                first=first,
+                GRAD=self.grad,
+                NEEDED=needed,
+                **self._both(),
+                **more,
+            )
+        return found
+
+    def gather_samples(self, first: int, items: int) -> tuple[Launch, Launch]:
+        """From gradients at pixels to gradients at the samples that they were interpolated from: along rows, along columns."""
+        key = ("gather", first, items)
+        found: Any = self._pixels_back.get(key)
+        if found is None:
+            both: dict[str, Any] = {
+                "first": first, "height": self.height, "width": self.width, "softness_stride": self.steps[SOFTNESS],
+                "GRAD": self.grad, "CHANNELS": self.channels, "SPACING": self.settings.spacing, "P": 32,
+            }  # fmt: skip
+            grid = (min(GATHERS, self.pixels), items)
+            found = self._pixels_back[key] = (
+                Launch(pixels.gather_columns_kernel, grid, warps=1, **both),
+                Launch(pixels.gather_rows_kernel, grid, warps=1, SAMPLE=self.sample, **both),
+            )
+        return found
+
+
+class Pass:
+    """Some channels of some items, and the launches that they take."""
+
+    def __init__(
+        self, plan: Plan, first_channel: int, first_mean: int, channels: int, normals: int, first: int, items: int
+    ):
+        self.plan, self.first_channel, self.first_mean = plan, first_channel, first_mean
+        self.channels, self.normals = channels, normals
+        self.first, self.items = first, items
+        self.record = record_width(channels)
+        #: Numbers per item for the records and boxes of its faces.
+        self.work = plan.padded * (self.record + 4)
+        self.setup = self._setup(plan.bin)
+        self.setup_again = self._setup(0)
+        self.list_bins = Launch(
+            bin_kernel, (plan.bins, items), warps=BIN_WARPS,
+            blocks=plan.blocks, bins_x=plan.bins_x, bins=plan.bins, capacity=plan.capacity, scratch_stride=plan.scratch,
+            JOBS=plan.jobs, BLOCK=BLOCK, STEP=BIN_STEP,
+        )  # fmt: skip
+        self.forward = self._forward()
+        self.join = self._join()
+        self._backward: dict[tuple, Launch] = {}
+
+    def _setup(self, side: int) -> Launch:
+        plan, settings = self.plan, self.plan.settings
+        return Launch(
+            setup_kernel, (plan.blocks, self.items), warps=2,
+            first=self.first, count=plan.count, blocks=plan.blocks, points_stride=plan.steps[POINTS],
+            matrix_stride=plan.steps.get(MATRIX, 0), attributes_stride=plan.steps[ATTRIBUTES],
+            normals_stride=plan.steps.get(NORMALS, 0), softness_stride=plan.steps[SOFTNESS], work_stride=self.work,
+            scratch_stride=plan.scratch, channels=plan.attributes, first_channel=self.first_channel, height=plan.height,
+            width=plan.width, limit=plan.limit,
+            WIDTH=self.record, CHANNELS=self.channels, NORMALS=self.normals, WORLD=plan.world,
+            PERSPECTIVE=settings.perspective, TWO_SIDED=settings.two_sided, BLOCK=BLOCK, HALF=settings.half_df,
+            REACH=settings.reach, SPACING=settings.spacing, BIN=side, JOBS=plan.jobs,
+        )  # fmt: skip
+
+    def _tiles(self) -> int:
+        plan, (tx, ty, *_) = self.plan, TILE
+        if plan.bin:
+            return plan.bins * (plan.bin // tx) * (plan.bin // ty)
+        return -(-plan.width // tx) * -(-plan.height // ty)
+
+    def _join(self) -> Launch:
+        plan = self.plan
+        return Launch(
+            join_kernel, (min(GATHERS, plan.pixels), self.items), warps=1,
+            first=self.first, height=plan.height, width=plan.width, softness_stride=plan.steps[SOFTNESS],
+            tiles=self._tiles(), SAMPLE=plan.sample, SPACING=plan.settings.spacing, TX=TILE[0], TY=TILE[1], P=32,
+        )  # fmt: skip
+
+    def _forward(self) -> Launch:
+        plan, settings = self.plan, self.plan.settings
+        tx, ty, warps, registers = TILE
+        across, tiles = -(-plan.width // tx), self._tiles()
+        return Launch(
+            forward_kernel, (tiles, self.items), warps=warps, registers=registers if plan.single else None,
+            first=self.first, padded=plan.padded, bins_x=plan.bins_x, bins=plan.bins, capacity=plan.capacity,
+            height=plan.height, width=plan.width, tiles_x=across, softness_stride=plan.steps[SOFTNESS],
+            work_stride=self.work, scratch_stride=plan.scratch, first_mean=self.first_mean,
+            WIDTH=self.record, CHANNELS=self.channels, HALF=settings.half_df, REACH=settings.reach,
+            BOUNDED=isinstance(settings.conorm, BoundedSum), SPACING=settings.spacing, FIRST=self.first_mean == 0,
+            SAMPLE=plan.sample, BIN=plan.bin, TX=tx, TY=ty,
+        )  # fmt: skip
+
+    def backward(self, softness: bool, pull: bool) -> Launch:
+        """The backward kernel, with or without softness; `pull` brings the gradient by what the camera sees to the world."""
+        found = self._backward.get((softness, pull))
+        if found is None:
+            found = self._backward[softness, pull] = self._make_backward(softness, pull)
+        return found
+
+    def _make_backward(self, softness: bool, pull: bool) -> Launch:
+        plan, settings = self.plan, self.plan.settings
+        registers = BACKWARD[2] if self.channels <= 4 else BACKWARD[3]
+        return Launch(
+            backward_kernel, ((plan.jobs + plan.count) * self.items, 1), warps=BACKWARD[1],
+            registers=registers if plan.single else None,
+            first=self.first, items=self.items, count=plan.count, padded=plan.padded,
+            height=plan.height, width=plan.width,
+            softness_stride=plan.steps[SOFTNESS], points_stride=plan.steps[POINTS],
+            matrix_stride=plan.steps.get(MATRIX, 0), attributes_stride=plan.steps[ATTRIBUTES],
+            normals_stride=plan.steps.get(NORMALS, 0), by_points_stride=3 * plan.vertices,
+            by_attributes_stride=plan.rows * plan.attributes, by_normals_stride=3 * plan.vertices, work_stride=self.work,
+            channels=plan.attributes, first_channel=self.first_channel, first_mean=self.first_mean, limit=plan.limit,
+            WIDTH=self.record, CHANNELS=self.channels, NORMALS=self.normals, HALF=settings.half_df,
+            BOUNDED=isinstance(settings.conorm, BoundedSum), REACH=settings.reach, SPACING=settings.spacing,
+            FIRST=self.first_mean == 0, GRAD=plan.grad, HUGE=plan.pixels > HUGE, WORLD=plan.world,
+            PULL=pull and plan.world, PERSPECTIVE=settings.perspective, TWO_SIDED=settings.two_sided, SOFTNESS=softness,
+            KEEP=settings.deterministic, JOBS=plan.jobs, P=BACKWARD[0],
+        )  # fmt: skip
+
+
+_PLANS: Cache[Plan] = Cache("plans of the CUDA rasteriser", 1024)
+
+
+def plan_of(tensors: Sequence[Tensor], settings: RasterSettings) -> Plan:
+    """The plan for calls like this one."""
+    key = (settings, tensors[0].device, *[(t.shape, t.stride(), t.dtype) for t in tensors])
+    plan = _PLANS.find(key)
+    if plan is None:
+        shapes, strides = [tuple(t.shape) for t in tensors], [t.stride() for t in tensors]
+        plan = _PLANS.put(key, Plan(settings, shapes, strides, tensors[0].dtype))
+    return plan
+
+
+def item_stride(shape: Shape, strides: Shape, own: int) -> int | None:
+    """The stride of a tensor's items, whose last `own` dimensions are contiguous; `None` if it has no such stride."""
+    expected, batch = 1, len(shape) - own
+    for i in range(len(shape) - 1, batch - 1, -1):
+        if shape[i] != 1 and strides[i] != expected:
+            return None
+        expected *= shape[i]
+    moving = [(n, s) for n, s in zip(shape[:batch], strides[:batch], strict=True) if n != 1]
+    step = moving[-1][1] if moving else expected
+    for (n, s), (_, outer) in zip(moving[:0:-1], moving[-2::-1], strict=True):
+        if outer != n * s:
+            return None
+    return step
+
+
+def record_width(channels: int) -> int:
+    """Numbers per record: a multiple of four, which are loaded at once."""
+    return -(-(PLANES.value + 3 * channels) // 4) * 4
+
+
+def bin_side(size: int) -> int:
+    """A face knows its bins as bytes, so there may be no more than 256 along a side of the image."""
+    side = BIN
+    while 256 * side < size:
+        side *= 2
+    return side
+
+
+@cached(most=64)
+def conorm_constants(settings: RasterSettings) -> dict:
+    """How kernels make a silhouette of a total."""
+    bounded = isinstance(settings.conorm, BoundedSum)
+    return {"BOUNDED": bounded, "POWER": float(settings.conorm.k) if bounded else 1.0}  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def shading_constants(shading: Shading) -> dict:
+    """What kernels that light are compiled for."""
+    return {
+        "LIGHTS": len(shading.kinds), "KINDS": shading.code, "TWO_SIDED": shading.two_sided, "GLOSSY": shading.strength > 0,
+        "SHININESS": shading.shininess, "STRENGTH": shading.strength,
+    }  # fmt: skip
+
+
+def bands(settings: RasterSettings) -> tuple[int, int]:
+    """From how many pixels on a face is cut into bands, and how many places an item has for them.
+
+    Bands of a face end up in any order, so deterministic gradients do without.
+    """
+    pixels = settings.height * settings.width
+    limit = max(LARGE, pixels // 64)
+    return limit, JOBS if pixels > limit and not settings.deterministic else 0

@@ -1,0 +1,126 @@
+"""Triton: where the samples of a softly seen picture lie, and how pixels are interpolated from them.
+
+Where the noise is wide against a pixel, the picture is evaluated on a coarser grid: sample j is `spacing` (j - margin) pixels
+from the first pixel's centre. Each item of a batch has its own grid, by its own scale, and nothing waits for the host:
+grids are never larger than the picture, and a sample [row, column] is kept at the place of pixel [row, column].
+"""
+
+# pyright: reportAttributeAccessIssue=false
+from __future__ import annotations
+
+import math
+
+import triton
+import triton.language as tl
+
+from ... import constants
+
+TAPS = tl.constexpr(constants.TAPS)
+MARGIN = tl.constexpr(constants.MARGIN)
+LEAST_SPACING = tl.constexpr(constants.LEAST_SPACING)
+MOST_SAMPLES = tl.constexpr(constants.MOST_SAMPLES)
+#: Wider spacings than this are taken to be this.
+WIDEST = tl.constexpr(1e6)
+
+
+@triton.jit
+def sample_grid(scale, height, width, SPACING: tl.constexpr):
+    """The spacing of an item's samples in pixels, those beyond the edge, rows and columns: the pixels' own if it is sharp."""
+    spacing = scale * SPACING
+    # NaN compares as sharp
+    wide = spacing >= LEAST_SPACING
+    spacing = tl.where(wide, tl.minimum(spacing, WIDEST), 1.0)
+    rows = tl.ceil((height - 1) / spacing).to(tl.int32) + (1 + 2 * MARGIN)
+    columns = tl.ceil((width - 1) / spacing).to(tl.int32) + (1 + 2 * MARGIN)
+    few = rows.to(tl.float32) * columns.to(tl.float32) <= height.to(tl.float32) * width.to(tl.float32) * MOST_SAMPLES
+    wide = wide & (rows <= height) & (columns <= width) & few
+    return (
+        tl.where(wide, spacing, 1.0).to(scale.dtype),
+        tl.where(wide, MARGIN, 0),
+        tl.where(wide, rows, height),
+        tl.where(wide, columns, width),
+    )
+
+
+@triton.jit
+def split(rows, columns, height, width, tiles, TX: tl.constexpr, TY: tl.constexpr):
+    """Wide items have few tiles with many faces each, and most of the `tiles` that were started have none: how many of those
+    share a tile's faces, those side by side, and the tiles across and in all.
+
+    Each of them keeps its part of a sample apart, `columns` to the right or `rows` down of the one before.
+    """
+    across = (columns + TX - 1) // TX
+    used = across * ((rows + TY - 1) // TY)
+    beside = width // columns
+    return tl.minimum(beside * (height // rows), tiles // used), beside, across, used
+
+
+@triton.constexpr_function
+def tap_factor(tap):
+    """1 / product of (tap - k) over the other taps k."""
+    return (-1.0) ** (constants.TAPS - 1 - tap) / (math.factorial(tap) * math.factorial(constants.TAPS - 1 - tap))
+
+
+@triton.jit
+def outer_product(u):
+    """The product of u - k over all taps but the two that u lies between."""
+    product = u * 0.0 + 1.0
+    for k in tl.static_range(TAPS):
+        if (k != TAPS // 2 - 1) & (k != TAPS // 2):
+            product = product * (u - k)
+    return product
+
+
+@triton.jit
+def tap_weight(u, product, tap):
+    """What a sample counts at u, in samples from the first one: Lagrange's polynomial, from the `outer_product` of u.
+
+    A loop over the taps, not a line for each: kernels that interpolate would take a minute to compile.
+    """
+    factor = u * 0.0
+    for k in tl.static_range(TAPS):
+        factor = tl.where(tap == k, tap_factor(k), factor)
+    below, above = u - (TAPS // 2 - 1), u - (TAPS // 2)
+    outer = (tap != TAPS // 2 - 1) & (tap != TAPS // 2)
+    inner = tl.where(tap == TAPS // 2, below, above)
+    inner = tl.where(outer, below * above / tl.where(outer, u - tap, 1.0), inner)
+    return product * inner * factor
+
+
+@triton.jit
+def first_tap(place, spacing, margin):
+    """For a pixel: its first sample, and how far behind it the pixel lies, in samples."""
+    at = place / spacing + margin
+    first = tl.floor(at) - (TAPS // 2 - 1)
+    return first.to(tl.int32), at - first
+
+
+@triton.jit
+def load_samples(samples, row, column, spacing, margin, width, channel, stride, channels):
+    """Four numbers at the pixels [row, column] from `channel` on, interpolated where the spacing is not 1.
+
+    Channels past the last one read 0.
+    """
+    zero = row.to(spacing.dtype) * 0.0
+    a, b, c, d = zero, zero, zero, zero
+    if margin > 0:
+        first_row, uy = first_tap(row.to(spacing.dtype), spacing, margin)
+        first_column, ux = first_tap(column.to(spacing.dtype), spacing, margin)
+        start = samples + (first_row * width + first_column).to(tl.int64) * stride + channel
+        outer_y, outer_x = outer_product(uy), outer_product(ux)
+        for j in range(TAPS):
+            wy = tap_weight(uy, outer_y, j)
+            for i in range(TAPS):
+                weight = wy * tap_weight(ux, outer_x, i)
+                place = start + (j * width + i) * stride
+                a += weight * tl.load(place, mask=channel < channels, other=0.0)
+                b += weight * tl.load(place + 1, mask=channel + 1 < channels, other=0.0)
+                c += weight * tl.load(place + 2, mask=channel + 2 < channels, other=0.0)
+                d += weight * tl.load(place + 3, mask=channel + 3 < channels, other=0.0)
+    else:
+        place = samples + (row * width + column).to(tl.int64) * stride + channel
+        a += tl.load(place, mask=channel < channels, other=0.0)
+        b += tl.load(place + 1, mask=channel + 1 < channels, other=0.0)
+        c += tl.load(place + 2, mask=channel + 2 < channels, other=0.0)
+        d += tl.load(place + 3, mask=channel + 3 < channels, other=0.0)
+    return a, b, c, d

@@ -1,0 +1,129 @@
+"""The operations of this domain: pictures of attributes, lit pictures, light on points, and normals of vertices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from algonet.core.operation import KernelModule, Operation
+from algonet.relax import BoundedSum, Probabilistic
+
+from . import reference
+from .settings import NormalSettings, Raster, RasterCall, RasterSettings, empty_pictures
+from .shading import Shading, illuminate
+from .vectors import area_sums, normalise_area
+
+NUMBA, TRITON = ".kernels.numba.host", ".kernels.triton.host"
+CALL = ("points", "attributes", "background", "softness", "faces", "attribute_faces", "matrix")
+
+
+def _refuse(tensors: Sequence[Tensor], settings: RasterSettings) -> str | None:
+    """What no kernel takes: other coverages, and conorms that are not a streamed sum."""
+    conorm = settings.conorm
+    reason = settings.coverage.why_no_kernel()
+    if reason is not None:
+        return reason
+    if type(conorm) not in (BoundedSum, Probabilistic):
+        return f"kernels stream BoundedSum and Probabilistic silhouettes, not {type(conorm).__name__}"
+    if isinstance(conorm, BoundedSum) and conorm.k > 64:
+        return f"kernels bound the sum smoothly with k up to 64, got {conorm.k}"
+    return None
+
+
+def _fake(tensors: Sequence[Tensor], settings: RasterSettings) -> list[Tensor]:
+    return empty_pictures(list(tensors), settings)
+
+
+def _example(device: str) -> tuple[list[Tensor], RasterSettings]:
+    points = torch.tensor([[1.0, 1.0, 1.0], [1.0, 7.0, 1.0], [7.0, 1.0, 1.0]], device=device)
+    faces = torch.tensor([[0, 1, 2]], device=device)
+    softness = torch.tensor([1.0, 1.0, 0.1], device=device)
+    return [points, torch.ones_like(points), torch.zeros(4, device=device), softness, faces, faces], RasterSettings(
+        8, 8
+    )
+
+
+def _lit_example(device: str) -> tuple[list[Tensor], RasterSettings]:
+    tensors, _ = _example(device)
+    matrix = torch.eye(4, device=device)[:3]
+    more = [matrix, torch.ones(3, 3, device=device), torch.zeros(3, device=device), torch.ones(1, 8, device=device)]
+    return [*tensors, *more], RasterSettings(8, 8, shading=Shading((0,)))
+
+
+#: A `RasterCall`'s tensors give image, silhouette and depth.
+RASTER = Operation(
+    "render_attributes",
+    settings=RasterSettings,
+    inputs=CALL,
+    reference=reference.rasterise,
+    kernels={"numba": NUMBA, "triton": KernelModule(TRITON, partial=True)},
+    outputs=3,
+    shared={"faces", "attribute_faces"},
+    fake=_fake,
+    refuse=_refuse,
+    example=_example,
+)
+
+#: The same with vertex normals, eye and lights: lit image, silhouette, depth, and further attributes.
+LIT = Operation(
+    "render_lit",
+    settings=RasterSettings,
+    inputs=(*CALL, "normals", "eye", "lights"),
+    reference=reference.rasterise_lit,
+    kernels={"numba": NUMBA, "triton": KernelModule(TRITON, partial=True)},
+    outputs=4,
+    shared={"faces", "attribute_faces"},
+    fake=_fake,
+    refuse=_refuse,
+    example=_lit_example,
+)
+
+
+def _illuminate(tensors: Sequence[Tensor], settings: Shading) -> list[Tensor]:
+    albedo, normals, positions, eye, lights = tensors
+    return [illuminate(albedo, normals, positions, eye, lights, settings)]
+
+
+def _illuminate_example(device: str) -> tuple[list[Tensor], Shading]:
+    points = torch.ones(4, 3, device=device)
+    return [points, points, points, torch.zeros(3, device=device), torch.ones(1, 8, device=device)], Shading((0,))
+
+
+#: albedo, normals and positions (*B, N, 3), eye (*B, 3) and lights (*B, L, 8) give colours (*B, N, 3).
+ILLUMINATE = Operation(
+    "illuminate",
+    settings=Shading,
+    inputs=("albedo", "normals", "positions", "eye", "lights"),
+    reference=_illuminate,
+    kernels={"numba": NUMBA, "triton": TRITON},
+    fake=lambda tensors, settings: [torch.empty_like(tensors[2])],
+    example=_illuminate_example,
+)
+
+
+def _vertex_normals(tensors: Sequence[Tensor], settings: NormalSettings) -> list[Tensor]:
+    return [normalise_area(*area_sums(*tensors))]
+
+
+def _normals_example(device: str) -> tuple[list[Tensor], NormalSettings]:
+    return [torch.rand(4, 3, device=device), torch.tensor([[0, 1, 2]], device=device)], NormalSettings()
+
+
+#: vertices (*B, V, 3) and faces (F, 3) give unit normals (*B, V, 3), weighted by area.
+NORMALS = Operation(
+    "vertex_normals",
+    settings=NormalSettings,
+    inputs=("points", "faces"),
+    reference=_vertex_normals,
+    kernels={"numba": NUMBA, "triton": TRITON},
+    shared={"faces"},
+    fake=lambda tensors, settings: [torch.empty_like(tensors[0])],
+    example=_normals_example,
+)
+
+
+def rasterise(call: RasterCall, backend: str = "auto") -> Raster:
+    """Run the call on the backend that `backend` names, or on the fastest that takes it."""
+    return Raster(*RASTER(call.tensors, call.settings, backend))
