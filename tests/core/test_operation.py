@@ -230,6 +230,10 @@ def test_codec_says_what_it_cannot_carry():
 
     with pytest.raises(TypeError, match="Plain is none: decorate it with @dataclass"):
         codec.encode(Plain())
+    forced = Power(3)
+    object.__setattr__(forced, "secret", 4)
+    with pytest.raises(TypeError, match="further attributes: make them fields"):
+        codec.encode(forced)
     with pytest.raises(ValueError, match="made in another process, with the class Gone"):
         codec.decode('["#987654321:Gone"]')
     with pytest.raises(ValueError, match=r"algonet\.nowhere:Gone, which cannot be imported"):

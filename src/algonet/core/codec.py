@@ -60,6 +60,10 @@ def encode(value: Any) -> str:
         return '["tuple"' + "".join([", " + encode(item) for item in value]) + "]"
     cls = type(value)
     fields = _fields(cls)
+    if len(getattr(value, "__dict__", ())) > len(fields):
+        raise TypeError(
+            "a graph carries an option as its class and fields, and this one has further attributes: make them fields."
+        )
     return '["' + _token(cls) + '"' + "".join([", " + encode(getattr(value, name)) for name in fields]) + "]"
 
 

@@ -3,7 +3,6 @@
 A template: what follows the marker is loaded once with `real` = float32 and once with float64.
 """
 
-# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import numpy as np

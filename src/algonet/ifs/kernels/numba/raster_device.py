@@ -8,7 +8,6 @@ pictures are padded on the right so that the last vector never leaves its row.
 A template: what follows the marker is loaded once with `real` = float32 and once with float64.
 """
 
-# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import math

@@ -1,6 +1,5 @@
 """The chaos game on the GPU: a program steps a block of chains in registers, and walks them back for the gradient."""
 
-# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import triton

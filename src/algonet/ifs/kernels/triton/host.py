@@ -1,6 +1,5 @@
 """What launches the Triton kernels: lays out the batch, allocates the results, names every argument."""
 
-# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from collections.abc import Sequence

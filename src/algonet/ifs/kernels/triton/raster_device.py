@@ -5,7 +5,6 @@ then depend on the order of arrival in the last bits; with `deterministic` they 
 2^-32), whose sum has no order. Backward, every point gathers: no atomics, always reproducible.
 """
 
-# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import triton
