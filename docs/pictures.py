@@ -34,7 +34,7 @@ PICTURES = {
 #: Upper parts of pictures: their own name, the whole picture's, and the share of its height.
 TOPS = (
     ("render-from-sharp-to-soft-top", "render-from-sharp-to-soft", 0.345),
-    ("sorting-permutations-top", "sorting-permutations", 0.469),
+    ("sorting-permutations-top", "sorting-permutations", 0.43),
     ("ifs-presets-top", "ifs-presets", 0.252),
     ("ifs-presets-half", "ifs-presets", 0.487),
 )

@@ -126,20 +126,24 @@ def _path(quick: bool) -> bytes:
 
 def _flood(quick: bool) -> bytes:
     import matplotlib.pyplot as plt
+    from matplotlib.colors import LinearSegmentedColormap
 
     height = _terrain(*((7, 9) if quick else (12, 16))).flip(0, 1)
-    figure, axes = plt.subplots(1, 3, figsize=(11, 3.2))
+    figure, axes = plt.subplots(1, 3, figsize=(11.6, 3.2), layout="constrained")
+    ground: Any = None
     for axis, level in zip(axes, (0.3, 0.42, 0.55), strict=True):
         cells = ALGORITHMS["flood_fill"](height[None], level, batched=True, steepness=25.0)
         wet = torch.stack([torch.stack([cell.reshape(()) for cell in row]) for row in cells])
-        axis.imshow(height.numpy(), cmap="YlOrBr")
+        ground = axis.imshow(height.numpy(), cmap="YlOrBr", vmin=0, vmax=1)
         water = torch.zeros(*height.shape, 4)
         water[..., :3] = torch.tensor([0.12, 0.42, 0.78])
         water[..., 3] = 0.85 * wet.clamp(0, 1)
         axis.imshow(water.numpy())
         axis.set_title(f"water up to {level:g}", fontsize=10)
         _bare(axis)
-    figure.tight_layout()
+    figure.colorbar(ground, ax=axes, shrink=0.85, pad=0.01).set_label("height of the ground")
+    blues = LinearSegmentedColormap.from_list("water", ["white", (0.25, 0.5, 0.8)])
+    figure.colorbar(plt.cm.ScalarMappable(cmap=blues), ax=axes, shrink=0.85, pad=0.01).set_label("probability of water")
     return png(figure)
 
 

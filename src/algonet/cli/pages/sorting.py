@@ -87,13 +87,14 @@ def _layers() -> Figure:
     import matplotlib.pyplot as plt
 
     x = _items(14, seed=7)
-    figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True)
-    colours = plt.get_cmap("viridis")((x.argsort().argsort() / 13.0).numpy())
+    figure, axes = plt.subplots(1, 3, figsize=(10.4, 3.8), sharey=True, layout="constrained")
     for ax, steepness in zip(axes, (5.0, 25.0, 200.0), strict=True):
         states, _ = _trace(x, OddEven(), Logistic(steepness))
         curves = torch.stack(states)
         for row in range(14):
-            ax.plot(curves[:, row], color=colours[row], lw=1.6)
+            ax.plot(curves[:, row], color="0.8", lw=0.5, alpha=0.5, zorder=1)
+        layers = torch.arange(len(curves)).repeat_interleave(14)
+        ax.scatter(layers, curves.reshape(-1), c=curves.reshape(-1), cmap="viridis", s=22, zorder=2)
         ax.set_title(f"steepness {steepness:g}")
         ax.set_xlabel("layer")
         ax.spines[["top", "right"]].set_visible(False)
@@ -108,14 +109,21 @@ def _layers() -> Figure:
 
 def _permutations(n: int) -> Figure:
     import matplotlib.pyplot as plt
+    from matplotlib.colors import PowerNorm
 
     x = _items(n, seed=5)
-    figure, axes = plt.subplots(2, 4, figsize=(9.6, 5.2))
+    # The square root of a share, on white: what is small but not nothing can be seen
+    figure, axes = plt.subplots(2, 4, figsize=(10.4, 5.2), layout="constrained")
+    image: Any = None
     for row, network in enumerate((OddEven(), Bitonic())):
-        for ax, steepness in zip(axes[row], (4.0, 16.0, 64.0, 1e4), strict=True):
+        for ax, steepness in zip(axes[row], (8.0, 32.0, 128.0, 1e4), strict=True):
             P = soft_sort(x, relax=Logistic(steepness), network=network, return_permutation=True).permutation
             assert P is not None
-            ax.imshow(P.numpy(), cmap="magma", vmin=0, vmax=1)
+            image = ax.imshow(P.numpy(), cmap="PuBu", norm=PowerNorm(0.5, 0, 1))
+            ax.set_xticks([k - 0.5 for k in range(1, n)], minor=True)
+            ax.set_yticks([k - 0.5 for k in range(1, n)], minor=True)
+            ax.grid(which="minor", color="white", lw=0.6)
+            ax.tick_params(which="minor", length=0)
             if row == 0:
                 ax.set_title(f"steepness {steepness:g}", fontsize=10)
             ax.set_xticks([])
@@ -123,7 +131,8 @@ def _permutations(n: int) -> Figure:
         axes[row, 0].set_ylabel(f"{type(network).__name__}: sorted position", fontsize=10)
     for ax in axes[1]:
         ax.set_xlabel("item", fontsize=10)
-    figure.tight_layout()
+    bar = figure.colorbar(image, ax=axes, location="bottom", shrink=0.4, aspect=40, ticks=[0, 0.05, 0.25, 0.5, 1])
+    bar.set_label("share of the item")
     return Figure(
         "permutations",
         png(figure),

@@ -133,8 +133,11 @@ def _halting(size: int) -> bytes:
             shares.append(float((program.run(a[::3, ::3], b[::3, ::3]).remaining > 0).float().mean()))
         for axis, s in zip(axes[1:], steepnesses, strict=True):
             remaining = _multiply(Sech(s), max_iterations=60).run(a, b).remaining
-            image = axis.imshow(remaining.T.numpy(), origin="lower", extent=(0, 6, 0, 6), vmin=0, vmax=1, cmap="magma")
-            axis.set_title(f"steepness {s:g}", fontsize=10)
+            image = axis.imshow(
+                remaining.T.numpy(), origin="lower", extent=(0, 6, 0, 6), vmin=0, vmax=1, cmap="magma_r"
+            )
+            halted = float((remaining == 0).float().mean())
+            axis.set_title(f"steepness {s:g}: {halted:.0%} halt", fontsize=10)
             axis.set_xlabel("x1")
             axis.set_xticks(range(0, 7, 2))
             axis.set_yticks(range(0, 7, 2))
@@ -191,7 +194,7 @@ _ACCURACY_CAPTION = (
 )
 _HALTING_CAPTION = (
     "Steeper is not always better: the paper's proof that loops halt needs φ(x) ≤ |x|, which Sech keeps up to steepness 2.6. "
-    "At 3 all of these still halt; at 4 the counter of half of them overshoots zero and runs away. Bright: probability left "
+    "At 3 all of these still halt; at 4 the counter of half of them overshoots zero and runs away. Dark: probability left "
     "after 60 iterations."
 )
 _READINGS_CAPTION = (
