@@ -123,8 +123,8 @@ def _dense(scene: Scene, vertices: Tensor, colours: Tensor, chosen: Tensor) -> l
 
     def run(points: Tensor, colours: Tensor, background: Tensor, softness: Tensor, pixels: Tensor, faces: Tensor):
         corners = reference.project(points, softness[2], settings)[faces]
-        filtered = reference.Filtered()
-        return reference._rasterise_pixels(corners, colours[faces], background, softness, pixels, settings, filtered)
+        means, silhouette, depth = reference.visible_at(corners, colours[faces], softness, pixels, settings)
+        return silhouette[:, None] * means, silhouette, silhouette * depth
 
     parts = [
         reference.recomputed(run, points, colours, background, softness, piece, scene.faces)

@@ -58,7 +58,7 @@ def test_the_picture_is_that_of_full_resolution(scale: float, df: int, size: tup
 
 
 def test_nothing_jumps_where_samples_become_fewer() -> None:
-    size = (64, 64)
+    size = (200, 240)
     edge = 1.25 * 2.5
     assert is_wide(edge + 1e-6, size)
     assert not is_wide(edge - 1e-6, size)
@@ -71,7 +71,8 @@ def test_each_item_has_its_own_samples() -> None:
     camera = Camera.look_at((0.0, 0.0, 2.7))
     arguments = (ball.vertices, ball.faces, ball.vertices, camera)
     scales = torch.tensor([0.7, 5.0, 20.0])
-    both = render_attributes(*arguments, size=(48, 40), coverage=FilteredCoverage(StudentT(scale=scales)))
+    three = (ball.vertices.expand(3, -1, -1), *arguments[1:])
+    both = render_attributes(*three, size=(48, 40), coverage=FilteredCoverage(StudentT(scale=scales)))
     for i, scale in enumerate(scales.tolist()):
         one = render_attributes(*arguments, size=(48, 40), coverage=FilteredCoverage(StudentT(scale=scale)))
         assert all(torch.allclose(a[i], b, atol=1e-6) for a, b in zip(both, one, strict=True))

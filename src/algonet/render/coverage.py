@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from algonet.core import tracing
 from algonet.core.cache import cached
 from algonet.core.identity import interned, unit
 from algonet.relax import GaussianNoise, Logistic, Sigmoid, StudentT
@@ -126,7 +127,7 @@ class FilteredCoverage(Coverage):
         return self.noise.scale * (height / 2) if self.units == "ndc" else self.noise.scale
 
     def form(self) -> FilteredCoverage:
-        if type(self.noise) is StudentT and type(self) is FilteredCoverage:
+        if type(self.noise) is StudentT and type(self) is FilteredCoverage and not tracing.compiling():
             return _student_form(int(self.noise.df))
         return interned(dataclasses.replace(self, noise=unit(self.noise), units="pixels"))
 
