@@ -63,7 +63,7 @@ def both_ways(sort: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor) -> 
 
 def with_payload(network: Network, x: Tensor, payload: Tensor) -> Callable[[], Any]:
     def run() -> Any:
-        result = soft_sort(x, network=network, payload=payload)
+        result = soft_sort(x, method=network, payload=payload)
         return torch.autograd.grad([result.values, result.payload], [x, payload], [x.detach(), payload.detach()])
 
     return run
@@ -75,7 +75,7 @@ def parity(network: Network, n: int) -> float:
     weights = torch.randn_like(x)
     found = []
     for backend in ("reference", KERNEL):
-        y = soft_sort(x, network=network, backend=backend).values
+        y = soft_sort(x, method=network, backend=backend).values
         found.append([y.detach(), torch.autograd.grad(y, x, weights)[0]])
     worst = max(float((k - r).abs().max() / r.abs().max()) for r, k in zip(*found, strict=True))
     if not worst < TOLERANCE:
@@ -112,7 +112,7 @@ def rows_of(batch: int, n: int, name: str, seconds: float, peers: bool = True) -
     x = torch.randn(batch, n, device=DEVICE, requires_grad=True)
     gradient, payload = torch.randn_like(x), torch.randn(batch, n, 3, device=DEVICE, requires_grad=True)
     network = NETWORKS[name]
-    run = both_ways(lambda t: soft_sort(t, network=network).values, x, gradient)
+    run = both_ways(lambda t: soft_sort(t, method=network).values, x, gradient)
     ours = harness.milliseconds(run, seconds=seconds)
     along = harness.milliseconds(with_payload(network, x, payload), seconds=seconds)
     found = [("ms", f"{name}, f+b", ours), ("ms", f"{name} with 3 channels, f+b", along)]

@@ -122,7 +122,7 @@ def sorters(n: int, steepness: float) -> dict[str, Sorter]:
     """Name -> a function from scores (batch, n) to soft permutations (batch, n, n)."""
 
     def ours(scores: Tensor) -> Tensor:
-        permutation = soft_sort(scores, relax=Cauchy(steepness), network=OddEven(), return_permutation=True).permutation
+        permutation = soft_sort(scores, relax=Cauchy(steepness), method=OddEven(), return_permutation=True).permutation
         assert permutation is not None
         return permutation
 

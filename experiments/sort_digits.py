@@ -65,7 +65,7 @@ def scorer() -> nn.Module:
 
 def ours(network: OddEven | Bitonic) -> Sorter:
     def sort(scores: Tensor) -> Tensor:
-        found = soft_sort(scores, relax=Cauchy(STEEPNESS), network=network, return_permutation=True).permutation
+        found = soft_sort(scores, relax=Cauchy(STEEPNESS), method=network, return_permutation=True).permutation
         assert found is not None
         return found
 

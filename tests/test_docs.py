@@ -199,7 +199,7 @@ def test_diffsort_agrees(network, family):
     x = torch.randn(5, 8)
     theirs, matrix = diffsort.DiffSortNet(network, 8, steepness=10.0, distribution=family.__name__.lower())(x)
     layout = algonet.OddEven() if network == "odd_even" else algonet.Bitonic()
-    ours = algonet.soft_sort(x, relax=family(10.0), network=layout, return_permutation=True, backend="reference")
+    ours = algonet.soft_sort(x, relax=family(10.0), method=layout, return_permutation=True, backend="reference")
     torch.testing.assert_close(ours.values, theirs, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(ours.permutation.mT, matrix, atol=1e-5, rtol=1e-5)
 

@@ -117,7 +117,7 @@ def test_an_exit_is_one_class():
 
 
 def test_a_network_is_one_class():
-    near, far = (agree(lambda x, b, gap=gap: soft_sort(x, network=Shell(gap), backend=b).values) for gap in (1, 2))
+    near, far = (agree(lambda x, b, gap=gap: soft_sort(x, method=Shell(gap), backend=b).values) for gap in (1, 2))
     assert not torch.allclose(near, far)
 
     class Shifted(OddEven):
@@ -125,8 +125,8 @@ def test_a_network_is_one_class():
             return super().pairs(n, layer + 1)
 
     assert not torch.allclose(
-        agree(lambda x, backend: soft_sort(x, network=Shifted(), backend=backend).values),
-        agree(lambda x, backend: soft_sort(x, network=OddEven(), backend=backend).values),
+        agree(lambda x, backend: soft_sort(x, method=Shifted(), backend=backend).values),
+        agree(lambda x, backend: soft_sort(x, method=OddEven(), backend=backend).values),
     )
 
 

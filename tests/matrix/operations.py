@@ -117,7 +117,7 @@ def _envelope(*score: Tensor) -> Tensor:
 SORT_CASES = {
     "soft_sort": (lambda x, p, backend="auto": soft_sort(x, relax=SOFT, payload=p, backend=backend)[:2], _keyed),
     "soft_sort (bitonic)": (
-        lambda x, backend="auto": soft_sort(x, relax=SOFT, network=Bitonic(), backend=backend).values,
+        lambda x, backend="auto": soft_sort(x, relax=SOFT, method=Bitonic(), backend=backend).values,
         normal(5),
     ),
     "soft_rank": (lambda x, backend="auto": soft_rank(x, relax=SOFT, backend=backend), normal(5)),

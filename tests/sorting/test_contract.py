@@ -26,11 +26,11 @@ def sort_values(x, backend="auto"):
 
 
 def sort_bitonic(x, backend="auto"):
-    return soft_sort(x, relax=Cauchy(3.0), network=Bitonic(), descending=True, backend=backend).values
+    return soft_sort(x, relax=Cauchy(3.0), method=Bitonic(), descending=True, backend=backend).values
 
 
 def sort_payload(x, payload, backend="auto"):
-    result = soft_sort(x, relax=SOFT, network=Bitonic(), payload=payload, backend=backend)
+    result = soft_sort(x, relax=SOFT, method=Bitonic(), payload=payload, backend=backend)
     return result.values, result.payload
 
 
@@ -47,7 +47,7 @@ def sort_permutation(x, backend="auto"):
 
 def sort_steepness(x, steepness, backend="auto"):
     relax = Logistic(1 + steepness.mean() ** 2)
-    return soft_sort(x, relax=relax, network=Bitonic(), payload=x, steps=3, backend=backend).payload
+    return soft_sort(x, relax=relax, method=Bitonic(), payload=x, steps=3, backend=backend).payload
 
 
 def topk(x, backend="auto"):
@@ -102,6 +102,6 @@ def test_contract(case, check):
 
 def test_kernels_are_deterministic():
     x, payload = torch.randn(200, 33), torch.randn(200, 33, 2)
-    first, second = (soft_sort(x, payload=payload, network=OddEven(), backend="numba") for _ in range(2))
+    first, second = (soft_sort(x, payload=payload, method=OddEven(), backend="numba") for _ in range(2))
     assert torch.equal(first.values, second.values)
     assert torch.equal(first.payload, second.payload)

@@ -55,17 +55,17 @@ X = torch.tensor([[5.0, 4.0, 3.0, 2.0, 1.0, 0.0], [0.3, -1.0, 2.0, 0.1, 0.2, -2.
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", [Brick, Undecorated])
 def test_two_instances_with_different_fields_are_two_networks(kind, backend):
-    once, thrice = (soft_sort(X, network=kind(rounds), backend=backend).values for rounds in (1, 3))
+    once, thrice = (soft_sort(X, method=kind(rounds), backend=backend).values for rounds in (1, 3))
     assert not torch.allclose(once, thrice)
-    assert torch.equal(once, soft_sort(X, network=kind(1), backend=backend).values)
-    assert torch.allclose(once, soft_sort(X, network=OddEven(), steps=1, backend=backend).values)
-    assert torch.allclose(thrice, soft_sort(X, network=OddEven(), steps=3, backend=backend).values)
+    assert torch.equal(once, soft_sort(X, method=kind(1), backend=backend).values)
+    assert torch.allclose(once, soft_sort(X, method=OddEven(), steps=1, backend=backend).values)
+    assert torch.allclose(thrice, soft_sort(X, method=OddEven(), steps=3, backend=backend).values)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_nameless_subclass_that_overrides_pairs_is_its_own_network(backend):
     Shifted = type("Shifted", (OddEven,), {"pairs": lambda self, n, layer: backwards(n, layer)})
-    usual, other = (soft_sort(X, network=net, steps=1, backend=backend).values for net in (OddEven(), Shifted()))
+    usual, other = (soft_sort(X, method=net, steps=1, backend=backend).values for net in (OddEven(), Shifted()))
     assert not torch.allclose(usual, other)
     assert torch.equal(other[:, 0], X[:, 0])
 
@@ -83,7 +83,7 @@ def test_a_class_redefined_under_the_same_name_is_another_network(backend):
 
         return Mine()
 
-    results = [soft_sort(X, network=define(offset), backend=backend).values for offset in (0, 1)]
+    results = [soft_sort(X, method=define(offset), backend=backend).values for offset in (0, 1)]
     assert not torch.allclose(*results)
 
 
@@ -93,7 +93,7 @@ def test_kernels_of_the_gpu_take_their_own_networks_only(monkeypatch):
     shifted = type("Shifted", (OddEven,), {"pairs": lambda self, n, layer: backwards(n, layer)})()
     for network in (shifted, Brick(2), type("Sub", (Bitonic,), {})()):
         with pytest.raises(ValueError, match="no Triton kernel for the network"):
-            soft_sort(X, network=network, backend="triton")
+            soft_sort(X, method=network, backend="triton")
     assert backends.interpreting()
 
 

@@ -23,7 +23,7 @@ SIZES = iter(range(40, 10_000))
 @pytest.mark.parametrize("name", CALLS)
 def test_training_after_a_first_call_under_inference_mode(name, network, backend):
     n = next(SIZES)
-    options = {"network": network, "backend": backend, "relax": Logistic(1.0 + n / 7)}
+    options = {"method": network, "backend": backend, "relax": Logistic(1.0 + n / 7)}
     with torch.inference_mode():
         CALLS[name](torch.randn(2, n), **options)
     x = torch.randn(2, n, requires_grad=True)
@@ -35,9 +35,9 @@ def test_training_after_a_first_call_under_inference_mode(name, network, backend
 def test_a_first_call_under_the_meta_device(network):
     n = next(SIZES)
     with torch.device("meta"):
-        soft_sort(torch.zeros(2, n, device="cpu"), network=network, backend="reference")
+        soft_sort(torch.zeros(2, n, device="cpu"), method=network, backend="reference")
     x = torch.randn(2, n, requires_grad=True)
-    soft_sort(x, network=network, backend="reference").values.square().sum().backward()
+    soft_sort(x, method=network, backend="reference").values.square().sum().backward()
     assert x.grad.abs().sum() > 0
 
 
@@ -49,8 +49,8 @@ def test_a_first_call_under_fake_tensors(network):
     relax = Logistic(1.0 + n / 7)
     # The call itself may be refused (a network's table is data); what it leaves behind must not matter
     with FakeTensorMode(), contextlib.suppress(Exception):
-        soft_sort(torch.zeros(2, n), network=network, relax=relax, backend="reference")
+        soft_sort(torch.zeros(2, n), method=network, relax=relax, backend="reference")
     x = torch.randn(2, n, requires_grad=True)
     for backend in ("reference", "numba"):
-        soft_sort(x, network=network, relax=relax, backend=backend).values.square().sum().backward()
+        soft_sort(x, method=network, relax=relax, backend=backend).values.square().sum().backward()
     assert x.grad.abs().sum() > 0

@@ -31,9 +31,9 @@ def draw(*shape):
 @pytest.mark.parametrize("backend", ["reference", "numba"])
 def test_hard_limit_is_torch_quantile(network, n, backend):
     x, levels = draw(3, n), [0.0, 0.3, 0.5, 1.0]
-    found = soft_quantile(x, levels, relax=HARD, network=network, backend=backend)
+    found = soft_quantile(x, levels, relax=HARD, method=network, backend=backend)
     assert_close(found, torch.quantile(x, torch.tensor(levels, dtype=x.dtype), dim=-1).T)
-    assert_close(soft_median(x, relax=HARD, network=network, backend=backend), torch.quantile(x, 0.5, dim=-1))
+    assert_close(soft_median(x, relax=HARD, method=network, backend=backend), torch.quantile(x, 0.5, dim=-1))
 
 
 def test_median_is_the_middle_of_the_soft_sort():
@@ -58,9 +58,9 @@ def test_masked_quantiles_are_those_of_the_items_present():
     x[1, 0] = math.nan
     mask = ~x.isnan()
     for network in (OddEven(), Bitonic()):
-        found = soft_quantile(x, 0.4, mask=mask, network=network)
+        found = soft_quantile(x, 0.4, mask=mask, method=network)
         for row in range(2):
-            assert_close(found[row], soft_quantile(x[row][mask[row]], 0.4, network=network))
+            assert_close(found[row], soft_quantile(x[row][mask[row]], 0.4, method=network))
     assert soft_median(x, mask=torch.zeros(2, 5, dtype=torch.bool)).isnan().all()
     fast = soft_median(x, mask=mask, method="fast")
     assert_close(fast[0], soft_median(x[0][mask[0]], method="fast"))

@@ -27,12 +27,12 @@ def draw(*shape, dtype=torch.float64):
 def test_hard_limit_is_torch_sort(backend, network, n, descending):
     x = draw(4, n)
     crisp = x.sort(-1, descending=descending)
-    result = soft_sort(x, relax=HARD, network=network, descending=descending, payload=2 * x, backend=backend)
+    result = soft_sort(x, relax=HARD, method=network, descending=descending, payload=2 * x, backend=backend)
     assert_close(result.values, crisp.values)
     assert_close(result.payload, 2 * crisp.values)
-    order = soft_argsort(x, relax=HARD, network=network, descending=descending, backend=backend)
+    order = soft_argsort(x, relax=HARD, method=network, descending=descending, backend=backend)
     assert_close(order, crisp.indices.double())
-    ranks = soft_rank(x, relax=HARD, network=network, descending=descending, backend=backend)
+    ranks = soft_rank(x, relax=HARD, method=network, descending=descending, backend=backend)
     assert_close(ranks, crisp.indices.argsort(-1).double())
 
 
@@ -69,7 +69,7 @@ def test_agrees_with_diffsort(backend, distribution, family, name, network, n):
     x = draw(5, n, dtype=torch.float32)
     peer = diffsort.DiffSortNet(name, n, steepness=6.0, distribution=distribution)
     values, columns = peer(x)
-    result = soft_sort(x, relax=family(6.0), network=network, return_permutation=True, backend=backend)
+    result = soft_sort(x, relax=family(6.0), method=network, return_permutation=True, backend=backend)
     assert_close(result.values, values)
     assert_close(result.permutation, columns.mT)
 
@@ -80,7 +80,7 @@ def test_bitonic_agrees_with_diffsort_for_these_n(n):
     diffsort = pytest.importorskip("diffsort")
     x = draw(5, n, dtype=torch.float32)
     values, _ = diffsort.DiffSortNet("bitonic", n, steepness=10.0, distribution="logistic")(x)
-    assert_close(soft_sort(x, network=Bitonic()).values, values)
+    assert_close(soft_sort(x, method=Bitonic()).values, values)
 
 
 def test_descending_is_the_paper():
@@ -95,7 +95,7 @@ def test_descending_is_the_paper():
 @given(st.lists(st.floats(-50, 50), min_size=1, max_size=7), st.sampled_from(NETWORKS), st.floats(0.1, 30))
 def test_soft_permutation_is_doubly_stochastic(items, network, steepness):
     x = torch.tensor(items, dtype=torch.float64)
-    result = soft_sort(x, relax=Logistic(steepness), network=network, return_permutation=True, backend="reference")
+    result = soft_sort(x, relax=Logistic(steepness), method=network, return_permutation=True, backend="reference")
     P = result.permutation
     ones = torch.ones_like(x)
     assert_close(P.sum(0), ones)
@@ -109,13 +109,13 @@ def test_soft_permutation_is_doubly_stochastic(items, network, steepness):
 @pytest.mark.parametrize("network", NETWORKS, ids=str)
 def test_permutation_rank_and_argsort_follow_one_convention(backend, network):
     x, payload = draw(3, 7), draw(3, 7, 2, 2)
-    result = soft_sort(x, network=network, payload=payload, return_permutation=True, backend=backend)
+    result = soft_sort(x, method=network, payload=payload, return_permutation=True, backend=backend)
     P, index = result.permutation, torch.arange(7.0, dtype=x.dtype)
     assert_close(P @ x.unsqueeze(-1), result.values.unsqueeze(-1))
     assert_close(torch.einsum("bij,bjcd->bicd", P, payload), result.payload)
-    assert_close(soft_argsort(x, network=network, backend=backend), P @ index)
-    assert_close(soft_rank(x, network=network, backend=backend), P.mT @ index)
-    top = soft_topk(x, 3, network=network, largest=False, return_permutation=True, backend=backend)
+    assert_close(soft_argsort(x, method=network, backend=backend), P @ index)
+    assert_close(soft_rank(x, method=network, backend=backend), P.mT @ index)
+    top = soft_topk(x, 3, method=network, largest=False, return_permutation=True, backend=backend)
     assert_close(top.permutation, P[:, :3])
     assert_close(top.values, result.values[:, :3])
     assert_close(top.indices, (P @ index)[:, :3])
@@ -143,20 +143,20 @@ def test_masked_rows_are_the_short_rows(backend, network, padding):
     order = torch.randperm(width, generator=torch.Generator().manual_seed(2))
     mask = torch.stack([order < m for m in lengths])
     x = torch.where(mask, x, torch.nan).requires_grad_()
-    result = soft_sort(x, payload=payload, network=network, mask=mask, return_permutation=True, backend=backend)
-    ranks = soft_rank(x, network=network, mask=mask, backend=backend)
+    result = soft_sort(x, payload=payload, method=network, mask=mask, return_permutation=True, backend=backend)
+    ranks = soft_rank(x, method=network, mask=mask, backend=backend)
     for row, m in enumerate(lengths):
         kept = mask[row]
-        alone = soft_sort(x[row][kept], payload=payload[row][kept], network=network, backend=backend)
+        alone = soft_sort(x[row][kept], payload=payload[row][kept], method=network, backend=backend)
         assert_close(result.values[row, :m], alone.values)
         assert_close(result.payload[row, :m], alone.payload)
         assert_close(result.payload[row, m:], payload[row][~kept])
         assert result.values[row, m:].isnan().all()
         assert_close(
             result.permutation[row, :m][:, kept],
-            soft_sort(x[row][kept], network=network, return_permutation=True).permutation,
+            soft_sort(x[row][kept], method=network, return_permutation=True).permutation,
         )
-        assert_close(ranks[row][kept], soft_rank(x[row][kept], network=network))
+        assert_close(ranks[row][kept], soft_rank(x[row][kept], method=network))
     slope = torch.autograd.grad(result.values[mask.sort(-1, descending=True).values].square().sum(), x)[0]
     assert (slope[~mask] == 0).all()
     assert slope.isfinite().all()
@@ -165,15 +165,15 @@ def test_masked_rows_are_the_short_rows(backend, network, padding):
 @pytest.mark.parametrize("network", NETWORKS, ids=str)
 def test_steps_sort_coarsely_and_alike_under_a_mask(network):
     x = draw(2, 8)
-    assert_close(soft_sort(x, steps=0, network=network).values, x)
+    assert_close(soft_sort(x, steps=0, method=network).values, x)
     errors = [
-        (soft_sort(x, relax=HARD, steps=k, network=network).values - x.sort().values).abs().sum() for k in (0, 3, 6)
+        (soft_sort(x, relax=HARD, steps=k, method=network).values - x.sort().values).abs().sum() for k in (0, 3, 6)
     ]
     assert errors[0] > errors[1] > errors[2]
     wide = torch.cat([x, draw(2, 3)], -1)
     mask = torch.arange(11) < 8
-    masked = soft_sort(wide, steps=3, network=network, mask=mask).values[:, :8]
-    assert_close(masked, soft_sort(x, steps=3, network=network).values)
+    masked = soft_sort(wide, steps=3, method=network, mask=mask).values[:, :8]
+    assert_close(masked, soft_sort(x, steps=3, method=network).values)
 
 
 def test_many_steps_approach_the_mean():
@@ -186,7 +186,7 @@ def test_many_steps_approach_the_mean():
 @pytest.mark.parametrize("family", [Logistic, Cauchy, Reciprocal])
 def test_infinite_items_take_part_crisply(backend, network, family):
     x = torch.tensor([[1.0, math.inf, 0.5, -math.inf, math.inf, 2.0, 0.0]], requires_grad=True)
-    result = soft_sort(x, relax=family(3.0), network=network, payload=torch.ones(1, 7, 1), backend=backend)
+    result = soft_sort(x, relax=family(3.0), method=network, payload=torch.ones(1, 7, 1), backend=backend)
     values = result.values
     assert values[0, 0] == -math.inf
     assert (values[0, 5:] == math.inf).all()
@@ -261,7 +261,7 @@ def test_large_rows_on_the_kernels(network, n, rows):
     weights = draw(rows, n)
     slopes = []
     for backend in BACKENDS:
-        values = soft_sort(x, network=network, backend=backend).values
+        values = soft_sort(x, method=network, backend=backend).values
         slopes.append([values, torch.autograd.grad((values * weights).sum(), x)[0]])
     for a, b in zip(*slopes, strict=True):
         assert_close(a, b, factor=10)
@@ -288,12 +288,12 @@ def test_threads_share_the_rows():
 def test_positions_of_half_precision_items_are_exact(dtype):
     x = torch.zeros(1, 3000, dtype=dtype)
     x[0, 777] = 5.0
-    found = soft_topk(x, 1, hard=True, network=Bitonic())
+    found = soft_topk(x, 1, hard=True, method=Bitonic())
     assert found.values.dtype == dtype
     assert found.indices.item() == 777
     ordered = torch.arange(3000.0).unsqueeze(0).bfloat16().to(dtype)  # many ties: hard keeps their order
-    assert torch.equal(soft_argsort(ordered, hard=True, network=Bitonic()).long(), torch.arange(3000).unsqueeze(0))
-    assert torch.equal(soft_rank(ordered, hard=True, network=Bitonic()).long(), torch.arange(3000).unsqueeze(0))
+    assert torch.equal(soft_argsort(ordered, hard=True, method=Bitonic()).long(), torch.arange(3000).unsqueeze(0))
+    assert torch.equal(soft_rank(ordered, hard=True, method=Bitonic()).long(), torch.arange(3000).unsqueeze(0))
 
 
 def test_hard_leaves_absent_items_in_their_order():

@@ -14,7 +14,9 @@ from helpers.tolerances import assert_close
 INTERPRETED = """
 import torch
 from algonet.sorting import Bitonic, OddEven, soft_sort, soft_topk
-from algonet.sorting.kernels import bitonic_gpu, odd_even_gpu, triton_gpu
+from algonet.sorting.kernels.triton import bitonic, odd_even, pairwise, threshold
+from algonet.sorting import Pairwise, soft_rank, soft_topk_mask
+from algonet.relax import Cauchy, Logistic
 
 generator = torch.Generator().manual_seed(0)
 
@@ -24,7 +26,7 @@ def check(network, n, channels, masked, steps=None):
     mask = torch.rand(2, n, generator=generator) < 0.7 if masked else None
     results = []
     for backend in ("reference", "triton"):
-        r = soft_sort(x, payload=p, network=network, mask=mask, steps=steps, backend=backend)
+        r = soft_sort(x, payload=p, method=network, mask=mask, steps=steps, backend=backend)
         outputs = [r.values] if p is None else [r.values, r.payload]
         score = sum((o * torch.arange(o.numel()).reshape(o.shape).sin()).sum() for o in outputs)
         results.append([*outputs, *torch.autograd.grad(score, [x] if p is None else [x, p])])
@@ -35,17 +37,41 @@ check(OddEven(), 7, 2, True)
 check(OddEven(), 5, 5, False)
 check(Bitonic(), 6, 0, False)
 # Small limits, so that a few items take every way through the kernels: groups with halos, chunks, parts, far layers
-odd_even_gpu.WHOLE, odd_even_gpu.CORE, odd_even_gpu.SEGMENT, odd_even_gpu.CHUNKS = 4, 8, 2, ((8, 4),)
+odd_even.WHOLE, odd_even.CORE, odd_even.SEGMENT, odd_even.CHUNKS = 4, 8, 2, ((8, 4),)
 check(OddEven(), 15, 0, False, 5)
-odd_even_gpu.processors = lambda device: 100
+odd_even.processors = lambda device: 100
 check(OddEven(), 18, 1, True, 6)
-odd_even_gpu.KEPT = 1
+odd_even.KEPT = 1
 check(OddEven(), 14, 0, False, 4)
 y = torch.randn(2, 9, generator=generator, dtype=torch.float64)
 ranks = [soft_topk(y, 2, return_permutation=True, backend=backend).permutation for backend in ("reference", "triton")]
 torch.testing.assert_close(*ranks, rtol=1e-9, atol=1e-10)
-bitonic_gpu.WIDEST, bitonic_gpu.NEAR, bitonic_gpu.DEEPEST = 8, 4, 4
+bitonic.WIDEST, bitonic.NEAR, bitonic.DEEPEST = 8, 4, 4
 check(Bitonic(), 13, 1, True)
+
+
+def check_both(function, *leaves, rtol=1e-9):
+    results = []
+    for backend in ("reference", "triton"):
+        out = function(backend)
+        score = (out * torch.arange(out.numel()).reshape(out.shape).sin()).sum()
+        results.append([out, *torch.autograd.grad(score, leaves)])
+    for a, b in zip(*results):
+        torch.testing.assert_close(a, b, rtol=rtol, atol=1e-9)
+
+def check_memberships(n, masked, relax):
+    x = torch.randn(2, n, generator=generator, dtype=torch.float64, requires_grad=True)
+    k = torch.tensor([3.0, 4.5], dtype=torch.float64, requires_grad=True)
+    mask = torch.rand(2, n, generator=generator) < 0.8 if masked else None
+    check_both(lambda backend: soft_topk_mask(x, k, relax=relax, mask=mask, backend=backend), x, k)
+
+check_memberships(13, True, Logistic(3.0))
+check_memberships(40, False, Cauchy(2.0))
+threshold.LONG, threshold.PART, threshold.BLOCK = 8, 16, 16
+threshold.processors = lambda device: 100
+check_memberships(41, True, Logistic(3.0))
+z = torch.randn(2, 19, generator=generator, dtype=torch.float64, requires_grad=True)
+check_both(lambda backend: soft_rank(z, relax=Logistic(2.0), method=Pairwise(), backend=backend), z)
 print("agreed")
 """
 
@@ -80,7 +106,7 @@ def test_gpu_kernels_agree_with_the_reference(network, n, channels, masked):
     mask = torch.rand(3, n, device="cuda") < 0.8 if masked else None
     results = []
     for backend in ("reference", "triton"):
-        options = {"relax": Logistic(steepness), "network": network, "mask": mask, "backend": backend}
+        options = {"relax": Logistic(steepness), "method": network, "mask": mask, "backend": backend}
         result = soft_sort(x, payload=payload if channels else None, **options)
         outputs = [result.values, result.payload] if channels else [result.values]
         score = sum((o.sin() * torch.arange(o.numel(), device="cuda").reshape(o.shape).cos()).sum() for o in outputs)
@@ -98,7 +124,7 @@ def test_gpu_kernels_are_deterministic(network, n):
     payload = torch.randn(20, n, 3, device="cuda", requires_grad=True)
     found = []
     for _ in range(5):
-        result = soft_sort(x, payload=payload, network=network)
+        result = soft_sort(x, payload=payload, method=network)
         outputs = [result.values, result.payload]
         found.append([*outputs, *torch.autograd.grad(outputs, [x, payload], [o.detach().cos() for o in outputs])])
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))

@@ -131,7 +131,9 @@ class Cauchy(Sigmoid):
     @property
     def scalar(self) -> str:
         return """
-            value = 0.5 + 0.3183098861837907 * atan(z)
+            near = abs(z) < 1.0
+            t = 0.3183098861837907 * atan(where(near, z, 1.0 / where(near, 1.0, z)))
+            value = where(near, 0.5 + t, where(z > 0, 1.0 - t, -t))
             slope = 0.3183098861837907 / (1.0 + z * z)
         """
 
@@ -300,7 +302,8 @@ class Reciprocal(Sigmoid):
     def scalar(self) -> str:
         return """
             w = 1.0 / (2.0 + abs(z))
-            value = 0.5 + 0.5 * z * w
+            value = where(z > 0, 1.0 - w, w)
+            value = where(z == z, value, z)
             slope = w * w
         """
 

@@ -2,23 +2,32 @@
 
 from .functional import SortResult, TopKResult, soft_argsort, soft_rank, soft_sort, soft_topk
 from .losses import expected_swaps, permutation_cross_entropy
-from .modules import SoftArgsort, SoftMedian, SoftQuantile, SoftRank, SoftSort, SoftTopK
+from .methods import Method, NeuralSort, Pairwise, Permutahedron, Transport, Unimodal
+from .modules import SoftArgsort, SoftMedian, SoftQuantile, SoftRank, SoftSort, SoftTopK, SoftTopKMask
 from .networks import Bitonic, Comparators, Network, OddEven
 from .quantile import soft_median, soft_quantile
+from .topk_mask import soft_topk_mask
 
 __all__ = [
     "Bitonic",
     "Comparators",
+    "Method",
     "Network",
+    "NeuralSort",
     "OddEven",
+    "Pairwise",
+    "Permutahedron",
     "SoftArgsort",
     "SoftMedian",
     "SoftQuantile",
     "SoftRank",
     "SoftSort",
     "SoftTopK",
+    "SoftTopKMask",
     "SortResult",
     "TopKResult",
+    "Transport",
+    "Unimodal",
     "expected_swaps",
     "permutation_cross_entropy",
     "soft_argsort",
@@ -27,4 +36,5 @@ __all__ = [
     "soft_rank",
     "soft_sort",
     "soft_topk",
+    "soft_topk_mask",
 ]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from algonet.relax import Sigmoid
 
+from .methods import Method
 from .networks import Network
 
 
@@ -76,17 +77,24 @@ def mask(where: str, x: Tensor, given: Any) -> Tensor | None:
         ) from None
 
 
-def options(where: str, relax: Any, network: Any, steps: Any) -> None:
+def sigmoid(where: str, relax: Any) -> None:
     if not isinstance(relax, Sigmoid):
         raise TypeError(f"{where}: `relax` must be a sigmoid such as Logistic(10.0), got {relax!r}.")
-    if not isinstance(network, Network):
-        raise TypeError(f"{where}: `network` must be OddEven() or Bitonic(), got {network!r}.")
+
+
+def options(where: str, relax: Any, method: Any, steps: Any, task: str = "sort") -> None:
+    sigmoid(where, relax)
+    if not isinstance(method, Method):
+        raise TypeError(f"{where}: `method` must be a method such as OddEven() or Bitonic(), got {method!r}.")
+    method.check(where, task, relax)
     if steps is None:
         return
     if isinstance(steps, bool) or not isinstance(steps, int):
         raise TypeError(f"{where}: `steps` must be an integer or None (all layers), got {steps!r}.")
     if steps < 0:
         raise ValueError(f"{where}: `steps` must not be negative, got {steps}.")
+    if not isinstance(method, Network):
+        raise ValueError(f"{where}: only sorting networks have `steps`, and {method!r} is none.")
 
 
 def steepness(where: str, relax: Sigmoid, x: Tensor, sign: float) -> Tensor:

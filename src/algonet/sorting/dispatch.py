@@ -38,15 +38,15 @@ class SortCall(NamedTuple):
 
 
 def _numba() -> ModuleType:
-    from .kernels import numba_cpu
+    from .kernels.numba import host
 
-    return numba_cpu
+    return host
 
 
 def _triton() -> ModuleType:
-    from .kernels import triton_gpu
+    from .kernels.triton import host
 
-    return triton_gpu
+    return host
 
 
 def _sort_operator(name: str, kernels: Callable[[], ModuleType], outputs: int) -> Operator:

@@ -14,13 +14,17 @@ from torch import Tensor
 
 from algonet.core import backends
 from algonet.core.hints import hints_at_relax
-from algonet.relax import Logistic, Sigmoid
+from algonet.core.identity import interned
+from algonet.relax import Heaviside, Logistic, Sigmoid
 
 from . import checks, plain
 from .cache import ByteCache
 from .dispatch import SortCall
 from .masks import Placement, place
+from .methods import Method, Pairwise, Permutahedron, SoftmaxMethod, chosen, suggestions
 from .networks import Network, OddEven
+from .operation import PAIRWISE, PairwiseSettings
+from .pairwise import laplace_counts
 from .plan import planned
 
 
@@ -50,13 +54,14 @@ def soft_sort(
     dim: int = -1,
     descending: bool = False,
     relax: Sigmoid = Logistic(10.0),
-    network: Network = OddEven(),
+    method: Method = OddEven(),
     steps: int | None = None,
     payload: Tensor | None = None,
     mask: Tensor | None = None,
     return_permutation: bool = False,
     hard: bool = False,
     backend: str = "auto",
+    network: Network | None = None,
 ) -> SortResult:
     """Sort smoothly along `dim`: neighbours in a sorting network exchange as far as they are out of order.
 
@@ -77,13 +82,17 @@ def soft_sort(
     >>> soft_sort(torch.tensor([3.0, 1.0, 2.0]), relax=Logistic(2.0)).values
     tensor([1.1470, 2.0113, 2.8416])
     """
+    method = chosen("soft_sort", method, network)
     key = None
     if not (return_permutation or hard or mask is not None or torch.compiler.is_compiling()):
-        key = plain.key(x, dim, descending, relax, network, steps, payload, backend)
+        key = plain.key(x, dim, descending, relax, method, steps, payload, backend)
         known = plain.CALLS.get(key)
         if known is not None:
             return SortResult(*known(x, payload, relax.steepness), None)
     x = checks.items("soft_sort", x, dim)
+    if not (payload is None and not return_permutation) and not getattr(method, "payload", True):
+        able = ", ".join(repr(m) for m in suggestions("argsort"))
+        raise ValueError(f"soft_sort: {method!r} sorts neither payloads nor permutations along; {able} do.")
     flat = checks.payload("soft_sort", x, payload, dim)
     n = x.shape[dim]
     extra = [] if flat is None else [flat]
@@ -92,7 +101,7 @@ def soft_sort(
         extra.append(eye.expand(*x.movedim(dim, -1).shape, n))
     whole = torch.cat(extra, -1) if len(extra) > 1 else extra[0] if extra else None
     spared = 0 if flat is None else flat.shape[-1]
-    job = Job("soft_sort", x, dim, descending, relax, network, steps, mask, None, backend, flat)
+    job = Job("soft_sort", x, dim, descending, relax, method, steps, mask, None, backend, flat)
     if key is not None and job.x is x and flat is payload:
         plain.remember(key, job, payload, relax.steepness)
     values, moved = job.sort(whole, spared)
@@ -118,10 +127,11 @@ def soft_argsort(
     dim: int = -1,
     descending: bool = False,
     relax: Sigmoid = Logistic(10.0),
-    network: Network = OddEven(),
+    method: Method = OddEven(),
     mask: Tensor | None = None,
     hard: bool = False,
     backend: str = "auto",
+    network: Network | None = None,
 ) -> Tensor:
     """The expected index of the item in each sorted position, P (0, 1, ..., n-1): real numbers of the shape of x.
 
@@ -132,8 +142,9 @@ def soft_argsort(
     >>> soft_argsort(torch.tensor([30.0, 10.0, 20.0]))
     tensor([1., 2., 0.])
     """
+    method = chosen("soft_argsort", method, network)
     x = checks.items("soft_argsort", x, dim)
-    job = Job("soft_argsort", x, dim, descending, relax, network, None, mask, None, backend)
+    job = Job("soft_argsort", x, dim, descending, relax, method, None, mask, None, backend)
     index = torch.arange(job.x.shape[-1], dtype=job.x.dtype, device=x.device).expand(job.x.shape)
     _, moved = job.sort(index.unsqueeze(-1), 0)
     assert moved is not None
@@ -150,10 +161,11 @@ def soft_rank(
     dim: int = -1,
     descending: bool = False,
     relax: Sigmoid = Logistic(10.0),
-    network: Network = OddEven(),
+    method: Method = OddEven(),
     mask: Tensor | None = None,
     hard: bool = False,
     backend: str = "auto",
+    network: Network | None = None,
 ) -> Tensor:
     """The expected sorted position (from 0) of each item, P^T (0, 1, ..., n-1): real numbers of the shape of x.
 
@@ -165,10 +177,10 @@ def soft_rank(
     >>> soft_rank(torch.tensor([30.0, 10.0, 20.0]))
     tensor([2., 0., 1.])
     """
+    method = chosen("soft_rank", method, network)
     x = checks.items("soft_rank", x, dim)
-    job = Job("soft_rank", x, dim, descending, relax, network, None, mask, None, backend)
-    positions = torch.arange(job.x.shape[-1], dtype=job.x.dtype, device=x.device).expand(job.x.shape)
-    result = job.unsort(positions.unsqueeze(-1)).squeeze(-1)
+    job = Job("soft_rank", x, dim, descending, relax, method, None, mask, None, backend)
+    result = job.ranks()
     if hard:
         result = _straight_through(job.crisp_order().argsort(-1).to(result.dtype), result)
     return job.back_positions(result)
@@ -182,11 +194,12 @@ def soft_topk(
     dim: int = -1,
     largest: bool = True,
     relax: Sigmoid = Logistic(10.0),
-    network: Network = OddEven(),
+    method: Method = OddEven(),
     mask: Tensor | None = None,
     return_permutation: bool = False,
     hard: bool = False,
     backend: str = "auto",
+    network: Network | None = None,
 ) -> TopKResult:
     """The k largest items in descending order (smallest in ascending), by the exchanges that can reach them.
 
@@ -198,10 +211,11 @@ def soft_topk(
     >>> values, indices
     (tensor([7., 5.]), tensor([1., 2.]))
     """
+    method = chosen("soft_topk", method, network)
     x = checks.items("soft_topk", x, dim)
     checks.count("soft_topk", k, x.shape[dim], dim)
     wanted = tuple(range(k)) if mask is None else None
-    job = Job("soft_topk", x, dim, largest, relax, network, None, mask, wanted, backend)
+    job = Job("soft_topk", x, dim, largest, relax, method, None, mask, wanted, backend)
     n = job.x.shape[-1]
     index = torch.arange(n, dtype=job.x.dtype, device=x.device).expand(job.x.shape).unsqueeze(-1)
     values, moved = job.sort(index, 0)
@@ -209,7 +223,7 @@ def soft_topk(
     values, indices, permutation = values[..., :k], moved[..., :k, 0], None
     if return_permutation:
         eye = torch.eye(n, k, dtype=job.x.dtype, device=x.device).expand(*job.x.shape, k)
-        permutation = job.unsort(eye).transpose(-1, -2)
+        permutation = job.transposed(eye).transpose(-1, -2)
     if hard:
         order = job.crisp_order()[..., :k]
         values = _straight_through(torch.gather(job.x, -1, order), values)
@@ -219,6 +233,10 @@ def soft_topk(
             permutation = _straight_through(crisp, permutation)
     permutation = None if permutation is None else permutation.to(x.dtype)
     return TopKResult(job.back(values), job.back_positions(indices), permutation)
+
+
+#: The question that each function asks a method.
+_TASKS = {"soft_sort": "sort", "soft_argsort": "argsort", "soft_rank": "rank", "soft_topk": "topk"}
 
 
 class Job:
@@ -231,49 +249,102 @@ class Job:
         dim: int,
         descending: bool,
         relax: Sigmoid,
-        network: Network,
+        method: Method,
         steps: int | None,
         mask: Tensor | None,
         keep: tuple[int, ...] | None,
         backend: str,
         payload: Tensor | None = None,
     ):
-        checks.options(name, relax, network, steps)
+        checks.options(name, relax, method, steps, _TASKS.get(name, "quantile"))
         last = dim in (-1, x.dim() - 1)
         self.x = checks.widened(x if last else x.movedim(dim, -1))
         if payload is not None and payload.dtype == torch.float64:
             self.x = self.x.double()  # or the payload would be rounded on its way
-        self.backend, self.descending = backend, descending
+        self.backend, self.descending, self.method, self.relax = backend, descending, method, relax
         self.dim, self.dtype = None if last else dim, x.dtype
         self.placement: Placement | None = None
         self.mask = checks.mask(name, x, mask)
+        network = isinstance(method, Network)
         if self.mask is not None:
             self.mask = self.mask if last else self.mask.movedim(dim, -1)
-            self.placement = place(self.mask, network.right_aligned)
+            self.placement = place(self.mask, network and method.right_aligned)
         self.lengths = _no_lengths(x.device) if self.placement is None else self.placement.lengths
-        self.steepness = checks.steepness(name, relax, self.x, -1.0 if descending else 1.0)
+        self.steepness = checks.steepness(name, relax, self.x, -1.0 if descending and network else 1.0)
         if keep is not None and len(keep) == self.x.shape[-1]:
             keep = None
-        self.plan, self.settings = planned(network, relax, steps, keep, self.placement is not None)
+        if network:
+            self.plan, self.settings = planned(method, relax, steps, keep, self.placement is not None)
+        elif backend not in ("auto", "reference") and not isinstance(method, Pairwise):
+            raise ValueError(f'{name}: {method!r} is plain torch and has no kernels; use backend="auto".')
+        elif isinstance(method, Permutahedron) and self.mask is not None:
+            raise ValueError(
+                f"{name}: {method!r} takes no mask; use Bitonic(){' or Pairwise()' if name == 'soft_rank' else ''}."
+            )
 
     def sort(self, payload: Tensor | None, spared: int) -> tuple[Tensor, Tensor | None]:
         """(values, payload) in sorted order. Of the payload, the first `spared` channels of absent items are unused."""
         x = self.x
         payload = None if payload is None else payload.to(x.dtype)
         if self.placement is None:
-            found = self._dispatch("soft_sort", x, payload)
+            found = self._sort(x, payload)
             return found[0], None if payload is None else found[1]
         placed = self.placement
         sent = None if payload is None else placed.forth_payload(payload, spared)
-        found = self._dispatch("soft_sort", placed.forth(x), sent)
+        found = self._sort(placed.forth(x), sent)
         return placed.back(found[0], x), None if payload is None else placed.back_payload(found[1], payload, spared)
 
-    def unsort(self, v: Tensor) -> Tensor:
+    def transposed(self, v: Tensor) -> Tensor:
         """P^T v for v (*batch, n, c) in sorted order."""
         if self.placement is None:
-            return self._dispatch("soft_unsort", self.x, v)[0]
+            return self._transposed(self.x, v)
         placed = self.placement
-        return placed.back_items(self._dispatch("soft_unsort", placed.forth(self.x), placed.forth_sorted(v))[0])
+        return placed.back_items(self._transposed(placed.forth(self.x), placed.forth_sorted(v)))
+
+    def ranks(self) -> Tensor:
+        """The expected position of each item."""
+        x = -self.x if self.descending else self.x
+        if isinstance(self.method, Permutahedron):
+            return self.method.ranks(x)
+        if isinstance(self.method, Pairwise):
+            return self._pairwise(x)
+        positions = torch.arange(x.shape[-1], dtype=x.dtype, device=x.device).expand(x.shape)
+        return self.transposed(positions.unsqueeze(-1)).squeeze(-1)
+
+    def _sort(self, x: Tensor, payload: Tensor | None) -> Sequence[Tensor]:
+        if isinstance(self.method, Network):
+            return self._dispatch("soft_sort", x, payload)
+        if isinstance(self.method, Permutahedron):
+            values = self.method.sorted(x)
+            return [values.flip(-1) if self.descending else values]
+        p = self._permutation(x)
+        values = (p @ x.unsqueeze(-1)).squeeze(-1)
+        return [values] if payload is None else [values, p @ payload]
+
+    def _transposed(self, x: Tensor, v: Tensor) -> Tensor:
+        if isinstance(self.method, Network):
+            return self._dispatch("soft_unsort", x, v)[0]
+        return self._permutation(x).transpose(-1, -2) @ v
+
+    def _permutation(self, x: Tensor) -> Tensor:
+        assert isinstance(self.method, SoftmaxMethod)
+        x = -x if self.descending else x
+        lengths = None if self.placement is None else self.placement.lengths
+        if isinstance(self.relax, Heaviside):
+            order = torch.where(_before(x, lengths), x, torch.inf).argsort(dim=-1, stable=True)
+            return torch.nn.functional.one_hot(order, x.shape[-1]).to(x.dtype)
+        return self.method.permutation(x, self.steepness, lengths)
+
+    def _pairwise(self, x: Tensor) -> Tensor:
+        if Pairwise.scans(self.relax) and self.backend == "auto":
+            counts = laplace_counts(x, self.steepness, self.mask)
+        else:
+            weights = torch.ones_like(x) if self.mask is None else self.mask.to(x.dtype)
+            counts = PAIRWISE([x, weights, self.steepness], PairwiseSettings(interned(self.relax)), self.backend)[0]
+        if self.mask is None:
+            return counts
+        absent = self.mask.sum(-1, keepdim=True) + (~self.mask).long().cumsum(-1) - 1
+        return torch.where(self.mask, counts, absent.to(counts.dtype))
 
     def back(self, values: Tensor) -> Tensor:
         """With the sorted dimension where x has it, in x's precision."""
@@ -309,6 +380,11 @@ def _no_lengths(device: torch.device) -> Tensor:
     if torch.compiler.is_compiling():
         return torch.empty(0, dtype=torch.int32, device=device)
     return _EMPTY.get(device, device, lambda: torch.empty(0, dtype=torch.int32, device=device))
+
+
+def _before(x: Tensor, lengths: Tensor | None) -> Tensor:
+    places = torch.arange(x.shape[-1], device=x.device)
+    return places < (x.shape[-1] if lengths is None else lengths.unsqueeze(-1))
 
 
 def _straight_through(crisp: Tensor, soft: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from algonet.relax import Logistic, Sigmoid
 
 from . import checks
 from .functional import Job
+from .methods import chosen
 from .networks import Network, OddEven
 from .reference import walk
 
@@ -54,8 +55,9 @@ def expected_swaps(
     dim: int = -1,
     descending: bool = False,
     relax: Sigmoid = Logistic(10.0),
-    network: Network = OddEven(),
+    method: Network = OddEven(),
     mask: Tensor | None = None,
+    network: Network | None = None,
 ) -> Tensor:
     """sum over all comparators of 1 - alpha: the expected number of exchanges that sorting x takes. Shape of x without dim.
 
@@ -65,8 +67,11 @@ def expected_swaps(
     >>> expected_swaps(torch.tensor([3.0, 2.0, 1.0]), relax=Logistic(100.0))
     tensor(3.)
     """
+    method = chosen("expected_swaps", method, network)
     x = checks.items("expected_swaps", x, dim)
-    job = Job("expected_swaps", x, dim, descending, relax, network, None, mask, None, "reference")
+    if not isinstance(method, Network):
+        raise TypeError(f"expected_swaps: only networks exchange items: OddEven() or Bitonic(), got {method!r}.")
+    job = Job("expected_swaps", x, dim, descending, relax, method, None, mask, None, "reference")
     placed = job.x if job.placement is None else job.placement.forth(job.x)
     count = placed.new_zeros(placed.shape[:-1])
     for exchange in walk(placed, job.plan, job.steepness, job.lengths):

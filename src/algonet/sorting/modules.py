@@ -12,22 +12,29 @@ from algonet.relax import Logistic, Sigmoid, SoftModule
 
 from . import checks
 from .functional import SortResult, TopKResult, soft_argsort, soft_rank, soft_sort, soft_topk
+from .methods import Method, chosen
 from .networks import Network, OddEven
 from .quantile import soft_median, soft_quantile
+from .topk_mask import soft_topk_mask
 
 
 class _Sorting(SoftModule):
-    def __init__(self, relax: Sigmoid, network: Network, dim: int, backend: str):
+    #: The question that the layer asks its method.
+    task = "sort"
+
+    def __init__(self, relax: Sigmoid, method: Any, network: Network | None, dim: int, backend: str):
         super().__init__(relax)
-        checks.options(type(self).__name__, relax, network, None)
-        self.network, self.dim, self.backend = network, dim, backend
+        method = chosen(type(self).__name__, method, network)
+        if not isinstance(method, str):
+            checks.options(type(self).__name__, relax, method, None, self.task)
+        self.method, self.dim, self.backend = method, dim, backend
 
     @property
     def _common(self) -> dict[str, Any]:
-        return {"dim": self.dim, "relax": self.relax, "network": self.network, "backend": self.backend}
+        return {"dim": self.dim, "relax": self.relax, "method": self.method, "backend": self.backend}
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, network={self.network}, dim={self.dim}"
+        return f"{super().extra_repr()}, method={self.method}, dim={self.dim}"
 
 
 class SoftSort(_Sorting):
@@ -43,15 +50,16 @@ class SoftSort(_Sorting):
         self,
         relax: Sigmoid = Logistic(10.0),
         *,
-        network: Network = OddEven(),
+        method: Method = OddEven(),
         dim: int = -1,
         descending: bool = False,
         steps: int | None = None,
         return_permutation: bool = False,
         hard: bool = False,
         backend: str = "auto",
+        network: Network | None = None,
     ):
-        super().__init__(relax, network, dim, backend)
+        super().__init__(relax, method, network, dim, backend)
         self.options: dict[str, Any] = {
             "descending": descending,
             "steps": steps,
@@ -70,18 +78,21 @@ class SoftSort(_Sorting):
 class SoftArgsort(_Sorting):
     """`soft_argsort` as a layer: forward(x, mask=None) -> expected indices."""
 
+    task = "argsort"
+
     @hints_at_relax
     def __init__(
         self,
         relax: Sigmoid = Logistic(10.0),
         *,
-        network: Network = OddEven(),
+        method: Method = OddEven(),
         dim: int = -1,
         descending: bool = False,
         hard: bool = False,
         backend: str = "auto",
+        network: Network | None = None,
     ):
-        super().__init__(relax, network, dim, backend)
+        super().__init__(relax, method, network, dim, backend)
         self.descending, self.hard = descending, hard
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -95,18 +106,21 @@ class SoftArgsort(_Sorting):
 class SoftRank(_Sorting):
     """`soft_rank` as a layer: forward(x, mask=None) -> expected positions."""
 
+    task = "rank"
+
     @hints_at_relax
     def __init__(
         self,
         relax: Sigmoid = Logistic(10.0),
         *,
-        network: Network = OddEven(),
+        method: Method = OddEven(),
         dim: int = -1,
         descending: bool = False,
         hard: bool = False,
         backend: str = "auto",
+        network: Network | None = None,
     ):
-        super().__init__(relax, network, dim, backend)
+        super().__init__(relax, method, network, dim, backend)
         self.descending, self.hard = descending, hard
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -120,20 +134,23 @@ class SoftRank(_Sorting):
 class SoftTopK(_Sorting):
     """`soft_topk` as a layer: forward(x, mask=None) -> TopKResult."""
 
+    task = "topk"
+
     @hints_at_relax
     def __init__(
         self,
         k: int,
         relax: Sigmoid = Logistic(10.0),
         *,
-        network: Network = OddEven(),
+        method: Method = OddEven(),
         dim: int = -1,
         largest: bool = True,
         return_permutation: bool = False,
         hard: bool = False,
         backend: str = "auto",
+        network: Network | None = None,
     ):
-        super().__init__(relax, network, dim, backend)
+        super().__init__(relax, method, network, dim, backend)
         self.k = k
         self.options: dict[str, Any] = {"largest": largest, "return_permutation": return_permutation, "hard": hard}
 
@@ -148,8 +165,43 @@ class SoftTopK(_Sorting):
         def __call__(self, x: Tensor, mask: Tensor | None = None) -> TopKResult: ...
 
 
+class SoftTopKMask(SoftModule):
+    """`soft_topk_mask` as a layer: forward(x, mask=None, k=None) -> memberships that sum to k.
+
+    `k` given to forward (a number, or a tensor with one for each row) takes the place of the layer's own.
+
+    >>> import torch
+    >>> SoftTopKMask(2, Logistic(20.0))(torch.tensor([3.0, 1.0, 2.0]))
+    tensor([1.0000e+00, 4.5398e-05, 9.9995e-01])
+    """
+
+    relax: Sigmoid
+
+    def __init__(
+        self,
+        k: int | float,
+        relax: Sigmoid = Logistic(10.0),
+        *,
+        dim: int = -1,
+        largest: bool = True,
+        hard: bool = False,
+        backend: str = "auto",
+    ):
+        super().__init__(relax)
+        self.k = k
+        self.options: dict[str, Any] = {"dim": dim, "largest": largest, "hard": hard, "backend": backend}
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, k: int | float | Tensor | None = None) -> Tensor:
+        return soft_topk_mask(x, self.k if k is None else k, relax=self.relax, mask=mask, **self.options)
+
+    def extra_repr(self) -> str:
+        return f"k={self.k}, {super().extra_repr()}, largest={self.options['largest']}, hard={self.options['hard']}"
+
+
 class SoftQuantile(_Sorting):
     """`soft_quantile` as a layer: forward(x, mask=None) -> quantiles."""
+
+    task = "quantile"
 
     @hints_at_relax
     def __init__(
@@ -157,12 +209,13 @@ class SoftQuantile(_Sorting):
         q: float | Sequence[float],
         relax: Sigmoid = Logistic(10.0),
         *,
-        network: Network = OddEven(),
+        method: Method = OddEven(),
         dim: int = -1,
         keepdim: bool = False,
         backend: str = "auto",
+        network: Network | None = None,
     ):
-        super().__init__(relax, network, dim, backend)
+        super().__init__(relax, method, network, dim, backend)
         checks.quantiles(type(self).__name__, q)
         self.q, self.keepdim = q, keepdim
 
@@ -180,20 +233,22 @@ class SoftQuantile(_Sorting):
 class SoftMedian(_Sorting):
     """`soft_median` as a layer: forward(x, mask=None) -> medians."""
 
+    task = "quantile"
+
     @hints_at_relax
     def __init__(
         self,
         relax: Sigmoid = Logistic(10.0),
         *,
-        method: str = "exact",
+        method: Method | str = OddEven(),
         degree: int = 1,
-        network: Network = OddEven(),
         dim: int = -1,
         keepdim: bool = False,
         backend: str = "auto",
+        network: Network | None = None,
     ):
-        super().__init__(relax, network, dim, backend)
-        self.options: dict[str, Any] = {"method": method, "degree": degree, "keepdim": keepdim}
+        super().__init__(relax, method, network, dim, backend)
+        self.options: dict[str, Any] = {"degree": degree, "keepdim": keepdim}
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return soft_median(x, mask=mask, **self._common, **self.options)

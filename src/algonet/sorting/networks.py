@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .cache import ByteCache
 from .identity import identity
+from .methods import Method
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,7 @@ class Comparators:
 
 
 @dataclass(frozen=True)
-class Network:
+class Network(Method):
     """A sorting network for any number of items. Subclasses say which pairs meet in each layer.
 
     With `right_aligned` a row of m < n items occupies the last m places, else the first m.

@@ -55,7 +55,7 @@ def key(
     dim: Any,
     descending: Any,
     relax: Any,
-    network: Any,
+    method: Any,
     steps: Any,
     payload: Any,
     backend: Any,
@@ -69,10 +69,10 @@ def key(
     if type(steepness) in _TENSORS:
         if steepness.dim() or steepness.dtype != x.dtype or steepness.device != x.device:
             return None
-        if not isinstance(network, Network):
+        if not isinstance(method, Network):
             return None
         steepness = None
-    elif type(steepness) is not float or not isinstance(network, Network):
+    elif type(steepness) is not float or not isinstance(method, Network):
         return None
     shape = None if payload is None else (payload.shape, payload.dtype, payload.device)
     return (
@@ -84,7 +84,7 @@ def key(
         descending,
         identity(relax),
         steepness,
-        identity(network),
+        identity(method),
         steps,
         backend,
     )

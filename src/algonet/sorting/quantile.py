@@ -13,6 +13,7 @@ from algonet.relax import Logistic, Sigmoid, weighted_softmax, weighted_softmin
 
 from . import checks
 from .functional import Job
+from .methods import Method, chosen, suggestions
 from .networks import Network, OddEven
 
 METHODS = ("exact", "fast", "paper")
@@ -25,10 +26,11 @@ def soft_quantile(
     *,
     dim: int = -1,
     relax: Sigmoid = Logistic(10.0),
-    network: Network = OddEven(),
+    method: Method = OddEven(),
     mask: Tensor | None = None,
     keepdim: bool = False,
     backend: str = "auto",
+    network: Network | None = None,
 ) -> Tensor:
     """The q-quantile along `dim`: position q (n - 1) of the soft sort, interpolated linearly as `torch.quantile` does.
 
@@ -39,6 +41,7 @@ def soft_quantile(
     >>> soft_quantile(torch.tensor([4.0, 1.0, 3.0, 2.0]), 0.5, relax=Logistic(20.0))
     tensor(2.5000)
     """
+    method = chosen("soft_quantile", method, network)
     x = checks.items("soft_quantile", x, dim)
     several = not isinstance(q, (int, float))
     wanted = checks.quantiles("soft_quantile", q)
@@ -47,7 +50,7 @@ def soft_quantile(
         raise ValueError(f"soft_quantile: x has no items along dim {dim} (shape {tuple(x.shape)}).")
     places = [level * (n - 1) for level in wanted]
     keep = tuple(sorted({math.floor(p) for p in places} | {math.ceil(p) for p in places})) if mask is None else None
-    job = Job("soft_quantile", x, dim, False, relax, network, None, mask, keep, backend)
+    job = Job("soft_quantile", x, dim, False, relax, method, None, mask, keep, backend)
     values, _ = job.sort(None, 0)
     found = torch.stack([_at(values, level, None if job.placement is None else job.lengths) for level in wanted], -1)
     found = found if several or keepdim else found.squeeze(-1)
@@ -59,17 +62,18 @@ def soft_median(
     x: Tensor,
     *,
     dim: int = -1,
-    method: str = "exact",
+    method: Method | str = OddEven(),
     degree: int = 1,
     relax: Sigmoid = Logistic(10.0),
-    network: Network = OddEven(),
     mask: Tensor | None = None,
     keepdim: bool = False,
     backend: str = "auto",
+    network: Network | None = None,
 ) -> Tensor:
     """The paper's SoftMedian along `dim`, exact (the middle of a soft sort) or fast (outliers weighed away).
 
-    - `method="exact"`: the middle value of `soft_sort`, the mean of both if n is even; steepness -> inf gives the median.
+    - A method that sorts (`OddEven()`, `Bitonic()`, ...; "exact" is the first): the middle value of `soft_sort`, the mean of
+      both if n is even; steepness -> inf gives the median.
     - `method="fast"`: sum_i w_i x_i with w^(0) = 1 and w^(j) = wSoftMin(n/2 (wSoftMin(z, w^(j-1)) + wSoftMax(z, w^(j-1))),
       w^(j-1)) up to j = `degree`, z = u / sqrt(1 + u^2) of the standardised u = (x - m) / d, m and d the mean and standard
       deviation under w^(j-1). Extremes lose weight; measured by their spread and bounded, what has lost its weight
@@ -77,7 +81,7 @@ def soft_median(
     - `method="paper"`: the paper's recursion, on x itself and without n/2; its steepness is 1, `relax=Logistic(1.0)`. At
       a high steepness an item far out stays the extreme after it has lost its weight, and a higher degree makes it worse.
 
-    Both recursions take the steepness of `relax`, are O(n degree), and leave `network` and `backend` unread.
+    Both recursions take the steepness of `relax`, are O(n degree), and leave `backend` unread.
 
     Differentiable to any order (exact: as often as the sigmoid is).
 
@@ -85,14 +89,17 @@ def soft_median(
     >>> soft_median(x, relax=Logistic(20.0)), soft_median(x, method="fast", degree=8)
     (tensor(3.), tensor(3.0000))
     """
+    method = chosen("soft_median", method, network)
     x = checks.items("soft_median", x, dim)
     if x.shape[dim] == 0:
         raise ValueError(f"soft_median: x has no items along dim {dim} (shape {tuple(x.shape)}).")
-    if method == "exact":
-        return soft_quantile(x, 0.5, dim=dim, relax=relax, network=network, mask=mask, keepdim=keepdim, backend=backend)
+    if isinstance(method, Method) or method == "exact":
+        sorting = method if isinstance(method, Method) else OddEven()
+        return soft_quantile(x, 0.5, dim=dim, relax=relax, method=sorting, mask=mask, keepdim=keepdim, backend=backend)
     if method not in METHODS:
-        raise ValueError(f"soft_median: unknown method {method!r}; choose one of {', '.join(METHODS)}.")
-    checks.options("soft_median", relax, network, None)
+        known = ", ".join(map(repr, (*suggestions("quantile"), *METHODS)))
+        raise ValueError(f"soft_median: unknown method {method!r}; choose one of {known}.")
+    checks.sigmoid("soft_median", relax)
     checks.degree("soft_median", degree)
     return _by_weights(x, dim, method, degree, relax, checks.mask("soft_median", x, mask), keepdim)
 

@@ -117,7 +117,7 @@ def _permutations(n: int) -> Figure:
     image: Any = None
     for row, network in enumerate((OddEven(), Bitonic())):
         for ax, steepness in zip(axes[row], (8.0, 32.0, 128.0, 1e4), strict=True):
-            P = soft_sort(x, relax=Logistic(steepness), network=network, return_permutation=True).permutation
+            P = soft_sort(x, relax=Logistic(steepness), method=network, return_permutation=True).permutation
             assert P is not None
             image = ax.imshow(P.numpy(), cmap="PuBu", norm=PowerNorm(0.5, 0, 1))
             ax.set_xticks([k - 0.5 for k in range(1, n)], minor=True)
@@ -179,7 +179,7 @@ def _median() -> Figure:
     curves = {
         "mean": rows.mean(-1),
         "median": rows.median(-1).values,
-        "soft median, exact": soft_median(rows, relax=Logistic(10.0), network=Bitonic()),
+        "soft median, exact": soft_median(rows, relax=Logistic(10.0), method=Bitonic()),
         "soft median, fast, degree 1": soft_median(rows, method="fast", relax=Logistic(10.0)),
     }
     for (name, curve), style in zip(curves.items(), ("0.6", "0.2", "tab:red", "tab:orange"), strict=True):
@@ -206,7 +206,7 @@ def _sharpness(quick: bool) -> Figure:
             errors = []
             for n in sizes:
                 x = torch.randn(64, n, generator=torch.Generator().manual_seed(n))
-                errors.append((soft_sort(x, network=network, relax=relax).values - x.sort(-1).values).abs().mean())
+                errors.append((soft_sort(x, method=network, relax=relax).values - x.sort(-1).values).abs().mean())
             label = f"{type(network).__name__}, {type(relax).__name__}"
             ax.plot(sizes, errors, style, color=colour, marker="o", ms=4, label=label)
     ax.set_xscale("log", base=2)

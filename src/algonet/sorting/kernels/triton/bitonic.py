@@ -9,10 +9,10 @@ from torch import Tensor
 
 from algonet.core.launch import Launch
 
-from ..cache import ByteCache
-from ..networks import Bitonic
-from ..plan import decode
-from .triton_source import kernels, processors
+from ...cache import ByteCache
+from ...networks import Bitonic
+from ...plan import decode
+from .source import kernels, processors
 
 #: The most items of a row that one program holds.
 WIDEST = 4096

@@ -18,8 +18,8 @@ from torch import Tensor
 from algonet.core import threads
 from algonet.core.codegen import generate as codegen
 
-from ..plan import Plan, decode
-from . import numba_weigh
+from ...plan import Plan, decode
+from . import weigh
 
 #: Rows that are sorted side by side, at most.
 LANES = 64
@@ -168,11 +168,11 @@ def _workspace(size: int, dtype: np.dtype) -> np.ndarray:
 
 @functools.lru_cache(maxsize=2)
 def _kernels(dtype: torch.dtype) -> ModuleType:
-    template = Path(__file__).with_name("numba_layers.py").read_text(encoding="utf-8")
+    template = Path(__file__).with_name("layers_device.py").read_text(encoding="utf-8")
     _, kernels = template.split("# --- template ---\n")
     real = "float32" if dtype == torch.float32 else "float64"
     names = f"import numpy as np\nfrom numba import {real} as REAL, njit\nfrom algonet.core.codegen.numba_math import where\n"
-    names += f"from {numba_weigh.__name__} import call_at\n\n"
+    names += f"from {weigh.__name__} import call_at\n\n"
     return codegen.load(f"sort_layers_{real}", names + kernels)
 
 
@@ -186,5 +186,5 @@ from numba import carray, cfunc, {real} as REAL, types
 POINTER = types.CPointer(REAL)
 """
     gate = codegen.scalar_function(Plan("odd_even", form).sigmoid, "gate", dialect)
-    source = "\n\n".join([codegen.PRELUDES[dialect] + names, gate, numba_weigh.SOURCE])
+    source = "\n\n".join([codegen.PRELUDES[dialect] + names, gate, weigh.SOURCE])
     return codegen.load(f"sort_{dialect}_{form}", source).weigh.address

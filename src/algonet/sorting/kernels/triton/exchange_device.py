@@ -1,6 +1,6 @@
-"""Template of one exchange, for the Triton kernels of both networks: `triton_source.py` puts the sigmoid before it."""
+"""Template of one exchange, for the Triton kernels of both networks: `source.py` puts the sigmoid before it."""
 
-# pyright: reportAssignmentType=false, reportOperatorIssue=false
+# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportOperatorIssue=false
 import triton
 import triton.language as tl
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from algonet.core.codegen import generate as codegen
 
-from ..checks import constant
-from ..plan import Plan
+from ...checks import constant
+from ...plan import Plan
 
 #: Shorter ways to the value alone, and to value and slope, where there are any. An exponential that overflows to infinity
 #: has the reciprocal 0 that it should have.
@@ -23,7 +23,7 @@ _GATES = {
     value = tl.where(z >= 0, 1.0, e) * part
     slope = e * part * part"""
 }
-#: The files that make up the kernels of each network, `triton_*.py` beside this one.
+#: The files that make up the kernels of each network, `*_device.py` beside this one.
 _TEMPLATES = {"odd_even": ("exchange", "quads", "odd_even"), "bitonic": ("exchange", "bitonic")}
 
 
@@ -53,5 +53,5 @@ def kernels(form: str, network: str) -> ModuleType:
 
 
 def _template(name: str) -> str:
-    source = Path(__file__).with_name(f"triton_{name}.py").read_text(encoding="utf-8")
+    source = Path(__file__).with_name(f"{name}_device.py").read_text(encoding="utf-8")
     return source.split("# --- template ---\n")[1]

@@ -1,4 +1,4 @@
-"""Template of what threads do in an odd-even sort; `triton_exchange.py` comes before it, `triton_odd_even.py` after it.
+"""Template of what threads do in an odd-even sort; `exchange_device.py` comes before it, `odd_even_device.py` after it.
 
 Every thread holds quads, four neighbouring numbers each: those of the items, and those of up to four channels of the
 payload. A line is a tuple of S quads, the items first. In a layer of pairs (0, 1), (2, 3) of each quad, "even", nothing is
@@ -6,12 +6,12 @@ exchanged between threads; in one of pairs (1, 2) and 3 with the next quad's 0, 
 Backward needs of a layer only its gaps, the differences b - a of all pairs: two per quad and even layer, three per odd one.
 """
 
-# pyright: reportAssignmentType=false, reportOperatorIssue=false
+# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportOperatorIssue=false
 # ruff: noqa: RUF005 (Triton adds tuples, but does not unpack them)
 import triton
 import triton.language as tl
 
-from .triton_exchange import decide, mixed, share, tamed
+from .exchange_device import decide, mixed, share, tamed
 
 # --- template ---
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..networks import OddEven
-from ..plan import decode
-from .bitonic_gpu import BitonicSort
-from .odd_even_gpu import OddEvenSort
+from ...networks import OddEven
+from ...plan import decode
+from .bitonic import BitonicSort
+from .odd_even import OddEvenSort
 
 
 def sort_forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:

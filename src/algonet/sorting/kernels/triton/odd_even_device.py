@@ -1,4 +1,4 @@
-"""Template of the odd-even kernels, after `triton_quads.py`; `odd_even_gpu.py` launches them.
+"""Template of the odd-even kernels, after `quads_device.py`; `odd_even.py` launches them.
 
 A line is a row of the user's with one block of the channels of its payload: S quads per thread. It is cut into
 
@@ -11,12 +11,12 @@ layers, the launch ends and the next one starts from what all of them have kept.
 rim creeps twice, with the items and with their gradients: a segment has at most HALO / 2 layers.
 """
 
-# pyright: reportAssignmentType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 import triton
 import triton.language as tl
 
-from .triton_exchange import freed, infinities
-from .triton_quads import (
+from .exchange_device import freed, infinities
+from .quads_device import (
     even_back,
     load4,
     load_line,

@@ -1,14 +1,14 @@
-"""Template of the bitonic kernels; `triton_exchange.py` comes before it, and `bitonic_gpu.py` launches it.
+"""Template of the bitonic kernels; `exchange_device.py` comes before it, and `bitonic.py` launches it.
 
 A line is a row of the user's, or one channel of it if there is a payload: the items are recomputed for each channel,
 nothing is exchanged between channels, and the gradients of the items are summed afterwards.
 """
 
-# pyright: reportAssignmentType=false, reportOperatorIssue=false
+# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportOperatorIssue=false
 import triton
 import triton.language as tl
 
-from .triton_exchange import decide, freed, infinities, mixed, share, tamed
+from .exchange_device import decide, freed, infinities, mixed, share, tamed
 
 # --- template ---
 #: No kernel is specialised on its arguments' values or alignment: one compilation serves all, and launches are cheap.

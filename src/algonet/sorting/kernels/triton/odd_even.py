@@ -9,8 +9,8 @@ from torch import Tensor
 
 from algonet.core.launch import Launch
 
-from ..plan import decode
-from .triton_source import kernels, laid_out, processors
+from ...plan import decode
+from .source import kernels, laid_out, processors
 
 #: Lines up to this long are one row of a program's table, one warp; longer ones are cut into groups of CORE.
 WHOLE, CORE = 128, 64

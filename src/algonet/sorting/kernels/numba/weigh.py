@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
+from numba import types  # pyright: ignore[reportAttributeAccessIssue]
 from numba.extending import intrinsic
 
 #: Template of the module for one sigmoid: its `gate` stands before it. An infinite difference is a crisp decision.

@@ -1,20 +1,20 @@
-"""Template of the Numba kernels: `numba_cpu.py` loads it once with REAL = float32 and once with float64.
+"""Template of the Numba kernels: `host.py` loads it once with REAL = float32 and once with float64.
 
 Items lie as x[item, lane]: a lane is a row, so that the loops over lanes run in vector registers whatever the network.
 With few rows there is one lane, and the loops run over the pairs of a layer instead. An exchange is three steps: `meet`
 takes differences, `weigh` turns them into alpha and its slope, `mix` applies them. What backward needs of a layer is
 kept in rows of `d`, `alpha` and `slope`, one per comparator. The sigmoid comes in by the address of its compiled `weigh`
-(see `numba_weigh.py`), so that a new one compiles in a moment.
+(see `weigh.py`), so that a new one compiles in a moment.
 """
 
-# pyright: reportCallIssue=false
+# pyright: reportCallIssue=false, reportAttributeAccessIssue=false
 import numpy as np
 from numba import float32 as REAL  # noqa: N812
 from numba import njit
 
 from algonet.core.codegen.numba_math import where
 
-from .numba_weigh import call_at
+from .weigh import call_at
 
 # --- template ---
 OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}

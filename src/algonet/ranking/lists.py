@@ -1,0 +1,116 @@
+"""What losses and metrics share: checked lists with their items last, crisp ranks, and reductions."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from algonet.core.checks import check_tensor, widened
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+class Lists(NamedTuple):
+    """`scores` and `relevance` (*batch, n), finite where absent; `present` (*batch, n); the precision to return."""
+
+    scores: Tensor
+    relevance: Tensor
+    present: Tensor
+    dtype: torch.dtype
+
+    @property
+    def relevant(self) -> Tensor:
+        """1 for present items of positive relevance."""
+        return (self.relevance > 0).to(self.scores.dtype)
+
+
+def lists(where: str, scores: Any, relevance: Any, mask: Any, reduction: str) -> Lists:
+    check_tensor(where, scores)
+    if scores.dim() == 0:
+        raise ValueError(f"{where}: `scores` must be (*batch, n), got a scalar.")
+    if not isinstance(relevance, Tensor) or relevance.is_complex():
+        raise TypeError(f"{where}: the targets must be a tensor of numbers, got {type(relevance).__name__}.")
+    if relevance.shape != scores.shape:
+        raise ValueError(
+            f"{where}: targets must have the shape of `scores`, {tuple(scores.shape)}; got {tuple(relevance.shape)}."
+        )
+    if relevance.device != scores.device:
+        raise ValueError(f"{where}: scores are on {scores.device}, targets on {relevance.device}.")
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"{where}: unknown reduction {reduction!r}; choose one of {', '.join(REDUCTIONS)}.")
+    wide = widened(scores)
+    graded = relevance.detach().to(wide.dtype)
+    if mask is None:
+        return Lists(wide, graded, torch.ones_like(wide, dtype=torch.bool), scores.dtype)
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != scores.shape:
+        found = (mask.dtype, tuple(mask.shape)) if isinstance(mask, Tensor) else type(mask).__name__
+        raise ValueError(
+            f"{where}: `mask` must be a boolean tensor of the shape of `scores`, {tuple(scores.shape)}, "
+            f"True where an item is present; got {found}."
+        )
+    return Lists(torch.where(mask, wide, 0.0), torch.where(mask, graded, 0.0), mask, scores.dtype)
+
+
+def cutoff(where: str, k: Any, n: int) -> int | None:
+    """k, at most n; `None` for no cutoff."""
+    if k is None:
+        return None
+    if isinstance(k, bool) or not isinstance(k, int):
+        raise TypeError(f"{where}: `k` must be an integer or None, got {k!r}.")
+    if k < 1:
+        raise ValueError(f"{where}: `k` must be positive, got {k}.")
+    return min(k, n)
+
+
+def reduced(values: Tensor, reduction: str, dtype: torch.dtype) -> Tensor:
+    """One number for all lists, or one for each. The mean of no list is 0."""
+    if reduction == "sum":
+        values = values.sum()
+    elif reduction == "mean":
+        values = values.sum() / max(values.numel(), 1)
+    return values.to(dtype)
+
+
+def quotient(above: Tensor, below: Tensor) -> Tensor:
+    """above / below, and 0 (with no gradient) where there is nothing below."""
+    some = below > 0
+    return torch.where(some, above, 0.0) / torch.where(some, below, 1.0)
+
+
+def beside(x: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+    """(how many present items are larger, how many are equal, itself among them) for each item."""
+    low = torch.where(present, x.detach(), -torch.inf).contiguous()
+    ordered = low.sort(-1).values
+    upper, lower = (torch.searchsorted(ordered, low, side=side) for side in ("right", "left"))
+    absent = torch.where(low == -torch.inf, (~present).sum(-1, keepdim=True), 0)
+    return x.shape[-1] - upper, (upper - lower - absent).clamp_min(1)
+
+
+def average_ranks(x: Tensor, present: Tensor) -> Tensor:
+    """Positions from 0 in ascending order; equal items share the mean of theirs."""
+    larger, equal = beside(x, present)
+    count = present.sum(-1, keepdim=True)
+    ranks = (count - larger - equal).to(x.dtype) + (equal - 1).to(x.dtype) / 2
+    return torch.where(present, ranks, 0.0)
+
+
+def discounts(n: int, k: int | None, x: Tensor) -> Tensor:
+    """1 / log2(2 + position), 0 from position k on."""
+    place = torch.arange(n, dtype=x.dtype, device=x.device)
+    found = 1 / torch.log2(place + 2)
+    return found if k is None else torch.where(place < k, found, 0.0)
+
+
+def correlation(a: Tensor, b: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+    """(Pearson's correlation of present items, whether there is one: two different values in each)."""
+    count = present.sum(-1, keepdim=True).clamp_min(1)
+
+    def centred(x: Tensor) -> Tensor:
+        return torch.where(present, x - torch.where(present, x, 0.0).sum(-1, keepdim=True) / count, 0.0)
+
+    a, b = centred(a), centred(b)
+    squares = (a * a).sum(-1) * (b * b).sum(-1)
+    some = squares > 0
+    return torch.where(some, (a * b).sum(-1), 0.0) / torch.where(some, squares, 1.0).sqrt(), some

@@ -1,0 +1,210 @@
+"""Losses for learning to rank: 1 less a metric whose ranks and memberships are soft.
+
+Each takes `scores` and targets (*batch, n), a `mask` that is True where an item is present, and a `reduction` over
+lists. Higher
+scores rank first. `relax` says how soft comparisons are; steepness -> inf gives 1 less the metric of the same name (its
+value, where
+no two scores are equal). Lists that are empty or have nothing to rank give 0 and no gradient; a mean counts them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from algonet.core.identity import interned
+from algonet.relax import Logistic, Sigmoid
+from algonet.sorting import soft_rank, soft_topk_mask
+from algonet.sorting.checks import steepness as steepness_of
+from algonet.sorting.methods import Method, Pairwise
+from algonet.sorting.operation import PAIRWISE, PairwiseSettings
+
+from .lists import Lists, average_ranks, correlation, cutoff, lists, quotient, reduced
+from .metrics import distinct_pairs, ideal_dcg
+
+
+def ndcg_loss(
+    scores: Tensor,
+    relevance: Tensor,
+    *,
+    k: int | None = None,
+    relax: Sigmoid = Logistic(10.0),
+    method: Method = Pairwise(),
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+    backend: str = "auto",
+) -> Tensor:
+    """1 - DCG / ideal DCG with DCG = sum_i p_i relevance_i / log2(2 + rank_i), rank_i soft (ApproxNDCG of Qin et al., 2010).
+
+    p_i is 1, or with `k` the soft membership in the k highest scores (`soft_topk_mask`). `relevance` are gains, of any grade;
+    for exponential ones pass 2 ** relevance - 1. Costs what `method` costs: O(n^2) streamed, O(n log n) with
+    `relax=Laplace(...)` or `method=Bitonic()`.
+
+    >>> ndcg_loss(torch.tensor([0.1, 0.9, 0.5]), torch.tensor([3.0, 1.0, 0.0]), relax=Logistic(100.0))
+    tensor(0.3115)
+    """
+    data = lists("ndcg_loss", scores, relevance, mask, reduction)
+    k = cutoff("ndcg_loss", k, scores.shape[-1])
+    ranks = soft_rank(data.scores, descending=True, relax=relax, method=method, mask=_mask(data, mask), backend=backend)
+    # The logarithm in base 2 of something above 1/2: a rank is -1 at worst, if a column of P sums to less than 1
+    shares = 1 / torch.log2(ranks.clamp_min(-0.5) + 2)
+    if k is not None and k < scores.shape[-1]:
+        shares = shares * soft_topk_mask(data.scores, k, relax=relax, mask=_mask(data, mask), backend=backend)
+    ideal = ideal_dcg(data.relevance, k)
+    loss = torch.where(ideal > 0, 1 - quotient((shares * data.relevance).sum(-1), ideal), 0.0)
+    return reduced(loss, reduction, data.dtype)
+
+
+def average_precision_loss(
+    scores: Tensor,
+    relevance: Tensor,
+    *,
+    relax: Sigmoid = Logistic(10.0),
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+    backend: str = "auto",
+) -> Tensor:
+    """1 - the mean over relevant i of (1 + R_i) / (1 + N_i): soft counts of relevant and of all items above i.
+
+    R_i = sum over relevant j != i of r(steepness (x_j - x_i)), N_i the same over all j. Relevant is what has a positive
+    relevance.
+    O(n^2) pairs, streamed: O(n) memory.
+
+    >>> average_precision_loss(torch.tensor([0.9, 0.8, 0.1]), torch.tensor([1, 0, 1]), relax=Logistic(100.0))
+    tensor(0.1667)
+    """
+    data = lists("average_precision_loss", scores, relevance, mask, reduction)
+    relevant = data.relevant
+    above = _counts(-data.scores, data.present.to(relevant.dtype), relax, backend)
+    relevant_above = _counts(-data.scores, relevant, relax, backend)
+    found = (relevant * (1 + relevant_above) / (1 + above)).sum(-1)
+    count = relevant.sum(-1)
+    return reduced(torch.where(count > 0, 1 - quotient(found, count), 0.0), reduction, data.dtype)
+
+
+def recall_at_k_loss(
+    scores: Tensor,
+    relevance: Tensor,
+    k: int,
+    *,
+    relax: Sigmoid = Logistic(10.0),
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+    backend: str = "auto",
+) -> Tensor:
+    """1 - the share of relevant items in the k highest scores, memberships soft (`soft_topk_mask`). O(n).
+
+    >>> recall_at_k_loss(torch.tensor([0.9, 0.8, 0.1]), torch.tensor([1, 0, 1]), 2, relax=Logistic(100.0))
+    tensor(0.5000)
+    """
+    data = lists("recall_at_k_loss", scores, relevance, mask, reduction)
+    k = cutoff("recall_at_k_loss", k, scores.shape[-1]) or 0
+    members = soft_topk_mask(data.scores, k, relax=relax, mask=_mask(data, mask), backend=backend)
+    relevant = data.relevant
+    count = relevant.sum(-1)
+    loss = torch.where(count > 0, 1 - quotient((members * relevant).sum(-1), count), 0.0)
+    return reduced(loss, reduction, data.dtype)
+
+
+def spearman_loss(
+    scores: Tensor,
+    targets: Tensor,
+    *,
+    relax: Sigmoid = Logistic(10.0),
+    method: Method = Pairwise(),
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+    backend: str = "auto",
+) -> Tensor:
+    """1 - the correlation of the soft ranks of `scores` with the ranks of `targets` (equal targets share their mean rank).
+
+    Costs what `method` costs: O(n^2) streamed, O(n log n) with `relax=Laplace(...)` or `method=Permutahedron(...)`.
+
+    >>> x = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    >>> spearman_loss(x, torch.tensor([1.0, 3.0, 2.0, 4.0]), relax=Logistic(100.0))
+    tensor(0.2000)
+    """
+    data = lists("spearman_loss", scores, targets, mask, reduction)
+    ranks = soft_rank(data.scores, relax=relax, method=method, mask=_mask(data, mask), backend=backend)
+    found, some = correlation(ranks, average_ranks(data.relevance, data.present), data.present)
+    return reduced(torch.where(some, 1 - found, 0.0), reduction, data.dtype)
+
+
+def kendall_loss(
+    scores: Tensor,
+    targets: Tensor,
+    *,
+    relax: Sigmoid = Logistic(10.0),
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+    backend: str = "auto",
+) -> Tensor:
+    """1 - tau-b with soft pairs: sum over y_i > y_j of 2 r(steepness (x_i - x_j)) - 1, over sqrt(pairs_x pairs_y).
+
+    pairs_x and pairs_y count pairs that differ in scores and in targets. O(n^2) pairs, streamed: O(n) memory.
+
+    >>> x = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    >>> kendall_loss(x, torch.tensor([1.0, 3.0, 2.0, 4.0]), relax=Logistic(100.0))
+    tensor(0.3333)
+    """
+    data = lists("kendall_loss", scores, targets, mask, reduction)
+    order = torch.where(data.present, data.relevance, torch.nan)
+    above = _counts(data.scores, order, relax, backend, ordered=True)
+    pairs_x, pairs_y = distinct_pairs(data.scores, data.present), distinct_pairs(data.relevance, data.present)
+    total = torch.where(data.present, above, 0.0).sum(-1)
+    # Equal scores have slopes too: a list of them is worth as much as one of which no two are equal
+    pairs_x = torch.where(pairs_x > 0, pairs_x, pairs_y)
+    found = quotient(2 * total - pairs_y, (pairs_x * pairs_y).sqrt())
+    return reduced(torch.where(pairs_y > 0, 1 - found, 0.0), reduction, data.dtype)
+
+
+def auc_loss(
+    scores: Tensor,
+    relevance: Tensor,
+    *,
+    relax: Sigmoid = Logistic(10.0),
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+    backend: str = "auto",
+) -> Tensor:
+    """1 - the mean of r(steepness (x_i - x_j)) over pairs of a relevant i and an irrelevant j. O(n^2) pairs, streamed.
+
+    Relevant is what has a positive relevance.
+
+    >>> auc_loss(torch.tensor([0.9, 0.8, 0.1, 0.7]), torch.tensor([1, 0, 0, 1]), relax=Logistic(100.0))
+    tensor(0.2500)
+    """
+    data = lists("auc_loss", scores, relevance, mask, reduction)
+    relevant = data.relevant
+    others = data.present.to(relevant.dtype) - relevant
+    above = _counts(data.scores, others, relax, backend)
+    pairs = relevant.sum(-1) * others.sum(-1)
+    loss = torch.where(pairs > 0, 1 - quotient((relevant * above).sum(-1), pairs), 0.0)
+    return reduced(loss, reduction, data.dtype)
+
+
+def pairwise_hinge_loss(
+    scores: Tensor, targets: Tensor, *, margin: float = 1.0, mask: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """The mean of max(0, margin - (x_i - x_j)) over pairs with y_i > y_j: the classic baseline. Dense: O(n^2) memory.
+
+    >>> pairwise_hinge_loss(torch.tensor([0.0, 0.5]), torch.tensor([0.0, 1.0]))
+    tensor(0.5000)
+    """
+    data = lists("pairwise_hinge_loss", scores, targets, mask, reduction)
+    both = data.present.unsqueeze(-1) & data.present.unsqueeze(-2)
+    pairs = both & (data.relevance.unsqueeze(-1) > data.relevance.unsqueeze(-2))
+    short = (margin - (data.scores.unsqueeze(-1) - data.scores.unsqueeze(-2))).clamp_min(0)
+    total = torch.where(pairs, short, 0.0).sum((-1, -2))
+    return reduced(quotient(total, pairs.sum((-1, -2)).to(total.dtype)), reduction, data.dtype)
+
+
+def _mask(data: Lists, mask: Tensor | None) -> Tensor | None:
+    """The mask for functions that take the shorter way without one."""
+    return None if mask is None else data.present
+
+
+def _counts(x: Tensor, weights: Tensor, relax: Sigmoid, backend: str, ordered: bool = False) -> Tensor:
+    """sum over j != i of v_ij r(steepness (x_i - x_j)); see `sorting.operation.PAIRWISE`."""
+    s = steepness_of("ranking", relax, x, 1.0)
+    return PAIRWISE([x, weights, s], PairwiseSettings(interned(relax), ordered), backend)[0]

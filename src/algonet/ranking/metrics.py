@@ -1,0 +1,137 @@
+"""Crisp ranking metrics, equal to scikit-learn's and SciPy's where those have them, for batches of ragged lists.
+
+Each takes `scores` and targets (*batch, n), a `mask` that is True where an item is present, and a `reduction` over lists. Lists
+that are empty, or have nothing to rank, give 0.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from algonet.core.identity import interned
+from algonet.relax import Heaviside, SmoothStep
+from algonet.sorting import soft_topk_mask
+from algonet.sorting.operation import PAIRWISE, PairwiseSettings
+
+from .lists import average_ranks, beside, correlation, cutoff, discounts, lists, quotient, reduced
+
+
+def ndcg(
+    scores: Tensor, relevance: Tensor, *, k: int | None = None, mask: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """Normalised discounted cumulative gain: sum of relevance_i / log2(2 + position_i) over its largest possible value.
+
+    Equals `sklearn.metrics.ndcg_score`: gains are the relevances, tied scores share the mean of their discounts, and positions
+    from `k` on count nothing. For exponential gains pass 2 ** relevance - 1.
+
+    >>> ndcg(torch.tensor([0.1, 0.9, 0.5]), torch.tensor([3.0, 1.0, 0.0]))
+    tensor(0.6885)
+    """
+    data = lists("ndcg", scores, relevance, mask, reduction)
+    n = scores.shape[-1]
+    k = cutoff("ndcg", k, n)
+    larger, equal = beside(data.scores, data.present)
+    cumulated = torch.nn.functional.pad(discounts(n, k, data.scores).cumsum(-1), (1, 0))
+    shares = (cumulated[larger + equal] - cumulated[larger]) / equal
+    found = (torch.where(data.present, shares, 0.0) * data.relevance).sum(-1)
+    return reduced(quotient(found, ideal_dcg(data.relevance, k)), reduction, data.dtype)
+
+
+def ideal_dcg(relevance: Tensor, k: int | None) -> Tensor:
+    """The discounted cumulative gain of the best order."""
+    best = relevance.sort(-1, descending=True).values
+    return (best * discounts(best.shape[-1], k, best)).sum(-1)
+
+
+def average_precision(
+    scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """The mean over relevant items of the share of relevant ones among those that score as high or higher.
+
+    Equals `sklearn.metrics.average_precision_score`, ties included. Relevant is what has a positive relevance.
+
+    >>> average_precision(torch.tensor([0.9, 0.8, 0.1]), torch.tensor([1, 0, 1]))
+    tensor(0.8333)
+    """
+    data = lists("average_precision", scores, relevance, mask, reduction)
+    larger, equal = beside(data.scores, data.present)
+    # Relevant items that score as high or higher: the same count among them alone, asked for every item
+    low = torch.where(data.relevant > 0, data.scores.detach(), -torch.inf).contiguous()
+    ordered = low.sort(-1).values
+    higher = scores.shape[-1] - torch.searchsorted(
+        ordered, torch.where(data.present, data.scores.detach(), 0.0), side="left"
+    )
+    precision = higher.to(data.scores.dtype) / (larger + equal)
+    relevant = data.relevant
+    return reduced(quotient((relevant * precision).sum(-1), relevant.sum(-1)), reduction, data.dtype)
+
+
+def recall_at_k(
+    scores: Tensor, relevance: Tensor, k: int, *, mask: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """The share of relevant items among the k highest scores; items tied at the threshold count in part.
+
+    >>> recall_at_k(torch.tensor([0.9, 0.8, 0.1]), torch.tensor([1, 0, 1]), 2)
+    tensor(0.5000)
+    """
+    data = lists("recall_at_k", scores, relevance, mask, reduction)
+    k = cutoff("recall_at_k", k, scores.shape[-1]) or 0
+    members = soft_topk_mask(data.scores, k, relax=Heaviside(), mask=data.present)
+    relevant = data.relevant
+    return reduced(quotient((members * relevant).sum(-1), relevant.sum(-1)), reduction, data.dtype)
+
+
+def spearman(scores: Tensor, targets: Tensor, *, mask: Tensor | None = None, reduction: str = "mean") -> Tensor:
+    """The correlation of the ranks of `scores` and `targets`; equal items share the mean of their ranks.
+
+    Equals `scipy.stats.spearmanr`; 0 where all scores or all targets are equal.
+
+    >>> spearman(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 3.0, 2.0, 4.0]))
+    tensor(0.8000)
+    """
+    data = lists("spearman", scores, targets, mask, reduction)
+    a, b = average_ranks(data.scores, data.present), average_ranks(data.relevance, data.present)
+    return reduced(correlation(a, b, data.present)[0], reduction, data.dtype)
+
+
+def kendall(scores: Tensor, targets: Tensor, *, mask: Tensor | None = None, reduction: str = "mean") -> Tensor:
+    """Kendall's tau-b: concordant less discordant pairs over sqrt(pairs that differ in scores * pairs that differ in targets).
+
+    Equals `scipy.stats.kendalltau`; 0 where all scores or all targets are equal. O(n^2) pairs, O(n) memory.
+
+    >>> kendall(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 3.0, 2.0, 4.0]))
+    tensor(0.6667)
+    """
+    data = lists("kendall", scores, targets, mask, reduction)
+    # Ranks differ by 1 or more where scores do: a step of that width is 0, 1/2 or 1
+    ranks = average_ranks(data.scores, data.present)
+    order = torch.where(data.present, average_ranks(data.relevance, data.present), torch.nan)
+    settings = PairwiseSettings(interned(SmoothStep(0)), ordered=True)
+    above = PAIRWISE([ranks, order, torch.ones_like(ranks.sum())], settings)[0]
+    pairs_x, pairs_y = distinct_pairs(data.scores, data.present), distinct_pairs(data.relevance, data.present)
+    agreement = 2 * torch.where(data.present, above, 0.0).double().sum(-1) - pairs_y
+    return reduced(quotient(agreement, (pairs_x * pairs_y).sqrt()), reduction, data.dtype)
+
+
+def distinct_pairs(x: Tensor, present: Tensor) -> Tensor:
+    """How many pairs of present items differ, in float64."""
+    count = present.sum(-1).double()
+    equal = torch.where(present, beside(x, present)[1] - 1, 0).double().sum(-1)
+    return (count * (count - 1) - equal) / 2
+
+
+def auc(scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None, reduction: str = "mean") -> Tensor:
+    """The probability that a relevant item scores higher than one that is not; ties count half.
+
+    Equals `sklearn.metrics.roc_auc_score`; 0 where there is no such pair. Relevant is what has a positive relevance.
+
+    >>> auc(torch.tensor([0.9, 0.8, 0.1, 0.7]), torch.tensor([1, 0, 0, 1]))
+    tensor(0.7500)
+    """
+    data = lists("auc", scores, relevance, mask, reduction)
+    ranks, relevant = average_ranks(data.scores, data.present).double(), data.relevant.double()
+    some = relevant.sum(-1)
+    others = data.present.sum(-1) - some
+    found = (ranks * relevant).sum(-1) - some * (some - 1) / 2
+    return reduced(quotient(found, some * others), reduction, data.dtype)

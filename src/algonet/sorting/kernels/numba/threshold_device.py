@@ -1,0 +1,307 @@
+"""Template of the Numba kernels of memberships by threshold; `threshold.py` puts a sigmoid's `gate` before it.
+
+The threshold b is a float64; items see it as c + d, c rounded to their precision: x - c is then exact near the threshold.
+"""
+
+# pyright: reportCallIssue=false, reportAttributeAccessIssue=false
+import math
+
+import numpy as np
+from numba import float32 as REAL  # noqa: N812
+from numba import njit
+
+
+def gate(z):
+    """Replaced by the sigmoid's formula: (value, slope) at the scaled argument."""
+    return z, z
+
+
+#: The search ends with a step this short (in units of the sigmoid), or an error this small beside the tails it is made of.
+TOLERANCE, ROUNDING = 1e-4, 2e-7
+#: Whether r(-z) = 1 - r(z).
+SYMMETRIC = True
+
+# --- template ---
+#: Sums may be reordered: that is what lets them run in vector registers. NaN and infinities keep their meaning.
+SUMS = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy", "nogil": True}
+FAR = REAL(1e18)
+#: Items summed in their own precision before they are added in float64.
+CHUNK = 2048
+#: Steps of the search; a tenth is usual.
+MOST = 150
+
+
+@njit(fastmath={"contract"}, error_model="numpy", nogil=True)
+def away_from(x, c, d):
+    """x - b in this order: the first difference is exact near the threshold."""
+    return (x - c) - d
+
+
+@njit(fastmath={"contract"}, error_model="numpy", nogil=True)
+def scaled(x, c, d, s):
+    return min(max(s * away_from(x, c, d), -FAR), FAR)
+
+
+@njit(**SUMS)
+def tail(z):
+    """(what is left to the nearer of 0 and 1, slope): of members, 1 - p keeps more digits than p."""
+    if SYMMETRIC:
+        rest, slope = gate(-abs(z))
+        return rest, slope
+    value, slope = gate(z)
+    return (value if z < REAL(0.0) else REAL(1.0) - value), slope
+
+
+@njit(**SUMS)
+def measure(x, b, s):
+    """(sum of memberships beyond the whole number of items above b, that number, sum of slopes by z, sum of tails)."""
+    c = REAL(b)
+    d = REAL(b - np.float64(c))
+    total, steep, tails, count = 0.0, 0.0, 0.0, 0
+    for start in range(0, len(x), CHUNK):
+        part, rise, rests, above = REAL(0.0), REAL(0.0), REAL(0.0), np.int32(0)
+        for i in range(start, min(start + CHUNK, len(x))):
+            z = scaled(x[i], c, d, s)
+            rest, slope = tail(z)
+            part += rest if z < REAL(0.0) else -rest
+            rests += rest
+            rise += slope
+            above += np.int32(0) if z < REAL(0.0) else np.int32(1)
+        total += np.float64(part)
+        tails += np.float64(rests)
+        steep += np.float64(rise)
+        count += above
+    return total, count, steep, tails
+
+
+@njit(**SUMS)
+def spread_of(x):
+    """(least, most, mean, mean square deviation) in one pass, the last two roughly."""
+    least, most, total, square = x[0], x[0], 0.0, 0.0
+    first = np.float64(x[0])
+    for i in range(len(x)):
+        least, most = min(least, x[i]), max(most, x[i])
+        away = np.float64(x[i]) - first
+        total += away
+        square += away * away
+    mean = total / len(x)
+    return np.float64(least), np.float64(most), first + mean, max(square / len(x) - mean * mean, 0.0)
+
+
+@njit(**SUMS)
+def geometric(low, high):
+    if low < 0.0 and high > 0.0:
+        return 0.0
+    mean = math.sqrt(max(abs(low), 1e-300)) * math.sqrt(max(abs(high), 1e-300))
+    return mean if high > 0.0 else -mean
+
+
+@njit(**SUMS)
+def root(x, k, s, reach):
+    """(b, other, share): sum r(s (x - b)) = k for 0 < k < len(x), by Newton in the logit of the mean, inside a bracket.
+
+    Where no b gives k, because neighbouring numbers lie too far apart, `share` of the memberships at the other end of the
+    bracket and the rest of those at b do: tied items then share alike.
+    """
+    n = np.float64(len(x))
+    steepness = max(np.float64(s), 1e-30)
+    least, most, mean, square = spread_of(x)
+    # Beyond the extremes even where the reach is too small to be seen beside them
+    low, high = least - reach / steepness - 1e-12 * abs(least), most + reach / steepness + 1e-12 * abs(most)
+    odds = math.log(k / (n - k))
+    b = min(max(mean - 0.6 * odds * math.sqrt(square), least), most)
+    if not (low < b < high):
+        b = 0.5 * low + 0.5 * high
+    width = high - low
+    over, under = n, k
+    for step in range(MOST):
+        part, above, rise, tails = measure(x, b, s)
+        error = part + (above - k)
+        total = k + error
+        if error > 0.0:
+            low, over = b, error
+        else:
+            high, under = b, -error
+        if abs(error) <= ROUNDING * tails:
+            return b, b, 0.0
+        new = np.nan
+        if 0.0 < total < n and rise > 0.0:
+            new = b + (math.log(total / (n - total)) - odds) * total * (n - total) / (n * rise * steepness)
+            if abs(new - b) * steepness <= TOLERANCE:
+                new = min(max(new, low), high)
+                return new, new, 0.0
+        halve = False
+        if step % 3 == 2:
+            # Newton must halve the bracket in three steps, or bisection does
+            halve = high - low > 0.5 * width
+            width = high - low
+        if halve or not (low < new < high):
+            new = geometric(low, high) if step % 2 else 0.5 * low + 0.5 * high
+            if not (low < new < high):
+                new = 0.5 * low + 0.5 * high
+        if not (low < new < high):
+            break
+        b = new
+    return high, low, under / (over + under) if over + under > 0.0 else 0.0
+
+
+@njit(**SUMS)
+def memberships(x, b, s, out):
+    c = REAL(b)
+    d = REAL(b - np.float64(c))
+    for i in range(len(x)):
+        z = scaled(x[i], c, d, s)
+        rest = tail(z)[0]
+        out[i] = rest if z < REAL(0.0) else REAL(1.0) - rest
+
+
+@njit(**SUMS)
+def mix(p, other, share):
+    for i in range(len(p)):
+        p[i] = (REAL(1.0) - share) * p[i] + share * other[i]
+
+
+@njit(**SUMS)
+def collect(x, mask, masked, items):
+    """Puts the finite items of a row side by side; (their number, infinite ones above and below, any NaN)."""
+    count, above, below, spoiled = 0, 0, 0, False
+    for i in range(len(x)):
+        if masked and not mask[i]:
+            continue
+        v = x[i]
+        if v - v == REAL(0.0):
+            items[count] = v
+            count += 1
+        elif v > REAL(0.0):
+            above += 1
+        elif v < REAL(0.0):
+            below += 1
+        else:
+            spoiled = True
+    return count, above, below, spoiled
+
+
+@njit(**SUMS)
+def all_finite(x):
+    odd = REAL(0.0)
+    for i in range(len(x)):
+        odd += x[i] - x[i]
+    return odd == REAL(0.0)
+
+
+@njit(nogil=True, error_model="numpy", fastmath={"contract"})
+def forward(x, mask, masked, ks, k_step, s, reach, out, thresholds, begin, end):
+    """Rows begin..end. A threshold of -inf or inf says that all or none of the finite items are members."""
+    n = x.shape[1]
+    items, shares, others = np.empty(n, x.dtype), np.empty(n, x.dtype), np.empty(n, x.dtype)
+    for row in range(begin, end):
+        k = ks[row * k_step]
+        line = x[row]
+        plain = not masked and all_finite(line)
+        count, above, below, spoiled = n, 0, 0, False
+        if not plain:
+            count, above, below, spoiled = collect(line, mask[row if masked else 0], masked, items)
+            line = items[:count]
+        wanted = k - above
+        b = np.inf if wanted <= 0.0 else -np.inf
+        other, share = b, 0.0
+        if spoiled or k != k:
+            b = np.nan
+        elif 0.0 < wanted < count:
+            b, other, share = root(line, wanted, s, reach)
+        thresholds[row] = b
+        if plain and b - b == 0.0:
+            memberships(line, b, s, out[row])
+            if share > 0.0:
+                memberships(line, other, s, shares)
+                mix(out[row], shares, REAL(share))
+            continue
+        if b - b == 0.0:
+            memberships(line, b, s, shares)
+            if share > 0.0:
+                memberships(line, other, s, others)
+                mix(shares, others, REAL(share))
+        share_above = min(max(k / max(above, 1), 0.0), 1.0)
+        share_below = min(max((k - above - count) / max(below, 1), 0.0), 1.0)
+        j = 0
+        for i in range(n):
+            v = x[row, i]
+            if masked and not mask[row, i]:
+                out[row, i] = REAL(0.0)
+            elif b != b:
+                out[row, i] = REAL(np.nan)
+            elif v - v == REAL(0.0):
+                out[row, i] = shares[j] if b - b == 0.0 else (REAL(0.0) if b > 0.0 else REAL(1.0))
+                j += 1
+            else:
+                out[row, i] = REAL(share_above) if v > REAL(0.0) else REAL(share_below)
+
+
+@njit(**SUMS)
+def sums(x, grad, b, s):
+    """Sums over a row of w, g w, u and g u: w the slope by x / s, u that by s."""
+    c = REAL(b)
+    d = REAL(b - np.float64(c))
+    w_sum, gw_sum, u_sum, gu_sum = 0.0, 0.0, 0.0, 0.0
+    for start in range(0, len(x), CHUNK):
+        w_part, gw_part, u_part, gu_part = REAL(0.0), REAL(0.0), REAL(0.0), REAL(0.0)
+        for i in range(start, min(start + CHUNK, len(x))):
+            away = away_from(x[i], c, d)
+            z = min(max(s * away, -FAR), FAR)
+            slope = tail(z)[1]
+            slope = slope if abs(z) < FAR else REAL(0.0)
+            u = slope * away if slope > REAL(0.0) else REAL(0.0)
+            w_part += slope
+            gw_part += grad[i] * slope
+            u_part += u
+            gu_part += grad[i] * u
+        w_sum += np.float64(w_part)
+        gw_sum += np.float64(gw_part)
+        u_sum += np.float64(u_part)
+        gu_sum += np.float64(gu_part)
+    return w_sum, gw_sum, u_sum, gu_sum
+
+
+@njit(**SUMS)
+def slopes(x, grad, b, s, mean, out):
+    c = REAL(b)
+    d = REAL(b - np.float64(c))
+    for i in range(len(x)):
+        z = scaled(x[i], c, d, s)
+        slope = tail(z)[1]
+        slope = slope if abs(z) < FAR else REAL(0.0)
+        out[i] = s * slope * (grad[i] - mean)
+
+
+@njit(nogil=True, error_model="numpy", fastmath={"contract"})
+def backward(x, mask, masked, s, thresholds, grad, grad_x, grad_k, grad_s, begin, end):
+    n = x.shape[1]
+    items, weights, found = np.empty(n, x.dtype), np.empty(n, x.dtype), np.empty(n, x.dtype)
+    for row in range(begin, end):
+        b = thresholds[row]
+        grad_k[row], grad_s[row] = 0.0, 0.0
+        if b - b != 0.0:
+            for i in range(n):
+                grad_x[row, i] = REAL(np.nan) if b != b else REAL(0.0)
+            continue
+        plain = not masked and all_finite(x[row])
+        line, g, out = x[row], grad[row], grad_x[row]
+        if not plain:
+            count = 0
+            for i in range(n):
+                v = x[row, i]
+                if v - v == REAL(0.0) and not (masked and not mask[row, i]):
+                    items[count], weights[count] = v, grad[row, i]
+                    count += 1
+            line, g, out = items[:count], weights[:count], found[:count]
+        w, gw, u, gu = sums(line, g, b, s)
+        mean = gw / w if w > 0.0 else 0.0
+        grad_k[row], grad_s[row] = mean, gu - mean * u
+        slopes(line, g, b, s, REAL(mean), out)
+        if not plain:
+            j = 0
+            for i in range(n):
+                v = x[row, i]
+                inside = v - v == REAL(0.0) and not (masked and not mask[row, i])
+                grad_x[row, i] = found[j] if inside else REAL(0.0)
+                j += 1 if inside else 0

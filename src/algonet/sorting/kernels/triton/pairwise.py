@@ -1,0 +1,85 @@
+"""Soft counts over pairs on the GPU: every pair is computed where it is needed, and nothing of size n^2 exists."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algonet.core.cache import cached
+from algonet.core.codegen.generate import load_template
+from algonet.core.launch import Launch
+from algonet.relax import Sigmoid
+
+from ...operation import PairwiseSettings
+from .gates import prelude
+
+
+def soft_pairwise_count_forward(tensors: list[Tensor], settings: PairwiseSettings) -> tuple[list[Tensor], list[Tensor]]:
+    x, weights, steepness = (t.contiguous() for t in tensors)
+    counts = torch.empty_like(x)
+    if x.numel():
+        launch = _forward(settings, x.shape, x.dtype, x.device)
+        launch(x_ptr=x, w_ptr=weights, steepness_ptr=steepness, out_ptr=counts)
+    return [counts], []
+
+
+def soft_pairwise_count_backward(
+    grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: PairwiseSettings, needs: list[bool]
+) -> list[Any]:
+    x, weights, steepness = (t.contiguous() for t in tensors)
+    grad_x = torch.empty_like(x)
+    weighted = needs[1] and not settings.ordered
+    grad_w = torch.empty_like(x) if weighted else grad_x
+    if not x.numel():
+        return [grad_x, torch.zeros_like(weights), torch.zeros_like(steepness)]
+    launch = _backward(settings, x.shape, x.dtype, x.device, weighted, needs[2])
+    by_s = torch.empty(launch.grid[0] if needs[2] else 0, dtype=torch.float64, device=x.device)
+    launch(
+        x_ptr=x, w_ptr=weights, steepness_ptr=steepness, grad_ptr=grads[0].contiguous(),
+        grad_x_ptr=grad_x, grad_w_ptr=grad_w, grad_s_ptr=by_s,
+    )  # fmt: skip
+    if needs[1] and settings.ordered:
+        grad_w = torch.zeros_like(weights)
+    return [grad_x, grad_w if needs[1] else None, by_s.sum().to(x.dtype) if needs[2] else None]
+
+
+def _tile(n: int) -> tuple[int, int]:
+    """(items of a program, others at a time): small programs, so that few rows fill the device too."""
+    small = max(16, 1 << (n - 1).bit_length())
+    return min(32, small), min(128, small)
+
+
+@cached(most=256)
+def _forward(settings: PairwiseSettings, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Launch:
+    n, (i, j) = shape[-1], _tile(shape[-1])
+    blocks = -(-n // i)
+    kernel = _kernels(settings.sigmoid).pairwise_forward_kernel
+    grid = math.prod(shape[:-1]) * blocks
+    return Launch(kernel, grid, warps=4, n=n, blocks=blocks, ORDERED=settings.ordered, ITEMS=i, OTHERS=j)
+
+
+@cached(most=256)
+def _backward(
+    settings: PairwiseSettings,
+    shape: torch.Size,
+    dtype: torch.dtype,
+    device: torch.device,
+    weighted: bool,
+    steep: bool,
+) -> Launch:
+    n, (i, j) = shape[-1], _tile(shape[-1])
+    blocks = -(-n // i)
+    return Launch(
+        _kernels(settings.sigmoid).pairwise_backward_kernel, math.prod(shape[:-1]) * blocks, warps=4, n=n, blocks=blocks,
+        ORDERED=settings.ordered, WEIGHTS=weighted, STEEP=steep, ITEMS=i, OTHERS=j,
+    )  # fmt: skip
+
+
+@cached(most=64)
+def _kernels(sigmoid: Sigmoid) -> ModuleType:
+    return load_template("pairwise_triton", prelude(sigmoid), Path(__file__).with_name("pairwise_device.py"))

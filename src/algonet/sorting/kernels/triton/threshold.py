@@ -1,0 +1,193 @@
+"""Memberships by threshold on the GPU: many rows in one launch, few long rows over the whole device in several."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algonet.core.cache import cached
+from algonet.core.codegen.generate import load_template
+from algonet.core.launch import Launch
+from algonet.relax import Sigmoid
+
+from ...operation import ThresholdSettings
+from .gates import prelude
+
+#: Items from which on a row is cut into parts, if rows alone would leave most processors idle.
+LONG = 32768
+#: Items that a program of a long row takes at least.
+PART = 4096
+#: Steps of the search over long rows. Six are usual; those after the last do nothing. Each cuts the bracket to a quarter
+#: and halves the range of exponents, so these suffice for numbers of any scale.
+STEPS = 24
+#: Thresholds that a step over long rows tries at once.
+CANDIDATES = 8
+#: Items of a long row that are read at once.
+BLOCK = 512
+
+
+def soft_topk_mask_forward(tensors: list[Tensor], settings: ThresholdSettings) -> tuple[list[Tensor], list[Tensor]]:
+    x, mask, steepness, k = tensors
+    x, mask, (k, step) = x.contiguous(), mask.contiguous(), _laid_out(k)
+    memberships = torch.empty_like(x)
+    thresholds = torch.empty(x.shape[:-1], dtype=torch.float64, device=x.device)
+    if x.numel():
+        solver = _solver(settings, x.shape, x.dtype, x.device, step)
+        solver.forward(x, mask.view(torch.uint8), steepness, k, memberships, thresholds)
+    return [memberships], [thresholds]
+
+
+def soft_topk_mask_saved(tensors: list[Tensor], settings: ThresholdSettings) -> list[Tensor]:
+    return [tensors[0].new_empty(tensors[0].shape[:-1], dtype=torch.float64)]
+
+
+def soft_topk_mask_backward(
+    grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: ThresholdSettings, needs: list[bool]
+) -> list[Any]:
+    x, mask, steepness, k = tensors
+    x, mask, (_, step) = x.contiguous(), mask.contiguous(), _laid_out(k)
+    grad_x = torch.empty_like(x)
+    grad_k = torch.empty(x.shape[:-1], dtype=torch.float64, device=x.device)
+    if not x.numel():
+        return [grad_x, None, torch.zeros_like(steepness), grad_k.zero_()]
+    grad_s = torch.empty_like(grad_k)
+    solver = _solver(settings, x.shape, x.dtype, x.device, step)
+    tensors = [
+        x,
+        mask.view(torch.uint8),
+        steepness,
+        saved[0].contiguous(),
+        grads[0].contiguous(),
+        grad_x,
+        grad_k,
+        grad_s,
+    ]
+    solver.backward(*tensors)
+    return [grad_x, None, grad_s.sum().to(x.dtype) if needs[2] else None, grad_k if needs[3] else None]
+
+
+def _laid_out(k: Tensor) -> tuple[Tensor, int]:
+    """k as kernels read it, and the step between rows: 0 where one number stands for all."""
+    return (k.contiguous(), 1) if any(k.stride()) or k.dim() == 0 else (k, 0)
+
+
+@cached(most=16)
+def processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+
+
+@cached(most=256)
+def _solver(
+    settings: ThresholdSettings, shape: torch.Size, dtype: torch.dtype, device: torch.device, step: int
+) -> RowSolver | LongSolver:
+    rows, n = math.prod(shape[:-1]), shape[-1]
+    kind = LongSolver if n >= LONG and 2 * rows <= processors(device) else RowSolver
+    return kind(settings, rows, n, dtype, device, step)
+
+
+class RowSolver:
+    """A program takes some rows from beginning to end."""
+
+    def __init__(
+        self, settings: ThresholdSettings, rows: int, n: int, dtype: torch.dtype, device: torch.device, step: int
+    ):
+        kernels = _kernels(settings.sigmoid)
+        block = min(max(16, 1 << (n - 1).bit_length()), 4096)
+        per_program = max(1, min(1024 // block, 16))
+        warps = max(1, min(16, block * per_program // 256))
+        common = {"rows": rows, "n": n, "MASKED": settings.masked, "ROWS": per_program, "BLOCK": block, "warps": warps}
+        grid = -(-rows // per_program)
+        numbers = {"k_step": step, **_precision(settings.sigmoid, dtype)}
+        self._forward = Launch(kernels.rows_forward_kernel, grid, **common, **numbers)
+        self._backward = Launch(kernels.rows_backward_kernel, grid, **common)
+
+    def forward(self, x: Tensor, mask: Tensor, steepness: Tensor, k: Tensor, out: Tensor, thresholds: Tensor) -> None:
+        self._forward(
+            x_ptr=x, mask_ptr=mask, steepness_ptr=steepness, k_ptr=k, out_ptr=out, threshold_ptr=thresholds
+        )  # fmt: skip
+
+    def backward(
+        self, x: Tensor, mask: Tensor, steepness: Tensor, thresholds: Tensor, grad: Tensor,
+        grad_x: Tensor, grad_k: Tensor, grad_s: Tensor,
+    ) -> None:  # fmt: skip
+        self._backward(
+            x_ptr=x, mask_ptr=mask, steepness_ptr=steepness, threshold_ptr=thresholds, grad_ptr=grad,
+            grad_x_ptr=grad_x, grad_k_ptr=grad_k, grad_s_ptr=grad_s,
+        )  # fmt: skip
+
+
+class LongSolver:
+    """A row is cut into parts, a program each; the steps of the search are launches."""
+
+    def __init__(
+        self, settings: ThresholdSettings, rows: int, n: int, dtype: torch.dtype, device: torch.device, step: int
+    ):
+        kernels = _kernels(settings.sigmoid)
+        parts = max(1, min(-(-n // PART), 4 * processors(device) // rows))
+        chunk = math.ceil(math.ceil(n / parts) / BLOCK) * BLOCK
+        self.rows, self.parts = rows, -(-n // chunk)
+        grid, together = rows * self.parts, 1 << (self.parts - 1).bit_length()
+        precision = _precision(settings.sigmoid, dtype)
+        reach = precision.pop("reach")
+        cut = {"n": n, "parts": self.parts, "chunk": chunk, "MASKED": settings.masked, "BLOCK": BLOCK}
+        self._survey = Launch(kernels.survey_kernel, grid, **cut)
+        self._gather = Launch(
+            kernels.gather_kernel, rows, rows=rows, k_step=step, reach=reach, parts=self.parts, PARTS=together
+        )
+        self._search = [
+            Launch(
+                kernels.search_kernel, grid, rows=rows, k_step=step, turn=turn, C=CANDIDATES, PARTS=together,
+                warps=8, **precision, **cut,
+            )
+            for turn in range(1, STEPS + 1)
+        ]  # fmt: skip
+        self._members = Launch(kernels.members_kernel, grid, rows=rows, k_step=step, turn=STEPS, **cut)
+        self._sums = Launch(kernels.sums_kernel, grid, **cut)
+        self._slopes = Launch(kernels.slopes_kernel, grid, PARTS=together, **cut)
+        self.device = device
+
+    def _scratch(self, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.float64, device=self.device)
+
+    def forward(self, x: Tensor, mask: Tensor, steepness: Tensor, k: Tensor, out: Tensor, thresholds: Tensor) -> None:
+        found = self._scratch(2, self.rows * self.parts, 3 * CANDIDATES)
+        state = self._scratch(STEPS + 1, self.rows, 16)
+        self._survey(x_ptr=x, mask_ptr=mask, part_ptr=found)
+        self._gather(steepness_ptr=steepness, k_ptr=k, part_ptr=found, state_ptr=state)
+        for step in self._search:
+            step(x_ptr=x, mask_ptr=mask, steepness_ptr=steepness, k_ptr=k, part_ptr=found, state_ptr=state)
+        self._members(
+            x_ptr=x, mask_ptr=mask, steepness_ptr=steepness, k_ptr=k, state_ptr=state, out_ptr=out,
+            threshold_ptr=thresholds,
+        )  # fmt: skip
+
+    def backward(
+        self, x: Tensor, mask: Tensor, steepness: Tensor, thresholds: Tensor, grad: Tensor,
+        grad_x: Tensor, grad_k: Tensor, grad_s: Tensor,
+    ) -> None:  # fmt: skip
+        found = self._scratch(self.rows * self.parts, 4)
+        given = {
+            "x_ptr": x,
+            "mask_ptr": mask,
+            "steepness_ptr": steepness,
+            "threshold_ptr": thresholds,
+            "grad_ptr": grad,
+        }
+        self._sums(**given, part_ptr=found)
+        self._slopes(**given, part_ptr=found, grad_x_ptr=grad_x, grad_k_ptr=grad_k, grad_s_ptr=grad_s)
+
+
+def _precision(sigmoid: Sigmoid, dtype: torch.dtype) -> dict[str, float]:
+    """How far beyond the items the threshold may lie, and which step or error ends the search (`threshold_device.py`)."""
+    tolerance, rounding = (1e-4, 2e-7) if dtype == torch.float32 else (3e-8, 2e-16)
+    return {"reach": float(sigmoid.reach(1e-9)), "tolerance": tolerance, "rounding": rounding}
+
+
+@cached(most=64)
+def _kernels(sigmoid: Sigmoid) -> ModuleType:
+    return load_template("threshold_triton", prelude(sigmoid), Path(__file__).with_name("threshold_device.py"))

@@ -1,0 +1,518 @@
+"""Template of the Triton kernels of memberships by threshold; `threshold.py` puts a sigmoid's `gate` before it.
+
+The threshold b is a float64; items see it as c + d, c rounded to their precision: x - c is then exact near the threshold.
+Many rows: a program solves ROWS rows from beginning to end. Few long rows: a launch for each step of the search, in which
+every program measures CANDIDATES thresholds on its part of a row; nothing waits for another program but the end of a launch.
+"""
+
+# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportOperatorIssue=false
+# ruff: noqa: RUF059 (Triton's functions return all of their results)
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def gate(z):
+    """Replaced by the sigmoid's formula: (value, slope) at the scaled argument."""
+    return z, z
+
+
+#: Whether r(-z) = 1 - r(z).
+SYMMETRIC = tl.constexpr(True)
+
+
+# --- template ---
+NUMBERS = ["rows", "n", "k_step", "reach", "tolerance", "rounding", "parts", "chunk", "turn"]
+#: Steps of the search in one program; a tenth is usual.
+MOST = tl.constexpr(150)
+#: Numbers of a row's state between launches, and of what a program found out about its part.
+STATE = tl.constexpr(16)
+
+
+@triton.jit
+def split(b, x):
+    """(c, d) with b = c + d, in the precision of x."""
+    c = b.to(x.dtype)
+    return c, (b - c.to(tl.float64)).to(x.dtype)
+
+
+@triton.jit
+def scaled(away, s):
+    """s away within +-1e18, where every sigmoid is flat."""
+    z = s * away
+    z = tl.where(z > 1e18, 1e18, z)
+    return tl.where(z < -1e18, -1e18, z).to(away.dtype)
+
+
+@triton.jit
+def tail(z):
+    """(what is left to the nearer of 0 and 1, slope): of members, 1 - p keeps more digits than p."""
+    if SYMMETRIC:
+        rest, slope = gate(-tl.abs(z))
+    else:
+        value, slope = gate(z)
+        rest = tl.where(z < 0, value, 1.0 - value)
+    return rest.to(z.dtype), slope.to(z.dtype)
+
+
+@triton.jit
+def load_items(x_ptr, mask_ptr, place, live, MASKED: tl.constexpr):
+    """(x, present, finite) at these places."""
+    x = tl.load(x_ptr + place, mask=live, other=0.0)
+    present = live
+    if MASKED:
+        present = live & (tl.load(mask_ptr + place, mask=live, other=0) != 0)
+    return x, present, present & (x - x == 0)
+
+
+@triton.jit
+def geometric(low, high):
+    mean = tl.sqrt(tl.maximum(tl.abs(low), 1e-300)) * tl.sqrt(tl.maximum(tl.abs(high), 1e-300))
+    return tl.where((low < 0) & (high > 0), 0.0, tl.where(high > 0, mean, -mean))
+
+
+@triton.jit
+def newton(b, total, rise, n, odds, s):
+    """A step in the logit of the mean membership; NaN where there is none."""
+    inside = (total > 0) & (total < n) & (rise > 0)
+    t = tl.where(inside, total, 0.5 * n)
+    step = (tl.log(t / (n - t)) - odds) * t * (n - t) / (n * tl.where(inside, rise, 1.0) * s)
+    return tl.where(inside, b + step, float("nan"))
+
+
+@triton.jit
+def first_guess(least, most, total, square, count, odds):
+    """Where the threshold would be for items of a logistic distribution with this mean and deviation."""
+    mean = total / count
+    guess = mean - 0.6 * odds * tl.sqrt(tl.maximum(square / count - mean * mean, 0.0))
+    guess = tl.where(guess > most, most, guess)
+    return tl.where(guess < least, least, guess)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def rows_forward_kernel(
+    x_ptr, mask_ptr, steepness_ptr, k_ptr, out_ptr, threshold_ptr, rows, n, k_step, reach, tolerance, rounding,
+    MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A threshold of -inf or inf says that all or none of the finite items are members."""
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    here = row < rows
+    base = row[:, None] * n
+    lane = tl.arange(0, BLOCK)[None, :]
+    s = tl.load(steepness_ptr)
+    steep = tl.maximum(s.to(tl.float64), 1e-30)
+    k = tl.load(k_ptr + row * k_step, mask=here, other=0.0).to(tl.float64)
+
+    count, above, below = tl.zeros([ROWS], tl.float64), tl.zeros([ROWS], tl.float64), tl.zeros([ROWS], tl.float64)
+    total, square, spoiled = tl.zeros([ROWS], tl.float64), tl.zeros([ROWS], tl.float64), tl.zeros([ROWS], tl.float64)
+    least, most = tl.full([ROWS], 1e308, tl.float64), tl.full([ROWS], -1e308, tl.float64)
+    for start in range(0, n, BLOCK):
+        live = here[:, None] & (start + lane < n)
+        x, present, finite = load_items(x_ptr, mask_ptr, base + start + lane, live, MASKED)
+        y = tl.where(finite, x, 0.0).to(x.dtype)
+        count += tl.sum(finite.to(tl.int32), 1).to(tl.float64)
+        above += tl.sum((present & (x - x != 0) & (x > 0)).to(tl.int32), 1).to(tl.float64)
+        below += tl.sum((present & (x - x != 0) & (x < 0)).to(tl.int32), 1).to(tl.float64)
+        spoiled += tl.sum((present & (x != x)).to(tl.int32), 1).to(tl.float64)
+        total += tl.sum(y, 1).to(tl.float64)
+        square += tl.sum(y * y, 1).to(tl.float64)
+        least = tl.minimum(least, tl.min(tl.where(finite, x, float("inf")), 1).to(tl.float64))
+        most = tl.maximum(most, tl.max(tl.where(finite, x, float("-inf")), 1).to(tl.float64))
+
+    wanted = k - above
+    interior = here & (wanted > 0) & (wanted < count) & (spoiled == 0)
+    m = tl.where(interior, count, 2.0)
+    kf = tl.where(interior, wanted, 1.0)
+    odds = tl.log(kf / (m - kf))
+    least, most = tl.where(interior, least, 0.0), tl.where(interior, most, 0.0)
+    low, high = least - reach / steep - 1e-12 * tl.abs(least), most + reach / steep + 1e-12 * tl.abs(most)
+    b = first_guess(least, most, total, square, m, odds)
+    b = tl.where((b > low) & (b < high), b, 0.5 * low + 0.5 * high)
+    width = high - low
+    over, under = m, kf
+    converged = interior == 0
+    active = interior
+    step = 0
+    while (step < MOST) & (tl.max(active.to(tl.int32), 0) > 0):
+        error, rise = tl.zeros([ROWS], tl.float64) - kf, tl.zeros([ROWS], tl.float64)
+        tails = tl.zeros([ROWS], tl.float64)
+        for start in range(0, n, BLOCK):
+            live = here[:, None] & (start + lane < n)
+            x, present, finite = load_items(x_ptr, mask_ptr, base + start + lane, live, MASKED)
+            c, d = split(b, x)
+            z = scaled(tl.where(finite, (x - c[:, None]) - d[:, None], 0.0), s)
+            rest, slope = tail(z)
+            rest, up = tl.where(finite, rest, 0.0), finite & (z >= 0)
+            error += tl.sum(tl.where(up, -rest, rest), 1).to(tl.float64) + tl.sum(up.to(tl.int32), 1).to(tl.float64)
+            tails += tl.sum(rest, 1).to(tl.float64)
+            rise += tl.sum(tl.where(finite, slope, 0.0), 1).to(tl.float64)
+        up, down = active & (error > 0), active & (error <= 0)
+        low, over = tl.where(up, b, low), tl.where(up, error, over)
+        high, under = tl.where(down, b, high), tl.where(down, -error, under)
+        converged = converged | (active & (tl.abs(error) <= rounding * tails))
+        active = active & (converged == 0)
+        new = newton(b, kf + error, rise, m, odds, steep)
+        short = active & (tl.abs(new - b) * steep <= tolerance)
+        b = tl.where(short & (new >= low) & (new <= high), new, b)
+        converged = converged | short
+        active = active & (short == 0)
+        # Newton must halve the bracket in three steps, or bisection does
+        third = step % 3 == 2
+        slow = third & (high - low > 0.5 * width)
+        width = tl.where(third, high - low, width)
+        middle = 0.5 * low + 0.5 * high
+        other = tl.where(step % 2 == 1, geometric(low, high), middle)
+        other = tl.where((other > low) & (other < high), other, middle)
+        new = tl.where(slow | ((new > low) & (new < high) == 0), other, new)
+        active = active & (new > low) & (new < high)
+        b = tl.where(active, new, b)
+        step += 1
+
+    # Where no b gives k, because neighbouring numbers lie too far apart, what lies between both ends of the bracket does
+    mixed = interior & (converged == 0)
+    b = tl.where(mixed, high, b)
+    share = tl.where(mixed & (over + under > 0), under / tl.where(over + under > 0, over + under, 1.0), 0.0)
+    b = tl.where(interior, b, tl.where(wanted <= 0, float("inf"), float("-inf")).to(tl.float64))
+    b = tl.where((spoiled > 0) | (k != k), float("nan"), b)
+    tl.store(threshold_ptr + row, b, mask=here)
+    for start in range(0, n, BLOCK):
+        live = here[:, None] & (start + lane < n)
+        x, present, finite = load_items(x_ptr, mask_ptr, base + start + lane, live, MASKED)
+        p = member(x, present, finite, b[:, None], s, k[:, None], count[:, None], above[:, None], below[:, None])
+        if tl.max(share, 0) > 0:
+            ends = tl.where(mixed, low, b)[:, None]
+            q = member(x, present, finite, ends, s, k[:, None], count[:, None], above[:, None], below[:, None])
+            p = (p + share[:, None].to(p.dtype) * (q - p)).to(p.dtype)
+        tl.store(out_ptr + base + start + lane, p, mask=live)
+
+
+@triton.jit
+def member(x, present, finite, b, s, k, count, above, below):
+    """The membership of each item, given the row's threshold and its infinite items."""
+    inside = b - b == 0
+    c, d = split(tl.where(inside, b, 0.0), x)
+    z = scaled(tl.where(finite, (x - c) - d, 0.0), s)
+    rest, slope = tail(z)
+    p = tl.where(inside, tl.where(z < 0, rest, 1.0 - rest), tl.where(b > 0, 0.0, 1.0)).to(x.dtype)
+    share_above = tl.minimum(tl.maximum(k / tl.maximum(above, 1.0), 0.0), 1.0)
+    share_below = tl.minimum(tl.maximum((k - above - count) / tl.maximum(below, 1.0), 0.0), 1.0)
+    p = tl.where(finite, p, tl.where(x > 0, share_above, share_below).to(x.dtype))
+    return tl.where(present, tl.where(b == b, p, float("nan")), 0.0).to(x.dtype)
+
+
+@triton.jit
+def part_sums(x, finite, grad, b, s):
+    """(w, g w, u, g u) of items: w the slope by x / s, u that by s."""
+    c, d = split(b, x)
+    away = tl.where(finite, (x - c) - d, 0.0).to(x.dtype)
+    z = scaled(away, s)
+    rest, slope = tail(z)
+    w = tl.where(finite & (tl.abs(z) < 1e18), slope, 0.0).to(x.dtype)
+    u = tl.where(w > 0, w * away, 0.0)
+    g = tl.where(w > 0, grad, 0.0)
+    return w, g * w, u, g * u
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def rows_backward_kernel(
+    x_ptr, mask_ptr, steepness_ptr, threshold_ptr, grad_ptr, grad_x_ptr, grad_k_ptr, grad_s_ptr, rows, n,
+    MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    here = row < rows
+    base = row[:, None] * n
+    lane = tl.arange(0, BLOCK)[None, :]
+    s = tl.load(steepness_ptr)
+    b = tl.load(threshold_ptr + row, mask=here, other=0.0)
+    interior = here & (b - b == 0)
+    safe = tl.where(interior, b, 0.0)
+    w_sum, gw_sum = tl.zeros([ROWS], tl.float64), tl.zeros([ROWS], tl.float64)
+    u_sum, gu_sum = tl.zeros([ROWS], tl.float64), tl.zeros([ROWS], tl.float64)
+    for start in range(0, n, BLOCK):
+        live = here[:, None] & (start + lane < n)
+        x, present, finite = load_items(x_ptr, mask_ptr, base + start + lane, live, MASKED)
+        g = tl.load(grad_ptr + base + start + lane, mask=live, other=0.0)
+        w, gw, u, gu = part_sums(x, finite, g, safe[:, None], s)
+        w_sum += tl.sum(w, 1).to(tl.float64)
+        gw_sum += tl.sum(gw, 1).to(tl.float64)
+        u_sum += tl.sum(u, 1).to(tl.float64)
+        gu_sum += tl.sum(gu, 1).to(tl.float64)
+    mean = tl.where(interior & (w_sum > 0), gw_sum / tl.where(w_sum > 0, w_sum, 1.0), 0.0)
+    tl.store(grad_k_ptr + row, mean, mask=here)
+    tl.store(grad_s_ptr + row, tl.where(interior, gu_sum - mean * u_sum, 0.0), mask=here)
+    for start in range(0, n, BLOCK):
+        live = here[:, None] & (start + lane < n)
+        x, present, finite = load_items(x_ptr, mask_ptr, base + start + lane, live, MASKED)
+        g = tl.load(grad_ptr + base + start + lane, mask=live, other=0.0)
+        w, gw, u, gu = part_sums(x, finite, g, safe[:, None], s)
+        slope = tl.where(w > 0, s * w * (g - mean[:, None].to(x.dtype)), 0.0)
+        slope = tl.where(interior[:, None], slope, tl.where(b != b, float("nan"), 0.0)[:, None])
+        tl.store(grad_x_ptr + base + start + lane, slope.to(x.dtype), mask=live)
+
+
+# Few long rows. The state of a row, STATE float64s: 0 low, 1 high, 2 best b, 3 sum there, 4 slopes there, 5 done,
+# 6 finite items, 7 above, 8 below; while it is surveyed also 9 spoiled, 10 least, 11 most, 12 sum, 13 squares, and while it is
+# searched 14 what is over k at the low end, 15 what is under it at the high end.
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def survey_kernel(
+    x_ptr, mask_ptr, part_ptr, n, parts, chunk,
+    MASKED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """What there is in each part of each row: counts, extremes, sums."""
+    pid = tl.program_id(0)
+    row, part = (pid // parts).to(tl.int64), pid % parts
+    lane = tl.arange(0, BLOCK)
+    zero = tl.zeros([], tl.float64)
+    count, above, below, spoiled, total, square = zero, zero, zero, zero, zero, zero
+    least, most = zero + 1e308, zero - 1e308
+    for start in range(part * chunk, tl.minimum((part + 1) * chunk, n), BLOCK):
+        live = (start + lane < n) & (start + lane < (part + 1) * chunk)
+        x, present, finite = load_items(x_ptr, mask_ptr, row * n + start + lane, live, MASKED)
+        y = tl.where(finite, x, 0.0).to(x.dtype)
+        count += tl.sum(finite.to(tl.int32), 0).to(tl.float64)
+        above += tl.sum((present & (x - x != 0) & (x > 0)).to(tl.int32), 0).to(tl.float64)
+        below += tl.sum((present & (x - x != 0) & (x < 0)).to(tl.int32), 0).to(tl.float64)
+        spoiled += tl.sum((present & (x != x)).to(tl.int32), 0).to(tl.float64)
+        total += tl.sum(y, 0).to(tl.float64)
+        square += tl.sum(y * y, 0).to(tl.float64)
+        least = tl.minimum(least, tl.min(tl.where(finite, x, float("inf")), 0).to(tl.float64))
+        most = tl.maximum(most, tl.max(tl.where(finite, x, float("-inf")), 0).to(tl.float64))
+    part_ptr += pid.to(tl.int64) * STATE
+    tl.store(part_ptr + 6, count)
+    tl.store(part_ptr + 7, above)
+    tl.store(part_ptr + 8, below)
+    tl.store(part_ptr + 9, spoiled)
+    tl.store(part_ptr + 10, least)
+    tl.store(part_ptr + 11, most)
+    tl.store(part_ptr + 12, total)
+    tl.store(part_ptr + 13, square)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def gather_kernel(steepness_ptr, k_ptr, part_ptr, state_ptr, rows, k_step, reach, parts, PARTS: tl.constexpr):
+    """The state of a row before the search, from what `survey_kernel` found."""
+    row = tl.program_id(0).to(tl.int64)
+    p = tl.arange(0, PARTS)
+    part_ptr += (row * parts + p) * STATE
+    live = p < parts
+    s = tl.maximum(tl.load(steepness_ptr).to(tl.float64), 1e-30)
+    k = tl.load(k_ptr + row * k_step).to(tl.float64)
+    count = tl.sum(tl.load(part_ptr + 6, mask=live, other=0.0), 0)
+    above = tl.sum(tl.load(part_ptr + 7, mask=live, other=0.0), 0)
+    below = tl.sum(tl.load(part_ptr + 8, mask=live, other=0.0), 0)
+    spoiled = tl.sum(tl.load(part_ptr + 9, mask=live, other=0.0), 0)
+    least = tl.min(tl.load(part_ptr + 10, mask=live, other=1e308), 0)
+    most = tl.max(tl.load(part_ptr + 11, mask=live, other=-1e308), 0)
+    total = tl.sum(tl.load(part_ptr + 12, mask=live, other=0.0), 0)
+    square = tl.sum(tl.load(part_ptr + 13, mask=live, other=0.0), 0)
+    wanted = k - above
+    interior = (wanted > 0) & (wanted < count) & (spoiled == 0) & (k == k)
+    m, kf = tl.where(interior, count, 2.0), tl.where(interior, wanted, 1.0)
+    least, most = tl.where(interior, least, 0.0), tl.where(interior, most, 0.0)
+    low, high = least - reach / s - 1e-12 * tl.abs(least), most + reach / s + 1e-12 * tl.abs(most)
+    b = first_guess(least, most, total, square, m, tl.log(kf / (m - kf)))
+    b = tl.where((b > low) & (b < high), b, 0.5 * low + 0.5 * high)
+    edge = tl.where(wanted <= 0, float("inf"), float("-inf")).to(tl.float64)
+    b = tl.where(interior, b, tl.where((spoiled > 0) | (k != k), float("nan"), edge))
+    state_ptr += row * STATE
+    tl.store(state_ptr, low)
+    tl.store(state_ptr + 1, high)
+    tl.store(state_ptr + 2, b)
+    tl.store(state_ptr + 3, -1.0)
+    tl.store(state_ptr + 4, 0.0)
+    tl.store(state_ptr + 5, tl.where(interior, 0.0, 1.0))
+    tl.store(state_ptr + 6, count)
+    tl.store(state_ptr + 7, above)
+    tl.store(state_ptr + 8, below)
+    tl.store(state_ptr + 14, m)
+    tl.store(state_ptr + 15, kf)
+
+
+@triton.jit
+def candidates(low, high, guess, spread, C: tl.constexpr):
+    """C thresholds to try: the guess and its neighbours, and others spread over the bracket so that it always shrinks."""
+    i = tl.arange(0, C)
+    even = low + (high - low) * ((i - 3).to(tl.float64) / (C - 4 + 0.0))
+    tried = tl.where(i == 0, guess, tl.where(i == 1, guess - spread, tl.where(i == 2, guess + spread, even)))
+    tried = tl.where(i == 3, geometric(low, high), tried)
+    middle = low + (high - low) * ((i + 1).to(tl.float64) / (C + 1.0))
+    return tl.where((tried > low) & (tried < high), tried, middle)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def search_kernel(
+    x_ptr, mask_ptr, steepness_ptr, k_ptr, part_ptr, state_ptr, rows, n, k_step, tolerance, rounding, parts, chunk, turn,
+    MASKED: tl.constexpr, C: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One step of the search: from the sums at the last candidates to a narrower bracket, and sums at the next.
+
+    Every program of a row reads what all of them found in the step before and comes to the same state; the first writes it.
+    """
+    pid = tl.program_id(0)
+    row, part = (pid // parts).to(tl.int64), pid % parts
+    before = state_ptr + ((turn - 1).to(tl.int64) * rows + row) * STATE
+    after = state_ptr + (turn.to(tl.int64) * rows + row) * STATE
+    low, high, b = tl.load(before), tl.load(before + 1), tl.load(before + 2)
+    total, rise, done = tl.load(before + 3), tl.load(before + 4), tl.load(before + 5)
+    count, above, below = tl.load(before + 6), tl.load(before + 7), tl.load(before + 8)
+    over, under = tl.load(before + 14), tl.load(before + 15)
+    s = tl.load(steepness_ptr)
+    steep = tl.maximum(s.to(tl.float64), 1e-30)
+    kf = tl.load(k_ptr + row * k_step).to(tl.float64) - above
+    safe_k, m = tl.where(done > 0, 1.0, kf), tl.where(done > 0, 2.0, count)
+    odds = tl.log(safe_k / (m - safe_k))
+    i = tl.arange(0, C)
+    guess = b
+    spread = (high - low) * 0.02
+    if (turn > 1) & (done == 0):
+        # The candidates of the step before, from its state, and the sums at them
+        old_spread = spread
+        old_guess = b
+        if turn > 2:
+            old_guess = newton(b, total, rise, m, odds, steep)
+            old_spread = tl.maximum(tl.abs(old_guess - b) * 0.05, 1e-4 / steep)
+        tried = candidates(low, high, old_guess, old_spread, C)
+        p = tl.arange(0, PARTS)
+        place = part_ptr + ((((turn + 1) % 2).to(tl.int64) * rows + row) * parts + p[:, None]) * (3 * C) + i[None, :]
+        errors = tl.sum(tl.load(place, mask=(p < parts)[:, None], other=0.0), 0) - kf
+        rises = tl.sum(tl.load(place + C, mask=(p < parts)[:, None], other=0.0), 0)
+        tails = tl.sum(tl.load(place + 2 * C, mask=(p < parts)[:, None], other=0.0), 0)
+        over = tl.minimum(over, tl.min(tl.where(errors > 0, errors, over), 0))
+        under = tl.minimum(under, tl.min(tl.where(errors <= 0, -errors, under), 0))
+        low = tl.maximum(low, tl.max(tl.where(errors > 0, tried, low), 0))
+        high = tl.minimum(high, tl.min(tl.where(errors <= 0, tried, high), 0))
+        least = tl.min(tl.abs(errors), 0)
+        chosen = tl.min(tl.where(tl.abs(errors) == least, i, C), 0)
+        b = tl.sum(tl.where(i == chosen, tried, 0.0), 0)
+        total = kf + tl.sum(tl.where(i == chosen, errors, 0.0), 0)
+        rise = tl.sum(tl.where(i == chosen, rises, 0.0), 0)
+        near = least <= rounding * tl.sum(tl.where(i == chosen, tails, 0.0), 0)
+        guess = newton(b, total, rise, m, odds, steep)
+        short = (near == 0) & (tl.abs(guess - b) * steep <= tolerance) & (guess >= low) & (guess <= high)
+        b = tl.where(short, guess, b)
+        done = tl.where(near | short, 1.0, 0.0).to(tl.float64)
+        spread = tl.maximum(tl.abs(guess - b) * 0.05, 1e-4 / steep)
+    if part == 0:
+        tl.store(after, low)
+        tl.store(after + 1, high)
+        tl.store(after + 2, b)
+        tl.store(after + 3, total)
+        tl.store(after + 4, rise)
+        tl.store(after + 5, done)
+        tl.store(after + 6, count)
+        tl.store(after + 7, above)
+        tl.store(after + 8, below)
+        tl.store(after + 14, over)
+        tl.store(after + 15, under)
+    if done == 0:
+        tried = candidates(low, high, guess, spread, C)
+        lane = tl.arange(0, BLOCK)
+        sums, rises, tails = tl.zeros([C], tl.float64), tl.zeros([C], tl.float64), tl.zeros([C], tl.float64)
+        for start in range(part * chunk, tl.minimum((part + 1) * chunk, n), BLOCK):
+            live = (start + lane < n) & (start + lane < (part + 1) * chunk)
+            x, present, finite = load_items(x_ptr, mask_ptr, row * n + start + lane, live, MASKED)
+            c, d = split(tried, x)
+            away = tl.where(finite[None, :], (x[None, :] - c[:, None]) - d[:, None], 0.0)
+            z = scaled(away, s)
+            rest, slope = tail(z)
+            rest, up = tl.where(finite[None, :], rest, 0.0), finite[None, :] & (z >= 0)
+            sums += tl.sum(tl.where(up, -rest, rest), 1).to(tl.float64) + tl.sum(up.to(tl.int32), 1).to(tl.float64)
+            tails += tl.sum(rest, 1).to(tl.float64)
+            rises += tl.sum(tl.where(finite[None, :], slope, 0.0), 1).to(tl.float64)
+        place = part_ptr + (((turn % 2).to(tl.int64) * rows + row) * parts + part) * (3 * C) + i
+        tl.store(place, sums)
+        tl.store(place + C, rises)
+        tl.store(place + 2 * C, tails)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def members_kernel(
+    x_ptr, mask_ptr, steepness_ptr, k_ptr, state_ptr, out_ptr, threshold_ptr, rows, n, k_step, parts, chunk, turn,
+    MASKED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    pid = tl.program_id(0)
+    row, part = (pid // parts).to(tl.int64), pid % parts
+    state_ptr += (turn.to(tl.int64) * rows + row) * STATE
+    b, done = tl.load(state_ptr + 2), tl.load(state_ptr + 5)
+    count, above, below = tl.load(state_ptr + 6), tl.load(state_ptr + 7), tl.load(state_ptr + 8)
+    low, high = tl.load(state_ptr), tl.load(state_ptr + 1)
+    over, under = tl.load(state_ptr + 14), tl.load(state_ptr + 15)
+    # A search that has not ended: what lies between both ends of the bracket, as in the kernel of whole rows
+    share = tl.where((done == 0) & (over + under > 0), under / tl.where(over + under > 0, over + under, 1.0), 0.0)
+    b = tl.where(done == 0, high, b)
+    s, k = tl.load(steepness_ptr), tl.load(k_ptr + row * k_step).to(tl.float64)
+    if part == 0:
+        tl.store(threshold_ptr + row, b)
+    lane = tl.arange(0, BLOCK)
+    for start in range(part * chunk, tl.minimum((part + 1) * chunk, n), BLOCK):
+        live = (start + lane < n) & (start + lane < (part + 1) * chunk)
+        x, present, finite = load_items(x_ptr, mask_ptr, row * n + start + lane, live, MASKED)
+        p = member(x, present, finite, b, s, k, count, above, below)
+        if share > 0:
+            q = member(x, present, finite, low, s, k, count, above, below)
+            p = (p + share.to(p.dtype) * (q - p)).to(p.dtype)
+        tl.store(out_ptr + row * n + start + lane, p, mask=live)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def sums_kernel(
+    x_ptr, mask_ptr, steepness_ptr, threshold_ptr, grad_ptr, part_ptr, n, parts, chunk,
+    MASKED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """(w, g w, u, g u) of each part of each row."""
+    pid = tl.program_id(0)
+    row, part = (pid // parts).to(tl.int64), pid % parts
+    b = tl.load(threshold_ptr + row)
+    b = tl.where(b - b == 0, b, 0.0)
+    s = tl.load(steepness_ptr)
+    zero = tl.zeros([], tl.float64)
+    w_sum, gw_sum, u_sum, gu_sum = zero, zero, zero, zero
+    lane = tl.arange(0, BLOCK)
+    for start in range(part * chunk, tl.minimum((part + 1) * chunk, n), BLOCK):
+        live = (start + lane < n) & (start + lane < (part + 1) * chunk)
+        x, present, finite = load_items(x_ptr, mask_ptr, row * n + start + lane, live, MASKED)
+        g = tl.load(grad_ptr + row * n + start + lane, mask=live, other=0.0)
+        w, gw, u, gu = part_sums(x, finite, g, b, s)
+        w_sum += tl.sum(w, 0).to(tl.float64)
+        gw_sum += tl.sum(gw, 0).to(tl.float64)
+        u_sum += tl.sum(u, 0).to(tl.float64)
+        gu_sum += tl.sum(gu, 0).to(tl.float64)
+    part_ptr += pid.to(tl.int64) * 4
+    tl.store(part_ptr, w_sum)
+    tl.store(part_ptr + 1, gw_sum)
+    tl.store(part_ptr + 2, u_sum)
+    tl.store(part_ptr + 3, gu_sum)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def slopes_kernel(
+    x_ptr, mask_ptr, steepness_ptr, threshold_ptr, grad_ptr, part_ptr, grad_x_ptr, grad_k_ptr, grad_s_ptr,
+    n, parts, chunk, MASKED: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    pid = tl.program_id(0)
+    row, part = (pid // parts).to(tl.int64), pid % parts
+    b = tl.load(threshold_ptr + row)
+    interior = b - b == 0
+    s = tl.load(steepness_ptr)
+    p = tl.arange(0, PARTS)
+    part_ptr += (row * parts + p) * 4
+    w_sum, gw_sum = tl.sum(tl.load(part_ptr, mask=p < parts, other=0.0), 0), 0.0
+    gw_sum = tl.sum(tl.load(part_ptr + 1, mask=p < parts, other=0.0), 0)
+    mean = tl.where(interior & (w_sum > 0), gw_sum / tl.where(w_sum > 0, w_sum, 1.0), 0.0)
+    if part == 0:
+        u_sum = tl.sum(tl.load(part_ptr + 2, mask=p < parts, other=0.0), 0)
+        gu_sum = tl.sum(tl.load(part_ptr + 3, mask=p < parts, other=0.0), 0)
+        tl.store(grad_k_ptr + row, mean)
+        tl.store(grad_s_ptr + row, tl.where(interior, gu_sum - mean * u_sum, 0.0))
+    lane = tl.arange(0, BLOCK)
+    safe = tl.where(interior, b, 0.0)
+    for start in range(part * chunk, tl.minimum((part + 1) * chunk, n), BLOCK):
+        live = (start + lane < n) & (start + lane < (part + 1) * chunk)
+        x, present, finite = load_items(x_ptr, mask_ptr, row * n + start + lane, live, MASKED)
+        g = tl.load(grad_ptr + row * n + start + lane, mask=live, other=0.0)
+        w, gw, u, gu = part_sums(x, finite, g, safe, s)
+        slope = tl.where(w > 0, s * w * (g - mean.to(x.dtype)), 0.0)
+        slope = tl.where(interior, slope, tl.where(b != b, float("nan"), 0.0))
+        tl.store(grad_x_ptr + row * n + start + lane, slope.to(x.dtype), mask=live)

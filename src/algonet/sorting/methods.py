@@ -1,0 +1,221 @@
+"""Methods: ways to answer a question about order softly. Frozen options, each with its formula, its hard limit and its cost.
+
+Sorting networks (`OddEven`, `Bitonic`, in `networks.py`) answer every question. The others answer some, and say which do.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from algonet.relax import Laplace, Logistic, Sigmoid
+
+from .isotonic import project
+
+#: The questions, by the names that errors and `which_method` use.
+TASKS = ("sort", "argsort", "rank", "topk", "quantile")
+
+
+@dataclass(frozen=True)
+class Method:
+    """How a question about order is answered. `answers`: which of `TASKS`; `payload`: whether it sorts others along."""
+
+    answers: ClassVar[frozenset[str]] = frozenset(TASKS)
+    payload: ClassVar[bool] = True
+
+    def check(self, where: str, task: str, relax: Sigmoid) -> None:
+        """Raise where this method cannot answer, or not with this relaxation."""
+        if task not in self.answers:
+            able = ", ".join(f"{m!r}" for m in suggestions(task))
+            raise ValueError(f"{where}: {self!r} does not answer it; {able} do.")
+
+
+class SoftmaxMethod(Method):
+    """A method made of softmaxes, which for two items are logistic: it reads the steepness of `relax`, a `Logistic`."""
+
+    def check(self, where: str, task: str, relax: Sigmoid) -> None:
+        super().check(where, task, relax)
+        if not isinstance(relax, Logistic) and relax.smoothness >= 0:
+            raise ValueError(
+                f"{where}: {type(self).__name__}() is made of softmaxes, so `relax` must be Logistic(...), "
+                f"got {relax!r}; OddEven() and Bitonic() take every sigmoid."
+            )
+
+    def permutation(self, x: Tensor, steepness: Tensor, lengths: Tensor | None) -> Tensor:
+        """P (*batch, n, n) with values = P x in ascending order; beyond `lengths` it is the identity."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Pairwise(Method):
+    """rank_i = sum over j != i of r(steepness (x_i - x_j)): every pair is compared once, and equal items rank equally.
+
+    For any sigmoid. steepness -> inf gives the mean of the positions that equal items share (SciPy's `rankdata` less 1).
+    Ranks of
+    symmetric sigmoids sum to n (n - 1) / 2. Smooth as the sigmoid is. O(n^2) pairs, streamed: O(n) memory. With `Laplace` it is
+    O(n log n): the items are sorted, and A_{i+1} = (A_i + 1) exp(-steepness (x_{i+1} - x_i)) sums the exponentials of
+    all before.
+    Answers ranks.
+    """
+
+    answers: ClassVar[frozenset[str]] = frozenset({"rank"})
+    payload: ClassVar[bool] = False
+
+    @staticmethod
+    def scans(relax: Sigmoid) -> bool:
+        """Whether the O(n log n) way applies."""
+        return type(relax) is Laplace
+
+
+@dataclass(frozen=True)
+class NeuralSort(SoftmaxMethod):
+    """P_i = softmax over j of steepness ((2 i - n - 1) x_j - sum_k |x_j - x_k|), i = 1 ... n (Grover et al., 2019).
+
+    Rows of P sum to 1, columns do not, so sums are not kept and ranks have no answer. steepness -> inf gives `torch.sort`.
+    Differentiable where no two items are equal. O(n^2) memory.
+    """
+
+    answers: ClassVar[frozenset[str]] = frozenset(TASKS) - {"rank"}
+
+    def permutation(self, x: Tensor, steepness: Tensor, lengths: Tensor | None) -> Tensor:
+        n = x.shape[-1]
+        here = _here(x, lengths)
+        apart = (x.unsqueeze(-1) - x.unsqueeze(-2)).abs()
+        spread = torch.where(here.unsqueeze(-2), apart, 0.0).sum(-1)
+        count = torch.full_like(x[..., 0], n) if lengths is None else lengths.to(x.dtype)
+        place = 2 * torch.arange(1, n + 1, dtype=x.dtype, device=x.device) - count.unsqueeze(-1) - 1
+        logits = steepness * (place.unsqueeze(-1) * x.unsqueeze(-2) - spread.unsqueeze(-2))
+        return _rows(logits, here)
+
+
+@dataclass(frozen=True)
+class Unimodal(SoftmaxMethod):
+    """P_i = softmax over j of -steepness |sort(x)_i - x_j|, the SoftSort of Prillo and Eisenschlos (2020).
+
+    Each row is unimodal and sums to 1; columns do not, so ranks have no answer. steepness -> inf gives `torch.sort`.
+    Differentiable where no two items are equal. O(n^2) memory.
+    """
+
+    answers: ClassVar[frozenset[str]] = frozenset(TASKS) - {"rank"}
+
+    def permutation(self, x: Tensor, steepness: Tensor, lengths: Tensor | None) -> Tensor:
+        here = _here(x, lengths)
+        ordered = torch.where(here, x, torch.inf).sort(-1).values
+        ordered = torch.where(here, ordered, 0.0)
+        return _rows(-steepness * (ordered.unsqueeze(-1) - x.unsqueeze(-2)).abs(), here)
+
+
+@dataclass(frozen=True)
+class Transport(SoftmaxMethod):
+    """The doubly stochastic P that maximises 2 steepness sum_ij P_ij i x_j + entropy(P): optimal transport to the positions.
+
+    For two items P is the logistic exchange. Found by `iterations` of Sinkhorn's in logarithms, begun at the crisp
+    sort's prices,
+    so that rows sum to 1 exactly and columns nearly (within 1e-2 for 30 normal numbers; more iterations bring them closer).
+    steepness -> inf gives `torch.sort`. Derivatives are those of the iterations. O(n^2 iterations) work and memory for
+    backward.
+    """
+
+    iterations: int = 50
+
+    def __post_init__(self):
+        if isinstance(self.iterations, bool) or not isinstance(self.iterations, int) or self.iterations < 1:
+            raise ValueError(f"Transport: `iterations` must be a positive integer, got {self.iterations!r}.")
+
+    def permutation(self, x: Tensor, steepness: Tensor, lengths: Tensor | None) -> Tensor:
+        n = x.shape[-1]
+        here = _here(x, lengths)
+        place = torch.arange(n, dtype=x.dtype, device=x.device)
+        order = torch.where(here, x.detach(), torch.inf).argsort(dim=-1, stable=True)
+        ordered = torch.where(here, torch.gather(x, -1, order), 0.0)
+        # Prices at which position i prefers the i-th item: between those of its neighbours
+        gaps = torch.diff(ordered, dim=-1) * (place[:-1] + 0.5)
+        prices = torch.nn.functional.pad(torch.where(here[..., 1:], gaps, 0.0).cumsum(-1), (1, 0))
+        prices = 2 * steepness * torch.zeros_like(x).scatter(-1, order, prices)
+        logits = 2 * steepness * place.unsqueeze(-1) * x.unsqueeze(-2)
+        both = here.unsqueeze(-1) & here.unsqueeze(-2)
+        least = torch.finfo(x.dtype).min / 4
+        logits = torch.where(both, logits, least)
+        for _ in range(self.iterations):
+            rows = torch.logsumexp(logits - prices.unsqueeze(-2), -1)
+            shares = torch.where(both, logits - rows.unsqueeze(-1), least)
+            prices = torch.where(here, torch.logsumexp(shares, -2), 0.0)
+        return _rows(logits - prices.unsqueeze(-2), here)
+
+
+@dataclass(frozen=True)
+class Permutahedron(Method):
+    """Projections onto the permutahedron (Blondel et al., 2020, "fast soft sort"): l2, or `entropic`.
+
+    With positions p = (0, ..., n - 1): ranks are the point of the permutahedron of p nearest to x / strength, sorted
+    values the point
+    of the permutahedron of x nearest to p / strength. The softness is `strength` (smaller is harder); `relax` is not read.
+    strength -> 0 gives `torch.sort` and ranks; below a finite strength they are exact. l2 keeps sums and is piecewise
+    linear (second
+    derivatives are 0 where they exist); entropic is smooth inside its pieces, and its ranks are those of exp-projections.
+    O(n log n) work, O(n) memory; pools are found on the CPU. Answers sorted values, quantiles and ranks: it has no permutation.
+    """
+
+    strength: float | Tensor = 1.0
+    entropic: bool = False
+    answers: ClassVar[frozenset[str]] = frozenset({"sort", "rank", "quantile"})
+    payload: ClassVar[bool] = False
+
+    def __post_init__(self):
+        if not isinstance(self.strength, Tensor) and not (
+            isinstance(self.strength, (int, float)) and 0 < self.strength < math.inf
+        ):
+            raise ValueError(f"Permutahedron: `strength` must be positive and finite, got {self.strength!r}.")
+
+    def sorted(self, x: Tensor) -> Tensor:
+        """Ascending values, of rows without absent items."""
+        n = x.shape[-1]
+        places = torch.arange(n, 0, -1, dtype=x.dtype, device=x.device) / self.strength
+        ordered = x.sort(-1, descending=True).values
+        return project(places.expand(ordered.shape), ordered, self.entropic).flip(-1)
+
+    def ranks(self, x: Tensor) -> Tensor:
+        """Ascending positions from 0, of rows without absent items."""
+        n = x.shape[-1]
+        order = x.detach().argsort(dim=-1, descending=True, stable=True)
+        z = torch.gather(x / self.strength, -1, order)
+        places = torch.arange(n, 0, -1, dtype=x.dtype, device=x.device).expand(z.shape)
+        found = project(z, places.log(), True).exp() if self.entropic else project(z, places, False)
+        return torch.gather(found, -1, order.argsort(-1)) - 1
+
+
+def suggestions(task: str) -> list[Method]:
+    """Methods that answer a question, by what they cost."""
+    from .networks import Bitonic, OddEven
+
+    able: list[Method] = [Bitonic(), OddEven(), Pairwise(), Permutahedron(), Unimodal(), NeuralSort(), Transport()]
+    return [method for method in able if task in method.answers]
+
+
+def chosen(where: str, method: Any, network: Any) -> Any:
+    """The method of a call; `network` is its former name."""
+    if network is not None:
+        # Up from here, the public function, to its caller
+        warnings.warn(f"{where}: `network` is now called `method`.", DeprecationWarning, stacklevel=3)
+        return network
+    return method
+
+
+def _here(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Which places of a row hold an item: the first ones."""
+    if lengths is None:
+        return torch.ones_like(x, dtype=torch.bool)
+    return torch.arange(x.shape[-1], device=x.device) < lengths.unsqueeze(-1)
+
+
+def _rows(logits: Tensor, here: Tensor) -> Tensor:
+    """Softmax along the rows over places that hold an item; the identity in rows that do not."""
+    least = torch.finfo(logits.dtype).min
+    p = torch.softmax(torch.where(here.unsqueeze(-2), logits, least), -1)
+    eye = torch.eye(logits.shape[-1], dtype=p.dtype, device=p.device)
+    return torch.where(here.unsqueeze(-1), torch.where(here.unsqueeze(-2), p, 0.0), eye)
