@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from algonet import relax
 from algonet.core.backends import BACKENDS
 from algonet.ifs import Poisson, chaos_game, contraction, smooth_raster
-from algonet.nn import finite_differences
+from algonet.nn import FiniteDifferences, Insert, SmoothDepth, SmoothGraph, finite_differences
 from algonet.render import Camera, FilteredCoverage, render_attributes
 from algonet.smooth_python.algorithms import bubble_sort
 from algonet.sorting import Bitonic, soft_argsort, soft_median, soft_quantile, soft_rank, soft_sort, soft_topk
@@ -127,6 +128,28 @@ SORT_CASES = {
     "soft_median": (lambda x, backend="auto": soft_median(x, relax=SOFT, backend=backend), normal(6)),
 }
 
+
+def _in_dtype(module: nn.Module) -> Callable[..., Any]:
+    """A module with parameters, in the precision of what comes in; half precisions compute in float32."""
+    twins = {dtype: copy.deepcopy(module).to(dtype) for dtype in (torch.float32, torch.float64)}
+
+    def run(x: Tensor) -> Any:
+        wide = x.dtype if x.dtype in twins else torch.float32
+        return twins[wide](x.to(wide)).to(x.dtype)
+
+    return run
+
+
+def _graph() -> nn.Module:
+    torch.manual_seed(0)
+    return SmoothGraph({"linear": nn.Linear(4, 4), "sort": torch.sort, "differences": FiniteDifferences(pad="zero")})
+
+
+def _stack() -> nn.Module:
+    torch.manual_seed(0)
+    return SmoothDepth([nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)])
+
+
 OPERATIONS: list[Operation] = [
     _pure("sigmoids (Logistic)", relax.Logistic(2.0), normal(4)),
     _pure("exits (Sech)", relax.Sech(2.0), normal(4)),
@@ -138,6 +161,9 @@ OPERATIONS: list[Operation] = [
     _pure("soft_min", lambda x: relax.soft_min(x, steepness=2.0), normal(4)),
     _pure("soft_argmax", lambda x: relax.soft_argmax(x, steepness=2.0), normal(4)),
     _pure("soft_argmin", lambda x: relax.soft_argmin(x, steepness=2.0), normal(4)),
+    _pure("SmoothDepth", _in_dtype(_stack()), normal(4)),
+    _pure("SmoothGraph", _in_dtype(_graph()), normal(4)),
+    _pure("Insert (WHILE-program)", Insert(MULTIPLY["auto"]), uniform(2, low=0.5, high=2.5)),
     _pure("finite_differences", lambda x: finite_differences(x, (-2, -1)), normal(3, 4)),
     *(_kernelled(name, function, inputs) for name, (function, inputs) in SORT_CASES.items()),
     _pure("soft_median (fast)", lambda x: soft_median(x, method="fast", degree=2, relax=SOFT), normal(6)),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -46,8 +44,8 @@ def _set(graph, *kept):
     return graph
 
 
-def _in_dtype(module):
-    twins = {dtype: copy.deepcopy(module).to(dtype) for dtype in (torch.float32, torch.float64)}
+def _in_dtype(make):
+    twins = {dtype: make().to(dtype) for dtype in (torch.float32, torch.float64)}
     return lambda x: twins[x.dtype](x)
 
 
@@ -57,19 +55,17 @@ def _in_dtype(module):
     [
         Case(
             "SmoothDepth",
-            _in_dtype(stack()),
+            _in_dtype(stack),
             normal(3),
             factor=10,
             dtypes=(torch.float32, torch.float64),
-            compile=False,
         ),
         Case(
             "SmoothGraph",
-            _in_dtype(graph()),
+            _in_dtype(graph),
             normal(3),
             factor=10,
             dtypes=(torch.float32, torch.float64),
-            compile=False,
         ),
     ],
     ids=lambda case: case.name,

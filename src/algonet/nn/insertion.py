@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .programs import is_program, run_program
+from .programs import is_program, run_program, signature_of
 
 #: From a tensor to a tensor, or a program of several inputs and outputs.
 Algorithm = Callable[..., Any]
@@ -29,6 +29,7 @@ class AlgorithmLayer(nn.Module):
         if not callable(algorithm):
             raise TypeError(f"{type(self).__name__}: `algorithm` must be a module or a function, got {algorithm!r}.")
         self.algorithm = algorithm
+        self._is_program, self._signature = is_program(algorithm), signature_of(algorithm)
         self.dim = dim
 
     def _apply_algorithm(self, x: Tensor) -> Tensor:
@@ -37,8 +38,8 @@ class AlgorithmLayer(nn.Module):
 
     def _result(self, x: Tensor) -> Tensor:
         where = type(self).__name__
-        if is_program(self.algorithm):
-            return run_program(where, self.algorithm, x, self.dim)
+        if self._is_program:
+            return run_program(where, self.algorithm, self._signature, x, self.dim)
         result = self.algorithm(x)
         # Sorters return named tuples whose first entry is the differentiable result
         if isinstance(result, tuple):

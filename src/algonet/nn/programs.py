@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,13 +24,33 @@ def is_program(algorithm: Any) -> bool:
     return named or getattr(algorithm, "is_smooth", False) is True
 
 
-def run_program(where: str, program: Any, x: Tensor, dim: int) -> Tensor:
-    """The program on the features of x along `dim`; the result has its outputs along `dim`."""
+class Signature(NamedTuple):
+    """The positional parameters of a function, how many of them have no default, and whether there may be more."""
+
+    names: tuple[str, ...]
+    required: int
+    variadic: bool
+
+
+def signature_of(algorithm: Any) -> Signature | None:
+    """What a smooth function takes; `None` for other programs, which name their inputs. Asked once, for tracers cannot ask."""
+    if getattr(algorithm, "is_smooth", False) is not True:
+        return None
+    listed = inspect.signature(algorithm).parameters.values()
+    fixed = [p for p in listed if p.kind in _POSITIONAL]
+    required = sum(p.default is inspect.Parameter.empty for p in fixed)
+    variadic = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in listed)
+    return Signature(tuple(p.name for p in fixed), required, variadic)
+
+
+def run_program(where: str, program: Any, signature: Signature | None, x: Tensor, dim: int) -> Tensor:
+    """The program on the features of x along `dim`; the result has its outputs along `dim`. See `signature_of`."""
     if x.dim() == 0:
         raise ValueError(f"{where}: x has no dimension of features; give it one with x[None].")
     features = x.movedim(dim, -1)
-    run = _run_smooth if getattr(program, "is_smooth", False) else _run_named
-    return run(where, program, features).movedim(-1, dim)
+    if signature is None:
+        return _run_named(where, program, features).movedim(-1, dim)
+    return _run_smooth(where, program, signature, features).movedim(-1, dim)
 
 
 def _run_named(where: str, program: Any, features: Tensor) -> Tensor:
@@ -50,9 +70,9 @@ def _run_named(where: str, program: Any, features: Tensor) -> Tensor:
     return torch.stack(result, -1) if isinstance(result, tuple) else result.unsqueeze(-1)
 
 
-def _run_smooth(where: str, function: Callable[..., Any], features: Tensor) -> Tensor:
+def _run_smooth(where: str, function: Callable[..., Any], signature: Signature, features: Tensor) -> Tensor:
     """A function of one argument gets all features as a vector, one of several gets each as a number."""
-    names, required, variadic = _parameters(function)
+    names, required, variadic = signature
     count, batch = features.shape[-1], features.shape[:-1]
     flat = features.reshape(-1, count) if batch else features
     if len(names) == 1 and not variadic:
@@ -67,14 +87,6 @@ def _run_smooth(where: str, function: Callable[..., Any], features: Tensor) -> T
     result = function(*arguments, batched=True) if batch else function(*arguments)
     outputs = torch.cat(_columns(where, result, 1 if batch else 0), -1)
     return outputs.reshape(*batch, outputs.shape[-1])
-
-
-def _parameters(function: Callable[..., Any]) -> tuple[list[str], int, bool]:
-    """The names of its positional parameters, how many of them have no default, and whether there may be more."""
-    listed = inspect.signature(function).parameters.values()
-    fixed = [p for p in listed if p.kind in _POSITIONAL]
-    required = sum(p.default is inspect.Parameter.empty for p in fixed)
-    return [p.name for p in fixed], required, any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in listed)
 
 
 def _columns(where: str, result: Any, batch_dims: int) -> list[Tensor]:
