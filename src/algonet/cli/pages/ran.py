@@ -57,7 +57,7 @@ class Finder(nn.Module):
 
 
 def figures(quick: bool) -> Iterator[Figure]:
-    yield Figure("data paths", _data_paths(), _DATA_PATHS_CAPTION, _DATA_PATHS_CODE)
+    yield Figure("data paths", _data_paths(), _DATA_PATHS_CAPTION)
     steps = 200 if quick else 340
     ran, frames, errors = _trained(steps)
     yield Figure("paths", _paths(ran), _PATHS_CAPTION)
@@ -263,12 +263,6 @@ _DATA_PATHS_CAPTION = (
     "it learns to accept the green pair and to reject the red one, while the others learn to fool it; dotted pairs are to be "
     "alike."
 )
-_DATA_PATHS_CODE = """
-from algonet.ran.losses import LOSSES                          # the drawing is made from this table
-
-for number, (real, fake, alike) in LOSSES.items():
-    print(number, real, fake, alike)
-"""
 _PATHS_CAPTION = (
     "The five pictures that the losses compare. The translator a2b finds out by itself what is disc and what is ground: the "
     "only way to agree with a drawing that can show nothing but discs."

@@ -21,20 +21,20 @@ INTRO = (
 def figures(quick: bool) -> Iterator[Figure]:
     with torch.no_grad():
         synthesizer = SmoothSynthesizer(harmonics=66)
-        yield _said(synthesizer, "aiueo", _VOWELS_CAPTION, _VOWELS_CODE, "vowels")
-        yield _said(synthesizer, "halo_mamasita", _WORDS_CAPTION, _WORDS_CODE, "words")
+        yield _said(synthesizer, "aiueo", _VOWELS_CAPTION, "vowels")
+        yield _said(synthesizer, "halo_mamasita", _WORDS_CAPTION, "words")
         yield _morph(synthesizer)
     yield _found(30 if quick else 60)
 
 
-def _said(synthesizer: SmoothSynthesizer, text: str, caption: str, code: str, name: str) -> Figure:
+def _said(synthesizer: SmoothSynthesizer, text: str, caption: str, name: str) -> Figure:
     score = synthesizer.score(text)
     # A voice that falls a little, as at the end of a sentence
     fall = torch.linspace(1.1, 0.9, len(score.pitch))
     speech = synthesizer(score.phonemes, score.durations, score.pitch * fall, score.loudness)
     names = [synthesizer.names[int(row.argmax())] for row in score.phonemes]
     image = spectrogram_png(speech, names, score.durations)
-    return Figure(name, image, caption, code, sound=wav_bytes(speech.waveform, synthesizer.sample_rate))
+    return Figure(name, image, caption, sound=wav_bytes(speech.waveform, synthesizer.sample_rate))
 
 
 def _morph(synthesizer: SmoothSynthesizer) -> Figure:
@@ -48,9 +48,7 @@ def _morph(synthesizer: SmoothSynthesizer) -> Figure:
     speech = synthesizer(phonemes, seconds, torch.full_like(seconds, 120.0), torch.ones_like(seconds))
     labels = [f"{100 * float(s):.0f} %" for s in share]
     image = spectrogram_png(Speech(*speech), labels, seconds)
-    return Figure(
-        "choice", image, _CHOICE_CAPTION, _CHOICE_CODE, sound=wav_bytes(speech.waveform, synthesizer.sample_rate)
-    )
+    return Figure("choice", image, _CHOICE_CAPTION, sound=wav_bytes(speech.waveform, synthesizer.sample_rate))
 
 
 def _found(steps: int) -> Figure:
@@ -87,36 +85,16 @@ def _found(steps: int) -> Figure:
     for axis in (left, right):
         axis.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
-    return Figure("formants", png(figure), _FOUND_CAPTION, _FOUND_CODE)
+    return Figure("formants", png(figure), _FOUND_CAPTION)
 
 
 _VOWELS_CAPTION = "Five vowels; the second formant glides from one to the next. Dark is silent, bright is loud."
-_VOWELS_CODE = """
-synthesizer = SmoothSynthesizer(sample_rate=16_000)
-waveform, mel = synthesizer(*synthesizer.score("a i u e o"))
-write_wav("vowels.wav", waveform, 16_000)
-
-# on the command line
-algonet speech say "a i u e o" --out vowels.wav
-"""
 _WORDS_CAPTION = "Breath, closures, a hiss and a burst: consonants are voice, noise and movement of the formants."
-_WORDS_CODE = """
-waveform, mel = synthesizer(*synthesizer.score("halo _ mama sita"))
-"""
 _CHOICE_CAPTION = (
     "A soft choice: probabilities move from /a/ to /i/. Both sounds are heard on the way, as peaks of their own; a mean of the "
     "formants would have been a third vowel."
 )
-_CHOICE_CODE = """
-phonemes[:, a], phonemes[:, i] = 1 - share, share          # (P, K): probabilities over the inventory
-waveform, mel = synthesizer(phonemes, durations, pitch, loudness)
-"""
 _FOUND_CAPTION = (
     "Gradients through the synthesizer: from a neutral vowel, the formants (left) move to those of a vowel that is only heard "
     "(dotted), until the spectra (right) agree."
 )
-_FOUND_CODE = """
-learner = SmoothSynthesizer(phonemes="@").learnable()
-loss = (learner.envelope(*score, frames=24) - heard).abs().mean()
-loss.backward()                                             # learner.formants.grad
-"""
