@@ -134,21 +134,21 @@ def _tessellation(quick: bool) -> Figure:
 def _path(quick: bool) -> Figure:
     import matplotlib.pyplot as plt
 
-    from algonet.relax import Logistic
-    from algonet.render import EuclideanCoverage
-    from algonet.render.reference import Filtered
+    from algonet.relax import Logistic, StudentT
+    from algonet.render import EuclideanCoverage, FilteredCoverage
 
     triangle = torch.tensor([[-0.9, -0.8], [-0.7, 1.2], [1.3, 0.2]], dtype=torch.float64)
-    pixel, scale = torch.zeros(1, 2, dtype=torch.float64), torch.tensor(0.45, dtype=torch.float64)
+    pixel = torch.zeros(1, 2, dtype=torch.float64)
 
     def covered(t: Tensor, coverage: Any) -> Tensor:
         moved = triangle + torch.stack([t, 0.25 * t])
-        return coverage.seen(moved[None], pixel, scale, 8)[0].reshape(())
+        softness = torch.as_tensor(coverage.softness(1), dtype=torch.float64)
+        return coverage.seen(moved[None], pixel, softness)[0].reshape(())
 
     count = 300 if quick else 800
     figure, axes = plt.subplots(1, 3, figsize=(10.5, 2.9))
     for title, coverage, color in (
-        ("filtered", Filtered(), "#2a6f97"),
+        ("filtered", FilteredCoverage(StudentT(scale=0.45)), "#2a6f97"),
         ("Euclidean", EuclideanCoverage(Logistic(3.0)), "#e07a5f"),
     ):
         times = torch.linspace(-2.5, 2.5, count, dtype=torch.float64, requires_grad=True)
