@@ -37,6 +37,7 @@ TITLES = {
     "while_lang": "WHILE-programs",
     "ifs": "Iterated function systems",
     "render": "Rendering",
+    "fitting": "Fitting",
     "ran": "The backward AlgoNet",
 }
 INTRO = """# Benchmarks

@@ -32,6 +32,22 @@ def test_fit_camera_turns_back() -> None:
     assert batch.camera.batch_shape == (2,)
 
 
+def test_starts_step_to_where_the_size_is_right() -> None:
+    """Half the distance, off the middle, with another lens: the silhouette's middle and area match before any gradient."""
+    from algonet.render.fitting.pose import _matched, _moments
+
+    mesh, true = wedge(), Camera.look_at(torch.tensor([[0.5, 0.8, 2.6]]), fov=45.0)
+    picture = _picture(mesh, true, 48)
+    start = Camera.look_at(torch.tensor([[0.5, 0.6, 6.0]]), torch.tensor([0.4, 0.2, 0.0]), fov=35.0)
+    found = _matched(mesh, picture, start, False)
+    assert float(rotation_error(found, start)) < 0.05
+    seen_now, wanted = (_moments(seen(mesh, c, 48)[0], (48, 48)) for c in (found, true))
+    assert torch.allclose(seen_now, wanted, atol=0.04)
+    # Nothing can be told from an empty picture, or one that is cut off
+    for other in (torch.zeros_like(picture), torch.ones_like(picture)):
+        assert torch.equal(_matched(mesh, other, start, False).position, start.position)
+
+
 def test_pose_without_a_start() -> None:
     """Two pictures at once, of cameras that lie nowhere near each other, off the middle and at other distances."""
     mesh = wedge()

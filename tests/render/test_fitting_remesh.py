@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from algonet.render import Mesh, Remesh, box, icosphere, mesh_quality, remesh, torus
+from algonet.render.fitting.quality import roll_back
 from algonet.render.fitting.remesh import _collapse, _flip, _split, detail_lengths, find_edges
 from render.fitting_scenes import horned_ball
 
@@ -121,6 +122,21 @@ def test_quality_agrees_with_all_pairs() -> None:
     crossing[j[hit]] = True
     assert int(crossing.sum()) > 5
     assert mesh_quality(Mesh(vertices, faces)).intersecting == int(crossing.sum())
+
+
+def test_parts_that_ran_into_each_other_are_taken_back() -> None:
+    ball = icosphere(2, 0.5)
+    faces = torch.cat([ball.faces, ball.faces + 162])
+    apart = torch.cat([ball.vertices - torch.tensor([0.55, 0.0, 0.0]), ball.vertices + torch.tensor([0.55, 0.0, 0.0])])
+    moved = torch.cat([apart[:162] + torch.tensor([0.1, 0.0, 0.0]), apart[162:] + torch.tensor([-0.05, 0.02, 0.0])])
+    assert mesh_quality(Mesh(moved, faces)).intersecting > 0
+    parted, back = roll_back(moved, apart, faces)
+    assert mesh_quality(Mesh(parted, faces)).intersecting == 0
+    assert torch.equal(parted[back], apart[back])
+    assert torch.equal(parted[~back], moved[~back])
+    # Only where they met
+    assert 0 < int(back.sum()) < 200
+    assert bool((apart[back, 0].abs() < 0.6).all())
 
 
 def test_errors() -> None:

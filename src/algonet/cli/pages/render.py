@@ -199,7 +199,7 @@ def _turning(quick: bool) -> Figure:
 def _film_strip(quick: bool) -> Figure:
     import matplotlib.pyplot as plt
 
-    from algonet.render import Camera, SmoothRenderer, fit_mesh, icosphere, render_hard
+    from algonet.render import Camera, MeshFitter, Remesh, SmoothRenderer, Targets, icosphere, render_hard
 
     size, views = 48, 8
     target = icosphere(4)
@@ -215,25 +215,23 @@ def _film_strip(quick: bool) -> Figure:
     seen = render_hard(target.vertices, target.faces, colors, cameras, size=(size, size))
     targets = torch.cat([seen.image, seen.silhouette[..., None]], -1)
     show = SmoothRenderer((96, 96), background=1.0, two_sided=False)
-    strip, mesh = [], icosphere(2 if quick else 3, 0.6)
-    steps = (
-        ((0, 4.0, 4.0), (8, 4.0, 2.5), (12, 2.5, 1.5))
-        if quick
-        else ((0, 4, 4), (10, 4, 2.5), (20, 2.5, 1.5), (30, 1.5, 0.8))
+    looks = (0, 8, 20) if quick else (0, 10, 40, 120)
+    template = icosphere(2 if quick else 3, 0.5)
+    fitter = MeshFitter(
+        Targets(cameras, rgb=targets), template, steps=looks[-1], views=4, scales=(3.0, 0.6), remesh=Remesh()
     )
-    for count, start, end in steps:
-        if count:
-            mesh = fit_mesh(targets, cameras, mesh, steps=count, scales=(start, end), views=4).mesh
+    strip = []
+    for step in looks:
+        while fitter.taken < step:
+            fitter.step()
         with torch.no_grad():
-            strip.append(show(mesh, cameras[0], _lamps()).rgb.clamp(0, 1))
+            strip.append(show(fitter.mesh(), cameras[0], _lamps()).rgb.clamp(0, 1))
     with torch.no_grad():
         strip.append(show(target.replace(vertex_colors=colors), cameras[0], _lamps()).rgb.clamp(0, 1))
     figure, axes = plt.subplots(1, len(strip), figsize=(2.4 * len(strip), 2.6))
-    total = 0
-    for axis, picture, (count, _, _) in zip(axes, strip, steps, strict=False):
-        total += count
+    for axis, picture, step in zip(axes, strip, looks, strict=False):
         _show(axis, picture)
-        axis.set_title(f"step {total}", fontsize=14)
+        axis.set_title(f"step {step}", fontsize=14)
     _show(axes[-1], strip[-1])
     axes[-1].set_title("what the pictures show", fontsize=14)
     for axis in axes:

@@ -22,7 +22,7 @@ from ..modules import Rendering, SmoothRenderer
 from ..procedural import icosphere
 from .large_steps import LargeSteps
 from .progress import decay, progress_bar, stop_on_interrupt
-from .quality import MeshQuality, mesh_quality
+from .quality import MeshQuality, mesh_quality, roll_back
 from .remesh import Remesh, detail_lengths, remesh
 from .targets import Level, Targets
 
@@ -51,7 +51,7 @@ class MeshFit:
 class MeshWeights:
     """How much each kind of picture counts in `fit_mesh`, and each regulariser (off: large steps need none)."""
 
-    silhouettes: float = 1.0
+    silhouettes: float = 3.0
     rgb: float = 1.0
     normals: float = 1.0
     depth: float = 1.0
@@ -66,7 +66,7 @@ def fit_mesh(
     template: Mesh | None = None,
     *,
     steps: int = 500,
-    scales: tuple[float, float] = (4.0, 0.7),
+    scales: tuple[float, float] = (4.0, 0.5),
     views: int | None = 8,
     optimizer: LargeSteps = LargeSteps(),
     remesh: Remesh | None = None,
@@ -119,7 +119,7 @@ class MeshFitter:
         template: Mesh | None = None,
         *,
         steps: int = 500,
-        scales: tuple[float, float] = (4.0, 0.7),
+        scales: tuple[float, float] = (4.0, 0.5),
         views: int | None = 8,
         optimizer: LargeSteps = LargeSteps(),
         remesh: Remesh | None = None,
@@ -141,6 +141,8 @@ class MeshFitter:
         self.template, self.remesh, self.weights, self.views = template, remesh, weights, views
         self.steps, self.scales, self.taken = steps, scales, 0
         self.moves = optimizer.start(template)
+        #: Where the vertices were when no face was known to cut another
+        self.apart = self.moves.vertices.detach().clone()
         colors = template.vertex_colors
         colors = torch.full_like(template.vertices, 0.5) if colors is None else colors
         self.paint = _Paint(torch.logit(colors.detach().clamp(0.02, 0.98)), PAINT_RATE)
@@ -177,8 +179,11 @@ class MeshFitter:
         """One step of the fit."""
         self._set_scale(self.scale(self.taken))
         share = self.taken / self.steps
-        if self.remesh is not None and self.taken % self.remesh.every == 0 and 0 < share < REMESH_UNTIL:
-            self._remesh(self.remesh)
+        if self.remesh is not None and self.taken and self.taken % self.remesh.every == 0:
+            self._part()
+            if share < REMESH_UNTIL:
+                self._remesh(self.remesh)
+            self.apart = self.moves.vertices.detach().clone()
         mesh = self.mesh()
         chosen = self._draw().to(mesh.vertices.device)
         seen = self._difference(self._render(mesh, chosen), chosen)
@@ -190,6 +195,8 @@ class MeshFitter:
             self.light_optimizer.step()
             self.light_optimizer.zero_grad()
         self.taken += 1
+        if self.done and self.remesh is not None:
+            self._part()
         self.losses.append(torch.stack([loss.detach(), seen.detach()]))
         self.faces.append(len(self.moves.faces))
 
@@ -214,7 +221,7 @@ class MeshFitter:
         for i, tensor in enumerate(t for light in self.lights for t in _tensors(light)):
             state[f"light.{i}"] = tensor.detach()
         losses = torch.stack(self.losses) if self.losses else torch.zeros(0, 2)
-        more = {"taken": self.taken, "losses": losses, "faces": torch.tensor(self.faces, dtype=torch.long)}
+        more = {"taken": self.taken, "apart": self.apart, "losses": losses, "faces": torch.tensor(self.faces, dtype=torch.long)}
         return state | more | {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -224,6 +231,7 @@ class MeshFitter:
         with torch.no_grad():
             for i, tensor in enumerate(t for light in self.lights for t in _tensors(light)):
                 tensor.copy_(state[f"light.{i}"])
+        self.apart = state["apart"].to(self.moves.vertices)
         self.taken, self.faces = int(state["taken"]), state["faces"].tolist()
         self.losses = list(state["losses"].to(self.moves.vertices))
         self.generator.set_state(state["generator"])
@@ -287,6 +295,13 @@ class MeshFitter:
         self.moves.replace(vertices, faces, data[:, :3])
         self.paint.replace(data[:, 3:])
         self.topology = None
+
+    def _part(self) -> None:
+        """Take back what made parts of the surface run into each other since the last look."""
+        vertices, back = roll_back(self.moves.vertices, self.apart, self.moves.faces)
+        with torch.no_grad():
+            self.moves.vertices.copy_(vertices)
+            self.moves.momentum[back] = 0
 
     def _pixel(self) -> float:
         """How large a pixel of the targets is, in the world, at the mesh's distance."""

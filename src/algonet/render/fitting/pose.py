@@ -91,7 +91,8 @@ def fit_camera(
     `image` is a silhouette (H, W) or colour with alpha (H, W, 4); several, (N, H, W) or (N, H, W, 4), get a camera each.
     Without `start`, the vertical angle of view is taken to be `fov` degrees; see `PoseSearch` for the search, and
     `CameraFit.minima` for what else it found. With `start` (one camera, a batch of them for one picture, or one per
-    picture), the camera is turned about the mesh's middle and, with `move`, shifted, for `steps` steps. `learn_fov` also
+    picture), the camera is turned about the mesh's middle and, with `move`, shifted, for `steps` steps; it first steps to
+    where the mesh has the picture's middle and size. `learn_fov` also
     learns the angle of view.
 
     At each stage both the rendering and the image are blurred by noise of the same scale, which falls geometrically between
@@ -124,6 +125,8 @@ def fit_camera(
         )
     if len(pictures) > 1 and len(camera.matrix) == 1:
         camera = camera[torch.zeros(len(pictures), dtype=torch.long)]
+    if move and camera.perspective:
+        camera = _matched(mesh, pictures, camera, two_sided)
     height, width = pictures.shape[1:3]
     scales = scales if scales is not None else (max(1.0, max(height, width) / 4), 0.7)
     descent = _Descent(mesh, pictures, camera, learn_fov=learn_fov, **common)
@@ -257,10 +260,10 @@ class _Pose:
         self.axes = camera_axes(camera)
 
     def groups(self, rate: float) -> list[dict[str, Any]]:
-        groups = [{"params": [self.turn], "base": rate}]
+        groups: list[dict[str, Any]] = [{"params": [self.turn], "base": rate}]
         # Slower than turning: both are in shares of the distance between camera and mesh
         groups += [{"params": [self.shift], "base": rate / 6}] if self.shift.requires_grad else []
-        return groups + ([{"params": [self.zoom], "base": rate}] if self.zoom.requires_grad else [])
+        return groups + ([{"params": [self.zoom], "base": rate / 5}] if self.zoom.requires_grad else [])
 
     def __call__(self) -> Camera:
         rotation = rotation_matrix(self.turn)
@@ -357,6 +360,44 @@ def _aligned(mesh: Mesh, pictures: Tensor, rotations: Tensor, fov: float, two_si
             place = torch.cat([across * depth, depth], -1)
             camera = _camera(axes, place, centre, focal)
     return camera
+
+
+def _matched(mesh: Mesh, pictures: Tensor, camera: Camera, two_sided: bool) -> Camera:
+    """Cameras (B,) shifted until the mesh's silhouette has the middle and size that the picture's has.
+
+    From far off, this is what gradients would spend most steps on. Pictures that are empty, or cut off by the frame, tell
+    neither: their cameras stay.
+    """
+    silhouettes = pictures[..., -1]
+    size = (int(silhouettes.shape[1]), int(silhouettes.shape[2]))
+    edge = torch.cat([silhouettes[:, 0], silhouettes[:, -1], silhouettes[:, :, 0], silhouettes[:, :, -1]], 1)
+    usable = (silhouettes.sum((-2, -1)) > 4) & (edge.amax(1) < 0.5)
+    centre = (mesh.vertices.amin(-2) + mesh.vertices.amax(-2)).detach() / 2
+    radius = (mesh.vertices.detach() - centre).norm(dim=-1).max()
+    axes, wanted = camera_axes(camera), _moments(silhouettes, size)
+    depth_row = camera.matrix[:, 2, :3]
+    up = camera.matrix[:, 1, :3]
+    focal = (up - (up * depth_row).sum(-1, keepdim=True) * depth_row).norm(dim=-1, keepdim=True)
+    renderer = SmoothRenderer(size, shading="vertex", two_sided=two_sided).to(mesh.vertices.device)
+    with torch.no_grad():
+        for _ in range(3):
+            seen = _moments(renderer(mesh, camera, UNLIT).silhouette, size)
+            place = (axes @ (camera.position - centre)[..., None])[..., 0]
+            grown = (seen[:, 2:] / wanted[:, 2:]).clamp(0.3, 3.0)
+            depth = torch.maximum(place[:, 2:] * grown, 1.05 * radius)
+            across = place[:, :2] / place[:, 2:] - (wanted[:, :2] - seen[:, :2]) / focal
+            way = torch.cat([across * depth, depth], -1) - place
+            # A camera that sees nothing of the mesh learns nothing from it
+            fine = (usable & (seen[:, 2] * size[0] > 1) & (place[:, 2] > 0))[:, None]
+            camera = _shifted(camera, torch.where(fine, (way[:, None] @ axes)[:, 0], 0.0))
+    return camera
+
+
+def _shifted(camera: Camera, way: Tensor) -> Camera:
+    """Cameras moved by `way` (B, 3) in the world, looking as before."""
+    column = camera.matrix[:, :, 3] - (camera.matrix[:, :, :3] @ way[..., None])[..., 0]
+    matrix = torch.cat([camera.matrix[:, :, :3], column[..., None]], -1)
+    return Camera(matrix, camera.position + way, camera.perspective, camera.near)
 
 
 def _camera(axes: Tensor, place: Tensor, centre: Tensor, focal: float) -> Camera:

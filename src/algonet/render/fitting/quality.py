@@ -40,11 +40,7 @@ def mesh_quality(mesh: Mesh) -> MeshQuality:
         plain = Mesh(vertices, faces)
         around = plain.vertex_normals()[faces].sum(1)
         inverted = (plain.face_normals() * around).sum(-1) < 0
-        crossing = torch.zeros(len(faces), dtype=torch.bool, device=faces.device)
-        for first, second in _close_pairs(vertices, faces):
-            hit = _crosses(vertices, faces[first], faces[second]) | _crosses(vertices, faces[second], faces[first])
-            crossing[first[hit]] = True
-            crossing[second[hit]] = True
+        crossing = crossing_faces(vertices, faces)
         count = find_edges(faces, len(vertices)).count
     return MeshQuality(
         faces=len(faces),
@@ -54,6 +50,36 @@ def mesh_quality(mesh: Mesh) -> MeshQuality:
         crowded=int((count > 2).sum()),
         share=int((inverted | crossing).sum()) / len(faces),
     )
+
+
+@torch.no_grad()
+def crossing_faces(vertices: Tensor, faces: Tensor) -> Tensor:
+    """Which faces (F,) cut through another one."""
+    vertices, faces = vertices.detach().double(), faces.long()
+    crossing = torch.zeros(len(faces), dtype=torch.bool, device=faces.device)
+    for first, second in _close_pairs(vertices, faces):
+        hit = _crosses(vertices, faces[first], faces[second]) | _crosses(vertices, faces[second], faces[first])
+        crossing[first[hit]] = True
+        crossing[second[hit]] = True
+    return crossing
+
+
+@torch.no_grad()
+def roll_back(vertices: Tensor, safe: Tensor, faces: Tensor, rounds: int = 8) -> tuple[Tensor, Tensor]:
+    """Vertices put back to where they were `safe`, around every face that cuts through another: (vertices, which moved).
+
+    The region grows by a ring of faces per round, until nothing intersects any more that did not at `safe`.
+    """
+    vertices = vertices.detach().clone()
+    back = torch.zeros(len(vertices), dtype=torch.bool, device=vertices.device)
+    for _ in range(rounds):
+        crossing = crossing_faces(vertices, faces)
+        if not bool(crossing.any()):
+            break
+        back[faces[crossing].flatten()] = True
+        back[faces[back[faces].any(1)].flatten()] = True
+        vertices[back] = safe[back]
+    return vertices, back
 
 
 def _close_pairs(vertices: Tensor, faces: Tensor, chunk: int = 2**21) -> list[tuple[Tensor, Tensor]]:

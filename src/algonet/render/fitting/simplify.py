@@ -35,7 +35,8 @@ def simplified(mesh: Mesh, faces: int) -> Mesh:
 
 def _clustered(mesh: Mesh, cell: float) -> Mesh:
     place = ((mesh.vertices - mesh.vertices.amin(0)) / cell).long()
-    _, index, count = (place @ place.new_tensor([2**40, 2**20, 1])).unique(return_inverse=True, return_counts=True)
+    key = (place[:, 0] * 2**20 + place[:, 1]) * 2**20 + place[:, 2]
+    _, index, count = key.unique(return_inverse=True, return_counts=True)
     faces = index[mesh.faces.long()]
     faces = faces[(faces[:, 0] != faces[:, 1]) & (faces[:, 1] != faces[:, 2]) & (faces[:, 2] != faces[:, 0])]
     if not len(faces):
