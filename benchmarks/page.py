@@ -60,7 +60,7 @@ def markdown(results: Path = RESULTS) -> str:
             if path.exists():
                 parts += [
                     f"### {_place(stem, json.loads(path.read_text()))}\n",
-                    about(HERE / f"{stem}.py"),
+                    about(HERE / f"{stem if (results / f'{name}.json').exists() else name}.py"),
                     *tables(path),
                 ]
     return "\n".join(parts)

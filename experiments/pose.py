@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from experiments.harness import Row, arguments, record
 from torch import Tensor
 
 from algonet.render import Camera, Mesh, PoseSearch, box, fit_camera, render_hard, rotation_error
 from algonet.render.fitting.pose import rotation_matrix
+from experiments.harness import Row, arguments, record
 
 SIZE, HALF_ANGLE = 64, 20.0
 RANGES = ((15, 35), (35, 55), (55, 75))

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from benchmarks import fitting
 from benchmarks.fitting import scenes, shape_rows
-from experiments.harness import Row, arguments, record
 
 from algonet.render import LargeSteps, Mesh, MeshWeights, icosphere
+from experiments.harness import Row, arguments, record
 
 
 def methods(quick: bool) -> dict[str, dict]:
