@@ -221,7 +221,12 @@ class MeshFitter:
         for i, tensor in enumerate(t for light in self.lights for t in _tensors(light)):
             state[f"light.{i}"] = tensor.detach()
         losses = torch.stack(self.losses) if self.losses else torch.zeros(0, 2)
-        more = {"taken": self.taken, "apart": self.apart, "losses": losses, "faces": torch.tensor(self.faces, dtype=torch.long)}
+        more = {
+            "taken": self.taken,
+            "apart": self.apart,
+            "losses": losses,
+            "faces": torch.tensor(self.faces, dtype=torch.long),
+        }
         return state | more | {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
