@@ -18,7 +18,7 @@ from algonet.ran.data.labelled import Labelled
 from algonet.ran.data.shapes import KINDS, Shapes, hard_geometry, random_shape
 from algonet.ran.metrics import chamfer, iou, occupancy
 from algonet.ran.model import TOGETHER
-from algonet.ran.networks import Encoder, LocalTranslator, PairDiscriminator, UNet
+from algonet.ran.networks import Encoder, KeepColours, LocalTranslator, PairDiscriminator, UNet
 from algonet.ran.problems import problem_of
 from algonet.ran.problems.mesh import MeshInverse, MeshRegulariser, read_views
 from algonet.ran.trainer import set_softness
@@ -169,6 +169,14 @@ def test_networks_treat_each_picture_alone():
         UNet(3, 1, 4)(a[..., :12])
     with pytest.raises(ValueError, match="cannot be halved 4 times"):
         Encoder(3, (24, 24), levels=4)
+
+
+def test_colours_pass_through_where_the_object_is():
+    a = torch.rand(2, 3, 8, 8)
+    net = KeepColours(LocalTranslator(3, 1, 4))
+    b = net(a)
+    assert b.shape == (2, 4, 8, 8)
+    torch.testing.assert_close(b[:, 1:], b[:, :1] * a)
 
 
 @pytest.mark.parametrize("kind", ["mesh", "ifs"])

@@ -98,6 +98,20 @@ class LocalTranslator(nn.Module):
         return torch.sigmoid(self.layers(pictures))
 
 
+class KeepColours(nn.Module):
+    """A translator of pictures (B, 3, H, W) that only learns where the object is: (B, 4, H, W), the silhouette s of
+    `inner`, and s times the picture's own colours. A translator that may choose colours can agree with B on any, black
+    among them."""
+
+    def __init__(self, inner: nn.Module):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        silhouette = self.inner(pictures)
+        return torch.cat([silhouette, silhouette * pictures], 1)
+
+
 class PairDiscriminator(nn.Module):
     """Logits (B,) that a picture from A and one from B show the same: convolutions over both, averaged over places.
 

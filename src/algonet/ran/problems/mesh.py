@@ -13,7 +13,7 @@ from algonet.ran.data import CachedItems
 from algonet.ran.data.shapes import Shapes, side_cameras
 from algonet.ran.metrics import chamfer, iou, occupancy
 from algonet.ran.model import Batch, Trainable
-from algonet.ran.networks import Encoder, levels_of, quiet
+from algonet.ran.networks import Encoder, KeepColours, LocalTranslator, UNet, levels_of, quiet
 from algonet.relax import SoftModule, StudentT
 from algonet.render import Camera, FilteredCoverage, Mesh, icosphere, render_attributes
 
@@ -44,6 +44,13 @@ class MeshProblem(Problem):
         return Parts(
             MeshReconstructor(encoder, start.vertices, model.width, colours=model.colours), inverse, regulariser
         )
+
+    def translators(self) -> tuple[nn.Module, nn.Module]:
+        if not self.config.model.colours:
+            return super().translators()
+        base = self.config.model.translator_base
+        a2b = UNet(3, 1, base) if self.config.model.translator == "unet" else LocalTranslator(3, 1, base, reach=1)
+        return KeepColours(a2b), super().translators()[1]
 
     def made(self, split: str) -> CachedItems:
         data = self.config.data
