@@ -19,11 +19,11 @@ from algonet.relax import Sigmoid
 from .language.refuse import NotSmoothError, check
 from .language.rewrite import rewritten
 from .machine.keys import Outside
-from .machine.replay import Plans, Recall, recall
-from .machine.tape import recordable, tape_for
-from .machine.values import HALVES, Value, dict_like, flat, lifted, lowered, settled
-from .machine.watching import Watch
+from .machine.replay import Plans
+from .machine.values import HALVES, Value, dict_like, lifted
 from .report import Report
+from .running import Call, outcome
+from .runtime.deciding import Draws
 from .runtime.frame import Frame
 from .softness import OPTIONS, Settings, check_options, resolved
 
@@ -55,6 +55,7 @@ class SmoothFunction(Generic[P, R]):
         self.settings = Settings().changed(self._options)
         self._signature = inspect.signature(function)
         kinds = [p.kind for p in self._signature.parameters.values()]
+        self._has_generator = "generator" in self._signature.parameters
         self._count = -1 if inspect.Parameter.KEYWORD_ONLY in kinds else len(kinds)
         self._tree, self._file, self._lines, self._first = _parsed(function)
         check(self._tree, self._file, self._lines, self._first)
@@ -91,12 +92,14 @@ class SmoothFunction(Generic[P, R]):
         where = self.__name__
         if not torch.compiler.is_compiling() and _crisply.get():
             return self._function(*args, **{k: v for k, v in kwargs.items() if k not in OPTIONS})
+        generator = None if self._has_generator else kwargs.pop("generator", None)
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
         options = check_options(where, options) if options else options
         settings = resolved(self.settings, options)
         found: list[Value] = []
-        values = [lifted(v, batched, found, where) for v in self._bound(args, kwargs)]
-        if batched and not found:
+        values = self._lifted(self._bound(args, kwargs), batched, settings.shared, found)
+        size = next((v.tensor.shape[0] for v in found if v.batched), None)
+        if batched and size is None:
             raise ValueError(
                 f"{where}: batched=True needs at least one tensor with a batch in front among the arguments."
             )
@@ -106,30 +109,23 @@ class SmoothFunction(Generic[P, R]):
             for value in found:
                 value.settle(value.tensor.float() if value.tensor.dtype in HALVES else value.tensor)
         report = Report()
-        size = found[0].tensor.shape[0] if batched else None
-        known = recall(self, values, found, options, batched) if recordable(settings) else None
-        result = None if known is None else known.again(report)
-        if result is None:
-            frame = Frame(where, self._file, settings, report, size=size)
-            frame.overrides, frame.outside = options, self.outside
-            result = self._recorded(frame, values, found, known)
-        like = next((v.tensor for v in found if v.tensor.is_floating_point()), None)
-        (result,) = lowered(result, size, half, like)
+        draws = Draws(generator if generator is not None else self._own_generator(values))
+        call = Call(self, values, found, settings, options, size, half, report, draws)
+        result = outcome(call)
         return (result, report) if with_report else result
 
-    def _recorded(self, frame: Frame, values: list[Any], found: list[Value], known: Recall | None) -> tuple[Any]:
-        """The result (one, in a tuple) of running the program; what it recorded is kept where it can be run again."""
-        frame.tape = tape = tape_for(found, frame.settings, batched=frame.size is not None)
-        if tape is None or known is None:
-            result = (self._run(frame, values),)
-            settled(flat(result))
-            return result
-        tape.journal = known.begin(found)
-        with Watch(tape.journal):
-            result = (self._run(frame, values),)
-            settled(flat(result))
-        known.learn(result, frame.report)
-        return result
+    def _lifted(self, bound: list[Any], batched: bool, shared: tuple[str, ...], found: list[Value]) -> list[Any]:
+        """The arguments as the program sees them; those that all items share have no batch."""
+        names = list(self._signature.parameters)
+        if unknown := [name for name in shared if name not in names]:
+            raise ValueError(f"{self.__name__}: shared={shared!r} names {unknown[0]!r}, which is no parameter of it.")
+        return [
+            lifted(value, batched and name not in shared, found, self.__name__)
+            for name, value in zip(names, bound, strict=True)
+        ]
+
+    def _own_generator(self, values: list[Any]) -> torch.Generator | None:
+        return next((v for v in values if isinstance(v, torch.Generator)), None)
 
     def inside(self, frame: Frame, args: tuple, kwargs: dict[str, Any]) -> Any:
         """A call from another smooth function: on its values, with its softness blocks, one level deeper."""
@@ -143,7 +139,10 @@ class SmoothFunction(Generic[P, R]):
         settings = resolved(self.settings, {**frame.overrides, **options})
         inner = Frame(self.__name__, self._file, settings, frame.report, frame.depth + 1, frame.size)
         inner.overrides, inner.outside = {**frame.overrides, **options}, self.outside
-        inner.tape = frame.tape
+        inner.tape, inner.decider, inner.draws = frame.tape, frame.decider, frame.draws
+        here = None if frame.decider is None else frame.presence()
+        if here is not None:
+            inner.enter(here, True, None)
         return self._run(inner, self._bound(args, kwargs))
 
     def crisp(self, *args: Any, **kwargs: Any) -> Any:

@@ -15,6 +15,8 @@ class Report:
 
     iterations: dict[int, int] = field(default_factory=dict)
     mass_left: dict[int, Tensor] = field(default_factory=dict)
+    #: Smooth decisions that were taken while the program ran (none are counted while it is repeated).
+    decisions: int = 0
 
     def add(self, line: int, iterations: int) -> None:
         self.iterations[line] = max(iterations, self.iterations.get(line, 0))

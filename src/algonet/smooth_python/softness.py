@@ -16,7 +16,9 @@ from torch import Tensor
 from algonet.core.checks import check_softness
 from algonet.relax import BumpExit, Exit, Logistic, Probabilistic, Relaxation, Sigmoid, TConorm
 
-_RELAX, _EXIT, _CONORM = Logistic(10.0), BumpExit(), Probabilistic()
+from .paths import Merge, Paths
+
+_RELAX, _EXIT, _CONORM, _PATHS = Logistic(10.0), BumpExit(), Probabilistic(), Merge()
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +35,8 @@ class Settings:
     hard: bool = False
     checkpoint: bool = False
     backend: str = "auto"
+    paths: Paths = _PATHS
+    shared: tuple[str, ...] = ()
     #: Whether someone chose `max_iterations`: a loop that cannot look at its mass runs that long, and no default does.
     bounded: bool = False
 
@@ -53,6 +57,7 @@ _DEFAULTS = Settings()
 OPTIONS = tuple(field.name for field in dataclasses.fields(Settings) if field.name != "bounded")
 _KINDS = {"relax": (Sigmoid, "a sigmoid such as Logistic(10.0)"), "exit": (Exit, "an exit such as BumpExit()")}
 _KINDS["conorm"] = (TConorm, "a t-conorm such as Probabilistic()")
+_KINDS["paths"] = (Paths, "a way to take paths: Merge(), Particles(64), Enumerate(1024) or Perturb(64, 0.1)")
 
 _blocks: contextvars.ContextVar[tuple[dict[str, Any], ...]] = contextvars.ContextVar("algonet_softness", default=())
 
@@ -91,6 +96,11 @@ def _check_option(where: str, name: str, value: Any) -> None:
     elif name in ("max_iterations", "max_depth"):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{where}: `{name}` must be an integer from 1 on, got {value!r}.")
+    elif name == "shared":
+        if not isinstance(value, tuple) or not all(isinstance(part, str) for part in value):
+            raise TypeError(
+                f'{where}: `shared` must be a tuple of parameters\' names, such as ("bounce",), got {value!r}.'
+            )
     elif name == "backend":
         choices = ("auto", "reference", "numba", "triton")
         if value not in choices:
@@ -103,7 +113,7 @@ def _check_option(where: str, name: str, value: Any) -> None:
 def softness(**options: Any) -> Iterator[None]:
     """Inside the block, every smooth function runs with these options instead of its own.
 
-    Options are those of `smooth`: `relax`, `exit`, `conorm`, `steepness`, `epsilon`, `max_iterations`, `hard`, ...
+    Options are those of `smooth`: `relax`, `exit`, `conorm`, `steepness`, `epsilon`, `paths`, `max_iterations`, `hard`, ...
     Blocks nest, the inner one wins; an option given with a call wins over all blocks. Threads do not see each other's.
 
     >>> import torch

@@ -71,11 +71,17 @@ def placed(new: ast.AST, old: ast.AST) -> None:
     new.end_lineno, new.end_col_offset = new.lineno, new.col_offset + 1  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def _is_not(node: ast.expr) -> bool:
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+
+
 class Expressions(ast.NodeTransformer):
     """Expressions: comparisons, and/or/not, conditional expressions, subscripts and calls become calls of the frame."""
 
     def __init__(self):
         self._temporaries = 0
+        #: Whether a comparison is wanted as a probability, because what is around it decides.
+        self._asked = False
 
     def visit(self, node: ast.AST) -> Any:
         new = super().visit(node)
@@ -89,14 +95,25 @@ class Expressions(ast.NodeTransformer):
 
     def probability(self, node: ast.expr) -> ast.expr:
         """A condition: comparisons are probabilities already, anything else is asked for its truth."""
+        self._asked = isinstance(node, (ast.Compare, ast.BoolOp)) or _is_not(node)
         new = self.visit(node)
         if isinstance(node, (ast.Compare, ast.BoolOp, ast.Constant)):
             return new
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        if _is_not(node):
             return new
         return call("_s", "truth", new)
 
+    def _decides(self) -> bool:
+        """Whether the expression that is visited now has to decide by itself."""
+        asked, self._asked = self._asked, False
+        return not asked
+
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        decides = self._decides()
+        compared = self._compared(node)
+        return call("_s", "decided", compared) if decides else compared
+
+    def _compared(self, node: ast.Compare) -> ast.expr:
         left = self.visit(node.left)
         links: list[ast.expr] = []
         for k, (operation, right) in enumerate(zip(node.ops, node.comparators, strict=True)):
@@ -124,13 +141,17 @@ class Expressions(ast.NodeTransformer):
         return call("_s", _COMPARISONS[type(operation)], left, right)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        decides = self._decides()
         first, *rest = [self.probability(value) for value in node.values]
         method = "both" if isinstance(node.op, ast.And) else "either"
-        return call("_s", method, first, *(thunk(value) for value in rest))
+        found = call("_s", method, first, *(thunk(value) for value in rest))
+        return call("_s", "decided", found) if decides else found
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         if isinstance(node.op, ast.Not):
-            return call("_s", "negate", self.probability(node.operand))
+            decides = self._decides()
+            found = call("_s", "negate", self.probability(node.operand))
+            return call("_s", "decided", found) if decides else found
         return ast.UnaryOp(node.op, self.visit(node.operand))
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:

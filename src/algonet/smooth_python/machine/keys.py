@@ -24,7 +24,8 @@ from torch import Tensor
 
 from algonet.relax import Relaxation, TConorm
 
-from .values import Value
+from ..paths import Paths
+from .values import Value, is_record, record_fields
 
 #: Longer containers from outside would cost more to compare than recording does.
 LONGEST = 4096
@@ -94,8 +95,10 @@ def describe(x: Any, found: Found) -> Hashable:
     if isinstance(x, collections.defaultdict) and len(x) <= LONGEST:
         items = [(describe(key, found), describe(part, found)) for key, part in x.items()]
         return kind, describe(x.default_factory, found), *items
-    if isinstance(x, (Relaxation, TConorm)) and dataclasses.is_dataclass(x):
+    if isinstance(x, (Relaxation, TConorm, Paths)) and dataclasses.is_dataclass(x):
         return kind, *[describe(getattr(x, field.name), found) for field in dataclasses.fields(x)]
+    if is_record(x) and _plain_record(kind):
+        return kind, *[describe(getattr(x, name), found) for name in record_fields(x)]
     if getattr(kind, "is_smooth", False):
         return _smooth_function(x, found)
     if isinstance(x, types.FunctionType) or kind in _PLAIN_METACLASSES or _of_a_module(x):
@@ -116,6 +119,12 @@ def _smooth_function(x: Any, found: Found) -> Hashable:
         return Same(function), read
     found.functions.append(function)
     return Same(function), read, function.outside.inner_key(found, owner is not None)
+
+
+def _plain_record(kind: type) -> bool:
+    """Whether objects of a dataclass are nothing but their fields."""
+    own = (vars(c) for c in kind.__mro__ if c is not object)
+    return not any(isinstance(attribute, property) for names in own for attribute in names.values())
 
 
 def _of_a_module(x: Any) -> bool:

@@ -23,7 +23,7 @@ from ..operation import Program, evaluate, steepness_tensor
 from ..report import Report
 from ..softness import open_blocks
 from .keys import Found, UnknownError, describe
-from .values import NUMBERS, Value
+from .values import NUMBERS, Value, is_record, record_fields, record_like
 
 #: Instructions that one function's plans may hold together (16 bytes each); how many plans, and ways through one plan.
 CAPACITY = 2**20
@@ -37,6 +37,8 @@ class Run(NamedTuple):
     tensors: list[Tensor]
     outputs: list[Tensor]
     unbound: dict[Any, tuple[Tensor, ...]]
+    size: int
+    draws: Any
 
 
 #: Where a tensor comes from: found again in another run.
@@ -51,6 +53,8 @@ class Step(NamedTuple):
     inputs: tuple[Origin, ...]
     #: Every steepness: a tensor where all are numbers, else numbers and origins.
     scales: Tensor | tuple[float | Origin, ...]
+    #: Whether it draws random numbers.
+    draws: bool
 
     def run(self, run: Run) -> Tensor:
         scales, constants = self.scales, self.program.constants
@@ -58,7 +62,7 @@ class Step(NamedTuple):
             found = [s(run) if callable(s) else s for s in scales]
             scales = steepness_tensor(found, constants)
         inputs = [origin(run) for origin in self.inputs]
-        return evaluate(self.program, inputs, scales, self.wanted, run.arguments[0].shape[0])
+        return evaluate(self.program, inputs, scales, self.wanted, run.size, run.draws.seed if self.draws else None)
 
 
 class Look(NamedTuple):
@@ -133,7 +137,9 @@ class Journal:
             for k, piece in enumerate(pieces):
                 self._know(piece, lambda run, k=k: all_pieces(run)[k])
 
-    def ran(self, program: Program, inputs: list[Tensor], scales: list[Any], wanted: Tensor, outputs: Tensor) -> None:
+    def ran(
+        self, program: Program, inputs: list[Tensor], scales: list[Any], wanted: Tensor, outputs: Tensor, draws: bool
+    ) -> None:
         place, self._ran = self._ran, self._ran + 1
         self._know(outputs, lambda run: run.outputs[place])
         if not self.complete:
@@ -144,7 +150,7 @@ class Journal:
         origins = tuple(self._origin(tensor) for tensor in inputs)
         # Moved where the kernels read them, once and for all
         program = program._replace(instructions=program.moved(program.instructions))
-        self._events.append(Step(program, program.moved(wanted), origins, known))
+        self._events.append(Step(program, program.moved(wanted), origins, known, draws))
 
     def asked(self, value: Value, question: Callable[[Tensor], Hashable], answer: Hashable) -> None:
         self._events.append(Look(self.of_value(value), question, answer))
@@ -178,6 +184,8 @@ class Journal:
             return type(x)(map(self._template, x))
         if type(x) is dict:
             return {key: self._template(part) for key, part in x.items()}
+        if is_record(x):
+            return record_like(x, {name: self._template(getattr(x, name)) for name in record_fields(x)})
         if x is not None and not isinstance(x, (*NUMBERS, str)):
             self.complete = False
         return x
@@ -225,9 +233,10 @@ class Plan:
         self.ways = 1
         self.length = _length(notes)
 
-    def run(self, arguments: list[Tensor], tensors: list[Tensor], single: bool) -> Ending | None:
-        """The result (values for leaves; without the batch if `single`); None where the way is not known yet."""
-        run, node = Run(arguments, tensors, [], {}), self._root
+    def run(self, arguments: list[Tensor], tensors: list[Tensor], size: int | None, draws: Any) -> Ending | None:
+        """The result (values for leaves; without the batch if `size` is None); None where the way is not known yet."""
+        single = size is None
+        run, node = Run(arguments, tensors, [], {}, 1 if single else size, draws), self._root
         while True:
             for step in node.steps:
                 run.outputs.append(step.run(run))
@@ -264,6 +273,8 @@ def _filled(x: Any, run: Run, single: bool) -> Any:
         return type(x)([_filled(part, run, single) for part in x])
     if type(x) is dict:
         return {key: _filled(part, run, single) for key, part in x.items()}
+    if is_record(x):
+        return record_like(x, {name: _filled(getattr(x, name), run, single) for name in record_fields(x)})
     return x
 
 
@@ -306,21 +317,21 @@ class Plans:
 class Recall:
     """One call with a key: run again as it is known, or recorded and kept."""
 
-    def __init__(self, plans: Plans, key: Hashable, found: Found, arguments: list[Tensor], single: bool):
+    def __init__(self, plans: Plans, key: Hashable, found: Found, arguments: list[Tensor], size: int | None):
         self._plans = plans
         self._key = key
         self._found = found
         self._arguments = arguments
-        self._single = single
+        self._size = size
         self._journal: Journal | None = None
 
-    def again(self, report: Report) -> Any:
+    def again(self, report: Report, draws: Any) -> Any:
         """The result without running the program; None where it has to."""
         plan = self._plans.find(self._key)
         if plan is None:
             return None
-        arguments = [t.unsqueeze(0) for t in self._arguments] if self._single else self._arguments
-        ending = plan.run(arguments, self._found.tensors, self._single)
+        arguments = [t.unsqueeze(0) for t in self._arguments] if self._size is None else self._arguments
+        ending = plan.run(arguments, self._found.tensors, self._size, draws)
         if ending is None:
             return None
         report.iterations.update(ending.iterations)
@@ -340,14 +351,14 @@ class Recall:
             self._plans.learn(self._key, notes)
 
 
-def recall(function: Any, values: list[Any], found: list[Value], options: dict[str, Any], batched: bool):
+def recall(function: Any, values: list[Any], found: list[Value], options: dict[str, Any], size: int | None):
     """The call of a smooth function on these arguments, if there is a key to know it by; `found` are the tensors in them."""
     if not found or torch._C._functorch.peek_interpreter_stack() is not None:
         return None
     seen = Found(function)
     try:
         key = (
-            batched,
+            size is None,
             torch.get_default_dtype(),
             # Tensors made in that mode are no good outside of it, and plans hold some
             torch.is_inference_mode_enabled(),
@@ -359,4 +370,4 @@ def recall(function: Any, values: list[Any], found: list[Value], options: dict[s
         hash(key)
     except (UnknownError, TypeError, RecursionError):
         return None
-    return Recall(function.plans, key, seen, [value.tensor for value in found], single=not batched)
+    return Recall(function.plans, key, seen, [value.tensor for value in found], size)

@@ -8,6 +8,7 @@ cannot be recorded needs it. What has run becomes the input of the next stretch.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -47,6 +48,8 @@ class Tape:
         self.single = False
         self.like = like
         self.backend = backend
+        #: Where the seed of random numbers comes from, in programs that draw some.
+        self.draws: Any = None
         #: The code of each instruction; those of relaxations follow.
         self._codes = {name: code for code, name in enumerate(instructions.TABLE)}
         self._relax = len(self._codes)
@@ -134,6 +137,14 @@ class Tape:
         self._length += count
         return found
 
+    def record_draw(self, name: str, counter: int, draws: Any, *operands: Any) -> Value | None:
+        """An instruction that draws a random number; `draws` has the seed."""
+        rows = [self._row(x) for x in operands]
+        if None in rows:
+            return None
+        self.draws = draws
+        return self._new(self._codes[name], *rows, counter)  # pyright: ignore[reportArgumentType]
+
     def record_relaxation(self, relax: Relaxation, x: Value) -> Value | None:
         row = self._row(x)
         place = None if row is None else self.formulas.place(relax)
@@ -196,7 +207,9 @@ class Tape:
         """A batch's parts along the items' first dimension; those of a vector are single numbers, its tensor untouched."""
         tensor = value.tensor
         if not value.batched:
-            return None
+            # The same for all items: its parts, in a way that can be found again
+            pieces = [self.derived(tensor, operator.itemgetter(k)) for k in range(tensor.shape[0])]
+            return [Value(piece, False, None, self) for piece in pieces]
         if tensor.dim() != 2 or tensor.dtype != self.like.dtype:
             pieces = tensor.unbind(1)
             if self.journal is not None:
@@ -250,9 +263,10 @@ class Tape:
         program, inputs, scales = stretch.program, stretch.inputs, list(stretch.scales)
         wanted = torch.tensor(rows, dtype=torch.int32, device="cpu") - stretch.first
         with self._own_reading():
-            outputs = evaluate(program, inputs, steepness_tensor(scales, self.like), wanted, self.size)
+            seed = None if self.draws is None else self.draws.seed
+            outputs = evaluate(program, inputs, steepness_tensor(scales, self.like), wanted, self.size, seed)
         if self.journal is not None:
-            self.journal.ran(program, inputs, scales, wanted, outputs)
+            self.journal.ran(program, inputs, scales, wanted, outputs, seed is not None)
         return outputs
 
     def _own_reading(self) -> Any:
@@ -344,7 +358,7 @@ def tape_for(values: list[Value], settings: Any, batched: bool) -> Tape | None:
 
     One item is recorded as a batch of one.
     """
-    tensors = [v.tensor if batched else v.tensor.unsqueeze(0) for v in values]
+    tensors = [v.tensor if batched else v.tensor.unsqueeze(0) for v in values if v.batched or not batched]
     if not recordable(settings):
         return None
     like = next((t for t in tensors if t.dtype in (torch.float32, torch.float64)), None)
@@ -352,9 +366,11 @@ def tape_for(values: list[Value], settings: Any, batched: bool) -> Tape | None:
         return None
     tape = Tape(like.shape[0], like, settings.backend)
     tape.single = not batched
-    for value, tensor in zip(values, tensors, strict=True):
-        value.settle(tensor)
-        value.batched, value.tape = True, tape
+    for value in values:
+        if not batched:
+            value.settle(value.tensor.unsqueeze(0))
+            value.batched = True
+        value.tape = tape
     # Always both, in this order: one compiled kernel serves every program with these two
     tape.formulas.place(settings.relax)
     tape.formulas.place(settings.exit)

@@ -9,6 +9,7 @@ and nothing is ever written in place. Plain tensors among the operands are const
 from __future__ import annotations
 
 import copy
+import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from algonet.relax import Relaxation, TConorm
 
 #: Precisions for storage: programs compute them in float32.
 HALVES = (torch.float16, torch.bfloat16)
@@ -312,8 +315,10 @@ def _like(x: Any, tensor: Tensor, like: Tensor | None) -> Tensor:
 def lifted(x: Any, batched: bool, found: list[Value], where: str) -> Any:
     """An argument as the program sees it: tensors as values (collected in `found`), containers copied."""
     if isinstance(x, Tensor):
+        # A single number is the same for all items
+        batched = batched and x.dim() > 0
         if batched:
-            _check_batch(x, [v.tensor.shape[0] for v in found[:1]], where)
+            _check_batch(x, next((v.tensor.shape[0] for v in found if v.batched), None), where)
         found.append(Value(x, batched))
         return found[-1]
     if isinstance(x, tuple) and hasattr(x, "_fields"):
@@ -322,6 +327,8 @@ def lifted(x: Any, batched: bool, found: list[Value], where: str) -> Any:
         return type(x)(lifted(part, batched, found, where) for part in x)
     if isinstance(x, dict):
         return dict_like(x, {key: lifted(part, batched, found, where) for key, part in x.items()})
+    if is_record(x):
+        return record_like(x, {n: lifted(getattr(x, n), batched, found, where) for n in record_fields(x)})
     if isinstance(x, np.ndarray):
         raise TypeError(
             f"{where}: a NumPy array decides crisply and has no gradient; pass torch.from_numpy(...), or .tolist() for "
@@ -330,16 +337,12 @@ def lifted(x: Any, batched: bool, found: list[Value], where: str) -> Any:
     return x.item() if isinstance(x, np.generic) else x
 
 
-def _check_batch(x: Tensor, size: list[int], where: str) -> None:
-    if x.dim() == 0:
+def _check_batch(x: Tensor, size: int | None, where: str) -> None:
+    if size is not None and size != x.shape[0]:
         raise ValueError(
-            f"{where}: with batched=True every tensor has the batch in front, and this one is a single number; "
-            "pass it as a Python number, or let the function read it from outside as a constant."
-        )
-    if size and size[0] != x.shape[0]:
-        raise ValueError(
-            f"{where}: with batched=True all tensors share their first dimension: {size[0]} so far, here "
-            f"{x.shape[0]} in shape {tuple(x.shape)}. Constants are read from outside the function, or expanded."
+            f"{where}: with batched=True all tensors share their first dimension: {size} so far, here "
+            f"{x.shape[0]} in shape {tuple(x.shape)}. A parameter that all items share is a single number, or named in "
+            "shared=(...)."
         )
 
 
@@ -360,7 +363,40 @@ def lowered(x: Any, size: int | None, half: torch.dtype | None, like: Tensor | N
         return type(x)(lowered(part, size, half, like) for part in x)
     if isinstance(x, dict):
         return dict_like(x, {key: lowered(part, size, half, like) for key, part in x.items()})
+    if is_record(x):
+        return record_like(x, {n: lowered(getattr(x, n), size, half, like) for n in record_fields(x)})
     return x
+
+
+def mapped(function: Callable[..., Any], *trees: Any) -> Any:
+    """function(x, ...) for the leaves of equal nests of lists, tuples, dictionaries and records."""
+    first = trees[0]
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*[mapped(function, *parts) for parts in zip(*trees, strict=True)])
+    if isinstance(first, (list, tuple)):
+        return type(first)([mapped(function, *parts) for parts in zip(*trees, strict=True)])
+    if isinstance(first, dict):
+        return dict_like(first, {key: mapped(function, *(tree[key] for tree in trees)) for key in first})
+    if is_record(first):
+        return record_like(first, {k: mapped(function, *(getattr(t, k) for t in trees)) for k in record_fields(first)})
+    return function(*trees)
+
+
+def is_record(x: Any) -> bool:
+    """Whether x is a dataclass that programs use as a state; the library's own options are none."""
+    return dataclasses.is_dataclass(x) and not isinstance(x, (type, Relaxation, TConorm))
+
+
+def record_fields(x: Any) -> list[str]:
+    return [f.name for f in dataclasses.fields(x)]
+
+
+def record_like(like: Any, fields: dict[str, Any]) -> Any:
+    """The record with other values in its fields."""
+    new = copy.copy(like)
+    for name, value in fields.items():
+        object.__setattr__(new, name, value)
+    return new
 
 
 def dict_like(like: dict, items: dict) -> dict:
@@ -381,6 +417,8 @@ def flat(x: Any) -> list[Value]:
         x = list(x.values())
     if isinstance(x, (list, tuple)):
         return [v for part in x for v in flat(part)]
+    if is_record(x):
+        return [v for name in record_fields(x) for v in flat(getattr(x, name))]
     return []
 
 
@@ -429,4 +467,6 @@ def softened(x: Any, like: Value) -> Any:
         return type(x)([softened(part, like) for part in x])
     if isinstance(x, dict):
         return dict_like(x, {key: softened(part, like) for key, part in x.items()})
+    if is_record(x):
+        return record_like(x, {n: softened(getattr(x, n), like) for n in record_fields(x)})
     return x

@@ -6,8 +6,10 @@ the batch as it is, every other one is mapped over it by `torch.vmap`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
+import random
 import types
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +21,7 @@ from torch.utils import _pytree as pytree
 from ..machine.values import NUMBERS, Value, aligned, as_value, flat, smooth_kind, stacked
 from ..machine.watching import unwatched
 from . import comparisons
+from .drawing import RANDOM, TORCH
 
 # fmt: off
 _ELEMENTWISE_NAMES = (
@@ -54,7 +57,12 @@ def call(frame: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)
         if getattr(function.func, "is_smooth", False):
             return function.func.inside(frame, (*function.args, *args), {**function.keywords, **kwargs})
+    if dataclasses.is_dataclass(function) or function is dataclasses.replace:
+        # Fields are moved, not looked at
+        return function(*args, **kwargs)
     owner = getattr(function, "__self__", None)
+    if isinstance(owner, random.Random) and function.__name__ in RANDOM and frame.draws is not None:
+        return RANDOM[function.__name__](frame, *args, **kwargs)
     if isinstance(owner, (list, tuple, dict)) and flat((owner, args, kwargs)):
         return _of_container(function, args, kwargs)
     if not flat((args, kwargs)) and _from_math(function) and any(isinstance(x, Tensor) for x in args):
@@ -253,14 +261,14 @@ def _any(frame: Any, items: Any) -> Any:
     found: Any = False
     for item in items:
         found = comparisons.either(frame, found, lambda item=item: comparisons.truth(frame, item))
-    return found
+    return frame.decided(found)
 
 
 def _all(frame: Any, items: Any) -> Any:
     found: Any = True
     for item in items:
         found = comparisons.both(frame, found, lambda item=item: comparisons.truth(frame, item))
-    return found
+    return frame.decided(found)
 
 
 def _range(frame: Any, *bounds: Any) -> range:
@@ -346,6 +354,7 @@ _SPECIAL: dict[Any, Callable] = {
     isinstance: lambda frame, x, kinds: isinstance(x.tensor if type(x) is Value else x, kinds),
     torch.tensor: _tensor_from,
     torch.stack: _stack,
+    **TORCH,
 }
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from algonet.relax import Logistic, Probabilistic
 
-from ..machine.values import Value, aligned, as_value, binary, flat, floating, operand, smooth_kind
+from ..machine.values import Value, aligned, as_value, binary, flat, floating, operand, smooth_kind, softened
 
 
 def greater(frame: Any, x: Any, y: Any) -> Any:
@@ -51,6 +51,8 @@ def not_equal(frame: Any, x: Any, y: Any) -> Any:
     if not operand(x) or not operand(y) or _infinite(x) or _infinite(y):
         return True
     difference = _difference(x, y)
+    if frame.decider is not None and frame.decider.crisp:
+        return frame.operate("select", difference, 1.0, frame.operate("select", -difference, 1.0, 0.0))
     soft = apply(frame, frame.settings.exit, difference)
     return straight_through(soft, difference, torch.Tensor.ne) if frame.settings.hard else soft
 
@@ -83,6 +85,8 @@ def _step(frame: Any, x: Any, y: Any, *, strict: bool) -> Any:
         # Everything is on one side of infinity: as crisp as a comparison of numbers
         x, y = (z if _infinite(z) else 0.0 for z in (x, y))
         return x > y if strict else x >= y
+    if frame.decider is not None and frame.decider.crisp:
+        return _crisp_step(frame, x, y, strict)
     if frame.tape is not None:
         recorded = frame.tape.compare(frame.settings.relax, x, y)
         if recorded is not None:
@@ -92,6 +96,13 @@ def _step(frame: Any, x: Any, y: Any, *, strict: bool) -> Any:
     if frame.settings.hard:
         return straight_through(soft, difference, torch.Tensor.gt if strict else torch.Tensor.ge)
     return soft
+
+
+def _crisp_step(frame: Any, x: Any, y: Any, strict: bool) -> Value:
+    """x > y or x >= y as Python decides it, 0 or 1."""
+    if strict:
+        return frame.operate("select", _difference(x, y), 1.0, 0.0)
+    return frame.operate("select", _difference(y, x), 0.0, 1.0)
 
 
 def _difference(x: Any, y: Any) -> Value:
@@ -200,7 +211,11 @@ def choose_smaller(frame: Any, x: Any, y: Any) -> Any:
 
 
 def _chosen(frame: Any, p: Any, then: Any, other: Any) -> Any:
-    return frame.merge(p, then, other) if smooth_kind(p) else then if p else other
+    if frame.decider is None or not smooth_kind(p):
+        return frame.merge(p, then, other) if smooth_kind(p) else then if p else other
+    answer = frame.decide(p)
+    found = frame.merge(answer, then, other) if smooth_kind(answer) else then if answer else other
+    return softened(found, as_value(p))
 
 
 def absolute(frame: Any, x: Any) -> Any:
@@ -208,4 +223,5 @@ def absolute(frame: Any, x: Any) -> Any:
     if not smooth_kind(x):
         return abs(x)
     value = as_value(x)
-    return value * (2.0 * _step(frame, value, 0.0, strict=True) - 1.0)
+    positive = frame.decided(_step(frame, value, 0.0, strict=True))
+    return value * (2.0 * positive - 1.0)

@@ -14,7 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..machine.values import Value, as_value, flat, settled, smooth_kind, softened
+from ..machine.values import (
+    Value,
+    as_value,
+    flat,
+    is_record,
+    record_fields,
+    record_like,
+    settled,
+    smooth_kind,
+    softened,
+)
 from ..reference import direct
 from .merging import Missing, Mixture, merged, share
 
@@ -28,19 +38,30 @@ class Branch:
     """One `if`: `then` and `orelse` say which sides run; `turn` changes from one to the other, `join` ends both."""
 
     __slots__ = (
-        *("_else_mass", "_first_mass", "_frame", "_leaving", "_mass", "_names", "_p", "_skippable", "_state"),
-        *("_then_mass", "orelse", "then"),
+        *("_else_mass", "_first_mass", "_frame", "_leaving", "_mass", "_names", "_p", "_soft", "_state"),
+        *("_around", "_then_mass", "orelse", "then"),
     )
 
     def __init__(self, frame: Any, test: Any, state: dict[str, Any], alive: list | None, *, leaving: bool):
         self._frame = frame
         self._leaving = leaving
-        self._skippable = alive is not None
         self._then_mass = None
         self._p: Any = None
+        self._around = frame.inside
+        if smooth_kind(test) and frame.decider is not None:
+            # States are kept apart: whatever the other side would have assigned, later decisions on it are smooth
+            self._soft = as_value(test)
+            test = frame.decide(test)
+        elif smooth_kind(test):
+            frame.report.decisions += 1
+            self._soft = test if alive is not None else None
+        else:
+            self._soft = None
         if not smooth_kind(test):
             self.then = bool(test)
             self.orelse = not self.then
+            if leaving and self._soft is not None:
+                frame.forked = self._soft
             return
         self._p = as_value(test)
         self.then = self.orelse = True
@@ -51,6 +72,8 @@ class Branch:
         if leaving:
             frame.forked = self._p
             self._fork()
+        else:
+            frame.enter(self._p, self.then, self._around)
 
     def _skip(self, alive: list) -> None:
         """Sides that no item takes with more than epsilon do not run; the small shares are cut for every item alike."""
@@ -83,14 +106,16 @@ class Branch:
         state, self._state = self._state, state
         if self._leaving:
             self._then_mass, self._frame.mass = self._frame.mass, self._else_mass
+        else:
+            self._frame.enter(self._p, False, self._around)
         return state
 
     def join(self, *state: Any) -> tuple:
         """After both sides: the mixture of what they left. Takes and returns the variables that are used later."""
-        if self._p is None:
-            return state
-        found = self._joined(state)
-        return softened(found, self._p) if self._skippable else found
+        if self._p is not None:
+            self._frame.inside = self._around
+            state = self._joined(state)
+        return state if self._soft is None else softened(state, as_value(self._soft))
 
     def _joined(self, state: tuple) -> tuple:
         if not self.then:
@@ -106,7 +131,8 @@ class Branch:
 
     def _mixed(self, p: Any, state: tuple) -> tuple:
         triples = zip(self._state, state, self._names, strict=False)
-        return tuple([then if then is other else merged(p, then, other, name) for then, other, name in triples])
+        chosen = self._frame.decider is not None
+        return tuple([then if then is other else merged(p, then, other, name, chosen) for then, other, name in triples])
 
     def _join_masses(self, state: tuple) -> tuple:
         frame = self._frame
@@ -167,9 +193,13 @@ class Loop:
                 return False
             self._begin(state)
             return True
-        self._decided = p = as_value(test)
+        self._decided = as_value(test)
         if self._returns:
-            frame.forked = p
+            frame.forked = self._decided
+        test = frame.decide(test)
+        if not smooth_kind(test):
+            return self.goes(test, *state)
+        p = as_value(test)
         before = frame.mass
         after = p if before == 1.0 else before * p
         if self._iterations >= frame.settings.max_iterations:
@@ -333,6 +363,9 @@ def _where(live: Value, new: Any, old: Any) -> Any:
     if isinstance(new, (list, tuple)) and type(new) is type(old) and len(new) == len(old):
         parts = [n if n is o else _where(live, n, o) for n, o in zip(new, old, strict=True)]
         return type(new)(*parts) if hasattr(new, "_fields") else type(new)(parts)
+    if is_record(new) and type(new) is type(old):
+        fields = {n: _where(live, getattr(new, n), getattr(old, n)) for n in record_fields(new)}
+        return record_like(new, fields)
     if not smooth_kind(new):
         # Crisp values move on in step for all items, or what they decide would depend on who is in the batch
         return new

@@ -6,12 +6,31 @@ from typing import Any
 
 import torch
 
-from ..machine.values import Value, flat, settled, smooth_kind, softened
+from ..machine.values import Value, aligned, as_value, flat, settled, smooth_kind, soft_number, softened
+from ..reference import direct
 from ..report import Report
 from ..softness import Settings
 from . import calls, checkpointing, comparisons, subscripts
 from .control import Branch, Loop, any_left, visible
+from .deciding import Draws
 from .merging import Missing, Mixture, merged
+
+
+class _Inside:
+    """The coin of a branch whose side runs now, and those around it."""
+
+    def __init__(self, coin: Value, shown: bool, around: _Inside | None):
+        self._coin = coin
+        self._shown = shown
+        self._around = around
+        self._value: Value | None = None
+
+    def value(self) -> Value:
+        """1 for the items that are in here; computed when someone asks."""
+        if self._value is None:
+            here = self._coin if self._shown else 1.0 - self._coin
+            self._value = here if self._around is None else here * self._around.value()
+        return self._value
 
 
 class Frame:
@@ -26,6 +45,8 @@ class Frame:
         self.report = report
         self.depth = depth
         self.size = size
+        #: Of numbers that come from nowhere else.
+        self.precision = torch.get_default_dtype()
         #: The recorder of arithmetic on single numbers, where there is one.
         self.tape: Any = None
         #: Probability of being here, relative to the present loop's beginning, and that of the beginning itself.
@@ -33,6 +54,10 @@ class Frame:
         self.base: Any = 1.0
         #: Options given with the call: they hold for the smooth functions it calls, too.
         self.overrides: dict[str, Any] = {}
+        #: Who takes the decisions (nobody: states are merged), the random numbers, and the coins of the branches around.
+        self.decider: Any = None
+        self.draws: Draws | None = None
+        self.inside: _Inside | None = None
         #: What the function reads from outside, and whether this is its second run, for the backward pass.
         self.outside: Any = None
         self.rerunning = False
@@ -61,6 +86,77 @@ class Frame:
     live = subscripts.live
     rerun = checkpointing.rerun
     rerun_each = checkpointing.rerun_each
+
+    # -- deciding
+
+    def decided(self, p: Any) -> Any:
+        """The value of a comparison that is kept: its probability where states are merged, else 0 or 1."""
+        found = self.decide(p)
+        return soft_number(found, as_value(p)) if smooth_kind(p) and not smooth_kind(found) else found
+
+    def decide(self, p: Any) -> Any:
+        """A decision: as it is where states are merged, else a coin's 0 or 1, or a plain yes or no."""
+        if not smooth_kind(p):
+            return p
+        self.report.decisions += 1
+        if self.decider is None:
+            return p
+        return self.decider.decide(self, as_value(p))
+
+    def presence(self) -> Value | None:
+        """Which items are here (1, else 0), under deciders that keep states apart; None where all are."""
+        found = None if self.inside is None else self.inside.value()
+        for mass in (self.mass, self.base):
+            if isinstance(mass, Value):
+                found = mass if found is None else found * mass
+        return found
+
+    def enter(self, coin: Value, shown: bool, around: _Inside | None) -> None:
+        """One side of a branch begins: for those whose coin shows it."""
+        if self.decider is not None:
+            self.inside = _Inside(coin, shown, around)
+
+    def operate(self, name: str, *operands: Any) -> Value:
+        """An instruction by name, recorded or run at once."""
+        recorded = None if self.tape is None else self.tape.record(name, *operands)
+        if recorded is not None:
+            return recorded
+        tensors, batched = aligned(*operands)
+        tensor = direct(name, *tensors)
+        if name == "tally" and tensor.dim() > batched:
+            # Whole vectors decide element by element: an item's coins are all of them
+            before = tensors[0]
+            tensor = (tensor - before).flatten(int(batched)).sum(int(batched))
+            tensor = tensor + (before if before.dim() == batched else before.flatten(int(batched))[..., 0])
+        return Value(tensor, batched, None, self.tape)
+
+    def coin(self, p: Value) -> Value:
+        """1 with probability p, else 0, drawn for each item."""
+        return self._drawn("coin", p)
+
+    def uniform(self) -> Value:
+        """A number in [0, 1), drawn for each item."""
+        return self._drawn("uniform")
+
+    def _drawn(self, name: str, *operands: Value) -> Value:
+        draws = self.draws
+        assert draws is not None
+        counter = draws.count()
+        recorded = None if self.tape is None else self.tape.record_draw(name, counter, draws, *operands)
+        if recorded is not None:
+            return recorded
+        self.spoil()
+        like = operands[0].tensor if operands else torch.empty(self.size or (), dtype=self.precision)
+        batched = operands[0].batched if operands else self.size is not None
+        numbers = draws.uniform(like.shape, like, counter)
+        return Value((numbers < like).to(like.dtype) if operands else numbers, batched, None, self.tape)
+
+    def any_left(self, mass: Value) -> bool:
+        """Whether any item has mass left; looks at numbers."""
+        if mass.tape is not None and mass.row is not None:
+            return mass.tape.ask(mass, any_left)
+        self.spoil()
+        return any_left(visible(mass.tensor))
 
     @property
     def going(self) -> bool:
@@ -121,7 +217,7 @@ class Frame:
         return sides.join(chosen)[0]
 
     def merge(self, p: Value, then: Any, other: Any) -> Any:
-        return merged(p, then, other)
+        return merged(p, then, other, chosen=self.decider is not None)
 
     def crisp(self, test: Any) -> bool:
         """The condition of a comprehension, which cannot run both ways."""

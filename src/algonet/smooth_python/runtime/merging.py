@@ -9,7 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..machine.values import NUMBERS, Value, aligned, as_value, dict_like, flat, smooth_kind
+from ..machine.values import (
+    NUMBERS,
+    Value,
+    aligned,
+    as_value,
+    dict_like,
+    flat,
+    is_record,
+    record_fields,
+    record_like,
+    smooth_kind,
+)
 from ..reference import direct
 
 
@@ -33,39 +44,48 @@ class Missing:
         self._used()
 
 
-def merged(p: Value, then: Any, other: Any, name: str = "result") -> Any:
-    """p * then + (1 - p) * other, through lists, tuples and dictionaries; what is the same on both paths stays as it is."""
+def merged(p: Value, then: Any, other: Any, name: str = "result", chosen: bool = False) -> Any:
+    """p * then + (1 - p) * other, through lists, tuples and dictionaries; what is the same on both paths stays as it is.
+
+    `chosen` says that p is 0 or 1, and the result one of the two as it is, however large the other.
+    """
     if then is other:
         return then
     if type(then) is Value and type(other) is Value:
         if then._parts is None or other._parts is None or not p.number or len(then._parts) != len(other._parts):
-            return _mixed(p, then, other, name)
+            return _mixed(p, then, other, name, chosen)
         parts = list(other._parts)
         for k in [k for k, part in enumerate(then._parts) if part is not parts[k]]:
-            parts[k] = merged(p, then._parts[k], parts[k], name)
+            parts[k] = merged(p, then._parts[k], parts[k], name, chosen)
         return Value(None, then.batched or other.batched or p.batched, parts, then.tape or p.tape)
     if isinstance(then, NUMBERS) and isinstance(other, NUMBERS):
         if then == other:
             return then
+        if chosen:
+            return _mixed(p, then, other, name, chosen)
         _check_finite(then, other, name)
         step = float(then) - float(other)
         found = p if step == 1.0 else p * step
         return found if other == 0 else found + float(other)
     if _arithmetic(then) and _arithmetic(other):
-        _check_finite(then, other, name)
-        return _mixed(p, then, other, name)
+        if not chosen:
+            _check_finite(then, other, name)
+        return _mixed(p, then, other, name, chosen)
     if isinstance(then, Missing) or isinstance(other, Missing):
         return Missing(name, "has a value on one path only")
     if isinstance(then, dict) and isinstance(other, dict) and _same_keys(then, other):
-        return dict_like(then, {key: merged(p, then[key], other[key], name) for key in then})
+        return dict_like(then, {key: merged(p, then[key], other[key], name, chosen) for key in then})
     if isinstance(then, (list, tuple)) and type(then) is type(other):
         if len(then) != len(other):
             raise ValueError(
                 f"`{name}` has {len(then)} items on one path and {len(other)} on the other; "
                 "a mixture needs the same structure on both."
             )
-        mixed = [merged(p, t, o, name) for t, o in zip(then, other, strict=True)]
+        mixed = [merged(p, t, o, name, chosen) for t, o in zip(then, other, strict=True)]
         return _rebuilt(then, mixed)
+    if is_record(then) and type(then) is type(other):
+        names = record_fields(then)
+        return record_like(then, {n: merged(p, getattr(then, n), getattr(other, n), name, chosen) for n in names})
     if not smooth_kind(then) and not smooth_kind(other) and _same(then, other):
         return then
     raise TypeError(
@@ -91,16 +111,18 @@ def _check_finite(then: Any, other: Any, name: str) -> None:
         )
 
 
-def _mixed(p: Value, then: Any, other: Any, name: str) -> Value:
+def _mixed(p: Value, then: Any, other: Any, name: str, chosen: bool) -> Value:
     tape = p.tape
     if tape is None:
         tape = next((v.tape for v in (then, other) if type(v) is Value and v.tape is not None), None)
     if tape is not None:
-        recorded = tape.mix(p, then, other)
+        recorded = tape.record("select", p, then, other) if chosen else tape.mix(p, then, other)
         if recorded is not None:
             return recorded
     try:
         (w, t, o), batched = aligned(p, then, other)
+        if chosen:
+            return Value(torch.where(w > 0, t, o), batched, None, tape)
         # Not lerp: the difference of two finite values may be infinite, this never is
         found = torch.addcmul((1 - w) * o, w, t) if t.dtype == w.dtype == o.dtype else (1 - w) * o + w * t
         return Value(found, batched, None, tape)
@@ -202,6 +224,8 @@ def _weighted(weight: Any, value: Any, name: str) -> Any:
         return _rebuilt(value, [_weighted(weight, part, name) for part in value])
     if isinstance(value, dict):
         return dict_like(value, {key: _weighted(weight, part, name) for key, part in value.items()})
+    if is_record(value):
+        return record_like(value, {n: _weighted(weight, getattr(value, n), name) for n in record_fields(value)})
     raise TypeError(
         f"`{name}` is {_kind(value)} on one path and something else on another; only numbers and tensors mix."
     )
@@ -218,6 +242,9 @@ def _added(total: Any, weight: Any, value: Any, name: str) -> Any:
         if not isinstance(value, dict) or total.keys() != value.keys():
             raise ValueError(f"`{name}` has different keys on different paths; a mixture needs the same.")
         return dict_like(total, {key: _added(total[key], weight, value[key], name) for key in total})
+    if is_record(total) and type(total) is type(value):
+        names = record_fields(total)
+        return record_like(total, {n: _added(getattr(total, n), weight, getattr(value, n), name) for n in names})
     if not _arithmetic(value):
         raise TypeError(
             f"`{name}` is {_kind(value)} on one path and a number on another; only numbers and tensors mix."
@@ -258,6 +285,8 @@ def _scaled(scale: Value, total: Any) -> Any:
         return _rebuilt(total, [_scaled(scale, part) for part in total])
     if isinstance(total, dict):
         return dict_like(total, {key: _scaled(scale, part) for key, part in total.items()})
+    if is_record(total):
+        return record_like(total, {n: _scaled(scale, getattr(total, n)) for n in record_fields(total)})
     return total * scale
 
 

@@ -2,13 +2,13 @@
 time, each a loop that LLVM vectorises.
 
 Nothing is kept between forward and backward: backward runs the program again, block by block. Rows that no wanted row
-depends on run in neither: their numbers are nobody's business, and 0 times infinity would be.
+depends on run in neither, and where a gradient is 0 so are those before it: 0 times infinity is nobody's business.
 """
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Callable
 from types import ModuleType
 
 from algonet.core.cache import Cache
@@ -62,6 +62,9 @@ def used_rows(program, wanted):
             for j in range(READS[program[k, 0]]):
                 used[program[k, 1 + j]] = 1
     return used
+
+
+@FUNCTIONS@
 
 
 @njit(fastmath={"contract"}, error_model="numpy", cache=True)
@@ -144,26 +147,45 @@ def _module(formulas: tuple[Relaxation, ...], dialect: str, table: tuple[Instruc
         _SOURCE.replace("@WIDTH@", str(WIDTH))
         .replace("@FLOAT@", number)
         .replace("@READS@", str([i.rows for i in table]))
-        .replace("@FORWARD@", _cases(table, dialect, _forward))
-        .replace("@BACKWARD@", _cases(table, dialect, _backward))
+        .replace("@FUNCTIONS@", _functions(table, dialect, "run") + "\n\n" + _functions(table, dialect, "pull"))
+        .replace("@FORWARD@", _cases(table, dialect, "run"))
+        .replace("@BACKWARD@", _cases(table, dialect, "pull"))
     )
     body = body.replace("@ZERO@", f"np.{number}(0.0)")
     source = codegen.PRELUDES[dialect] + "\n\n" + "\n\n".join(functions) + "\n" + body
     return codegen.load("smooth_program_" + dialect, source)
 
 
-def _cases(table: tuple[Instruction, ...], dialect: str, case: Callable[[Instruction, str], str]) -> str:
-    """What each instruction does, chosen by its code. The common ones are asked for first."""
-    order = sorted(range(len(table)), key=lambda k: _RANK.get(table[k].name, len(_RANK)))
+def _long(instruction: Instruction, name: str) -> bool:
+    """Whether its loops have more than some arithmetic: a call costs less than they do, and saves their vectorisation."""
+    if name == "pull":
+        return any(slope not in ("", *_PLAIN) for slope in instruction.slopes)
+    return bool(instruction.before or re.search(r"\b(exp|log|uniform)\(", instruction.value))
+
+
+def _functions(table: tuple[Instruction, ...], dialect: str, name: str) -> str:
+    """Longer instructions as functions of their own: in one large function LLVM gives up on vectorising their loops."""
+    found = []
+    for code, instruction in enumerate(table):
+        if _long(instruction, name):
+            body = textwrap.indent(_BODIES[name](instruction, dialect), "    ")
+            found.append(f"{_DECORATOR}\ndef {name}{code}({_ARGUMENTS[name]}):  # {instruction.name}\n{body}\n")
+    return "\n\n".join(found)
+
+
+def _cases(table: tuple[Instruction, ...], dialect: str, name: str) -> str:
+    """What each instruction does, chosen by its code; LLVM makes a jump table of it."""
     lines: list[str] = []
-    for place, code in enumerate(order):
-        lines.append(f"{'elif' if place else 'if'} code == {code}:  # {table[code].name}")
-        lines.append(textwrap.indent(case(table[code], dialect), "    "))
+    for code, instruction in enumerate(table):
+        lines.append(f"{'elif' if code else 'if'} code == {code}:  # {instruction.name}")
+        call = f"{name}{code}({_ARGUMENTS[name]})"
+        lines.append(textwrap.indent(call if _long(instruction, name) else _BODIES[name](instruction, dialect), "    "))
     return textwrap.indent("\n".join(lines), "        ")
 
 
-#: Instructions of which programs have most.
-_RANK = {name: k for k, name in enumerate(("mix", "add", "sub", "mul", "relaxation 0", "select", "accumulate", "coin"))}
+_DECORATOR = '@njit(fastmath={"contract"}, error_model="numpy")'
+_COMMON = "start, items, steepness, constants, low, high, first, second, third"
+_ARGUMENTS = {"run": f"row, ra, rb, rc, x, {_COMMON}", "pull": f"ss, sa, sb, sc, row, ra, rb, rc, gx, gs, {_COMMON}"}
 
 
 def _loaded(instruction: Instruction, dialect: str) -> str:
@@ -190,6 +212,9 @@ def _forward(instruction: Instruction, dialect: str) -> str:
     return "for i in range(W):\n" + textwrap.indent(f"{loads}\nrow[i] = {value}".strip("\n"), "    ")
 
 
+_PLAIN = ("s", "-s")
+
+
 def _backward(instruction: Instruction, dialect: str) -> str:
     """One loop for each operand: two operands may be the same row."""
     # The input's own numbers are not at hand here, nor needed
@@ -197,9 +222,14 @@ def _backward(instruction: Instruction, dialect: str) -> str:
     loads += [] if COLUMN in instruction.operands else ["y = row[i]", _loaded(instruction, dialect)]
     loops: list[tuple[str, list[str]]] = []
     for name, kind, slope in zip("abc", instruction.operands, instruction.slopes, strict=False):
-        amount, place = _formula(slope, instruction, dialect), _PLACES[name]
         if not slope:
             continue
+        amount, place = _formula(slope, instruction, dialect), _PLACES[name]
+        if "s" in slope and slope not in _PLAIN and not slope.startswith("where("):
+            # No gradient stays none, whatever the numbers of a row that nobody's result depends on
+            amount = (
+                f"where(s == 0.0, s, {amount})" if dialect == "numba64" else f"where(s == float32(0.0), s, {amount})"
+            )
         if kind == ROW:
             loops.append(("W", [*loads, f"s{name}[i] += {amount}"]))
         elif kind == COLUMN:
@@ -211,3 +241,6 @@ def _backward(instruction: Instruction, dialect: str) -> str:
     return (
         "\n".join(f"for i in range({n}):\n" + textwrap.indent("\n".join(lines), "    ") for n, lines in loops) or "pass"
     )
+
+
+_BODIES = {"run": _forward, "pull": _backward}

@@ -2,8 +2,7 @@
 rows in global memory.
 
 Every lane reads only what it wrote itself, so no barrier is needed. Nothing is kept between forward and backward: backward
-runs the program again. A slope that nobody has added to is -0.0, and adds nothing to others: the numbers of a row that no
-wanted row depends on are nobody's business, and 0 times infinity would be.
+runs the program again. Where a gradient is 0 so are those before it: 0 times infinity is nobody's business.
 """
 
 from __future__ import annotations
@@ -101,8 +100,7 @@ def backward_kernel(
         second = tl.load(program + 4 * k + 2)
         third = tl.load(program + 4 * k + 3)
         s = tl.load(slopes + k * BLOCK + lane)
-        # Nobody has added to -0.0; where somebody has, the least there is is 0.0
-        asked = inside & ((s != 0.0) | (1.0 / s > 0.0))
+        asked = inside & (s != 0.0)
 @BACKWARD@
 '''
 #: Each operand, by where it comes from; `{name}` is a, b or c, `{place}` its number in the instruction.
@@ -175,7 +173,7 @@ def _backward(instruction: Instruction) -> str:
     for name, kind, slope in zip("abc", instruction.operands, instruction.slopes, strict=False):
         if not slope:
             continue
-        amount = f"tl.where(asked, {_formula(slope, instruction)}, -0.0)"
+        amount = f"tl.where(asked, {_formula(slope, instruction)}, 0.0)"
         if kind == ROW:
             lines.append(f"add_to(slopes + {_PLACES[name]} * BLOCK, lane, {amount})")
         elif kind == COLUMN:

@@ -73,7 +73,7 @@ def smooth_program_backward(
     kernel = device.kernels(settings.formulas).backward_kernel
     for start, blocks in ready.launches(2):
         rows = x.new_empty(blocks, ready.length, BLOCK)
-        slopes = x.new_full((blocks, ready.length, BLOCK), -0.0)
+        slopes = x.new_zeros(blocks, ready.length, BLOCK)
         kernel[(blocks,)](
             **ready.inputs, g=g, gx=gx, gs=gs, scratch=rows, sums=slopes, start=start, scales=scales, **ready.sizes
         )

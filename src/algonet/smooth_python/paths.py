@@ -1,0 +1,81 @@
+"""How the paths through a program are taken: an option of every smooth call.
+
+A smooth decision has a probability p, and a program with decisions has many paths. `Merge` joins the states of both ways after
+each decision: f of the mean state. The others keep states whole, and give the mean of f over paths,
+
+    F(x) = E[f],  every decision an independent coin that shows yes with its probability,
+
+by drawing paths (`Particles`), by going through all of them (`Enumerate`), or, for `Perturb`, over Gaussian noise on the inputs
+of the crisp program. Where the mean of two states is no sensible state (half a bounce, half an order) these are what is meant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """How the paths through a program are taken."""
+
+
+@dataclass(frozen=True, eq=False)
+class Merge(Paths):
+    """After each decision the two states become one, p A + (1 - p) B: deterministic, one run, and the default.
+
+    `check`: the first time a function's result differs grossly from that of the crisp program, a warning says so.
+    """
+
+    check: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Particles(Paths):
+    """`count` copies of each item draw every decision and follow it: crisp states, unbiased value and gradient of E[f].
+
+    With L the sum of the logarithms of the probabilities of what a particle drew, M the same number without a gradient, and b
+    the mean result of the *other* particles of its item, the result is the mean of (f - b) exp(L - M) + b: f itself, with the
+    gradient df + (f - b) dL, and higher derivatives alike. A decision that is within `epsilon` of certain is taken without a
+    draw. Cost: `count` runs, side by side; the error falls with its square root.
+    """
+
+    count: int = 64
+
+    def __post_init__(self):
+        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 2:
+            raise ValueError(f"Particles: `count` must be an integer from 2 on, got {self.count!r}.")
+
+
+@dataclass(frozen=True, eq=False)
+class Enumerate(Paths):
+    """All paths with their probabilities: the exact mean, and all its derivatives. Raises where there are more than `limit`.
+
+    A path whose probability is below `epsilon` for every item is left out, and the others share what it had.
+    """
+
+    limit: int = 1024
+
+    def __post_init__(self):
+        if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1:
+            raise ValueError(f"Enumerate: `limit` must be an integer from 1 on, got {self.limit!r}.")
+
+
+@dataclass(frozen=True, eq=False)
+class Perturb(Paths):
+    """The crisp program on inputs with Gaussian noise of that `scale`, `count` times in antithetic pairs.
+
+    E[f(x + scale e)], whose gradient is the mean of (f(x + scale e) - f(x - scale e)) e / (2 scale): smooth in x whatever f
+    does inside. `as_written` runs the function itself, sample by sample, for those that call what nobody can rewrite or map.
+    """
+
+    count: int = 64
+    scale: float | Tensor = 0.1
+    as_written: bool = False
+
+    def __post_init__(self):
+        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 2 or self.count % 2:
+            raise ValueError(f"Perturb: `count` must be an even integer from 2 on, got {self.count!r}.")
+        if not isinstance(self.scale, Tensor) and not (isinstance(self.scale, (int, float)) and self.scale > 0):
+            raise ValueError(f"Perturb: `scale` must be a positive number, got {self.scale!r}.")

@@ -1,0 +1,112 @@
+"""Who takes the decisions of a run: a coin per particle, a list of answers, or the numbers themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..machine.values import Value, as_value
+from ..reference import uniform
+
+
+class Draws:
+    """The random numbers of one run: a seed, made when the first one is drawn, and how many were drawn since."""
+
+    def __init__(self, generator: torch.Generator | None = None):
+        self._generator = generator
+        self._seed: Tensor | None = None
+        self._counter = 0
+
+    @property
+    def seed(self) -> Tensor:
+        """Two numbers of 32 bits, from the generator or torch's own."""
+        if self._seed is None:
+            generator = self._generator
+            device = "cpu" if generator is None else generator.device
+            self._seed = torch.randint(0, 2**32, (2,), generator=generator, device=device).cpu()
+        return self._seed
+
+    def count(self) -> int:
+        self._counter += 1
+        return self._counter
+
+    def restart(self) -> None:
+        """The same numbers once more."""
+        self._counter = 0
+
+    def uniform(self, shape: torch.Size, like: Tensor, counter: int) -> Tensor:
+        """What the instruction `uniform` draws, for numbers that are not recorded."""
+        items = torch.arange(shape.numel(), device=like.device).reshape(shape)
+        dtype = like.dtype if like.is_floating_point() else torch.get_default_dtype()
+        return uniform(self.seed, items, counter).to(dtype)
+
+
+class Coins:
+    """Every decision is a coin per item (which is a particle); `score` sums up the logarithms of what they showed."""
+
+    crisp = False
+
+    def __init__(self):
+        self.score: Any = 0.0
+        self.decisions = 0
+
+    def decide(self, frame: Any, p: Value) -> Value:
+        epsilon = frame.settings.epsilon
+        here = frame.presence()
+        if here is not None:
+            # Who is not here decides nothing, whatever the numbers of a state that is not theirs say
+            p = frame.operate("select", here, p, 0.0)
+        p = frame.operate("snap", p, epsilon, 1 - epsilon)
+        shown = frame.coin(p)
+        self.score = frame.operate("tally", self.score, p, shown)
+        self.decisions += 1
+        return shown
+
+
+class Numbers:
+    """Decisions as Python takes them: comparisons are 0 or 1 already."""
+
+    crisp = True
+
+    def decide(self, frame: Any, p: Value) -> Value:
+        return p
+
+
+class PathEndedError(Exception):
+    """Nobody is on this path any more."""
+
+
+class Answers:
+    """Every decision is a Python answer from a list; beyond its end, yes, and the other way is noted if anybody takes it."""
+
+    crisp = False
+
+    def __init__(self, answers: list[bool]):
+        self._given = answers
+        self.taken: list[bool] = []
+        self.others: list[list[bool]] = []
+        self.weight: Any = 1.0
+        #: How many decisions had two ways.
+        self.open = 0
+
+    def decide(self, frame: Any, p: Value) -> bool:
+        epsilon = frame.settings.epsilon
+        # Both ways, each item's share cut by itself
+        yes = frame.operate("cut", self.weight * p, epsilon)
+        no = frame.operate("cut", self.weight * (1.0 - as_value(p)), epsilon)
+        place = len(self.taken)
+        if place < len(self._given):
+            answer = self._given[place]
+        else:
+            frame.settle(yes, no)
+            some, others = frame.any_left(yes), frame.any_left(no)
+            if not some and not others:
+                raise PathEndedError
+            answer = some
+            if some and others:
+                self.others.append([*self.taken, False])
+        self.taken.append(answer)
+        self.weight = yes if answer else no
+        return answer
