@@ -11,11 +11,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from algonet.smooth_python import Enumerate, Merge, Particles, Perturb, smooth, softness
+from algonet.nn import WeightedSoftmax
+from algonet.relax import softness_report
+from algonet.smooth_python import (
+    Enumerate,
+    Merge,
+    MergedStatesWarning,
+    Particles,
+    Perturb,
+    paths_report,
+    smooth,
+    softness,
+)
 from fuzz.smooth_programs import Writer, load, source
 
 
-@smooth(steepness=20.0)
+@smooth(steepness=20.0, paths=Merge(check=False))
 def ball(h, v, bounce):
     for _ in range(40):
         h = h + v * 0.05
@@ -254,6 +265,59 @@ def test_the_restitution_is_recovered_from_a_trajectory():
         (found - truth).square().mean().backward()
         optimiser.step()
     assert float(bounce.detach()) == pytest.approx(0.8, rel=0.01)
+
+
+# -- reports
+
+
+def test_a_report_names_the_line_and_what_to_try():
+    h, v, bounce = torch.tensor([1.0, 0.8]), torch.zeros(2), torch.tensor(0.8)
+    found = softness_report(ball, h, v, bounce, batched=True)
+    assert found.gap > 0.8
+    assert "if h < 0.0" in found.blame
+    assert "Particles" in found.suggestion
+    assert found.particles == pytest.approx(found.crisp, rel=0.6)
+    assert "to blame: line" in str(found)
+    assert "balanced" in softness_report(leaving, *POINTS[1], steepness=40.0).suggestion
+    with pytest.raises(TypeError, match="unexpected option"):
+        softness_report(WeightedSoftmax(steepness=5.0), torch.randn(4), batched=True)
+
+
+def test_each_way_is_measured_against_the_truth():
+    found = paths_report(leaving, *POINTS[1], repeats=3)
+    assert found.truth.startswith("Enumerate")
+    merged = found.rows[0]
+    exact = leaving(*POINTS[1], paths=Enumerate())
+    assert merged.value - merged.bias == pytest.approx(float(exact), abs=1e-6)
+    assert merged.spread == 0.0
+    particles = [row for row in found.rows if isinstance(row.paths, Particles)]
+    assert particles[0].spread > 0.0
+    assert "Particles(64)" in str(found)
+    assert found.figure().axes[0].get_xlabel().startswith("milliseconds")
+    many = paths_report(ball, torch.tensor(0.5), torch.tensor(0.0), torch.tensor(0.8), ways=[Particles(8)], repeats=2)
+    assert many.truth.startswith("Particles")
+
+
+def test_a_gross_difference_is_said_once():
+    @smooth(steepness=20.0)
+    def falling(h, bounce):
+        v = 0.0
+        for _ in range(60):
+            h = h + v * 0.05
+            v = v - 0.5
+            if h < 0.0:
+                h = -h
+                v = -bounce * v
+        return h
+
+    bounce = torch.tensor(0.8)
+    with pytest.warns(
+        MergedStatesWarning, match=r"falling: after 60 smooth decisions .*Particles.*Merge\(check=False\)"
+    ):
+        falling(torch.tensor([1.0]), bounce, batched=True)
+    falling(torch.tensor([1.1, 0.3]), bounce, batched=True)
+    falling.checked = False
+    falling(torch.tensor([[1.1], [0.3]])[:, 0], bounce, batched=True, paths=Merge(check=False))
 
 
 # -- shared parameters and states

@@ -42,8 +42,11 @@ class SoftnessReport:
         return f"<table>{cells}</table>"
 
 
-def softness_report(module: nn.Module, *inputs: Any) -> SoftnessReport:
+def softness_report(module: Any, *inputs: Any, **options: Any) -> SoftnessReport:
     """Compare `module(*inputs)` with its crisp limit, and see which inputs still feel its decisions.
+
+    A smooth function (with the options of its calls, such as `batched=True`) is compared with the function as written and
+    with particles that follow crisp paths; the report then names the line whose decisions make the difference.
 
     The gradient of soft minus hard output is the part that comes through the decisions alone: what merely passes through
     (a sorted value's own slope) is the same in both and cancels. It is taken by the floating tensors among the inputs, or
@@ -53,6 +56,10 @@ def softness_report(module: nn.Module, *inputs: Any) -> SoftnessReport:
     >>> print(softness_report(WeightedSoftmax(steepness=500.0), torch.randn(64, 8)).suggestion)
     mostly hard: lower the steepness by about 5x, or anneal from there
     """
+    if getattr(module, "is_smooth", False):
+        return module.softness_report(*inputs, **options)
+    if options:
+        raise TypeError(f"softness_report: unexpected option {next(iter(options))!r}; smooth functions take some.")
     check_module("softness_report", module)
     held = softnesses(module)
     if not held:

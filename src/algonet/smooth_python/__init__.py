@@ -1,21 +1,27 @@
 """@smooth: write the algorithm in plain Python, get it smooth. if, while, for, comparisons and subscripts have gradients."""
 
 from .decorator import SmoothFunction, smooth
+from .explaining import PathsReport, ProgramReport, paths_report
 from .language.refuse import NotSmoothError
 from .paths import Enumerate, Merge, Particles, Paths, Perturb
 from .report import Report
+from .running import MergedStatesWarning
 from .softness import Settings, softness
 
 __all__ = [
     "Enumerate",
     "Merge",
+    "MergedStatesWarning",
     "NotSmoothError",
     "Particles",
     "Paths",
+    "PathsReport",
     "Perturb",
+    "ProgramReport",
     "Report",
     "Settings",
     "SmoothFunction",
+    "paths_report",
     "smooth",
     "softness",
 ]

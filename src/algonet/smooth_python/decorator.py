@@ -62,6 +62,8 @@ class SmoothFunction(Generic[P, R]):
         #: What it reads from outside, and what is known of earlier runs.
         self.outside = Outside(self._tree, function)
         self.plans = Plans()
+        #: Whether a result was compared with the crisp one.
+        self.checked = False
         self._compiled: dict[bool, types.FunctionType] = {}
         self._run_form(False)
         self.__name__: str = function.__name__
@@ -89,9 +91,15 @@ class SmoothFunction(Generic[P, R]):
 
     def __call__(self, *args: Any, batched: bool = False, with_report: bool = False, **kwargs: Any) -> Any:
         """Run smoothly on tensors. See `smooth` for the options that may be given with a call."""
-        where = self.__name__
         if not torch.compiler.is_compiling() and _crisply.get():
             return self._function(*args, **{k: v for k, v in kwargs.items() if k not in OPTIONS})
+        call, report = self.call(args, {**kwargs, "batched": batched})
+        result = outcome(call)
+        return (result, report) if with_report else result
+
+    def call(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Call, Report]:
+        """A call with these arguments and options, about to run."""
+        where, batched = self.__name__, kwargs.pop("batched", False)
         generator = None if self._has_generator else kwargs.pop("generator", None)
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
         options = check_options(where, options) if options else options
@@ -110,9 +118,18 @@ class SmoothFunction(Generic[P, R]):
                 value.settle(value.tensor.float() if value.tensor.dtype in HALVES else value.tensor)
         report = Report()
         draws = Draws(generator if generator is not None else self._own_generator(values))
-        call = Call(self, values, found, settings, options, size, half, report, draws)
-        result = outcome(call)
-        return (result, report) if with_report else result
+        return Call(self, values, found, settings, options, size, half, report, draws), report
+
+    def source_line(self, line: int) -> str:
+        """A line of its source, by its number in the file."""
+        offset = line - self._first
+        return self._lines[offset].strip() if 0 <= offset < len(self._lines) else ""
+
+    def softness_report(self, *args: Any, **kwargs: Any) -> Any:
+        """See `algonet.softness_report`, which asks this."""
+        from .explaining import report
+
+        return report(self, args, kwargs)
 
     def _lifted(self, bound: list[Any], batched: bool, shared: tuple[str, ...], found: list[Value]) -> list[Any]:
         """The arguments as the program sees them; those that all items share have no batch."""
@@ -200,9 +217,7 @@ class SmoothFunction(Generic[P, R]):
             trace = trace.tb_next
         if line is None:
             return
-        offset = line - self._first
-        text = self._lines[offset].strip() if 0 <= offset < len(self._lines) else ""
-        note = f"in the smooth function {self.__name__}, {self._file}, line {line}: {text}"
+        note = f"in the smooth function {self.__name__}, {self._file}, line {line}: {self.source_line(line)}"
         if note not in getattr(problem, "__notes__", ()):
             problem.add_note(note)
 

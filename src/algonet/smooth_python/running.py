@@ -7,6 +7,7 @@ surrogate whose gradient is that of the mean; `Enumerate` runs it once for each 
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +25,12 @@ from .runtime.frame import Frame
 from .runtime.merging import Mixture
 from .softness import Settings
 
-
 #: How much probability the paths that `Enumerate` leaves out may have together.
 MISSING = 0.01
+#: From so many decisions on, a result that differs from the crisp one by more than this share is worth a warning. A few
+#: soft decisions blur; many of them lead to states that are none.
+MANY = 32
+GROSS = 0.9
 
 
 @dataclass
@@ -44,6 +48,8 @@ class Call:
     draws: Draws
     #: How many decisions on tensors the run took, where it was recorded or run and not repeated.
     decisions: int = 0
+    #: Whether the run did nothing but arithmetic and decisions.
+    pure: bool = False
 
     @property
     def like(self) -> Tensor | None:
@@ -80,6 +86,7 @@ class Call:
                 result = (program(frame),)
                 settled(flat(result))
             known.learn(result, frame.report)
+            self.pure = tape.journal.complete and tape.draws is None
         self.decisions = frame.report.decisions
         return result[0]
 
@@ -119,7 +126,53 @@ def _check(call: Call) -> None:
 
 
 def _merge(call: Call, paths: Merge) -> Any:
-    return call.lowered(call.run(lambda frame: call.function._run(frame, call.values)))
+    found = call.lowered(call.run(lambda frame: call.function._run(frame, call.values)))
+    if paths.check and call.decisions >= MANY and call.pure and not call.function.checked:
+        call.function.checked = True
+        warn_if_gross(call, found)
+    return found
+
+
+class MergedStatesWarning(UserWarning):
+    """The result of merging states is far from what the program gives."""
+
+
+def warn_if_gross(call: Call, found: Any) -> None:
+    """One warning where the result is nowhere near that of the crisp program, on the first few items."""
+    items = 1 if call.size is None else min(call.size, 4)
+    try:
+        with torch.no_grad():
+            crisp = as_written(call, items)
+            soft = found if call.size is not None else mapped(lambda x: x[None] if isinstance(x, Tensor) else x, found)
+            gap = _distance(soft, crisp, items)
+    except Exception:
+        # The crisp program may refuse tensors, or these numbers; then there is nothing to compare with
+        return
+    if gap > GROSS:
+        name = call.function.__name__
+        warnings.warn(
+            f"{name}: after {call.decisions} smooth decisions the merged state is far from any that the program has: the "
+            f"result differs from the crisp one by {gap:.0%} of it. Try paths=Particles(64) or a higher steepness, ask "
+            f"softness_report({name}, ...) for the line to blame, or silence this by paths=Merge(check=False).",
+            MergedStatesWarning,
+            stacklevel=5,
+        )
+
+
+def _distance(soft: Any, crisp: Any, items: int) -> float:
+    """The distance of all numbers of two results, relative to the larger of the two."""
+    pairs: list[tuple[Tensor, Tensor]] = []
+
+    def note(s: Any, c: Any) -> None:
+        if isinstance(s, Tensor) and isinstance(c, Tensor):
+            pairs.append((s[:items].double().flatten(), c.double().flatten()))
+
+    mapped(note, soft, crisp)
+    if not pairs:
+        return 0.0
+    one, other = (torch.cat(column) for column in zip(*pairs, strict=True))
+    scale = max(float(one.norm()), float(other.norm()))
+    return float((one - other).norm()) / scale if scale > 0 else 0.0
 
 
 def _particles(call: Call, paths: Particles) -> Any:
@@ -191,21 +244,20 @@ def _enumerate(call: Call, paths: Enumerate) -> Any:
 
 
 def _perturb(call: Call, paths: Perturb) -> Any:
-    originals = [value.tensor for value in call.found]
+    for value in call.found:
+        if call.size is not None and not value.batched:
+            # Every sample has its own noise on what all items share; the gradient sums up
+            value.settle(value.tensor.expand(call.size, *value.tensor.shape))
+            value.batched = True
     many = call.copied(paths.count)
     size = 1 if call.size is None else call.size
     noise = torch.Generator().manual_seed(int(call.draws.seed[0]) * 2**31 + int(call.draws.seed[1]) % 2**31)
     score: Any = 0.0
-    for original, value in zip(originals, many.found, strict=True):
-        if not original.is_floating_point():
+    for value in many.found:
+        if not value.tensor.is_floating_point():
             continue
-        if not value.batched:
-            raise ValueError(
-                f"{call.function.__name__}: Perturb gives every sample its own noise; pass a shared parameter expanded to "
-                "the batch."
-            )
         half = torch.randn(size, paths.count // 2, *value.tensor.shape[1:], generator=noise, dtype=torch.float64)
-        pairs = torch.stack([half, -half], 2).flatten(0, 2).to(original)
+        pairs = torch.stack([half, -half], 2).flatten(0, 2).to(value.tensor)
         centre = value.tensor
         moved = (centre + paths.scale * pairs).detach()
         value.settle(moved)
@@ -223,17 +275,29 @@ def _perturb(call: Call, paths: Perturb) -> Any:
 
 def _as_written(call: Call) -> Any:
     """The crisp function on each item by itself."""
+    return as_written(call, call.size or 0)
+
+
+def as_written(call: Call, items: int) -> Any:
+    """The results of the crisp function on the first items, one after the other, put together."""
+    precision = torch.get_default_dtype() if call.like is None else call.like.dtype
     results = []
-    for k in range(call.size or 0):
-        arguments = mapped(lambda v, k=k: v.tensor[k] if type(v) is Value and v.batched else v, call.values)
+    for k in range(items):
+        arguments = mapped(lambda v, k=k: _item(v, k), call.values)
         results.append(call.function.crisp(*arguments))
 
     def stack(*parts: Any) -> Any:
-        if isinstance(parts[0], (Tensor, int, float)) and not isinstance(parts[0], bool):
-            return torch.stack([torch.as_tensor(p, dtype=getattr(p, "dtype", call.like.dtype)) for p in parts])
+        if all(isinstance(p, (Tensor, int, float)) for p in parts):
+            return torch.stack([torch.as_tensor(p, dtype=getattr(p, "dtype", precision)) for p in parts])
         return parts[0]
 
     return mapped(stack, *results)
+
+
+def _item(value: Any, k: int) -> Any:
+    if type(value) is not Value:
+        return value
+    return value.tensor[k] if value.batched else value.tensor
 
 
 def _paired_means(result: Any, score: Any, call: Call, count: int) -> Any:

@@ -139,11 +139,12 @@ class Tape:
 
     def record_draw(self, name: str, counter: int, draws: Any, *operands: Any) -> Value | None:
         """An instruction that draws a random number; `draws` has the seed."""
-        rows = [self._row(x) for x in operands]
-        if None in rows:
+        rows = [row for x in operands if (row := self._row(x)) is not None]
+        if len(rows) < len(operands):
             return None
         self.draws = draws
-        return self._new(self._codes[name], *rows, counter)  # pyright: ignore[reportArgumentType]
+        a, b, *_ = (*rows, counter, 0)
+        return self._new(self._codes[name], a, b)
 
     def record_relaxation(self, relax: Relaxation, x: Value) -> Value | None:
         row = self._row(x)

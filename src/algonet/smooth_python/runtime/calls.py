@@ -57,12 +57,13 @@ def call(frame: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)
         if getattr(function.func, "is_smooth", False):
             return function.func.inside(frame, (*function.args, *args), {**function.keywords, **kwargs})
-    if dataclasses.is_dataclass(function) or function is dataclasses.replace:
+    if (isinstance(function, type) and dataclasses.is_dataclass(function)) or function is dataclasses.replace:
         # Fields are moved, not looked at
         return function(*args, **kwargs)
     owner = getattr(function, "__self__", None)
-    if isinstance(owner, random.Random) and function.__name__ in RANDOM and frame.draws is not None:
-        return RANDOM[function.__name__](frame, *args, **kwargs)
+    drawn = RANDOM.get(getattr(function, "__name__", "")) if isinstance(owner, random.Random) else None
+    if drawn is not None and frame.draws is not None:
+        return drawn(frame, *args, **kwargs)
     if isinstance(owner, (list, tuple, dict)) and flat((owner, args, kwargs)):
         return _of_container(function, args, kwargs)
     if not flat((args, kwargs)) and _from_math(function) and any(isinstance(x, Tensor) for x in args):

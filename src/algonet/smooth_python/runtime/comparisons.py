@@ -211,7 +211,8 @@ def choose_smaller(frame: Any, x: Any, y: Any) -> Any:
 
 
 def _chosen(frame: Any, p: Any, then: Any, other: Any) -> Any:
-    if frame.decider is None or not smooth_kind(p):
+    if not frame.chooses or not smooth_kind(p):
+        p = frame.decide(p)
         return frame.merge(p, then, other) if smooth_kind(p) else then if p else other
     answer = frame.decide(p)
     found = frame.merge(answer, then, other) if smooth_kind(answer) else then if answer else other

@@ -48,13 +48,13 @@ class Branch:
         self._then_mass = None
         self._p: Any = None
         self._around = frame.inside
-        if smooth_kind(test) and frame.decider is not None:
+        if smooth_kind(test) and frame.chooses:
             # States are kept apart: whatever the other side would have assigned, later decisions on it are smooth
             self._soft = as_value(test)
             test = frame.decide(test)
         elif smooth_kind(test):
-            frame.report.decisions += 1
             self._soft = test if alive is not None else None
+            test = frame.decide(test)
         else:
             self._soft = None
         if not smooth_kind(test):
@@ -131,7 +131,7 @@ class Branch:
 
     def _mixed(self, p: Any, state: tuple) -> tuple:
         triples = zip(self._state, state, self._names, strict=False)
-        chosen = self._frame.decider is not None
+        chosen = self._frame.chooses
         return tuple([then if then is other else merged(p, then, other, name, chosen) for then, other, name in triples])
 
     def _join_masses(self, state: tuple) -> tuple:

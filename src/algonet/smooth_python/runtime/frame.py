@@ -27,10 +27,11 @@ class _Inside:
 
     def value(self) -> Value:
         """1 for the items that are in here; computed when someone asks."""
-        if self._value is None:
-            here = self._coin if self._shown else 1.0 - self._coin
-            self._value = here if self._around is None else here * self._around.value()
-        return self._value
+        if self._value is not None:
+            return self._value
+        here = self._coin if self._shown else 1.0 - self._coin
+        found = self._value = here if self._around is None else here * self._around.value()
+        return found
 
 
 class Frame:
@@ -103,6 +104,11 @@ class Frame:
             return p
         return self.decider.decide(self, as_value(p))
 
+    @property
+    def chooses(self) -> bool:
+        """Whether states are kept apart: decisions are 0 or 1, and one of two states is chosen."""
+        return self.decider is not None and not self.decider.merges
+
     def presence(self) -> Value | None:
         """Which items are here (1, else 0), under deciders that keep states apart; None where all are."""
         found = None if self.inside is None else self.inside.value()
@@ -113,7 +119,7 @@ class Frame:
 
     def enter(self, coin: Value, shown: bool, around: _Inside | None) -> None:
         """One side of a branch begins: for those whose coin shows it."""
-        if self.decider is not None:
+        if self.chooses:
             self.inside = _Inside(coin, shown, around)
 
     def operate(self, name: str, *operands: Any) -> Value:
@@ -217,7 +223,7 @@ class Frame:
         return sides.join(chosen)[0]
 
     def merge(self, p: Value, then: Any, other: Any) -> Any:
-        return merged(p, then, other, chosen=self.decider is not None)
+        return merged(p, then, other, chosen=self.chooses)
 
     def crisp(self, test: Any) -> bool:
         """The condition of a comprehension, which cannot run both ways."""

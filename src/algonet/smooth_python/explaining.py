@@ -1,0 +1,271 @@
+"""Is merging states the right way for this program, and if not, which line is to blame and what else is there?"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algonet.relax.report import VANISHED, SoftnessReport
+
+from .machine.values import mapped
+from .paths import Enumerate, Merge, Particles, Paths, Perturb
+from .running import Call, as_written
+from .runtime.deciding import Sites
+
+#: Particles that stand for the truth where there are too many paths to enumerate.
+PLENTY = 4096
+#: Lines that are tried one by one.
+MOST_LINES = 16
+
+
+@dataclass(frozen=True)
+class ProgramReport(SoftnessReport):
+    """A softness report of a smooth function. `soft`, `crisp` and `particles`: the mean of all numbers of its result as merged,
+    as written, and over drawn paths. `lines`: for each line that decides, the gap that is left when its decisions alone are
+    taken crisply. `blame`: the line that leaves least, with its source; empty where no line stands out."""
+
+    soft: float = 0.0
+    crisp: float = 0.0
+    particles: float = 0.0
+    blame: str = ""
+    lines: dict[int, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        values = f"merged {self.soft:.4g}, crisp {self.crisp:.4g}, particles {self.particles:.4g}"
+        blame = f"; to blame: {self.blame}" if self.blame else ""
+        return f"{values}: gap {self.gap:.1%}, vanished gradients {self.vanished:.1%}{blame}: {self.suggestion}"
+
+
+def report(function: Any, args: tuple, kwargs: dict[str, Any]) -> ProgramReport:
+    """What `softness_report` says of a smooth function."""
+    merged, leaves = _run(function, args, {**kwargs, "paths": Merge(check=False), "backend": "reference"})
+    if not leaves:
+        raise ValueError("softness_report: give at least one floating tensor as input.")
+    crisp = _crisp(function, args, kwargs)
+    drawn, moved = _run(function, args, {**kwargs, "paths": Particles(256)})
+    gap = _gap(merged, crisp)
+    slopes, wanted = _slopes(merged, leaves), _slopes(drawn, moved)
+    vanished = float((slopes.abs() <= VANISHED * max(float(wanted.abs().max()), 1e-30)).float().mean())
+    lines = _lines(function, args, kwargs, crisp) if gap > 0.05 else {}
+    blame = ""
+    if lines:
+        line = min(lines, key=lambda k: lines[k])
+        if lines[line] < 0.5 * gap:
+            blame = f"line {line}: {function.source_line(line)}"
+    close = _gap(drawn, crisp)
+    return ProgramReport(
+        gap,
+        vanished,
+        {"steepness": _steepness(function, kwargs)},
+        _suggestion(gap, vanished, close),
+        soft=_mean(merged),
+        crisp=_mean(crisp),
+        particles=_mean(drawn),
+        blame=blame,
+        lines=lines,
+    )
+
+
+def _suggestion(gap: float, vanished: float, close: float) -> str:
+    if gap > 0.25 and close < 0.8 * gap:
+        return "the mean of its states is no state of the program: use paths=Particles(64)"
+    if gap > 0.25:
+        return "mostly blurred: raise the steepness by about 3x, or anneal towards it"
+    if vanished > 0.5:
+        return "mostly hard: lower the steepness by about 5x, or use paths=Perturb(64, scale)"
+    return "balanced: keep the steepness, or anneal to a harder one near the end of training"
+
+
+def _call(function: Any, args: tuple, kwargs: dict[str, Any]) -> Call:
+    return function.call(args, dict(kwargs))[0]
+
+
+def _moving(args: tuple) -> tuple[tuple, list[Tensor]]:
+    """The arguments with leaves of their own in place of floating tensors."""
+    leaves: list[Tensor] = []
+
+    def leaf(x: Any) -> Any:
+        if isinstance(x, Tensor) and x.is_floating_point():
+            leaves.append(x.detach().clone().requires_grad_())
+            return leaves[-1]
+        return x
+
+    return tuple(mapped(leaf, list(args))), leaves
+
+
+def _run(function: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
+    moving, leaves = _moving(args)
+    with torch.enable_grad():
+        return _tensors(function(*moving, **kwargs)), leaves
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+
+    def note(x: Any) -> None:
+        if isinstance(x, (Tensor, float)):
+            found.append(torch.as_tensor(x).double())
+
+    mapped(note, result)
+    return found
+
+
+def _crisp(function: Any, args: tuple, kwargs: dict[str, Any]) -> list[Tensor]:
+    call = _call(function, args, kwargs)
+    with torch.no_grad():
+        result = as_written(call, 1 if call.size is None else call.size)
+    return [t if call.size is not None else t[0] for t in _tensors(result)]
+
+
+def _gap(soft: list[Tensor], hard: list[Tensor]) -> float:
+    """The distance of two results relative to the second one's size."""
+    distance = sum(float((s.detach() - h).abs().mean()) for s, h in zip(soft, hard, strict=True))
+    size = sum(float(h.abs().mean()) for h in hard)
+    return distance / max(size, 1e-12)
+
+
+def _mean(tensors: list[Tensor]) -> float:
+    return float(torch.cat([t.detach().flatten() for t in tensors]).mean()) if tensors else math.nan
+
+
+def _slopes(results: list[Tensor], leaves: list[Tensor]) -> Tensor:
+    score = torch.stack([r.sum() for r in results]).sum() if results else torch.zeros(())
+    if not score.requires_grad:
+        return torch.cat([torch.zeros_like(x).flatten() for x in leaves]).double()
+    found = torch.autograd.grad(score, leaves, allow_unused=True, materialize_grads=True)
+    return torch.cat([g.flatten().double() for g in found])
+
+
+def _lines(function: Any, args: tuple, kwargs: dict[str, Any], crisp: list[Tensor]) -> dict[int, float]:
+    """The gap that is left when the decisions of one line are taken crisply, by line."""
+
+    def run(harden: tuple[str, int] | None) -> tuple[Sites, list[Tensor]]:
+        call = _call(function, args, {**kwargs, "paths": Merge(check=False), "backend": "reference"})
+        frame = call.frame()
+        frame.decider = sites = Sites(harden)
+        with torch.no_grad():
+            return sites, _tensors(call.lowered(call.function._run(frame, call.values)))
+
+    sites, _ = run(None)
+    places = sorted(sites.lines, key=lambda place: -sites.lines[place])[:MOST_LINES]
+    return {place[1]: _gap(run(place)[1], crisp) for place in sorted(places)}
+
+
+def _steepness(function: Any, kwargs: dict[str, Any]) -> float:
+    steepness: Any = kwargs.get("steepness")
+    if steepness is None:
+        steepness = getattr(kwargs.get("relax", function.settings.relax), "steepness", math.nan)
+    return float(torch.as_tensor(steepness).double().mean())
+
+
+# -- one way against the others
+
+
+@dataclass(frozen=True)
+class PathsRow:
+    """One way to take paths: the mean of the result's numbers, its distance from the truth, the standard deviation of one run's
+    value and of its gradient, the gradient's distance from the truth's relative to that, and milliseconds of both."""
+
+    paths: Paths
+    value: float
+    bias: float
+    spread: float
+    gradient_error: float
+    gradient_spread: float
+    milliseconds: float
+
+
+@dataclass(frozen=True)
+class PathsReport:
+    """What `paths_report` found; printed, a table. `truth` says what the others are measured against."""
+
+    rows: list[PathsRow]
+    truth: str
+
+    def __str__(self) -> str:
+        head = f"{'paths':<34}{'value':>11}{'bias':>11}{'spread':>11}{'grad error':>12}{'grad spread':>12}{'ms':>9}"
+        lines = [
+            f"{_title(r.paths):<34}{r.value:>11.4g}{r.bias:>11.2g}{r.spread:>11.2g}{r.gradient_error:>12.1%}"
+            f"{r.gradient_spread:>12.1%}{r.milliseconds:>9.2f}"
+            for r in self.rows
+        ]
+        return "\n".join([head, *lines, f"against {self.truth}"])
+
+    def figure(self) -> Any:
+        """Errors of the gradient against time, one mark for each way."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(5.0, 3.5), layout="constrained")
+        axes = figure.subplots()
+        for row in self.rows:
+            error = max(math.hypot(row.gradient_error, row.gradient_spread), 1e-9)
+            axes.loglog([row.milliseconds], [error], "o")
+            axes.annotate(
+                _title(row.paths), (row.milliseconds, error), xytext=(4, 4), textcoords="offset points", size=8
+            )
+        axes.set_xlabel("milliseconds, value and gradient")
+        axes.set_ylabel("error of the gradient, relative")
+        return figure
+
+
+def _title(paths: Paths) -> str:
+    numbers = {Particles: "count", Enumerate: "limit", Perturb: "count"}
+    name = numbers.get(type(paths))
+    scale = f", {float(torch.as_tensor(paths.scale).double().mean()):g}" if isinstance(paths, Perturb) else ""
+    return f"{type(paths).__name__}({'' if name is None else getattr(paths, name)}{scale})"
+
+
+def paths_report(
+    function: Any, *inputs: Any, ways: Sequence[Paths] | None = None, repeats: int = 8, seed: int = 0, **options: Any
+) -> PathsReport:
+    """Each way to take the paths of `function(*inputs, **options)`: value, bias, spread, errors of the gradient, and time.
+
+    The truth is enumeration where there are few paths, else many particles. Random ways run `repeats` times, from `seed` on.
+    """
+    if ways is None:
+        ways = (Merge(check=False), Particles(16), Particles(64), Particles(256), Perturb(64, 0.05))
+    truth, (value, slopes) = _truth(function, inputs, options, seed)
+    rows = []
+    for paths in ways:
+        count = 1 if isinstance(paths, (Merge, Enumerate)) else repeats
+        found = [_timed(function, inputs, {**options, "paths": paths}, seed + k) for k in range(-1, count)][1:]
+        values = torch.tensor([v for v, _, _ in found])
+        gradients = torch.stack([g for _, g, _ in found])
+        size = max(float(slopes.norm()), 1e-30)
+        rows.append(
+            PathsRow(
+                paths,
+                float(values.mean()),
+                float(values.mean()) - value,
+                float(values.std()) if count > 1 else 0.0,
+                float((gradients.mean(0) - slopes).norm()) / size,
+                float(gradients.std(0).norm()) / size if count > 1 else 0.0,
+                1e3 * min(t for _, _, t in found),
+            )
+        )
+    return PathsReport(rows, truth)
+
+
+def _truth(function: Any, inputs: tuple, options: dict[str, Any], seed: int) -> tuple[str, tuple[float, Tensor]]:
+    try:
+        return "Enumerate(256)", _timed(function, inputs, {**options, "paths": Enumerate(256)}, seed)[:2]
+    except ValueError:
+        runs = [
+            _timed(function, inputs, {**options, "paths": Particles(PLENTY)}, seed + 1000 + k)[:2] for k in range(4)
+        ]
+        value = sum(v for v, _ in runs) / len(runs)
+        return f"Particles({len(runs) * PLENTY})", (value, torch.stack([g for _, g in runs]).mean(0))
+
+
+def _timed(function: Any, inputs: tuple, options: dict[str, Any], seed: int) -> tuple[float, Tensor, float]:
+    generator = torch.Generator().manual_seed(seed % 2**63)
+    start = time.perf_counter()
+    results, leaves = _run(function, inputs, {**options, "generator": generator})
+    slopes = _slopes(results, leaves)
+    return _mean(results), slopes, time.perf_counter() - start
