@@ -233,7 +233,7 @@ def first(a):
         ((), {}, TypeError, r"missing a required argument: 'a'; it is first\(a\)"),
         ((1, 2), {}, TypeError, "too many positional arguments"),
         (([1.0],), {"batched": True}, ValueError, "needs at least one tensor with a batch"),
-        ((torch.tensor(1.0),), {"batched": True}, ValueError, "this one is a single number"),
+        ((torch.tensor(1.0),), {"batched": True}, ValueError, "needs at least one tensor with a batch"),
         (
             ([torch.zeros(2), torch.zeros(3)],),
             {"batched": True},

@@ -17,10 +17,11 @@ import pytest
 import torch
 
 from algonet.relax import Cauchy, Gaussian, Logistic, Sech
-from algonet.smooth_python import SmoothFunction, smooth, softness
+from algonet.smooth_python import smooth, softness
 from algonet.smooth_python.algorithms import ALGORITHMS, bubble_sort
 from algonet.smooth_python.machine import replay
 from algonet.smooth_python.machine.keys import Found, UnknownError, describe
+from algonet.smooth_python.running import Call
 
 X = torch.tensor([-0.7, 0.1, 0.9, 2.2], dtype=torch.float64)
 SCALE = 2.0
@@ -35,9 +36,9 @@ settings.bias = 0.5
 def recorded(monkeypatch):
     """The functions whose program ran, one entry per run: replays are not among them."""
     names = []
-    original = SmoothFunction._recorded
+    original = Call.recorded
     monkeypatch.setattr(
-        SmoothFunction, "_recorded", lambda self, *args: names.append(self.__name__) or original(self, *args)
+        Call, "recorded", lambda self, *args: names.append(self.function.__name__) or original(self, *args)
     )
     return names
 
