@@ -1,0 +1,107 @@
+"""Top-k supervision: a classifier trained on soft memberships of the k best classes, against softmax cross-entropy.
+
+Pictures of three MNIST digits side by side are one of 1,000 classes; few pictures of each are seen, so that the best
+guess is often wrong and the five best matter. With memberships p = `soft_topk_mask(logits, k)` the loss is -log p of
+the right class: it asks to be among the k best and no more. The rows train the same network on the same pictures;
+accuracies are on unseen digits.
+
+Run: python -m experiments.topk --data FOLDER [--steps 3000] [--seeds 3]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from algonet import Logistic, soft_topk_mask
+from experiments.harness import Row, arguments, mnist, record, spread_of
+
+DIGITS, CLASSES, BATCH = 3, 1000, 256
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def among_the_best(k: int) -> Loss:
+    """-log of the right class's membership in the k best."""
+
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        member = soft_topk_mask(logits, k, relax=Logistic(1.0)).gather(1, labels[:, None])
+        return -member.clamp_min(1e-12).log().mean()
+
+    return loss
+
+
+def losses() -> dict[str, Loss]:
+    cross_entropy = nn.functional.cross_entropy
+    both = among_the_best(1), among_the_best(5)
+    return {
+        "softmax cross-entropy": cross_entropy,
+        "memberships, k = 1": both[0],
+        "memberships, k = 5": both[1],
+        "memberships, k = 1 and 5": lambda logits, labels: (both[0](logits, labels) + both[1](logits, labels)) / 2,
+    }
+
+
+def classifier() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(64, 128, 3, padding=1), nn.BatchNorm2d(128), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(128 * 3 * 10, 256), nn.ReLU(), nn.Linear(256, CLASSES),
+    )  # fmt: skip
+
+
+def triples(folder, train: bool, count: int, seed: int, device: str) -> tuple[Tensor, Tensor]:
+    """`count` pictures (count, 1, 28, 84) and their classes, fixed by the seed."""
+    pictures, labels = mnist(folder, train)
+    chosen = torch.randint(len(labels), (count, DIGITS), generator=torch.Generator().manual_seed(seed))
+    number = (labels[chosen] * 10 ** torch.arange(DIGITS - 1, -1, -1)).sum(-1)
+    return torch.cat(pictures[chosen].unbind(1), -1).unsqueeze(1).to(device), number.to(device)
+
+
+def train(loss: Loss, data: tuple[Tensor, Tensor], steps: int, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    pictures, labels = data
+    network = classifier().to(pictures.device)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(steps):
+        chosen = torch.randint(len(labels), (BATCH,), device=labels.device)
+        found = loss(network(pictures[chosen]), labels[chosen])
+        optimizer.zero_grad()
+        found.backward()
+        optimizer.step()
+        schedule.step()
+    return network.eval()
+
+
+@torch.no_grad()
+def accuracies(network: nn.Module, data: tuple[Tensor, Tensor]) -> tuple[float, float]:
+    """(top-1, top-5)."""
+    best = torch.cat([network(part).topk(5).indices for part in data[0].split(1000)]) == data[1][:, None]
+    return float(best[:, 0].float().mean()), float(best.any(1).float().mean())
+
+
+def main() -> None:
+    options = arguments(__doc__, data="a folder with MNIST's idx files", steps=3000, seeds=3, pictures=10_000)
+    folder = None if options.quick else options.data
+    if options.quick:
+        options.steps, options.seeds, options.pictures = 3, 1, 300
+    tested = triples(folder, False, 100 if options.quick else 10_000, 99, options.device)
+    rows = []
+    for name, loss in losses().items():
+        found = []
+        for seed in range(options.seeds):
+            data = triples(folder, True, options.pictures, seed, options.device)
+            found.append(accuracies(train(loss, data, options.steps, seed), tested))
+        for i, column in enumerate(("top-1, %", "top-5, %")):
+            mean, deviation = spread_of(100 * f[i] for f in found)
+            rows.append(Row(name, mean, "score", column))
+            if len(found) > 1:
+                rows.append(Row(name, deviation, "difference", f"{column} (deviation)"))
+    record(options.json, rows, options)
+
+
+if __name__ == "__main__":
+    main()
