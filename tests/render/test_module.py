@@ -26,7 +26,8 @@ from algonet.render import (
     torus,
 )
 
-STEP = 1e-4
+#: Small: where a normal turns away from the eye, pictures bend within a hundredth of a cosine.
+STEP = 1e-6
 MESHES = {"sphere": icosphere(2), "box": box(), "torus": torus(segments=(16, 8))}
 
 
@@ -60,7 +61,7 @@ def assert_gradients_are_right(render: Callable[..., tuple[Tensor, ...]], inputs
                 continue
             assert torch.isfinite(slope).all(), name
             error = abs((slope * way).sum() - differences[name][i])
-            assert error <= 3e-3 * slope.norm() * way.norm() + 1e-6, (i, name, float(error), float(slope.norm()))
+            assert error <= 1e-3 * slope.norm() * way.norm() + 1e-5, (i, name, float(error), float(slope.norm()))
 
 
 @pytest.mark.parametrize("name", MESHES)
