@@ -1,0 +1,122 @@
+"""Losses whose hard limit is the metric, and metrics that are scikit-learn's and SciPy's."""
+
+import pytest
+import scipy.stats
+import sklearn.metrics
+import torch
+
+from algonet.ranking import (
+    auc,
+    auc_loss,
+    average_precision,
+    average_precision_loss,
+    kendall,
+    kendall_loss,
+    ndcg,
+    ndcg_loss,
+    pairwise_hinge_loss,
+    recall_at_k,
+    recall_at_k_loss,
+    spearman,
+    spearman_loss,
+)
+from algonet.relax import Laplace, Logistic
+from algonet.sorting import Bitonic, Permutahedron
+
+GENERATOR = torch.Generator().manual_seed(0)
+SCORES = torch.randn(6, 12, generator=GENERATOR, dtype=torch.float64)
+TIED = (SCORES * 1.5).round()
+GRADES = torch.randint(0, 4, (6, 12), generator=GENERATOR)
+HARD = Logistic(1e6)
+PAIRS = {
+    "ndcg": (ndcg_loss, ndcg),
+    "ndcg@4": (lambda *a, **o: ndcg_loss(*a, k=4, **o), lambda *a, **o: ndcg(*a, k=4, **o)),
+    "average precision": (average_precision_loss, average_precision),
+    "recall@3": (lambda s, y, **o: recall_at_k_loss(s, y, 3, **o), lambda s, y, **o: recall_at_k(s, y, 3, **o)),
+    "spearman": (spearman_loss, spearman),
+    "kendall": (kendall_loss, kendall),
+    "auc": (auc_loss, auc),
+}
+
+
+def per_list(function, scores, targets):
+    return torch.tensor([float(function(y, s)) for s, y in zip(scores.numpy(), targets.numpy(), strict=True)])
+
+
+@pytest.mark.parametrize("scores", [SCORES, TIED], ids=["distinct", "tied"])
+def test_metrics_are_those_of_scikit_learn_and_scipy(scores):
+    binary = (GRADES > 1).long()
+    peers = [
+        (ndcg(scores, GRADES, reduction="none"), lambda y, s: sklearn.metrics.ndcg_score([y], [s]), GRADES),
+        (ndcg(scores, GRADES, k=4, reduction="none"), lambda y, s: sklearn.metrics.ndcg_score([y], [s], k=4), GRADES),
+        (average_precision(scores, binary, reduction="none"), sklearn.metrics.average_precision_score, binary),
+        (auc(scores, binary, reduction="none"), sklearn.metrics.roc_auc_score, binary),
+        (spearman(scores, GRADES, reduction="none"), lambda y, s: scipy.stats.spearmanr(y, s).statistic, GRADES),
+        (kendall(scores, GRADES, reduction="none"), lambda y, s: scipy.stats.kendalltau(y, s).statistic, GRADES),
+    ]
+    for found, peer, targets in peers:
+        assert torch.allclose(found.double(), per_list(peer, scores, targets).double(), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_hard_limit_of_each_loss_is_its_metric(name):
+    loss, metric = PAIRS[name]
+    soft = loss(SCORES, GRADES, relax=HARD, reduction="none")
+    assert torch.allclose(soft, 1 - metric(SCORES, GRADES, reduction="none"), atol=1e-6)
+    assert torch.allclose(loss(SCORES, GRADES, relax=HARD), soft.mean())
+    assert torch.allclose(loss(SCORES, GRADES, relax=HARD, reduction="sum"), soft.sum())
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_padding_changes_nothing(name):
+    loss, metric = PAIRS[name]
+    mask = torch.zeros(6, 15, dtype=torch.bool)
+    mask[:, 1:13] = True
+    padded, grades = torch.full((6, 15), float("nan"), dtype=torch.float64), torch.full((6, 15), 9)
+    padded[mask], grades[mask] = SCORES.flatten(), GRADES.flatten()
+    padded.requires_grad_()
+    assert torch.allclose(loss(padded, grades, mask=mask), loss(SCORES, GRADES), atol=1e-9)
+    assert torch.allclose(metric(padded, grades, mask=mask), metric(SCORES, GRADES))
+    slope = torch.autograd.grad(loss(padded, grades, mask=mask), padded)[0]
+    assert (slope[~mask] == 0).all()
+    assert slope[mask].abs().sum() > 0
+    assert slope.isfinite().all()
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_lists_with_nothing_to_rank_give_zero(name):
+    loss, metric = PAIRS[name]
+    scores = SCORES.clone().requires_grad_()
+    for grades, mask in ((torch.zeros_like(GRADES), None), (GRADES, torch.zeros(6, 12, dtype=torch.bool))):
+        found = loss(scores, grades, mask=mask, reduction="none")
+        assert (found == 0).all()
+        assert (metric(scores, grades, mask=mask, reduction="none") == 0).all()
+        assert (torch.autograd.grad(found.sum(), scores)[0] == 0).all()
+    assert loss(scores[:0], GRADES[:0]) == 0
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_first_and_second_derivatives(name):
+    x = SCORES[:2, :6].clone().requires_grad_()
+    loss = PAIRS[name][0]
+    assert torch.autograd.gradcheck(lambda x: loss(x, GRADES[:2, :6], relax=Logistic(2.0)), x)
+    assert torch.autograd.gradgradcheck(lambda x: loss(x, GRADES[:2, :6], relax=Logistic(2.0)), x)
+
+
+def test_other_methods_and_the_hinge():
+    for options in ({"method": Bitonic()}, {"relax": Laplace(5.0)}, {"method": Permutahedron(0.1)}):
+        assert 0 < spearman_loss(SCORES, GRADES, **options) < 2
+        assert 0 < ndcg_loss(SCORES, GRADES, **options) < 1
+    assert pairwise_hinge_loss(GRADES.double() * 2, GRADES) == 0
+    assert pairwise_hinge_loss(-GRADES.double(), GRADES) > 1
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="targets must have the shape of `scores`"):
+        ndcg_loss(SCORES, GRADES[:, :5])
+    with pytest.raises(ValueError, match="unknown reduction"):
+        auc(SCORES, GRADES, reduction="median")
+    with pytest.raises(ValueError, match="`k` must be positive"):
+        ndcg(SCORES, GRADES, k=0)
+    with pytest.raises(ValueError, match="`mask` must be a boolean tensor"):
+        kendall(SCORES, GRADES, mask=GRADES)
