@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from algonet.core.identity import interned
-from algonet.relax import Logistic, Sigmoid
+from algonet.relax import DECISION, Sigmoid
 from algonet.sorting import soft_rank, soft_topk_mask
 from algonet.sorting.checks import steepness as steepness_of
 from algonet.sorting.methods import Method, Pairwise
@@ -28,7 +28,7 @@ def ndcg_loss(
     relevance: Tensor,
     *,
     k: int | None = None,
-    relax: Sigmoid = Logistic(10.0),
+    relax: Sigmoid = DECISION,
     method: Method = Pairwise(),
     mask: Tensor | None = None,
     reduction: str = "mean",
@@ -40,6 +40,7 @@ def ndcg_loss(
     for exponential ones pass 2 ** relevance - 1. Costs what `method` costs: O(n^2) streamed, O(n log n) with
     `relax=Laplace(...)` or `method=Bitonic()`.
 
+    >>> from algonet.relax import Logistic
     >>> ndcg_loss(torch.tensor([0.1, 0.9, 0.5]), torch.tensor([3.0, 1.0, 0.0]), relax=Logistic(100.0))
     tensor(0.3115)
     """
@@ -59,7 +60,7 @@ def average_precision_loss(
     scores: Tensor,
     relevance: Tensor,
     *,
-    relax: Sigmoid = Logistic(10.0),
+    relax: Sigmoid = DECISION,
     mask: Tensor | None = None,
     reduction: str = "mean",
     backend: str = "auto",
@@ -70,6 +71,7 @@ def average_precision_loss(
     relevance.
     O(n^2) pairs, streamed: O(n) memory.
 
+    >>> from algonet.relax import Logistic
     >>> average_precision_loss(torch.tensor([0.9, 0.8, 0.1]), torch.tensor([1, 0, 1]), relax=Logistic(100.0))
     tensor(0.1667)
     """
@@ -87,13 +89,14 @@ def recall_at_k_loss(
     relevance: Tensor,
     k: int,
     *,
-    relax: Sigmoid = Logistic(10.0),
+    relax: Sigmoid = DECISION,
     mask: Tensor | None = None,
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
     """1 - the share of relevant items in the k highest scores, memberships soft (`soft_topk_mask`). O(n).
 
+    >>> from algonet.relax import Logistic
     >>> recall_at_k_loss(torch.tensor([0.9, 0.8, 0.1]), torch.tensor([1, 0, 1]), 2, relax=Logistic(100.0))
     tensor(0.5000)
     """
@@ -110,7 +113,7 @@ def spearman_loss(
     scores: Tensor,
     targets: Tensor,
     *,
-    relax: Sigmoid = Logistic(10.0),
+    relax: Sigmoid = DECISION,
     method: Method = Pairwise(),
     mask: Tensor | None = None,
     reduction: str = "mean",
@@ -120,6 +123,7 @@ def spearman_loss(
 
     Costs what `method` costs: O(n^2) streamed, O(n log n) with `relax=Laplace(...)` or `method=Permutahedron(...)`.
 
+    >>> from algonet.relax import Logistic
     >>> x = torch.tensor([1.0, 2.0, 3.0, 4.0])
     >>> spearman_loss(x, torch.tensor([1.0, 3.0, 2.0, 4.0]), relax=Logistic(100.0))
     tensor(0.2000)
@@ -134,7 +138,7 @@ def kendall_loss(
     scores: Tensor,
     targets: Tensor,
     *,
-    relax: Sigmoid = Logistic(10.0),
+    relax: Sigmoid = DECISION,
     mask: Tensor | None = None,
     reduction: str = "mean",
     backend: str = "auto",
@@ -143,6 +147,7 @@ def kendall_loss(
 
     pairs_x and pairs_y count pairs that differ in scores and in targets. O(n^2) pairs, streamed: O(n) memory.
 
+    >>> from algonet.relax import Logistic
     >>> x = torch.tensor([1.0, 2.0, 3.0, 4.0])
     >>> kendall_loss(x, torch.tensor([1.0, 3.0, 2.0, 4.0]), relax=Logistic(100.0))
     tensor(0.3333)
@@ -162,7 +167,7 @@ def auc_loss(
     scores: Tensor,
     relevance: Tensor,
     *,
-    relax: Sigmoid = Logistic(10.0),
+    relax: Sigmoid = DECISION,
     mask: Tensor | None = None,
     reduction: str = "mean",
     backend: str = "auto",
@@ -171,6 +176,7 @@ def auc_loss(
 
     Relevant is what has a positive relevance.
 
+    >>> from algonet.relax import Logistic
     >>> auc_loss(torch.tensor([0.9, 0.8, 0.1, 0.7]), torch.tensor([1, 0, 0, 1]), relax=Logistic(100.0))
     tensor(0.2500)
     """

@@ -24,6 +24,7 @@ from .noise import NOISES, GaussianNoise, Noise, StudentT
 from .report import SoftnessReport, softness_report
 from .schedule import Anneal
 from .sigmoids import (
+    DECISION,
     SIGMOIDS,
     Bump,
     Cauchy,
@@ -43,6 +44,7 @@ from .softmax import Choice, soft_argmax, soft_argmin, soft_max, soft_min, weigh
 
 __all__ = [
     "CONORMS",
+    "DECISION",
     "EXITS",
     "NOISES",
     "SIGMOIDS",

@@ -415,6 +415,9 @@ class Heaviside(Sigmoid):
         """
 
 
+#: What a decision is where nothing is said: hard enough to be near the crisp one on numbers of order 1, soft enough to learn.
+DECISION: Sigmoid = Logistic(10.0)
+
 #: Every family, for tests, tables and plots.
 SIGMOIDS: tuple[type[Sigmoid], ...] = (
     Logistic,

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from algonet.core.checks import check_softness
-from algonet.relax import BumpExit, Exit, Logistic, Probabilistic, Relaxation, Sigmoid, TConorm
+from algonet.relax import DECISION, BumpExit, Exit, Probabilistic, Relaxation, Sigmoid, TConorm
 
 from .paths import Merge, Paths
 
-_RELAX, _EXIT, _CONORM, _PATHS = Logistic(10.0), BumpExit(), Probabilistic(), Merge()
+_RELAX, _EXIT, _CONORM, _PATHS = DECISION, BumpExit(), Probabilistic(), Merge()
 
 
 @dataclass(frozen=True, eq=False)

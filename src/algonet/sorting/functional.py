@@ -15,7 +15,7 @@ from torch import Tensor
 from algonet.core import backends
 from algonet.core.hints import hints_at_relax
 from algonet.core.identity import interned
-from algonet.relax import Heaviside, Logistic, Sigmoid
+from algonet.relax import DECISION, Heaviside, Sigmoid
 
 from . import checks, plain
 from .cache import ByteCache
@@ -53,7 +53,7 @@ def soft_sort(
     *,
     dim: int = -1,
     descending: bool = False,
-    relax: Sigmoid = Logistic(10.0),
+    relax: Sigmoid = DECISION,
     method: Method = OddEven(),
     steps: int | None = None,
     payload: Tensor | None = None,
@@ -79,6 +79,7 @@ def soft_sort(
     Differentiable in x, payload and the steepness as often as the sigmoid is. Infinite items take part crisply; a NaN
     spoils its own row. O(n^2) exchanges with OddEven, O(n log^2 n) with Bitonic; no n x n matrix unless it is asked for.
 
+    >>> from algonet.relax import Logistic
     >>> soft_sort(torch.tensor([3.0, 1.0, 2.0]), relax=Logistic(2.0)).values
     tensor([1.1470, 2.0113, 2.8416])
     """
@@ -126,7 +127,7 @@ def soft_argsort(
     *,
     dim: int = -1,
     descending: bool = False,
-    relax: Sigmoid = Logistic(10.0),
+    relax: Sigmoid = DECISION,
     method: Method = OddEven(),
     mask: Tensor | None = None,
     hard: bool = False,
@@ -160,7 +161,7 @@ def soft_rank(
     *,
     dim: int = -1,
     descending: bool = False,
-    relax: Sigmoid = Logistic(10.0),
+    relax: Sigmoid = DECISION,
     method: Method = OddEven(),
     mask: Tensor | None = None,
     hard: bool = False,
@@ -193,7 +194,7 @@ def soft_topk(
     *,
     dim: int = -1,
     largest: bool = True,
-    relax: Sigmoid = Logistic(10.0),
+    relax: Sigmoid = DECISION,
     method: Method = OddEven(),
     mask: Tensor | None = None,
     return_permutation: bool = False,

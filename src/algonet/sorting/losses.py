@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from algonet.core.hints import hints_at_relax
-from algonet.relax import Logistic, Sigmoid
+from algonet.relax import DECISION, Sigmoid
 
 from . import checks
 from .functional import Job
@@ -54,7 +54,7 @@ def expected_swaps(
     *,
     dim: int = -1,
     descending: bool = False,
-    relax: Sigmoid = Logistic(10.0),
+    relax: Sigmoid = DECISION,
     method: Network = OddEven(),
     mask: Tensor | None = None,
     network: Network | None = None,
@@ -64,6 +64,7 @@ def expected_swaps(
     steepness -> inf with `OddEven` gives the number of inversions (pairs in the wrong order): 0 exactly when x is sorted,
     so it penalises disorder. Differentiable in x. Plain torch: O(n) memory per layer is kept for backward.
 
+    >>> from algonet.relax import Logistic
     >>> expected_swaps(torch.tensor([3.0, 2.0, 1.0]), relax=Logistic(100.0))
     tensor(3.)
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from algonet.core.hints import hints_at_relax
-from algonet.relax import Logistic, Sigmoid, SoftModule
+from algonet.relax import DECISION, Sigmoid, SoftModule
 
 from . import checks
 from .functional import SortResult, TopKResult, soft_argsort, soft_rank, soft_sort, soft_topk
@@ -40,6 +40,7 @@ class _Sorting(SoftModule):
 class SoftSort(_Sorting):
     """`soft_sort` as a layer: forward(x, payload=None, mask=None) -> SortResult.
 
+    >>> from algonet.relax import Logistic
     >>> import torch
     >>> SoftSort(Logistic(20.0))(torch.tensor([2.0, 1.0, 3.0])).values
     tensor([1., 2., 3.])
@@ -48,7 +49,7 @@ class SoftSort(_Sorting):
     @hints_at_relax
     def __init__(
         self,
-        relax: Sigmoid = Logistic(10.0),
+        relax: Sigmoid = DECISION,
         *,
         method: Method = OddEven(),
         dim: int = -1,
@@ -83,7 +84,7 @@ class SoftArgsort(_Sorting):
     @hints_at_relax
     def __init__(
         self,
-        relax: Sigmoid = Logistic(10.0),
+        relax: Sigmoid = DECISION,
         *,
         method: Method = OddEven(),
         dim: int = -1,
@@ -111,7 +112,7 @@ class SoftRank(_Sorting):
     @hints_at_relax
     def __init__(
         self,
-        relax: Sigmoid = Logistic(10.0),
+        relax: Sigmoid = DECISION,
         *,
         method: Method = OddEven(),
         dim: int = -1,
@@ -140,7 +141,7 @@ class SoftTopK(_Sorting):
     def __init__(
         self,
         k: int,
-        relax: Sigmoid = Logistic(10.0),
+        relax: Sigmoid = DECISION,
         *,
         method: Method = OddEven(),
         dim: int = -1,
@@ -170,6 +171,7 @@ class SoftTopKMask(SoftModule):
 
     `k` given to forward (a number, or a tensor with one for each row) takes the place of the layer's own.
 
+    >>> from algonet.relax import Logistic
     >>> import torch
     >>> SoftTopKMask(2, Logistic(20.0))(torch.tensor([3.0, 1.0, 2.0]))
     tensor([1.0000e+00, 4.5398e-05, 9.9995e-01])
@@ -180,7 +182,7 @@ class SoftTopKMask(SoftModule):
     def __init__(
         self,
         k: int | float,
-        relax: Sigmoid = Logistic(10.0),
+        relax: Sigmoid = DECISION,
         *,
         dim: int = -1,
         largest: bool = True,
@@ -207,7 +209,7 @@ class SoftQuantile(_Sorting):
     def __init__(
         self,
         q: float | Sequence[float],
-        relax: Sigmoid = Logistic(10.0),
+        relax: Sigmoid = DECISION,
         *,
         method: Method = OddEven(),
         dim: int = -1,
@@ -238,7 +240,7 @@ class SoftMedian(_Sorting):
     @hints_at_relax
     def __init__(
         self,
-        relax: Sigmoid = Logistic(10.0),
+        relax: Sigmoid = DECISION,
         *,
         method: Method | str = OddEven(),
         degree: int = 1,

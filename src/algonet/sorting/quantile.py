@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from algonet.core.hints import hints_at_relax
-from algonet.relax import Logistic, Sigmoid, weighted_softmax, weighted_softmin
+from algonet.relax import DECISION, Sigmoid, weighted_softmax, weighted_softmin
 
 from . import checks
 from .functional import Job
@@ -25,7 +25,7 @@ def soft_quantile(
     q: float | Sequence[float],
     *,
     dim: int = -1,
-    relax: Sigmoid = Logistic(10.0),
+    relax: Sigmoid = DECISION,
     method: Method = OddEven(),
     mask: Tensor | None = None,
     keepdim: bool = False,
@@ -38,6 +38,7 @@ def soft_quantile(
     the quantiles in its place. With a mask, n is the number of items present; a row without any gives NaN.
     Differentiable like `soft_sort`; only exchanges that reach the wanted positions are computed (without a mask).
 
+    >>> from algonet.relax import Logistic
     >>> soft_quantile(torch.tensor([4.0, 1.0, 3.0, 2.0]), 0.5, relax=Logistic(20.0))
     tensor(2.5000)
     """
@@ -64,7 +65,7 @@ def soft_median(
     dim: int = -1,
     method: Method | str = OddEven(),
     degree: int = 1,
-    relax: Sigmoid = Logistic(10.0),
+    relax: Sigmoid = DECISION,
     mask: Tensor | None = None,
     keepdim: bool = False,
     backend: str = "auto",
@@ -85,6 +86,7 @@ def soft_median(
 
     Differentiable to any order (exact: as often as the sigmoid is).
 
+    >>> from algonet.relax import Logistic
     >>> x = torch.tensor([1.0, 2.0, 3.0, 4.0, 100.0])
     >>> soft_median(x, relax=Logistic(20.0)), soft_median(x, method="fast", degree=8)
     (tensor(3.), tensor(3.0044))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from algonet.core.cache import constant
 from algonet.core.identity import interned
-from algonet.relax import Heaviside, Logistic, Sigmoid
+from algonet.relax import DECISION, Heaviside, Sigmoid
 
 from . import checks
 from .operation import THRESHOLD, ThresholdSettings
@@ -20,7 +20,7 @@ def soft_topk_mask(
     k: int | float | Tensor,
     *,
     dim: int = -1,
-    relax: Sigmoid = Logistic(10.0),
+    relax: Sigmoid = DECISION,
     mask: Tensor | None = None,
     largest: bool = True,
     hard: bool = False,
