@@ -157,8 +157,9 @@ def check_size(where: str, size: int | tuple[int, int]) -> tuple[int, int]:
     """(H, W) if both are positive integers; one number is a square."""
     if isinstance(size, int) and not isinstance(size, bool):
         size = (size, size)
-    fine = isinstance(size, (tuple, list)) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size)
-    if not fine:
+    if isinstance(size, bool) or not (
+        isinstance(size, (tuple, list)) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size)
+    ):
         raise ValueError(f"{where}: `size` must be (height, width) in pixels, both at least 1, got {size!r}.")
     return int(size[0]), int(size[1])
 

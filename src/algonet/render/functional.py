@@ -159,13 +159,13 @@ def raster_settings(
     )  # fmt: skip
 
 
-def _is_sharp(softness: float | Tensor) -> bool:
+def _is_sharp(softness: Any) -> bool:
     """Whether a noise's scale in pixels is known, without waiting for a device, to need a sample at every pixel."""
-    if isinstance(softness, Tensor):
-        if not tracing.readable(softness):
-            return False
-        return not softness.numel() or float(softness.detach().max()) < LEAST_SPACING * SAMPLES_PER_SCALE
-    return softness < LEAST_SPACING * SAMPLES_PER_SCALE
+    if not isinstance(softness, Tensor):
+        return softness < LEAST_SPACING * SAMPLES_PER_SCALE
+    if not tracing.readable(softness):
+        return False
+    return not softness.numel() or float(softness.detach().max()) < LEAST_SPACING * SAMPLES_PER_SCALE
 
 
 _settings = cached(most=256, name="settings of the renderer")(RasterSettings)
