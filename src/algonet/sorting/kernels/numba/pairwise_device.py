@@ -64,7 +64,7 @@ def counts(x, w, ordered, s, begin, end, out):
                     part += w[j] * value if w[j] != REAL(0.0) else REAL(0.0)
             total += np.float64(part)
         if not ordered and y != REAL(0.0):
-            total -= np.float64(y * chance(a - a if a - a == REAL(0.0) else REAL(0.0), s))
+            total -= np.float64(y * chance(REAL(0.0), s))
         out[i] = REAL(total) if a == a else a
 
 

@@ -24,6 +24,8 @@ SYMMETRIC = True
 # --- template ---
 #: Sums may be reordered: that is what lets them run in vector registers. NaN and infinities keep their meaning.
 SUMS = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy", "nogil": True}
+#: As written: with reordering, x - x would be 0 for infinities too, and (x - c) - d would be rounded otherwise.
+STRICT = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
 FAR = REAL(1e18)
 #: Items summed in their own precision before they are added in float64.
 CHUNK = 2048
@@ -31,13 +33,13 @@ CHUNK = 2048
 MOST = 150
 
 
-@njit(fastmath={"contract"}, error_model="numpy", nogil=True)
+@njit(**STRICT)
 def away_from(x, c, d):
     """x - b in this order: the first difference is exact near the threshold."""
     return (x - c) - d
 
 
-@njit(fastmath={"contract"}, error_model="numpy", nogil=True)
+@njit(**STRICT)
 def scaled(x, c, d, s):
     return min(max(s * away_from(x, c, d), -FAR), FAR)
 
@@ -161,7 +163,7 @@ def mix(p, other, share):
         p[i] = (REAL(1.0) - share) * p[i] + share * other[i]
 
 
-@njit(**SUMS)
+@njit(**STRICT)
 def collect(x, mask, masked, items):
     """Puts the finite items of a row side by side; (their number, infinite ones above and below, any NaN)."""
     count, above, below, spoiled = 0, 0, 0, False
@@ -181,15 +183,15 @@ def collect(x, mask, masked, items):
     return count, above, below, spoiled
 
 
-@njit(**SUMS)
+@njit(**STRICT)
 def all_finite(x):
-    odd = REAL(0.0)
+    odd = 0
     for i in range(len(x)):
-        odd += x[i] - x[i]
-    return odd == REAL(0.0)
+        odd += 0 if x[i] - x[i] == REAL(0.0) else 1
+    return odd == 0
 
 
-@njit(nogil=True, error_model="numpy", fastmath={"contract"})
+@njit(**STRICT)
 def forward(x, mask, masked, ks, k_step, s, reach, out, thresholds, begin, end):
     """Rows begin..end. A threshold of -inf or inf says that all or none of the finite items are members."""
     n = x.shape[1]
@@ -273,7 +275,7 @@ def slopes(x, grad, b, s, mean, out):
         out[i] = s * slope * (grad[i] - mean)
 
 
-@njit(nogil=True, error_model="numpy", fastmath={"contract"})
+@njit(**STRICT)
 def backward(x, mask, masked, s, thresholds, grad, grad_x, grad_k, grad_s, begin, end):
     n = x.shape[1]
     items, weights, found = np.empty(n, x.dtype), np.empty(n, x.dtype), np.empty(n, x.dtype)
