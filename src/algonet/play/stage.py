@@ -26,7 +26,7 @@ async def off_loop(function: Callable[..., Any], *args: Any) -> Any:
     return await asyncio.get_running_loop().run_in_executor(_POOL, function, *args)
 
 
-def one_line(error: BaseException) -> str:
+def one_line(error: BaseException | Warning | str) -> str:
     """What went wrong, for a line on the page."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."

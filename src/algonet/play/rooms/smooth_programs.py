@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import textwrap
+import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from algonet.smooth_python import smooth
 from algonet.smooth_python.algorithms import point_in_polygon
 
 from .. import draw
-from ..stage import Code, Latest, Problem, Size, canvas, choice, slider
+from ..stage import Code, Latest, Problem, Size, canvas, choice, one_line, slider
 
 WIDTH, HEIGHT, MARGIN = 560, 340, 40
 STAR = [
@@ -77,7 +78,7 @@ class Example(NamedTuple):
 CURVES = {
     "fare": Example(fare, 0.0, 5.0, 2.4, "A taxi fare with a jump after three kilometres"),
     "staircase": Example(staircase, 0.2, 6.0, 3.2, "Rounding down by a loop that subtracts"),
-    "thermostat": Example(thermostat, -10.0, 19.0, 4.0, "Hours of heating in a day, by the temperature outside"),
+    "thermostat": Example(thermostat, -10.0, 19.0, 14.0, "Hours of heating in a day, by the temperature outside"),
     "bouncing_ball": Example(bouncing_ball, 0.2, 2.0, 1.0, "Height after sixty steps of a ball that bounces"),
 }
 PICTURE = "point_in_polygon"
@@ -93,7 +94,8 @@ class Wish:
 
 
 def _options(wish: Wish) -> dict[str, Any]:
-    options: dict[str, Any] = {"relax": Logistic(wish.steepness)}
+    # The reference: compiling a program for a picture would take longer than drawing it
+    options: dict[str, Any] = {"relax": Logistic(wish.steepness), "backend": "reference"}
     if wish.paths == "Particles":
         options["paths"] = PATHS["Particles"]()
     return options
@@ -112,8 +114,14 @@ PATHS = _paths()
 
 
 def compute(wish: Wish) -> dict[str, Any]:
-    if wish.name == PICTURE:
-        return _polygon(wish)
+    """What the room shows; a warning of the run (merged states far from any of the program's) is said below it."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = _polygon(wish) if wish.name == PICTURE else _curve(wish)
+    return {**found, "note": one_line(caught[0].message) if caught else ""}
+
+
+def _curve(wish: Wish) -> dict[str, Any]:
     example = CURVES[wish.name]
     xs = torch.linspace(example.low, example.high, 161)
     with torch.no_grad():
@@ -179,10 +187,12 @@ def _polygon(wish: Wish) -> dict[str, Any]:
     y, x = torch.meshgrid(axis, axis, indexing="ij")
     with torch.no_grad():
         inside: Tensor = point_in_polygon(
-            x.reshape(-1), y.reshape(-1), STAR, batched=True, relax=Logistic(20 * wish.steepness)
+            x.reshape(-1), y.reshape(-1), STAR, batched=True, relax=Logistic(20 * wish.steepness), backend="reference"
         ).reshape(wish.size, wish.size)
     at = torch.tensor([wish.x], requires_grad=True)
-    value = point_in_polygon(at, torch.full((1,), 0.5), STAR, batched=True, relax=Logistic(20 * wish.steepness))
+    value = point_in_polygon(
+        at, torch.full((1,), 0.5), STAR, batched=True, relax=Logistic(20 * wish.steepness), backend="reference"
+    )
     slope = float(torch.autograd.grad(value.sum(), at)[0])
     mark = f'<circle cx="{wish.x * wish.size:.1f}" cy="{wish.size / 2}" r="5" fill="none" stroke="white" stroke-width="2"/>'
     read = f"P(inside) at ({wish.x:.2f}, 0.50) = {float(value.detach()):.3f} · slope {slope:.3f}"
@@ -231,6 +241,7 @@ def build() -> None:
         if found["picture"] is not None:
             picture.set_source(found["picture"])
         read.set_text(found["read"])
+        note.set_text(found["note"])
         lines.show(code(wish))
 
     def again(**changes: Any) -> None:
@@ -254,6 +265,7 @@ def build() -> None:
             )
             picture.set_visibility(False)
             read = ui.label().classes("read").mark("read")
+            note = ui.label().classes("caption")
             problem = Problem()
             ui.label("Dashed: as written. Green: smooth. Red: value and slope at the input.").classes("caption")
         with ui.element("div").classes("card"):
