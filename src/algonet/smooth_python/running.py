@@ -160,7 +160,7 @@ def warn_if_gross(call: Call, found: Any) -> None:
 
 
 def _distance(soft: Any, crisp: Any, items: int) -> float:
-    """The distance of all numbers of two results, relative to the larger of the two."""
+    """The distance of all numbers of two results, relative to the second; 0 where that has nothing but zeros."""
     pairs: list[tuple[Tensor, Tensor]] = []
 
     def note(s: Any, c: Any) -> None:
@@ -171,7 +171,7 @@ def _distance(soft: Any, crisp: Any, items: int) -> float:
     if not pairs:
         return 0.0
     one, other = (torch.cat(column) for column in zip(*pairs, strict=True))
-    scale = max(float(one.norm()), float(other.norm()))
+    scale = float(other.norm())
     return float((one - other).norm()) / scale if scale > 0 else 0.0
 
 
