@@ -120,3 +120,15 @@ def test_errors():
         ndcg(SCORES, GRADES, k=0)
     with pytest.raises(ValueError, match="`mask` must be a boolean tensor"):
         kendall(SCORES, GRADES, mask=GRADES)
+
+
+@pytest.mark.parametrize("which", ["scores", "targets"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_nan_spoils_its_own_list(name, which):
+    """A comparison with NaN is false: without care such a list counts as one that has nothing to rank, a loss of 0."""
+    scores, targets = SCORES.clone(), GRADES.double()
+    (scores if which == "scores" else targets)[1, 2] = torch.nan
+    for function in PAIRS[name]:
+        found, clean = function(scores, targets, reduction="none"), function(SCORES, GRADES, reduction="none")
+        assert found.isnan().tolist() == [False, True, False, False, False, False]
+        assert torch.equal(found[2:], clean[2:])

@@ -21,6 +21,11 @@ class Lists(NamedTuple):
     dtype: torch.dtype
 
     @property
+    def spoiled(self) -> Tensor:
+        """Whether a present score or target of the list is NaN."""
+        return (self.scores.detach().isnan() | self.relevance.isnan()).any(-1)
+
+    @property
     def relevant(self) -> Tensor:
         """1 for present items of positive relevance."""
         return (self.relevance > 0).to(self.scores.dtype)
@@ -64,13 +69,15 @@ def cutoff(where: str, k: Any, n: int) -> int | None:
     return min(k, n)
 
 
-def reduced(values: Tensor, reduction: str, dtype: torch.dtype) -> Tensor:
-    """One number for all lists, or one for each. The mean of no list is 0."""
+def reduced(values: Tensor, reduction: str, data: Lists) -> Tensor:
+    """One number for all lists, or one for each: NaN for a list with a NaN in it. The mean of no list is 0."""
+    # Comparisons with NaN are false, so such a list would count as one that has nothing to rank
+    values = torch.where(data.spoiled, torch.nan, values)
     if reduction == "sum":
         values = values.sum()
     elif reduction == "mean":
         values = values.sum() / max(values.numel(), 1)
-    return values.to(dtype)
+    return values.to(data.dtype)
 
 
 def quotient(above: Tensor, below: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ def ndcg_loss(
         shares = shares * soft_topk_mask(data.scores, k, relax=relax, mask=_mask(data, mask), backend=backend)
     ideal = ideal_dcg(data.relevance, k)
     loss = torch.where(ideal > 0, 1 - quotient((shares * data.relevance).sum(-1), ideal), 0.0)
-    return reduced(loss, reduction, data.dtype)
+    return reduced(loss, reduction, data)
 
 
 def average_precision_loss(
@@ -81,7 +81,7 @@ def average_precision_loss(
     relevant_above = _counts(-data.scores, relevant, relax, backend)
     found = (relevant * (1 + relevant_above) / (1 + above)).sum(-1)
     count = relevant.sum(-1)
-    return reduced(torch.where(count > 0, 1 - quotient(found, count), 0.0), reduction, data.dtype)
+    return reduced(torch.where(count > 0, 1 - quotient(found, count), 0.0), reduction, data)
 
 
 def recall_at_k_loss(
@@ -106,7 +106,7 @@ def recall_at_k_loss(
     relevant = data.relevant
     count = relevant.sum(-1)
     loss = torch.where(count > 0, 1 - quotient((members * relevant).sum(-1), count), 0.0)
-    return reduced(loss, reduction, data.dtype)
+    return reduced(loss, reduction, data)
 
 
 def spearman_loss(
@@ -131,7 +131,7 @@ def spearman_loss(
     data = lists("spearman_loss", scores, targets, mask, reduction)
     ranks = soft_rank(data.scores, relax=relax, method=method, mask=_mask(data, mask), backend=backend)
     found, some = correlation(ranks, average_ranks(data.relevance, data.present), data.present)
-    return reduced(torch.where(some, 1 - found, 0.0), reduction, data.dtype)
+    return reduced(torch.where(some, 1 - found, 0.0), reduction, data)
 
 
 def kendall_loss(
@@ -160,7 +160,7 @@ def kendall_loss(
     # Equal scores have slopes too: a list of them is worth as much as one of which no two are equal
     pairs_x = torch.where(pairs_x > 0, pairs_x, pairs_y)
     found = quotient(2 * total - pairs_y, (pairs_x * pairs_y).sqrt())
-    return reduced(torch.where(pairs_y > 0, 1 - found, 0.0), reduction, data.dtype)
+    return reduced(torch.where(pairs_y > 0, 1 - found, 0.0), reduction, data)
 
 
 def auc_loss(
@@ -186,7 +186,7 @@ def auc_loss(
     above = _counts(data.scores, others, relax, backend)
     pairs = relevant.sum(-1) * others.sum(-1)
     loss = torch.where(pairs > 0, 1 - quotient((relevant * above).sum(-1), pairs), 0.0)
-    return reduced(loss, reduction, data.dtype)
+    return reduced(loss, reduction, data)
 
 
 def pairwise_hinge_loss(
@@ -202,7 +202,7 @@ def pairwise_hinge_loss(
     pairs = both & (data.relevance.unsqueeze(-1) > data.relevance.unsqueeze(-2))
     short = (margin - (data.scores.unsqueeze(-1) - data.scores.unsqueeze(-2))).clamp_min(0)
     total = torch.where(pairs, short, 0.0).sum((-1, -2))
-    return reduced(quotient(total, pairs.sum((-1, -2)).to(total.dtype)), reduction, data.dtype)
+    return reduced(quotient(total, pairs.sum((-1, -2)).to(total.dtype)), reduction, data)
 
 
 def _mask(data: Lists, mask: Tensor | None) -> Tensor | None:

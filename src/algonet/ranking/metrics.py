@@ -35,7 +35,7 @@ def ndcg(
     cumulated = torch.nn.functional.pad(discounts(n, k, data.scores).cumsum(-1), (1, 0))
     shares = (cumulated[larger + equal] - cumulated[larger]) / equal
     found = (torch.where(data.present, shares, 0.0) * data.relevance).sum(-1)
-    return reduced(quotient(found, ideal_dcg(data.relevance, k)), reduction, data.dtype)
+    return reduced(quotient(found, ideal_dcg(data.relevance, k)), reduction, data)
 
 
 def ideal_dcg(relevance: Tensor, k: int | None) -> Tensor:
@@ -64,7 +64,7 @@ def average_precision(
     )
     precision = higher.to(data.scores.dtype) / (larger + equal)
     relevant = data.relevant
-    return reduced(quotient((relevant * precision).sum(-1), relevant.sum(-1)), reduction, data.dtype)
+    return reduced(quotient((relevant * precision).sum(-1), relevant.sum(-1)), reduction, data)
 
 
 def recall_at_k(
@@ -79,7 +79,7 @@ def recall_at_k(
     k = cutoff("recall_at_k", k, scores.shape[-1]) or 0
     members = soft_topk_mask(data.scores, k, relax=Heaviside(), mask=data.present)
     relevant = data.relevant
-    return reduced(quotient((members * relevant).sum(-1), relevant.sum(-1)), reduction, data.dtype)
+    return reduced(quotient((members * relevant).sum(-1), relevant.sum(-1)), reduction, data)
 
 
 def spearman(scores: Tensor, targets: Tensor, *, mask: Tensor | None = None, reduction: str = "mean") -> Tensor:
@@ -92,7 +92,7 @@ def spearman(scores: Tensor, targets: Tensor, *, mask: Tensor | None = None, red
     """
     data = lists("spearman", scores, targets, mask, reduction)
     a, b = average_ranks(data.scores, data.present), average_ranks(data.relevance, data.present)
-    return reduced(correlation(a, b, data.present)[0], reduction, data.dtype)
+    return reduced(correlation(a, b, data.present)[0], reduction, data)
 
 
 def kendall(scores: Tensor, targets: Tensor, *, mask: Tensor | None = None, reduction: str = "mean") -> Tensor:
@@ -111,7 +111,7 @@ def kendall(scores: Tensor, targets: Tensor, *, mask: Tensor | None = None, redu
     above = PAIRWISE([ranks, order, torch.ones_like(ranks.sum())], settings)[0]
     pairs_x, pairs_y = distinct_pairs(data.scores, data.present), distinct_pairs(data.relevance, data.present)
     agreement = 2 * torch.where(data.present, above, 0.0).double().sum(-1) - pairs_y
-    return reduced(quotient(agreement, (pairs_x * pairs_y).sqrt()), reduction, data.dtype)
+    return reduced(quotient(agreement, (pairs_x * pairs_y).sqrt()), reduction, data)
 
 
 def distinct_pairs(x: Tensor, present: Tensor) -> Tensor:
@@ -134,4 +134,4 @@ def auc(scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None, reduct
     some = relevant.sum(-1)
     others = data.present.sum(-1) - some
     found = (ranks * relevant).sum(-1) - some * (some - 1) / 2
-    return reduced(quotient(found, some * others), reduction, data.dtype)
+    return reduced(quotient(found, some * others), reduction, data)
