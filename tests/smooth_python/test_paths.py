@@ -431,3 +431,8 @@ def test_particles_draw_their_own_numbers():
     y = walk(torch.tensor(0.0), rate, paths=Particles(20_000), generator=torch.Generator().manual_seed(0))
     assert float(y.detach()) == pytest.approx(1.5, abs=0.05)
     assert float(torch.autograd.grad(y, rate)[0]) == pytest.approx(5.0, abs=0.5)
+
+
+def test_a_seed_in_place_of_a_generator_is_refused():
+    with pytest.raises(TypeError, match=r"ball: `generator` must be a torch.Generator, got 3; .*manual_seed"):
+        ball(torch.tensor(1.0), torch.tensor(0.0), torch.tensor(0.8), paths=Particles(4), generator=3)

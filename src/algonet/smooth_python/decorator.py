@@ -101,6 +101,11 @@ class SmoothFunction(Generic[P, R]):
         """A call with these arguments and options, about to run."""
         where, batched = self.__name__, kwargs.pop("batched", False)
         generator = None if self._has_generator else kwargs.pop("generator", None)
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise TypeError(
+                f"{where}: `generator` must be a torch.Generator, got {generator!r}; a seed is "
+                "generator=torch.Generator().manual_seed(0)."
+            )
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
         options = check_options(where, options) if options else options
         settings = resolved(self.settings, options)
