@@ -181,6 +181,30 @@ def test_wrong_input(synthesizer):
         SmoothSynthesizer(sample_rate=10)
     with pytest.raises(ValueError, match=r"an utterance of .* seconds; give `length`"):
         synthesizer(score.phonemes, score.durations * 1e9, *score[2:])
+    with pytest.raises(ValueError, match="`length` is a number of samples from 0 on, got -1"):
+        synthesizer(*score, length=-1)
+    with pytest.raises(TypeError, match=r"`durations` must be a tensor \(2,\) like the phonemes, got 0.1"):
+        synthesizer(score.phonemes, 0.1, *score[2:])
+    with pytest.raises(TypeError, match="one string such as 'a i u'"):
+        synthesizer.score(["a", "i"])
+    with pytest.raises(ValueError, match=r"`rate` must be positive and finite, got 0\.0"):
+        synthesizer.score("a", rate=0.0)
+
+
+def test_a_voice_that_nobody_has_is_refused():
+    with pytest.raises(ValueError, match="Voice: `formant_scale` must be positive and finite, got -1"):
+        Voice(formant_scale=-1.0)
+    with pytest.raises(ValueError, match=r"Voice: `breath` must be 0 or more, got -0\.5"):
+        Voice(breath=-0.5)
+
+
+def test_what_is_no_sound_is_not_written(tmp_path):
+    """NaN as 16 bits is some number or other: a file that can be played, of nothing."""
+    with pytest.raises(ValueError, match="holds NaN or infinity"):
+        write_wav(tmp_path / "none.wav", torch.full((10,), torch.nan), 16_000)
+    with pytest.raises(TypeError, match=r"must be a tensor \(N,\).*write_wav\(path, waveform, rate\)"):
+        write_wav(torch.zeros(10), str(tmp_path / "none.wav"), 16_000)
+    assert not list(tmp_path.iterdir())
 
 
 def test_wav_files(tmp_path):

@@ -19,9 +19,15 @@ MOST_SAMPLES = 48_000 * 3600
 def wav_bytes(waveform: Tensor, sample_rate: int) -> bytes:
     """The content of a WAV file (mono, 16 bits) with the waveform (N,), 1 the loudest; louder ones are scaled down to
     fit."""
+    if not isinstance(waveform, Tensor):
+        raise TypeError(
+            f"wav_bytes: the waveform must be a tensor (N,), got {waveform!r}; write_wav(path, waveform, rate)."
+        )
     if waveform.dim() != 1:
         raise ValueError(f"wav_bytes: one waveform (N,) at a time, got {tuple(waveform.shape)}.")
     sound = waveform.detach().cpu().double()
+    if not bool(sound.isfinite().all()):
+        raise ValueError("wav_bytes: the waveform holds NaN or infinity; look at the step that made it.")
     sound = sound / max(1.0, float(sound.abs().max()) if sound.numel() else 1.0)
     buffer = io.BytesIO()
     with wave.open(buffer, "wb") as file:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from algonet.core.cache import TensorCache
-from algonet.core.checks import widened
+from algonet.core.checks import check_softness, widened
 from algonet.relax import Logistic, Sigmoid
 
 from .inventory import Inventory
@@ -39,6 +39,12 @@ class Voice:
     bandwidth_scale: float | Tensor = 1.0
     breath: float | Tensor = 0.0
     tilt: float | Tensor = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("formant_scale", "bandwidth_scale"):
+            check_softness(self, name, getattr(self, name))
+        if not isinstance(self.breath, Tensor) and not 0 <= self.breath < math.inf:
+            raise ValueError(f"Voice: `breath` must be 0 or more, got {self.breath!r}.")
 
 
 class Controls(NamedTuple):

@@ -119,6 +119,8 @@ class Inventory:
         >>> Inventory.of("a i m _").parse("mam i")
         [2, 0, 2, 1]
         """
+        if not isinstance(text, str):
+            raise TypeError(f"speech: wanted phonemes as one string such as 'a i u', got {text!r}.")
         found: list[int] = []
         for word in text.split():
             place = 0

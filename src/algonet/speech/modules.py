@@ -7,6 +7,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
+from algonet.core.checks import check_softness
 from algonet.relax import Logistic, Sigmoid, SoftModule
 
 from . import functional
@@ -98,6 +99,8 @@ class SmoothSynthesizer(SoftModule):
     def score(self, text: str, *, pitch: float = 120.0, rate: float = 1.0) -> Score:
         """The phonemes of `text` (names, see `Inventory.parse`) with their usual durations divided by `rate`; one pitch."""
         places = self.inventory.parse(text)
+        check_softness(self, "pitch", pitch)
+        check_softness(self, "rate", rate)
         like = self.formants
         one_hot = torch.nn.functional.one_hot(torch.tensor(places, device=like.device), len(self.names)).to(like)
         seconds = torch.tensor([BY_NAME[self.names[i]].seconds / rate for i in places]).to(like)
@@ -117,6 +120,8 @@ class SmoothSynthesizer(SoftModule):
         of a second (which reads the durations: on a GPU, give it)."""
         self._check(phonemes, durations, pitch, loudness)
         length = self.length(durations) if length is None else length
+        if length < 0:
+            raise ValueError(f"SmoothSynthesizer: `length` is a number of samples from 0 on, got {length}.")
         waveform = functional.synthesize(
             phonemes, durations, pitch, loudness, inventory=self.inventory, white=self.white.to(phonemes), length=length,
             sample_rate=self.sample_rate, harmonics=self.harmonics, relax=cast(Sigmoid, self.relax), voice=voice,
@@ -155,12 +160,21 @@ class SmoothSynthesizer(SoftModule):
         return int((longest + 0.1) * 10 + 1) * self.sample_rate // 10
 
     def _check(self, phonemes: Tensor, durations: Tensor, pitch: Tensor, loudness: Tensor) -> None:
+        if not isinstance(phonemes, Tensor):
+            raise TypeError(
+                f"SmoothSynthesizer: `phonemes` must be a tensor, got {phonemes!r}; `score(text)` makes one."
+            )
         if phonemes.dim() < 2 or phonemes.shape[-1] != len(self.names) or not phonemes.is_floating_point():
             raise ValueError(
                 f"SmoothSynthesizer: `phonemes` must be floating (..., P, {len(self.names)}), one column per phoneme of the "
                 f"inventory, got {phonemes.dtype} {tuple(phonemes.shape)}."
             )
         for name, value in (("durations", durations), ("pitch", pitch), ("loudness", loudness)):
+            if not isinstance(value, Tensor):
+                raise TypeError(
+                    f"SmoothSynthesizer: `{name}` must be a tensor {tuple(phonemes.shape[:-1])} like the phonemes, got "
+                    f"{value!r}."
+                )
             if value.shape != phonemes.shape[:-1]:
                 raise ValueError(
                     f"SmoothSynthesizer: `{name}` must be {tuple(phonemes.shape[:-1])} like the phonemes, got "
