@@ -192,6 +192,14 @@ def test_errors() -> None:
         fit_mesh(torch.zeros(4, 8, 8))
     with pytest.raises(ValueError, match="leave `cameras` out"):
         fit_mesh(Targets(cameras, silhouettes=torch.zeros(4, 8, 8)), cameras)
+    with pytest.raises(TypeError, match=r"got Camera; call it as .* fit_mesh\(pictures, cameras\)"):
+        fit_mesh(cameras, torch.zeros(4, 8, 8))
+    with pytest.raises(ValueError, match="A template is given as template=mesh"):
+        fit_mesh(Targets(cameras, silhouettes=torch.zeros(4, 8, 8)), icosphere(0))
+    with pytest.raises(ValueError, match=r"must lie in \[0, 1\], got values from 0 to 255"):
+        Targets(cameras, silhouettes=torch.linspace(0, 255, 4)[:, None, None].expand(4, 8, 8))
+    with pytest.raises(ValueError, match="a folder, not a file"):
+        Mesh.load(".")
     with pytest.raises(ValueError, match="`steps` must be at least 1"):
         fit_mesh(torch.zeros(4, 8, 8), cameras, steps=0)
     with pytest.raises(ValueError, match="`scales` must fall"):

@@ -183,7 +183,8 @@ def _load(path: Path) -> Mesh:
     import trimesh
 
     if not path.is_file():
-        raise ValueError(f"Mesh.load: {path}: there is no such file.")
+        fault = "a folder, not a file" if path.is_dir() else "there is no such file"
+        raise ValueError(f"Mesh.load: {path}: {fault}.")
     try:
         # From memory: a reader that believes a false length in the file would otherwise allocate that much
         content, ending = io.BytesIO(path.read_bytes()), path.suffix.lstrip(".").lower()

@@ -354,8 +354,15 @@ class _Paint:
 def _as_targets(targets: Targets | Tensor, cameras: Camera | None) -> Targets:
     if isinstance(targets, Targets):
         if cameras is not None:
-            raise ValueError("fit_mesh: `Targets` hold their cameras; leave `cameras` out.")
+            raise ValueError(
+                "fit_mesh: `Targets` hold their cameras; leave `cameras` out. A template is given as template=mesh."
+            )
         return targets
+    if not isinstance(targets, Tensor):
+        raise TypeError(
+            f"fit_mesh: the first argument must be `Targets`, or a tensor of pictures before their cameras, "
+            f"got {type(targets).__name__}; call it as fit_mesh(targets) or fit_mesh(pictures, cameras)."
+        )
     if cameras is None:
         raise ValueError("fit_mesh: pictures as a tensor need `cameras`, one per picture; or give `Targets`.")
     return Targets.of(targets, cameras)

@@ -197,5 +197,5 @@ def _check_pictures(name: str, pictures: Tensor) -> None:
     if low < least or high > most:
         hint = " Divide bytes by 255." if high > 1.5 and most < 2 else ""
         raise ValueError(
-            f"Targets: `{name}` must lie in [{least:.0f}, {most:.0f}], got values from {low:.3g} to {high:.3g}.{hint}"
+            f"Targets: `{name}` must lie in [{round(least)}, {most:.0f}], got values from {low:.3g} to {high:.3g}.{hint}"
         )
