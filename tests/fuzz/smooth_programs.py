@@ -276,7 +276,13 @@ def _threaded(module: Any) -> str | None:
 
 def _crisp(module: Any) -> str | None:
     """As Python runs it, at a steepness that leaves nothing in between."""
-    expected = [[float(v) for v in module.program.crisp(*point)] for point in POINTS]
+    outside = module.OUTSIDE
+    # As a number: `w[2] += 1` on a list of tensors would change every variable that holds the same one
+    module.OUTSIDE = float(outside)
+    try:
+        expected = [[float(v) for v in module.program.crisp(*point)] for point in POINTS]
+    finally:
+        module.OUTSIDE = outside
     for options in ({}, {"backend": "reference"}, {"hard": True}):
         found = module.program(*columns(), batched=True, steepness=1e7, **options)
         rows = torch.stack([torch.as_tensor(f, dtype=torch.float64).expand(len(POINTS)) for f in found], 1)
