@@ -7,13 +7,9 @@ import json
 import time
 from typing import Annotated
 
-import torch
 import typer
 
 from algonet.cli.common import examples
-from algonet.cli.doctor import DOMAINS
-from algonet.core import backends
-from algonet.core.codegen import store
 
 
 def register(app: typer.Typer) -> None:
@@ -29,6 +25,8 @@ def cache(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show where compiled kernels are kept and how much there is, or clear it."""
+    from algonet.core.codegen import store
+
     folder, found = store.cache_folder(), store.entries()
     size = sum(entry.size for entry in found)
     removed = store.clear() if clear else 0
@@ -42,6 +40,12 @@ def cache(
 
 def warmup() -> None:
     """Compile the kernels of a typical call of every operation, forward and backward, so that first calls are quick."""
+    import torch
+
+    from algonet.cli.doctor import DOMAINS
+    from algonet.core import backends
+    from algonet.core.codegen import store
+
     for domain in DOMAINS:
         importlib.import_module(f"algonet.{domain}")
     for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
@@ -54,6 +58,10 @@ def warmup() -> None:
 
 def _run_example(operation: str, device: str) -> str:
     """Run the operation's example and its gradient; says on which backend."""
+    import torch
+
+    from algonet.core import backends
+
     call = backends.example(operation, device)
     for tensor in call.tensors:
         tensor.requires_grad_(tensor.is_floating_point())
