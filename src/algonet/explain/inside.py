@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from algonet.nn.insertion import AlgorithmLayer
 from algonet.relax import Sigmoid
 from algonet.sorting import SoftSort, SortResult
+from algonet.sorting.networks import Network
 from algonet.while_lang import WhileProgram
 
 #: Makes the gates of a call, (*batch, steps), from the shape of its batch and what each step is called.
@@ -54,7 +55,11 @@ def _gated_sort(
     assert isinstance(relax, Sigmoid)
     values = x.movedim(sorter.dim, -1)
     n = values.shape[-1]
-    network = sorter.network
+    network = sorter.method
+    if not isinstance(network, Network):
+        raise ValueError(
+            f"sensitivity: {network!r} has no comparators to put gates on; sort by OddEven() or Bitonic()."
+        )
     layers = [network.pairs(n, layer)[:2] for layer in range(network.layers(n, sorter.options["steps"]))]
     labels = [f"layer {k}: {a}-{b}" for k, pairs in enumerate(layers) for a, b in zip(*pairs, strict=True)]
     gates = make(tuple(values.shape[:-1]), labels, values)
