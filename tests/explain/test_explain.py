@@ -223,10 +223,10 @@ def test_what_network_and_algorithm_share_stays_shared():
     assert found.network[0] is not shared
 
 
-@pytest.mark.parametrize("network", [None, Bitonic()])
+@pytest.mark.parametrize("method", [None, Bitonic()])
 @pytest.mark.parametrize("descending", [False, True])
-def test_gates_at_comparators_are_the_sort(network, descending):
-    options = {} if network is None else {"network": network}
+def test_gates_at_comparators_are_the_sort(method, descending):
+    options = {} if method is None else {"method": method}
     sorter = SoftSort(Logistic(3.0), descending=descending, **options)
     model = nn.Sequential(nn.Linear(5, 5), Insert(sorter), nn.Linear(5, 1))
     data = (torch.randn(6, 5), torch.randn(6, 1))
