@@ -240,7 +240,7 @@ def test_gates_at_comparators_are_the_sort(method, descending):
     found = sensitivity(model, "1", data, loss, inside=True)
     torch.testing.assert_close(seen[0], expected)
     assert len(found.labels) == len(found.magnitude)
-    assert found.labels[0] == ("layer 0: 0-1" if network is None else "layer 0: 3-4")
+    assert found.labels[0] == ("layer 0: 0-1" if method is None else "layer 0: 3-4")
     torch.testing.assert_close(model(data[0]), expected)
     assert "forward" not in vars(sorter)
 
