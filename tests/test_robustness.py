@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from algonet.ifs import FitPlan, Level, Poisson, Search, fit_ifs, smooth_raster
 from algonet.render import Camera, fit_camera, fit_mesh, icosphere, render_attributes
+from algonet.smooth_python import Merge
 from algonet.smooth_python.algorithms import bubble_sort
 from algonet.sorting import soft_sort
 from algonet.while_lang import WhileProgram
@@ -60,7 +61,7 @@ def render() -> Tensor:
 
 
 def smooth() -> Tensor:
-    return bubble_sort(_draw(500, 10), batched=True)[0]
+    return bubble_sort(_draw(500, 10), batched=True, paths=Merge(check=False))[0]
 
 
 #: Large enough that each kernel uses several threads of its own.
