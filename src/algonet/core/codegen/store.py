@@ -58,13 +58,9 @@ def cache_folder() -> Path:
         if reason is None and wanted is not None:
             _chosen[key] = wanted
         else:
-            known = os.getpid() in _private
             _chosen[key] = private_folder()
-            if not known:
-                place = wanted or "the kernel cache"
-                _say_once(
-                    f"{place} is not used: {reason}. Kernels are compiled for this process alone; see ALGONET_CACHE."
-                )
+            place = wanted or "the kernel cache"
+            _say_once(f"{place} is not used: {reason}. Kernels are compiled for this process alone; see ALGONET_CACHE.")
         if len(_chosen) > 64:
             del _chosen[next(iter(_chosen))]
         return _chosen.get(key) or private_folder()

@@ -20,7 +20,7 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".
 def split_of(name: str) -> str:
     """The split of a file: a function of its name alone, so that files that come later move no other one.
 
-    >>> split_of("cup.png"), split_of("cup.png") == split_of("cup.jpg")
+    >>> split_of("mug.png"), split_of("mug.png") == split_of("mug.jpg")
     ('train', True)
     """
     place = zlib.crc32(Path(name).stem.encode()) % 100
