@@ -21,7 +21,7 @@ from algonet.ran.model import TOGETHER
 from algonet.ran.networks import Encoder, KeepColours, LocalTranslator, PairDiscriminator, UNet
 from algonet.ran.problems import problem_of
 from algonet.ran.problems.mesh import MeshInverse, MeshRegulariser, read_views
-from algonet.ran.trainer import set_softness
+from algonet.ran.schedules import set_softness
 from algonet.relax import Anneal
 from algonet.render import Mesh, box, icosphere
 

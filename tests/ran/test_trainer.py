@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from algonet.ran import LossWeights, NonFiniteLossError, RANTrainer, build_trainer, checkpoints
 from algonet.ran.config import from_dict
 from algonet.ran.model import Direct
-from algonet.ran.trainer import Order, learning_rate, softness_at
+from algonet.ran.schedules import Order, learning_rate, softness_at
 from ran.toys import Discs, finished, run_toy, settings, toy
 
 

@@ -17,16 +17,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from algonet.core.files import write_bytes, write_text
-from algonet.relax import Anneal
-from algonet.relax.modules import softnesses
 
 from . import checkpoints
 from .config import TrainConfig
+from .machines import fabric, fixed_order, leave, matmul_precision
 from .model import Batch, Trainable
 from .report import Progress, picture_grid, png_bytes
+from .schedules import Order, component_rate, set_softness, softness_at
 
 History = list[dict[str, float]]
 
@@ -72,7 +72,7 @@ class RANTrainer:
         self.seed, self.description, self.progress = seed, description or {}, progress
         self.step = 0
         self.history: History = []
-        self.fabric = _fabric(settings)
+        self.fabric = fabric(settings)
         self.optimisers = {
             name: torch.optim.Adam(part.parameters(), lr=settings.learning_rate, betas=settings.betas)
             for name, part in model.components().items()
@@ -93,8 +93,8 @@ class RANTrainer:
         before."""
         self._terminated = self._stopping = False
         with (
-            _fixed_order(self.settings.deterministic),
-            _matmul_precision(self.settings.matmul_precision),
+            fixed_order(self.settings.deterministic),
+            matmul_precision(self.settings.matmul_precision),
             self._ending_on_sigterm(),
             self._others_watched(),
         ):
@@ -208,7 +208,7 @@ class RANTrainer:
         if not hasattr(self, "_wrapped"):
             self.fabric.launch()
             if self.fabric.world_size > 1:
-                atexit.register(_leave)
+                atexit.register(leave)
             found = self.fabric.setup(self.model, *self.optimisers.values())
             self._wrapped: Any = found[0]
             self._stepping: dict[str, Any] = dict(zip(self.optimisers, found[1:], strict=True))
@@ -376,134 +376,3 @@ class RANTrainer:
         if found.state["processes"] == self.fabric.world_size:
             own = {n: t[self.fabric.global_rank] for n, t in found.training.items() if n.startswith("random.")}
             checkpoints.restore_random(own)
-
-
-class Order(Sampler):
-    """Batches of indices for one process, from step `start` on: epochs of seeded permutations, cut into batches.
-
-    Which items make up step t depends on the seed and t alone, so that a resumed run, and one with more processes, sees
-    the same data.
-    """
-
-    def __init__(self, count: int, batch: int, seed: int, start: int, stop: int, rank: int = 0, processes: int = 1):
-        if count < 1:
-            raise ValueError("Order: the data set is empty.")
-        self.count, self.batch, self.seed, self.start, self.stop = count, batch, seed, start, stop
-        self.rank, self.processes = rank, processes
-        self._epoch = -1
-        self._permutation: list[int] = []
-
-    def __len__(self) -> int:
-        return max(0, self.stop - self.start)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        own = self.batch // self.processes
-        for step in range(self.start, self.stop):
-            first = step * self.batch + self.rank * own
-            yield [self._item(place) for place in range(first, first + own)]
-
-    def _item(self, place: int) -> int:
-        epoch, within = divmod(place, self.count)
-        if epoch != self._epoch:
-            random = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-            self._permutation = torch.randperm(self.count, generator=random).tolist()
-            self._epoch = epoch
-        return self._permutation[within]
-
-
-def learning_rate(settings: TrainConfig, step: int, wait: int = 0) -> float:
-    """0 for `wait` steps, a linear warm-up, and a cosine down to `final_rate` of the full rate at the last step."""
-    if step < wait:
-        return 0.0
-    rise = min(1.0, (step - wait + 1) / settings.warmup) if settings.warmup else 1.0
-    share = min(1.0, step / settings.steps)
-    fall = settings.final_rate + (1 - settings.final_rate) * (1 + math.cos(math.pi * share)) / 2
-    return settings.learning_rate * rise * fall
-
-
-def component_rate(settings: TrainConfig, step: int, component: str, alone: bool = False) -> float:
-    """The learning rate of one component: translators are fast, the reconstructor of a RAN is slow and waits."""
-    if component in ("a2b", "b2a"):
-        return settings.translator_rate * learning_rate(settings, step)
-    if component == "reconstructor" and not alone:
-        return settings.reconstructor_rate * learning_rate(settings, step, settings.wait)
-    return learning_rate(settings, step)
-
-
-def softness_at(settings: TrainConfig, step: int) -> float:
-    """Geometric from the first to the last softness over the first four fifths of the steps."""
-    first, last = settings.softness
-    return Anneal(first, last, max(1, math.ceil(0.8 * settings.steps))).value(step)
-
-
-@torch.no_grad()
-def set_softness(inverse: nn.Module, value: float) -> None:
-    """Give the main relaxation of `inverse` this softness: noise a `scale` of it, a decision a `steepness` of 1 / it.
-
-    An inverse that holds none itself passes it on to the modules inside; what stands inside one that does keeps its own.
-    """
-    own = [s for s in softnesses(inverse) if s.module is inverse]
-    for softness in own or softnesses(inverse):
-        if softness.attribute == softness.field:
-            softness.value.fill_(value if softness.field == "scale" else 1 / value)
-
-
-@contextmanager
-def _matmul_precision(wanted: str) -> Iterator[None]:
-    """Inside the block, single-precision matrix products are as exact as `wanted`."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(wanted)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-@contextmanager
-def _fixed_order(wanted: bool) -> Iterator[None]:
-    """Inside the block, if `wanted`, sums of a GPU are taken in a fixed order; where torch has no such way, it warns."""
-    if not wanted:
-        yield
-        return
-    # cuBLAS asks for it in so many words, before its first call
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    convolutions = torch.backends.cudnn.deterministic
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cudnn.deterministic = True
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.backends.cudnn.deterministic = convolutions
-
-
-def _leave() -> None:
-    """Leave the other processes while Python still lives: gloo's threads may abort a process that ends without (fabric does
-    this for NCCL only)."""
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-
-
-def _fabric(settings: TrainConfig) -> Any:
-    try:
-        from lightning_fabric import Fabric
-        from lightning_fabric.strategies import DDPStrategy
-    except ImportError:
-        try:
-            from lightning.fabric import Fabric  # pyright: ignore[reportMissingImports]
-            from lightning.fabric.strategies import DDPStrategy  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise ImportError(
-                "RANTrainer: lightning-fabric is not installed; pip install 'algonet-torch[train]'."
-            ) from error
-    # torchrun says how many processes there are
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    many = processes > 1 or settings.devices * settings.nodes > 1
-    devices = int(os.environ.get("LOCAL_WORLD_SIZE", settings.devices)) if processes > 1 else settings.devices
-    nodes = max(1, processes // devices) if processes > 1 else settings.nodes
-    # Each section leaves the parameters of the others out
-    strategy = DDPStrategy(find_unused_parameters=True) if many else "auto"
-    return Fabric(
-        accelerator=settings.accelerator, devices=devices, num_nodes=nodes, strategy=strategy, precision=settings.precision,  # pyright: ignore[reportArgumentType]
-    )  # fmt: skip

@@ -13,7 +13,7 @@ from algonet.ran import RAN, LossWeights
 from algonet.ran.config import TrainConfig
 from algonet.ran.losses import LOSSES
 from algonet.ran.networks import LocalTranslator, PairDiscriminator
-from algonet.ran.trainer import component_rate, set_softness, softness_at
+from algonet.ran.schedules import component_rate, set_softness, softness_at
 from algonet.relax import Logistic, SoftModule
 
 TITLE = "Backward AlgoNet: what is in the picture, without being told"

@@ -1,0 +1,85 @@
+"""What depends on the step alone, so that nothing about it needs saving: learning rates, softness, the order of the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.utils.data import Sampler
+
+from algonet.relax import Anneal
+from algonet.relax.modules import softnesses
+
+from .config import TrainConfig
+
+
+def learning_rate(settings: TrainConfig, step: int, wait: int = 0) -> float:
+    """0 for `wait` steps, a linear warm-up, and a cosine down to `final_rate` of the full rate at the last step."""
+    if step < wait:
+        return 0.0
+    rise = min(1.0, (step - wait + 1) / settings.warmup) if settings.warmup else 1.0
+    share = min(1.0, step / settings.steps)
+    fall = settings.final_rate + (1 - settings.final_rate) * (1 + math.cos(math.pi * share)) / 2
+    return settings.learning_rate * rise * fall
+
+
+def component_rate(settings: TrainConfig, step: int, component: str, alone: bool = False) -> float:
+    """The learning rate of one component: translators are fast, the reconstructor of a RAN is slow and waits."""
+    if component in ("a2b", "b2a"):
+        return settings.translator_rate * learning_rate(settings, step)
+    if component == "reconstructor" and not alone:
+        return settings.reconstructor_rate * learning_rate(settings, step, settings.wait)
+    return learning_rate(settings, step)
+
+
+def softness_at(settings: TrainConfig, step: int) -> float:
+    """Geometric from the first to the last softness over the first four fifths of the steps."""
+    first, last = settings.softness
+    return Anneal(first, last, max(1, math.ceil(0.8 * settings.steps))).value(step)
+
+
+@torch.no_grad()
+def set_softness(inverse: nn.Module, value: float) -> None:
+    """Give the main relaxation of `inverse` this softness: noise a `scale` of it, a decision a `steepness` of 1 / it.
+
+    An inverse that holds none itself passes it on to the modules inside; what stands inside one that does keeps its own.
+    """
+    own = [s for s in softnesses(inverse) if s.module is inverse]
+    for softness in own or softnesses(inverse):
+        if softness.attribute == softness.field:
+            softness.value.fill_(value if softness.field == "scale" else 1 / value)
+
+
+class Order(Sampler):
+    """Batches of indices for one process, from step `start` on: epochs of seeded permutations, cut into batches.
+
+    Which items make up step t depends on the seed and t alone, so that a resumed run, and one with more processes, sees
+    the same data.
+    """
+
+    def __init__(self, count: int, batch: int, seed: int, start: int, stop: int, rank: int = 0, processes: int = 1):
+        if count < 1:
+            raise ValueError("Order: the data set is empty.")
+        self.count, self.batch, self.seed, self.start, self.stop = count, batch, seed, start, stop
+        self.rank, self.processes = rank, processes
+        self._epoch = -1
+        self._permutation: list[int] = []
+
+    def __len__(self) -> int:
+        return max(0, self.stop - self.start)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        own = self.batch // self.processes
+        for step in range(self.start, self.stop):
+            first = step * self.batch + self.rank * own
+            yield [self._item(place) for place in range(first, first + own)]
+
+    def _item(self, place: int) -> int:
+        epoch, within = divmod(place, self.count)
+        if epoch != self._epoch:
+            random = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+            self._permutation = torch.randperm(self.count, generator=random).tolist()
+            self._epoch = epoch
+        return self._permutation[within]
