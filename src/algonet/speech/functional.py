@@ -17,6 +17,8 @@ from algonet.relax import Logistic, Sigmoid
 from .inventory import Inventory
 
 _TABLES = TensorCache("speech tables", most=256)
+#: Which block of samples comes where in the spectrograms' windows.
+_PLACES = TensorCache("speech windows", most=64)
 #: Seconds of silence before the first phoneme.
 LEAD = 0.03
 #: Seconds: where in front of a stop's end its burst lies, and the burst's standard deviation.
@@ -126,14 +128,12 @@ def resonance(frequency: Tensor, formants: Tensor, bandwidths: Tensor) -> Tensor
 
     Of one formant with centre c and half bandwidth b: (c^2 + b^2) / sqrt((c^2 + b^2 - f^2)^2 + 4 b^2 f^2), 1 at f = 0.
     """
-    half = bandwidths.square() / 4 + (_NARROWEST / 2) ** 2
-    power = formants.square() + half
-    squared = frequency.square()
-    found = torch.ones_like(squared)
-    for i in range(formants.shape[-1]):
-        c, b = power[..., i, None], half[..., i, None]
-        found = found * (c * torch.rsqrt((c - squared).square() + 4 * b * squared + 1e-12))
-    return found
+    half = (bandwidths.square() / 4 + (_NARROWEST / 2) ** 2)[..., None]
+    power = formants.square()[..., None] + half
+    squared = frequency.square()[..., None, :]
+    # The product over formants as a sum of logarithms: a few large operations in place of many small ones
+    below = torch.log((power - squared).square() + 4 * half * squared + 1e-12)
+    return torch.exp((torch.log(power) - 0.5 * below).sum(-2))
 
 
 def band_noise(frequency: Tensor, noise: Tensor) -> Tensor:
@@ -235,9 +235,10 @@ def _noise(controls: Controls, inventory: Inventory, white: Tensor, hop: int, ny
     else:  # MKL refuses to transform nothing
         waves = level[..., :1] * shape
     # Frame j lies around sample j * hop: it reaches two steps back and two ahead
-    parts = waves.unflatten(-1, (4, hop))
-    padded = [torch.nn.functional.pad(parts[..., i, :], (0, 0, i, 3 - i)) for i in range(4)]
-    total = padded[0] + padded[1] + padded[2] + padded[3]
+    quarters = waves.unflatten(-1, (4, hop)).movedim(-2, -3)
+    # Quarter i of frame j belongs to step i + j: rows of count + 4 steps, read as rows of count + 3, are shifted by i
+    rows = torch.nn.functional.pad(quarters, (0, 0, 0, 4)).flatten(-3, -2)[..., :-4, :]
+    total = rows.unflatten(-2, (4, count + 3)).sum(-3)
     return total[..., 2 : count + 1, :].flatten(-2) * math.sqrt(window / 1.5)
 
 
@@ -326,8 +327,7 @@ def mel_spectrogram(
 
 def _frames(padded: Tensor, hop: int) -> Tensor:
     """Windows (..., T, _FFT) every `hop` samples, as torch.stft cuts them (a test compares the two). vmap has no batching
-    rules for stft and for the gradient of unfold: frames are put together from blocks that hop and window share, by
-    slices alone."""
+    rules for stft and for the gradient of unfold: frames are put together from blocks that hop and window share."""
     block = math.gcd(hop, _FFT)
     pieces, stride = _FFT // block, hop // block
     count = 1 + (padded.shape[-1] - _FFT) // hop
@@ -335,8 +335,11 @@ def _frames(padded: Tensor, hop: int) -> Tensor:
         return padded.unfold(-1, _FFT, hop)
     short = -padded.shape[-1] % block
     blocks = torch.nn.functional.pad(padded, (0, short)).unflatten(-1, (-1, block))
-    last = stride * (count - 1) + 1
-    return torch.stack([blocks[..., i : i + last : stride, :] for i in range(pieces)], -2).flatten(-2)
+    places = _PLACES.get(
+        (count, stride, pieces, padded.device),
+        lambda: (stride * torch.arange(count)[:, None] + torch.arange(pieces)).flatten().to(padded.device),
+    )
+    return blocks.index_select(-2, places).unflatten(-2, (count, pieces)).flatten(-2)
 
 
 def mel_table(bands: int, sample_rate: int, frequency: Tensor) -> Tensor:
