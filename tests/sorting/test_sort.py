@@ -197,6 +197,20 @@ def test_infinite_items_take_part_crisply(backend, network, family):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("network", NETWORKS, ids=str)
+def test_infinite_items_take_part_crisply_in_descending_order(backend, network):
+    x = torch.tensor([1.0, math.inf, 0.5, -math.inf, 2.0, 3e38, -3e38])
+    mask = torch.tensor([True, True, False, True, True, True, True])
+    assert soft_topk(x, 2, method=network, backend=backend).values.tolist() == pytest.approx([math.inf, 3e38])
+    last = soft_sort(x, descending=True, method=network, backend=backend)
+    assert last.values[[0, 1, 5, 6]].tolist() == pytest.approx([math.inf, 3e38, -3e38, -math.inf])
+    masked = soft_argsort(x, descending=True, mask=mask, method=network, backend=backend)
+    assert masked.tolist() == pytest.approx([1, 5, 4, 0, 6, 3, 2], abs=1e-3)
+    ranks = soft_rank(x, descending=True, method=network, backend=backend)
+    assert ranks.tolist() == pytest.approx([3, 0, 4, 6, 2, 1, 5], abs=0.02)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_nan_spoils_its_own_row_only(backend):
     x = draw(20, 6)
     x[3, 2] = math.nan

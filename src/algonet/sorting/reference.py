@@ -72,7 +72,8 @@ def _decide(plan: Plan, x: Tensor, pairs: tuple[Tensor, Tensor], steepness: Tens
     """
     a, b = (x.index_select(-1, items) for items in pairs)
     crisp = ~(b - a).isfinite() & ~(a.isnan() | b.isnan())
-    decided, order = crisp & (a != b), b > a
+    # The steepness of a descending sort is negative
+    decided, order = crisp & (a != b), (b > a) == (steepness >= 0)
     if active is not None:
         crisp, decided, order = crisp | ~active, decided | ~active, order | ~active
     # The branch of a `where` that is not taken must be finite too, or its gradient is NaN

@@ -57,12 +57,13 @@ def meet(x, first, second, low, high, d, c, ends):
 
 
 @njit(**OPTIONS)
-def part(d, need, layer_need, low, high, lengths, c):
+def part(d, need, layer_need, low, high, lengths, c, steepness):
     """Comparators that a short row does not have leave their items in order."""
+    apart = where(steepness >= REAL(0.0), INF, -INF)
     for k in range(low, high):
         least = max(need[k], layer_need)
         for w in range(d.shape[1]):
-            d[c, w] = where(lengths[w] >= least, d[c, w], INF)
+            d[c, w] = where(lengths[w] >= least, d[c, w], apart)
         c += 1
 
 
@@ -238,7 +239,7 @@ def advance(x, p, table, low, high, keep, d, alpha, slope, drop, lengths, masked
         i, j = start[layer], stop[layer]
         meet(x, first, second, i, j, d, c, ends)
         if masked:
-            part(d, need, layer_need[layer], i, j, lengths, c)
+            part(d, need, layer_need[layer], i, j, lengths, c, steepness)
         weigh(sigmoid, d, alpha, slope, c, c + j - i, steepness)
         mix(x, first, second, i, j, alpha, c, ends)
         for channel in range(p.shape[0]):

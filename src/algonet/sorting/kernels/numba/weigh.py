@@ -22,7 +22,9 @@ def weigh_all(d, alpha, slope, steepness):
         z = where(far, where(z > REAL(0.0), REAL(1e18), REAL(-1e18)), z)
         value, rise = gate(z)
         value = where(z == z, value, z)
-        alpha[j] = where(crisp, where(x > REAL(0.0), REAL(1.0), REAL(0.0)), value)
+        # By the sign of the steepness, which is negative for a descending sort; 0 times infinity would be NaN
+        in_order = (x > REAL(0.0)) == (steepness >= REAL(0.0))
+        alpha[j] = where(crisp, where(in_order, REAL(1.0), REAL(0.0)), value)
         slope[j] = where(crisp | far, REAL(0.0), rise)
         d[j] = where(crisp, REAL(0.0), x)
 
