@@ -14,13 +14,15 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import torch
 from torch import Tensor
 
+from algonet.core.tracing import compiling
 from algonet.relax import Sigmoid
 
 from .language.refuse import NotSmoothError, check
 from .language.rewrite import rewritten
+from .machine.containers import dict_like, lifted
 from .machine.keys import Outside
 from .machine.replay import Plans
-from .machine.values import HALVES, Value, dict_like, lifted
+from .machine.values import HALVES, Value
 from .report import Report
 from .running import Call, outcome
 from .runtime.deciding import Draws
@@ -91,7 +93,7 @@ class SmoothFunction(Generic[P, R]):
 
     def __call__(self, *args: Any, batched: bool = False, with_report: bool = False, **kwargs: Any) -> Any:
         """Run smoothly on tensors. See `smooth` for the options that may be given with a call."""
-        if not torch.compiler.is_compiling() and _crisply.get():
+        if not compiling() and _crisply.get():
             return self._function(*args, **{k: v for k, v in kwargs.items() if k not in OPTIONS})
         call, report = self.call(args, {**kwargs, "batched": batched})
         result = outcome(call)
@@ -161,7 +163,7 @@ class SmoothFunction(Generic[P, R]):
         settings = resolved(self.settings, {**frame.overrides, **options})
         inner = Frame(self.__name__, self._file, settings, frame.report, frame.depth + 1, frame.size)
         inner.overrides, inner.outside = {**frame.overrides, **options}, self.outside
-        inner.tape, inner.decider, inner.draws = frame.tape, frame.decider, frame.draws
+        inner.machine, inner.decider, inner.draws = frame.machine, frame.decider, frame.draws
         here = None if frame.decider is None else frame.presence()
         if here is not None:
             inner.enter(here, True, None)
@@ -205,7 +207,7 @@ class SmoothFunction(Generic[P, R]):
 
     def _run(self, frame: Frame, values: list[Any]) -> Any:
         form = self._run_form(frame.settings.checkpoint)
-        if torch.compiler.is_compiling():
+        if compiling():
             return form(frame, *values)
         try:
             return form(frame, *values)

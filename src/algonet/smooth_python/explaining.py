@@ -13,7 +13,7 @@ from torch import Tensor
 
 from algonet.relax.report import VANISHED, SoftnessReport
 
-from .machine.values import mapped
+from .machine.containers import mapped
 from .paths import Enumerate, Merge, Particles, Paths, Perturb
 from .running import Call, as_written
 from .runtime.deciding import Sites

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .machine.containers import lowered, mapped
+from .machine.recording import machine_for, recordable
 from .machine.replay import Recall, recall
-from .machine.tape import recordable, tape_for
-from .machine.values import Value, flat, lowered, mapped, settled
+from .machine.values import Value
 from .machine.watching import Watch
 from .paths import Enumerate, Merge, Particles, Paths, Perturb
 from .report import Report
@@ -68,25 +69,26 @@ class Call:
 
     def run(self, program: Any) -> Any:
         """program(frame), repeated where it is known, else run and kept."""
-        known = recall(self.function, self.values, self.found, self.options, self.size)
-        known = known if recordable(self.settings) else None
+        known = None
+        if recordable(self.settings):
+            known = recall(self.function, self.values, self.found, self.options, self.size)
         result = None if known is None else known.again(self.report, self.draws)
         return self.recorded(program, known) if result is None else result[0]
 
     def recorded(self, program: Any, known: Recall | None) -> Any:
         """The result of running the program; what it recorded is kept where it can be run again."""
         frame = self.frame()
-        frame.tape = tape = tape_for(self.found, frame.settings, batched=self.size is not None)
-        if tape is None or known is None:
+        machine = frame.machine = machine_for(self.found, frame.settings, batched=self.size is not None)
+        journal = machine.journal_for(known, self.found)
+        if known is None or journal is None:
             result = (program(frame),)
-            settled(flat(result))
+            machine.settle(result)
         else:
-            tape.journal = known.begin(self.found)
-            with Watch(tape.journal):
+            with Watch(journal):
                 result = (program(frame),)
-                settled(flat(result))
+                machine.settle(result)
             known.learn(result, frame.report)
-            self.pure = tape.journal.complete and tape.draws is None
+            self.pure = journal.complete and not journal.draws
         self.decisions = frame.report.decisions
         return result[0]
 
@@ -213,7 +215,7 @@ def _enumerate(call: Call, paths: Enumerate) -> Any:
         open_, total, count, most = [[]], Mixture(("the returned value",)), 0, 0
         while open_:
             one = call.frame()
-            one.tape, one.decider = frame.tape, Answers(open_.pop())
+            one.machine, one.decider = frame.machine, Answers(open_.pop())
             call.draws.restart()
             try:
                 result = (call.function._run(one, call.values),)
@@ -231,14 +233,14 @@ def _enumerate(call: Call, paths: Enumerate) -> Any:
             if result is not None:
                 total.add(one.decider.weight, result)
         if call.settings.epsilon == 0:
-            return total.result(normalise=False, tape=frame.tape)[0]
+            return total.result(normalise=False, machine=frame.machine)[0]
         mass = total.mass
         if mass is None or (isinstance(mass, Value) and frame.any_left(frame.operate("cut", 1.0 - mass, MISSING))):
             raise ValueError(
                 f"{name}: the paths above epsilon hold less than {1 - MISSING:.0%} of the probability; lower epsilon or use "
                 "Particles."
             )
-        return total.result(normalise=True, tape=frame.tape)[0]
+        return total.result(normalise=True, machine=frame.machine)[0]
 
     return call.lowered(call.run(program))
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from algonet.core.checks import check_softness
+from algonet.core.tracing import compiling
 from algonet.relax import DECISION, BumpExit, Exit, Probabilistic, Relaxation, Sigmoid, TConorm
 
 from .paths import Merge, Paths
@@ -152,7 +152,7 @@ def within(blocks: tuple[dict[str, Any], ...]) -> Iterator[None]:
 def resolved(own: Settings, call: dict[str, Any]) -> Settings:
     """The settings of one call: the function's own, then the blocks around, then the call's."""
     settings = own
-    if torch.compiler.is_compiling():
+    if compiling():
         if _open["blocks"]:
             raise RuntimeError(
                 "softness: torch.compile does not see `with softness(...)` blocks; give the options with the call."

@@ -25,7 +25,8 @@ from torch import Tensor
 from algonet.relax import Relaxation, TConorm
 
 from ..paths import Paths
-from .values import Value, is_record, record_fields
+from .containers import is_record, record_fields
+from .values import Value
 
 #: Longer containers from outside would cost more to compare than recording does.
 LONGEST = 4096

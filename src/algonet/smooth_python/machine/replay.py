@@ -19,11 +19,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from algonet.core.tracing import transforming
+
 from ..operation import Program, evaluate, steepness_tensor
 from ..report import Report
 from ..softness import open_blocks
+from .containers import is_record, record_fields, record_like
+from .eager import EAGER
 from .keys import Found, UnknownError, describe
-from .values import NUMBERS, Value, is_record, record_fields, record_like
+from .values import NUMBERS, Value
 
 #: Instructions that one function's plans may hold together (16 bytes each); how many plans, and ways through one plan.
 CAPACITY = 2**20
@@ -101,6 +105,8 @@ class Journal:
 
     def __init__(self, arguments: list[Tensor], tensors: list[Tensor], fixed: list[Tensor]):
         self.complete = True
+        #: Whether random numbers were drawn.
+        self.draws = False
         self._events: list[Step | Look] = []
         self._ran = 0
         # The tensors themselves are kept, or another one could get the id
@@ -141,6 +147,7 @@ class Journal:
         self, program: Program, inputs: list[Tensor], scales: list[Any], wanted: Tensor, outputs: Tensor, draws: bool
     ) -> None:
         place, self._ran = self._ran, self._ran + 1
+        self.draws = self.draws or draws
         self._know(outputs, lambda run: run.outputs[place])
         if not self.complete:
             return
@@ -266,7 +273,7 @@ class Plan:
 def _filled(x: Any, run: Run, single: bool) -> Any:
     if type(x) is Leaf:
         tensor = x.origin(run)
-        return Value(tensor.squeeze(0), False) if single else Value(tensor, True)
+        return Value(tensor.squeeze(0), False, EAGER) if single else Value(tensor, True, EAGER)
     if isinstance(x, tuple) and hasattr(x, "_fields"):
         return type(x)(*[_filled(part, run, single) for part in x])
     if type(x) in (list, tuple):
@@ -353,7 +360,7 @@ class Recall:
 
 def recall(function: Any, values: list[Any], found: list[Value], options: dict[str, Any], size: int | None):
     """The call of a smooth function on these arguments, if there is a key to know it by; `found` are the tensors in them."""
-    if not found or torch._C._functorch.peek_interpreter_stack() is not None:
+    if not found or transforming():
         return None
     seen = Found(function)
     try:

@@ -8,7 +8,6 @@ cannot be recorded needs it. What has run becomes the input of the next stretch.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -16,10 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from algonet.relax import Exit, Relaxation, Sigmoid
+from algonet.relax import Relaxation
 
 from ..operation import Formulas, Program, evaluate, steepness_tensor
 from . import instructions
+from .eager import EagerMachine
 from .replay import Journal
 from .values import NUMBERS, Value
 
@@ -37,15 +37,16 @@ class Stretch:
         self.scales = scales
 
 
-class Tape:
-    """The recorder of one run. Rows are numbered throughout; those before `first` have run already."""
+class Tape(EagerMachine):
+    """The recorder of one run. Rows are numbered throughout; those before `first` have run already.
+
+    Methods called `record...` return None where an operand is not one number per item.
+    """
 
     def __init__(self, size: int, like: Tensor, backend: str):
         self.size = size
         #: Notes for running all this again, where someone keeps them.
         self.journal: Journal | None = None
-        #: Whether this is one item, run as a batch of one: foreign functions then see it as it came.
-        self.single = False
         self.like = like
         self.backend = backend
         #: Where the seed of random numbers comes from, in programs that draw some.
@@ -75,13 +76,13 @@ class Tape:
 
     def _new(self, code: int, a: int, b: int = 0, c: int = 0) -> Value:
         self._code += (code, a, b, c)
-        value = Value(None, True, None, self)
+        value = Value(None, True, self)
         value.row = self.first + self._length
         self._length += 1
         return value
 
     def record(self, name: str, *operands: Any) -> Value | None:
-        """An operation by name; None where it cannot be recorded and has to run now."""
+        """An operation by name."""
         code = self._codes.get(name)
         if code is None:
             return None
@@ -95,7 +96,7 @@ class Tape:
             rows.append(row)
         return self._new(code, *rows)
 
-    def compare(self, relax: Relaxation, x: Any, y: Any) -> Value | None:
+    def record_comparison(self, relax: Relaxation, x: Any, y: Any) -> Value | None:
         """relax(x - y)."""
         place = self.formulas.place(relax)
         a, b = self._row(x), self._row(y)
@@ -105,7 +106,7 @@ class Tape:
         self._length += 1
         return self._new(self._relax + place[0], self._length - 1, place[1])
 
-    def mix(self, p: Any, then: Any, other: Any) -> Value | None:
+    def record_mix(self, p: Any, then: Any, other: Any) -> Value | None:
         """p then + (1 - p) other."""
         first = self.first
         a = p.row if type(p) is Value else None
@@ -131,7 +132,7 @@ class Tape:
         found = []
         for rows in zip(*lists, strict=True):
             self._code += (code, *rows, *filler)
-            value = Value(None, True, None, self)
+            value = Value(None, True, self)
             value.row = row + len(found)
             found.append(value)
         self._length += count
@@ -162,7 +163,7 @@ class Tape:
             return self._constant(float(x))
         if isinstance(x, Tensor) and self._fits(x, batched=False):
             # A single number from outside, the same for all items; the value keeps it alive, so its id stays its own
-            return self._row(self._shared.setdefault(id(x), Value(x, False)))
+            return self._row(self._shared.setdefault(id(x), Value(x, False, self)))
         return None
 
     def _constant(self, number: float) -> int:
@@ -174,9 +175,9 @@ class Tape:
             self._constant_rows[number] = row
         return row
 
-    def number(self, x: int | float | bool) -> Value:
+    def record_number(self, x: float) -> Value:
         """A constant as a value."""
-        value = Value(None, True, None, self)
+        value = Value(None, True, self)
         value.row = self._constant(float(x)) + self.first
         return value
 
@@ -204,25 +205,6 @@ class Tape:
             self._columns += tensor.shape[1]
         return place
 
-    def parts(self, value: Value) -> list[Value] | None:
-        """A batch's parts along the items' first dimension; those of a vector are single numbers, its tensor untouched."""
-        tensor = value.tensor
-        if not value.batched:
-            # The same for all items: its parts, in a way that can be found again
-            pieces = [self.derived(tensor, operator.itemgetter(k)) for k in range(tensor.shape[0])]
-            return [Value(piece, False, None, self) for piece in pieces]
-        if tensor.dim() != 2 or tensor.dtype != self.like.dtype:
-            pieces = tensor.unbind(1)
-            if self.journal is not None:
-                self.journal.unbound(pieces, tensor)
-            return [Value(piece, True, None, self) for piece in pieces]
-        parts = []
-        for column in range(tensor.shape[1]):
-            part = Value(None, True, None, self)
-            part.source = (tensor, column)
-            parts.append(part)
-        return parts
-
     def derived(self, tensor: Tensor, how: Callable[[Tensor], Tensor]) -> Tensor:
         """how(tensor), in a way that can be found again."""
         child = how(tensor)
@@ -244,7 +226,7 @@ class Tape:
 
     def run(self, *wanted: Value) -> None:
         """Carry out what was recorded, and give all `wanted` values (numbers, or vectors kept as numbers) their tensors."""
-        vectors = [vector for value in wanted if value.tape is self for vector in self._vectors(value)]
+        vectors = [vector for value in wanted if value.machine is self for vector in self._vectors(value)]
         groups = [(value, self._waiting(value)) for value in vectors]
         self._run_again([(value, rows) for value, rows in groups if rows and rows[0] < self.first])
         groups = [(value, rows) for value, rows in groups if rows and rows[0] >= self.first]
@@ -263,30 +245,22 @@ class Tape:
         """Rows of a stretch as columns."""
         program, inputs, scales = stretch.program, stretch.inputs, list(stretch.scales)
         wanted = torch.tensor(rows, dtype=torch.int32, device="cpu") - stretch.first
-        with self._own_reading():
+        with self.own_reading():
             seed = None if self.draws is None else self.draws.seed
             outputs = evaluate(program, inputs, steepness_tensor(scales, self.like), wanted, self.size, seed)
         if self.journal is not None:
             self.journal.ran(program, inputs, scales, wanted, outputs, seed is not None)
         return outputs
 
-    def _own_reading(self) -> Any:
+    def own_reading(self) -> Any:
         """Numbers that are read in here are the machine's business, and part of the journal: nobody watches."""
         return nullcontext() if self.journal is None else torch._C.DisableTorchFunction()
-
-    def ask(self, value: Value, question: Callable[[Tensor], Any]) -> Any:
-        """What Python has to know about the numbers of a value to go on."""
-        with self._own_reading():
-            answer = question(value.tensor.detach())
-        if self.journal is not None:
-            self.journal.asked(value, question, answer)
-        return answer
 
     def _vectors(self, value: Value) -> Iterator[Value]:
         """A value that is one number or a list of numbers, or all such values inside one that is kept as nested parts."""
         if value.parted and not value.has_tensor and any(type(p) is Value and p.parted for p in value.parts):
             for part in value.parts:
-                if type(part) is Value and part.tape is self:
+                if type(part) is Value and part.machine is self:
                     yield from self._vectors(part)
         else:
             yield value
@@ -304,7 +278,7 @@ class Tape:
         return [r + self.first for p in parts if (r := self._row(p)) is not None]
 
     def _recorded(self, x: Any) -> bool:
-        return type(x) is Value and x.tape is self and (x.row is not None or x.source is not None)
+        return type(x) is Value and x.machine is self and (x.row is not None or x.source is not None)
 
     def _hand_out(self, groups: list[tuple[Value, list[int]]], outputs: Tensor) -> None:
         start = 0
@@ -345,34 +319,3 @@ class _Columns(NamedTuple):
 
     def __call__(self, tensor: Tensor) -> Tensor:
         return tensor[:, self.first : self.last]
-
-
-def recordable(settings: Any) -> bool:
-    """Whether runs with these settings are recorded at all."""
-    if settings.backend == "reference" or settings.hard or settings.checkpoint or torch.compiler.is_compiling():
-        return False
-    return all(isinstance(r, (Sigmoid, Exit)) and r.scalar is not None for r in (settings.relax, settings.exit))
-
-
-def tape_for(values: list[Value], settings: Any, batched: bool) -> Tape | None:
-    """A recorder for a run on these arguments, which get to know it; None where operations run one by one.
-
-    One item is recorded as a batch of one.
-    """
-    tensors = [v.tensor if batched else v.tensor.unsqueeze(0) for v in values if v.batched or not batched]
-    if not recordable(settings):
-        return None
-    like = next((t for t in tensors if t.dtype in (torch.float32, torch.float64)), None)
-    if like is None or like.shape[0] == 0 or any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
-        return None
-    tape = Tape(like.shape[0], like, settings.backend)
-    tape.single = not batched
-    for value in values:
-        if not batched:
-            value.settle(value.tensor.unsqueeze(0))
-            value.batched = True
-        value.tape = tape
-    # Always both, in this order: one compiled kernel serves every program with these two
-    tape.formulas.place(settings.relax)
-    tape.formulas.place(settings.exit)
-    return tape

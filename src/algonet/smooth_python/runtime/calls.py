@@ -16,33 +16,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from ..machine.values import NUMBERS, Value, aligned, as_value, flat, smooth_kind, stacked
+from ..machine import functions
+from ..machine.containers import flat
+from ..machine.eager import EAGER, as_value, call_tensor_function, stacked, wrapped
+from ..machine.functions import INSTRUCTIONS, looked_up
+from ..machine.values import Value, aligned, machine_of, smooth_kind
 from ..machine.watching import unwatched
 from . import comparisons
 from .drawing import RANDOM, TORCH
-
-# fmt: off
-_ELEMENTWISE_NAMES = (
-    "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "deg2rad", "digamma", "erf", "erfc", "exp", "exp2", "expm1",
-    "floor", "frac", "lgamma", "log", "log10", "log1p", "log2", "neg", "negative", "reciprocal", "relu", "round", "rsqrt",
-    "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc", "isnan", "isfinite", "isinf", "logit",
-    "sinc", "clone", "detach", "float", "double", "half", "bfloat16", "clamp", "clamp_min", "clamp_max", "nan_to_num",
-    "softplus", "elu", "gelu", "silu", "leaky_relu", "add", "sub", "subtract", "mul", "multiply", "div", "divide",
-    "true_divide", "maximum", "minimum", "atan2", "pow", "hypot", "fmod", "lerp", "where",
-)
-# fmt: on
-#: Functions that treat every number by itself: they may see the whole batch at once.
-ELEMENTWISE: set[Any] = {
-    found
-    for name in _ELEMENTWISE_NAMES
-    for home in (torch, Tensor, torch.nn.functional)
-    if (found := getattr(home, name, None)) is not None
-}
-#: Functions that have an instruction of their own.
-_RECORDED = {getattr(home, name): name for name in ("exp", "log", "sqrt") for home in (torch, Tensor)}
-_SIZES = ("shape", "ndim", "dtype", "device", "requires_grad", "is_cuda")
 
 
 def call(frame: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -53,7 +35,7 @@ def call(frame: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if getattr(function, "is_smooth", False):
         return function.inside(frame, args, kwargs)
     if isinstance(function, functools.partial):
-        if function.func is _method:
+        if function.func is functions.method:
             return function(*args, **kwargs)
         if getattr(function.func, "is_smooth", False):
             return function.func.inside(frame, (*function.args, *args), {**function.keywords, **kwargs})
@@ -77,16 +59,16 @@ def call(frame: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _called(function: Any, args: tuple, kwargs: dict) -> Any:
-    if not flat((args, kwargs)):
-        return _wrapped(function(*args, **kwargs))
-    return call_tensor_function(_of_tensors(function), args, kwargs)
+    values = flat((args, kwargs))
+    if not values:
+        return wrapped(function(*args, **kwargs))
+    return machine_of(*values).call(_of_tensors(function), args, kwargs)
 
 
 def _of_outside(frame: Any, twin: Callable, args: tuple) -> Any:
     """A function of `math` on tensors from outside: with their gradient, and again in every run."""
-    if len(args) == 1 and frame.tape is not None:
-        return Value(frame.tape.derived(args[0], twin), False)
-    return Value(twin(*args), False)
+    found = frame.machine.derived(args[0], twin) if len(args) == 1 else twin(*args)
+    return Value(found, False, EAGER)
 
 
 def _of_container(function: Any, args: tuple, kwargs: dict) -> Any:
@@ -113,121 +95,6 @@ def _of_tensors(function: Any) -> Any:
     return function
 
 
-def call_tensor_function(function: Callable, args: tuple, kwargs: dict) -> Any:
-    """A function of one item's tensors, on one item or on the whole batch."""
-    leaves, structure = pytree.tree_flatten((args, kwargs), is_leaf=lambda x: type(x) is Value)
-    name = _looked_up(_RECORDED, function) if len(leaves) == 1 else None
-    if name is not None and type(leaves[0]) is Value and leaves[0].tape is not None:
-        recorded = leaves[0].tape.record(name, leaves[0])
-        if recorded is not None:
-            return recorded
-    places = [k for k, leaf in enumerate(leaves) if type(leaf) is Value]
-    spoil(leaves)
-    if not any(leaves[k].batched for k in places):
-        plain = [leaf.tensor if type(leaf) is Value else leaf for leaf in leaves]
-        args, kwargs = pytree.tree_unflatten(plain, structure)
-        return _wrapped(function(*args, **kwargs))
-    if function in ELEMENTWISE and all(operand_of_elementwise(leaf) for leaf in leaves):
-        return _elementwise(function, args, kwargs)
-    tape = next((leaves[k].tape for k in places if leaves[k].tape is not None), None)
-    if tape is not None and tape.single:
-        args, kwargs = pytree.tree_unflatten([leaf.bare if type(leaf) is Value else leaf for leaf in leaves], structure)
-        found = _wrapped(function(*args, **kwargs))
-        for value in flat(found):
-            value.settle(value.tensor.unsqueeze(0))
-            value.batched, value.tape = True, tape
-        return found
-    return _mapped(function, leaves, structure, places)
-
-
-def spoil(values: list[Any]) -> None:
-    """These are given to something that may look at their numbers."""
-    for value in values:
-        if type(value) is Value and value.tape is not None:
-            value.tape.spoil()
-
-
-def operand_of_elementwise(leaf: Any) -> bool:
-    return type(leaf) is Value or isinstance(leaf, (*NUMBERS, Tensor))
-
-
-def _elementwise(function: Callable, args: tuple, kwargs: dict) -> Value:
-    places = [k for k, x in enumerate(args) if smooth_kind(x)]
-    tensors, batched = aligned(*(args[k] for k in places))
-    plain = list(args)
-    for k, tensor in zip(places, tensors, strict=True):
-        plain[k] = tensor
-    options = {name: x.tensor if type(x) is Value else x for name, x in kwargs.items()}
-    tape = next((args[k].tape for k in places if type(args[k]) is Value and args[k].tape is not None), None)
-    return Value(function(*plain, **options), batched, None, tape)
-
-
-def _mapped(function: Callable, leaves: list, structure: Any, places: list[int]) -> Any:
-    """The function over the batch, item by item as far as it can tell."""
-    found: dict[str, Any] = {}
-
-    def one_item(*tensors: Tensor) -> tuple[Tensor, ...]:
-        filled = list(leaves)
-        for k, tensor in zip(places, tensors, strict=True):
-            filled[k] = tensor
-        args, kwargs = pytree.tree_unflatten(filled, structure)
-        results, found["structure"] = pytree.tree_flatten(function(*args, **kwargs))
-        found["where"] = [k for k, r in enumerate(results) if isinstance(r, Tensor)]
-        found["rest"] = [None if isinstance(r, Tensor) else r for r in results]
-        # vmap wants at least one tensor back
-        return (*(r for r in results if isinstance(r, Tensor)), tensors[0])
-
-    dims = tuple(0 if leaves[k].batched else None for k in places)
-    *tensors, _ = torch.vmap(one_item, in_dims=dims, randomness="different")(*(leaves[k].tensor for k in places))
-    results = list(found["rest"])
-    tape = next((leaves[k].tape for k in places if leaves[k].tape is not None), None)
-    for k, tensor in zip(found["where"], tensors, strict=True):
-        results[k] = Value(tensor, True, None, tape)
-    return pytree.tree_unflatten(results, found["structure"])
-
-
-def _wrapped(x: Any) -> Any:
-    """Results of foreign functions as values, inside whatever containers they come in."""
-    if isinstance(x, Tensor):
-        return Value(x, False)
-    if isinstance(x, (tuple, list, dict)):
-        return pytree.tree_map(lambda leaf: Value(leaf, False) if isinstance(leaf, Tensor) else leaf, x)
-    return x
-
-
-def attribute(value: Value, name: str) -> Any:
-    """value.name: sizes of one item, methods of tensors, properties such as .T."""
-    if name == "shape":
-        return value.tensor.shape[int(value.batched) :]
-    if name == "ndim":
-        return value.tensor.dim() - value.batched
-    if name in _SIZES:
-        spoil([value])
-        return getattr(value.tensor, name)
-    if name.startswith("__") or not hasattr(Tensor, name):
-        raise AttributeError(f"tensors have no attribute {name!r}.")
-    if name in ("item", "tolist", "numpy", "backward", "data"):
-        raise TypeError(f"`.{name}` would leave the smooth program and lose its gradient; return the tensor instead.")
-    if name.endswith("_") and not name.endswith("__"):
-        raise TypeError(
-            f"`.{name}()` changes a tensor in place, which has no smooth meaning; write x = x.{name[:-1]}(...)."
-        )
-    if callable(getattr(Tensor, name)):
-        return functools.partial(_method, value, name)
-    return call_tensor_function(lambda t: getattr(t, name), (value,), {})
-
-
-def _method(value: Value, name: str, *args: Any, **kwargs: Any) -> Any:
-    if name == "size":
-        return value.shape[args[0]] if args else value.shape
-    if name in ("dim", "ndimension"):
-        return value.ndim
-    if name in ("numel", "nelement"):
-        return value.shape.numel()
-    function = getattr(Tensor, name)
-    return call_tensor_function(function, (value, *args), kwargs)
-
-
 # -- Python's builtins
 
 
@@ -239,7 +106,7 @@ def _len(frame: Any, x: Any) -> int:
 
 def _sum(frame: Any, items: Any, start: Any = 0) -> Any:
     if type(items) is Value and not items.parted:
-        total = Value(items.tensor.sum(int(items.batched)), items.batched, None, items.tape)
+        total = Value(items.tensor.sum(int(items.batched)), items.batched, items.machine)
         return total if isinstance(start, int) and start == 0 else total + start
     for item in items:
         start = start + item
@@ -307,7 +174,7 @@ def _list(frame: Any, items: Any = ()) -> list:
 def _tensor_from(frame: Any, data: Any, **options: Any) -> Any:
     """torch.tensor and torch.stack of parts that are values: put together, with their gradients."""
     if not flat(data):
-        return _wrapped(torch.tensor(data, **options))
+        return wrapped(torch.tensor(data, **options))
     return stacked([_tensor_from(frame, part) if isinstance(part, (list, tuple)) else part for part in data])
 
 
@@ -324,7 +191,7 @@ def _of_two(crisp: Callable, twin: Callable) -> Callable:
         if not smooth_kind(x) and not smooth_kind(y):
             return crisp(x, y)
         (a, b), batched = aligned(x, y)
-        return Value(twin(a, b), batched, None, frame.tape)
+        return Value(twin(a, b), batched, frame.machine)
 
     return function
 
@@ -381,16 +248,8 @@ def _from_math(function: Any) -> bool:
 def _pure(function: Any) -> bool:
     if _from_math(function):
         return True
-    return _looked_up(_PURE, function) or _looked_up(_RECORDED, function) is not None
+    return looked_up(_PURE, function) or looked_up(INSTRUCTIONS, function) is not None
 
 
 def _special(function: Any) -> Callable | None:
-    return _looked_up(_SPECIAL, function)
-
-
-def _looked_up(table: dict[Any, Any], function: Any) -> Any:
-    """What a table has for a function; not every callable can be a key."""
-    try:
-        return table.get(function)
-    except TypeError:
-        return None
+    return looked_up(_SPECIAL, function)

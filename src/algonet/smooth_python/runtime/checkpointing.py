@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
+from ..machine.eager import EAGER
 from ..machine.keys import Found, UnknownError
 from ..machine.values import Value
 from ..report import Report
@@ -72,7 +73,7 @@ def rerun(frame: Any, body: Callable[..., tuple], *state: Any) -> tuple:
 
     def run(*moved: Tensor) -> tuple[Tensor, ...]:
         source = iter(moved)
-        filled = [Value(next(source), leaf.batched) if type(leaf) is Value else leaf for leaf in leaves]
+        filled = [Value(next(source), leaf.batched, EAGER) if type(leaf) is Value else leaf for leaf in leaves]
         with surroundings.run():
             results = body(*pytree.tree_unflatten(filled, structure))
         found, shape_of["structure"] = pytree.tree_flatten(list(results), is_leaf=lambda x: type(x) is Value)
@@ -80,7 +81,9 @@ def rerun(frame: Any, body: Callable[..., tuple], *state: Any) -> tuple:
         return tuple(f.tensor for f in found if type(f) is Value)
 
     outputs = iter(checkpoint(run, *tensors, use_reentrant=False))  # pyright: ignore[reportArgumentType]
-    filled = [other if batched is None else Value(next(outputs), batched) for batched, other in shape_of["leaves"]]
+    filled = [
+        other if batched is None else Value(next(outputs), batched, EAGER) for batched, other in shape_of["leaves"]
+    ]
     return tuple(pytree.tree_unflatten(filled, shape_of["structure"]))
 
 

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet.relax import Logistic, Probabilistic
+from algonet.relax import Probabilistic
 
-from ..machine.values import Value, aligned, as_value, binary, flat, floating, operand, smooth_kind, softened
+from ..machine.containers import flat, softened
+from ..machine.eager import EAGER, as_value, difference
+from ..machine.values import Value, aligned, floating, operand, smooth_kind
 
 
 def greater(frame: Any, x: Any, y: Any) -> Any:
@@ -50,11 +52,11 @@ def not_equal(frame: Any, x: Any, y: Any) -> Any:
         return negate(frame, _equal_parts(frame, x, y)) if flat((x, y)) else x != y
     if not operand(x) or not operand(y) or _infinite(x) or _infinite(y):
         return True
-    difference = _difference(x, y)
+    gap = difference(x, y)
     if frame.decider is not None and frame.decider.crisp:
-        return frame.operate("select", difference, 1.0, frame.operate("select", -difference, 1.0, 0.0))
-    soft = apply(frame, frame.settings.exit, difference)
-    return straight_through(soft, difference, torch.Tensor.ne) if frame.settings.hard else soft
+        return frame.operate("select", gap, 1.0, frame.operate("select", -gap, 1.0, 0.0))
+    soft = gap.machine.relax(frame.settings.exit, gap)
+    return straight_through(soft, gap, torch.Tensor.ne) if frame.settings.hard else soft
 
 
 def equal(frame: Any, x: Any, y: Any) -> Any:
@@ -87,50 +89,24 @@ def _step(frame: Any, x: Any, y: Any, *, strict: bool) -> Any:
         return x > y if strict else x >= y
     if frame.decider is not None and frame.decider.crisp:
         return _crisp_step(frame, x, y, strict)
-    if frame.tape is not None:
-        recorded = frame.tape.compare(frame.settings.relax, x, y)
-        if recorded is not None:
-            return recorded
-    difference = _difference(x, y)
-    soft = apply(frame, frame.settings.relax, difference)
+    soft = frame.machine.compare(frame.settings.relax, x, y)
     if frame.settings.hard:
-        return straight_through(soft, difference, torch.Tensor.gt if strict else torch.Tensor.ge)
+        return straight_through(soft, difference(x, y), torch.Tensor.gt if strict else torch.Tensor.ge)
     return soft
 
 
 def _crisp_step(frame: Any, x: Any, y: Any, strict: bool) -> Value:
     """x > y or x >= y as Python decides it, 0 or 1."""
     if strict:
-        return frame.operate("select", _difference(x, y), 1.0, 0.0)
-    return frame.operate("select", _difference(y, x), 0.0, 1.0)
+        return frame.operate("select", difference(x, y), 1.0, 0.0)
+    return frame.operate("select", difference(y, x), 0.0, 1.0)
 
 
-def _difference(x: Any, y: Any) -> Value:
-    found = binary("sub", as_value(x) if isinstance(x, Tensor) else x, as_value(y) if isinstance(y, Tensor) else y)
-    if found is NotImplemented:
-        other = next(z for z in (x, y) if not operand(z))
-        raise TypeError(f"a smooth comparison takes tensors and numbers; this one has a {type(other).__name__}.")
-    return floating(found)
-
-
-def apply(frame: Any, relax: Any, x: Value) -> Value:
-    """A relaxation on a value."""
-    if x.tape is not None:
-        recorded = x.tape.record_relaxation(relax, x)
-        if recorded is not None:
-            return recorded
-    tensor = x.tensor
-    if type(relax) is Logistic and tensor.dtype in (torch.float32, torch.float64):
-        # The same numbers as relax(tensor) without its clamp: the logistic is flat at infinity anyway
-        return Value(torch.sigmoid(tensor * relax.steepness), x.batched, None, x.tape)
-    return Value(relax(tensor), x.batched, None, x.tape)
-
-
-def straight_through(soft: Value, difference: Value, crisp: Callable[[Tensor, int], Tensor]) -> Value:
+def straight_through(soft: Value, gap: Value, crisp: Callable[[Tensor, int], Tensor]) -> Value:
     """The crisp answer with the smooth answer's derivative."""
     tensor = soft.tensor
-    hard = crisp(difference.tensor, 0).to(tensor.dtype)
-    return Value(hard + (tensor - tensor.detach()), soft.batched)
+    hard = crisp(gap.tensor, 0).to(tensor.dtype)
+    return Value(hard + (tensor - tensor.detach()), soft.batched, EAGER)
 
 
 def truth(frame: Any, x: Any) -> Any:
@@ -138,11 +114,7 @@ def truth(frame: Any, x: Any) -> Any:
     if not smooth_kind(x):
         return x
     value = floating(as_value(x))
-    if value.tape is not None:
-        recorded = value.tape.record("truth", value)
-        if recorded is not None:
-            return recorded
-    return Value(value.tensor.abs().clamp_max(1.0), value.batched, None, value.tape)
+    return value.machine.truth(value)
 
 
 def negate(frame: Any, x: Any) -> Any:
@@ -182,7 +154,7 @@ def _joined(frame: Any, a: Value, b: Value, *, any_: bool) -> Value:
     soft = conorm(s, t) if any_ else conorm.both(s, t)
     if frame.settings.hard:
         soft = (torch.maximum(s, t) if any_ else torch.minimum(s, t)).detach() + (soft - soft.detach())
-    return Value(soft, batched)
+    return Value(soft, batched, EAGER)
 
 
 def contains(frame: Any, x: Any, sequence: Any) -> Any:

@@ -11,27 +11,14 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ..machine.values import (
-    Value,
-    as_value,
-    flat,
-    is_record,
-    record_fields,
-    record_like,
-    settled,
-    smooth_kind,
-    softened,
-)
-from ..reference import direct
-from .merging import Missing, Mixture, merged, share
+from algonet.core.tracing import compiling, unwrapped
 
-#: A look at the mass that is left costs more than a short iteration: on a GPU, and for recorded loops, it is taken only
-#: after this many iterations, or for recorded ones after this many instructions.
-PATIENCE = 8
-LONG_ENOUGH = 2048
+from ..machine.containers import is_record, record_fields, record_like, softened
+from ..machine.eager import as_value
+from ..machine.values import Value, smooth_kind
+from .merging import Missing, Mixture, merged, share
 
 
 class Branch:
@@ -77,20 +64,13 @@ class Branch:
 
     def _skip(self, alive: list) -> None:
         """Sides that no item takes with more than epsilon do not run; the small shares are cut for every item alike."""
-        epsilon, p = self._frame.settings.epsilon, self._p
-        if epsilon == 0 or torch.compiler.is_compiling():
+        frame, epsilon = self._frame, self._frame.settings.epsilon
+        if epsilon == 0 or compiling():
             return
-        tape = p.tape
-        snapped = tape.record("snap", p, epsilon, 1 - epsilon) if tape is not None else None
-        if tape is not None and snapped is not None:
-            self._p = snapped
-            # Looking ends a stretch: whatever will be read after it is better asked for now
-            self._frame.settle(snapped, alive)
-            self.then, self.orelse = tape.ask(snapped, sides)
-            return
-        self._frame.spoil()
-        self._p = Value(direct("snap", p.tensor, epsilon, 1 - epsilon), p.batched, None, p.tape)
-        self.then, self.orelse = sides(visible(self._p.tensor))
+        self._p = frame.machine.snap(self._p, epsilon)
+        # Looking ends a stretch: whatever will be read after it is better asked for now
+        frame.settle(self._p, alive)
+        self.then, self.orelse = frame.machine.ask(self._p, sides)
 
     def _fork(self) -> None:
         frame = self._frame
@@ -173,10 +153,11 @@ class Loop:
         self._skipped = Mixture(names)
         self._before: tuple = ()
         self._iterations = 0
-        self._freeze: Value | None = None
+        #: Who is still in the loop; None: everybody.
+        self._live: Value | None = None
         #: A probability by which the loop is left: what it assigns is smooth afterwards, however soon everybody has left.
         self._decided: Value | None = None
-        self._looked = (frame.tape.length, 0, frame.tape.first) if frame.tape is not None else (0, 0, 0)
+        self._looked = frame.machine.looked(0)
 
     @property
     def over(self) -> bool:
@@ -222,40 +203,21 @@ class Loop:
         """Without masses below epsilon, for each item by itself; and whether any is left, None where `_look` has to tell."""
         # Whether or not anything is dropped this time: an item's result must not depend on when the others leave
         self._frame.dropped = self._frame.dropped or self._returns
-        epsilon = self._frame.settings.epsilon
-        if mass.tape is not None:
-            cut = mass.tape.record("cut", mass, epsilon)
-            if cut is not None:
-                self._freeze = cut
-                return cut, None
-        self._frame.spoil()
-        tensor = mass.tensor
-        if torch.compiler.is_compiling():
+        if compiling():
             self._frame.need_bound(self._line)
             return mass, True
-        seen = visible(tensor)
-        live = tensor > epsilon
-        cut = Value(torch.where(live, tensor, 0.0), mass.batched, None, mass.tape)
-        self._freeze = Value(live, mass.batched)
-        if seen.device.type != "cpu" and self._iterations % PATIENCE:
-            return cut, True
-        count = int((seen > epsilon).sum())
-        if count == seen.numel() > 0:
-            self._freeze = None
-            return mass, True
-        return cut, count > 0
+        mass, self._live, alive = self._frame.machine.leave(mass, self._frame.settings.epsilon, self._iterations)
+        return mass, alive
 
     def _look(self, cut: Value, state: tuple) -> bool:
-        """Whether any mass is left in a recorded loop, or it is too early to look."""
-        tape = cut.tape
-        recorded, iterations, first = self._looked
-        early = tape.length - recorded < LONG_ENOUGH and self._iterations - iterations < PATIENCE
-        if early and tape.first == first:
+        """Whether any mass is left in the loop, or it is too early to look."""
+        machine = self._frame.machine
+        if machine.early(self._looked, self._iterations):
             return True
         masses = (self._normal.mass, self._breaks.mass, self._skipped.mass)
-        settled(flat((cut, state, self._before, masses, self._normal.values(), self._breaks.values())))
-        self._looked = (tape.length, self._iterations, tape.first)
-        return tape.ask(cut, any_left)
+        machine.settle(cut, state, self._before, masses, self._normal.values(), self._breaks.values())
+        self._looked = machine.looked(self._iterations)
+        return machine.ask(cut, any_left)
 
     def _exhausted(self, bounded: bool = True) -> bool:
         """For loops that are left from inside: whether the mass in them is gone, or the iterations are (`for` has its own)."""
@@ -279,12 +241,12 @@ class Loop:
             if frame.mass is not None:
                 self._skipped.add(frame.mass, state)
             frame.mass = self._skipped.mass
-            state = self._skipped.result(True, frame.tape)
+            state = self._skipped.result(True, frame.machine)
             self._skipped = Mixture(self._names)
-        if self._freeze is not None and self._before:
+        if self._live is not None and self._before:
             # Items that have left keep the state they had: it could otherwise run to infinity, and 0 * inf is not 0
             pairs = zip(state, self._before, strict=True)
-            state = tuple(new if new is old else _where(self._freeze, new, old) for new, old in pairs)
+            state = tuple(new if new is old else _where(self._live, new, old) for new, old in pairs)
         return state
 
     def advance(self, *state: Any) -> tuple:
@@ -317,7 +279,7 @@ class Loop:
             frame.mass = self._normal.mass
             # With neither `break` nor `return` all mass leaves here: the weights sum to one by construction
             whole = self._breaks.mass is None and not self._returns
-            state = self._normal.result(not whole, frame.tape)
+            state = self._normal.result(not whole, frame.machine)
             if whole:
                 frame.mass = 1.0
         return state
@@ -329,7 +291,7 @@ class Loop:
             if frame.mass is not None:
                 self._breaks.add(frame.mass, state)
             frame.mass = self._breaks.mass
-            state = self._breaks.result(self._returns, frame.tape)
+            state = self._breaks.result(self._returns, frame.machine)
             if not self._returns:
                 frame.mass = 1.0
         if self._decided is not None:
@@ -341,11 +303,11 @@ class Loop:
         return state
 
     def _warn(self, left: Value) -> None:
-        if torch.compiler.is_compiling() or self._frame.rerunning:
+        if compiling() or self._frame.rerunning:
             return
         self._frame.spoil()
-        seen = visible(left.tensor)
-        most = float(seen.detach().max()) if seen.numel() else 0.0
+        seen = unwrapped(left.tensor).detach()
+        most = float(seen.max()) if seen.numel() else 0.0
         frame = self._frame
         if most > frame.settings.epsilon:
             frame.report.left(self._line, left.bare.detach())
@@ -372,21 +334,11 @@ def _where(live: Value, new: Any, old: Any) -> Any:
     if type(new) is Value and type(old) is Value and new.parted and old.parted and len(new) == len(old):
         parts = list(new.parts)
         moved = [k for k, part in enumerate(old.parts) if part is not parts[k]]
-        chosen = None
-        if moved and live.tape is not None:
-            pairs = [parts[k] for k in moved], [old.parts[k] for k in moved]
-            chosen = live.tape.record_parts("select", live, *pairs)
+        chosen = live.machine.keep_parts(live, [parts[k] for k in moved], [old.parts[k] for k in moved])
         for place, k in enumerate(moved):
             parts[k] = chosen[place] if chosen is not None else _where(live, parts[k], old.parts[k])
-        return Value(None, new.batched or live.batched, parts, new.tape)
-    if live.tape is not None:
-        recorded = live.tape.record("select", live, new, old)
-        if recorded is not None:
-            return recorded
-        live = Value(live.tensor > 0, live.batched)
-    from .calls import _elementwise
-
-    return _elementwise(torch.where, (live, new, old), {})
+        return Value(None, new.batched or live.batched, new.machine, parts)
+    return live.machine.keep(live, new, old)
 
 
 def any_left(mass: Tensor) -> bool:
@@ -398,11 +350,3 @@ def sides(p: Tensor) -> tuple[bool, bool]:
     """Which sides of a branch anybody takes; one of them even where nobody is there."""
     then = not bool((p == 0).all())
     return then, not bool((p == 1).all()) or not then
-
-
-def visible(tensor: Tensor) -> Tensor:
-    """The numbers behind a tensor, also inside `torch.vmap`."""
-    functorch = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = functorch.get_unwrapped(tensor)
-    return tensor.detach()

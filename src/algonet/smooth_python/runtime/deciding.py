@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..machine.values import Value, as_value
+from ..machine.eager import as_value
+from ..machine.values import Value
 from ..reference import uniform
 
 

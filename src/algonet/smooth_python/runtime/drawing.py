@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from ..machine.values import NUMBERS, Value, as_value, smooth_kind, stacked
+from ..machine.eager import as_value, stacked
+from ..machine.values import NUMBERS, Value, smooth_kind
 
 
 def _random(frame: Any) -> Value:

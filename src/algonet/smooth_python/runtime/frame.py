@@ -6,12 +6,16 @@ from typing import Any
 
 import torch
 
-from ..machine.values import Value, aligned, as_value, flat, settled, smooth_kind, soft_number, softened
-from ..reference import direct
+from algonet.core.tracing import compiling
+
+from ..machine.containers import softened
+from ..machine.eager import EAGER, as_value, soft_number
+from ..machine.interface import Machine
+from ..machine.values import Value, smooth_kind
 from ..report import Report
 from ..softness import Settings
 from . import calls, checkpointing, comparisons, subscripts
-from .control import Branch, Loop, any_left, visible
+from .control import Branch, Loop, any_left
 from .deciding import Draws
 from .merging import Missing, Mixture, merged
 
@@ -48,8 +52,8 @@ class Frame:
         self.size = size
         #: Of numbers that come from nowhere else.
         self.precision = torch.get_default_dtype()
-        #: The recorder of arithmetic on single numbers, where there is one.
-        self.tape: Any = None
+        #: What computes.
+        self.machine: Machine = EAGER
         #: Probability of being here, relative to the present loop's beginning, and that of the beginning itself.
         self.mass: Any = 1.0
         self.base: Any = 1.0
@@ -123,46 +127,20 @@ class Frame:
             self.inside = _Inside(coin, shown, around)
 
     def operate(self, name: str, *operands: Any) -> Value:
-        """An instruction by name, recorded or run at once."""
-        recorded = None if self.tape is None else self.tape.record(name, *operands)
-        if recorded is not None:
-            return recorded
-        tensors, batched = aligned(*operands)
-        tensor = direct(name, *tensors)
-        if name == "tally" and tensor.dim() > batched:
-            # Whole vectors decide element by element: an item's coins are all of them
-            before = tensors[0]
-            tensor = (tensor - before).flatten(int(batched)).sum(int(batched))
-            tensor = tensor + (before if before.dim() == batched else before.flatten(int(batched))[..., 0])
-        return Value(tensor, batched, None, self.tape)
+        """An instruction by name."""
+        return self.machine.operate(name, *operands)
 
     def coin(self, p: Value) -> Value:
         """1 with probability p, else 0, drawn for each item."""
-        return self._drawn("coin", p)
+        return self.machine.draw("coin", self.draws, self.size, self.precision, p)
 
     def uniform(self) -> Value:
         """A number in [0, 1), drawn for each item."""
-        return self._drawn("uniform")
-
-    def _drawn(self, name: str, *operands: Value) -> Value:
-        draws = self.draws
-        assert draws is not None
-        counter = draws.count()
-        recorded = None if self.tape is None else self.tape.record_draw(name, counter, draws, *operands)
-        if recorded is not None:
-            return recorded
-        self.spoil()
-        like = operands[0].tensor if operands else torch.empty(self.size or (), dtype=self.precision)
-        batched = operands[0].batched if operands else self.size is not None
-        numbers = draws.uniform(like.shape, like, counter)
-        return Value((numbers < like).to(like.dtype) if operands else numbers, batched, None, self.tape)
+        return self.machine.draw("uniform", self.draws, self.size, self.precision)
 
     def any_left(self, mass: Value) -> bool:
         """Whether any item has mass left; looks at numbers."""
-        if mass.tape is not None and mass.row is not None:
-            return mass.tape.ask(mass, any_left)
-        self.spoil()
-        return any_left(visible(mass.tensor))
+        return self.machine.ask(mass, any_left)
 
     @property
     def going(self) -> bool:
@@ -174,32 +152,24 @@ class Frame:
 
         Masses below are dropped for each item by itself, so that no result depends on who else is in the batch.
         """
-        if not isinstance(self.mass, Value) or self.settings.epsilon == 0 or torch.compiler.is_compiling():
+        if not isinstance(self.mass, Value) or self.settings.epsilon == 0 or compiling():
             return self.going
         mass, self.mass = self.mass, None
         self.dropped = True
-        tape = mass.tape
-        cut = tape.record("cut", mass, self.settings.epsilon) if tape is not None else None
-        if tape is not None and cut is not None:
-            self.settle(cut)
-            left = tape.ask(cut, any_left)
-        else:
-            self.spoil()
-            tensor = mass.tensor
-            cut = Value(torch.where(tensor > self.settings.epsilon, tensor, 0.0), mass.batched, None, mass.tape)
-            left = any_left(visible(cut.tensor))
+        cut = self.machine.cut(mass, self.settings.epsilon)
+        self.settle(cut)
+        left = self.any_left(cut)
         if left:
             self.mass = cut
         return left
 
     def settle(self, *values: Any) -> None:
-        """Carry out what was recorded for these and for what the frame itself holds, before something is looked at."""
-        settled(flat((values, self.mass, self.base, self._returns.mass, self._returns.values())))
+        """Compute these, and what the frame itself holds, together: before something is looked at."""
+        self.machine.settle(values, self.mass, self.base, self._returns.mass, self._returns.values())
 
     def spoil(self) -> None:
         """Something that is not recorded looks at numbers, or acts: the run cannot be repeated without the program."""
-        if self.tape is not None:
-            self.tape.spoil()
+        self.machine.spoil()
 
     def branch(self, test: Any, alive: list | None = None, /, **state: Any) -> Branch:
         """An `if` that is left at its end only. One worth skipping is given the variables that live on."""

@@ -6,22 +6,12 @@ import math
 from collections import defaultdict
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ..machine.values import (
-    NUMBERS,
-    Value,
-    aligned,
-    as_value,
-    dict_like,
-    flat,
-    is_record,
-    record_fields,
-    record_like,
-    smooth_kind,
-)
-from ..reference import direct
+from ..machine.containers import dict_like, flat, is_record, record_fields, record_like
+from ..machine.eager import as_value
+from ..machine.interface import Machine
+from ..machine.values import NUMBERS, Value, machine_of, smooth_kind
 
 
 class Missing:
@@ -57,7 +47,7 @@ def merged(p: Value, then: Any, other: Any, name: str = "result", chosen: bool =
         parts = list(other._parts)
         for k in [k for k, part in enumerate(then._parts) if part is not parts[k]]:
             parts[k] = merged(p, then._parts[k], parts[k], name, chosen)
-        return Value(None, then.batched or other.batched or p.batched, parts, then.tape or p.tape)
+        return Value(None, then.batched or other.batched or p.batched, machine_of(then, p), parts)
     if isinstance(then, NUMBERS) and isinstance(other, NUMBERS):
         if then == other:
             return then
@@ -112,20 +102,9 @@ def _check_finite(then: Any, other: Any, name: str) -> None:
 
 
 def _mixed(p: Value, then: Any, other: Any, name: str, chosen: bool) -> Value:
-    tape = p.tape
-    if tape is None:
-        tape = next((v.tape for v in (then, other) if type(v) is Value and v.tape is not None), None)
-    if tape is not None:
-        recorded = tape.record("select", p, then, other) if chosen else tape.mix(p, then, other)
-        if recorded is not None:
-            return recorded
+    machine = machine_of(p, then, other)
     try:
-        (w, t, o), batched = aligned(p, then, other)
-        if chosen:
-            return Value(torch.where(w > 0, t, o), batched, None, tape)
-        # Not lerp: the difference of two finite values may be infinite, this never is
-        found = torch.addcmul((1 - w) * o, w, t) if t.dtype == w.dtype == o.dtype else (1 - w) * o + w * t
-        return Value(found, batched, None, tape)
+        return machine.select(p, then, other) if chosen else machine.mix(p, then, other)
     except RuntimeError as problem:
         raise ValueError(
             f"`{name}` has shape {tuple(as_value(then).shape)} on one path and {tuple(as_value(other).shape)} on the "
@@ -174,13 +153,13 @@ class Mixture:
         """The running sums, where they are values."""
         return [v for total in self._sums for v in flat(total.crisp if total.same else total.total)]
 
-    def result(self, normalise: bool, tape: Any = None) -> tuple:
+    def result(self, normalise: bool, machine: Machine | None = None) -> tuple:
         """The mixed state; `normalise` divides by the total weight where it is not one by construction."""
         scale = _reciprocal(self.mass) if normalise and type(self.mass) is Value else None
         found = tuple(total.result(scale) for total in self._sums)
-        if tape is not None:
+        if machine is not None and machine.leads:
             for value in flat(found):
-                value.tape = value.tape or tape
+                machine.adopt(value)
         return found
 
 
@@ -215,9 +194,6 @@ class _Sum:
 def _weighted(weight: Any, value: Any, name: str) -> Any:
     if isinstance(value, Missing):
         return Missing(name, "has a value on some paths only")
-    if _recorded_parts(weight, value):
-        parts = weight.tape.record_parts("mul", weight, value.parts)
-        return Value(None, True, parts or [_weighted(weight, part, name) for part in value.parts], weight.tape)
     if _arithmetic(value):
         return _times(weight, value)
     if isinstance(value, (list, tuple)):
@@ -249,33 +225,13 @@ def _added(total: Any, weight: Any, value: Any, name: str) -> Any:
         raise TypeError(
             f"`{name}` is {_kind(value)} on one path and a number on another; only numbers and tensors mix."
         )
-    if (_recorded_parts(weight, value) or _recorded_parts(weight, total)) and _same_length(total, value):
-        parts = weight.tape.record_parts("accumulate", total.parts, weight, value.parts)
-        if parts is None:
-            parts = [_added(t, weight, v, name) for t, v in zip(total.parts, value.parts, strict=True)]
-        return Value(None, True, parts, weight.tape)
-    if type(weight) is Value and weight.tape is not None:
-        recorded = weight.tape.record("accumulate", total, weight, value)
-        if recorded is not None:
-            return recorded
-    return total + _times(weight, value)
-
-
-def _same_length(a: Any, b: Any) -> bool:
-    return type(a) is Value and type(b) is Value and not a.number and not b.number and len(a) == len(b)
-
-
-def _recorded_parts(weight: Any, value: Any) -> bool:
-    return type(value) is Value and value.parted and type(weight) is Value and weight.tape is not None and weight.number
+    return weight.machine.accumulate(total, weight, value) if type(weight) is Value else total + _times(weight, value)
 
 
 def _times(weight: Any, value: Any) -> Any:
-    if isinstance(value, NUMBERS):
-        return weight * float(value)
-    if type(value) is Value and type(weight) is Value and weight.tape is None and value.tape is not None:
-        # A weight that is not recorded belongs to a loop that has just looked at its state: sum up at once
-        value = Value(value.tensor, value.batched)
-    return as_value(weight) * value if isinstance(value, Tensor) else weight * value
+    if type(weight) is Value:
+        return weight.machine.weigh(weight, value)
+    return weight * (float(value) if isinstance(value, NUMBERS) else as_value(value))
 
 
 def _scaled(scale: Value, total: Any) -> Any:
@@ -291,11 +247,7 @@ def _scaled(scale: Value, total: Any) -> Any:
 
 
 def _reciprocal(mass: Value) -> Value:
-    if mass.tape is not None:
-        recorded = mass.tape.record("reciprocal", mass)
-        if recorded is not None:
-            return recorded
-    return Value(direct("reciprocal", mass.tensor), mass.batched, None, mass.tape)
+    return mass.machine.operate("reciprocal", mass)
 
 
 def share(part: Any, total: Any) -> Value:

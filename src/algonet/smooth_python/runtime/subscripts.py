@@ -14,15 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet.relax import BumpExit, SmoothTent, Tent
-
-from ..machine.values import NUMBERS, Value, as_value, dict_like, soft_number, stacked
+from ..machine.containers import dict_like
+from ..machine.eager import EAGER, as_value, call_tensor_function, soft_number, stacked
+from ..machine.values import NUMBERS, Value, machine_of
 from .merging import Missing, Mixture
-
-#: Exits that are 1 from a distance of 1 on: a position between two integers is neither of the others.
-_NARROW = (Tent, SmoothTent, BumpExit)
-#: Up to so many parts, the weights of a mixture are recorded; more are faster as one tensor.
-FEW = 32
 
 
 def load(frame: Any, container: Any, index: Any) -> Any:
@@ -39,8 +34,8 @@ def load(frame: Any, container: Any, index: Any) -> Any:
             frame.spoil()
         return container[index]  # pyright: ignore[reportIndexIssue]
     if isinstance(container, Tensor) and not _contains_value(index):
-        if frame.tape is not None and _crisp(index):
-            return frame.tape.derived(container, operator.itemgetter(index))
+        if _crisp(index):
+            return frame.machine.derived(container, operator.itemgetter(index))
         return container[index]  # pyright: ignore[reportIndexIssue]
     if isinstance(index, tuple):
         if _plain_integers(index):
@@ -62,7 +57,7 @@ def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
     if type(container) is Value and type(index) is int and type(value) is Value and not rest:
         parts = container._parts or container.parts
         if parts and (parts[index].row if type(parts[index]) is Value else None) is not None:
-            return Value(None, container.batched or value.batched, _changed(parts, index, value), container.tape)
+            return Value(None, container.batched or value.batched, container.machine, _changed(parts, index, value))
     if isinstance(container, Missing):
         container._used()
     index = _position(container, index)
@@ -92,7 +87,7 @@ def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
         parts = array.parts
         new = _changed(parts, index, _fitting(parts[index], value))
         known = array.batched or (type(value) is Value and value.batched)
-        return Value(None, known, new, array.tape or (value.tape if type(value) is Value else None))
+        return Value(None, known, machine_of(array, value), new)
     if isinstance(index, slice) and _plain_slice(index):
         return stacked(_slice_changed(array.parts, index, value))
     return _tensor_store(array, index, value)
@@ -209,7 +204,7 @@ def _fitting(old: Any, value: Any) -> Any:
         return soft_number(value, old) if isinstance(value, NUMBERS) else value
     inner = old.tensor.dim() - old.batched if not old.parted else 1
     if inner == 0 and isinstance(value, NUMBERS):
-        return Value(torch.as_tensor(value, dtype=old.tensor.dtype, device=old.tensor.device), False)
+        return Value(torch.as_tensor(value, dtype=old.tensor.dtype, device=old.tensor.device), False, EAGER)
     return old * 0 + value if inner > 0 and _depth(value) < inner else value
 
 
@@ -223,43 +218,7 @@ def _depth(value: Any) -> int:
 
 def weights(frame: Any, index: Any, count: int) -> list[Value]:
     """P(index == k or index == k - count) for each part k, summing to one; positions outside are moved to the nearest end."""
-    position = as_value(index)
-    recorded = _recorded_weights(frame, position, count) if frame.tape is not None and count <= FEW else None
-    if recorded is not None:
-        return recorded
-    tensor = position.tensor.clamp(-count, count - 1)
-    inner = tensor.unsqueeze(-1) - torch.arange(-count, count, dtype=tensor.dtype, device=tensor.device)
-    exit_ = frame.settings.exit
-    shares = (1 - exit_(inner)).unflatten(-1, (2, count)).sum(-2)
-    if not exit_.exact_on_integers:
-        shares = shares / shares.sum(-1, keepdim=True)
-    if frame.settings.hard:
-        nearest = torch.nn.functional.one_hot(tensor.detach().round().long() % count, count).to(shares.dtype)
-        shares = nearest + (shares - shares.detach())
-    return [Value(w, position.batched, None, position.tape) for w in shares.unbind(-1)]
-
-
-def _recorded_weights(frame: Any, position: Value, count: int) -> list[Value] | None:
-    """The same, number by number on the tape."""
-    exit_, tape = frame.settings.exit, frame.tape
-    if tape.formulas.place(exit_) is None:
-        return None
-    if type(exit_) not in _NARROW:
-        inside = tape.record("clamp", position, -float(count), count - 1.0)
-        if inside is None:
-            return None
-        names = [1.0 - tape.record_relaxation(exit_, inside - float(k)) for k in range(-count, count)]
-        shares = [a + b for a, b in zip(names[:count], names[count:], strict=True)]
-        total = sum(shares[1:], shares[0])
-        return shares if exit_.exact_on_integers else [share / total for share in shares]
-    # No more than two neighbours count: a negative position is moved up by `count`, where -0 is one past the last part
-    behind = tape.record("clamp", position, -float(count), 0.0)
-    inside = tape.record("clamp", position, 0.0, count - 1.0)
-    if behind is None or inside is None:
-        return None
-    inside = tape.record("select", -position, behind + float(count), inside)
-    shares = [1.0 - tape.record_relaxation(exit_, inside - float(k)) for k in range(count + 1)]
-    return [shares[0] + shares[count], *shares[1:count]]
+    return frame.machine.weights(frame.settings.exit, as_value(index), count, frame.settings.hard)
 
 
 def _mixture(frame: Any, container: Any, index: Any) -> Any:
@@ -269,7 +228,7 @@ def _mixture(frame: Any, container: Any, index: Any) -> Any:
     total = Mixture(("the part that is read",))
     for w, part in zip(weights(frame, index, len(parts)), parts, strict=True):
         total.add(w, (part,))
-    return total.result(False, frame.tape)[0]
+    return total.result(False, frame.machine)[0]
 
 
 def _spread(frame: Any, container: Any, index: Any, new: Any) -> Any:
@@ -292,19 +251,15 @@ def _load_real_tuple(frame: Any, array: Value, index: tuple) -> Any:
 
 def _tensor_load(array: Value, index: Any) -> Any:
     """Slices, masks, None and integer tensors: torch's own indexing of one item."""
-    from .calls import call_tensor_function
-
     if isinstance(index, slice) and array.parted:
         return stacked(array.parts[index])
     if not array.batched or _crisp(index):
         key = (slice(None), *_as_tuple(index)) if array.batched else _bare(index)
-        return Value(array.tensor[key], array.batched, None, array.tape)
+        return Value(array.tensor[key], array.batched, array.machine)
     return call_tensor_function(lambda t, i: t[i], (array, index), {})
 
 
 def _tensor_store(array: Value, index: Any, value: Any) -> Value:
-    from .calls import call_tensor_function
-
     if isinstance(value, (list, tuple)):
         value = stacked(value)
 
