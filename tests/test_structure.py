@@ -18,18 +18,10 @@ BELOW = {"core": set(), "relax": {"core"}}
 
 #: What is still to be put right. Entries only ever go.
 CYCLES = [
-    {"while_lang.goto", "while_lang.parser", "while_lang.source", "while_lang.syntax"},
-    {
-        "smooth_python.machine.values",
-        "smooth_python.runtime.calls",
-        "smooth_python.runtime.comparisons",
-        "smooth_python.runtime.drawing",
-    },
-    {"render.functional", "render.meshes", "render.modules", "render.procedural"},
     {"sorting.methods", "sorting.networks"},
 ]
 OTHER_CACHES = {"while_lang", "sorting", "render"}
-ASKS_TORCH = {"smooth_python", "sorting", "render"}
+ASKS_TORCH = {"sorting", "render"}
 
 
 @lru_cache(maxsize=1)

@@ -15,9 +15,9 @@ from algonet.relax import TConorm
 
 from . import reference
 from .cameras import Camera, check_size
+from .checks import check_faces, check_mesh
 from .constants import LEAST_SPACING, SAMPLES_PER_SCALE
 from .coverage import Coverage, FilteredCoverage
-from .meshes import check_faces, check_mesh
 from .operation import LIT, RASTER
 from .settings import Raster, RasterSettings, default_conorm
 from .shading import Shading

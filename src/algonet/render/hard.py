@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from .cameras import Camera, check_size
+from .checks import check_mesh
 from .functional import _background, _batch_shape, _check_attributes, camera_points, expanded
-from .meshes import check_mesh
 from .settings import Raster
 
 

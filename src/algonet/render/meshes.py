@@ -6,6 +6,7 @@ import dataclasses
 import io
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +15,13 @@ import torch
 from torch import Tensor
 
 from algonet.core.files import write_bytes
+from algonet.core.pictures import png_bytes
 
+from .checks import check_faces, check_mesh
 from .operation import NORMALS
 from .settings import NormalSettings
 from .texture_files import TEXTURED, write_textured
-from .vectors import face_areas, normalise, normalise_area
+from .vectors import face_areas, normalise, normalise_area, split_edges
 
 #: Coordinates beyond this, in a file, are refused: the squares that lengths are made of would not fit float32.
 _MOST = 1e18
@@ -88,16 +91,10 @@ class Mesh:
 
     def _repr_png_(self) -> bytes | None:
         """In a notebook: the mesh, seen a little from above."""
-        from algonet.core.pictures import png_bytes
-
-        from .cameras import Camera
-        from .modules import SmoothRenderer
-
-        if self.vertices.dim() != 2 or not len(self.faces):
+        if self.vertices.dim() != 2 or not len(self.faces) or not _PREVIEWS:
             return None
         with torch.no_grad():
-            camera = Camera.look_at((1.5, 1.2, 2.2), fov=45.0)
-            return png_bytes(SmoothRenderer(200, background=1.0)(self.normalised().to("cpu"), camera).rgb)
+            return png_bytes(_PREVIEWS[-1](self.normalised().to("cpu")))
 
     def to(self, *args, **kwargs) -> Mesh:
         """The mesh with its tensors moved (and floating ones cast), as by `Tensor.to`."""
@@ -128,8 +125,6 @@ class Mesh:
 
     def subdivided(self) -> Mesh:
         """Each face cut into four in place: the same surface, finer. Vertex colours are interpolated, others kept."""
-        from .procedural import split_edges
-
         vertices, faces = split_edges(self.vertices, self.faces)
         changes: dict = {"vertices": vertices, "faces": faces}
         for name in ("vertex_colors", "normals"):
@@ -150,33 +145,14 @@ class Mesh:
         return self.replace(vertices=centred * (radius / size.clamp_min(1e-12)), normals=self.normals)
 
 
-def check_mesh(where: str, vertices: Tensor, faces: Tensor) -> None:
-    """Raise unless these are floating vertices (*B, V, 3), finite where that can be seen for free, and faces in range."""
-    if not isinstance(vertices, Tensor) or not vertices.is_floating_point():
-        got = vertices.dtype if isinstance(vertices, Tensor) else type(vertices).__name__
-        raise TypeError(f"{where}: `vertices` must be a floating tensor (*batch, V, 3), got {got}.")
-    if vertices.dim() < 2 or vertices.shape[-1] != 3:
-        raise ValueError(f"{where}: `vertices` must be (*batch, V, 3), got {tuple(vertices.shape)}.")
-    if vertices.shape[-2] == 0:
-        raise ValueError(f"{where}: the mesh is empty: `vertices` has shape {tuple(vertices.shape)}.")
-    check_faces(f"{where}: `faces`", faces, vertices.shape[-2])
-    if len(faces) == 0:
-        raise ValueError(f"{where}: the mesh is empty: `faces` has shape {tuple(faces.shape)}.")
+#: What draws meshes in notebooks.
+_PREVIEWS: list[Callable[[Mesh], Tensor]] = []
 
 
-def check_faces(where: str, faces: Tensor, count: int) -> None:
-    """Raise unless `faces` are (F, 3) integers below `count`; values are looked at on the CPU only."""
-    if not isinstance(faces, Tensor) or faces.dtype not in (torch.int32, torch.int64):
-        got = faces.dtype if isinstance(faces, Tensor) else type(faces).__name__
-        raise TypeError(f"{where} must be an int32 or int64 tensor (F, 3), got {got}.")
-    if faces.dim() != 2 or faces.shape[-1] != 3:
-        raise ValueError(f"{where} must be (F, 3), got {tuple(faces.shape)}.")
-    if faces.device.type == "cpu" and not torch.compiler.is_compiling() and faces.numel():
-        low, high = int(faces.min()), int(faces.max())
-        if low < 0 or high >= count:
-            raise ValueError(
-                f"{where} must index {count} vertices (0 to {count - 1}), got values from {low} to {high}."
-            )
+def preview(draw: Callable[[Mesh], Tensor]) -> Callable[[Mesh], Tensor]:
+    """Decorates the function that draws a mesh as a picture (H, W, 3): renderers stand above meshes, which cannot ask them."""
+    _PREVIEWS.append(draw)
+    return draw
 
 
 def _load(path: Path) -> Mesh:

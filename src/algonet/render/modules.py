@@ -19,7 +19,7 @@ from .constants import GREY
 from .coverage import Coverage, FilteredCoverage, Held
 from .functional import DEPTH_STEEPNESS, camera_matrix, check_options, expanded, render_attributes, render_lit
 from .lights import AmbientLight, DirectionalLight, Lambert, Light, Surface, light_table, shading_of
-from .meshes import Mesh
+from .meshes import Mesh, preview
 from .operation import ILLUMINATE
 from .reference import unproject
 from .settings import Raster, RasterSettings
@@ -283,3 +283,9 @@ def _table(parts: Sequence[tuple[Tensor | None, Tensor]], like: Tensor) -> tuple
         return torch.cat([expanded(t, batch, 2) for t, _ in there], -1), rows
     corners = [t[..., rows.long().reshape(-1), :].expand(*batch, -1, -1) for t, rows in there]
     return torch.cat(corners, -1), torch.arange(rows.numel(), device=rows.device).reshape(rows.shape)
+
+
+@preview
+def _drawn(mesh: Mesh) -> Tensor:
+    """The mesh in a notebook."""
+    return SmoothRenderer(200, background=1.0)(mesh, Camera.look_at((1.5, 1.2, 2.2), fov=45.0)).rgb

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .meshes import Mesh
+from .vectors import split_edges
 
 
 def icosphere(level: int = 3, radius: float = 1.0) -> Mesh:
@@ -33,17 +34,6 @@ def icosphere(level: int = 3, radius: float = 1.0) -> Mesh:
         vertices = torch.nn.functional.normalize(vertices, dim=-1)
     vertices = torch.nn.functional.normalize(vertices, dim=-1) * radius
     return Mesh(vertices.to(torch.get_default_dtype()), faces)
-
-
-def split_edges(vertices: Tensor, faces: Tensor) -> tuple[Tensor, Tensor]:
-    """Each face cut into four at the middles of its edges, in place: the surface stays what it was."""
-    ends = torch.cat([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]])
-    edges, index = ends.sort(-1).values.unique(dim=0, return_inverse=True)
-    middles = vertices[..., edges, :].mean(-2)
-    m01, m12, m20 = (index + vertices.shape[-2]).reshape(3, -1)
-    a, b, c = faces.unbind(-1)
-    parts = [(a, m01, m20), (m01, b, m12), (m20, m12, c), (m01, m12, m20)]
-    return torch.cat([vertices, middles], -2), torch.cat([torch.stack(p, -1) for p in parts])
 
 
 def box(size: tuple[float, float, float] = (1.0, 1.0, 1.0), segments: int = 1) -> Mesh:

@@ -220,23 +220,3 @@ class Program:
 
     def __deepcopy__(self, memo: dict) -> Program:
         return self  # immutable, and copying a deep tree would recurse
-
-    def __reduce__(self):
-        # As text, since pickling a deep tree would recurse
-        if self.source:
-            from .source import read_source
-
-            return read_source, (self.source,)
-        lines = tuple(statement.line for event, statement in walk(self.body) if event in ("leaf", "open"))
-        return _unpickled, (self.text, lines, self.fresh)
-
-
-def _unpickled(text: str, lines: tuple[int, ...], fresh: tuple[int, ...]) -> Program:
-    """The program that prints as `text`, with the line numbers and fresh variables it had."""
-    from .parser import parse
-
-    program = parse(text)
-    statements = [statement for event, statement in walk(program.body) if event in ("leaf", "open")]
-    for statement, line in zip(statements, lines, strict=True):
-        object.__setattr__(statement, "line", line)
-    return Program(program.body, fresh=fresh)

@@ -26,7 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..meshes import Mesh, check_faces
+from ..checks import check_faces
+from ..meshes import Mesh
 
 #: Solves are this accurate, relative to the right-hand side: a direction of descent needs no more.
 TOLERANCE = 1e-4

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..meshes import Mesh, check_mesh
+from ..checks import check_mesh
+from ..meshes import Mesh
 
 #: An edge is split from 4/3 of the wanted length on and collapsed below 4/5: either then comes nearer to it (Botsch, Kobbelt).
 LONG, SHORT = 4 / 3, 4 / 5
