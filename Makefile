@@ -13,7 +13,7 @@ help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/.runtime ## Make the gallery of pictures (gallery/index.html)
-	$(BIN)/algonet demo
+	$(BIN)/algonet demo --force
 
 play: $(VENV)/.play ## Open the playground in the browser
 	$(BIN)/algonet play

@@ -12,7 +12,7 @@ from algonet.cli.ran_commands import app
 from algonet.ran import build_data, build_trainer
 from algonet.ran.config import from_dict
 from algonet.ran.data.folder import Folder, split_of
-from algonet.ran.evaluate import report
+from algonet.ran.evaluate import figures, lines
 from algonet.ran.problems.mesh import read_views
 from algonet.speech import SmoothSynthesizer, write_wav
 
@@ -99,7 +99,7 @@ def test_a_run_on_a_folder(tmp_path, kind, views):
     config = from_dict({"kind": kind, **SMALL, "data": {"size": 16, "views": views, "folder": str(place)}})
     trainer = build_trainer(config, tmp_path / "run", progress=False)
     trainer.fit()
-    (line,) = report(trainer.model, config)
+    (line,) = lines(figures(trainer.model, config))
     assert "apart" in line
     with pytest.raises(ValueError, match="`method` 'supervised' needs the truth"):
         from_dict({**SMALL, "method": "supervised", "data": {"folder": str(place)}})

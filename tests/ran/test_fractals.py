@@ -11,7 +11,7 @@ from algonet.ran.config import from_dict
 from algonet.ran.data import generator_of
 from algonet.ran.data.fractals import Fractals, maps_about, owners, random_system
 from algonet.ran.problems import problem_of
-from algonet.ran.problems.fractal import IFSInverse, save_system
+from algonet.ran.problems.fractal import IFSInverse, system_of
 
 TINY = {
     "kind": "ifs",
@@ -122,7 +122,8 @@ def test_reconstructions_begin_at_the_template_and_stay_within_reach():
 
 def test_saved_systems_draw_the_picture_of_the_inverse(tmp_path):
     system = random_system(generator_of(0, 0), 3)
-    loaded = IFS.load(save_system(system, tmp_path / "found.json"), exposure=0.5)
+    system_of(system).save(tmp_path / "found.json")
+    loaded = IFS.load(tmp_path / "found.json", exposure=0.5)
     drawn = loaded((32, 32)).detach()
     assert float((drawn - IFSInverse(3, 32)(system[None])[0, 0]).abs().max()) < 0.15
     assert float(ssim(drawn, IFSInverse(3, 32)(system[None])[0, 0])) > 0.98

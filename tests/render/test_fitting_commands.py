@@ -12,7 +12,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from algonet.cli import render_commands
-from algonet.cli.fitting_runs import read_cameras, write_cameras
+from algonet.cli.fitting_runs import camera_file, read_cameras
 from algonet.render import Mesh, MeshFitter
 
 
@@ -70,7 +70,9 @@ def test_fit_command_takes_pictures(program: typer.Typer, tmp_path: Path) -> Non
     assert (tmp_path / "fit" / "report.json").exists()
     runner.invoke(program, ["render", "box", "--out", str(pictures / "b.png"), "--size", "16x20"])
     with pytest.raises(ValueError, match="same proportions"):
-        runner.invoke(program, ["fit-mesh", str(pictures), "--out", str(out), *SMALL], catch_exceptions=False)
+        runner.invoke(
+            program, ["fit-mesh", str(pictures), "--out", str(out), *SMALL, "--force"], catch_exceptions=False
+        )
 
 
 def test_camera_files_say_where_pictures_were_taken(tmp_path: Path) -> None:
@@ -79,7 +81,7 @@ def test_camera_files_say_where_pictures_were_taken(tmp_path: Path) -> None:
 
     eyes = torch.tensor([[0.5, 1.0, 2.4], [-2.0, 0.3, 1.0]])
     cameras = Camera.look_at(eyes, fov=35.0)
-    write_cameras(tmp_path / "transforms.json", cameras, ["a.png", "b.png"], aspect=1.5)
+    (tmp_path / "transforms.json").write_text(camera_file(cameras, ["a.png", "b.png"], aspect=1.5))
     for size in ((32, 48), (64, 96)):
         names, back = read_cameras(tmp_path / "transforms.json", size)
         assert names == ["a.png", "b.png"]
@@ -101,7 +103,7 @@ def test_fit_command_reads_a_camera_file(program: typer.Typer, tmp_path: Path) -
     runner = CliRunner()
     for name in ("one", "two"):
         runner.invoke(program, ["render", "box", "--out", str(tmp_path / f"{name}.png"), "--size", "16"])
-    write_cameras(tmp_path / "transforms.json", _circle(2, 20.0, 0.0, 40.0), ["one", "./two"], aspect=1.0)
+    (tmp_path / "transforms.json").write_text(camera_file(_circle(2, 20.0, 0.0, 40.0), ["one", "./two"], aspect=1.0))
     arguments = [
         "fit-mesh",
         str(tmp_path),
@@ -114,10 +116,10 @@ def test_fit_command_reads_a_camera_file(program: typer.Typer, tmp_path: Path) -
     assert result.exit_code == 0, result.output
     (tmp_path / "two.png").unlink()
     with pytest.raises(ValueError, match=r"names the picture \./two, which is neither"):
-        runner.invoke(program, [*arguments, *SMALL], catch_exceptions=False)
+        runner.invoke(program, [*arguments, *SMALL, "--force"], catch_exceptions=False)
     (tmp_path / "transforms.json").write_text('{"frames": [{"file_path": "one"}]}')
     with pytest.raises(ValueError, match=r"transforms.json: not readable as a camera file.*transform_matrix"):
-        runner.invoke(program, [*arguments, *SMALL], catch_exceptions=False)
+        runner.invoke(program, [*arguments, *SMALL, "--force"], catch_exceptions=False)
 
 
 def test_an_interrupted_run_goes_on(program: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from algonet.cli.common import Json, examples, print_json
+from algonet.cli.common import Force, Json, examples, print_json
 
 app = typer.Typer(
     name="algonet",
@@ -69,11 +69,12 @@ def demo(
     quick: Annotated[
         bool, typer.Option("--quick", help="Smaller pictures and shorter fits, in a fraction of the time.")
     ] = False,
+    force: Force = False,
 ) -> None:
     """Render the gallery: one self-contained HTML page with a section per domain."""
     from algonet.cli.demo import run
 
-    run(out, quick)
+    run(out, quick, force)
 
 
 @app.command(epilog=examples("algonet play", "algonet play --port 9000 --no-show", "algonet play --host 0.0.0.0"))

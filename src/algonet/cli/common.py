@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,8 @@ STANDARD_OUTPUT = Path("-")
 
 #: The option of every command that prints a result.
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
+#: The option of every command that writes files.
+Force = Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")]
 
 
 def print_json(result: Any) -> None:
@@ -49,35 +52,25 @@ def parse_size(text: str) -> tuple[int, int]:
     return width, height
 
 
-def deliver(out: Path, data: bytes, done: str) -> None:
-    """Write a result whole or not at all and say so; to `-`, standard output, without a word."""
-    from algonet.core.files import write_bytes
+def check_out(*paths: Path, force: bool, inputs: Iterable[Path] = ()) -> None:
+    """Raise before long work if what it makes could not be written, or would take the place of something."""
+    from algonet.core.files import check_outputs
 
-    if out == STANDARD_OUTPUT:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-        return
-    write_bytes(out, data)
-    typer.echo(done)
+    check_outputs([path for path in paths if path != STANDARD_OUTPUT], force=force, inputs=inputs)
 
 
-def check_writable(out: Path) -> None:
-    """Raise before long work if what it makes could not be written; folders on the way are made."""
-    if out == STANDARD_OUTPUT:
-        return
-    if out.is_dir():
-        raise IsADirectoryError(f"{out}: is a folder; wanted the name of a file to write.")
-    make_folder(out.parent)
+def deliver(files: Mapping[Path, bytes], *, force: bool) -> None:
+    """Write results, all whole or none; to `-`, standard output."""
+    from algonet.core.files import write_files
+
+    for path, data in files.items():
+        if path == STANDARD_OUTPUT:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+    write_files({path: data for path, data in files.items() if path != STANDARD_OUTPUT}, overwrite=force)
 
 
-def make_folder(folder: Path) -> Path:
-    """Make a folder for output, or raise naming what is in the way."""
-    import os
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise NotADirectoryError(f"{folder}: a file is in the way of this folder; choose another name.") from None
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(f"{folder}: nothing may be written into this folder.")
-    return folder
+def say(out: Path, done: str) -> None:
+    """Say what was done, unless standard output is where the result went."""
+    if out != STANDARD_OUTPUT:
+        typer.echo(done)

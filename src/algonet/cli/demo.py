@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from algonet.cli import gallery
-from algonet.cli.common import make_folder
+from algonet.cli.common import check_out
 
 
-def run(out: Path, quick: bool) -> None:
-    make_folder(out)
+def run(out: Path, quick: bool, force: bool = False) -> None:
+    check_out(out / gallery.PAGE, force=force)
     console = Console()
     start = time.perf_counter()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -28,7 +28,7 @@ def run(out: Path, quick: bool) -> None:
 
         sections = gallery.build(quick, progress)
         bar.update(task, description="gallery", completed=len(sections))
-    path = gallery.write(sections, out)
+    path = gallery.write(sections, out, overwrite=force)
     pictures = sum(len(s.figures) for s in sections)
     console.print(f"{pictures} pictures in {time.perf_counter() - start:.0f} s")
     # Plain print: a path must not be wrapped or coloured where it is read by a script

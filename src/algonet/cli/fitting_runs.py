@@ -8,10 +8,13 @@ import json
 import math
 import time
 import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from algonet.core.files import write_bytes, write_text
+from algonet.cli.common import check_out
+from algonet.core.files import write_bytes, write_files
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,30 +24,54 @@ if TYPE_CHECKING:
 #: The thumbnail is drawn, and a frame of the film kept, this often in a run; the checkpoint is written as often.
 FRAMES = 40
 #: The film's and the thumbnail's views are at most this wide and high.
-THUMBNAIL = 160
+MOST_SIDE = 160
+#: Names in the folder of a run.
+CHECKPOINT, THUMBNAIL, FILM, REPORT = "checkpoint.npz", "progress.png", "fit.gif", "report.json"
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What a run writes: a folder with checkpoint, thumbnail, film and report, and a mesh with its texture."""
+
+    folder: Path
+    mesh: Path
+    textured: bool
+
+    def check(self, force: bool, inputs: Iterable[Path] = ()) -> None:
+        """Raise if something of another one's would be overwritten; what an interrupted run left is this run's."""
+        beside = (".mtl", ".png") if self.textured and self.mesh.suffix.lower() == ".obj" else ()
+        results = [self.mesh, *(self.mesh.with_suffix(ending) for ending in beside), self.folder / REPORT]
+        pictures = [self.folder / FILM, self.folder / THUMBNAIL]
+        check_out(*results, *pictures, force=force or self.begun, inputs=inputs)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a run was interrupted here; whether it was this one, its checkpoint tells."""
+        return (self.folder / CHECKPOINT).is_file()
 
 
 class FitRun:
     """One fit in its folder: `advance()` to the end, from wherever an earlier call with the same settings stopped."""
 
-    def __init__(self, folder: Path, fitter: MeshFitter, settings: dict[str, Any], source: str):
-        self.folder, self.fitter, self.settings, self.source = folder, fitter, settings, source
+    def __init__(self, files: RunFiles, fitter: MeshFitter, settings: dict[str, Any], source: str):
+        self.files, self.fitter, self.settings, self.source = files, fitter, settings, source
+        self.folder, self.begun = files.folder, files.begun
         self.frames: list[Any] = []
         self.seconds = 0.0
         self.resumed_at = self._resume()
 
     @property
     def checkpoint(self) -> Path:
-        return self.folder / "checkpoint.npz"
+        return self.folder / CHECKPOINT
 
-    def advance(self) -> bool:
+    def advance(self, *, shown: bool = True) -> bool:
         """Go on until the fit is done (True) or interrupted (False); the checkpoint is written either way."""
         from rich.progress import Progress
 
         fitter, every = self.fitter, max(1, self.fitter.steps // FRAMES)
         began = time.monotonic()
         try:
-            with Progress(transient=True) as bar:
+            with Progress(transient=True, disable=not shown) as bar:
                 task = bar.add_task("fitting the mesh", total=fitter.steps, completed=fitter.taken)
                 while not fitter.done:
                     if fitter.taken % every == 0:
@@ -60,20 +87,22 @@ class FitRun:
         self._keep(0.0)
         return True
 
-    def finish(self, mesh_file: Path, texture: int) -> MeshFit:
-        """Write mesh, texture, film and report; the checkpoint is no longer needed."""
+    def finish(self, texture: int, force: bool) -> tuple[MeshFit, dict[str, Any]]:
+        """Write mesh, texture, film and report, all or none; the checkpoint is no longer needed."""
         from algonet.render import fit_texture
+        from algonet.render.mesh_files import mesh_files
 
-        fit, targets = self.fitter.result(), self.fitter.targets
+        fit, targets, mesh_file = self.fitter.result(), self.fitter.targets, self.files.mesh
         mesh = fit.mesh
         if texture and targets.rgb is not None and mesh_file.suffix.lower() in (".obj", ".glb"):
             mesh = fit_texture(mesh, targets, size=max(texture, least_texture(len(mesh.faces))))
-        mesh.save(mesh_file)
+        report = self._report(fit, mesh_file)
+        files = {self.folder / REPORT: f"{json.dumps(report, indent=1)}\n".encode(), **mesh_files(mesh, mesh_file)}
         if self.frames:
-            write_bytes(self.folder / "fit.gif", _film(self.frames))
+            files[self.folder / FILM] = _film(self.frames)
+        write_files(files, overwrite=force or self.begun)
         self.checkpoint.unlink(missing_ok=True)
-        write_text(self.folder / "report.json", json.dumps(self._report(fit, mesh_file), indent=1) + "\n")
-        return fit
+        return fit, report
 
     def _report(self, fit: MeshFit, mesh_file: Path) -> dict[str, Any]:
         from algonet import __version__
@@ -96,7 +125,7 @@ class FitRun:
         """Draw the thumbnail: what the first views show, above what the fit shows."""
         picture = thumbnail(self.fitter.mesh(), self.fitter.targets)
         self.frames.append(picture)
-        write_bytes(self.folder / "progress.png", _png(picture))
+        write_bytes(self.folder / THUMBNAIL, _png(picture))
 
     def _keep(self, more: float) -> None:
         import numpy as np
@@ -162,7 +191,7 @@ def thumbnail(mesh: Mesh, targets: Targets, most: int = 4) -> Any:
     count = min(most, len(targets))
     chosen = torch.linspace(0, len(targets) - 1, count).round().long()
     views = targets[chosen.to(targets.cameras.matrix.device)]
-    share = min(1.0, THUMBNAIL / max(targets.size))
+    share = min(1.0, MOST_SIDE / max(targets.size))
     size = (max(1, round(targets.size[0] * share)), max(1, round(targets.size[1] * share)))
     renderer = SmoothRenderer(size, background=1.0, two_sided=False).to(mesh.vertices.device)
     plain = mesh if mesh.vertex_colors is not None else mesh.replace(vertex_colors=torch.full_like(mesh.vertices, 0.7))
@@ -252,8 +281,8 @@ def _lens(frame: dict[str, Any], size: tuple[int, int]) -> Tensor:
     return torch.tensor([[fx, 0.0, cx - 0.5], [0.0, fy, cy - 0.5], [0.0, 0.0, 1.0]])
 
 
-def write_cameras(path: Path, camera: Camera, names: list[str], aspect: float) -> None:
-    """Cameras as a `transforms.json`; `aspect` is width over height of the pictures."""
+def camera_file(camera: Camera, names: list[str], aspect: float) -> str:
+    """Cameras as the text of a `transforms.json`; `aspect` is width over height of the pictures."""
     import torch
 
     from algonet.render.fitting.targets import camera_axes
@@ -265,4 +294,4 @@ def write_cameras(path: Path, camera: Camera, names: list[str], aspect: float) -
         focal = float(camera.matrix[i, 1, :3].norm())
         angle = 2 * math.atan(aspect / focal)
         frames.append({"file_path": name, "camera_angle_x": angle, "transform_matrix": pose.tolist()})
-    write_text(path, json.dumps({"frames": frames}, indent=1) + "\n")
+    return json.dumps({"frames": frames}, indent=1) + "\n"

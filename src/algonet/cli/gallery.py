@@ -20,6 +20,8 @@ from algonet.core.files import write_text
 
 #: Sections, the most beautiful first; each module has TITLE, INTRO and figures(quick) -> Iterator[Figure].
 PAGES = ("render", "ifs", "while_lang", "smooth_python", "sorting", "speech", "ran", "nn", "explain", "relax")
+#: The name of the page in its folder.
+PAGE = "index.html"
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,9 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def write(sections: list[Section], folder: Path) -> Path:
+def write(sections: list[Section], folder: Path, *, overwrite: bool = True) -> Path:
     """Write the page into `folder` (made if missing) whole or not at all; returns its path."""
-    return write_text(folder / "index.html", page(sections))
+    return write_text(folder / PAGE, page(sections), overwrite=overwrite)
 
 
 def page(sections: list[Section]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from algonet.cli.common import Json, deliver, examples, make_folder, parse_size, print_json
+from algonet.cli.common import Force, Json, check_out, deliver, examples, parse_size, print_json, say
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,24 +36,23 @@ def fit(
     seed: Annotated[int, typer.Option(help="Another number, another start.")] = 0,
     foreground: Annotated[Foreground, typer.Option(help="What the shape is.")] = Foreground.auto,
     quick: Annotated[bool, typer.Option("--quick", help="A rough fit in seconds.")] = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Find a system whose picture is IMAGE: parameters (JSON), a picture (PNG) and a film of the fit (GIF)."""
-    from algonet.core.files import write_bytes
     from algonet.ifs import FitPlan, Level, Search, fit_ifs
 
-    make_folder(out)
+    stem = image.stem or "ifs"
+    paths = [out / f"{stem}.json", out / f"{stem}.png", out / f"{stem}.gif"]
+    check_out(*paths, force=force, inputs=[image])
     plan = FitPlan(restarts=restarts)
     if quick:
         level = Level(side=64, sigma=(2.5, 1.0), steps=40, rate=0.006, points=1024, depth=20, keep=2)
         plan = FitPlan(restarts=min(restarts, 6), search=Search(candidates=8, steps=25, points=96), levels=(level,))
     result = fit_ifs(image, functions, plan=plan, foreground=str(foreground), seed=seed, progress=not as_json)
-    stem = image.stem or "ifs"
-    paths = [out / f"{stem}.json", out / f"{stem}.png", out / f"{stem}.gif"]
-    result.ifs.save(paths[0])
     height, width = (4 * n for n in result.target.shape)
-    write_bytes(paths[1], to_png(_drawn(result.ifs, height, width)))
-    write_bytes(paths[2], to_gif(result.frames, side=max(256, *result.target.shape)))
+    drawn, film = _drawn(result.ifs, height, width), to_gif(result.frames, side=max(256, *result.target.shape))
+    deliver(dict(zip(paths, (result.ifs.to_json().encode(), to_png(drawn), film), strict=True)), force=force)
     if as_json:
         print_json({"similarity": result.similarity, "files": [str(path) for path in paths]})
         return
@@ -79,13 +78,16 @@ def render(
     sigma: Annotated[float, typer.Option(help="Standard deviation of a point, in pixels.")] = 0.7,
     points: Annotated[int, typer.Option(help="How many points are drawn.", min=1, max=100_000_000)] = 500_000,
     crisp: Annotated[bool, typer.Option("--crisp", help="The ordinary chaos game: black and white.")] = False,
+    force: Force = False,
 ) -> None:
     """Draw a system at any size."""
     width, height = parse_size(size)
+    path = out or Path(f"{Path(system).stem}.png")
+    check_out(path, force=force, inputs=[Path(system)])
     ifs = open_system(system, points)
     picture = ifs.crisp((height, width), points=points) if crisp else _drawn(ifs, height, width, sigma)
-    path = out or Path(f"{Path(system).stem}.png")
-    deliver(path, to_png(picture), f"wrote {path} ({width} x {height})")
+    deliver({path: to_png(picture)}, force=force)
+    say(path, f"wrote {path} ({width} x {height})")
 
 
 @app.command("list", epilog=examples("algonet ifs list"))

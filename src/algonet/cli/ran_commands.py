@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from algonet.cli.common import deliver, examples, make_folder
+from algonet.cli.common import Force, Json, check_out, deliver, examples, print_json, say
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,17 +29,25 @@ def train(
     ] = Path("runs/ran"),
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the folder's last checkpoint.")] = False,
     steps: Annotated[int | None, typer.Option(help="Train up to this step instead of the file's.", min=1)] = None,
+    as_json: Json = False,
 ) -> None:
     """Train what CONFIG describes, evaluate it on held-out items, and print where it is."""
+    from algonet.core.files import make_folder
     from algonet.ran import build_trainer, load_config
-    from algonet.ran.evaluate import report
+    from algonet.ran.evaluate import figures, lines
 
     settings = load_config(config)
-    make_folder(out)
-    trainer = build_trainer(settings, out)
+    if not resume and not (out / "checkpoints").exists():
+        # A run's folder is its own, and is only continued; another one's files stay as they are
+        check_out(out / "pictures.png", force=False)
+    trainer = build_trainer(settings, make_folder(out), progress=not as_json)
     trainer.fit(steps, resume=resume)
     if trainer.fabric.is_global_zero:
-        for line in report(trainer.model, settings):
+        found = figures(trainer.model, settings)
+        if as_json:
+            print_json({"folder": str(out.resolve()), "step": trainer.step, **found._asdict()})
+            return
+        for line in lines(found):
             typer.echo(line)
         typer.echo(str(out.resolve()))
 
@@ -51,14 +59,14 @@ CONFIGS = ("cpu", "gpu", "ifs", "ifs_gpu", "speech")
 def init(
     name: Annotated[str, typer.Argument(help=f"Which example: {', '.join(CONFIGS)}.")] = "cpu",
     out: Annotated[Path, typer.Option("--out", "-o", help="The TOML file to write.")] = Path("run.toml"),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+    force: Force = False,
 ) -> None:
     """Write an example configuration to begin with."""
     if name not in CONFIGS:
         raise ValueError(f"ran init: unknown example {name!r}; choose one of {', '.join(CONFIGS)}.")
-    if out.exists() and not force:
-        raise ValueError(f"{out}: exists; choose another name, or --force to overwrite it.")
-    deliver(out, _config(name).encode(), f"wrote {out}; next: algonet ran train {out}")
+    check_out(out, force=force)
+    deliver({out: _config(name).encode()}, force=force)
+    say(out, f"wrote {out}; next: algonet ran train {out}")
 
 
 def _config(name: str) -> str:
@@ -80,9 +88,10 @@ def reconstruct(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for what is found, and side-by-side pictures.")
     ] = Path("found"),
+    force: Force = False,
 ) -> None:
     """Write what each input shows: a mesh (.obj, .ply), a function system or a transcript (.json), and a picture to compare."""
     from algonet.ran.reconstruct import reconstruct_files
 
-    for path in reconstruct_files(checkpoint, images, make_folder(out)):
+    for path in reconstruct_files(checkpoint, images, out, overwrite=force):
         typer.echo(str(path))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from algonet.cli.common import STANDARD_OUTPUT, check_writable, deliver, examples, parse_size
+from algonet.cli.common import STANDARD_OUTPUT, Force, Json, check_out, deliver, examples, parse_size, print_json, say
 
 if TYPE_CHECKING:
     from algonet.render import Camera, Mesh, Targets
@@ -75,6 +75,7 @@ def render(
         ),
     ] = "filtered",
     backend: Annotated[Backend, typer.Option(help="What runs it.")] = Backend.auto,
+    force: Force = False,
 ) -> None:
     """Render a mesh smoothly to a picture."""
     from algonet.render import BlinnPhong, SmoothRenderer
@@ -82,7 +83,7 @@ def render(
 
     width, height = parse_size(size)
     _picture_format(out)
-    check_writable(out)
+    check_out(out, force=force, inputs=[Path(mesh)])
     loaded = _mesh(mesh)
     renderer = SmoothRenderer(
         (height, width), coverage_named(coverage, scale), background=1.0, surface=BlinnPhong(), backend=str(backend)
@@ -90,7 +91,8 @@ def render(
     cameras = _circle(views, elevation, azimuth, fov)
     frames = [_layer(renderer(loaded, cameras[i]), layer) for i in range(views)]
     counted = f"{len(loaded.faces)} faces, {views} view{'s' if views > 1 else ''}, {width} x {height}"
-    deliver(out, _encoded(frames, out), f"wrote {out} ({counted})")
+    deliver({out: _encoded(frames, out)}, force=force)
+    say(out, f"wrote {out} ({counted})")
 
 
 def fit(
@@ -119,6 +121,8 @@ def fit(
     ] = 25.0,
     fov: Annotated[float, typer.Option(help="Full vertical angle of view in degrees, without --cameras.")] = 40.0,
     seed: Annotated[int, typer.Option(help="Which views are drawn at each step.")] = 0,
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Shape a sphere until it looks like the pictures (or like a mesh, seen from all around).
 
@@ -127,21 +131,26 @@ def fit(
     of the run holds progress.png while it goes on, then mesh, texture, fit.gif and report.json. A run that was interrupted
     goes on where it stopped when it is called again.
     """
-    from algonet.cli.fitting_runs import FitRun
+    from algonet.cli.fitting_runs import FitRun, RunFiles
     from algonet.render import MeshFitter, Remesh
 
     folder, mesh_file = _run_folder(out)
+    run_files = RunFiles(folder, mesh_file, textured=bool(texture))
+    run_files.check(force, inputs=[Path(source)])
     targets = _targets(Path(source), source, cameras, size, views, elevation, fov)
     options = {"steps": steps, "level": level, "remesh": remesh, "size": size, "seed": seed}
     template = _ball(level, targets)
     fitter = MeshFitter(targets, template, steps=steps, remesh=Remesh() if remesh else None, seed=seed)
-    run = FitRun(folder, fitter, options, source)
-    if run.resumed_at:
+    run = FitRun(run_files, fitter, options, source)
+    if run.resumed_at and not as_json:
         typer.echo(f"going on from step {run.resumed_at} of {run.checkpoint}")
-    if not run.advance():
+    if not run.advance(shown=not as_json):
         typer.echo(f"stopped at step {fitter.taken} of {steps}; the same command goes on from there", err=True)
         raise typer.Exit(130)
-    result = run.finish(mesh_file, texture)
+    result, report = run.finish(texture, force)
+    if as_json:
+        print_json({"folder": str(folder), "mesh": str(mesh_file), **report})
+        return
     counted = (
         f"{len(targets)} views, {steps} steps, {result.quality.faces} faces, {result.quality.share:.2%} of them bad"
     )
@@ -157,6 +166,8 @@ def fit_camera(
     rotations: Annotated[int, typer.Option(help="How many rotations the search starts from.", min=1)] = 128,
     size: Annotated[int, typer.Option(help="Pixels along the longer side of the pictures.", min=8, max=2048)] = 128,
     silhouette: Annotated[bool, typer.Option("--silhouette", help="Compare outlines only, not colours.")] = False,
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Find the cameras from which a mesh looks like the pictures, among all there are.
 
@@ -165,25 +176,22 @@ def fit_camera(
     """
     import json
 
-    from algonet.cli.common import make_folder
-    from algonet.cli.fitting_runs import thumbnail, write_cameras
-    from algonet.core.files import write_bytes, write_text
+    from algonet.cli.fitting_runs import camera_file, thumbnail
     from algonet.render import PoseSearch, Targets, rotation_error
     from algonet.render import fit_camera as search
 
+    paths = out / "cameras.json", out / "overlay.png", out / "report.json"
+    check_out(*paths, force=force, inputs=[Path(mesh), pictures])
     loaded = _mesh(mesh, normalised=False)
     names, images = _pictures_of(pictures, size)
-    make_folder(out)
     colored = not silhouette and (loaded.vertex_colors, loaded.face_colors, loaded.texture) != (None, None, None)
     found = search(
         loaded, images if colored else images[..., 3], fov=fov, learn_fov=learn_fov,
-        search=PoseSearch(rotations=rotations), progress=True,
+        search=PoseSearch(rotations=rotations), progress=not as_json,
     )  # fmt: skip
     height, width = images.shape[1:3]
-    write_cameras(out / "cameras.json", found.camera, names, width / height)
-    write_bytes(
-        out / "overlay.png", _encoded([thumbnail(loaded, Targets(found.camera, rgb=images), len(names))], Path("x.png"))
-    )
+    cameras = camera_file(found.camera, names, width / height)
+    overlay = thumbnail(loaded, Targets(found.camera, rgb=images), len(names))
     report = [
         {
             "picture": name,
@@ -195,23 +203,26 @@ def fit_camera(
         }
         for name, minima in zip(names, found.minima, strict=True)
     ]
-    write_text(out / "report.json", json.dumps(report, indent=1) + "\n")
+    contents = cameras.encode(), _encoded([overlay], paths[1]), f"{json.dumps(report, indent=1)}\n".encode()
+    deliver(dict(zip(paths, contents, strict=True)), force=force)
+    if as_json:
+        print_json(
+            {"files": [str(path) for path in paths], "cameras": json.loads(cameras)["frames"], "pictures": report}
+        )
+        return
     losses = ", ".join(f"{name}: {float(loss):.5f}" for name, loss in zip(names, found.losses, strict=True))
     typer.echo(f"wrote {out}/cameras.json (loss of {losses})")
 
 
 def _run_folder(out: Path) -> tuple[Path, Path]:
-    """The folder of a run, made, and the mesh to write."""
-    from algonet.cli.common import make_folder
-
+    """The folder of a run, and the mesh to write."""
     if out.suffix and not out.is_dir():
         if out.suffix.lower() not in MESHES:
             raise ValueError(
                 f"{out}: meshes are written as {', '.join(MESHES)}; choose one of these endings, or a folder."
             )
-        check_writable(out)
-        return make_folder(out.with_suffix("")), out
-    return make_folder(out), out / "mesh.obj"
+        return out.with_suffix(""), out
+    return out, out / "mesh.obj"
 
 
 def _targets(

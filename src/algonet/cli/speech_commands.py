@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from algonet.cli.common import check_writable, deliver, examples
+from algonet.cli.common import STANDARD_OUTPUT, Force, check_out, deliver, examples, say
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -17,12 +17,13 @@ app = typer.Typer(
 
 
 @app.command(
+    "say",
     epilog=examples(
         'algonet speech say "a i u" --out vowels.wav',
         'algonet speech say "h a l o _ m a m a" --pitch 210 --formant-scale 1.15 --out hello.wav',
-    )
+    ),
 )
-def say(
+def speak(
     text: Annotated[str, typer.Argument(help="Phonemes, with or without spaces between them; `_` is silence.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The WAV file; its spectrogram goes beside it.")] = Path(
         "speech.wav"
@@ -34,27 +35,30 @@ def say(
     ] = 1.0,
     breath: Annotated[float, typer.Option(min=0.0, max=10.0, help="Noise in the voice.")] = 0.0,
     picture: Annotated[bool, typer.Option(help="Draw the spectrogram.")] = True,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+    force: Force = False,
 ) -> None:
     """Say phonemes: a WAV file and a picture of its spectrogram."""
     import torch
 
     from algonet.speech import SmoothSynthesizer, Voice, wav_bytes
 
-    check_writable(out)
-    for path in (out, out.with_suffix(".png")) if picture else (out,):
-        if path.exists() and not force:
-            raise ValueError(f"{path}: exists; choose another name, or --force to overwrite it.")
+    drawing = out.with_suffix(".png") if picture and out != STANDARD_OUTPUT else None
+    if drawing == out:
+        raise ValueError(f"{out}: this is where the spectrogram goes; --out takes the name of the WAV file.")
+    check_out(*filter(None, (out, drawing)), force=force)
     synthesizer = SmoothSynthesizer(harmonics=max(1, int(8000 / pitch)))
     score = synthesizer.score(text, pitch=pitch, rate=rate)
     with torch.no_grad():
         speech = synthesizer(*score, voice=Voice(formant_scale=formant_scale, breath=breath))
     seconds = len(speech.waveform) / synthesizer.sample_rate
-    deliver(out, wav_bytes(speech.waveform, synthesizer.sample_rate), f"{out}: {seconds:.1f} s of sound")
-    if picture and out != Path("-"):
+    files = {out: wav_bytes(speech.waveform, synthesizer.sample_rate)}
+    if drawing:
         names = [synthesizer.names[int(row.argmax())] for row in score.phonemes]
-        drawn = spectrogram_png(speech, names, score.durations)
-        deliver(out.with_suffix(".png"), drawn, f"{out.with_suffix('.png')}: its spectrogram")
+        files[drawing] = spectrogram_png(speech, names, score.durations)
+    deliver(files, force=force)
+    say(out, f"{out}: {seconds:.1f} s of sound")
+    if drawing:
+        typer.echo(f"{drawing}: its spectrogram")
 
 
 @app.command(epilog=examples("algonet speech phonemes", "algonet speech phonemes --json"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from algonet.cli.common import Json, check_writable, deliver, examples, print_json
+from algonet.cli.common import Force, Json, check_out, deliver, examples, print_json, say
 
 if TYPE_CHECKING:
     from algonet.relax import Exit
@@ -123,6 +123,7 @@ def plot(
     size: Annotated[int, typer.Option(help="Points along each axis.", min=2, max=1000)] = 64,
     exit: Exits = "sech",
     max_iterations: Annotated[int, typer.Option(help="Where loops are cut off.", min=1)] = 1000,
+    force: Force = False,
 ) -> None:
     """Draw the paper's figure: height is the result over x1 and x2, colour the size of the analytic gradient."""
     import matplotlib
@@ -133,10 +134,11 @@ def plot(
 
     if not low < high:
         raise ValueError(f"while plot: --from must lie below --to, got {low:g} and {high:g}.")
-    check_writable(out)
+    check_out(out, force=force, inputs=[Path(file)])
     library = file if _is_library(file) else None
     figure = surfaces(_read(file), library, _exit(exit), (low, high), size, max_iterations)
-    deliver(out, png(figure), f"wrote {out}")
+    deliver({out: png(figure)}, force=force)
+    say(out, f"wrote {out}")
 
 
 def _is_library(file: str) -> bool:

@@ -1,49 +1,227 @@
-"""Files that are whole or absent: written under a temporary name beside their place, then renamed."""
+"""Files that are whole or absent, and that take the place of nothing unless told to.
+
+Commands ask `check_outputs` before they work and hand what they made to `write_files`; both know the same rules, so that an
+hour's work does not end at a name that was taken.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
+import stat
+import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+PathLike = str | os.PathLike[str]
+
+#: What is said of a name that is in use.
+TAKEN = "exists; choose another name, or --force to overwrite it"
+#: File system (device number) -> whether it has files without a name.
+_tried: dict[int, bool] = {}
+
+
+def check_outputs(paths: Iterable[PathLike], *, force: bool = False, inputs: Iterable[PathLike] = ()) -> None:
+    """Raise an OSError of one sentence unless every path could be written now; nothing is made.
+
+    A file that exists is refused unless `force`, one of `inputs` always, as are two outputs of one name, folders, devices
+    and pipes, and places whose folder cannot be made or written to.
+    """
+    read = {os.path.realpath(path) for path in inputs}
+    seen: set[str] = set()
+    for path in map(Path, paths):
+        real = os.path.realpath(path)
+        if real in seen:
+            raise FileExistsError(f"{path}: two results would get this name; rename one of the inputs.")
+        seen.add(real)
+        if real in read:
+            raise FileExistsError(f"{path}: is what is read; choose another --out.")
+        _check_place(path)
+        if not force and os.path.lexists(path):
+            raise FileExistsError(f"{path}: {TAKEN}.")
+        check_folder(path.parent)
+
+
+def check_folder(folder: PathLike) -> None:
+    """Raise an OSError of one sentence unless the folder can be written to, or made; it is not made.
+
+    At the root of the file system no folder is made: a path that begins there with a name nobody knows is a slip.
+    """
+    folder = Path(folder)
+    missing, nearest = None, folder.absolute()
+    while not os.path.lexists(nearest):
+        missing, nearest = nearest, nearest.parent
+    if not nearest.is_dir():
+        raise NotADirectoryError(f"{nearest}: a file is in the way of this folder; choose another name.")
+    if missing is not None and nearest.resolve() == Path(nearest.anchor):
+        raise FileNotFoundError(
+            f"{missing}: there is no such folder, and none is made at the root of the file system; choose another place."
+        )
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise PermissionError(f"{folder}: nothing may be written into {'this folder' if missing is None else nearest}.")
+
+
+def make_folder(folder: PathLike) -> Path:
+    """Make a folder for output with those above it, or raise what `check_folder` raises."""
+    folder = Path(folder)
+    check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def write_files(files: Mapping[Path, bytes], *, overwrite: bool = True) -> None:
+    """Write all files, or none: each is complete under no name before the first gets its own.
+
+    On an error, and where the process is killed, names are as they were. Without `overwrite` FileExistsError is raised for a
+    name that is taken, also by someone who came in between.
+    """
+    for path in files:
+        _check_place(path)
+        make_folder(path.parent)
+    with ExitStack() as stack:
+        complete = [(path, stack.enter_context(_unnamed(path, data))) for path, data in files.items()]
+        placed: list[Path] = []
+        try:
+            for path, source in complete:
+                with _naming(path):
+                    _place(source, path, overwrite)
+                placed.append(path)
+        except OSError:
+            # Only names that were free may be freed again: of an overwritten file nothing is left to bring back
+            for path in () if overwrite else placed:
+                path.unlink(missing_ok=True)
+            raise
+
+
+def write_bytes(path: PathLike, data: bytes, *, overwrite: bool = True) -> Path:
+    """Write `data` to `path`, whole or not at all; returns the path."""
+    write_files({Path(path): data}, overwrite=overwrite)
+    return Path(path)
+
+
+def write_text(path: PathLike, text: str, *, overwrite: bool = True) -> Path:
+    """Write `text` in UTF-8 to `path`, whole or not at all; returns the path."""
+    return write_bytes(path, text.encode(), overwrite=overwrite)
+
+
+def _check_place(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # not there: `check_folder` and the writing say what is wrong
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(f"{path}: is a folder; wanted the name of a file to write.")
+    if not stat.S_ISREG(mode):
+        # Renaming onto a device would remove it
+        raise OSError(f"{path}: is no ordinary file; --out - writes to standard output.")
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path (same folder, same suffix) to write to; on success it takes the place of `path`.
+def _unnamed(target: Path, data: bytes) -> Iterator[Path]:
+    """A file with `data` in the folder of `target`, as a path to link or rename from.
 
-    On an error the temporary file is removed and `path` is as it was. Missing folders are made.
+    Linux has files without a name, of which nothing is left when the process is killed; elsewhere the name is temporary.
     """
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = _open_unnamed(target)
     try:
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=target.suffix)
-    except OSError as error:
-        # The user knows the target, not the temporary name
-        raise type(error)(error.errno, error.strerror, str(target)) from None
-    os.close(descriptor)
-    temporary = Path(name)
-    try:
-        yield temporary
+        with _naming(target):
+            _fill(descriptor, data)
+        if name is None:
+            yield _unnamed_path(descriptor)
+            return
         # mkstemp makes files private; give this one what a plain open() would have given
         umask = os.umask(0)
         os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
+        os.chmod(name, 0o666 & ~umask)
+        os.close(descriptor)
+        descriptor = -1
+        yield Path(name)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+        if name is not None:
+            Path(name).unlink(missing_ok=True)
+
+
+def _open_unnamed(target: Path) -> tuple[int, str | None]:
+    """An open file in the folder of `target`, and its name if it has one."""
+    with _naming(target):
+        if _links_unnamed(target.parent):
+            return os.open(target.parent, os.O_TMPFILE | os.O_WRONLY, 0o666), None
+        return tempfile.mkstemp(dir=target.parent, prefix=".", suffix=target.suffix)
+
+
+@contextmanager
+def _naming(target: Path) -> Iterator[None]:
+    """The user knows the target, not the temporary name."""
+    try:
+        yield
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(target)) from None
+
+
+def _links_unnamed(folder: Path) -> bool:
+    """Whether files without a name can be made here and get one later; tried once per file system."""
+    if sys.platform != "linux":
+        return False
+    device = folder.stat().st_dev
+    if device not in _tried:
+        descriptor, trial = -1, _temporary(folder)
+        try:
+            descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o666)
+            _link(_unnamed_path(descriptor), trial)
+            _tried[device] = True
+        except OSError:
+            _tried[device] = False
+        finally:
+            trial.unlink(missing_ok=True)
+            if descriptor >= 0:
+                os.close(descriptor)
+    return _tried[device]
+
+
+def _temporary(folder: Path, suffix: str = "") -> Path:
+    return folder / f".{os.getpid()}-{secrets.token_hex(8)}{suffix}"
+
+
+def _unnamed_path(descriptor: int) -> Path:
+    return Path(f"/proc/self/fd/{descriptor}")
+
+
+def _fill(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _place(source: Path, target: Path, overwrite: bool) -> None:
+    """Give a complete file its name."""
+    unnamed = source.parent == _unnamed_path(0).parent
+    if overwrite and not unnamed:
+        os.replace(source, target)
+        return
+    try:
+        _link(source, target)
+        return
+    except FileExistsError:
+        if not overwrite:
+            raise FileExistsError(errno.EEXIST, TAKEN, str(target)) from None
+    except OSError:
+        if unnamed or os.path.lexists(target):
+            raise
+        os.rename(source, target)  # a file system without links
+        return
+    temporary = _temporary(target.parent, target.suffix)
+    try:
+        _link(source, temporary)
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Write `text` to `path`, whole or not at all; returns the path."""
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    return Path(path)
-
-
-def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
-    """Write `data` to `path`, whole or not at all; returns the path."""
-    with replacing(path) as temporary:
-        temporary.write_bytes(data)
-    return Path(path)
+def _link(source: Path, target: Path) -> None:
+    # Naming a folder makes Python follow the link in /proc (linkat); as the path is absolute, the kernel does not look at it
+    os.link(source, target, src_dir_fd=0 if source.parent == _unnamed_path(0).parent else None)

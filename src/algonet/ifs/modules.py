@@ -184,9 +184,13 @@ class IFS(SoftModule):
             "scale": float(self.scale.detach()),
         }
 
+    def to_json(self) -> str:
+        """The text of the file that `save` writes."""
+        return json.dumps(self.to_dict(), indent=2)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the system as JSON, under a temporary name first."""
-        write_text(path, json.dumps(self.to_dict(), indent=2))
+        write_text(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **options: Any) -> IFS:

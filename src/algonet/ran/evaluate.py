@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,18 +16,33 @@ from .model import RAN, Trainable
 from .problems import problem_of
 
 
-def report(model: Trainable, config: RunConfig) -> list[str]:
-    """One line each for where the model began and where it is, on the configuration's held-out items.
+class Figures(NamedTuple):
+    """`scores`: for the template that training began from and for the model, each figure by its name; over `items`
+    held-out items."""
 
-    Of a user's folder the truth is not known: one line says how far the two ways from A to B agree.
+    scores: dict[str, dict[str, float]]
+    items: int
+
+
+def figures(model: Trainable, config: RunConfig) -> Figures:
+    """Where the model began and where it is, on the configuration's held-out items.
+
+    Of a user's folder the truth is not known: the only row says how far the two ways from A to B agree.
     """
     problem, data = problem_of(config), build_data(config, "test")
     if isinstance(data, Folder):
         rows = {config.method: agreement(model, data)}
     else:
         rows = {"template": problem.evaluate(None, data), config.method: problem.evaluate(model, data)}
-    shown = [(name, "  ".join(f"{key} {value:.3f}" for key, value in row.items())) for name, row in rows.items()]
-    return [f"{name:>12}: {text}  ({len(data)} held-out items)" for name, text in shown]
+    return Figures(rows, len(data))
+
+
+def lines(found: Figures) -> list[str]:
+    """One line per row of figures."""
+    shown = [
+        (name, "  ".join(f"{key} {value:.3f}" for key, value in row.items())) for name, row in found.scores.items()
+    ]
+    return [f"{name:>12}: {text}  ({found.items} held-out items)" for name, text in shown]
 
 
 @torch.no_grad()

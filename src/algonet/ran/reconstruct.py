@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet.core.files import write_bytes
+from algonet.core.files import check_outputs, write_files
 
 from .build import load_model
 from .model import Trainable
@@ -17,17 +17,21 @@ from .report import coloured, png_bytes
 
 
 @torch.no_grad()
-def reconstruct_files(checkpoint: Path, inputs: list[Path], out: Path) -> list[Path]:
+def reconstruct_files(checkpoint: Path, inputs: list[Path], out: Path, *, overwrite: bool = True) -> list[Path]:
     """Reconstruct each input: the answer in a file of its problem's format, and a picture of both beside each other
-    (.png)."""
+    (.png). Both are written together, or neither; files that exist are left alone without `overwrite`."""
+    check_outputs([out / f"{path.stem}.png" for path in inputs], force=overwrite, inputs=inputs)
     model, config = load_model(checkpoint)
     problem = problem_of(config)
     written = []
     for path in inputs:
         a = problem.read(path)[None]
         found = model.reconstruct(a)
-        written.append(problem.save(_first(found), out / path.stem))
-        write_bytes(out / f"{path.stem}.png", _beside(model, a, found))
+        ending, content = problem.encoded(_first(found))
+        written.append(out / f"{path.stem}{ending}")
+        files = {written[-1]: content, out / f"{path.stem}.png": _beside(model, a, found)}
+        check_outputs(files, force=overwrite, inputs=inputs)
+        write_files(files, overwrite=overwrite)
     return written
 
 

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import os
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from algonet.core.files import write_bytes
+from algonet.core.files import write_files
 from algonet.core.pictures import png_bytes
 
 from .checks import check_faces, check_mesh
+from .mesh_files import mesh_files, read_mesh
 from .operation import NORMALS
 from .settings import NormalSettings
-from .texture_files import TEXTURED, write_textured
 from .vectors import face_areas, normalise, normalise_area, split_edges
-
-#: Coordinates beyond this, in a file, are refused: the squares that lengths are made of would not fit float32.
-_MOST = 1e18
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +63,14 @@ class Mesh:
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Mesh:
         """Read a mesh file (OBJ, PLY, STL, OFF, GLB, ...) with its colours or texture; raises ValueError naming the file."""
-        return _load(Path(path))
+        return read_mesh(Path(path), Mesh)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a single mesh, by the name's ending (.obj, .ply, .stl, .off, .glb), to a temporary name first.
 
         A texture goes along into .obj (as NAME.mtl and NAME.png beside it) and .glb.
         """
-        _save(self, Path(path))
+        write_files(mesh_files(self, Path(path)))
 
     def replace(self, **changes) -> Mesh:
         """A new mesh with some fields changed; new vertices drop the old normals unless new ones are given."""
@@ -153,89 +147,3 @@ def preview(draw: Callable[[Mesh], Tensor]) -> Callable[[Mesh], Tensor]:
     """Decorates the function that draws a mesh as a picture (H, W, 3): renderers stand above meshes, which cannot ask them."""
     _PREVIEWS.append(draw)
     return draw
-
-
-def _load(path: Path) -> Mesh:
-    import trimesh
-
-    if not path.is_file():
-        fault = "a folder, not a file" if path.is_dir() else "there is no such file"
-        raise ValueError(f"Mesh.load: {path}: {fault}.")
-    try:
-        # From memory: a reader that believes a false length in the file would otherwise allocate that much
-        content, ending = io.BytesIO(path.read_bytes()), path.suffix.lstrip(".").lower()
-        beside = trimesh.resolvers.FilePathResolver(str(path))
-        with warnings.catch_warnings():
-            # What trimesh and Pillow warn of is either checked below or does no harm
-            warnings.simplefilter("ignore")
-            loaded = trimesh.load(content, file_type=ending, resolver=beside, force="mesh", process=False)
-            return _checked(loaded)
-    except Exception as error:  # trimesh raises whatever the parser of that format raised
-        raise ValueError(f"Mesh.load: {path}: not readable as a mesh: {_reason(error)}") from error
-
-
-def _checked(loaded) -> Mesh:
-    """A trimesh object as a mesh; raises ValueError if it is none that can be used."""
-    vertices, faces = getattr(loaded, "vertices", None), getattr(loaded, "faces", None)
-    if vertices is None or faces is None or len(vertices) == 0 or len(faces) == 0:
-        raise ValueError("it holds no triangles.")
-    vertices, faces = np.asarray(vertices, dtype=np.float32), np.asarray(faces, dtype=np.int64)
-    if not (np.abs(vertices) < _MOST).all():
-        raise ValueError("it has vertices that are not finite.")
-    if faces.min() < 0 or faces.max() >= len(vertices):
-        raise ValueError("it has faces whose vertices do not exist.")
-    return Mesh(torch.from_numpy(vertices), torch.from_numpy(faces), **_looks(loaded))
-
-
-def _looks(loaded) -> dict[str, Tensor]:
-    """Colours or texture of a trimesh object, as fields of `Mesh`."""
-    visual = getattr(loaded, "visual", None)
-    kind = getattr(visual, "kind", None)
-    if kind == "vertex":
-        return {"vertex_colors": _unit_colors(visual.vertex_colors)}  # pyright: ignore[reportOptionalMemberAccess]
-    if kind == "face":
-        return {"face_colors": _unit_colors(visual.face_colors)}  # pyright: ignore[reportOptionalMemberAccess]
-    uv = getattr(visual, "uv", None)
-    if kind != "texture" or uv is None:
-        return {}
-    looks = {"uv": torch.from_numpy(np.asarray(uv, dtype=np.float32).copy())}
-    material = getattr(visual, "material", None)
-    image = getattr(material, "image", None)
-    if image is None:
-        image = getattr(material, "baseColorTexture", None)
-    if image is not None:
-        looks["texture"] = _unit_colors(np.asarray(image.convert("RGB")))
-    return looks
-
-
-def _unit_colors(colors) -> Tensor:
-    return torch.from_numpy(np.asarray(colors)[..., :3].astype(np.float32) / 255)
-
-
-def _save(mesh: Mesh, path: Path) -> None:
-    import trimesh
-
-    if mesh.vertices.dim() != 2:
-        raise ValueError(
-            f"Mesh.save: one mesh at a time: vertices have shape {tuple(mesh.vertices.shape)}; pick an item."
-        )
-    if mesh.texture is not None and path.suffix.lower() in TEXTURED:
-        write_textured(mesh, path)
-        return
-    colors = {
-        name: (getattr(mesh, name).detach().clamp(0, 1) * 255).round().byte().cpu().numpy()
-        for name in ("vertex_colors", "face_colors")
-        if getattr(mesh, name) is not None
-    }
-    vertices, faces = mesh.vertices.detach().double().cpu().numpy(), mesh.faces.cpu().numpy()
-    try:
-        data = trimesh.Trimesh(vertices, faces, process=False, **colors).export(
-            file_type=path.suffix.lstrip(".").lower()
-        )
-    except Exception as error:
-        raise ValueError(f"Mesh.save: {path}: cannot be written in this format: {_reason(error)}") from error
-    write_bytes(path, data.encode() if isinstance(data, str) else data)
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from algonet.core.files import write_bytes
-
 if TYPE_CHECKING:
     from .meshes import Mesh
 
@@ -14,8 +12,8 @@ if TYPE_CHECKING:
 TEXTURED = (".obj", ".glb")
 
 
-def write_textured(mesh: Mesh, path: Path) -> None:
-    """Write a mesh that has `texture` and `uv`; NAME.obj comes with NAME.mtl and NAME.png."""
+def textured_files(mesh: Mesh, path: Path) -> dict[Path, bytes]:
+    """Names and contents of the files of a mesh that has `texture` and `uv`; NAME.obj comes with NAME.mtl and NAME.png."""
     import torch
     from PIL import Image
 
@@ -29,8 +27,7 @@ def write_textured(mesh: Mesh, path: Path) -> None:
     faces = index.reshape(-1, 3).cpu().numpy()
     pixels = (mesh.texture.detach().clamp(0, 1) * 255).round().byte().cpu().numpy()
     picture = Image.fromarray(pixels)
-    for name, content in _files(vertices, faces, uv, picture, path).items():
-        write_bytes(path.with_name(name), content)
+    return {path.with_name(name): content for name, content in _files(vertices, faces, uv, picture, path).items()}
 
 
 def _files(vertices: Any, faces: Any, uv: Any, picture: Any, path: Path) -> dict[str, bytes]:

@@ -85,8 +85,8 @@ class Problem(ABC):
         """One input (C, H, W) from a user's file."""
 
     @abstractmethod
-    def save(self, found: Any, stem: Path) -> Path:
-        """Write one reconstruction next to `stem` under the ending it deserves; returns the path."""
+    def encoded(self, found: Any) -> tuple[str, bytes]:
+        """One reconstruction as a file: its ending and its content."""
 
     def count(self, split: str) -> int:
         data = self.config.data

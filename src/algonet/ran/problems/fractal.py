@@ -69,8 +69,8 @@ class FractalProblem(Problem):
     def read(self, path: Path) -> Tensor:
         return read_views(path, self.config.data.size, 1)
 
-    def save(self, found: Tensor, stem: Path) -> Path:
-        return save_system(found, stem.with_name(f"{stem.name}.json"))
+    def encoded(self, found: Tensor) -> tuple[str, bytes]:
+        return ".json", system_of(found).to_json().encode()
 
 
 def ring(functions: int, radius: float = 0.8, scale: float = 0.48) -> tuple[Tensor, Tensor]:
@@ -158,10 +158,9 @@ class IFSInverse(SoftModule):
         return picture[:, None]
 
 
-def save_system(parameters: Tensor, path: Path) -> Path:
-    """Write a system (n, 6) as the file that `IFS.load` reads, with the picture's extent."""
-    IFS(parameters.detach().cpu(), weights=torch.ones(len(parameters)), extent=EXTENT, bound=0.97).save(path)
-    return path
+def system_of(parameters: Tensor) -> IFS:
+    """Parameters (n, 6) as a system with the picture's extent."""
+    return IFS(parameters.detach().cpu(), weights=torch.ones(len(parameters)), extent=EXTENT, bound=0.97)
 
 
 class SystemRegulariser(nn.Module):

@@ -16,6 +16,7 @@ from algonet.ran.model import Batch, Trainable
 from algonet.ran.networks import Encoder, KeepColours, LocalTranslator, UNet, levels_of, quiet
 from algonet.relax import SoftModule, StudentT
 from algonet.render import Camera, FilteredCoverage, Mesh, icosphere, render_attributes
+from algonet.render.mesh_files import mesh_files
 
 from .base import Parts, Problem, Scores
 
@@ -95,14 +96,12 @@ class MeshProblem(Problem):
     def read(self, path: Path) -> Tensor:
         return read_views(path, self.config.data.size, self.config.data.views)
 
-    def save(self, found: Tensor, stem: Path) -> Path:
-        path = stem.with_name(f"{stem.name}.obj" if found.shape[-1] == 3 else f"{stem.name}.ply")
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def encoded(self, found: Tensor) -> tuple[str, bytes]:
+        path = Path("found.obj" if found.shape[-1] == 3 else "found.ply")
         mesh = self.template().replace(vertices=found[..., :3].cpu())
         if found.shape[-1] > 3:
             mesh = mesh.replace(vertex_colors=found[..., 3:].cpu())
-        mesh.save(path)
-        return path
+        return path.suffix, mesh_files(mesh, path)[path]
 
 
 def read_views(path: Path, size: int, views: int) -> Tensor:

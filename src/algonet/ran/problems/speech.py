@@ -11,7 +11,6 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from algonet.core.files import write_text
 from algonet.ran.data import CachedItems
 from algonet.ran.data.espeak import EspeakUtterances
 from algonet.ran.data.utterances import HOP, SAMPLE_RATE, TASKS, Task, Utterances, heard_picture, speech_picture
@@ -95,13 +94,13 @@ class SpeechProblem(Problem):
         sound, rate = read_wav(path)
         return heard_picture(sound, rate, self.config.data.size, self.task.frames)[None]
 
-    def save(self, found: Transcript, stem: Path) -> Path:
+    def encoded(self, found: Transcript) -> tuple[str, bytes]:
         names = self.task.phonemes.split()
         rows = [
             {"phoneme": names[int(p.argmax())], "probability": round(float(p.max()), 4), "seconds": round(float(d), 4)}
             for p, d in zip(found.phonemes, found.durations, strict=True)
         ]
-        return write_text(stem.with_name(f"{stem.name}.json"), json.dumps(rows, indent=1))
+        return ".json", json.dumps(rows, indent=1).encode()
 
 
 class SpeechReconstructor(nn.Module):

@@ -1,0 +1,108 @@
+"""Meshes as files, by trimesh: what is read is checked, and a broken file gives one line that names it."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .texture_files import TEXTURED, textured_files
+
+if TYPE_CHECKING:
+    from .meshes import Mesh
+
+#: Coordinates beyond this, in a file, are refused: the squares that lengths are made of would not fit float32.
+_MOST = 1e18
+
+
+def read_mesh(path: Path, make: Callable[..., Mesh]) -> Mesh:
+    """What `make` makes of the fields in a file; raises ValueError ("Mesh.load: PATH: REASON") where there is no mesh."""
+    import trimesh
+
+    if not path.is_file():
+        fault = "a folder, not a file" if path.is_dir() else "there is no such file"
+        raise ValueError(f"Mesh.load: {path}: {fault}.")
+    try:
+        # From memory: a reader that believes a false length in the file would otherwise allocate that much
+        content, ending = io.BytesIO(path.read_bytes()), path.suffix.lstrip(".").lower()
+        beside = trimesh.resolvers.FilePathResolver(str(path))
+        with warnings.catch_warnings():
+            # What trimesh and Pillow warn of is either checked below or does no harm
+            warnings.simplefilter("ignore")
+            loaded = trimesh.load(content, file_type=ending, resolver=beside, force="mesh", process=False)
+            return make(**_checked(loaded))
+    except Exception as error:  # trimesh raises whatever the parser of that format raised
+        raise ValueError(f"Mesh.load: {path}: not readable as a mesh: {_reason(error)}") from error
+
+
+def _checked(loaded: Any) -> dict[str, Tensor]:
+    """The fields of a trimesh object; raises ValueError if it is none that can be used."""
+    vertices, faces = getattr(loaded, "vertices", None), getattr(loaded, "faces", None)
+    if vertices is None or faces is None or len(vertices) == 0 or len(faces) == 0:
+        raise ValueError("it holds no triangles.")
+    vertices, faces = np.asarray(vertices, dtype=np.float32), np.asarray(faces, dtype=np.int64)
+    if not (np.abs(vertices) < _MOST).all():
+        raise ValueError("it has vertices that are not finite.")
+    if faces.min() < 0 or faces.max() >= len(vertices):
+        raise ValueError("it has faces whose vertices do not exist.")
+    return {"vertices": torch.from_numpy(vertices), "faces": torch.from_numpy(faces), **_looks(loaded)}
+
+
+def _looks(loaded) -> dict[str, Tensor]:
+    """Colours or texture of a trimesh object, as fields of `Mesh`."""
+    visual = getattr(loaded, "visual", None)
+    kind = getattr(visual, "kind", None)
+    if kind == "vertex":
+        return {"vertex_colors": _unit_colors(visual.vertex_colors)}  # pyright: ignore[reportOptionalMemberAccess]
+    if kind == "face":
+        return {"face_colors": _unit_colors(visual.face_colors)}  # pyright: ignore[reportOptionalMemberAccess]
+    uv = getattr(visual, "uv", None)
+    if kind != "texture" or uv is None:
+        return {}
+    looks = {"uv": torch.from_numpy(np.asarray(uv, dtype=np.float32).copy())}
+    material = getattr(visual, "material", None)
+    image = getattr(material, "image", None)
+    if image is None:
+        image = getattr(material, "baseColorTexture", None)
+    if image is not None:
+        looks["texture"] = _unit_colors(np.asarray(image.convert("RGB")))
+    return looks
+
+
+def _unit_colors(colors) -> Tensor:
+    return torch.from_numpy(np.asarray(colors)[..., :3].astype(np.float32) / 255)
+
+
+def mesh_files(mesh: Mesh, path: Path) -> dict[Path, bytes]:
+    """Names and contents of the files that hold a single mesh, `path` and what a texture needs beside it."""
+    import trimesh
+
+    if mesh.vertices.dim() != 2:
+        raise ValueError(
+            f"Mesh.save: one mesh at a time: vertices have shape {tuple(mesh.vertices.shape)}; pick an item."
+        )
+    if mesh.texture is not None and path.suffix.lower() in TEXTURED:
+        return textured_files(mesh, path)
+    colors = {
+        name: (getattr(mesh, name).detach().clamp(0, 1) * 255).round().byte().cpu().numpy()
+        for name in ("vertex_colors", "face_colors")
+        if getattr(mesh, name) is not None
+    }
+    vertices, faces = mesh.vertices.detach().double().cpu().numpy(), mesh.faces.cpu().numpy()
+    try:
+        data = trimesh.Trimesh(vertices, faces, process=False, **colors).export(
+            file_type=path.suffix.lstrip(".").lower()
+        )
+    except Exception as error:
+        raise ValueError(f"Mesh.save: {path}: cannot be written in this format: {_reason(error)}") from error
+    return {path: data.encode() if isinstance(data, str) else data}
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
