@@ -24,7 +24,7 @@ PICTURES = {
     "nn": ("styles", "learning", "topology"),
     "while_lang": ("surfaces", "halting", "trained", "readings"),
     "smooth_python": ("bubble-sort", "point-in-polygon", "shortest-path"),
-    "sorting": ("network", "permutations"),
+    "sorting": ("network", "permutations", "methods"),
     "ifs": ("presets", "levels-of-detail", "a-fit"),
     "render": ("from-sharp-to-soft", "independent-of-the-tessellation", "from-pictures-to-a-mesh"),
     "speech": ("words", "choice"),

@@ -92,6 +92,7 @@ if TYPE_CHECKING:  # what editors and type checkers see; at run time names load 
         soft_sort as soft_sort,
         soft_topk as soft_topk,
         soft_topk_mask as soft_topk_mask,
+        which_method as which_method,
     )
     from algonet.speech import (
         SmoothSynthesizer as SmoothSynthesizer,
@@ -157,6 +158,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "soft_sort",
         "soft_topk",
         "soft_topk_mask",
+        "which_method",
     ),
     "algonet.ifs": ("IFS", "chaos_game", "fit_ifs", "smooth_raster"),
     "algonet.render": (

@@ -9,6 +9,7 @@ import torch
 from algonet.relax import SIGMOIDS, Cauchy, Gaussian, GumbelMax, Heaviside, Laplace, Logistic
 from algonet.sorting import (
     Bitonic,
+    ManyLayersWarning,
     NeuralSort,
     OddEven,
     Pairwise,
@@ -24,6 +25,7 @@ from algonet.sorting import (
     soft_sort,
     soft_topk,
 )
+from algonet.sorting.methods import TASKS, suggestions
 from helpers.contract import CHECKS, Case, normal
 
 HARD = {"relax": Logistic(1e7)}
@@ -87,6 +89,73 @@ def test_hard_limit_of_indices(method):
     assert torch.allclose(soft.values, crisp.values)
     assert torch.allclose(soft.indices, crisp.indices.to(x.dtype))
     assert torch.allclose((soft.permutation @ x.unsqueeze(-1)).squeeze(-1), soft.values)
+
+
+QUESTIONS = {
+    "sort": lambda x, **o: soft_sort(x, **o).values,
+    "argsort": soft_argsort,
+    "rank": soft_rank,
+    "topk": lambda x, **o: soft_topk(x, 3, **o).values,
+    "quantile": lambda x, **o: soft_quantile(x, 0.3, **o),
+}
+SOFTLY = [
+    OddEven(),
+    Bitonic(),
+    Pairwise(),
+    Permutahedron(0.7),
+    Permutahedron(0.7, entropic=True),
+    NeuralSort(),
+    Unimodal(),
+]
+
+
+@pytest.mark.parametrize("method", [*SOFTLY, Transport(200)], ids=str)
+@pytest.mark.parametrize("task", QUESTIONS)
+def test_every_method_answers_with_a_mask_or_says_which_does(task, method):
+    """Absent items, NaN among them, change nothing and get no gradient."""
+    x = draw(3, 7)
+    assert set(QUESTIONS) == set(TASKS)
+    mask = torch.tensor(
+        [[True] * 7, [True, False, True, True, False, True, True], [False, True, True, False, True, False, True]]
+    )
+    if task not in method.answers:
+        able = "|".join(f"{type(m).__name__}" for m in suggestions(task))
+        with pytest.raises(ValueError, match=rf"does not answer it; .*({able})\(\).* do\."):
+            QUESTIONS[task](x, method=method, relax=SOFT)
+        return
+    spoiled = torch.where(mask, x, torch.nan).requires_grad_()
+    found = QUESTIONS[task](spoiled, method=method, relax=SOFT, mask=mask)
+    for row, here, given in zip(x, mask, found, strict=True):
+        alone = QUESTIONS[task](row[here], method=method, relax=SOFT)
+        if task == "argsort":  # of the items that are there, by their own numbers
+            P = soft_sort(row[here], method=method, relax=SOFT, return_permutation=True).permutation
+            alone = P @ here.nonzero().squeeze(-1).to(P)
+        given = given[here] if task == "rank" else given if task == "quantile" else given[: len(alone)]
+        assert torch.allclose(given, alone, atol=1e-9)
+    used = (
+        mask if task == "rank" else torch.ones_like(found, dtype=torch.bool) if task == "quantile" else found.isfinite()
+    )
+    slope = torch.autograd.grad(torch.where(used, found, 0.0).square().sum(), spoiled)[0]
+    assert (slope[~mask] == 0).all()
+    assert slope.isfinite().all()
+    assert slope[mask].abs().max() > 0
+
+
+def test_absent_items_rank_last_in_their_order():
+    x, mask = torch.tensor([3.0, 1.0, 9.0, 2.0, 8.0]), torch.tensor([True, True, False, True, False])
+    for method in RANKING:
+        assert soft_rank(x, method=method, mask=mask, **HARD).round().tolist() == [2, 0, 3, 1, 4], method
+
+
+@pytest.mark.parametrize("call", [soft_sort, soft_rank, soft_median, lambda x: soft_topk(x, 2)])
+def test_odd_even_says_what_to_use_for_many_items(call):
+    with pytest.warns(
+        ManyLayersWarning, match=r"1,200 items through 1,200 layers.*Bitonic\(\) has 66 layers"
+    ) as caught:
+        call(torch.randn(1, 1200))
+    assert caught[0].filename == __file__
+    soft_sort(torch.randn(1, 1200), method=Bitonic())
+    soft_sort(torch.randn(1, 1200), steps=4)
 
 
 @pytest.mark.parametrize("method", PERMUTING, ids=str)
@@ -182,7 +251,6 @@ def test_permutahedron_keeps_sums_and_its_second_derivatives():
         (lambda x: soft_rank(x, method=NeuralSort()), r"NeuralSort\(\) does not answer it; .*Pairwise\(\)"),
         (lambda x: soft_argsort(x, method=Permutahedron()), r"does not answer it; .*Unimodal\(\)"),
         (lambda x: soft_sort(x, method=Permutahedron(), payload=x), "sorts neither payloads nor permutations"),
-        (lambda x: soft_sort(x, method=Permutahedron(), mask=x > 0), "takes no mask"),
         (lambda x: soft_sort(x, method=Unimodal(), relax=Cauchy(2.0)), "made of softmaxes"),
         (lambda x: soft_sort(x, method=Unimodal(), backend="numba"), "has no kernels"),
         (lambda x: soft_sort(x, method=Unimodal(), steps=2), "only sorting networks have `steps`"),

@@ -15,6 +15,8 @@ from .modules import evaluating, hardened, softnesses
 
 #: A gradient this much smaller than the largest one is counted as vanished.
 VANISHED = 1e-6
+#: With a larger share of vanished gradients than this a layer is called mostly hard; with a larger gap, mostly blurred.
+HARD, BLURRED = 0.5, 0.25
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,9 @@ def _suggest(gap: float, vanished: float, fields: set[str]) -> str:
         words = {"steepness": f"{steepness} the steepness", "scale": f"{scale} the scale"}
         return " and ".join(words[field] for field in words if field in fields)
 
-    if vanished > 0.5:
+    if vanished > HARD:
         return f"mostly hard: {change('lower', 'raise')} by about 5x, or anneal from there"
-    if gap > 0.25:
+    if gap > BLURRED:
         return f"mostly blurred: {change('raise', 'lower')} by about 3x, or anneal towards it"
     return f"balanced: {change('keep', 'keep')}, or anneal to a harder one near the end of training"
 

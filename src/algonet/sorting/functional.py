@@ -21,7 +21,7 @@ from . import checks, plain
 from .cache import ByteCache
 from .dispatch import SortCall
 from .masks import Placement, place
-from .methods import Method, Pairwise, Permutahedron, SoftmaxMethod, chosen, suggestions
+from .methods import Method, Pairwise, Permutahedron, SoftmaxMethod, chosen, names, short, suggestions
 from .networks import Network, OddEven
 from .operation import PAIRWISE, PairwiseSettings
 from .pairwise import laplace_counts
@@ -92,8 +92,8 @@ def soft_sort(
             return SortResult(*known(x, payload, relax.steepness), None)
     x = checks.items("soft_sort", x, dim)
     if not (payload is None and not return_permutation) and not getattr(method, "payload", True):
-        able = ", ".join(repr(m) for m in suggestions("argsort"))
-        raise ValueError(f"soft_sort: {method!r} sorts neither payloads nor permutations along; {able} do.")
+        able = names(suggestions("argsort"))
+        raise ValueError(f"soft_sort: {short(method)} sorts neither payloads nor permutations along; {able} do.")
     flat = checks.payload("soft_sort", x, payload, dim)
     n = x.shape[dim]
     extra = [] if flat is None else [flat]
@@ -275,13 +275,10 @@ class Job:
         if keep is not None and len(keep) == self.x.shape[-1]:
             keep = None
         if network:
+            method.hint(name, self.x.shape[-1], steps)
             self.plan, self.settings = planned(method, relax, steps, keep, self.placement is not None)
         elif backend not in ("auto", "reference") and not isinstance(method, Pairwise):
-            raise ValueError(f'{name}: {method!r} is plain torch and has no kernels; use backend="auto".')
-        elif isinstance(method, Permutahedron) and self.mask is not None:
-            raise ValueError(
-                f"{name}: {method!r} takes no mask; use Bitonic(){' or Pairwise()' if name == 'soft_rank' else ''}."
-            )
+            raise ValueError(f'{name}: {short(method)} is plain torch and has no kernels; use backend="auto".')
 
     def sort(self, payload: Tensor | None, spared: int) -> tuple[Tensor, Tensor | None]:
         """(values, payload) in sorted order. Of the payload, the first `spared` channels of absent items are unused."""
@@ -306,7 +303,10 @@ class Job:
         """The expected position of each item."""
         x = -self.x if self.descending else self.x
         if isinstance(self.method, Permutahedron):
-            return self.method.ranks(x)
+            if self.placement is None:
+                return self.method.ranks(x, None)
+            placed = self.method.ranks(self.placement.forth(x), self.placement.lengths)
+            return self.placement.back_items(placed.unsqueeze(-1)).squeeze(-1)
         if isinstance(self.method, Pairwise):
             return self._pairwise(x)
         positions = torch.arange(x.shape[-1], dtype=x.dtype, device=x.device).expand(x.shape)
@@ -316,8 +316,8 @@ class Job:
         if isinstance(self.method, Network):
             return self._dispatch("soft_sort", x, payload)
         if isinstance(self.method, Permutahedron):
-            values = self.method.sorted(x)
-            return [values.flip(-1) if self.descending else values]
+            lengths = None if self.placement is None else self.placement.lengths
+            return [self.method.sorted(x, self.descending, lengths)]
         p = self._permutation(x)
         values = (p @ x.unsqueeze(-1)).squeeze(-1)
         return [values] if payload is None else [values, p @ payload]

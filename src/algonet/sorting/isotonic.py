@@ -17,14 +17,23 @@ from torch import Tensor
 
 from algonet.core import threads
 
+#: Stands for z - w where there is no item: below all that is, so that it is pooled with nothing present.
+_ABSENT = -1e200
 
-def project(z: Tensor, w: Tensor, entropic: bool) -> Tensor:
+
+def project(z: Tensor, w: Tensor, entropic: bool, here: Tensor | None = None) -> Tensor:
     """The point of the permutahedron of w nearest to z, both sorted in descending order along the last dimension.
+
+    Where `here` is given, only its first items of each row take part; the others must be finite and mean nothing.
 
     l2: the Euclidean projection. Entropic: z - (LSE(z) - LSE(w)) over each pool, the logarithm of the Kullback-Leibler
     projection of exp(z) onto the permutahedron of exp(w).
     """
-    pools = _pools(z.detach(), w.detach(), entropic)
+    if here is None:
+        pools = _pools(z.detach(), w.detach(), entropic)
+    else:
+        wide, zero = z.detach().double(), torch.zeros((), dtype=torch.float64, device=z.device)
+        pools = _pools(torch.where(here, wide, _ABSENT), torch.where(here, w.detach().double(), zero), entropic)
     pooled = _pooled_logsumexp if entropic else _pooled_mean
     # z may be far larger than w: by itself, it cancels exactly where an item is alone
     return (z - pooled(z, pools)) + pooled(w, pools)

@@ -23,26 +23,46 @@ TASKS = ("sort", "argsort", "rank", "topk", "quantile")
 
 @dataclass(frozen=True)
 class Method:
-    """How a question about order is answered. `answers`: which of `TASKS`; `payload`: whether it sorts others along."""
+    """How a question about order is answered. `answers`: which of `TASKS`; `payload`: whether it sorts others along;
+    `kernels`: whether other backends than plain torch run it."""
 
     answers: ClassVar[frozenset[str]] = frozenset(TASKS)
     payload: ClassVar[bool] = True
+    kernels: ClassVar[bool] = False
+
+    def work(self, n: int, relax: Sigmoid) -> float:
+        """How many numbers it computes for a row of n items, roughly: what `which_method` plans with."""
+        return n * max(math.log2(max(n, 2)), 1.0)
+
+    def kept(self, n: int) -> float:
+        """How many numbers of a row of n items it keeps for backward, roughly."""
+        return 8.0 * n
 
     def check(self, where: str, task: str, relax: Sigmoid) -> None:
         """Raise where this method cannot answer, or not with this relaxation."""
         if task not in self.answers:
-            able = ", ".join(f"{m!r}" for m in suggestions(task))
-            raise ValueError(f"{where}: {self!r} does not answer it; {able} do.")
+            raise ValueError(f"{where}: {short(self)} does not answer it; {names(suggestions(task))} do.")
 
 
 class SoftmaxMethod(Method):
-    """A method made of softmaxes, which for two items are logistic: it reads the steepness of `relax`, a `Logistic`."""
+    """A method made of softmaxes, which for two items are logistic: it reads the steepness of `relax`, a `Logistic`.
+
+    `matrices`: how many n x n matrices it keeps for backward.
+    """
+
+    matrices: ClassVar[int] = 5
+
+    def work(self, n: int, relax: Sigmoid) -> float:
+        return 3 * self.kept(n)
+
+    def kept(self, n: int) -> float:
+        return self.matrices * n**2
 
     def check(self, where: str, task: str, relax: Sigmoid) -> None:
         super().check(where, task, relax)
         if not isinstance(relax, Logistic) and relax.smoothness >= 0:
             raise ValueError(
-                f"{where}: {type(self).__name__}() is made of softmaxes, so `relax` must be Logistic(...), "
+                f"{where}: {short(self)} is made of softmaxes, so `relax` must be Logistic(...), "
                 f"got {relax!r}; OddEven() and Bitonic() take every sigmoid."
             )
 
@@ -65,6 +85,10 @@ class Pairwise(Method):
 
     answers: ClassVar[frozenset[str]] = frozenset({"rank"})
     payload: ClassVar[bool] = False
+    kernels: ClassVar[bool] = True
+
+    def work(self, n: int, relax: Sigmoid) -> float:
+        return super().work(n, relax) if self.scans(relax) else float(n) ** 2
 
     @staticmethod
     def scans(relax: Sigmoid) -> bool:
@@ -81,6 +105,7 @@ class NeuralSort(SoftmaxMethod):
     """
 
     answers: ClassVar[frozenset[str]] = frozenset(TASKS) - {"rank"}
+    matrices: ClassVar[int] = 6
 
     def permutation(self, x: Tensor, steepness: Tensor, lengths: Tensor | None) -> Tensor:
         n = x.shape[-1]
@@ -127,6 +152,9 @@ class Transport(SoftmaxMethod):
         if isinstance(self.iterations, bool) or not isinstance(self.iterations, int) or self.iterations < 1:
             raise ValueError(f"Transport: `iterations` must be a positive integer, got {self.iterations!r}.")
 
+    def kept(self, n: int) -> float:
+        return 3.0 * self.iterations * n**2
+
     def permutation(self, x: Tensor, steepness: Tensor, lengths: Tensor | None) -> Tensor:
         n = x.shape[-1]
         here = _here(x, lengths)
@@ -172,29 +200,52 @@ class Permutahedron(Method):
         ):
             raise ValueError(f"Permutahedron: `strength` must be positive and finite, got {self.strength!r}.")
 
-    def sorted(self, x: Tensor) -> Tensor:
-        """Ascending values, of rows without absent items."""
+    def sorted(self, x: Tensor, descending: bool, lengths: Tensor | None) -> Tensor:
+        """The values in order, of rows whose first `lengths` items are present (`None`: all)."""
         n = x.shape[-1]
+        here = None if lengths is None else _here(x, lengths)
         places = torch.arange(n, 0, -1, dtype=x.dtype, device=x.device) / self.strength
-        ordered = x.sort(-1, descending=True).values
-        return project(places.expand(ordered.shape), ordered, self.entropic).flip(-1)
+        ordered = (x if here is None else torch.where(here, x, -torch.inf)).sort(-1, descending=True).values
+        ordered = ordered if here is None else torch.where(here, ordered, 0.0)
+        found = project(places.expand(ordered.shape), ordered, self.entropic, here)
+        if descending:
+            return found
+        if lengths is None:
+            return found.flip(-1)
+        place = torch.arange(n, device=x.device)
+        back = lengths.long().unsqueeze(-1) - 1 - place
+        return torch.gather(found, -1, torch.where(back >= 0, back, place))
 
-    def ranks(self, x: Tensor) -> Tensor:
-        """Ascending positions from 0, of rows without absent items."""
+    def ranks(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        """Ascending positions from 0, of rows whose first `lengths` items are present; the others' are their own."""
         n = x.shape[-1]
-        order = x.detach().argsort(dim=-1, descending=True, stable=True)
+        here = None if lengths is None else _here(x, lengths)
+        key = x.detach() if here is None else torch.where(here, x.detach(), -torch.inf)
+        order = key.argsort(dim=-1, descending=True, stable=True)
         z = torch.gather(x / self.strength, -1, order)
         places = torch.arange(n, 0, -1, dtype=x.dtype, device=x.device).expand(z.shape)
-        found = project(z, places.log(), True).exp() if self.entropic else project(z, places, False)
-        return torch.gather(found, -1, order.argsort(-1)) - 1
+        if lengths is not None:
+            places = (places - (n - lengths.unsqueeze(-1))).clamp_min(1)
+        found = project(z, places.log(), True, here).exp() if self.entropic else project(z, places, False, here)
+        ranks = torch.gather(found, -1, order.argsort(-1)) - 1
+        return ranks if here is None else torch.where(here, ranks, torch.arange(n, dtype=x.dtype, device=x.device))
 
 
-def suggestions(task: str) -> list[Method]:
-    """Methods that answer a question, by what they cost."""
+def suggestions(task: str | None = None) -> list[Method]:
+    """Methods that answer a question (all of them without one), by what they cost."""
     from .networks import Bitonic, OddEven
 
     able: list[Method] = [Bitonic(), OddEven(), Pairwise(), Permutahedron(), Unimodal(), NeuralSort(), Transport()]
-    return [method for method in able if task in method.answers]
+    return [method for method in able if task is None or task in method.answers]
+
+
+def short(method: Method) -> str:
+    """The repr, without parameters where all are at their defaults."""
+    return f"{type(method).__name__}()" if repr(method) == repr(type(method)()) else repr(method)
+
+
+def names(methods: list[Method]) -> str:
+    return ", ".join(map(short, methods))
 
 
 def chosen(where: str, method: Any, network: Any) -> Any:

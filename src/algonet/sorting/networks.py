@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import sys
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from algonet.relax import Sigmoid
 
 from .cache import ByteCache
 from .identity import identity
@@ -68,6 +72,10 @@ class Network(Method):
 
     name: ClassVar[str] = ""
     right_aligned: ClassVar[bool] = False
+    kernels: ClassVar[bool] = True
+
+    def work(self, n: int, relax: Sigmoid) -> float:
+        return self.depth(n) * n / 2
 
     def depth(self, n: int) -> int:
         """How many layers sort n items."""
@@ -89,6 +97,9 @@ class Network(Method):
         """How many layers run when `steps` are asked for; `None` asks for all."""
         return self.depth(n) if steps is None else steps
 
+    def hint(self, where: str, n: int, steps: int | None) -> None:
+        """Say what to use instead where this network is a poor choice for n items."""
+
     def table(self, n: int, steps: int | None = None, keep: tuple[int, ...] | None = None) -> Comparators:
         """The comparators for n items; with `keep`, only those that can reach one of these output positions.
 
@@ -99,11 +110,31 @@ class Network(Method):
         return _TABLES.get(key, torch.device("cpu"), lambda: _table(self, n, steps, keep))
 
 
+#: OddEven() says what to use instead beyond so many items: Bitonic() is sharper from some 32 on, and there 20 times faster.
+MANY = 1024
+
+
+class ManyLayersWarning(UserWarning):
+    """A sorting network has so many layers that another method would be faster and sharper."""
+
+
+def _outside() -> int:
+    """The `stacklevel`, seen from the caller, of the first frame outside this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+_PACKAGE = __name__.partition(".")[0] + "."
+
+
 @dataclass(frozen=True)
 class OddEven(Network):
     """Odd-even transposition, the paper's SoftSort: n layers of neighbours, n (n - 1) / 2 exchanges.
 
-    Layer 0 compares items (0, 1), (2, 3), ..., layer 1 items (1, 2), (3, 4), ..., and so on alternately.
+    Layer 0 compares items (0, 1), (2, 3), ..., layer 1 items (1, 2), (3, 4), ..., and so on alternately. Beyond 1,024 items
+    it warns (`ManyLayersWarning`): `Bitonic` is then faster and far sharper.
     """
 
     name: ClassVar[str] = "odd_even"
@@ -120,6 +151,20 @@ class OddEven(Network):
 
     def period(self) -> int | None:
         return 2
+
+    def hint(self, where: str, n: int, steps: int | None) -> None:
+        if n <= MANY or steps is not None or torch.compiler.is_compiling():
+            return
+        others = {
+            "soft_rank": "; Pairwise() ranks without layers",
+            "soft_topk": "; soft_topk_mask gives memberships without any",
+        }
+        warnings.warn(
+            f"{where}: OddEven() sends {n:,} items through {n:,} layers, which is slow and blurs them. method=Bitonic() has "
+            f"{Bitonic().depth(n)} layers{others.get(where, '')}. which_method(x, ...) compares them.",
+            ManyLayersWarning,
+            stacklevel=_outside(),
+        )
 
 
 @dataclass(frozen=True)

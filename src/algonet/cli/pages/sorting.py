@@ -9,7 +9,7 @@ import torch
 
 from algonet.cli.gallery import Figure, png
 from algonet.relax import Cauchy, Gaussian, Laplace, Logistic, Optimal, Reciprocal, SmoothStep
-from algonet.sorting import Bitonic, OddEven, soft_median, soft_sort
+from algonet.sorting import Bitonic, OddEven, soft_median, soft_sort, which_method
 from algonet.sorting.plan import planned
 from algonet.sorting.reference import walk
 
@@ -27,6 +27,7 @@ def figures(quick: bool) -> Iterator[Figure]:
     yield _sigmoids()
     yield _median()
     yield _sharpness(quick)
+    yield _methods(quick)
 
 
 def _items(n: int, seed: int = 3) -> torch.Tensor:
@@ -218,4 +219,15 @@ def _sharpness(quick: bool) -> Figure:
         "sharpness",
         png(figure),
         "The price of depth: the more layers an item passes, the more it is mixed. Steepness 10 on normal numbers.",
+    )
+
+
+def _methods(quick: bool) -> Figure:
+    x = torch.randn(16, 16 if quick else 32, generator=torch.Generator().manual_seed(0))
+    axis = which_method(x, "sort", seconds=0.0 if quick else 0.3).plot()
+    return Figure(
+        "methods",
+        png(axis.figure),
+        "Six ways to sort the same numbers, by time and by error against the crisp sort. Bright ones have gradients "
+        "everywhere, dark ones almost nowhere; areas grow with memory. Pairs only rank, so they are not here.",
     )
