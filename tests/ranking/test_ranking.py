@@ -32,6 +32,10 @@ PAIRS = {
     "ndcg": (ndcg_loss, ndcg),
     "ndcg@4": (lambda *a, **o: ndcg_loss(*a, k=4, **o), lambda *a, **o: ndcg(*a, k=4, **o)),
     "average precision": (average_precision_loss, average_precision),
+    "average precision@4": (
+        lambda *a, **o: average_precision_loss(*a, k=4, **o),
+        lambda *a, **o: average_precision(*a, k=4, **o),
+    ),
     "recall@3": (lambda s, y, **o: recall_at_k_loss(s, y, 3, **o), lambda s, y, **o: recall_at_k(s, y, 3, **o)),
     "spearman": (spearman_loss, spearman),
     "kendall": (kendall_loss, kendall),
@@ -103,10 +107,23 @@ def test_first_and_second_derivatives(name):
     assert torch.autograd.gradgradcheck(lambda x: loss(x, GRADES[:2, :6], relax=Logistic(2.0)), x)
 
 
+def test_average_precision_at_k_by_hand():
+    scores = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.5])
+    relevance = torch.tensor([0, 1, 1, 0, 1])
+    # Precision is 1/2 at the second place, 2/3 at the third
+    assert average_precision(scores, relevance, k=2).item() == pytest.approx((1 / 2) / 2)
+    assert average_precision(scores, relevance, k=4).item() == pytest.approx((1 / 2 + 2 / 3) / 3)
+    assert torch.equal(average_precision(scores, relevance, k=5), average_precision(scores, relevance))
+    assert torch.equal(average_precision_loss(scores, relevance, k=9), average_precision_loss(scores, relevance))
+
+
 def test_other_methods_and_the_hinge():
     for options in ({"method": Bitonic()}, {"relax": Laplace(5.0)}, {"method": Permutahedron(0.1)}):
         assert 0 < spearman_loss(SCORES, GRADES, **options) < 2
         assert 0 < ndcg_loss(SCORES, GRADES, **options) < 1
+        mask = torch.arange(12).expand(6, 12) < 7
+        alone = spearman_loss(SCORES[:, :7], GRADES[:, :7], **options)
+        assert torch.allclose(spearman_loss(SCORES, GRADES, mask=mask, **options), alone)
     assert pairwise_hinge_loss(GRADES.double() * 2, GRADES) == 0
     assert pairwise_hinge_loss(-GRADES.double(), GRADES) > 1
 

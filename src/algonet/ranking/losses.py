@@ -60,6 +60,7 @@ def average_precision_loss(
     scores: Tensor,
     relevance: Tensor,
     *,
+    k: int | None = None,
     relax: Sigmoid = DECISION,
     mask: Tensor | None = None,
     reduction: str = "mean",
@@ -68,8 +69,8 @@ def average_precision_loss(
     """1 - the mean over relevant i of (1 + R_i) / (1 + N_i): soft counts of relevant and of all items above i.
 
     R_i = sum over relevant j != i of r(steepness (x_j - x_i)), N_i the same over all j. Relevant is what has a positive
-    relevance.
-    O(n^2) pairs, streamed: O(n) memory.
+    relevance. With `k`, shares of i count by its soft membership in the k highest scores, and their sum is divided by the
+    number of relevant items or k, whichever is less. O(n^2) pairs, streamed: O(n) memory.
 
     >>> from algonet.relax import Logistic
     >>> average_precision_loss(torch.tensor([0.9, 0.8, 0.1]), torch.tensor([1, 0, 1]), relax=Logistic(100.0))
@@ -79,8 +80,12 @@ def average_precision_loss(
     relevant = data.relevant
     above = _counts(-data.scores, data.present.to(relevant.dtype), relax, backend)
     relevant_above = _counts(-data.scores, relevant, relax, backend)
-    found = (relevant * (1 + relevant_above) / (1 + above)).sum(-1)
-    count = relevant.sum(-1)
+    shares, count = relevant * (1 + relevant_above) / (1 + above), relevant.sum(-1)
+    k = cutoff("average_precision_loss", k, scores.shape[-1])
+    if k is not None and k < scores.shape[-1]:
+        shares = shares * soft_topk_mask(data.scores, k, relax=relax, mask=_mask(data, mask), backend=backend)
+        count = count.clamp_max(k)
+    found = shares.sum(-1)
     return reduced(torch.where(count > 0, 1 - quotient(found, count), 0.0), reduction, data)
 
 

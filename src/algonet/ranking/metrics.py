@@ -45,14 +45,18 @@ def ideal_dcg(relevance: Tensor, k: int | None) -> Tensor:
 
 
 def average_precision(
-    scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None, reduction: str = "mean"
+    scores: Tensor, relevance: Tensor, *, k: int | None = None, mask: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
     """The mean over relevant items of the share of relevant ones among those that score as high or higher.
 
-    Equals `sklearn.metrics.average_precision_score`, ties included. Relevant is what has a positive relevance.
+    Equals `sklearn.metrics.average_precision_score`, ties included. Relevant is what has a positive relevance. With `k`, only
+    those among the k highest scores count (ties at the threshold in part), and the sum is divided by the number of relevant
+    items or k, whichever is less.
 
     >>> average_precision(torch.tensor([0.9, 0.8, 0.1]), torch.tensor([1, 0, 1]))
     tensor(0.8333)
+    >>> average_precision(torch.tensor([0.9, 0.8, 0.1]), torch.tensor([1, 0, 1]), k=2)
+    tensor(0.5000)
     """
     data = lists("average_precision", scores, relevance, mask, reduction)
     larger, equal = beside(data.scores, data.present)
@@ -64,7 +68,12 @@ def average_precision(
     )
     precision = higher.to(data.scores.dtype) / (larger + equal)
     relevant = data.relevant
-    return reduced(quotient((relevant * precision).sum(-1), relevant.sum(-1)), reduction, data)
+    count = relevant.sum(-1)
+    k = cutoff("average_precision", k, scores.shape[-1])
+    if k is not None:
+        relevant = relevant * soft_topk_mask(data.scores, k, relax=Heaviside(), mask=data.present)
+        count = count.clamp_max(k)
+    return reduced(quotient((relevant * precision).sum(-1), count), reduction, data)
 
 
 def recall_at_k(
