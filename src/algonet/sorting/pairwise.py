@@ -39,27 +39,32 @@ def laplace_counts(x: Tensor, steepness: Tensor, mask: Tensor | None) -> Tensor:
     """
     wide, s = x.double(), steepness.double()
     key = wide.detach() if mask is None else torch.where(mask, wide.detach(), torch.inf)
-    order = torch.argsort(key, dim=-1, stable=True)
+    ordered, order = key.sort(dim=-1, stable=True)
     sorted_x = torch.gather(wide, -1, order)
-    infinite = sorted_x.isinf()
-    present = ~infinite if mask is None else torch.gather(mask, -1, order) & ~infinite
+    here = None if mask is None else torch.gather(mask, -1, order)
+    infinite = ordered.isinf()
     # Infinite items are crisp and absent ones nothing: neither has a share in an exponential
-    scaled = s * torch.where(present, sorted_x, 0.0)
+    scaled = s * torch.where(infinite, 0.0, sorted_x)
     floor = torch.finfo(scaled.dtype).min
-    before = _exclusive(torch.where(present, scaled, floor))
-    after = _exclusive(torch.where(present, -scaled, floor).flip(-1)).flip(-1)
-    lower, upper = (before - scaled).clamp_max(64.0).exp(), (after + scaled).clamp_max(64.0).exp()
-    here = torch.ones_like(present) if mask is None else torch.gather(mask, -1, order)
-    place = here.long().cumsum(-1) - 1
-    count = place + torch.where(present, upper - lower, 0.0) / 2
-    # Equal infinities tie: each has half of the others
-    for sign in (1.0, -1.0):
-        equal = here & (sorted_x == sign * torch.inf)
-        ties = equal.sum(-1, keepdim=True)
-        start = (here.sum(-1, keepdim=True) - ties) if sign > 0 else torch.zeros_like(ties)
-        count = torch.where(equal, start + (ties - 1) / 2, count)
-    count = torch.where((sorted_x.isnan() & here).any(-1, keepdim=True), torch.nan, count)
-    return torch.gather(count, -1, order.argsort(-1)).to(x.dtype)
+    # Both directions in one scan: from the first item on, and from the last one on
+    logs = torch.stack([torch.where(infinite, floor, scaled), torch.where(infinite, floor, -scaled).flip(-1)])
+    before, after = _exclusive(logs)
+    lower, upper = (before - scaled).clamp_max(64.0).exp(), (after.flip(-1) + scaled).clamp_max(64.0).exp()
+    place = torch.arange(x.shape[-1], device=x.device) if here is None else here.long().cumsum(-1) - 1
+    count = place + torch.where(infinite, 0.0, upper - lower) / 2
+    count = torch.where(infinite, _tied(ordered, here), count)
+    spoiled = ordered.isnan() if here is None else ordered.isnan() & here
+    count = torch.where(spoiled.any(-1, keepdim=True), torch.nan, count)
+    return torch.zeros_like(count).scatter(-1, order, count).to(x.dtype)
+
+
+def _tied(ordered: Tensor, here: Tensor | None) -> Tensor:
+    """The counts of infinite items: equal ones tie, so each has half of the others. Absent items are +inf."""
+    least, most = ordered == -torch.inf, ordered == torch.inf
+    most = most if here is None else most & here
+    low, high = least.sum(-1, keepdim=True), most.sum(-1, keepdim=True)
+    total = ordered.shape[-1] if here is None else here.sum(-1, keepdim=True)
+    return torch.where(least, (low - 1) / 2, total - (high + 1) / 2)
 
 
 def _exclusive(logs: Tensor) -> Tensor:
