@@ -7,22 +7,24 @@ derivative of that length by the costs is the soft path*, which is compared with
 differentiates it again. "cost" is the share of unseen maps whose path, found crisply with the learned costs, is as
 cheap as the true one; "path" the share where it is the same. The baseline predicts the path by a network alone.
 
-Run: python -m experiments.shortest_paths [--steps 2000] [--seeds 3]
+Run: python -m experiments.shortest_paths [--steps 1500] [--batch 64] [--seeds 3]
 """
 
 from __future__ import annotations
 
+import argparse
 import heapq
 
 import torch
 from torch import Tensor, nn
 
 from algonet import soft_min
-from experiments.harness import Row, arguments, record, spread_of
+from experiments.harness import Checkpoint, Row, arguments, record, spread_of
 
 SIDE, TILE, ROUNDS = 12, 8, 24
 COSTS = (0.8, 1.2, 5.3, 7.7, 9.2)
 FAR = 1e3
+METHODS = ("algonet", "a network alone")
 
 
 def maps(count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -95,14 +97,14 @@ def path_network() -> nn.Module:
     return nn.Sequential(*layers, nn.Conv2d(64, 32, 1), nn.ReLU(), nn.Conv2d(32, 1, 1), nn.Flatten(1, 2))
 
 
-def train(method: str, data: tuple[Tensor, Tensor], steps: int, seed: int) -> nn.Module:
+def train(method: str, data: tuple[Tensor, Tensor], steps: int, batch: int, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     pictures, paths = data
     model = (cost_network() if method == "algonet" else path_network()).to(pictures.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):
-        chosen = torch.randint(len(paths), (64,), device=paths.device)
+        chosen = torch.randint(len(paths), (batch,), device=paths.device)
         found = model(pictures[chosen])
         if method == "algonet":
             # Soft at first, so that all ways count; hard at last, so that the best one does
@@ -130,19 +132,31 @@ def score(method: str, model: nn.Module, pictures: Tensor, costs: Tensor, paths:
     return float(cheap.float().mean()), float(same.float().mean())
 
 
-def main() -> None:
-    options = arguments(__doc__, steps=1500, seeds=3, maps=2000)
-    if options.quick:
-        options.steps, options.seeds, options.maps = 3, 1, 64
-    tested = 32 if options.quick else 500
-    results: dict[str, list[tuple[float, float]]] = {"algonet": [], "a network alone": []}
+def measured(options: argparse.Namespace, tested: int) -> dict[str, list[tuple[float, float]]]:
+    """(cost match, path match) of each method by seed. What is in `--out` is not trained again."""
+    checkpoint = Checkpoint(options.out, f"shortest-paths-{options.batch}-{options.steps}-{options.maps}")
+    done = checkpoint.load() or {}
     for seed in range(options.seeds):
+        missing = [method for method in METHODS if f"{method}, {seed}" not in done]
+        if not missing:
+            continue
         pictures, costs = maps(options.maps + tested, seed)
         paths = torch.stack([cheapest(c) for c in costs])
         seen = pictures[:-tested].to(options.device), paths[:-tested].to(options.device)
-        for method, found in results.items():
-            model = train(method, seen, options.steps, seed)
-            found.append(score(method, model, pictures[-tested:].to(options.device), costs[-tested:], paths[-tested:]))
+        for method in missing:
+            model = train(method, seen, options.steps, options.batch, seed)
+            unseen = pictures[-tested:].to(options.device), costs[-tested:], paths[-tested:]
+            done[f"{method}, {seed}"] = list(score(method, model, *unseen))
+            checkpoint.save(done, now=True)
+    return {method: [done[f"{method}, {seed}"] for seed in range(options.seeds)] for method in METHODS}
+
+
+def main() -> None:
+    options = arguments(__doc__, steps=1500, seeds=3, maps=2000, batch=64)
+    if options.quick:
+        options.steps, options.seeds, options.maps = 3, 1, 64
+    tested = 32 if options.quick else 500
+    results = measured(options, tested)
     rows = []
     for method, found in results.items():
         for i, column in enumerate(("cost match, %", "path match, %")):

@@ -3,22 +3,25 @@
 Pictures of three MNIST digits side by side are one of 1,000 classes; few pictures of each are seen, so that the best
 guess is often wrong and the five best matter. With memberships p = `soft_topk_mask(logits, k)` the loss is -log p of
 the right class: it asks to be among the k best and no more. The rows train the same network on the same pictures;
-accuracies are on unseen digits.
+accuracies are on unseen digits. `--width` is the number of channels of the first convolution;
+a CPU can train 8 with small batches, which says how the losses compare but not how good they get.
 
-Run: python -m experiments.topk --data FOLDER [--steps 3000] [--seeds 3]
+Run: python -m experiments.topk --data FOLDER [--steps 3000] [--seeds 3] [--batch 256] [--width 32]
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from algonet import Logistic, soft_topk_mask
-from experiments.harness import Row, arguments, mnist, record, spread_of
+from experiments.harness import Checkpoint, Row, arguments, mnist, record, spread_of
 
-DIGITS, CLASSES, BATCH = 3, 1000, 256
+DIGITS, CLASSES = 3, 1000
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -43,16 +46,18 @@ def losses() -> dict[str, Loss]:
     }
 
 
-def classifier() -> nn.Module:
+def classifier(width: int) -> nn.Module:
+    """Three convolutions of `width`, 2 and 4 times as many channels, each with pooling, then 256 units."""
+    a, b, c = width, 2 * width, 4 * width
     return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(64, 128, 3, padding=1), nn.BatchNorm2d(128), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(128 * 3 * 10, 256), nn.ReLU(), nn.Linear(256, CLASSES),
+        nn.Conv2d(1, a, 3, padding=1), nn.BatchNorm2d(a), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(b, c, 3, padding=1), nn.BatchNorm2d(c), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(c * 3 * 10, 256), nn.ReLU(), nn.Linear(256, CLASSES),
     )  # fmt: skip
 
 
-def triples(folder, train: bool, count: int, seed: int, device: str) -> tuple[Tensor, Tensor]:
+def triples(folder: Path | None, train: bool, count: int, seed: int, device: str) -> tuple[Tensor, Tensor]:
     """`count` pictures (count, 1, 28, 84) and their classes, fixed by the seed."""
     pictures, labels = mnist(folder, train)
     chosen = torch.randint(len(labels), (count, DIGITS), generator=torch.Generator().manual_seed(seed))
@@ -60,14 +65,14 @@ def triples(folder, train: bool, count: int, seed: int, device: str) -> tuple[Te
     return torch.cat(pictures[chosen].unbind(1), -1).unsqueeze(1).to(device), number.to(device)
 
 
-def train(loss: Loss, data: tuple[Tensor, Tensor], steps: int, seed: int) -> nn.Module:
+def train(loss: Loss, data: tuple[Tensor, Tensor], options: argparse.Namespace, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     pictures, labels = data
-    network = classifier().to(pictures.device)
+    network = classifier(options.width).to(pictures.device)
     optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=1e-2)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for _ in range(steps):
-        chosen = torch.randint(len(labels), (BATCH,), device=labels.device)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
+    for _ in range(options.steps):
+        chosen = torch.randint(len(labels), (options.batch,), device=labels.device)
         found = loss(network(pictures[chosen]), labels[chosen])
         optimizer.zero_grad()
         found.backward()
@@ -83,18 +88,30 @@ def accuracies(network: nn.Module, data: tuple[Tensor, Tensor]) -> tuple[float, 
     return float(best[:, 0].float().mean()), float(best.any(1).float().mean())
 
 
+def measured(options: argparse.Namespace, folder: Path | None, tested: tuple[Tensor, Tensor]) -> dict[str, list]:
+    """Accuracies of each loss by seed. What is in `--out` is not trained again."""
+    checkpoint = Checkpoint(options.out, f"topk-{options.width}-{options.batch}-{options.steps}-{options.pictures}")
+    done = checkpoint.load() or {}
+    # Seeds outside: a run that is cut short has the same seeds of every loss
+    for seed in range(options.seeds):
+        data = triples(folder, True, options.pictures, seed, options.device)
+        for name, loss in losses().items():
+            if f"{name}, {seed}" not in done:
+                network = train(loss, data, options, seed)
+                done[f"{name}, {seed}"] = list(accuracies(network, tested))
+                checkpoint.save(done, now=True)
+    return {name: [done[f"{name}, {seed}"] for seed in range(options.seeds)] for name in losses()}
+
+
 def main() -> None:
-    options = arguments(__doc__, data="a folder with MNIST's idx files", steps=3000, seeds=3, pictures=10_000)
+    wanted = "a folder with MNIST's idx files"
+    options = arguments(__doc__, data=wanted, steps=3000, seeds=3, pictures=10_000, batch=256, width=32)
     folder = None if options.quick else options.data
     if options.quick:
-        options.steps, options.seeds, options.pictures = 3, 1, 300
+        options.steps, options.seeds, options.pictures, options.width = 3, 1, 300, 8
     tested = triples(folder, False, 100 if options.quick else 10_000, 99, options.device)
     rows = []
-    for name, loss in losses().items():
-        found = []
-        for seed in range(options.seeds):
-            data = triples(folder, True, options.pictures, seed, options.device)
-            found.append(accuracies(train(loss, data, options.steps, seed), tested))
+    for name, found in measured(options, folder, tested).items():
         for i, column in enumerate(("top-1, %", "top-5, %")):
             mean, deviation = spread_of(100 * f[i] for f in found)
             rows.append(Row(name, mean, "score", column))
