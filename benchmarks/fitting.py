@@ -42,7 +42,7 @@ from algonet.render import (
     render_hard,
     rotation_error,
 )
-from algonet.render.fitting.pose import even_rotations, rotation_matrix
+from algonet.render.fitting.rotations import even_rotations, rotation_matrix
 from benchmarks.harness import Row, record
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from algonet.render import Camera, Mesh, PoseSearch, box, fit_camera, render_hard, rotation_error
-from algonet.render.fitting.pose import rotation_matrix
+from algonet.render.fitting.rotations import rotation_matrix
 from experiments.harness import Row, arguments, record
 
 SIZE, HALF_ANGLE = 64, 20.0

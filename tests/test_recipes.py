@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -14,7 +14,10 @@ from torch import Tensor
 
 from algonet.core import backends
 from algonet.core.operation import Operation
-from algonet.relax import Exit, Sech, Sigmoid
+from algonet.ran.problems.mesh import MeshInverse
+from algonet.relax import Exit, Logistic, Sech, Sigmoid
+from algonet.render import Camera, Coverage, SmoothRenderer, fit_camera, fit_mesh, icosphere
+from algonet.render.coverage import twice_area
 from algonet.smooth_python import smooth
 from algonet.sorting import Network, OddEven, soft_rank, soft_sort
 from algonet.while_lang import WhileProgram, load_program
@@ -128,6 +131,40 @@ def test_a_network_is_one_class():
         agree(lambda x, backend: soft_sort(x, method=Shifted(), backend=backend).values),
         agree(lambda x, backend: soft_sort(x, method=OddEven(), backend=backend).values),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Disc(Coverage):
+    """A sigmoid of the distance to the face's centroid, `radius` pixels away: a coverage of one's own."""
+
+    sigmoid: Sigmoid = field(default_factory=Logistic)
+    radius: float = 2.0
+    relaxation: ClassVar[str] = "sigmoid"
+
+    def seen(self, corners: Tensor, pixels: Tensor, softness: Tensor):
+        away = pixels - corners.mean(1, keepdim=True)
+        distance = (away.square().sum(-1) + 1e-6).sqrt()
+        covered = twice_area(corners).sign()[:, None] * self.with_softness(softness)(self.radius - distance)
+        return covered, torch.zeros_like(away), torch.zeros_like(away)
+
+
+def test_a_coverage_is_one_class():
+    """The reference takes it, in the renderer, the fits and the RAN's inverse; kernels say why they do not."""
+    ball, camera = icosphere(0, 0.7), Camera.look_at((0.0, 0.0, 3.0))
+    small, large = (SmoothRenderer((8, 8), Disc(radius=r))(ball, camera).silhouette for r in (0.5, 2.0))
+    assert large.sum() > small.sum() + 1, "a field that is not the softness counts"
+    numba = SmoothRenderer((8, 8), Disc(), backend="numba")
+    with pytest.raises(ValueError, match="Disc runs in the reference only"):
+        numba(ball, camera)
+    options = {"steps": 2, "scales": (2.0, 1.0), "coverage": Disc()}
+    cameras = Camera.look_at(torch.tensor([[0.0, 0.0, 3.0]]))
+    fit = fit_mesh(large[None].detach(), cameras, ball, **options)
+    assert (fit.mesh.vertices - ball.vertices).abs().max() > 1e-4
+    start = Camera.look_at((0.0, 0.5, 3.0))
+    assert (fit_camera(ball, large.detach(), start, **options).camera.matrix - start.matrix).abs().max() > 1e-4
+    inverse = MeshInverse(ball.faces, 8, 1, Disc(Logistic(2.0)))
+    assert set(inverse.state_dict()) >= {"steepness", "depth_steepness"}
+    assert inverse(ball.vertices[None]).max() > 0.5
 
 
 @dataclass(frozen=True)

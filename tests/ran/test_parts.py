@@ -24,7 +24,9 @@ from algonet.ran.problems.mesh import MeshInverse, MeshRegulariser, read_views
 from algonet.ran.schedules import set_softness
 from algonet.relax import Anneal
 from algonet.render import Mesh, box, icosphere
+from algonet.render.coverage import coverage_named
 
+SHARP = coverage_named("filtered", 0.5)
 TINY = {
     "data": {"size": 16, "views": 2, "train": 6, "test": 2},
     "model": {"level": 1, "width": 16, "base": 4, "translator_base": 4},
@@ -126,7 +128,9 @@ def test_the_inverse_sees_every_side_and_has_gradients():
 
 def test_shading_is_the_contrast_of_the_renderings():
     ball = icosphere(2, 0.6)
-    plain, shaded = (MeshInverse(ball.faces, 24, 1, 0.5, shading)(ball.vertices[None])[0, 0] for shading in (0.0, 0.5))
+    plain, shaded = (
+        MeshInverse(ball.faces, 24, 1, SHARP, shading)(ball.vertices[None])[0, 0] for shading in (0.0, 0.5)
+    )
     inside = slice(9, 15)
     assert float(plain[inside, inside].min()) > 0.99
     assert float(shaded[inside, inside].std()) > 0.02

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from algonet.render import Camera, Mesh, PoseSearch, box, fit_camera, icosphere, rotation_error
-from algonet.render.fitting.pose import even_rotations, rotation_matrix
+from algonet.render.fitting.rotations import even_rotations, rotation_matrix
 from algonet.render.fitting.simplify import simplified, vertex_colors_of
 from render.fitting_scenes import around, seen, wedge
 
@@ -34,18 +34,18 @@ def test_fit_camera_turns_back() -> None:
 
 def test_starts_step_to_where_the_size_is_right() -> None:
     """Half the distance, off the middle, with another lens: the silhouette's middle and area match before any gradient."""
-    from algonet.render.fitting.pose import _matched, _moments
+    from algonet.render.fitting.alignment import match_silhouettes, silhouette_moments
 
     mesh, true = wedge(), Camera.look_at(torch.tensor([[0.5, 0.8, 2.6]]), fov=45.0)
     picture = _picture(mesh, true, 48)
     start = Camera.look_at(torch.tensor([[0.5, 0.6, 6.0]]), torch.tensor([0.4, 0.2, 0.0]), fov=35.0)
-    found = _matched(mesh, picture, start, False)
+    found = match_silhouettes(mesh, picture, start, False)
     assert float(rotation_error(found, start)) < 0.05
-    seen_now, wanted = (_moments(seen(mesh, c, 48)[0], (48, 48)) for c in (found, true))
+    seen_now, wanted = (silhouette_moments(seen(mesh, c, 48)[0], (48, 48)) for c in (found, true))
     assert torch.allclose(seen_now, wanted, atol=0.04)
     # Nothing can be told from an empty picture, or one that is cut off
     for other in (torch.zeros_like(picture), torch.ones_like(picture)):
-        assert torch.equal(_matched(mesh, other, start, False).position, start.position)
+        assert torch.equal(match_silhouettes(mesh, other, start, False).position, start.position)
 
 
 def test_pose_without_a_start() -> None:

@@ -84,10 +84,10 @@ def test_blur_is_what_the_renderer_tends_to() -> None:
     coverage = FilteredCoverage(StudentT(scale=2.0))
     soft = render_attributes(*arguments, size=(48, 48), coverage=coverage, two_sided=False).silhouette
     # The bounded sum rounds the step to 1 (by 0.08), and the hard outline is a staircase
-    assert (blur(hard, 2.0) - soft).abs().max() < 0.12
+    assert (blur(hard, StudentT(scale=2.0)) - soft).abs().max() < 0.12
     flat = torch.zeros(20, 20)
     flat[10, 10] = 1.0
-    assert float(blur(flat, 1.0).sum()) == pytest.approx(1.0, abs=0.02)
+    assert float(blur(flat, StudentT()).sum()) == pytest.approx(1.0, abs=0.02)
 
 
 def test_errors() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from algonet.relax import CONORMS, BoundedSum, Maximum, Probabilistic, StudentT
 from algonet.render import Camera, FilteredCoverage, icosphere, render_attributes
-from algonet.render.kernels.numba import host
+from algonet.render.kernels.numba import host, tiles
 from algonet.render.operation import rasterise
 from algonet.render.settings import RasterCall, RasterSettings
 from helpers.contract import assert_same_gradients
@@ -99,7 +99,7 @@ def test_rounds_of_items_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     parts = [t.expand(5, *t.shape[1:]).clone() for t in call.tensors[:4]]
     batch = dataclasses.replace(call, **dict(zip(FLOATS, parts, strict=True)))
     whole, slopes = rasterise(batch, "numba"), _gradients(batch, "numba")
-    monkeypatch.setattr(host, "_ROUND", 1)
+    monkeypatch.setattr(tiles, "_ROUND", 1)
     assert all(torch.equal(a, b) for a, b in zip(rasterise(batch, "numba"), whole, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(_gradients(batch, "numba"), slopes, strict=True))
 
@@ -130,7 +130,7 @@ def test_cost_grows_with_visible_area_not_with_faces_times_pixels() -> None:
         tensors = [points, mesh.vertices[None], torch.zeros(1, 4), softness, mesh.faces, mesh.faces]
         settings = RasterSettings(256, 256)
         inputs, module = host._inputs(tensors, settings)
-        pairs.append(sum(int(plan.starts[-1]) for _, _, plan in host._rounds(inputs, settings, module)))
+        pairs.append(sum(int(plan.starts[-1]) for _, _, plan in tiles._rounds(inputs, settings, module)))
     # Sixteen times the faces on the same area; each pair is a face and a tile of 256 pixels, of which there are 256
     assert pairs[2] < 16 * pairs[0]
     assert pairs[2] < 0.02 * 20480 * 256

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from algonet.relax import Anneal, BoundedSum, Logistic, StudentT, softness_report
+from algonet.relax import Anneal, BoundedSum, Logistic, StudentT, hardened, softness_report
 from algonet.render import (
     AmbientLight,
     BlinnPhong,
@@ -197,6 +197,23 @@ def test_softness_is_state() -> None:
     assert euclidean(mesh, CAMERA).silhouette.max() > 0.9
 
 
+def test_the_depth_steepness_is_a_softness_like_the_scale() -> None:
+    renderer = SmoothRenderer((8, 8))
+    before = renderer(icosphere(1), CAMERA).depth
+    Anneal(2.0, 80.0, 1, field="depth_steepness").attach(renderer).step()
+    assert (float(renderer.depth_steepness), float(renderer.scale)) == (80.0, 1.0)
+    assert (renderer(icosphere(1), CAMERA).depth - before).abs().max() > 1e-3
+    other = SmoothRenderer((8, 8), depth_steepness=torch.nn.Parameter(torch.tensor(3.0)))
+    assert [name for name, _ in other.named_parameters()] == ["depth_steepness"]
+    other.load_state_dict(renderer.state_dict())
+    assert float(other.depth_steepness.detach()) == 80.0
+    other(icosphere(1), CAMERA).depth.sum().backward()
+    assert other.depth_steepness.grad is not None
+    assert other.depth_steepness.grad.abs() > 0
+    with hardened(renderer):
+        assert float(renderer.relaxation("depth").steepness) == 80e3  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def test_softness_report_takes_a_renderer() -> None:
     class Ball(torch.nn.Module):
         def __init__(self):
@@ -208,6 +225,7 @@ def test_softness_report_takes_a_renderer() -> None:
 
     report = softness_report(Ball(), icosphere(1).vertices)
     assert "scale" in report.suggestion
+    assert report.softness == {"renderer.scale": 4.0, "renderer.depth_steepness": 5.0}
     assert math.isfinite(report.gap)
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from algonet.relax import StudentT
 from algonet.render import Camera, FilteredCoverage, SmoothRenderer, icosphere, render_attributes
-from algonet.render.kernels.numba import host
+from algonet.render.kernels.numba import host, tiles
+from algonet.render.kernels.numba.grid import Grid, lagrange_matrix
 from algonet.render.settings import RasterSettings
 
 
@@ -25,7 +26,7 @@ def picture(scale: float | Tensor, backend: str, size: tuple[int, int], df: int 
 
 
 def is_wide(scale: float, size: tuple[int, int], df: int = 8) -> bool:
-    return host.Grid.of(scale, RasterSettings(*size, FilteredCoverage(StudentT(df)).form())).wide
+    return Grid.of(scale, RasterSettings(*size, FilteredCoverage(StudentT(df)).form())).wide
 
 
 @pytest.mark.parametrize(
@@ -94,14 +95,14 @@ def test_cost_does_not_grow_with_the_scale() -> None:
         ]
         settings = RasterSettings(256, 256)
         inputs, module = host._inputs(tensors, settings)
-        pairs[scale] = sum(int(plan.starts[-1]) for _, _, plan in host._rounds(inputs, settings, module))
+        pairs[scale] = sum(int(plan.starts[-1]) for _, _, plan in tiles._rounds(inputs, settings, module))
     # Pairs of a face and a tile of 256 samples
     assert pairs[20.0] < 1.3 * pairs[2.0]
 
 
 def test_interpolation_is_exact_for_polynomials_and_its_transpose_is_the_gradient() -> None:
-    grid = host.Grid(1.7, 5, 30, 40)
-    weights = host.lagrange_matrix(33, 30, 1.7, 5)
+    grid = Grid(1.7, 5, 30, 40)
+    weights = lagrange_matrix(33, 30, 1.7, 5)
     places = (torch.arange(33, dtype=torch.float64) / 1.7 + 5).numpy()
     for power in range(10):
         samples = (torch.arange(30, dtype=torch.float64) / 10) ** power

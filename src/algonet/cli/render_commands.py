@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 PROCEDURAL = ("icosphere", "box", "torus", "cylinder")
 Layer = StrEnum("Layer", ["rgb", "silhouette", "depth"])
 Backend = StrEnum("Backend", ["auto", "reference", "numba", "triton"])
+Coverage = Annotated[
+    str,
+    typer.Option(help="How pixels are covered: filtered, gaussian, edges or euclidean; all but the first are slow."),
+]
 MESHES = (".obj", ".ply", ".stl", ".off", ".glb")
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
@@ -68,12 +72,7 @@ def render(
     elevation: Annotated[float, typer.Option(help="Degrees above the equator.")] = 25.0,
     azimuth: Annotated[float, typer.Option(help="Degrees around the vertical axis, of the first view.")] = 30.0,
     fov: Annotated[float, typer.Option(help="Full vertical angle of view in degrees.")] = 40.0,
-    coverage: Annotated[
-        str,
-        typer.Option(
-            help="How pixels are covered: filtered, gaussian, edges or euclidean; all but the first are slow."
-        ),
-    ] = "filtered",
+    coverage: Coverage = "filtered",
     backend: Annotated[Backend, typer.Option(help="What runs it.")] = Backend.auto,
     force: Force = False,
 ) -> None:
@@ -120,6 +119,7 @@ def fit(
         float, typer.Option(help="Degrees above the equator (a mesh is also seen from below).")
     ] = 25.0,
     fov: Annotated[float, typer.Option(help="Full vertical angle of view in degrees, without --cameras.")] = 40.0,
+    coverage: Coverage = "filtered",
     seed: Annotated[int, typer.Option(help="Which views are drawn at each step.")] = 0,
     force: Force = False,
     as_json: Json = False,
@@ -133,14 +133,16 @@ def fit(
     """
     from algonet.cli.fitting_runs import FitRun, RunFiles
     from algonet.render import MeshFitter, Remesh
+    from algonet.render.coverage import coverage_named
 
+    covered = coverage_named(coverage)
     folder, mesh_file = _run_folder(out)
     run_files = RunFiles(folder, mesh_file, textured=bool(texture))
     run_files.check(force, inputs=[Path(source)])
     targets = _targets(Path(source), source, cameras, size, views, elevation, fov)
-    options = {"steps": steps, "level": level, "remesh": remesh, "size": size, "seed": seed}
-    template = _ball(level, targets)
-    fitter = MeshFitter(targets, template, steps=steps, remesh=Remesh() if remesh else None, seed=seed)
+    options = {"steps": steps, "level": level, "remesh": remesh, "size": size, "coverage": coverage, "seed": seed}
+    again = Remesh() if remesh else None
+    fitter = MeshFitter(targets, _ball(level, targets), steps=steps, remesh=again, coverage=covered, seed=seed)
     run = FitRun(run_files, fitter, options, source)
     if run.resumed_at and not as_json:
         typer.echo(f"going on from step {run.resumed_at} of {run.checkpoint}")
@@ -166,6 +168,7 @@ def fit_camera(
     rotations: Annotated[int, typer.Option(help="How many rotations the search starts from.", min=1)] = 128,
     size: Annotated[int, typer.Option(help="Pixels along the longer side of the pictures.", min=8, max=2048)] = 128,
     silhouette: Annotated[bool, typer.Option("--silhouette", help="Compare outlines only, not colours.")] = False,
+    coverage: Coverage = "filtered",
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -179,7 +182,9 @@ def fit_camera(
     from algonet.cli.fitting_runs import camera_file, thumbnail
     from algonet.render import PoseSearch, Targets, rotation_error
     from algonet.render import fit_camera as search
+    from algonet.render.coverage import coverage_named
 
+    covered = coverage_named(coverage)
     paths = out / "cameras.json", out / "overlay.png", out / "report.json"
     check_out(*paths, force=force, inputs=[Path(mesh), pictures])
     loaded = _mesh(mesh, normalised=False)
@@ -187,7 +192,7 @@ def fit_camera(
     colored = not silhouette and (loaded.vertex_colors, loaded.face_colors, loaded.texture) != (None, None, None)
     found = search(
         loaded, images if colored else images[..., 3], fov=fov, learn_fov=learn_fov,
-        search=PoseSearch(rotations=rotations), progress=not as_json,
+        search=PoseSearch(rotations=rotations), coverage=covered, progress=not as_json,
     )  # fmt: skip
     height, width = images.shape[1:3]
     cameras = camera_file(found.camera, names, width / height)

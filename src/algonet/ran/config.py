@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from algonet.render.coverage import NAMED as COVERAGES
+
 from .losses import LossWeights
 from .problems import PROBLEMS
 
@@ -42,7 +44,8 @@ class DataConfig:
 @dataclass(frozen=True)
 class ModelConfig:
     """`level`, `radius`: of the template icosphere; `shading`: contrast of its renderings, 0 for silhouettes; `colours`:
-    reconstruct the colours of its vertices too; `functions`: of the IFS; `width`: of codes; `base`: first channels."""
+    reconstruct the colours of its vertices too; `coverage`: how its faces cover pixels, "filtered", "gaussian", "edges" or
+    "euclidean" (all but the first are slow); `functions`: of the IFS; `width`: of codes; `base`: first channels."""
 
     level: int = 3
     radius: float = 0.6
@@ -51,6 +54,7 @@ class ModelConfig:
     base: int = 32
     shading: float = 0.55
     colours: bool = False
+    coverage: str = "filtered"
     translator: str = "local"
     translator_base: int = 24
 
@@ -137,6 +141,7 @@ class RunConfig:
             raise ValueError(f"config: `method` {self.method!r} needs the truth, which `data.folder` does not hold.")
         _among("train.save_errors", self.train.save_errors, ("stop", "continue"))
         _among("train.matmul_precision", self.train.matmul_precision, ("highest", "high", "medium"))
+        _among("model.coverage", self.model.coverage, tuple(COVERAGES))
         _among("model.translator", self.model.translator, TRANSLATORS)
         for table, keys in _POSITIVE.items():
             for key in keys:

@@ -60,6 +60,21 @@ class Coverage:
         name = self.relax.softness_field
         return 1.0 if name is None else getattr(self.relax, name)
 
+    def softness_for(self, pixels: float, height: int) -> float:
+        """The softness of the relaxation that makes it about `pixels` soft, in a picture of this `height`."""
+        return pixels if self.relax.softness_field == "scale" else 1 / pixels
+
+    def spread(self, height: int) -> float | Tensor:
+        """The standard deviation of its blur at its present softness, in pixels of a picture of this `height`."""
+        softness = self.softness(height)
+        width = softness if self.relax.softness_field == "scale" else 1 / softness
+        # At that distance, in units of its deviation, the tail of normal noise is exp(-1/2)
+        return width * float(self.blur(1.0).reach(0.6065))
+
+    def blur(self, pixels: float) -> Noise:
+        """The noise that blurs a crisp picture about as this coverage does, `pixels` soft: fits compare with such pictures."""
+        return StudentT(scale=pixels)
+
     def form(self: C) -> C:
         """The coverage without its softness: what settings hold."""
         return interned(self.with_relax(unit(self.relax)))
@@ -126,6 +141,12 @@ class FilteredCoverage(Coverage):
     def softness(self, height: int) -> float | Tensor:
         return self.noise.scale * (height / 2) if self.units == "ndc" else self.noise.scale
 
+    def softness_for(self, pixels: float, height: int) -> float:
+        return 2 * pixels / height if self.units == "ndc" else pixels
+
+    def blur(self, pixels: float) -> Noise:
+        return dataclasses.replace(self.noise, scale=pixels)
+
     def form(self) -> FilteredCoverage:
         if type(self.noise) is StudentT and type(self) is FilteredCoverage and not tracing.compiling():
             return _student_form(int(self.noise.df))
@@ -169,6 +190,9 @@ class EdgeProduct(Coverage):
     sigmoid: Sigmoid = field(default_factory=Logistic)
     relaxation: ClassVar[str] = "sigmoid"
 
+    def blur(self, pixels: float) -> Noise:
+        return GaussianNoise(pixels * _deviation(self.sigmoid))
+
     def seen(self, corners: Tensor, pixels: Tensor, softness: Tensor) -> Seen:
         sigmoid = self.with_softness(softness)
         sign = twice_area(corners).sign()[:, None]
@@ -193,6 +217,15 @@ class EuclideanCoverage(Coverage):
     squared: bool = False
     relaxation: ClassVar[str] = "sigmoid"
 
+    def softness_for(self, pixels: float, height: int) -> float:
+        return pixels**-2 if self.squared else 1 / pixels
+
+    def spread(self, height: int) -> float | Tensor:
+        return super().spread(height) ** (0.5 if self.squared else 1.0)
+
+    def blur(self, pixels: float) -> Noise:
+        return GaussianNoise(pixels * _deviation(self.sigmoid) ** (0.5 if self.squared else 1.0))
+
     def seen(self, corners: Tensor, pixels: Tensor, softness: Tensor) -> Seen:
         sign = twice_area(corners).sign()[:, None]
         inside = torch.stack([sign * _line_distance(corners, i, pixels) for i in range(3)]).amin(0) > 0
@@ -202,6 +235,12 @@ class EuclideanCoverage(Coverage):
         clamped = _barycentrics(corners, pixels).clamp(0, 1)
         position = _inside(clamped, corners)
         return coverage, position, torch.zeros_like(position)
+
+
+def _deviation(sigmoid: Sigmoid) -> float:
+    """Where a sigmoid of steepness 1 is as near to 1 as the normal distribution is at one standard deviation; a step is as
+    good as crisp."""
+    return max(0.05, float(unit(sigmoid).reach(0.1587)))
 
 
 class Held(Coverage):
@@ -327,9 +366,9 @@ def _gauss(count: int) -> tuple[list[float], list[float]]:
 
 
 def twice_area(screen: Tensor) -> Tensor:
-    """Twice the screen area of triangles (F, 3, 2) with y down; positive when counter-clockwise as seen."""
-    first, second = screen[:, 1] - screen[:, 0], screen[:, 2] - screen[:, 0]
-    return first[:, 1] * second[:, 0] - first[:, 0] * second[:, 1]
+    """Twice the screen area of triangles (..., 3, 2) with y down; positive when counter-clockwise as seen."""
+    first, second = screen[..., 1, :] - screen[..., 0, :], screen[..., 2, :] - screen[..., 0, :]
+    return first[..., 1] * second[..., 0] - first[..., 0] * second[..., 1]
 
 
 def _guard(edge: Tensor) -> float:

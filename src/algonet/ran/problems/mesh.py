@@ -8,14 +8,17 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from algonet.core.identity import unit
 from algonet.core.pictures import open_picture
 from algonet.ran.data import CachedItems
 from algonet.ran.data.shapes import Shapes, side_cameras
 from algonet.ran.metrics import chamfer, iou, occupancy
 from algonet.ran.model import Batch, Trainable
 from algonet.ran.networks import Encoder, KeepColours, LocalTranslator, UNet, levels_of, quiet
-from algonet.relax import SoftModule, StudentT
-from algonet.render import Camera, FilteredCoverage, Mesh, icosphere, render_attributes
+from algonet.relax import Choice, SoftModule
+from algonet.render import Camera, Coverage, FilteredCoverage, Mesh, icosphere, render_attributes
+from algonet.render.coverage import coverage_named
+from algonet.render.functional import DEPTH_STEEPNESS
 from algonet.render.mesh_files import mesh_files
 
 from .base import Parts, Problem, Scores
@@ -39,8 +42,8 @@ class MeshProblem(Problem):
         start = self.template()
         size = (data.size, data.size * data.views)
         encoder = Encoder(self.a_channels, size, data.views, model.width, model.base, levels_of(data.size))
-        scale = self.config.train.softness[0]
-        inverse = MeshInverse(start.faces, data.size, data.views, scale, model.shading, colours=model.colours)
+        coverage = coverage_named(model.coverage, self.config.train.softness[0])
+        inverse = MeshInverse(start.faces, data.size, data.views, coverage, model.shading, colours=model.colours)
         regulariser = MeshRegulariser(start, loss.laplacian, loss.flatten, loss.colour if model.colours else 0.0)
         return Parts(
             MeshReconstructor(encoder, start.vertices, model.width, colours=model.colours), inverse, regulariser
@@ -84,9 +87,9 @@ class MeshProblem(Problem):
     def _colour_error(self, found: Tensor, silhouette: Tensor, a: Tensor) -> float:
         if found.shape[-1] == 3:
             found = torch.cat([found, torch.full_like(found, 0.5)], -1)
-        inverse = MeshInverse(
-            self.template().faces, self.config.data.size, self.config.data.views, 0.5, colours=True
-        ).to(found.device)
+        size, views = self.config.data.size, self.config.data.views
+        inverse = MeshInverse(self.template().faces, size, views, coverage_named("filtered", 0.5), colours=True)
+        inverse = inverse.to(found.device)
         shown = inverse(found[None])[0]
         both = (shown[0] > 0.5) & (silhouette.to(a.device) > 0)
         if not both.any():
@@ -153,17 +156,19 @@ class MeshInverse(SoftModule):
 
     Lambert shading of the vertices over black, 1 where they face the light (upper left of the first camera) and 1 -
     `shading` where they turn away; `shading` 0 gives silhouettes. With `colours`, vertices and colours (B, V, 6) give
-    four channels: the silhouette, and the colours before black. The noise's `scale`, in pixels, is its softness."""
+    four channels: the silhouette, and the colours before black. The coverage's softness is the module's (of noise, its
+    `scale` in pixels), and so is the depth steepness."""
 
     faces: Tensor
     matrix: Tensor
     position: Tensor
-    scale: Tensor
     light: Tensor
 
-    def __init__(self, faces: Tensor, size: int, views: int = 2, scale: float = 1.0,
+    def __init__(self, faces: Tensor, size: int, views: int = 2, coverage: Coverage = FilteredCoverage(),
                  shading: float = 0.55, *, colours: bool = False, backend: str = "auto"):  # fmt: skip
-        super().__init__(StudentT(df=8, scale=scale))
+        super().__init__(coverage.relax, depth=Choice(DEPTH_STEEPNESS))
+        # Without its softness, which the module holds
+        self._coverage = coverage.with_relax(unit(coverage.relax))
         cameras = side_cameras(views)
         self.size, self.views, self.shading, self.backend = size, views, shading, backend
         self.colours = colours
@@ -171,6 +176,11 @@ class MeshInverse(SoftModule):
         self.register_buffer("matrix", cameras.matrix)
         self.register_buffer("position", cameras.position)
         self.register_buffer("light", nn.functional.normalize(torch.tensor([-0.4, 0.7, 0.6]), dim=0))
+
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args) -> None:
+        # Checkpoints of 0.1 have no depth steepness: it was always the default
+        state_dict.setdefault(f"{prefix}depth_steepness", torch.tensor(DEPTH_STEEPNESS))
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def forward(self, surface: Tensor) -> Tensor:
         vertices = surface[..., :3]
@@ -186,7 +196,8 @@ class MeshInverse(SoftModule):
             shade[:, None],
             Camera(self.matrix, self.position),
             size=(self.size, self.size),
-            coverage=FilteredCoverage(cast(StudentT, self.relax)),
+            coverage=self._coverage.with_relax(self.relax),
+            depth_steepness=cast(Choice, self.relaxation("depth")).steepness,
             deterministic=torch.are_deterministic_algorithms_enabled(),
             backend=self.backend,
         )

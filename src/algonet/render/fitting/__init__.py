@@ -2,9 +2,10 @@
 
 from .large_steps import LargeSteps, LargeStepsState, smooth_over_mesh
 from .mesh import MeshFit, MeshFitter, MeshWeights, fit_mesh
-from .pose import CameraFit, Minima, PoseSearch, fit_camera, rotation_error, rotation_matrix
+from .pose import CameraFit, Minima, PoseSearch, fit_camera
 from .quality import MeshQuality, mesh_quality
 from .remesh import Remesh, remesh
+from .rotations import rotation_error, rotation_matrix
 from .targets import Targets, blur, camera_to_world
 from .texture import fit_texture
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet.relax import BoundedSum, StudentT
+from algonet.relax import BoundedSum
 
 from ..cameras import Camera
-from ..coverage import FilteredCoverage
+from ..coverage import Coverage, FilteredCoverage
 from ..lights import AmbientLight, Light
 from ..losses import Topology, edge_length_loss, flatten_loss, laplacian_loss
 from ..meshes import Mesh
@@ -73,6 +73,7 @@ def fit_mesh(
     weights: MeshWeights = MeshWeights(),
     lights: Sequence[Light] = UNLIT,
     two_sided: bool = False,
+    coverage: Coverage = FilteredCoverage(),
     progress: bool = False,
     seed: int = 0,
 ) -> MeshFit:
@@ -84,7 +85,8 @@ def fit_mesh(
 
     Without a template, a ball of 1,280 faces is remeshed on the way (`Remesh()`), so that detail appears where the pictures
     show it; a template keeps its faces unless `remesh` is given. The template is taken to be closed; for open ones set
-    `two_sided`. Tensors that require gradients in `lights` are learned. Interrupting keeps what is there so far.
+    `two_sided`. Any `coverage` will do; its own softness does not count. Tensors that require gradients in `lights` are
+    learned. Interrupting keeps what is there so far.
 
     >>> cameras = Camera.look_at(torch.tensor([[0.0, 0.0, 3.0], [3.0, 0.0, 0.0]]))
     >>> fit = fit_mesh(torch.zeros(2, 16, 16), cameras, icosphere(1), steps=2)
@@ -102,6 +104,7 @@ def fit_mesh(
         weights=weights,
         lights=lights,
         two_sided=two_sided,
+        coverage=coverage,
         seed=seed,
     )
     with stop_on_interrupt(), progress_bar(range(steps), "fitting the mesh", progress) as numbers:
@@ -126,6 +129,7 @@ class MeshFitter:
         weights: MeshWeights = MeshWeights(),
         lights: Sequence[Light] = UNLIT,
         two_sided: bool = False,
+        coverage: Coverage = FilteredCoverage(),
         seed: int = 0,
     ):
         if steps < 1:
@@ -150,7 +154,7 @@ class MeshFitter:
         tensors = [t for light in self.lights for t in _tensors(light)]
         self.light_optimizer = torch.optim.Adam(tensors, lr=LIGHT_RATE) if tensors else None
         # A single full layer has coverage 1, of which BoundedSum(8) shows 0.92; the pictures to match show 1
-        coverage, conorm = FilteredCoverage(StudentT(scale=scales[0])), BoundedSum(32)
+        conorm = BoundedSum(32)
         background = targets.background if targets.alpha is None else 0.0
         self.renderer = SmoothRenderer(
             (1, 1), coverage, conorm, shading="vertex", two_sided=two_sided, background=background
@@ -245,10 +249,9 @@ class MeshFitter:
     def _set_scale(self, scale: float) -> None:
         if self.level is not None and math.isclose(self.level.scale * self.level.factor, scale):
             return
-        self.level = Level(self.targets, scale)
+        self.level = Level(self.targets, scale, self.renderer.coverage)
         self.renderer.size = self.level.size
-        with torch.no_grad():
-            self.renderer.scale.fill_(self.level.scale)  # pyright: ignore[reportCallIssue]
+        self.renderer.set_scale(self.level.scale)
 
     def _draw(self) -> Tensor:
         count = len(self.targets)

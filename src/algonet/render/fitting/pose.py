@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,15 +9,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from algonet.relax import BoundedSum, StudentT
+from algonet.relax import BoundedSum
 
 from ..cameras import Camera
-from ..coverage import FilteredCoverage
+from ..coverage import Coverage, FilteredCoverage
 from ..lights import Light
 from ..meshes import Mesh
 from ..modules import SmoothRenderer
+from .alignment import align_rotations, match_silhouettes
 from .mesh import UNLIT
 from .progress import decay, progress_bar, stop_on_interrupt
+from .rotations import even_rotations, rotation_matrix
 from .simplify import simplified
 from .targets import blur, camera_axes
 
@@ -84,6 +85,7 @@ def fit_camera(
     lights: Sequence[Light] = UNLIT,
     move: bool = True,
     two_sided: bool = False,
+    coverage: Coverage = FilteredCoverage(),
     progress: bool = False,
 ) -> CameraFit:
     """The camera from which the mesh looks like `image`: searched among all rotations, or found from the camera `start`.
@@ -98,7 +100,7 @@ def fit_camera(
     At each stage both the rendering and the image are blurred by noise of the same scale, which falls geometrically between
     `scales` (in pixels; default: a quarter of the image down to 0.7): far away, the blurred pictures still overlap and
     pull. The mesh is taken to be closed, whose one-sided silhouette is exactly the blurred one; for open ones set
-    `two_sided`.
+    `two_sided`. Any `coverage` will do; its own softness does not count.
 
     >>> from algonet.render import icosphere
     >>> fit = fit_camera(icosphere(1), torch.zeros(16, 16), Camera.look_at((0.0, 0.0, 3.0)), steps=2)
@@ -110,7 +112,7 @@ def fit_camera(
         raise ValueError(f"fit_camera: `steps` and `stages` must be at least 1, got {steps} and {stages}.")
     if not 0 < fov < 180:
         raise ValueError(f"fit_camera: `fov` is the full vertical angle in degrees, in (0, 180), got {fov!r}.")
-    common: dict[str, Any] = {"lights": lights, "move": move, "two_sided": two_sided}
+    common: dict[str, Any] = {"lights": lights, "move": move, "two_sided": two_sided, "coverage": coverage}
     if start is None:
         if not move:
             raise ValueError("fit_camera: without `start`, the camera's place is searched too; leave `move` on.")
@@ -126,7 +128,7 @@ def fit_camera(
     if len(pictures) > 1 and len(camera.matrix) == 1:
         camera = camera[torch.zeros(len(pictures), dtype=torch.long)]
     if move and camera.perspective:
-        camera = _matched(mesh, pictures, camera, two_sided)
+        camera = match_silhouettes(mesh, pictures, camera, two_sided)
     height, width = pictures.shape[1:3]
     scales = scales if scales is not None else (max(1.0, max(height, width) / 4), 0.7)
     descent = _Descent(mesh, pictures, camera, learn_fov=learn_fov, **common)
@@ -155,7 +157,7 @@ def _search(
     with progress_bar(range(0, len(pictures), each), "searching the camera", progress) as firsts:
         for first in firsts:
             part = small[first : first + each]
-            cameras = _aligned(coarse, part, rotations, fov, common["two_sided"])
+            cameras = align_rotations(coarse, part, rotations, fov, common["two_sided"])
             doubled = part.repeat_interleave(len(rotations), 0)
             descent = _Descent(coarse, doubled, cameras, learn_fov=False, **common)
             scales = (max(part.shape[1:3]) / 8, 0.5)
@@ -192,11 +194,10 @@ class _Descent:
 
     def __init__(
         self, mesh: Mesh, pictures: Tensor, camera: Camera, *, lights: Sequence[Light], move: bool, two_sided: bool,
-        learn_fov: bool,
+        learn_fov: bool, coverage: Coverage,
     ):  # fmt: skip
         self.mesh, self.pictures, self.lights = mesh, pictures, lights
-        coverage, conorm = FilteredCoverage(StudentT()), BoundedSum(32)
-        self.renderer = SmoothRenderer((1, 1), coverage, conorm, shading="vertex", two_sided=two_sided)
+        self.renderer = SmoothRenderer((1, 1), coverage, BoundedSum(32), shading="vertex", two_sided=two_sided)
         self.renderer.to(mesh.vertices.device)
         self.pose = _Pose(camera, (mesh.vertices.amin(-2) + mesh.vertices.amax(-2)).detach() / 2, move, learn_fov)
         self.losses = torch.zeros(len(camera.matrix))
@@ -231,11 +232,10 @@ class _Descent:
         factor = 1
         while factor * 2 <= scale and all(n % (factor * 2) == 0 and n // factor >= 16 for n in (height, width)):
             factor *= 2
-        blurred = blur(self.pictures.movedim(-1, 1), scale)
+        blurred = blur(self.pictures.movedim(-1, 1), self.renderer.coverage.blur(scale))
         blurred = torch.nn.functional.avg_pool2d(blurred, factor) if factor > 1 else blurred
         self.renderer.size = (height // factor, width // factor)
-        with torch.no_grad():
-            self.renderer.scale.fill_(scale / factor)  # pyright: ignore[reportCallIssue]
+        self.renderer.set_scale(scale / factor)
         return blurred.movedim(1, -1)
 
     def camera(self) -> Camera:
@@ -291,132 +291,6 @@ class _Pose:
             centre = (row[..., :3] * depth[..., :3]).sum(-1, keepdim=True) * depth
             rows.append(factor * (row - centre) + centre)
         return torch.stack([*rows, depth, last], -2)
-
-
-def rotation_matrix(turn: Tensor) -> Tensor:
-    """Rotations (*B, 3, 3) from (*B, 3): the quaternion (1, turn), normalised. Smooth, and the identity at 0.
-
-    >>> rotation_matrix(torch.zeros(3))
-    tensor([[1., 0., 0.],
-            [0., 1., 0.],
-            [0., 0., 1.]])
-    """
-    return _from_quaternion(torch.cat([torch.ones_like(turn[..., :1]), turn], -1))
-
-
-def _from_quaternion(q: Tensor) -> Tensor:
-    """Rotations from quaternions (*B, 4), the real part first, of any length."""
-    w, x, y, z = q.unbind(-1)
-    n = 2 / q.square().sum(-1)
-    rows = [
-        1 - n * (y * y + z * z), n * (x * y - w * z), n * (x * z + w * y),
-        n * (x * y + w * z), 1 - n * (x * x + z * z), n * (y * z - w * x),
-        n * (x * z - w * y), n * (y * z + w * x), 1 - n * (x * x + y * y),
-    ]  # fmt: skip
-    return torch.stack(rows, -1).reshape(*q.shape[:-1], 3, 3)
-
-
-def even_rotations(count: int) -> Tensor:
-    """`count` rotations (count, 3, 3) spread evenly over all: super-Fibonacci spirals (Alexa, CVPR 2022).
-
-    >>> torch.linalg.det(even_rotations(3))
-    tensor([1.0000, 1.0000, 1.0000])
-    """
-    s = torch.arange(count, dtype=torch.float64) + 0.5
-    t, angle = s / count, 2 * math.pi * s
-    # The spiral's two frequencies: sqrt(2), and the root of x^4 = x + 4 near 1.53
-    first, second = angle / math.sqrt(2), angle / 1.533751168755204288
-    a, b = t.sqrt(), (1 - t).sqrt()
-    quaternions = torch.stack([a * first.sin(), a * first.cos(), b * second.sin(), b * second.cos()], -1)
-    return _from_quaternion(quaternions).to(torch.get_default_dtype())
-
-
-def rotation_error(a: Camera, b: Camera) -> Tensor:
-    """The angle, in degrees, between the directions of view and roll of two cameras (or batches)."""
-    cosine = ((camera_axes(a).double() @ camera_axes(b).double().mT).diagonal(dim1=-2, dim2=-1).sum(-1) - 1) / 2
-    return torch.rad2deg(torch.acos(cosine.clamp(-1, 1)))
-
-
-def _aligned(mesh: Mesh, pictures: Tensor, rotations: Tensor, fov: float, two_sided: bool) -> Camera:
-    """For each picture and rotation (P * R cameras) one whose silhouette has the picture's middle and size."""
-    count = len(pictures) * len(rotations)
-    size = (int(pictures.shape[1]), int(pictures.shape[2]))
-    centre = (mesh.vertices.amin(-2) + mesh.vertices.amax(-2)) / 2
-    radius = float((mesh.vertices - centre).norm(dim=-1).max())
-    focal = 1 / math.tan(math.radians(fov) / 2)
-    axes = rotations.repeat(len(pictures), 1, 1)
-    place = axes.new_zeros(count, 3)
-    place[:, 2] = 1.3 * radius * math.hypot(1, focal)
-    wanted = _moments(pictures[..., -1], size).repeat_interleave(len(rotations), 0)
-    renderer = SmoothRenderer(size, shading="vertex", two_sided=two_sided).to(mesh.vertices.device)
-    camera = _camera(axes, place, centre, focal)
-    with torch.no_grad():
-        for _ in range(3):
-            seen = _moments(renderer(mesh, camera, UNLIT).silhouette, size)
-            grown = (seen[:, 2:] / wanted[:, 2:].clamp_min(1e-6)).clamp(0.3, 3.0)
-            depth = (place[:, 2:] * grown).clamp_min(1.05 * radius)
-            # The camera moves against the way the picture is to move
-            across = place[:, :2] / place[:, 2:] - (wanted[:, :2] - seen[:, :2]) / focal
-            place = torch.cat([across * depth, depth], -1)
-            camera = _camera(axes, place, centre, focal)
-    return camera
-
-
-def _matched(mesh: Mesh, pictures: Tensor, camera: Camera, two_sided: bool) -> Camera:
-    """Cameras (B,) shifted until the mesh's silhouette has the middle and size that the picture's has.
-
-    From far off, this is what gradients would spend most steps on. Pictures that are empty, or cut off by the frame, tell
-    neither: their cameras stay.
-    """
-    silhouettes = pictures[..., -1]
-    size = (int(silhouettes.shape[1]), int(silhouettes.shape[2]))
-    edge = torch.cat([silhouettes[:, 0], silhouettes[:, -1], silhouettes[:, :, 0], silhouettes[:, :, -1]], 1)
-    usable = (silhouettes.sum((-2, -1)) > 4) & (edge.amax(1) < 0.5)
-    centre = (mesh.vertices.amin(-2) + mesh.vertices.amax(-2)).detach() / 2
-    radius = (mesh.vertices.detach() - centre).norm(dim=-1).max()
-    axes, wanted = camera_axes(camera), _moments(silhouettes, size)
-    depth_row = camera.matrix[:, 2, :3]
-    up = camera.matrix[:, 1, :3]
-    focal = (up - (up * depth_row).sum(-1, keepdim=True) * depth_row).norm(dim=-1, keepdim=True)
-    renderer = SmoothRenderer(size, shading="vertex", two_sided=two_sided).to(mesh.vertices.device)
-    with torch.no_grad():
-        for _ in range(3):
-            seen = _moments(renderer(mesh, camera, UNLIT).silhouette, size)
-            place = (axes @ (camera.position - centre)[..., None])[..., 0]
-            grown = (seen[:, 2:] / wanted[:, 2:]).clamp(0.3, 3.0)
-            depth = torch.maximum(place[:, 2:] * grown, 1.05 * radius)
-            across = place[:, :2] / place[:, 2:] - (wanted[:, :2] - seen[:, :2]) / focal
-            way = torch.cat([across * depth, depth], -1) - place
-            # A camera that sees nothing of the mesh learns nothing from it
-            fine = (usable & (seen[:, 2] * size[0] > 1) & (place[:, 2] > 0))[:, None]
-            camera = _shifted(camera, torch.where(fine, (way[:, None] @ axes)[:, 0], 0.0))
-    return camera
-
-
-def _shifted(camera: Camera, way: Tensor) -> Camera:
-    """Cameras moved by `way` (B, 3) in the world, looking as before."""
-    column = camera.matrix[:, :, 3] - (camera.matrix[:, :, :3] @ way[..., None])[..., 0]
-    matrix = torch.cat([camera.matrix[:, :, :3], column[..., None]], -1)
-    return Camera(matrix, camera.position + way, camera.perspective, camera.near)
-
-
-def _camera(axes: Tensor, place: Tensor, centre: Tensor, focal: float) -> Camera:
-    """Cameras with these axes (B, 3, 3) at `place` (B, 3), given along them, from the centre."""
-    eye = centre + (place[:, None] @ axes)[:, 0]
-    view = torch.cat([axes, -(axes @ eye[..., None])], -1)
-    last = view.new_tensor([0.0, 0.0, 0.0, 1.0]).expand(len(view), 4)
-    return Camera(torch.stack([focal * view[:, 0], focal * view[:, 1], -view[:, 2], last], 1), eye)
-
-
-def _moments(silhouettes: Tensor, size: tuple[int, int]) -> Tensor:
-    """(B, 3): the middle in NDC (x right, y up) and the root of the area of each silhouette."""
-    height, width = size
-    y = (1 - (2 * torch.arange(height) + 1) / height).to(silhouettes)
-    x = ((2 * torch.arange(width) + 1 - width) / height).to(silhouettes)
-    total = silhouettes.sum((-2, -1)).clamp_min(1e-3)
-    middle_x = (silhouettes.sum(-2) * x).sum(-1) / total
-    middle_y = (silhouettes.sum(-1) * y).sum(-1) / total
-    return torch.stack([middle_x, middle_y, total.sqrt() / height], -1)
 
 
 def _distinct(cameras: Camera, losses: Tensor) -> Tensor:

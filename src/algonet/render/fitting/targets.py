@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from algonet.relax import StudentT
+from algonet.relax.noise import Noise
 
 from ..cameras import Camera
+from ..coverage import Coverage, FilteredCoverage
 
 #: Fields that hold pictures, and how many channels each may have (0: no channel dimension).
 PICTURES = {"silhouettes": (0,), "rgb": (3, 4), "normals": (3,), "depth": (0,), "masks": (0,)}
@@ -122,8 +123,9 @@ class Targets:
 class Level:
     """The targets as the renderer at one scale shows them: blurred by its noise, and smaller where the noise is wide."""
 
-    def __init__(self, targets: Targets, scale: float):
+    def __init__(self, targets: Targets, scale: float, coverage: Coverage = FilteredCoverage()):
         self.layers: dict[str, Tensor] = {}
+        noise = coverage.blur(scale)
         height, width = targets.size
         factor = 1
         while factor * 2 <= scale and all(n % (factor * 2) == 0 and n // factor >= 32 for n in (height, width)):
@@ -133,28 +135,28 @@ class Level:
         behind = torch.tensor(targets.background) if targets.alpha is None else torch.zeros(3)
         for name, layer in targets.layers().items():
             empty = behind.to(layer) if name == "rgb" else torch.zeros(layer.shape[-1]).to(layer)
-            self.layers[name] = self._shrunk(blur((layer - empty).movedim(-1, 1), scale)).movedim(1, -1) + empty
+            self.layers[name] = self._shrunk(blur((layer - empty).movedim(-1, 1), noise)).movedim(1, -1) + empty
         self.mask: Tensor | None = None
         if targets.masks is not None:
             # Where the noise reaches what is unknown, the blurred picture is unknown too
-            unknown = self._shrunk(blur(1 - targets.masks[:, None], scale))
+            unknown = self._shrunk(blur(1 - targets.masks[:, None], noise))
             self.mask = (unknown < 0.02).to(unknown.dtype).movedim(1, -1)
 
     def _shrunk(self, pictures: Tensor) -> Tensor:
         return pictures if self.factor == 1 else torch.nn.functional.avg_pool2d(pictures, self.factor)
 
 
-def blur(image: Tensor, scale: float, df: float = 8) -> Tensor:
-    """An image (*B, H, W), 0 outside, filtered by Student-t noise of `scale` pixels: what the smooth renderer tends to show."""
+def blur(image: Tensor, noise: Noise) -> Tensor:
+    """An image (*B, H, W), 0 outside, filtered by noise whose scale is in pixels: what the smooth renderer tends to show."""
     height, width = image.shape[-2:]
-    reach = math.ceil(float(StudentT(df, scale=scale).reach(1e-4)))
+    reach = math.ceil(float(noise.reach(1e-4)))
     rows, columns = height + reach, width + reach
     y = torch.fft.fftfreq(rows, 1 / rows, device=image.device).to(image.dtype)
     x = torch.fft.fftfreq(columns, 1 / columns, device=image.device).to(image.dtype)
     # A pixel's share is the density over its area: a grid of points in it, or small scales would be lost
     offsets = (torch.arange(5, device=image.device).to(image.dtype) - 2) / 5
     y, x = (y[:, None] + offsets).reshape(-1), (x[:, None] + offsets).reshape(-1)
-    kernel = StudentT(df, scale=scale).density((y[:, None].square() + x.square()).sqrt())
+    kernel = noise.density((y[:, None].square() + x.square()).sqrt())
     kernel = kernel.reshape(rows, 5, columns, 5).sum((1, 3))
     kernel = torch.fft.rfft2(kernel / kernel.sum())
     padded = torch.nn.functional.pad(image, (0, reach, 0, reach))

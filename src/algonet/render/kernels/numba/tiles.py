@@ -1,0 +1,228 @@
+"""Faces to samples and back: prepare faces, list them per tile, stream each tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from algonet.core.cache import cached
+from algonet.core.codegen import generate as codegen
+from algonet.core.threads import spread, workers
+from algonet.relax import BoundedSum
+
+from ...constants import EDGE_GUARD, FLIP_AREA
+from ...settings import RasterSettings
+from .edges import prelude
+from .grid import Grid
+
+#: Pairs of face and tile whose gradients are kept at once; more are done in several rounds of items.
+_ROUND = 1 << 20
+TEMPLATES = ("faces", "forward", "backward", "pixels")
+
+
+@cached(most=128)
+def kernels(precision: str, half: int) -> ModuleType:
+    """The templates' functions for one precision and df / 2."""
+    paths = [Path(__file__).with_name(f"{name}.py") for name in TEMPLATES]
+    return codegen.load_template(f"render_{precision}_{half}", prelude(precision, half), *paths)
+
+
+def kernels_for(like: Tensor, half: int = 4) -> ModuleType:
+    return kernels("float64" if like.dtype == torch.float64 else "float32", half)
+
+
+class Plan(NamedTuple):
+    """Prepared faces of some items, and which faces each tile has."""
+
+    vertices: np.ndarray
+    prepared: np.ndarray
+    starts: np.ndarray
+    tile_starts: np.ndarray
+    faces_of: np.ndarray
+    pairs_of: np.ndarray
+    broken: list[int]
+
+
+class Inputs(NamedTuple):
+    """A call's arrays with one batch dimension, and each item's grid."""
+
+    points: np.ndarray
+    attributes: np.ndarray
+    softness: np.ndarray
+    faces: np.ndarray
+    attribute_faces: np.ndarray
+    grids: list[Grid]
+
+    def items(self, first: int, last: int) -> Inputs:
+        points, attributes, softness = (a[first:last] for a in self[:3])
+        return Inputs(points, attributes, softness, self.faces, self.attribute_faces, self.grids[first:last])
+
+    @property
+    def sizes(self) -> np.ndarray:
+        return np.array([(g.rows, g.columns) for g in self.grids], np.int64).reshape(-1, 2)
+
+    @property
+    def sample_softness(self) -> np.ndarray:
+        """Scale in samples, and steepness."""
+        spacing = np.array([g.spacing for g in self.grids], self.softness.dtype)
+        return np.stack([self.softness[:, 0] / spacing, self.softness[:, 1]], 1)
+
+
+class Samples(NamedTuple):
+    """Per sample: the total of the conorm, the log normaliser, and means of the channels and, last, of depth."""
+
+    total: np.ndarray
+    norm: np.ndarray
+    mean: np.ndarray
+
+
+def sample(inputs: Inputs, settings: RasterSettings, module: ModuleType, samples: Samples) -> list[int]:
+    """Fill the samples; returns the items that hold something that is not a number."""
+    broken = []
+    for first, last, plan in _rounds(inputs, settings, module):
+        part = inputs.items(first, last)
+        parts = [a[first:last] for a in samples]
+        lists = (plan.tile_starts, plan.faces_of, plan.prepared, part.faces, part.attribute_faces)
+        arguments = (*lists, part.attributes, part.sample_softness, part.sizes, _numbers(settings), *parts)
+
+        def work(begin: int, stride: int, arguments=arguments) -> None:
+            module.forward_tiles(begin, stride, *arguments)
+
+        _in_threads(work)
+        broken += [first + item for item in plan.broken]
+    return broken
+
+
+def pull(
+    inputs: Inputs, settings: RasterSettings, module: ModuleType, samples: Samples, grads: list[np.ndarray]
+) -> list[np.ndarray]:
+    """Gradients by points, attributes and softness, from those by the samples' totals and means."""
+    results = [np.zeros_like(a) for a in inputs[:3]]
+    for first, last, plan in _rounds(inputs, settings, module):
+        part = inputs.items(first, last)
+        seen = [a[first:last] for a in (samples.norm, samples.mean, *grads)]
+        _pull_round(part, plan, settings, module, seen, [a[first:last] for a in results])
+    return results
+
+
+def _pull_round(
+    inputs: Inputs, plan: Plan, settings: RasterSettings, module: ModuleType, seen: list, results: list
+) -> None:
+    records = np.empty((max(1, plan.starts[-1]), module.SUMS + 3 * inputs.attributes.shape[-1]), plan.prepared.dtype)
+    lists = (plan.tile_starts, plan.faces_of, plan.pairs_of, plan.prepared, inputs.faces, inputs.attribute_faces)
+    arguments = (*lists, inputs.attributes, inputs.sample_softness, inputs.sizes, _numbers(settings), *seen, records)
+
+    def work(begin: int, stride: int) -> None:
+        module.backward_tiles(begin, stride, *arguments)
+
+    _in_threads(work)
+    by_points, by_attributes, by_softness = results
+
+    def hand_down(begin: int, stride: int) -> None:
+        for item in range(begin, len(inputs.points), stride):
+            module.gather(
+                item, plan.starts, records, plan.prepared, plan.vertices, inputs.points, inputs.faces,
+                inputs.attribute_faces, inputs.softness, settings.perspective, settings.two_sided, _guard(plan.prepared),
+                inputs.grids[item].spacing, by_points, by_attributes, by_softness,
+            )  # fmt: skip
+
+    _in_threads(hand_down)
+
+
+def _rounds(inputs: Inputs, settings: RasterSettings, module: ModuleType) -> Iterator[tuple[int, int, Plan]]:
+    """Plans for as many items at a time as keep the number of pairs bounded; yields (first, last, plan)."""
+    items, count = len(inputs.points), len(inputs.faces)
+    if items == 0:
+        return
+    dtype = inputs.points.dtype
+    vertices = np.empty((items, inputs.points.shape[1], 6), dtype)
+    prepared = np.empty((items, count, module.FACE), dtype)
+    starts = np.zeros((items, count), np.int64)
+    tile_counts = np.zeros((items, _tiles(settings, module)), np.int64)
+    broken = np.zeros(items, np.bool_)
+    reaches = [_reach(inputs, item, settings) for item in range(items)]
+
+    def prepare(begin: int, stride: int) -> None:
+        for item in range(begin, items, stride):
+            grid, near = inputs.grids[item], inputs.softness[item, 2]
+            module.project(inputs.points[item], near, settings.perspective, grid.spacing, grid.margin, vertices[item])
+            flip = FLIP_AREA / grid.spacing**2
+            broken[item] = module.prepare(
+                vertices[item], inputs.faces, settings.two_sided, _guard(prepared), flip, prepared[item]
+            ) or not np.isfinite(inputs.softness[item]).all()  # fmt: skip
+            if not broken[item]:
+                size = grid.rows, grid.columns
+                module.count_pairs(prepared[item], reaches[item], *size, starts[item], tile_counts[item], 0)
+
+    _in_threads(prepare)
+    pairs = starts.sum(1)
+    first = 0
+    while first < items:
+        last = first + 1
+        while last < items and pairs[first : last + 1].sum() <= _ROUND:
+            last += 1
+        yield first, last, _plan(first, last, inputs, module, vertices, prepared, starts, tile_counts, broken, reaches)
+        first = last
+
+
+def _plan(
+    first: int, last: int, inputs: Inputs, module: ModuleType, vertices: np.ndarray, prepared: np.ndarray,
+    counts: np.ndarray, tile_counts: np.ndarray, broken: np.ndarray, reaches: list,
+) -> Plan:  # fmt: skip
+    count, tiles = len(inputs.faces), tile_counts.shape[1]
+    starts, tile_starts = _offsets(counts[first:last]), _offsets(tile_counts[first:last])
+    faces_of, pairs_of = np.empty(starts[-1], np.int64), np.empty(starts[-1], np.int64)
+    cursor = tile_starts[:-1].copy()
+
+    def fill(begin: int, stride: int) -> None:
+        for item in range(begin, last - first, stride):
+            if not broken[first + item]:
+                grid = inputs.grids[first + item]
+                own = starts[item * count : (item + 1) * count]
+                module.list_pairs(
+                    prepared[first + item], reaches[first + item], grid.rows, grid.columns, item * count, own, cursor,
+                    item * tiles, faces_of, pairs_of,
+                )  # fmt: skip
+
+    _in_threads(fill)
+    flat = prepared[first:last].reshape(-1, prepared.shape[-1])
+    wrong = [int(i) for i in np.flatnonzero(broken[first:last])]
+    return Plan(vertices[first:last], flat, starts, tile_starts, faces_of, pairs_of, wrong)
+
+
+def _reach(inputs: Inputs, item: int, settings: RasterSettings) -> Any:
+    scale = inputs.softness[item, 0] / inputs.grids[item].spacing
+    return inputs.points.dtype.type(settings.reach * np.sqrt(settings.df) * scale)
+
+
+def _offsets(counts: np.ndarray) -> np.ndarray:
+    """Where each one's entries begin, and where the last ends."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts.reshape(-1))])
+
+
+def _tiles(settings: RasterSettings, module: ModuleType) -> int:
+    return -(-settings.height // module.LANES) * -(-settings.width // module.LANES)
+
+
+def _numbers(settings: RasterSettings) -> np.ndarray:
+    """df, the reach in sigmas, and the power of the bounded sum or 0 for the probabilistic one."""
+    return np.array([settings.df, settings.reach, power_of(settings)], np.float64)
+
+
+def power_of(settings: RasterSettings) -> float:
+    return float(settings.conorm.k) if isinstance(settings.conorm, BoundedSum) else 0.0
+
+
+def _guard(array: np.ndarray) -> Any:
+    return array.dtype.type(EDGE_GUARD if array.dtype == np.float32 else EDGE_GUARD**2)
+
+
+def _in_threads(work: Callable[[int, int], None]) -> None:
+    """work(i, n) for i below n, at once."""
+    spread(work, [(i, workers()) for i in range(workers())])
