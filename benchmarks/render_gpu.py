@@ -4,15 +4,18 @@ Workload: a sphere of 20 * 4^k faces, radius 0.9, seen from 2.732 with a half fi
 noise of 0.0035 NDC with df = 8, epsilon 1e-4. Each row is compared first, at random pixels, with the dense reference in
 float64 (values within 1e-4, gradients within 1e-3 and none missing), and is not timed where it differs. "graph" is the same
 replayed as a CUDA graph: what the device does, without the host; "at best" is the least of all calls. Peers' figures (f+b,
-milliseconds) were measured on an H200 with torch 2.11.
+milliseconds) were measured on an H200 with torch 2.11. Whole calls, softness and real meshes follow: see
+`benchmarks/render_calls.py`, whose rows these are, and all that runs with --device cpu.
 
-Run: python -m benchmarks.render_gpu [--quick] [--json FILE]
+Run: python -m benchmarks.render_gpu [--device cuda|cpu] [--quick] [--meshes FOLDER] [--json FILE]
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -21,7 +24,8 @@ from algonet.relax import StudentT
 from algonet.render import Camera, FilteredCoverage, icosphere, reference, render_attributes
 from algonet.render.settings import RasterSettings
 
-from .harness import Row, arguments, milliseconds, record, times
+from . import render_calls
+from .harness import Row, milliseconds, record, times
 
 #: batch, level of the sphere, size, and f+b of SoftRas, GenDR, PyTorch3D (K = 10), nvdiffrast (hard)
 ROWS = (
@@ -152,16 +156,28 @@ def captured(function: Callable[[], object]) -> Callable[[], None]:
     return graph.replay
 
 
-def main() -> None:
-    options = arguments(__doc__)
-    if not torch.cuda.is_available():
-        print("no CUDA device: all rows of this benchmark are skipped")
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--quick", action="store_true", help="smaller workloads, for a look")
+    parser.add_argument("--meshes", type=Path, help="a folder of mesh files")
+    parser.add_argument("--json", type=Path, help="write the rows to this file; - prints them as one line")
+    options = parser.parse_args(argv)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("no CUDA device: all rows of this benchmark are skipped; --device cpu runs those that can")
         record(options.json, [])
         return
+    rows = spheres(options.quick) if options.device == "cuda" else []
+    rows += render_calls.measured(options.device, options.quick, options.meshes)
+    record(options.json, rows)
+
+
+def spheres(quick: bool) -> list[Row]:
+    """The rasteriser's kernel alone, beside its peers."""
     rows: list[Row] = []
     peers = "".join(f"{name:>9}" for name in ("SoftRas", "GenDR", "P3D", "hard"))
     print(f"{'batch x faces x pixels':24}{peers} | f      f+b    least  graph  MiB    differs by")
-    for batch, level, size, *peers in ROWS[: 3 if options.quick else None]:
+    for batch, level, size, *peers in ROWS[: 3 if quick else None]:
         name = f"{batch} x {20 * 4**level} x {size}^2"
         scene = Scene(batch, level, size)
         values, slope, missing = differences(scene)
@@ -183,11 +199,10 @@ def main() -> None:
     x, ones = torch.zeros(100, device="cuda", requires_grad=True), torch.ones(100, device="cuda")
     host = spread(lambda: torch.autograd.grad(x.sigmoid(), x, ones))
     print(f"for scale, the gradient of a sigmoid: {host[0]:.3f}, at best {host[1]:.3f}")
-    rows += [
+    return rows + [
         Row("gradient of a sigmoid of 100 numbers", ms, "ms", c)
         for ms, c in zip(host, ("f+b", "f+b at best"), strict=True)
     ]
-    record(options.json, rows)
 
 
 if __name__ == "__main__":

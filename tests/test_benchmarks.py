@@ -133,3 +133,24 @@ def test_results_are_kept_by_device():
     assert runner.results_name("sorting", cuda=False) == "sorting"
     assert runner.results_name("render_gpu", cuda=True) == "render_gpu"
     assert runner.results_name("render", cuda=True) == "render"  # its sibling is for the GPU
+
+
+def test_whole_calls_of_the_renderer_run_anywhere(tmp_path, capsys):
+    """Parity, lit calls, softness and a folder of meshes, tiny; no figure is judged."""
+    from benchmarks import render_gpu
+
+    from algonet.render import icosphere
+
+    (tmp_path / "meshes").mkdir()
+    icosphere(1).save(tmp_path / "meshes" / "ball.ply")
+    file, picture = tmp_path / "rows.json", tmp_path / "softness.png"
+    render_gpu.main(["--device", "cpu", "--quick", "--meshes", str(tmp_path / "meshes"), "--json", str(file)])
+    rows = json.loads(file.read_text())["rows"]
+    assert {row["column"] for row in rows} >= {"lit, f+b", "attributes, f+b", "lit / attributes", "every pixel sampled"}
+    assert any(row["name"] == "ball, 80 faces x 32^2" for row in rows)
+    assert all(row["value"] > 0 for row in rows)
+    render_gpu.render_calls.plot([Row(**row) for row in rows], picture)
+    assert picture.stat().st_size > 1000
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit, match="holds no mesh files"):
+        render_gpu.render_calls.mesh_rows(tmp_path / "empty", "cpu", True, 0.01)

@@ -1,0 +1,196 @@
+"""The renderer as it is called, on the CPU or a CUDA device: lit pictures, any softness, real meshes.
+
+All rows are forward and backward, to vertices and colours, in float32. "lit" is a whole call of `SmoothRenderer` with its
+default arguments on a mesh with vertex colours; "attributes" is `render_attributes` of the same colours, the rasteriser
+alone. Both are compared first with the dense reference in float64 on a small scene (values within 1e-4), and not timed where
+they differ. Softness: the same call at noise of 2 to 40 pixels, as it is (wide noise is sampled sparsely and interpolated)
+and with every pixel its own sample. Times that are compared are taken in turns, and are the least of all: machines are busy.
+
+Run: python -m benchmarks.render_calls [--device cpu|cuda] [--quick] [--meshes FOLDER] [--plot FILE] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from algonet.relax import StudentT
+from algonet.render import Camera, FilteredCoverage, Mesh, SmoothRenderer, icosphere, render_attributes
+from benchmarks import harness
+from benchmarks.harness import Row
+
+SCALES = (0.7, 2.0, 5.0, 10.0, 20.0, 40.0)
+TOLERANCE = 1e-4
+MESHES = (".obj", ".ply", ".stl", ".off", ".glb")
+Call = Callable[[], object]
+
+
+class Scene:
+    """A mesh with colours by place, and the calls that are timed."""
+
+    def __init__(self, mesh: Mesh, size: int, scale: float, device: str):
+        self.camera = Camera.look_at((0.0, 0.0, 2.732), fov=60.0).to(device)
+        self.mesh, self.size = mesh.to(device), size
+        self.vertices = self.mesh.vertices.clone().requires_grad_()
+        self.colors = (self.mesh.vertices * 0.4 + 0.5).clamp(0, 1).requires_grad_()
+        self.renderer = SmoothRenderer(size, FilteredCoverage(StudentT(scale=scale))).to(device)
+        shapes = ((size, size, 3), (size, size), (size, size))
+        self.weights = [torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(device) for shape in shapes]
+
+    def lit(self) -> object:
+        """rgb, silhouette and depth of the module, and their gradients."""
+        out = self.renderer(self.mesh.replace(vertices=self.vertices, vertex_colors=self.colors), self.camera)
+        return torch.autograd.grad(list(out)[:3], [self.vertices, self.colors], self.weights)
+
+    def attributes(self) -> object:
+        """The colours as they are."""
+        out = render_attributes(
+            self.vertices, self.mesh.faces, self.colors, self.camera, size=(self.size, self.size),
+            coverage=self.renderer.coverage,
+        )  # fmt: skip
+        return torch.autograd.grad(list(out), [self.vertices, self.colors], self.weights)
+
+
+def ball(level: int) -> Mesh:
+    return icosphere(level, 0.9)
+
+
+def parity(device: str) -> float:
+    """The largest difference of lit pictures from the dense reference in float64, sharp and wide."""
+    worst = 0.0
+    for scale in (0.7, 6.0):
+        scene = Scene(ball(1), 32, scale, device)
+        mesh = scene.mesh.replace(vertex_colors=scene.colors.detach())
+        truth = SmoothRenderer(32, FilteredCoverage(StudentT(scale=scale)), backend="reference").to(device)
+        with torch.no_grad():
+            ours = scene.renderer(mesh, scene.camera)
+            right = truth.double()(mesh.to(torch.float64), scene.camera.to(torch.float64))
+        worst = max(worst, *(float((a.double() - b).abs().max()) for a, b in zip(ours[:3], right[:3], strict=True)))
+    return worst
+
+
+def in_turns(calls: dict[str, Call], seconds: float) -> dict[str, float]:
+    """The least time of each call in milliseconds, all of them called again and again one after the other."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    end = time.perf_counter() + seconds
+    while min(map(len, found.values())) < 3 or time.perf_counter() < end:
+        for name, call in calls.items():
+            found[name] += harness.times(call, seconds=0.0, least=1, warmup=0)
+    return {name: min(times) for name, times in found.items()}
+
+
+def shading_rows(device: str, quick: bool, seconds: float) -> list[Row]:
+    """Whole calls against the rasteriser alone."""
+    rows: list[Row] = []
+    for level, size in ((2, 32),) if quick else ((3, 256), (4, 256), (5, 512)):
+        scene = Scene(ball(level), size, 0.7, device)
+        rows += compared(f"{20 * 4**level} faces x {size}^2", scene, seconds)
+    return rows
+
+
+def mesh_rows(folder: Path, device: str, quick: bool, seconds: float) -> list[Row]:
+    """The same for the mesh files of a folder."""
+    paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in MESHES)
+    if not paths:
+        raise SystemExit(f"benchmarks: {folder} holds no mesh files ({', '.join(MESHES)})")
+    rows: list[Row] = []
+    for path in paths:
+        mesh = Mesh.load(path).normalised(0.9)
+        size = 32 if quick else 256
+        name = f"{path.stem}, {len(mesh.faces)} faces x {size}^2"
+        rows += compared(name, Scene(Mesh(mesh.vertices, mesh.faces), size, 0.7, device), seconds)
+    return rows
+
+
+def compared(name: str, scene: Scene, seconds: float) -> list[Row]:
+    found = in_turns({"lit": scene.lit, "attributes": scene.attributes}, seconds)
+    ratio = found["lit"] / found["attributes"]
+    print(f"{name:36} lit {found['lit']:8.2f}  attributes {found['attributes']:8.2f}  ratio {ratio:.2f}", flush=True)
+    rows = [Row(name, ms, "ms", f"{kind}, f+b") for kind, ms in found.items()]
+    return [*rows, Row(name, ratio, "difference", "lit / attributes")]
+
+
+def softness_rows(device: str, quick: bool, seconds: float) -> list[Row]:
+    """Cost against the noise's scale, sampled sparsely and in full."""
+    level, size, scales = (1, 24, (2.0, 6.0)) if quick else (4, 256, SCALES)
+    calls: dict[str, Call] = {}
+    for scale in scales:
+        scene = Scene(ball(level), size, scale, device)
+        calls[f"{scale:g}"] = scene.lit
+        calls[f"{scale:g} full"] = in_full(scene.lit)
+    found = in_turns(calls, seconds * len(calls) / 2)
+    rows: list[Row] = []
+    for scale in scales:
+        name = f"{20 * 4**level} faces x {size}^2, noise of {scale:g} pixels"
+        sparse, full = found[f"{scale:g}"], found[f"{scale:g} full"]
+        print(f"{name:48} {sparse:8.2f} ms, every pixel sampled {full:8.2f}", flush=True)
+        rows += [Row(name, sparse, "ms", "lit, f+b"), Row(name, full, "ms", "every pixel sampled")]
+        rows.append(Row(name, sparse / found["2"], "difference", "times the cost at 2 pixels"))
+    return rows
+
+
+def in_full(call: Call) -> Call:
+    """The call with every pixel its own sample, however wide the noise."""
+
+    def run() -> object:
+        with mock.patch("algonet.render.functional._is_sharp", return_value=True):
+            return call()
+
+    return run
+
+
+def plot(rows: list[Row], path: Path) -> None:
+    """Cost against softness, before and after."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(5.2, 3.4))
+    for column, label, style in (
+        ("every pixel sampled", "every pixel sampled", "o:"),
+        ("lit, f+b", "sampled as the noise needs", "o-"),
+    ):
+        found = [row for row in rows if row.column == column and "noise of" in row.name]
+        scales = [float(row.name.split()[-2]) for row in found]
+        axis.loglog(scales, [row.value for row in found], style, label=label)
+    axis.set(xlabel="noise in pixels", ylabel="lit call, f+b, ms")
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False)
+    figure.savefig(path, dpi=160, bbox_inches="tight")
+
+
+def measured(device: str, quick: bool, meshes: Path | None) -> list[Row]:
+    """All rows; raises SystemExit where pictures differ from the reference."""
+    difference = parity(device)
+    print(f"largest difference from the dense reference: {difference:.1e}")
+    if not difference < TOLERANCE:
+        raise SystemExit(f"parity failed ({difference:.1e} > {TOLERANCE:.0e}): no times are given")
+    seconds = 0.05 if quick else 4.0
+    rows = shading_rows(device, quick, seconds) + softness_rows(device, quick, seconds)
+    return rows + (mesh_rows(meshes, device, quick, seconds) if meshes else [])
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--quick", action="store_true", help="tiny workloads, for a look")
+    parser.add_argument("--meshes", type=Path, help="a folder of mesh files")
+    parser.add_argument("--plot", type=Path, help="plot cost against softness to this file")
+    parser.add_argument("--json", type=Path, help="write the rows to this file; - prints them as one line")
+    options = parser.parse_args(argv)
+    rows = measured(options.device, options.quick, options.meshes)
+    if options.plot:
+        plot(rows, options.plot)
+    harness.record(options.json, rows)
+
+
+if __name__ == "__main__":
+    main()
