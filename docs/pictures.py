@@ -26,7 +26,7 @@ PICTURES = {
     "smooth_python": ("bubble-sort", "point-in-polygon", "shortest-path"),
     "sorting": ("network", "permutations", "methods"),
     "ifs": ("presets", "levels-of-detail", "a-fit"),
-    "render": ("from-sharp-to-soft", "independent-of-the-tessellation", "from-pictures-to-a-mesh"),
+    "render": ("from-sharp-to-soft", "independent-of-the-tessellation", "textures", "from-pictures-to-a-mesh"),
     "speech": ("words", "choice"),
     "ran": ("learning", "data-paths"),
     "explain": ("use",),

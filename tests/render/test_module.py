@@ -77,6 +77,28 @@ def test_gradients_with_default_arguments(name: str, size: int) -> None:
     assert_gradients_are_right(render, {"vertices": mesh.vertices, "eye": eye})
 
 
+@pytest.mark.parametrize("size", [64, 128, 256])
+def test_pictures_are_those_of_the_reference(size: int) -> None:
+    mesh, camera = icosphere(0, 0.9), Camera.look_at(random_eye(torch.Generator().manual_seed(size)).float())
+    with torch.no_grad():
+        ours = SmoothRenderer((size, size))(mesh, camera)
+        truth = SmoothRenderer((size, size), backend="reference").double()
+        right = truth(mesh.to(torch.float64), camera.to(torch.float64))
+    for a, b in zip(ours[:3], right[:3], strict=True):
+        assert torch.isfinite(a).all()
+        assert (a - b).abs().max() < 1e-4
+
+
+def test_the_module_itself_compiles_with_default_arguments() -> None:
+    mesh, camera = icosphere(0, 0.9), Camera.look_at((0.4, 0.3, 3.0))
+    renderer = SmoothRenderer()
+    compiled = torch.compile(renderer, fullgraph=True, backend="aot_eager")
+    for eye in ((0.4, 0.3, 3.0), (3.0, 0.3, 0.4)):
+        camera = Camera.look_at(eye)
+        for a, b in zip(compiled(mesh, camera), renderer(mesh, camera), strict=True):
+            torch.testing.assert_close(a, b)
+
+
 @pytest.mark.parametrize("shading", ["pixel", "vertex"])
 def test_gradients_by_everything(shading: str) -> None:
     ball = icosphere(1).to(torch.float64)

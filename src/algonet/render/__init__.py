@@ -37,7 +37,7 @@ from .meshes import Mesh
 from .modules import Rendering, SmoothRenderer
 from .procedural import box, cylinder, extrusion, icosphere, torus
 from .settings import Raster
-from .textures import sample_texture
+from .textures import sample_pyramid, sample_texture
 
 __all__ = [
     "AmbientLight",
@@ -82,6 +82,7 @@ __all__ = [
     "render_attributes",
     "render_hard",
     "rotation_error",
+    "sample_pyramid",
     "sample_texture",
     "silhouette_iou",
     "smooth_over_mesh",

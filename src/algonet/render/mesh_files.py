@@ -51,7 +51,12 @@ def _checked(loaded: Any) -> dict[str, Tensor]:
         raise ValueError("it has vertices that are not finite.")
     if faces.min() < 0 or faces.max() >= len(vertices):
         raise ValueError("it has faces whose vertices do not exist.")
-    return {"vertices": torch.from_numpy(vertices), "faces": torch.from_numpy(faces), **_looks(loaded)}
+    looks = _looks(loaded)
+    if "texture" in looks:
+        # Files repeat a vertex for each uv it has: without that the surface is whole, and its normals are smooth, again
+        vertices, index = np.unique(vertices, axis=0, return_inverse=True)
+        looks["uv_faces"], faces = torch.from_numpy(faces), index.reshape(-1)[faces]
+    return {"vertices": torch.from_numpy(vertices), "faces": torch.from_numpy(faces), **looks}
 
 
 def _looks(loaded) -> dict[str, Tensor]:

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from algonet.core import tracing
 from algonet.core.files import write_files
 from algonet.core.pictures import png_bytes
 
@@ -26,7 +28,8 @@ class Mesh:
     """Vertices (V, 3) or (B, V, 3) and faces (F, 3), counter-clockwise seen from outside; what colours it is optional.
 
     `vertex_colors` (*B, V, C) or `face_colors` (*B, F, C), with C = 3, in [0, 1]; or a `texture` (h, w, C) with `uv`
-    (N, 2), u to the right and v *up* from the lower left corner, looked up by `uv_faces` (F, 3) (default: `faces`).
+    (N, 2), u to the right and v *up* from the lower left corner, looked up by `uv_faces` (F, 3) (default: `faces`). It is
+    `seamless` if uv go on across every edge, which is looked up in `uv_faces` where nothing is said.
     `normals` (*B, V, 3) replace the ones computed from the faces. Frozen: `mesh.replace(vertices=...)` gives a new one.
 
     >>> mesh = Mesh(torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), torch.tensor([[0, 1, 2]]))
@@ -42,6 +45,7 @@ class Mesh:
     uv_faces: Tensor | None = None
     texture: Tensor | None = None
     normals: Tensor | None = None
+    seamless: bool | None = None
 
     def __post_init__(self):
         check_mesh("Mesh", self.vertices, self.faces)
@@ -55,6 +59,8 @@ class Mesh:
             if self.uv.shape[-1] != 2:
                 raise ValueError(f"Mesh: `uv` must be (N, 2), got {tuple(self.uv.shape)}.")
             check_faces("Mesh: `uv_faces`", self.uv_faces if self.uv_faces is not None else self.faces, len(self.uv))
+        if self.seamless is None and self.texture is not None:
+            object.__setattr__(self, "seamless", self.uv_faces is None or _is_seamless(self.faces, self.uv_faces))
         if self.normals is not None and self.normals.shape[-2:] != self.vertices.shape[-2:]:
             raise ValueError(
                 f"Mesh: `normals` must be like vertices {tuple(self.vertices.shape)}, got {tuple(self.normals.shape)}."
@@ -76,10 +82,12 @@ class Mesh:
         """A new mesh with some fields changed; new vertices drop the old normals unless new ones are given."""
         if "vertices" in changes and "normals" not in changes:
             changes["normals"] = None
+        if changes.keys() & {"faces", "uv_faces"} and "seamless" not in changes:
+            changes["seamless"] = None
         return dataclasses.replace(self, **changes)
 
     def __repr__(self) -> str:
-        held = [f.name for f in dataclasses.fields(self) if getattr(self, f.name) is not None]
+        held = [f.name for f in dataclasses.fields(self) if isinstance(getattr(self, f.name), Tensor)]
         more = "".join(f", {name}" for name in held if name not in ("vertices", "faces"))
         return f"Mesh({self.vertices.shape[-2]} vertices, {len(self.faces)} faces{more})"
 
@@ -147,3 +155,18 @@ def preview(draw: Callable[[Mesh], Tensor]) -> Callable[[Mesh], Tensor]:
     """Decorates the function that draws a mesh as a picture (H, W, 3): renderers stand above meshes, which cannot ask them."""
     _PREVIEWS.append(draw)
     return draw
+
+
+def _is_seamless(faces: Tensor, uv_faces: Tensor) -> bool:
+    """Whether every edge has the same two rows of uv on all its faces. False where that cannot be read."""
+    if tracing.compiling() or tracing.faking() or tracing.wrapped(faces):
+        return False
+    corners, rows = faces.detach().cpu().numpy().astype(np.int64), uv_faces.detach().cpu().numpy().astype(np.int64)
+    sides = [[0, 1], [1, 2], [2, 0]]
+    ends, places = (np.concatenate([table[:, side] for side in sides]) for table in (corners, rows))
+    turned = (ends[:, 0] > ends[:, 1])[:, None]
+    ends, places = np.where(turned, ends[:, ::-1], ends), np.where(turned, places[:, ::-1], places)
+    edges, index = np.unique(ends, axis=0, return_inverse=True)
+    first = np.zeros((len(edges), 2), np.int64)
+    first[index.reshape(-1)] = places
+    return bool((first[index.reshape(-1)] == places).all())

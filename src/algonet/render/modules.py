@@ -17,13 +17,22 @@ from algonet.relax.softmax import Choice
 from .cameras import Camera, check_size
 from .constants import GREY
 from .coverage import Coverage, FilteredCoverage, Held
-from .functional import DEPTH_STEEPNESS, camera_matrix, check_options, expanded, render_attributes, render_lit
+from .functional import (
+    DEPTH_STEEPNESS,
+    camera_matrix,
+    camera_points,
+    check_options,
+    expanded,
+    render_attributes,
+    render_lit,
+)
 from .lights import AmbientLight, DirectionalLight, Lambert, Light, Surface, light_table, shading_of
 from .meshes import Mesh, preview
 from .operation import ILLUMINATE
+from .pieces import cut_faces
 from .reference import unproject
-from .settings import Raster, RasterSettings
-from .textures import sample_texture
+from .settings import Raster
+from .textures import sample_pyramid, texture_levels
 from .vectors import tensor_like
 
 #: What lights a mesh when nothing is said.
@@ -93,6 +102,16 @@ class SmoothRenderer(SoftModule):
         """The coverage at its present softness."""
         return self._coverage.with_relax(self.relax)
 
+    def set_scale(self, pixels: float) -> None:
+        """Make the coverage, whatever it is, about `pixels` soft, in place."""
+        name = self._coverage.relax.softness_field
+        if name is None:
+            raise ValueError(
+                f"SmoothRenderer: {self._coverage.relax!r} has no softness to set; take another relaxation."
+            )
+        with torch.no_grad():
+            getattr(self, name).fill_(self._coverage.softness_for(pixels, self.size[0]))
+
     def forward(
         self, mesh: Mesh, camera: Camera, lights: Sequence[Light] = DEFAULT_LIGHTS, attributes: Tensor | None = None
     ) -> Rendering:
@@ -107,7 +126,9 @@ class SmoothRenderer(SoftModule):
             return self._lit_vertices(mesh, camera, lights, attributes)
         if mesh.texture is None:
             return self._lit_pixels(mesh, camera, lights, attributes)
-        return self._lit_textures(mesh, camera, lights, attributes)
+        if mesh.seamless:
+            return self._lit_textures(mesh, camera, lights, attributes)
+        return self._lit_pieces(mesh, camera, lights, attributes)
 
     if TYPE_CHECKING:
 
@@ -133,9 +154,7 @@ class SmoothRenderer(SoftModule):
             camera,
             size=self.size,
             attribute_faces=rows,
-            background=self.background
-            if isinstance(self.background, (int, float, tuple))
-            else self._background(vertices),
+            background=self._plain_background(vertices),
             background_depth=self.background_depth,
             colored=mesh.vertex_colors is not None or mesh.face_colors is not None,
             **self._options(),
@@ -160,24 +179,65 @@ class SmoothRenderer(SoftModule):
     def _lit_textures(
         self, mesh: Mesh, camera: Camera, lights: Sequence[Light], attributes: Tensor | None
     ) -> Rendering:
-        """Texture coordinates and normals rendered, then looked up and lit."""
-        parts = [(mesh.uv, _uv_faces(mesh)), (mesh.vertex_normals(), mesh.faces), (attributes, mesh.faces)]
+        """Texture coordinates, levels and normals rendered, then looked up and lit."""
+        rows = mesh.faces if mesh.uv_faces is None else mesh.uv_faces
+        assert mesh.texture is not None
+        assert mesh.uv is not None
+        uv = mesh.uv.to(mesh.vertices)
+        parts = [
+            (uv, rows),
+            (self._levels(mesh, camera, uv, rows), torch.arange(rows.numel(), device=rows.device).reshape(rows.shape)),
+            (mesh.vertex_normals(), mesh.faces),
+            (attributes, mesh.faces),
+        ]
         table, rows = _table(parts, mesh.vertices)
         image, silhouette, depth = self._raster(mesh, camera, table, rows, 0.0, 0.0)
         # Attributes come multiplied by the silhouette, over 0; the guard is below what can be seen
         opaque = silhouette[..., None]
         means = image * torch.rsqrt(opaque * opaque + 1e-10)
         mean_depth = depth * torch.rsqrt(silhouette * silhouette + 1e-10)
-        settings = RasterSettings(*self.size, perspective=camera.perspective)
-        positions = unproject(mean_depth, camera_matrix(camera, self.size, mean_depth), settings)
-        assert mesh.texture is not None
-        color = sample_texture(mesh.texture, means[..., :2])
-        albedo, normals, places = (t.flatten(-3, -2) for t in (color, means[..., 2:5], positions))
+        positions = unproject(mean_depth, camera_matrix(camera, self.size, mean_depth), camera.perspective)
+        color = sample_pyramid(mesh.texture, means[..., :2], means[..., 2])
+        albedo, normals, places = (t.flatten(-3, -2) for t in (color, means[..., 3:6], positions))
         color = self._lit(albedo, normals, places, camera, lights).reshape(color.shape)
         rgb = torch.lerp(self._background(color), color, opaque)
         rest = 1 - silhouette
         far = tensor_like(self.background_depth, depth)
-        return Rendering(rgb, silhouette, depth + rest * far, image[..., 5:])
+        return Rendering(rgb, silhouette, depth + rest * far, image[..., 6:])
+
+    def _levels(self, mesh: Mesh, camera: Camera, uv: Tensor, rows: Tensor) -> Tensor:
+        """The level of the texture's pyramid at every corner, (*B, 3 F, 1)."""
+        assert mesh.texture is not None
+        points = camera_points(mesh.vertices, camera, self.size)
+        w = torch.ones_like(points[..., 2:])
+        if camera.perspective:
+            # What is nearer is not seen
+            w = torch.maximum(points[..., 2:], tensor_like(camera.near, points)[..., None, None] / 2)
+        texels = (int(mesh.texture.shape[-3]), int(mesh.texture.shape[-2]))
+        spread = self.coverage.spread(self.size[0])
+        levels = texture_levels(torch.cat([points[..., :2], w], -1), mesh.faces, uv, rows, texels, spread)
+        return levels.flatten(-2)[..., None]
+
+    def _lit_pieces(self, mesh: Mesh, camera: Camera, lights: Sequence[Light], attributes: Tensor | None) -> Rendering:
+        """Faces cut into pieces about a pixel large, coloured at their corners: where uv jump between faces, colours may be
+        mixed, uv may not."""
+        pieces = cut_faces(mesh, self.size, attributes)
+        found = render_lit(
+            pieces.vertices,
+            pieces.faces,
+            pieces.table,
+            pieces.normals,
+            light_table(lights, mesh.vertices),
+            shading_of(lights, self.surface, self.two_sided),
+            camera,
+            size=self.size,
+            attribute_faces=pieces.faces,
+            background=self._plain_background(mesh.vertices),
+            background_depth=self.background_depth,
+            colored=True,
+            **self._options(),
+        )
+        return Rendering(*found)
 
     def _lit(
         self, albedo: Tensor | None, normals: Tensor, positions: Tensor, camera: Camera, lights: Sequence[Light]
@@ -224,6 +284,10 @@ class SmoothRenderer(SoftModule):
             "backend": self.backend,
         }
 
+    def _plain_background(self, like: Tensor) -> Tensor | float | tuple[float, ...]:
+        """Numbers as they are: they need no tensor."""
+        return self.background if isinstance(self.background, (int, float, tuple)) else self._background(like)
+
     def _background(self, like: Tensor) -> Tensor:
         return tensor_like(self.background, like).expand(3)
 
@@ -266,10 +330,6 @@ def _albedo(mesh: Mesh) -> tuple[Tensor | None, Tensor]:
         own = torch.arange(len(mesh.faces), device=mesh.faces.device, dtype=mesh.faces.dtype)
         return mesh.face_colors, own[:, None].expand(-1, 3)
     return mesh.vertex_colors, mesh.faces
-
-
-def _uv_faces(mesh: Mesh) -> Tensor:
-    return mesh.faces if mesh.uv_faces is None else mesh.uv_faces
 
 
 def _table(parts: Sequence[tuple[Tensor | None, Tensor]], like: Tensor) -> tuple[Tensor, Tensor]:

@@ -54,7 +54,7 @@ def rasterise_lit(tensors: Sequence[Tensor], settings: RasterSettings, *, budget
     points, attributes, background, softness, faces, attribute_faces = apply_camera(call)
     looks = torch.cat([_corner_values(attributes, attribute_faces), _corner_values(normals, faces)], -1)
     means, silhouette, depth = visible(points, looks, softness, faces, settings, budget)
-    positions = unproject(depth, matrix, settings)
+    positions = unproject(depth, matrix, settings.perspective)
     flat = means.flatten(-3, -2)
     albedo = flat[..., :3] if settings.colored else torch.full_like(flat[..., :3], GREY)
     assert settings.shading is not None
@@ -65,14 +65,14 @@ def rasterise_lit(tensors: Sequence[Tensor], settings: RasterSettings, *, budget
     return image, silhouette, silhouette * depth + (1 - silhouette) * ground[..., 3], extra
 
 
-def unproject(depth: Tensor, matrix: Tensor, settings: RasterSettings) -> Tensor:
+def unproject(depth: Tensor, matrix: Tensor, perspective: bool) -> Tensor:
     """The points (*B, H, W, 3) of the world that a camera (*B, 3, 4) sees at its pixels' centres and these depths."""
     y, x = torch.meshgrid(
-        torch.arange(settings.height, device=depth.device, dtype=depth.dtype) + 0.5,
-        torch.arange(settings.width, device=depth.device, dtype=depth.dtype) + 0.5,
+        torch.arange(depth.shape[-2], device=depth.device, dtype=depth.dtype) + 0.5,
+        torch.arange(depth.shape[-1], device=depth.device, dtype=depth.dtype) + 0.5,
         indexing="ij",
     )
-    w = depth if settings.perspective else torch.ones_like(depth)
+    w = depth if perspective else torch.ones_like(depth)
     seen = torch.stack([x * w, y * w, depth], -1) - matrix[..., None, None, :, 3]
     a, b, c = matrix[..., 0, :3], matrix[..., 1, :3], matrix[..., 2, :3]
     # The inverse by cofactors, finite where there is none

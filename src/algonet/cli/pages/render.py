@@ -25,6 +25,7 @@ def figures(quick: bool) -> Iterator[Figure]:
     yield _softness(quick)
     yield _tessellation(quick)
     yield _path(quick)
+    yield _textures(quick)
     yield _turning(quick)
     yield _film_strip(quick)
     yield _far_camera(quick)
@@ -170,6 +171,62 @@ def _path(quick: bool) -> Figure:
     return Figure("Smooth along every path", png(figure), caption)
 
 
+def _textures(quick: bool) -> Figure:
+    """A floor looked up as it is and in the pyramid; an atlas with uv mixed and with colours mixed."""
+    import matplotlib.pyplot as plt
+
+    from algonet.relax import BoundedSum, StudentT
+    from algonet.render import AmbientLight, Camera, FilteredCoverage, Mesh, SmoothRenderer, sample_texture
+
+    size = 48 if quick else 144
+    white = (AmbientLight((1.0, 1.0, 1.0)),)
+    coverage = FilteredCoverage(StudentT(scale=0.4))
+    show = SmoothRenderer(size, coverage, BoundedSum(32), background=1.0, two_sided=False)
+    # The floor is a dozen times as deep as what the default depth steepness is made for
+    wide = SmoothRenderer(size, coverage, BoundedSum(32), depth_steepness=0.3, background=1.0, two_sided=False)
+    corners = torch.tensor([[-6.0, 0.0, 3.0], [6.0, 0.0, 3.0], [6.0, 0.0, -21.0], [-6.0, 0.0, -21.0]])
+    i = torch.arange(96)
+    board = ((i[:, None] // 2 + i // 2) % 2).float()[..., None] * torch.tensor([0.8, 0.75, 0.7]) + 0.1
+    uv = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+    floor = Mesh(corners, torch.tensor([[0, 1, 2], [0, 2, 3]]), uv=uv, texture=board)
+    camera = Camera.look_at((0.0, 1.3, 4.0), (0.0, 0.4, 0.0), fov=50.0)
+    painted, side = _painted_ball(quick), Camera.look_at((0.6, 0.8, 2.2), fov=45.0)
+    with torch.no_grad():
+        flat = wide(floor.replace(texture=None), camera, white, uv)
+        places = flat.attributes / flat.silhouette[..., None].clamp_min(1e-4)
+        opaque = flat.silhouette[..., None]
+        panels = {
+            "the texture as it is": sample_texture(board, places) * opaque + 1 - opaque,
+            "at the level that pixels see": wide(floor, camera, white).rgb,
+            "an atlas, uv mixed": show(painted.replace(seamless=True), side, white).rgb,
+            "colours mixed": show(painted, side, white).rgb,
+        }
+    figure, axes = plt.subplots(1, 4, figsize=(11, 3))
+    for axis, (title, picture) in zip(axes, panels.items(), strict=True):
+        _show(axis, picture.clamp(0, 1))
+        axis.set_title(title, fontsize=11)
+        axis.set_axis_off()
+    figure.tight_layout(pad=0.3)
+    caption = (
+        "Far away, a pixel covers many squares: the pyramid's level follows the footprint of pixel and noise. In an atlas "
+        "neighbouring faces lie far apart: the renderer cuts faces into pieces and mixes colours, not places in the texture."
+    )
+    return Figure("Textures", png(figure), caption)
+
+
+def _painted_ball(quick: bool) -> Any:
+    """A coarse ball with an atlas of its faces, painted from pictures of a fine one."""
+    from algonet.render import Camera, Targets, fit_texture, icosphere, render_hard
+
+    fine = icosphere(4 if quick else 5, 0.8)
+    colors = 0.5 + 0.4 * torch.sin(14 * fine.vertices) * torch.tensor([1.0, 0.6, -1.0])
+    rays = icosphere(0).vertices
+    cameras = Camera.look_at(2.8 * rays, up=(0.1, 1.0, 0.2), fov=40.0)
+    size = 64 if quick else 160
+    seen = render_hard(fine.vertices, fine.faces, colors, cameras, size=(size, size))
+    return fit_texture(icosphere(2, 0.8), Targets(cameras, rgb=seen.image, silhouettes=seen.silhouette), size=320)
+
+
 def _turning(quick: bool) -> Figure:
     """An animation: the still life turns while its softness breathes."""
     from PIL import Image
@@ -237,7 +294,7 @@ def _film_strip(quick: bool) -> Figure:
     for axis in axes:
         axis.set_axis_off()
     figure.tight_layout(pad=0.3)
-    caption = "A ball takes the shape and colours of eight pictures while the noise narrows from four pixels to one."
+    caption = "A ball takes the shape and colours of eight pictures while the noise narrows from three pixels to 0.6."
     return Figure("From pictures to a mesh", png(figure), caption)
 
 
