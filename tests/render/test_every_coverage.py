@@ -139,25 +139,9 @@ def test_commands_take_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     render_commands.register(program)
     picture, run = tmp_path / "box.png", tmp_path / "run"
     small = ["--size", "16", "--coverage", name]
-    calls = [
-        ["render", "box", "--out", str(picture), *small],
-        [
-            "fit-mesh",
-            "box",
-            "--out",
-            str(run),
-            "--steps",
-            "2",
-            "--level",
-            "0",
-            "--views",
-            "2",
-            "--texture",
-            "0",
-            *small,
-        ],
-        ["fit-camera", "box", str(picture), "--out", str(run), "--rotations", "2", "--silhouette", *small],
-    ]
+    fit = ["fit-mesh", "box", "--out", str(run), "--steps", "2", "--level", "0", "--views", "2", "--texture", "0"]
+    pose = ["fit-camera", "box", str(picture), "--out", str(tmp_path / "pose"), "--rotations", "2", "--silhouette"]
+    calls = [["render", "box", "--out", str(picture), *small], [*fit, *small], [*pose, *small]]
     for call in calls:
         result = runner.invoke(program, call)
         assert result.exit_code == 0, (call, result.output, result.exception)
