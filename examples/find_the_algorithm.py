@@ -1,7 +1,8 @@
 """Which algorithm does a task need? A graph with a sort, a maximum, finite differences and layers finds out.
 
 The task, six numbers to the spread of their inner four, needs the sort; nobody says so. All connections start at one half, cost
-something, and are annealed; what is left is an ordinary network.
+a little, and are annealed. Then every node and connection is tried, in or out, and has to prove itself: the rest is trained
+again for a moment each time. What remains is an ordinary network.
 
 python examples/find_the_algorithm.py [--seed 0] [--out topology.png]
 """
@@ -14,8 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from algonet import Anneal, FiniteDifferences, Logistic, SmoothGraph, SoftSort, soft_max
+from algonet.nn import refine
 
-NUMBERS, STEPS = 6, 600
+NUMBERS, STEPS, REFIT = 6, 600, 200
+#: Of a connection while searching, low enough that none is lost before it was tried, and when it has to prove itself: mean
+#: squared error that it must be worth.
+SEARCH_PRICE, PRICE = 0.003, 0.01
 
 
 def examples(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -24,14 +29,11 @@ def examples(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return x, ranked[:, -2:-1] - ranked[:, 1:2]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Which algorithm does a task need?")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", help="draw the graph before and after into this file")
-    options = parser.parse_args()
-    torch.manual_seed(options.seed)
-    generator = torch.Generator().manual_seed(options.seed + 1)
-    graph = SmoothGraph(
+Examples = tuple[Tensor, Tensor]
+
+
+def every_choice() -> SmoothGraph:
+    return SmoothGraph(
         {
             "linear": nn.Linear(NUMBERS, NUMBERS),
             "sort": SoftSort(Logistic(10.0)),
@@ -40,25 +42,64 @@ def main() -> None:
             "relu": nn.Sequential(nn.Linear(NUMBERS, NUMBERS), nn.ReLU()),
         }
     )
-    network = nn.Sequential(graph, nn.Linear(NUMBERS, 1))
-    before = graph.connections
-    x, wanted = examples(2000, generator)
+
+
+def search(network: nn.Sequential, graph: SmoothGraph, data: Examples, generator: torch.Generator) -> None:
+    """Train and anneal: first a look at what helps, then what it costs."""
     others = [p for name, p in network.named_parameters() if name != "0.logits"]
     optimizer = torch.optim.Adam([{"params": others, "lr": 0.01}, {"params": [graph.logits], "lr": 0.03}])
     anneal = Anneal(1.0, 400.0, STEPS // 2, field="gate_steepness").attach(graph)
     for step in range(STEPS):
-        rows = torch.randint(len(x), (128,), generator=generator)
-        error = nn.functional.mse_loss(network(x[rows]), wanted[rows])
-        # First a look at what helps, then what it costs
-        searching = 3 * step < STEPS
-        loss = error if searching else error + 0.03 * graph.price()
+        error = on_some(network, data, generator)
+        looking = 3 * step < STEPS
+        loss = error if looking else error + SEARCH_PRICE * graph.price()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if not searching:
+        if not looking:
             anneal.step()
         if step % 100 == 0 or step == STEPS - 1:
             print(f"step {step:3d}: error {error.item():.4f}, price {graph.price().item():.2f}")
+
+
+def refit(network: nn.Sequential, data: Examples, aside: Examples, generator: torch.Generator) -> float:
+    """Train what is left for a moment; the error on examples kept aside."""
+    optimizer = torch.optim.Adam([p for name, p in network.named_parameters() if name != "0.logits"], lr=0.02)
+    for step in range(REFIT):
+        optimizer.param_groups[0]["lr"] = 0.02 * (1 - step / REFIT)
+        loss = on_some(network, data, generator)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        return nn.functional.mse_loss(network(aside[0]), aside[1]).item()
+
+
+def on_some(network: nn.Sequential, data: Examples, generator: torch.Generator) -> Tensor:
+    rows = torch.randint(len(data[0]), (128,), generator=generator)
+    return nn.functional.mse_loss(network(data[0][rows]), data[1][rows])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Which algorithm does a task need?")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--starts", type=int, default=2, help="how often to begin anew; the best is kept")
+    parser.add_argument("--out", help="draw the graph before and after into this file")
+    options = parser.parse_args()
+    torch.manual_seed(options.seed)
+    generator = torch.Generator().manual_seed(options.seed + 1)
+    data, aside = examples(1500, generator), examples(500, generator)
+    tried = []
+    for start in range(options.starts):
+        graph = every_choice()
+        network = nn.Sequential(graph, nn.Linear(NUMBERS, 1))
+        print(f"start {start + 1} of {options.starts}")
+        search(network, graph, data, generator)
+        made = refine(network, lambda network=network: refit(network, data, aside, generator), price=PRICE)
+        cost = refit(network, data, aside, generator) + PRICE * graph.price().item()
+        print(f"changed: {', '.join(made) or 'nothing'}; error and price {cost:.4f}")
+        tried.append((cost, network, graph))
+    _, network, graph = min(tried, key=lambda one: one[0])
     hard = graph.harden()
     fresh, truth = examples(2000, generator)
     with torch.no_grad():
@@ -67,7 +108,7 @@ def main() -> None:
     print(f"error on new examples {nn.functional.mse_loss(crisp, truth):.4f} of a variance of {truth.var():.4f}")
     print(f"hardened and soft network differ by at most {(soft - crisp).abs().max():.1e}")
     if options.out:
-        draw(options.out, before, graph.connections)
+        draw(options.out, every_choice().connections, graph.connections)
 
 
 def draw(out: str, before: list, after: list) -> None:

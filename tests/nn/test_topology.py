@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from algonet.nn import FiniteDifferences, Graph, SmoothDepth, SmoothGraph
+from algonet.nn import FiniteDifferences, Graph, SmoothDepth, SmoothGraph, refine
 from algonet.relax import Anneal, Logistic, Sech, SmoothStep, hardened, softness_report
 from algonet.smooth_python import smooth
 from algonet.sorting import SoftSort
@@ -200,6 +200,76 @@ def test_training_keeps_what_helps_and_drops_what_costs():
     torch.testing.assert_close(hard(x), soft(x), atol=1e-4, rtol=0)
 
 
+def _refit(network, task, steps=60):
+    """Trains all but the connections; the loss on examples that it was not trained on."""
+    parameters = [p for name, p in network.named_parameters() if not name.endswith("logits")]
+
+    def refit():
+        optimizer = torch.optim.Adam(parameters, lr=0.05)
+        for _ in range(steps):
+            x = torch.randn(64, 4)
+            loss = (network(x) - task(x)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        x = torch.randn(256, 4)
+        return (network(x) - task(x)).square().mean().item()
+
+    return refit
+
+
+def test_refining_takes_out_what_the_layers_behind_can_do():
+    """Differences of sorted numbers, read by a layer: annealed so, they stay; the layer can do without."""
+    torch.manual_seed(0)
+    nodes = {"sort": torch.sort, "differences": FiniteDifferences(pad="zero"), "flip": torch.neg}
+    soft = SmoothGraph(nodes, Logistic(400.0))
+    _set(
+        soft,
+        ("input", "sort"),
+        ("sort", "differences"),
+        ("differences", "output"),
+        ("input", "flip"),
+        ("flip", "output"),
+    )
+    network = nn.Sequential(soft, nn.Linear(4, 1))
+    assert refine(network, _refit(network, lambda x: x.amax(-1, keepdim=True) - x.amin(-1, keepdim=True)), price=0.01)
+    assert soft.sources() == {"sort": ("input",), "output": ("sort",)}
+    x = torch.randn(8, 4)
+    torch.testing.assert_close(soft.harden()(x), soft(x))
+
+
+def test_refining_leaves_what_is_needed_and_puts_back_what_it_tried():
+    torch.manual_seed(0)
+    soft = _set(SmoothGraph({"sort": torch.sort}, Logistic(400.0)), ("input", "sort"), ("sort", "output"))
+    network = nn.Sequential(soft, nn.Linear(4, 1))
+    refit = _refit(network, lambda x: x.amax(-1, keepdim=True))
+    assert refit() < 0.1
+    assert refine(network, refit, price=0.01) == []
+    assert soft.sources() == {"sort": ("input",), "output": ("sort",)}
+    x = torch.randn(256, 4)
+    assert (network(x) - x.amax(-1, keepdim=True)).square().mean() < 0.1
+
+
+def test_refining_puts_in_what_annealing_lost():
+    torch.manual_seed(0)
+    nodes = {"flip": torch.neg, "sort": torch.sort}
+    soft = _set(SmoothGraph(nodes, Logistic(400.0)), ("input", "flip"), ("flip", "output"))
+    network = nn.Sequential(soft, nn.Linear(4, 1))
+    made = refine(network, _refit(network, lambda x: x.amax(-1, keepdim=True)), price=0.01)
+    assert "alone: sort" in made
+    assert soft.sources() == {"sort": ("input",), "output": ("sort",)}
+
+
+def test_connections_are_cut_and_put_in():
+    soft = graph(relax=Logistic(200.0))
+    soft.cut("input", "sort")
+    assert dict(zip(soft._pairs, soft.gates.tolist(), strict=True))["input", "sort"] == 0
+    price = soft.price()
+    soft.connect("input", "sort")
+    assert soft.price() > price
+    assert soft.state_dict()["mask"].min() == 1
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -212,6 +282,12 @@ def test_training_keeps_what_helps_and_drops_what_costs():
         (lambda: SmoothGraph({"a": 3}), "node 'a' must be a layer or an algorithm, got int"),
         (lambda: SmoothGraph({"a": torch.neg}, prices={"b": 1.0}), "`prices` names 'b'; the nodes are a, output"),
         (lambda: SmoothGraph({"a": torch.neg}, prices={"a": -1.0}), "must be a number from 0 on, got -1.0"),
+        (
+            lambda: SmoothGraph({"a": torch.neg}).cut("output", "a"),
+            "no connection from 'output' to 'a'; in order, there are inp",
+        ),
+        (lambda: refine(nn.Linear(1, 1), lambda: 0.0, price=1.0), "refine: the network has no SmoothGraph"),
+        (lambda: refine(graph(), lambda: 0.0, price=-1.0), "`price` must be a number from 0 on, got -1.0"),
         (lambda: SmoothGraph({"a": lambda x: x[..., :2]})(torch.ones(1, 3)), r"node 'a' must keep the shape \(1, 3\)"),
     ],
 )

@@ -3,6 +3,7 @@
 from .functional import finite_differences
 from .insertion import Insert, Residual, Shortcut
 from .modules import FiniteDifferences, WeightedSoftmax, WeightedSoftmin
+from .refining import refine
 from .topology import Connection, Graph, SmoothDepth, SmoothGraph
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "WeightedSoftmax",
     "WeightedSoftmin",
     "finite_differences",
+    "refine",
 ]

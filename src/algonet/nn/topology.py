@@ -95,7 +95,8 @@ class SmoothGraph(SoftModule):
 
     `price()` is the sum over connections of gate times price (`prices`: target -> its price, 1 where not said), to be
     added to the loss. Anneal the gates while training, `Anneal(1.0, 400.0, steps, field="gate_steepness").attach(graph)`:
-    they become 0 or 1, and `harden()` returns the ordinary network that is left. Hard limit: steepness -> inf is that.
+    they become 0 or 1, `refine(network, refit, price=...)` tries what is needed and what is not, and `harden()` returns the
+    ordinary network that remains. Hard limit: steepness -> inf is that.
     As often differentiable as sigmoid and nodes. Cost: all nodes run, until hardened.
 
     >>> graph = SmoothGraph({"sort": torch.sort, "linear": nn.Linear(3, 3)})
@@ -119,11 +120,33 @@ class SmoothGraph(SoftModule):
         listed = torch.tensor([float((prices or {}).get(target, 1.0)) for _, target in self._pairs])
         self.prices: Tensor
         self.register_buffer("prices", listed)
+        self.mask: Tensor
+        self.register_buffer("mask", torch.ones(len(self._pairs)))
 
     @property
     def gates(self) -> Tensor:
-        """To what extent each of `connections` is there."""
-        return cast(Sigmoid, self.relaxation("gate"))(self.logits)
+        """To what extent each of `connections` is there; 0 for those that were `cut`."""
+        return cast(Sigmoid, self.relaxation("gate"))(self.logits) * self.mask
+
+    @torch.no_grad()
+    def cut(self, source: str, target: str) -> None:
+        """Take the connection from `source` to `target` out for good."""
+        self.mask[self._place(source, target)] = 0.0
+
+    @torch.no_grad()
+    def connect(self, source: str, target: str) -> None:
+        """Put the connection from `source` to `target` in, as strong as the strongest."""
+        place = self._place(source, target)
+        self.mask[place] = 1.0
+        self.logits[place] = self.logits.max().clamp_min(1.0)
+
+    def _place(self, source: str, target: str) -> int:
+        if (source, target) not in self._pairs:
+            known = ", ".join([INPUT, *self.nodes, OUTPUT])
+            raise ValueError(
+                f"SmoothGraph: there is no connection from {source!r} to {target!r}; in order, there are {known}."
+            )
+        return self._pairs.index((source, target))
 
     @property
     def connections(self) -> list[Connection]:
@@ -149,21 +172,25 @@ class SmoothGraph(SoftModule):
 
         A chain becomes an `nn.Sequential`, anything else a `Graph`.
         """
-        kept = [(c.source, c.target) for c in self.connections if c.gate >= 0.5]
-        needed = {OUTPUT}
-        for name in reversed([*self.nodes, OUTPUT]):
-            if name in needed:
-                needed |= {source for source, target in kept if target == name}
-        sources = {
-            name: tuple(source for source, target in kept if target == name)
-            for name in (*self.nodes, OUTPUT)
-            if name in needed
-        }
+        sources = self.sources()
         nodes = {name: copy.deepcopy(self.nodes[name]) for name in sources if name != OUTPUT}
         order = [INPUT, *sources]
         if all(read == (before,) for before, read in zip(order, sources.values(), strict=False)) and nodes:
             return nn.Sequential(OrderedDict(nodes))
         return Graph(nodes, sources)
+
+    def sources(self) -> dict[str, tuple[str, ...]]:
+        """What each node that leads to the output, and the output, reads by gates of at least 1/2."""
+        kept = [(c.source, c.target) for c in self.connections if c.gate >= 0.5]
+        needed = {OUTPUT}
+        for name in reversed([*self.nodes, OUTPUT]):
+            if name in needed:
+                needed |= {source for source, target in kept if target == name}
+        return {
+            name: tuple(source for source, target in kept if target == name)
+            for name in (*self.nodes, OUTPUT)
+            if name in needed
+        }
 
     def extra_repr(self) -> str:
         strong = sum(connection.gate >= 0.5 for connection in self.connections)
