@@ -308,7 +308,7 @@ def test_gates_at_assignments_say_which_the_answer_hangs_on():
 def test_gates_inside_refuse_what_has_none():
     model = TwoPaths()
     data = (torch.randn(2, 3), torch.randn(2, 1))
-    with pytest.raises(TypeError, match="gates inside are there for SoftSort and WhileProgram, got Tanh"):
+    with pytest.raises(TypeError, match="gates inside are there for SoftSort, WhileProgram and @smooth, got Tanh"):
         sensitivity(model, "used", data, mean_square, inside=True)
     with pytest.raises(ValueError, match="leave out `against`"):
         sensitivity(model, "used", data, mean_square, inside=True, against=["ignored"])

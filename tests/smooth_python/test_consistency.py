@@ -511,3 +511,29 @@ def test_a_compiled_call_takes_a_steepness():
     found = compiled(x, steepness)
     torch.testing.assert_close(found, inner(x, batched=True, steepness=4.0))
     assert torch.autograd.grad(found.sum(), steepness)[0] != 0
+
+
+@smooth(steepness=4.0)
+def ordered(a, b):
+    if a > b:
+        return a, b
+    return b, a
+
+
+@smooth(steepness=4.0)
+def tuples(a, b):
+    pair, kept = (a, b), (b, 2.0)
+    for k in range(3):
+        if a > b + k:
+            pair = (b, pair[0])
+            kept = (b, 2.0)
+    if pair[0] > b:
+        return [pair[1], {"sum": a + b}], kept
+    return [a, {"sum": pair[0]}], kept
+
+
+@pytest.mark.parametrize("function", [ordered, tuples], ids=lambda f: f.__name__)
+def test_several_results_and_tuples_compile_whole(function):
+    a, b = torch.tensor([0.2, 0.9, -1.0]), torch.tensor([0.4, 0.1, 0.5])
+    compiled = torch.compile(lambda a, b: function(a, b, batched=True), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(a, b), function(a, b, batched=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -227,3 +229,35 @@ def test_functional_jacobians():
     forward = torch.func.jacfwd(lambda x: bubble_sort(x)[0])(x)
     torch.testing.assert_close(reverse, forward)
     torch.testing.assert_close(reverse.sum(0), torch.ones(4, dtype=torch.float64), atol=1e-9, rtol=0)
+
+
+FIRST_CALLS = """
+import threading
+import torch
+from algonet.smooth_python.algorithms import bubble_sort
+
+x = torch.arange(48.0).reshape(4, 12).flip(-1)
+start, found = threading.Barrier(4), []
+
+def work():
+    start.wait()
+    try:
+        found.append(bubble_sort(x, batched=True, steepness=100.0)[0])
+    except BaseException as problem:
+        found.append(problem)
+
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+for result in found:
+    assert isinstance(result, torch.Tensor), result
+    torch.testing.assert_close(result, x.sort(-1).values, atol=1e-3, rtol=0)
+"""
+
+
+def test_first_calls_of_four_threads_at_once():
+    """In a fresh process, where the first call registers operators and loads kernels."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FIRST_CALLS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

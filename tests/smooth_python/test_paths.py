@@ -436,3 +436,40 @@ def test_particles_draw_their_own_numbers():
 def test_a_seed_in_place_of_a_generator_is_refused():
     with pytest.raises(TypeError, match=r"ball: `generator` must be a torch.Generator, got 3; .*manual_seed"):
         ball(torch.tensor(1.0), torch.tensor(0.0), torch.tensor(0.8), paths=Particles(4), generator=3)
+
+
+@smooth(steepness=4.0)
+def reciprocal_or_nothing(x):
+    y = 0.5 * x
+    if x > 2.0:
+        z = 1.0 / (x - x)
+        y = y + z * x + torch.log(x - x) * x
+    return y
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("paths", [Particles(4), Enumerate()], ids=str)
+def test_infinite_arithmetic_on_a_way_nobody_takes(backend, batched, paths):
+    """The branch divides by 0; at x = -4 and -5 nobody takes it, and the gradient is that of the rest."""
+    x = torch.tensor([-4.0, -5.0] if batched else -4.0, dtype=torch.float64, requires_grad=True)
+    y = reciprocal_or_nothing(x, batched=batched, backend=backend, paths=paths)
+    assert torch.equal(y, 0.5 * x)
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], torch.full_like(x, 0.5))
+
+
+@smooth(steepness=4.0)
+def half_divided(x):
+    y = 0.5 * x
+    if x > 0.0:
+        y = y + 1.0 / (x.clamp_min(0.0) * 1.0)
+    return y
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_an_item_without_a_branch_beside_one_in_it(backend):
+    x = torch.tensor([-9.0, 9.0], dtype=torch.float64, requires_grad=True)
+    y = half_divided(x, batched=True, backend=backend, paths=Particles(4))
+    assert torch.isfinite(y).all()
+    gradient = torch.autograd.grad(y.sum(), x)[0]
+    torch.testing.assert_close(gradient, torch.tensor([0.5, 0.5 - 1 / 81], dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""Gates inside an algorithm: one for each comparator of a sort, one for each assignment of a program.
+"""Gates inside an algorithm: one for each comparator of a sort, one for each assignment of a program or smooth function.
 
 A gate g = 1 scales what one step of the algorithm does to the values: a comparator that would exchange two items with
 probability q does so with probability g q, and an assignment y := (1 - p) y + p v becomes y := (1 - g p) y + g p v. The
@@ -27,15 +27,20 @@ MakeGates = Callable[[tuple[int, ...], list[str], Tensor], Tensor]
 
 @contextmanager
 def gated_steps(layer: nn.Module, make: MakeGates) -> Iterator[None]:
-    """Inside the block, `layer` (a `SoftSort`, a `WhileProgram`, or an insertion of one) runs with the gates of `make`."""
+    """Inside the block, `layer` (a `SoftSort`, a `WhileProgram`, a `SmoothProgram`, or an insertion of one or of a smooth
+    function) runs with the gates of `make`."""
     algorithm: Any = layer.algorithm if isinstance(layer, AlgorithmLayer) else layer
+    if getattr(algorithm, "is_smooth", False):
+        with algorithm.gated(make):
+            yield
+        return
     if isinstance(algorithm, SoftSort):
         run: Callable[..., Any] = functools.partial(_gated_sort, algorithm, make)
     elif isinstance(algorithm, WhileProgram):
         run = functools.partial(algorithm.run_gated, make)
     else:
         raise TypeError(
-            f"sensitivity: gates inside are there for SoftSort and WhileProgram, got {type(algorithm).__name__}; "
+            f"sensitivity: gates inside are there for SoftSort, WhileProgram and @smooth, got {type(algorithm).__name__}; "
             f"without inside=True its output is gated."
         )
     algorithm.forward = run  # pyright: ignore[reportAttributeAccessIssue]

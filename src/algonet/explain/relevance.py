@@ -64,7 +64,8 @@ def sensitivity(
     A layer whose output the rest ignores has exactly 0.
 
     `inside=True` puts the gates inside the algorithm instead of behind it: one for each comparator of a `SoftSort`, one for
-    each assignment of a `WhileProgram`, scaling what that step does. `labels` name them. It runs the algorithm step by step.
+    each assignment of a `WhileProgram` or of a function under `@smooth`, scaling what that step does. `labels` name them. It
+    runs the algorithm step by step.
 
     `layer` is a module of `model` or its dotted name; for `Insert`, `Shortcut` and `Residual` the algorithm alone is gated.
     `data` gives (input, target) batches, or is one such pair; `loss(output, target)` is a mean over the items, or one

@@ -7,6 +7,7 @@ from .paths import Enumerate, Merge, Particles, Paths, Perturb
 from .report import Report
 from .running import MergedStatesWarning
 from .softness import Settings, softness
+from .trainable import SmoothProgram
 
 __all__ = [
     "Enumerate",
@@ -21,6 +22,7 @@ __all__ = [
     "Report",
     "Settings",
     "SmoothFunction",
+    "SmoothProgram",
     "paths_report",
     "smooth",
     "softness",

@@ -9,7 +9,8 @@ import inspect
 import textwrap
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from contextlib import contextmanager
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -17,20 +18,25 @@ from torch import Tensor
 from algonet.core.tracing import compiling
 from algonet.relax import Sigmoid
 
+from .language.assignments import numbered
 from .language.refuse import NotSmoothError, check
 from .language.rewrite import rewritten
 from .machine.containers import dict_like, lifted
 from .machine.keys import Outside
 from .machine.replay import Plans
 from .machine.values import HALVES, Value
+from .paths import Merge
 from .report import Report
 from .running import Call, outcome
 from .runtime.deciding import Draws
 from .runtime.frame import Frame
 from .softness import OPTIONS, Settings, check_options, resolved
+from .trainable import SmoothProgram
 
 P = ParamSpec("P")
 R = TypeVar("R")
+#: The gates of a call from the shape of its batch, what each assignment is, and a tensor of its precision and device.
+MakeGates = Callable[[tuple[int, ...], list[str], Tensor], Tensor]
 
 #: Whether smooth functions are as written at present: those that a crisp run calls.
 _crisply: contextvars.ContextVar[bool] = contextvars.ContextVar("algonet_crisply", default=False)
@@ -40,6 +46,8 @@ class SmoothFunction(Generic[P, R]):
     """What `@smooth` makes of a function: call it on tensors; `.crisp` is the function as written."""
 
     is_smooth = True
+    #: What a call computes with besides its arguments; see `SmoothProgram`.
+    parameter_tensors: tuple[Tensor, ...] = ()
 
     def __init__(self, function: Callable[P, R], options: dict[str, Any]):
         if isinstance(function, (staticmethod, classmethod)):
@@ -66,8 +74,10 @@ class SmoothFunction(Generic[P, R]):
         self.plans = Plans()
         #: Whether a result was compared with the crisp one.
         self.checked = False
-        self._compiled: dict[bool, types.FunctionType] = {}
-        self._run_form(False)
+        self._compiled: dict[tuple[bool, bool, bool], types.FunctionType] = {}
+        #: Makes the gates of a call, inside `gated`.
+        self._make_gates: MakeGates | None = None
+        self.form(False)
         self.__name__: str = function.__name__
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
@@ -95,11 +105,48 @@ class SmoothFunction(Generic[P, R]):
         """Run smoothly on tensors. See `smooth` for the options that may be given with a call."""
         if not compiling() and _crisply.get():
             return self._function(*args, **{k: v for k, v in kwargs.items() if k not in OPTIONS})
-        call, report = self.call(args, {**kwargs, "batched": batched})
+        return self.run(args, {**kwargs, "batched": batched}, with_report)
+
+    def run(
+        self, args: tuple, kwargs: dict[str, Any], with_report: bool, parameters: tuple[Tensor, Tensor] | None = None
+    ) -> Any:
+        """The result of a call; `parameters` are weights and biases of its assignments."""
+        call, report = self.call(args, kwargs, parameters)
+        if self._make_gates is not None:
+            self._gate(call, self._make_gates)
         result = outcome(call)
         return (result, report) if with_report else result
 
-    def call(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Call, Report]:
+    def _gate(self, call: Call, make: MakeGates) -> None:
+        if type(call.settings.paths) is not Merge:
+            raise ValueError(f"{self.__name__}: gates on assignments are there with paths=Merge().")
+        if call.like is None:
+            raise ValueError(f"{self.__name__}: gates on assignments need a floating tensor among the arguments.")
+        call.settings = call.settings.changed({"backend": "reference"})
+        call.gates = make(() if call.size is None else (call.size,), self.assignments, call.like)
+
+    @contextmanager
+    def gated(self, make_gates: MakeGates) -> Iterator[None]:
+        """Inside the block, calls make each assignment to the extent of its gate: y = g value + (1 - g) y.
+
+        `make_gates(batch, labels, like)` gives them, (*batch, assignments); `labels` are `self.assignments`. What had no value
+        before counts as 0. Gates of 1 change nothing; the gradient by them is what `explain.sensitivity(inside=True)` measures.
+        Calls run operation by operation meanwhile.
+        """
+        self._make_gates, before = make_gates, self._make_gates
+        try:
+            yield
+        finally:
+            self._make_gates = before
+
+    @property
+    def assignments(self) -> list[str]:
+        """Each value that the function assigns, by its line and what is written there."""
+        return [a.label for statement in numbered(self._tree).values() for a in statement]
+
+    def call(
+        self, args: tuple, kwargs: dict[str, Any], parameters: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Call, Report]:
         """A call with these arguments and options, about to run."""
         where, batched = self.__name__, kwargs.pop("batched", False)
         generator = None if self._has_generator else kwargs.pop("generator", None)
@@ -125,7 +172,7 @@ class SmoothFunction(Generic[P, R]):
                 value.settle(value.tensor.float() if value.tensor.dtype in HALVES else value.tensor)
         report = Report()
         draws = Draws(generator if generator is not None else self._own_generator(values))
-        return Call(self, values, found, settings, options, size, half, report, draws), report
+        return Call(self, values, found, settings, options, size, half, report, draws, parameters), report
 
     def source_line(self, line: int) -> str:
         """A line of its source, by its number in the file."""
@@ -151,7 +198,9 @@ class SmoothFunction(Generic[P, R]):
     def _own_generator(self, values: list[Any]) -> torch.Generator | None:
         return next((v for v in values if isinstance(v, torch.Generator)), None)
 
-    def inside(self, frame: Frame, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def inside(
+        self, frame: Frame, args: tuple, kwargs: dict[str, Any], parameters: tuple[Tensor, Tensor] | None = None
+    ) -> Any:
         """A call from another smooth function: on its values, with its softness blocks, one level deeper."""
         if frame.depth >= frame.settings.max_depth:
             raise RecursionError(
@@ -164,6 +213,7 @@ class SmoothFunction(Generic[P, R]):
         inner = Frame(self.__name__, self._file, settings, frame.report, frame.depth + 1, frame.size)
         inner.overrides, inner.outside = {**frame.overrides, **options}, self.outside
         inner.machine, inner.decider, inner.draws = frame.machine, frame.decider, frame.draws
+        inner.precision, inner.parameters = frame.precision, parameters
         here = None if frame.decider is None else frame.presence()
         if here is not None:
             inner.enter(here, True, None)
@@ -206,7 +256,7 @@ class SmoothFunction(Generic[P, R]):
         return list(bound.arguments.values())
 
     def _run(self, frame: Frame, values: list[Any]) -> Any:
-        form = self._run_form(frame.settings.checkpoint)
+        form = self.form(frame.settings.checkpoint, frame.parameters is not None, frame.gates is not None)
         if compiling():
             return form(frame, *values)
         try:
@@ -228,10 +278,12 @@ class SmoothFunction(Generic[P, R]):
         if note not in getattr(problem, "__notes__", ()):
             problem.add_note(note)
 
-    def _run_form(self, checkpoint: bool) -> types.FunctionType:
-        if checkpoint not in self._compiled:
-            self._compiled[checkpoint] = _compiled(rewritten(self._tree, checkpoint), self._function, self._file)
-        return self._compiled[checkpoint]
+    def form(self, checkpoint: bool, weighted: bool = False, gated: bool = False) -> types.FunctionType:
+        """The rewritten function that runs; see `rewritten`."""
+        key = checkpoint, weighted, gated
+        if key not in self._compiled:
+            self._compiled[key] = _compiled(rewritten(self._tree, *key), self._function, self._file)
+        return self._compiled[key]
 
 
 class BoundFunction:
@@ -268,12 +320,20 @@ class BoundFunction:
 
 
 @overload
-def smooth(function: Callable[P, R], **options: Any) -> SmoothFunction[P, R]: ...
+def smooth(function: Callable[P, R], *, trainable: Literal[True], **options: Any) -> SmoothProgram: ...
 @overload
-def smooth(function: None = None, **options: Any) -> Callable[[Callable[P, R]], SmoothFunction[P, R]]: ...
+def smooth(
+    function: None = None, *, trainable: Literal[True], **options: Any
+) -> Callable[[Callable[..., Any]], SmoothProgram]: ...
+@overload
+def smooth(function: Callable[P, R], *, trainable: Literal[False] = False, **options: Any) -> SmoothFunction[P, R]: ...
+@overload
+def smooth(
+    function: None = None, *, trainable: Literal[False] = False, **options: Any
+) -> Callable[[Callable[P, R]], SmoothFunction[P, R]]: ...
 
 
-def smooth(function: Callable | None = None, **options: Any) -> Any:
+def smooth(function: Callable | None = None, *, trainable: bool = False, **options: Any) -> Any:
     """Make a plain Python function smooth: every decision it takes on a tensor becomes a probability with a gradient.
 
     After `if c: A else: B` a variable is p A + (1 - p) B with p = P(c); a `while` sums the states weighted by the
@@ -285,6 +345,8 @@ def smooth(function: Callable | None = None, **options: Any) -> Any:
     (a number or a learnable tensor), `epsilon` (loops end, and branches are skipped, below this probability),
     `max_iterations`, `max_depth` (of smooth calls within each other), `hard` (crisp values with the smooth gradient),
     `checkpoint` (loops are run again in the backward pass instead of kept), `backend` of recorded arithmetic.
+
+    `trainable=True` gives every assignment a weight and a bias and makes the function an `nn.Module`: see `SmoothProgram`.
 
     Calls take `batched=True` (every tensor has a batch in front, which the function does not see) and
     `with_report=True` (returns (result, report) with the loops' iterations and the mass left in them).
@@ -302,8 +364,9 @@ def smooth(function: Callable | None = None, **options: Any) -> Any:
     2.0
     """
     if function is None:
-        return functools.partial(smooth, **options)
-    return SmoothFunction(function, options)
+        return functools.partial(smooth, trainable=trainable, **options)
+    made = SmoothFunction(function, options)
+    return SmoothProgram(made) if trainable else made
 
 
 def _parsed(function: types.FunctionType) -> tuple[ast.FunctionDef, str, list[str], int]:
@@ -373,4 +436,4 @@ def _positional(signature: inspect.Signature, name: str) -> bool:
     return signature.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
 
 
-__all__ = ["SmoothFunction", "Value", "smooth"]
+__all__ = ["SmoothFunction", "SmoothProgram", "Value", "smooth"]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet.core import tracing
 from algonet.core.cache import Cache
 
 from .machine import instructions
@@ -57,6 +58,40 @@ _NAMES = {
 }
 
 
+class _Finite(torch.autograd.Function):
+    """The tensor as it is; where its gradient is not a number though the tensor is one, there is none.
+
+    A branch that an item does not take has gradient 0 there, and 0 times an infinite slope is what it would be given else.
+    Kernels skip gradients that are 0.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (x,) = ctx.saved_tensors
+        return torch.where(gradient.isnan() & ~x.isnan(), 0.0, gradient)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return tangent.view_as(tangent)
+
+
+def guarded(x: Tensor) -> Tensor:
+    """x, whose gradient is a number if x is: for operands where one of two states is chosen whatever the other is."""
+    if not x.requires_grad and not tracing.transforming():
+        return x
+    return x if tracing.compiling() else _Finite.apply(x)  # pyright: ignore[reportReturnType]
+
+
 def value_function(instruction: Instruction) -> Callable[..., Tensor]:
     """The value of an instruction as a function of (uniform, a, b, c), as many operands as it has."""
     names = ", ".join("abc"[: len(instruction.operands)])
@@ -67,6 +102,10 @@ def value_function(instruction: Instruction) -> Callable[..., Tensor]:
 def direct(name: str, *operands: Any) -> Tensor:
     """An instruction on tensors at once, in programs that are not recorded."""
     return value_function(instructions.TABLE[name])(None, *operands)
+
+
+#: Instructions that take one of two numbers, or draw which.
+_CHOOSING = tuple(map(instructions.code_of, ("select", "coin")))
 
 
 def run_program(tensors: Sequence[Tensor], settings: Any) -> list[Tensor]:
@@ -82,7 +121,9 @@ def run_program(tensors: Sequence[Tensor], settings: Any) -> list[Tensor]:
         return uniform(seed, items, counter).to(x.dtype)
 
     rows: list[Tensor] = []
-    for code, *numbers in program.tolist():
+    listed = program.tolist()
+    chooses = any(code in _CHOOSING for code, *_ in listed)
+    for code, *numbers in listed:
         if code >= len(kinds):
             relax = settings.formulas[code - len(kinds)]
             rows.append(relax(rows[numbers[0]] * scales[numbers[1]]))
@@ -91,6 +132,8 @@ def run_program(tensors: Sequence[Tensor], settings: Any) -> list[Tensor]:
         operands = []
         for source, number in zip(kind.operands, numbers, strict=False):
             table: Any = rows if source == ROW else sources[source]
-            operands.append(number if table is None else table[number])
-        rows.append(value_function(kind)(draw, *operands))
+            operand = number if table is None else table[number]
+            operands.append(guarded(operand) if chooses and source == ROW else operand)
+        # A choice between two constants has torch's own precision
+        rows.append(value_function(kind)(draw, *operands).to(x.dtype))
     return [torch.stack([rows[k].expand(shape) for k in wanted.tolist()], dim=-1)]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .machine.containers import lowered, mapped
+from .machine.eager import EAGER
 from .machine.recording import machine_for, recordable
 from .machine.replay import Recall, recall
 from .machine.values import Value
@@ -47,6 +48,9 @@ class Call:
     half: torch.dtype | None
     report: Report
     draws: Draws
+    #: Weights and biases of its assignments, where it is trained, and the gates on them, where these are asked about.
+    parameters: tuple[Tensor, Tensor] | None = None
+    gates: Tensor | None = None
     #: How many decisions on tensors the run took, where it was recorded or run and not repeated.
     decisions: int = 0
     #: Whether the run did nothing but arithmetic and decisions.
@@ -65,20 +69,24 @@ class Call:
         frame.overrides, frame.outside, frame.draws = self.options, function.outside, self.draws
         if self.like is not None:
             frame.precision = self.like.dtype
+        frame.parameters = self.parameters
+        if self.gates is not None:
+            frame.gates = Value(self.gates, self.size is not None, EAGER)
         return frame
 
     def run(self, program: Any) -> Any:
         """program(frame), repeated where it is known, else run and kept."""
         known = None
         if recordable(self.settings):
-            known = recall(self.function, self.values, self.found, self.options, self.size)
+            known = recall(self.function, self.values, self.found, self.options, self.size, self.parameters)
         result = None if known is None else known.again(self.report, self.draws)
         return self.recorded(program, known) if result is None else result[0]
 
     def recorded(self, program: Any, known: Recall | None) -> Any:
         """The result of running the program; what it recorded is kept where it can be run again."""
         frame = self.frame()
-        machine = frame.machine = machine_for(self.found, frame.settings, batched=self.size is not None)
+        outside = () if self.parameters is None else self.parameters
+        machine = frame.machine = machine_for(self.found, frame.settings, self.size is not None, outside)
         journal = machine.journal_for(known, self.found)
         if known is None or journal is None:
             result = (program(frame),)
@@ -123,13 +131,20 @@ def _check(call: Call) -> None:
     if call.settings.checkpoint or call.settings.hard:
         option = "checkpoint" if call.settings.checkpoint else "hard"
         raise ValueError(f"{call.function.__name__}: {option}=True goes with paths=Merge(), not with {name}.")
+    if isinstance(call.settings.paths, Perturb) and call.parameters is not None:
+        raise ValueError(
+            f"{call.function.__name__}: Perturb moves arguments and gives weights and biases no gradient; train with Merge(), "
+            "Particles(64) or Enumerate(1024)."
+        )
     if call.like is None:
         raise ValueError(f"{call.function.__name__}: paths={name} needs a floating tensor among the arguments.")
 
 
 def _merge(call: Call, paths: Merge) -> Any:
     found = call.lowered(call.run(lambda frame: call.function._run(frame, call.values)))
-    if paths.check and call.decisions >= MANY and call.pure and not call.function.checked:
+    # A program that was trained is not meant to be the one as written
+    comparable = call.pure and call.parameters is None
+    if paths.check and call.decisions >= MANY and comparable and not call.function.checked:
         call.function.checked = True
         warn_if_gross(call, found)
     return found

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from algonet.core import tracing
 from algonet.relax import Exit, Relaxation, Sech, SoftModule
-from algonet.relax.modules import MAIN
+from algonet.relax.modules import MAIN, departure
 
 from .code import read_first
 from .crisp import run_crisp
@@ -132,7 +132,7 @@ class WhileProgram(SoftModule):
         """sum (w - 1)^2 + b^2 over all assignments: 0 where the program is the one that was written."""
         if self.weight is None or self.bias is None:
             raise ValueError("WhileProgram.regularization: the program has no parameters; pass trainable=True.")
-        return (self.weight - 1).square().sum() + self.bias.square().sum()
+        return departure(self.weight, self.bias)
 
     @property
     def core(self) -> Program:

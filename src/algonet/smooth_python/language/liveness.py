@@ -100,9 +100,13 @@ class Living:
 
 
 class Liveness:
-    """Backward data flow over structured code; `around[node]` for every `if`, `while` and `for`, `before` each statement."""
+    """Backward data flow over structured code; `around[node]` for every `if`, `while` and `for`, `before` each statement.
 
-    def __init__(self, function: ast.FunctionDef):
+    `keeping` says that an assignment also needs what its target was before.
+    """
+
+    def __init__(self, function: ast.FunctionDef, keeping: bool = False):
+        self._keeping = keeping
         self.around: dict[ast.stmt, Living] = {}
         self.before: dict[ast.stmt, Names] = {}
         self.block(function.body, NOTHING, NOTHING, NOTHING)
@@ -130,7 +134,7 @@ class Liveness:
             pairs = [targets(place) for place in places]
             bound = NOTHING.union(*(p[0] for p in pairs))
             inside = NOTHING.union(*(read(place) | p[1] for place, p in zip(places, pairs, strict=True)))
-            return (out - bound) | read(node.value) | inside
+            return (out | bound if self._keeping else out - bound) | read(node.value) | inside
         if isinstance(node, ast.AugAssign):
             bound, written = targets(node.target)
             return out | bound | written | read(node.value) | read(node.target)

@@ -15,13 +15,20 @@ import ast
 import copy
 from typing import Any
 
+from .assignments import numbered
 from .expressions import Expressions, attribute, call, has_calls, is_heavy, named, placed, thunk
 from .liveness import NOTHING, Liveness, Names, appended, assigned, defined_before, leaves, read, returns, root, written
 
 
-def rewritten(function: ast.FunctionDef, checkpoint: bool = False) -> ast.FunctionDef:
-    """The smooth form of a function that `refuse.check` has passed."""
-    return _Rewriter(copy.deepcopy(function), checkpoint).function()
+def rewritten(
+    function: ast.FunctionDef, checkpoint: bool = False, weighted: bool = False, gated: bool = False
+) -> ast.FunctionDef:
+    """The smooth form of a function that `refuse.check` has passed.
+
+    Where it is `weighted` or `gated`, every assignment `y = value` becomes `y = _s.assign(number, value)`, with a function that
+    reads the old y where it is gated.
+    """
+    return _Rewriter(copy.deepcopy(function), checkpoint, weighted, gated).function()
 
 
 def _unpacked(names: list[str], value: ast.expr) -> ast.stmt:
@@ -54,11 +61,13 @@ def _live(items: ast.expr, changed: Names) -> ast.expr:
 class _Rewriter(Expressions):
     """Statements. Every method returns the list of statements that replace one."""
 
-    def __init__(self, function: ast.FunctionDef, checkpoint: bool):
+    def __init__(self, function: ast.FunctionDef, checkpoint: bool, weighted: bool, gated: bool):
         super().__init__()
         self._function = function
         self._checkpoint = checkpoint
-        self._alive = Liveness(function)
+        self._gated = gated
+        self._assignments = numbered(function) if weighted or gated else {}
+        self._alive = Liveness(function, keeping=gated)
         self._count = {"_if": 0, "_loop": 0, "_body": 0}
         self._loops: list[tuple[str, list[str], int]] = []
         self._defined = defined_before(function)
@@ -139,10 +148,38 @@ class _Rewriter(Expressions):
         return [ast.Expr(call("_s", "check", self.probability(node.test), *message))]
 
     def _AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
-        return [ast.Pass()] if node.value is None else self._assign([node.target], self.visit(node.value))
+        return [ast.Pass()] if node.value is None else self._assign([node.target], self._assigned(node, node.value))
 
     def _Assign(self, node: ast.Assign) -> list[ast.stmt]:
-        return self._assign(node.targets, self.visit(node.value))
+        return self._assign(node.targets, self._assigned(node, node.value))
+
+    def _assigned(self, node: ast.stmt, value: ast.expr) -> ast.expr:
+        """The right side of an assignment, each of its values with its number where these are wanted."""
+        old = [self._before(a.target) for a in self._assignments.get(node, ())]
+        new = self.visit(value)
+        if len(old) > 1:
+            parts = [self._marked(node, k, part, old[k]) for k, part in enumerate(new.elts)]
+            return ast.Tuple(parts, ast.Load())
+        return self._marked(node, 0, new, old[0]) if old else new
+
+    def _marked(self, node: ast.stmt, place: int, value: ast.expr, old: ast.expr | None) -> ast.expr:
+        assignments = self._assignments.get(node)
+        if assignments is None:
+            return value
+        before = [thunk(old)] if old is not None and self._gated else []
+        return call("_s", "assign", ast.Constant(assignments[place].number), value, *before)
+
+    def _before(self, target: ast.expr) -> ast.expr | None:
+        """An expression for what a target is before it is assigned; None where that is several things and an open end."""
+        if isinstance(target, (ast.Tuple, ast.List)):
+            parts = [self._before(part) for part in target.elts]
+            return None if None in parts else ast.Tuple(parts, ast.Load())  # pyright: ignore[reportArgumentType]
+        if isinstance(target, ast.Subscript):
+            old: ast.expr = named(root(target) or "")
+            for index in self._path(copy.deepcopy(target)):
+                old = call("_s", "load", old, index)
+            return old
+        return named(target.id) if isinstance(target, ast.Name) else None
 
     def _AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
         before: list[ast.stmt] = []
@@ -155,11 +192,12 @@ class _Rewriter(Expressions):
             old: ast.expr = named(variable)
             for name in names:
                 old = call("_s", "load", old, named(name))
-            value = ast.BinOp(old, node.op, self.visit(node.value))
+            value = self._marked(node, 0, ast.BinOp(old, node.op, self.visit(node.value)), copy.deepcopy(old))
             stored = call("_s", "store", named(variable), value, *(named(n) for n in names))
             return [*before, ast.Assign([named(variable, store=True)], stored)]
         variable = root(target) or ""
-        return [ast.Assign([target], ast.BinOp(named(variable), node.op, self.visit(node.value)))]
+        value = ast.BinOp(named(variable), node.op, self.visit(node.value))
+        return [ast.Assign([target], self._marked(node, 0, value, named(variable)))]
 
     def _assign(self, places: list[ast.expr], value: ast.expr) -> list[ast.stmt]:
         if len(places) == 1 and isinstance(places[0], ast.Subscript):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -144,3 +145,23 @@ def softened(x: Any, like: Value) -> Any:
     if is_record(x):
         return record_like(x, {n: softened(getattr(x, n), like) for n in record_fields(x)})
     return x
+
+
+def is_real(x: Any) -> bool:
+    """Whether x is a finite Python float or a floating value: a number that assignments can scale."""
+    if type(x) is float:
+        return math.isfinite(x)
+    if type(x) is not Value:
+        return isinstance(x, Tensor) and x.is_floating_point()
+    if x.parted and not x.has_tensor:
+        return any(map(is_real, x.parts))
+    return x.row is not None or x.source is not None or x.tensor.is_floating_point()
+
+
+class Cast(NamedTuple):
+    """A tensor in another precision."""
+
+    precision: torch.dtype
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.precision)

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from algonet.core.tracing import unwrapped
 from algonet.relax import Logistic
 
-from ..reference import direct
+from ..reference import direct, guarded
 from . import functions
 from .functions import ELEMENTWISE, is_operand
 from .interface import Machine
@@ -241,7 +241,30 @@ class EagerMachine(Machine):
         return None
 
 
+class GuardedMachine(EagerMachine):
+    """For runs that keep states apart: what an untaken branch computes, infinite or not, leaves no trace in gradients."""
+
+    leads = True
+
+    def binary(self, name: str, x: Any, y: Any) -> Any:
+        return super().binary(name, _guarded(x), _guarded(y))
+
+    def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        return super().call(function, *pytree.tree_map(_guarded, (args, kwargs), is_leaf=_is_value))
+
+    def adopt(self, value: Value) -> None:
+        value.machine = self
+
+
+def _guarded(x: Any) -> Any:
+    """A value whose gradient is a number."""
+    if type(x) is not Value or not x.tensor.is_floating_point():
+        return x
+    return Value(guarded(x.tensor), x.batched, x.machine)
+
+
 EAGER = EagerMachine()
+GUARDED = GuardedMachine()
 
 
 def _is_value(x: Any) -> bool:

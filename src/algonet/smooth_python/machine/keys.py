@@ -119,7 +119,8 @@ def _smooth_function(x: Any, found: Found) -> Hashable:
     if any(function is known for known in found.functions):
         return Same(function), read
     found.functions.append(function)
-    return Same(function), read, function.outside.inner_key(found, owner is not None)
+    own = tuple([found.tensor(t) for t in function.parameter_tensors])
+    return Same(function), read, own, function.outside.inner_key(found, owner is not None)
 
 
 def _plain_record(kind: type) -> bool:

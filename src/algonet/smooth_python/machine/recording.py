@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +14,9 @@ from algonet.core.tracing import compiling
 from algonet.core.tracing import wrapped as transformed
 from algonet.relax import BumpExit, Exit, Sigmoid, SmoothTent, Tent
 
+from ..paths import Merge
 from .containers import flat
-from .eager import EAGER, PATIENCE, wrapped
+from .eager import EAGER, GUARDED, PATIENCE, wrapped
 from .functions import INSTRUCTIONS, looked_up
 from .interface import Machine
 from .tape import Tape
@@ -248,22 +249,32 @@ def recordable(settings: Any) -> bool:
     return all(isinstance(r, (Sigmoid, Exit)) and r.scalar is not None for r in (settings.relax, settings.exit))
 
 
-def machine_for(values: list[Value], settings: Any, batched: bool) -> Machine:
-    """The machine for a run on these arguments, which are its own from now on. One item is recorded as a batch of one."""
+def machine_for(values: list[Value], settings: Any, batched: bool, outside: Sequence[Tensor] = ()) -> Machine:
+    """The machine for a run on these arguments, which are its own from now on, and on parameters from outside.
+
+    One item is recorded as a batch of one.
+    """
+    at_once = EAGER if isinstance(settings.paths, Merge) or compiling() else GUARDED
     if not recordable(settings):
-        return EAGER
+        return _given(values, at_once)
     tensors = [v.tensor if batched else v.tensor.unsqueeze(0) for v in values if v.batched or not batched]
     like = next((t for t in tensors if t.dtype in (torch.float32, torch.float64)), None)
-    if like is None or like.shape[0] == 0 or any(map(transformed, tensors)):
-        return EAGER
+    if like is None or like.shape[0] == 0 or any(map(transformed, (*tensors, *outside))):
+        return _given(values, at_once)
     machine = TapeMachine(like.shape[0], like, settings.backend)
     machine.single = not batched
-    for value in values:
-        if not batched:
+    if not batched:
+        for value in values:
             value.settle(value.tensor.unsqueeze(0))
             value.batched = True
-        value.machine = machine
     # Always both, in this order: one compiled kernel serves every program with these two
     machine.formulas.place(settings.relax)
     machine.formulas.place(settings.exit)
+    return _given(values, machine)
+
+
+def _given(values: list[Value], machine: Machine) -> Machine:
+    """The values belong to it."""
+    for value in values:
+        value.machine = machine
     return machine

@@ -358,7 +358,14 @@ class Recall:
             self._plans.learn(self._key, notes)
 
 
-def recall(function: Any, values: list[Any], found: list[Value], options: dict[str, Any], size: int | None):
+def recall(
+    function: Any,
+    values: list[Any],
+    found: list[Value],
+    options: dict[str, Any],
+    size: int | None,
+    parameters: Any = None,
+) -> Recall | None:
     """The call of a smooth function on these arguments, if there is a key to know it by; `found` are the tensors in them."""
     if not found or transforming():
         return None
@@ -373,6 +380,7 @@ def recall(function: Any, values: list[Any], found: list[Value], options: dict[s
             describe(open_blocks(), seen),
             describe(options, seen),
             function.outside.key(seen),
+            describe(parameters, seen),
         )
         hash(key)
     except (UnknownError, TypeError, RecursionError):

@@ -18,7 +18,7 @@ from algonet.core.tracing import compiling, unwrapped
 from ..machine.containers import is_record, record_fields, record_like, softened
 from ..machine.eager import as_value
 from ..machine.values import Value, smooth_kind
-from .merging import Missing, Mixture, merged, share
+from .merging import Missing, Mixture, is_same, merged, share
 
 
 class Branch:
@@ -112,7 +112,7 @@ class Branch:
     def _mixed(self, p: Any, state: tuple) -> tuple:
         triples = zip(self._state, state, self._names, strict=False)
         chosen = self._frame.chooses
-        return tuple([then if then is other else merged(p, then, other, name, chosen) for then, other, name in triples])
+        return tuple([merged(p, then, other, name, chosen) for then, other, name in triples])
 
     def _join_masses(self, state: tuple) -> tuple:
         frame = self._frame
@@ -246,7 +246,7 @@ class Loop:
         if self._live is not None and self._before:
             # Items that have left keep the state they had: it could otherwise run to infinity, and 0 * inf is not 0
             pairs = zip(state, self._before, strict=True)
-            state = tuple(new if new is old else _where(self._live, new, old) for new, old in pairs)
+            state = tuple([new if is_same(new, old) else _where(self._live, new, old) for new, old in pairs])
         return state
 
     def advance(self, *state: Any) -> tuple:
@@ -323,7 +323,7 @@ def _where(live: Value, new: Any, old: Any) -> Any:
     if isinstance(new, Missing) or isinstance(old, Missing):
         return new
     if isinstance(new, (list, tuple)) and type(new) is type(old) and len(new) == len(old):
-        parts = [n if n is o else _where(live, n, o) for n, o in zip(new, old, strict=True)]
+        parts = [n if is_same(n, o) else _where(live, n, o) for n, o in zip(new, old, strict=True)]
         return type(new)(*parts) if hasattr(new, "_fields") else type(new)(parts)
     if is_record(new) and type(new) is type(old):
         fields = {n: _where(live, getattr(new, n), getattr(old, n)) for n in record_fields(new)}

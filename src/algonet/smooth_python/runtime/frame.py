@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from algonet.core.tracing import compiling
 
-from ..machine.containers import softened
+from ..machine.containers import Cast, is_real, mapped, softened
 from ..machine.eager import EAGER, as_value, soft_number
 from ..machine.interface import Machine
 from ..machine.values import Value, smooth_kind
@@ -52,6 +54,10 @@ class Frame:
         self.size = size
         #: Of numbers that come from nowhere else.
         self.precision = torch.get_default_dtype()
+        #: Weights and biases of the assignments, where it is trained, and the gates on them, where these are asked about.
+        self.parameters: tuple[Tensor, Tensor] | None = None
+        self.gates: Value | None = None
+        self._parameter_values: list[list[Any]] | None = None
         #: What computes.
         self.machine: Machine = EAGER
         #: Probability of being here, relative to the present loop's beginning, and that of the beginning itself.
@@ -207,6 +213,34 @@ class Frame:
         """An `assert`: crisp conditions are checked, smooth ones have no truth to check."""
         if not smooth_kind(test) and not test:
             raise AssertionError(*([] if message is None else [message()]))
+
+    def assign(self, number: int, value: Any, old: Callable[[], Any] | None = None) -> Any:
+        """What an assignment assigns: w value + b by its weight and bias; with a gate g, g of that and 1 - g of the old value.
+
+        Python's floats are numbers of the program here, and become values; integers, words and infinities stay crisp.
+        """
+        if self.parameters is not None:
+            if self._parameter_values is None:
+                self._parameter_values = [self._own(t).parts for t in self.parameters]
+            weight, bias = (values[number] for values in self._parameter_values)
+            value = mapped(lambda x: self.machine.accumulate(bias, weight, x) if is_real(x) else x, value)
+        return value if self.gates is None else self._gated(self.gates.parts[number], value, old)
+
+    def _own(self, parameter: Tensor) -> Value:
+        """A parameter in the precision that is computed in, for all items."""
+        return Value(self.machine.derived(parameter, Cast(self.precision)), False, self.machine)
+
+    def _gated(self, gate: Value, value: Any, old: Callable[[], Any] | None) -> Any:
+        def one(new: Any, *before: Any) -> Any:
+            if not is_real(new):
+                return new
+            return self.merge(gate, new, before[0]) if before and is_real(before[0]) else gate * new
+
+        try:
+            return mapped(one, value) if old is None else mapped(one, value, old())
+        except (NameError, ValueError, TypeError, KeyError):
+            # It was nothing before, or something else
+            return mapped(one, value)
 
     def missing(self, name: str) -> Missing:
         return Missing(name)

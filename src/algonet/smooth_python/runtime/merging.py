@@ -34,12 +34,19 @@ class Missing:
         self._used()
 
 
+def is_same(a: Any, b: Any) -> bool:
+    """Whether both are the very same thing. Tuples are their parts: torch.compile cannot tell whether two are one."""
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(is_same, a, b))
+    return a is b
+
+
 def merged(p: Value, then: Any, other: Any, name: str = "result", chosen: bool = False) -> Any:
     """p * then + (1 - p) * other, through lists, tuples and dictionaries; what is the same on both paths stays as it is.
 
     `chosen` says that p is 0 or 1, and the result one of the two as it is, however large the other.
     """
-    if then is other:
+    if is_same(then, other):
         return then
     if type(then) is Value and type(other) is Value:
         if then._parts is None or other._parts is None or not p.number or len(then._parts) != len(other._parts):
@@ -176,7 +183,7 @@ class _Sum:
 
     def add(self, value: Any, weight: Any, mass: Any) -> None:
         if self.same:
-            if value is self.crisp or (
+            if is_same(value, self.crisp) or (
                 isinstance(value, NUMBERS) and isinstance(self.crisp, NUMBERS) and value == self.crisp
             ):
                 return

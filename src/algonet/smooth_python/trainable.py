@@ -1,0 +1,136 @@
+"""Smooth functions whose assignments are trained."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from algonet.relax.modules import departure
+
+if TYPE_CHECKING:
+    from .decorator import SmoothFunction
+    from .runtime.frame import Frame
+
+
+class SmoothProgram(nn.Module):
+    """A smooth function whose assignments have a weight and a bias: what `@smooth(trainable=True)` makes of `function`.
+
+    Assignment k, `y = value`, gives y the value `weight[k] * value + bias[k]`; what it would assign is `value`, after `+=` the
+    sum, and each of several in `a, b = c, d`. They start at 1 and 0, where the program is the one as written, and
+    `regularization()` pulls them back there. Numbers are scaled: tensors, Python floats (which decide smoothly from then on;
+    count in integers what is to stay crisp), and both inside of containers. `assignments` says which is which.
+
+    Calls are those of a smooth function, batches, options and `paths=Merge()`, `Particles(...)` or `Enumerate(...)` included
+    (`Perturb` is refused: it gives parameters no gradient), and are recorded and repeated like them. `crisp` is the function as
+    written. Other smooth functions may call it. Cost: one multiplication and addition for each assignment that runs.
+
+    >>> from algonet.smooth_python import smooth
+    >>> @smooth(trainable=True, steepness=4.0)
+    ... def clipped(x):
+    ...     limit = 2.0
+    ...     if x > limit:
+    ...         x = limit
+    ...     return x
+    >>> clipped.assignments
+    ['line 3: limit = 2.0', 'line 5: x = limit']
+    >>> clipped(torch.tensor(5.0)).detach()
+    tensor(2.0000)
+    """
+
+    is_smooth = True
+
+    def __init__(self, function: SmoothFunction):
+        super().__init__()
+        count = len(function.assignments)
+        name = function.__name__
+        if not count:
+            raise ValueError(f"smooth({name}): trainable=True trains assignments, and the function has none.")
+        self.function = function
+        # Now, because torch.compile cannot trace the rewriter
+        function.form(False, weighted=True)
+        self.weight = nn.Parameter(torch.ones(count))
+        self.bias = nn.Parameter(torch.zeros(count))
+        self.__name__, self.__doc__, self.__wrapped__ = name, function.__doc__, function.__wrapped__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        raise TypeError(
+            f"smooth({name}): trainable=True is for functions, and {owner.__name__}.{name} is a method, whose objects "
+            "would all share the same weights; make it a function, and the program an attribute that __init__ sets."
+        )
+
+    def forward(self, *args: Any, with_report: bool = False, **kwargs: Any) -> Any:
+        """The function on tensors. See `smooth` for the options that may be given with a call."""
+        return self.function.run(args, kwargs, with_report, (self.weight, self.bias))
+
+    def regularization(self) -> Tensor:
+        """sum (w - 1)^2 + b^2 over all assignments: 0 where the program is the one that was written."""
+        return departure(self.weight, self.bias)
+
+    @property
+    def assignments(self) -> list[str]:
+        """What each weight and bias belongs to: the line, and what is written there."""
+        return self.function.assignments
+
+    # -- as smooth functions have it
+
+    def call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """A call with these arguments and options, about to run."""
+        return self.function.call(args, kwargs, (self.weight, self.bias))
+
+    def inside(self, frame: Frame, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """A call from another smooth function."""
+        return self.function.inside(frame, args, kwargs, (self.weight, self.bias))
+
+    def crisp(self, *args: Any, **kwargs: Any) -> Any:
+        """The function as written, whatever was trained."""
+        return self.function.crisp(*args, **kwargs)
+
+    def explain(self) -> str:
+        """The rewritten source, without weights and biases."""
+        return self.function.explain()
+
+    def softness_report(self, *args: Any, **kwargs: Any) -> Any:
+        """See `algonet.softness_report`, which asks this."""
+        from .explaining import report
+
+        return report(self, args, kwargs)
+
+    @property
+    def parameter_tensors(self) -> tuple[Tensor, Tensor]:
+        return self.weight, self.bias
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("settings", "outside", "plans", "gated", "source_line"):
+            return getattr(self.function, name)
+        return super().__getattr__(name)
+
+    # -- copies have parameters of their own and the same function, which is found by its name
+
+    def __deepcopy__(self, memo: dict) -> SmoothProgram:
+        return self._filled(SmoothProgram(self.function))
+
+    def __reduce__(self) -> tuple:
+        return _found, (self.function.__module__, self.function.__qualname__), self.state_dict()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.load_state_dict(state)
+
+    def _filled(self, other: SmoothProgram) -> SmoothProgram:
+        for name, parameter in self.named_parameters():
+            copied = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+            setattr(other, name, copied)
+        return other.train(self.training)
+
+    def extra_repr(self) -> str:
+        return f"{self.__name__}, {len(self.weight)} assignments"
+
+
+def _found(module: str, name: str) -> SmoothProgram:
+    """A program by the place of its definition, for pickle."""
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return SmoothProgram(found.function)
