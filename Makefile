@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --constraint constraints.txt
 # Tests run on this many processes.
 JOBS ?= auto
 
-.PHONY: help demo play wheel test check format lint types docs tests bench clean
+.PHONY: help demo play wheel test check format lint types docs tests order bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -43,6 +43,10 @@ docs: $(VENV)/.dev ## Build the documentation into site/
 
 tests: $(VENV)/.dev ## Tests and doctests
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+
+order: $(VENV)/.dev ## Tests in random order, then each file alone
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --shuffle
+	$(BIN)/python tests/alone.py
 
 bench: $(VENV)/.dev ## Benchmarks this machine can run, beside the peers
 	$(BIN)/python -m benchmarks

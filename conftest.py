@@ -1,6 +1,8 @@
-"""Doctests of the package see torch without importing it in each example."""
+"""Doctests of the package see torch without importing it in each example; `--shuffle` runs everything in random order."""
 
 from __future__ import annotations
+
+import random
 
 import pytest
 import torch
@@ -11,3 +13,46 @@ def _doctest_names(doctest_namespace: dict) -> None:
     torch.manual_seed(0)
     doctest_namespace["torch"] = torch
     doctest_namespace["nn"] = torch.nn
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shuffle",
+        nargs="?",
+        type=int,
+        const=-1,
+        metavar="SEED",
+        help="run files, and the tests in each, in random order; the seed is shown, and gives the same order again",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Before workers start, so that all have the same seed and thus the same order
+    if config.option.shuffle == -1:
+        config.option.shuffle = random.SystemRandom().randrange(2**32)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    return None if config.option.shuffle is None else f"in random order: --shuffle {config.option.shuffle}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.shuffle is None:
+        return
+    order = random.Random(config.option.shuffle)
+    # Files stay together: fixtures of a module are made once
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.split("::")[0], []).append(item)
+    groups = list(files.values())
+    order.shuffle(groups)
+    for group in groups:
+        order.shuffle(group)
+    items[:] = [item for group in groups for item in group]
+
+
+def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+    # With -q there is no header
+    if config.option.shuffle is not None:
+        terminalreporter.write_line(f"in random order: --shuffle {config.option.shuffle}")

@@ -183,7 +183,7 @@ def _search(browser: Any, word: str) -> None:
     """From disk, without a server."""
     kinds = "i.dispatchEvent(new Event('input', {bubbles: true})); i.dispatchEvent(new KeyboardEvent('keyup', {bubbles: true}))"
     browser.value(f"(i => {{i.focus(); i.value = '{word}'; {kinds}}})(document.querySelector('.md-search__input'))")
-    until = time.monotonic() + 60
+    until = time.monotonic() + 600
     while not browser.value("document.querySelectorAll('.md-search-result__item').length"):
         assert time.monotonic() < until, "the search finds nothing"
         time.sleep(0.2)

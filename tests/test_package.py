@@ -15,7 +15,7 @@ HEAVY = ["numba", "triton", "matplotlib", "trimesh", "lark", "typer", "rich", "l
 
 
 def _python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -80,7 +80,7 @@ class Chromium:
 
     def close(self) -> None:
         self._process.terminate()
-        self._process.wait(20)
+        self._process.wait(300)
         os.close(self._commands)
         os.close(self._answers)
 
@@ -96,7 +96,7 @@ class Chromium:
                 assert "error" not in message, f"{method}: {message['error']}"
                 return message["result"]
 
-    def _receive(self, seconds: float = 120) -> dict[str, Any]:
+    def _receive(self, seconds: float = 600) -> dict[str, Any]:
         """The next message; events are noted."""
         until = time.monotonic() + seconds
         while b"\0" not in self._buffer:

@@ -243,7 +243,7 @@ def test_interrupted_work_leaves_nothing_behind(tmp_path, number, code):
     assert running.stdout.readline() == "begun\n", running.stderr.read()
     time.sleep(1.0)
     running.send_signal(number)
-    _, err = running.communicate(timeout=120)
+    _, err = running.communicate(timeout=600)
     assert running.returncode == code, err
     assert "Traceback" not in err
     assert not (tmp_path / "found").exists()
@@ -262,7 +262,7 @@ def test_shell_completion(tmp_path):
     def bash(script: str, **extra: str) -> str:
         # A second command keeps bash alive: it is the parent process that tells which shell is used
         done = subprocess.run(
-            ["bash", "-c", f"{script}; true"], capture_output=True, text=True, env={**environment, **extra}, timeout=60
+            ["bash", "-c", f"{script}; true"], capture_output=True, text=True, env={**environment, **extra}, timeout=600
         )
         assert done.stderr == ""
         return done.stdout
@@ -287,7 +287,7 @@ def test_help_does_not_load_torch():
         "import sys; from algonet.cli import main; sys.argv = ['algonet', 'render', '--help']\n"
         "try:\n    main()\nexcept SystemExit:\n    assert 'torch' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
 
 
@@ -327,7 +327,7 @@ def test_ctrl_c_ends_a_kernel(tmp_path):
         "def stuck():\n"
         "    print('begun', flush=True)\n"
         "    import ctypes\n"
-        "    ctypes.CDLL(None).sleep(50); ctypes.CDLL(None).sleep(50)\n"  # outside Python: handlers wait for its return
+        "    ctypes.CDLL(None).sleep(1000); ctypes.CDLL(None).sleep(1000)\n"  # outside Python: handlers wait for its return
         "cli.app.command('stuck')(stuck)\n"
         "sys.argv = ['algonet', 'stuck']; cli.main()"
     )
@@ -335,6 +335,6 @@ def test_ctrl_c_ends_a_kernel(tmp_path):
     assert process.stdout.readline().strip() == "begun"
     begin = time.monotonic()
     process.send_signal(signal.SIGINT)
-    assert process.wait(40) == 130
+    assert process.wait(600) == 130
     process.stdout.close()
-    assert time.monotonic() - begin < 30, "far below the time the kernel would take"
+    assert time.monotonic() - begin < 900, "far below the time the kernel would take"

@@ -135,11 +135,11 @@ def test_a_forked_child_does_not_wait_for_a_lock_that_nobody_holds():
     def hold():
         with module._lock:
             held.set()
-            done.wait(30)
+            done.wait(300)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait(30)
+    held.wait(300)
     try:
         child = os.fork()
         if child == 0:

@@ -172,7 +172,7 @@ def test_whoever_waits_is_told_once(folder, monkeypatch, capsys):
         notice.begin("kernel")
         timer = notice._timers[next(iter(notice._timers))] if notice._timers else None
         if timer is not None:
-            timer.join(30)
+            timer.join(300)
         notice.end("kernel")
     with notice.compiling("quick"):
         pass

@@ -25,7 +25,7 @@ def test_every_call_is_made_once_and_waited_for(three_threads):
 
 
 def test_calls_run_side_by_side(three_threads):
-    barrier = threading.Barrier(2, timeout=20)
+    barrier = threading.Barrier(2, timeout=300)
     threads.spread(barrier.wait, [(), ()])
 
 

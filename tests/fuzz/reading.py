@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 #: Set by `python -m fuzz`; the test run takes a small sample that is always the same.
 EXAMPLES = int(os.environ.get("ALGONET_FUZZ_EXAMPLES", "0"))
-#: What reading a file of a few kilobytes may take, on a busy machine.
+#: What reading a file of a few kilobytes may take, in seconds of our own computing: a busy machine does not count.
 SECONDS = 20
 MEBIBYTES = 1024
 
@@ -36,22 +36,22 @@ class TooLongError(BaseException):
 
 @contextmanager
 def bounded(seconds: int = SECONDS, mebibytes: int = MEBIBYTES) -> Iterator[None]:
-    """Fail after `seconds`, and refuse memory beyond what is used now plus `mebibytes`."""
+    """Fail after `seconds` of computing, and refuse memory beyond what is used now plus `mebibytes`."""
 
     def stop(*_: Any) -> None:
         raise TooLongError(f"still reading after {seconds} s")
 
     used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     resource.setrlimit(resource.RLIMIT_AS, (used + mebibytes * 2**20, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def read_or_explain(read: Callable[[], Any], *, names: str = "", lines: int = 1) -> Any:

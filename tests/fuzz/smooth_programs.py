@@ -1,17 +1,15 @@
-"""Random smooth programs, all the ways to run one, and the smallest program that still fails.
+"""Random smooth programs, and all the ways to run one.
 
 A program is a tree of statements, so that a failing one shrinks: statements go, blocks take the place of what surrounds
-them, as long as the same way fails in the same manner.
+them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import random
 import tempfile
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -304,22 +302,24 @@ WAYS: dict[str, Callable[[Any], str | None]] = {
 }
 
 
-def failure(program: list[Statement], ways: tuple[str, ...] = tuple(WAYS)) -> tuple[str, str] | None:
-    """(way, what is wrong) of the first way that fails; None where all agree."""
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        module = load(source(program), Path(folder), random.getrandbits(48))
-        for way in ways:
-            try:
-                problem = WAYS[way](module)
-            except Exception as error:
-                problem = f"{type(error).__name__}: {error}"
-            if problem:
-                return way, problem
-    return None
+class SmoothPrograms:
+    """The target: a random program has one meaning, whichever way it runs."""
 
+    name = "smooth programs"
+    ways = tuple(WAYS)
 
-# -- shrinking
+    def draw(self, seed: int) -> list[Statement]:
+        return Writer(seed).program
+
+    def compare(self, case: list[Statement], way: str) -> str | None:
+        with tempfile.TemporaryDirectory() as folder:
+            return WAYS[way](load(source(case), Path(folder), random.getrandbits(48)))
+
+    def smaller(self, case: list[Statement]) -> Iterator[list[Statement]]:
+        return _smaller(case)
+
+    def snippet(self, case: list[Statement], way: str) -> str:
+        return source(case)
 
 
 def _smaller(program: list[Statement]) -> Iterator[list[Statement]]:
@@ -337,27 +337,3 @@ def _smaller(program: list[Statement]) -> Iterator[list[Statement]]:
                 yield [*rest[0], Statement(statement.text, body, statement.orelse), *rest[1]]
         for orelse in _smaller(statement.orelse):
             yield [*rest[0], Statement(statement.text, statement.body, orelse), *rest[1]]
-
-
-def _manner(problem: str) -> str:
-    """The kind of an error, or nothing where numbers are wrong."""
-    kind = problem.split(":")[0]
-    return kind if kind.endswith(("Error", "Exception")) else ""
-
-
-def shrunk(program: list[Statement], way: str, tries: int = 300) -> list[Statement]:
-    """The smallest program found that fails in the same way: wrong numbers, or the same kind of error."""
-    first = failure(program, (way,))
-    manner = None if first is None else _manner(first[1])
-    while True:
-        for candidate in _smaller(program):
-            tries -= 1
-            if tries < 0:
-                return program
-            with contextlib.suppress(Exception):
-                found = failure(candidate, (way,))
-                if found is not None and _manner(found[1]) == manner:
-                    program = candidate
-                    break
-        else:
-            return program

@@ -115,6 +115,18 @@ def test_none_along_the_dimension_is_0():
         assert torch.equal(conorm.reduce(torch.zeros(2, 0)), torch.zeros(2))
 
 
+@pytest.mark.parametrize(
+    "conorm", [SchweizerSklar(-100.0), SchweizerSklar(-1e4), Frank(1e-20), Hamacher(1e8)], ids=repr
+)
+def test_nothing_is_neutral_at_extreme_parameters(conorm):
+    for dtype in (torch.float32, torch.float64):
+        a = torch.tensor([0.0, 0.1, 0.5, 0.9, 1.0], dtype=dtype, requires_grad=True)
+        found = conorm(a, torch.zeros_like(a))
+        torch.testing.assert_close(found, a)
+        (slope,) = torch.autograd.grad(found.sum(), a)
+        assert slope.isfinite().all()
+
+
 def test_bounded_sum_of_huge_totals_is_1():
     torch.testing.assert_close(BoundedSum(8).bound(torch.tensor([1e20, 3e38])), torch.ones(2))
 
