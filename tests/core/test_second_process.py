@@ -1,12 +1,16 @@
-"""The second process of each domain finds its kernels compiled: nothing is written again."""
+"""The second process of each domain finds its kernels compiled: nothing is written again, unless what it finds is damaged."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
-#: Runs a typical call of every operation, forward and backward, and tells what it had to compile.
+import pytest
+
+#: Runs a typical call of the operations named (or of every one), forward and backward; tells what it read and had to compile.
 SCRIPT = """
 import json
 from algonet.cli.cache_commands import _run_example
@@ -14,19 +18,26 @@ from algonet.cli.doctor import DOMAINS
 from algonet.core import backends
 from algonet.core.codegen import store
 import importlib
+import sys
 
-compiled = []
-write = store.write_sealed
+read, compiled = [], []
+write, read_sealed = store.write_sealed, store.read_sealed
 store.write_sealed = lambda name, data: (compiled.append(name), write(name, data))
+store.read_sealed = lambda name: (read.append(name), read_sealed(name))[1]
 for domain in DOMAINS:
     importlib.import_module(f"algonet.{domain}")
-ran = {operation: _run_example(operation, "cpu") for operation in backends.operations()}
-print(json.dumps({"compiled": compiled, "ran": ran}))
+ran = {operation: _run_example(operation, "cpu") for operation in sys.argv[1:] or backends.operations()}
+print(json.dumps({"read": read, "compiled": compiled, "ran": ran, "folder": str(store.cache_folder())}))
 """
 
 
-def run() -> dict:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=1800)
+#: One for each domain that has kernels, those that compile soonest.
+ONE_EACH = ("chaos_game", "illuminate", "run_while", "soft_pairwise_count")
+
+
+def run(*operations: str, **environment: str) -> dict:
+    command = [sys.executable, "-c", SCRIPT, *operations]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -36,3 +47,28 @@ def test_the_second_process_finds_every_kernel():
     assert set(second["ran"].values()) == {"numba"}
     assert second["ran"] == first["ran"]
     assert second["compiled"] == []
+
+
+@pytest.mark.slow
+def test_a_cache_whose_every_file_is_damaged_is_compiled_anew(tmp_path):
+    warm = run(*ONE_EACH)
+    names = {*warm["read"], *warm["compiled"]}
+    # The sources too: a file of machine code is called like its source, and more
+    names |= {f"{name.split('.')[0]}.py" for name in names}
+    ours = tmp_path / "cache"
+    ours.mkdir(mode=0o700)
+    damaged = 0
+    for place, name in enumerate(sorted(names)):
+        path = Path(warm["folder"]) / name
+        if path.is_file():
+            data = path.read_bytes()
+            (ours / name).write_bytes(
+                (data[: len(data) // 2], b"", b"\0" * len(data), b"raise SystemExit(7)\n")[place % 4]
+            )
+            damaged += 1
+    assert damaged > len(ONE_EACH)
+    first = run(*ONE_EACH, ALGONET_CACHE=str(ours))
+    assert first["ran"] == warm["ran"] == dict.fromkeys(ONE_EACH, "numba")
+    assert set(first["compiled"]) >= {name for name in names if name.endswith(".machine_code")}
+    again = run(*ONE_EACH, ALGONET_CACHE=str(ours))
+    assert again["compiled"] == []

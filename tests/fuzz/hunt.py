@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import random
 import time
@@ -18,11 +19,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from .reading import EXAMPLES
+from .reading import EXAMPLES, TooLongError, bounded
 
 C = TypeVar("C")
 #: Candidates that shrinking may try: each costs a run of the case.
 TRIES = 300
+#: What one case, shrinking and all, may take in a long run: seconds of computing, and memory.
+SECONDS, MEBIBYTES = 600, 4096
 
 
 class Found(NamedTuple):
@@ -108,26 +111,33 @@ def sample(target: Target[Any], part: int, count: int, keep: Callable[[Any], boo
             pytest.fail(report)
 
 
-def hunt(targets: list[Target[Any]], minutes: float, say: Callable[[str], Any] = print) -> int:
-    """Fresh cases of each target in turn for so long, every failure told as it is found; how many there were."""
+def hunt(
+    targets: list[Target[Any]], minutes: float, say: Callable[[str], Any] = functools.partial(print, flush=True)
+) -> int:
+    """Fresh cases for so long, each target the same time, every failure told as it is found; how many there were."""
     seed, end, told = random.SystemRandom().getrandbits(40), time.monotonic() + 60 * minutes, time.monotonic()
     cases = dict.fromkeys((target.name for target in targets), 0)
-    failures = dict(cases)
+    failures, spent = dict(cases), dict.fromkeys(cases, 0.0)
 
     def counts() -> str:
         return "; ".join(f"{name}: {cases[name]} cases, {failures[name]} failures" for name in cases)
 
     while time.monotonic() < end:
-        for target in targets:
-            seed += 1
-            report = examine(target, seed)
-            cases[target.name] += 1
-            if report is not None:
-                failures[target.name] += 1
-                say(report)
-            if time.monotonic() > told + 60:
-                told = time.monotonic()
-                say(counts())
+        target = min(targets, key=lambda target: spent[target.name])
+        seed, begun = seed + 1, time.monotonic()
+        try:
+            with bounded(SECONDS, MEBIBYTES):
+                report = examine(target, seed)
+        except TooLongError:
+            report = f"{target.name}, seed {seed}: still computing after {SECONDS} s"
+        cases[target.name] += 1
+        spent[target.name] += time.monotonic() - begun
+        if report is not None:
+            failures[target.name] += 1
+            say(report)
+        if time.monotonic() > told + 60:
+            told = time.monotonic()
+            say(counts())
     say(counts())
     return sum(failures.values())
 

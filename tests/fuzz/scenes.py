@@ -115,7 +115,7 @@ class Scenes:
     """The target. Its one way: the kernel's pictures and gradients are the reference's."""
 
     name = "scenes"
-    ways = ("kernel as reference",)
+    ways: tuple[str, ...] = ("kernel as reference",)
 
     def draw(self, seed: int) -> Scene:
         pick = random.Random(seed)

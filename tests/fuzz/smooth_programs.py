@@ -306,7 +306,7 @@ class SmoothPrograms:
     """The target: a random program has one meaning, whichever way it runs."""
 
     name = "smooth programs"
-    ways = tuple(WAYS)
+    ways: tuple[str, ...] = tuple(WAYS)
 
     def draw(self, seed: int) -> list[Statement]:
         return Writer(seed).program

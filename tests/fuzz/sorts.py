@@ -146,7 +146,7 @@ class Sorts:
     """The target. Its one way: values and gradients of a call are those of the formula."""
 
     name = "sorts"
-    ways = ("as the formula says",)
+    ways: tuple[str, ...] = ("as the formula says",)
 
     def draw(self, seed: int) -> Sort:
         pick = random.Random(seed)

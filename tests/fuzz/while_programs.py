@@ -48,12 +48,17 @@ class Run:
     def source(self) -> str:
         return "\n".join(text for line in self.program for text in line.lines())
 
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Those that the program has, which it takes and gives; x0 always is one."""
+        return tuple(name for name in VARIABLES if name == "x0" or name in self.source)
+
 
 class WhilePrograms:
     """The target: the kernel is the reference, and a program of whole numbers is the crisp machine's."""
 
     name = "WHILE-programs"
-    ways = ("kernel as reference", "crisp at integers")
+    ways: tuple[str, ...] = ("kernel as reference", "crisp at integers")
 
     def draw(self, seed: int) -> Run:
         pick = random.Random(seed)
@@ -84,9 +89,10 @@ class WhilePrograms:
             "import torch\nfrom algonet.relax import *\nfrom algonet.while_lang import WhileProgram\n\n"
             f'source = """{case.source}"""\ninputs = {_inputs(case).tolist()}  # rows: x1, x2, x3 of {case.dtype}\n'
             'for backend in ("reference", "numba"):\n'
-            f"    program = WhileProgram(source, {case.exit}, outputs={VARIABLES}, trainable={case.trainable}, "
+            f"    program = WhileProgram(source, {case.exit}, outputs={case.variables}, trainable={case.trainable}, "
             f"max_iterations={case.max_iterations}, backend=backend)\n"
-            f"    x1, x2, x3 = torch.tensor(inputs, dtype=torch.{case.dtype})\n    print(program(x1=x1, x2=x2, x3=x3))\n"
+            f"    x = torch.tensor(inputs, dtype=torch.{case.dtype})\n"
+            f"    print(program({', '.join(f'{n}=x[{int(n[1]) - 1}]' for n in case.variables[1:])}))\n"
         )
 
 
@@ -100,17 +106,18 @@ def _as_reference(case: Run) -> str | None:
     for backend, dtype in (("numba", getattr(torch, case.dtype)), ("reference", torch.float64)):
         exit = eval(case.exit, {name: getattr(relax, name) for name in relax.__all__})
         program = WhileProgram(
-            case.source, exit, outputs=VARIABLES, trainable=case.trainable, max_iterations=case.max_iterations, backend=backend
+            case.source, exit, outputs=case.variables, trainable=case.trainable, max_iterations=case.max_iterations,
+            backend=backend,
         ).to(dtype)  # fmt: skip
         given = [x.requires_grad_() for x in _inputs(case).to(dtype).unbind()]
         given += program.parameters()
-        result = program.run(x1=given[0], x2=given[1], x3=given[2])
+        result = program.run(**{name: given[int(name[1]) - 1] for name in case.variables[1:]})
         outputs = list(result.outputs.values())
         found.append(([*outputs, result.remaining, result.iterations], gradients(outputs, given, case.seed)))
     (mine, slopes), (true, wanted) = found
     # Loops end at a probability of epsilon (1e-6), which rounding in float32 may meet an iteration earlier or later
     values, moved = (1e-9, 1e-8) if case.dtype == "float64" else (5e-4, 5e-3)
-    names = [*VARIABLES, "remaining", "iterations"]
+    names = [*case.variables, "remaining", "iterations"]
     for name, one, other in zip(names, mine, true, strict=True):
         problem = None if name == "iterations" and case.dtype != "float64" else differs(name, one, other, values)
         if problem:
@@ -123,15 +130,17 @@ def _as_reference(case: Run) -> str | None:
 
 
 def _as_crisp(case: Run) -> str | None:
-    program = WhileProgram(case.source, relax.Tent(), outputs=VARIABLES, max_iterations=200, backend="numba")
-    for inputs in ({"x1": 2, "x2": 3, "x3": 1}, {"x1": 0, "x2": 1, "x3": 4}):
+    program = WhileProgram(case.source, relax.Tent(), outputs=case.variables, max_iterations=200, backend="numba")
+    for every in ({"x1": 2, "x2": 3, "x3": 1}, {"x1": 0, "x2": 1, "x3": 4}):
+        inputs = {name: value for name, value in every.items() if name in case.variables}
         try:
             crisp = program.crisp(**inputs, max_steps=2000)
         except DidNotHaltError:
             continue
         found = program(**{name: torch.tensor(float(value), dtype=torch.float64) for name, value in inputs.items()})
-        assert isinstance(crisp, tuple)
-        problem = differs(str(inputs), torch.stack(list(found)), torch.tensor(crisp, dtype=torch.float64), 1e-9)
+        # One output comes by itself, several as a tuple
+        soft = torch.stack(list(found)) if isinstance(found, tuple) else found
+        problem = differs(str(inputs), soft.double(), torch.tensor(crisp, dtype=torch.float64), 1e-9)
         if problem:
             return problem
     return None
@@ -147,7 +156,7 @@ def _line(pick: random.Random, depth: int) -> Line:
     if kind == "step":
         return Line(f"{name} := {pick.choice(VARIABLES)} {pick.choice('+-')} {pick.choice((1, 1, 2))}")
     if kind == "copy":
-        return Line(f"{name} := {pick.choice(VARIABLES)}")
+        return Line(f"{name} := {pick.choice([other for other in VARIABLES if other != name])}")
     if kind == "number":
         return Line(f"{name} := {pick.randint(0, 3)}")
     body = _block(pick, depth + 1)

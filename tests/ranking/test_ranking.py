@@ -139,6 +139,15 @@ def test_errors():
         kendall(SCORES, GRADES, mask=GRADES)
 
 
+def test_negative_gains_are_refused_and_negative_labels_are_not():
+    signs = torch.where(GRADES > 0, 1.0, -1.0)
+    for function in (ndcg, ndcg_loss):
+        with pytest.raises(ValueError, match="must not be negative, got -1; use 0 for what is irrelevant"):
+            function(SCORES, signs)
+        assert torch.equal(function(SCORES, signs, mask=signs > 0), function(SCORES, signs.abs(), mask=signs > 0))
+    assert torch.equal(auc(SCORES, signs), auc(SCORES, (GRADES > 0).double()))
+
+
 @pytest.mark.parametrize("which", ["scores", "targets"])
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_nan_spoils_its_own_list(name, which):

@@ -99,6 +99,14 @@ def test_bad_meshes() -> None:
         Mesh(torch.rand(4, 2), faces)
     with pytest.raises(ValueError, match="vertex_colors"):
         Mesh(vertices, faces, vertex_colors=torch.rand(3, 3))
+    triangle, bytes_ = torch.tensor([[0, 1, 2]]), torch.randint(0, 256, (3, 3), dtype=torch.uint8)
+    with pytest.raises(TypeError, match=r"`vertex_colors` must be a floating tensor .* divide bytes by 255"):
+        Mesh(torch.rand(3, 3), triangle, vertex_colors=bytes_)
+    with pytest.raises(ValueError, match=r"`face_colors` must lie in \[0, 1\], got values up to 200; divide by 255"):
+        Mesh(torch.rand(3, 3), triangle, face_colors=torch.full((1, 3), 200.0))
+    with pytest.raises(ValueError, match=r"`texture` must lie in \[0, 1\]"):
+        Mesh(torch.rand(3, 3), triangle, uv=torch.rand(3, 2), texture=255 * torch.rand(90, 80, 3))
+    assert Mesh(torch.rand(3, 3), triangle, face_colors=torch.full((1, 3), 3.0)).face_colors is not None
     with pytest.raises(ValueError, match="needs `uv`"):
         Mesh(vertices, faces, texture=torch.rand(2, 2, 3))
 

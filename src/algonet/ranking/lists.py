@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from algonet.core.checks import check_tensor, widened
+from algonet.core.tracing import readable
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -56,6 +57,15 @@ def lists(where: str, scores: Any, relevance: Any, mask: Any, reduction: str) ->
             f"True where an item is present; got {found}."
         )
     return Lists(torch.where(mask, wide, 0.0), torch.where(mask, graded, 0.0), mask, scores.dtype)
+
+
+def check_gains(where: str, data: Lists) -> None:
+    """Raise at a negative gain, where looking is free: the best order would then have nothing to be measured by."""
+    if data.relevance.numel() and readable(data.relevance) and bool((data.relevance < 0).any()):
+        raise ValueError(
+            f"{where}: `relevance` are gains and must not be negative, got {float(data.relevance.min()):g}; "
+            "use 0 for what is irrelevant, or mask it out."
+        )
 
 
 def cutoff(where: str, k: Any, n: int) -> int | None:

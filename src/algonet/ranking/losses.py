@@ -19,7 +19,7 @@ from algonet.sorting.checks import steepness as steepness_of
 from algonet.sorting.methods import Method, Pairwise
 from algonet.sorting.operation import PAIRWISE, PairwiseSettings
 
-from .lists import Lists, average_ranks, correlation, cutoff, lists, quotient, reduced
+from .lists import Lists, average_ranks, check_gains, correlation, cutoff, lists, quotient, reduced
 from .metrics import distinct_pairs, ideal_dcg
 
 
@@ -45,6 +45,7 @@ def ndcg_loss(
     tensor(0.3115)
     """
     data = lists("ndcg_loss", scores, relevance, mask, reduction)
+    check_gains("ndcg_loss", data)
     k = cutoff("ndcg_loss", k, scores.shape[-1])
     ranks = soft_rank(data.scores, descending=True, relax=relax, method=method, mask=_mask(data, mask), backend=backend)
     # The logarithm in base 2 of something above 1/2: a rank is -1 at worst, if a column of P sums to less than 1

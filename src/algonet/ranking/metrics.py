@@ -14,7 +14,7 @@ from algonet.relax import Heaviside, SmoothStep
 from algonet.sorting import soft_topk_mask
 from algonet.sorting.operation import PAIRWISE, PairwiseSettings
 
-from .lists import average_ranks, beside, correlation, cutoff, discounts, lists, quotient, reduced
+from .lists import average_ranks, beside, check_gains, correlation, cutoff, discounts, lists, quotient, reduced
 
 
 def ndcg(
@@ -29,6 +29,7 @@ def ndcg(
     tensor(0.6885)
     """
     data = lists("ndcg", scores, relevance, mask, reduction)
+    check_gains("ndcg", data)
     n = scores.shape[-1]
     k = cutoff("ndcg", k, n)
     larger, equal = beside(data.scores, data.present)

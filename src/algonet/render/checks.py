@@ -1,11 +1,16 @@
-"""Whether vertices and faces make a mesh."""
+"""Whether vertices, faces and colours make a mesh."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from algonet.core.tracing import compiling
+from algonet.core.tracing import compiling, readable
+
+#: Colours lie in [0, 1]. What is far brighter than any light makes it was meant to be 0 to 255.
+TOO_BRIGHT = 16.0
+#: So many numbers of a texture are looked at.
+LOOKS = 4096
 
 
 def check_mesh(where: str, vertices: Tensor, faces: Tensor) -> None:
@@ -35,3 +40,15 @@ def check_faces(where: str, faces: Tensor, count: int) -> None:
             raise ValueError(
                 f"{where} must index {count} vertices (0 to {count - 1}), got values from {low} to {high}."
             )
+
+
+def check_colors(where: str, colors: Tensor) -> None:
+    """Raise where colours are bytes, or numbers up to 255; values are looked at where that is free and nobody learns them."""
+    if not isinstance(colors, Tensor) or not colors.is_floating_point():
+        got = colors.dtype if isinstance(colors, Tensor) else type(colors).__name__
+        raise TypeError(f"{where} must be a floating tensor with values in [0, 1], got {got}; divide bytes by 255.")
+    if colors.requires_grad or not colors.numel() or not readable(colors):
+        return
+    some = colors.reshape(-1)[:: max(1, colors.numel() // LOOKS)]
+    if float(some.max()) > TOO_BRIGHT:
+        raise ValueError(f"{where} must lie in [0, 1], got values up to {float(some.max()):g}; divide by 255.")

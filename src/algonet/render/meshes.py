@@ -16,7 +16,7 @@ from algonet.core import tracing
 from algonet.core.files import write_files
 from algonet.core.pictures import png_bytes
 
-from .checks import check_faces, check_mesh
+from .checks import check_colors, check_faces, check_mesh
 from .mesh_files import mesh_files, read_mesh
 from .operation import NORMALS
 from .settings import NormalSettings
@@ -55,6 +55,9 @@ class Mesh:
             colors = getattr(self, name)
             if colors is not None and (colors.dim() < 2 or colors.shape[-2] != count):
                 raise ValueError(f"Mesh: `{name}` must be (*batch, {count}, C), got {tuple(colors.shape)}.")
+        for name in ("vertex_colors", "face_colors", "texture"):
+            if getattr(self, name) is not None:
+                check_colors(f"Mesh: `{name}`", getattr(self, name))
         if self.uv is not None:
             if self.uv.shape[-1] != 2:
                 raise ValueError(f"Mesh: `uv` must be (N, 2), got {tuple(self.uv.shape)}.")
