@@ -73,7 +73,9 @@ class Operator:
             return tuple(self._traced(list(tensors), self.encode(settings))[:count])
         if tracing.transforming():
             return _Forward.apply(self, settings, *tensors)[: self.count(len(tensors), settings)]
-        return _apply_eagerly(self, settings, *tensors)
+        if tracing.differentiating(tensors):
+            return _apply_eagerly(self, settings, *tensors)
+        return tuple(self.forward(list(tensors), settings)[0])
 
     def count(self, tensors: int, settings: Any) -> int:
         """How many outputs a call with so many tensors has."""

@@ -3,7 +3,7 @@
     @cached(most=64)
     def table(n: int) -> Table: ...                 # instead of functools.lru_cache
 
-    TABLES = TensorCache("sorting tables", most=256)
+    TABLES: TensorCache[Tensor] = TensorCache("sorting tables", most=256)
     TABLES.get((n, device), lambda: torch.arange(n, device=device))
 
 Every cache is bounded and listed by `caches()`. A hit is one dictionary look-up; a miss makes the value outside of the lock
@@ -113,35 +113,49 @@ def _empty(kind: type[Cache], name: str, most: int, budget: int | None) -> Cache
     return kind(name, most) if budget is None else kind(name, most, budget=budget)
 
 
-class TensorCache(Cache[Tensor]):
+class TensorCache(Cache[V]):
     """Tensors that calls repeat, kept where that is safe: never one that belongs to a mode, a transform or a graph.
 
     A kept tensor is made outside of inference mode, gradients, autocast and default devices, so that every later call can use
-    it. While something compiles, transforms or fakes, `get` makes the tensor in that world and keeps nothing. The values must
+    it. While something compiles or fakes, `get` makes the tensor in that world and keeps nothing. The values must
     not be changed in place. `make` states dtype and device; the key must name both.
+
+    Values that are made of several tensors say which: `tensors(value)`.
     """
 
-    def __init__(self, name: str, most: int, *, budget: int = 2**26, weigh: Any = None) -> None:
-        super().__init__(name, most, budget=budget, weigh=weigh or _bytes)
+    def __init__(
+        self, name: str, most: int, *, budget: int = 2**26, tensors: Callable[[V], Sequence[Tensor]] | None = None
+    ) -> None:
+        self._tensors: Callable[[V], Sequence[Any]] = tensors or _alone
+        super().__init__(name, most, budget=budget, weigh=self._size)
 
-    def get(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+    def get(self, key: Hashable, make: Callable[[], V]) -> V:
         if tracing.compiling():
             return make()
         found = self._values.get(key)
         if found is not None and not tracing.faking():
             return found
-        if not tracing.plain():
+        if tracing.faking():
             return make()
         with tracing.outside_modes():
             made = make()
-        return made if tracing.capturing(made.device) else self.put(key, made)
+        if any(tracing.wrapped(t) or tracing.capturing(t.device) for t in self._tensors(made)):
+            return made
+        return self.put(key, made)
+
+    def _size(self, value: V) -> int:
+        return sum(t.numel() * t.element_size() for t in self._tensors(value))
+
+    def __deepcopy__(self, memo: dict) -> TensorCache[V]:
+        tensors = None if self._tensors is _alone else self._tensors
+        return TensorCache(self.name, self.most, budget=self.budget or 0, tensors=tensors)
 
 
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+def _alone(tensor: Any) -> tuple[Tensor]:
+    return (tensor,)
 
 
-_CONSTANTS = TensorCache("constants", most=1024)
+_CONSTANTS: TensorCache[Tensor] = TensorCache("constants", most=1024)
 
 
 def constant(value: float | Sequence[Any], dtype: torch.dtype, device: torch.device | str) -> Tensor:

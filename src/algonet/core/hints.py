@@ -10,7 +10,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 #: What peers call the softness; here it belongs to the relaxation, with its family.
-_SOFTNESS = ("steepness", "temperature", "tau", "regularization_strength")
+_SOFTNESS = frozenset({"steepness", "temperature", "tau", "regularization_strength"})
 
 
 def hints_at_relax(function: Callable[P, R]) -> Callable[P, R]:
@@ -22,9 +22,9 @@ def hints_at_relax(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        for keyword in _SOFTNESS:
-            if keyword in kwargs:
-                raise TypeError(_hint(name, keyword, kwargs[keyword]))
+        if not _SOFTNESS.isdisjoint(kwargs):
+            keyword = next(keyword for keyword in kwargs if keyword in _SOFTNESS)
+            raise TypeError(_hint(name, keyword, kwargs[keyword]))
         return function(*args, **kwargs)
 
     return call

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any
 
@@ -14,16 +14,17 @@ from torch.nn import Parameter
 from algonet.core import tracing
 from algonet.core.backends import interpreting
 from algonet.core.cache import Cache
+from algonet.core.identity import identity
 
 #: Exactly these: other types belong to a mode or a transform, or are wrong, and take the long way.
 _TENSORS = frozenset({Tensor, Parameter})
-_OPTIONS = frozenset({NoneType, bool, int, float, str})
+_PLAIN = frozenset({NoneType, bool, int, float, str})
 
 
 class ReadyCalls(Cache[Callable[..., Any]]):
     """Calls that were made before and need nothing but their kernel: the second time, only that runs.
 
-        key = READY.signature((x, payload), (dim, descending, steps, backend), identity(relax), network)
+        key = READY.signature(x, payload, dim, descending, steps, backend, relax, network)
         ready = READY.find(key)
         if ready is not None:
             return ready(x, payload)
@@ -31,38 +32,37 @@ class ReadyCalls(Cache[Callable[..., Any]]):
         READY.keep(key, ready)
 
     A small sort takes a GPU a few microseconds, checking its arguments and choosing its backend several times as long.
-    Whatever the checks look at must be part of the signature, so that a known one has passed them.
+    Whatever the checks look at must be part of the signature, so that a known one has passed them. What `ready` holds must
+    outlive modes: tensors from `core.cache` do.
     """
 
     def __init__(self, name: str, most: int = 1024):
         super().__init__(f"ready calls of {name}", most)
 
-    def signature(self, tensors: Sequence[Any], options: Sequence[Any], *identities: Hashable) -> tuple | None:
+    def signature(self, *arguments: Any) -> tuple | None:
         """What a call depends on, apart from the numbers in its tensors; `None` for what is not worth keeping.
 
-        `options` are numbers, strings and `None`; anything else goes through `identity` first.
+        Tensors count by shape, precision and device, numbers, strings and `None` as they are, all else by `identity`.
         """
         if tracing.compiling():
             return None
-        key: list[Any] = [*identities]
-        for tensor in tensors:
-            if type(tensor) in _TENSORS:
-                key += (tensor.shape, tensor.dtype, tensor.device)
-            elif tensor is None:
-                key.append(None)
+        key: list[Any] = []
+        for argument in arguments:
+            kind = type(argument)
+            if kind in _PLAIN:
+                # 1 == True == 1.0, and only one of them may be allowed there
+                key += (kind, argument)
+            elif kind in _TENSORS:
+                key += (argument.shape, argument.dtype, argument.device)
+            elif isinstance(argument, Tensor):
+                return None
             else:
-                return None
-        for option in options:
-            # 1 == True == 1.0, and only one of them may be allowed there
-            kind = type(option)
-            if kind not in _OPTIONS:
-                return None
-            key += (kind, option)
+                key.append(identity(argument))
         return tuple(key)
 
-    def keep(self, key: tuple | None, ready: Callable[..., Any]) -> None:
+    def keep(self, key: tuple | None, ready: Callable[..., Any] | None) -> None:
         """Keep what runs calls of this signature, unless something that ends (a transform, a mode) looks on now."""
-        if key is not None and tracing.plain() and not torch.is_inference_mode_enabled():
+        if key is not None and ready is not None and tracing.plain():
             self.put(key, ready)
 
 

@@ -6,11 +6,12 @@ one of them is at work must not skip its checks. `plain()` says that none of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 #: Whether `torch.compile` or `torch.export` is looking on.
 compiling = torch.compiler.is_compiling
@@ -22,6 +23,15 @@ _modes = torch._C._len_torch_dispatch_stack
 def transforming() -> bool:
     """Whether a `torch.func` transform (vmap, grad, jvp) is at work."""
     return _interpreter() is not None
+
+
+def differentiating(tensors: Iterable[Tensor]) -> bool:
+    """Whether autograd takes note of what is done with these: for gradients, or tangents of forward mode."""
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor.requires_grad:
+                return True
+    return forward_ad._current_level >= 0
 
 
 def faking() -> bool:

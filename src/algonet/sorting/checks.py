@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet.core.cache import constant
 from algonet.relax import Sigmoid
 
 from .methods import Method
@@ -108,24 +109,6 @@ def steepness(where: str, relax: Sigmoid, x: Tensor, sign: float) -> Tensor:
         )
     value = value if value.dim() == 0 else value.reshape(())
     return (value if sign > 0 else -value).to(x)
-
-
-_CONSTANTS: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
-
-
-def constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A scalar tensor, made once: filling one costs as much as launching a sort."""
-    if torch.compiler.is_compiling():
-        return torch.full((), value, dtype=dtype, device=device)
-    key = (value, dtype, device)
-    if key not in _CONSTANTS:
-        if len(_CONSTANTS) > 1000:
-            _CONSTANTS.clear()
-        made = torch.full((), value, dtype=dtype, device=device)
-        if type(made) is not Tensor or made.is_inference():  # of a mode that ends
-            return made
-        _CONSTANTS[key] = made
-    return _CONSTANTS[key]
 
 
 def count(where: str, k: Any, n: int, dim: int) -> None:

@@ -9,7 +9,7 @@ from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Sigmoid
 
 from . import checks
-from .functional import Job
+from .call import SortCall
 from .methods import chosen
 from .networks import Network, OddEven
 from .reference import walk
@@ -72,9 +72,9 @@ def expected_swaps(
     x = checks.items("expected_swaps", x, dim)
     if not isinstance(method, Network):
         raise TypeError(f"expected_swaps: only networks exchange items: OddEven() or Bitonic(), got {method!r}.")
-    job = Job("expected_swaps", x, dim, descending, relax, method, None, mask, None, "reference")
-    placed = job.x if job.placement is None else job.placement.forth(job.x)
+    call = SortCall("expected_swaps", x, dim, descending, relax, method, None, mask, None, "reference")
+    placed = call.x if call.placement is None else call.placement.forth(call.x)
     count = placed.new_zeros(placed.shape[:-1])
-    for exchange in walk(placed, job.plan, job.steepness, job.lengths):
+    for exchange in walk(placed, call.settings, call.steepness, call.lengths):
         count = count + (1 - exchange.alpha).sum(-1)
     return count.to(x.dtype)

@@ -231,12 +231,13 @@ class Permutahedron(Method):
         return ranks if here is None else torch.where(here, ranks, torch.arange(n, dtype=x.dtype, device=x.device))
 
 
+#: All of the library's, by what they cost; networks stand at the front (`networks.py` puts them there).
+KNOWN: list[Method] = [Pairwise(), Permutahedron(), Unimodal(), NeuralSort(), Transport()]
+
+
 def suggestions(task: str | None = None) -> list[Method]:
     """Methods that answer a question (all of them without one), by what they cost."""
-    from .networks import Bitonic, OddEven
-
-    able: list[Method] = [Bitonic(), OddEven(), Pairwise(), Permutahedron(), Unimodal(), NeuralSort(), Transport()]
-    return [method for method in able if task is None or task in method.answers]
+    return [method for method in KNOWN if task is None or task in method.answers]
 
 
 def short(method: Method) -> str:

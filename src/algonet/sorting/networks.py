@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from algonet.core import tracing
+from algonet.core.cache import TensorCache
+from algonet.core.identity import identity
 from algonet.relax import Sigmoid
 
-from .cache import ByteCache
-from .identity import identity
-from .methods import Method
+from .methods import KNOWN, Method
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,14 +101,23 @@ class Network(Method):
     def hint(self, where: str, n: int, steps: int | None) -> None:
         """Say what to use instead where this network is a poor choice for n items."""
 
-    def table(self, n: int, steps: int | None = None, keep: tuple[int, ...] | None = None) -> Comparators:
+    def table(
+        self,
+        n: int,
+        steps: int | None = None,
+        keep: tuple[int, ...] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Comparators:
         """The comparators for n items; with `keep`, only those that can reach one of these output positions.
 
         >>> OddEven().table(8).count, OddEven().table(8, keep=(3, 4)).count
         (28, 24)
         """
-        key = (identity(self), n, steps, keep)
-        return _TABLES.get(key, torch.device("cpu"), lambda: _table(self, n, steps, keep))
+        place = torch.device(device)
+        key = (identity(self), n, steps, keep, place)
+        if place.type == "cpu":
+            return _TABLES.get(key, lambda: _table(self, n, steps, keep))
+        return _MOVED_TABLES.get(key, lambda: self.table(n, steps, keep).to(place))
 
 
 #: OddEven() says what to use instead beyond so many items: Bitonic() is sharper from some 32 on, and there 20 times faster.
@@ -153,7 +163,7 @@ class OddEven(Network):
         return 2
 
     def hint(self, where: str, n: int, steps: int | None) -> None:
-        if n <= MANY or steps is not None or torch.compiler.is_compiling():
+        if n <= MANY or steps is not None or tracing.compiling():
             return
         others = {
             "soft_rank": "; Pairwise() ranks without layers",
@@ -208,7 +218,13 @@ class Bitonic(Network):
 
 
 #: Tables by network, size and wanted outputs; a bitonic network for 65,536 items takes 53 MiB.
-_TABLES: ByteCache[Comparators] = ByteCache(128 * 2**20, Comparators.tensors)
+_TABLES: TensorCache[Comparators] = TensorCache(
+    "comparators of networks", most=1024, budget=128 * 2**20, tensors=Comparators.tensors
+)
+#: Those on other devices: enough for a few networks of some thousand items.
+_MOVED_TABLES: TensorCache[Comparators] = TensorCache(
+    "comparators of networks on devices", most=256, budget=64 * 2**20, tensors=Comparators.tensors
+)
 
 
 def _table(network: Network, n: int, steps: int | None, keep: tuple[int, ...] | None) -> Comparators:
@@ -256,5 +272,7 @@ def _table(network: Network, n: int, steps: int | None, keep: tuple[int, ...] | 
     return Comparators(n, first, second, need, start, stop, layer_need)
 
 
+# They answer every question, the first of them best: errors and `which_method` name them first
+KNOWN[:0] = [Bitonic(), OddEven()]
 #: The networks by name.
 NETWORKS: dict[str, type[Network]] = {cls.name: cls for cls in (OddEven, Bitonic)}

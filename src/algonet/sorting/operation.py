@@ -1,19 +1,62 @@
-"""The operations of this domain that stand on no network: memberships by threshold, and soft counts over all pairs."""
+"""The operations of this domain: sorting by a network, its transpose, memberships by threshold, soft counts over all pairs."""
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from algonet.core.identity import interned, up_to_date
-from algonet.core.operation import Operation
+from algonet.core import tracing
+from algonet.core.cache import Cache
+from algonet.core.identity import canonical, identity, interned, up_to_date
+from algonet.core.operation import KernelModule, Operation
 from algonet.relax import Logistic, Sigmoid
 
+from .networks import Bitonic, Comparators, Network, OddEven
 from .pairwise import pairwise_reference
+from .reference import sort_reference, transposed_reference
 from .threshold import threshold_reference
+
+
+@dataclass(frozen=True, eq=False)
+class SortSettings:
+    """Network, sigmoid (interned), number of layers, wanted positions; `masked` says that rows have their own lengths.
+
+    `sort_settings` gives one object for all that are alike, so caches may go by it.
+    """
+
+    network: Network
+    sigmoid: Sigmoid
+    steps: int | None = None
+    keep: tuple[int, ...] | None = None
+    masked: bool = False
+
+    def table(self, n: int, device: torch.device | str = "cpu") -> Comparators:
+        return self.network.table(n, self.steps, self.keep, device)
+
+
+_SORT_SETTINGS: Cache[SortSettings] = Cache("settings of soft sorts", 256)
+
+
+def sort_settings(
+    network: Network,
+    relax: Sigmoid,
+    steps: int | None = None,
+    keep: tuple[int, ...] | None = None,
+    masked: bool = False,
+) -> SortSettings:
+    """The settings of a call: the same object for every call that is like it."""
+    if tracing.compiling():
+        return SortSettings(network, interned(relax), steps, keep, masked)
+    key = (identity(network), identity(relax), steps, keep, masked)
+    found = _SORT_SETTINGS.find(key)
+    if found is None:
+        made = canonical(SortSettings(interned(network), interned(relax), steps, keep, masked))
+        found = _SORT_SETTINGS.put(key, made)
+    return found
 
 
 @dataclass(frozen=True)
@@ -33,11 +76,85 @@ class PairwiseSettings:
     differentiable_weights: bool = False
 
 
-def refuse_formula(tensors: Sequence[Tensor], settings: ThresholdSettings | PairwiseSettings) -> str | None:
+def refuse_formula(
+    tensors: Sequence[Tensor], settings: SortSettings | ThresholdSettings | PairwiseSettings
+) -> str | None:
+    """Why kernels cannot take the sigmoid: it has no formula for them, or inherits one of a value that it has changed."""
     kind = type(settings.sigmoid)
-    if settings.sigmoid.scalar is None or not up_to_date(kind, "scalar", "_value"):
+    if settings.sigmoid.scalar is None or not up_to_date(kind, "scalar", "_value", "__call__"):
         return f"the sigmoid {kind.__name__} has no formula for kernels"
     return None
+
+
+def _release(package: str) -> tuple[int, int] | None:
+    """(major, minor), `None` if unknown."""
+    try:
+        major, minor = importlib.metadata.version(package).split(".")[:2]
+        return int(major), int(minor)
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
+
+
+#: Looked up once, when a compiled graph is not yet being traced. Tuples inside kernels came with 3.3, and worked from 3.4 on.
+_OLD_TRITON = (_release("triton") or (3, 4)) < (3, 4)
+
+
+def _refuse_on_gpu(tensors: Sequence[Tensor], settings: SortSettings) -> str | None:
+    network, items = settings.network, tensors[0].shape[-1]
+    if type(network) is Bitonic:
+        return None
+    if type(network) is not OddEven:
+        return f"there is no Triton kernel for the network {network!r}; OddEven() and Bitonic() have one"
+    if _OLD_TRITON:
+        return "OddEven() needs Triton 3.4 or later there (it comes with torch 2.8), Bitonic() any"
+    if items > 4096:
+        return f"OddEven() runs on up to 4096 items per row there, and x has {items}; Bitonic() on any number"
+    return None
+
+
+def _sort_example(device: str) -> tuple[list[Tensor], SortSettings]:
+    x = torch.zeros(4, 8, device=device)
+    lengths = torch.zeros(4, dtype=torch.int32, device=device)
+    return [x, lengths, x.new_ones(()), x.unsqueeze(-1)], sort_settings(OddEven(), Logistic())
+
+
+def _like(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+#: x (*batch, n), lengths (*batch,) (read if masked), steepness () and perhaps a payload (*batch, n, c) give the sorted values
+#: (*batch, n) and, where there is one, the payload in the same order.
+SORT: Operation[SortSettings] = Operation(
+    "soft_sort",
+    settings=SortSettings,
+    inputs=("x", "lengths", "steepness", "payload"),
+    reference=sort_reference,
+    kernels={
+        "numba": ".kernels.numba.host",
+        "triton": KernelModule(".kernels.triton.host", refuse=_refuse_on_gpu, partial=True),
+    },
+    outputs=lambda tensors, settings: tensors - 2,
+    shared={"steepness"},
+    fake=lambda tensors, settings: [_like(tensors[0]), *map(_like, tensors[3:])],
+    refuse=refuse_formula,
+    example=_sort_example,
+)
+#: The same and v (*batch, n, c) in sorted order give P^T v. With <g, P^T v> = <P g, v>, its kernels are those of sorting with
+#: their roles exchanged.
+TRANSPOSED: Operation[SortSettings] = Operation(
+    "soft_sort_transposed",
+    settings=SortSettings,
+    inputs=("x", "lengths", "steepness", "v"),
+    reference=transposed_reference,
+    kernels={
+        "numba": ".kernels.numba.host",
+        "triton": KernelModule(".kernels.triton.host", refuse=_refuse_on_gpu),
+    },
+    shared={"steepness"},
+    fake=lambda tensors, settings: [_like(tensors[3])],
+    refuse=refuse_formula,
+    example=_sort_example,
+)
 
 
 def _threshold_example(device: str) -> tuple[list[Tensor], ThresholdSettings]:
@@ -55,7 +172,7 @@ THRESHOLD: Operation[ThresholdSettings] = Operation(
     reference=threshold_reference,
     kernels={"numba": ".kernels.numba.threshold", "triton": ".kernels.triton.threshold"},
     shared={"steepness"},
-    fake=lambda tensors, settings: [torch.empty_like(tensors[0], memory_format=torch.contiguous_format)],
+    fake=lambda tensors, settings: [_like(tensors[0])],
     refuse=refuse_formula,
     example=_threshold_example,
 )
@@ -75,7 +192,7 @@ PAIRWISE: Operation[PairwiseSettings] = Operation(
     reference=pairwise_reference,
     kernels={"numba": ".kernels.numba.pairwise", "triton": ".kernels.triton.pairwise"},
     shared={"steepness"},
-    fake=lambda tensors, settings: [torch.empty_like(tensors[0], memory_format=torch.contiguous_format)],
+    fake=lambda tensors, settings: [_like(tensors[0])],
     refuse=refuse_formula,
     example=_pairwise_example,
 )

@@ -12,7 +12,7 @@ from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Sigmoid, weighted_softmax, weighted_softmin
 
 from . import checks
-from .functional import Job
+from .call import SortCall
 from .methods import Method, chosen, suggestions
 from .networks import Network, OddEven
 
@@ -51,11 +51,11 @@ def soft_quantile(
         raise ValueError(f"soft_quantile: x has no items along dim {dim} (shape {tuple(x.shape)}).")
     places = [level * (n - 1) for level in wanted]
     keep = tuple(sorted({math.floor(p) for p in places} | {math.ceil(p) for p in places})) if mask is None else None
-    job = Job("soft_quantile", x, dim, False, relax, method, None, mask, keep, backend)
-    values, _ = job.sort(None, 0)
-    found = torch.stack([_at(values, level, None if job.placement is None else job.lengths) for level in wanted], -1)
+    call = SortCall("soft_quantile", x, dim, False, relax, method, None, mask, keep, backend)
+    values, _ = call.sort(None, 0)
+    found = torch.stack([_at(values, level, None if call.placement is None else call.lengths) for level in wanted], -1)
     found = found if several or keepdim else found.squeeze(-1)
-    return job.back(found) if several or keepdim else found.to(x.dtype)
+    return call.restore(found) if several or keepdim else found.to(x.dtype)
 
 
 @hints_at_relax

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from .networks import Comparators
-from .plan import Plan, decode
+
+if TYPE_CHECKING:
+    from .operation import SortSettings
 
 
-def sort_reference(tensors: Sequence[Tensor], settings: str) -> tuple[Tensor, ...]:
+def sort_reference(tensors: Sequence[Tensor], settings: SortSettings) -> tuple[Tensor, ...]:
     """(values,) of [x (*batch, n), lengths (*batch,), steepness ()]; (values, payload) with a payload (*batch, n, c) more."""
     x, lengths, steepness = tensors[:3]
     payload = tensors[3] if len(tensors) > 3 else None
-    for exchange in walk(x, decode(settings), steepness, lengths):
+    for exchange in walk(x, settings, steepness, lengths):
         x = exchange.after
         payload = None if payload is None else exchange.mix(payload)
     return (x.clone(),) if payload is None else (x.clone(), payload.clone())
 
 
-def unsort_reference(tensors: Sequence[Tensor], settings: str) -> tuple[Tensor]:
-    """(P^T v,) of [x (*batch, n), lengths (*batch,), steepness (), v (*batch, n, c)]: v put back where it came from.
+def transposed_reference(tensors: Sequence[Tensor], settings: SortSettings) -> tuple[Tensor]:
+    """(P^T v,) of [x (*batch, n), lengths (*batch,), steepness (), v (*batch, n, c)].
 
     Every exchange is a symmetric matrix, so P^T is the same exchanges in reverse order.
     """
     x, lengths, steepness, v = tensors
-    for exchange in reversed(list(walk(x, decode(settings), steepness, lengths))):
+    for exchange in reversed(list(walk(x, settings, steepness, lengths))):
         v = exchange.mix(v)
     return (v.clone(),)
 
@@ -53,18 +56,18 @@ class Exchange:
         return _put(payload, alpha * p + (1 - alpha) * q, (1 - alpha) * p + alpha * q, self._pairs, -2)
 
 
-def walk(x: Tensor, plan: Plan, steepness: Tensor, lengths: Tensor) -> Iterator[Exchange]:
-    """The layers of the network, run on x (*batch, n). `lengths` is read only if the plan is masked."""
-    table = plan.table(x.shape[-1], x.device)
+def walk(x: Tensor, settings: SortSettings, steepness: Tensor, lengths: Tensor) -> Iterator[Exchange]:
+    """The layers of the network, run on x (*batch, n). `lengths` is read only with `settings.masked`."""
+    table = settings.table(x.shape[-1], x.device)
     for index in range(table.depth):
         pairs = table.layer(index)
-        alpha, crisp = _decide(plan, x, pairs, steepness, _active(plan, table, index, lengths))
+        alpha, crisp = _decide(settings, x, pairs, steepness, _active(settings, table, index, lengths))
         exchange = Exchange(x, pairs, alpha, crisp)
         x = exchange.after
         yield exchange
 
 
-def _decide(plan: Plan, x: Tensor, pairs: tuple[Tensor, Tensor], steepness: Tensor, active: Tensor | None):
+def _decide(settings: SortSettings, x: Tensor, pairs: tuple[Tensor, Tensor], steepness: Tensor, active: Tensor | None):
     """(alpha, crisp): the probability r(steepness (b - a)) that a, b are in order, and where that is decided crisply.
 
     A difference that is not finite (an infinite item, or finite ones too far apart for the precision) decides crisply,
@@ -78,12 +81,12 @@ def _decide(plan: Plan, x: Tensor, pairs: tuple[Tensor, Tensor], steepness: Tens
         crisp, decided, order = crisp | ~active, decided | ~active, order | ~active
     # The branch of a `where` that is not taken must be finite too, or its gradient is NaN
     d = torch.where(crisp, 0.0, b) - torch.where(crisp, 0.0, a)
-    alpha = replace(plan.sigmoid, steepness=steepness)(d)
+    alpha = replace(settings.sigmoid, steepness=steepness)(d)
     return torch.where(decided, order.to(x.dtype), alpha), crisp
 
 
-def _active(plan: Plan, table: Comparators, index: int, lengths: Tensor) -> Tensor | None:
-    if not plan.masked:
+def _active(settings: SortSettings, table: Comparators, index: int, lengths: Tensor) -> Tensor | None:
+    if not settings.masked:
         return None
     span = slice(int(table.start[index]), int(table.stop[index]))
     return lengths.unsqueeze(-1) >= torch.maximum(table.need[span], table.layer_need[index])

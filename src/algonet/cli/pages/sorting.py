@@ -10,7 +10,7 @@ import torch
 from algonet.cli.gallery import Figure, png
 from algonet.relax import Cauchy, Gaussian, Laplace, Logistic, Optimal, Reciprocal, SmoothStep
 from algonet.sorting import Bitonic, OddEven, soft_median, soft_sort, which_method
-from algonet.sorting.plan import planned
+from algonet.sorting.operation import sort_settings
 from algonet.sorting.reference import walk
 
 TITLE = "Soft sorting"
@@ -36,8 +36,8 @@ def _items(n: int, seed: int = 3) -> torch.Tensor:
 
 def _trace(x: torch.Tensor, network: Any, relax: Any) -> tuple[list[torch.Tensor], list[Any]]:
     """(items before each layer and at the end, exchanges)."""
-    plan, _ = planned(network, relax, None, None, False)
-    exchanges = list(walk(x, plan, torch.tensor(float(relax.steepness)), torch.empty(0, dtype=torch.int32)))
+    settings = sort_settings(network, relax)
+    exchanges = list(walk(x, settings, torch.tensor(float(relax.steepness)), torch.empty(0, dtype=torch.int32)))
     return [x, *(e.after for e in exchanges)], exchanges
 
 

@@ -88,14 +88,23 @@ def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable], Any]:
     return decorate
 
 
-def cfunc(signature: Any, *, cache: bool = False, **options: Any) -> Callable[[Callable], CFunc]:
-    """`numba.cfunc`, cached here."""
+class LazyCFunc(CFunc):
+    """A C function that is compiled when its address is first asked for."""
 
-    def decorate(function: Callable) -> CFunc:
-        kernel = CFunc(function, numba.core.sigutils.normalize_signature(signature), locals={}, options=options)
+    @property
+    def address(self) -> int:
+        if self._wrapper_address is None:
+            self.compile()
+        return super().address
+
+
+def cfunc(signature: Any, *, cache: bool = False, **options: Any) -> Callable[[Callable], LazyCFunc]:
+    """`numba.cfunc`, cached here; it is compiled when its `address` is first asked for."""
+
+    def decorate(function: Callable) -> LazyCFunc:
+        kernel = LazyCFunc(function, numba.core.sigutils.normalize_signature(signature), locals={}, options=options)
         if cache:
             kernel._cache = KernelCache(function, _stamp(function))
-        kernel.compile()
         return kernel
 
     return decorate

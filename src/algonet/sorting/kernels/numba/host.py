@@ -6,19 +6,22 @@ import functools
 import itertools
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from algonet.core import threads
+from algonet.core.cache import Cache, cached
 from algonet.core.codegen import generate as codegen
+from algonet.relax import Sigmoid
 
-from ...plan import Plan, decode
+from ...operation import SortSettings
+from ..transposed import transposed
 from . import weigh
 
 #: Rows that are sorted side by side, at most.
@@ -29,109 +32,138 @@ SCRATCH, MOST = 3 * 2**19, 64 * 2**20
 WORTH_A_THREAD = 200_000
 
 
-def sort_forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
+def soft_sort_forward(tensors: list[Tensor], settings: SortSettings) -> tuple[list[Tensor], list[Tensor]]:
     """The kernel of `sort_reference`; nothing is saved."""
-    x = tensors[0]
-    job = _job(settings, tuple(x.shape), tensors[3].shape[-1] if len(tensors) > 3 else 0, x.dtype)
-    if job.idle:
-        return [t.clone(memory_format=torch.contiguous_format) for t in (x, *tensors[3:])], []
-    outputs = [_like(t) for t in (x, *tensors[3:])]
-    inputs, results, table = job.arrays(tensors), job.outputs(outputs), job.table
+    layout = _layout(tensors, settings)
+    if layout.idle:
+        return [t.clone(memory_format=torch.contiguous_format) for t in (tensors[0], *tensors[3:])], []
+    outputs = [_like(t) for t in (tensors[0], *tensors[3:])]
+    inputs = _contiguous((tensors[0], *tensors[3:]))
+    memory = *_addresses(inputs), _lengths(tensors[1], layout), *_addresses(outputs)
+    steepness = tensors[2].item()
 
     def run(begin: int, end: int) -> None:
-        job.module.forward(*inputs, table, *results, begin, end, job.lanes, _workspace(job.space, job.real))
+        work = _workspace(layout.space, layout.real)
+        layout.module.forward(
+            *memory, layout.table_address, layout.layers, layout.sigmoid, steepness, *layout.sizes, layout.lanes, layout.masked,
+            begin, end, work.address,
+        )  # fmt: skip
 
-    job.spread(run, job.lanes, 1)
+    layout.spread(run, layout.lanes, 1)
     return outputs, []
 
 
-def sort_backward(
-    grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: str, needs: list[bool]
+def soft_sort_backward(
+    grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: SortSettings, needs: list[bool]
 ) -> list[Any]:
-    """The gradients of `sort_forward` by items, steepness and payload."""
-    x = tensors[0]
-    job = _job(settings, tuple(x.shape), tensors[3].shape[-1] if len(tensors) > 3 else 0, x.dtype)
-    if job.idle:
+    """The gradients of `soft_sort_forward` by items, steepness and payload."""
+    layout = _layout(tensors, settings)
+    if layout.idle:
         return [grads[0].clone(), None, torch.zeros_like(tensors[2]), *(g.clone() for g in grads[1:])]
-    found = [_like(t) for t in (x, *tensors[3:])]
-    inputs, slopes, results = job.arrays(tensors), job.outputs(grads), job.outputs(found)
-    (lanes, segment, space), table = job.back, job.table
-    share = np.zeros(-(-job.rows // lanes), job.real)
-    wanted = needs[0] or needs[2], needs[2]
+    found = [_like(t) for t in (tensors[0], *tensors[3:])]
+    inputs, given = _contiguous((tensors[0], *tensors[3:])), _contiguous(grads)
+    lanes, segment, space = layout.back
+    by_steepness = torch.zeros(-(-layout.rows // lanes), dtype=tensors[0].dtype)
+    memory = *_addresses(inputs), _lengths(tensors[1], layout), *_addresses(given), *_addresses(found)
+    kernels = layout.layers, layout.layers_back, layout.payload_back, layout.sigmoid
+    steepness, values_too, steepness_too = tensors[2].item(), int(needs[0] or needs[2]), int(needs[2])
 
     def run(begin: int, end: int) -> None:
-        job.module.backward(
-            *inputs, table, *slopes, *results, share, begin, end, lanes, segment, *wanted,
-            _workspace(space, job.real),
+        work = _workspace(space, layout.real)
+        layout.module.backward(
+            *memory, by_steepness.data_ptr(), layout.table_address, *kernels, steepness, *layout.sizes, lanes, layout.masked,
+            segment, values_too, steepness_too, begin, end, work.address,
         )  # fmt: skip
 
-    job.spread(run, lanes, 3)
-    by_steepness = torch.as_tensor(share.sum(), dtype=x.dtype) if needs[2] else None
-    return [found[0], None, by_steepness, *found[1:]]
+    layout.spread(run, lanes, 3)
+    return [found[0], None, by_steepness.sum() if needs[2] else None, *found[1:]]
 
 
-class _Job:
-    """Everything about a call that does not depend on its numbers, computed once."""
+soft_sort_transposed_forward, soft_sort_transposed_backward = transposed(
+    soft_sort_forward, soft_sort_backward, partial=False
+)
 
-    def __init__(self, settings: str, shape: tuple[int, ...], width: int, dtype: torch.dtype):
-        plan = decode(settings)
-        self.n, self.rows, self.width = shape[-1], math.prod(shape[:-1]), width
-        table = plan.table(self.n)
-        self.depth, self.count = table.depth, table.count
-        self.idle = self.rows == 0 or self.depth == 0
-        self.masked = plan.masked
-        self.real = np.dtype(np.float32 if dtype == torch.float32 else np.float64)
+
+class Layout:
+    """Everything about a call that does not depend on its numbers, computed once: sizes, lanes, kernels, comparators."""
+
+    def __init__(self, settings: SortSettings, shape: torch.Size, channels: int, dtype: torch.dtype):
+        n, self.rows = shape[-1], math.prod(shape[:-1])
+        self.comparators = settings.table(n)
+        depth, self.exchanges = self.comparators.depth, self.comparators.count * (1 + channels)
+        self.idle = self.rows == 0 or depth == 0
         if self.idle:
             return
-        self.plan = plan
-        self.module, self.sigmoid = _kernels(dtype), _sigmoid(plan.sigmoid_token, dtype)
-        item, half = self.real.itemsize, self.n // 2 + 1
-        state = self.n * (1 + width)
+        self.sizes, self.masked = (self.rows, n, channels), int(settings.masked)
+        self.real = np.dtype(np.float32 if dtype == torch.float32 else np.float64)
+        self.module, self.sigmoid = _kernels(dtype), _sigmoid(settings.sigmoid, dtype)
+        self.layers = self.module.run_layers.address
+        self.table = np.array([*(t.data_ptr() for t in self.comparators.tensors()), depth], np.intp)
+        self.table_address = self.table.ctypes.data
+        item, half = self.real.itemsize, n // 2 + 1
+        state = n * (1 + channels)
         self.lanes = _lanes(self.rows, state * item)
-        self.space = (state + 3 * half) * self.lanes + self.n + 2
-        kept = (5 if width else 3) * half  # of one layer
-        lanes, segment = _segment(self.rows, state * item, kept * item, self.depth)
-        self.back = lanes, segment, ((-(-self.depth // segment) + 2) * state + kept * segment + 2) * lanes + self.n + 2
-        self.nothing = np.empty((self.rows, self.n, 0), self.real)
+        self.space = (state + 3 * half) * self.lanes + 2 * half + self.lanes
+        kept = (5 if channels else 3) * half  # of one layer
+        lanes, segment = _segment(self.rows, state * item, kept * item, depth)
+        size = ((-(-depth // segment) + 2) * state + kept * segment) * lanes + 2 * half + 16 + lanes
+        self.back = lanes, segment, size
+
+    # Compiled when the first gradient is asked for
+    @functools.cached_property
+    def layers_back(self) -> int:
+        return self.module.run_layers_back.address
+
+    @functools.cached_property
+    def payload_back(self) -> int:
+        return self.module.run_payload_back.address if self.sizes[2] else 0
 
     @property
-    def table(self) -> tuple[np.ndarray, ...]:
-        """The comparators, looked up each time: tables are large, and their own cache bounds them."""
-        first, second, *rest = self.plan.table(self.n).arrays
-        # Unsigned: Numba then knows that no index counts from the end
-        return first.view(np.uint32), second.view(np.uint32), *rest
-
-    def arrays(self, tensors: list[Tensor]) -> tuple[Any, ...]:
-        """(rows, payload, lengths, masked, sigmoid, steepness) as the kernels take them."""
-        rows, payload = self.outputs([tensors[0], *tensors[3:]])
-        lengths = tensors[1].numpy().reshape(-1)
-        return rows, payload, lengths, self.masked, self.sigmoid, self.real.type(tensors[2].item())
-
-    def outputs(self, tensors: list[Tensor]) -> tuple[np.ndarray, np.ndarray]:
-        """(rows, payload); a missing payload has no channels."""
-        rows = _flat(tensors[0], (self.rows, self.n))
-        return rows, _flat(tensors[1], (self.rows, self.n, self.width)) if len(tensors) > 1 else self.nothing
+    def weight(self) -> int:
+        """Bytes that a kept layout keeps alive."""
+        return sum(t.numel() * t.element_size() for t in self.comparators.tensors())
 
     def spread(self, run: Callable[[int, int], None], lanes: int, passes: int) -> None:
         """run(begin, end) over blocks of rows, on several threads where that pays."""
-        work = self.rows * self.count * (1 + self.width) * passes
+        work = self.rows * self.exchanges * passes
+        if work < WORTH_A_THREAD:
+            run(0, self.rows)
+            return
         blocks = -(-self.rows // lanes)
         count = max(1, min(threads.workers(), blocks, 1 + work // WORTH_A_THREAD))
         bounds = [min(self.rows, lanes * (blocks * i // count)) for i in range(count + 1)]
         threads.spread(run, list(itertools.pairwise(bounds)))
 
 
-@functools.lru_cache(maxsize=1024)
-def _job(settings: str, shape: tuple[int, ...], width: int, dtype: torch.dtype) -> _Job:
-    return _Job(settings, shape, width, dtype)
+#: Layouts hold their comparators, which can be large; those of one network and size share them.
+_LAYOUTS: Cache[Layout] = Cache(
+    "layouts of soft sorts on the CPU", 1024, budget=2**27, weigh=lambda found: found.weight
+)
+
+
+def _layout(tensors: list[Tensor], settings: SortSettings) -> Layout:
+    x = tensors[0]
+    channels = tensors[3].shape[-1] if len(tensors) > 3 else 0
+    key = (settings, x.shape, channels, x.dtype)
+    found = _LAYOUTS.find(key)
+    return _LAYOUTS.put(key, Layout(settings, x.shape, channels, x.dtype)) if found is None else found
+
+
+def _contiguous(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [t if t.is_contiguous() else t.contiguous() for t in tensors]
+
+
+def _addresses(tensors: list[Tensor]) -> tuple[int, int]:
+    """Where items and payload are; a missing payload is nowhere."""
+    return tensors[0].data_ptr(), tensors[1].data_ptr() if len(tensors) > 1 else 0
+
+
+def _lengths(lengths: Tensor, layout: Layout) -> int:
+    return lengths.data_ptr() if layout.masked else 0
 
 
 def _like(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def _flat(x: Tensor, shape: tuple[int, ...]) -> np.ndarray:
-    return x.detach().contiguous().numpy().reshape(shape)
 
 
 def _lanes(rows: int, row_bytes: int) -> int:
@@ -153,38 +185,49 @@ def _segment(rows: int, state: int, kept: int, depth: int) -> tuple[int, int]:
     return lanes, min(depth, max(balanced, SCRATCH // (kept * lanes)))
 
 
+class _Workspace(NamedTuple):
+    array: np.ndarray
+    address: int
+
+
 _LOCAL = threading.local()
 
 
-def _workspace(size: int, dtype: np.dtype) -> np.ndarray:
+def _workspace(size: int, dtype: np.dtype) -> _Workspace:
     """This thread's scratch. A moderate one is kept: fresh memory costs a page fault per 4 KiB, more than sorting in it."""
-    if size * dtype.itemsize > 4 * SCRATCH:
-        return np.empty(size, dtype)
     kept = _LOCAL.__dict__.get(dtype.char)
-    if kept is None or len(kept) < size:
-        kept = _LOCAL.__dict__[dtype.char] = np.empty(size, dtype)
+    if kept is None or len(kept.array) < size:
+        fresh = np.empty(size, dtype)
+        kept = _Workspace(fresh, fresh.ctypes.data)
+        if size * dtype.itemsize <= 4 * SCRATCH:
+            _LOCAL.__dict__[dtype.char] = kept
     return kept
 
 
-@functools.lru_cache(maxsize=2)
+@cached(most=2)
 def _kernels(dtype: torch.dtype) -> ModuleType:
-    template = Path(__file__).with_name("layers_device.py").read_text(encoding="utf-8")
-    _, kernels = template.split("# --- template ---\n")
     real = "float32" if dtype == torch.float32 else "float64"
-    names = f"import numpy as np\nfrom numba import {real} as REAL, njit\nfrom algonet.core.codegen.numba_math import where\n"
-    names += f"from {weigh.__name__} import call_at\n\n"
-    return codegen.load(f"sort_layers_{real}", names + kernels)
+    prelude = f"""import numpy as np
+from numba import {real} as REAL, int32, njit, types, uint32
+
+from algonet.core.codegen.jit import cfunc
+from algonet.core.codegen.numba_math import where
+from algonet.core.codegen.numba_pointers import call_at, offset, pointer_at
+"""
+    return codegen.load_template(f"sort_layers_{real}", prelude, Path(__file__).with_name("layers_device.py"))
 
 
-@functools.lru_cache(maxsize=64)
-def _sigmoid(form: str, dtype: torch.dtype) -> int:
+@cached(most=64)
+def _sigmoid(sigmoid: Sigmoid, dtype: torch.dtype) -> int:
     """The address of `weigh` for this sigmoid."""
     dialect, real = ("numba32", "float32") if dtype == torch.float32 else ("numba64", "float64")
     names = f"""import numpy as np
-from numba import carray, cfunc, {real} as REAL, types
+from numba import {real} as REAL, types
+
+from algonet.core.codegen.jit import cfunc
 
 POINTER = types.CPointer(REAL)
 """
-    gate = codegen.scalar_function(Plan("odd_even", form).sigmoid, "gate", dialect)
+    gate = codegen.scalar_function(sigmoid, "gate", dialect)
     source = "\n\n".join([codegen.PRELUDES[dialect] + names, gate, weigh.SOURCE])
-    return codegen.load(f"sort_{dialect}_{form}", source).weigh.address
+    return codegen.load(f"sort_{dialect}_{type(sigmoid).__name__ or 'nameless'}", source).weigh.address

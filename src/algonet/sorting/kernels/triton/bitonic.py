@@ -7,11 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from algonet.core.cache import TensorCache
 from algonet.core.launch import Launch
 
-from ...cache import ByteCache
 from ...networks import Bitonic
-from ...plan import decode
+from ...operation import SortSettings
 from .source import kernels, processors
 
 #: The most items of a row that one program holds.
@@ -52,8 +52,10 @@ class BitonicSort:
 
     kept = None
 
-    def __init__(self, settings: str, shape: torch.Size, channels: int, dtype: torch.dtype, device: torch.device):
-        self.plan = decode(settings)
+    def __init__(
+        self, settings: SortSettings, shape: torch.Size, channels: int, dtype: torch.dtype, device: torch.device
+    ):
+        self.settings = settings
         self.n = n = shape[-1]
         self.rows = rows = shape.numel() // n
         self.channels = channels
@@ -61,11 +63,11 @@ class BitonicSort:
         self.places = 1 << (n - 1).bit_length()
         self.split = self.places > WIDEST and channels > 0
         self.stride = 1 if self.split else max(channels, 1)
-        self.depth = self.plan.table(n).depth
+        self.depth = self.settings.table(n).depth
         self.groups = self._groups()
         # Whether 2e18 times the steepness gives exactly 0 or 1 without further ado
-        light = float(self.plan.sigmoid.reach(1e-30)) < 1e3
-        self.options = (light, self.plan.masked, channels > 0)
+        light = float(self.settings.sigmoid.reach(1e-30)) < 1e3
+        self.options = (light, self.settings.masked, channels > 0)
         self.device, self.dtype = device, dtype
         self.shape = shape_of(self.places)
         self.tiles = -(-self.count // self.shape[1]) * self.shape[0]
@@ -198,7 +200,7 @@ class BitonicSort:
     def _launch(
         self, kernel: str, grid: int | tuple[int, int], numbers: tuple[int, ...], constants: tuple, warps: int
     ) -> Launch:
-        return Launch(getattr(kernels(self.plan.sigmoid_token, "bitonic"), kernel), grid, numbers, constants, warps)
+        return Launch(getattr(kernels(self.settings.sigmoid, "bitonic"), kernel), grid, numbers, constants, warps)
 
     def _held(self, group: _Group) -> int:
         """Items of scratch that a program of backward takes."""
@@ -224,8 +226,8 @@ def _masks(depth: int, device: torch.device) -> Tensor:
         needs = [Bitonic().layer_need(layer) for layer in range(depth)]
         return torch.tensor(masks + needs, dtype=torch.int32, device="cpu").to(device)
 
-    return _MASKS.get((depth, device), device, make)
+    return _MASKS.get((depth, device), make)
 
 
 #: A few hundred numbers for each size.
-_MASKS: ByteCache[Tensor] = ByteCache(2**20, lambda masks: (masks,))
+_MASKS: TensorCache[Tensor] = TensorCache("masks of bitonic layers", most=256, budget=2**20)

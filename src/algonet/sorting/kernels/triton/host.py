@@ -1,23 +1,25 @@
-"""Soft sorting on the GPU, as `dispatch.py` calls it: the work is in the files of the two networks."""
+"""Soft sorting on the GPU, as the operations call it: the work is in the files of the two networks."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from algonet.core.cache import cached
+
 from ...networks import OddEven
-from ...plan import decode
+from ...operation import SortSettings
+from ..transposed import transposed
 from .bitonic import BitonicSort
 from .odd_even import OddEvenSort
 
 
-def sort_forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], list[Tensor]]:
+def soft_sort_forward(tensors: list[Tensor], settings: SortSettings) -> tuple[list[Tensor], list[Tensor]]:
     """The kernel of `sort_reference`; saves states of an odd-even sort where they are few."""
     if len(tensors) > 3 and tensors[3].shape[-1] == 0:
-        found, saved = sort_forward(tensors[:3], settings)
+        found, saved = soft_sort_forward(tensors[:3], settings)
         return [*found, tensors[3].clone()], saved
     sort = sort_of(tensors, settings)
     if sort is None:
@@ -25,12 +27,12 @@ def sort_forward(tensors: list[Tensor], settings: str) -> tuple[list[Tensor], li
     return sort.forward(tensors)
 
 
-def sort_backward(
-    grads: list[Tensor | None], tensors: list[Tensor], saved: list[Tensor], settings: str, needs: list[bool]
+def soft_sort_backward(
+    grads: list[Tensor | None], tensors: list[Tensor], saved: list[Tensor], settings: SortSettings, needs: list[bool]
 ) -> list[Any]:
-    """The gradients of `sort_forward` by items, steepness and payload; `None` among `grads` means zeros."""
+    """The gradients of `soft_sort_forward` by items, steepness and payload; `None` among `grads` means zeros."""
     if len(tensors) > 3 and tensors[3].shape[-1] == 0:
-        return [*sort_backward(grads[:1], tensors[:3], saved, settings, needs), torch.zeros_like(tensors[3])]
+        return [*soft_sort_backward(grads[:1], tensors[:3], saved, settings, needs), torch.zeros_like(tensors[3])]
     sort = sort_of(tensors, settings)
     if sort is None:
         like = (tensors[0], *tensors[3:])
@@ -39,26 +41,30 @@ def sort_backward(
     return sort.backward(grads, tensors, saved, needs)
 
 
-def kept_shape(tensors: list[Tensor], settings: str) -> tuple[int, ...] | None:
-    """The shape of what `sort_forward` saves, `None` if nothing."""
+soft_sort_transposed_forward, soft_sort_transposed_backward = transposed(
+    soft_sort_forward, soft_sort_backward, partial=True
+)
+
+
+def soft_sort_saved(tensors: list[Tensor], settings: SortSettings) -> list[Tensor]:
+    """Empty tensors like what `soft_sort_forward` saves."""
     sort = sort_of(tensors, settings)
-    return None if sort is None else sort.kept
+    return [] if sort is None or sort.kept is None else [tensors[0].new_empty(sort.kept)]
 
 
-def sort_of(tensors: list[Tensor], settings: str) -> OddEvenSort | BitonicSort | None:
+def sort_of(tensors: list[Tensor], settings: SortSettings) -> OddEvenSort | BitonicSort | None:
     """How this call is launched; `None` where there is nothing to sort."""
     x = tensors[0]
     return _sort(settings, x.shape, tensors[3].shape[-1] if len(tensors) > 3 else 0, x.dtype, x.device)
 
 
-@functools.lru_cache(maxsize=256)
+@cached(most=256)
 def _sort(
-    settings: str, shape: torch.Size, channels: int, dtype: torch.dtype, device: torch.device
+    settings: SortSettings, shape: torch.Size, channels: int, dtype: torch.dtype, device: torch.device
 ) -> OddEvenSort | BitonicSort | None:
-    plan = decode(settings)
-    if shape.numel() == 0 or plan.table(shape[-1]).depth == 0:
+    if shape.numel() == 0 or settings.table(shape[-1]).depth == 0:
         return None
-    kind = OddEvenSort if type(plan.network) is OddEven else BitonicSort
+    kind = OddEvenSort if type(settings.network) is OddEven else BitonicSort
     return kind(settings, shape, channels, dtype, device)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from algonet.core.launch import Launch
 
-from ...plan import decode
+from ...operation import SortSettings
 from .source import kernels, laid_out, processors
 
 #: Lines up to this long are one row of a program's table, one warp; longer ones are cut into groups of CORE.
@@ -65,8 +65,10 @@ class OddEvenSort:
     A line is a row with a block of up to CHANNELS channels of its payload; `states` counts its items and channels.
     """
 
-    def __init__(self, settings: str, shape: torch.Size, channels: int, dtype: torch.dtype, device: torch.device):
-        self.settings, self.plan = settings, decode(settings)
+    def __init__(
+        self, settings: SortSettings, shape: torch.Size, channels: int, dtype: torch.dtype, device: torch.device
+    ):
+        self.settings = settings
         self.device, self.dtype = device, dtype
         self.n = n = shape[-1]
         self.rows = shape.numel() // n
@@ -74,12 +76,12 @@ class OddEvenSort:
         self.blocks = max(1, -(-channels // CHANNELS))
         self.states = 1 + -(-channels // self.blocks)
         self.lines = self.rows * self.blocks
-        self.depth = self.plan.table(n).depth
+        self.depth = self.settings.table(n).depth
         self.shape = shape_of(n, self.lines, processors(device))
         self.tiles = -(-self.lines // self.shape.lines) * self.shape.chunks
         self._keep(shape)
         # Whether 2e18 times the steepness gives exactly 0 or 1 without further ado
-        light = float(self.plan.sigmoid.reach(1e-30)) < 1e3
+        light = float(self.settings.sigmoid.reach(1e-30)) < 1e3
         # Items of scratch that a program of backward takes; as many programs as there is work for, the device can hold and
         # SCRATCH can feed
         count, _, _, _, groups, threads, core, _, _ = self.shape
@@ -87,7 +89,7 @@ class OddEvenSort:
         self.scratch = self.states * count * groups * (2 * core + (1 + self.ahead) * self.segment * 5 * threads // 2)
         most = max(1, min(16 * processors(device), SCRATCH // (self.scratch * dtype.itemsize)))
         self.programs = self.tiles if self.shape.chunks > 1 else min(self.tiles, most)
-        self._first = (light, self.plan.steps is not None, self.plan.masked)
+        self._first = (light, self.settings.steps is not None, self.settings.masked)
         self._last = (self.states, self.shape.lines, *self.shape[2:-1])
         self._forward: dict[bool, list[Launch]] = {}
         self._backward: dict[tuple, list[Launch]] = {}
@@ -170,7 +172,7 @@ class OddEvenSort:
             rows = slice(begin, begin + most)
             part = [
                 flat[0][rows],
-                lengths[rows] if self.plan.masked else lengths,
+                lengths[rows] if self.settings.masked else lengths,
                 steepness,
                 *(f[rows] for f in flat[1:]),
             ]
@@ -218,5 +220,5 @@ class OddEvenSort:
         numbers = (self.lines, self.shape.chunks, self.n, self.channels, self.blocks, self.depth, *numbers)
         constants = (*self._first, *options, *self._last)
         return Launch(
-            getattr(kernels(self.plan.sigmoid_token, "odd_even"), kernel), grid, numbers, constants, self.shape.warps
+            getattr(kernels(self.settings.sigmoid, "odd_even"), kernel), grid, numbers, constants, self.shape.warps
         )

@@ -4,25 +4,26 @@ import pytest
 import torch
 
 from algonet.relax import Cauchy, Logistic
-from algonet.sorting import Bitonic, OddEven, plain, soft_sort
+from algonet.sorting import Bitonic, OddEven, soft_sort
+from algonet.sorting.functional import _READY
 
 
 @pytest.fixture(autouse=True)
 def forgetful():
-    plain.CALLS.clear()
+    _READY.clear()
     yield
-    plain.CALLS.clear()
+    _READY.clear()
 
 
 def test_the_second_call_is_known_and_gives_the_same():
     x, payload = torch.randn(3, 5, requires_grad=True), torch.randn(3, 5, 2, requires_grad=True)
     results = []
     for known in (0, 1):
-        assert len(plain.CALLS) == known
+        assert len(_READY) == known
         result = soft_sort(x, payload=payload)
         score = (result.values.sin() + result.payload.cos().sum(-1)).sum()
         results.append([result.values, result.payload, *torch.autograd.grad(score, [x, payload])])
-    assert len(plain.CALLS) == 1
+    assert len(_READY) == 1
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
@@ -44,9 +45,9 @@ def test_every_option_is_part_of_what_is_known():
     x = torch.randn(4, 4)
     alone = []
     for options in OPTIONS:
-        plain.CALLS.clear()
+        _READY.clear()
         alone.append(soft_sort(x, **options).values)
-    plain.CALLS.clear()
+    _READY.clear()
     for _ in range(2):
         for options, expected in zip(OPTIONS, alone, strict=True):
             assert torch.equal(soft_sort(x, **options).values, expected), options
@@ -101,7 +102,7 @@ def test_what_a_mode_made_is_not_kept():
 
 
 def test_what_is_known_is_bounded(monkeypatch):
-    monkeypatch.setattr(plain, "MOST", 3)
+    monkeypatch.setattr(_READY, "most", 3)
     for n in range(2, 12):
         soft_sort(torch.randn(1, n))
-    assert len(plain.CALLS) <= 4
+    assert len(_READY) <= 3

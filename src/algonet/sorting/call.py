@@ -1,0 +1,161 @@
+"""A call of soft sorting after its checks: what every public function of the domain runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from algonet.core.cache import constant
+from algonet.core.identity import interned
+from algonet.relax import Heaviside, Sigmoid
+
+from . import checks
+from .masks import Placement, place
+from .methods import Method, Pairwise, Permutahedron, SoftmaxMethod, short
+from .networks import Network
+from .operation import PAIRWISE, SORT, TRANSPOSED, PairwiseSettings, sort_settings
+from .pairwise import laplace_counts
+
+#: The question that each function asks a method.
+_TASKS = {"soft_sort": "sort", "soft_argsort": "argsort", "soft_rank": "rank", "soft_topk": "topk"}
+
+
+class SortCall:
+    """One checked call: the sorted dimension last, half precision widened, defaults filled in."""
+
+    def __init__(
+        self,
+        name: str,
+        x: Tensor,
+        dim: int,
+        descending: bool,
+        relax: Sigmoid,
+        method: Method,
+        steps: int | None,
+        mask: Tensor | None,
+        keep: tuple[int, ...] | None,
+        backend: str,
+        payload: Tensor | None = None,
+    ):
+        checks.options(name, relax, method, steps, _TASKS.get(name, "quantile"))
+        last = dim in (-1, x.dim() - 1)
+        self.x = checks.widened(x if last else x.movedim(dim, -1))
+        if payload is not None and payload.dtype == torch.float64:
+            self.x = self.x.double()  # or the payload would be rounded on its way
+        self.backend, self.descending, self.method, self.relax = backend, descending, method, relax
+        self.dim, self.dtype = None if last else dim, x.dtype
+        self.placement: Placement | None = None
+        self.mask = checks.mask(name, x, mask)
+        network = isinstance(method, Network)
+        if self.mask is not None:
+            self.mask = self.mask if last else self.mask.movedim(dim, -1)
+            self.placement = place(self.mask, network and method.right_aligned)
+        no_lengths = constant((), torch.int32, x.device)
+        self.lengths = no_lengths if self.placement is None else self.placement.lengths
+        self.steepness = checks.steepness(name, relax, self.x, -1.0 if descending and network else 1.0)
+        if keep is not None and len(keep) == self.x.shape[-1]:
+            keep = None
+        if network:
+            method.hint(name, self.x.shape[-1], steps)
+            self.settings = sort_settings(method, relax, steps, keep, self.placement is not None)
+        elif backend not in ("auto", "reference") and not isinstance(method, Pairwise):
+            raise ValueError(f'{name}: {short(method)} is plain torch and has no kernels; use backend="auto".')
+
+    def tensors(self, x: Tensor, payload: Tensor | None) -> tuple[Tensor, ...]:
+        """The inputs of `SORT`."""
+        given = x, self.lengths, self.steepness
+        return given if payload is None else (*given, payload)
+
+    def sort(self, payload: Tensor | None, spared: int) -> tuple[Tensor, Tensor | None]:
+        """(values, payload) in sorted order. Of the payload, the first `spared` channels of absent items are unused."""
+        x = self.x
+        payload = None if payload is None else payload.to(x.dtype)
+        if self.placement is None:
+            found = self._sort(x, payload)
+            return found[0], None if payload is None else found[1]
+        placed = self.placement
+        sent = None if payload is None else placed.forth_payload(payload, spared)
+        found = self._sort(placed.forth(x), sent)
+        return placed.back(found[0], x), None if payload is None else placed.back_payload(found[1], payload, spared)
+
+    def apply_transposed(self, v: Tensor) -> Tensor:
+        """P^T v for v (*batch, n, c) in sorted order."""
+        if self.placement is None:
+            return self._apply_transposed(self.x, v)
+        placed = self.placement
+        return placed.back_items(self._apply_transposed(placed.forth(self.x), placed.forth_sorted(v)))
+
+    def ranks(self) -> Tensor:
+        """The expected position of each item."""
+        x = -self.x if self.descending else self.x
+        if isinstance(self.method, Permutahedron):
+            if self.placement is None:
+                return self.method.ranks(x, None)
+            placed = self.method.ranks(self.placement.forth(x), self.placement.lengths)
+            return self.placement.back_items(placed.unsqueeze(-1)).squeeze(-1)
+        if isinstance(self.method, Pairwise):
+            return self._pairwise(x)
+        positions = torch.arange(x.shape[-1], dtype=x.dtype, device=x.device).expand(x.shape)
+        return self.apply_transposed(positions.unsqueeze(-1)).squeeze(-1)
+
+    def _sort(self, x: Tensor, payload: Tensor | None) -> Sequence[Tensor]:
+        if isinstance(self.method, Network):
+            return SORT(self.tensors(x, payload), self.settings, self.backend)
+        if isinstance(self.method, Permutahedron):
+            lengths = None if self.placement is None else self.placement.lengths
+            return [self.method.sorted(x, self.descending, lengths)]
+        p = self._permutation(x)
+        values = (p @ x.unsqueeze(-1)).squeeze(-1)
+        return [values] if payload is None else [values, p @ payload]
+
+    def _apply_transposed(self, x: Tensor, v: Tensor) -> Tensor:
+        if isinstance(self.method, Network):
+            return TRANSPOSED(self.tensors(x, v), self.settings, self.backend)[0]
+        return self._permutation(x).transpose(-1, -2) @ v
+
+    def _permutation(self, x: Tensor) -> Tensor:
+        assert isinstance(self.method, SoftmaxMethod)
+        x = -x if self.descending else x
+        lengths = None if self.placement is None else self.placement.lengths
+        if isinstance(self.relax, Heaviside):
+            order = torch.where(_before(x, lengths), x, torch.inf).argsort(dim=-1, stable=True)
+            return torch.nn.functional.one_hot(order, x.shape[-1]).to(x.dtype)
+        return self.method.permutation(x, self.steepness, lengths)
+
+    def _pairwise(self, x: Tensor) -> Tensor:
+        if Pairwise.scans(self.relax) and self.backend == "auto":
+            counts = laplace_counts(x, self.steepness, self.mask)
+        else:
+            weights = torch.ones_like(x) if self.mask is None else self.mask.to(x.dtype)
+            counts = PAIRWISE([x, weights, self.steepness], PairwiseSettings(interned(self.relax)), self.backend)[0]
+        if self.mask is None:
+            return counts
+        absent = self.mask.sum(-1, keepdim=True) + (~self.mask).long().cumsum(-1) - 1
+        return torch.where(self.mask, counts, absent.to(counts.dtype))
+
+    def restore(self, values: Tensor) -> Tensor:
+        """With the sorted dimension where x has it, in x's precision."""
+        values = self.restore_positions(values)
+        return values if values.dtype == self.dtype else values.to(self.dtype)
+
+    def restore_positions(self, positions: Tensor) -> Tensor:
+        """The same for positions, which stay in float32 at least: half precisions cannot count beyond 256 or 2048."""
+        return positions if self.dim is None else positions.movedim(-1, self.dim)
+
+    def crisp_order(self) -> Tensor:
+        """The indices of a stable crisp sort, absent items last."""
+        x = self.x.detach()
+        if self.mask is None:
+            return torch.argsort(x, dim=-1, descending=self.descending, stable=True)
+        # Equal among themselves, so that they keep their order
+        x = torch.where(self.mask, x, 0.0)
+        order = torch.argsort(x, dim=-1, descending=self.descending, stable=True)
+        late = torch.gather(~self.mask, -1, order).to(torch.int8)
+        return torch.gather(order, -1, torch.argsort(late, dim=-1, stable=True))
+
+
+def _before(x: Tensor, lengths: Tensor | None) -> Tensor:
+    places = torch.arange(x.shape[-1], device=x.device)
+    return places < (x.shape[-1] if lengths is None else lengths.unsqueeze(-1))
