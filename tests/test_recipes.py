@@ -191,7 +191,7 @@ def test_a_backend_is_one_entry_and_its_kernels(monkeypatch):
         reference=lambda tensors, settings: [tensors[0] + settings.amount],
         kernels={"fpga": "fpga_kernels"},
     )
-    monkeypatch.delitem(backends._REGISTRY, "add_amount")
+    monkeypatch.delitem(backends._OPERATIONS, "add_amount")
     x = torch.ones(3, dtype=torch.float64, requires_grad=True)
     assert operation.choose([x], AddSettings(2.0), "auto").backend == "fpga"
     (value,) = torch.compile(operation, fullgraph=True, backend="aot_eager")([x], AddSettings(2.0), "fpga")

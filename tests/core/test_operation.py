@@ -83,7 +83,7 @@ def toy():
     )
     sys.modules[name] = module
     yield operation
-    del sys.modules[name], backends._REGISTRY["toy"], backends._EXAMPLES["toy"]
+    del sys.modules[name], backends._OPERATIONS["toy"], backends._EXAMPLES["toy"]
 
 
 def _refuse(settings):

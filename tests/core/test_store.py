@@ -164,6 +164,57 @@ def test_the_oldest_go_first(folder):
     assert [p.name for p in folder.iterdir()] == ["of the user.txt"]
 
 
+@pytest.fixture
+def triton_unset(monkeypatch):
+    # Set first, so that what the test leaves in the environment goes with it
+    monkeypatch.setenv("TRITON_CACHE_DIR", "")
+    monkeypatch.setattr(store, "_given_to_triton", None)
+
+
+def test_triton_compiles_into_our_folder(folder, triton_unset):
+    cache = pytest.importorskip("triton.runtime.cache")
+    generate.load("test_triton", "import triton\nimport os\nFOLDER = os.environ['TRITON_CACHE_DIR']\n")
+    found = cache.FileCacheManager("0123").cache_dir
+    assert Path(found).parent == folder / "triton"
+    assert (folder / "triton").stat().st_mode & 0o077 == 0
+    store.guard_triton()
+    assert os.environ["TRITON_CACHE_DIR"] == str(folder / "triton")
+
+
+def test_a_folder_that_the_user_gave_triton_stays(folder, triton_unset, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/of/the/user")
+    store.guard_triton()
+    assert os.environ["TRITON_CACHE_DIR"] == "/of/the/user"
+    assert not (folder / "triton").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")
+def test_triton_does_not_run_what_others_could_have_written(folder, triton_unset, monkeypatch, capsys):
+    monkeypatch.delenv("ALGONET_QUIET", raising=False)
+    (folder / "triton").mkdir(parents=True)
+    folder.chmod(0o700)
+    (folder / "triton").chmod(0o777)
+    store.guard_triton()
+    chosen = Path(os.environ["TRITON_CACHE_DIR"])
+    assert chosen.parent == store.private_folder()
+    assert chosen.stat().st_mode & 0o077 == 0
+    assert capsys.readouterr().err.count("others can write to") == 1
+
+
+def test_folders_of_triton_go_whole(folder):
+    for i in range(3):
+        place = folder / "triton" / f"kernel{i}"
+        place.mkdir(parents=True)
+        for name in ("a.cubin", "b.json"):
+            (place / name).write_bytes(bytes(1000))
+            os.utime(place / name, (i, i))
+        os.utime(place, (i, i))
+    assert store.prune(most=4500, now=True) == 2000
+    assert sorted(p.name for p in (folder / "triton").iterdir()) == ["kernel1", "kernel2"]
+    assert store.clear() == 2
+    assert not list((folder / "triton").iterdir())
+
+
 def test_whoever_waits_is_told_once(folder, monkeypatch, capsys):
     monkeypatch.setattr(notice, "PATIENCE", 0.01)
     monkeypatch.setattr(notice, "_said", False)

@@ -8,10 +8,12 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from algonet.core import backends
 from algonet.relax import Logistic, Sigmoid
 from algonet.sorting import Bitonic, Network, OddEven, soft_quantile, soft_rank, soft_sort, soft_topk
+from algonet.sorting.operation import SORT, TRANSPOSED, sort_settings
 
 BACKENDS = ("reference", "numba")
 
@@ -95,6 +97,19 @@ def test_kernels_of_the_gpu_take_their_own_networks_only(monkeypatch):
         with pytest.raises(ValueError, match="no Triton kernel for the network"):
             soft_sort(X, method=network, backend="triton")
     assert backends.interpreting()
+
+
+def test_on_a_gpu_a_third_network_runs_in_the_reference(monkeypatch):
+    """Before, it would have run as the bitonic one. No device is needed to ask."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    pytest.importorskip("triton")
+    third = type("Third", (OddEven,), {"pairs": lambda self, n, layer: backwards(n, layer)})()
+    with FakeTensorMode():
+        x, lengths = torch.empty(4, 8, device="cuda"), torch.empty(0, dtype=torch.int32, device="cuda")
+        tensors = [x, lengths, torch.empty((), device="cuda")]
+        for network, backend in ((OddEven(), "triton"), (Bitonic(), "triton"), (third, "reference")):
+            for operation in (SORT, TRANSPOSED):
+                assert operation.choose(tensors, sort_settings(network, Logistic()), "auto").backend == backend
 
 
 @dataclass(frozen=True, eq=False)

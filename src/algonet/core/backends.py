@@ -68,45 +68,33 @@ _INSTALLED = {b.package: importlib.util.find_spec(b.package) is not None for b i
 class Implementation:
     """One way to run an operation: `run(call)` computes it, `supports(call)` says `None` or why it cannot."""
 
-    operation: str
     backend: str
     run: Callable[[Any], Any]
     supports: Supports
 
 
-_REGISTRY: dict[str, dict[str, Implementation]] = {}
+_OPERATIONS: dict[str, dict[str, Implementation]] = {}
 _EXAMPLES: dict[str, Callable[[str], Any]] = {}
 
 
-def _always(call: Any) -> str | None:
-    return None
-
-
-def register(operation: str, backend: str, *, supports: Supports = _always):
-    """Decorate the function that runs `operation` on `backend`. Its one argument is the domain's frozen call object."""
-    if backend not in BACKENDS:
-        raise ValueError(f"register: unknown backend {backend!r}; choose one of {', '.join(BACKENDS)}.")
-
-    def decorate(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        _REGISTRY.setdefault(operation, {})[backend] = Implementation(operation, backend, run, supports)
-        return run
-
-    return decorate
-
-
-def register_example(operation: str):
-    """Decorate `example(device) -> call`: a typical small call, which `algonet doctor` asks each backend about."""
-
-    def decorate(example: Callable[[str], Any]) -> Callable[[str], Any]:
+def add(
+    operation: str, implementations: Sequence[Implementation], example: Callable[[str], Any] | None = None
+) -> dict[str, Implementation]:
+    """Make an operation known. `example(device)` is a typical small call, which `algonet doctor` asks each backend about."""
+    for implementation in implementations:
+        if implementation.backend not in BACKENDS:
+            raise ValueError(
+                f"{operation}: unknown backend {implementation.backend!r}; choose one of {', '.join(BACKENDS)}."
+            )
+    _OPERATIONS[operation] = {implementation.backend: implementation for implementation in implementations}
+    if example is not None:
         _EXAMPLES[operation] = example
-        return example
-
-    return decorate
+    return _OPERATIONS[operation]
 
 
 def operations() -> tuple[str, ...]:
     """The names of all registered operations, sorted."""
-    return tuple(sorted(_REGISTRY))
+    return tuple(sorted(_OPERATIONS))
 
 
 def example(operation: str, device: str) -> Any:
@@ -116,7 +104,7 @@ def example(operation: str, device: str) -> Any:
 
 def choose(operation: str, backend: str, call: Any) -> Implementation:
     """The implementation of `operation` that takes `call`: the fastest for "auto", else the one named."""
-    return pick(operation, _REGISTRY[operation], backend, call)
+    return pick(operation, _OPERATIONS[operation], backend, call)
 
 
 def pick(operation: str, implementations: dict[str, Implementation], backend: str, call: Any) -> Implementation:
@@ -142,33 +130,18 @@ def pick(operation: str, implementations: dict[str, Implementation], backend: st
     return implementations[backend]
 
 
-def dispatch(operation: str, backend: str, call: Any) -> Any:
-    """Run `operation` on the backend that `choose` picks."""
-    return choose(operation, backend, call).run(call)
-
-
 def survey(device: str = "cpu") -> dict[str, dict[str, str | None]]:
     """For each operation and backend: `None` if it would run a typical call on `device`, else why not."""
     table: dict[str, dict[str, str | None]] = {}
     for operation in operations():
         call = example(operation, device)
-        table[operation] = {name: impl.supports(call) for name, impl in _REGISTRY[operation].items()}
+        table[operation] = {name: impl.supports(call) for name, impl in _OPERATIONS[operation].items()}
     return table
 
 
 def interpreting() -> bool:
     """Whether Triton kernels run in Triton's interpreter (on the CPU, for tests)."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
-
-
-def why_not_numba(*tensors: Tensor) -> str | None:
-    """`None`, or why Numba kernels cannot take these tensors: not installed, or not on the CPU."""
-    return NUMBA.why_not_here(tensors)
-
-
-def why_not_triton(*tensors: Tensor) -> str | None:
-    """`None`, or why Triton kernels cannot take these tensors: not installed, or not on a CUDA device."""
-    return TRITON.why_not_here(tensors)
 
 
 def _reasons(implementations: dict[str, Implementation], call: Any) -> str:

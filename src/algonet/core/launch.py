@@ -14,6 +14,7 @@ from torch.nn import Parameter
 from algonet.core import tracing
 from algonet.core.backends import interpreting
 from algonet.core.cache import Cache
+from algonet.core.codegen import store
 from algonet.core.identity import identity
 
 #: Exactly these: other types belong to a mode or a transform, or are wrong, and take the long way.
@@ -139,6 +140,7 @@ class Launch:
         if interpreting():
             self.kernel[self.grid](*tensors, *self.rest)
             return
+        store.guard_triton()
         with torch.cuda.device(tensors[0].device):
             key = None if self.key is None else (self.key, tensors[0].device, *(t.dtype for t in tensors))
             compiled = _COMPILED.find(key) if key is not None else None

@@ -107,13 +107,14 @@ class Operation(Generic[S]):
         }
         self.operators = {backend: self._operator(backend, module) for backend, module in self.kernels.items()}
         self._runs: Cache[Callable[[Sequence[Tensor], S], Sequence[Tensor]]] = Cache(f"calls of {name}", 1024)
-        self._implementations = {
-            backend: backends.Implementation(name, backend, self._runner(backend), self._supports(backend))
-            for backend in (*self.kernels, "reference")
-        }
-        backends._REGISTRY[name] = self._implementations
-        if example is not None:
-            backends._EXAMPLES[name] = lambda device: Call(*example(device))
+        self._implementations = backends.add(
+            name,
+            [
+                backends.Implementation(backend, self._runner(backend), self._supports(backend))
+                for backend in (*self.kernels, "reference")
+            ],
+            None if example is None else lambda device: Call(*example(device)),
+        )
 
     def __call__(self, tensors: Sequence[Tensor], settings: S, backend: str = "auto") -> Sequence[Tensor]:
         """The outputs, on the backend that is named or the fastest that takes the call."""

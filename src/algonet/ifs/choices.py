@@ -53,7 +53,7 @@ def draw_addresses(weights: Tensor, points: int, steps: int, generator: torch.Ge
     device = generator.device if generator is not None else torch.device("cpu")
     jitter = torch.rand(len(shares), points, generator=generator, dtype=torch.float64, device=device).to(shares.device)
     u = (torch.arange(points, device=shares.device) + jitter) / points
-    if backends.why_not_numba(shares) is None:
+    if backends.NUMBA.why_not_here([shares]) is None:
         from .kernels.numba.host import decode_addresses
 
         return decode_addresses(u, bounds, steps).reshape(*batch, points, steps)

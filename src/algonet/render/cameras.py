@@ -8,13 +8,15 @@ direction, not along the ray.
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from algonet.core import tracing
+from algonet.core.cache import constant
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,15 +121,13 @@ class Camera:
     def pixel_matrix(self, size: tuple[int, int]) -> Tensor:
         """(*B, 3, 4): homogeneous world points to (x w, y w, depth), x and y in pixels of an image of `size` (H, W)."""
         matrix = self.matrix
-        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        if not tracing.plain() or matrix.requires_grad or matrix.is_inference():
             return _viewport(size, self.perspective, matrix.dtype, matrix.device) @ matrix
-        if matrix.requires_grad or matrix.is_inference():
-            return _cached_viewport(size, self.perspective, matrix.dtype, matrix.device) @ matrix
         # A camera that stays is asked at every step of a training loop
         key = (size, matrix._version)
         if key not in self._kept:
             self._kept.clear()
-            self._kept[key] = _cached_viewport(size, self.perspective, matrix.dtype, matrix.device) @ matrix
+            self._kept[key] = _viewport(size, self.perspective, matrix.dtype, matrix.device) @ matrix
         return self._kept[key]
 
     def project(self, points: Tensor, size: tuple[int, int]) -> Tensor:
@@ -172,7 +172,7 @@ def _view(where: str, eye, target, up) -> tuple[Tensor, Tensor]:
             raise ValueError(f"{where}: `{name}` must be (3,) or (*batch, 3), got {tuple(t.shape)}.")
     eye, target, up = torch.broadcast_tensors(eye, target, up)
     backward, sideways = eye - target, torch.linalg.cross(up, eye - target)
-    if not eye.is_cuda and not torch.compiler.is_compiling() and not _transformed(sideways):
+    if not eye.is_cuda and not tracing.compiling() and not tracing.wrapped(sideways):
         length = sideways.detach().norm(dim=-1)
         scale = up.detach().norm(dim=-1) * backward.detach().norm(dim=-1)
         if bool((length <= 1e-6 * scale).any()):
@@ -183,18 +183,13 @@ def _view(where: str, eye, target, up) -> tuple[Tensor, Tensor]:
 
 
 def _check_opencv(where: str, intrinsics: Tensor, rotation: Tensor) -> None:
-    if intrinsics.is_cuda or torch.compiler.is_compiling() or _transformed(intrinsics) or _transformed(rotation):
+    if intrinsics.is_cuda or tracing.compiling() or tracing.wrapped(intrinsics) or tracing.wrapped(rotation):
         return
     k = intrinsics.detach()
     if bool((k[..., 0, 0] == 0).any() or (k[..., 1, 1] == 0).any()):
         raise ValueError(f"{where}: singular: a focal length in `intrinsics` is 0.")
     if bool((torch.linalg.det(rotation.detach().double()).abs() < 1e-6).any()):
         raise ValueError(f"{where}: singular: `rotation` has determinant 0; it must be a rotation matrix.")
-
-
-def _transformed(t: Tensor) -> bool:
-    """Whether a functorch transform holds the tensor, so that its values cannot steer Python."""
-    return torch._C._functorch.is_functorch_wrapped_tensor(t)
 
 
 def _matrix(rotation: Tensor, eye: Tensor, focal: Tensor, centre: Tensor | None = None) -> Tensor:
@@ -216,7 +211,4 @@ def _viewport(size: tuple[int, int], perspective: bool, dtype: torch.dtype, devi
     shift = (2, 3) if perspective else (3, 2)
     rows = [[h, 0.0, 0.0, 0.0], [0.0, -h, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]
     rows[0][shift[0]], rows[1][shift[0]] = w, h
-    return torch.tensor(rows, dtype=dtype, device=device)
-
-
-_cached_viewport = functools.lru_cache(maxsize=64)(_viewport)
+    return constant(rows, dtype, device)

@@ -7,7 +7,6 @@ derivatives of every order are right wherever the pools do not change.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from algonet.core import threads
+from algonet.core.cache import cached
 
 #: Stands for z - w where there is no item: below all that is, so that it is pooled with nothing present.
 _ABSENT = -1e200
@@ -115,11 +115,11 @@ def _pool_rows(z, w, entropic, found, begin, end):
                 found[row, i] = pool
 
 
-@functools.cache
+@cached(most=1)
 def _compiled() -> Callable[..., None]:
     """Compiled where Numba is installed; the same function in Python else."""
     try:
-        from numba import njit
+        from algonet.core.codegen.jit import njit
     except ImportError:
         return _pool_rows
     return njit(nogil=True, cache=True)(_pool_rows)

@@ -27,10 +27,11 @@ WHILE-program are smooth in a far more meaningful way.
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import dataclass
 from typing import Any
+
+from algonet.core.cache import cached
 
 from .errors import WhileSyntaxError
 from .parser import build_constant, build_copy, build_shift, check_increments, number_of, parse_with, zero_of
@@ -195,7 +196,7 @@ def _step(counter: int, offset: int, line: int) -> Statement:
     return Assign(counter, counter, offset, line=line)
 
 
-@functools.cache
+@cached(most=1)
 def _parser() -> Any:
     from lark import Lark, Transformer, v_args
 

@@ -6,8 +6,9 @@ line breaks mean nothing. LALR with the tree built as the parser reduces: no rec
 
 from __future__ import annotations
 
-import functools
 from typing import Any
+
+from algonet.core.cache import cached
 
 from .errors import WhileSyntaxError
 from .syntax import (
@@ -184,7 +185,7 @@ def build_constant(target: Any, number: Any) -> Statement:
     return Assign(number_of(target), None, constant_of(number), line=target.line)
 
 
-@functools.cache
+@cached(most=1)
 def _parser() -> Any:
     from lark import Lark, Transformer, v_args
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from algonet.cli.gallery import Figure, png
 from algonet.nn import FiniteDifferences, Insert, Residual, SmoothGraph, refine
-from algonet.relax import Anneal, Logistic, soft_max
+from algonet.relax import Anneal, soft_max
 from algonet.sorting import SoftSort, soft_sort
 
 TITLE = "Forward AlgoNet: an algorithm between the layers"
@@ -71,7 +71,7 @@ def _styles() -> bytes:
 
 
 def _sorted(x: Tensor) -> Tensor:
-    return soft_sort(x, relax=Logistic(10.0)).values
+    return soft_sort(x).values
 
 
 class Calibrate(nn.Module):
@@ -195,7 +195,7 @@ def _every_choice() -> nn.Module:
     return SmoothGraph(
         {
             "linear": nn.Linear(6, 6),
-            "sort": SoftSort(Logistic(10.0)),
+            "sort": SoftSort(),
             "maximum": lambda x: soft_max(x, steepness=10.0, keepdim=True),
             "differences": FiniteDifferences(pad="zero"),
             "relu": nn.Sequential(nn.Linear(6, 6), nn.ReLU()),

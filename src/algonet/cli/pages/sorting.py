@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from algonet.cli.gallery import Figure, png
-from algonet.relax import Cauchy, Gaussian, Laplace, Logistic, Optimal, Reciprocal, SmoothStep
+from algonet.relax import DECISION, Cauchy, Gaussian, Laplace, Logistic, Optimal, Reciprocal, SmoothStep
 from algonet.sorting import Bitonic, OddEven, soft_median, soft_sort, which_method
 from algonet.sorting.operation import sort_settings
 from algonet.sorting.reference import walk
@@ -180,8 +180,8 @@ def _median() -> Figure:
     curves = {
         "mean": rows.mean(-1),
         "median": rows.median(-1).values,
-        "soft median, exact": soft_median(rows, relax=Logistic(10.0), method=Bitonic()),
-        "soft median, fast, degree 1": soft_median(rows, method="fast", relax=Logistic(10.0)),
+        "soft median, exact": soft_median(rows, method=Bitonic()),
+        "soft median, fast, degree 1": soft_median(rows, method="fast"),
     }
     for (name, curve), style in zip(curves.items(), ("0.6", "0.2", "tab:red", "tab:orange"), strict=True):
         ax.plot(where, curve, color=style, lw=2, ls="--" if name in ("mean", "median") else "-", label=name)
@@ -203,7 +203,7 @@ def _sharpness(quick: bool) -> Figure:
     sizes = (4, 8, 16, 32) if quick else (4, 8, 16, 32, 64, 128)
     figure, ax = plt.subplots(figsize=(8, 3.6))
     for network, colour in ((OddEven(), "tab:purple"), (Bitonic(), "tab:cyan")):
-        for relax, style in ((Logistic(10.0), "-"), (Optimal(10.0), "--")):
+        for relax, style in ((DECISION, "-"), (Optimal(DECISION.steepness), "--")):
             errors = []
             for n in sizes:
                 x = torch.randn(64, n, generator=torch.Generator().manual_seed(n))

@@ -45,6 +45,9 @@ _DECORATORS = {"numba32": _NUMBA, "numba64": _NUMBA, "triton": "@triton.jit"}
 _LITERAL = re.compile(r"(?<![\w.])\d+\.\d+(?:e-?\d+)?")
 _TRITON_NAMES = re.compile(r"\b(abs|erf|exp|log|maximum|minimum|sqrt|where)(?=\()")
 _LOCK = threading.Lock()
+_PREFIX = "algonet_generated_"
+#: Generated modules that stay loaded: a few for each sigmoid, program and precision in use.
+MOST_MODULES = 1024
 #: The line that begins a template.
 TEMPLATE = "# --- template ---\n"
 
@@ -90,7 +93,7 @@ def load(name: str, source: str) -> ModuleType:
     What runs is `source`, never what a file holds: the file in the cache folder is for readers, debuggers and Numba.
     """
     stamp = hashlib.sha256(source.encode() + inlined()).hexdigest()
-    module_name = f"algonet_generated_{name}_{stamp[:16]}"
+    module_name = f"{_PREFIX}{name}_{stamp[:16]}"
     with _LOCK:
         found = sys.modules.get(module_name)
         if found is None:
@@ -104,6 +107,8 @@ def _execute(module_name: str, source: str, stamp: str) -> ModuleType:
         # Numba refuses to cache what has no file
         source = source.replace("cache=True", "cache=False").replace('"cache": True', '"cache": False')
     path = f"<{module_name}>" if kept is None else str(kept)
+    if "import triton" in source:
+        store.guard_triton()
     # Triton reads the source of its kernels through linecache, which then does not look at the file
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
     module = ModuleType(module_name)
@@ -115,11 +120,19 @@ def _execute(module_name: str, source: str, stamp: str) -> ModuleType:
     except BaseException:
         del sys.modules[module_name]
         raise
+    _forget_oldest()
     if "numba" in sys.modules:
         from algonet.core.codegen.jit import keep
 
         keep(module.__dict__, stamp)
     return module
+
+
+def _forget_oldest() -> None:
+    """Bound how many modules stay loaded; whoever holds a kernel of one keeps it alive, and `load` makes it again."""
+    loaded = [name for name in sys.modules if name.startswith(_PREFIX)]
+    for name in loaded[:-MOST_MODULES]:
+        linecache.cache.pop(sys.modules.pop(name).__file__ or "", None)
 
 
 def load_template(name: str, prelude: str, *paths: Path) -> ModuleType:

@@ -35,6 +35,8 @@ _chosen: dict[tuple[str, int], Path] = {}
 _private: dict[int, Path] = {}
 _pruned = 0.0
 _said = False
+#: What `guard_triton` put into the environment: anything else there is the user's.
+_given_to_triton: str | None = None
 
 
 def _new_lock() -> None:
@@ -83,6 +85,23 @@ def private_folder() -> Path:
             found = _private[process] = Path(tempfile.mkdtemp(prefix="algonet-"))
             atexit.register(_remove, found, process)
         return found
+
+
+def guard_triton() -> None:
+    """Let Triton keep its machine code below our folder, unless the user chose one: what lies in it is executed too.
+
+    To be called before Triton compiles. Its own choice is ~/.triton, which nobody looks at.
+    """
+    global _given_to_triton
+    asked = os.environ.get("TRITON_CACHE_DIR")
+    if asked and asked != _given_to_triton:
+        return
+    folder = cache_folder() / "triton"
+    if (reason := _why_not(folder)) is not None:
+        _say_once(f"{folder} is not used: {reason}. Triton kernels are compiled for this process alone.")
+        folder = private_folder() / "triton"
+        folder.mkdir(mode=0o700, exist_ok=True)
+    _given_to_triton = os.environ["TRITON_CACHE_DIR"] = str(folder)
 
 
 def _remove(folder: Path, process: int) -> None:
@@ -190,13 +209,15 @@ def discard(name: str) -> None:
 
 
 class Entry(NamedTuple):
+    """A file, or a folder of Triton's, which is whole or not at all."""
+
     path: Path
     size: int
     used: float
 
 
 def entries(folder: Path | None = None) -> list[Entry]:
-    """The files of this library in the folder, those used longest ago first."""
+    """The files of this library (and Triton's folders) in the folder, those used longest ago first."""
     return sorted(_entries(folder or cache_folder()), key=lambda entry: entry.used)
 
 
@@ -213,6 +234,28 @@ def _entries(folder: Path) -> Iterator[Entry]:
                     yield Entry(Path(item.path), about.st_size, about.st_mtime)
             except OSError:  # another process was faster
                 continue
+    yield from _triton_entries(folder / "triton")
+
+
+def _triton_entries(folder: Path) -> Iterator[Entry]:
+    try:
+        found = [item for item in os.scandir(folder) if item.is_dir(follow_symlinks=False)]
+    except OSError:
+        return
+    for item in found:
+        try:
+            about = [file.stat(follow_symlinks=False) for file in os.scandir(item.path)]
+            used = max([item.stat(follow_symlinks=False).st_mtime, *(file.st_mtime for file in about)])
+            yield Entry(Path(item.path), sum(file.st_size for file in about), used)
+        except OSError:
+            continue
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def prune(most: int | None = None, now: bool = False) -> int:
@@ -227,7 +270,7 @@ def prune(most: int | None = None, now: bool = False) -> int:
     for entry in found:
         if removed >= excess:
             break
-        entry.path.unlink(missing_ok=True)
+        _delete(entry.path)
         removed += entry.size
     return removed
 
@@ -236,7 +279,7 @@ def clear() -> int:
     """Remove every file of this library from the folder; returns how many there were."""
     found = entries()
     for entry in found:
-        entry.path.unlink(missing_ok=True)
+        _delete(entry.path)
     return len(found)
 
 

@@ -38,8 +38,8 @@ def soft_sort_forward(tensors: list[Tensor], settings: SortSettings) -> tuple[li
     if layout.idle:
         return [t.clone(memory_format=torch.contiguous_format) for t in (tensors[0], *tensors[3:])], []
     outputs = [_like(t) for t in (tensors[0], *tensors[3:])]
-    inputs = _contiguous((tensors[0], *tensors[3:]))
-    memory = *_addresses(inputs), _lengths(tensors[1], layout), *_addresses(outputs)
+    inputs, lengths = _contiguous((tensors[0], *tensors[3:])), tensors[1].contiguous()
+    memory = *_addresses(inputs), lengths.data_ptr(), *_addresses(outputs)
     steepness = tensors[2].item()
 
     def run(begin: int, end: int) -> None:
@@ -61,10 +61,10 @@ def soft_sort_backward(
     if layout.idle:
         return [grads[0].clone(), None, torch.zeros_like(tensors[2]), *(g.clone() for g in grads[1:])]
     found = [_like(t) for t in (tensors[0], *tensors[3:])]
-    inputs, given = _contiguous((tensors[0], *tensors[3:])), _contiguous(grads)
+    inputs, given, lengths = _contiguous((tensors[0], *tensors[3:])), _contiguous(grads), tensors[1].contiguous()
     lanes, segment, space = layout.back
     by_steepness = torch.zeros(-(-layout.rows // lanes), dtype=tensors[0].dtype)
-    memory = *_addresses(inputs), _lengths(tensors[1], layout), *_addresses(given), *_addresses(found)
+    memory = *_addresses(inputs), lengths.data_ptr(), *_addresses(given), *_addresses(found)
     kernels = layout.layers, layout.layers_back, layout.payload_back, layout.sigmoid
     steepness, values_too, steepness_too = tensors[2].item(), int(needs[0] or needs[2]), int(needs[2])
 
@@ -156,10 +156,6 @@ def _contiguous(tensors: Sequence[Tensor]) -> list[Tensor]:
 def _addresses(tensors: list[Tensor]) -> tuple[int, int]:
     """Where items and payload are; a missing payload is nowhere."""
     return tensors[0].data_ptr(), tensors[1].data_ptr() if len(tensors) > 1 else 0
-
-
-def _lengths(lengths: Tensor, layout: Layout) -> int:
-    return lengths.data_ptr() if layout.masked else 0
 
 
 def _like(x: Tensor) -> Tensor:

@@ -175,21 +175,30 @@ def run_layers_back(g, d, alpha, slope, felt, ends, table, n, lanes, low, high, 
 
 
 @njit(**OPTIONS)
-def load(block, rows, count, begin, n, channels, lanes):
-    """rows[count, n, channels] from row `begin` on into block[channels, n, lanes]; lanes beyond the last row repeat it."""
+def load(block, rows, payload, count, begin, n, channels, lanes):
+    """rows[count, n] and payload[count, n, channels] (addresses) from row `begin` on into block[1 + channels, n, lanes].
+
+    Lanes beyond the last row repeat it.
+    """
     for w in range(lanes):
         row = min(begin + w, count - 1) * n
         for i in range(n):
+            block[i * lanes + w] = pointer_at(rows, REAL)[row + i]
+        for i in range(n):
             for j in range(channels):
-                block[(j * n + i) * lanes + w] = rows[(row + i) * channels + j]
+                block[((1 + j) * n + i) * lanes + w] = pointer_at(payload, REAL)[(row + i) * channels + j]
 
 
 @njit(**OPTIONS)
-def store(rows, block, count, begin, n, channels, lanes):
+def store(rows, payload, block, count, begin, n, channels, lanes):
+    """The way back of `load`."""
     for w in range(min(lanes, count - begin)):
+        row = (begin + w) * n
+        for i in range(n):
+            pointer_at(rows, REAL)[row + i] = block[i * lanes + w]
         for i in range(n):
             for j in range(channels):
-                rows[((begin + w) * n + i) * channels + j] = block[(j * n + i) * lanes + w]
+                pointer_at(payload, REAL)[(row + i) * channels + j] = block[((1 + j) * n + i) * lanes + w]
 
 
 @njit(**OPTIONS)
@@ -227,18 +236,15 @@ def forward(
     here = pointer_at(work + SIZE * ((n * (1 + channels) + 3 * half) * lanes + 2 * half), int32)
     places = pointer_at(table, types.intp)
     for row in range(begin, end, lanes):
-        load(x, pointer_at(rows, REAL), count, row, n, 1, lanes)
-        load(p, pointer_at(payload, REAL), count, row, n, channels, lanes)
+        load(x, rows, payload, count, row, n, channels, lanes)
         if masked:
             for w in range(lanes):
                 here[w] = pointer_at(lengths, int32)[min(row + w, count - 1)]
-        depth = pointer_at(table, types.intp)[6]
         call_at(
             layers,
-            (x, p, d, alpha, slope, ends, here, places, n, channels, lanes, 0, depth, 0, masked, sigmoid, steep),
+            (x, p, d, alpha, slope, ends, here, places, n, channels, lanes, 0, places[6], 0, masked, sigmoid, steep),
         )
-        store(pointer_at(values, REAL), x, count, row, n, 1, lanes)
-        store(pointer_at(moved, REAL), p, count, row, n, channels, lanes)
+        store(values, moved, x, count, row, n, channels, lanes)
 
 
 @njit(**OPTIONS, nogil=True, cache=True)
@@ -276,15 +282,12 @@ def backward(
     )
     here = pointer_at(work + SIZE * size, int32)
     for row in range(begin, end, lanes):
-        load(x, pointer_at(rows, REAL), count, row, n, 1, lanes)
-        load(p, pointer_at(payload, REAL), count, row, n, channels, lanes)
-        load(g, pointer_at(grads, REAL), count, row, n, 1, lanes)
-        load(h, pointer_at(grad_moved, REAL), count, row, n, channels, lanes)
+        load(x, rows, payload, count, row, n, channels, lanes)
+        load(g, grads, grad_moved, count, row, n, channels, lanes)
+        # Lanes beyond the last row have no gradient
         for w in range(count - row, lanes):
-            for i in range(n):
+            for i in range((1 + channels) * n):
                 g[i * lanes + w] = ZERO
-            for i in range(channels * n):
-                h[i * lanes + w] = ZERO
         if masked:
             for w in range(lanes):
                 here[w] = pointer_at(lengths, int32)[min(row + w, count - 1)]
@@ -356,5 +359,4 @@ def backward(
             if steepness_too:
                 share += add_up(d, pairs * lanes, strands)
         pointer_at(by_steepness, REAL)[row // lanes] = share
-        store(pointer_at(grad_rows, REAL), g, count, row, n, 1, lanes)
-        store(pointer_at(grad_payload, REAL), h, count, row, n, channels, lanes)
+        store(grad_rows, grad_payload, g, count, row, n, channels, lanes)
