@@ -108,7 +108,7 @@ class Network(Method):
         keep: tuple[int, ...] | None = None,
         device: torch.device | str = "cpu",
     ) -> Comparators:
-        """The comparators for n items; with `keep`, only those that can reach one of these output positions.
+        """The comparators for n items, on `device`; with `keep`, only those that can reach one of these output positions.
 
         >>> OddEven().table(8).count, OddEven().table(8, keep=(3, 4)).count
         (28, 24)
