@@ -13,9 +13,19 @@ from algonet import relax
 from algonet.core.backends import BACKENDS
 from algonet.ifs import Poisson, chaos_game, contraction, smooth_raster
 from algonet.nn import FiniteDifferences, Insert, SmoothDepth, SmoothGraph, finite_differences
+from algonet.ranking import ndcg_loss, spearman_loss
 from algonet.render import Camera, FilteredCoverage, render_attributes
 from algonet.smooth_python.algorithms import bubble_sort
-from algonet.sorting import Bitonic, soft_argsort, soft_median, soft_quantile, soft_rank, soft_sort, soft_topk
+from algonet.sorting import (
+    Bitonic,
+    soft_argsort,
+    soft_median,
+    soft_quantile,
+    soft_rank,
+    soft_sort,
+    soft_topk,
+    soft_topk_mask,
+)
 from algonet.speech import Inventory, mel_envelope, synthesize
 from algonet.while_lang import WhileProgram
 from helpers.contract import Case, Inputs, normal, uniform
@@ -115,6 +125,17 @@ def _envelope(*score: Tensor) -> Tensor:
     return mel_envelope(*score, frames=3, hop=20, bands=4, **SPEECH)
 
 
+GRADES = torch.tensor([2.0, 0.0, 1.0, 0.0, 3.0])
+
+
+def _ndcg(x: Tensor, backend: str) -> Tensor:
+    return ndcg_loss(x, GRADES.to(x).expand(x.shape), relax=SOFT, reduction="none", backend=backend)
+
+
+def _spearman(x: Tensor, backend: str) -> Tensor:
+    return spearman_loss(x, GRADES.to(x).expand(x.shape), relax=SOFT, reduction="none", backend=backend)
+
+
 SORT_CASES = {
     "soft_sort": (lambda x, p, backend="auto": soft_sort(x, relax=SOFT, payload=p, backend=backend)[:2], _keyed),
     "soft_sort (bitonic)": (
@@ -124,6 +145,9 @@ SORT_CASES = {
     "soft_rank": (lambda x, backend="auto": soft_rank(x, relax=SOFT, backend=backend).to(x.dtype), normal(5)),
     "soft_argsort": (lambda x, backend="auto": soft_argsort(x, relax=SOFT, backend=backend).to(x.dtype), normal(5)),
     "soft_topk": (lambda x, backend="auto": soft_topk(x, 2, relax=SOFT, backend=backend).values, normal(5)),
+    "soft_topk_mask": (lambda x, backend="auto": soft_topk_mask(x, 2.5, relax=SOFT, backend=backend), normal(5)),
+    "ndcg_loss": (lambda x, backend="auto": _ndcg(x, backend), normal(5)),
+    "spearman_loss": (lambda x, backend="auto": _spearman(x, backend), normal(5)),
     "soft_quantile": (lambda x, backend="auto": soft_quantile(x, 0.3, relax=SOFT, backend=backend), normal(5)),
     "soft_median": (lambda x, backend="auto": soft_median(x, relax=SOFT, backend=backend), normal(6)),
 }

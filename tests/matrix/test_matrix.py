@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.generate import DOCS, cell, page, recorded
+from matrix.generate import DOCS, LAYER_RECORD, cell, layer_cell, page, recorded
+from matrix.layers import LAYER_TRANSFORMS, LAYERS
 from matrix.operations import OPERATIONS
 from matrix.transforms import TRANSFORMS
 
@@ -16,10 +17,18 @@ def test_row_is_as_recorded(operation):
     assert {column: cell(operation, column) for column in TRANSFORMS} == row
 
 
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
+def test_row_of_a_layer_is_as_recorded(layer):
+    row = recorded(LAYER_RECORD).get(layer.name)
+    assert row is not None, "run: PYTHONPATH=tests python -m matrix.generate"
+    assert {column: layer_cell(layer, column) for column in LAYER_TRANSFORMS} == row
+
+
 def test_nothing_fails_without_a_reason():
-    failing = [(name, column) for name, row in recorded().items() for column, text in row.items() if "fails" in text]
+    rows = [*recorded().items(), *recorded(LAYER_RECORD).items()]
+    failing = [(name, column) for name, row in rows for column, text in row.items() if "fails" in text]
     assert not failing
 
 
 def test_page_shows_the_record():
-    assert (DOCS / "transforms.md").read_text() == page(recorded())
+    assert (DOCS / "transforms.md").read_text() == page(recorded(), recorded(LAYER_RECORD))

@@ -25,43 +25,14 @@ from algonet.render import (
     icosphere,
     torus,
 )
+from helpers.differences import assert_gradients_are_right
 
-#: Small: where a normal turns away from the eye, pictures bend within a hundredth of a cosine.
-STEP = 1e-6
 MESHES = {"sphere": icosphere(2), "box": box(), "torus": torus(segments=(16, 8))}
 
 
 def random_eye(generator: torch.Generator) -> Tensor:
     eye = torch.randn(3, generator=generator, dtype=torch.float64)
     return 3 * eye / eye.norm()
-
-
-def assert_gradients_are_right(render: Callable[..., tuple[Tensor, ...]], inputs: dict[str, Tensor]) -> None:
-    """Every output's gradient by every input against central differences along a random direction."""
-    generator = torch.Generator().manual_seed(1)
-    inputs = {name: t.detach().clone().requires_grad_() for name, t in inputs.items()}
-    weights = [torch.randn(o.shape, generator=generator, dtype=o.dtype) for o in render(**inputs)]
-    ways = {name: torch.randn(t.shape, generator=generator, dtype=t.dtype) for name, t in inputs.items()}
-
-    def sums(**moved: Tensor) -> list[Tensor]:
-        return [(o * w).sum() for o, w in zip(render(**{**inputs, **moved}), weights, strict=True) if o.numel()]
-
-    with torch.no_grad():
-        differences = {
-            name: [(a - b) / (2 * STEP) for a, b in zip(
-                sums(**{name: inputs[name] + STEP * way}), sums(**{name: inputs[name] - STEP * way}), strict=True
-            )]
-            for name, way in ways.items()
-        }  # fmt: skip
-    for i, total in enumerate(sums()):
-        slopes = torch.autograd.grad(total, list(inputs.values()), retain_graph=True, allow_unused=True)
-        for (name, way), slope in zip(ways.items(), slopes, strict=True):
-            if slope is None:
-                assert differences[name][i] == 0, name
-                continue
-            assert torch.isfinite(slope).all(), name
-            error = abs((slope * way).sum() - differences[name][i])
-            assert error <= 1e-3 * slope.norm() * way.norm() + 1e-5, (i, name, float(error), float(slope.norm()))
 
 
 @pytest.mark.parametrize("name", MESHES)
