@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +19,66 @@ EXAMPLE = re.compile(r"^>>> .*(?:\n(?!\s*$).*)*", re.MULTILINE)
 
 
 class Doctests(griffe.Extension):
-    def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
-        if obj.docstring is not None:
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Extend all docstrings at once: what a class takes is known when its base classes are."""
+        griffe.DataclassesExtension().on_package(pkg=pkg)  # adds nothing where __init__ is written already
+        extended = []
+        for obj in _documented(pkg):
+            assert obj.docstring is not None
             plain = obj.docstring.value
-            obj.docstring.value = EXAMPLE.sub(lambda match: f"```pycon\n{match[0]}\n```", plain) + self._parameters(
-                obj, plain
-            )
+            rows = list(_rows(obj, plain))
+            text = EXAMPLE.sub(lambda match: f"```pycon\n{match[0]}\n```", plain)
+            extended.append((obj.docstring, text + (table(rows, fields=_is_named_tuple(obj)) if rows else "")))
+        for (
+            docstring,
+            text,
+        ) in extended:  # afterwards: a class may take what it says of a parameter from its parent's docstring
+            docstring.value = text
 
-    def _parameters(self, obj: griffe.Object, docstring: str) -> str:
-        """The table of what a public function takes."""
-        if not isinstance(obj, griffe.Function) or obj.name.startswith("_"):
-            return ""
-        rows = []
-        for parameter in obj.parameters:
-            if parameter.name in ("self", "cls") or parameter.name.startswith("*"):
-                continue
-            default = "" if parameter.default is None else str(parameter.default)
-            kind = "" if parameter.annotation is None else str(parameter.annotation)
-            rows.append((parameter.name, kind, default, description(parameter.name, docstring, obj.name) or ""))
-        return table(rows) if rows else ""
+
+def _documented(obj: griffe.Object) -> Iterator[griffe.Object]:
+    """The object and all below it that have a docstring, each once."""
+    if obj.docstring is not None:
+        yield obj
+    for member in obj.members.values():
+        if isinstance(member, griffe.Object):
+            yield from _documented(member)
+
+
+def _rows(obj: griffe.Object, docstring: str) -> Iterator[tuple[str, str, str, str]]:
+    """Name, type, default and meaning of all that a public function or constructor takes."""
+    if obj.name.startswith("_"):
+        return
+    for parameter in _taken(obj):
+        default = "" if parameter.default is None else str(parameter.default)
+        kind = "" if parameter.annotation is None else str(parameter.annotation)
+        yield (
+            parameter.name,
+            kind,
+            default,
+            description(parameter.name, docstring, obj.name) or _inherited(obj, parameter),
+        )
+
+
+def _taken(obj: griffe.Object) -> Iterable[griffe.Parameter]:
+    variable = (griffe.ParameterKind.var_positional, griffe.ParameterKind.var_keyword)
+    if isinstance(obj, griffe.Class) and _is_named_tuple(obj):
+        fields = [m for m in obj.members.values() if isinstance(m, griffe.Attribute) and m.annotation is not None]
+        return [griffe.Parameter(m.name, annotation=m.annotation, default=m.value) for m in fields]
+    if not isinstance(obj, griffe.Function | griffe.Class):
+        return []
+    return [p for p in obj.parameters if p.name not in ("self", "cls") and p.kind not in variable]
+
+
+def _is_named_tuple(obj: griffe.Object) -> bool:
+    return isinstance(obj, griffe.Class) and any(str(base).endswith("NamedTuple") for base in obj.bases)
+
+
+def _inherited(obj: griffe.Object, parameter: griffe.Parameter) -> str:
+    """What a base class says of a parameter that the class took over from it."""
+    if isinstance(obj, griffe.Class):
+        for base in obj.mro():
+            text = base.docstring.value if base.docstring is not None else ""
+            if (what := description(parameter.name, text, base.name)) is not None:
+                return what
+    return ""

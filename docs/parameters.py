@@ -29,10 +29,13 @@ def description(name: str, docstring: str, owner: str = "") -> str | None:
     return shared().get(f"{owner}.{name}", shared().get(name))
 
 
-def table(rows: list[tuple[str, str, str, str]]) -> str:
-    """Markdown of a table of (name, type, default, what)."""
-    lines = ["", "", "| parameter | type | default | what it is |", "|---|---|---|---|"]
+def table(rows: list[tuple[str, str, str, str]], fields: bool = False) -> str:
+    """Markdown of a table of (name, type, default, what); the fields of a result have no defaults."""
+    head = ("field", "type", "what it is") if fields else ("parameter", "type", "default", "what it is")
+    lines = ["", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name, kind, default, what in rows:
-        cells = (f"`{name}`", f"`{kind}`" if kind else "", f"`{default}`" if default else "required", what)
+        cells = [f"`{name}`", f"`{kind}`" if kind else "", f"`{default}`" if default else "required", what]
+        if fields:
+            del cells[2]
         lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

@@ -110,6 +110,10 @@ def public_names() -> set[str]:
     return names | {f"{home}.{name}" for home, listed in algonet._NAMES.items() for name in listed}
 
 
+def _is_error(value: object) -> bool:
+    return inspect.isclass(value) and issubclass(value, BaseException)
+
+
 def parameters() -> list[tuple[str, str, str]]:
     """(owner, parameter, docstring) of every parameter of every public function and class."""
     found = []
@@ -117,7 +121,7 @@ def parameters() -> list[tuple[str, str, str]]:
         module = importlib.import_module(home)
         for name in module.__all__:
             value = getattr(module, name)
-            if not callable(value) or (inspect.isclass(value) and issubclass(value, BaseException)):
+            if not inspect.isroutine(value) and not inspect.isclass(value) or _is_error(value):
                 continue
             try:
                 signature = inspect.signature(value)
@@ -136,6 +140,17 @@ def test_every_parameter_is_described():
     assert not missing, "name it in backticks in the docstring, or in docs/parameters.toml"
 
 
+def untold(reference: str) -> list[str]:
+    """Parameters and fields that the API pages show without a type, or without what they are, or not at all."""
+    chapters = re.split(r'<h\d id="(algonet\.[^"]+)"', reference)
+    rows = re.compile(r"<tr>\s*<td><code>(\w+)</code></td>\s*(.*?)</tr>", re.DOTALL)
+    found: dict[str, dict[str, str]] = {}
+    for owner, chapter in zip(chapters[1::2], chapters[2::2], strict=True):
+        found.setdefault(owner.split(".")[-1], {}).update(rows.findall(chapter))
+    empty = [f"{owner}.{name}" for owner, table in found.items() for name, row in table.items() if "<td></td>" in row]
+    return empty + [f"{owner}.{name}" for owner, name, _ in parameters() if name not in found.get(owner, ())]
+
+
 def test_site_is_complete_and_works_offline(tmp_path):
     site = tmp_path / "site"
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(site)]
@@ -148,6 +163,7 @@ def test_site_is_complete_and_works_offline(tmp_path):
     # a function named like the module that holds it is listed under that module
     found = {*anchors, *(f"{'.'.join(a.split('.')[:2])}.{a.split('.')[-1]}" for a in anchors)}
     assert not public_names() - found
+    assert not untold(reference)
     for page in site.glob("**/*.html"):
         tags = re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", page.read_text("utf-8"))
         assert not [tag for tag in tags if re.search(r'(?:src|href)="(?:https?:)?//', tag) and "canonical" not in tag]
