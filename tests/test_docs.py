@@ -121,7 +121,7 @@ def parameters() -> list[tuple[str, str, str]]:
         module = importlib.import_module(home)
         for name in module.__all__:
             value = getattr(module, name)
-            if not inspect.isroutine(value) and not inspect.isclass(value) or _is_error(value):
+            if not (inspect.isroutine(value) or inspect.isclass(value)) or _is_error(value):
                 continue
             try:
                 signature = inspect.signature(value)

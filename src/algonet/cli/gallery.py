@@ -18,8 +18,20 @@ from algonet import __version__
 from algonet.core.cache import cached
 from algonet.core.files import write_text
 
-#: Sections, the most beautiful first; each module has TITLE, INTRO and figures(quick) -> Iterator[Figure].
-PAGES = ("render", "ifs", "while_lang", "smooth_python", "sorting", "speech", "ran", "nn", "explain", "relax")
+#: Sections, the most beautiful first, and what the navigation calls them: it fits on one line of a desktop. Each module has
+#: TITLE, INTRO and figures(quick) -> Iterator[Figure].
+PAGES = {
+    "render": "Renderer",
+    "ifs": "Fractals",
+    "while_lang": "Programs",
+    "smooth_python": "Python",
+    "sorting": "Sorting",
+    "speech": "Speech",
+    "ran": "Backward AlgoNet",
+    "nn": "Networks",
+    "explain": "Explaining",
+    "relax": "Softness",
+}
 #: The name of the page in its folder.
 PAGE = "index.html"
 
@@ -106,7 +118,7 @@ def write(sections: list[Section], folder: Path, *, overwrite: bool = True) -> P
 def page(sections: list[Section]) -> str:
     """The HTML of the whole gallery, with style and pictures inside."""
     template = resources.files("algonet.cli").joinpath("gallery.html").read_text(encoding="utf-8")
-    links = "\n".join(f'<a href="#{s.slug}">{html.escape(s.title)}</a>' for s in sections)
+    links = "\n".join(f'<a href="#{s.slug}">{html.escape(PAGES.get(s.slug, s.title))}</a>' for s in sections)
     template = template.replace("{{links}}", links).replace("{{version}}", __version__)
     return template.replace("{{sections}}", "\n".join(map(_section, sections)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -23,30 +24,64 @@ INTRO = (
 def figures(quick: bool) -> Iterator[Figure]:
     """All figures of the section; `quick` draws smaller pictures and fits more briefly."""
     yield _softness(quick)
+    yield _film_strip(quick)
+    yield _turning(quick)
+    yield _far_camera(quick)
     yield _tessellation(quick)
     yield _path(quick)
     yield _textures(quick)
-    yield _turning(quick)
-    yield _film_strip(quick)
-    yield _far_camera(quick)
 
 
 def _still_life() -> Any:
-    """A torus around a ball on a box, coloured by place, as one mesh."""
-    from algonet.render import Mesh, box, icosphere, torus
+    """A ring, a ball, a cylinder and a box on a chequered board, as one mesh."""
+    from algonet.render import box, cylinder, icosphere, torus
 
-    parts = [
-        (torus(0.75, 0.22, (40, 20)), torch.tensor([0.0, 0.1, 0.0]), (0.95, 0.55, 0.25)),
-        (icosphere(3, 0.45), torch.tensor([0.0, 0.25, 0.0]), (0.35, 0.6, 0.95)),
-        (box((1.2, 0.25, 1.2), segments=4), torch.tensor([0.0, -0.45, 0.0]), (0.55, 0.8, 0.45)),
-    ]
-    vertices, faces, colors, count = [], [], [], 0
-    for mesh, shift, color in parts:
-        vertices.append(mesh.vertices + shift)
-        faces.append(mesh.faces + count)
-        colors.append(torch.tensor(color).expand(len(mesh.vertices), 3))
-        count += len(mesh.vertices)
-    return Mesh(torch.cat(vertices), torch.cat(faces), vertex_colors=torch.cat(colors))
+    return _together(
+        _board(),
+        _placed(torus(0.42, 0.15, (48, 24)), (-0.45, 0.16, 0.4), (0.95, 0.5, 0.2)),
+        _placed(icosphere(4, 0.36), (0.45, 0.37, 0.45), (0.25, 0.55, 0.95)),
+        _placed(cylinder(0.24, 0.9, 48), (-0.55, 0.46, -0.55), (0.85, 0.3, 0.4)),
+        _placed(box((0.55, 0.55, 0.55), segments=4), (0.45, 0.29, -0.5), (0.4, 0.75, 0.45), turn=0.5),
+    )
+
+
+def _board(cells: int = 8, side: float = 2.2, thickness: float = 0.12) -> Any:
+    """A chequered board whose fields share no corners, so that their colours do not run into each other."""
+    from algonet.render import Mesh
+
+    across = torch.linspace(-side / 2, side / 2, cells + 1).tolist()
+    quads, colors = [], []
+    for i in range(cells):
+        for j in range(cells):
+            (x0, x1), (z0, z1) = across[i : i + 2], across[j : j + 2]
+            quads.append([(x0, 0.0, z1), (x1, 0.0, z1), (x1, 0.0, z0), (x0, 0.0, z0)])
+            colors.append((0.93, 0.9, 0.84) if (i + j) % 2 else (0.38, 0.45, 0.53))
+    rim = [(-1, 1), (1, 1), (1, -1), (-1, -1), (-1, 1)]
+    for (x0, z0), (x1, z1) in itertools.pairwise(rim):
+        corners = [(x0, -1, z0), (x1, -1, z1), (x1, 0, z1), (x0, 0, z0)]
+        quads.append([(x * side / 2, y * thickness, z * side / 2) for x, y, z in corners])
+        colors.append((0.55, 0.4, 0.3))
+    first = 4 * torch.arange(len(quads))[:, None]
+    faces = torch.cat([first + torch.tensor([0, 1, 2]), first + torch.tensor([0, 2, 3])])
+    return Mesh(torch.tensor(quads).flatten(0, 1), faces, vertex_colors=torch.tensor(colors).repeat_interleave(4, 0))
+
+
+def _placed(mesh: Any, place: tuple[float, ...], color: tuple[float, ...], turn: float = 0.0) -> Any:
+    """A mesh turned about the vertical axis, moved, and painted in one colour."""
+    cos, sin = math.cos(turn), math.sin(turn)
+    turned = mesh.vertices @ torch.tensor([[cos, 0.0, -sin], [0.0, 1.0, 0.0], [sin, 0.0, cos]])
+    painted = torch.tensor(color).expand(len(mesh.vertices), 3)
+    return mesh.replace(vertices=turned + torch.tensor(place), vertex_colors=painted)
+
+
+def _together(*parts: Any) -> Any:
+    """Several meshes as one."""
+    from algonet.render import Mesh
+
+    counts = torch.tensor([0, *(len(part.vertices) for part in parts)]).cumsum(0)
+    faces = torch.cat([part.faces + first for part, first in zip(parts, counts[:-1], strict=True)])
+    colors = torch.cat([part.vertex_colors for part in parts])
+    return Mesh(torch.cat([part.vertices for part in parts]), faces, vertex_colors=colors)
 
 
 def _show(axis: Any, picture: Tensor, **options: Any) -> None:
@@ -65,9 +100,9 @@ def _softness(quick: bool) -> Figure:
     from algonet.relax import BoundedSum, StudentT
     from algonet.render import BlinnPhong, Camera, FilteredCoverage, SmoothRenderer
 
-    size = 96 if quick else 160
+    size = 96 if quick else 240
     scales = (0.4, 1.0, 2.5, 6.0)
-    camera = Camera.look_at((1.1, 1.3, 2.2), (0.0, -0.05, 0.0), fov=45.0)
+    camera = Camera.look_at((1.3, 2.3, 3.0), (0.0, 0.1, 0.0), fov=44.0)
     mesh = _still_life()
     figure, axes = plt.subplots(3, len(scales), figsize=(2.5 * len(scales), 7.6))
     for column, scale in enumerate(scales):
@@ -239,7 +274,7 @@ def _turning(quick: bool) -> Figure:
     pictures = []
     for i in range(frames):
         angle = 2 * math.pi * i / frames
-        camera = Camera.look_at((2.4 * math.sin(angle), 1.5, 2.4 * math.cos(angle)), (0.0, -0.05, 0.0), fov=42.0)
+        camera = Camera.look_at((3.3 * math.sin(angle), 2.2, 3.3 * math.cos(angle)), (0.0, 0.1, 0.0), fov=44.0)
         renderer.scale.fill_(size / 160 * (0.4 + 2.2 * (0.5 - 0.5 * math.cos(angle)) ** 2))  # pyright: ignore[reportCallIssue]
         with torch.no_grad():
             rgb = renderer(mesh, camera, _lamps()).rgb
@@ -298,35 +333,50 @@ def _film_strip(quick: bool) -> Figure:
     return Figure("From pictures to a mesh", png(figure), caption)
 
 
+def _chair() -> Any:
+    """Six boxes, each of its own colour, and no symmetry but left and right."""
+    from algonet.render import box
+
+    legs = [(x, -0.5, z) for x in (-0.36, 0.36) for z in (-0.36, 0.36)]
+    colors = ((0.85, 0.35, 0.3), (0.95, 0.65, 0.25), (0.55, 0.4, 0.75), (0.3, 0.65, 0.6))
+    return _together(
+        _placed(box((0.9, 0.16, 0.9), segments=2), (0.0, 0.0, 0.0), (0.3, 0.55, 0.85)),
+        _placed(box((0.9, 0.9, 0.16), segments=2), (0.0, 0.53, -0.37), (0.95, 0.85, 0.45)),
+        *(_placed(box((0.16, 0.84, 0.16)), leg, color) for leg, color in zip(legs, colors, strict=True)),
+    )
+
+
 def _far_camera(quick: bool) -> Figure:
     import matplotlib.pyplot as plt
 
-    from algonet.render import Camera, SmoothRenderer, box, fit_camera, render_hard, rotation_error
+    from algonet.render import Camera, SmoothRenderer, fit_camera, render_hard, rotation_error
 
-    mesh = box((1.2, 0.7, 0.5), segments=2)
-    pulled = mesh.vertices + torch.tensor([0.0, 0.5, 0.2]) * (mesh.vertices[:, :1] > 0.3)
-    mesh = mesh.replace(vertices=pulled, vertex_colors=(mesh.vertices + 0.65) / 1.3)
-    true = Camera.look_at((0.5, 0.8, 2.6), fov=45.0)
-    seen = render_hard(mesh.vertices, mesh.faces, (mesh.vertices - mesh.vertices.amin(0)) / 1.5, true, size=(32, 32))
-    mesh = mesh.replace(vertex_colors=(mesh.vertices - mesh.vertices.amin(0)) / 1.5)
+    mesh = _chair()
+    true = Camera.look_at((1.3, 1.4, 2.6), fov=45.0)
+    seen = render_hard(mesh.vertices, mesh.faces, mesh.vertex_colors, true, size=(32, 32))
     image = torch.cat([seen.image, seen.silhouette[..., None]], -1)
-    start = Camera.look_at((0.7, -2.7, 0.0), fov=45.0)
+    start = Camera.look_at((-2.6, 1.2, -0.8), fov=45.0)
     steps = 80 if quick else 160
-    soft = fit_camera(mesh, image, start, steps=steps)
-    hard = fit_camera(mesh, image, start, steps=steps, scales=(0.7, 0.7))
-    show = SmoothRenderer((96, 96), background=1.0, two_sided=False, shading="vertex")
-    figure, axes = plt.subplots(1, 4, figsize=(10, 2.8))
-    for axis, title, camera in (
-        (axes[0], "start", start),
-        (axes[1], "scale annealed", soft.camera),
-        (axes[2], "scale constant", hard.camera),
-        (axes[3], "the picture to match", true),
-    ):
+    narrow = fit_camera(mesh, image, start, steps=steps, scales=(0.7, 0.7))
+    annealed = fit_camera(mesh, image, start, steps=steps)
+    size = 96 if quick else 240
+    show = SmoothRenderer((size, size), background=1.0, two_sided=False, depth_steepness=200.0)
+    panels = [
+        ("the picture to match", true),
+        ("a start from behind", start),
+        ("narrow noise all along", narrow.camera),
+        ("first wide, then narrow", annealed.camera),
+    ]
+    figure, axes = plt.subplots(1, len(panels), figsize=(2.6 * len(panels), 3.0))
+    for axis, (title, camera) in zip(axes, panels, strict=True):
         with torch.no_grad():
             _show(axis, show(mesh, camera, _lamps()).rgb.clamp(0, 1))
         away = float(rotation_error(camera, true))
-        axis.set_title(title if camera is true else f"{title}: {away:.0f}° off", fontsize=10)
+        axis.set_title(title if camera is true else f"{title}:\n{away:.0f}° off", fontsize=10)
         axis.set_axis_off()
     figure.tight_layout(pad=0.3)
-    caption = "Finding a camera from far away: wide noise lets distant pictures overlap and pull, narrow noise makes it exact."
+    caption = (
+        "Finding where a picture was taken from. Wide noise lets distant pictures overlap and pull, narrow noise makes the "
+        "result exact. From some starts neither arrives; asked without one, fit_camera searches among all rotations."
+    )
     return Figure("A camera from far away", png(figure), caption)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from algonet.cli.gallery import Figure, png
+from algonet.smooth_python import smooth
 from algonet.smooth_python.algorithms import ALGORITHMS
 
 TITLE = "Plain Python, smooth"
@@ -130,19 +131,20 @@ def _flood(quick: bool) -> bytes:
 
     height = _terrain(*((7, 9) if quick else (12, 16))).flip(0, 1)
     figure, axes = plt.subplots(1, 3, figsize=(11.6, 3.2), layout="constrained")
+    greys = LinearSegmentedColormap.from_list("ground", ["0.98", "0.3"])
     ground: Any = None
     for axis, level in zip(axes, (0.3, 0.42, 0.55), strict=True):
         cells = ALGORITHMS["flood_fill"](height[None], level, batched=True, steepness=25.0)
         wet = torch.stack([torch.stack([cell.reshape(()) for cell in row]) for row in cells])
-        ground = axis.imshow(height.numpy(), cmap="YlOrBr", vmin=0, vmax=1)
+        ground = axis.imshow(height.numpy(), cmap=greys, vmin=0, vmax=1)
         water = torch.zeros(*height.shape, 4)
         water[..., :3] = torch.tensor([0.12, 0.42, 0.78])
-        water[..., 3] = 0.85 * wet.clamp(0, 1)
+        water[..., 3] = 0.9 * wet.clamp(0, 1)
         axis.imshow(water.numpy())
         axis.set_title(f"water up to {level:g}", fontsize=10)
         _bare(axis)
     figure.colorbar(ground, ax=axes, shrink=0.85, pad=0.01).set_label("height of the ground")
-    blues = LinearSegmentedColormap.from_list("water", ["white", (0.25, 0.5, 0.8)])
+    blues = LinearSegmentedColormap.from_list("water", ["white", (0.2, 0.47, 0.8)])
     figure.colorbar(plt.cm.ScalarMappable(cmap=blues), ax=axes, shrink=0.85, pad=0.01).set_label("probability of water")
     return png(figure)
 
@@ -166,26 +168,38 @@ def _search(quick: bool) -> bytes:
     return png(figure)
 
 
+@smooth
+def _edit_distance(unlike):
+    """Levenshtein's distance, where `unlike[i][j]` is what replacing letter i by letter j costs."""
+    row = [float(j) for j in range(len(unlike[0]) + 1)]
+    for i in range(len(unlike)):
+        diagonal = row[0]
+        row[0] = float(i + 1)
+        for j in range(len(unlike[0])):
+            replaced = diagonal + unlike[i][j]
+            diagonal = row[j + 1]
+            row[j + 1] = min(replaced, row[j] + 1.0, row[j + 1] + 1.0)
+    return row[len(unlike[0])]
+
+
 def _levenshtein(quick: bool) -> bytes:
     import matplotlib.pyplot as plt
 
-    def letters(word: str) -> Tensor:
-        return torch.tensor([float(ord(c) - ord("a")) for c in word])
-
-    target = letters("sitting")
-    first = torch.linspace(0, 25, 101 if quick else 401)
-    words = letters("kitten").expand(len(first), -1).clone()
-    words[:, 0] = first
-    figure, axis = plt.subplots(figsize=(8.5, 3.2))
-    for steepness, colour in ((2.0, _GOLD), (6.0, _RED), (60.0, _BLUE)):
-        distance = ALGORITHMS["levenshtein"](words, target.expand(len(first), -1), batched=True, steepness=steepness)
-        axis.plot(first, distance, color=colour, lw=2, label=f"steepness {steepness:g}")
-    axis.set_xticks(range(26), [chr(ord("a") + k) for k in range(26)], fontsize=8)
-    axis.set_xlabel("the first letter of “?itten”")
-    axis.set_ylabel("distance to “sitting”")
-    axis.legend(frameon=False, fontsize=8)
-    _plain(axis)
-    figure.tight_layout()
+    source, target = ("kitten", "sitting") if quick else ("intention", "execution")
+    unlike = torch.tensor([[float(a != b) for b in target] for a in source])
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.9), layout="constrained")
+    for axis, steepness in zip(axes, (1.0, 3.0, 60.0), strict=True):
+        leaf = unlike[None].clone().requires_grad_()
+        distance = _edit_distance(leaf, batched=True, steepness=steepness)
+        (used,) = torch.autograd.grad(distance.sum(), leaf)
+        axis.imshow(1 - unlike.numpy(), cmap="Blues", vmin=0, vmax=3)
+        rows, columns = torch.meshgrid(torch.arange(len(source)), torch.arange(len(target)), indexing="ij")
+        sizes = 190 * used[0].clamp(0, 1).numpy()
+        axis.scatter(columns.numpy(), rows.numpy(), s=sizes, color=_RED, edgecolors="none", alpha=0.9)
+        axis.set_xticks(range(len(target)), list(target))
+        axis.set_yticks(range(len(source)), list(source))
+        axis.tick_params(length=0)
+        axis.set_title(f"steepness {steepness:g}: distance {float(distance.detach()):.2f}", fontsize=10)
     return png(figure)
 
 
@@ -233,8 +247,9 @@ _CAPTIONS = {
         "between the items. Where the first, longest steps are undecided the search wavers: a mean of two states is no state."
     ),
     "levenshtein": (
-        "The edit distance to “sitting” as the first letter of “?itten” slides through the alphabet: it dips at s, "
-        "smoothly, so that gradient descent finds the letter from its neighbours."
+        "The edit distance between two words. The dots are its gradient by the cost of replacing one letter by another: which "
+        "letters are aligned. A soft run keeps several alignments in mind, a steep one shares between those that are equally "
+        "short. Blue: letters that are the same."
     ),
     "bank_queue": (
         "Customers served in order by whichever teller is free first. The gradient by each customer's service time says who "

@@ -22,7 +22,7 @@ INTRO = (
 
 def figures(quick: bool) -> Iterator[Figure]:
     yield _network()
-    yield _layers()
+    yield _layers(12 if quick else 32)
     yield _permutations(8 if quick else 16)
     yield _sigmoids()
     yield _median()
@@ -84,27 +84,26 @@ def _network() -> Figure:
     )
 
 
-def _layers() -> Figure:
+def _layers(n: int) -> Figure:
     import matplotlib.pyplot as plt
 
-    x = _items(14, seed=7)
-    figure, axes = plt.subplots(1, 3, figsize=(10.4, 3.8), sharey=True, layout="constrained")
-    for ax, steepness in zip(axes, (5.0, 25.0, 200.0), strict=True):
+    x = _items(n, seed=7)
+    figure, axes = plt.subplots(1, 3, figsize=(10.4, 3.9), sharey=True, layout="constrained")
+    image: Any = None
+    for ax, steepness in zip(axes, (5.0, 40.0, 400.0), strict=True):
         states, _ = _trace(x, OddEven(), Logistic(steepness))
-        curves = torch.stack(states)
-        for row in range(14):
-            ax.plot(curves[:, row], color="0.8", lw=0.5, alpha=0.5, zorder=1)
-        layers = torch.arange(len(curves)).repeat_interleave(14)
-        ax.scatter(layers, curves.reshape(-1), c=curves.reshape(-1), cmap="viridis", s=22, zorder=2)
-        ax.set_title(f"steepness {steepness:g}")
+        image = ax.imshow(torch.stack(states, 1).numpy(), cmap="viridis", vmin=0, vmax=1, origin="lower")
+        ax.set_title(f"steepness {steepness:g}", fontsize=10)
         ax.set_xlabel("layer")
-        ax.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("value at each position")
+        ax.set_xticks(range(0, n + 1, max(1, n // 4)))
+        ax.set_yticks([])
+    axes[0].set_ylabel("position")
+    figure.colorbar(image, ax=axes, shrink=0.85, pad=0.01).set_label("value")
     return Figure(
         "layers",
         png(figure),
-        "Fourteen values on their way through odd-even layers. A low steepness pulls them together, a high one only "
-        "moves them.",
+        f"{n} values on their way through the layers of an odd-even network, from left to right. A high steepness only moves "
+        "them; a low one mixes what it moves, most of all neighbours that are nearly equal.",
     )
 
 
