@@ -7,6 +7,7 @@ everywhere is said once, in parameters.toml. A test holds that every parameter o
 from __future__ import annotations
 
 import functools
+import html
 import re
 import tomllib
 from pathlib import Path
@@ -29,13 +30,18 @@ def description(name: str, docstring: str, owner: str = "") -> str | None:
     return shared().get(f"{owner}.{name}", shared().get(name))
 
 
+def _code(text: str) -> str:
+    """Code in a cell of a table; in backticks a bar would end the cell, or show its backslash."""
+    return f"<code>{html.escape(text, quote=False).replace('|', '&#124;')}</code>" if text else ""
+
+
 def table(rows: list[tuple[str, str, str, str]], fields: bool = False) -> str:
     """Markdown of a table of (name, type, default, what); the fields of a result have no defaults."""
     head = ("field", "type", "what it is") if fields else ("parameter", "type", "default", "what it is")
     lines = ["", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name, kind, default, what in rows:
-        cells = [f"`{name}`", f"`{kind}`" if kind else "", f"`{default}`" if default else "required", what]
+        cells = [_code(name), _code(kind), _code(default) if default else "required", what.replace("|", "\\|")]
         if fields:
             del cells[2]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
+        lines.append("| " + " | ".join(" ".join(cell.split()) for cell in cells) + " |")
     return "\n".join(lines) + "\n"

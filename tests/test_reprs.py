@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 import torch
 
 import algonet
+import algonet.nn
+from algonet.core.notebooks import html_table
+from algonet.explain import Replacement
+from algonet.smooth_python.algorithms import bubble_sort
 
 
 def test_reprs_name_what_matters():
@@ -25,6 +31,30 @@ def test_pictures_in_notebooks():
     assert "<table>" in report._repr_html_()
 
 
+def test_renderings_in_notebooks():
+    from PIL import Image
+
+    cameras = algonet.Camera.look_at(torch.tensor([[0.0, 0.0, 3.0], [3.0, 0.0, 0.0]]))
+    out = algonet.SmoothRenderer(12)(algonet.icosphere(1), cameras)
+    with Image.open(io.BytesIO(out._repr_png_())) as picture:
+        assert picture.size == (24, 12), "both pictures, side by side"
+    assert out._replace(rgb=out.rgb[:0])._repr_png_() is None
+
+
+def test_reports_in_notebooks():
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
+    data = [(torch.randn(8, 3), torch.randn(8, 1))]
+    sensitivity = algonet.sensitivity(network, "0", data, torch.nn.functional.mse_loss)
+    assert sensitivity._repr_html_().count("<tr>") == 5, "a head, the layer and its three features"
+    replacement = Replacement(network, [0.0, 1.0], [0.9, 0.8], [0.9])
+    assert "<td>0.8</td>" in replacement._repr_html_()
+
+
+def test_tables_escape_what_they_show():
+    assert "<script>" not in html_table([("<script>", "a & b")], head=["<b>"])
+
+
 def test_functions_where_modules_are_wanted():
     for call in (
         lambda: algonet.softness_report(algonet.soft_sort, torch.randn(3)),
@@ -33,3 +63,64 @@ def test_functions_where_modules_are_wanted():
     ):
         with pytest.raises(TypeError, match=r"wanted an nn.Module, got the function .*algonet.Insert\(function\)"):
             call()
+
+
+#: Calls that a newcomer makes, and what the answer must say.
+SLIPS = {
+    "method by name": (lambda x: algonet.soft_sort(x, method="bitonic"), r"got 'bitonic'; write method=Bitonic\(\)"),
+    "layer's method": (lambda x: algonet.SoftSort(method="bitonic"), r"SoftSort: .*write method=Bitonic\(\)"),
+    "method's class": (lambda x: algonet.soft_rank(x, method=algonet.Bitonic), r"write method=Bitonic\(\)"),
+    "median's method": (
+        lambda x: algonet.SoftMedian(method="quick"),
+        r"SoftMedian: unknown method 'quick'.*'fast', 'paper'",
+    ),
+    "relax number": (lambda x: algonet.soft_sort(x, relax=3), r"got 3; write relax=Logistic\(3.0\)"),
+    "option by place": (
+        lambda x: algonet.soft_sort(x, 3.0),
+        r"by name, such as relax=Logistic\(3.0\); only x by place",
+    ),
+    "negative steepness": (lambda x: algonet.soft_sort(x, steepness=-1.0), r"Say relax=Logistic\(\.\.\.\)"),
+    "k": (lambda x: algonet.SoftTopK("3"), "SoftTopK: `k` must be an integer from 0 on, got '3'"),
+    "exit": (lambda x: algonet.WhileProgram.library("add", exit="sech"), r"got 'sech'; write exit=Sech\(\)"),
+    "list": (
+        lambda x: algonet.WhileProgram.library("add")([1.0], [2.0]),
+        r"`x1` .*got list; wrap lists in torch.tensor",
+    ),
+    "steepness of a function": (lambda x: bubble_sort(x, steepness=-1), "bubble_sort: `steepness` must be positive"),
+    "size in two": (lambda x: algonet.SmoothRenderer(64, 64), r"got 64; a size is one argument, \(height, width\)"),
+    "noise": (lambda x: algonet.SmoothRenderer(8, algonet.StudentT()), r"write FilteredCoverage\(StudentT\("),
+    "conorm": (lambda x: algonet.SmoothRenderer(8, conorm="probabilistic"), r"write conorm=Probabilistic\(\)"),
+    "surface": (lambda x: algonet.SmoothRenderer(8, surface="lambert"), r"write surface=Lambert\(\)"),
+    "background": (lambda x: algonet.SmoothRenderer(8, background="white"), "got 'white'; white is 1.0"),
+    "attributes": (
+        lambda x: _render(attributes=torch.zeros(3, 2)),
+        r"`attributes` must be \(\*batch, 42, C\).*got \(3, 2\)",
+    ),
+    "swapped": (
+        lambda x: algonet.fit_camera(x, algonet.icosphere(1)),
+        r"got Mesh; call it as fit_camera\(mesh, image\)",
+    ),
+    "system's size": (lambda x: algonet.IFS(64), r'comes with the call, as in IFS.preset\("fern"\)\(64\)'),
+    "system's name": (lambda x: algonet.IFS("fern"), r"write IFS.preset\('fern'\) or IFS.load\('fern'\)"),
+    "anneal": (
+        lambda x: algonet.Anneal(1.0, 2.0, steps=3).attach(max),
+        "Anneal: wanted an nn.Module, got the function max",
+    ),
+    "loss": (
+        lambda x: algonet.sensitivity(torch.nn.Linear(2, 1), "", [], "mse"),
+        "`loss` must be a function.*got 'mse'",
+    ),
+    "layer": (lambda x: algonet.sensitivity(torch.nn.Linear(2, 1), "a", [], max), "no layer 'a'; it has: none inside"),
+    "depth": (lambda x: algonet.nn.SmoothDepth(3), "SmoothDepth: `blocks` must be modules.*got 3"),
+}
+
+
+def _render(**options):
+    return algonet.SmoothRenderer(8)(algonet.icosphere(1), algonet.Camera.look_at((0.0, 0.0, 3.0)), **options)
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_slips_are_answered_by_what_to_write(slip):
+    call, answer = SLIPS[slip]
+    with pytest.raises((TypeError, ValueError), match=answer):
+        call(torch.randn(4))

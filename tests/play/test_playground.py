@@ -204,3 +204,27 @@ def test_what_the_server_refuses(server):
         with socket.socket() as probe:
             probe.settimeout(2)
             assert probe.connect_ex((address, port)) != 0, "it listens on this machine only"
+
+
+def _upload(browser: Chromium, path: Path) -> None:
+    root = browser._ask("DOM.getDocument")["root"]["nodeId"]
+    node = browser._ask("DOM.querySelector", nodeId=root, selector="input[type=file]")["nodeId"]
+    browser._ask("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
+
+
+def test_uploads(server, browser, tmp_path):
+    """A mesh is shown; what is none, or too large, is one line on the page, and the room goes on."""
+    good, bad, large = (tmp_path / f"{name}.obj" for name in ("good", "bad", "large"))
+    good.write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n")
+    bad.write_text("v 0 0 0\nf 1 2 seven\n")
+    large.write_text("# " + "x" * 2_100_000)
+    browser.open(f"{server}/render", width=1200)
+    _until(browser, DRAWN)
+    for path, said in ((bad, "bad.obj"), (large, "2 MB")):
+        _upload(browser, path)
+        _until(browser, f"{PROBLEM}.includes({json.dumps(said)})")
+        assert "\n" not in browser.value(PROBLEM).strip()
+        assert "Traceback" not in browser.value("document.body.textContent")
+    before = browser.value(SHOWN)
+    _upload(browser, good)
+    _until(browser, f"{SHOWN} !== {json.dumps(before)} && {PROBLEM} === ''")

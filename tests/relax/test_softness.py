@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -247,3 +248,40 @@ def test_softness_made_by_a_graph_can_be_copied():
     layer = Above(Logistic(made))
     for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert float(twin.relax.steepness) == float(made.detach())
+
+
+def test_report_finds_tensors_inside_inputs():
+    from algonet.render import Camera, SmoothRenderer, icosphere
+
+    ball, camera = icosphere(1), Camera.look_at((0.0, 0.0, 3.0), fov=45.0)
+    report = softness_report(SmoothRenderer(16), ball, camera)
+    assert set(report.softness) == {"SmoothRenderer.scale", "SmoothRenderer.depth_steepness"}
+    assert 0 < report.gap < 1
+    assert report.vanished < 0.5
+    assert not ball.vertices.requires_grad, "the inputs themselves stay as they are"
+    assert not camera.matrix.requires_grad
+    with pytest.raises(ValueError, match="got str"):
+        softness_report(Above(Logistic()), "ball")
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    count: int
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [lambda x: [x], lambda x: (x, 3), lambda x: {"x": x}, lambda x: Pair(x, 3)],
+    ids=["list", "tuple", "dict", "named"],
+)
+def test_report_is_the_same_however_tensors_are_held(hold):
+    class First(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.above = Above(Logistic(5.0))
+
+        def forward(self, held):
+            return self.above(held["x"] if isinstance(held, dict) else held[0])
+
+    x = torch.linspace(-1, 1, 9)
+    assert softness_report(First(), hold(x)).vanished == softness_report(Above(Logistic(5.0)), x).vanished

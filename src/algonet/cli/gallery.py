@@ -27,9 +27,9 @@ PAGES = {
     "smooth_python": "Python",
     "sorting": "Sorting",
     "speech": "Speech",
-    "ran": "Backward AlgoNet",
+    "ran": "Inverse problems",
     "nn": "Networks",
-    "explain": "Explaining",
+    "explain": "Relevance",
     "relax": "Softness",
 }
 #: The name of the page in its folder.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 def check_softness(owner: object, name: str, value: Any) -> None:
     """Raise unless `value` is a positive number or a floating tensor (whose values are not read: no synchronisation)."""
-    where = type(owner).__name__
+    where = owner if isinstance(owner, str) else type(owner).__name__
     if isinstance(value, Tensor):
         if not value.is_floating_point():
             raise TypeError(f"{where}: `{name}` must be a floating tensor or a number, got a tensor of {value.dtype}.")

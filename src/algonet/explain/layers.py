@@ -23,7 +23,7 @@ def find_layer(where: str, model: nn.Module, layer: Layer) -> nn.Module:
     if isinstance(layer, str):
         found = dict(model.named_modules()).get(layer)
         if found is None:
-            listed = ", ".join(name for name in names.values() if name)
+            listed = ", ".join(name for name in names.values() if name) or "none inside; give the model that holds it"
             raise ValueError(f"{where}: the model has no layer {layer!r}; it has: {listed}.")
         return found
     if not isinstance(layer, nn.Module):

@@ -10,11 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from algonet.core.notebooks import html_table
 from algonet.relax.modules import evaluating
 
 from .layers import Data, Layer, batches, changed_output, find_layer, gate_shape, per_feature
 
 Loss = Callable[[Any, Any], Tensor]
+#: Features that a notebook shows, those that count most.
+SHOWN = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +32,14 @@ class Sensitivity:
     total: float
     share: float
     labels: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the layer's total and share, and its features by how much the loss feels them."""
+        names = self.labels or [str(i) for i in range(len(self.magnitude))]
+        order = self.magnitude.argsort(descending=True)[:SHOWN].tolist()
+        features = [(f"feature {names[i]}", f"{self.magnitude[i]:.3g}", f"{self.signed[i]:+.3g}") for i in order]
+        whole = ("the layer", f"{self.total:.3g}", f"{self.share:.0%} of those compared")
+        return html_table([whole, *features], head=("", "magnitude", "signed"))
 
     def __str__(self) -> str:
         return f"sensitivity {self.total:.3g} ({self.share:.0%} of the compared layers), {len(self.magnitude)} features"
@@ -80,6 +91,8 @@ def sensitivity(
     tensor([3., 0.])
     """
     where = "sensitivity"
+    if not callable(loss):
+        raise TypeError(f"{where}: `loss` must be a function loss(output, target), got {loss!r}.")
     layers = [find_layer(where, model, named) for named in (layer, *against)]
     if len(set(map(id, layers))) != len(layers):
         raise ValueError(f"{where}: `against` names the measured layer, or one layer twice.")

@@ -93,7 +93,12 @@ def parameters_of(where: str, ifs: Any) -> Tensor:
     parameters: Any = ifs if isinstance(ifs, Tensor) else getattr(ifs, "maps", None)
     if not isinstance(parameters, Tensor) or not parameters.is_floating_point():
         kind = parameters.dtype if isinstance(parameters, Tensor) else type(ifs).__name__
-        raise TypeError(f"{where}: expected an IFS or a floating tensor of parameters, got {kind}.")
+        instead = ""
+        if isinstance(ifs, int):
+            instead = f'; a picture\'s size comes with the call, as in IFS.preset("fern")({ifs})'
+        elif isinstance(ifs, str):
+            instead = f"; write IFS.preset({ifs!r}) or IFS.load({ifs!r})"
+        raise TypeError(f"{where}: expected an IFS or a floating tensor of parameters, got {kind}{instead}.")
     if parameters.ndim < 2 or parameters.shape[-1] not in (6, 12) or parameters.shape[-2] < 1:
         raise ValueError(
             f"{where}: parameters must be (*batch, n, 6) in 2-D or (*batch, n, 12) in 3-D with n from 1 on, "

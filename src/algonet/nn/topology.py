@@ -38,6 +38,8 @@ class SmoothDepth(SoftModule):
 
     def __init__(self, blocks: Iterable[nn.Module], depth: float | None = None, relax: Sigmoid = Logistic(4.0)):
         super().__init__(gate=_checked_sigmoid(type(self).__name__, relax))
+        if not isinstance(blocks, Iterable):
+            raise TypeError(f"SmoothDepth: `blocks` must be modules, such as [nn.Linear(4, 4)] * 3, got {blocks!r}.")
         self.blocks = nn.ModuleList(blocks)
         if not len(self.blocks):
             raise ValueError("SmoothDepth: give at least one block.")

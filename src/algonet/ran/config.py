@@ -189,6 +189,10 @@ _BETWEEN = {
 
 def load_config(path: str | Path) -> RunConfig:
     """Read a TOML file; every error is one line that names the file and the key."""
+    if not isinstance(path, str | Path):
+        raise TypeError(
+            f"load_config: wanted the path of a TOML file, got {type(path).__name__}; tables: from_dict(table)."
+        )
     path = Path(path)
     try:
         with path.open("rb") as file:

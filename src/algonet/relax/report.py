@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from algonet.core.checks import check_module
+from algonet.core.notebooks import html_table
 
 from .modules import evaluating, hardened, softnesses
 
@@ -38,10 +39,7 @@ class SoftnessReport:
         """In a notebook: a small table."""
         rows = {"gap to hard": f"{self.gap:.1%}", "vanished gradients": f"{self.vanished:.1%}"}
         rows |= {name: f"{value:.4g}" for name, value in self.softness.items()} | {"suggestion": self.suggestion}
-        cells = "".join(
-            f"<tr><th style='text-align: left'>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in rows.items()
-        )
-        return f"<table>{cells}</table>"
+        return html_table(rows.items())
 
 
 def softness_report(module: Any, *inputs: Any, **options: Any) -> SoftnessReport:
@@ -51,8 +49,9 @@ def softness_report(module: Any, *inputs: Any, **options: Any) -> SoftnessReport
     with particles that follow crisp paths; the report then names the line whose decisions make the difference.
 
     The gradient of soft minus hard output is the part that comes through the decisions alone: what merely passes through
-    (a sorted value's own slope) is the same in both and cancels. It is taken by the floating tensors among the inputs, or
-    by the module's parameters where there are none. The module is put into evaluation mode meanwhile and left as it was.
+    (a sorted value's own slope) is the same in both and cancels. It is taken by the floating tensors among the inputs and
+    inside them (the vertices of a `Mesh`, the matrix of a `Camera`, items of lists), or by the module's parameters where
+    there are none. The module is put into evaluation mode meanwhile and left as it was.
 
     >>> from algonet.nn import WeightedSoftmax
     >>> print(softness_report(WeightedSoftmax(steepness=500.0), torch.randn(64, 8)).suggestion)
@@ -66,12 +65,15 @@ def softness_report(module: Any, *inputs: Any, **options: Any) -> SoftnessReport
     held = softnesses(module)
     if not held:
         raise ValueError(f"softness_report: {type(module).__name__} holds no algonet module with a softness.")
-    leaves = [
-        x.detach().clone().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs
-    ]
-    moving = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad] or _weights(module)
+    moving: list[Tensor] = []
+    leaves = [_as_leaves(x, moving) for x in inputs]
+    moving = moving or _weights(module)
     if not moving:
-        raise ValueError("softness_report: give at least one floating tensor as input.")
+        got = ", ".join(type(x).__name__ for x in inputs) or "none"
+        raise ValueError(
+            "softness_report: give at least one floating tensor as input, or something that holds one (a Mesh, a list), "
+            f"as the module is called with them; got {got}."
+        )
     with torch.enable_grad(), evaluating(module):
         soft = _tensors(module(*leaves))
         with hardened(module):
@@ -88,6 +90,24 @@ def softness_report(module: Any, *inputs: Any, **options: Any) -> SoftnessReport
     return SoftnessReport(gap, vanished, values, _suggest(gap, vanished, {softness.field for softness in held}))
 
 
+def _as_leaves(value: Any, found: list[Tensor]) -> Any:
+    """`value` with every floating tensor in it, in dataclasses and collections too, as a new leaf, which `found` gets."""
+    if isinstance(value, Tensor):
+        if not value.is_floating_point():
+            return value
+        found.append(value.detach().clone().requires_grad_())
+        return found[-1]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        held = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+        return dataclasses.replace(value, **{name: _as_leaves(part, found) for name, part in held.items()})
+    if isinstance(value, dict):
+        return {name: _as_leaves(part, found) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        parts = [_as_leaves(part, found) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
+
+
 def _weights(module: nn.Module) -> list[Tensor]:
     """The parameters of `module` that are not themselves a softness."""
     own = {id(softness.value) for softness in softnesses(module)}
@@ -95,6 +115,7 @@ def _weights(module: nn.Module) -> list[Tensor]:
 
 
 def _gap(soft: list[Tensor], hard: list[Tensor]) -> float:
+    soft, hard = ([t for t in tensors if t.numel()] for tensors in (soft, hard))  # the mean of nothing is NaN
     distance = sum(float((s - h).abs().mean()) for s, h in zip(soft, hard, strict=True))
     spread = sum(float((h - h.mean()).abs().mean()) for h in hard)
     return distance / max(spread, 1e-12)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from algonet.core.checks import check_module
+
 from .modules import Softness, softnesses
 
 #: How far along (0 to 1) the softness is, for a share t of the steps; geometric ones move in the logarithm.
@@ -54,6 +56,7 @@ class Anneal:
 
     def attach(self, module: nn.Module) -> Anneal:
         """Take charge of every `field` inside `module`, and set it to the present value."""
+        check_module("Anneal", module)
         held = softnesses(module)
         found = [softness for softness in held if softness.attribute == self.field]
         if not found:

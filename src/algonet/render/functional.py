@@ -11,7 +11,7 @@ from algonet.core import tracing
 from algonet.core.cache import cached, constant
 from algonet.core.checks import widened
 from algonet.core.identity import interned
-from algonet.relax import TConorm
+from algonet.relax import Noise, Sigmoid, TConorm
 
 from . import reference
 from .cameras import Camera, check_size
@@ -261,9 +261,12 @@ def _check_attributes(attributes: Tensor, vertices: Tensor, faces: Tensor, attri
 
 def check_options(where: str, coverage: Coverage, epsilon: float) -> None:
     if not isinstance(coverage, Coverage):
+        instead = f"; write FilteredCoverage({coverage!r})" if isinstance(coverage, Noise) else ""
+        instead = f"; write EdgeProduct({coverage!r})" if isinstance(coverage, Sigmoid) else instead
+        instead = "; a size is one argument, (height, width)" if isinstance(coverage, int) else instead
         raise TypeError(
             f"{where}: `coverage` must be a coverage such as FilteredCoverage(StudentT(df=8, scale=1.0)), EdgeProduct() "
-            f"or EuclideanCoverage(), got {coverage!r}."
+            f"or EuclideanCoverage(), got {coverage!r}{instead}."
         )
     if not 0 < epsilon < 0.5:
         raise ValueError(f"{where}: `epsilon` must lie in (0, 0.5), got {epsilon!r}.")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from algonet.core import tracing
+from algonet.core.hints import write_instead
 from algonet.core.identity import unit
-from algonet.relax import BoundedSum, TConorm
+from algonet.core.pictures import png_bytes
+from algonet.relax import CONORMS, BoundedSum, TConorm
 from algonet.relax.modules import SoftModule
 from algonet.relax.softmax import Choice
 
@@ -26,7 +28,7 @@ from .functional import (
     render_attributes,
     render_lit,
 )
-from .lights import AmbientLight, DirectionalLight, Lambert, Light, Surface, light_table, shading_of
+from .lights import AmbientLight, BlinnPhong, DirectionalLight, Lambert, Light, Surface, light_table, shading_of
 from .meshes import Mesh, preview
 from .operation import ILLUMINATE
 from .pieces import cut_faces
@@ -38,6 +40,8 @@ from .vectors import tensor_like
 #: What lights a mesh when nothing is said.
 DEFAULT_LIGHTS = (AmbientLight(), DirectionalLight())
 SHADINGS = ("pixel", "vertex")
+#: Pictures of a batch that a notebook shows.
+SHOWN = 4
 
 
 class Rendering(NamedTuple):
@@ -48,6 +52,13 @@ class Rendering(NamedTuple):
     silhouette: Tensor
     depth: Tensor
     attributes: Tensor
+
+    def _repr_png_(self) -> bytes | None:
+        """In a notebook: the picture, or the first pictures of a batch side by side."""
+        if not self.rgb.numel():
+            return None
+        first = self.rgb.detach().reshape(-1, *self.rgb.shape[-3:])[:SHOWN]
+        return png_bytes(torch.cat(list(first), dim=1))
 
 
 class SmoothRenderer(SoftModule):
@@ -88,6 +99,13 @@ class SmoothRenderer(SoftModule):
         if shading not in SHADINGS:
             raise ValueError(f"SmoothRenderer: `shading` must be one of {', '.join(SHADINGS)}, got {shading!r}.")
         self.size = check_size("SmoothRenderer", size)
+        _check_kind("conorm", conorm, TConorm, "a t-conorm such as BoundedSum(8)", CONORMS)
+        _check_kind("surface", surface, Surface, "a surface such as Lambert() or BlinnPhong()", (Lambert, BlinnPhong))
+        if isinstance(background, str):
+            raise TypeError(
+                f"SmoothRenderer: `background` must be a number, (red, green, blue) or a picture, got {background!r}; "
+                "white is 1.0."
+            )
         # Without its softness, which the module holds: a copy must not carry a second one
         self._coverage = coverage.with_relax(unit(coverage.relax))
         self._coverage_form = coverage.form()
@@ -115,7 +133,7 @@ class SmoothRenderer(SoftModule):
     def forward(
         self, mesh: Mesh, camera: Camera, lights: Sequence[Light] = DEFAULT_LIGHTS, attributes: Tensor | None = None
     ) -> Rendering:
-        _check_scene(mesh, camera, lights)
+        _check_scene(mesh, camera, lights, attributes)
         check_finite("SmoothRenderer", mesh.vertices)
         dtype = mesh.vertices.dtype
         if dtype in (torch.float16, torch.bfloat16):
@@ -295,7 +313,13 @@ class SmoothRenderer(SoftModule):
         return f"size={self.size}, {super().extra_repr()}, shading={self.shading}, backend={self.backend}"
 
 
-def _check_scene(mesh: Mesh, camera: Camera, lights: Sequence[Light]) -> None:
+def _check_kind(name: str, value: object, kind: Any, wanted: str, choices: Iterable[type]) -> None:
+    if value is not None and not isinstance(value, kind):
+        instead = write_instead(name, value, choices)
+        raise TypeError(f"SmoothRenderer: `{name}` must be {wanted}, got {value!r}{instead}.")
+
+
+def _check_scene(mesh: Mesh, camera: Camera, lights: Sequence[Light], attributes: Tensor | None) -> None:
     """Raise where the arguments of a renderer's call are not what they should be; swapped ones are the usual slip."""
     wanted = "call it as renderer(mesh, camera, lights)"
     if not isinstance(mesh, Mesh):
@@ -304,6 +328,11 @@ def _check_scene(mesh: Mesh, camera: Camera, lights: Sequence[Light]) -> None:
         raise TypeError(f"SmoothRenderer: the second argument must be a Camera, got {type(camera).__name__}; {wanted}.")
     if not isinstance(lights, (tuple, list)):
         raise TypeError(f"SmoothRenderer: `lights` must be a sequence such as (light,), got {type(lights).__name__}.")
+    if attributes is not None and (attributes.dim() < 2 or attributes.shape[-2] != mesh.vertices.shape[-2]):
+        raise ValueError(
+            f"SmoothRenderer: `attributes` must be (*batch, {mesh.vertices.shape[-2]}, C), a row per vertex, got "
+            f"{tuple(attributes.shape)}."
+        )
 
 
 def check_finite(where: str, vertices: Tensor) -> None:

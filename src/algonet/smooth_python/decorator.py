@@ -384,8 +384,7 @@ def _parsed(function: types.FunctionType) -> tuple[ast.FunctionDef, str, list[st
         tree = ast.Module([ast.Pass()], [])
     if not isinstance(tree.body[0], (ast.FunctionDef, ast.AsyncFunctionDef)):
         raise NotSmoothError(
-            f"smooth: a function inside a longer expression (a lambda?) is not supported: write it with `def`. "
-            f"({file}, line {first})",
+            "smooth: a function inside a longer expression (a lambda?) is not supported: write it with `def`.",
             (file, first, 1, lines[0] if lines else ""),
         )
     ast.increment_lineno(tree, first - 1)

@@ -13,8 +13,20 @@ from typing import Any
 from torch import Tensor
 
 from algonet.core.checks import check_softness
+from algonet.core.hints import write_instead
 from algonet.core.tracing import compiling
-from algonet.relax import DECISION, BumpExit, Exit, Probabilistic, Relaxation, Sigmoid, TConorm
+from algonet.relax import (
+    CONORMS,
+    DECISION,
+    EXITS,
+    SIGMOIDS,
+    BumpExit,
+    Exit,
+    Probabilistic,
+    Relaxation,
+    Sigmoid,
+    TConorm,
+)
 
 from .paths import Merge, Paths
 
@@ -52,11 +64,11 @@ class Settings:
         return dataclasses.replace(new, relax=relax, exit=exit_, steepness=None)
 
 
-_DEFAULTS = Settings()
 #: The names of all options: parameters of a smooth function may not use them.
 OPTIONS = tuple(field.name for field in dataclasses.fields(Settings) if field.name != "bounded")
 _KINDS = {"relax": (Sigmoid, "a sigmoid such as Logistic(10.0)"), "exit": (Exit, "an exit such as BumpExit()")}
 _KINDS["conorm"] = (TConorm, "a t-conorm such as Probabilistic()")
+_FAMILIES: dict[str, tuple[type, ...]] = {"relax": SIGMOIDS, "exit": EXITS, "conorm": CONORMS}
 _KINDS["paths"] = (Paths, "a way to take paths: Merge(), Particles(64), Enumerate(1024) or Perturb(64, 0.1)")
 
 _blocks: contextvars.ContextVar[tuple[dict[str, Any], ...]] = contextvars.ContextVar("algonet_softness", default=())
@@ -87,9 +99,11 @@ def _check_option(where: str, name: str, value: Any) -> None:
     if name in _KINDS:
         kind, wanted = _KINDS[name]
         if not isinstance(value, kind):
-            raise TypeError(f"{where}: `{name}` must be {wanted}, got {value!r}.")
+            number = "Logistic" if name == "relax" else ""
+            instead = write_instead(name, value, _FAMILIES.get(name, ()), number)
+            raise TypeError(f"{where}: `{name}` must be {wanted}, got {value!r}{instead}.")
     elif name == "steepness":
-        check_softness(_DEFAULTS, "steepness", value)
+        check_softness(where, "steepness", value)
     elif name == "epsilon":
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 0.5:
             raise ValueError(f"{where}: `epsilon` must lie in [0, 0.5), got {value!r}.")

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from algonet.core.cache import constant
-from algonet.relax import Sigmoid
+from algonet.core.hints import write_instead
+from algonet.relax import SIGMOIDS, Sigmoid
 
-from .methods import Method
+from .methods import Method, suggestions
 from .networks import Network
 
 
@@ -80,13 +81,15 @@ def mask(where: str, x: Tensor, given: Any) -> Tensor | None:
 
 def sigmoid(where: str, relax: Any) -> None:
     if not isinstance(relax, Sigmoid):
-        raise TypeError(f"{where}: `relax` must be a sigmoid such as Logistic(10.0), got {relax!r}.")
+        instead = write_instead("relax", relax, SIGMOIDS, number="Logistic")
+        raise TypeError(f"{where}: `relax` must be a sigmoid such as Logistic(10.0), got {relax!r}{instead}.")
 
 
 def options(where: str, relax: Any, method: Any, steps: Any, task: str = "sort") -> None:
     sigmoid(where, relax)
     if not isinstance(method, Method):
-        raise TypeError(f"{where}: `method` must be a method such as OddEven() or Bitonic(), got {method!r}.")
+        instead = write_instead("method", method, map(type, suggestions(task)))
+        raise TypeError(f"{where}: `method` must be a method such as OddEven() or Bitonic(), got {method!r}{instead}.")
     method.check(where, task, relax)
     if steps is None:
         return

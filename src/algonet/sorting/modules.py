@@ -12,20 +12,26 @@ from algonet.relax import DECISION, Sigmoid, SoftModule
 
 from . import checks
 from .functional import SortResult, TopKResult, soft_argsort, soft_rank, soft_sort, soft_topk
-from .methods import Method, chosen
+from .methods import Method, chosen, suggestions
 from .networks import Network, OddEven
-from .quantile import soft_median, soft_quantile
+from .quantile import METHODS, soft_median, soft_quantile
 from .topk_mask import soft_topk_mask
 
 
 class _Sorting(SoftModule):
     #: The question that the layer asks its method.
     task = "sort"
+    #: Methods that are names.
+    names: tuple[str, ...] = ()
 
     def __init__(self, relax: Sigmoid, method: Any, network: Network | None, dim: int, backend: str):
         super().__init__(relax)
         method = chosen(type(self).__name__, method, network)
-        if not isinstance(method, str):
+        if isinstance(method, str) and self.names:
+            if method not in self.names:
+                known = ", ".join(map(repr, (*suggestions(self.task), *self.names)))
+                raise ValueError(f"{type(self).__name__}: unknown method {method!r}; choose one of {known}.")
+        else:
             checks.options(type(self).__name__, relax, method, None, self.task)
         self.method, self.dim, self.backend = method, dim, backend
 
@@ -152,6 +158,8 @@ class SoftTopK(_Sorting):
         network: Network | None = None,
     ):
         super().__init__(relax, method, network, dim, backend)
+        if isinstance(k, bool) or not isinstance(k, int) or k < 0:
+            raise TypeError(f"SoftTopK: `k` must be an integer from 0 on, got {k!r}.")
         self.k = k
         self.options: dict[str, Any] = {"largest": largest, "return_permutation": return_permutation, "hard": hard}
 
@@ -236,6 +244,7 @@ class SoftMedian(_Sorting):
     """`soft_median` as a layer: forward(x, mask=None) -> medians."""
 
     task = "quantile"
+    names = METHODS
 
     @hints_at_relax
     def __init__(

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from algonet.core import tracing
 from algonet.core.cache import Cache
+from algonet.core.hints import write_instead
 from algonet.core.identity import identity, interned
-from algonet.relax import Exit, Sech
+from algonet.relax import EXITS, Exit, Sech
 
 from .code import Code, flatten
 from .errors import NonHaltingWarning
@@ -127,7 +128,8 @@ def execute(
     biases.
     """
     if not isinstance(exit, Exit):
-        raise TypeError(f"run_while: `exit` must be an exit such as Sech(2.0) or Tent(), got {exit!r}.")
+        instead = write_instead("exit", exit, EXITS, number="Sech")
+        raise TypeError(f"run_while: `exit` must be an exit such as Sech(2.0) or Tent(), got {exit!r}{instead}.")
     names, elements, dtype = _checked_inputs(prepared, inputs)
     like = elements[0] if elements else torch.empty((), dtype=dtype) if parameters is None else parameters[0]
     steepness = _steepness(exit, like)
@@ -278,7 +280,10 @@ def _checked_inputs(
                     f"run_while: `{name}` must be a floating tensor, got {value.dtype}; call .float() first."
                 )
         elif isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise TypeError(f"run_while: `{name}` must be a floating tensor or a number, got {type(value).__name__}.")
+            raise TypeError(
+                f"run_while: `{name}` must be a floating tensor or a number, got {type(value).__name__}; "
+                "wrap lists in torch.tensor(...)."
+            )
     tensors = [value for value in given if isinstance(value, Tensor)]
     dtype = tensors[0].dtype if tensors else torch.get_default_dtype()
     for tensor in tensors:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from algonet.core import tracing
-from algonet.relax import Exit, Relaxation, Sech, SoftModule
+from algonet.core.hints import write_instead
+from algonet.relax import EXITS, Exit, Relaxation, Sech, SoftModule
 from algonet.relax.modules import MAIN, departure
 
 from .code import read_first
@@ -63,7 +64,8 @@ class WhileProgram(SoftModule):
         name: str | None = None,
     ):
         if not isinstance(exit, Exit):
-            raise TypeError(f"WhileProgram: `exit` must be an exit such as Sech(2.0) or Tent(), got {exit!r}.")
+            instead = write_instead("exit", exit, EXITS, number="Sech")
+            raise TypeError(f"WhileProgram: `exit` must be an exit such as Sech(2.0) or Tent(), got {exit!r}{instead}.")
         super().__init__(exit)
         self.program = read_source(source)
         self._prepared = prepare(

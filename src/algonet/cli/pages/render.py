@@ -360,7 +360,7 @@ def _far_camera(quick: bool) -> Figure:
     narrow = fit_camera(mesh, image, start, steps=steps, scales=(0.7, 0.7))
     annealed = fit_camera(mesh, image, start, steps=steps)
     size = 96 if quick else 240
-    show = SmoothRenderer((size, size), background=1.0, two_sided=False, depth_steepness=200.0)
+    show = SmoothRenderer((size, size), background=1.0, two_sided=False, depth_steepness=9.0)
     panels = [
         ("the picture to match", true),
         ("a start from behind", start),

@@ -55,7 +55,8 @@ def _say() -> None:
     from algonet.core.codegen.store import cache_folder
 
     print(
-        f"algonet: compiling kernels, once; later calls find them in {cache_folder()} (ALGONET_QUIET=1 silences this)",
+        f"algonet: compiling kernels, once: this call takes some seconds, later ones and later processes load them from "
+        f"{cache_folder()} (ALGONET_QUIET=1 hides this line)",
         file=sys.stderr,
         flush=True,
     )

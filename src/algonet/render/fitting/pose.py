@@ -329,7 +329,9 @@ def _checked_pictures(image: Tensor, mesh: Mesh) -> tuple[Tensor, bool]:
     wanted = "a silhouette (H, W), RGBA (H, W, 4), or several of either, (N, H, W) or (N, H, W, 4)"
     if not isinstance(image, Tensor) or not image.is_floating_point():
         got = image.dtype if isinstance(image, Tensor) else type(image).__name__
-        raise TypeError(f"fit_camera: `image` must be a floating tensor, {wanted}, got {got}.")
+        raise TypeError(
+            f"fit_camera: `image` must be a floating tensor, {wanted}, got {got}; call it as fit_camera(mesh, image)."
+        )
     if (
         image.dim() not in (2, 3, 4)
         or 0 in image.shape

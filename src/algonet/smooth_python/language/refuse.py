@@ -50,7 +50,7 @@ def check(function: ast.AST, file: str, lines: list[str], first: int) -> None:
         line = getattr(node, "lineno", first)
         text = lines[line - first] if 0 <= line - first < len(lines) else ""
         column = getattr(node, "col_offset", 0) + 1
-        message = f"smooth: {what} is not supported: {instead}. ({file}, line {line})"
+        message = f"smooth: {what} is not supported: {instead}."  # str(SyntaxError) appends file and line
         raise NotSmoothError(message, (file, line, column, text))
 
     if not isinstance(function, ast.FunctionDef):
