@@ -147,8 +147,11 @@ def untold(reference: str) -> list[str]:
     found: dict[str, dict[str, str]] = {}
     for owner, chapter in zip(chapters[1::2], chapters[2::2], strict=True):
         found.setdefault(owner.split(".")[-1], {}).update(rows.findall(chapter))
-    empty = [f"{owner}.{name}" for owner, table in found.items() for name, row in table.items() if "<td></td>" in row]
-    return empty + [f"{owner}.{name}" for owner, name, _ in parameters() if name not in found.get(owner, ())]
+    return [
+        f"{owner}.{name}"
+        for owner, name, _ in parameters()
+        if "<td></td>" in found.get(owner, {}).get(name, "<td></td>")
+    ]
 
 
 def test_site_is_complete_and_works_offline(tmp_path):
