@@ -117,6 +117,18 @@ def test_average_precision_at_k_by_hand():
     assert torch.equal(average_precision_loss(scores, relevance, k=9), average_precision_loss(scores, relevance))
 
 
+@pytest.mark.parametrize("name", PAIRS)
+def test_long_lists_give_what_all_pairs_give(name):
+    """The default sigmoid scans long lists; the reference compares all pairs."""
+    generator = torch.Generator().manual_seed(3)
+    scores = torch.randn(2, 80, generator=generator, dtype=torch.float64).requires_grad_()
+    grades, mask = torch.randint(0, 3, (2, 80), generator=generator), torch.rand(2, 80, generator=generator) < 0.9
+    loss = PAIRS[name][0]
+    ways = [loss(scores, grades, mask=mask, backend=backend) for backend in ("auto", "reference")]
+    assert torch.allclose(*ways)
+    assert torch.allclose(*(torch.autograd.grad(way, scores)[0] for way in ways))
+
+
 def test_other_methods_and_the_hinge():
     for options in ({"method": Bitonic()}, {"relax": Laplace(5.0)}, {"method": Permutahedron(0.1)}):
         assert 0 < spearman_loss(SCORES, GRADES, **options) < 2

@@ -6,6 +6,7 @@ import pytest
 import scipy.stats
 import torch
 
+from algonet.core.identity import interned
 from algonet.relax import SIGMOIDS, Cauchy, Gaussian, GumbelMax, Heaviside, Laplace, Logistic
 from algonet.sorting import (
     Bitonic,
@@ -26,6 +27,8 @@ from algonet.sorting import (
     soft_topk,
 )
 from algonet.sorting.methods import TASKS, suggestions
+from algonet.sorting.operation import PAIRWISE, PairwiseSettings
+from algonet.sorting.pairwise import laplace_counts
 from helpers.contract import CHECKS, Case, normal
 
 HARD = {"relax": Logistic(1e7)}
@@ -45,7 +48,7 @@ CASES = [
     Case("pairwise, one-sided",
          lambda x, backend="auto": soft_rank(x, relax=GumbelMax(1.5), method=Pairwise(), backend=backend).to(x),
          normal(5), kernels=("numba",)),
-    Case("pairwise Laplace", lambda x: soft_rank(x, relax=Laplace(1.5), method=Pairwise()).to(x), normal(5)),
+    Case("pairwise Laplace", lambda x: laplace_counts(x, torch.tensor(1.5)), normal(5)),
     Case("permutahedron sort", lambda x: soft_sort(x, method=Permutahedron(1.3)).values, normal(5)),
     Case("permutahedron rank", lambda x: soft_rank(x, method=Permutahedron(0.6, entropic=True)).to(x), normal(5)),
     Case("neural sort", lambda x: soft_sort(x, relax=SOFT, method=NeuralSort()).values, normal(5)),
@@ -196,6 +199,7 @@ def test_laplace_ranks_by_sorting_are_those_of_all_pairs():
     x = torch.cat([draw(4, 50), 1e3 * draw(4, 20, seed=2)], -1)
     x[0, :3], x[1, 4], x[2, 5], x[2, 6] = 0.5, inf, -inf, -inf
     mask = torch.rand(4, 70, generator=torch.Generator().manual_seed(0)) < 0.8
+    assert Pairwise.scans(Laplace(5.0), x)  # or both ways below would be one
     for options in ({}, {"mask": mask}, {"descending": True}):
         for steepness in (0.01, 5.0, 1e5):
             ways = [
@@ -208,13 +212,29 @@ def test_laplace_ranks_by_sorting_are_those_of_all_pairs():
     assert abs(ranks.double().sum() - 100_000 * 99_999 / 2) < 1e-6 * 5e9
 
 
+def test_weighted_laplace_counts_are_those_of_all_pairs():
+    x, s = draw(3, 40).requires_grad_(), torch.tensor(4.0, dtype=torch.float64, requires_grad=True)
+    weights = torch.rand(3, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64) - 0.4
+    weights = weights.clamp_min(0.0)
+    x.data[0, :4], x.data[1, 3], x.data[1, 4], x.data[2, 5] = 0.5, torch.inf, torch.inf, -torch.inf
+    pairs = PAIRWISE([x, weights, s], PairwiseSettings(interned(Laplace(4.0))), "reference")[0]
+    scanned = laplace_counts(x, s, weights)
+    assert torch.allclose(scanned, pairs)
+    draws = torch.randn(3, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    for a, b in zip(
+        torch.autograd.grad(scanned, (x, s), draws), torch.autograd.grad(pairs, (x, s), draws), strict=True
+    ):
+        assert torch.allclose(a, b)
+
+
 def test_pairwise_ranks_of_infinite_and_absent_items():
     inf = float("inf")
     x = torch.tensor([inf, 1.0, -inf, inf, float("nan")])
     mask = torch.tensor([True, True, True, True, False])
     for backend in ("reference", "numba"):
         assert soft_rank(x, method=Pairwise(), mask=mask, backend=backend).tolist() == [2.5, 1.0, 0.0, 2.5, 4.0]
-    assert soft_rank(x, method=Pairwise(), mask=mask, relax=Laplace(5.0)).tolist() == [2.5, 1.0, 0.0, 2.5, 4.0]
+    assert laplace_counts(x[:4], torch.tensor(5.0)).tolist() == [2.5, 1.0, 0.0, 2.5]
+    assert laplace_counts(x, torch.tensor(5.0)).isnan().all()
 
 
 @pytest.mark.parametrize("strength", [0.3, 2.0, 50.0])

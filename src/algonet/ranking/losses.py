@@ -1,10 +1,9 @@
 """Losses for learning to rank: 1 less a metric whose ranks and memberships are soft.
 
-Each takes `scores` and targets (*batch, n), a `mask` that is True where an item is present, and a `reduction` over
-lists. Higher
-scores rank first. `relax` says how soft comparisons are; steepness -> inf gives 1 less the metric of the same name (its
-value, where
-no two scores are equal). Lists that are empty or have nothing to rank give 0 and no gradient; a mean counts them.
+Each takes `scores` and targets (*batch, n), a `mask` that is True where an item is present, and a `reduction` over lists.
+Higher scores rank first. `relax` says how soft comparisons are (`Laplace(10.0)`, which is C^1; `Logistic(10.0)` is C-infinity).
+steepness -> inf gives 1 less the metric of the same name (its value, where no two scores are equal). Lists that are empty or
+have nothing to rank give 0 and no gradient; a mean counts them.
 """
 
 from __future__ import annotations
@@ -13,14 +12,18 @@ import torch
 from torch import Tensor
 
 from algonet.core.identity import interned
-from algonet.relax import DECISION, Sigmoid
+from algonet.relax import Laplace, Sigmoid
 from algonet.sorting import soft_rank, soft_topk_mask
 from algonet.sorting.checks import steepness as steepness_of
 from algonet.sorting.methods import Method, Pairwise
 from algonet.sorting.operation import PAIRWISE, PairwiseSettings
+from algonet.sorting.pairwise import laplace_counts
 
 from .lists import Lists, average_ranks, check_gains, correlation, cutoff, lists, quotient, reduced
 from .metrics import distinct_pairs, ideal_dcg
+
+#: How soft comparisons are by default: the tails are those of the logistic sigmoid, but long lists take n log n, not n^2 work.
+COMPARISON = Laplace(10.0)
 
 
 def ndcg_loss(
@@ -28,7 +31,7 @@ def ndcg_loss(
     relevance: Tensor,
     *,
     k: int | None = None,
-    relax: Sigmoid = DECISION,
+    relax: Sigmoid = COMPARISON,
     method: Method = Pairwise(),
     mask: Tensor | None = None,
     reduction: str = "mean",
@@ -37,8 +40,8 @@ def ndcg_loss(
     """1 - DCG / ideal DCG with DCG = sum_i p_i relevance_i / log2(2 + rank_i), rank_i soft (ApproxNDCG of Qin et al., 2010).
 
     p_i is 1, or with `k` the soft membership in the k highest scores (`soft_topk_mask`). `relevance` are gains, of any grade;
-    for exponential ones pass 2 ** relevance - 1. Costs what `method` costs: O(n^2) streamed, O(n log n) with
-    `relax=Laplace(...)` or `method=Bitonic()`.
+    for exponential ones pass 2 ** relevance - 1. Costs what `method` costs: O(n log n) with a `Laplace` sigmoid or
+    `method=Bitonic()`, O(n^2) pairs, streamed, with others.
 
     >>> from algonet.relax import Logistic
     >>> ndcg_loss(torch.tensor([0.1, 0.9, 0.5]), torch.tensor([3.0, 1.0, 0.0]), relax=Logistic(100.0))
@@ -62,7 +65,7 @@ def average_precision_loss(
     relevance: Tensor,
     *,
     k: int | None = None,
-    relax: Sigmoid = DECISION,
+    relax: Sigmoid = COMPARISON,
     mask: Tensor | None = None,
     reduction: str = "mean",
     backend: str = "auto",
@@ -71,7 +74,8 @@ def average_precision_loss(
 
     R_i = sum over relevant j != i of r(steepness (x_j - x_i)), N_i the same over all j. Relevant is what has a positive
     relevance. With `k`, shares of i count by its soft membership in the k highest scores, and their sum is divided by the
-    number of relevant items or k, whichever is less. O(n^2) pairs, streamed: O(n) memory.
+    number of relevant items or k, whichever is less. O(n log n) with a `Laplace` sigmoid, O(n^2) pairs, streamed, with
+    others.
 
     >>> from algonet.relax import Logistic
     >>> average_precision_loss(torch.tensor([0.9, 0.8, 0.1]), torch.tensor([1, 0, 1]), relax=Logistic(100.0))
@@ -95,7 +99,7 @@ def recall_at_k_loss(
     relevance: Tensor,
     k: int,
     *,
-    relax: Sigmoid = DECISION,
+    relax: Sigmoid = COMPARISON,
     mask: Tensor | None = None,
     reduction: str = "mean",
     backend: str = "auto",
@@ -119,7 +123,7 @@ def spearman_loss(
     scores: Tensor,
     targets: Tensor,
     *,
-    relax: Sigmoid = DECISION,
+    relax: Sigmoid = COMPARISON,
     method: Method = Pairwise(),
     mask: Tensor | None = None,
     reduction: str = "mean",
@@ -127,7 +131,8 @@ def spearman_loss(
 ) -> Tensor:
     """1 - the correlation of the soft ranks of `scores` with the ranks of `targets` (equal targets share their mean rank).
 
-    Costs what `method` costs: O(n^2) streamed, O(n log n) with `relax=Laplace(...)` or `method=Permutahedron(...)`.
+    Costs what `method` costs: O(n log n) with a `Laplace` sigmoid or `method=Permutahedron(...)`, O(n^2) pairs, streamed,
+    with others.
 
     >>> from algonet.relax import Logistic
     >>> x = torch.tensor([1.0, 2.0, 3.0, 4.0])
@@ -144,7 +149,7 @@ def kendall_loss(
     scores: Tensor,
     targets: Tensor,
     *,
-    relax: Sigmoid = DECISION,
+    relax: Sigmoid = COMPARISON,
     mask: Tensor | None = None,
     reduction: str = "mean",
     backend: str = "auto",
@@ -173,14 +178,14 @@ def auc_loss(
     scores: Tensor,
     relevance: Tensor,
     *,
-    relax: Sigmoid = DECISION,
+    relax: Sigmoid = COMPARISON,
     mask: Tensor | None = None,
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
-    """1 - the mean of r(steepness (x_i - x_j)) over pairs of a relevant i and an irrelevant j. O(n^2) pairs, streamed.
+    """1 - the mean of r(steepness (x_i - x_j)) over pairs of a relevant i and an irrelevant j.
 
-    Relevant is what has a positive relevance.
+    Relevant is what has a positive relevance. O(n log n) with a `Laplace` sigmoid, O(n^2) pairs, streamed, with others.
 
     >>> from algonet.relax import Logistic
     >>> auc_loss(torch.tensor([0.9, 0.8, 0.1, 0.7]), torch.tensor([1, 0, 0, 1]), relax=Logistic(100.0))
@@ -219,4 +224,6 @@ def _mask(data: Lists, mask: Tensor | None) -> Tensor | None:
 def _counts(x: Tensor, weights: Tensor, relax: Sigmoid, backend: str, ordered: bool = False) -> Tensor:
     """sum over j != i of v_ij r(steepness (x_i - x_j)); see `sorting.operation.PAIRWISE`."""
     s = steepness_of("ranking", relax, x, 1.0)
+    if not ordered and backend == "auto" and Pairwise.scans(relax, x):
+        return laplace_counts(x, s, weights)
     return PAIRWISE([x, weights, s], PairwiseSettings(interned(relax), ordered), backend)[0]

@@ -125,8 +125,9 @@ class SortCall:
         return self.method.permutation(x, self.steepness, lengths)
 
     def _pairwise(self, x: Tensor) -> Tensor:
-        if Pairwise.scans(self.relax) and self.backend == "auto":
-            counts = laplace_counts(x, self.steepness, self.mask)
+        if Pairwise.scans(self.relax, x) and self.backend == "auto":
+            present = x if self.mask is None else torch.where(self.mask, x, 0.0)
+            counts = laplace_counts(present, self.steepness, self.mask)
         else:
             weights = torch.ones_like(x) if self.mask is None else self.mask.to(x.dtype)
             counts = PAIRWISE([x, weights, self.steepness], PairwiseSettings(interned(self.relax)), self.backend)[0]

@@ -63,7 +63,8 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class MethodReport:
-    """`rows`: one for each method, those that answered first, by time. `suggestion`: one line on what to take."""
+    """The answers to `task` on items of `shape`, with `relax`. `rows`: one for each method, those that answered first, by
+    time. `suggestion`: one line on what to take."""
 
     task: str
     shape: tuple[int, ...]

@@ -88,12 +88,19 @@ class Pairwise(Method):
     kernels: ClassVar[bool] = True
 
     def work(self, n: int, relax: Sigmoid) -> float:
-        return super().work(n, relax) if self.scans(relax) else float(n) ** 2
+        return super().work(n, relax) if type(relax) is Laplace else float(n) ** 2
 
     @staticmethod
-    def scans(relax: Sigmoid) -> bool:
-        """Whether the O(n log n) way applies."""
-        return type(relax) is Laplace
+    def scans(relax: Sigmoid, x: Tensor) -> bool:
+        """Whether the O(n log n) way applies, and is the faster one: both give the same numbers."""
+        if type(relax) is not Laplace:
+            return False
+        return x.numel() * x.shape[-1] > _MOST_PAIRS_ON_GPU if x.is_cuda else x.shape[-1] > _MOST_ITEMS_ON_CPU
+
+
+#: Up to here comparing all pairs takes less than sorting and scanning: on a CPU core some 30 ns a pair against half a
+#: microsecond an item, on an H200 4.7 against 3.7 ms for 64 x 4096 and 2.9 ms for the pairs of 1 x 24,000.
+_MOST_ITEMS_ON_CPU, _MOST_PAIRS_ON_GPU = 16, 800_000_000
 
 
 @dataclass(frozen=True)

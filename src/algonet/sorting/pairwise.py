@@ -29,42 +29,34 @@ def pairwise_reference(tensors: Sequence[Tensor], settings: PairwiseSettings) ->
     return ((torch.where(used, v, 0.0) * torch.where(used, r, 0.0)).sum(-1),)
 
 
-def laplace_counts(x: Tensor, steepness: Tensor, mask: Tensor | None) -> Tensor:
-    """sum over present j != i of r(steepness (x_i - x_j)) for the Laplace sigmoid, by sorting: O(n log n), float64 inside.
+def laplace_counts(x: Tensor, steepness: Tensor, weights: Tensor | None = None) -> Tensor:
+    """sum over j != i of weights_j r(steepness (x_i - x_j)) for the Laplace sigmoid, by sorting: O(n log n), float64 inside.
 
-    With the items sorted, A_i = sum_{j < i} exp(-steepness (x_i - x_j)) obeys A_{i+1} = (A_i + 1) exp(-steepness
-    (x_{i+1} - x_i)),
-    and B_i, the sum over those behind, the same from the other end; the count is i - A_i / 2 + B_i / 2. Written with
-    `logcumsumexp`, which is that recurrence as a scan.
+    With the items sorted, A_i = sum_{j < i} w_j exp(-steepness (x_i - x_j)) obeys A_{i+1} = (A_i + w_i) exp(-steepness
+    (x_{i+1} - x_i)), and B_i, the sum over those behind, the same from the other end; the count is sum_{j < i} w_j - A_i / 2
+    + B_i / 2. Written with `logcumsumexp`, which is that recurrence as a scan. Weights are not negative, 1 by default, and
+    get no gradient; equal infinities tie, and a NaN spoils its row.
     """
     wide, s = x.double(), steepness.double()
-    key = wide.detach() if mask is None else torch.where(mask, wide.detach(), torch.inf)
-    ordered, order = key.sort(dim=-1, stable=True)
-    sorted_x = torch.gather(wide, -1, order)
-    here = None if mask is None else torch.gather(mask, -1, order)
+    ordered, order = wide.detach().sort(dim=-1, stable=True)
+    w = torch.ones_like(ordered) if weights is None else torch.gather(weights.detach().double(), -1, order)
     infinite = ordered.isinf()
-    # Infinite items are crisp and absent ones nothing: neither has a share in an exponential
-    scaled = s * torch.where(infinite, 0.0, sorted_x)
-    floor = torch.finfo(scaled.dtype).min
+    # Infinite items are crisp: they have no share in an exponential
+    scaled = s * torch.where(infinite, 0.0, torch.gather(wide, -1, order))
+    shares = torch.where(infinite, 0.0, w).log().clamp_min(torch.finfo(scaled.dtype).min / 2)
     # Both directions in one scan: from the first item on, and from the last one on
-    logs = torch.stack([torch.where(infinite, floor, scaled), torch.where(infinite, floor, -scaled).flip(-1)])
-    before, after = _exclusive(logs)
+    before, after = _exclusive(torch.stack([shares + scaled, (shares - scaled).flip(-1)]))
     lower, upper = (before - scaled).clamp_max(64.0).exp(), (after.flip(-1) + scaled).clamp_max(64.0).exp()
-    place = torch.arange(x.shape[-1], device=x.device) if here is None else here.long().cumsum(-1) - 1
-    count = place + torch.where(infinite, 0.0, upper - lower) / 2
-    count = torch.where(infinite, _tied(ordered, here), count)
-    spoiled = ordered.isnan() if here is None else ordered.isnan() & here
-    count = torch.where(spoiled.any(-1, keepdim=True), torch.nan, count)
+    count = torch.where(infinite, _tied(ordered, w), w.cumsum(-1) - w + (upper - lower) / 2)
+    count = torch.where(ordered.isnan().any(-1, keepdim=True), torch.nan, count)
     return torch.zeros_like(count).scatter(-1, order, count).to(x.dtype)
 
 
-def _tied(ordered: Tensor, here: Tensor | None) -> Tensor:
-    """The counts of infinite items: equal ones tie, so each has half of the others. Absent items are +inf."""
-    least, most = ordered == -torch.inf, ordered == torch.inf
-    most = most if here is None else most & here
-    low, high = least.sum(-1, keepdim=True), most.sum(-1, keepdim=True)
-    total = ordered.shape[-1] if here is None else here.sum(-1, keepdim=True)
-    return torch.where(least, (low - 1) / 2, total - (high + 1) / 2)
+def _tied(ordered: Tensor, w: Tensor) -> Tensor:
+    """The counts of infinite items: equal ones tie, so each has half of the others."""
+    least = ordered == -torch.inf
+    low, high = (torch.where(where, w, 0.0).sum(-1, keepdim=True) for where in (least, ordered == torch.inf))
+    return torch.where(least, (low - w) / 2, w.sum(-1, keepdim=True) - (high + w) / 2)
 
 
 def _exclusive(logs: Tensor) -> Tensor:
