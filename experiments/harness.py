@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import io
 import json
 import statistics
 import time
@@ -22,7 +23,7 @@ from benchmarks.harness import Row, machine
 from torch import Tensor
 
 from algonet import __version__
-from algonet.core.files import replacing, write_text
+from algonet.core.files import write_bytes, write_text
 
 __all__ = ["Checkpoint", "Row", "arguments", "mnist", "record", "spread_of"]
 
@@ -96,8 +97,9 @@ class Checkpoint:
     def save(self, state: dict, *, now: bool = False) -> None:
         if self.path is None or not (now or time.monotonic() - self.last > self.seconds):
             return
-        with replacing(self.path) as temporary:
-            torch.save(state, temporary)
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        write_bytes(self.path, buffer.getvalue())
         self.last = time.monotonic()
 
 
