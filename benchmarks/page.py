@@ -33,6 +33,7 @@ HEADLINES = (
 #: Sections in reading order, and their titles; others come after these by name.
 TITLES = {
     "sorting": "Soft sorting",
+    "ranking": "Top-k, ranks and ranking losses",
     "smooth_python": "Smooth Python",
     "while_lang": "WHILE-programs",
     "ifs": "Iterated function systems",
