@@ -14,6 +14,8 @@ PAGE = HERE.parent / "docs" / "experiments.md"
 TITLES = {
     "sort_digits": "Sorting supervision: four-digit MNIST",
     "topk": "Top-k supervision",
+    "learning_to_rank": "Learning to rank",
+    "routing": "Routing to experts",
     "shortest_paths": "Shortest paths through learned costs",
     "fractals": "Fractals that look like digits",
     "pose": "Camera pose",
