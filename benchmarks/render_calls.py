@@ -12,7 +12,6 @@ Run: python -m benchmarks.render_calls [--device cpu|cuda] [--quick] [--meshes F
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
@@ -75,14 +74,15 @@ def parity(device: str) -> float:
 
 
 def in_turns(calls: dict[str, Call], seconds: float) -> dict[str, float]:
-    """The least time of each call in milliseconds, all of them called again and again one after the other."""
+    """The least time of each call in milliseconds, called in turns until each has taken its share of the seconds."""
     found: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
-    end = time.perf_counter() + seconds
-    while min(map(len, found.values())) < 3 or time.perf_counter() < end:
-        for name, call in calls.items():
-            found[name] += harness.times(call, seconds=0.0, least=1, warmup=0)
+    waiting = list(calls)
+    while waiting:
+        for name in waiting:
+            found[name] += harness.times(calls[name], seconds=0.0, least=1, warmup=0)
+        waiting = [name for name in waiting if len(found[name]) < 2 or sum(found[name]) < 1e3 * seconds / len(calls)]
     return {name: min(times) for name, times in found.items()}
 
 

@@ -54,8 +54,8 @@ TILES = (
     "sorting-permutations-top",
 )
 TILE = (720, 330)
-#: Pictures of runs, which are not drawn here; the page that shows one says how it came about.
-TAKEN = {"fitting-h200", "ran-h200", "ran-weak", "routing-loads"}
+#: Pictures of runs and measurements, which are not drawn here; the page that shows one says how it came about.
+TAKEN = {"fitting-h200", "ran-h200", "ran-weak", "render-cost", "routing-loads"}
 LARGEST = 60_000
 #: (width in pixels, quality) to try in turn until a picture is small enough; pages are twice as dense on good screens.
 SIZES = ((1200, 90), (1200, 75), (1000, 75), (800, 75), (640, 75))

@@ -7,10 +7,24 @@ import math
 import pytest
 import torch
 
-from algonet.render import Camera, Mesh, PoseSearch, box, fit_camera, icosphere, rotation_error
+from algonet.relax import BoundedSum, StudentT
+from algonet.render import (
+    Camera,
+    FilteredCoverage,
+    Mesh,
+    PoseSearch,
+    SmoothRenderer,
+    box,
+    fit_camera,
+    icosphere,
+    rotation_error,
+)
+from algonet.render.fitting.mesh import UNLIT
 from algonet.render.fitting.rotations import even_rotations, rotation_matrix
+from algonet.render.fitting.sides import Sides
 from algonet.render.fitting.simplify import simplified, vertex_colors_of
-from render.fitting_scenes import around, seen, wedge
+from algonet.render.fitting.targets import blur
+from render.fitting_scenes import around, horned_ball, seen, wedge
 
 QUICK = PoseSearch(rotations=48, steps=30, refine_steps=40, keep=4, size=24)
 
@@ -39,13 +53,37 @@ def test_starts_step_to_where_the_size_is_right() -> None:
     mesh, true = wedge(), Camera.look_at(torch.tensor([[0.5, 0.8, 2.6]]), fov=45.0)
     picture = _picture(mesh, true, 48)
     start = Camera.look_at(torch.tensor([[0.5, 0.6, 6.0]]), torch.tensor([0.4, 0.2, 0.0]), fov=35.0)
-    found = match_silhouettes(mesh, picture, start, False)
+    found = match_silhouettes(Sides(mesh, False), picture, start)
     assert float(rotation_error(found, start)) < 0.05
     seen_now, wanted = (silhouette_moments(seen(mesh, c, 48)[0], (48, 48)) for c in (found, true))
     assert torch.allclose(seen_now, wanted, atol=0.04)
     # Nothing can be told from an empty picture, or one that is cut off
     for other in (torch.zeros_like(picture), torch.ones_like(picture)):
-        assert torch.equal(match_silhouettes(mesh, other, start, False).position, start.position)
+        assert torch.equal(match_silhouettes(Sides(mesh, False), other, start).position, start.position)
+
+
+def test_open_meshes_are_seen_from_both_sides() -> None:
+    """Through the opening one sees the inside; the outline is that of the blurred picture, not a fatter one."""
+    whole = horned_ball(2)
+    cut = whole.replace(faces=whole.faces[whole.vertices[whole.faces].mean(1)[:, 2] < 0.3])
+    assert whole.is_closed()
+    assert not cut.is_closed()
+    camera = Camera.look_at((0.3, 0.2, 2.8), fov=45.0)
+    target = blur(seen(cut, camera, 32)[0], StudentT(scale=1.5))
+
+    def error(silhouette: torch.Tensor) -> float:
+        return float((silhouette.detach() - target).square().mean())
+
+    renderer = SmoothRenderer(32, FilteredCoverage(StudentT(scale=1.5)), BoundedSum(32), two_sided=False)
+    both, outside = (error(Sides(cut, open).seen(renderer, camera, UNLIT)[1]) for open in (True, False))
+    renderer.two_sided = True
+    summed = error(renderer(cut, camera, UNLIT).silhouette)
+    assert both < 0.25 * summed
+    assert both < 0.25 * outside
+    # From the truth a short fit stays there; with the outside alone it is pulled away
+    options = {"steps": 10, "scales": (1.5, 0.7), "learning_rate": 0.02}
+    here, away = (fit_camera(cut, seen(cut, camera, 32)[0], camera, two_sided=t, **options) for t in (None, False))
+    assert here.history[-1]["loss"] < 0.5 * away.history[-1]["loss"]
 
 
 def test_pose_without_a_start() -> None:

@@ -60,6 +60,36 @@ def test_pictures_are_those_of_the_reference(size: int) -> None:
         assert (a - b).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize("size", [64, 128])
+def test_second_derivatives_are_those_of_the_kernels_gradient(size: int) -> None:
+    """The change of the gradient along a direction, which re-enters the reference, against differences of the kernel's.
+
+    What the kernel leaves out below epsilon makes its gradient step, which differences take for slopes: here it leaves
+    out next to nothing.
+    """
+    generator = torch.Generator().manual_seed(size)
+    corners = torch.tensor([[1.0, 1.0, 1.0], [1.0, -1.0, -1.0], [-1.0, 1.0, -1.0], [-1.0, -1.0, 1.0]]).double() * 0.6
+    mesh = Mesh(corners, torch.tensor([[0, 1, 2], [0, 3, 1], [0, 2, 3], [1, 3, 2]]))
+    camera, renderer = Camera.look_at(random_eye(generator)), SmoothRenderer((size, size), epsilon=1e-10).double()
+    weights = torch.randn(size, size, 3, generator=generator, dtype=torch.float64)
+    step, way = 1e-6, torch.randn(4, 3, generator=generator, dtype=torch.float64)
+
+    def slope(vertices: Tensor, create_graph: bool = False) -> Tensor:
+        out = renderer(mesh.replace(vertices=vertices), camera)
+        loss = (out.rgb * weights).sum() + out.depth.square().sum() + out.silhouette.square().sum()
+        return torch.autograd.grad(loss, vertices, create_graph=create_graph)[0]
+
+    vertices = corners.clone().requires_grad_()
+    (curve,) = torch.autograd.grad((slope(vertices, create_graph=True) * way).sum(), vertices)
+    above, below = (slope((corners + s * step * way).requires_grad_()) for s in (1, -1))
+    expected = (above - below) / (2 * step)
+    assert torch.isfinite(curve).all()
+    assert (curve - expected).norm() < 2e-3 * expected.norm()
+    plain = SmoothRenderer((size, size)).double()(mesh.replace(vertices=vertices), camera)
+    (first,) = torch.autograd.grad((plain.rgb * weights).sum(), vertices, create_graph=True)
+    assert torch.isfinite(torch.autograd.grad(first.square().sum(), vertices)[0]).all()
+
+
 def test_the_module_itself_compiles_with_default_arguments() -> None:
     mesh, camera = icosphere(0, 0.9), Camera.look_at((0.4, 0.3, 3.0))
     renderer = SmoothRenderer()

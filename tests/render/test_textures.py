@@ -112,13 +112,18 @@ def test_a_fine_checkerboard_far_away_does_not_alias() -> None:
     assert (rgb - 0.5).abs().max() < 0.03
 
 
-def test_near_textures_are_sharp() -> None:
+def test_near_textures_are_sharp_and_noise_blurs_them() -> None:
+    """As far as it blurs faces of one colour each: the same board cut into pieces is the truth."""
     board = sheet(torch.rand(24, 24, 3, generator=torch.Generator().manual_seed(0)))
-    camera = Camera.orthographic((0.0, 0.0, 3.0), height=2.0)
+    camera, inner = Camera.orthographic((0.0, 0.0, 3.0), height=2.0), slice(12, 36)
     sharp = SmoothRenderer(48, FilteredCoverage(StudentT(scale=0.1)), BoundedSum(32))(board, camera, WHITE).rgb
     assert board.texture is not None
     # Two pixels to a texel, and the lookup itself smooths by half a texel; one grey for all would be 0.25 away
     assert float((sharp[::2, ::2] - board.texture).abs().mean()) < 0.16
+    for scale in (2.0, 4.0):
+        renderer = SmoothRenderer(48, FilteredCoverage(StudentT(scale=scale)), BoundedSum(32))
+        levels, pieces = (renderer(board.replace(seamless=s), camera, WHITE).rgb[inner, inner] for s in (True, False))
+        assert (levels - pieces).square().mean() < 0.1 * (sharp[inner, inner] - pieces).square().mean(), scale
 
 
 @pytest.mark.parametrize("backend", ["numba", "reference"])

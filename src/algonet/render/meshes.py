@@ -128,6 +128,24 @@ class Mesh:
         ends = torch.cat([self.faces[:, [0, 1]], self.faces[:, [1, 2]], self.faces[:, [2, 0]]])
         return ends.sort(-1).values.unique(dim=0)
 
+    def is_closed(self) -> bool:
+        """Whether every edge has as many faces on one side as on the other: the surface has no border, and one outside.
+
+        Vertices at the same place are one.
+
+        >>> from algonet.render import icosphere
+        >>> ball = icosphere(1)
+        >>> ball.is_closed(), ball.replace(faces=ball.faces[1:]).is_closed()
+        (True, False)
+        """
+        places = self.vertices.detach().cpu().numpy().reshape(-1, *self.vertices.shape[-2:])[0]
+        _, joined = np.unique(places, axis=0, return_inverse=True)
+        corners = joined.reshape(-1)[self.faces.detach().cpu().numpy()].astype(np.int64)
+        ends = np.concatenate([corners[:, side] for side in ([0, 1], [1, 2], [2, 0])])
+        turns = np.where(ends[:, 0] < ends[:, 1], 1, -1)
+        _, index = np.unique(np.sort(ends, 1), axis=0, return_inverse=True)
+        return not np.bincount(index.reshape(-1), turns).any()
+
     def subdivided(self) -> Mesh:
         """Each face cut into four in place: the same surface, finer. Vertex colours are interpolated, others kept."""
         vertices, faces = split_edges(self.vertices, self.faces)

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from ..cameras import Camera
-from ..meshes import Mesh
 from ..modules import SmoothRenderer
 from .mesh import UNLIT
+from .sides import Sides
 from .targets import camera_axes
 
 
-def align_rotations(mesh: Mesh, pictures: Tensor, rotations: Tensor, fov: float, two_sided: bool) -> Camera:
+def align_rotations(sides: Sides, pictures: Tensor, rotations: Tensor, fov: float) -> Camera:
     """For each picture and rotation (P * R cameras) one whose silhouette has the picture's middle and size."""
-    count = len(pictures) * len(rotations)
+    count, mesh = len(pictures) * len(rotations), sides.front
     size = (int(pictures.shape[1]), int(pictures.shape[2]))
     centre = (mesh.vertices.amin(-2) + mesh.vertices.amax(-2)) / 2
     radius = float((mesh.vertices - centre).norm(dim=-1).max())
@@ -25,11 +25,11 @@ def align_rotations(mesh: Mesh, pictures: Tensor, rotations: Tensor, fov: float,
     place = axes.new_zeros(count, 3)
     place[:, 2] = 1.3 * radius * math.hypot(1, focal)
     wanted = silhouette_moments(pictures[..., -1], size).repeat_interleave(len(rotations), 0)
-    renderer = SmoothRenderer(size, shading="vertex", two_sided=two_sided).to(mesh.vertices.device)
+    renderer = SmoothRenderer(size, shading="vertex", two_sided=False).to(mesh.vertices.device)
     camera = _camera(axes, place, centre, focal)
     with torch.no_grad():
         for _ in range(3):
-            seen = silhouette_moments(renderer(mesh, camera, UNLIT).silhouette, size)
+            seen = silhouette_moments(sides.seen(renderer, camera, UNLIT)[1], size)
             grown = (seen[:, 2:] / wanted[:, 2:].clamp_min(1e-6)).clamp(0.3, 3.0)
             depth = (place[:, 2:] * grown).clamp_min(1.05 * radius)
             # The camera moves against the way the picture is to move
@@ -39,13 +39,13 @@ def align_rotations(mesh: Mesh, pictures: Tensor, rotations: Tensor, fov: float,
     return camera
 
 
-def match_silhouettes(mesh: Mesh, pictures: Tensor, camera: Camera, two_sided: bool) -> Camera:
+def match_silhouettes(sides: Sides, pictures: Tensor, camera: Camera) -> Camera:
     """Cameras (B,) shifted until the mesh's silhouette has the middle and size that the picture's has.
 
     From far off, this is what gradients would spend most steps on. Pictures that are empty, or cut off by the frame, tell
     neither: their cameras stay.
     """
-    silhouettes = pictures[..., -1]
+    silhouettes, mesh = pictures[..., -1], sides.front
     size = (int(silhouettes.shape[1]), int(silhouettes.shape[2]))
     edge = torch.cat([silhouettes[:, 0], silhouettes[:, -1], silhouettes[:, :, 0], silhouettes[:, :, -1]], 1)
     usable = (silhouettes.sum((-2, -1)) > 4) & (edge.amax(1) < 0.5)
@@ -55,10 +55,10 @@ def match_silhouettes(mesh: Mesh, pictures: Tensor, camera: Camera, two_sided: b
     depth_row = camera.matrix[:, 2, :3]
     up = camera.matrix[:, 1, :3]
     focal = (up - (up * depth_row).sum(-1, keepdim=True) * depth_row).norm(dim=-1, keepdim=True)
-    renderer = SmoothRenderer(size, shading="vertex", two_sided=two_sided).to(mesh.vertices.device)
+    renderer = SmoothRenderer(size, shading="vertex", two_sided=False).to(mesh.vertices.device)
     with torch.no_grad():
         for _ in range(3):
-            seen = silhouette_moments(renderer(mesh, camera, UNLIT).silhouette, size)
+            seen = silhouette_moments(sides.seen(renderer, camera, UNLIT)[1], size)
             place = (axes @ (camera.position - centre)[..., None])[..., 0]
             grown = (seen[:, 2:] / wanted[:, 2:]).clamp(0.3, 3.0)
             depth = torch.maximum(place[:, 2:] * grown, 1.05 * radius)

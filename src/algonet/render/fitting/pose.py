@@ -20,6 +20,7 @@ from .alignment import align_rotations, match_silhouettes
 from .mesh import UNLIT
 from .progress import decay, progress_bar, stop_on_interrupt
 from .rotations import even_rotations, rotation_matrix
+from .sides import Sides
 from .simplify import simplified
 from .targets import blur, camera_axes
 
@@ -84,7 +85,7 @@ def fit_camera(
     search: PoseSearch = PoseSearch(),
     lights: Sequence[Light] = UNLIT,
     move: bool = True,
-    two_sided: bool = False,
+    two_sided: bool | None = None,
     coverage: Coverage = FilteredCoverage(),
     progress: bool = False,
 ) -> CameraFit:
@@ -99,8 +100,8 @@ def fit_camera(
 
     At each stage both the rendering and the image are blurred by noise of the same scale, which falls geometrically between
     `scales` (in pixels; default: a quarter of the image down to 0.7): far away, the blurred pictures still overlap and
-    pull. The mesh is taken to be closed, whose one-sided silhouette is exactly the blurred one; for open ones set
-    `two_sided`. Any `coverage` will do; its own softness does not count.
+    pull. Open meshes are seen from both sides, at twice the cost, and so are those for which `two_sided` says so. Any
+    `coverage` will do; its own softness does not count.
 
     >>> from algonet.render import icosphere
     >>> fit = fit_camera(icosphere(1), torch.zeros(16, 16), Camera.look_at((0.0, 0.0, 3.0)), steps=2)
@@ -112,12 +113,13 @@ def fit_camera(
         raise ValueError(f"fit_camera: `steps` and `stages` must be at least 1, got {steps} and {stages}.")
     if not 0 < fov < 180:
         raise ValueError(f"fit_camera: `fov` is the full vertical angle in degrees, in (0, 180), got {fov!r}.")
-    common: dict[str, Any] = {"lights": lights, "move": move, "two_sided": two_sided, "coverage": coverage}
+    open = not mesh.is_closed() if two_sided is None else two_sided
+    common: dict[str, Any] = {"lights": lights, "move": move, "coverage": coverage}
     if start is None:
         if not move:
             raise ValueError("fit_camera: without `start`, the camera's place is searched too; leave `move` on.")
-        return _search(mesh, pictures, fov, learn_fov, learning_rate, search, common, single, progress)
-    start = start.to(mesh.vertices)
+        return _search(mesh, open, pictures, fov, learn_fov, learning_rate, search, common, single, progress)
+    sides, start = Sides(mesh, open), start.to(mesh.vertices)
     alone = not start.batch_shape
     camera = _batched(start)
     if len(pictures) > 1 and len(camera.matrix) not in (1, len(pictures)):
@@ -128,10 +130,10 @@ def fit_camera(
     if len(pictures) > 1 and len(camera.matrix) == 1:
         camera = camera[torch.zeros(len(pictures), dtype=torch.long)]
     if move and camera.perspective:
-        camera = match_silhouettes(mesh, pictures, camera, two_sided)
+        camera = match_silhouettes(sides, pictures, camera)
     height, width = pictures.shape[1:3]
     scales = scales if scales is not None else (max(1.0, max(height, width) / 4), 0.7)
-    descent = _Descent(mesh, pictures, camera, learn_fov=learn_fov, **common)
+    descent = _Descent(sides, pictures, camera, learn_fov=learn_fov, **common)
     with stop_on_interrupt(), progress_bar(range(steps), "fitting the camera", progress) as numbers:
         descent.run(numbers, steps, learning_rate, scales, stages)
     found, losses = descent.camera(), descent.losses
@@ -141,8 +143,8 @@ def fit_camera(
 
 
 def _search(
-    mesh: Mesh, pictures: Tensor, fov: float, learn_fov: bool, rate: float, search: PoseSearch, common: dict[str, Any],
-    single: bool, progress: bool,
+    mesh: Mesh, open: bool, pictures: Tensor, fov: float, learn_fov: bool, rate: float, search: PoseSearch,
+    common: dict[str, Any], single: bool, progress: bool,
 ) -> CameraFit:  # fmt: skip
     """All rotations at a small size, then the best few at a larger one."""
     silhouettes = pictures[..., -1]
@@ -150,14 +152,14 @@ def _search(
         raise ValueError(
             "fit_camera: a picture shows nothing (its silhouette is empty); there is no pose to search for."
         )
-    coarse, small = simplified(mesh, search.faces), _shrunk(pictures, search.size)
+    coarse, small = Sides(simplified(mesh, search.faces), open), _shrunk(pictures, search.size)
     rotations = even_rotations(search.rotations).to(mesh.vertices)
     each, history = max(1, AT_ONCE // search.rotations), []
     kept: list[Camera] = []
     with progress_bar(range(0, len(pictures), each), "searching the camera", progress) as firsts:
         for first in firsts:
             part = small[first : first + each]
-            cameras = align_rotations(coarse, part, rotations, fov, common["two_sided"])
+            cameras = align_rotations(coarse, part, rotations, fov)
             doubled = part.repeat_interleave(len(rotations), 0)
             descent = _Descent(coarse, doubled, cameras, learn_fov=False, **common)
             scales = (max(part.shape[1:3]) / 8, 0.5)
@@ -172,7 +174,7 @@ def _search(
     counts = [len(camera.matrix) for camera in kept]
     which = torch.repeat_interleave(torch.tensor(counts)).to(mesh.vertices.device)
     together = Camera(torch.cat([c.matrix for c in kept]), torch.cat([c.position for c in kept]), True, kept[0].near)
-    descent = _Descent(mesh, larger[which], together, learn_fov=learn_fov, **common)
+    descent = _Descent(Sides(mesh, open), larger[which], together, learn_fov=learn_fov, **common)
     scales = (max(1.0, max(larger.shape[1:3]) / 24), 0.7)
     with progress_bar(range(search.refine_steps), "refining the camera", progress) as numbers:
         descent.run(numbers, search.refine_steps, rate / 4, scales, 4)
@@ -193,11 +195,11 @@ class _Descent:
     """Cameras (B,) moved by Adam until the mesh looks like one picture, or like one each, (1 or B, H, W, C)."""
 
     def __init__(
-        self, mesh: Mesh, pictures: Tensor, camera: Camera, *, lights: Sequence[Light], move: bool, two_sided: bool,
-        learn_fov: bool, coverage: Coverage,
+        self, sides: Sides, pictures: Tensor, camera: Camera, *, lights: Sequence[Light], move: bool, learn_fov: bool,
+        coverage: Coverage,
     ):  # fmt: skip
-        self.mesh, self.pictures, self.lights = mesh, pictures, lights
-        self.renderer = SmoothRenderer((1, 1), coverage, BoundedSum(32), shading="vertex", two_sided=two_sided)
+        self.sides, self.pictures, self.lights, mesh = sides, pictures, lights, sides.front
+        self.renderer = SmoothRenderer((1, 1), coverage, BoundedSum(32), shading="vertex", two_sided=False)
         self.renderer.to(mesh.vertices.device)
         self.pose = _Pose(camera, (mesh.vertices.amin(-2) + mesh.vertices.amax(-2)).detach() / 2, move, learn_fov)
         self.losses = torch.zeros(len(camera.matrix))
@@ -215,10 +217,10 @@ class _Descent:
                 current, target = stage, self._set_scale(self.stage_scales[stage])
             for group in optimizer.param_groups:
                 group["lr"] = group["base"] * decay(step / steps)
-            out = self.renderer(self.mesh, self.pose(), self.lights)
-            layers = out.silhouette[..., None]
+            rgb, silhouette = self.sides.seen(self.renderer, self.pose(), self.lights)
+            layers = silhouette[..., None]
             if target.shape[-1] == 4:
-                layers = torch.cat([out.rgb, layers], -1)
+                layers = torch.cat([rgb, layers], -1)
             losses = (layers - target).square().mean((-3, -2, -1))
             optimizer.zero_grad()
             losses.sum().backward()
