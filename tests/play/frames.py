@@ -23,7 +23,7 @@ from chromium import Chromium
 ROOMS = {
     "while": (0.5, 0.5, 0.3),
     "sort": (0.19, 0.5, 0.2),
-    "fractals": (0.5, 0.5, 0.1),
+    "fractals": (0.5, 0.5, 0.1),  # at the first corner of a map, wherever it is
     "render": (0.5, 0.5, 0.2),
     "programs": (0.5, 0.5, 0.3),
 }
@@ -56,6 +56,12 @@ def measure(browser: Chromium, url: str, room: str) -> float:
     left, top, width, height = browser.value(
         "(r => [r.x, r.y, r.width, r.height])(document.querySelector('.stage').getBoundingClientRect())"
     )
+    corner = browser.value(
+        "(c => c && (r => [r.x + r.width / 2, r.y + r.height / 2])(c.getBoundingClientRect()))"
+        "(document.querySelector('.stage svg circle'))"
+    )
+    if room == "fractals" and corner:
+        x, y = (corner[0] - left) / width, (corner[1] - top) / height
 
     def mouse(kind: str, turn: float) -> None:
         at = (x + radius * math.sin(turn), y + radius * (1 - math.cos(turn)) / 2)
