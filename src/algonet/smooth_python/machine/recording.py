@@ -19,7 +19,7 @@ from .containers import flat
 from .eager import EAGER, GUARDED, PATIENCE, wrapped
 from .functions import INSTRUCTIONS, looked_up
 from .interface import Machine
-from .tape import Tape
+from .tape import Spread, Tape
 from .values import NUMBERS, Value
 
 #: A look at the mass that is left in a recorded loop costs more than a short iteration: it is taken only after `PATIENCE`
@@ -186,8 +186,10 @@ class TapeMachine(Tape):
     def parts(self, value: Value) -> list[Value]:
         """Those of a vector are single numbers, its tensor untouched."""
         tensor = value.tensor
-        if not value.batched:
-            # The same for all items: its parts, in a way that can be found again
+        if not value.batched and self._fits(tensor, batched=True):
+            # The same for all items: one table for the whole vector, of which every number is a column
+            tensor = self.derived(tensor, Spread(self.size))
+        elif not value.batched:
             pieces = [self.derived(tensor, operator.itemgetter(k)) for k in range(tensor.shape[0])]
             return [Value(piece, False, self) for piece in pieces]
         if tensor.dim() != 2 or tensor.dtype != self.like.dtype:

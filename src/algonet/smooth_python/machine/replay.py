@@ -27,11 +27,14 @@ from ..softness import open_blocks
 from .containers import is_record, record_fields, record_like
 from .eager import EAGER
 from .keys import Found, UnknownError, describe
+from .simplify import simplified
 from .values import NUMBERS, Value
 
 #: Instructions that one function's plans may hold together (16 bytes each); how many plans, and ways through one plan.
 CAPACITY = 2**20
 WAYS = 64
+#: From so many columns on, a table of results is taken apart at once.
+SEVERAL = 4
 
 
 class Run(NamedTuple):
@@ -109,6 +112,7 @@ class Journal:
         self.draws = False
         self._events: list[Step | Look] = []
         self._ran = 0
+        self._pieces: dict[int, _Unbound] = {}
         # The tensors themselves are kept, or another one could get the id
         self._origins: dict[int, tuple[Tensor, Origin]] = {}
         for tensor in fixed:
@@ -155,6 +159,7 @@ class Journal:
         if not any(isinstance(s, Tensor) for s in scales):
             known = steepness_tensor(scales, program.constants)
         origins = tuple(self._origin(tensor) for tensor in inputs)
+        program, wanted = simplified(program, wanted)
         # Moved where the kernels read them, once and for all
         program = program._replace(instructions=program.moved(program.instructions))
         self._events.append(Step(program, program.moved(wanted), origins, known, draws))
@@ -182,9 +187,19 @@ class Journal:
         template = self._template(result) if self.complete else None
         return [*self._events, Ending(template, dict(iterations))] if self.complete else None
 
+    def _result(self, value: Value) -> Origin:
+        """Like `of_value`, for what is returned: a table's columns are taken apart together, and so are their gradients put
+        together, each of which would else be a table of its own. Copies, since views of many may not be changed in place."""
+        if value.source is None or value.source[0].shape[1] < SEVERAL:
+            return self.of_value(value)
+        tensor, column = value.source
+        origin = self._origin(tensor)
+        pieces = self._pieces.setdefault(id(tensor), _Unbound(origin))
+        return lambda run: pieces(run)[column].clone()
+
     def _template(self, x: Any) -> Any:
         if type(x) is Value:
-            return Leaf(self.of_value(x))
+            return Leaf(self._result(x))
         if isinstance(x, tuple) and hasattr(x, "_fields"):
             return type(x)(*map(self._template, x))
         if type(x) in (list, tuple):

@@ -188,7 +188,7 @@ class Tape(EagerMachine):
                 return None
             tensor = x.tensor
             if x.source is None:
-                x.source = (self.derived(tensor, _column if x.batched else _Spread(self.size)), 0)
+                x.source = (self.derived(tensor, _column if x.batched else Spread(self.size)), 0)
         tensor, column = x.source
         x.row = self._emit(self._codes["input"], self._place(tensor) + column)
         return x.row - self.first
@@ -248,8 +248,8 @@ class Tape(EagerMachine):
         with self.own_reading():
             seed = None if self.draws is None else self.draws.seed
             outputs = evaluate(program, inputs, steepness_tensor(scales, self.like), wanted, self.size, seed)
-        if self.journal is not None:
-            self.journal.ran(program, inputs, scales, wanted, outputs, seed is not None)
+            if self.journal is not None:
+                self.journal.ran(program, inputs, scales, wanted, outputs, seed is not None)
         return outputs
 
     def own_reading(self) -> Any:
@@ -304,13 +304,13 @@ def _column(tensor: Tensor) -> Tensor:
     return tensor.unsqueeze(1)
 
 
-class _Spread(NamedTuple):
-    """One number for all items as a table of one column."""
+class Spread(NamedTuple):
+    """A number, or a vector, that all items share, as a table with a column for each number."""
 
     size: int
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        return tensor.expand(self.size).unsqueeze(1)
+        return tensor.reshape(1, -1).expand(self.size, -1)
 
 
 class _Columns(NamedTuple):

@@ -1,8 +1,9 @@
 """Source of the CPU kernels, generated from the table of instructions: blocks of items side by side, one instruction at a
 time, each a loop that LLVM vectorises.
 
-Nothing is kept between forward and backward: backward runs the program again, block by block. Rows that no wanted row
-depends on run in neither, and where a gradient is 0 so are those before it: 0 times infinity is nobody's business.
+Nothing is kept between forward and backward: backward runs the program again, block by block, but for rows whose values no
+gradient depends on. Rows that no wanted row depends on run in neither, and where a gradient is 0 so are those before it: 0
+times infinity is nobody's business.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from numpy import cos, exp as exact_exp, floor, log as exact_log, sin
 W = @WIDTH@
 #: How many rows each instruction reads.
 READS = np.array(@READS@, dtype=np.int32)
+#: Whether its gradient needs the values of these, and its own.
+PULLS = np.array(@PULLS@, dtype=np.uint8)
 
 
 @njit(fastmath={"contract"}, error_model="numpy")
@@ -64,6 +67,20 @@ def used_rows(program, wanted):
     return used
 
 
+@njit(error_model="numpy", cache=True)
+def needed_rows(program, used):
+    """Which rows the gradients of the used ones need the values of, and what these depend on."""
+    needed = np.zeros(program.shape[0], dtype=np.uint8)
+    for back in range(program.shape[0]):
+        k = program.shape[0] - 1 - back
+        if used[k]:
+            code = program[k, 0]
+            needed[k] |= PULLS[code, 3]
+            for j in range(READS[code]):
+                needed[program[k, 1 + j]] |= PULLS[code, j] | needed[k]
+    return needed
+
+
 @FUNCTIONS@
 
 
@@ -75,7 +92,6 @@ def run_block(x, start, steepness, constants, program, low, high, used, rows):
         if not used[k]:
             continue
         code, first, second, third = program[k, 0], program[k, 1], program[k, 2], program[k, 3]
-        row, ra, rb, rc = rows[k], rows[first], rows[second], rows[third]
 @FORWARD@
 
 
@@ -88,8 +104,6 @@ def pull_block(start, steepness, constants, program, low, high, used, rows, slop
         if not used[k]:
             continue
         code, first, second, third = program[k, 0], program[k, 1], program[k, 2], program[k, 3]
-        row, ra, rb, rc = rows[k], rows[first], rows[second], rows[third]
-        ss, sa, sb, sc = slopes[k], slopes[first], slopes[second], slopes[third]
 @BACKWARD@
 
 
@@ -111,9 +125,10 @@ def backward(first, last, x, steepness, constants, program, wanted, seed, g, gx,
     rows = np.empty((program.shape[0], W), dtype=x.dtype)
     slopes = np.empty((program.shape[0], W), dtype=x.dtype)
     used = used_rows(program, wanted)
+    needed = needed_rows(program, used)
     low, high = np.uint32(seed[0]), np.uint32(seed[1])
     for block in range(first, last):
-        run_block(x, block * W, steepness, constants, program, low, high, used, rows)
+        run_block(x, block * W, steepness, constants, program, low, high, needed, rows)
         slopes[:] = 0.0
         for i in range(min(W, x.shape[0] - block * W)):
             for j in range(wanted.shape[0]):
@@ -122,7 +137,7 @@ def backward(first, last, x, steepness, constants, program, wanted, seed, g, gx,
 '''
 #: Each operand of one item, by where it comes from; `{name}` is a, b or c, `{place}` its number in the instruction.
 _LOADS = {
-    ROW: "{name} = r{name}[i]",
+    ROW: "{name} = rows[{place}, i]",
     COLUMN: "{name} = x[start + i, {place}] if i < items else @ZERO@",
     CONSTANT: "{name} = constants[{place}]",
     STEEPNESS: "{name} = steepness[{place}]",
@@ -147,6 +162,7 @@ def _module(formulas: tuple[Relaxation, ...], dialect: str, table: tuple[Instruc
         _SOURCE.replace("@WIDTH@", str(WIDTH))
         .replace("@FLOAT@", number)
         .replace("@READS@", str([i.rows for i in table]))
+        .replace("@PULLS@", str([_pulls(i) for i in table]))
         .replace("@FUNCTIONS@", _functions(table, dialect, "run") + "\n\n" + _functions(table, dialect, "pull"))
         .replace("@FORWARD@", _cases(table, dialect, "run"))
         .replace("@BACKWARD@", _cases(table, dialect, "pull"))
@@ -154,6 +170,12 @@ def _module(formulas: tuple[Relaxation, ...], dialect: str, table: tuple[Instruc
     body = body.replace("@ZERO@", f"np.{number}(0.0)")
     source = codegen.PRELUDES[dialect] + "\n\n" + "\n\n".join(functions) + "\n" + body
     return codegen.load("smooth_program_" + dialect, source)
+
+
+def _pulls(instruction: Instruction) -> list[int]:
+    """Of which of a, b, c and its own value y the gradient of an instruction depends."""
+    text = " ".join((instruction.before, *instruction.slopes)) if any(instruction.slopes) else ""
+    return [int(re.search(rf"\b{name}\b", text) is not None) for name in "abcy"]
 
 
 def _long(instruction: Instruction, name: str) -> bool:
@@ -185,7 +207,8 @@ def _cases(table: tuple[Instruction, ...], dialect: str, name: str) -> str:
 
 _DECORATOR = '@njit(fastmath={"contract"}, error_model="numpy")'
 _COMMON = "start, items, steepness, constants, low, high, first, second, third"
-_ARGUMENTS = {"run": f"row, ra, rb, rc, x, {_COMMON}", "pull": f"ss, sa, sb, sc, row, ra, rb, rc, gx, gs, {_COMMON}"}
+# Whole tables and numbers of rows: a row as an array of its own would be counted, at a higher price than most loops
+_ARGUMENTS = {"run": f"k, rows, x, {_COMMON}", "pull": f"k, rows, slopes, gx, gs, {_COMMON}"}
 
 
 def _loaded(instruction: Instruction, dialect: str) -> str:
@@ -209,7 +232,7 @@ def _formula(text: str, instruction: Instruction, dialect: str) -> str:
 def _forward(instruction: Instruction, dialect: str) -> str:
     loads = _loaded(instruction, dialect)
     value = _formula(instruction.value, instruction, dialect)
-    return "for i in range(W):\n" + textwrap.indent(f"{loads}\nrow[i] = {value}".strip("\n"), "    ")
+    return "for i in range(W):\n" + textwrap.indent(f"{loads}\nrows[k, i] = {value}".strip("\n"), "    ")
 
 
 _PLAIN = ("s", "-s")
@@ -218,8 +241,8 @@ _PLAIN = ("s", "-s")
 def _backward(instruction: Instruction, dialect: str) -> str:
     """One loop for each operand: two operands may be the same row."""
     # The input's own numbers are not at hand here, nor needed
-    loads = ["s = ss[i]"]
-    loads += [] if COLUMN in instruction.operands else ["y = row[i]", _loaded(instruction, dialect)]
+    loads = ["s = slopes[k, i]"]
+    loads += [] if COLUMN in instruction.operands else ["y = rows[k, i]", _loaded(instruction, dialect)]
     loops: list[tuple[str, list[str]]] = []
     for name, kind, slope in zip("abc", instruction.operands, instruction.slopes, strict=False):
         if not slope:
@@ -231,13 +254,13 @@ def _backward(instruction: Instruction, dialect: str) -> str:
                 f"where(s == 0.0, s, {amount})" if dialect == "numba64" else f"where(s == float32(0.0), s, {amount})"
             )
         if kind == ROW:
-            loops.append(("W", [*loads, f"s{name}[i] += {amount}"]))
+            loops.append(("W", [*loads, f"slopes[{place}, i] += {amount}"]))
         elif kind == COLUMN:
             loops.append(("items", [*loads, f"gx[start + i, {place}] += {amount}"]))
         elif kind == STEEPNESS:
             # With the row before it: the curve is computed once. The row's own slope is of no further use
-            loops[-1][1].append(f"ss[i] = {amount}")
-            loops.append(("items", [f"gs[{place}] += ss[i]"]))
+            loops[-1][1].append(f"slopes[k, i] = {amount}")
+            loops.append(("items", [f"gs[{place}] += slopes[k, i]"]))
     return (
         "\n".join(f"for i in range({n}):\n" + textwrap.indent("\n".join(lines), "    ") for n, lines in loops) or "pass"
     )
