@@ -6,6 +6,7 @@ import dataclasses
 import math
 import random
 import tempfile
+import warnings
 from pathlib import Path
 
 import pytest
@@ -73,12 +74,13 @@ POINTS = torch.tensor([[0.3, 0.6], [0.5, 0.2], [1.1, 0.45]], dtype=torch.float64
 
 
 def few(seed: int):
-    """A random program of few decisions, in a module."""
+    """A random program of few decisions: what follows its head, and its module."""
     writer = Writer(seed)
     writer.random = random.Random(seed)
     program = [*writer.block(1, in_loop=False, size=2), *writer.block(2, in_loop=False, size=2)]
     program.append(type(program[0])("return a * b, c, w[0] + 2 * w[2]"))
-    return load(source(program), Path(tempfile.mkdtemp()), seed)
+    text = source(program)
+    return text.rpartition("n = 0\n")[2], load(text, Path(tempfile.mkdtemp()), seed)
 
 
 def moments(module, seed: int, items: int = 200, count: int = 64):
@@ -104,12 +106,18 @@ def moments(module, seed: int, items: int = 200, count: int = 64):
     return rows
 
 
-@pytest.mark.parametrize("part", range(5))
-def test_particles_are_within_four_standard_errors_of_enumeration(part):
-    checked, seed = 0, 1000 * part
+#: What a program must have in its text to be among the ten of its kind; all of them have lists and branches or loops.
+KINDS = {"branch": " if ", "loop": "while ", "list": "for ", "break": "break", "return": "        return"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_particles_are_within_four_standard_errors_of_enumeration(kind):
+    checked, seed = 0, 1000 * list(KINDS).index(kind)
     while checked < 10:
         seed += 1
-        module = few(seed)
+        text, module = few(seed)
+        if KINDS[kind] not in text:
+            continue
         try:
             rows = moments(module, seed)
         except ValueError as error:
@@ -121,6 +129,27 @@ def test_particles_are_within_four_standard_errors_of_enumeration(part):
         for mean, error, wanted in rows:
             # Some way is so rare that none of the 12,800 particles took it: its share is missing, and shows in no error
             assert abs(float(mean - wanted)) <= 4 * float(error) + 1e-3, f"program {seed}"
+
+
+def test_enumeration_of_random_programs_passes_gradcheck():
+    checked, seed = 0, 7000
+    while checked < 5:
+        seed += 1
+        text, module = few(seed)
+        if " if " not in text:
+            continue
+        inputs = [torch.tensor([x], dtype=torch.float64, requires_grad=True) for x in (0.31, -0.72, 1.13)]
+
+        def run(*x, program=module.program):
+            return program(*x, batched=True, steepness=2.0, paths=Enumerate(48), epsilon=0.0)
+
+        try:
+            run(*inputs)
+        except ValueError as error:
+            assert "Enumerate's limit" in str(error)  # noqa: PT017
+            continue
+        assert torch.autograd.gradcheck(run, inputs), f"program {seed}"
+        checked += 1
 
 
 @pytest.mark.parametrize("function", [leaving, stored])
@@ -318,6 +347,51 @@ def test_a_gross_difference_is_said_once():
     falling(torch.tensor([1.1, 0.3]), bounce, batched=True)
     falling.checked = False
     falling(torch.tensor([[1.1], [0.3]])[:, 0], bounce, batched=True, paths=Merge(check=False))
+
+
+def test_a_shop_whose_stock_is_a_mean_is_warned_of():
+    @smooth
+    def orders(reorder, target):
+        stock, cost = 1.0, 0.0
+        for day in range(60):
+            if stock < reorder:
+                cost = cost + 1.0
+                stock = target
+            demand = 0.1 + 0.05 * (day % 4)
+            if stock < demand:
+                cost = cost + 20.0 * (demand - stock)
+                stock = 0.0
+            else:
+                stock = stock - demand
+            cost = cost + 0.05 * stock
+        return cost
+
+    with pytest.warns(MergedStatesWarning, match="orders: after"):
+        orders(torch.tensor(0.2), torch.tensor(1.0), steepness=5.0)
+
+
+@pytest.mark.parametrize("scale", [0.05, 0.2, 1.0])
+@pytest.mark.parametrize("batched", [False, True])
+def test_merely_soft_programs_are_not_warned_of(scale, batched):
+    @smooth
+    def bubble_sort(a):
+        swaps = 0.0
+        for i in range(len(a)):
+            for j in range(len(a) - 1 - i):
+                if a[j] > a[j + 1]:
+                    a[j], a[j + 1] = a[j + 1], a[j]
+                    swaps += 1.0
+        return a, swaps
+
+    generator = torch.Generator().manual_seed(0)
+    a = scale * torch.randn(3, 10, generator=generator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MergedStatesWarning)
+        values, _ = bubble_sort(a if batched else a[0], batched=batched)
+    # It is soft: the largest of ten is pulled towards their mean where they are close together
+    if scale < 0.1:
+        crisp = a.sort(-1).values if batched else a[0].sort().values
+        assert float((values - crisp).norm()) > 0.5 * float(crisp.norm())
 
 
 # -- shared parameters and states

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from algonet.relax.report import VANISHED, SoftnessReport
 
 from .machine.containers import mapped
 from .paths import Enumerate, Merge, Particles, Paths, Perturb
-from .running import Call, as_written
+from .running import Call, crisply
 from .runtime.deciding import Sites
 
 #: Particles that stand for the truth where there are too many paths to enumerate.
@@ -118,10 +118,8 @@ def _tensors(result: Any) -> list[Tensor]:
 
 
 def _crisp(function: Any, args: tuple, kwargs: dict[str, Any]) -> list[Tensor]:
-    call = _call(function, args, kwargs)
     with torch.no_grad():
-        result = as_written(call, 1 if call.size is None else call.size)
-    return [t if call.size is not None else t[0] for t in _tensors(result)]
+        return _tensors(crisply(_call(function, args, {**kwargs, "paths": Merge(check=False), "backend": "reference"})))
 
 
 def _gap(soft: list[Tensor], hard: list[Tensor]) -> float:
@@ -230,7 +228,11 @@ class PathsReport:
 def _title(paths: Paths) -> str:
     numbers = {Particles: "count", Enumerate: "limit", Perturb: "count"}
     name = numbers.get(type(paths))
-    scale = f", {float(torch.as_tensor(paths.scale).double().mean()):g}" if isinstance(paths, Perturb) else ""
+    scale = ""
+    if isinstance(paths, Perturb):
+        sizes = paths.scale if isinstance(paths.scale, Mapping) else {"": paths.scale}
+        means = (f"{name} {float(torch.as_tensor(s).double().mean()):g}".strip() for name, s in sizes.items())
+        scale = ", " + ", ".join(means)
     return f"{type(paths).__name__}({'' if name is None else getattr(paths, name)}{scale})"
 
 

@@ -11,6 +11,7 @@ of the crisp program. Where the mean of two states is no sensible state (half a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -67,15 +68,20 @@ class Perturb(Paths):
     """The crisp program on inputs with Gaussian noise of that `scale`, `count` times in antithetic pairs.
 
     E[f(x + scale e)], whose gradient is the mean of (f(x + scale e) - f(x - scale e)) e / (2 scale): smooth in x whatever f
-    does inside. `as_written` runs the function itself, sample by sample, for those that call what nobody can rewrite or map.
+    does inside. A mapping as `scale` has the noise of each parameter by its name, and the others have none: data keep their
+    numbers. `as_written` runs the function itself, sample by sample, for those that call what nobody can rewrite or map.
     """
 
     count: int = 64
-    scale: float | Tensor = 0.1
+    scale: float | Tensor | Mapping[str, float | Tensor] = 0.1
     as_written: bool = False
 
     def __post_init__(self):
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 2 or self.count % 2:
             raise ValueError(f"Perturb: `count` must be an even integer from 2 on, got {self.count!r}.")
-        if not isinstance(self.scale, Tensor) and not (isinstance(self.scale, (int, float)) and self.scale > 0):
-            raise ValueError(f"Perturb: `scale` must be a positive number, got {self.scale!r}.")
+        scales = list(self.scale.values()) if isinstance(self.scale, Mapping) else [self.scale]
+        for scale in scales:
+            if not isinstance(scale, Tensor) and not (isinstance(scale, (int, float)) and scale > 0):
+                raise ValueError(f"Perturb: `scale` must be a positive number, got {scale!r}.")
+        if not scales:
+            raise ValueError("Perturb: `scale` names no parameter; give {name: scale} or one number for all.")

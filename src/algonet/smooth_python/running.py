@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .machine.containers import lowered, mapped
+from .machine.containers import flat, lowered, mapped
 from .machine.eager import EAGER
 from .machine.recording import machine_for, recordable
 from .machine.replay import Recall, recall
@@ -29,10 +30,13 @@ from .softness import Settings
 
 #: How much probability the paths that `Enumerate` leaves out may have together.
 MISSING = 0.01
-#: From so many decisions on, a result that differs from the crisp one by more than this share is worth a warning. A few
-#: soft decisions blur; many of them lead to states that are none.
+#: From so many decisions on a result is compared with the crisp one: a few soft decisions blur, many of them lead to states
+#: that are none. It is worth a warning where it is further than this share of it from the mean over paths (same softness), and
+#: merging moved it further than softness did: where the mean over paths is as far from the crisp result, it is merely soft.
 MANY = 32
-GROSS = 0.9
+GROSS = 0.5
+#: Particles that the mean over paths is taken of, on so many items at most.
+PROBES, ITEMS = 64, 4
 
 
 @dataclass
@@ -155,41 +159,71 @@ class MergedStatesWarning(UserWarning):
 
 
 def warn_if_gross(call: Call, found: Any) -> None:
-    """One warning where the result is nowhere near that of the crisp program, on the first few items."""
-    items = 1 if call.size is None else min(call.size, 4)
+    """One warning where the result is nowhere near what the program gives and merging, not softness, is why; on a few items."""
+    items = 1 if call.size is None else min(call.size, ITEMS)
     try:
         with torch.no_grad():
-            crisp = as_written(call, items)
+            crisp = crisply(_first(call, items))
             soft = found if call.size is not None else mapped(lambda x: x[None] if isinstance(x, Tensor) else x, found)
-            gap = _distance(soft, crisp, items)
+            gap = _distance(soft, crisp, crisp, items)
+            if gap <= GROSS:
+                return
+            drawn = outcome(_first(call, items, paths=Particles(PROBES)))
     except Exception:
-        # The crisp program may refuse tensors, or these numbers; then there is nothing to compare with
+        # The crisp program may refuse these numbers; then there is nothing to compare with
         return
-    if gap > GROSS:
+    if _distance(soft, drawn, crisp, items) > GROSS:
         name = call.function.__name__
         warnings.warn(
             f"{name}: after {call.decisions} smooth decisions the merged state is far from any that the program has: the "
-            f"result differs from the crisp one by {gap:.0%} of it. Try paths=Particles(64) or a higher steepness, ask "
-            f"softness_report({name}, ...) for the line to blame, or silence this by paths=Merge(check=False).",
+            f"result differs from the crisp one by {gap:.0%} of it, and from the mean over paths likewise. Try "
+            f"paths=Particles(64) or a higher steepness, ask softness_report({name}, ...) for the line to blame, or silence "
+            "this by paths=Merge(check=False).",
             MergedStatesWarning,
             stacklevel=5,
         )
 
 
-def _distance(soft: Any, crisp: Any, items: int) -> float:
-    """The distance of all numbers of two results, relative to the second; 0 where that has nothing but zeros."""
-    pairs: list[tuple[Tensor, Tensor]] = []
+def _first(call: Call, items: int, **options: Any) -> Call:
+    """The same call on the first items alone, with a batch in front."""
+    one = call.size is None
 
-    def note(s: Any, c: Any) -> None:
-        if isinstance(s, Tensor) and isinstance(c, Tensor):
-            pairs.append((s[:items].double().flatten(), c.double().flatten()))
+    def part(x: Any) -> Any:
+        if type(x) is not Value:
+            return x
+        # One item has had its batch put in front where it was recorded
+        return x.tensor[:items] if x.batched else x.tensor[None] if one else x.tensor
 
-    mapped(note, soft, crisp)
-    if not pairs:
+    names = call.function._signature.parameters
+    together = [name for name, x in zip(names, call.values, strict=True) if any(not v.batched for v in flat(x))]
+    shared = {"shared": () if one else tuple(together), "generator": torch.Generator().manual_seed(0)}
+    given = {**call.options, "paths": Merge(check=False), **options, "batched": True}
+    given |= {k: v for k, v in shared.items() if k != "generator" or "generator" not in names}
+    return call.function.call(tuple(mapped(part, x) for x in call.values), given)[0]
+
+
+def crisply(call: Call) -> Any:
+    """The result with every decision taken as Python takes it: the crisp program, but for tensors that are changed in place,
+    whose parts are views: as written, `a[0], a[1] = a[1], a[0]` on a tensor is no exchange."""
+    frame = call.frame()
+    frame.decider = Numbers()
+    return call.lowered(call.function._run(frame, call.values))
+
+
+def _distance(one: Any, other: Any, crisp: Any, items: int) -> float:
+    """The distance of all numbers of two results, relative to the crisp one; 0 where that has nothing but zeros."""
+    found: list[tuple[Tensor, ...]] = []
+
+    def note(*parts: Any) -> None:
+        if all(isinstance(part, Tensor) for part in parts):
+            found.append(tuple(part[:items].detach().double().flatten() for part in parts))
+
+    mapped(note, one, other, crisp)
+    if not found:
         return 0.0
-    one, other = (torch.cat(column) for column in zip(*pairs, strict=True))
-    scale = float(other.norm())
-    return float((one - other).norm()) / scale if scale > 0 else 0.0
+    a, b, c = (torch.cat(column) for column in zip(*found, strict=True))
+    scale = float(c.norm())
+    return float((a - b).norm()) / scale if scale > 0 else 0.0
 
 
 def _particles(call: Call, paths: Particles) -> Any:
@@ -208,19 +242,34 @@ def _means(result: Any, score: Any, call: Call, count: int) -> Any:
     """Means over the copies of each item, with the gradient of the mean over what they drew."""
     size = 1 if call.size is None else call.size
 
-    def mean(x: Any) -> Any:
-        if not isinstance(x, Tensor):
-            return x
-        f = x.reshape(size, count, *x.shape[1:]).to(x.dtype if x.is_floating_point() else torch.get_default_dtype())
+    def mean(f: Tensor) -> Tensor:
+        f = f.reshape(size, count, *f.shape[1:])
         if isinstance(score, Tensor) and score.requires_grad:
             total = score.reshape(size, count, *[1] * (f.dim() - 2))
             # The mean of the others: it knows nothing of this one's coins, so it moves no expectation
             others = ((f.sum(1, keepdim=True) - f) / (count - 1)).detach()
             f = (f - others) * torch.exp(total - total.detach()) + others
-        found = f.mean(1)
-        return found if call.size is not None else found[0]
+        return f.mean(1)
 
-    return mapped(mean, result)
+    return _by_shape(mean, result, call)
+
+
+def _by_shape(mean: Callable[[Tensor], Tensor], result: Any, call: Call) -> Any:
+    """`mean` of all tensors of a result, those of one kind together: a list of a hundred numbers costs as much as one."""
+    kinds: dict[Any, list[Tensor]] = {}
+
+    def sort(x: Any) -> None:
+        if isinstance(x, Tensor):
+            kinds.setdefault((x.shape, x.dtype), []).append(x)
+
+    mapped(sort, result)
+    found = {}
+    for kind, tensors in kinds.items():
+        dtype = kind[1] if kind[1].is_floating_point else torch.get_default_dtype()
+        means = mean((tensors[0] if len(tensors) == 1 else torch.stack(tensors, -1)).to(dtype))
+        means = means if call.size is not None else means[0]
+        found[kind] = iter([means] if len(tensors) == 1 else means.unbind(-1))
+    return mapped(lambda x: next(found[x.shape, x.dtype]) if isinstance(x, Tensor) else x, result)
 
 
 def _enumerate(call: Call, paths: Enumerate) -> Any:
@@ -260,8 +309,25 @@ def _enumerate(call: Call, paths: Enumerate) -> Any:
     return call.lowered(call.run(program))
 
 
+def _scales(call: Call, paths: Perturb) -> list[tuple[Value, Any]]:
+    """The floating tensors that get noise, each with the noise's size."""
+    scale: Any = paths.scale
+    if not isinstance(scale, Mapping):
+        return [(value, scale) for value in call.found if value.tensor.is_floating_point()]
+    names, found = list(call.function._signature.parameters), []
+    for name, size in scale.items():
+        if name not in names:
+            raise ValueError(f"{call.function.__name__}: Perturb's scale names {name!r}, which is no parameter of it.")
+        inside = [v for v in flat(call.values[names.index(name)]) if v.tensor.is_floating_point()]
+        if not inside:
+            raise ValueError(f"{call.function.__name__}: Perturb's scale names {name!r}, which has no floating tensor.")
+        found += [(value, size) for value in inside]
+    return found
+
+
 def _perturb(call: Call, paths: Perturb) -> Any:
-    for value in call.found:
+    noisy = _scales(call, paths)
+    for value, _ in noisy:
         if call.size is not None and not value.batched:
             # Every sample has its own noise on what all items share; the gradient sums up
             value.settle(value.tensor.expand(call.size, *value.tensor.shape))
@@ -270,15 +336,13 @@ def _perturb(call: Call, paths: Perturb) -> Any:
     size = 1 if call.size is None else call.size
     noise = torch.Generator().manual_seed(int(call.draws.seed[0]) * 2**31 + int(call.draws.seed[1]) % 2**31)
     score: Any = 0.0
-    for value in many.found:
-        if not value.tensor.is_floating_point():
-            continue
+    for value, scale in noisy:
         half = torch.randn(size, paths.count // 2, *value.tensor.shape[1:], generator=noise, dtype=torch.float64)
         pairs = torch.stack([half, -half], 2).flatten(0, 2).to(value.tensor)
         centre = value.tensor
-        moved = (centre + paths.scale * pairs).detach()
+        moved = (centre + scale * pairs).detach()
         value.settle(moved)
-        distance = ((moved - centre) / paths.scale).square()
+        distance = ((moved - centre) / scale).square()
         score = score - 0.5 * distance.reshape(distance.shape[0], -1).sum(1)
 
     def program(frame: Frame) -> Any:
@@ -321,18 +385,14 @@ def _paired_means(result: Any, score: Any, call: Call, count: int) -> Any:
     """Means over pairs of copies with opposite noise: each one's baseline is its pair's mean."""
     size = 1 if call.size is None else call.size
 
-    def mean(x: Any) -> Any:
-        if not isinstance(x, Tensor):
-            return x
-        f = x.reshape(size, count // 2, 2, *x.shape[1:])
-        f = f if f.is_floating_point() else f.to(torch.get_default_dtype())
+    def mean(f: Tensor) -> Tensor:
+        f = f.reshape(size, count // 2, 2, *f.shape[1:])
         if isinstance(score, Tensor) and score.requires_grad:
             total = score.reshape(size, count // 2, 2, *[1] * (f.dim() - 3))
             f = f + (f - f.mean(2, keepdim=True)) * (total - total.detach())
-        found = f.mean((1, 2))
-        return found if call.size is not None else found[0]
+        return f.mean((1, 2))
 
-    return mapped(mean, result)
+    return _by_shape(mean, result, call)
 
 
 _WAYS: dict[type[Paths], Any] = {Merge: _merge, Particles: _particles, Enumerate: _enumerate, Perturb: _perturb}
