@@ -63,7 +63,7 @@ def machine() -> dict[str, str]:
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
-    for package in ("numba", "triton", "diffsort", "algovision", "torchsort"):
+    for package in ("numba", "triton", "diffsort", "algovision", "torchsort", "cmaes"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     return found

@@ -24,6 +24,7 @@ PICTURES = {
     "nn": ("styles", "learning", "topology"),
     "while_lang": ("surfaces", "accuracy", "halting", "trained", "readings"),
     "smooth_python": ("bubble-sort", "point-in-polygon", "shortest-path", "flood-fill", "levenshtein"),
+    "programs": ("bouncing-ball", "thermostat", "inventory", "traffic-lights", "epidemic", "knockout"),
     "sorting": ("network", "layers", "permutations", "methods"),
     "ifs": ("presets", "levels-of-detail", "a-fit"),
     "render": (
@@ -55,7 +56,7 @@ TILES = (
 )
 TILE = (720, 330)
 #: Pictures of runs and measurements, which are not drawn here; the page that shows one says how it came about.
-TAKEN = {"fitting-h200", "ran-h200", "ran-weak", "render-cost", "routing-loads"}
+TAKEN = {"fitting-h200", "ran-h200", "ran-weak", "programs-race", "render-cost", "routing-loads"}
 LARGEST = 60_000
 #: (width in pixels, quality) to try in turn until a picture is small enough; pages are twice as dense on good screens.
 SIZES = ((1200, 90), (1200, 75), (1000, 75), (800, 75), (640, 75))

@@ -25,6 +25,7 @@ PAGES = {
     "ifs": "Fractals",
     "while_lang": "Programs",
     "smooth_python": "Python",
+    "programs": "Simulations",
     "sorting": "Sorting",
     "speech": "Speech",
     "ran": "Inverse problems",

@@ -31,10 +31,10 @@ from .softness import Settings
 #: How much probability the paths that `Enumerate` leaves out may have together.
 MISSING = 0.01
 #: From so many decisions on a result is compared with the crisp one: a few soft decisions blur, many of them lead to states
-#: that are none. It is worth a warning where it is further than this share of it from the mean over paths (same softness), and
-#: merging moved it further than softness did: where the mean over paths is as far from the crisp result, it is merely soft.
+#: that are none. One that is further from it than `GROSS` of it is worth a warning, if it is also further than `APART` of it
+#: from the mean over paths at the same softness: where that is as far from the crisp result, the program is merely soft.
 MANY = 32
-GROSS = 0.5
+GROSS, APART = 0.9, 0.5
 #: Particles that the mean over paths is taken of, on so many items at most.
 PROBES, ITEMS = 64, 4
 
@@ -172,7 +172,7 @@ def warn_if_gross(call: Call, found: Any) -> None:
     except Exception:
         # The crisp program may refuse these numbers; then there is nothing to compare with
         return
-    if _distance(soft, drawn, crisp, items) > GROSS:
+    if _distance(soft, drawn, crisp, items) > APART:
         name = call.function.__name__
         warnings.warn(
             f"{name}: after {call.decisions} smooth decisions the merged state is far from any that the program has: the "
