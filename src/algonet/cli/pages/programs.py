@@ -203,8 +203,8 @@ _CAPTIONS = {
         "gradients find saves in the first hours when nobody is at home, and warms up before somebody comes."
     ),
     "inventory": (
-        "A shop orders when its stock falls below a level of that day, two days ahead. The levels are highest before the feast; "
-        "on most other days it does not order at all."
+        "A shop orders, two days ahead, when its stock falls below a level of that day. The levels are highest before the"
+        " feast, and on most other days it does not order at all."
     ),
     "traffic_lights": (
         "Six lights along a street, three plans over the day. Lights switch by their timers, which nobody can differentiate as "
