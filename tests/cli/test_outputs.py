@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
-import sys
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import typer
-from PIL import Image
 
-import algonet.ifs
-import algonet.ran.reconstruct
-import algonet.render
 from algonet import cli
-from algonet.cli import gallery
 from algonet.core import files
-from algonet.ifs import FitPlan, Level, Search
-from algonet.ran.config import from_dict
 
-SYSTEM = {
-    "kind": "ifs",
-    "data": {"size": 16, "train": 4, "validation": 2, "test": 2},
-    "model": {"base": 4},
-}
 MESH = ["--steps", "1", "--size", "8", "--level", "0", "--views", "2", "--texture", "16"]
 
 
@@ -62,40 +47,6 @@ TABLE = [
     Row(["ran", "reconstruct", "checkpoint", "leaf.png"], "found", ["found/leaf.json", "found/leaf.png"]),
 ]
 each_command = pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{' '.join(row.words[:2])} {row.out}")
-
-
-@pytest.fixture
-def small(monkeypatch):
-    """The same commands with less to compute: what is fitted is not what is tested here."""
-    search = Search(candidates=2, points=16, steps=1, side=8)
-    level = Level(side=8, sigma=(2.0, 1.0), steps=1, rate=0.01, points=16, depth=4, keep=1)
-    monkeypatch.setattr(algonet.ifs, "FitPlan", lambda **_: FitPlan(1, search, (level,)))
-    least = {"rotations": 1, "steps": 1, "size": 8, "keep": 1, "refine_steps": 1, "refine_size": 8}
-    monkeypatch.setattr(algonet.render, "PoseSearch", lambda **_: algonet.render.fitting.PoseSearch(**least))
-    monkeypatch.setattr(algonet.render, "fit_camera", partial(algonet.render.fit_camera, steps=1, stages=1))
-    monkeypatch.setattr(gallery, "build", lambda *_: [])
-    config = from_dict(SYSTEM)
-    model = algonet.ran.build_model(config)
-    monkeypatch.setattr(algonet.ran.reconstruct, "load_model", lambda _: (model, config))
-
-
-@pytest.fixture
-def run(small, monkeypatch, capfd, tmp_path):
-    """Run a command in this process, in a folder with a picture: (exit code, standard error)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ALGONET_QUIET", "1")
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    Image.radial_gradient("L").resize((32, 32)).save("leaf.png")
-
-    def run(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["algonet", *words])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        return int(stopped.value.code or 0), capfd.readouterr().err
-
-    yield run
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 def _content(folder: Path) -> dict[str, bytes]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from algonet.cli.common import check_out
 from algonet.core.files import write_bytes, write_files
+from algonet.core.json_files import read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -246,13 +247,11 @@ def read_cameras(path: Path, size: tuple[int, int]) -> tuple[list[str], Camera]:
     from algonet.render import Camera
 
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         frames = content["frames"]
         names = [str(frame["file_path"]) for frame in frames]
         poses = torch.tensor([frame["transform_matrix"] for frame in frames], dtype=torch.float32)
         lenses = torch.stack([_lens({**content, **frame}, size) for frame in frames])
-    except FileNotFoundError:
-        raise ValueError(f"{path}: there is no such file.") from None
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
         raise ValueError(f"{path}: not readable as a camera file (transforms.json): {reason}") from error

@@ -77,12 +77,15 @@ def render(
     force: Force = False,
 ) -> None:
     """Render a mesh smoothly to a picture."""
+    from algonet.core.memory import check_memory
     from algonet.render import BlinnPhong, SmoothRenderer
     from algonet.render.coverage import coverage_named
 
     width, height = parse_size(size)
     _picture_format(out)
     check_out(out, force=force, inputs=[Path(mesh)])
+    # All frames are kept until the film is written
+    check_memory("render", f"{views} views of {width} x {height}", 3 * views * width * height)
     loaded = _mesh(mesh)
     renderer = SmoothRenderer(
         (height, width), coverage_named(coverage, scale), background=1.0, surface=BlinnPhong(), backend=str(backend)
@@ -254,9 +257,11 @@ def _targets(
 
 def _frame_file(name: str, cameras: Path, folder: Path) -> Path:
     """The picture that a camera file names: beside it or in the folder, with or without its ending."""
+    places = cameras.parent.resolve(), folder.resolve()
     for base in (cameras.parent / name, folder / name, folder / Path(name).name):
         for path in (base, *(base.with_name(base.name + ending) for ending in PICTURES)):
-            if path.is_file():
+            # A camera file from elsewhere does not choose what is read elsewhere
+            if path.is_file() and any(path.resolve().is_relative_to(place) for place in places):
                 return path
     raise ValueError(f"{cameras}: names the picture {name}, which is neither beside it nor in {folder}.")
 

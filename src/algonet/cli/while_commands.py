@@ -22,6 +22,10 @@ app = typer.Typer(
 )
 
 
+#: No program is longer, in bytes: it would be parsed for longer than anyone waits.
+MOST_BYTES = 2**20
+
+
 def _library(start: str = "") -> list[str]:
     """Names of the library's programs, without loading torch: a shell asks while the user types."""
     programs = resources.files("algonet").joinpath("while_lang", "programs").iterdir()
@@ -149,15 +153,15 @@ def _is_library(file: str) -> bool:
 
 def _read(file: str) -> Program:
     """The program in a file or of the library; a mistake in it is shown with its place."""
+    from algonet.core.files import read_file
     from algonet.while_lang import LIBRARY, WhileSyntaxError, load_program, read_source
 
     if _is_library(file):
         return load_program(file)
-    path = Path(file)
-    if not path.is_file():
+    if not Path(file).exists():
         raise ValueError(f"while: no file {file!r}; give a file, or a library program: {', '.join(LIBRARY)}.")
     try:
-        return read_source(path.read_text(encoding="utf-8"))
+        return read_source(read_file(file, MOST_BYTES).decode())
     except UnicodeDecodeError:
         raise ValueError(f"while: {file} is not a text file (UTF-8).") from None
     except WhileSyntaxError as error:

@@ -24,6 +24,34 @@ TAKEN = "exists; choose another name, or --force to overwrite it"
 _tried: dict[int, bool] = {}
 
 
+def read_file(path: PathLike, most: int | None = None) -> bytes:
+    """The content of an ordinary file, of at most `most` bytes; raises an OSError of one sentence for anything else.
+
+    Pipes and devices may have no end, or never begin: they are told apart without waiting for them.
+    """
+    path = Path(path)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: there is no such file.") from None
+    except OSError as error:
+        if path.is_dir():  # Windows does not open folders
+            raise IsADirectoryError(f"{path}: a folder, not a file.") from None
+        raise type(error)(f"{path}: {error.strerror}.") from None
+    try:
+        about = os.fstat(descriptor)
+        if stat.S_ISDIR(about.st_mode):
+            raise IsADirectoryError(f"{path}: a folder, not a file.")
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(f"{path}: a pipe or a device, not an ordinary file.")
+        if most is not None and about.st_size > most:
+            raise OSError(f"{path}: {about.st_size} bytes, of which at most {most} are read.")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read() if most is None else file.read(most)
+    finally:
+        os.close(descriptor)
+
+
 def check_outputs(paths: Iterable[PathLike], *, force: bool = False, inputs: Iterable[PathLike] = ()) -> None:
     """Raise an OSError of one sentence unless every path could be written now; nothing is made.
 

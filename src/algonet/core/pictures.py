@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from algonet.core.files import read_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -13,12 +15,12 @@ if TYPE_CHECKING:
 
 #: No picture larger than this is opened: it would not fit into memory together with its gradient.
 MOST_PIXELS = 2**26
+#: No file larger than this is read: what `MOST_PIXELS` take without compression.
+MOST_BYTES = 2**28
 
 
 def png_bytes(pixels: Tensor) -> bytes:
     """A picture (H, W) or (H, W, 3) with values in [0, 1] as a PNG: what notebooks show of an object."""
-    import io
-
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -30,18 +32,17 @@ def open_picture(path: str | os.PathLike[str]) -> Image:
     """The picture in a file, whole and in memory, in mode L, LA, RGB or RGBA (with alpha only where the file has it).
 
     16-bit pictures are scaled to 8 bits, not clipped; of several frames the first counts. Raises ValueError
-    ("PATH: not readable as a picture: REASON") for a file that is broken, no picture or too large, and
-    FileNotFoundError where there is none.
+    ("PATH: not readable as a picture: REASON") for a file that is broken, no picture or has too many pixels, and an
+    OSError where there is no file, or one that is no ordinary file or too large.
     """
     from PIL import Image
 
-    if not Path(path).exists():
-        raise FileNotFoundError(f"{path}: there is no such file.")
+    content = io.BytesIO(read_file(path, MOST_BYTES))
     try:
         with warnings.catch_warnings():
             # Pillow warns of damaged metadata and of sizes that are checked here
             warnings.simplefilter("ignore")
-            with Image.open(path) as file:
+            with Image.open(content) as file:
                 if not 0 < file.width * file.height <= MOST_PIXELS:
                     raise ValueError(f"{file.width} x {file.height} pixels; at most {MOST_PIXELS} in all can be used")
                 return _in_8_bits(file)
@@ -58,12 +59,16 @@ def _in_8_bits(image: Image) -> Image:
     from PIL import Image
 
     if image.mode.startswith("I") or image.mode == "F":
-        values = np.nan_to_num(np.asarray(image, dtype=np.float64))
+        # In place: a picture of MOST_PIXELS takes a quarter of a gigabyte each time
+        values = np.array(image, dtype=np.float32)
+        np.nan_to_num(values, copy=False)
         # Mode I holds 8, 16 or 32 bits without saying so: the least of them that the brightest pixel needs
         brightest = float(values.max())
         sixteen = image.mode.startswith("I;16") or 255 < brightest <= 65535
         white = 65535.0 if sixteen else max(255.0, brightest)
-        return Image.fromarray((values.clip(0, white) * (255 / white)).round().astype(np.uint8))
+        np.clip(values, 0, white, out=values)
+        values *= 255 / white
+        return Image.fromarray(np.rint(values, out=values).astype(np.uint8))
     if image.mode in ("RGBA", "PA", "RGBa") or "transparency" in image.info:
         return image.convert("RGBA")
     if image.mode in ("LA", "La"):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from algonet.core import backends
+from algonet.core.memory import check_memory
 
 
 def draw_choices(weights: Tensor, chains: int, steps: int, generator: torch.Generator | None = None) -> Tensor:
@@ -20,6 +23,9 @@ def draw_choices(weights: Tensor, chains: int, steps: int, generator: torch.Gene
     where = "draw_choices"
     if chains < 1 or steps < 1:
         raise ValueError(f"{where}: `chains` and `steps` must be at least 1, got {chains} and {steps}.")
+    # Random numbers, their order, the ladder and the choices
+    needed = math.prod(weights.shape[:-1]) * chains * steps * 28
+    check_memory(where, f"{chains} chains of {steps} steps", needed, generator.device if generator else None)
     device = generator.device if generator is not None else torch.device("cpu")
     weights = weights.detach().to(device, torch.float64)
     batch = weights.shape[:-1]
@@ -46,6 +52,11 @@ def draw_addresses(weights: Tensor, points: int, steps: int, generator: torch.Ge
     """
     if points < 1 or steps < 1:
         raise ValueError(f"draw_addresses: `points` and `steps` must be at least 1, got {points} and {steps}.")
+    batches = math.prod(weights.shape[:-1])
+    # The numbers that are decoded in double precision, and 64-bit choices
+    check_memory(
+        "draw_addresses", f"{points} points in {steps} steps", batches * points * (24 + 8 * steps), weights.device
+    )
     shares = weights.detach().double()
     batch, shares = shares.shape[:-1], shares.reshape(-1, shares.shape[-1])
     bounds = (shares / shares.sum(-1, keepdim=True)).cumsum(-1)

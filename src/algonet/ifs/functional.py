@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from algonet.core.checks import widened
+from algonet.core.memory import check_memory
 from algonet.core.tracing import readable
 from algonet.relax import GaussianNoise, Probabilistic
 
@@ -169,6 +170,9 @@ def _raster_call(
         check_trailing(where, "colours", colours, (count, -1))
         shapes.append(colours.shape[:-2])
     batch = torch.broadcast_shapes(*shapes)
+    channels = 1 + (0 if colours is None else colours.shape[-1])
+    pictures = math.prod(batch) * channels * height * width
+    check_memory(where, f"a picture of {height} x {width}", pictures * wide.element_size(), wide.device)
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
     none = wide.new_empty(*batch, 0)

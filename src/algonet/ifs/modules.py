@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from algonet.core.files import write_text
+from algonet.core.json_files import read_json
+from algonet.core.memory import check_memory
 from algonet.relax import GaussianNoise, SoftModule
 
 from .aggregates import Aggregate, Poisson
@@ -79,6 +80,8 @@ class IFS(SoftModule):
         self._check_contraction()
         self.dimension = 2 if parameters.shape[1] == 6 else 3
         depth = self._depth()
+        # Choices, the start, and what draws them
+        check_memory("IFS", f"{points} points", points * (9 * depth + 40), parameters.device)
         # The number of a map as small as can be: there are as many as points times steps
         kind = torch.uint8 if self.functions <= 256 else torch.int32
         self.register_buffer("choices", torch.zeros(points, depth, dtype=kind, device=parameters.device))
@@ -157,6 +160,8 @@ class IFS(SoftModule):
         height, width = check_size("IFS.crisp", size)
         chains, burn_in = 4096, self._depth()
         steps = burn_in + max(1, math.ceil(points / chains))
+        needed = 4 * height * width + 64 * chains * steps
+        check_memory("IFS.crisp", f"{points} points in a picture of {height} x {width}", needed, self.odds.device)
         choices = draw_choices(self.odds, chains, steps, torch.Generator().manual_seed(self.seed)).to(self.odds.device)
         cloud = chaos_game(self.maps, choices, burn_in=burn_in)[:, :2]
         x0, x1, y0, y1 = fitted_extent(extent or self.extent, height, width)
@@ -196,7 +201,7 @@ class IFS(SoftModule):
     def load(cls, path: str | os.PathLike[str], **options: Any) -> IFS:
         """Read what `save` wrote; a broken file gives one line that names it."""
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            content = read_json(path)
             if content.get("format") != "algonet-ifs":
                 raise ValueError("it is not an algonet-ifs file")
             dtype = _dtype(content.get("dtype", "float32"))

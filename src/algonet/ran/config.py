@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from algonet.core.files import read_file
 from algonet.render.coverage import NAMED as COVERAGES
 
 from .losses import LossWeights
 from .problems import PROBLEMS
 
+#: No configuration is larger.
+MOST_BYTES = 2**20
 TASKS = ("vowels", "syllables", "words")
 TRANSLATORS = ("local", "unet")
 METHODS = ("ran", "direct", "supervised", "weak")
@@ -183,7 +186,15 @@ _BETWEEN = {
     ("model", "width"): (1, 8192),
     ("model", "base"): (1, 512),
     ("model", "translator_base"): (1, 512),
+    ("data", "train"): (1, 100_000_000),
+    ("data", "validation"): (1, 10_000_000),
+    ("data", "test"): (1, 10_000_000),
     ("train", "batch"): (1, 1_000_000),
+    ("train", "steps"): (1, 10**12),
+    ("train", "workers"): (0, 1024),
+    ("train", "devices"): (1, 1024),
+    ("train", "nodes"): (1, 65536),
+    ("train", "keep"): (1, 1_000_000),
 }
 
 
@@ -195,8 +206,7 @@ def load_config(path: str | Path) -> RunConfig:
         )
     path = Path(path)
     try:
-        with path.open("rb") as file:
-            table = tomllib.load(file)
+        table = tomllib.loads(read_file(path, MOST_BYTES).decode())
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path}: not valid TOML: {error}") from None
     except UnicodeDecodeError:

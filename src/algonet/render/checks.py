@@ -1,10 +1,13 @@
-"""Whether vertices, faces and colours make a mesh."""
+"""Whether vertices, faces and colours make a mesh, and whether there is room for a picture."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 
+from algonet.core.memory import check_memory
 from algonet.core.tracing import compiling, readable
 
 #: Colours lie in [0, 1]. What is far brighter than any light makes it was meant to be 0 to 255.
@@ -52,3 +55,10 @@ def check_colors(where: str, colors: Tensor) -> None:
     some = colors.reshape(-1)[:: max(1, colors.numel() // LOOKS)]
     if float(some.max()) > TOO_BRIGHT:
         raise ValueError(f"{where} must lie in [0, 1], got values up to {float(some.max()):g}; divide by 255.")
+
+
+def check_picture(where: str, batch: tuple[int, ...], size: tuple[int, int], numbers: int, like: Tensor) -> None:
+    """Raise if pictures with so many numbers a pixel do not fit into memory."""
+    count = math.prod(batch)
+    what = f"{f'{count} pictures' if count > 1 else 'a picture'} of {size[0]} x {size[1]}"
+    check_memory(where, what, count * size[0] * size[1] * numbers * like.element_size(), like.device)

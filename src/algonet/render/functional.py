@@ -15,7 +15,7 @@ from algonet.relax import Noise, Sigmoid, TConorm
 
 from . import reference
 from .cameras import Camera, check_size
-from .checks import check_faces, check_mesh
+from .checks import check_faces, check_mesh, check_picture
 from .constants import LEAST_SPACING, SAMPLES_PER_SCALE
 from .coverage import Coverage, FilteredCoverage
 from .operation import LIT, RASTER
@@ -77,6 +77,7 @@ def render_attributes(
     attributes = widened(attributes).to(vertices.dtype)
     matrix = camera_matrix(camera, (height, width), vertices)
     batch = _batch_shape(vertices, attributes, background, background_depth, matrix)
+    check_picture(where, batch, (height, width), attributes.shape[-1] + 2, vertices)
     settings = raster_settings(
         height, width, coverage, float(epsilon), conorm, two_sided, camera.perspective, deterministic
     )
@@ -122,6 +123,7 @@ def render_lit(
     batch = _batch_shape(vertices, attributes, background, background_depth, matrix)
     if lights.dim() > 2 and lights.shape[:-2] != batch:
         batch = torch.broadcast_shapes(batch, lights.shape[:-2])
+    check_picture("SmoothRenderer", batch, size, attributes.shape[-1] + 5, vertices)
     settings = raster_settings(
         height, width, coverage, float(epsilon), conorm, two_sided, camera.perspective, deterministic, shading, colored
     )

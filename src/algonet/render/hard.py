@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .cameras import Camera, check_size
-from .checks import check_mesh
+from .checks import check_mesh, check_picture
 from .functional import _background, _batch_shape, _check_attributes, camera_points, expanded
 from .settings import Raster
 
@@ -41,6 +41,8 @@ def render_hard(
     rows_of = _check_attributes(attributes, vertices, faces, attribute_faces)
     points = camera_points(vertices, camera, (height, width))
     batch = _batch_shape(points, attributes, background, background_depth)
+    # Depth and weights in double precision, faces and corners in 64 bits, and three corners' attributes
+    check_picture(where, batch, (height, width), 16 + 4 * attributes.shape[-1], attributes)
     flat = expanded(points, batch, 2).detach().reshape(-1, *points.shape[-2:])
     near = torch.as_tensor(camera.near, dtype=torch.float64).expand(batch).reshape(-1)
     buffer = _on_gpu if flat.is_cuda else _on_cpu

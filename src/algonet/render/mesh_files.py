@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +13,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from algonet.core.files import read_file
+from algonet.core.memory import check_memory
+from algonet.core.pictures import MOST_PIXELS
+
 from .texture_files import TEXTURED, textured_files
 
 if TYPE_CHECKING:
     from .meshes import Mesh
 
+#: What is read. Not archives: a small one may hold terabytes.
+FORMATS = ("obj", "ply", "stl", "off", "glb", "gltf")
+#: How many times its size a file may take while it is parsed, at most: text, numbers in double precision, faces in 64 bits.
+PARSING = 12
+#: No material, texture or buffer larger than this is read.
+MOST_BESIDE = 2**28
 #: Coordinates beyond this, in a file, are refused: the squares that lengths are made of would not fit float32.
 _MOST = 1e18
 
@@ -24,21 +35,57 @@ _MOST = 1e18
 def read_mesh(path: Path, make: Callable[..., Mesh]) -> Mesh:
     """What `make` makes of the fields in a file; raises ValueError ("Mesh.load: PATH: REASON") where there is no mesh."""
     import trimesh
+    from PIL import Image
 
-    if not path.is_file():
-        fault = "a folder, not a file" if path.is_dir() else "there is no such file"
-        raise ValueError(f"Mesh.load: {path}: {fault}.")
+    ending = path.suffix.lstrip(".").lower()
+    if os.path.isfile(path) and ending not in FORMATS:
+        raise ValueError(f"Mesh.load: {path}: meshes are read from {', '.join(f'.{name}' for name in FORMATS)} files.")
     try:
         # From memory: a reader that believes a false length in the file would otherwise allocate that much
-        content, ending = io.BytesIO(path.read_bytes()), path.suffix.lstrip(".").lower()
-        beside = trimesh.resolvers.FilePathResolver(str(path))
+        content = read_file(path)
+    except OSError as error:
+        raise ValueError(f"Mesh.load: {error}") from None
+    try:
+        check_memory("Mesh.load", f"{path}: {len(content)} bytes", PARSING * len(content))
         with warnings.catch_warnings():
             # What trimesh and Pillow warn of is either checked below or does no harm
             warnings.simplefilter("ignore")
-            loaded = trimesh.load(content, file_type=ending, resolver=beside, force="mesh", process=False)
+            # Said before a picture is decoded; trimesh then goes on without it
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            loaded = trimesh.load(
+                io.BytesIO(content), file_type=ending, resolver=_beside(path), force="mesh", process=False
+            )
             return make(**_checked(loaded))
     except Exception as error:  # trimesh raises whatever the parser of that format raised
         raise ValueError(f"Mesh.load: {path}: not readable as a mesh: {_reason(error)}") from error
+
+
+def _beside(path: Path) -> Any:
+    """What finds materials, textures and buffers that a mesh file names: ordinary files in its folder and below, no others."""
+    from trimesh.resolvers import Resolver
+
+    folder = path.resolve().parent
+
+    class Beside(Resolver):
+        def __init__(self) -> None:
+            pass
+
+        def get(self, name: str) -> bytes:
+            found = (folder / name).resolve()
+            if not found.is_relative_to(folder):
+                raise ValueError(f"{name[:100]!r} lies outside the folder of {path.name}")
+            return read_file(found, MOST_BESIDE)
+
+        def keys(self) -> list[str]:
+            return []
+
+        def write(self, name: str, data: Any) -> None:
+            raise ValueError(f"{path.name}: reading writes nothing")
+
+        def namespaced(self, namespace: str) -> Any:
+            raise ValueError(f"{path.name}: there are no folders inside a mesh")
+
+    return Beside()
 
 
 def _checked(loaded: Any) -> dict[str, Tensor]:
@@ -76,6 +123,10 @@ def _looks(loaded) -> dict[str, Tensor]:
     if image is None:
         image = getattr(material, "baseColorTexture", None)
     if image is not None:
+        if image.width * image.height > MOST_PIXELS:
+            raise ValueError(
+                f"a texture of {image.width} x {image.height} pixels; at most {MOST_PIXELS} in all can be used."
+            )
         looks["texture"] = _unit_colors(np.asarray(image.convert("RGB")))
     return looks
 

@@ -17,6 +17,7 @@ from algonet.relax.modules import SoftModule
 from algonet.relax.softmax import Choice
 
 from .cameras import Camera, check_size
+from .checks import check_picture
 from .constants import GREY
 from .coverage import Coverage, FilteredCoverage, Held
 from .functional import (
@@ -106,6 +107,7 @@ class SmoothRenderer(SoftModule):
                 f"SmoothRenderer: `background` must be a number, (red, green, blue) or a picture, got {background!r}; "
                 "white is 1.0."
             )
+        check_picture("SmoothRenderer", (), self.size, 5, torch.empty(0))
         # Without its softness, which the module holds: a copy must not carry a second one
         self._coverage = coverage.with_relax(unit(coverage.relax))
         self._coverage_form = coverage.form()

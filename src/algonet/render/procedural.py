@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from algonet.core.memory import check_memory
+
 from .meshes import Mesh
 from .vectors import split_edges
 
@@ -39,6 +41,7 @@ def icosphere(level: int = 3, radius: float = 1.0) -> Mesh:
 def box(size: tuple[float, float, float] = (1.0, 1.0, 1.0), segments: int = 1) -> Mesh:
     """An axis-aligned box centred on the origin, each side cut into `segments` squares both ways."""
     _check_count("box", "segments", segments, 1)
+    _check_faces("box", 12 * segments**2)
     steps = torch.linspace(-0.5, 0.5, segments + 1)
     first, second = torch.meshgrid(steps, steps, indexing="ij")
     sheets, quads = [], []
@@ -57,6 +60,7 @@ def torus(radius: float = 0.7, tube: float = 0.3, segments: tuple[int, int] = (4
     """A ring around the y axis: `radius` to the middle of the tube, `tube` the tube's own."""
     for n in segments:
         _check_count("torus", "segments", n, 3)
+    _check_faces("torus", 2 * segments[0] * segments[1])
     u = torch.arange(segments[0]) * (2 * math.pi / segments[0])
     v = torch.arange(segments[1]) * (2 * math.pi / segments[1])
     u, v = torch.meshgrid(u, v, indexing="ij")
@@ -68,6 +72,7 @@ def torus(radius: float = 0.7, tube: float = 0.3, segments: tuple[int, int] = (4
 def cylinder(radius: float = 0.5, height: float = 1.0, segments: int = 32) -> Mesh:
     """A closed cylinder around the y axis."""
     _check_count("cylinder", "segments", segments, 3)
+    _check_faces("cylinder", 4 * segments)
     angle = torch.arange(segments) * (2 * math.pi / segments)
     outline = torch.stack([radius * angle.cos(), radius * angle.sin()], -1)
     upright = extrusion(outline, height)
@@ -116,3 +121,8 @@ def _merged(vertices: Tensor, faces: Tensor) -> tuple[Tensor, Tensor]:
 def _check_count(where: str, name: str, n: int, least: int) -> None:
     if isinstance(n, bool) or not isinstance(n, int) or n < least:
         raise ValueError(f"{where}: `{name}` must be an integer from {least} on, got {n!r}.")
+
+
+def _check_faces(where: str, faces: int) -> None:
+    """Raise if a mesh of so many faces does not fit: three 64-bit corners, the parts they are made of, and the vertices."""
+    check_memory(where, f"a mesh of {faces} faces", 100 * faces)

@@ -7,6 +7,7 @@ surrogate whose gradient is that of the mean; `Enumerate` runs it once for each 
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from algonet.core.memory import check_memory
 
 from .machine.containers import flat, lowered, mapped
 from .machine.eager import EAGER
@@ -106,6 +109,12 @@ class Call:
 
     def copied(self, count: int) -> Call:
         """The same call on `count` copies of each item, one after the other."""
+        items = count * (1 if self.size is None else self.size)
+        # Each has at least one number per variable, and a gradient
+        for value in self.found:
+            tensor = value.tensor
+            each = math.prod(tensor.shape[1:] if value.batched else tensor.shape) * tensor.element_size()
+            check_memory("paths", f"{count} copies of each item", 2 * items * each, tensor.device)
 
         def copies(value: Value) -> None:
             tensor = value.tensor

@@ -40,6 +40,7 @@ class SortCall:
         payload: Tensor | None = None,
     ):
         checks.options(name, relax, method, steps, _TASKS.get(name, "quantile"))
+        checks.room(name, x, x.shape[dim], x.shape[dim] if isinstance(method, SoftmaxMethod) else 1)
         last = dim in (-1, x.dim() - 1)
         self.x = checks.widened(x if last else x.movedim(dim, -1))
         if payload is not None and payload.dtype == torch.float64:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from algonet.core.cache import constant
 from algonet.core.hints import write_instead
+from algonet.core.memory import check_memory
 from algonet.relax import SIGMOIDS, Sigmoid
 
 from .methods import Method, suggestions
@@ -77,6 +78,12 @@ def mask(where: str, x: Tensor, given: Any) -> Tensor | None:
         raise ValueError(
             f"{where}: `mask` must have the shape of x, {tuple(x.shape)}, or broadcast to it; got {tuple(given.shape)}."
         ) from None
+
+
+def room(where: str, x: Tensor, n: int, columns: int) -> None:
+    """Raise if the items, or a matrix of so many columns for each row of n, do not fit into memory with their gradient."""
+    what = f"{x.numel()} items" if columns == 1 else f"matrices of {n} x {columns}"
+    check_memory(where, what, 3 * x.numel() * columns * max(4, x.element_size()), x.device)
 
 
 def sigmoid(where: str, relax: Any) -> None:

@@ -94,6 +94,7 @@ def soft_sort(
     n = x.shape[dim]
     extra = [] if flat is None else [flat]
     if return_permutation:
+        checks.room("soft_sort", x, n, n)
         eye = torch.eye(n, dtype=x.dtype if flat is None else flat.dtype, device=x.device)
         extra.append(eye.expand(*x.movedim(dim, -1).shape, n))
     whole = torch.cat(extra, -1) if len(extra) > 1 else extra[0] if extra else None
@@ -242,6 +243,7 @@ def soft_topk(
     assert moved is not None
     values, indices, permutation = values[..., :k], moved[..., :k, 0], None
     if return_permutation:
+        checks.room("soft_topk", x, n, k)
         eye = torch.eye(n, k, dtype=call.x.dtype, device=x.device).expand(*call.x.shape, k)
         permutation = call.apply_transposed(eye).transpose(-1, -2)
     if hard:

@@ -15,6 +15,7 @@ from torch import Tensor
 from algonet.core import tracing
 from algonet.core.cache import TensorCache
 from algonet.core.identity import identity
+from algonet.core.memory import check_memory
 from algonet.relax import Sigmoid
 
 from .methods import KNOWN, Method
@@ -230,6 +231,9 @@ _MOVED_TABLES: TensorCache[Comparators] = TensorCache(
 def _table(network: Network, n: int, steps: int | None, keep: tuple[int, ...] | None) -> Comparators:
     layers = network.layers(n, steps)
     period = network.period() or max(layers, 1)
+    # Three 64-bit numbers per comparator, of which a layer has half of n, and per layer
+    needed = 24 * (min(layers, period) * n // 2 + layers)
+    check_memory(type(network).__name__, f"a network of {layers} layers for {n} items", needed)
     whole = [network.pairs(n, layer) for layer in range(min(period, layers))]
     chosen: list[np.ndarray | None] = [None] * layers
     if keep is not None:

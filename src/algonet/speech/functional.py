@@ -12,6 +12,7 @@ from torch import Tensor
 
 from algonet.core.cache import TensorCache
 from algonet.core.checks import check_softness, widened
+from algonet.core.memory import check_memory
 from algonet.relax import Logistic, Sigmoid
 
 from .inventory import Inventory
@@ -181,6 +182,10 @@ def synthesize(
     phonemes, durations, pitch, loudness, white = (widened(t) for t in (phonemes, durations, pitch, loudness, white))
     hop = frame_step(sample_rate)
     frames = -(-length // hop) + 1
+    # Two waves per harmonic and sample, and the resonances of every phoneme in every frame
+    needed = math.prod(phonemes.shape[:-2]) * harmonics * (2 * length + frames * phonemes.shape[-1])
+    what = f"{length} samples with {harmonics} harmonics"
+    check_memory("synthesize", what, needed * phonemes.element_size(), phonemes.device)
     times = _constant(("times", frames, hop, sample_rate), phonemes, lambda: torch.arange(frames) * (hop / sample_rate))
     controls = vocal_controls(
         phonemes,
@@ -264,6 +269,8 @@ def mel_envelope(
     O(frames * K * bands)."""
     given = phonemes.dtype
     phonemes, durations, pitch, loudness = (widened(t) for t in (phonemes, durations, pitch, loudness))
+    needed = math.prod(phonemes.shape[:-2]) * frames * phonemes.shape[-1] * bands * phonemes.element_size()
+    check_memory("mel_envelope", f"{frames} frames of {bands} bands", needed, phonemes.device)
     times = _constant(("times", frames, hop, sample_rate), phonemes, lambda: torch.arange(frames) * (hop / sample_rate))
     controls = vocal_controls(
         phonemes,

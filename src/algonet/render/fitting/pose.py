@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from algonet.core.memory import check_memory
 from algonet.relax import BoundedSum
 
 from ..cameras import Camera
@@ -147,6 +148,9 @@ def _search(
     common: dict[str, Any], single: bool, progress: bool,
 ) -> CameraFit:  # fmt: skip
     """All rotations at a small size, then the best few at a larger one."""
+    # Per rotation its pose with gradient and moments, and the camera; pictures are rendered a few at a time
+    needed = 400 * search.rotations
+    check_memory("fit_camera", f"a search from {search.rotations} rotations", needed, mesh.vertices.device)
     silhouettes = pictures[..., -1]
     if bool((silhouettes.flatten(1).amax(1) < 0.5).any()):
         raise ValueError(

@@ -13,8 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from algonet.core.memory import UNASKED, check_memory
+
 from ..checks import check_mesh
 from ..meshes import Mesh
+from ..vectors import face_areas
 
 #: An edge is split from 4/3 of the wanted length on and collapsed below 4/5: either then comes nearer to it (Botsch, Kobbelt).
 LONG, SHORT = 4 / 3, 4 / 5
@@ -22,6 +25,8 @@ LONG, SHORT = 4 / 3, 4 / 5
 LEAST_COSINE = 0.5
 #: Edges between faces that meet at more than 37 degrees are kept: flipping them would cut the ridge.
 FLAT_COSINE = 0.8
+#: What a face takes while edges are sorted: corners, edges, their order and neighbours in 64 bits, and half a vertex.
+FACE_BYTES = 400
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,7 @@ def remesh(
     if vertices.dim() != 2:
         raise ValueError(f"remesh: one mesh at a time, vertices (V, 3), got {tuple(vertices.shape)}.")
     lengths = torch.as_tensor(length, dtype=vertices.dtype, device=vertices.device).expand(len(vertices))
+    _check_growth(vertices, faces, lengths, passes)
     rest = vertices.new_zeros(len(vertices), 0) if data is None else data.to(vertices)
     with torch.no_grad():
         # Positions first, wanted length last: all of it is interpolated alike
@@ -90,6 +96,18 @@ def remesh(
             if not grown and len(faces) == count:
                 break
     return table[:, :3].contiguous(), faces, table[:, 3:-1].contiguous()
+
+
+def _check_growth(vertices: Tensor, faces: Tensor, lengths: Tensor, passes: int) -> None:
+    """Raise if edges of that length would be more than fit into memory; a pass cuts a face into four at most."""
+    if not len(faces) * 4.0**passes * FACE_BYTES > UNASKED:
+        return
+    shortest = max(float(lengths.min()), 1e-30)
+    # Of an equilateral triangle with that side
+    area = float(face_areas(vertices.detach(), faces)[0].norm(dim=-1).sum()) / 2
+    wanted = area / (math.sqrt(3) / 4 * shortest**2)
+    count = int(min(wanted + len(faces), len(faces) * 4.0 ** min(passes, 30)))
+    check_memory("remesh", f"edges of {shortest:g}, some {count} faces,", count * FACE_BYTES, vertices.device)
 
 
 def detail_lengths(vertices: Tensor, faces: Tensor, length: float, flat: float) -> Tensor:

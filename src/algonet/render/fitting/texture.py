@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from algonet.core.memory import check_memory
+
 from ..hard import render_hard
 from ..meshes import Mesh
 from .simplify import vertex_colors_of
@@ -39,6 +41,8 @@ def fit_texture(mesh: Mesh, targets: Targets, *, size: int = 1024, facing: float
         raise ValueError("fit_texture: `targets` must have `rgb`: there are no colours to take.")
     if mesh.vertices.dim() != 2:
         raise ValueError(f"fit_texture: one mesh at a time, vertices (V, 3), got {tuple(mesh.vertices.shape)}.")
+    # Per texel its place, face and shares, the point and normal there, three corners, and sums of colours
+    check_memory("fit_texture", f"a texture of {size} x {size}", 160 * size * size, mesh.vertices.device)
     targets, mesh = targets.to(mesh.vertices), mesh.replace(vertices=mesh.vertices.detach())
     atlas = face_atlas(len(mesh.faces), size, mesh.vertices)
     corners = mesh.vertices[mesh.faces[atlas.face].long()]
