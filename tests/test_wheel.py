@@ -204,3 +204,76 @@ def test_works_however_python_is_called(options, tmp_path):
     out = _run([sys.executable, *options, "-c", code], cwd=tmp_path, env=environment)
     assert out.splitlines()[0] == "12.0"
     assert "got list; wrap it in torch.tensor" in out, "checks do not depend on assert"
+
+
+#: Blocks the import of everything that `pip install algonet-torch` alone would not bring.
+BLOCKER = """
+import importlib.abc, os, sys
+blocked = set(os.environ["BLOCKED"].split(","))
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def _without_extras(code: str, folder: Path) -> subprocess.CompletedProcess:
+    """Run code where only the runtime dependencies, and what they bring, can be imported."""
+    brought = _closure(PROJECT["dependencies"]) | {"algonet-torch"}
+    provided = importlib.metadata.packages_distributions()
+    blocked = {
+        name
+        for name, distributions in provided.items()
+        if not {d.lower().replace("_", "-") for d in distributions} & brought and name not in sys.stdlib_module_names
+    }
+    assert {"lightning_fabric", "safetensors", "tensorboard", "nicegui", "pytest"} <= blocked
+    assert not {"torch", "numba", "PIL", "typer", "algonet"} & blocked
+    environment = {**os.environ, "BLOCKED": ",".join(blocked), "PYTHONPATH": str(ROOT / "src"), "ALGONET_QUIET": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", BLOCKER + code], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.mark.slow
+def test_runtime_dependencies_suffice(tmp_path):
+    """Import, doctor, sort, render, WHILE and IFS with none of the extras."""
+    done = _without_extras(
+        "import torch, algonet\n"
+        "print(algonet.soft_sort(torch.tensor([[3.0, 1.0]]), backend='reference').values.shape)\n"
+        "from algonet import cli\n"
+        "def command(*words):\n"
+        "    sys.argv = ['algonet', *words]\n"
+        "    try: cli.main()\n"
+        "    except SystemExit as stopped: assert not stopped.code, (words, stopped.code)\n"
+        "command('doctor', '--json')\n"
+        "command('while', 'run', 'multiply', 'x1=3', 'x2=4')\n"
+        "command('ifs', 'render', 'koch', '--size', '8', '--points', '50', '--out', 'koch.png')\n"
+        "command('render', 'box', '--size', '8', '--backend', 'reference', '--out', 'box.png')\n"
+        "command('speech', 'say', 'a', '--rate', '8', '--out', 'a.wav')\n",
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert {"koch.png", "box.png", "a.wav"} <= {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (["play", "--no-show"], "play"),
+        (["ran", "train", "run.toml"], "train"),
+        (["ran", "reconstruct", "run", "a.png"], "train"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_commands_name_the_extra_that_they_need(tmp_path, words, extra):
+    (tmp_path / "run.toml").write_text('kind = "ifs"\n[data]\nsize = 16\ntrain = 2\nvalidation = 1\ntest = 1\n')
+    folder = tmp_path / "run" / "checkpoints" / "step-00000001"
+    folder.mkdir(parents=True)
+    for name in ("state.json", "model.safetensors", "training.safetensors"):
+        (folder / name).write_text("{}")
+    done = _without_extras(f"from algonet import cli; sys.argv = ['algonet', *{words!r}]; cli.main()", tmp_path)
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr[-2000:]
+    assert f"pip install 'algonet-torch[{extra}]'" in done.stderr
