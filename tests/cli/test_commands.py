@@ -231,14 +231,14 @@ def test_version_and_lists(algonet):
 def test_interrupted_work_leaves_nothing_behind(tmp_path, number, code):
     """Ctrl-C in the middle of a fit: no traceback, no file, the exit code that shells expect."""
     Image.radial_gradient("L").resize((64, 64)).save(tmp_path / "ball.png")
-    code = (
+    script = (
         "import sys, algonet.ifs as ifs; from algonet import cli; fit = ifs.fit_ifs\n"
         "def told(*arguments, **options):\n"
         "    print('begun', flush=True)\n"
         "    return fit(*arguments, **options)\n"
         "ifs.fit_ifs = told; sys.argv = ['algonet', 'ifs', 'fit', 'ball.png', '--out', 'found']; cli.main()"
     )
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-c", script]
     running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert running.stdout.readline() == "begun\n", running.stderr.read()
     time.sleep(1.0)

@@ -256,7 +256,7 @@ def test_say(tmp_path, monkeypatch):
     listed = CliRunner().invoke(app, ["phonemes", "--json"], catch_exceptions=False)
     assert {row["name"] for row in json.loads(listed.output)} == {p.name for p in PHONEMES}
     again = ["say", "a", "--out", "vowels.wav"]
-    with pytest.raises(ValueError, match=r"vowels\.wav: exists; choose another name, or --force"):
+    with pytest.raises(FileExistsError, match=r"vowels\.wav: exists; choose another name, or --force"):
         CliRunner().invoke(app, again, catch_exceptions=False)
     assert CliRunner().invoke(app, [*again, "--force"], catch_exceptions=False).exit_code == 0
     wrong = CliRunner().invoke(app, ["say", "a", "--pitch", "-5"])
