@@ -38,6 +38,7 @@ TITLES = {
     "while_lang": "WHILE-programs",
     "ifs": "Iterated function systems",
     "render": "Rendering",
+    "render_calls": "Whole calls of the renderer",
     "fitting": "Fitting",
     "ran": "The backward AlgoNet",
 }

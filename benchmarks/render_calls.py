@@ -119,7 +119,8 @@ def compared(name: str, scene: Scene, seconds: float) -> list[Row]:
 
 def softness_rows(device: str, quick: bool, seconds: float) -> list[Row]:
     """Cost against the noise's scale, sampled sparsely and in full."""
-    level, size, scales = (1, 24, (2.0, 6.0)) if quick else (4, 256, SCALES)
+    level, size = (1, 24) if quick else (3, 128) if device == "cpu" else (4, 256)
+    scales = (2.0, 6.0) if quick else SCALES
     calls: dict[str, Call] = {}
     for scale in scales:
         scene = Scene(ball(level), size, scale, device)
