@@ -261,7 +261,8 @@ def shade(
                 continue
             unproject(inverse, matrix, real(x) + real(0.5), real(y) + real(0.5), z, perspective, place)
             if colored:
-                albedo[:] = seen[:3]
+                for axis in range(3):  # a slice would bring broadcasting and its error messages into the compilation
+                    albedo[axis] = seen[axis]
             lit(seen[normals : normals + 3], place, eye, albedo, lights, kinds, two_sided, shininess, strength, color)
             for c in range(3):
                 image[y, x, c] = s * color[c] + rest * background[c]
@@ -293,7 +294,8 @@ def shade_back(
             sums[3] += rest * grad_depth[y, x]
             unproject(inverse, matrix, real(x) + real(0.5), real(y) + real(0.5), z, perspective, place)
             if colored:
-                albedo[:] = seen[:3]
+                for axis in range(3):  # a slice would bring broadcasting and its error messages into the compilation
+                    albedo[axis] = seen[axis]
             normal = seen[normals : normals + 3]
             lit(normal, place, eye, albedo, lights, kinds, two_sided, shininess, strength, color)
             by_s = grad_silhouette[y, x] + grad_depth[y, x] * (z - background[3])
