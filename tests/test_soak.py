@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 import threading
@@ -77,23 +76,25 @@ def test_sixteen_threads_on_one_module(number):
     assert all(torch.equal(one, expected) for one in found)
 
 
-def _in_child(answers) -> None:
-    answers.put([_result(*one).tolist() for one in _layers()])
+class _Results(torch.utils.data.Dataset):
+    """Every layer's result, as an epoch of a data set that computes its samples with them."""
+
+    def __len__(self) -> int:
+        return len(_layers())
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return _result(*_layers()[number])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
-def test_fork_after_use():
+def test_workers_of_a_loader_fork_after_use():
     """A child inherits what its parent has compiled and kept, and none of its threads."""
-    expected = [_result(*one).tolist() for one in _layers()]
-    context = multiprocessing.get_context("fork")
-    answers = context.Queue()
+    expected = list(_Results())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: the process has threads
-        children = [context.Process(target=_in_child, args=(answers,)) for _ in range(2)]
-        for child in children:
-            child.start()
-    found = [answers.get(timeout=120) for _ in children]
-    for child in children:
-        child.join(timeout=60)
-        assert child.exitcode == 0
-    assert found == [expected, expected]
+        loader = torch.utils.data.DataLoader(
+            _Results(), batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=300
+        )
+        found = list(loader)
+    assert len(found) == len(expected)
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))

@@ -188,7 +188,8 @@ def _check_opencv(where: str, intrinsics: Tensor, rotation: Tensor) -> None:
     k = intrinsics.detach()
     if bool((k[..., 0, 0] == 0).any() or (k[..., 1, 1] == 0).any()):
         raise ValueError(f"{where}: singular: a focal length in `intrinsics` is 0.")
-    if bool((torch.linalg.det(rotation.detach().double()).abs() < 1e-6).any()):
+    x, y, z = rotation.detach().double().unbind(-2)
+    if bool(((torch.linalg.cross(x, y) * z).sum(-1).abs() < 1e-6).any()):
         raise ValueError(f"{where}: singular: `rotation` has determinant 0; it must be a rotation matrix.")
 
 
