@@ -160,7 +160,7 @@ def main() -> None:
         return bubble_until_sorted(x, batched=True)
 
     def recorded(x: Tensor):
-        bubble_until_sorted.plans.forget()
+        bubble_until_sorted.recordings.forget()
         return bubble_until_sorted(x, batched=True)
 
     print(

@@ -95,7 +95,7 @@ def test_cost_does_not_grow_with_the_scale() -> None:
         ]
         settings = RasterSettings(256, 256)
         inputs, module = host._inputs(tensors, settings)
-        pairs[scale] = sum(int(plan.starts[-1]) for _, _, plan in tiles._rounds(inputs, settings, module))
+        pairs[scale] = sum(int(binned.starts[-1]) for _, _, binned in tiles._rounds(inputs, settings, module))
     # Pairs of a face and a tile of 256 samples
     assert pairs[20.0] < 1.3 * pairs[2.0]
 

@@ -155,7 +155,7 @@ def test_numbers_that_python_reads_from_outside_are_read_in_every_call(function)
         W.fill_(9.0)
         PLACE.fill_(2)
         after = function(x, batched=True)
-        function.plans.forget()
+        function.recordings.forget()
         torch.testing.assert_close(after, function(x, batched=True))
         assert not torch.equal(before, after)
     finally:

@@ -79,7 +79,7 @@ def values_and_slopes(function, args, **options):
 def test_shipped_algorithms_are_recorded_once(name, recorded):
     generator = torch.Generator().manual_seed(0)
     function = ALGORITHMS[name]
-    function.plans.forget()
+    function.recordings.forget()
     for _ in range(3):
         args = ARGUMENTS[name](generator)
         found = values_and_slopes(function, args, batched=True, backend="numba")
@@ -163,7 +163,7 @@ def outer(x):
 
 def test_a_changed_global(monkeypatch, recorded):
     for function, shift in ((scaled, 0.0), (outer, 1.0)):
-        function.plans.forget()
+        function.recordings.forget()
         p = torch.sigmoid(10 * X)
         for scale in (2.0, 5.0, 2.0, 2):
             monkeypatch.setattr(sys.modules[__name__], "SCALE", scale)
@@ -174,7 +174,7 @@ def test_a_changed_global(monkeypatch, recorded):
 
 
 def test_a_changed_list_from_outside(recorded):
-    scaled.plans.forget()
+    scaled.recordings.forget()
     p = torch.sigmoid(10 * X)
     try:
         for offset in (0.5, 7.0):
@@ -372,7 +372,7 @@ def step(x):
 
 
 def test_changed_softness(recorded):
-    step.plans.forget()
+    step.recordings.forget()
     torch.testing.assert_close(step(X, batched=True), torch.sigmoid(10 * X))
     torch.testing.assert_close(step(X, batched=True, steepness=2.0), torch.sigmoid(2 * X))
     torch.testing.assert_close(step(X, batched=True, relax=Cauchy(2.0)), Cauchy(2.0)(X))
@@ -387,7 +387,7 @@ def test_changed_softness(recorded):
 
 
 def test_a_learnable_steepness_is_data(recorded):
-    step.plans.forget()
+    step.recordings.forget()
     steepness = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
     for new in (2.0, 7.0):
         with torch.no_grad():
@@ -438,7 +438,7 @@ def countdown(x):
 
 
 def test_loops_run_as_long_as_their_numbers_need(recorded):
-    countdown.plans.forget()
+    countdown.recordings.forget()
     sizes = [0.5, 30.5, 4.5, 60.5, 30.5, 0.5, 17.5, 60.5, 4.5]
     for k, size in enumerate(sizes):
         x = torch.tensor([0.3, size + 0.01 * k], dtype=torch.float64, requires_grad=True)
@@ -497,8 +497,8 @@ def test_ways_and_plans_are_bounded(monkeypatch):
             torch.testing.assert_close(function(x, batched=True), reference(function, x, batched=True))
     for n in range(2, 9):
         function(torch.zeros(n), batched=True)
-    assert len(function.plans) <= 3
-    assert max(plan.ways for plan in function.plans) <= 3
+    assert len(function.recordings) <= 3
+    assert max(recording.ways for recording in function.recordings) <= 3
 
 
 def test_long_programs_are_forgotten_first(monkeypatch):
@@ -507,7 +507,7 @@ def test_long_programs_are_forgotten_first(monkeypatch):
     for n in (5, 6, 7, 5):
         x = torch.randn(2, n)
         torch.testing.assert_close(function(x, batched=True), reference(function, x, batched=True))
-    assert sum(plan.length for plan in function.plans) <= 300
+    assert sum(recording.length for recording in function.recordings) <= 300
 
 
 def test_warnings_come_every_time():
@@ -673,7 +673,7 @@ def test_a_tensor_is_the_same_one_or_it_is_not():
 
 
 def test_nothing_of_a_run_is_kept_alive():
-    """A plan holds programs, not the tensors of the call that taught it, nor those it read from outside."""
+    """A recording holds programs, not the tensors of the call that taught it, nor those it read from outside."""
 
     @smooth
     def program(a):
@@ -682,7 +682,7 @@ def test_nothing_of_a_run_is_kept_alive():
     x, level = torch.randn(3, 4), torch.tensor(0.5, requires_grad=True) * 2.0
     values = program(x, batched=True)
     watched = [weakref.ref(t) for t in (x, level, values if values._base is None else values._base)]
-    assert len(program.plans) == 1
+    assert len(program.recordings) == 1
     del x, values
     level = torch.tensor(0.1)
     gc.collect()
@@ -693,7 +693,7 @@ def test_nothing_of_a_run_is_kept_alive():
 
 
 def test_a_source_that_changed_is_another_function(tmp_path):
-    """Reloading a module decorates anew: the old plans belong to the old function."""
+    """Reloading a module decorates anew: the old recordings belong to the old function."""
     file = tmp_path / "program.py"
     for number in (1.0, 2.0):
         file.write_text(

@@ -23,7 +23,7 @@ from .language.refuse import NotSmoothError, check
 from .language.rewrite import rewritten
 from .machine.containers import dict_like, lifted
 from .machine.keys import Outside
-from .machine.replay import Plans
+from .machine.replay import Recordings
 from .machine.values import HALVES, Value
 from .paths import Merge
 from .report import Report
@@ -71,7 +71,7 @@ class SmoothFunction(Generic[P, R]):
         check(self._tree, self._file, self._lines, self._first)
         #: What it reads from outside, and what is known of earlier runs.
         self.outside = Outside(self._tree, function)
-        self.plans = Plans()
+        self.recordings = Recordings()
         #: Whether a result was compared with the crisp one.
         self.checked = False
         self._compiled: dict[tuple[bool, bool, bool], types.FunctionType] = {}

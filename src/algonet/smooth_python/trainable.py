@@ -103,7 +103,7 @@ class SmoothProgram(nn.Module):
         return self.weight, self.bias
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("settings", "outside", "plans", "gated", "source_line"):
+        if name in ("settings", "outside", "recordings", "gated", "source_line"):
             return getattr(self.function, name)
         return super().__getattr__(name)
 

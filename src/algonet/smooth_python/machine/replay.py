@@ -1,7 +1,7 @@
 """Recorded runs, run again without recording them anew.
 
 While a program is recorded, a `Journal` notes what runs in terms that hold for other numbers, too: which program, on which
-columns of which arguments or of what ran before, and what loops and branches learned when they looked. A `Plan` keeps
+columns of which arguments or of what ran before, and what loops and branches learned when they looked. A `Recording` keeps
 these notes for one key (`keys.py`): a tree that forks at every look. The next call with that key walks down the tree,
 kernel by kernel; where its numbers take a way that nobody took before, the call is recorded and the tree grows.
 
@@ -30,7 +30,7 @@ from .keys import Found, UnknownError, describe
 from .simplify import simplified
 from .values import NUMBERS, Value
 
-#: Instructions that one function's plans may hold together (16 bytes each); how many plans, and ways through one plan.
+#: Instructions that one function's recordings may hold together (16 bytes each); how many recordings, and ways through one.
 CAPACITY = 2**20
 WAYS = 64
 #: From so many columns on, a table of results is taken apart at once.
@@ -214,11 +214,11 @@ class Journal:
 
 
 def _nowhere(run: Run) -> Tensor:
-    raise RuntimeError("a tensor of unknown origin in a plan.")
+    raise RuntimeError("a tensor of unknown origin in a recording.")
 
 
 class _Node:
-    """A stretch of a plan: steps, then a look that decides which way to go on, or the end."""
+    """A stretch of a recording: steps, then a look that decides which way to go on, or the end."""
 
     __slots__ = ("ending", "look", "steps", "ways")
 
@@ -247,8 +247,8 @@ def _length(notes: list[Step | Look | Ending]) -> int:
     return sum(event.program.length for event in notes if isinstance(event, Step))
 
 
-class Plan:
-    """All that is known about the runs with one key. Nodes are whole before anybody sees them: threads may read."""
+class Recording:
+    """All recorded runs with one key. Nodes are whole before anybody sees them: threads may read."""
 
     def __init__(self, notes: list[Step | Look | Ending]):
         self._root = _way(notes)
@@ -300,47 +300,47 @@ def _filled(x: Any, run: Run, single: bool) -> Any:
     return x
 
 
-class Plans:
-    """The plans of one function, the latest used last; the oldest go when there are too many."""
+class Recordings:
+    """The recordings of one function, the latest used last; the oldest go when there are too many."""
 
     def __init__(self):
-        self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self._recordings: OrderedDict[Hashable, Recording] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._plans)
+        return len(self._recordings)
 
-    def __iter__(self) -> Iterator[Plan]:
-        return iter(list(self._plans.values()))
+    def __iter__(self) -> Iterator[Recording]:
+        return iter(list(self._recordings.values()))
 
     def forget(self) -> None:
         """All of it: the next call of every kind is recorded."""
         with self._lock:
-            self._plans.clear()
+            self._recordings.clear()
 
-    def find(self, key: Hashable) -> Plan | None:
+    def find(self, key: Hashable) -> Recording | None:
         with self._lock:
-            plan = self._plans.get(key)
-            if plan is not None:
-                self._plans.move_to_end(key)
-            return plan
+            recording = self._recordings.get(key)
+            if recording is not None:
+                self._recordings.move_to_end(key)
+            return recording
 
     def learn(self, key: Hashable, notes: list[Step | Look | Ending]) -> None:
         with self._lock:
-            if key in self._plans:
-                self._plans[key].learn(notes)
+            if key in self._recordings:
+                self._recordings[key].learn(notes)
             else:
-                self._plans[key] = Plan(notes)
-            total = sum(plan.length for plan in self._plans.values())
-            while len(self._plans) > 1 and (total > CAPACITY or len(self._plans) > WAYS):
-                total -= self._plans.popitem(last=False)[1].length
+                self._recordings[key] = Recording(notes)
+            total = sum(recording.length for recording in self._recordings.values())
+            while len(self._recordings) > 1 and (total > CAPACITY or len(self._recordings) > WAYS):
+                total -= self._recordings.popitem(last=False)[1].length
 
 
 class Recall:
     """One call with a key: run again as it is known, or recorded and kept."""
 
-    def __init__(self, plans: Plans, key: Hashable, found: Found, arguments: list[Tensor], size: int | None):
-        self._plans = plans
+    def __init__(self, recordings: Recordings, key: Hashable, found: Found, arguments: list[Tensor], size: int | None):
+        self._recordings = recordings
         self._key = key
         self._found = found
         self._arguments = arguments
@@ -349,11 +349,11 @@ class Recall:
 
     def again(self, report: Report, draws: Any) -> Any:
         """The result without running the program; None where it has to."""
-        plan = self._plans.find(self._key)
-        if plan is None:
+        recording = self._recordings.find(self._key)
+        if recording is None:
             return None
         arguments = [t.unsqueeze(0) for t in self._arguments] if self._size is None else self._arguments
-        ending = plan.run(arguments, self._found.tensors, self._size, draws)
+        ending = recording.run(arguments, self._found.tensors, self._size, draws)
         if ending is None:
             return None
         report.iterations.update(ending.iterations)
@@ -370,7 +370,7 @@ class Recall:
     def learn(self, result: Any, report: Report) -> None:
         notes = self._journal.notes(result, report.iterations) if self._journal is not None else None
         if notes is not None:
-            self._plans.learn(self._key, notes)
+            self._recordings.learn(self._key, notes)
 
 
 def recall(
@@ -389,7 +389,7 @@ def recall(
         key = (
             size is None,
             torch.get_default_dtype(),
-            # Tensors made in that mode are no good outside of it, and plans hold some
+            # Tensors made in that mode are no good outside of it, and recordings hold some
             torch.is_inference_mode_enabled(),
             function.outside.of_arguments(values, seen),
             describe(open_blocks(), seen),
@@ -400,4 +400,4 @@ def recall(
         hash(key)
     except (UnknownError, TypeError, RecursionError):
         return None
-    return Recall(function.plans, key, seen, [value.tensor for value in found], size)
+    return Recall(function.recordings, key, seen, [value.tensor for value in found], size)

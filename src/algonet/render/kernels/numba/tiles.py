@@ -37,7 +37,7 @@ def kernels_for(like: Tensor, half: int = 4) -> ModuleType:
     return kernels("float64" if like.dtype == torch.float64 else "float32", half)
 
 
-class Plan(NamedTuple):
+class BinnedFaces(NamedTuple):
     """Prepared faces of some items, and which faces each tile has."""
 
     vertices: np.ndarray
@@ -85,17 +85,17 @@ class Samples(NamedTuple):
 def sample(inputs: Inputs, settings: RasterSettings, module: ModuleType, samples: Samples) -> list[int]:
     """Fill the samples; returns the items that hold something that is not a number."""
     broken = []
-    for first, last, plan in _rounds(inputs, settings, module):
+    for first, last, binned in _rounds(inputs, settings, module):
         part = inputs.items(first, last)
         parts = [a[first:last] for a in samples]
-        lists = (plan.tile_starts, plan.faces_of, plan.prepared, part.faces, part.attribute_faces)
+        lists = (binned.tile_starts, binned.faces_of, binned.prepared, part.faces, part.attribute_faces)
         arguments = (*lists, part.attributes, part.sample_softness, part.sizes, _numbers(settings), *parts)
 
         def work(begin: int, stride: int, arguments=arguments) -> None:
             module.forward_tiles(begin, stride, *arguments)
 
         _in_threads(work)
-        broken += [first + item for item in plan.broken]
+        broken += [first + item for item in binned.broken]
     return broken
 
 
@@ -104,18 +104,27 @@ def pull(
 ) -> list[np.ndarray]:
     """Gradients by points, attributes and softness, from those by the samples' totals and means."""
     results = [np.zeros_like(a) for a in inputs[:3]]
-    for first, last, plan in _rounds(inputs, settings, module):
+    for first, last, binned in _rounds(inputs, settings, module):
         part = inputs.items(first, last)
         seen = [a[first:last] for a in (samples.norm, samples.mean, *grads)]
-        _pull_round(part, plan, settings, module, seen, [a[first:last] for a in results])
+        _pull_round(part, binned, settings, module, seen, [a[first:last] for a in results])
     return results
 
 
 def _pull_round(
-    inputs: Inputs, plan: Plan, settings: RasterSettings, module: ModuleType, seen: list, results: list
+    inputs: Inputs, binned: BinnedFaces, settings: RasterSettings, module: ModuleType, seen: list, results: list
 ) -> None:
-    records = np.empty((max(1, plan.starts[-1]), module.SUMS + 3 * inputs.attributes.shape[-1]), plan.prepared.dtype)
-    lists = (plan.tile_starts, plan.faces_of, plan.pairs_of, plan.prepared, inputs.faces, inputs.attribute_faces)
+    records = np.empty(
+        (max(1, binned.starts[-1]), module.SUMS + 3 * inputs.attributes.shape[-1]), binned.prepared.dtype
+    )
+    lists = (
+        binned.tile_starts,
+        binned.faces_of,
+        binned.pairs_of,
+        binned.prepared,
+        inputs.faces,
+        inputs.attribute_faces,
+    )
     arguments = (*lists, inputs.attributes, inputs.sample_softness, inputs.sizes, _numbers(settings), *seen, records)
 
     def work(begin: int, stride: int) -> None:
@@ -127,16 +136,16 @@ def _pull_round(
     def hand_down(begin: int, stride: int) -> None:
         for item in range(begin, len(inputs.points), stride):
             module.gather(
-                item, plan.starts, records, plan.prepared, plan.vertices, inputs.points, inputs.faces,
-                inputs.attribute_faces, inputs.softness, settings.perspective, settings.two_sided, _guard(plan.prepared),
+                item, binned.starts, records, binned.prepared, binned.vertices, inputs.points, inputs.faces,
+                inputs.attribute_faces, inputs.softness, settings.perspective, settings.two_sided, _guard(binned.prepared),
                 inputs.grids[item].spacing, by_points, by_attributes, by_softness,
             )  # fmt: skip
 
     _in_threads(hand_down)
 
 
-def _rounds(inputs: Inputs, settings: RasterSettings, module: ModuleType) -> Iterator[tuple[int, int, Plan]]:
-    """Plans for as many items at a time as keep the number of pairs bounded; yields (first, last, plan)."""
+def _rounds(inputs: Inputs, settings: RasterSettings, module: ModuleType) -> Iterator[tuple[int, int, BinnedFaces]]:
+    """Binned faces of as many items at a time as keep the number of pairs bounded; yields (first, last, binned)."""
     items, count = len(inputs.points), len(inputs.faces)
     if items == 0:
         return
@@ -167,14 +176,18 @@ def _rounds(inputs: Inputs, settings: RasterSettings, module: ModuleType) -> Ite
         last = first + 1
         while last < items and pairs[first : last + 1].sum() <= _ROUND:
             last += 1
-        yield first, last, _plan(first, last, inputs, module, vertices, prepared, starts, tile_counts, broken, reaches)
+        yield (
+            first,
+            last,
+            _bin_faces(first, last, inputs, module, vertices, prepared, starts, tile_counts, broken, reaches),
+        )
         first = last
 
 
-def _plan(
+def _bin_faces(
     first: int, last: int, inputs: Inputs, module: ModuleType, vertices: np.ndarray, prepared: np.ndarray,
     counts: np.ndarray, tile_counts: np.ndarray, broken: np.ndarray, reaches: list,
-) -> Plan:  # fmt: skip
+) -> BinnedFaces:  # fmt: skip
     count, tiles = len(inputs.faces), tile_counts.shape[1]
     starts, tile_starts = _offsets(counts[first:last]), _offsets(tile_counts[first:last])
     faces_of, pairs_of = np.empty(starts[-1], np.int64), np.empty(starts[-1], np.int64)
@@ -193,7 +206,7 @@ def _plan(
     _in_threads(fill)
     flat = prepared[first:last].reshape(-1, prepared.shape[-1])
     wrong = [int(i) for i in np.flatnonzero(broken[first:last])]
-    return Plan(vertices[first:last], flat, starts, tile_starts, faces_of, pairs_of, wrong)
+    return BinnedFaces(vertices[first:last], flat, starts, tile_starts, faces_of, pairs_of, wrong)
 
 
 def _reach(inputs: Inputs, item: int, settings: RasterSettings) -> Any:

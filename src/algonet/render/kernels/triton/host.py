@@ -30,8 +30,8 @@ from .plan import (
     NORMALS,
     POINTS,
     SOFTNESS,
+    LaunchPlan,
     Pass,
-    Plan,
     item_stride,
     plan_of,
     shading_constants,
@@ -80,7 +80,7 @@ def render_lit_forward(tensors: list[Tensor], settings: RasterSettings) -> Outpu
     return [image, silhouette, depth, extra], saved
 
 
-def sample(plan: Plan, tensors: list[Tensor], saved: list[Tensor]) -> None:
+def sample(plan: LaunchPlan, tensors: list[Tensor], saved: list[Tensor]) -> None:
     """Faces to samples."""
     work = saved[1] if plan.keeps else new_work(plan, tensors[POINTS])
     scratch = work.new_empty(plan.most * plan.scratch, dtype=torch.int32) if plan.bin else work
@@ -95,7 +95,7 @@ def sample(plan: Plan, tensors: list[Tensor], saved: list[Tensor]) -> None:
             part[0].join(softness=tensors[SOFTNESS], samples=saved[0])
 
 
-def empty_saved(plan: Plan, like: Tensor) -> list[Tensor]:
+def empty_saved(plan: LaunchPlan, like: Tensor) -> list[Tensor]:
     """What the backward pass needs, not yet filled."""
     saved = [like.new_empty((*plan.plane, plan.sample))]
     if plan.keeps:
@@ -113,16 +113,18 @@ def render_lit_saved(tensors: list[Tensor], settings: RasterSettings) -> list[Te
     return empty_saved(plan_of(tensors, settings), tensors[POINTS])
 
 
-def new_work(plan: Plan, like: Tensor) -> Tensor:
+def new_work(plan: LaunchPlan, like: Tensor) -> Tensor:
     """Memory for the records and boxes of a pass; each pass overwrites those of the one before."""
     return like.new_empty(plan.most * plan.work)
 
 
-def new_counters(plan: Plan, like: Tensor, batch: Sequence[int]) -> Tensor:
+def new_counters(plan: LaunchPlan, like: Tensor, batch: Sequence[int]) -> Tensor:
     return like.new_zeros((*batch, plan.counters), dtype=torch.int32)
 
 
-def set_up(launch: Launch, plan: Plan, tensors: list[Tensor], work: Tensor, counters: Tensor, scratch: Tensor) -> None:
+def set_up(
+    launch: Launch, plan: LaunchPlan, tensors: list[Tensor], work: Tensor, counters: Tensor, scratch: Tensor
+) -> None:
     launch(
         points=tensors[POINTS], matrix=tensors[MATRIX], attributes=tensors[ATTRIBUTES],
         normals=tensors[NORMALS] if plan.lit else tensors[POINTS], softness=tensors[SOFTNESS], faces=tensors[FACES],
@@ -130,7 +132,7 @@ def set_up(launch: Launch, plan: Plan, tensors: list[Tensor], work: Tensor, coun
     )  # fmt: skip
 
 
-def arranged(plan: Plan, tensors: list[Tensor]) -> list[Tensor]:
+def arranged(plan: LaunchPlan, tensors: list[Tensor]) -> list[Tensor]:
     """The tensors as kernels want them; without a matrix, its place is taken by one that is not read."""
     if plan.copied:
         tensors = [t.contiguous() if i in plan.copied else t for i, t in enumerate(tensors)]
@@ -200,7 +202,7 @@ def backward(
 render_lit_backward = backward
 
 
-def empty_gradients(plan: Plan, like: Tensor, needs: list[bool]) -> dict[int, Tensor]:
+def empty_gradients(plan: LaunchPlan, like: Tensor, needs: list[bool]) -> dict[int, Tensor]:
     """Places for gradients by points, attributes, normals and softness; what nobody needs is not cleared."""
     # Apart from each other: torch operators must not return tensors that share memory
     shapes = {POINTS: (plan.vertices, 3), ATTRIBUTES: (plan.rows, plan.attributes)}
@@ -242,7 +244,7 @@ def pull(
 
 
 def collected(
-    plan: Plan, tensors: list[Tensor], found: dict[int, Tensor], partial: Tensor, needs: list[bool]
+    plan: LaunchPlan, tensors: list[Tensor], found: dict[int, Tensor], partial: Tensor, needs: list[bool]
 ) -> list[Tensor | None]:
     """The gradients in the order of the tensors."""
     if partial.dim() == 3 and partial is not tensors[POINTS]:

@@ -65,7 +65,7 @@ PICTURE_STRIDES = (
 Shape = tuple[int, ...]
 
 
-class Plan:
+class LaunchPlan:
     """A form of call: `passes` over channels and items, and how its tensors lie in memory."""
 
     def __init__(self, settings: RasterSettings, shapes: Sequence[Shape], strides: Sequence[Shape], dtype: torch.dtype):
@@ -202,7 +202,7 @@ class Pass:
     """Some channels of some items, and the launches that they take."""
 
     def __init__(
-        self, plan: Plan, first_channel: int, first_mean: int, channels: int, normals: int, first: int, items: int
+        self, plan: LaunchPlan, first_channel: int, first_mean: int, channels: int, normals: int, first: int, items: int
     ):
         self.plan, self.first_channel, self.first_mean = plan, first_channel, first_mean
         self.channels, self.normals = channels, normals
@@ -291,16 +291,16 @@ class Pass:
         )  # fmt: skip
 
 
-_PLANS: Cache[Plan] = Cache("plans of the CUDA rasteriser", 1024)
+_PLANS: Cache[LaunchPlan] = Cache("plans of the CUDA rasteriser", 1024)
 
 
-def plan_of(tensors: Sequence[Tensor], settings: RasterSettings) -> Plan:
+def plan_of(tensors: Sequence[Tensor], settings: RasterSettings) -> LaunchPlan:
     """The plan for calls like this one."""
     key = (settings, tensors[0].device, *[(t.shape, t.stride(), t.dtype) for t in tensors])
     plan = _PLANS.find(key)
     if plan is None:
         shapes, strides = [tuple(t.shape) for t in tensors], [t.stride() for t in tensors]
-        plan = _PLANS.put(key, Plan(settings, shapes, strides, tensors[0].dtype))
+        plan = _PLANS.put(key, LaunchPlan(settings, shapes, strides, tensors[0].dtype))
     return plan
 
 
