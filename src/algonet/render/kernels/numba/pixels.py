@@ -20,31 +20,41 @@ PIXEL_SUMS = 4 + 3 + 12
 
 
 @njit(**OPTIONS)
-def silhouette_of(total, power):
-    """The silhouette from a total, and its slope: S / (1 + S^k)^(1/k), or 1 - exp(S) where the power is 0."""
+def silhouettes_of(totals, power, values, slopes):
+    """The silhouettes of a row from its totals, and their slopes: S / (1 + S^k)^(1/k), or 1 - exp(S) where the power is 0.
+
+    Without branches and by themselves, these loops are vectorised: four functions per pixel cost more than all channels else.
+    """
+    one, tiny = real(1.0), real(1e-30)
     if power > 0:
         k = real(power)
-        # The k-th power of the smaller of S and 1/S cannot overflow
-        size = abs(total)
-        small = min(size, real(1.0) / max(size, real(1e-30)))
-        raised = exp(k * log(max(small, real(1e-30))))
-        root = exp(-log(real(1.0) + raised) / k)
-        value = size * root if size <= real(1.0) else root
-        slope = (root if size <= real(1.0) else raised * small * root) / (real(1.0) + raised)
-        return (value if total >= real(0.0) else -value), slope
-    complement = exp(total)
-    return real(1.0) - complement, -complement * real(SHORT)
+        for x in range(totals.shape[0]):
+            # The k-th power of the smaller of S and 1/S cannot overflow
+            size = abs(totals[x])
+            small = min(size, one / max(size, tiny))
+            raised = exp(k * log(max(small, tiny)))
+            root = exp(-log(one + raised) / k)
+            within = size <= one
+            value = root * (size if within else one)
+            values[x] = value if totals[x] >= real(0.0) else -value
+            slopes[x] = root * (one if within else raised * small) / (one + raised)
+    else:
+        for x in range(totals.shape[0]):
+            complement = exp(totals[x])
+            values[x] = one - complement
+            slopes[x] = -complement * real(SHORT)
 
 
 @njit(**OPTIONS)
 def composite(first, last, total, mean, background, power, image, silhouette, depth):
     """Rows `first` to `last` of one picture of any attributes."""
     channels = image.shape[2]
+    slopes = np.empty(image.shape[1], mean.dtype)
     for y in range(first, last):
+        silhouettes_of(total[y], power, silhouette[y], slopes)
         for x in range(image.shape[1]):
-            s, _ = silhouette_of(total[y, x], power)
+            s = silhouette[y, x]
             rest = real(1.0) - s
-            silhouette[y, x] = s
             depth[y, x] = s * mean[y, x, channels] + rest * background[channels]
             for c in range(channels):
                 image[y, x, c] = s * mean[y, x, c] + rest * background[c]
@@ -56,9 +66,11 @@ def composite_back(
 ):
     """Gradients by total and means of these rows; and, added to `sums`, by the background."""
     channels = grad_image.shape[2]
+    values, slopes = np.empty(grad_image.shape[1], mean.dtype), np.empty(grad_image.shape[1], mean.dtype)
     for y in range(first, last):
+        silhouettes_of(total[y], power, values, slopes)
         for x in range(grad_image.shape[1]):
-            s, slope = silhouette_of(total[y, x], power)
+            s = values[x]
             g = grad_depth[y, x]
             by_s = grad_silhouette[y, x] + g * (mean[y, x, channels] - background[channels])
             grad_mean[y, x, channels] = s * g
@@ -68,7 +80,7 @@ def composite_back(
                 by_s += g * (mean[y, x, c] - background[c])
                 grad_mean[y, x, c] = s * g
                 sums[c] += (real(1.0) - s) * g
-            grad_total[y, x] = by_s * slope
+            grad_total[y, x] = by_s * slopes[x]
 
 
 @njit(forceinline=True, **OPTIONS)
@@ -244,13 +256,13 @@ def shade(
     normals = 3 if colored else 0
     inverse, place, color = np.empty((3, 3), mean.dtype), np.empty(3, mean.dtype), np.empty(3, mean.dtype)
     albedo = np.full(3, GREY, mean.dtype)
+    slopes = np.empty(image.shape[1], mean.dtype)
     inverse_of(matrix, inverse)
     for y in range(first, last):
+        silhouettes_of(total[y], power, silhouette[y], slopes)
         for x in range(image.shape[1]):
-            seen = mean[y, x]
-            s, _ = silhouette_of(total[y, x], power)
+            seen, s = mean[y, x], silhouette[y, x]
             rest, z = real(1.0) - s, seen[channels]
-            silhouette[y, x] = s
             depth[y, x] = s * z + rest * background[3]
             if total[y, x] == real(0.0):
                 # Nothing is there to be lit
@@ -283,11 +295,12 @@ def shade_back(
     by_color, by_normal, by_place = np.empty(3, mean.dtype), np.empty(3, mean.dtype), np.empty(3, mean.dtype)
     by_albedo, by_eye = np.empty(3, mean.dtype), np.zeros(3, mean.dtype)
     by_lights = np.zeros((kinds.shape[0], LIGHT), mean.dtype)
+    values, slopes = np.empty(grad_image.shape[1], mean.dtype), np.empty(grad_image.shape[1], mean.dtype)
     inverse_of(matrix, inverse)
     for y in range(first, last):
+        silhouettes_of(total[y], power, values, slopes)
         for x in range(grad_image.shape[1]):
-            seen, g, target = mean[y, x], grad_image[y, x], grad_mean[y, x]
-            s, slope = silhouette_of(total[y, x], power)
+            seen, g, target, s = mean[y, x], grad_image[y, x], grad_mean[y, x], values[x]
             rest, z = real(1.0) - s, seen[channels]
             for c in range(3):
                 sums[c] += rest * g[c]
@@ -305,7 +318,7 @@ def shade_back(
             for c in range(grad_extra.shape[2]):
                 by_s += grad_extra[y, x, c] * seen[normals + 3 + c]
                 target[normals + 3 + c] = s * grad_extra[y, x, c]
-            grad_total[y, x] = by_s * slope
+            grad_total[y, x] = by_s * slopes[x]
             if s == real(0.0):
                 target[: normals + 3] = real(0.0)
                 target[channels] = real(0.0)
