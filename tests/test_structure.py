@@ -21,7 +21,11 @@ BELOW = {"core": set(), "relax": {"core"}}
 
 @lru_cache(maxsize=1)
 def graph() -> dict[str, set[str]]:
-    """Module -> modules it imports, lazy imports inside functions counted, imports for type checkers not."""
+    """Module -> modules it imports, lazy imports inside functions counted, imports for type checkers not.
+
+    Strictly: who takes a name from a package, be it a module's, needs the package's `__init__`, and so does who imports
+    from inside a package that it does not lie in.
+    """
     files = {}
     for file in ROOT.rglob("*.py"):
         parts = file.relative_to(ROOT).with_suffix("").parts
@@ -53,8 +57,16 @@ def _imports(name: str, file: Path, known: set[str]) -> set[str]:
                 continue
             for alias in node.names:
                 inner = f"{base}.{alias.name}".lstrip(".")
-                found.add(inner if inner in known else base)
+                found.update((inner, base))
+    found.update(package for module in found & known for package in _entered(name, module))
     return {module for module in found if module in known and module != name}
+
+
+def _entered(importer: str, module: str) -> list[str]:
+    """The packages around a module that are not around its importer, too."""
+    parts = module.split(".")
+    around = [".".join(parts[:count]) for count in range(1, len(parts))]
+    return [package for package in around if not f"{importer}.".startswith(f"{package}.")]
 
 
 def _ours(name: str) -> bool:
@@ -82,8 +94,15 @@ def test_there_are_no_cycles():
     assert not cycles(graph())
 
 
-def test_cycles_are_found():
+def test_cycles_are_found(tmp_path):
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [{"b", "c"}]
+    module = tmp_path / "module.py"
+    for line in ("from . import other", "from algonet.sorting import other", "import algonet.sorting.other"):
+        module.write_text(line, encoding="utf-8")
+        own = {"sorting.other"} if line.startswith("import") else {"sorting", "sorting.other"}
+        assert _imports("sorting.module", module, {"sorting", "sorting.module", "sorting.other"}) == own
+    module.write_text("from algonet.relax.exits import Tent", encoding="utf-8")
+    assert _imports("sorting.module", module, {"relax", "relax.exits"}) == {"relax", "relax.exits"}
 
 
 def cycles(edges: dict[str, set[str]]) -> list[set[str]]:

@@ -13,7 +13,7 @@ import algonet.ifs
 import algonet.ran.reconstruct
 import algonet.render
 from algonet import cli
-from algonet.cli import gallery
+from algonet.cli import demo
 from algonet.ifs import FitPlan, Level, Search
 from algonet.ran.config import from_dict
 
@@ -33,7 +33,7 @@ def small(monkeypatch):
     least = {"rotations": 1, "steps": 1, "size": 8, "keep": 1, "refine_steps": 1, "refine_size": 8}
     monkeypatch.setattr(algonet.render, "PoseSearch", lambda **_: algonet.render.fitting.PoseSearch(**least))
     monkeypatch.setattr(algonet.render, "fit_camera", partial(algonet.render.fit_camera, steps=1, stages=1))
-    monkeypatch.setattr(gallery, "build", lambda *_: [])
+    monkeypatch.setattr(demo, "build_gallery", lambda *_: [])
     config = from_dict(SYSTEM)
     model = algonet.ran.build_model(config)
     monkeypatch.setattr(algonet.ran.reconstruct, "load_model", lambda _: (model, config))

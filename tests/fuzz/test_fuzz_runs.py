@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from algonet.ran import load_config
 from algonet.ran.build import load_model
-from algonet.ran.checkpoints import save
+from algonet.ran.checkpoints import save_checkpoint
 from algonet.ran.config import RunConfig, from_dict
 
 from .mutations import NOISE, NUMBERS, damaged
@@ -67,7 +67,7 @@ def checkpoint(folder) -> Path:
 
     config = from_dict(TINY)
     model = build_model(config).state_dict()
-    return save(folder / "whole", 3, model, {"a": torch.zeros(2)}, {"description": config.to_dict()}, keep=1)
+    return save_checkpoint(folder / "whole", 3, model, {"a": torch.zeros(2)}, {"description": config.to_dict()}, keep=1)
 
 
 NUMBERS_OF_RUNS = itertools.count()

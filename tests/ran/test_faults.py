@@ -44,13 +44,13 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path):
         process.communicate()
         kills += process.returncode == -signal.SIGKILL
         # Whatever is there can be read
-        for path in checkpoints.checkpoints(tmp_path / "killed" / "checkpoints"):
-            assert math.isfinite(float(checkpoints.load(path).model["a2b.weight"].sum()))
+        for path in checkpoints.list_checkpoints(tmp_path / "killed" / "checkpoints"):
+            assert math.isfinite(float(checkpoints.load_checkpoint(path).model["a2b.weight"].sum()))
     assert kills >= KILLS // 2
     finished(run_toy(tmp_path / "killed", steps))
     # In a process like the killed ones: another number of threads would round differently
     finished(run_toy(tmp_path / "whole", steps))
-    a, b = (checkpoints.newest(tmp_path / name) for name in ("killed", "whole"))
+    a, b = (checkpoints.newest_checkpoint(tmp_path / name) for name in ("killed", "whole"))
     assert a.step == b.step == steps
     assert same(a.model, b.model)
 
@@ -75,19 +75,21 @@ def test_a_damaged_checkpoint_is_passed_over(run_of_three, tmp_path, name, damag
     data[place] ^= 1
     broken.write_bytes({"truncated": data[: len(data) // 2], "emptied": b"", "flipped": bytes(data)}[damage])
     with pytest.raises(ValueError, match="step-00000006: the checkpoint cannot be read"):
-        checkpoints.load(broken.parent)
+        checkpoints.load_checkpoint(broken.parent)
     again = trainer(folder, toy(seed=1), steps=6, checkpoint_every=2, keep=3)
     with pytest.warns(
         RuntimeWarning, match=r"step-00000006: the checkpoint cannot be read.*; the one before it is taken"
     ):
         again.fit(resume=True)
-    assert same(again.model.state_dict(), checkpoints.load(run_of_three / "checkpoints" / "step-00000006").model)
+    assert same(
+        again.model.state_dict(), checkpoints.load_checkpoint(run_of_three / "checkpoints" / "step-00000006").model
+    )
 
 
 def test_where_nothing_is_whole_the_reason_is_said(run_of_three, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(run_of_three, folder)
-    for path in checkpoints.checkpoints(folder / "checkpoints"):
+    for path in checkpoints.list_checkpoints(folder / "checkpoints"):
         (path / "model.safetensors").write_bytes(b"nothing")
     with (
         pytest.warns(RuntimeWarning, match="the one before it is taken"),
@@ -95,12 +97,12 @@ def test_where_nothing_is_whole_the_reason_is_said(run_of_three, tmp_path):
             ValueError, match=r"step-00000002: the checkpoint cannot be read: model\.safetensors is not what"
         ),
     ):
-        checkpoints.newest(folder)
+        checkpoints.newest_checkpoint(folder)
     (folder / "checkpoints" / "step-00000006" / "model.safetensors").unlink()
     with pytest.raises(ValueError, match=r"model\.safetensors is missing"):
-        checkpoints.load(folder / "checkpoints" / "step-00000006")
+        checkpoints.load_checkpoint(folder / "checkpoints" / "step-00000006")
     with pytest.raises(ValueError, match="holds no checkpoint"):
-        checkpoints.newest(tmp_path / "elsewhere")
+        checkpoints.newest_checkpoint(tmp_path / "elsewhere")
 
 
 def full_disk(monkeypatch, from_step: int) -> None:
@@ -166,8 +168,8 @@ def test_sigterm_saves_and_ends(tmp_path):
     process.terminate()
     _, error = process.communicate(timeout=600)
     assert process.returncode == -signal.SIGTERM, error[-2000:]
-    (path,) = checkpoints.checkpoints(tmp_path / "checkpoints")
-    found = checkpoints.load(path)
+    (path,) = checkpoints.list_checkpoints(tmp_path / "checkpoints")
+    found = checkpoints.load_checkpoint(path)
     assert 0 < found.step < 100_000
     again = trainer(tmp_path, steps=found.step + 2)
     again.fit(resume=True)
@@ -182,7 +184,7 @@ def test_the_handler_of_before_comes_back(tmp_path):
         run.fit(on_step=lambda t, _: os.kill(os.getpid(), signal.SIGTERM) if t.step == 2 else None)
         # The step in which it came is finished, and the next one notices
         assert run.step == 3
-        assert checkpoints.newest(tmp_path).step == 3
+        assert checkpoints.newest_checkpoint(tmp_path).step == 3
         assert told == ["passed on"]
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -102,8 +102,8 @@ def test_resuming_is_the_same_run_bit_for_bit(tmp_path):
     second.fit(resume=True)
     assert second.step == 7
     assert same(whole.model.state_dict(), second.model.state_dict())
-    a = checkpoints.load(tmp_path / "whole/checkpoints/step-00000007")
-    b = checkpoints.load(tmp_path / "cut/checkpoints/step-00000007")
+    a = checkpoints.load_checkpoint(tmp_path / "whole/checkpoints/step-00000007")
+    b = checkpoints.load_checkpoint(tmp_path / "cut/checkpoints/step-00000007")
     # All but the global generators, which the two runs found in different states
     for name in a.training.keys() | b.training.keys():
         assert name.startswith("random.") or torch.equal(a.training[name], b.training[name])
@@ -155,9 +155,9 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
     assert torch.isnan(load_file(dumps[0])["a"]).flatten(1).any(1).sum() == 1
     assert json.loads(dumps[0].with_suffix(".json").read_text())["losses"]["discriminator/1"] == "nan"
     # Nothing that is not a number was saved
-    assert len(checkpoints.checkpoints(tmp_path / "checkpoints")) == guilty
+    assert len(checkpoints.list_checkpoints(tmp_path / "checkpoints")) == guilty
     if guilty:
-        assert all(torch.isfinite(t).all() for t in checkpoints.newest(tmp_path).model.values())
+        assert all(torch.isfinite(t).all() for t in checkpoints.newest_checkpoint(tmp_path).model.values())
 
 
 def test_accumulation_is_a_larger_batch(tmp_path):

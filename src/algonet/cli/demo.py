@@ -8,17 +8,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from algonet.cli import gallery
 from algonet.cli.common import check_out
+from algonet.cli.gallery import PAGE, available_pages
+from algonet.cli.gallery import build as build_gallery
+from algonet.cli.gallery import write as write_gallery
 
 
 def run(out: Path, quick: bool, force: bool = False) -> None:
-    check_out(out / gallery.PAGE, force=force)
+    check_out(out / PAGE, force=force)
     console = Console()
     start = time.perf_counter()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task("starting", total=len(gallery.available_pages()))
+        task = bar.add_task("starting", total=len(available_pages()))
         seen: list[str] = []
 
         def progress(section: str, figure: str) -> None:
@@ -26,9 +28,9 @@ def run(out: Path, quick: bool, force: bool = False) -> None:
                 seen.append(section)
             bar.update(task, description=f"{section}: {figure}", completed=len(seen) - 0.5)
 
-        sections = gallery.build(quick, progress)
+        sections = build_gallery(quick, progress)
         bar.update(task, description="gallery", completed=len(sections))
-    path = gallery.write(sections, out, overwrite=force)
+    path = write_gallery(sections, out, overwrite=force)
     pictures = sum(len(s.figures) for s in sections)
     console.print(f"{pictures} pictures in {time.perf_counter() - start:.0f} s")
     # Plain print: a path must not be wrapped or coloured where it is read by a script

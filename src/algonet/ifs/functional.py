@@ -13,7 +13,6 @@ from algonet.core.memory import check_memory
 from algonet.core.tracing import readable
 from algonet.relax import GaussianNoise, Probabilistic
 
-from . import reference
 from .aggregates import Aggregate, check_aggregate
 from .checks import (
     Extent,
@@ -26,6 +25,7 @@ from .checks import (
     parameters_of,
 )
 from .operation import CHAOS, RASTER, ChaosSettings, RasterSettings
+from .reference import splat_separable
 
 if TYPE_CHECKING:
     from .modules import IFS
@@ -78,7 +78,7 @@ def smooth_raster(
         raise ValueError('smooth_raster: method="separable" sums shares: use aggregate=Poisson(), or method="windows".')
     cheaper = method == "auto" and backend == "auto" and _separable_is_cheaper(tensors[0], settings, sigma)
     if method == "separable" or cheaper:
-        sums = reference.splat_separable(*tensors, (settings.height, settings.width))
+        sums = splat_separable(*tensors, (settings.height, settings.width))
     else:
         sums = RASTER(tensors, settings, backend)[0]
     total = sums[..., 0, :, :]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import reference
 from .checks import parameters_of
+from .reference import join_parameters, split_parameters
 
 
 def contraction(parameters: Tensor, bound: float = 0.97) -> Tensor:
@@ -27,25 +27,25 @@ def contraction(parameters: Tensor, bound: float = 0.97) -> Tensor:
 
 def capped(parameters: Tensor, bound: Tensor) -> Tensor:
     """`contraction` with one bound per map: `bound` broadcasts to (..., n)."""
-    offset, linear = reference.split_parameters(parameters, 2 if parameters.shape[-1] == 6 else 3)
+    offset, linear = split_parameters(parameters, 2 if parameters.shape[-1] == 6 else 3)
     norm = map_norms(parameters)
     # the 32nd power of the smaller of s/bound and its inverse cannot overflow
     large = norm > bound
     ratio = torch.where(large, bound / torch.where(large, norm, 1.0), torch.where(large, 0.0, norm / bound))
     root = torch.exp(torch.log1p(ratio**32) / -32)
-    return reference.join_parameters(offset, linear * (root * torch.where(large, ratio, 1.0))[..., None, None])
+    return join_parameters(offset, linear * (root * torch.where(large, ratio, 1.0))[..., None, None])
 
 
 def map_norms(parameters: Tensor) -> Tensor:
     """Spectral norm of each map's linear part, (..., n); smooth, and in 3-D an upper bound within 2 %."""
     if parameters.shape[-1] == 6:
-        _, linear = reference.split_parameters(parameters, 2)
+        _, linear = split_parameters(parameters, 2)
         a, b, c, d = linear[..., 0, 0], linear[..., 0, 1], linear[..., 1, 0], linear[..., 1, 1]
         # a 2x2 matrix is a rotation times a scale plus a reflection times a scale: the norm is the sum of both scales
         turn = ((a + d) ** 2 + (c - b) ** 2) / 4
         flip = ((a - d) ** 2 + (c + b) ** 2) / 4
         return torch.sqrt(turn + 1e-12) + torch.sqrt(flip + 1e-12)
-    _, linear = reference.split_parameters(parameters, 3)
+    _, linear = split_parameters(parameters, 3)
     scale = linear.abs().amax((-2, -1), keepdim=True).clamp_min(1e-6).detach()
     gram = (linear / scale).mT @ (linear / scale)
     # trace(G^32)^(1/64), with the trace taken out at each squaring so that nothing overflows
@@ -64,7 +64,7 @@ def area_weights(parameters: Tensor, floor: float = 0.01) -> Tensor:
 
     Points then lie about evenly over a fractal whose parts do not overlap. Sums to 1; differentiable.
     """
-    _, linear = reference.split_parameters(parameters, 2 if parameters.shape[-1] == 6 else 3)
+    _, linear = split_parameters(parameters, 2 if parameters.shape[-1] == 6 else 3)
     area = _determinant(linear)
     area = torch.sqrt(area**2 + 1e-12)
     share = area / area.sum(-1, keepdim=True)

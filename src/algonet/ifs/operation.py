@@ -12,7 +12,7 @@ from torch import Tensor
 from algonet.core.cache import cached
 from algonet.core.operation import Operation
 
-from . import reference
+from .reference import chaos, splat
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def square_reach(epsilon: float) -> float:
 
 def _raster_reference(tensors: Sequence[Tensor], settings: RasterSettings) -> list[Tensor]:
     points, sigma, weights, features = tensors
-    return [reference.splat(points, sigma, weights, features, (settings.height, settings.width), settings.logs)]
+    return [splat(points, sigma, weights, features, (settings.height, settings.width), settings.logs)]
 
 
 def _raster_fake(tensors: Sequence[Tensor], settings: RasterSettings) -> list[Tensor]:
@@ -81,7 +81,7 @@ RASTER = Operation(
 
 def _chaos_reference(tensors: Sequence[Tensor], settings: ChaosSettings) -> list[Tensor]:
     parameters, choices, start = tensors
-    return [reference.chaos(parameters, choices, start, settings.burn_in, settings.horizon)]
+    return [chaos(parameters, choices, start, settings.burn_in, settings.horizon)]
 
 
 def _chaos_fake(tensors: Sequence[Tensor], settings: ChaosSettings) -> list[Tensor]:

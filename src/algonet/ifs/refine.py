@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from . import reference
 from .aggregates import Poisson
 from .choices import draw_addresses
 from .functional import chaos_game, smooth_raster
 from .maps import contraction
 from .metrics import ssim
+from .reference import join_parameters, split_parameters
 from .search import Shape, blurred
 
 
@@ -49,12 +49,12 @@ class Whitening:
         self.root, self.inverse = vectors * root @ vectors.T, vectors / root @ vectors.T
 
     def encode(self, parameters: Tensor) -> Tensor:
-        offset, linear = reference.split_parameters(parameters, 2)
+        offset, linear = split_parameters(parameters, 2)
         return torch.cat([(offset + linear @ self.centre - self.centre)[..., None], linear @ self.root], dim=-1)
 
     def decode(self, code: Tensor) -> Tensor:
         linear = code[..., 1:] @ self.inverse
-        return reference.join_parameters(code[..., 0] + self.centre - linear @ self.centre, linear)
+        return join_parameters(code[..., 0] + self.centre - linear @ self.centre, linear)
 
 
 @dataclass

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from . import reference
 from .aggregates import Poisson
 from .functional import smooth_raster
 from .maps import capped, map_norms
+from .reference import join_parameters, split_parameters
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _random_maps(grid: Shape, uncovered: Tensor, cloud: Tensor, settings: Search
     central = torch.rand(*shape, 1, generator=generator) < 0.5
     source = torch.where(central, cloud.cpu().mean(0), source)
     offset = goal - (linear @ source[..., None])[..., 0]
-    return reference.join_parameters(offset, linear).to(cloud)
+    return join_parameters(offset, linear).to(cloud)
 
 
 def _rotation(angle: Tensor) -> Tensor:
@@ -182,13 +182,13 @@ def _rotation(angle: Tensor) -> Tensor:
 
 def _apply(maps: Tensor, points: Tensor) -> Tensor:
     """Maps (..., 6) and points (K, 2) give (..., K, 2)."""
-    offset, linear = reference.split_parameters(maps, 2)
+    offset, linear = split_parameters(maps, 2)
     return points @ linear.mT + offset[..., None, :]
 
 
 def _area(maps: Tensor, side: int) -> Tensor:
     """What a map does to areas; one that flattens the shape still leaves a line a pixel wide."""
-    _, linear = reference.split_parameters(maps, 2)
+    _, linear = split_parameters(maps, 2)
     det = linear[..., 0, 0] * linear[..., 1, 1] - linear[..., 0, 1] * linear[..., 1, 0]
     return torch.sqrt(det**2 + (map_norms(maps) / (0.6 * side)) ** 2)
 

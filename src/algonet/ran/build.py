@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from . import checkpoints
+from .checkpoints import newest_checkpoint
 from .config import RunConfig, from_dict
 from .data import CachedItems
 from .data.labelled import Labelled
@@ -53,7 +53,7 @@ def build_trainer(config: RunConfig, folder: str | Path, *, progress: bool = Tru
 def load_model(path: str | Path) -> tuple[Trainable, RunConfig]:
     """The model of a checkpoint (or of the last whole one in a run's folder) and its configuration, ready to
     reconstruct."""
-    found = checkpoints.newest(Path(path))
+    found = newest_checkpoint(Path(path))
     try:
         config = from_dict(found.state.get("description", {}))
     except ValueError as error:

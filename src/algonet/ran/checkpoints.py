@@ -42,14 +42,14 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-def checkpoints(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """The finished checkpoints in `folder`, oldest first."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.name.startswith(PREFIX) and (path / STATE_FILE).is_file())
 
 
-def save(
+def save_checkpoint(
     folder: Path, step: int, model: dict[str, Tensor], training: dict[str, Tensor], state: dict[str, Any], keep: int
 ) -> Path:
     """Write a checkpoint under a hidden name, make it durable, rename it; then let go of all but the last `keep`.
@@ -78,12 +78,12 @@ def save(
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
     _flush(folder)
-    for old in checkpoints(folder)[:-keep]:
+    for old in list_checkpoints(folder)[:-keep]:
         _remove(old)
     return target
 
 
-def load(path: Path) -> Checkpoint:
+def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint folder; raises ValueError naming what is missing, damaged or not what was written."""
     from safetensors import SafetensorError
     from safetensors.torch import load as parsed
@@ -115,20 +115,20 @@ def load(path: Path) -> Checkpoint:
         raise ValueError(f"{path}: the checkpoint cannot be read: {reason}") from None
 
 
-def newest(path: Path) -> Checkpoint:
+def newest_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint that `path` means: itself, or the last one of a run's folder that is whole; damaged ones are named
     in a warning.
 
     Raises ValueError where there is none.
     """
     if (path / STATE_FILE).is_file():
-        return load(path)
-    found = checkpoints(path / "checkpoints") or checkpoints(path)
+        return load_checkpoint(path)
+    found = list_checkpoints(path / "checkpoints") or list_checkpoints(path)
     if not found:
         raise ValueError(f"{path}: holds no checkpoint.")
     for candidate in reversed(found):
         try:
-            return load(candidate)
+            return load_checkpoint(candidate)
         except ValueError as error:
             if candidate == found[0]:
                 raise
@@ -136,7 +136,7 @@ def newest(path: Path) -> Checkpoint:
     raise AssertionError("unreachable: the first candidate returns or raises")
 
 
-def tidy(folder: Path) -> None:
+def remove_unfinished(folder: Path) -> None:
     """Remove what an interrupted run left unfinished."""
     if folder.is_dir():
         for path in folder.glob(f"{HIDDEN}*"):

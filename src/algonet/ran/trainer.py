@@ -21,7 +21,17 @@ from torch.utils.data import DataLoader, Dataset
 
 from algonet.core.files import write_bytes, write_text
 
-from . import checkpoints
+from .checkpoints import (
+    Checkpoint,
+    list_checkpoints,
+    newest_checkpoint,
+    optimiser_tensors,
+    random_state,
+    remove_unfinished,
+    restore_optimiser,
+    restore_random,
+    save_checkpoint,
+)
 from .config import TrainConfig
 from .machines import fabric, fixed_order, leave, matmul_precision
 from .model import Batch, Trainable
@@ -220,13 +230,13 @@ class RANTrainer:
                 f"RANTrainer: a batch of {self.settings.batch} cannot be shared by {self.fabric.world_size} processes in "
                 f"{self.settings.accumulate} parts; take a multiple of {processes}."
             )
-        existing = checkpoints.checkpoints(self.checkpoint_folder)
+        existing = list_checkpoints(self.checkpoint_folder)
         if resume and existing:
-            self.restore(checkpoints.newest(self.checkpoint_folder))
+            self.restore(newest_checkpoint(self.checkpoint_folder))
         elif existing and self.step == 0:
             raise ValueError(f"RANTrainer: {self.folder} already holds a run; resume it, or choose another folder.")
         if self.fabric.is_global_zero:
-            checkpoints.tidy(self.checkpoint_folder)
+            remove_unfinished(self.checkpoint_folder)
         if not hasattr(self, "_logger"):
             self._logger = self._open_log()
 
@@ -321,7 +331,7 @@ class RANTrainer:
         try:
             self.save()
         except OSError as error:
-            whole = checkpoints.checkpoints(self.checkpoint_folder)
+            whole = list_checkpoints(self.checkpoint_folder)
             last = f"the last whole one is {whole[-1].name}" if whole else "there is none yet"
             message = (
                 f"RANTrainer: the checkpoint of step {self.step} could not be written to {self.checkpoint_folder}: "
@@ -333,7 +343,7 @@ class RANTrainer:
 
     def save(self) -> Path | None:
         """Write a checkpoint of this step; only the first process does, the others give it their random states."""
-        tensors = {name: t[None] for name, t in checkpoints.random_state().items()}
+        tensors = {name: t[None] for name, t in random_state().items()}
         if self.fabric.world_size > 1:
             tensors = {name: self._gathered(t) for name, t in tensors.items()}
         if not self.fabric.is_global_zero:
@@ -341,7 +351,7 @@ class RANTrainer:
             return None
         groups: dict[str, Any] = {}
         for name, optimiser in self.optimisers.items():
-            found, groups[name] = checkpoints.optimiser_tensors(name, optimiser)
+            found, groups[name] = optimiser_tensors(name, optimiser)
             tensors.update(found)
         state = {
             "optimisers": groups,
@@ -351,7 +361,7 @@ class RANTrainer:
             "versions": {"torch": str(torch.__version__)},
         }
         try:
-            return checkpoints.save(
+            return save_checkpoint(
                 self.checkpoint_folder, self.step, self.model.state_dict(), tensors, state, self.settings.keep
             )
         finally:
@@ -364,15 +374,15 @@ class RANTrainer:
         table[self.fabric.global_rank] = row[0]
         return self.fabric.all_reduce(table.to(self.fabric.device), reduce_op="sum")  # pyright: ignore[reportReturnType]
 
-    def restore(self, found: checkpoints.Checkpoint) -> None:
+    def restore(self, found: Checkpoint) -> None:
         """Continue from a checkpoint: model, optimisers, random states, step."""
         self.model.load_state_dict(found.model)
         for name, optimiser in self.optimisers.items():
-            checkpoints.restore_optimiser(name, optimiser, found.training, found.state["optimisers"][name])
+            restore_optimiser(name, optimiser, found.training, found.state["optimisers"][name])
         if found.state["precision"]:
             self.fabric.strategy.precision.load_state_dict(found.state["precision"])
         self.step = found.step
         # With another number of processes there is no state to continue; the data order goes on all the same
         if found.state["processes"] == self.fabric.world_size:
             own = {n: t[self.fabric.global_rank] for n, t in found.training.items() if n.startswith("random.")}
-            checkpoints.restore_random(own)
+            restore_random(own)

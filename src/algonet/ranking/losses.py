@@ -14,7 +14,7 @@ from torch import Tensor
 from algonet.core.identity import interned
 from algonet.relax import Laplace, Sigmoid
 from algonet.sorting import soft_rank, soft_topk_mask
-from algonet.sorting.checks import steepness as steepness_of
+from algonet.sorting.checks import signed_steepness
 from algonet.sorting.methods import Method, Pairwise
 from algonet.sorting.operation import PAIRWISE, PairwiseSettings
 from algonet.sorting.pairwise import laplace_counts
@@ -223,7 +223,7 @@ def _mask(data: Lists, mask: Tensor | None) -> Tensor | None:
 
 def _counts(x: Tensor, weights: Tensor, relax: Sigmoid, backend: str, ordered: bool = False) -> Tensor:
     """sum over j != i of v_ij r(steepness (x_i - x_j)); see `sorting.operation.PAIRWISE`."""
-    s = steepness_of("ranking", relax, x, 1.0)
+    s = signed_steepness("ranking", relax, x, 1.0)
     if not ordered and backend == "auto" and Pairwise.scans(relax, x):
         return laplace_counts(x, s, weights)
     return PAIRWISE([x, weights, s], PairwiseSettings(interned(relax), ordered), backend)[0]

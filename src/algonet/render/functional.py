@@ -13,12 +13,12 @@ from algonet.core.checks import widened
 from algonet.core.identity import interned
 from algonet.relax import Noise, Sigmoid, TConorm
 
-from . import reference
 from .cameras import Camera, check_size
 from .checks import check_faces, check_mesh, check_picture
 from .constants import LEAST_SPACING, SAMPLES_PER_SCALE
 from .coverage import Coverage, FilteredCoverage
 from .operation import LIT, RASTER
+from .reference import to_camera
 from .settings import Raster, RasterSettings, default_conorm
 from .shading import Shading
 from .vectors import tensor_like
@@ -183,7 +183,7 @@ def camera_matrix(camera: Camera, size: tuple[int, int], like: Tensor) -> Tensor
 
 def camera_points(vertices: Tensor, camera: Camera, size: tuple[int, int]) -> Tensor:
     """(x w, y w, depth) of the vertices, (*B, V, 3)."""
-    return reference.to_camera(vertices, camera_matrix(camera, size, vertices))
+    return to_camera(vertices, camera_matrix(camera, size, vertices))
 
 
 def _batch_shape(points: Tensor, *others: Any) -> torch.Size:

@@ -10,7 +10,8 @@ from torch import Tensor
 from algonet.core.operation import KernelModule, Operation
 from algonet.relax import BoundedSum, Probabilistic
 
-from . import reference
+from .reference import rasterise as rasterise_reference
+from .reference import rasterise_lit
 from .settings import NormalSettings, Raster, RasterCall, RasterSettings, empty_pictures
 from .shading import Shading, illuminate
 from .vectors import area_sums, normalise_area
@@ -57,7 +58,7 @@ RASTER = Operation(
     "render_attributes",
     settings=RasterSettings,
     inputs=CALL,
-    reference=reference.rasterise,
+    reference=rasterise_reference,
     kernels={"numba": NUMBA, "triton": KernelModule(TRITON, partial=True)},
     outputs=3,
     shared={"faces", "attribute_faces"},
@@ -71,7 +72,7 @@ LIT = Operation(
     "render_lit",
     settings=RasterSettings,
     inputs=(*CALL, "normals", "eye", "lights"),
-    reference=reference.rasterise_lit,
+    reference=rasterise_lit,
     kernels={"numba": NUMBA, "triton": KernelModule(TRITON, partial=True)},
     outputs=4,
     shared={"faces", "attribute_faces"},

@@ -18,8 +18,8 @@ from algonet.core.identity import identity, interned
 from algonet.core.operation import Operation
 from algonet.relax import Relaxation
 
-from . import reference
 from .machine.instructions import code_of
+from .reference import run_program
 
 #: Shorter programs run operation by operation when the backend is "auto": loading a kernel is not worth it.
 SHORT = 128
@@ -144,7 +144,7 @@ PROGRAM = Operation(
     "smooth_program",
     settings=ProgramSettings,
     inputs=("x", "steepness", "constants", "program", "wanted", "seed"),
-    reference=reference.run_program,
+    reference=run_program,
     kernels={"numba": ".kernels.numba.host", "triton": ".kernels.triton.host"},
     shared={"steepness", "constants", "program", "wanted", "seed"},
     hosted={"program", "wanted", "seed"},

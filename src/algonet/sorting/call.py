@@ -11,7 +11,7 @@ from algonet.core.cache import constant
 from algonet.core.identity import interned
 from algonet.relax import Heaviside, Sigmoid
 
-from . import checks
+from .checks import check_mask, check_options, check_room, signed_steepness, widened
 from .masks import Placement, place
 from .methods import Method, Pairwise, Permutahedron, SoftmaxMethod, short
 from .networks import Network
@@ -39,23 +39,23 @@ class SortCall:
         backend: str,
         payload: Tensor | None = None,
     ):
-        checks.options(name, relax, method, steps, _TASKS.get(name, "quantile"))
-        checks.room(name, x, x.shape[dim], x.shape[dim] if isinstance(method, SoftmaxMethod) else 1)
+        check_options(name, relax, method, steps, _TASKS.get(name, "quantile"))
+        check_room(name, x, x.shape[dim], x.shape[dim] if isinstance(method, SoftmaxMethod) else 1)
         last = dim in (-1, x.dim() - 1)
-        self.x = checks.widened(x if last else x.movedim(dim, -1))
+        self.x = widened(x if last else x.movedim(dim, -1))
         if payload is not None and payload.dtype == torch.float64:
             self.x = self.x.double()  # or the payload would be rounded on its way
         self.backend, self.descending, self.method, self.relax = backend, descending, method, relax
         self.dim, self.dtype = None if last else dim, x.dtype
         self.placement: Placement | None = None
-        self.mask = checks.mask(name, x, mask)
+        self.mask = check_mask(name, x, mask)
         network = isinstance(method, Network)
         if self.mask is not None:
             self.mask = self.mask if last else self.mask.movedim(dim, -1)
             self.placement = place(self.mask, network and method.right_aligned)
         no_lengths = constant((), torch.int32, x.device)
         self.lengths = no_lengths if self.placement is None else self.placement.lengths
-        self.steepness = checks.steepness(name, relax, self.x, -1.0 if descending and network else 1.0)
+        self.steepness = signed_steepness(name, relax, self.x, -1.0 if descending and network else 1.0)
         if keep is not None and len(keep) == self.x.shape[-1]:
             keep = None
         if network:

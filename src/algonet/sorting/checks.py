@@ -16,7 +16,7 @@ from .methods import Method, suggestions
 from .networks import Network
 
 
-def items(where: str, x: Any, dim: int) -> Tensor:
+def check_items(where: str, x: Any, dim: int) -> Tensor:
     if not isinstance(x, Tensor):
         raise TypeError(f"{where}: `x` must be a tensor, got {type(x).__name__}; wrap it in torch.tensor(...).")
     if not x.is_floating_point():
@@ -32,7 +32,7 @@ def items(where: str, x: Any, dim: int) -> Tensor:
     return x
 
 
-def payload(where: str, x: Tensor, given: Any, dim: int) -> Tensor | None:
+def check_payload(where: str, x: Tensor, given: Any, dim: int) -> Tensor | None:
     """The payload as (*batch, n, channels) with the sorted dimension where x has it after `movedim(dim, -1)`."""
     if given is None:
         return None
@@ -66,7 +66,7 @@ def _channels(given: Tensor, x: Tensor) -> int:
     return count
 
 
-def mask(where: str, x: Tensor, given: Any) -> Tensor | None:
+def check_mask(where: str, x: Tensor, given: Any) -> Tensor | None:
     if given is None:
         return None
     if not isinstance(given, Tensor) or given.dtype != torch.bool:
@@ -80,20 +80,20 @@ def mask(where: str, x: Tensor, given: Any) -> Tensor | None:
         ) from None
 
 
-def room(where: str, x: Tensor, n: int, columns: int) -> None:
+def check_room(where: str, x: Tensor, n: int, columns: int) -> None:
     """Raise if the items, or a matrix of so many columns for each row of n, do not fit into memory with their gradient."""
     what = f"{x.numel()} items" if columns == 1 else f"matrices of {n} x {columns}"
     check_memory(where, what, 3 * x.numel() * columns * max(4, x.element_size()), x.device)
 
 
-def sigmoid(where: str, relax: Any) -> None:
+def check_sigmoid(where: str, relax: Any) -> None:
     if not isinstance(relax, Sigmoid):
         instead = write_instead("relax", relax, SIGMOIDS, number="Logistic")
         raise TypeError(f"{where}: `relax` must be a sigmoid such as Logistic(10.0), got {relax!r}{instead}.")
 
 
-def options(where: str, relax: Any, method: Any, steps: Any, task: str = "sort") -> None:
-    sigmoid(where, relax)
+def check_options(where: str, relax: Any, method: Any, steps: Any, task: str = "sort") -> None:
+    check_sigmoid(where, relax)
     if not isinstance(method, Method):
         instead = write_instead("method", method, map(type, suggestions(task)))
         raise TypeError(f"{where}: `method` must be a method such as OddEven() or Bitonic(), got {method!r}{instead}.")
@@ -108,7 +108,7 @@ def options(where: str, relax: Any, method: Any, steps: Any, task: str = "sort")
         raise ValueError(f"{where}: only sorting networks have `steps`, and {method!r} is none.")
 
 
-def steepness(where: str, relax: Sigmoid, x: Tensor, sign: float) -> Tensor:
+def signed_steepness(where: str, relax: Sigmoid, x: Tensor, sign: float) -> Tensor:
     """The steepness as a scalar tensor beside x, negative for a descending sort."""
     value: Any = relax.steepness
     if not isinstance(value, Tensor):
@@ -121,14 +121,14 @@ def steepness(where: str, relax: Sigmoid, x: Tensor, sign: float) -> Tensor:
     return (value if sign > 0 else -value).to(x)
 
 
-def count(where: str, k: Any, n: int, dim: int) -> None:
+def check_count(where: str, k: Any, n: int, dim: int) -> None:
     if isinstance(k, bool) or not isinstance(k, int):
         raise TypeError(f"{where}: `k` must be an integer, got {k!r}.")
     if not 0 <= k <= n:
         raise ValueError(f"{where}: `k` must lie between 0 and the {n} items along dim {dim}, got {k}.")
 
 
-def quantiles(where: str, q: Any) -> list[float]:
+def check_quantiles(where: str, q: Any) -> list[float]:
     levels: Any = [q] if isinstance(q, (int, float)) and not isinstance(q, bool) else q
     if isinstance(levels, Tensor):
         levels = levels.reshape(-1).tolist()
@@ -140,7 +140,7 @@ def quantiles(where: str, q: Any) -> list[float]:
     return [float(level) for level in levels]
 
 
-def degree(where: str, value: Any) -> None:
+def check_degree(where: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{where}: `degree` must be an integer, got {value!r}.")
     if value < 0:

@@ -17,7 +17,7 @@ from torch import Tensor
 from algonet.relax import DECISION, Heaviside, Sigmoid
 from algonet.relax.report import BLURRED, HARD, VANISHED
 
-from . import checks
+from .checks import check_count, check_items, check_mask, check_sigmoid
 from .functional import soft_argsort, soft_rank, soft_sort, soft_topk
 from .methods import TASKS, Method, short, suggestions
 from .networks import Bitonic, ManyLayersWarning
@@ -158,14 +158,14 @@ def which_method(
     where = "which_method"
     if task not in TASKS:
         raise ValueError(f"{where}: unknown task {task!r}; choose one of {', '.join(TASKS)}.")
-    x = checks.items(where, x, dim).detach().movedim(dim, -1)
-    checks.sigmoid(where, relax)
-    present = checks.mask(where, x.movedim(-1, dim), mask)
+    x = check_items(where, x, dim).detach().movedim(dim, -1)
+    check_sigmoid(where, relax)
+    present = check_mask(where, x.movedim(-1, dim), mask)
     present = None if present is None else present.movedim(dim, -1)
     if task == "topk":
         if k is None:
             raise ValueError(f'{where}: task "topk" needs `k`, the number of items to find.')
-        checks.count(where, k, x.shape[-1], dim)
+        check_count(where, k, x.shape[-1], dim)
     if x.numel() == 0:
         raise ValueError(f"{where}: x has no items, shape {tuple(x.shape)}.")
     answer = functools.partial(_answer, task=task, k=k or 0, q=q, mask=present, backend=backend)

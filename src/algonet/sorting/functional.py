@@ -16,8 +16,8 @@ from algonet.core.hints import hints_at_relax
 from algonet.core.launch import ReadyCalls
 from algonet.relax import DECISION, Sigmoid
 
-from . import checks
 from .call import SortCall
+from .checks import check_count, check_items, check_payload, check_room
 from .methods import Method, chosen, names, short, suggestions
 from .networks import Network, OddEven
 from .operation import SORT
@@ -86,15 +86,15 @@ def soft_sort(
         ready = _READY.find(key)
         if ready is not None:
             return ready(x, payload, steepness)
-    x = checks.items("soft_sort", x, dim)
+    x = check_items("soft_sort", x, dim)
     if not (payload is None and not return_permutation) and not getattr(method, "payload", True):
         able = names(suggestions("argsort"))
         raise ValueError(f"soft_sort: {short(method)} sorts neither payloads nor permutations along; {able} do.")
-    flat = checks.payload("soft_sort", x, payload, dim)
+    flat = check_payload("soft_sort", x, payload, dim)
     n = x.shape[dim]
     extra = [] if flat is None else [flat]
     if return_permutation:
-        checks.room("soft_sort", x, n, n)
+        check_room("soft_sort", x, n, n)
         eye = torch.eye(n, dtype=x.dtype if flat is None else flat.dtype, device=x.device)
         extra.append(eye.expand(*x.movedim(dim, -1).shape, n))
     whole = torch.cat(extra, -1) if len(extra) > 1 else extra[0] if extra else None
@@ -164,7 +164,7 @@ def soft_argsort(
     tensor([1., 2., 0.])
     """
     method = chosen("soft_argsort", method, network)
-    x = checks.items("soft_argsort", x, dim)
+    x = check_items("soft_argsort", x, dim)
     call = SortCall("soft_argsort", x, dim, descending, relax, method, None, mask, None, backend)
     index = torch.arange(call.x.shape[-1], dtype=call.x.dtype, device=x.device).expand(call.x.shape)
     _, moved = call.sort(index.unsqueeze(-1), 0)
@@ -199,7 +199,7 @@ def soft_rank(
     tensor([2., 0., 1.])
     """
     method = chosen("soft_rank", method, network)
-    x = checks.items("soft_rank", x, dim)
+    x = check_items("soft_rank", x, dim)
     call = SortCall("soft_rank", x, dim, descending, relax, method, None, mask, None, backend)
     result = call.ranks()
     if hard:
@@ -233,8 +233,8 @@ def soft_topk(
     (tensor([7., 5.]), tensor([1., 2.]))
     """
     method = chosen("soft_topk", method, network)
-    x = checks.items("soft_topk", x, dim)
-    checks.count("soft_topk", k, x.shape[dim], dim)
+    x = check_items("soft_topk", x, dim)
+    check_count("soft_topk", k, x.shape[dim], dim)
     wanted = tuple(range(k)) if mask is None else None
     call = SortCall("soft_topk", x, dim, largest, relax, method, None, mask, wanted, backend)
     n = call.x.shape[-1]
@@ -243,7 +243,7 @@ def soft_topk(
     assert moved is not None
     values, indices, permutation = values[..., :k], moved[..., :k, 0], None
     if return_permutation:
-        checks.room("soft_topk", x, n, k)
+        check_room("soft_topk", x, n, k)
         eye = torch.eye(n, k, dtype=call.x.dtype, device=x.device).expand(*call.x.shape, k)
         permutation = call.apply_transposed(eye).transpose(-1, -2)
     if hard:

@@ -8,8 +8,8 @@ from torch import Tensor
 from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Sigmoid
 
-from . import checks
 from .call import SortCall
+from .checks import check_items, widened
 from .methods import chosen
 from .networks import Network, OddEven
 from .reference import walk
@@ -27,10 +27,10 @@ def permutation_cross_entropy(permutation: Tensor, target: Tensor) -> Tensor:
     tensor(1.3863)
     """
     where = "permutation_cross_entropy"
-    checks.items(where, permutation, -1)
+    check_items(where, permutation, -1)
     if permutation.dim() < 2 or permutation.shape[-1] != permutation.shape[-2]:
         raise ValueError(f"{where}: `permutation` must be (*batch, n, n), got {tuple(permutation.shape)}.")
-    log = checks.widened(permutation)
+    log = widened(permutation)
     # clamp passes no gradient below its bound: an excluded share would never come back
     tiny = torch.finfo(log.dtype).tiny
     log = torch.where(log < tiny, log - log.detach() + tiny, log).log()
@@ -69,7 +69,7 @@ def expected_swaps(
     tensor(3.)
     """
     method = chosen("expected_swaps", method, network)
-    x = checks.items("expected_swaps", x, dim)
+    x = check_items("expected_swaps", x, dim)
     if not isinstance(method, Network):
         raise TypeError(f"expected_swaps: only networks exchange items: OddEven() or Bitonic(), got {method!r}.")
     call = SortCall("expected_swaps", x, dim, descending, relax, method, None, mask, None, "reference")

@@ -10,7 +10,7 @@ from torch import Tensor
 from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Sigmoid, SoftModule
 
-from . import checks
+from .checks import check_options, check_quantiles
 from .functional import SortResult, TopKResult, soft_argsort, soft_rank, soft_sort, soft_topk
 from .methods import Method, chosen, suggestions
 from .networks import Network, OddEven
@@ -32,7 +32,7 @@ class _Sorting(SoftModule):
                 known = ", ".join(map(repr, (*suggestions(self.task), *self.names)))
                 raise ValueError(f"{type(self).__name__}: unknown method {method!r}; choose one of {known}.")
         else:
-            checks.options(type(self).__name__, relax, method, None, self.task)
+            check_options(type(self).__name__, relax, method, None, self.task)
         self.method, self.dim, self.backend = method, dim, backend
 
     @property
@@ -226,7 +226,7 @@ class SoftQuantile(_Sorting):
         network: Network | None = None,
     ):
         super().__init__(relax, method, network, dim, backend)
-        checks.quantiles(type(self).__name__, q)
+        check_quantiles(type(self).__name__, q)
         self.q, self.keepdim = q, keepdim
 
     def extra_repr(self) -> str:

@@ -11,8 +11,8 @@ from torch import Tensor
 from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Sigmoid, weighted_softmax, weighted_softmin
 
-from . import checks
 from .call import SortCall
+from .checks import check_degree, check_items, check_mask, check_quantiles, check_sigmoid, signed_steepness, widened
 from .methods import Method, chosen, suggestions
 from .networks import Network, OddEven
 
@@ -43,9 +43,9 @@ def soft_quantile(
     tensor(2.5000)
     """
     method = chosen("soft_quantile", method, network)
-    x = checks.items("soft_quantile", x, dim)
+    x = check_items("soft_quantile", x, dim)
     several = not isinstance(q, (int, float))
-    wanted = checks.quantiles("soft_quantile", q)
+    wanted = check_quantiles("soft_quantile", q)
     n = x.shape[dim]
     if n == 0:
         raise ValueError(f"soft_quantile: x has no items along dim {dim} (shape {tuple(x.shape)}).")
@@ -92,7 +92,7 @@ def soft_median(
     (tensor(3.), tensor(3.0044))
     """
     method = chosen("soft_median", method, network)
-    x = checks.items("soft_median", x, dim)
+    x = check_items("soft_median", x, dim)
     if x.shape[dim] == 0:
         raise ValueError(f"soft_median: x has no items along dim {dim} (shape {tuple(x.shape)}).")
     if isinstance(method, Method) or method == "exact":
@@ -101,16 +101,16 @@ def soft_median(
     if method not in METHODS:
         known = ", ".join(map(repr, (*suggestions("quantile"), *METHODS)))
         raise ValueError(f"soft_median: unknown method {method!r}; choose one of {known}.")
-    checks.sigmoid("soft_median", relax)
-    checks.degree("soft_median", degree)
-    return _by_weights(x, dim, method, degree, relax, checks.mask("soft_median", x, mask), keepdim)
+    check_sigmoid("soft_median", relax)
+    check_degree("soft_median", degree)
+    return _by_weights(x, dim, method, degree, relax, check_mask("soft_median", x, mask), keepdim)
 
 
 def _by_weights(
     x: Tensor, dim: int, method: str, degree: int, relax: Sigmoid, mask: Tensor | None, keepdim: bool
 ) -> Tensor:
-    wide = checks.widened(x)
-    steepness = checks.steepness("soft_median", relax, wide, 1.0)
+    wide = widened(x)
+    steepness = signed_steepness("soft_median", relax, wide, 1.0)
     weights = torch.ones_like(wide) if mask is None else mask.to(wide.dtype)
     if mask is not None:
         wide = torch.where(mask, wide, 0.0)

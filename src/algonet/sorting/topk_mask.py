@@ -11,7 +11,7 @@ from algonet.core.cache import constant
 from algonet.core.identity import interned
 from algonet.relax import DECISION, Heaviside, Sigmoid
 
-from . import checks
+from .checks import check_items, check_mask, check_sigmoid, signed_steepness, widened
 from .operation import THRESHOLD, ThresholdSettings
 
 
@@ -48,11 +48,11 @@ def soft_topk_mask(
     tensor([0.5000, 0.5000, 0.5000, 1.0000])
     """
     where = "soft_topk_mask"
-    x = checks.items(where, x, dim)
-    checks.sigmoid(where, relax)
-    present = checks.mask(where, x, mask)
+    x = check_items(where, x, dim)
+    check_sigmoid(where, relax)
+    present = check_mask(where, x, mask)
     n, last = x.shape[dim], dim in (-1, x.dim() - 1)
-    wide = checks.widened(x if last else x.movedim(dim, -1))
+    wide = widened(x if last else x.movedim(dim, -1))
     if present is not None and not last:
         present = present.movedim(dim, -1)
     wanted = _wanted(where, k, n, wide)
@@ -60,7 +60,7 @@ def soft_topk_mask(
     if isinstance(relax, Heaviside):
         p = _shared_crisply(wide, wanted, present)
     else:
-        s = checks.steepness(where, relax, wide, 1.0)
+        s = signed_steepness(where, relax, wide, 1.0)
         absent = constant((), torch.bool, x.device) if present is None else present
         settings = ThresholdSettings(interned(relax), present is not None)
         p = THRESHOLD([wide, absent, s, wanted], settings, backend)[0]

@@ -10,8 +10,7 @@ from torch import Tensor
 from algonet.core.checks import check_softness
 from algonet.relax import Logistic, Sigmoid, SoftModule
 
-from . import functional
-from .functional import Voice
+from .functional import Voice, frame_step, mel_envelope, mel_spectrogram, synthesize
 from .inventory import BY_NAME, Inventory
 
 
@@ -79,7 +78,7 @@ class SmoothSynthesizer(SoftModule):
         self.names = found.names
         for name in ("formants", "bandwidths", "gains", "noise"):
             self.register_buffer(name, getattr(found, name))
-        bins = 2 * functional.frame_step(sample_rate) + 1
+        bins = 2 * frame_step(sample_rate) + 1
         # 256 frames are 1.3 seconds: the noise of longer utterances repeats, which nobody hears
         white = torch.randn(256, bins, 2, generator=torch.Generator().manual_seed(seed)) * 0.5**0.5
         self.register_buffer("white", white, persistent=False)
@@ -122,7 +121,7 @@ class SmoothSynthesizer(SoftModule):
         length = self.length(durations) if length is None else length
         if length < 0:
             raise ValueError(f"SmoothSynthesizer: `length` is a number of samples from 0 on, got {length}.")
-        waveform = functional.synthesize(
+        waveform = synthesize(
             phonemes, durations, pitch, loudness, inventory=self.inventory, white=self.white.to(phonemes), length=length,
             sample_rate=self.sample_rate, harmonics=self.harmonics, relax=cast(Sigmoid, self.relax), voice=voice,
         )  # fmt: skip
@@ -130,9 +129,7 @@ class SmoothSynthesizer(SoftModule):
 
     def spectrogram(self, waveform: Tensor) -> Tensor:
         """The log-mel spectrogram of any waveform at this sample rate, in steps of 10 ms."""
-        return functional.mel_spectrogram(
-            waveform, sample_rate=self.sample_rate, hop=self.sample_rate // 100, bands=self.bands
-        )
+        return mel_spectrogram(waveform, sample_rate=self.sample_rate, hop=self.sample_rate // 100, bands=self.bands)
 
     def envelope(
         self,
@@ -147,7 +144,7 @@ class SmoothSynthesizer(SoftModule):
         """The expected log-mel spectrogram, without the harmonics' fine structure and without making the sound: see
         `mel_envelope`."""
         self._check(phonemes, durations, pitch, loudness)
-        return functional.mel_envelope(
+        return mel_envelope(
             phonemes, durations, pitch, loudness, inventory=self.inventory, frames=frames, hop=self.sample_rate // 100,
             bands=self.bands, sample_rate=self.sample_rate, relax=cast(Sigmoid, self.relax), voice=voice,
         )  # fmt: skip

@@ -13,8 +13,8 @@ from algonet.core.cache import cached
 from algonet.core.codegen.generate import load_template
 from algonet.core.threads import spread
 
-from ... import reference
 from ...operation import ChaosSettings, RasterSettings
+from ...reference import FAR_PARAMETER, FAR_PIXELS, FAR_STATE, LEAST_SIGMA
 from ..layout import blocks, flat
 
 #: Numbers in a vector register, which inner loops run over; pictures are padded by as many.
@@ -35,8 +35,8 @@ from numba import float32, {real} as real, njit
 from algonet.core.codegen.numba_math import exp32, log32
 
 SINGLE, LANES = {real == "float32"}, {LANES}
-FAR_PIXELS, LEAST_SIGMA = {reference.FAR_PIXELS!r}, {reference.LEAST_SIGMA!r}
-FAR_STATE, FAR_PARAMETER = {reference.FAR_STATE!r}, {reference.FAR_PARAMETER!r}
+FAR_PIXELS, LEAST_SIGMA = {FAR_PIXELS!r}, {LEAST_SIGMA!r}
+FAR_STATE, FAR_PARAMETER = {FAR_STATE!r}, {FAR_PARAMETER!r}
 """
     return load_template(f"ifs_{name}_{real}", prelude, Path(__file__).with_name(f"{name}_device.py"))
 
