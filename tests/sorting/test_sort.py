@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algonet.relax import SIGMOIDS, Cauchy, Gaussian, Heaviside, Logistic, Optimal, Reciprocal
-from algonet.sorting import Bitonic, OddEven, soft_argsort, soft_rank, soft_sort, soft_topk
+from algonet.sorting import Bitonic, OddEven, Pairwise, soft_argsort, soft_rank, soft_sort, soft_topk
 from helpers.tolerances import assert_close
 
 NETWORKS = [OddEven(), Bitonic()]
@@ -194,6 +194,29 @@ def test_infinite_items_take_part_crisply(backend, network, family):
     assert_close(values[0, 1:5].sum(), torch.tensor(3.5))
     assert_close(result.payload, torch.ones(1, 7, 1))
     assert torch.autograd.grad(values[0, 1:5].square().sum(), x)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("method", [*NETWORKS, Pairwise()], ids=str)
+def test_infinite_items_that_tie_get_no_gradient(backend, method):
+    inf = math.inf
+    # Many rows run side by side in the kernels, one row alone
+    for rows in (1, 20):
+        x = (
+            torch.tensor([1.0, inf, 0.5, -inf, inf, 2.0, -inf, inf], dtype=torch.float64)
+            .repeat(rows, 1)
+            .requires_grad_()
+        )
+        ranks = soft_rank(x, relax=Logistic(3.0), method=method, backend=backend)
+        (slopes,) = torch.autograd.grad(ranks, x, draw(rows, 8))
+        assert (slopes[x.isinf()] == 0).all()
+        assert (slopes[x.isfinite()] != 0).all()
+        if not isinstance(method, Pairwise):
+            payload = draw(rows, 8, 2)
+            result = soft_sort(x, relax=Logistic(3.0), method=method, payload=payload, backend=backend)
+            (slopes,) = torch.autograd.grad(result[:2], x, [result.values.detach().sign() / 3, payload])
+            assert (slopes[x.isinf()] == 0).all()
+            assert (slopes[x.isfinite()] != 0).all()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

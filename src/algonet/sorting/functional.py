@@ -71,8 +71,9 @@ def soft_sort(
     - `return_permutation` gives P (*batch, n, n) with values = P x (with the sorted dimension last).
     - `hard` returns the crisp sort with the gradient of the soft one (straight-through).
 
-    Differentiable in x, payload and the steepness as often as the sigmoid is. Infinite items take part crisply; a NaN
-    spoils its own row. O(n^2) exchanges with OddEven, O(n log^2 n) with Bitonic; no n x n matrix unless it is asked for.
+    Differentiable in x, payload and the steepness as often as the sigmoid is. Infinite items take part crisply, without
+    a gradient; a NaN spoils its own row. O(n^2) exchanges with OddEven, O(n log^2 n) with Bitonic; no n x n matrix unless
+    it is asked for.
 
     >>> from algonet.relax import Logistic
     >>> soft_sort(torch.tensor([3.0, 1.0, 2.0]), relax=Logistic(2.0)).values

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def sort_reference(tensors: Sequence[Tensor], settings: SortSettings) -> tuple[Tensor, ...]:
     """(values,) of [x (*batch, n), lengths (*batch,), steepness ()]; (values, payload) with a payload (*batch, n, c) more."""
-    x, lengths, steepness = tensors[:3]
+    x, lengths, steepness = _without_infinite(tensors[0]), *tensors[1:3]
     payload = tensors[3] if len(tensors) > 3 else None
     for exchange in walk(x, settings, steepness, lengths):
         x = exchange.after
@@ -30,7 +30,7 @@ def transposed_reference(tensors: Sequence[Tensor], settings: SortSettings) -> t
 
     Every exchange is a symmetric matrix, so P^T is the same exchanges in reverse order.
     """
-    x, lengths, steepness, v = tensors
+    x, lengths, steepness, v = _without_infinite(tensors[0]), *tensors[1:]
     for exchange in reversed(list(walk(x, settings, steepness, lengths))):
         v = exchange.mix(v)
     return (v.clone(),)
@@ -65,6 +65,11 @@ def walk(x: Tensor, settings: SortSettings, steepness: Tensor, lengths: Tensor) 
         exchange = Exchange(x, pairs, alpha, crisp)
         x = exchange.after
         yield exchange
+
+
+def _without_infinite(x: Tensor) -> Tensor:
+    """x, whose infinite items get no gradient: they take part crisply, and no step moves them."""
+    return torch.where(x.isinf(), x.detach(), x)
 
 
 def _decide(settings: SortSettings, x: Tensor, pairs: tuple[Tensor, Tensor], steepness: Tensor, active: Tensor | None):

@@ -59,7 +59,8 @@ def soft_sort_backward(
     """The gradients of `soft_sort_forward` by items, steepness and payload."""
     layout = _layout(tensors, settings)
     if layout.idle:
-        return [grads[0].clone(), None, torch.zeros_like(tensors[2]), *(g.clone() for g in grads[1:])]
+        slopes = torch.where(tensors[0].isinf(), 0.0, grads[0])
+        return [slopes, None, torch.zeros_like(tensors[2]), *(g.clone() for g in grads[1:])]
     found = [_like(t) for t in (tensors[0], *tensors[3:])]
     inputs, given, lengths = _contiguous((tensors[0], *tensors[3:])), _contiguous(grads), tensors[1].contiguous()
     lanes, segment, space = layout.back

@@ -360,3 +360,7 @@ def backward(
                 share += add_up(d, pairs * lanes, strands)
         pointer_at(by_steepness, REAL)[row // lanes] = share
         store(grad_rows, grad_payload, g, count, row, n, channels, lanes)
+        # Infinite items take part crisply: what ties among them left is not theirs
+        for k in range(row * n, min(row + lanes, count) * n):
+            if abs(pointer_at(rows, REAL)[k]) == INF:
+                pointer_at(grad_rows, REAL)[k] = ZERO

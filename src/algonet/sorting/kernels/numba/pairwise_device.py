@@ -97,6 +97,7 @@ def slopes(x, w, grad, ordered, symmetric, s, begin, end, grad_x, grad_w, grad_s
             by_s += np.float64(part_s)
         if not ordered:
             by_w -= np.float64(g * chance(REAL(0.0), s))
-        grad_x[i] = REAL(by_x) * s
+        # Infinite items take part crisply: ties among them have no slope
+        grad_x[i] = REAL(0.0) if abs(a) == INF else REAL(by_x) * s
         grad_w[i] = REAL(by_w)
         grad_s[i] = by_s

@@ -13,6 +13,7 @@ from ...networks import OddEven
 from ...operation import SortSettings
 from ..transposed import transposed
 from .bitonic import BitonicSort
+from .infinite import without_infinite
 from .odd_even import OddEvenSort
 
 
@@ -37,8 +38,9 @@ def soft_sort_backward(
     if sort is None:
         like = (tensors[0], *tensors[3:])
         found = [torch.zeros_like(t) if g is None else _copy(g) for g, t in zip(grads, like, strict=True)]
-        return [found[0], None, torch.zeros_like(tensors[2]), *found[1:]]
-    return sort.backward(grads, tensors, saved, needs)
+        return [without_infinite(found[0], tensors[0]), None, torch.zeros_like(tensors[2]), *found[1:]]
+    found = sort.backward(grads, tensors, saved, needs)
+    return [without_infinite(found[0], tensors[0]), *found[1:]]
 
 
 soft_sort_transposed_forward, soft_sort_transposed_backward = transposed(
