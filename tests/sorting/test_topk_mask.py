@@ -99,6 +99,46 @@ def test_infinite_items_take_part_crisply(backend):
     assert (x.grad[x.isinf()] == 0).all()
 
 
+def slopes_of(x, k, relax, backend, dtype):
+    """Gradients by x and k of memberships, each weighed by its place."""
+    x, k = x.to(dtype).requires_grad_(), torch.tensor(k, dtype=torch.float64, requires_grad=True)
+    p = soft_topk_mask(x, k, relax=relax, backend=backend)
+    return torch.autograd.grad(p, (x, k), torch.arange(float(len(x)), dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", [Logistic, Cauchy])
+def test_derivatives_of_tied_items_at_a_large_scale(kind, backend, dtype):
+    """Of the five items 1, 3, 4, 5, 6 that tie each is in by q = (k - 1) / 5, the rest is far away."""
+    x = 1e6 * draw(9)
+    x[[1, 3, 4, 5, 6]], x[2], x[[0, 7, 8]] = x[1].clone(), 4e6, -1e6 * torch.arange(4.0, 7.0).double()
+    for k in (2.5, 4.0, 5.999):
+        relax = kind(1e4)
+        by_x, by_k = slopes_of(x, k, relax, backend, dtype)
+        q = (k - 1) / 5
+        rise = q * (1 - q) if kind is Logistic else math.sin(math.pi * q) ** 2 / math.pi
+        places = torch.tensor([1.0, 3.0, 4.0, 5.0, 6.0], dtype=dtype)
+        assert by_k.item() == pytest.approx(places.mean().item(), rel=1e-4)
+        wanted = torch.zeros(9, dtype=dtype)
+        wanted[[1, 3, 4, 5, 6]] = 1e4 * rise * (places - places.mean())
+        assert torch.allclose(by_x, wanted, rtol=1e-3, atol=1e-4 * wanted.abs().max().item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", [Logistic, Laplace])
+def test_the_derivative_by_k_in_a_gap_between_items(kind, backend, dtype):
+    """Whole k: the threshold lies between the items 3, 4, 5 (equal) and 2, and tails of 1e-17 share the derivative."""
+    x = torch.tensor([9.0, 8.0, 5.0, 1.0, 1.0, 1.0, -4.0])
+    for steepness in (20.0, 40.0):  # tails of 1e-17 and 1e-35
+        by_x, by_k = slopes_of(x, 3.0, kind(steepness), backend, dtype)
+        assert by_k.item() == pytest.approx((2 + (3 + 4 + 5) / 3) / 2, rel=1e-3)
+        assert by_x.abs().max() < 1e-12
+    # Beyond the precision nothing is left of them
+    assert slopes_of(x, 3.0, kind(1e4), backend, dtype)[1] == 0
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_absent_items(backend):
     x = draw(3, 6)

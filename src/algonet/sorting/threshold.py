@@ -5,13 +5,16 @@ p_i = r(steepness (x_i - b)) with b such that the p_i sum to k.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from algonet.relax import Sigmoid
+
+from .kernels.symmetry import is_symmetric
 
 if TYPE_CHECKING:
     from .operation import ThresholdSettings
@@ -37,20 +40,23 @@ def threshold_reference(tensors: Sequence[Tensor], settings: ThresholdSettings) 
     wanted = k - above_count
     inner = wanted.clamp(torch.zeros_like(count), count)
     interior = (inner > 0) & (inner < count)
-    safe = torch.where(finite, wide, 0.0)
-    unit = settings.sigmoid
-
-    def members(b: Tensor) -> Tensor:
-        return torch.where(finite, unit(s * (safe - b.unsqueeze(-1))), 0.0)
-
-    b, between, exact = _root(members, safe.detach(), finite, s.detach(), inner.detach(), interior, unit)
-    _, pull = torch.func.vjp(lambda z: unit(z), s.detach() * (safe.detach() - b.unsqueeze(-1)))
+    row = _Row(torch.where(finite, wide, 0.0), finite, s, settings.sigmoid)
+    fixed = _Row(row.x.detach(), finite, s.detach(), settings.sigmoid)
+    low, high = fixed.bracket(interior)
+    low, high = fixed.bisect(low, high, inner.detach())
+    # Once more, from the item next to b on: differences to it are exact, however large the items are
+    anchor = fixed.nearest(low / 2 + high / 2)
+    row, fixed = row.moved(anchor), fixed.moved(anchor)
+    wide_low, wide_high = (torch.where(interior, t - anchor.squeeze(-1), 0.0) for t in (low, high))
+    slack = 4e-16 * anchor.squeeze(-1).abs()
+    low, high = fixed.bisect(wide_low - slack, wide_high + slack, inner.detach())
+    b, between, exact = fixed.settled(low, high, inner.detach())
+    _, pull = torch.func.vjp(lambda z: fixed.tails(z), fixed.scaled(b))
     slope = (torch.where(finite, pull(torch.ones_like(wide))[0], 0.0) * s.detach()).sum(-1)
     steep = interior & exact & (slope > 0)
     for _ in range(CHORDS):
-        error = members(b).sum(-1) - inner
-        b = b + torch.where(steep, error / torch.where(steep, slope, 1.0), 0.0)
-    soft = torch.where(steep.unsqueeze(-1), members(b), between)
+        b = b + torch.where(steep, row.excess(b, inner) / torch.where(steep, slope, 1.0), 0.0)
+    soft = torch.where(steep.unsqueeze(-1), row.members(b), between)
     p = torch.where(interior.unsqueeze(-1), soft, (finite & (inner > 0).unsqueeze(-1)).double())
     # Infinite items take part crisply, equal ones alike
     constant = k.detach()
@@ -61,38 +67,82 @@ def threshold_reference(tensors: Sequence[Tensor], settings: ThresholdSettings) 
     return (torch.where(nan, torch.nan, p).to(x.dtype),)
 
 
-def _root(
-    members: Callable[[Tensor], Tensor],
-    x: Tensor,
-    finite: Tensor,
-    s: Tensor,
-    k: Tensor,
-    interior: Tensor,
-    sigmoid: Sigmoid,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """b with sum members(b) = k by bisection, memberships that sum to k, and whether b gives them.
+@dataclass(frozen=True)
+class _Row:
+    """Items x (*batch, n) of which the `finite` ones count, and the sigmoid that a threshold b (*batch,) sees them by."""
 
-    Where neighbouring numbers b lie too far apart (tied items of a huge scale, or very steep), no b does; what lies between
-    the memberships at two neighbours then does, and tied items share alike.
-    """
-    with torch.no_grad():
-        margin = float(sigmoid.reach(1e-12)) / s.abs().clamp_min(1e-30)
-        least = torch.where(finite, x, torch.inf).amin(-1) if x.shape[-1] else k
-        most = torch.where(finite, x, -torch.inf).amax(-1) if x.shape[-1] else k
-        # Beyond the extremes even where the margin is too small to be seen beside them
-        low, high = least - margin - 1e-12 * least.abs(), most + margin + 1e-12 * most.abs()
-        low, high = (torch.where(interior, t, 0.0).clamp(-1e300, 1e300) for t in (low, high))
-        for _ in range(ROUNDS):
-            for middle in (low / 2 + high / 2, _geometric(low, high)):
-                more = members(middle).sum(-1) > k
-                inside = (middle > low) & (middle < high)
-                low, high = torch.where(inside & more, middle, low), torch.where(inside & ~more, middle, high)
-        at_low, at_high = members(low), members(high)
-        over, under = at_low.sum(-1) - k, k - at_high.sum(-1)
-        share = torch.where(over + under > 0, under / (over + under).clamp_min(1e-300), 0.0).clamp(0, 1).unsqueeze(-1)
-        b = torch.where(over.abs() < under.abs(), low, high)
-        exact = torch.minimum(over.abs(), under.abs()) <= 1e-9 * k
-        return b.detach(), (share * at_low + (1 - share) * at_high).detach(), exact
+    x: Tensor
+    finite: Tensor
+    steepness: Tensor
+    sigmoid: Sigmoid
+
+    def moved(self, anchor: Tensor) -> _Row:
+        return replace(self, x=torch.where(self.finite, self.x - anchor, 0.0))
+
+    def nearest(self, b: Tensor) -> Tensor:
+        """The item next to b, (*batch, 1)."""
+        if not self.x.shape[-1]:
+            return b.unsqueeze(-1)
+        away = torch.where(self.finite, (self.x - b.unsqueeze(-1)).abs(), torch.inf)
+        return self.x.gather(-1, away.argmin(-1, keepdim=True))
+
+    def scaled(self, b: Tensor) -> Tensor:
+        return self.steepness * (self.x - b.unsqueeze(-1))
+
+    def tails(self, z: Tensor) -> Tensor:
+        """r(z) for z < 0, else r(z) - 1: what is left of a membership to the nearer of 0 and 1, with all its digits."""
+        # Of asymmetric sigmoids, the complement has the digits that a difference to 1 leaves
+        lack = self.sigmoid(-z) if is_symmetric(self.sigmoid) else 1 - self.sigmoid(z)
+        return torch.where(z < 0, self.sigmoid(z), -lack)
+
+    def members(self, b: Tensor) -> Tensor:
+        z = self.scaled(b)
+        return torch.where(self.finite, self.tails(z) + (z >= 0).to(z.dtype), 0.0)
+
+    def excess(self, b: Tensor, k: Tensor) -> Tensor:
+        """The sum of memberships less k: tails far below 1e-16 balance too."""
+        z = self.scaled(b)
+        count = (self.finite & (z >= 0)).sum(-1)
+        return torch.where(self.finite, self.tails(z), 0.0).sum(-1) + (count - k)
+
+    def bracket(self, interior: Tensor) -> tuple[Tensor, Tensor]:
+        """Numbers between which the threshold lies."""
+        with torch.no_grad():
+            margin = float(self.sigmoid.reach(1e-12)) / self.steepness.abs().clamp_min(1e-30)
+            none = self.x.new_zeros(self.x.shape[:-1])
+            least = torch.where(self.finite, self.x, torch.inf).amin(-1) if self.x.shape[-1] else none
+            most = torch.where(self.finite, self.x, -torch.inf).amax(-1) if self.x.shape[-1] else none
+            # Beyond the extremes even where the margin is too small to be seen beside them
+            low, high = least - margin - 1e-12 * least.abs(), most + margin + 1e-12 * most.abs()
+            low, high = (torch.where(interior, t, 0.0).clamp(-1e300, 1e300) for t in (low, high))
+            return low, high
+
+    def bisect(self, low: Tensor, high: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Neighbouring numbers between which the sum of memberships passes k, or twice one where it is k."""
+        with torch.no_grad():
+            for _ in range(ROUNDS):
+                for middle in (low / 2 + high / 2, _geometric(low, high)):
+                    excess = self.excess(middle, k)
+                    inside = (middle > low) & (middle < high)
+                    low, high = (
+                        torch.where(inside & (excess >= 0), middle, low),
+                        torch.where(inside & (excess <= 0), middle, high),
+                    )
+            return low, high
+
+    def settled(self, low: Tensor, high: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """b with sum members(b) = k between `low` and `high`, memberships that sum to k, and whether b gives them.
+
+        Where neighbouring numbers lie too far apart (very steep), no b does; what lies between the memberships at two
+        neighbours then does, and tied items share alike.
+        """
+        with torch.no_grad():
+            over, under = self.excess(low, k), -self.excess(high, k)
+            share = torch.where(over + under > 0, under / (over + under).clamp_min(1e-300), 0.0).clamp(0, 1)
+            share = share.unsqueeze(-1)
+            b = torch.where(over.abs() < under.abs(), low, high)
+            exact = torch.minimum(over.abs(), under.abs()) <= 1e-9 * k
+            return b, share * self.members(low) + (1 - share) * self.members(high), exact
 
 
 def _geometric(low: Tensor, high: Tensor) -> Tensor:

@@ -31,6 +31,8 @@ FAR = REAL(1e18)
 CHUNK = 2048
 #: Steps of the search; a tenth is usual.
 MOST = 150
+#: Sum of tails below which the threshold lies in a gap between items.
+GAP = 1e-3
 
 
 @njit(**STRICT)
@@ -56,24 +58,24 @@ def tail(z):
 
 @njit(**SUMS)
 def measure(x, b, s):
-    """(sum of memberships beyond the whole number of items above b, that number, sum of slopes by z, sum of tails)."""
+    """(sum of what items above b lack to 1, how many they are, sum of memberships below b, sum of slopes by z)."""
     c = REAL(b)
     d = REAL(b - np.float64(c))
-    total, steep, tails, count = 0.0, 0.0, 0.0, 0
+    lack, member, steep, count = 0.0, 0.0, 0.0, 0
     for start in range(0, len(x), CHUNK):
-        part, rise, rests, above = REAL(0.0), REAL(0.0), REAL(0.0), np.int32(0)
+        short, small, rise, above = REAL(0.0), REAL(0.0), REAL(0.0), np.int32(0)
         for i in range(start, min(start + CHUNK, len(x))):
             z = scaled(x[i], c, d, s)
             rest, slope = tail(z)
-            part += rest if z < REAL(0.0) else -rest
-            rests += rest
+            short += REAL(0.0) if z < REAL(0.0) else rest
+            small += rest if z < REAL(0.0) else REAL(0.0)
             rise += slope
             above += np.int32(0) if z < REAL(0.0) else np.int32(1)
-        total += np.float64(part)
-        tails += np.float64(rests)
+        lack += np.float64(short)
+        member += np.float64(small)
         steep += np.float64(rise)
         count += above
-    return total, count, steep, tails
+    return lack, count, member, steep
 
 
 @njit(**SUMS)
@@ -102,6 +104,8 @@ def geometric(low, high):
 def root(x, k, s, reach):
     """(b, other, share): sum r(s (x - b)) = k for 0 < k < len(x), by Newton in the logit of the mean, inside a bracket.
 
+    Where a gap between items holds b, memberships are whole numbers up to tiny tails: those on both sides must balance, or
+    the ratios of the slopes there, which are the derivatives by k, would be anyone's. Newton then goes by their logarithms.
     Where no b gives k, because neighbouring numbers lie too far apart, `share` of the memberships at the other end of the
     bracket and the rest of those at b do: tied items then share alike.
     """
@@ -117,8 +121,8 @@ def root(x, k, s, reach):
     width = high - low
     over, under = n, k
     for step in range(MOST):
-        part, above, rise, tails = measure(x, b, s)
-        error = part + (above - k)
+        lack, above, member, rise = measure(x, b, s)
+        tails, error = lack + member, (member - lack) + (above - k)
         total = k + error
         if error > 0.0:
             low, over = b, error
@@ -126,12 +130,17 @@ def root(x, k, s, reach):
             high, under = b, -error
         if abs(error) <= ROUNDING * tails:
             return b, b, 0.0
-        new = np.nan
-        if 0.0 < total < n and rise > 0.0:
-            new = b + (math.log(total / (n - total)) - odds) * total * (n - total) / (n * rise * steepness)
-            if abs(new - b) * steepness <= TOLERANCE:
-                new = min(max(new, low), high)
-                return new, new, 0.0
+        # Its own number: added to a huge b it would be lost, and the search would seem to be over
+        move = np.nan
+        if above == k and tails < GAP:
+            if lack > 0.0 and member > 0.0 and rise > 0.0:
+                move = 0.5 * math.log(member / lack) * tails / (rise * steepness)
+        elif 0.0 < total < n and rise > 0.0:
+            move = (math.log(total / (n - total)) - odds) * total * (n - total) / (n * rise * steepness)
+        new = b + move
+        if abs(move) * steepness <= TOLERANCE:
+            new = min(max(new, low), high)
+            return new, new, 0.0
         halve = False
         if step % 3 == 2:
             # Newton must halve the bracket in three steps, or bisection does
