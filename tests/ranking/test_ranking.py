@@ -107,6 +107,17 @@ def test_first_and_second_derivatives(name):
     assert torch.autograd.gradgradcheck(lambda x: loss(x, GRADES[:2, :6], relax=Logistic(2.0)), x)
 
 
+@pytest.mark.parametrize("name", PAIRS)
+def test_losses_do_not_jump_where_scores_tie(name):
+    loss, x = PAIRS[name][0], SCORES[0, :6].clone()
+    x[3], x[5] = x[1], x[1]
+    near = x.clone()
+    near[3], near[5] = near[3] + 1e-9, near[5] - 1e-9
+    found, beside = (loss(t, GRADES[0, :6], relax=Logistic(2.0)) for t in (x, near))
+    assert abs(found - beside) < 1e-7
+    assert torch.autograd.gradcheck(lambda x: loss(x, GRADES[0, :6], relax=Logistic(2.0)), x.requires_grad_())
+
+
 def test_average_precision_at_k_by_hand():
     scores = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.5])
     relevance = torch.tensor([0, 1, 1, 0, 1])

@@ -154,9 +154,11 @@ def kendall_loss(
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
-    """1 - tau-b with soft pairs: sum over y_i > y_j of 2 r(steepness (x_i - x_j)) - 1, over sqrt(pairs_x pairs_y).
+    """1 - tau-b with soft pairs: sum over y_i > y_j of 2 r(steepness (x_i - x_j)) - 1, over sqrt(pairs pairs_y).
 
-    pairs_x and pairs_y count pairs that differ in scores and in targets. O(n^2) pairs, streamed: O(n) memory.
+    `pairs` counts all pairs, pairs_y those that differ in targets. tau-b leaves pairs of equal scores out of the first, and
+    so jumps where two scores pass each other; this does not, and where no two are equal it is the same.
+    O(n^2) pairs, streamed: O(n) memory.
 
     >>> from algonet.relax import Logistic
     >>> x = torch.tensor([1.0, 2.0, 3.0, 4.0])
@@ -166,11 +168,9 @@ def kendall_loss(
     data = lists("kendall_loss", scores, targets, mask, reduction)
     order = torch.where(data.present, data.relevance, torch.nan)
     above = _counts(data.scores, order, relax, backend, ordered=True)
-    pairs_x, pairs_y = distinct_pairs(data.scores, data.present), distinct_pairs(data.relevance, data.present)
+    count, pairs_y = data.present.sum(-1).double(), distinct_pairs(data.relevance, data.present)
     total = torch.where(data.present, above, 0.0).sum(-1)
-    # Equal scores have slopes too: a list of them is worth as much as one of which no two are equal
-    pairs_x = torch.where(pairs_x > 0, pairs_x, pairs_y)
-    found = quotient(2 * total - pairs_y, (pairs_x * pairs_y).sqrt())
+    found = quotient(2 * total - pairs_y, (count * (count - 1) / 2 * pairs_y).sqrt())
     return reduced(torch.where(pairs_y > 0, 1 - found, 0.0), reduction, data)
 
 
