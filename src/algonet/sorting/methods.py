@@ -137,7 +137,7 @@ class Unimodal(SoftmaxMethod):
 
     def permutation(self, x: Tensor, steepness: Tensor, lengths: Tensor | None) -> Tensor:
         here = _here(x, lengths)
-        ordered = torch.where(here, x, torch.inf).sort(-1).values
+        ordered = torch.where(here, x, torch.inf).sort(dim=-1, stable=True).values
         ordered = torch.where(here, ordered, 0.0)
         return _rows(-steepness * (ordered.unsqueeze(-1) - x.unsqueeze(-2)).abs(), here)
 
@@ -212,7 +212,10 @@ class Permutahedron(Method):
         n = x.shape[-1]
         here = None if lengths is None else _here(x, lengths)
         places = torch.arange(n, 0, -1, dtype=x.dtype, device=x.device) / self.strength
-        ordered = (x if here is None else torch.where(here, x, -torch.inf)).sort(-1, descending=True).values
+        # Stable: which of equal items gets a place's gradient must not depend on how they lie in memory
+        ordered = (x if here is None else torch.where(here, x, -torch.inf)).sort(dim=-1, descending=True, stable=True)[
+            0
+        ]
         ordered = ordered if here is None else torch.where(here, ordered, 0.0)
         found = project(places.expand(ordered.shape), ordered, self.entropic, here)
         if descending:
