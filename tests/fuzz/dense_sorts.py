@@ -124,7 +124,7 @@ def _neural(x: Tensor, relax: Any, method: Any) -> Tensor:
 
 
 def _unimodal(x: Tensor, relax: Any, method: Any) -> Tensor:
-    return torch.softmax(-relax.steepness * (x.sort().values.unsqueeze(1) - x).abs(), 1)
+    return torch.softmax(-relax.steepness * (x.sort(stable=True).values.unsqueeze(1) - x).abs(), 1)
 
 
 def _transport(x: Tensor, relax: Any, method: Any) -> Tensor:
@@ -144,7 +144,7 @@ def _transport(x: Tensor, relax: Any, method: Any) -> Tensor:
 def _permutahedron_sorted(x: Tensor, method: Any) -> Tensor:
     """The point of the permutahedron of x nearest to the positions over the strength, ascending."""
     places = torch.arange(len(x), 0, -1, dtype=x.dtype) / method.strength
-    ordered = x.sort(descending=True).values
+    ordered = x.sort(descending=True, stable=True).values
     return (places - _isotonic(places, ordered, method.entropic)).flip(0)
 
 

@@ -202,10 +202,11 @@ class Sorts:
         mine = gradients([_sound(case, found[n], tensors["x"]) for n in kept], [tensors[n] for n in moving], case.seed)
         true = gradients([_sound(case, wanted[n], wide["x"]) for n in kept], [wide[n] for n in moving], case.seed)
         for name, one, other in zip(moving, mine, true, strict=True):
+            if name in ("x", "payload"):
+                one, other = (_sound(case, t, tensors["x"]) for t in (one, other))
             if name == "x":
-                # Where infinite items tie, a derivative by one of them means nothing
-                finite = ~tensors["x"].isinf()
-                one, other = (torch.where(finite, _sound(case, t, tensors["x"]), 0.0) for t in (one, other))
+                # Infinite items take part without a gradient
+                other = torch.where(tensors["x"].isinf(), 0.0, other)
             if name == "steepness" and case.values == "nan":
                 continue
             problem = differs(f"gradient of {name}", one, other, slopes * blur)
@@ -397,11 +398,11 @@ def _sound(case: Sort, t: Tensor, x: Tensor) -> Tensor:
     along = case.dim % len(case.shape)
     spoiled = spoiled.any(along, keepdim=True)
     if t.shape[: spoiled.dim()] == x.shape or (t.dim() == x.dim() and t.shape != x.shape and t.dim() == spoiled.dim()):
-        spoiled = spoiled.reshape(*spoiled.shape, *([1] * (t.dim() - spoiled.dim())))
+        spoiled = spoiled.reshape((*spoiled.shape, *([1] * (t.dim() - spoiled.dim()))))
     else:
         # The sorted dimension went, or (in a permutation) two came last
         spoiled = spoiled.squeeze(along)
-        spoiled = spoiled.reshape(*spoiled.shape, *([1] * (t.dim() - spoiled.dim())))
+        spoiled = spoiled.reshape((*spoiled.shape, *([1] * (t.dim() - spoiled.dim()))))
     return torch.where(spoiled, 0.0, t)
 
 

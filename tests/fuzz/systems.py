@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from algonet.ifs import Poisson, chaos_game, smooth_raster
+from algonet.ifs.reference import axis_masses
 from algonet.relax import Probabilistic
 
 from .hunt import differs, gradients, simpler
@@ -105,6 +106,8 @@ class Systems:
         if case.dtype == "float32":
             # Rounded positions, in units of sigma
             values, moved = (t * max(1.0, 0.1 / case.sigma) for t in (values, moved))
+        rounded = _rounding(case, other["points"].detach())
+        values, moved = values + rounded, moved + rounded
         for name in one:
             problem = differs(name, one[name], other[name], values)
             if problem:
@@ -142,3 +145,15 @@ def _run(case: System, given: dict[str, Tensor], backend: str) -> tuple[dict[str
     # Points of a divergent system are far too large for a functional of both
     outputs = [picture] if case.spread > 1 else [points, picture]
     return found, dict(zip(names, gradients(outputs, [leaves[n] for n in names], case.seed), strict=True))
+
+
+def _rounding(case: System, points: Tensor) -> float:
+    """How far rounding can move mean colours: their weights -log(1 - share) have few digits where a share is nearly 1."""
+    if case.poisson or not case.colours or not points.numel():
+        return 0.0
+    eps = torch.finfo(getattr(torch, case.dtype)).eps
+    (height, width), (x0, x1, y0, y1) = case.size, case.extent
+    sigma = torch.tensor(case.sigma, dtype=points.dtype).expand(points.shape[:-2])
+    across = axis_masses((points[..., 0] - x0) / (x1 - x0) * width, sigma, width).amax(-1)
+    down = axis_masses((y1 - points[..., 1]) / (y1 - y0) * height, sigma, height).amax(-1)
+    return 10 * eps / max(1 - float((across * down).max()), eps)
