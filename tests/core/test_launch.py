@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-pytestmark = pytest.mark.gpu
+from algonet.core.launch import Launch
 
 
 @pytest.fixture
@@ -23,9 +23,8 @@ def scaled(x, y, n, factor, BLOCK: tl.constexpr):
     return codegen.load("scaled_test", source).scaled
 
 
+@pytest.mark.gpu
 def test_every_start_gives_the_same(scaled):
-    from algonet.core.launch import Launch
-
     for n, factor in ((5, 2.0), (64, 3.0), (1, 5.0), (4096, -1.0)):
         launch = Launch(scaled, -(-n // 32), (n, factor), (32,), 1)
         for start in range(4):
@@ -37,16 +36,31 @@ def test_every_start_gives_the_same(scaled):
             assert y[n] == 7
 
 
-def test_an_empty_grid_starts_nothing(scaled):
-    from algonet.core.launch import Launch
+class Kernel:
+    """Remembers the grids it was started on."""
 
-    x = torch.zeros(0, device="cuda")
-    Launch(scaled, 0, (0, 1.0), (32,), 1)(x, x)
+    def __init__(self):
+        self.grids = []
+
+    def __getitem__(self, grid):
+        self.grids.append(grid)
+        return lambda *arguments, **options: None
 
 
+@pytest.mark.parametrize("interpreting", [True, False])
+def test_an_empty_grid_starts_nothing(interpreting, monkeypatch):
+    monkeypatch.setattr("algonet.core.launch.interpreting", lambda: interpreting)
+    kernel, x = Kernel(), torch.zeros(0)
+    for grid in (0, (3, 0), (0, 2, 2)):
+        Launch(kernel, grid, (0, 1.0), (32,), 1)(x, x)
+    assert kernel.grids == []
+    if interpreting:  # one that is not empty does start
+        Launch(kernel, (3, 2), (0, 1.0), (32,), 1)(x, x)
+        assert kernel.grids == [(3, 2, 1)]
+
+
+@pytest.mark.gpu
 def test_tensors_on_the_host_are_refused(scaled):
-    from algonet.core.launch import Launch
-
     launch, x = Launch(scaled, 1, (3, 1.0), (32,), 1), torch.zeros(3, device="cuda")
     for _ in range(3):
         launch(x, x)
