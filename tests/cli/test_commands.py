@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import typing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +21,7 @@ import typer
 from PIL import Image
 
 from algonet import cli
+from algonet.core import memory
 
 ALGONET = Path(sys.executable).with_name("algonet")
 
@@ -338,3 +342,58 @@ def test_ctrl_c_ends_a_kernel(tmp_path):
     assert process.wait(600) == 130
     process.stdout.close()
     assert time.monotonic() - begin < 900, "far below the time the kernel would take"
+
+
+def test_a_platform_without_pipes_that_do_not_block(algonet, monkeypatch):
+    """As on Windows before Python 3.12."""
+    monkeypatch.delattr(os, "set_blocking", raising=False)
+    monkeypatch.setattr(signal, "set_wakeup_fd", lambda descriptor, **options: -1)
+    assert algonet("--version").code == 0
+
+
+#: More than anyone wants: each command that takes sizes -> how it says so.
+ABSURD = [
+    (["ifs", "render", "fern", "--size", "1000000"], r"--size: wanted between 1 and \d+ pixels"),
+    (["ifs", "render", "fern", "--points", "100000000"], r"points .*would take [\d.]+ GiB"),
+    (["render", "box", "--size", "999999x999999"], r"--size: wanted between 1 and \d+ pixels"),
+    (["render", "box", "--size", "8192", "--views", "1000", "--out", "a.gif"], r"1000 views .*would take [\d.]+ GiB"),
+    (["fit-mesh", "box", "--size", "2048", "--views", "1000"], r"would take [\d.]+ GiB"),
+    (
+        ["fit-camera", "box", "leaf.png", "--rotations", "1" + 12 * "0"],
+        r"1000000000000 rotations would take [\d.]+ TiB",
+    ),
+    (["speech", "say", "a" * 10**5, "--rate", "0.1"], r"an utterance of 250000\.0 seconds"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), ABSURD, ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else ""
+)
+def test_absurd_sizes_are_one_line_before_memory_is_taken(algonet, tmp_path, monkeypatch, words, said):
+    """On a machine with 4 GiB left, so that none has enough."""
+    Image.radial_gradient("L").resize((32, 32)).save(tmp_path / "leaf.png")
+    monkeypatch.setattr(memory, "free_memory", lambda device: 2**32)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    done = algonet(*words)
+    assert done.code == 1
+    assert done.err.count("\n") == 1
+    assert re.search(said, done.err), done.err
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # in KiB
+    assert [p.name for p in tmp_path.iterdir()] == ["leaf.png"]
+
+
+def test_whole_numbers_have_a_largest_one():
+    """Or they cost memory that is checked, or time alone."""
+    unbounded = {
+        "fit_camera rotations", "train steps", "run max_iterations", "run max_steps", "plot max_iterations",
+    }  # fmt: skip
+    found = set()
+    waiting = [cli.mount()]
+    for app in waiting:
+        waiting += [group.typer_instance for group in app.registered_groups]
+        for command in app.registered_commands:
+            for name, kind in typing.get_type_hints(command.callback, include_extras=True).items():
+                whole = typing.get_origin(kind) is typing.Annotated and typing.get_args(kind)[0] in (int, int | None)
+                if whole and name != "seed" and typing.get_args(kind)[1].max is None:
+                    found.add(f"{command.callback.__name__} {name}")
+    assert found == unbounded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -127,6 +128,39 @@ def test_no_home_and_no_place(monkeypatch, capsys):
     assert not Path("~").exists()
     monkeypatch.setenv("ALGONET_CACHE", "/proc/nowhere/algonet")
     assert load() == 42
+
+
+def test_a_home_that_cannot_be_written(tmp_path):
+    """A file stands where the cache folder's parent would be: refused to root too, unlike a folder without permissions."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / ".cache").write_text("not a folder")
+    done = run(HOME=str(tmp_path / "home"), ALGONET_CACHE=None, XDG_CACHE_HOME=None, TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "compiling" not in line]
+    assert len(lines) == 1
+    assert f"{tmp_path / 'home' / '.cache' / 'algonet'} is not used: it cannot be made (" in lines[0]
+    assert [p.name for p in tmp_path.iterdir()] == ["home"]  # the folder of the process went with it
+
+
+def test_a_home_without_permissions(folder, monkeypatch, capsys):
+    folder.mkdir()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder and access(path, mode))
+    assert store.cache_folder() != folder
+    assert load() == 42
+    assert f"{folder} is not used: it cannot be written to." in capsys.readouterr().err
+    assert not list(folder.iterdir())
+
+
+def test_a_disk_that_is_full(folder, monkeypatch, capsys):
+    def full(path, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(store, "write_bytes", full)
+    assert load() == 42
+    err = capsys.readouterr().err
+    assert err.count("a kernel cannot be kept (No space left on device)") == 1
+    assert not list(folder.iterdir())
 
 
 def test_a_disk_without_room(folder):

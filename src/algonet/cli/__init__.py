@@ -139,7 +139,8 @@ _heard = threading.Event()
 def _patience() -> Iterator[None]:
     """End the program `PATIENCE` seconds after Ctrl-C, whatever it is doing."""
     reading, writing = os.pipe()
-    os.set_blocking(writing, False)
+    if hasattr(os, "set_blocking"):  # Windows has it from Python 3.12 on, and asks for it only of sockets
+        os.set_blocking(writing, False)
     before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
 
     def watch() -> None:

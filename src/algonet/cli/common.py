@@ -43,7 +43,7 @@ def examples(*lines: str) -> str:
 
 def parse_size(text: str) -> tuple[int, int]:
     """(width, height) of "1024x768", or of "256" for a square."""
-    found = re.fullmatch(r"\s*(\d{1,6})\s*(?:[xX]\s*(\d{1,6})\s*)?", text)
+    found = re.fullmatch(r"\s*(\d{1,18})\s*(?:[xX]\s*(\d{1,18})\s*)?", text)
     if found is None:
         raise ValueError(f"--size: wanted WIDTHxHEIGHT such as 1024x768, or one number, got {text!r}.")
     width, height = int(found[1]), int(found[2] or found[1])
