@@ -4,13 +4,13 @@ Petersen et al., "GenDR: A Generalized Differentiable Renderer" (CVPR 2022), as 
 silhouettes of 64 x 64 pixels, seen from distances in [2.5, 4] with half the angle of view 20 degrees; starts are turned
 away by 15 to 35, 35 to 55 or 55 to 75 degrees, at distances in [2, 10] with half angles in [10, 30]; distance, angle of
 view and rotation are fitted together, and a fit is right within 5 degrees. There, 1,000 steps of Adam, the softness
-falling from 1e-1 to 1e-7; here `fit_camera(start=..., learn_fov=True)` with its default 200 steps. Here the camera may
+falling from 1e-1 to 1e-7; here `fit_camera(start=..., learn_fov=True)` with its default 24 steps. Here the camera may
 also roll and shift, which there it cannot: more to find, and the error counts the roll. The mesh is scaled to radius
 0.8. The paper shows its rates as curves over the softness; none is copied here as a number.
 
 "no start" searches all rotations for the same silhouettes, with the true angle of view.
 
-Run: python -m experiments.pose --data FOLDER [--poses 200] [--steps 200]
+Run: python -m experiments.pose --data FOLDER [--poses 200] [--steps 24]
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def starts(true: Camera, away: tuple[int, int], generator: torch.Generator) -> C
 
 
 def main() -> None:
-    options = arguments(__doc__, data="a folder with teapot.obj", poses=200, steps=200, seed=1)
+    options = arguments(__doc__, data="a folder with teapot.obj", poses=200, steps=24, seed=1)
     if options.quick:
         options.poses, options.steps = 2, 5
     mesh = teapot(None if options.quick else options.data).to(options.device)

@@ -356,9 +356,8 @@ def _far_camera(quick: bool) -> Figure:
     seen = render_hard(mesh.vertices, mesh.faces, mesh.vertex_colors, true, size=(32, 32))
     image = torch.cat([seen.image, seen.silhouette[..., None]], -1)
     start = Camera.look_at((-2.6, 1.2, -0.8), fov=45.0)
-    steps = 80 if quick else 160
-    narrow = fit_camera(mesh, image, start, steps=steps, scales=(0.7, 0.7))
-    annealed = fit_camera(mesh, image, start, steps=steps)
+    narrow = fit_camera(mesh, image, start, scales=(0.7, 0.7))
+    annealed = fit_camera(mesh, image, start)
     size = 96 if quick else 240
     show = SmoothRenderer((size, size), background=1.0, two_sided=False, depth_steepness=9.0)
     panels = [

@@ -10,25 +10,22 @@ import torch
 from torch import Tensor
 
 from algonet.core.memory import check_memory
-from algonet.relax import BoundedSum
 
 from ..cameras import Camera
 from ..coverage import Coverage, FilteredCoverage
 from ..lights import Light
 from ..meshes import Mesh
-from ..modules import SmoothRenderer
 from .alignment import align_rotations, match_silhouettes
+from .least_squares import AT_ONCE, LeastSquares
 from .mesh import UNLIT
-from .progress import decay, progress_bar, stop_on_interrupt
-from .rotations import even_rotations, rotation_matrix
+from .progress import progress_bar, stop_on_interrupt
+from .rotations import even_rotations
 from .sides import Sides
 from .simplify import simplified
-from .targets import blur, camera_axes
+from .targets import camera_axes
 
 #: Poses closer than this are one minimum; measured, runs that end in one agree to a tenth of a degree.
 SAME_POSE = 5.0
-#: No more cameras than this are rendered at once by the search.
-AT_ONCE = 512
 
 
 class Minima(NamedTuple):
@@ -59,11 +56,11 @@ class PoseSearch:
     """
 
     rotations: int = 128
-    steps: int = 80
+    steps: int = 12
     size: int = 32
     faces: int = 1500
     keep: int = 8
-    refine_steps: int = 100
+    refine_steps: int = 12
     refine_size: int = 128
 
     def __post_init__(self):
@@ -79,8 +76,7 @@ def fit_camera(
     *,
     fov: float = 40.0,
     learn_fov: bool = False,
-    steps: int = 200,
-    learning_rate: float = 0.1,
+    steps: int = 24,
     scales: tuple[float, float] | None = None,
     stages: int = 8,
     search: PoseSearch = PoseSearch(),
@@ -95,9 +91,8 @@ def fit_camera(
     `image` is a silhouette (H, W) or colour with alpha (H, W, 4); several, (N, H, W) or (N, H, W, 4), get a camera each.
     Without `start`, the vertical angle of view is taken to be `fov` degrees; see `PoseSearch` for the search, and
     `CameraFit.minima` for what else it found. With `start` (one camera, a batch of them for one picture, or one per
-    picture), the camera is turned about the mesh's middle and, with `move`, shifted, for `steps` steps; it first steps to
-    where the mesh has the picture's middle and size. `learn_fov` also
-    learns the angle of view.
+    picture), the camera is turned about the mesh's middle and, with `move`, shifted, by `steps` damped Gauss-Newton steps; it
+    first steps to where the mesh has the picture's middle and size. `learn_fov` also learns the angle of view.
 
     At each stage both the rendering and the image are blurred by noise of the same scale, which falls geometrically between
     `scales` (in pixels; default: a quarter of the image down to 0.7): far away, the blurred pictures still overlap and
@@ -119,7 +114,7 @@ def fit_camera(
     if start is None:
         if not move:
             raise ValueError("fit_camera: without `start`, the camera's place is searched too; leave `move` on.")
-        return _search(mesh, open, pictures, fov, learn_fov, learning_rate, search, common, single, progress)
+        return _search(mesh, open, pictures, fov, learn_fov, search, common, single, progress)
     sides, start = Sides(mesh, open), start.to(mesh.vertices)
     alone = not start.batch_shape
     camera = _batched(start)
@@ -134,9 +129,9 @@ def fit_camera(
         camera = match_silhouettes(sides, pictures, camera)
     height, width = pictures.shape[1:3]
     scales = scales if scales is not None else (max(1.0, max(height, width) / 4), 0.7)
-    descent = _Descent(sides, pictures, camera, learn_fov=learn_fov, **common)
+    descent = LeastSquares(sides, pictures, camera, learn_fov=learn_fov, **common)
     with stop_on_interrupt(), progress_bar(range(steps), "fitting the camera", progress) as numbers:
-        descent.run(numbers, steps, learning_rate, scales, stages)
+        descent.run(numbers, steps, scales, stages)
     found, losses = descent.camera(), descent.losses
     if alone and single:
         found, losses = found[0], losses[0]
@@ -144,7 +139,7 @@ def fit_camera(
 
 
 def _search(
-    mesh: Mesh, open: bool, pictures: Tensor, fov: float, learn_fov: bool, rate: float, search: PoseSearch,
+    mesh: Mesh, open: bool, pictures: Tensor, fov: float, learn_fov: bool, search: PoseSearch,
     common: dict[str, Any], single: bool, progress: bool,
 ) -> CameraFit:  # fmt: skip
     """All rotations at a small size, then the best few at a larger one."""
@@ -165,9 +160,9 @@ def _search(
             part = small[first : first + each]
             cameras = align_rotations(coarse, part, rotations, fov)
             doubled = part.repeat_interleave(len(rotations), 0)
-            descent = _Descent(coarse, doubled, cameras, learn_fov=False, **common)
+            descent = LeastSquares(coarse, doubled, cameras, learn_fov=False, **common)
             scales = (max(part.shape[1:3]) / 8, 0.5)
-            descent.run(range(search.steps), search.steps, rate, scales, 6)
+            descent.run(range(search.steps), search.steps, scales, 4)
             history += descent.history()
             losses = descent.losses.reshape(len(part), -1)
             found = descent.camera()
@@ -178,10 +173,10 @@ def _search(
     counts = [len(camera.matrix) for camera in kept]
     which = torch.repeat_interleave(torch.tensor(counts)).to(mesh.vertices.device)
     together = Camera(torch.cat([c.matrix for c in kept]), torch.cat([c.position for c in kept]), True, kept[0].near)
-    descent = _Descent(Sides(mesh, open), larger[which], together, learn_fov=learn_fov, **common)
+    descent = LeastSquares(Sides(mesh, open), larger[which], together, learn_fov=learn_fov, **common)
     scales = (max(1.0, max(larger.shape[1:3]) / 24), 0.7)
     with progress_bar(range(search.refine_steps), "refining the camera", progress) as numbers:
-        descent.run(numbers, search.refine_steps, rate / 4, scales, 4)
+        descent.run(numbers, search.refine_steps, scales, 4)
     history += descent.history()
     found, minima = descent.camera(), []
     for i in range(len(pictures)):
@@ -193,110 +188,6 @@ def _search(
     )
     losses = torch.stack([m.losses[0] for m in minima])
     return CameraFit(best[0] if single else best, losses[0] if single else losses, history, minima)
-
-
-class _Descent:
-    """Cameras (B,) moved by Adam until the mesh looks like one picture, or like one each, (1 or B, H, W, C)."""
-
-    def __init__(
-        self, sides: Sides, pictures: Tensor, camera: Camera, *, lights: Sequence[Light], move: bool, learn_fov: bool,
-        coverage: Coverage,
-    ):  # fmt: skip
-        self.sides, self.pictures, self.lights, mesh = sides, pictures, lights, sides.front
-        self.renderer = SmoothRenderer((1, 1), coverage, BoundedSum(32), shading="vertex", two_sided=False)
-        self.renderer.to(mesh.vertices.device)
-        self.pose = _Pose(camera, (mesh.vertices.amin(-2) + mesh.vertices.amax(-2)).detach() / 2, move, learn_fov)
-        self.losses = torch.zeros(len(camera.matrix))
-        self.levels: list[tuple[Tensor, float]] = []
-
-    def run(self, numbers: Any, steps: int, rate: float, scales: tuple[float, float], stages: int) -> None:
-        """Adam over the steps `numbers`, the noise's scale falling in `stages`."""
-        groups = self.pose.groups(rate)
-        optimizer = torch.optim.Adam(groups, lr=rate)
-        self.stage_scales = [scales[0] * (scales[1] / scales[0]) ** (i / max(1, stages - 1)) for i in range(stages)]
-        current, target = -1, self.pictures
-        for step in numbers:
-            stage = min(stages - 1, step * stages // steps)
-            if stage != current:
-                current, target = stage, self._set_scale(self.stage_scales[stage])
-            for group in optimizer.param_groups:
-                group["lr"] = group["base"] * decay(step / steps)
-            rgb, silhouette = self.sides.seen(self.renderer, self.pose(), self.lights)
-            layers = silhouette[..., None]
-            if target.shape[-1] == 4:
-                layers = torch.cat([rgb, layers], -1)
-            losses = (layers - target).square().mean((-3, -2, -1))
-            optimizer.zero_grad()
-            losses.sum().backward()
-            optimizer.step()
-            self.losses = losses.detach()
-            self.levels.append((self.losses.mean(), self.stage_scales[stage]))
-
-    def _set_scale(self, scale: float) -> Tensor:
-        """The pictures blurred for this scale, at the smallest size that shows it, to which the renderer is set."""
-        height, width = self.pictures.shape[1:3]
-        factor = 1
-        while factor * 2 <= scale and all(n % (factor * 2) == 0 and n // factor >= 16 for n in (height, width)):
-            factor *= 2
-        blurred = blur(self.pictures.movedim(-1, 1), self.renderer.coverage.blur(scale))
-        blurred = torch.nn.functional.avg_pool2d(blurred, factor) if factor > 1 else blurred
-        self.renderer.size = (height // factor, width // factor)
-        self.renderer.set_scale(scale / factor)
-        return blurred.movedim(1, -1)
-
-    def camera(self) -> Camera:
-        with torch.no_grad():
-            return self.pose()
-
-    def history(self) -> list[dict[str, float]]:
-        losses = torch.stack([loss for loss, _ in self.levels]).tolist() if self.levels else []
-        return [{"loss": loss, "scale": scale} for loss, (_, scale) in zip(losses, self.levels, strict=True)]
-
-
-class _Pose:
-    """Cameras moved rigidly about a centre: a quaternion and a shift each, and the logarithm of a focal length."""
-
-    def __init__(self, camera: Camera, centre: Tensor, move: bool, learn_fov: bool):
-        self.base, self.centre = camera, centre
-        count = len(camera.matrix)
-        self.turn = camera.matrix.new_zeros(count, 3, requires_grad=True)
-        self.shift = camera.matrix.new_zeros(count, 3, requires_grad=move)
-        self.zoom = camera.matrix.new_zeros(count, 1, requires_grad=learn_fov)
-        self.distance = (camera.position - centre).norm(dim=-1, keepdim=True)
-        self.axes = camera_axes(camera)
-
-    def groups(self, rate: float) -> list[dict[str, Any]]:
-        groups: list[dict[str, Any]] = [{"params": [self.turn], "base": rate}]
-        # Slower than turning: both are in shares of the distance between camera and mesh
-        groups += [{"params": [self.shift], "base": rate / 6}] if self.shift.requires_grad else []
-        return groups + ([{"params": [self.zoom], "base": rate / 5}] if self.zoom.requires_grad else [])
-
-    def __call__(self) -> Camera:
-        rotation = rotation_matrix(self.turn)
-        away = self.shift
-        if self.zoom.requires_grad or bool(self.zoom.any()):
-            # A longer lens steps back as far as keeps the size: what is left for the zoom is the perspective
-            back = torch.nn.functional.pad(1 - self.zoom.exp(), (2, 0))
-            away = away + back
-        moved = self.centre + self.distance * (away[..., None, :] @ self.axes)[..., 0, :]
-        offset = moved - (rotation @ self.centre[..., None])[..., 0]
-        top = torch.cat([rotation, offset[..., None]], -1)
-        last = top.new_tensor([0.0, 0.0, 0.0, 1.0]).expand(len(top), 1, 4)
-        rigid = torch.cat([top, last], -2)
-        eye = (rotation.mT @ (self.base.position - offset)[..., None])[..., 0]
-        return Camera(self._lens() @ rigid, eye, self.base.perspective, self.base.near)
-
-    def _lens(self) -> Tensor:
-        """The base cameras' matrices with their focal lengths changed, the principal point as it was."""
-        if not self.zoom.requires_grad:
-            return self.base.matrix
-        x, y, depth, last = self.base.matrix.unbind(-2)
-        factor = self.zoom.exp()
-        rows = []
-        for row in (x, y):
-            centre = (row[..., :3] * depth[..., :3]).sum(-1, keepdim=True) * depth
-            rows.append(factor * (row - centre) + centre)
-        return torch.stack([*rows, depth, last], -2)
 
 
 def _distinct(cameras: Camera, losses: Tensor) -> Tensor:
