@@ -488,7 +488,30 @@ def test_branches_that_nobody_takes():
         torch.testing.assert_close(program(x, batched=True), reference(program, x, batched=True), atol=1e-6, rtol=1e-6)
 
 
-def test_ways_and_plans_are_bounded(monkeypatch):
+def test_programs_are_simplified_when_they_first_run_again(monkeypatch):
+    """Not in the first call, which may be the only one, and not twice; with a default device, too."""
+    calls = []
+    original = replay.simplified
+    monkeypatch.setattr(replay, "simplified", lambda *args: calls.append(1) or original(*args))
+
+    @smooth
+    def twice(x):
+        y = (x + 1.0) * (x + 1.0)
+        if x > 0.0:
+            y = y - (x + 1.0)
+        return y
+
+    first = twice(X, batched=True)
+    assert not calls
+    with torch.device("meta"):
+        second = twice(X, batched=True)
+    assert len(calls) == 1
+    torch.testing.assert_close(second, first, rtol=1e-12, atol=1e-12)
+    twice(X, batched=True)
+    assert len(calls) == 1
+
+
+def test_ways_and_recordings_are_bounded(monkeypatch):
     monkeypatch.setattr(replay, "WAYS", 3)
     function = smooth(countdown._function)
     for size in (0.5, 40.5, 80.5, 120.5, 160.5):

@@ -52,24 +52,42 @@ class Run(NamedTuple):
 Origin = Callable[[Run], Tensor]
 
 
-class Step(NamedTuple):
-    """One program on its inputs, and the rows that were asked for."""
+class Step:
+    """One program on its inputs, and the rows that were asked for.
 
-    program: Program
-    wanted: Tensor
-    inputs: tuple[Origin, ...]
-    #: Every steepness: a tensor where all are numbers, else numbers and origins.
-    scales: Tensor | tuple[float | Origin, ...]
-    #: Whether it draws random numbers.
-    draws: bool
+    It is simplified when it first runs again: many recordings never do.
+    """
+
+    __slots__ = ("_draws", "_inputs", "_scales", "_simplified", "length")
+
+    def __init__(
+        self,
+        program: Program,
+        wanted: Tensor,
+        inputs: tuple[Origin, ...],
+        scales: Tensor | tuple[float | Origin, ...],
+        draws: bool,
+    ):
+        """`scales`: every steepness, a tensor where all are numbers, else numbers and origins; `draws`: random numbers."""
+        self._simplified, self._inputs, self._scales, self._draws = (program, wanted, False), inputs, scales, draws
+        #: Instructions as recorded.
+        self.length = program.length
 
     def run(self, run: Run) -> Tensor:
-        scales, constants = self.scales, self.program.constants
+        # In one assignment: threads may run a step at once
+        program, wanted, simple = self._simplified
+        if not simple:
+            program, wanted = simplified(program, wanted)
+            # Moved where the kernels read them, once and for all
+            program = program._replace(instructions=program.moved(program.instructions))
+            wanted = program.moved(wanted)
+            self._simplified = program, wanted, True
+        scales = self._scales
         if not isinstance(scales, Tensor):
             found = [s(run) if callable(s) else s for s in scales]
-            scales = steepness_tensor(found, constants)
-        inputs = [origin(run) for origin in self.inputs]
-        return evaluate(self.program, inputs, scales, self.wanted, run.size, run.draws.seed if self.draws else None)
+            scales = steepness_tensor(found, program.constants)
+        inputs = [origin(run) for origin in self._inputs]
+        return evaluate(program, inputs, scales, wanted, run.size, run.draws.seed if self._draws else None)
 
 
 class Look(NamedTuple):
@@ -159,10 +177,7 @@ class Journal:
         if not any(isinstance(s, Tensor) for s in scales):
             known = steepness_tensor(scales, program.constants)
         origins = tuple(self._origin(tensor) for tensor in inputs)
-        program, wanted = simplified(program, wanted)
-        # Moved where the kernels read them, once and for all
-        program = program._replace(instructions=program.moved(program.instructions))
-        self._events.append(Step(program, program.moved(wanted), origins, known, draws))
+        self._events.append(Step(program, wanted, origins, known, draws))
 
     def asked(self, value: Value, question: Callable[[Tensor], Hashable], answer: Hashable) -> None:
         self._events.append(Look(self.of_value(value), question, answer))
@@ -244,7 +259,7 @@ def _way(notes: list[Step | Look | Ending]) -> _Node:
 
 
 def _length(notes: list[Step | Look | Ending]) -> int:
-    return sum(event.program.length for event in notes if isinstance(event, Step))
+    return sum(event.length for event in notes if isinstance(event, Step))
 
 
 class Recording:

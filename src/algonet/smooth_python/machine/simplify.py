@@ -1,4 +1,4 @@
-"""A recorded program without what it computes twice: done once, when it is kept for later runs."""
+"""A recorded program without what it computes twice: done once, when it first runs again."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ def simplified(program: Program, wanted: Tensor) -> tuple[Program, Tensor]:
         place.append(row)
     if len(kept) == len(code):
         return program, wanted
-    fewer = torch.tensor(kept, dtype=torch.int32).reshape(-1, 4)
-    rows = torch.tensor([place[row] for row in wanted.tolist()], dtype=wanted.dtype)
+    fewer = torch.tensor(kept, dtype=torch.int32, device=program.instructions.device).reshape(-1, 4)
+    rows = torch.tensor([place[row] for row in wanted.tolist()], dtype=wanted.dtype, device=wanted.device)
     return program._replace(instructions=fewer), rows
