@@ -75,21 +75,6 @@ def unit(option: Any) -> Any:
     return option if field is None else dataclasses.replace(option, **{field: 1.0})
 
 
-def inherited(cls: type, *names: str, by: type) -> bool:
-    """Whether `cls` is `by` or a subclass that overrides none of these names: what a kernel that was written for `by` may take.
-
-    >>> class Plain: f = 1
-    >>> class Same(Plain): pass
-    >>> class Other(Plain): f = 2
-    >>> inherited(Same, "f", by=Plain), inherited(Other, "f", by=Plain)
-    (True, False)
-    """
-    if not issubclass(cls, by):
-        return False
-    between = cls.__mro__[: cls.__mro__.index(by)]
-    return not any(name in vars(base) for base in between for name in names)
-
-
 def up_to_date(cls: type, derived: str, *sources: str) -> bool:
     """Whether `derived` (a formula for kernels) was written for the `sources` (the methods it mirrors) that `cls` has.
 

@@ -74,7 +74,7 @@ class IFS(SoftModule):
         if not 0 < exposure < math.inf:
             raise ValueError(f"IFS: `exposure` must be positive and finite, got {exposure!r}.")
         self.parameters_ = nn.Parameter(parameters.detach().clone())
-        self.bound, self.exposure, self.points_drawn = bound, float(exposure), points
+        self.bound, self.exposure = bound, float(exposure)
         self.register_buffer("odds", self._check_odds(weights))
         self.colours = None if colours is None else nn.Parameter(self._check_colours(colours))
         self._check_contraction()

@@ -12,7 +12,7 @@ from algonet.core.identity import interned
 from algonet.relax import Heaviside, Sigmoid
 
 from .checks import check_mask, check_options, check_room, signed_steepness, widened
-from .masks import Placement, place
+from .masks import Placement, occupied, place
 from .methods import Method, Pairwise, Permutahedron, SoftmaxMethod, short
 from .networks import Network
 from .operation import PAIRWISE, SORT, TRANSPOSED, PairwiseSettings, sort_settings
@@ -69,24 +69,25 @@ class SortCall:
         given = x, self.lengths, self.steepness
         return given if payload is None else (*given, payload)
 
-    def sort(self, payload: Tensor | None, spared: int) -> tuple[Tensor, Tensor | None]:
-        """(values, payload) in sorted order. Of the payload, the first `spared` channels of absent items are unused."""
+    def sort(self, payload: Tensor | None, user_channels: int) -> tuple[Tensor, Tensor | None]:
+        """(values, payload) in sorted order. Absent items keep what they have in the payload's first `user_channels`."""
         x = self.x
         payload = None if payload is None else payload.to(x.dtype)
         if self.placement is None:
             found = self._sort(x, payload)
             return found[0], None if payload is None else found[1]
         placed = self.placement
-        sent = None if payload is None else placed.forth_payload(payload, spared)
-        found = self._sort(placed.forth(x), sent)
-        return placed.back(found[0], x), None if payload is None else placed.back_payload(found[1], payload, spared)
+        sent = None if payload is None else placed.payload_to_places(payload, user_channels)
+        found = self._sort(placed.to_places(x), sent)
+        values = placed.values_from_places(found[0], x)
+        return values, None if payload is None else placed.payload_from_places(found[1], payload, user_channels)
 
     def apply_transposed(self, v: Tensor) -> Tensor:
         """P^T v for v (*batch, n, c) in sorted order."""
         if self.placement is None:
             return self._apply_transposed(self.x, v)
         placed = self.placement
-        return placed.back_items(self._apply_transposed(placed.forth(self.x), placed.forth_sorted(v)))
+        return placed.items_from_places(self._apply_transposed(placed.to_places(self.x), placed.sorted_to_places(v)))
 
     def ranks(self) -> Tensor:
         """The expected position of each item."""
@@ -94,8 +95,8 @@ class SortCall:
         if isinstance(self.method, Permutahedron):
             if self.placement is None:
                 return self.method.ranks(x, None)
-            placed = self.method.ranks(self.placement.forth(x), self.placement.lengths)
-            return self.placement.back_items(placed.unsqueeze(-1)).squeeze(-1)
+            placed = self.method.ranks(self.placement.to_places(x), self.placement.lengths)
+            return self.placement.items_from_places(placed.unsqueeze(-1)).squeeze(-1)
         if isinstance(self.method, Pairwise):
             return self._pairwise(x)
         positions = torch.arange(x.shape[-1], dtype=x.dtype, device=x.device).expand(x.shape)
@@ -121,7 +122,7 @@ class SortCall:
         x = -x if self.descending else x
         lengths = None if self.placement is None else self.placement.lengths
         if isinstance(self.relax, Heaviside):
-            order = torch.where(_before(x, lengths), x, torch.inf).argsort(dim=-1, stable=True)
+            order = torch.where(occupied(x, lengths), x, torch.inf).argsort(dim=-1, stable=True)
             return torch.nn.functional.one_hot(order, x.shape[-1]).to(x.dtype)
         return self.method.permutation(x, self.steepness, lengths)
 
@@ -156,8 +157,3 @@ class SortCall:
         order = torch.argsort(x, dim=-1, descending=self.descending, stable=True)
         late = torch.gather(~self.mask, -1, order).to(torch.int8)
         return torch.gather(order, -1, torch.argsort(late, dim=-1, stable=True))
-
-
-def _before(x: Tensor, lengths: Tensor | None) -> Tensor:
-    places = torch.arange(x.shape[-1], device=x.device)
-    return places < (x.shape[-1] if lengths is None else lengths.unsqueeze(-1))

@@ -99,20 +99,20 @@ def soft_sort(
         eye = torch.eye(n, dtype=x.dtype if flat is None else flat.dtype, device=x.device)
         extra.append(eye.expand(*x.movedim(dim, -1).shape, n))
     whole = torch.cat(extra, -1) if len(extra) > 1 else extra[0] if extra else None
-    spared = 0 if flat is None else flat.shape[-1]
+    user_channels = 0 if flat is None else flat.shape[-1]
     call = SortCall("soft_sort", x, dim, descending, relax, method, steps, mask, None, backend, flat)
     if key is not None and isinstance(method, Network) and call.x is x and flat is payload:
         _READY.keep(key, _ready(call, payload, steepness))
-    values, moved = call.sort(whole, spared)
+    values, moved = call.sort(whole, user_channels)
     if hard:
         order = call.crisp_order()
         values = _straight_through(torch.gather(call.x, -1, order), values)
         if whole is not None and moved is not None:
             moved = _straight_through(torch.gather(whole, -2, order.unsqueeze(-1).expand_as(whole)), moved)
-    permutation = moved[..., spared:] if return_permutation and moved is not None else None
+    permutation = moved[..., user_channels:] if return_permutation and moved is not None else None
     carried = None
     if payload is not None and moved is not None:
-        carried = moved[..., :spared] if return_permutation else moved
+        carried = moved[..., :user_channels] if return_permutation else moved
         carried = carried if call.dim is None else carried.movedim(-2, dim % x.dim())
         carried = carried if carried.shape == payload.shape else carried.reshape(payload.shape)
         carried = carried if carried.dtype == payload.dtype else carried.to(payload.dtype)

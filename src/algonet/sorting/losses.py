@@ -73,7 +73,7 @@ def expected_swaps(
     if not isinstance(method, Network):
         raise TypeError(f"expected_swaps: only networks exchange items: OddEven() or Bitonic(), got {method!r}.")
     call = SortCall("expected_swaps", x, dim, descending, relax, method, None, mask, None, "reference")
-    placed = call.x if call.placement is None else call.placement.forth(call.x)
+    placed = call.x if call.placement is None else call.placement.to_places(call.x)
     count = placed.new_zeros(placed.shape[:-1])
     for exchange in walk(placed, call.settings, call.steepness, call.lengths):
         count = count + (1 - exchange.alpha).sum(-1)

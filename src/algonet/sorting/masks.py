@@ -21,39 +21,45 @@ class Placement(NamedTuple):
     present: Tensor
     absent_order: Tensor
 
-    def forth(self, x: Tensor) -> Tensor:
+    def to_places(self, x: Tensor) -> Tensor:
         placed = torch.gather(x, -1, self.order)
-        return torch.where(self._here(), placed, 0.0)
+        return torch.where(self._present_by_place(), placed, 0.0)
 
-    def forth_payload(self, payload: Tensor, spared: int) -> Tensor:
+    def payload_to_places(self, payload: Tensor, user_channels: int) -> Tensor:
         placed = _gather(payload, self.order)
-        user = torch.where(self._here().unsqueeze(-1), placed[..., :spared], 0.0)
-        return torch.cat([user, placed[..., spared:]], -1)
+        user = torch.where(self._present_by_place().unsqueeze(-1), placed[..., :user_channels], 0.0)
+        return torch.cat([user, placed[..., user_channels:]], -1)
 
-    def forth_sorted(self, v: Tensor) -> Tensor:
+    def sorted_to_places(self, v: Tensor) -> Tensor:
         """v, given by sorted position, to places."""
         return _gather(v, self.rank.argsort(-1))
 
-    def back(self, values: Tensor, x: Tensor) -> Tensor:
+    def values_from_places(self, values: Tensor, x: Tensor) -> Tensor:
         absent = torch.gather(x.detach(), -1, self.absent_order)
-        return torch.where(self._sorted_here(), torch.gather(values, -1, self.rank), absent)
+        return torch.where(self._present_by_position(), torch.gather(values, -1, self.rank), absent)
 
-    def back_payload(self, sent: Tensor, payload: Tensor, spared: int) -> Tensor:
+    def payload_from_places(self, sent: Tensor, payload: Tensor, user_channels: int) -> Tensor:
         moved = _gather(sent, self.rank)
-        absent = _gather(payload[..., :spared].detach(), self.absent_order)
-        user = torch.where(self._sorted_here().unsqueeze(-1), moved[..., :spared], absent)
-        return torch.cat([user, moved[..., spared:]], -1)
+        absent = _gather(payload[..., :user_channels].detach(), self.absent_order)
+        user = torch.where(self._present_by_position().unsqueeze(-1), moved[..., :user_channels], absent)
+        return torch.cat([user, moved[..., user_channels:]], -1)
 
-    def back_items(self, v: Tensor) -> Tensor:
+    def items_from_places(self, v: Tensor) -> Tensor:
         """v, given by place, to items."""
         return _gather(v, self.order.argsort(-1))
 
-    def _here(self) -> Tensor:
+    def _present_by_place(self) -> Tensor:
         return torch.gather(self.present, -1, self.order)
 
-    def _sorted_here(self) -> Tensor:
-        n = self.present.shape[-1]
-        return torch.arange(n, device=self.present.device) < self.lengths.unsqueeze(-1)
+    def _present_by_position(self) -> Tensor:
+        return occupied(self.present, self.lengths)
+
+
+def occupied(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Which places of a row hold an item: the first ones."""
+    if lengths is None:
+        return torch.ones_like(x, dtype=torch.bool)
+    return torch.arange(x.shape[-1], device=x.device) < lengths.unsqueeze(-1)
 
 
 def place(mask: Tensor, right_aligned: bool) -> Placement:

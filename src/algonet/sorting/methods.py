@@ -16,6 +16,7 @@ from torch import Tensor
 from algonet.relax import Laplace, Logistic, Sigmoid
 
 from .isotonic import project
+from .masks import occupied
 
 #: The questions, by the names that errors and `which_method` use.
 TASKS = ("sort", "argsort", "rank", "topk", "quantile")
@@ -116,7 +117,7 @@ class NeuralSort(SoftmaxMethod):
 
     def permutation(self, x: Tensor, steepness: Tensor, lengths: Tensor | None) -> Tensor:
         n = x.shape[-1]
-        here = _here(x, lengths)
+        here = occupied(x, lengths)
         apart = (x.unsqueeze(-1) - x.unsqueeze(-2)).abs()
         spread = torch.where(here.unsqueeze(-2), apart, 0.0).sum(-1)
         count = torch.full_like(x[..., 0], n) if lengths is None else lengths.to(x.dtype)
@@ -136,7 +137,7 @@ class Unimodal(SoftmaxMethod):
     answers: ClassVar[frozenset[str]] = frozenset(TASKS) - {"rank"}
 
     def permutation(self, x: Tensor, steepness: Tensor, lengths: Tensor | None) -> Tensor:
-        here = _here(x, lengths)
+        here = occupied(x, lengths)
         ordered = torch.where(here, x, torch.inf).sort(dim=-1, stable=True).values
         ordered = torch.where(here, ordered, 0.0)
         return _rows(-steepness * (ordered.unsqueeze(-1) - x.unsqueeze(-2)).abs(), here)
@@ -164,7 +165,7 @@ class Transport(SoftmaxMethod):
 
     def permutation(self, x: Tensor, steepness: Tensor, lengths: Tensor | None) -> Tensor:
         n = x.shape[-1]
-        here = _here(x, lengths)
+        here = occupied(x, lengths)
         place = torch.arange(n, dtype=x.dtype, device=x.device)
         order = torch.where(here, x.detach(), torch.inf).argsort(dim=-1, stable=True)
         ordered = torch.where(here, torch.gather(x, -1, order), 0.0)
@@ -210,7 +211,7 @@ class Permutahedron(Method):
     def sorted(self, x: Tensor, descending: bool, lengths: Tensor | None) -> Tensor:
         """The values in order, of rows whose first `lengths` items are present (`None`: all)."""
         n = x.shape[-1]
-        here = None if lengths is None else _here(x, lengths)
+        here = None if lengths is None else occupied(x, lengths)
         places = torch.arange(n, 0, -1, dtype=x.dtype, device=x.device) / self.strength
         # Stable: which of equal items gets a place's gradient must not depend on how they lie in memory
         ordered = (x if here is None else torch.where(here, x, -torch.inf)).sort(dim=-1, descending=True, stable=True)[
@@ -229,7 +230,7 @@ class Permutahedron(Method):
     def ranks(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         """Ascending positions from 0, of rows whose first `lengths` items are present; the others' are their own."""
         n = x.shape[-1]
-        here = None if lengths is None else _here(x, lengths)
+        here = None if lengths is None else occupied(x, lengths)
         key = x.detach() if here is None else torch.where(here, x.detach(), -torch.inf)
         order = key.argsort(dim=-1, descending=True, stable=True)
         z = torch.gather(x / self.strength, -1, order)
@@ -266,13 +267,6 @@ def chosen(where: str, method: Any, network: Any) -> Any:
         warnings.warn(f"{where}: `network` is now called `method`.", DeprecationWarning, stacklevel=3)
         return network
     return method
-
-
-def _here(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Which places of a row hold an item: the first ones."""
-    if lengths is None:
-        return torch.ones_like(x, dtype=torch.bool)
-    return torch.arange(x.shape[-1], device=x.device) < lengths.unsqueeze(-1)
 
 
 def _rows(logits: Tensor, here: Tensor) -> Tensor:

@@ -278,5 +278,3 @@ def _table(network: Network, n: int, steps: int | None, keep: tuple[int, ...] | 
 
 # They answer every question, the first of them best: errors and `which_method` name them first
 KNOWN[:0] = [Bitonic(), OddEven()]
-#: The networks by name.
-NETWORKS: dict[str, type[Network]] = {cls.name: cls for cls in (OddEven, Bitonic)}

@@ -35,7 +35,7 @@ def threshold_reference(tensors: Sequence[Tensor], settings: ThresholdSettings) 
     wide, s = x.double(), steepness.double()
     present = mask if settings.masked else torch.ones_like(x, dtype=torch.bool)
     finite = present & wide.isfinite()
-    above, below, spoiled = present & (wide == torch.inf), present & (wide == -torch.inf), present & wide.isnan()
+    above, below, missing = present & (wide == torch.inf), present & (wide == -torch.inf), present & wide.isnan()
     count, above_count, below_count = (t.sum(-1).double() for t in (finite, above, below))
     wanted = k - above_count
     inner = wanted.clamp(torch.zeros_like(count), count)
@@ -46,11 +46,11 @@ def threshold_reference(tensors: Sequence[Tensor], settings: ThresholdSettings) 
     low, high = fixed.bisect(low, high, inner.detach())
     # Once more, from the item next to b on: differences to it are exact, however large the items are
     anchor = fixed.nearest(low / 2 + high / 2)
-    row, fixed = row.moved(anchor), fixed.moved(anchor)
+    row, fixed = row.shifted(anchor), fixed.shifted(anchor)
     wide_low, wide_high = (torch.where(interior, t - anchor.squeeze(-1), 0.0) for t in (low, high))
     slack = 4e-16 * anchor.squeeze(-1).abs()
     low, high = fixed.bisect(wide_low - slack, wide_high + slack, inner.detach())
-    b, between, exact = fixed.settled(low, high, inner.detach())
+    b, between, exact = fixed.solution(low, high, inner.detach())
     _, pull = torch.func.vjp(lambda z: fixed.tails(z), fixed.scaled(b))
     slope = (torch.where(finite, pull(torch.ones_like(wide))[0], 0.0) * s.detach()).sum(-1)
     steep = interior & exact & (slope > 0)
@@ -63,7 +63,7 @@ def threshold_reference(tensors: Sequence[Tensor], settings: ThresholdSettings) 
     share_above = (constant / above_count.clamp_min(1)).clamp(0, 1)
     share_below = ((constant - above_count - count) / below_count.clamp_min(1)).clamp(0, 1)
     p = torch.where(above, share_above.unsqueeze(-1), torch.where(below, share_below.unsqueeze(-1), p))
-    nan = present & spoiled.any(-1, keepdim=True)
+    nan = present & missing.any(-1, keepdim=True)
     return (torch.where(nan, torch.nan, p).to(x.dtype),)
 
 
@@ -76,7 +76,7 @@ class _Row:
     steepness: Tensor
     sigmoid: Sigmoid
 
-    def moved(self, anchor: Tensor) -> _Row:
+    def shifted(self, anchor: Tensor) -> _Row:
         return replace(self, x=torch.where(self.finite, self.x - anchor, 0.0))
 
     def nearest(self, b: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ class _Row:
                     )
             return low, high
 
-    def settled(self, low: Tensor, high: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def solution(self, low: Tensor, high: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """b with sum members(b) = k between `low` and `high`, memberships that sum to k, and whether b gives them.
 
         Where neighbouring numbers lie too far apart (very steep), no b does; what lies between the memberships at two

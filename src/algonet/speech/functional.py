@@ -187,17 +187,8 @@ def synthesize(
     what = f"{length} samples with {harmonics} harmonics"
     check_memory("synthesize", what, needed * phonemes.element_size(), phonemes.device)
     times = _constant(("times", frames, hop, sample_rate), phonemes, lambda: torch.arange(frames) * (hop / sample_rate))
-    controls = vocal_controls(
-        phonemes,
-        durations,
-        pitch,
-        loudness,
-        times,
-        inventory=inventory,
-        relax=relax,
-        voice=voice,
-        highest=sample_rate / 4,
-    )
+    score, highest = (phonemes, durations, pitch, loudness), sample_rate / 4
+    controls = vocal_controls(*score, times, inventory=inventory, relax=relax, voice=voice, highest=highest)
     nyquist, tilt = sample_rate / 2000, _of(voice.tilt, 2, phonemes)
     voiced = _voiced(controls, hop, harmonics, sample_rate, tilt, nyquist)
     noise = _noise(controls, inventory, white, hop, nyquist)
@@ -272,17 +263,8 @@ def mel_envelope(
     needed = math.prod(phonemes.shape[:-2]) * frames * phonemes.shape[-1] * bands * phonemes.element_size()
     check_memory("mel_envelope", f"{frames} frames of {bands} bands", needed, phonemes.device)
     times = _constant(("times", frames, hop, sample_rate), phonemes, lambda: torch.arange(frames) * (hop / sample_rate))
-    controls = vocal_controls(
-        phonemes,
-        durations,
-        pitch,
-        loudness,
-        times,
-        inventory=inventory,
-        relax=relax,
-        voice=voice,
-        highest=sample_rate / 4,
-    )
+    score, highest = (phonemes, durations, pitch, loudness), sample_rate / 4
+    controls = vocal_controls(*score, times, inventory=inventory, relax=relax, voice=voice, highest=highest)
     nyquist = sample_rate / 2000
     frequency = _constant(
         ("mel frequencies", bands, sample_rate), phonemes, lambda: _mel_frequencies(bands, sample_rate) / 1000

@@ -34,7 +34,7 @@ from typing import Any
 from algonet.core.cache import cached
 
 from .errors import WhileSyntaxError
-from .parser import build_constant, build_copy, build_shift, check_increments, number_of, parse_with, zero_of
+from .parser import TERMINALS, build_constant, build_copy, build_shift, check_increments, number_of, parse_with, zero_of
 from .syntax import Assign, Copy, Decrement, If, Increment, Program, Statement, While
 
 GRAMMAR = r"""
@@ -49,15 +49,6 @@ instruction: (LABEL ":")* action
 
 HALT.2: "HALT"
 LABEL: /(?!(GOTO|HALT|IF|THEN|WHILE|LOOP|DO|ELSE|END)\b)[A-Z][A-Za-z0-9_]*/
-VARIABLE: /x(0|[1-9][0-9]{0,8})(?![0-9A-Za-z_])/
-NUMBER: /(0|[1-9][0-9]{0,8})(?![0-9A-Za-z_])/
-SIGN: "+" | "-"
-UNEQUAL: "!="
-EQUAL: "="
-COMMENT: /\/\/[^\n]*/
-%import common.WS
-%ignore WS
-%ignore COMMENT
 """
 
 
@@ -222,4 +213,4 @@ def _parser() -> Any:
         def halt(self, token: Any) -> Halt:
             return Halt(token.line)
 
-    return Lark(GRAMMAR, parser="lalr", transformer=Build(), maybe_placeholders=False)
+    return Lark(GRAMMAR + TERMINALS, parser="lalr", transformer=Build(), maybe_placeholders=False)

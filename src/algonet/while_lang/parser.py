@@ -32,6 +32,18 @@ MAX_CONSTANT = 10_000
 #: The most increments that all constants of a program may become together.
 MAX_INCREMENTS = 1_000_000
 
+#: Terminals of WHILE-programs and of register-machine programs.
+TERMINALS = r"""
+VARIABLE: /x(0|[1-9][0-9]{0,8})(?![0-9A-Za-z_])/
+NUMBER: /(0|[1-9][0-9]{0,8})(?![0-9A-Za-z_])/
+SIGN: "+" | "-"
+UNEQUAL: "!="
+EQUAL: "="
+COMMENT: /\/\/[^\n]*/
+%import common.WS
+%ignore WS
+%ignore COMMENT
+"""
 GRAMMAR = r"""
 start: body?
 body: statement+
@@ -42,16 +54,6 @@ body: statement+
 while_loop: "WHILE" VARIABLE UNEQUAL NUMBER "DO" body "END"
 counted: "LOOP" VARIABLE "DO" body "END"
 branch: "IF" VARIABLE (UNEQUAL | EQUAL) NUMBER "DO" body ("ELSE" body)? "END"
-
-VARIABLE: /x(0|[1-9][0-9]{0,8})(?![0-9A-Za-z_])/
-NUMBER: /(0|[1-9][0-9]{0,8})(?![0-9A-Za-z_])/
-SIGN: "+" | "-"
-UNEQUAL: "!="
-EQUAL: "="
-COMMENT: /\/\/[^\n]*/
-%import common.WS
-%ignore WS
-%ignore COMMENT
 """
 
 #: What a terminal is called in an error.
@@ -213,4 +215,4 @@ def _parser() -> Any:
             equal = relation == "="
             return If(number_of(variable), body, otherwise, equal, line=variable.line)
 
-    return Lark(GRAMMAR, parser="lalr", transformer=Build(), maybe_placeholders=False)
+    return Lark(GRAMMAR + TERMINALS, parser="lalr", transformer=Build(), maybe_placeholders=False)

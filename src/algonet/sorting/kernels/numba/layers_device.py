@@ -97,15 +97,15 @@ def run_layers(
 
 
 @cfunc(types.void(*[REALS] * 5, TABLE, *[COUNT] * 6), cache=True, **OPTIONS)
-def run_payload_back(h, p, alpha, drop, felt, table, n, channels, lanes, low, high, count):
+def run_payload_back(h, p, alpha, drop, grad_alpha, table, n, channels, lanes, low, high, count):
     """The gradient h[channels, n, lanes] of the payload back through layers low..high, which have `count` comparators.
 
-    p[channels, n, lanes] is the payload before them, and is used up. `felt` gets what each alpha feels of it.
+    p[channels, n, lanes] is the payload before them, and is used up. `grad_alpha` gets its gradient by each alpha.
     """
     first, second = pointer_at(table[0], uint32), pointer_at(table[1], uint32)
     start, stop = pointer_at(table[3], int32), pointer_at(table[4], int32)
     for k in range(count * lanes):
-        felt[k] = ZERO
+        grad_alpha[k] = ZERO
     for channel in range(channels):
         c = 0
         for layer in range(low, high):
@@ -124,16 +124,16 @@ def run_payload_back(h, p, alpha, drop, felt, table, n, channels, lanes, low, hi
                 at = (c + k - start[layer]) * lanes
                 for w in range(lanes):
                     a, b, share = h[f + w], h[s + w], alpha[at + w]
-                    felt[at + w] += (a - b) * drop[at + w]
+                    grad_alpha[at + w] += (a - b) * drop[at + w]
                     h[f + w] = share * a + (ONE - share) * b
                     h[s + w] = share * b + (ONE - share) * a
 
 
 @cfunc(types.void(*[REALS] * 6, TABLE, *[COUNT] * 6, REAL), cache=True, **OPTIONS)
-def run_layers_back(g, d, alpha, slope, felt, ends, table, n, lanes, low, high, count, payload, steepness):
+def run_layers_back(g, d, alpha, slope, grad_alpha, ends, table, n, lanes, low, high, count, payload, steepness):
     """The gradient g[n, lanes] of the items back through layers low..high, which have `count` comparators.
 
-    Leaves in `d` what the steepness feels of each exchange. `felt` is read if there is a payload.
+    Leaves in `d` the gradient by the steepness of each exchange. `grad_alpha` is read if there is a payload.
     """
     first, second = pointer_at(table[0], uint32), pointer_at(table[1], uint32)
     start, stop = pointer_at(table[3], int32), pointer_at(table[4], int32)
@@ -151,7 +151,7 @@ def run_layers_back(g, d, alpha, slope, felt, ends, table, n, lanes, low, high, 
                 a, b, share, rise, gap = ends[k], ends[half + k], alpha[c + k], slope[c + k], d[c + k]
                 push = (b - a) * (rise * gap)
                 if payload:
-                    push += felt[c + k] * rise
+                    push += grad_alpha[c + k] * rise
                 d[c + k] = gap * push
                 push *= steepness
                 ends[k] = share * a + (ONE - share) * b - push
@@ -167,7 +167,7 @@ def run_layers_back(g, d, alpha, slope, felt, ends, table, n, lanes, low, high, 
                 a, b, share, rise, gap = g[f + w], g[s + w], alpha[at + w], slope[at + w], d[at + w]
                 push = (b - a) * (rise * gap)
                 if payload:
-                    push += felt[at + w] * rise
+                    push += grad_alpha[at + w] * rise
                 d[at + w] = gap * push
                 push *= steepness
                 g[f + w] = share * a + (ONE - share) * b - push
@@ -273,8 +273,8 @@ def backward(
     alpha = offset(d, most)
     slope = offset(alpha, most)
     drop = offset(slope, most)
-    felt = offset(drop, most if channels else 0)
-    ends = offset(felt, most if channels else 0)
+    grad_alpha = offset(drop, most if channels else 0)
+    ends = offset(grad_alpha, most if channels else 0)
     kept = offset(ends, 2 * half)
     kept_p = offset(kept, segments * items)
     size = (
@@ -320,7 +320,7 @@ def backward(
                         steep,
                     ),
                 )
-        share = ZERO
+        grad_steepness = ZERO
         for back in range(segments):
             index = segments - 1 - back
             low, high = index * segment, min((index + 1) * segment, depth)
@@ -351,14 +351,17 @@ def backward(
             for layer in range(low, high):
                 pairs += stop[layer] - start[layer]
             if channels:
-                call_at(payload_back, (h, before_p, alpha, drop, felt, places, n, channels, lanes, low, high, pairs))
+                call_at(
+                    payload_back, (h, before_p, alpha, drop, grad_alpha, places, n, channels, lanes, low, high, pairs)
+                )
             if values_too:
                 call_at(
-                    layers_back, (g, d, alpha, slope, felt, ends, places, n, lanes, low, high, pairs, channels, steep)
+                    layers_back,
+                    (g, d, alpha, slope, grad_alpha, ends, places, n, lanes, low, high, pairs, channels, steep),
                 )
             if steepness_too:
-                share += add_up(d, pairs * lanes, strands)
-        pointer_at(by_steepness, REAL)[row // lanes] = share
+                grad_steepness += add_up(d, pairs * lanes, strands)
+        pointer_at(by_steepness, REAL)[row // lanes] = grad_steepness
         store(grad_rows, grad_payload, g, count, row, n, channels, lanes)
         # Infinite items take part crisply: what ties among them left is not theirs
         for k in range(row * n, min(row + lanes, count) * n):
