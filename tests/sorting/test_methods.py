@@ -237,14 +237,11 @@ def test_pairwise_ranks_of_infinite_and_absent_items():
     assert laplace_counts(x, torch.tensor(5.0)).isnan().all()
 
 
-def test_the_gradient_of_ties_does_not_depend_on_how_they_lie_in_memory():
-    x, upstream = draw(1, 6).expand(40, 6).clone().requires_grad_(), draw(40, 6, seed=3)
-    for method in (Permutahedron(0.7), Unimodal()):
-        (found,) = torch.autograd.grad(soft_sort(x, dim=0, method=method).values, x, upstream)
-        for column in range(6):
-            alone = x.detach()[:, column].clone().requires_grad_()
-            (wanted,) = torch.autograd.grad(soft_sort(alone, method=method).values, alone, upstream[:, column])
-            assert torch.allclose(found[:, column], wanted, atol=1e-12)
+def test_the_gradient_of_ties_goes_by_position():
+    """The largest place belongs to the first of equal items; beyond 16 of them `torch.sort` alone would shuffle."""
+    x, upstream = torch.ones(40, 3, dtype=torch.float64, requires_grad=True), draw(40, 3)
+    (found,) = torch.autograd.grad(soft_sort(x, dim=0, method=Permutahedron(0.7)).values, x, upstream)
+    assert torch.equal(found, upstream.flip(0))
 
 
 @pytest.mark.parametrize("strength", [0.3, 2.0, 50.0])

@@ -213,10 +213,9 @@ class Permutahedron(Method):
         n = x.shape[-1]
         here = None if lengths is None else occupied(x, lengths)
         places = torch.arange(n, 0, -1, dtype=x.dtype, device=x.device) / self.strength
-        # Stable: which of equal items gets a place's gradient must not depend on how they lie in memory
-        ordered = (x if here is None else torch.where(here, x, -torch.inf)).sort(dim=-1, descending=True, stable=True)[
-            0
-        ]
+        # Stable: which of equal items gets a place's gradient goes by position
+        ordered = x if here is None else torch.where(here, x, -torch.inf)
+        ordered = ordered.sort(dim=-1, descending=True, stable=True).values
         ordered = ordered if here is None else torch.where(here, ordered, 0.0)
         found = project(places.expand(ordered.shape), ordered, self.entropic, here)
         if descending:
