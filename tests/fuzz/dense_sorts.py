@@ -169,7 +169,8 @@ def _isotonic(s: Tensor, w: Tensor, entropic: bool) -> Tensor:
     blocks: list[list[int]] = []
     for i in range(len(s)):
         blocks.append([i])
-        while len(blocks) > 1 and level(blocks[-2]) < level(blocks[-1]):
+        # Equal neighbours are pooled: at this kink both sides have a derivative, and it takes one
+        while len(blocks) > 1 and level(blocks[-2]) <= level(blocks[-1]):
             last = blocks.pop()
             blocks[-1] = blocks[-1] + last
     return torch.cat([level(block).expand(len(block)) for block in blocks]) if blocks else s

@@ -151,6 +151,9 @@ class Scenes:
         # The same numbers, rounded as the kernel got them
         wanted, truth = _pictures(case, {name: t.double() for name, t in given.items()}, "reference")
         values, gradients = TOLERANCES[case.dtype, case.exact]
+        if sum(c * c for c in case.eye) < 1:
+            # Faces next to the camera outweigh others by their depth, and what is left out of them does: 3e-7 was seen
+            values, gradients = max(values, 1e-6), max(gradients, 1e-5)
         for name, one in found.items():
             problem = differs(name, one, wanted[name], values)
             if problem:
@@ -158,6 +161,8 @@ class Scenes:
         for name, one in slopes.items():
             if not one.isfinite().all():
                 return f"gradient of {name} is not finite"
+            if name == "vertices" and case.flaw == "no area":
+                continue  # A face covers by its area's size, which has a kink at 0: rounding says on which side of it we are
             # The tail that is left out of each pixel grows by df / scale of itself with the scale
             left = (
                 case.epsilon * case.df / case.scale * (case.size[0] * case.size[1]) ** 0.5 if name == "scale" else 0.0
@@ -194,7 +199,7 @@ class Scenes:
 #: (precision, whether nothing is left out) -> what pictures and gradients may deviate by, as shares of the largest number
 #: in them. What is left out weighs `epsilon`, and interpolation errs by as much.
 TOLERANCES = {
-    ("float64", True): (3e-8, 1e-6),  # 1.3e-8 was seen: attributes of a soup of triangles through the camera
+    ("float64", True): (1e-8, 1e-6),
     ("float64", False): (1e-3, 1e-2),
     ("float32", True): (2e-3, 2e-2),
     ("float32", False): (2e-3, 2e-2),
