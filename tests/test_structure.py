@@ -186,6 +186,35 @@ def test_torch_is_asked_in_one_place():
     assert not _using(pattern, "core/tracing.py")
 
 
+#: What Windows lacks, wherever it is used -> how it is kept from being called there.
+POSIX = {
+    "cli/__init__.py set_blocking": "asked for with hasattr",
+    "core/cache.py register_at_fork": "asked for with hasattr",
+    "core/codegen/store.py register_at_fork": "asked for with hasattr",
+    "core/codegen/store.py getuid": "behind os.name",
+    "core/codegen/store.py grp": "behind os.name",
+    "core/codegen/store.py pwd": "behind os.name",
+    "core/files.py O_TMPFILE": "behind sys.platform",
+    "core/memory.py resource": "ImportError is caught",
+    "core/memory.py sysconf": "AttributeError is caught, or reached only beyond `resource`",
+}
+ABSENT = re.compile(
+    r"\b(?:os\.(fork|getuid|geteuid|getgid|killpg|setsid|sysconf|set_blocking|register_at_fork|mkfifo|statvfs|nice|uname|fchmod"
+    r"|O_TMPFILE|O_DIRECTORY|O_NOFOLLOW|wait\w*|posix_\w+)"
+    r"|signal\.(SIGKILL|SIGHUP|SIGALRM|SIGUSR\d|SIGQUIT|SIGPIPE|SIGXFSZ|setitimer|alarm|pthread_\w+)"
+    r"|import (fcntl|resource|pwd|grp|termios|tty|pty|syslog))\b"
+)
+
+
+def test_what_windows_lacks_is_guarded():
+    """A new use must be guarded, and said here."""
+    found = set()
+    for file in ROOT.rglob("*.py"):
+        for match in ABSENT.finditer(file.read_text(encoding="utf-8")):
+            found.add(f"{file.relative_to(ROOT).as_posix()} {next(filter(None, match.groups()))}")
+    assert found == set(POSIX)
+
+
 def test_the_map_is_the_tree():
     """docs/architecture.md names every folder, and every file of core/, and nothing that is not there."""
     block = MAP.read_text(encoding="utf-8").split("```text\nsrc/algonet/\n")[1].split("```")[0]

@@ -21,6 +21,7 @@ import typer
 from PIL import Image
 
 from algonet import cli
+from algonet.cli import ran_commands
 from algonet.core import memory
 
 ALGONET = Path(sys.executable).with_name("algonet")
@@ -321,6 +322,66 @@ def test_ran_init(algonet, tmp_path):
     assert "exists; choose another name, or --force" in again.err
     assert algonet("ran", "init", "cpu", "--out", "cpu.toml", "--force").code == 0
     assert "choose one of cpu, gpu, ifs, ifs_gpu" in algonet("ran", "init", "tpu").err
+
+
+#: Commands that take minutes, and the function in which they spend them.
+LONG = {
+    "demo --out page": "algonet.cli.gallery.build",
+    "fit-camera box ball.png --rotations 4000 --size 512": "algonet.render.fit_camera",
+    "fit-mesh box --steps 100000": "algonet.cli.fitting_runs.FitRun.advance",
+    "ifs fit ball.png": "algonet.ifs.fit_ifs",
+    "ifs render fern --points 3000000 --size 4096 --sigma 60": "algonet.cli.ifs_commands._drawn",
+    "play --no-show --port 18137": "algonet.play.serve",
+    "ran train run.toml": "algonet.ran.trainer.RANTrainer.fit",
+    "render icosphere --size 1024 --views 1000 --out film.gif": "algonet.render.SmoothRenderer.forward",
+    "speech say " + 300 * "a": "algonet.speech.SmoothSynthesizer.forward",
+    "while run forever.while --max-steps 1000000000000": "algonet.cli.while_commands._crisp",
+}
+#: Runs each command in a fork of one process, which has loaded all there is to load.
+INTERRUPTED = """
+import os, pkgutil, signal, sys, time
+from algonet import cli
+import algonet.cli.fitting_runs, algonet.cli.gallery, algonet.ifs, algonet.ran.trainer, algonet.render, algonet.speech
+cli.mount()
+for words, place in eval(sys.stdin.read()).items():
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        owner, name = place.rsplit(".", 1)
+        owner = pkgutil.resolve_name(owner)
+        work = getattr(owner, name)
+        def told(*arguments, **options):
+            os.write(writing, b"!")
+            return work(*arguments, **options)
+        setattr(owner, name, told)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.argv = ["algonet", *words.split()]
+        cli.main()
+    os.close(writing)
+    begun = os.read(reading, 1) == b"!"
+    time.sleep(0.3)
+    begin = time.monotonic()
+    os.kill(child, signal.SIGINT)
+    status = os.waitpid(child, 0)[1]
+    print(begun, os.waitstatus_to_exitcode(status), time.monotonic() - begin, words[:30], sep="\\t", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_ctrl_c_ends_every_long_command(tmp_path):
+    """Within 2 s on an idle machine; what is asked for here is far less than the minutes that each would take."""
+    Image.radial_gradient("L").resize((64, 64)).save(tmp_path / "ball.png")
+    (tmp_path / "forever.while").write_text("x1 := 1\nWHILE x1 != 0 DO\n    x1 := x1 + 1\nEND\n")
+    (tmp_path / "run.toml").write_text(ran_commands._config("cpu"))
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], input=repr(LONG), cwd=tmp_path, capture_output=True, text=True, timeout=600
+    )
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert len(rows) == len(LONG), done.stderr[-2000:]
+    assert [row for row in rows if row[:2] != ["True", "130"]] == [], done.stderr[-2000:]
+    assert max(float(row[2]) for row in rows) < 30, done.stdout
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow

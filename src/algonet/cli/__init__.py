@@ -7,6 +7,7 @@ traceback); 2 the command was called wrongly; 130 interrupted (Ctrl-C).
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import signal
@@ -180,4 +181,6 @@ def describe(error: Exception) -> str:
 
 def _stop(number: int, frame: Any) -> None:
     _heard.set()
+    # Python would walk through all that torch has loaded in search of cycles before it ends: most of a second
+    gc.freeze()
     raise SystemExit(128 + number)
