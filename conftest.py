@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
+
+# Set before torch is loaded, and for processes that tests start: several test processes whose torch takes every core for itself
+# mostly wait for each other's threads. Tests of threads ask for them.
+if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,16 @@ from algonet.while_lang import WhileProgram
 from helpers.contract import gradients
 from matrix.operations import OPERATIONS
 from matrix.transforms import Operation
+
+
+@pytest.fixture(autouse=True)
+def _two_threads() -> Iterator[None]:
+    """Large calls are to use threads of their own here, however many the test run as a whole allows."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(threads)
+
 
 NAMES = [operation.case.name for operation in OPERATIONS]
 BY_NAME = dict(zip(NAMES, OPERATIONS, strict=True))

@@ -162,9 +162,10 @@ def test_interpreted_large_faces_and_parts_of_a_batch(options: dict, monkeypatch
 
 @interpreted
 def test_interpreted_wide_noise_is_shared_between_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forty faces make two blocks, which two of four programs per tile take; what they find is joined."""
-    retune(monkeypatch, GATHERS=2)
-    call = tiny(5, faces=40, height=34, width=33, scale=30.0, epsilon=1e-4, steepness=2.0)
+    """Forty faces make two blocks, which the two programs of a tile take; what they find is joined."""
+    # The least picture that holds 12 x 12 samples twice, and tiles as large: the interpreter counts programs, not pixels
+    retune(monkeypatch, GATHERS=2, TILE=(16, 16, 1, None), PIXELS=(512, 4))
+    call = tiny(5, faces=40, height=12, width=24, scale=100.0, epsilon=1e-4, steepness=2.0)
     for found, truth in zip(rasterise(call, "triton"), rasterise(call, "reference"), strict=True):
         assert float((found - truth).abs().max()) < 2e-4
 
