@@ -45,7 +45,7 @@ def rise(d, s):
     return slope if abs(z) < FAR else REAL(0.0)
 
 
-@njit(**SUMS)
+@njit(**SUMS, cache=True)
 def counts(x, w, ordered, s, begin, end, out):
     n = len(x)
     for i in range(begin, end):
@@ -68,7 +68,7 @@ def counts(x, w, ordered, s, begin, end, out):
         out[i] = REAL(total) if a == a else a
 
 
-@njit(**SUMS)
+@njit(**SUMS, cache=True)
 def slopes(x, w, grad, ordered, symmetric, s, begin, end, grad_x, grad_w, grad_s):
     """Gradients of items begin..end: each collects what it feels as the first and as the second of its pairs."""
     n = len(x)

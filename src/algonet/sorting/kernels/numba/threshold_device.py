@@ -200,7 +200,7 @@ def all_finite(x):
     return odd == 0
 
 
-@njit(**STRICT)
+@njit(**STRICT, cache=True)
 def forward(x, mask, masked, ks, k_step, s, reach, out, thresholds, begin, end):
     """Rows begin..end. A threshold of -inf or inf says that all or none of the finite items are members."""
     n = x.shape[1]
@@ -284,7 +284,7 @@ def slopes(x, grad, b, s, mean, out):
         out[i] = s * slope * (grad[i] - mean)
 
 
-@njit(**STRICT)
+@njit(**STRICT, cache=True)
 def backward(x, mask, masked, s, thresholds, grad, grad_x, grad_k, grad_s, begin, end):
     n = x.shape[1]
     items, weights, found = np.empty(n, x.dtype), np.empty(n, x.dtype), np.empty(n, x.dtype)
