@@ -84,7 +84,9 @@ def _check_page(browser: Chromium, url: str, pictures: int, width: int, scheme: 
     assert dark == (scheme == "dark")
 
 
-def _check_links(browser: Chromium, sections: list[gallery.Section]) -> None:
+def _check_links(browser: Chromium, sections: list[gallery.Section], width: int) -> None:
+    hidden = browser.value("(bar => bar.scrollWidth - bar.clientWidth)(document.querySelector('nav div'))")
+    assert hidden == 0 or width == PHONE, f"{hidden} pixels of the navigation are cut off"
     for section in sections[:-1]:  # the last may be too short to reach the top
         browser.value(f"document.querySelector('nav a[href=\"#{section.slug}\"]').click()")
         top = browser.value(f"document.getElementById('{section.slug}').getBoundingClientRect().top")
@@ -106,7 +108,7 @@ def test_whole_gallery(tmp_path, request):
     # Colours do not depend on the width, nor widths on the colours
     for width, scheme in ((DESK, "light"), (PHONE, "dark")):
         _check_page(browser, url, sum(len(section.figures) for section in sections), width, scheme)
-        _check_links(browser, sections)
+        _check_links(browser, sections, width)
 
 
 def test_a_broken_page_is_noticed(browser, tmp_path):
