@@ -1,9 +1,9 @@
 """Source of the CPU kernels, generated from the table of instructions: blocks of items side by side, one instruction at a
 time, each a loop that LLVM vectorises.
 
-Nothing is kept between forward and backward: backward runs the program again, block by block, but for rows whose values no
-gradient depends on. Rows that no wanted row depends on run in neither, and where a gradient is 0 so are those before it: 0
-times infinity is nobody's business.
+What a block does is listed by `schedule.py`; operands are slots, addresses of a block's numbers. Nothing is kept between
+forward and backward: backward runs the program again, block by block, as far as gradients need its values. Where a gradient
+is 0 so are those before it: 0 times infinity is nobody's business.
 """
 
 from __future__ import annotations
@@ -12,25 +12,27 @@ import re
 import textwrap
 from types import ModuleType
 
+import numpy as np
+
 from algonet.core.cache import Cache
 from algonet.core.codegen import generate as codegen
 from algonet.relax import Relaxation
 
 from ...machine import instructions
 from ...machine.instructions import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, Instruction
+from . import schedule
 
 #: Items side by side.
 WIDTH = 64
 
 _SOURCE = '''
 import numpy as np
+from numba import @FLOAT@ as REAL, int32, uint32
 from numpy import cos, exp as exact_exp, floor, log as exact_log, sin
 
+from algonet.core.codegen.numba_pointers import offset, pointer_at
+
 W = @WIDTH@
-#: How many rows each instruction reads.
-READS = np.array(@READS@, dtype=np.int32)
-#: Whether its gradient needs the values of these, and its own.
-PULLS = np.array(@PULLS@, dtype=np.uint8)
 
 
 @njit(fastmath={"contract"}, error_model="numpy")
@@ -46,104 +48,111 @@ def mixed(h):
 
 
 @njit(error_model="numpy")
-def drawn(low, high, item, counter):
-    """A number in [0, 1) with 24 bits."""
-    h = mixed(np.uint32(np.uint32(item) ^ low))
-    h = mixed(np.uint32(np.uint32(h + np.uint32(np.uint32(counter) * np.uint32(0x9E3779B9))) ^ high))
-    return np.@FLOAT@(np.int32(h >> np.uint32(8))) * np.@FLOAT@(5.9604644775390625e-08)
+def drawn(mixed_item, high, counter):
+    """A number in [0, 1) with 24 bits, from an item mixed with one half of the seed, the other half, and a counter."""
+    h = mixed(np.uint32(np.uint32(mixed_item + np.uint32(np.uint32(counter) * np.uint32(0x9E3779B9))) ^ high))
+    return REAL(np.int32(h >> np.uint32(8))) * REAL(5.9604644775390625e-08)
 
 
-@njit(error_model="numpy", cache=True)
-def used_rows(program, wanted):
-    """Which rows the wanted ones depend on."""
-    used = np.zeros(program.shape[0], dtype=np.uint8)
-    for j in range(wanted.shape[0]):
-        used[wanted[j]] = 1
-    for back in range(program.shape[0]):
-        k = program.shape[0] - 1 - back
-        if used[k]:
-            for j in range(READS[program[k, 0]]):
-                used[program[k, 1 + j]] = 1
-    return used
+@njit(error_model="numpy")
+def mix_items(mixed_items, low, start):
+    for i in range(W):
+        mixed_items[i] = mixed(np.uint32(np.uint32(start + i) ^ low))
 
 
-@njit(error_model="numpy", cache=True)
-def needed_rows(program, used):
-    """Which rows the gradients of the used ones need the values of, and what these depend on."""
-    needed = np.zeros(program.shape[0], dtype=np.uint8)
-    for back in range(program.shape[0]):
-        k = program.shape[0] - 1 - back
-        if used[k]:
-            code = program[k, 0]
-            needed[k] |= PULLS[code, 3]
-            for j in range(READS[code]):
-                needed[program[k, 1 + j]] |= PULLS[code, j] | needed[k]
-    return needed
+@njit(error_model="numpy")
+def clear(row):
+    for i in range(W):
+        row[i] = REAL(0.0)
 
 
 @FUNCTIONS@
 
 
-@njit(fastmath={"contract"}, error_model="numpy", cache=True)
-def run_block(x, start, steepness, constants, program, low, high, used, rows):
-    """All used rows of the items start ... start + W - 1."""
-    items = min(W, x.shape[0] - start)
-    for k in range(program.shape[0]):
-        if not used[k]:
-            continue
-        code, first, second, third = program[k, 0], program[k, 1], program[k, 2], program[k, 3]
+@njit(fastmath={"contract"}, error_model="numpy")
+def run_block(steps, count, rows, x, columns, steepness, constants, mixed_items, high, start, items):
+    """All steps on the items start ... start + W - 1."""
+    for k in range(count):
+        step = offset(steps, @STEP@ * k)
+        code, first, second, third = step[0], step[2], step[3], step[4]
+        y = offset(rows, step[1] * W)
 @FORWARD@
 
 
-@njit(fastmath={"contract"}, error_model="numpy", cache=True)
-def pull_block(start, steepness, constants, program, low, high, used, rows, slopes, gx, gs):
+@njit(fastmath={"contract"}, error_model="numpy")
+def pull_block(pulls, count, rows, slopes, gx, columns, gs, steepness, start, items):
     """Gradients of one block, from the last instruction to the first; `slopes` comes in with those of the results."""
-    items = min(W, gx.shape[0] - start)
-    for back in range(program.shape[0]):
-        k = program.shape[0] - 1 - back
-        if not used[k]:
-            continue
-        code, first, second, third = program[k, 0], program[k, 1], program[k, 2], program[k, 3]
+    for k in range(count):
+        step = offset(pulls, @PULL@ * k)
+        code, place, first, second, third, own = step[0], step[2], step[3], step[4], step[5], step[6]
+        s = offset(slopes, step[1] * W)
+        if code == @CLEAR@:
+            clear(s)
 @BACKWARD@
 
 
-@njit(fastmath={"contract"}, error_model="numpy", nogil=True, cache=True)
-def forward(first, last, x, steepness, constants, program, wanted, seed, y):
-    """Blocks first ... last - 1; threads take different ones."""
-    rows = np.empty((program.shape[0], W), dtype=x.dtype)
-    used = used_rows(program, wanted)
-    low, high = np.uint32(seed[0]), np.uint32(seed[1])
+@njit(error_model="numpy", nogil=True, cache=True)
+def forward(first, last, numbers, seed, run, results, memory):
+    """Blocks first ... last - 1; threads take different ones, each with memory of its own. Arrays come by address:
+    numbers (total, columns, x, steepness, constants), run (steps, count), results (y, slots, count), memory (rows, items)."""
+    total, columns = numbers[0], numbers[1]
+    x, steepness, constants = pointer_at(numbers[2], REAL), pointer_at(numbers[3], REAL), pointer_at(numbers[4], REAL)
+    y, slots, wanted = pointer_at(results[0], REAL), pointer_at(results[1], int32), results[2]
+    rows, mixed_items = pointer_at(memory[0], REAL), pointer_at(memory[1], uint32)
+    steps, low, high = pointer_at(run[0], int32), np.uint32(seed[0]), np.uint32(seed[1])
     for block in range(first, last):
-        run_block(x, block * W, steepness, constants, program, low, high, used, rows)
-        for i in range(min(W, x.shape[0] - block * W)):
-            for j in range(wanted.shape[0]):
-                y[block * W + i, j] = rows[wanted[j], i]
+        start = block * W
+        items = min(W, total - start)
+        mix_items(mixed_items, low, start)
+        run_block(steps, run[1], rows, x, columns, steepness, constants, mixed_items, high, start, items)
+        for i in range(items):
+            for j in range(wanted):
+                y[(start + i) * wanted + j] = rows[slots[j] * W + i]
 
 
-@njit(fastmath={"contract"}, error_model="numpy", nogil=True, cache=True)
-def backward(first, last, x, steepness, constants, program, wanted, seed, g, gx, gs):
-    rows = np.empty((program.shape[0], W), dtype=x.dtype)
-    slopes = np.empty((program.shape[0], W), dtype=x.dtype)
-    used = used_rows(program, wanted)
-    needed = needed_rows(program, used)
-    low, high = np.uint32(seed[0]), np.uint32(seed[1])
+@njit(error_model="numpy", nogil=True, cache=True)
+def backward(first, last, numbers, seed, run, pull, results, grads, memory):
+    """As `forward`; pull (steps, count), results (gradients of the wanted rows, their slots or -1, count, slots to clear),
+    grads (of x, of each block's steepness, number of those), memory (rows, items, slopes)."""
+    total, columns = numbers[0], numbers[1]
+    x, steepness, constants = pointer_at(numbers[2], REAL), pointer_at(numbers[3], REAL), pointer_at(numbers[4], REAL)
+    g, slots, wanted = pointer_at(results[0], REAL), pointer_at(results[1], int32), results[2]
+    gx, gs = pointer_at(grads[0], REAL), pointer_at(grads[1], REAL)
+    rows, mixed_items, slopes = pointer_at(memory[0], REAL), pointer_at(memory[1], uint32), pointer_at(memory[2], REAL)
+    steps, low, high = pointer_at(run[0], int32), np.uint32(seed[0]), np.uint32(seed[1])
+    pulls = pointer_at(pull[0], int32)
     for block in range(first, last):
-        run_block(x, block * W, steepness, constants, program, low, high, needed, rows)
-        slopes[:] = 0.0
-        for i in range(min(W, x.shape[0] - block * W)):
-            for j in range(wanted.shape[0]):
-                slopes[wanted[j], i] += g[block * W + i, j]
-        pull_block(block * W, steepness, constants, program, low, high, used, rows, slopes, gx, gs[block])
+        start = block * W
+        items = min(W, total - start)
+        mix_items(mixed_items, low, start)
+        run_block(steps, run[1], rows, x, columns, steepness, constants, mixed_items, high, start, items)
+        for k in range(results[3] * W):
+            slopes[k] = REAL(0.0)
+        for i in range(items):
+            for j in range(wanted):
+                if slots[j] >= 0:
+                    slopes[slots[j] * W + i] += g[(start + i) * wanted + j]
+        of_block = offset(gs, block * grads[2])
+        pull_block(pulls, pull[1], rows, slopes, gx, columns, of_block, steepness, start, items)
 '''
-#: Each operand of one item, by where it comes from; `{name}` is a, b or c, `{place}` its number in the instruction.
+#: Each operand of one item, by where it comes from; `{name}` is a, b or c, `{place}` its number in the step.
 _LOADS = {
-    ROW: "{name} = rows[{place}, i]",
-    COLUMN: "{name} = x[start + i, {place}] if i < items else @ZERO@",
+    ROW: "{name} = {name}_row[i]",
+    COLUMN: "{name} = x[(start + i) * columns + {place}] if i < items else REAL(0.0)",
     CONSTANT: "{name} = constants[{place}]",
     STEEPNESS: "{name} = steepness[{place}]",
     COUNTER: "",
 }
 _PLACES = {"a": "first", "b": "second", "c": "third"}
+_BITS = {
+    "a": schedule.READS_A,
+    "b": schedule.READS_B,
+    "c": schedule.READS_C,
+    "y": schedule.READS_Y,
+    "slope": schedule.READS_SLOPE,
+}
+_DECORATOR = '@njit(fastmath={"contract"}, error_model="numpy")'
+_PLAIN = ("s", "-s")
 
 
 def kernels(formulas: tuple[Relaxation, ...], dialect: str) -> ModuleType:
@@ -157,113 +166,159 @@ _MODULES: Cache[ModuleType] = Cache("kernels of smooth programs on the CPU", 256
 
 def _module(formulas: tuple[Relaxation, ...], dialect: str, table: tuple[Instruction, ...]) -> ModuleType:
     functions = [codegen.scalar_function(relax, f"formula{k}", dialect) for k, relax in enumerate(formulas)]
-    number = "float32" if dialect == "numba32" else "float64"
+    runs, pulls, run_cases, pull_cases = [], [], [], []
+    for code, instruction in enumerate(table):
+        run_cases += [
+            f"{'elif' if code else 'if'} code == {code}:  # {instruction.name}",
+            *_run_case(code, instruction),
+        ]
+        runs += _runs(code, instruction, dialect)
+        for operand, slope in enumerate(instruction.slopes):
+            if slope:
+                name = f"# {instruction.name}, operand {operand}"
+                pull_cases += [f"elif code == {3 * code + operand}:  {name}", _pull_case(code, operand, instruction)]
+                pulls.append(_pull(code, operand, instruction, dialect))
     body = (
         _SOURCE.replace("@WIDTH@", str(WIDTH))
-        .replace("@FLOAT@", number)
-        .replace("@READS@", str([i.rows for i in table]))
-        .replace("@PULLS@", str([_pulls(i) for i in table]))
-        .replace("@FUNCTIONS@", _functions(table, dialect, "run") + "\n\n" + _functions(table, dialect, "pull"))
-        .replace("@FORWARD@", _cases(table, dialect, "run"))
-        .replace("@BACKWARD@", _cases(table, dialect, "pull"))
+        .replace("@FLOAT@", "float32" if dialect == "numba32" else "float64")
+        .replace("@STEP@", str(schedule.STEP))
+        .replace("@PULL@", str(schedule.PULL))
+        .replace("@CLEAR@", str(schedule.CLEAR))
+        .replace("@FUNCTIONS@", "\n\n".join(runs + pulls))
+        .replace("@FORWARD@", textwrap.indent("\n".join(run_cases), " " * 8))
+        .replace("@BACKWARD@", textwrap.indent("\n".join(pull_cases), " " * 8))
     )
-    body = body.replace("@ZERO@", f"np.{number}(0.0)")
     source = codegen.PRELUDES[dialect] + "\n\n" + "\n\n".join(functions) + "\n" + body
-    return codegen.load("smooth_program_" + dialect, source)
+    module = codegen.load("smooth_program_" + dialect, source)
+    module.__dict__["table"] = np.array([_table_row(i) for i in table], dtype=np.int32)
+    return module
 
 
-def _pulls(instruction: Instruction) -> list[int]:
-    """Of which of a, b, c and its own value y the gradient of an instruction depends."""
-    text = " ".join((instruction.before, *instruction.slopes)) if any(instruction.slopes) else ""
-    return [int(re.search(rf"\b{name}\b", text) is not None) for name in "abcy"]
+def _table_row(instruction: Instruction) -> list[int]:
+    """What `schedule.py` knows of an instruction."""
+    gradients = [-1, -1, -1]
+    for operand, slope in enumerate(instruction.slopes):
+        if slope:
+            gradients[operand] = sum(_BITS[name] for name in _read(instruction, slope) if _kept(instruction, name))
+    kinds = instruction.operands
+    return [instruction.rows, int(COLUMN in kinds), int(STEEPNESS in kinds), int(_keeps_slope(instruction)), *gradients]
 
 
-def _long(instruction: Instruction, name: str) -> bool:
-    """Whether its loops have more than some arithmetic: a call costs less than they do, and saves their vectorisation."""
-    if name == "pull":
-        return any(slope not in ("", *_PLAIN) for slope in instruction.slopes)
-    return bool(instruction.before or re.search(r"\b(exp|log|uniform)\(", instruction.value))
+def _read(instruction: Instruction, slope: str) -> list[str]:
+    """The operands, the own value and the slope, as far as a formula reads them."""
+    names = [*"abc"[: len(instruction.operands)], "y", "slope"]
+    return [name for name in names if re.search(rf"\b{name}\b", slope)]
 
 
-def _functions(table: tuple[Instruction, ...], dialect: str, name: str) -> str:
-    """Longer instructions as functions of their own: in one large function LLVM gives up on vectorising their loops."""
-    found = []
-    for code, instruction in enumerate(table):
-        if _long(instruction, name):
-            body = textwrap.indent(_BODIES[name](instruction, dialect), "    ")
-            found.append(f"{_DECORATOR}\ndef {name}{code}({_ARGUMENTS[name]}):  # {instruction.name}\n{body}\n")
-    return "\n\n".join(found)
+def _kept(instruction: Instruction, name: str) -> bool:
+    """Whether a name is that of a row (or of a slope), and not of a number that is at hand."""
+    return name in ("y", "slope") or instruction.operands["abc".index(name)] == ROW
 
 
-def _cases(table: tuple[Instruction, ...], dialect: str, name: str) -> str:
-    """What each instruction does, chosen by its code; LLVM makes a jump table of it."""
-    lines: list[str] = []
-    for code, instruction in enumerate(table):
-        lines.append(f"{'elif' if code else 'if'} code == {code}:  # {instruction.name}")
-        call = f"{name}{code}({_ARGUMENTS[name]})"
-        lines.append(textwrap.indent(call if _long(instruction, name) else _BODIES[name](instruction, dialect), "    "))
-    return textwrap.indent("\n".join(lines), "        ")
+def _keeps_slope(instruction: Instruction) -> bool:
+    """Whether value and slope come from one formula, which is then computed once for both."""
+    return "slope" in instruction.before
 
 
-_DECORATOR = '@njit(fastmath={"contract"}, error_model="numpy")'
-_COMMON = "start, items, steepness, constants, low, high, first, second, third"
-# Whole tables and numbers of rows: a row as an array of its own would be counted, at a higher price than most loops
-_ARGUMENTS = {"run": f"k, rows, x, {_COMMON}", "pull": f"k, rows, slopes, gx, gs, {_COMMON}"}
+#: What a function needs besides rows to load an operand.
+_NEEDS = {
+    COLUMN: "x, columns, start, items, first",
+    CONSTANT: "constants, {place}",
+    STEEPNESS: "steepness, {place}",
+    COUNTER: "mixed_items, high, {place}",
+    ROW: "{name}_row",
+}
 
 
-def _loaded(instruction: Instruction, dialect: str) -> str:
-    """Statements that load the operands of one item, and what the formulas have in common."""
+def _run_arguments(instruction: Instruction) -> list[str]:
+    kinds = zip("abc", instruction.operands, strict=False)
+    return [_NEEDS[kind].format(name=name, place=_PLACES[name]) for name, kind in kinds]
+
+
+def _runs(code: int, instruction: Instruction, dialect: str) -> list[str]:
+    """The function of an instruction: a row from its operands. With a slope to keep there are two of them."""
     lines = []
     for name, kind in zip("abc", instruction.operands, strict=False):
         lines.append(_LOADS[kind].format(name=name, place=_PLACES[name]))
-    if instruction.before:
-        lines.append(codegen.translated(instruction.before, dialect))
-    return "\n".join(line for line in lines if line)
+    lines.append(codegen.translated(instruction.before, dialect))
+    lines.append(f"y[i] = {_formula(instruction.value, instruction, dialect)}")
+    body = [line for line in lines if line]
+    arguments = ", ".join(["y", *_run_arguments(instruction)])
+    found = [_function(f"run{code}", arguments, "W", body)]
+    if _keeps_slope(instruction):
+        found.append(_function(f"run{code}_slope", "slopes, " + arguments, "W", [*body, "slopes[i] = slope"]))
+    return found
+
+
+def _function(name: str, arguments: str, count: str, lines: list[str]) -> str:
+    body = textwrap.indent("\n".join(lines), " " * 8)
+    return f"{_DECORATOR}\ndef {name}({arguments}):\n    for i in range({count}):\n{body}\n"
+
+
+def _passed(arguments: list[str]) -> str:
+    """Arguments as the block has them: rows by their slots."""
+    rows = {f"{name}_row": f"offset(rows, {place} * W)" for name, place in _PLACES.items()}
+    return ", ".join(rows.get(argument, argument) for argument in arguments)
+
+
+def _run_case(code: int, instruction: Instruction) -> list[str]:
+    arguments = _passed(["y", *_run_arguments(instruction)])
+    if not _keeps_slope(instruction):
+        return [f"    run{code}({arguments})"]
+    kept = f"        run{code}_slope(offset(rows, third * W), {arguments})"
+    return ["    if third < 0:", f"        run{code}({arguments})", "    else:", kept]
 
 
 def _formula(text: str, instruction: Instruction, dialect: str) -> str:
     found = codegen.translated(text, dialect)
     for name, kind in zip("abc", instruction.operands, strict=False):
         if kind == COUNTER:
-            found = found.replace(f"uniform({name})", f"drawn(low, high, start + i, {_PLACES[name]})")
+            found = found.replace(f"uniform({name})", f"drawn(mixed_items[i], high, {_PLACES[name]})")
     return found
 
 
-def _forward(instruction: Instruction, dialect: str) -> str:
-    loads = _loaded(instruction, dialect)
-    value = _formula(instruction.value, instruction, dialect)
-    return "for i in range(W):\n" + textwrap.indent(f"{loads}\nrows[k, i] = {value}".strip("\n"), "    ")
+def _pull_arguments(operand: int, instruction: Instruction) -> list[str]:
+    kind, slope = instruction.operands[operand], instruction.slopes[operand]
+    target = {ROW: "g", COLUMN: "gx, columns, start, items, place", STEEPNESS: "gs, items, place"}[kind]
+    found = [target, "s_row"]
+    for name in _read(instruction, slope):
+        if name in ("y", "slope"):
+            found.append("own_row")
+        else:
+            of = instruction.operands["abc".index(name)]
+            found.append(_NEEDS[of].format(name=name, place=_PLACES[name]))
+    return found
 
 
-_PLAIN = ("s", "-s")
+def _pull_case(code: int, operand: int, instruction: Instruction) -> str:
+    arguments = _passed(_pull_arguments(operand, instruction))
+    arguments = arguments.replace("own_row", "offset(rows, own * W)").replace("s_row", "s")
+    return f"    pull{code}_{operand}({re.sub(r'^g,', 'offset(slopes, place * W),', arguments)})"
 
 
-def _backward(instruction: Instruction, dialect: str) -> str:
-    """One loop for each operand: two operands may be the same row."""
-    # The input's own numbers are not at hand here, nor needed
-    loads = ["s = slopes[k, i]"]
-    loads += [] if COLUMN in instruction.operands else ["y = rows[k, i]", _loaded(instruction, dialect)]
-    loops: list[tuple[str, list[str]]] = []
-    for name, kind, slope in zip("abc", instruction.operands, instruction.slopes, strict=False):
-        if not slope:
-            continue
-        amount, place = _formula(slope, instruction, dialect), _PLACES[name]
-        if "s" in slope and slope not in _PLAIN and not slope.startswith("where("):
-            # No gradient stays none, whatever the numbers of a row that nobody's result depends on
-            amount = (
-                f"where(s == 0.0, s, {amount})" if dialect == "numba64" else f"where(s == float32(0.0), s, {amount})"
-            )
-        if kind == ROW:
-            loops.append(("W", [*loads, f"slopes[{place}, i] += {amount}"]))
-        elif kind == COLUMN:
-            loops.append(("items", [*loads, f"gx[start + i, {place}] += {amount}"]))
-        elif kind == STEEPNESS:
-            # With the row before it: the curve is computed once. The row's own slope is of no further use
-            loops[-1][1].append(f"slopes[k, i] = {amount}")
-            loops.append(("items", [f"gs[{place}] += slopes[k, i]"]))
+def _pull(code: int, operand: int, instruction: Instruction, dialect: str) -> str:
+    """The function that adds to the gradient of one operand: two operands may be the same row."""
+    kind, slope = instruction.operands[operand], instruction.slopes[operand]
+    lines = ["s = s_row[i]"]
+    for name in _read(instruction, slope):
+        if name in ("y", "slope"):
+            lines.append(f"{name} = own_row[i]")
+        else:
+            of = instruction.operands["abc".index(name)]
+            lines.append(_LOADS[of].format(name=name, place=_PLACES[name]))
+    amount = _formula(slope, instruction, dialect)
+    if slope not in _PLAIN and not slope.startswith("where("):
+        # No gradient stays none, whatever the numbers of a row that nobody's result depends on
+        amount = f"where(s == REAL(0.0), s, {amount})"
+    arguments = ", ".join(_pull_arguments(operand, instruction))
+    if kind == ROW:
+        return _function(f"pull{code}_{operand}", arguments, "W", [*lines, f"g[i] += {amount}"])
+    if kind == COLUMN:
+        lines.append(f"gx[(start + i) * columns + place] += {amount}")
+        return _function(f"pull{code}_{operand}", arguments, "items", lines)
+    # Summed up by itself: the products run in vector registers. The row's own gradient is of no further use, as steepness
+    # comes after rows
     return (
-        "\n".join(f"for i in range({n}):\n" + textwrap.indent("\n".join(lines), "    ") for n, lines in loops) or "pass"
+        _function(f"pull{code}_{operand}", arguments, "W", [*lines, f"s_row[i] = {amount}"])
+        + "    for i in range(items):\n        gs[place] += s_row[i]\n"
     )
-
-
-_BODIES = {"run": _forward, "pull": _backward}

@@ -1,0 +1,220 @@
+"""What a CPU kernel does for each block of items, in order: instructions whose operands are slots of a small buffer.
+
+A program names a row for each instruction, thousands of them; a block of each would not stay in the cache. Most are read once
+or twice, soon after they were made, so rows share slots as registers are shared: a slot is free again after its row's last
+reader. Backward runs the program once more and keeps in slots of their own only the rows that some gradient reads; gradients
+have slots likewise, from the last reader of a row (the first to add to it) to the row itself. Rows that no wanted row depends
+on take no part, nor gradients of what depends on neither inputs nor steepness.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from algonet.core.codegen.jit import njit
+
+#: Columns of a table of instructions: how many rows it reads; whether it reads an input, or a steepness; whether its slope is
+#: kept beside its value; for each of three operands, which values its gradient reads (`READS_A` ...), -1 if it has none.
+ROWS, FROM_INPUT, FROM_STEEPNESS, KEEPS_SLOPE, GRADIENTS = 0, 1, 2, 3, 4
+READS_A, READS_B, READS_C, READS_Y, READS_SLOPE = 1, 2, 4, 8, 16
+#: Columns of a forward step (instruction, slot of its row, its three operands) and of a backward one.
+STEP, PULL = 5, 7
+#: The backward step that clears the slot of a gradient; all others are 3 instruction + operand.
+CLEAR = -1
+
+
+@njit()
+def used_rows(program, wanted, table):
+    """Which rows the wanted ones depend on."""
+    used = np.zeros(program.shape[0], dtype=np.uint8)
+    for j in range(wanted.shape[0]):
+        used[wanted[j]] = 1
+    for k in range(program.shape[0] - 1, -1, -1):
+        if used[k]:
+            for j in range(table[program[k, 0], ROWS]):
+                used[program[k, 1 + j]] = 1
+    return used
+
+
+@njit()
+def _steps(program, used, stays, slopes, table):
+    """Steps that make all used rows, their slots, and how many slots there are. Rows that stay keep theirs; slopes get one."""
+    length = program.shape[0]
+    last = np.full(length, -1, dtype=np.int32)
+    for k in range(length):
+        if used[k]:
+            for j in range(table[program[k, 0], ROWS]):
+                last[program[k, 1 + j]] = k
+    slots = np.full(length, -1, dtype=np.int32)
+    slope_slots = np.full(length, -1, dtype=np.int32)
+    free = np.empty(length + 1, dtype=np.int32)
+    spare, count, made = 0, 0, 0
+    for k in range(length):
+        made += used[k]
+    steps = np.empty((made, STEP), dtype=np.int32)
+    made = 0
+    for k in range(length):
+        if not used[k]:
+            continue
+        code = program[k, 0]
+        reads = table[code, ROWS]
+        # Before the operands' are free: what is written must not be what is read
+        if spare:
+            spare -= 1
+            slots[k] = free[spare]
+        else:
+            slots[k] = count
+            count += 1
+        steps[made, 0], steps[made, 1] = code, slots[k]
+        for j in range(3):
+            row = program[k, 1 + j]
+            steps[made, 2 + j] = slots[row] if j < reads else row
+        if slopes[k]:
+            slope_slots[k] = steps[made, 4] = count
+            count += 1
+        elif table[code, KEEPS_SLOPE]:
+            steps[made, 4] = -1
+        made += 1
+        for j in range(reads):
+            row = program[k, 1 + j]
+            if last[row] == k and not stays[row]:
+                # An operand that is read twice is freed once
+                last[row] = -1
+                free[spare] = slots[row]
+                spare += 1
+        if last[k] < 0 and not stays[k]:
+            free[spare] = slots[k]
+            spare += 1
+    return steps, slots, slope_slots, count
+
+
+@njit()
+def _taken(values, places):
+    found = np.empty(places.shape[0], dtype=np.int32)
+    for j in range(places.shape[0]):
+        found[j] = values[places[j]]
+    return found
+
+
+@njit(cache=True)
+def forward_schedule(program, wanted, table):
+    """(steps, slots of the wanted rows, how many slots there are)."""
+    stays = np.zeros(program.shape[0], dtype=np.uint8)
+    for j in range(wanted.shape[0]):
+        stays[wanted[j]] = 1
+    none = np.zeros(program.shape[0], dtype=np.uint8)
+    steps, slots, _, count = _steps(program, used_rows(program, wanted, table), stays, none, table)
+    return steps, _taken(slots, wanted), count
+
+
+@njit()
+def _reached(program, wanted, table, of_input, of_steepness):
+    """Which rows have a gradient that is asked for: they depend on what has one, and wanted rows depend on them by slopes."""
+    length = program.shape[0]
+    active = np.zeros(length, dtype=np.uint8)
+    for k in range(length):
+        code = program[k, 0]
+        if (of_input and table[code, FROM_INPUT]) or (of_steepness and table[code, FROM_STEEPNESS]):
+            active[k] = 1
+        for j in range(table[code, ROWS]):
+            if table[code, GRADIENTS + j] >= 0 and active[program[k, 1 + j]]:
+                active[k] = 1
+    reached = np.zeros(length, dtype=np.uint8)
+    for j in range(wanted.shape[0]):
+        reached[wanted[j]] = active[wanted[j]]
+    for k in range(length - 1, -1, -1):
+        if reached[k]:
+            code = program[k, 0]
+            for j in range(table[code, ROWS]):
+                if table[code, GRADIENTS + j] >= 0:
+                    reached[program[k, 1 + j]] |= active[program[k, 1 + j]]
+    return reached
+
+
+@njit()
+def _pulls(code, row, j, table, reached, of_input, of_steepness):
+    """Whether operand j of a reached instruction gets a gradient."""
+    if table[code, GRADIENTS + j] < 0:
+        return False
+    if j < table[code, ROWS]:
+        return reached[row] == 1
+    return (of_input and table[code, FROM_INPUT] == 1) or (of_steepness and table[code, FROM_STEEPNESS] == 1)
+
+
+@njit(cache=True)
+def backward_schedule(program, wanted, table, of_input, of_steepness):
+    """(steps, slots in use; backward steps and their number, slots of the wanted rows' gradients or -1, how many there are,
+    slots in use by gradients).
+
+    A backward step is (what, slot of the row's gradient, slot or place of the operand's, slots of a, b, c and of the row or
+    its slope).
+    """
+    length = program.shape[0]
+    reached = _reached(program, wanted, table, of_input, of_steepness)
+    saved = np.zeros(length, dtype=np.uint8)
+    sloped = np.zeros(length, dtype=np.uint8)
+    count = 0
+    for k in range(length):
+        if not reached[k]:
+            continue
+        code = program[k, 0]
+        count += 1
+        for j in range(3):
+            if not _pulls(code, program[k, 1 + j], j, table, reached, of_input, of_steepness):
+                continue
+            count += 1
+            reads = table[code, GRADIENTS + j]
+            for operand in range(table[code, ROWS]):
+                if reads & (1 << operand):
+                    saved[program[k, 1 + operand]] = 1
+            if reads & READS_Y:
+                saved[k] = 1
+            if reads & READS_SLOPE:
+                sloped[k] = 1
+    needed = np.zeros(length, dtype=np.uint8)
+    for k in range(length - 1, -1, -1):
+        needed[k] |= saved[k] | sloped[k]
+        if needed[k]:
+            for j in range(table[program[k, 0], ROWS]):
+                needed[program[k, 1 + j]] = 1
+    steps, slots, slope_slots, size = _steps(program, needed, saved, sloped, table)
+
+    pulls = np.empty((count, PULL), dtype=np.int32)
+    places = np.full(length, -1, dtype=np.int32)
+    free = np.empty(length + 1, dtype=np.int32)
+    spare, used, made = 0, 0, 0
+    for j in range(wanted.shape[0]):
+        row = wanted[j]
+        if reached[row] and places[row] < 0:
+            places[row] = used
+            used += 1
+    seeds, seeded = _taken(places, wanted), used
+    for k in range(length - 1, -1, -1):
+        if not reached[k]:
+            continue
+        code = program[k, 0]
+        for j in range(3):
+            row = program[k, 1 + j]
+            if not _pulls(code, row, j, table, reached, of_input, of_steepness):
+                continue
+            place = row
+            if j < table[code, ROWS]:
+                if places[row] < 0:
+                    if spare:
+                        spare -= 1
+                        places[row] = free[spare]
+                    else:
+                        places[row] = used
+                        used += 1
+                    pulls[made, 0], pulls[made, 1] = CLEAR, places[row]
+                    made += 1
+                place = places[row]
+            pulls[made, 0], pulls[made, 1], pulls[made, 2] = 3 * code + j, places[k], place
+            for operand in range(3):
+                row = program[k, 1 + operand]
+                pulls[made, 3 + operand] = slots[row] if operand < table[code, ROWS] else row
+            pulls[made, 6] = slope_slots[k] if table[code, KEEPS_SLOPE] else slots[k]
+            made += 1
+        free[spare] = places[k]
+        spare += 1
+    return steps, size, pulls, made, seeds, seeded, used

@@ -1,0 +1,86 @@
+"""Slots of the CPU kernels: programs of random instructions against the reference, which keeps every row."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from algonet.core.identity import interned
+from algonet.relax import Logistic
+from algonet.smooth_python.machine import instructions
+from algonet.smooth_python.machine.instructions import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS
+from algonet.smooth_python.operation import PROGRAM, ProgramSettings
+
+TABLE = instructions.with_relaxations(1)
+#: Those whose values run away in a long chain, or whose slopes do; and a clamp wants its bounds in order.
+WILD = ("truediv", "reciprocal", "exp", "log", "sqrt", "tally", "clamp")
+
+
+def random_program(seed: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Instructions on rows that are mostly recent, as in loops, some far back, some twice; and rows that are asked for."""
+    chance = random.Random(seed)
+    lines = [[0, 0, 0, 0], [0, 1, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0]]
+    codes = [k for k, row in enumerate(TABLE) if row.name not in WILD and k > 1]
+    for _ in range(length):
+        code = chance.choice(codes)
+        sources = {COLUMN: 2, CONSTANT: 2, STEEPNESS: 2, COUNTER: 1000}
+        rows = len(lines)
+        line = [code, 0, 0, 0]
+        for k, kind in enumerate(TABLE[code].operands):
+            near = chance.random() < 0.8
+            line[1 + k] = (
+                chance.randrange(max(0, rows - 6) if near else 0, rows)
+                if kind == ROW
+                else chance.randrange(sources[kind])
+            )
+        lines.append(line)
+        # Bounded again, or products run away
+        lines.append([len(TABLE) - 1, len(lines) - 1, chance.randrange(2), 0])
+    wanted = [len(lines) - 1, chance.randrange(len(lines)), chance.randrange(len(lines))]
+    return torch.tensor(lines, dtype=torch.int32), torch.tensor([*wanted, wanted[0]], dtype=torch.int32)
+
+
+@pytest.mark.parametrize("needs", [(True, True), (True, False), (False, True)])
+def test_kernels_with_slots_agree_with_the_reference(needs):
+    settings = ProgramSettings((interned(Logistic()),))
+    for seed in range(12):
+        program, wanted = random_program(seed, 5 + 10 * seed)
+        generator = torch.Generator().manual_seed(seed)
+        # A whole block and a part of one
+        x = torch.randn(70, 2, generator=generator, dtype=torch.float64)
+        steepness = torch.tensor([0.7, 1.5], dtype=torch.float64)
+        constants = torch.tensor([0.3, -1.2], dtype=torch.float64)
+        weights = torch.randn(70, len(wanted), generator=generator, dtype=torch.float64)
+        found = {}
+        for backend in ("reference", "numba"):
+            leaves = [x.clone().requires_grad_(needs[0]), steepness.clone().requires_grad_(needs[1])]
+            tensors = [*leaves, constants, program, wanted, torch.tensor([seed, 7])]
+            y = PROGRAM(tensors, settings, backend)[0]
+            asked = [leaf for leaf in leaves if leaf.requires_grad]
+            grads = [None] * len(asked)
+            if y.requires_grad:
+                grads = torch.autograd.grad((y * weights).sum(), asked, allow_unused=True)
+            zeros = [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, asked, strict=True)]
+            found[backend] = (y.detach(), *zeros)
+        torch.testing.assert_close(found["numba"], found["reference"], rtol=1e-9, atol=1e-12)
+
+
+def test_slots_are_shared_and_only_what_gradients_read_is_kept():
+    """x -> 0.3 x + x, a thousand times: three rows are alive at a time, and no gradient reads any but that of the constant."""
+    from algonet.smooth_python.kernels.numba import device, schedule
+
+    names = [row.name for row in TABLE]
+    mul, add = names.index("mul"), names.index("add")
+    lines = [[0, 0, 0, 0], [1, 0, 0, 0]]
+    for _ in range(1000):
+        row = 0 if len(lines) == 2 else len(lines) - 1
+        lines += [[mul, 1, row, 0], [add, len(lines), row, 0]]
+    table = device.kernels((interned(Logistic()),), "numba64").table
+    program, wanted = np.array(lines, dtype=np.int32), np.array([len(lines) - 1], dtype=np.int32)
+    steps, _, count = schedule.forward_schedule(program, wanted, table)
+    assert len(steps) == 2002
+    assert count <= 4
+    steps, count, _, _, _, _, slopes = schedule.backward_schedule(program, wanted, table, True, False)
+    assert (len(steps), count) == (1, 1)
+    assert slopes <= 3
