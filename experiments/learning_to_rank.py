@@ -6,7 +6,9 @@ items to train on; NDCG@10, with gains 2^relevance - 1, is that of 200 lists of 
 hidden layer of 32), the steps, Adam's rate and the lists are the same in all rows, and each loss has its default softness:
 nothing was tuned. Losses that know only relevant and irrelevant items are told that 3 and 4 are relevant. Each seed has its
 own halves, lists and first weights. Baselines: squared error of the relevance (pointwise), the pairwise hinge, and the
-cross-entropy of softmaxes over the list (ListNet).
+cross-entropy of softmaxes over the list (ListNet). Beside them, without the network and without steps, on all items of the
+half at once: least squares of the relevance on the features and a constant, and scikit-learn's logistic regression of whether
+an item is relevant (3 and 4), as it comes.
 
 Run: python -m experiments.learning_to_rank [--steps 300] [--seeds 5]
 """
@@ -116,6 +118,46 @@ def trained(loss: Loss, data: tuple[Tensor, Tensor], steps: list[Tensor], tested
         return ranking.ndcg(scorers(features[tested]), gains, k=10, reduction="none").mean(-1).tolist()
 
 
+Scorer = Callable[[Tensor], Tensor]
+
+
+def least_squares(features: Tensor, relevance: Tensor) -> Scorer:
+    """Scores by the linear function that is nearest to the relevance."""
+
+    def padded(items: Tensor) -> Tensor:
+        return torch.nn.functional.pad(items.double(), (0, 1), value=1.0)
+
+    # Pixels that are always 0 leave the solution open: the least one
+    solution = torch.linalg.lstsq(padded(features), relevance.double()[:, None], driver="gelsd").solution[:, 0]
+    return lambda items: padded(items) @ solution
+
+
+def logistic_regression(features: Tensor, relevance: Tensor) -> Scorer:
+    """Scores by the log odds of being relevant."""
+    from sklearn.linear_model import LogisticRegression
+
+    fitted = LogisticRegression(max_iter=10_000).fit(features.numpy(), (relevance >= 3).numpy())
+    return lambda items: torch.from_numpy(fitted.decision_function(items.flatten(0, -2).numpy())).reshape(
+        items.shape[:-1]
+    )
+
+
+#: What fits all items at once.
+CLASSIC = {"least squares, linear": least_squares, "logistic regression, linear": logistic_regression}
+
+
+def fitted(fit: Callable[[Tensor, Tensor], Scorer], data: tuple[Tensor, Tensor], tested: Tensor) -> list[float]:
+    """NDCG@10 of each seed on the lists `tested`, after a fit to the half that its lists are drawn from."""
+    features, relevance = data
+    found = []
+    for seed, lists in enumerate(tested):
+        order = torch.randperm(len(relevance), generator=torch.Generator().manual_seed(seed))
+        half = order[len(relevance) // 2 :]
+        scores = fit(features[half], relevance[half])(features[lists])
+        found.append(float(ranking.ndcg(scores, (2 ** relevance[lists] - 1).to(scores), k=10)))
+    return found
+
+
 def main() -> None:
     options = arguments(__doc__, steps=300, seeds=5)
     if options.quick:
@@ -127,6 +169,7 @@ def main() -> None:
         tested = draws(count, options.seeds, True, TEST_LISTS, TEST_ITEMS, 0)
         results = {"untrained": trained(losses()["squared error"], data, [], tested)}
         results |= {label: trained(loss, data, steps, tested) for label, loss in losses().items()}
+        results |= {label: fitted(fit, data, tested) for label, fit in CLASSIC.items()}
         for label, found in results.items():
             mean, deviation = spread_of(100 * value for value in found)
             rows.append(Row(label, mean, "score", f"{name}, NDCG@10, %"))

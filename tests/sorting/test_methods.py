@@ -19,6 +19,7 @@ from algonet.sorting import (
     SoftSort,
     Transport,
     Unimodal,
+    pairwise,
     soft_argsort,
     soft_median,
     soft_quantile,
@@ -27,7 +28,7 @@ from algonet.sorting import (
     soft_topk,
 )
 from algonet.sorting.methods import TASKS, suggestions
-from algonet.sorting.operation import PAIRWISE, PairwiseSettings
+from algonet.sorting.operation import LAPLACE, PAIRWISE, LaplaceSettings, PairwiseSettings
 from algonet.sorting.pairwise import laplace_counts
 from helpers.contract import CHECKS, Case, normal
 
@@ -48,7 +49,9 @@ CASES = [
     Case("pairwise, one-sided",
          lambda x, backend="auto": soft_rank(x, relax=GumbelMax(1.5), method=Pairwise(), backend=backend).to(x),
          normal(5), kernels=("numba",)),
-    Case("pairwise Laplace", lambda x: laplace_counts(x, torch.tensor(1.5)), normal(5)),
+    Case("pairwise Laplace",
+         lambda x, backend="auto": LAPLACE([x, torch.ones_like(x), x.new_tensor(1.5)], LaplaceSettings(), backend)[0],
+         normal(5), kernels=("numba",)),
     Case("permutahedron sort", lambda x: soft_sort(x, method=Permutahedron(1.3)).values, normal(5)),
     Case("permutahedron rank", lambda x: soft_rank(x, method=Permutahedron(0.6, entropic=True)).to(x), normal(5)),
     Case("neural sort", lambda x: soft_sort(x, relax=SOFT, method=NeuralSort()).values, normal(5)),
@@ -218,13 +221,36 @@ def test_weighted_laplace_counts_are_those_of_all_pairs():
     weights = weights.clamp_min(0.0)
     x.data[0, :4], x.data[1, 3], x.data[1, 4], x.data[2, 5] = 0.5, torch.inf, torch.inf, -torch.inf
     pairs = PAIRWISE([x, weights, s], PairwiseSettings(interned(Laplace(4.0))), "reference")[0]
-    scanned = laplace_counts(x, s, weights)
-    assert torch.allclose(scanned, pairs)
     draws = torch.randn(3, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    for a, b in zip(
-        torch.autograd.grad(scanned, (x, s), draws), torch.autograd.grad(pairs, (x, s), draws), strict=True
-    ):
-        assert torch.allclose(a, b)
+    expected = torch.autograd.grad(pairs, (x, s), draws, retain_graph=True)
+    others = {
+        "scan": LAPLACE([x, weights, s], LaplaceSettings(), "reference")[0],
+        "scan, kernel": LAPLACE([x, weights, s], LaplaceSettings(), "numba")[0],
+        "pairs, kernel": PAIRWISE([x, weights, s], PairwiseSettings(interned(Laplace(4.0))), "numba")[0],
+    }
+    for name, found in others.items():
+        assert torch.allclose(found, pairs), name
+        for a, b in zip(torch.autograd.grad(found, (x, s), draws), expected, strict=True):
+            assert torch.allclose(a, b), name
+
+
+def test_laplace_counts_have_second_derivatives_where_a_gradient_is_zero():
+    x = draw(2, 7).requires_grad_()
+    settings, ones, s = LaplaceSettings(), torch.ones_like(x), x.new_tensor(1.5)
+    assert torch.autograd.gradgradcheck(lambda x: LAPLACE([x, ones, s], settings, "numba")[0][:, :1], x)
+
+
+def test_both_scans_agree():
+    """That of GPUs too, which is plain torch."""
+    x, w = draw(3, 33).sort(-1).values.requires_grad_(), draw(3, 33, seed=2).abs()
+    infinite = torch.zeros(3, 33, dtype=torch.bool)
+    infinite[1, -2:] = infinite[2, :3] = True
+    scaled, w = torch.where(infinite, 0.0, 4.0 * x), torch.where(infinite, 0.0, w)
+    results = []
+    for sums in (pairwise._sums_by_doubling, pairwise._sums_by_logarithms):
+        lower, upper = (torch.where(infinite, 0.0, part) for part in sums(scaled, w, infinite))
+        results.append((lower, upper, *torch.autograd.grad((lower + 2 * upper).sum(), x, retain_graph=True)))
+    torch.testing.assert_close(*results)
 
 
 def test_pairwise_ranks_of_infinite_and_absent_items():
@@ -235,6 +261,11 @@ def test_pairwise_ranks_of_infinite_and_absent_items():
         assert soft_rank(x, method=Pairwise(), mask=mask, backend=backend).tolist() == [2.5, 1.0, 0.0, 2.5, 4.0]
     assert laplace_counts(x[:4], torch.tensor(5.0)).tolist() == [2.5, 1.0, 0.0, 2.5]
     assert laplace_counts(x, torch.tensor(5.0)).isnan().all()
+    kernel = [
+        LAPLACE([part, torch.ones_like(part), torch.tensor(5.0)], LaplaceSettings(), "numba")[0] for part in (x, x[:4])
+    ]
+    assert kernel[0].isnan().all()
+    assert kernel[1].tolist() == [2.5, 1.0, 0.0, 2.5]
 
 
 def test_the_gradient_of_ties_goes_by_position():

@@ -16,8 +16,7 @@ from algonet.relax import Laplace, Sigmoid
 from algonet.sorting import soft_rank, soft_topk_mask
 from algonet.sorting.checks import signed_steepness
 from algonet.sorting.methods import Method, Pairwise
-from algonet.sorting.operation import PAIRWISE, PairwiseSettings
-from algonet.sorting.pairwise import laplace_counts
+from algonet.sorting.operation import LAPLACE, PAIRWISE, LaplaceSettings, PairwiseSettings
 
 from .lists import Lists, average_ranks, check_gains, correlation, cutoff, lists, quotient, reduced
 from .metrics import distinct_pairs, ideal_dcg
@@ -225,5 +224,5 @@ def _counts(x: Tensor, weights: Tensor, relax: Sigmoid, backend: str, ordered: b
     """sum over j != i of v_ij r(steepness (x_i - x_j)); see `sorting.operation.PAIRWISE`."""
     s = signed_steepness("ranking", relax, x, 1.0)
     if not ordered and backend == "auto" and Pairwise.scans(relax, x):
-        return laplace_counts(x, s, weights)
+        return LAPLACE([x, weights.to(x.dtype), s], LaplaceSettings())[0]
     return PAIRWISE([x, weights, s], PairwiseSettings(interned(relax), ordered), backend)[0]

@@ -15,8 +15,7 @@ from .checks import check_mask, check_options, check_room, signed_steepness, wid
 from .masks import Placement, occupied, place
 from .methods import Method, Pairwise, Permutahedron, SoftmaxMethod, short
 from .networks import Network
-from .operation import PAIRWISE, SORT, TRANSPOSED, PairwiseSettings, sort_settings
-from .pairwise import laplace_counts
+from .operation import LAPLACE, PAIRWISE, SORT, TRANSPOSED, LaplaceSettings, PairwiseSettings, sort_settings
 
 #: The question that each function asks a method.
 _TASKS = {"soft_sort": "sort", "soft_argsort": "argsort", "soft_rank": "rank", "soft_topk": "topk"}
@@ -129,7 +128,8 @@ class SortCall:
     def _pairwise(self, x: Tensor) -> Tensor:
         if Pairwise.scans(self.relax, x) and self.backend == "auto":
             present = x if self.mask is None else torch.where(self.mask, x, 0.0)
-            counts = laplace_counts(present, self.steepness, self.mask)
+            weights = torch.ones_like(x) if self.mask is None else self.mask.to(x.dtype)
+            counts = LAPLACE([present, weights, self.steepness], LaplaceSettings())[0]
         else:
             weights = torch.ones_like(x) if self.mask is None else self.mask.to(x.dtype)
             counts = PAIRWISE([x, weights, self.steepness], PairwiseSettings(interned(self.relax)), self.backend)[0]

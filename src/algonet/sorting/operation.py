@@ -16,7 +16,7 @@ from algonet.core.operation import KernelModule, Operation
 from algonet.relax import Logistic, Sigmoid
 
 from .networks import Bitonic, Comparators, Network, OddEven
-from .pairwise import pairwise_reference
+from .pairwise import laplace_reference, pairwise_reference
 from .reference import sort_reference, transposed_reference
 from .threshold import threshold_reference
 
@@ -195,4 +195,27 @@ PAIRWISE: Operation[PairwiseSettings] = Operation(
     fake=lambda tensors, settings: [_like(tensors[0])],
     refuse=refuse_formula,
     example=_pairwise_example,
+)
+
+
+@dataclass(frozen=True)
+class LaplaceSettings:
+    """There is nothing to choose."""
+
+
+def _laplace_example(device: str) -> tuple[list[Tensor], LaplaceSettings]:
+    x = torch.zeros(4, 8, device=device)
+    return [x, torch.ones_like(x), x.new_ones(())], LaplaceSettings()
+
+
+#: The same for the Laplace sigmoid, unordered, by sorting and a scan; weights are not negative and get no gradient.
+LAPLACE: Operation[LaplaceSettings] = Operation(
+    "soft_laplace_count",
+    settings=LaplaceSettings,
+    inputs=("x", "weights", "steepness"),
+    reference=laplace_reference,
+    kernels={"numba": ".kernels.numba.laplace"},
+    shared={"steepness"},
+    fake=lambda tensors, settings: [_like(tensors[0])],
+    example=_laplace_example,
 )
