@@ -98,13 +98,14 @@ def _taken(values, places):
 
 @njit(cache=True)
 def forward_schedule(program, wanted, table):
-    """(steps, slots of the wanted rows, how many slots there are)."""
+    """((steps, slots of the wanted rows), their addresses, (number of steps, of slots)): arrays must outlive their use."""
     stays = np.zeros(program.shape[0], dtype=np.uint8)
     for j in range(wanted.shape[0]):
         stays[wanted[j]] = 1
     none = np.zeros(program.shape[0], dtype=np.uint8)
     steps, slots, _, count = _steps(program, used_rows(program, wanted, table), stays, none, table)
-    return steps, _taken(slots, wanted), count
+    taken = _taken(slots, wanted)
+    return (steps, taken), (steps.ctypes.data, taken.ctypes.data), (len(steps), count)
 
 
 @njit()
@@ -143,8 +144,8 @@ def _pulls(code, row, j, table, reached, of_input, of_steepness):
 
 @njit(cache=True)
 def backward_schedule(program, wanted, table, of_input, of_steepness):
-    """(steps, slots in use; backward steps and their number, slots of the wanted rows' gradients or -1, how many there are,
-    slots in use by gradients).
+    """((steps, backward steps, slots of the wanted rows' gradients or -1), their addresses, (number of steps, of slots, of
+    backward steps, of gradients that come in, of slots of gradients)).
 
     A backward step is (what, slot of the row's gradient, slot or place of the operand's, slots of a, b, c and of the row or
     its slope).
@@ -217,4 +218,5 @@ def backward_schedule(program, wanted, table, of_input, of_steepness):
             made += 1
         free[spare] = places[k]
         spare += 1
-    return steps, size, pulls, made, seeds, seeded, used
+    addresses = (steps.ctypes.data, pulls.ctypes.data, seeds.ctypes.data)
+    return (steps, pulls, seeds), addresses, (len(steps), size, made, seeded, used)
