@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from algonet.core import codec
-from algonet.core.identity import canonical, identity, inherited, interned, up_to_date
+from algonet.core.identity import canonical, identity, interned, up_to_date
 from algonet.relax import Logistic, Sigmoid, SmoothStep
 from algonet.sorting import Network, OddEven
 
@@ -65,19 +65,6 @@ def test_through_a_graph_and_back_it_is_the_same():
         assert codec.decode(codec.encode(option)) is option
     assert codec.decode(codec.encode(MyNet(5))) == MyNet(5)
     assert codec.decode(codec.encode(canonical(Logistic(4.0)))).steepness == 4.0, "a softness that is a setting stays"
-
-
-def test_what_a_kernel_may_take():
-    class Quiet(OddEven):
-        pass
-
-    class Loud(OddEven):
-        def pairs(self, n, layer):
-            return super().pairs(n, layer + 1)
-
-    assert inherited(Quiet, "pairs", "depth", by=OddEven)
-    assert not inherited(Loud, "pairs", "depth", by=OddEven)
-    assert not inherited(MyNet, "pairs", by=OddEven)
 
 
 def test_a_formula_is_only_as_good_as_what_it_mirrors():
