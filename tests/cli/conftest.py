@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import sys
 from functools import partial
@@ -13,7 +14,6 @@ import algonet.ifs
 import algonet.ran.reconstruct
 import algonet.render
 from algonet import cli
-from algonet.cli import demo
 from algonet.ifs import FitPlan, Level, Search
 from algonet.ran.config import from_dict
 
@@ -33,7 +33,8 @@ def small(monkeypatch):
     least = {"rotations": 1, "steps": 1, "size": 8, "keep": 1, "refine_steps": 1, "refine_size": 8}
     monkeypatch.setattr(algonet.render, "PoseSearch", lambda **_: algonet.render.fitting.PoseSearch(**least))
     monkeypatch.setattr(algonet.render, "fit_camera", partial(algonet.render.fit_camera, steps=1, stages=1))
-    monkeypatch.setattr(demo, "build_gallery", lambda *_: [])
+    # A module; the command of this name hides it in the package
+    monkeypatch.setattr(importlib.import_module("algonet.cli.demo"), "build_gallery", lambda *_: [])
     config = from_dict(SYSTEM)
     model = algonet.ran.build_model(config)
     monkeypatch.setattr(algonet.ran.reconstruct, "load_model", lambda _: (model, config))
