@@ -215,3 +215,19 @@ def test_training_after_a_first_call_under_inference_mode(backend):
     x = torch.randn(2, 61, requires_grad=True)
     soft_topk_mask(x, 3, backend=backend).square().sum().backward()
     assert x.grad.abs().sum() > 0
+
+
+def test_sums_of_the_search_run_in_vector_registers():
+    """With a condition in place of a factor they did not, and memberships of long rows took twice the time."""
+    import numpy as np
+    from numba import njit
+
+    from algonet.sorting.kernels.numba import threshold
+
+    module = threshold._kernels(Logistic(10.0), torch.float32)
+    fresh = njit(**module.SUMS)(module.measure.py_func)
+    x = np.array([2.0, -1.0, 0.5], np.float32)
+    lack, above, member, _ = fresh(x, 0.0, np.float32(1.0))
+    p = 1 / (1 + np.exp(-x.astype(np.float64)))
+    np.testing.assert_allclose([lack, above, member], [2 - p[0] - p[2], 2, p[1]], rtol=1e-5)
+    assert " x float>" in next(iter(fresh.inspect_llvm().values())), "LLVM did not vectorise the loop"

@@ -67,8 +67,10 @@ def measure(x, b, s):
         for i in range(start, min(start + CHUNK, len(x))):
             z = scaled(x[i], c, d, s)
             rest, slope = tail(z)
-            short += REAL(0.0) if z < REAL(0.0) else rest
-            small += rest if z < REAL(0.0) else REAL(0.0)
+            # A factor: with a condition, the sums would not run in vector registers
+            over = REAL(0.0) if z < REAL(0.0) else REAL(1.0)
+            short += over * rest
+            small += (REAL(1.0) - over) * rest
             rise += slope
             above += np.int32(0) if z < REAL(0.0) else np.int32(1)
         lack += np.float64(short)
