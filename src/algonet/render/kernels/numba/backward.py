@@ -96,9 +96,8 @@ def lanes_backward(o, x0, y, steepness, sigma2, lateral, short, buffer):
         gain = va * ha + vb * hb + vc * hc - buffer[3 * LANES + i]
         pull = share * gain
         clipped = min(max(covered, zero), one)
-        # Without a power the total is a sum of log(1 - c), which falls with c
         slope = buffer[4 * LANES + i] * (one / (one - clipped * short))
-        slope = slope if short == zero else (-slope if clipped == covered else zero)
+        slope = slope if short == zero or clipped == covered else zero
         by_covered = rate * gain + slope
         buffer[7 * LANES + i], buffer[8 * LANES + i], buffer[9 * LANES + i] = share * va, share * vb, share * vc
         by_depth = share * buffer[6 * LANES + i] - steepness * pull
@@ -170,6 +169,8 @@ def backward_tiles(
     pulls = np.empty(3 * channels * LANES, prepared.dtype)
     grads = np.empty((channels + 4) * TILE, prepared.dtype)
     short = real(SHORT) if settings[2] == 0 else real(0.0)
+    # Without a power the total is a sum of log(1 - c), which falls with c
+    sign = real(-1.0) if settings[2] == 0 else real(1.0)
     for tile in range(begin, tile_starts.shape[0] - 1, stride):
         if tile_starts[tile] == tile_starts[tile + 1]:
             continue
@@ -184,7 +185,7 @@ def backward_tiles(
         entries = faces_of[tile_starts[tile] : tile_starts[tile + 1]]
         rows = np.empty((entries.shape[0], 2), np.int64)
         row_ranges(entries, prepared, real(first_row), reach, rows)
-        load_sample_grads(item, first_row, first_column, height, width, norm, mean, grad_total, grad_mean, grads)
+        load_sample_grads(item, first_row, first_column, height, width, sign, norm, mean, grad_total, grad_mean, grads)
         x0 = real(first_column) + real(0.5)
         looks = attributes[item]
         for entry in range(entries.shape[0]):
@@ -234,15 +235,15 @@ def row_sum(rows, at):
 
 
 @njit(**OPTIONS)
-def load_sample_grads(item, first_row, first_column, height, width, norm, mean, grad_total, grad_mean, grads):
-    """Per sample of the tile: gradients by depth, times means, by the total, the log normaliser, and by each channel."""
+def load_sample_grads(item, first_row, first_column, height, width, sign, norm, mean, grad_total, grad_mean, grads):
+    """Per sample of the tile: gradients by depth, times means, by the total times `sign`, the log normaliser, by each channel."""
     channels = mean.shape[3] - 1
     grads[:] = 0
     grads[3 * TILE : 4 * TILE] = real(1e30)
     for r in range(min(LANES, height - first_row)):
         for i in range(min(LANES, width - first_column)):
             at, y, x = r * LANES + i, first_row + r, first_column + i
-            grads[2 * TILE + at] = grad_total[item, y, x]
+            grads[2 * TILE + at] = sign * grad_total[item, y, x]
             grads[3 * TILE + at] = norm[item, y, x]
             if norm[item, y, x] >= real(1e29):
                 # No face has a share here: the means are constants

@@ -6,6 +6,7 @@ face by face in order, so results are the same bits for any number of threads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import ModuleType
 
@@ -335,7 +336,7 @@ def illuminate_backward(
 def _flat(t: Tensor, lead: int) -> np.ndarray:
     """A contiguous array with one batch dimension."""
     shape = t.shape[lead:]
-    return t.detach().reshape(int(np.prod(t.shape[:lead], dtype=np.int64)), *shape).contiguous().numpy()
+    return t.detach().reshape(math.prod(t.shape[:lead]), *shape).contiguous().numpy()
 
 
 def _like(array: np.ndarray, t: Tensor) -> Tensor:
