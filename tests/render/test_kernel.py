@@ -156,6 +156,21 @@ def test_a_kernel_says_why_it_cannot() -> None:
         rasterise(call, "numba")
 
 
+def test_conorms_of_ones_own_run_on_kernels_unless_they_change_the_formula() -> None:
+    class Renamed(BoundedSum): ...
+
+    class Halved(BoundedSum):
+        def bound(self, total: torch.Tensor) -> torch.Tensor:
+            return super().bound(total) / 2
+
+    renamed, plain = (rasterise(random_call(9, faces=2, conorm=c), "numba") for c in (Renamed(4), BoundedSum(4)))
+    assert torch.equal(renamed.silhouette, plain.silhouette)
+    with pytest.raises(ValueError, match="not Halved"):
+        rasterise(random_call(9, faces=2, conorm=Halved(4)), "numba")
+    with pytest.raises(ValueError, match="up to 64, got inf"):
+        rasterise(random_call(9, faces=2, conorm=BoundedSum(float("inf"))), "numba")
+
+
 def test_the_scale_in_ndc_is_in_halves_of_the_height() -> None:
     mesh, camera = icosphere(1), Camera.look_at((0.0, 0.0, 3.0))
 

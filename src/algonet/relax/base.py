@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 #: Scaled arguments are clamped here: far beyond it every relaxation is flat, and its square stays finite in float32.
@@ -30,5 +30,6 @@ class Relaxation:
 
     @property
     def key(self) -> str:
-        """Names the formula without its softness: equal keys mean equal formulas."""
-        return type(self).__name__
+        """A short name: the class and the fields that choose the formula, so not the softness."""
+        choices = (getattr(self, field.name) for field in fields(self) if field.name != self.softness_field)
+        return type(self).__name__ + "-".join(f"{c:g}" if isinstance(c, float) else str(c) for c in choices)

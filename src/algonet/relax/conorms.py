@@ -14,11 +14,14 @@ import torch
 from torch import Tensor
 
 from algonet.core.checks import check_tensor, widened
+from algonet.core.identity import up_to_date
 
 from .base import Relaxation
 
 #: p^-1 stays a normal number in float32.
 LEAST_FRANK = 1e-30
+#: Kernels raise to a power by exp(k log S), whose error grows with k.
+MOST_POWER = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +47,21 @@ class TConorm(Relaxation):
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         raise NotImplementedError
 
+    @property
+    def power(self) -> float | None:
+        """How kernels stream it: k > 0 for S / (1 + S^k)^(1/k) with S = sum(p), 0 for 1 - exp(sum(log(1 - p))); else `None`."""
+        return None
+
+    def why_no_kernel(self) -> str | None:
+        """Why kernels that stream events cannot join them so; `None` if they can."""
+        if self.power is None or not up_to_date(type(self), "power", "reduce", "_reduce", "bound"):
+            return f"kernels stream BoundedSum and Probabilistic silhouettes, not {type(self).__name__}"
+        return (
+            f"kernels bound the sum smoothly with k up to {MOST_POWER}, got {self.power}"
+            if self.power > MOST_POWER
+            else None
+        )
+
 
 def _short_of_one(p: Tensor) -> Tensor:
     """p scaled to stay one rounding step below 1, so that 1 - p has a logarithm and a reciprocal with finite slopes."""
@@ -66,6 +84,10 @@ class Probabilistic(TConorm):
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         return _one_minus_exp(torch.log1p(-_short_of_one(p)).sum(dim))
 
+    @property
+    def power(self) -> float:
+        return 0.0
+
 
 @dataclass(frozen=True, eq=False)
 class BoundedSum(TConorm):
@@ -85,12 +107,12 @@ class BoundedSum(TConorm):
     def smoothness(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         return 0 if self.k == math.inf else math.inf
 
-    @property
-    def key(self) -> str:
-        return f"BoundedSum{self.k}"
-
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         return self.bound(p.sum(dim))
+
+    @property
+    def power(self) -> float:
+        return float(self.k)
 
     def bound(self, total: Tensor) -> Tensor:
         """The bounded form of a sum of any size."""
@@ -133,10 +155,6 @@ class Hamacher(TConorm):
     def __post_init__(self):
         _check_parameter(self, 0.0, strict=False)
 
-    @property
-    def key(self) -> str:
-        return f"Hamacher{self.p}"
-
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         q = _short_of_one(p)
         odds = q / (1 - q)
@@ -167,10 +185,6 @@ class Frank(TConorm):
                 f"Frank: `p` must be at least {LEAST_FRANK:g}, got {self.p!r}; the limit at 0 is `Maximum()`."
             )
 
-    @property
-    def key(self) -> str:
-        return f"Frank{self.p}"
-
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         # Generator -log g, g = (p^x - 1)/(p - 1) for x = 1 - q: a ratio in (0, 1]
         rate = abs(math.log(self.p))
@@ -197,10 +211,6 @@ class Yager(TConorm):
     def __post_init__(self):
         _check_parameter(self, 1.0, strict=False)
 
-    @property
-    def key(self) -> str:
-        return f"Yager{self.p}"
-
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         return _norm(p, self.p, dim).clamp_max(1.0)
 
@@ -214,10 +224,6 @@ class AczelAlsina(TConorm):
     def __post_init__(self):
         _check_parameter(self, 1.0, strict=False)
 
-    @property
-    def key(self) -> str:
-        return f"AczelAlsina{self.p}"
-
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         return _one_minus_exp(-_norm(-torch.log1p(-_short_of_one(p)), self.p, dim))
 
@@ -230,10 +236,6 @@ class Dombi(TConorm):
 
     def __post_init__(self):
         _check_parameter(self, 1.0, strict=False)
-
-    @property
-    def key(self) -> str:
-        return f"Dombi{self.p}"
 
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         q = _short_of_one(p)
@@ -252,10 +254,6 @@ class SchweizerSklar(TConorm):
             raise ValueError(
                 f"SchweizerSklar: `p` must be a negative number (from 0 on it is not strict and has kinks), got {self.p!r}."
             )
-
-    @property
-    def key(self) -> str:
-        return f"SchweizerSklar{self.p}"
 
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         # log(1 + sum(x^p - 1)), x = 1 - q, from the logarithms of x^p, which are positive and may be huge. Relative to

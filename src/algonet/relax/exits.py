@@ -102,10 +102,6 @@ class SmoothTent(Exit):
     def smoothness(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.k
 
-    @property
-    def key(self) -> str:
-        return f"SmoothTent{self.k}"
-
     def _value(self, z: Tensor) -> Tensor:
         return smooth_step(z.abs(), self.k)
 

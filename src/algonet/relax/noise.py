@@ -87,10 +87,6 @@ class StudentT(Noise):
                 f"StudentT: `df` must be a positive finite number, got {self.df!r}; use GaussianNoise for infinity."
             )
 
-    @property
-    def key(self) -> str:
-        return f"StudentT{self.df:g}"
-
     def _tail(self, r: Tensor) -> Tensor:
         return (1 + r.clamp(-1e15, 1e15) ** 2 / self.df) ** (-self.df / 2)
 

@@ -227,10 +227,6 @@ class SmoothStep(Sigmoid):
     def smoothness(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.k
 
-    @property
-    def key(self) -> str:
-        return f"SmoothStep{self.k}"
-
     def _value(self, z: Tensor) -> Tensor:
         return smooth_step((1 + z) / 2, self.k)
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from algonet.core.operation import KernelModule, Operation
-from algonet.relax import BoundedSum, Probabilistic
 
 from .reference import rasterise as rasterise_reference
 from .reference import rasterise_lit
@@ -22,15 +21,7 @@ CALL = ("points", "attributes", "background", "softness", "faces", "attribute_fa
 
 def _refuse(tensors: Sequence[Tensor], settings: RasterSettings) -> str | None:
     """What no kernel takes: other coverages, and conorms that are not a streamed sum."""
-    conorm = settings.conorm
-    reason = settings.coverage.why_no_kernel()
-    if reason is not None:
-        return reason
-    if type(conorm) not in (BoundedSum, Probabilistic):
-        return f"kernels stream BoundedSum and Probabilistic silhouettes, not {type(conorm).__name__}"
-    if isinstance(conorm, BoundedSum) and conorm.k > 64:
-        return f"kernels bound the sum smoothly with k up to 64, got {conorm.k}"
-    return None
+    return settings.coverage.why_no_kernel() or settings.conorm.why_no_kernel()
 
 
 def _fake(tensors: Sequence[Tensor], settings: RasterSettings) -> list[Tensor]:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from algonet.core.autograd import _pushforward, _replaced
-from algonet.relax import BoundedSum
 
 from .constants import FAR_PIXELS, FAR_POINTS, FLIP_AREA, GREY, LATERAL
 from .coverage import filtered_coverage, twice_area
@@ -206,7 +205,7 @@ def perspective_weights(screen: Tensor, area: Tensor, perspective: Tensor, from_
 
 
 def _aggregate(covered: Tensor, settings: RasterSettings) -> Tensor:
-    if isinstance(settings.conorm, BoundedSum):
+    if settings.power > 0:
         return settings.conorm.reduce(covered, dim=0)
     # Coverage is a probability; only rounding leaves [0, 1]
     return settings.conorm.reduce(covered.clamp(0, 1), dim=0)

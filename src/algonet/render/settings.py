@@ -47,6 +47,11 @@ class RasterSettings:
     sharp: bool = False
 
     @property
+    def power(self) -> float:
+        """k where the silhouette bounds the sum of coverages by that power, 0 for any other conorm."""
+        return self.conorm.power or 0.0
+
+    @property
     def df(self) -> int:
         """Degrees of freedom of the noise, for kernels, which take no other."""
         return int(self.coverage.df or 0)
@@ -67,7 +72,7 @@ class RasterSettings:
         The picture's spectrum falls like exp(-sqrt(df) scale frequency), but no faster than a Gaussian's; and it is sums over
         faces that are interpolated, which not every conorm is made of.
         """
-        if self.sharp or not isinstance(self.conorm, BoundedSum):
+        if self.sharp or self.power == 0:
             return 0.0
         return min(1.0, math.sqrt(self.df / 8)) / SAMPLES_PER_SCALE
 

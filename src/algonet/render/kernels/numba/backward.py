@@ -236,7 +236,7 @@ def row_sum(rows, at):
 
 @njit(**OPTIONS)
 def load_sample_grads(item, first_row, first_column, height, width, sign, norm, mean, grad_total, grad_mean, grads):
-    """Per sample of the tile: gradients by depth, times means, by the total times `sign`, the log normaliser, by each channel."""
+    """Per sample of the tile: gradients by depth, times means, by the total times `sign`, log normaliser, and by channels."""
     channels = mean.shape[3] - 1
     grads[:] = 0
     grads[3 * TILE : 4 * TILE] = real(1e30)

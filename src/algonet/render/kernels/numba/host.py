@@ -21,7 +21,7 @@ from ...settings import NormalSettings, RasterSettings, empty_pictures
 from ...shading import LIGHT, Shading
 from ...vectors import FLATNESS, LEAST_SQUARE, SMALL
 from .grid import Grid
-from .tiles import Inputs, Samples, kernels_for, power_of, pull, sample
+from .tiles import Inputs, Samples, kernels_for, pull, sample
 
 Outputs = tuple[list[Tensor], list[Tensor]]
 
@@ -148,7 +148,7 @@ def render_attributes_forward(tensors: list[Tensor], settings: RasterSettings) -
     background = _flat(tensors[2], tensors[0].dim() - 2)
 
     def paint(module, item, first, last, total, mean, pictures):
-        module.composite(first, last, total, mean, background[item], power_of(settings), *pictures)
+        module.composite(first, last, total, mean, background[item], settings.power, *pictures)
 
     return _forward(tensors, settings, paint)
 
@@ -162,9 +162,7 @@ def render_attributes_backward(
 
     def paint_back(module, item, first, last, total, mean, by_total, by_mean, sums):
         own = [p[item] for p in pictures]
-        module.composite_back(
-            first, last, total, mean, background[item], power_of(settings), *own, by_total, by_mean, sums
-        )
+        module.composite_back(first, last, total, mean, background[item], settings.power, *own, by_total, by_mean, sums)
 
     (by_points, by_attributes, by_softness), sums, _ = _backward(
         tensors, saved, settings, background.shape[-1], paint_back
@@ -194,7 +192,7 @@ def _lit_arguments(tensors: list[Tensor], settings: RasterSettings) -> Callable[
 
     def of(item: int) -> tuple:
         return (
-            background[item], matrix[item], eye[item], lights[item], np.array(shading.kinds, np.int64), power_of(settings),
+            background[item], matrix[item], eye[item], lights[item], np.array(shading.kinds, np.int64), settings.power,
             settings.perspective, settings.colored, shading.two_sided, *_gloss(shading, background),
         )  # fmt: skip
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from algonet.core.cache import cached
 from algonet.core.codegen import generate as codegen
 from algonet.core.threads import spread, workers
-from algonet.relax import BoundedSum
 
 from ...constants import EDGE_GUARD, FLIP_AREA
 from ...settings import RasterSettings
@@ -225,11 +224,7 @@ def _tiles(settings: RasterSettings, module: ModuleType) -> int:
 
 def _numbers(settings: RasterSettings) -> np.ndarray:
     """df, the reach in sigmas, and the power of the bounded sum or 0 for the probabilistic one."""
-    return np.array([settings.df, settings.reach, power_of(settings)], np.float64)
-
-
-def power_of(settings: RasterSettings) -> float:
-    return float(settings.conorm.k) if isinstance(settings.conorm, BoundedSum) else 0.0
+    return np.array([settings.df, settings.reach, settings.power], np.float64)
 
 
 def _guard(array: np.ndarray) -> Any:

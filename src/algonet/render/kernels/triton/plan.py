@@ -15,7 +15,6 @@ from torch import Tensor
 
 from algonet.core.cache import Cache, cached
 from algonet.core.launch import Launch
-from algonet.relax import BoundedSum
 
 from ...constants import GREY
 from ...settings import RasterSettings
@@ -259,7 +258,7 @@ class Pass:
             height=plan.height, width=plan.width, tiles_x=across, softness_stride=plan.steps[SOFTNESS],
             work_stride=self.work, scratch_stride=plan.scratch, first_mean=self.first_mean,
             WIDTH=self.record, CHANNELS=self.channels, HALF=settings.half_df, REACH=settings.reach,
-            BOUNDED=isinstance(settings.conorm, BoundedSum), SPACING=settings.spacing, FIRST=self.first_mean == 0,
+            BOUNDED=settings.power > 0, SPACING=settings.spacing, FIRST=self.first_mean == 0,
             SAMPLE=plan.sample, BIN=plan.bin, TX=tx, TY=ty,
         )  # fmt: skip
 
@@ -284,7 +283,7 @@ class Pass:
             by_attributes_stride=plan.rows * plan.attributes, by_normals_stride=3 * plan.vertices, work_stride=self.work,
             channels=plan.attributes, first_channel=self.first_channel, first_mean=self.first_mean, limit=plan.limit,
             WIDTH=self.record, CHANNELS=self.channels, NORMALS=self.normals, HALF=settings.half_df,
-            BOUNDED=isinstance(settings.conorm, BoundedSum), REACH=settings.reach, SPACING=settings.spacing,
+            BOUNDED=settings.power > 0, REACH=settings.reach, SPACING=settings.spacing,
             FIRST=self.first_mean == 0, GRAD=plan.grad, HUGE=plan.pixels > HUGE, WORLD=plan.world,
             PULL=pull and plan.world, PERSPECTIVE=settings.perspective, TWO_SIDED=settings.two_sided, SOFTNESS=softness,
             KEEP=settings.deterministic, JOBS=plan.jobs, P=BACKWARD[0],
@@ -335,8 +334,7 @@ def bin_side(size: int) -> int:
 @cached(most=64)
 def conorm_constants(settings: RasterSettings) -> dict:
     """How kernels make a silhouette of a total."""
-    bounded = isinstance(settings.conorm, BoundedSum)
-    return {"BOUNDED": bounded, "POWER": float(settings.conorm.k) if bounded else 1.0}  # pyright: ignore[reportAttributeAccessIssue]
+    return {"BOUNDED": settings.power > 0, "POWER": settings.power or 1.0}
 
 
 def shading_constants(shading: Shading) -> dict:
