@@ -13,7 +13,8 @@ from torch._subclasses import FakeTensorMode
 from algonet.core import backends
 from algonet.relax import Logistic, Sigmoid
 from algonet.sorting import Bitonic, Network, OddEven, soft_quantile, soft_rank, soft_sort, soft_topk
-from algonet.sorting.operation import SORT, TRANSPOSED, sort_settings
+from algonet.sorting.operation import SORT, TRANSPOSED
+from algonet.sorting.settings import sort_settings
 
 BACKENDS = ("reference", "numba")
 

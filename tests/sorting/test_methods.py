@@ -28,8 +28,9 @@ from algonet.sorting import (
     soft_topk,
 )
 from algonet.sorting.methods import TASKS, suggestions
-from algonet.sorting.operation import LAPLACE, PAIRWISE, LaplaceSettings, PairwiseSettings
+from algonet.sorting.operation import LAPLACE, PAIRWISE
 from algonet.sorting.pairwise import laplace_counts
+from algonet.sorting.settings import LaplaceSettings, PairwiseSettings
 from helpers.contract import CHECKS, Case, normal
 
 HARD = {"relax": Logistic(1e7)}

@@ -91,7 +91,7 @@ class FitRun:
     def finish(self, texture: int, force: bool) -> tuple[MeshFit, dict[str, Any]]:
         """Write mesh, texture, film and report, all or none; the checkpoint is no longer needed."""
         from algonet.render import fit_texture
-        from algonet.render.mesh_files import mesh_files
+        from algonet.render.meshes import mesh_files
 
         fit, targets, mesh_file = self.fitter.result(), self.fitter.targets, self.files.mesh
         mesh = fit.mesh

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from algonet.core.checks import widened
 from algonet.core.memory import check_memory
@@ -26,9 +26,6 @@ from .checks import (
 )
 from .operation import CHAOS, RASTER, ChaosSettings, RasterSettings
 from .reference import splat_separable
-
-if TYPE_CHECKING:
-    from .modules import IFS
 
 _METHODS = ("auto", "windows", "separable")
 
@@ -88,7 +85,7 @@ def smooth_raster(
 
 
 def chaos_game(
-    ifs: IFS | Tensor,
+    ifs: nn.Module | Tensor,
     choices: Tensor,
     start: Tensor | None = None,
     *,

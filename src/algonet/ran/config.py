@@ -13,7 +13,13 @@ from algonet.core.files import read_file
 from algonet.render.coverage import NAMED as COVERAGES
 
 from .losses import LossWeights
-from .problems import PROBLEMS
+
+#: Kind -> module of `problems` and class.
+PROBLEMS = {
+    "mesh": ("mesh", "MeshProblem"),
+    "ifs": ("fractal", "FractalProblem"),
+    "speech": ("speech", "SpeechProblem"),
+}
 
 #: No configuration is larger.
 MOST_BYTES = 2**20

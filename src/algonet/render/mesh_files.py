@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,10 +17,9 @@ from algonet.core.files import read_file
 from algonet.core.memory import check_memory
 from algonet.core.pictures import MOST_PIXELS
 
-from .texture_files import TEXTURED, textured_files
+from .texture_files import TEXTURED, byte_colors, textured_files
 
-if TYPE_CHECKING:
-    from .meshes import Mesh
+T = TypeVar("T")
 
 #: What is read. Not archives: a small one may hold terabytes.
 FORMATS = ("obj", "ply", "stl", "off", "glb", "gltf")
@@ -32,7 +31,7 @@ MOST_BESIDE = 2**28
 _MOST = 1e18
 
 
-def read_mesh(path: Path, make: Callable[..., Mesh]) -> Mesh:
+def read_mesh(path: Path, make: Callable[..., T]) -> T:
     """What `make` makes of the fields in a file; raises ValueError ("Mesh.load: PATH: REASON") where there is no mesh."""
     import trimesh
     from PIL import Image
@@ -135,24 +134,19 @@ def _unit_colors(colors) -> Tensor:
     return torch.from_numpy(np.asarray(colors)[..., :3].astype(np.float32) / 255)
 
 
-def mesh_files(mesh: Mesh, path: Path) -> dict[Path, bytes]:
-    """Names and contents of the files that hold a single mesh, `path` and what a texture needs beside it."""
+def encode_mesh(path: Path, fields: Mapping[str, Tensor]) -> dict[Path, bytes]:
+    """Names and contents of the files that hold a mesh of these fields, `path` and what a texture needs beside it."""
     import trimesh
 
-    if mesh.vertices.dim() != 2:
-        raise ValueError(
-            f"Mesh.save: one mesh at a time: vertices have shape {tuple(mesh.vertices.shape)}; pick an item."
-        )
-    if mesh.texture is not None and path.suffix.lower() in TEXTURED:
-        return textured_files(mesh, path)
-    colors = {
-        name: (getattr(mesh, name).detach().clamp(0, 1) * 255).round().byte().cpu().numpy()
-        for name in ("vertex_colors", "face_colors")
-        if getattr(mesh, name) is not None
-    }
-    vertices, faces = mesh.vertices.detach().double().cpu().numpy(), mesh.faces.cpu().numpy()
+    present = {name: t.detach().cpu() for name, t in fields.items()}
+    vertices, faces = present["vertices"], present["faces"]
+    if vertices.dim() != 2:
+        raise ValueError(f"Mesh.save: one mesh at a time: vertices have shape {tuple(vertices.shape)}; pick an item.")
+    if "texture" in present and path.suffix.lower() in TEXTURED:
+        return textured_files(path, vertices, faces, present["uv"], present.get("uv_faces", faces), present["texture"])
+    colors = {name: byte_colors(present[name]) for name in ("vertex_colors", "face_colors") if name in present}
     try:
-        data = trimesh.Trimesh(vertices, faces, process=False, **colors).export(
+        data = trimesh.Trimesh(vertices.double().numpy(), faces.numpy(), process=False, **colors).export(
             file_type=path.suffix.lstrip(".").lower()
         )
     except Exception as error:

@@ -17,7 +17,7 @@ from algonet.core.files import write_files
 from algonet.core.pictures import png_bytes
 
 from .checks import check_colors, check_faces, check_mesh
-from .mesh_files import mesh_files, read_mesh
+from .mesh_files import encode_mesh, read_mesh
 from .operation import NORMALS
 from .settings import NormalSettings
 from .vectors import face_areas, normalise, normalise_area, split_edges
@@ -166,6 +166,12 @@ class Mesh:
         centred = self.vertices - (low + high) / 2
         size = centred.norm(dim=-1).amax(-1)[..., None, None]
         return self.replace(vertices=centred * (radius / size.clamp_min(1e-12)), normals=self.normals)
+
+
+def mesh_files(mesh: Mesh, path: Path) -> dict[Path, bytes]:
+    """Names and contents of the files that `Mesh.save` writes."""
+    fields = {f.name: getattr(mesh, f.name) for f in dataclasses.fields(mesh)}
+    return encode_mesh(path, {name: t for name, t in fields.items() if isinstance(t, Tensor)})
 
 
 #: What draws meshes in notebooks.

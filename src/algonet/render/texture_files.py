@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .meshes import Mesh
+import numpy as np
+import torch
+from torch import Tensor
 
 #: Formats that hold a texture; the others get its colours at the vertices.
 TEXTURED = (".obj", ".glb")
 
 
-def textured_files(mesh: Mesh, path: Path) -> dict[Path, bytes]:
-    """Names and contents of the files of a mesh that has `texture` and `uv`; NAME.obj comes with NAME.mtl and NAME.png."""
-    import torch
+def byte_colors(colors: Tensor) -> np.ndarray:
+    """Colours from 0 to 1 as bytes."""
+    return (colors.clamp(0, 1) * 255).round().byte().numpy()
+
+
+def textured_files(
+    path: Path, vertices: Tensor, faces: Tensor, uv: Tensor, uv_faces: Tensor, texture: Tensor
+) -> dict[Path, bytes]:
+    """Names and contents of the files of a mesh with a texture; NAME.obj comes with NAME.mtl and NAME.png."""
     from PIL import Image
 
-    assert mesh.texture is not None
-    assert mesh.uv is not None
-    rows = (mesh.uv_faces if mesh.uv_faces is not None else mesh.faces).long()
     # Files have one place and one uv per vertex: each pair that occurs becomes one
-    pairs, index = torch.stack([mesh.faces.long().flatten(), rows.flatten()], -1).unique(dim=0, return_inverse=True)
-    vertices = mesh.vertices.detach()[pairs[:, 0]].double().cpu().numpy()
-    uv = mesh.uv.detach()[pairs[:, 1]].double().cpu().numpy()
-    faces = index.reshape(-1, 3).cpu().numpy()
-    pixels = (mesh.texture.detach().clamp(0, 1) * 255).round().byte().cpu().numpy()
-    picture = Image.fromarray(pixels)
-    return {path.with_name(name): content for name, content in _files(vertices, faces, uv, picture, path).items()}
+    pairs, index = torch.stack([faces.long().flatten(), uv_faces.long().flatten()], -1).unique(
+        dim=0, return_inverse=True
+    )
+    places, uv_places = vertices[pairs[:, 0]].double().numpy(), uv[pairs[:, 1]].double().numpy()
+    picture = Image.fromarray(byte_colors(texture))
+    contents = _files(places, index.reshape(-1, 3).numpy(), uv_places, picture, path)
+    return {path.with_name(name): content for name, content in contents.items()}
 
 
 def _files(vertices: Any, faces: Any, uv: Any, picture: Any, path: Path) -> dict[str, bytes]:

@@ -15,7 +15,8 @@ from .checks import check_mask, check_options, check_room, signed_steepness, wid
 from .masks import Placement, occupied, place
 from .methods import Method, Pairwise, Permutahedron, SoftmaxMethod, short
 from .networks import Network
-from .operation import LAPLACE, PAIRWISE, SORT, TRANSPOSED, LaplaceSettings, PairwiseSettings, sort_settings
+from .operation import LAPLACE, PAIRWISE, SORT, TRANSPOSED
+from .settings import LaplaceSettings, PairwiseSettings, sort_settings
 
 #: The question that each function asks a method.
 _TASKS = {"soft_sort": "sort", "soft_argsort": "argsort", "soft_rank": "rank", "soft_topk": "topk"}

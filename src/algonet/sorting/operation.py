@@ -4,76 +4,19 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from algonet.core import tracing
-from algonet.core.cache import Cache
-from algonet.core.identity import canonical, identity, interned, up_to_date
+from algonet.core.identity import interned, up_to_date
 from algonet.core.operation import KernelModule, Operation
-from algonet.relax import Logistic, Sigmoid
+from algonet.relax import Logistic
 
-from .networks import Bitonic, Comparators, Network, OddEven
+from .networks import Bitonic, OddEven
 from .pairwise import laplace_reference, pairwise_reference
 from .reference import sort_reference, transposed_reference
+from .settings import LaplaceSettings, PairwiseSettings, SortSettings, ThresholdSettings, sort_settings
 from .threshold import threshold_reference
-
-
-@dataclass(frozen=True, eq=False)
-class SortSettings:
-    """Network, sigmoid (interned), number of layers, wanted positions; `masked` says that rows have their own lengths.
-
-    `sort_settings` gives one object for all that are alike, so caches may go by it.
-    """
-
-    network: Network
-    sigmoid: Sigmoid
-    steps: int | None = None
-    keep: tuple[int, ...] | None = None
-    masked: bool = False
-
-    def table(self, n: int, device: torch.device | str = "cpu") -> Comparators:
-        return self.network.table(n, self.steps, self.keep, device)
-
-
-_SORT_SETTINGS: Cache[SortSettings] = Cache("settings of soft sorts", 256)
-
-
-def sort_settings(
-    network: Network,
-    relax: Sigmoid,
-    steps: int | None = None,
-    keep: tuple[int, ...] | None = None,
-    masked: bool = False,
-) -> SortSettings:
-    """The settings of a call: the same object for every call that is like it."""
-    if tracing.compiling():
-        return SortSettings(network, interned(relax), steps, keep, masked)
-    key = (identity(network), identity(relax), steps, keep, masked)
-    found = _SORT_SETTINGS.find(key)
-    if found is None:
-        made = canonical(SortSettings(interned(network), interned(relax), steps, keep, masked))
-        found = _SORT_SETTINGS.put(key, made)
-    return found
-
-
-@dataclass(frozen=True)
-class ThresholdSettings:
-    """The sigmoid (interned), and whether there is a mask."""
-
-    sigmoid: Sigmoid
-    masked: bool
-
-
-@dataclass(frozen=True)
-class PairwiseSettings:
-    """The sigmoid (interned); whether pairs are chosen by the order of the weights; whether weights may get a gradient."""
-
-    sigmoid: Sigmoid
-    ordered: bool = False
-    differentiable_weights: bool = False
 
 
 def refuse_formula(
@@ -196,11 +139,6 @@ PAIRWISE: Operation[PairwiseSettings] = Operation(
     refuse=refuse_formula,
     example=_pairwise_example,
 )
-
-
-@dataclass(frozen=True)
-class LaplaceSettings:
-    """There is nothing to choose."""
 
 
 def _laplace_example(device: str) -> tuple[list[Tensor], LaplaceSettings]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from .operation import LaplaceSettings, PairwiseSettings
+from .settings import LaplaceSettings, PairwiseSettings
 
 
 def pairwise_reference(tensors: Sequence[Tensor], settings: PairwiseSettings) -> tuple[Tensor]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from .networks import Comparators
-
-if TYPE_CHECKING:
-    from .operation import SortSettings
+from .settings import SortSettings
 
 
 def sort_reference(tensors: Sequence[Tensor], settings: SortSettings) -> tuple[Tensor, ...]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,9 +14,7 @@ from torch import Tensor
 from algonet.relax import Sigmoid
 
 from .kernels.symmetry import is_symmetric
-
-if TYPE_CHECKING:
-    from .operation import ThresholdSettings
+from .settings import ThresholdSettings
 
 #: Halvings of the bracket, each by an arithmetic and a geometric middle: 11 find the exponent, 53 the digits.
 ROUNDS = 66

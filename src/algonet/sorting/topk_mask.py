@@ -12,7 +12,8 @@ from algonet.core.identity import interned
 from algonet.relax import DECISION, Heaviside, Sigmoid
 
 from .checks import check_items, check_mask, check_sigmoid, signed_steepness, widened
-from .operation import THRESHOLD, ThresholdSettings
+from .operation import THRESHOLD
+from .settings import ThresholdSettings
 
 
 def soft_topk_mask(

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+
+from algonet.ran.config import PROBLEMS, RunConfig
 
 from .base import Parts, Problem
-
-if TYPE_CHECKING:
-    from algonet.ran.config import RunConfig
-
-#: Kind -> module of this package and class.
-PROBLEMS = {
-    "mesh": ("mesh", "MeshProblem"),
-    "ifs": ("fractal", "FractalProblem"),
-    "speech": ("speech", "SpeechProblem"),
-}
 
 
 def problem_of(config: RunConfig) -> Problem:

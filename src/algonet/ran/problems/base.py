@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
+from algonet.ran.config import RunConfig
 from algonet.ran.data import CachedItems
 from algonet.ran.data.folder import Folder
 from algonet.ran.networks import LocalTranslator, PairDiscriminator, UNet
 
 if TYPE_CHECKING:
-    from algonet.ran.config import RunConfig
     from algonet.ran.model import Batch, Regulariser, Trainable
 
 Scores = dict[str, float]

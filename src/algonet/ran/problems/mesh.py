@@ -19,7 +19,7 @@ from algonet.relax import Choice, SoftModule
 from algonet.render import Camera, Coverage, FilteredCoverage, Mesh, icosphere, render_attributes
 from algonet.render.coverage import coverage_named
 from algonet.render.functional import DEPTH_STEEPNESS
-from algonet.render.mesh_files import mesh_files
+from algonet.render.meshes import mesh_files
 
 from .base import Parts, Problem, Scores
 

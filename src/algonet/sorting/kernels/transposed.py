@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..operation import SortSettings
+from ..settings import SortSettings
 
 
 def transposed(sort_forward: Callable, sort_backward: Callable, partial: bool) -> tuple[Callable, Callable]:

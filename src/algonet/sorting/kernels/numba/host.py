@@ -20,7 +20,7 @@ from algonet.core.cache import Cache, cached
 from algonet.core.codegen import generate as codegen
 from algonet.relax import Sigmoid
 
-from ...operation import SortSettings
+from ...settings import SortSettings
 from ..transposed import transposed
 from . import weigh
 

@@ -17,7 +17,7 @@ from algonet.core.cache import cached
 from algonet.core.codegen.generate import PRELUDES, load_template, scalar_function
 from algonet.relax import Sigmoid
 
-from ...operation import PairwiseSettings
+from ...settings import PairwiseSettings
 from ..symmetry import is_symmetric
 
 #: Pairs below which a second thread costs more than it brings.

@@ -18,7 +18,7 @@ from algonet.core.cache import cached
 from algonet.core.codegen.generate import PRELUDES, load_template, scalar_function
 from algonet.relax import Sigmoid
 
-from ...operation import ThresholdSettings
+from ...settings import ThresholdSettings
 from ..symmetry import is_symmetric
 
 #: Items below which a second thread costs more than it brings.

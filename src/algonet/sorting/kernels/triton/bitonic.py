@@ -11,7 +11,7 @@ from algonet.core.cache import TensorCache
 from algonet.core.launch import Launch
 
 from ...networks import Bitonic
-from ...operation import SortSettings
+from ...settings import SortSettings
 from .source import kernels, processors
 
 #: The most items of a row that one program holds.

@@ -10,7 +10,7 @@ from torch import Tensor
 from algonet.core.cache import cached
 
 from ...networks import OddEven
-from ...operation import SortSettings
+from ...settings import SortSettings
 from ..transposed import transposed
 from .bitonic import BitonicSort
 from .infinite import without_infinite

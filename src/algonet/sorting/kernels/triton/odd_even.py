@@ -9,7 +9,7 @@ from torch import Tensor
 
 from algonet.core.launch import Launch
 
-from ...operation import SortSettings
+from ...settings import SortSettings
 from .source import kernels, laid_out, processors
 
 #: Lines up to this long are one row of a program's table, one warp; longer ones are cut into groups of CORE.

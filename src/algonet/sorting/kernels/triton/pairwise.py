@@ -15,7 +15,7 @@ from algonet.core.codegen.generate import load_template
 from algonet.core.launch import Launch
 from algonet.relax import Sigmoid
 
-from ...operation import PairwiseSettings
+from ...settings import PairwiseSettings
 from .gates import prelude
 from .infinite import without_infinite
 

@@ -15,7 +15,7 @@ from algonet.core.codegen.generate import load_template
 from algonet.core.launch import Launch
 from algonet.relax import Sigmoid
 
-from ...operation import ThresholdSettings
+from ...settings import ThresholdSettings
 from .gates import prelude
 
 #: Items from which on a row is cut into parts, if rows alone would leave most processors idle.

@@ -1,0 +1,74 @@
+"""What the backends of this domain agree on besides tensors: one settings class for each kind of operation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from algonet.core import tracing
+from algonet.core.cache import Cache
+from algonet.core.identity import canonical, identity, interned
+from algonet.relax import Sigmoid
+
+from .networks import Comparators, Network
+
+
+@dataclass(frozen=True, eq=False)
+class SortSettings:
+    """Network, sigmoid (interned), number of layers, wanted positions; `masked` says that rows have their own lengths.
+
+    `sort_settings` gives one object for all that are alike, so caches may go by it.
+    """
+
+    network: Network
+    sigmoid: Sigmoid
+    steps: int | None = None
+    keep: tuple[int, ...] | None = None
+    masked: bool = False
+
+    def table(self, n: int, device: torch.device | str = "cpu") -> Comparators:
+        return self.network.table(n, self.steps, self.keep, device)
+
+
+_SORT_SETTINGS: Cache[SortSettings] = Cache("settings of soft sorts", 256)
+
+
+def sort_settings(
+    network: Network,
+    relax: Sigmoid,
+    steps: int | None = None,
+    keep: tuple[int, ...] | None = None,
+    masked: bool = False,
+) -> SortSettings:
+    """The settings of a call: the same object for every call that is like it."""
+    if tracing.compiling():
+        return SortSettings(network, interned(relax), steps, keep, masked)
+    key = (identity(network), identity(relax), steps, keep, masked)
+    found = _SORT_SETTINGS.find(key)
+    if found is None:
+        made = canonical(SortSettings(interned(network), interned(relax), steps, keep, masked))
+        found = _SORT_SETTINGS.put(key, made)
+    return found
+
+
+@dataclass(frozen=True)
+class ThresholdSettings:
+    """The sigmoid (interned), and whether there is a mask."""
+
+    sigmoid: Sigmoid
+    masked: bool
+
+
+@dataclass(frozen=True)
+class PairwiseSettings:
+    """The sigmoid (interned); whether pairs are chosen by the order of the weights; whether weights may get a gradient."""
+
+    sigmoid: Sigmoid
+    ordered: bool = False
+    differentiable_weights: bool = False
+
+
+@dataclass(frozen=True)
+class LaplaceSettings:
+    """There is nothing to choose."""
