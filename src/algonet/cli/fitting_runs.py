@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from algonet.cli.common import check_out
 from algonet.core.files import write_bytes, write_files
 from algonet.core.json_files import read_json
+from algonet.core.pictures import gif_bytes, png_bytes, to_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,7 +101,7 @@ class FitRun:
         report = self._report(fit, mesh_file)
         files = {self.folder / REPORT: f"{json.dumps(report, indent=1)}\n".encode(), **mesh_files(mesh, mesh_file)}
         if self.frames:
-            files[self.folder / FILM] = _film(self.frames)
+            files[self.folder / FILM] = gif_bytes(self.frames, 120, rest=1500)
         write_files(files, overwrite=force or self.begun)
         self.checkpoint.unlink(missing_ok=True)
         return fit, report
@@ -126,7 +127,7 @@ class FitRun:
         """Draw the thumbnail: what the first views show, above what the fit shows."""
         picture = thumbnail(self.fitter.mesh(), self.fitter.targets)
         self.frames.append(picture)
-        write_bytes(self.folder / THUMBNAIL, _png(picture))
+        write_bytes(self.folder / THUMBNAIL, png_bytes(picture))
 
     def _keep(self, more: float) -> None:
         import numpy as np
@@ -199,8 +200,7 @@ def thumbnail(mesh: Mesh, targets: Targets, most: int = 4) -> Any:
     with torch.no_grad():
         below = renderer(plain, views.cameras).rgb
         above = torch.nn.functional.interpolate(_shown(views).movedim(-1, 1), size, mode="area").movedim(1, -1)
-        rows = [torch.cat(list(p.clamp(0, 1)), 1) for p in (above, below)]
-        return (torch.cat(rows) * 255).round().byte().cpu().numpy()
+        return to_bytes(torch.cat([torch.cat(list(p), 1) for p in (above, below)]))
 
 
 def _shown(targets: Targets) -> Tensor:
@@ -216,24 +216,6 @@ def _shown(targets: Targets) -> Tensor:
         assert alpha is not None
         color = torch.full((*alpha.shape, 3), 0.5).to(alpha)
     return color if alpha is None else torch.lerp(torch.ones_like(color), color, alpha[..., None])
-
-
-def _png(pixels: Any) -> bytes:
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def _film(frames: list[Any]) -> bytes:
-    from PIL import Image
-
-    images = [Image.fromarray(f) for f in frames]
-    durations = [120] * (len(images) - 1) + [1500]
-    buffer = io.BytesIO()
-    images[0].save(buffer, "GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
-    return buffer.getvalue()
 
 
 def read_cameras(path: Path, size: tuple[int, int]) -> tuple[list[str], Camera]:

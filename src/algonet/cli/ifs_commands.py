@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from algonet.cli.common import Force, Json, check_out, deliver, examples, parse_size, print_json, say
+from algonet.core.pictures import gif_bytes, png_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -122,13 +122,7 @@ def _drawn(ifs: IFS, height: int, width: int, sigma: float = 1.0) -> Tensor:
 
 def to_png(picture: Tensor) -> bytes:
     """A picture (H, W) or (C, H, W) with values in [0, 1] as PNG."""
-    from PIL import Image
-
-    values = (picture.clamp(0, 1) * 255).round().byte().cpu()
-    array = values.movedim(0, -1).contiguous().numpy() if values.ndim == 3 else values.numpy()
-    buffer = io.BytesIO()
-    Image.fromarray(array).save(buffer, format="PNG")
-    return buffer.getvalue()
+    return png_bytes(picture.movedim(0, -1).contiguous() if picture.ndim == 3 else picture)
 
 
 def to_gif(frames: list[Tensor], side: int = 256, most: int = 80, milliseconds: int = 80) -> bytes:
@@ -140,7 +134,4 @@ def to_gif(frames: list[Tensor], side: int = 256, most: int = 80, milliseconds: 
     height, width = frames[-1].shape
     size = round(width * side / max(height, width)), round(height * side / max(height, width))
     images = [Image.fromarray(f.numpy()).resize(size, Image.Resampling.BILINEAR) for f in chosen]
-    buffer = io.BytesIO()
-    waits = [milliseconds] * (len(images) - 1) + [2000]
-    images[0].save(buffer, format="GIF", save_all=True, append_images=images[1:], duration=waits, loop=0)
-    return buffer.getvalue()
+    return gif_bytes(images, milliseconds, rest=2000)

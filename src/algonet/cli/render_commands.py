@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from algonet.cli.common import STANDARD_OUTPUT, Force, Json, check_out, deliver, examples, parse_size, print_json, say
+from algonet.core.pictures import gif_bytes, to_bytes
 
 if TYPE_CHECKING:
     from algonet.render import Camera, Mesh, Targets
@@ -354,15 +355,12 @@ def _read_files(paths: list[Path], size: int) -> Any:
 
 def _layer(out: Any, layer: str) -> Any:
     """A picture (H, W, 3) of bytes."""
-    import numpy as np
-
     value = getattr(out, layer).detach()
     if layer == "depth":
         seen = value[out.silhouette > 0.5]
         low, high = (float(seen.min()), float(seen.max())) if len(seen) else (0.0, 1.0)
         value = (1 - (value - low) / max(high - low, 1e-6)).clamp(0, 1) * out.silhouette
-    pixels = (value.clamp(0, 1) * 255).round().byte().cpu().numpy()
-    return pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, -1)
+    return to_bytes(value, colored=True)
 
 
 def _picture_format(out: Path) -> str:
@@ -379,17 +377,12 @@ def _picture_format(out: Path) -> str:
 
 def _encoded(frames: list, out: Path) -> bytes:
     """Several views as the frames of a GIF, in other formats side by side."""
+    import numpy as np
     from PIL import Image
 
-    images, format = [Image.fromarray(f) for f in frames], _picture_format(out)
-    more: dict[str, Any] = {}
+    format = _picture_format(out)
     if format == "GIF":
-        more = {"save_all": True, "append_images": images[1:], "duration": 80, "loop": 0}
-    elif len(images) > 1:
-        strip = Image.new("RGB", (images[0].width * len(images), images[0].height))
-        for i, image in enumerate(images):
-            strip.paste(image, (i * image.width, 0))
-        images = [strip]
+        return gif_bytes(frames)
     buffer = io.BytesIO()
-    images[0].save(buffer, format, **more)
+    Image.fromarray(np.concatenate(frames, 1)).save(buffer, format)
     return buffer.getvalue()

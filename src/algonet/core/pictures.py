@@ -1,15 +1,18 @@
-"""Reading picture files: any format and depth, as 8-bit grey or colour, with errors of one line that name the file."""
+"""Pictures as bytes, as PNG and as GIF; and reading them: any format and depth, as 8-bit grey or colour, with errors of one
+line that name the file."""
 
 from __future__ import annotations
 
 import io
 import os
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from algonet.core.files import read_file
 
 if TYPE_CHECKING:
+    import numpy as np
     from PIL.Image import Image
     from torch import Tensor
 
@@ -19,12 +22,31 @@ MOST_PIXELS = 2**26
 MOST_BYTES = 2**28
 
 
-def png_bytes(pixels: Tensor) -> bytes:
-    """A picture (H, W) or (H, W, 3) with values in [0, 1] as a PNG: what notebooks show of an object."""
+def to_bytes(pixels: Tensor, colored: bool = False) -> np.ndarray:
+    """Values in [0, 1] (H, W) or (H, W, 3) as bytes; if `colored`, in three channels anyway."""
+    found = (pixels.detach().clamp(0, 1) * 255).round().byte().cpu().numpy()
+    return found[..., None].repeat(3, -1) if colored and found.ndim == 2 else found
+
+
+def png_bytes(pixels: Tensor | np.ndarray) -> bytes:
+    """A picture (H, W) or (H, W, 3), of bytes or with values in [0, 1], as the content of a PNG file."""
+    import numpy as np
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.fromarray((pixels.detach().clamp(0, 1) * 255).round().byte().cpu().numpy()).save(buffer, "PNG")
+    Image.fromarray(pixels if isinstance(pixels, np.ndarray) else to_bytes(pixels)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def gif_bytes(frames: Sequence[Image | np.ndarray], milliseconds: int = 80, rest: int | None = None) -> bytes:
+    """Frames of bytes, or images, as the content of an animated GIF without end; the last one stays for `rest` if given."""
+    import numpy as np
+    from PIL import Image
+
+    first, *others = [Image.fromarray(f) if isinstance(f, np.ndarray) else f for f in frames]
+    durations = [milliseconds] * len(others) + [milliseconds if rest is None else rest]
+    buffer = io.BytesIO()
+    first.save(buffer, "GIF", save_all=True, append_images=others, duration=durations, loop=0)
     return buffer.getvalue()
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from algonet.core.pictures import open_picture
+from algonet.core.pictures import open_picture, to_bytes
 
 from .aggregates import Poisson
 from .choices import draw_addresses
@@ -81,7 +81,7 @@ class _Record:
         seconds = time.perf_counter() - self.began
         self.history.append({"stage": stage, "step": len(self.history), "loss": loss, "seconds": seconds})
         if len(self.history) % 2 == 1:
-            self.frames.append((picture.clamp(0, 1) * 255).round().to(torch.uint8).cpu())
+            self.frames.append(torch.from_numpy(to_bytes(picture)))
         self.progress(4, f"level {stage}, loss {loss:.4f}")
         improved = loss < self.best * 0.999
         self.best, self.waited = min(self.best, loss), 0 if improved else self.waited + 4
@@ -146,7 +146,7 @@ def fit_ifs(
     ifs, similarity, picture = ranked[0]
     if colours is not None:
         ifs = _coloured(ifs, colours, max(target.shape))
-    record.frames.append((picture.clamp(0, 1) * 255).round().to(torch.uint8))
+    record.frames.append(torch.from_numpy(to_bytes(picture)))
     return FitResult(ifs, similarity, picture, full.density, [r[1] for r in ranked], record.history, record.frames)
 
 

@@ -20,12 +20,6 @@ def picture(pixels: np.ndarray) -> str:
     return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def bytes_of(image: Tensor) -> np.ndarray:
-    """A picture (H, W, 3) or (H, W) with values in [0, 1] as bytes (H, W, 3)."""
-    pixels = (image.detach().clamp(0, 1) * 255).round().byte().cpu().numpy()
-    return pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, -1)
-
-
 @cached(most=8)
 def _table(name: str) -> np.ndarray:
     from matplotlib import colormaps

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from algonet.core.files import check_outputs, write_files
+from algonet.core.pictures import png_bytes
 
 from .build import load_model
 from .model import Trainable
 from .problems import problem_of
-from .report import coloured, png_bytes
+from .report import coloured
 
 
 @torch.no_grad()
@@ -44,4 +45,4 @@ def _beside(model: Trainable, a: Tensor, found: Any) -> bytes:
     shown = [coloured(picture) for picture in (a, model.invert(found, a))]
     both = torch.cat(shown, -2 if a.shape[-1] > a.shape[-2] else -1)[0].clamp(0, 1)
     scale = max(1, 256 // a.shape[-2])
-    return png_bytes(both.repeat_interleave(scale, -1).repeat_interleave(scale, -2))
+    return png_bytes(both.repeat_interleave(scale, -1).repeat_interleave(scale, -2).movedim(0, -1))

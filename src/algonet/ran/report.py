@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import torch
@@ -64,16 +63,6 @@ def picture_grid(model: Trainable, a: Tensor) -> Tensor:
     ]
     rows = torch.cat(shown, -1)
     return torch.cat(list(rows), -2).clamp(0, 1)
-
-
-def png_bytes(picture: Tensor) -> bytes:
-    """A picture (3, H, W) in [0, 1] as a PNG file's content."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    pixels = (picture.permute(1, 2, 0) * 255).round().to(torch.uint8).numpy()
-    Image.fromarray(pixels).save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 def coloured(pictures: Tensor) -> Tensor:

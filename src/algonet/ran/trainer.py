@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from algonet.core.files import write_bytes, write_text
+from algonet.core.pictures import png_bytes
 
 from .checkpoints import (
     Checkpoint,
@@ -35,7 +36,7 @@ from .checkpoints import (
 from .config import TrainConfig
 from .machines import fabric, fixed_order, leave, matmul_precision
 from .model import Batch, Trainable
-from .report import Progress, picture_grid, png_bytes
+from .report import Progress, picture_grid
 from .schedules import Order, component_rate, set_softness, softness_at
 
 History = list[dict[str, float]]
@@ -287,7 +288,7 @@ class RANTrainer:
                     self._logger.add_scalar(name, value, self.step)
         if self.step % self.settings.pictures_every == 0 and self.fabric.is_global_zero:
             grid = picture_grid(self.model, self.fabric.to_device(batch["a"][:6]))
-            write_bytes(self.folder / "pictures.png", png_bytes(grid))
+            write_bytes(self.folder / "pictures.png", png_bytes(grid.movedim(0, -1)))
             if self._logger is not None:
                 self._logger.add_image("pictures", grid, self.step)
 

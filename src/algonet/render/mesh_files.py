@@ -15,9 +15,9 @@ from torch import Tensor
 
 from algonet.core.files import read_file
 from algonet.core.memory import check_memory
-from algonet.core.pictures import MOST_PIXELS
+from algonet.core.pictures import MOST_PIXELS, to_bytes
 
-from .texture_files import TEXTURED, byte_colors, textured_files
+from .texture_files import TEXTURED, textured_files
 
 T = TypeVar("T")
 
@@ -144,7 +144,7 @@ def encode_mesh(path: Path, fields: Mapping[str, Tensor]) -> dict[Path, bytes]:
         raise ValueError(f"Mesh.save: one mesh at a time: vertices have shape {tuple(vertices.shape)}; pick an item.")
     if "texture" in present and path.suffix.lower() in TEXTURED:
         return textured_files(path, vertices, faces, present["uv"], present.get("uv_faces", faces), present["texture"])
-    colors = {name: byte_colors(present[name]) for name in ("vertex_colors", "face_colors") if name in present}
+    colors = {name: to_bytes(present[name]) for name in ("vertex_colors", "face_colors") if name in present}
     try:
         data = trimesh.Trimesh(vertices.double().numpy(), faces.numpy(), process=False, **colors).export(
             file_type=path.suffix.lstrip(".").lower()

@@ -5,17 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from algonet.core.pictures import to_bytes
+
 #: Formats that hold a texture; the others get its colours at the vertices.
 TEXTURED = (".obj", ".glb")
-
-
-def byte_colors(colors: Tensor) -> np.ndarray:
-    """Colours from 0 to 1 as bytes."""
-    return (colors.clamp(0, 1) * 255).round().byte().numpy()
 
 
 def textured_files(
@@ -29,7 +25,7 @@ def textured_files(
         dim=0, return_inverse=True
     )
     places, uv_places = vertices[pairs[:, 0]].double().numpy(), uv[pairs[:, 1]].double().numpy()
-    picture = Image.fromarray(byte_colors(texture))
+    picture = Image.fromarray(to_bytes(texture))
     contents = _files(places, index.reshape(-1, 3).numpy(), uv_places, picture, path)
     return {path.with_name(name): content for name, content in contents.items()}
 

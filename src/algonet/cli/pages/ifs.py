@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from algonet.cli.gallery import Figure, png
+from algonet.core.pictures import gif_bytes, to_bytes
 
 TITLE = "Smooth iterated function systems"
 INTRO = (
@@ -108,8 +108,6 @@ def _film_strip(quick: bool) -> Figure:
 
 
 def _sway(quick: bool) -> Figure:
-    from PIL import Image
-
     from algonet.ifs import IFS
 
     fern = IFS.preset("fern", points=15_000 if quick else 40_000)
@@ -124,8 +122,6 @@ def _sway(quick: bool) -> Figure:
             fern.parameters_[1, 2] += 0.035 * wind
             fern.parameters_[1, 4] -= 0.035 * wind
             picture = _glow(fern((side, side), sigma=0.9 * side / 260))
-            frames.append(Image.fromarray((picture * 255).byte().numpy()))
-    buffer = io.BytesIO()
-    frames[0].save(buffer, format="GIF", save_all=True, append_images=frames[1:], duration=80, loop=0)
+            frames.append(to_bytes(picture))
     caption = "A fern sways when one map turns by two degrees to and fro: 24 numbers hold the whole plant."
-    return Figure("A fern in the wind", buffer.getvalue(), caption)
+    return Figure("A fern in the wind", gif_bytes(frames), caption)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from algonet.cli.gallery import Figure, png
+from algonet.core.pictures import gif_bytes, to_bytes
 
 TITLE = "The smooth renderer"
 INTRO = (
@@ -264,8 +264,6 @@ def _painted_ball(quick: bool) -> Any:
 
 def _turning(quick: bool) -> Figure:
     """An animation: the still life turns while its softness breathes."""
-    from PIL import Image
-
     from algonet.render import BlinnPhong, Camera, SmoothRenderer
 
     size, frames = (72, 10) if quick else (200, 24)
@@ -278,12 +276,10 @@ def _turning(quick: bool) -> Figure:
         renderer.scale.fill_(size / 160 * (0.4 + 2.2 * (0.5 - 0.5 * math.cos(angle)) ** 2))  # pyright: ignore[reportCallIssue]
         with torch.no_grad():
             rgb = renderer(mesh, camera, _lamps()).rgb
-        pictures.append(Image.fromarray((rgb.clamp(0, 1) * 255).byte().numpy()))
-    buffer = io.BytesIO()
-    pictures[0].save(buffer, format="GIF", save_all=True, append_images=pictures[1:], duration=90, loop=0)
+        pictures.append(to_bytes(rgb))
     return Figure(
         "Turning, and breathing",
-        buffer.getvalue(),
+        gif_bytes(pictures, 90),
         "One renderer whose scale swells and shrinks as the camera turns.",
     )
 

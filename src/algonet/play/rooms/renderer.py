@@ -14,6 +14,7 @@ import torch
 from nicegui import ui
 from torch import Tensor
 
+from algonet.core.pictures import to_bytes
 from algonet.relax import StudentT
 from algonet.render import (
     AmbientLight,
@@ -127,7 +128,7 @@ def _render(wish: Wish, mesh: Mesh) -> str:
     if wish.layer == "depth":
         near = (1.0 - (out.depth - 1.9) / 2.0).clamp(0, 1) * out.silhouette
         return draw.picture(draw.coloured(near, "viridis", 0.0, 1.0))
-    return draw.picture(draw.bytes_of(out.rgb))
+    return draw.picture(to_bytes(out.rgb))
 
 
 def around() -> Camera:

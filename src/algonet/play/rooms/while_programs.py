@@ -12,6 +12,7 @@ import torch
 from nicegui import ui
 from torch import Tensor
 
+from algonet.core.pictures import to_bytes
 from algonet.relax import BumpExit, Exit, Sech, SmoothTent, StudentT, Tent
 from algonet.render import AmbientLight, Camera, DirectionalLight, FilteredCoverage, Mesh, SmoothRenderer
 from algonet.while_lang import (
@@ -160,7 +161,7 @@ def _solid(wish: Wish, surface: Surface) -> np.ndarray:
     )
     lights = (AmbientLight((0.55, 0.55, 0.55)), DirectionalLight((-0.4, -1.0, -0.5), (0.6, 0.6, 0.6)))
     with torch.no_grad():
-        return draw.bytes_of(renderer(mesh, Camera.look_at(eye, fov=42.0), lights).rgb)
+        return to_bytes(renderer(mesh, Camera.look_at(eye, fov=42.0), lights).rgb)
 
 
 def code(wish: Wish) -> str:
