@@ -42,6 +42,22 @@ def check_tensor(owner: object, x: Any) -> Tensor:
     return x
 
 
+def check_integer(where: str, name: str, value: Any, least: int, most: int | None = None) -> None:
+    """Raise unless `value` is an integer (True is none) from `least` to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        wanted = f"from {least} on" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{where}: `{name}` must be an integer {wanted}, got {value!r}.")
+
+
+def check_size(where: str, size: Any) -> tuple[int, int]:
+    """(height, width) if both are positive integers; one number is a square."""
+    sides = (size, size) if isinstance(size, int) else size
+    fine = isinstance(sides, (tuple, list)) and len(sides) == 2
+    if not fine or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sides):
+        raise ValueError(f"{where}: `size` must be (height, width), both integers from 1 on, got {size!r}.")
+    return int(sides[0]), int(sides[1])
+
+
 def check_epsilon(owner: object, epsilon: float, most: float = 0.5) -> None:
     if not 0 < epsilon < most:
         raise ValueError(f"{type(owner).__name__}.reach: `epsilon` must lie in (0, {most}), got {epsilon!r}.")

@@ -16,14 +16,6 @@ from algonet.relax.noise import Noise
 Extent = tuple[float, float, float, float]
 
 
-def check_size(where: str, size: Any) -> tuple[int, int]:
-    sides: Any = (size, size) if isinstance(size, int) and not isinstance(size, bool) else size
-    fine = isinstance(sides, (tuple, list, torch.Size)) and len(sides) == 2
-    if not fine or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sides):
-        raise ValueError(f"{where}: `size` must be (height, width), both integers from 1 on, got {size!r}.")
-    return int(sides[0]), int(sides[1])
-
-
 def check_extent(where: str, extent: Any) -> Extent:
     fine = isinstance(extent, (tuple, list)) and len(extent) == 4
     if not fine or not all(isinstance(v, (int, float)) and math.isfinite(v) for v in extent):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from algonet.core.checks import check_integer
 from algonet.core.pictures import open_picture, to_bytes
 
 from .aggregates import Poisson
@@ -114,8 +115,7 @@ def fit_ifs(
     >>> fit_ifs(triangle, functions=3, plan=quick).ifs.functions
     3
     """
-    if isinstance(functions, bool) or not isinstance(functions, int) or functions < 1:
-        raise ValueError(f"fit_ifs: `functions` must be an integer from 1 on, got {functions!r}.")
+    check_integer("fit_ifs", "functions", functions, 1)
     target, colours = read_picture(image, foreground)
     device = (
         torch.device(device) if device is not None else torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algonet.core.checks import widened
+from algonet.core.checks import check_integer, check_size, widened
 from algonet.core.memory import check_memory
 from algonet.core.tracing import readable
 from algonet.relax import GaussianNoise, Probabilistic
@@ -20,7 +20,6 @@ from .checks import (
     check_extent,
     check_noise,
     check_sigma,
-    check_size,
     check_trailing,
     parameters_of,
 )
@@ -112,10 +111,9 @@ def chaos_game(
     dimension = 2 if parameters.shape[-1] == 6 else 3
     choices = check_choices(choices, parameters)
     chains, steps = choices.shape[-2:]
-    if isinstance(burn_in, bool) or not isinstance(burn_in, int) or not 0 <= burn_in <= steps:
-        raise ValueError(f"chaos_game: `burn_in` must be an integer from 0 to the {steps} steps, got {burn_in!r}.")
-    if horizon is not None and (isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1):
-        raise ValueError(f"chaos_game: `horizon` must be None or an integer from 1 on, got {horizon!r}.")
+    check_integer("chaos_game", "burn_in", burn_in, 0, steps)
+    if horizon is not None:
+        check_integer("chaos_game", "horizon", horizon, 1)
     dtype = parameters.dtype
     wide = widened(parameters)
     begin: Any = wide.new_zeros(chains, dimension) if start is None else start

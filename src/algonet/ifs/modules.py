@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
+from algonet.core.checks import check_integer, check_size
 from algonet.core.files import write_text
 from algonet.core.json_files import read_json
 from algonet.core.memory import check_memory
 from algonet.relax import GaussianNoise, SoftModule
 
 from .aggregates import Aggregate, Poisson
-from .checks import Extent, check_extent, check_noise, check_size, parameters_of
+from .checks import Extent, check_extent, check_noise, parameters_of
 from .choices import draw_addresses, draw_choices
 from .functional import chaos_game, smooth_raster
 from .maps import area_weights, contraction, map_norms
@@ -69,8 +70,7 @@ class IFS(SoftModule):
             raise ValueError(f"IFS: parameters must be (n, 6) or (n, 12), got {tuple(parameters.shape)}.")
         if not torch.isfinite(parameters).all():
             raise ValueError("IFS: parameters must be finite, got NaN or infinity; check what made them.")
-        if not isinstance(points, int) or isinstance(points, bool) or points < 1:
-            raise ValueError(f"IFS: `points` must be an integer from 1 on, got {points!r}.")
+        check_integer("IFS", "points", points, 1)
         if not 0 < exposure < math.inf:
             raise ValueError(f"IFS: `exposure` must be positive and finite, got {exposure!r}.")
         self.parameters_ = nn.Parameter(parameters.detach().clone())

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algonet.core.checks import check_softness, check_tensor, widened
+from algonet.core.checks import check_integer, check_softness, check_tensor, widened
 
 from .base import FAR, Relaxation
 from .polynomials import smooth_step, smooth_step_scalar
@@ -95,8 +95,7 @@ class SmoothTent(Exit):
     k: int = 1
 
     def __post_init__(self):
-        if isinstance(self.k, bool) or not isinstance(self.k, int) or not 0 <= self.k <= 20:
-            raise ValueError(f"SmoothTent: `k` must be an integer from 0 to 20, got {self.k!r}.")
+        check_integer("SmoothTent", "k", self.k, 0, 20)
 
     @property
     def smoothness(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]

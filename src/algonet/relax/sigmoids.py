@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algonet.core.checks import check_epsilon, check_softness, check_tensor, log_floor, widened
+from algonet.core.checks import check_epsilon, check_integer, check_softness, check_tensor, log_floor, widened
 
 from .base import FAR, Relaxation
 from .polynomials import smooth_step, smooth_step_scalar
@@ -220,8 +220,7 @@ class SmoothStep(Sigmoid):
 
     def __post_init__(self):
         super().__post_init__()
-        if isinstance(self.k, bool) or not isinstance(self.k, int) or not 0 <= self.k <= 20:
-            raise ValueError(f"SmoothStep: `k` must be an integer from 0 to 20, got {self.k!r}.")
+        check_integer("SmoothStep", "k", self.k, 0, 20)
 
     @property
     def smoothness(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]

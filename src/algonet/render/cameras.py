@@ -17,6 +17,7 @@ from torch import Tensor
 
 from algonet.core import tracing
 from algonet.core.cache import constant
+from algonet.core.checks import check_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,17 +152,6 @@ class Camera:
         near: Any = self.near
         near = near[index] if isinstance(near, Tensor) and near.dim() else near
         return Camera(self.matrix[index], self.position[index], self.perspective, near)
-
-
-def check_size(where: str, size: int | tuple[int, int]) -> tuple[int, int]:
-    """(H, W) if both are positive integers; one number is a square."""
-    if isinstance(size, int) and not isinstance(size, bool):
-        size = (size, size)
-    if isinstance(size, bool) or not (
-        isinstance(size, (tuple, list)) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size)
-    ):
-        raise ValueError(f"{where}: `size` must be (height, width) in pixels, both at least 1, got {size!r}.")
-    return int(size[0]), int(size[1])
 
 
 def _view(where: str, eye, target, up) -> tuple[Tensor, Tensor]:

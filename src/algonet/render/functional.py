@@ -9,11 +9,11 @@ from torch import Tensor
 
 from algonet.core import tracing
 from algonet.core.cache import cached, constant
-from algonet.core.checks import widened
+from algonet.core.checks import check_size, widened
 from algonet.core.identity import interned
 from algonet.relax import Noise, Sigmoid, TConorm
 
-from .cameras import Camera, check_size
+from .cameras import Camera
 from .checks import check_faces, check_mesh, check_picture
 from .constants import LEAST_SPACING, SAMPLES_PER_SCALE
 from .coverage import Coverage, FilteredCoverage

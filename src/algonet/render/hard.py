@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .cameras import Camera, check_size
+from algonet.core.checks import check_size
+
+from .cameras import Camera
 from .checks import check_mesh, check_picture
 from .functional import _background, _batch_shape, _check_attributes, camera_points, expanded
 from .settings import Raster

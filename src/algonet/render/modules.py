@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from algonet.core import tracing
+from algonet.core.checks import check_size
 from algonet.core.hints import write_instead
 from algonet.core.identity import unit
 from algonet.core.pictures import png_bytes
@@ -16,7 +17,7 @@ from algonet.relax import CONORMS, BoundedSum, TConorm
 from algonet.relax.modules import SoftModule
 from algonet.relax.softmax import Choice
 
-from .cameras import Camera, check_size
+from .cameras import Camera
 from .checks import check_picture
 from .constants import GREY
 from .coverage import Coverage, FilteredCoverage, Held

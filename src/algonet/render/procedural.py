@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from algonet.core.checks import check_integer
 from algonet.core.memory import check_memory
 
 from .meshes import Mesh
@@ -19,8 +20,7 @@ def icosphere(level: int = 3, radius: float = 1.0) -> Mesh:
     >>> icosphere(1).faces.shape
     torch.Size([80, 3])
     """
-    if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= 9:
-        raise ValueError(f"icosphere: `level` must be an integer from 0 to 9, got {level!r}.")
+    check_integer("icosphere", "level", level, 0, 9)
     g = (1 + math.sqrt(5)) / 2
     vertices = torch.tensor(
         [[-1, g, 0], [1, g, 0], [-1, -g, 0], [1, -g, 0], [0, -1, g], [0, 1, g],
@@ -40,7 +40,7 @@ def icosphere(level: int = 3, radius: float = 1.0) -> Mesh:
 
 def box(size: tuple[float, float, float] = (1.0, 1.0, 1.0), segments: int = 1) -> Mesh:
     """An axis-aligned box centred on the origin, each side cut into `segments` squares both ways."""
-    _check_count("box", "segments", segments, 1)
+    check_integer("box", "segments", segments, 1)
     _check_faces("box", 12 * segments**2)
     steps = torch.linspace(-0.5, 0.5, segments + 1)
     first, second = torch.meshgrid(steps, steps, indexing="ij")
@@ -59,7 +59,7 @@ def box(size: tuple[float, float, float] = (1.0, 1.0, 1.0), segments: int = 1) -
 def torus(radius: float = 0.7, tube: float = 0.3, segments: tuple[int, int] = (48, 24)) -> Mesh:
     """A ring around the y axis: `radius` to the middle of the tube, `tube` the tube's own."""
     for n in segments:
-        _check_count("torus", "segments", n, 3)
+        check_integer("torus", "segments", n, 3)
     _check_faces("torus", 2 * segments[0] * segments[1])
     u = torch.arange(segments[0]) * (2 * math.pi / segments[0])
     v = torch.arange(segments[1]) * (2 * math.pi / segments[1])
@@ -71,7 +71,7 @@ def torus(radius: float = 0.7, tube: float = 0.3, segments: tuple[int, int] = (4
 
 def cylinder(radius: float = 0.5, height: float = 1.0, segments: int = 32) -> Mesh:
     """A closed cylinder around the y axis."""
-    _check_count("cylinder", "segments", segments, 3)
+    check_integer("cylinder", "segments", segments, 3)
     _check_faces("cylinder", 4 * segments)
     angle = torch.arange(segments) * (2 * math.pi / segments)
     outline = torch.stack([radius * angle.cos(), radius * angle.sin()], -1)
@@ -116,11 +116,6 @@ def _merged(vertices: Tensor, faces: Tensor) -> tuple[Tensor, Tensor]:
         0, index, torch.arange(len(vertices)), reduce="amin", include_self=True
     )
     return vertices[first], index[faces]
-
-
-def _check_count(where: str, name: str, n: int, least: int) -> None:
-    if isinstance(n, bool) or not isinstance(n, int) or n < least:
-        raise ValueError(f"{where}: `{name}` must be an integer from {least} on, got {n!r}.")
 
 
 def _check_faces(where: str, faces: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from algonet.core.checks import check_softness
+from algonet.core.checks import check_integer, check_softness
 from algonet.core.hints import write_instead
 from algonet.core.tracing import compiling
 from algonet.relax import (
@@ -108,8 +108,7 @@ def _check_option(where: str, name: str, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 0.5:
             raise ValueError(f"{where}: `epsilon` must lie in [0, 0.5), got {value!r}.")
     elif name in ("max_iterations", "max_depth"):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{where}: `{name}` must be an integer from 1 on, got {value!r}.")
+        check_integer(where, name, value, 1)
     elif name == "shared":
         if not isinstance(value, tuple) or not all(isinstance(part, str) for part in value):
             raise TypeError(

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from algonet.core.cache import constant
+from algonet.core.checks import widened
 from algonet.core.identity import interned
 from algonet.relax import Heaviside, Sigmoid
 
-from .checks import check_mask, check_options, check_room, signed_steepness, widened
+from .checks import check_mask, check_options, check_room, signed_steepness
 from .masks import Placement, occupied, place
 from .methods import Method, Pairwise, Permutahedron, SoftmaxMethod, short
 from .networks import Network

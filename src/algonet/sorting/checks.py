@@ -145,8 +145,3 @@ def check_degree(where: str, value: Any) -> None:
         raise TypeError(f"{where}: `degree` must be an integer, got {value!r}.")
     if value < 0:
         raise ValueError(f"{where}: `degree` must not be negative, got {value}.")
-
-
-def widened(x: Tensor) -> Tensor:
-    """x in at least float32."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

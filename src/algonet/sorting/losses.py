@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from algonet.core.checks import widened
 from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Sigmoid
 
 from .call import SortCall
-from .checks import check_items, widened
+from .checks import check_items
 from .methods import chosen
 from .networks import Network, OddEven
 from .reference import walk

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from algonet.core.checks import widened
 from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Sigmoid, weighted_softmax, weighted_softmin
 
 from .call import SortCall
-from .checks import check_degree, check_items, check_mask, check_quantiles, check_sigmoid, signed_steepness, widened
+from .checks import check_degree, check_items, check_mask, check_quantiles, check_sigmoid, signed_steepness
 from .methods import Method, chosen, suggestions
 from .networks import Network, OddEven
 

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from algonet.core.cache import constant
+from algonet.core.checks import widened
 from algonet.core.identity import interned
 from algonet.relax import DECISION, Heaviside, Sigmoid
 
-from .checks import check_items, check_mask, check_sigmoid, signed_steepness, widened
+from .checks import check_items, check_mask, check_sigmoid, signed_steepness
 from .operation import THRESHOLD
 from .settings import ThresholdSettings
 
