@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from algonet.core import tracing
+from algonet.core.checks import widened
 from algonet.core.files import write_files
 from algonet.core.pictures import png_bytes
 
@@ -120,7 +121,7 @@ class Mesh:
         if self.normals is not None:
             return normalise(self.normals)
         dtype = self.vertices.dtype
-        wide = self.vertices.float() if dtype in (torch.float16, torch.bfloat16) else self.vertices
+        wide = widened(self.vertices)
         return NORMALS([wide, self.faces], NormalSettings())[0].to(dtype)
 
     def edges(self) -> Tensor:

@@ -17,6 +17,7 @@ from algonet.relax import Sigmoid
 
 from ...settings import ThresholdSettings
 from .gates import prelude
+from .source import processors
 
 #: Items from which on a row is cut into parts, if rows alone would leave most processors idle.
 LONG = 32768
@@ -74,11 +75,6 @@ def soft_topk_mask_backward(
 def _laid_out(k: Tensor) -> tuple[Tensor, int]:
     """k as kernels read it, and the step between rows: 0 where one number stands for all."""
     return (k.contiguous(), 1) if any(k.stride()) or k.dim() == 0 else (k, 0)
-
-
-@cached(most=16)
-def processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
 
 
 @cached(most=256)
