@@ -14,7 +14,7 @@ import pytest
 from algonet.core.codegen import generate, notice, store
 
 SOURCE = """
-from numba import njit
+from algonet.core.codegen.jit import njit
 
 @njit(cache=True)
 def double(x):

@@ -190,7 +190,7 @@ def test_silhouettes_are_right_and_their_loops_vectorised(power: float) -> None:
     module = tiles.kernels("float32", 4)
     total = np.concatenate([[0.0], np.linspace(-3, 3, 61)]).astype(np.float32)
     values, slopes = np.empty_like(total), np.empty_like(total)
-    fresh = njit(**{**module.OPTIONS, "cache": False})(module.silhouettes_of.py_func)
+    fresh = njit(**module.OPTIONS)(module.silhouettes_of.py_func)
     fresh(total, power, values, slopes)
     exact = torch.tensor(total, dtype=torch.float64, requires_grad=True)
     found = exact / (1 + exact.abs() ** power) ** (1 / power) if power else 1 - exact.exp()

@@ -23,15 +23,15 @@ from algonet.core.codegen.store import cache_folder
 
 #: What each dialect puts before its functions: the names of the formulas, in its own terms.
 PRELUDES = {
-    "numba32": """from numba import float32, njit
+    "numba32": """from numba import float32
 
+from algonet.core.codegen.jit import njit
 from algonet.core.codegen.numba_math import abs32 as abs, atan32 as atan, erf32 as erf, exp32 as exp, log32 as log
 from algonet.core.codegen.numba_math import maximum, minimum, sqrt32 as sqrt, where
 """,
     "numba64": """from math import atan, erf, exp, log, sqrt
 
-from numba import njit
-
+from algonet.core.codegen.jit import njit
 from algonet.core.codegen.numba_math import maximum, minimum, where
 """,
     "triton": """import triton
@@ -103,9 +103,6 @@ def load(name: str, source: str) -> ModuleType:
 
 def _execute(module_name: str, source: str, stamp: str) -> ModuleType:
     kept = store.put(f"{module_name}.py", source.encode())
-    if kept is None:
-        # Numba refuses to cache what has no file
-        source = source.replace("cache=True", "cache=False").replace('"cache": True', '"cache": False')
     path = f"<{module_name}>" if kept is None else str(kept)
     if "import triton" in source:
         store.guard_triton()
@@ -121,10 +118,6 @@ def _execute(module_name: str, source: str, stamp: str) -> ModuleType:
         del sys.modules[module_name]
         raise
     _forget_oldest()
-    if "numba" in sys.modules:
-        from algonet.core.codegen.jit import keep
-
-        keep(module.__dict__, stamp)
     return module
 
 

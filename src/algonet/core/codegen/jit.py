@@ -2,6 +2,8 @@
 
 Numba's own cache raises when a file of it is truncated, runs what a flipped bit made of one, and misses in every process when
 a kernel is a closure. This one has a file per kernel and signature with a checksum, in the folder that `store` vouches for.
+
+Most of a first call is spent in Numba's Python, not in LLVM: what can be left out of it is left out here.
 """
 
 from __future__ import annotations
@@ -9,13 +11,15 @@ from __future__ import annotations
 import hashlib
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core import caching
+from numba.core import caching, types
 from numba.core.ccallback import CFunc
+from numba.core.compiler import Compiler
 from numba.core.serialize import dumps
 
 from algonet.core.codegen import notice, store
@@ -45,11 +49,9 @@ class KernelCache(caching._Cache):
                 return self._convert.rebuild(target_context, pickle.loads(data))
             except Exception:  # of another build of Numba, say: whatever it is, compiling helps
                 store.discard(name)
-        notice.begin(self._name)
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        notice.end(self._name)
         try:
             if self._convert.check_cachable(data):
                 store.write_sealed(self._file(sig, data.codegen), dumps(self._convert.reduce(data)))
@@ -69,15 +71,54 @@ class KernelCache(caching._Cache):
         return f"algonet_generated_{safe[:80]}_{hashlib.sha256(text.encode()).hexdigest()[:24]}.machine_code"
 
 
-def keep(namespace: dict[str, Any], stamp: str) -> None:
-    """Give every kernel of a generated module that asked for a cache this one."""
-    for value in namespace.values():
-        if isinstance(value, numba.core.dispatcher.Dispatcher) and not isinstance(value._cache, caching.NullCache):
-            value._cache = KernelCache(value.py_func, stamp)
+class KernelCompiler(Compiler):
+    """Numba's compiler, which looks up only once what an operator makes of given types of numbers.
+
+    Numba asks every overload of `+` (of lists, strings, dates, ...) at each addition: a seventh of a compilation.
+    """
+
+    def compile_extra(self, func: Callable) -> Any:
+        with notice.compiling(func.__qualname__), _remembered(self.state.typingctx):
+            return super().compile_extra(func)
+
+
+@contextmanager
+def _remembered(context: Any) -> Iterator[None]:
+    """Within it (and the functions that are compiled along with a kernel), calls on numbers are resolved once per signature.
+
+    Numba's lock of compilation is held by whoever is here, so nobody else sees the difference.
+    """
+    if "_resolve_user_function_type" in vars(context):
+        yield
+        return
+    resolve, found = context._resolve_user_function_type, {}
+
+    def remember(func: Any, args: tuple, kws: dict, literals: Any = None) -> Any:
+        kind = context._lookup_global(func) or func
+        if kws or type(kind) is not types.Function or not all(isinstance(a, _NUMBERS) for a in args):
+            return resolve(func, args, kws, literals)
+        key = id(kind), args
+        if key not in found:
+            # With the function itself, so that its id stays its own
+            found[key] = resolve(func, args, kws, literals), kind
+        return found[key][0]
+
+    context._resolve_user_function_type = remember
+    try:
+        yield
+    finally:
+        del context._resolve_user_function_type
+
+
+_NUMBERS = (types.Number, types.Boolean, types.IntegerLiteral)
 
 
 def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable], Any]:
-    """`numba.njit`, cached here; for kernels in ordinary modules, whose file is their source."""
+    """`numba.njit` for kernels, which are cached, and (without `cache`) for functions that only kernels call.
+
+    Python must never call the latter: the wrappers it would need take as long to compile as they do, and are left out.
+    """
+    options = {"no_cfunc_wrapper": True, "no_cpython_wrapper": not cache, "pipeline_class": KernelCompiler, **options}
 
     def decorate(function: Callable) -> Any:
         kernel = numba.njit(**options)(function)
@@ -102,7 +143,9 @@ def cfunc(signature: Any, *, cache: bool = False, **options: Any) -> Callable[[C
     """`numba.cfunc`, cached here; it is compiled when its `address` is first asked for."""
 
     def decorate(function: Callable) -> LazyCFunc:
-        kernel = LazyCFunc(function, numba.core.sigutils.normalize_signature(signature), locals={}, options=options)
+        kernel = LazyCFunc(
+            function, numba.core.sigutils.normalize_signature(signature), {}, options, pipeline_class=KernelCompiler
+        )
         if cache:
             kernel._cache = KernelCache(function, _stamp(function))
         return kernel

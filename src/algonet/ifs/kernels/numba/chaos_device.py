@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 from numba import float32 as real
-from numba import njit
 
+from algonet.core.codegen.jit import njit
 from algonet.ifs.reference import FAR_PARAMETER, FAR_STATE
 
 # --- template ---

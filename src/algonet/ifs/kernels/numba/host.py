@@ -30,8 +30,9 @@ def kernels(name: str, dtype: torch.dtype) -> ModuleType:
     prelude = f"""import math
 
 import numpy as np
-from numba import float32, {real} as real, njit
+from numba import float32, {real} as real
 
+from algonet.core.codegen.jit import njit
 from algonet.core.codegen.numba_math import exp32, log32
 
 SINGLE, LANES = {real == "float32"}, {LANES}

@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import float32, njit
+from numba import float32
 from numba import float32 as real
 
+from algonet.core.codegen.jit import njit
 from algonet.core.codegen.numba_math import exp32, log32
 from algonet.ifs.reference import FAR_PIXELS, LEAST_SIGMA
 

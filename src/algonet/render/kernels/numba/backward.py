@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from algonet.core.codegen.jit import njit
 
 from .faces import (
     AREA,
@@ -156,7 +157,7 @@ def lanes_backward(o, x0, y, steepness, sigma2, lateral, short, buffer):
         buffer[(12 + REST) * LANES + i] += -z * pull
 
 
-@njit(**OPTIONS)
+@njit(**OPTIONS, cache=True)
 def backward_tiles(
     begin, stride, tile_starts, faces_of, pairs_of, prepared, faces, attribute_faces, attributes, softness, grid, settings,
     norm, mean, grad_total, grad_mean, records,
@@ -238,8 +239,10 @@ def row_sum(rows, at):
 def load_sample_grads(item, first_row, first_column, height, width, sign, norm, mean, grad_total, grad_mean, grads):
     """Per sample of the tile: gradients by depth, times means, by the total times `sign`, log normaliser, and by channels."""
     channels = mean.shape[3] - 1
-    grads[:] = 0
-    grads[3 * TILE : 4 * TILE] = real(1e30)
+    for i in range(grads.shape[0]):
+        grads[i] = real(0.0)
+    for i in range(3 * TILE, 4 * TILE):
+        grads[i] = real(1e30)
     for r in range(min(LANES, height - first_row)):
         for i in range(min(LANES, width - first_column)):
             at, y, x = r * LANES + i, first_row + r, first_column + i
@@ -269,7 +272,7 @@ def grad_along_corner(buffer, grads, at, j, z, looks, row, channels):
             buffer[j * LANES + i] += grads[base + i] * a
 
 
-@njit(**OPTIONS)
+@njit(**OPTIONS, cache=True)
 def gather(
     item, starts, records, prepared, vertices, points, faces, attribute_faces, softness, perspective, two_sided, guard, spacing,
     by_points, by_attributes, by_softness,
@@ -292,7 +295,8 @@ def gather(
         for pair in range(first, last):
             for k in range(sums.shape[0]):
                 sums[k] += records[pair, k]
-        corner[:] = 0
+        for i in range(3):
+            corner[i, 0], corner[i, 1] = 0.0, 0.0
         by_inverse = 0.0
         inverse, area = float(o[INVERSE]), float(o[AREA])
         for i in range(3):

@@ -22,9 +22,12 @@ _ATAN = (
 )
 
 _IMPORTS = """import numpy as np
-from numba import float32, int64, njit
+from numba import float32, int64
 
-OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True, "cache": True}
+from algonet.core.codegen.jit import njit
+from algonet.core.codegen.numba_math import largest as max, least as min
+
+OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
 """
 #: What differs between the precisions.
 _HEADERS = {

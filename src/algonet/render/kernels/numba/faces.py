@@ -10,9 +10,11 @@ Lengths are in samples (see `host.Grid`): pixels, unless the noise is wide.
 from __future__ import annotations
 
 import numpy as np
-from numba import float32, int64, njit
+from numba import float32, int64
 
-OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True, "cache": True}
+from algonet.core.codegen.jit import njit
+
+OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
 real = float32
 SHORT, FLOOR, TINY = 1 - 2.0**-23, -60.0, 1e-37
 exp = log = angle = edge_forward = edge_backward = None
@@ -40,7 +42,7 @@ def step(x):
     return value, value * (1 - value) * (1 / (1 - x) ** 2 + 1 / x**2) * bound
 
 
-@njit(**OPTIONS)
+@njit(**OPTIONS, cache=True)
 def project(points, near, perspective, spacing, margin, out):
     """(x w, y w, depth) to x, y in samples, depth, 1/w, presence and its slope, for the vertices of one item."""
     shift = real(margin + 0.5)
@@ -59,7 +61,7 @@ def project(points, near, perspective, spacing, margin, out):
             out[v, 0] = np.nan
 
 
-@njit(**OPTIONS)
+@njit(**OPTIONS, cache=True)
 def prepare(vertices, faces, two_sided, guard, flip, out):
     """All that pixels need to know of each face, and whether a vertex is not a number."""
     broken = False
@@ -88,7 +90,7 @@ def prepare(vertices, faces, two_sided, guard, flip, out):
         o[CENTROID + 1] = (o[X + 1] + o[X + 3] + o[X + 5]) / 3
         o[INVERSE] = area / (area * area + flip * flip)
         o[FACTOR] = facing * presence
-        o[LEAST] = min(o[WEIGHT], o[WEIGHT + 1], o[WEIGHT + 2]) / 2
+        o[LEAST] = min(min(o[WEIGHT], o[WEIGHT + 1]), o[WEIGHT + 2]) / 2
         o[AREA], o[FACING], o[PRESENCE] = area, facing, presence
     return broken
 
@@ -96,8 +98,8 @@ def prepare(vertices, faces, two_sided, guard, flip, out):
 @njit(**OPTIONS)
 def bound(o, reach, height, width, box):
     """The tiles (rows y0:y1, columns x0:x1 of the grid of tiles) that the face's reach touches; whether there are any."""
-    low_x, high_x = min(o[X], o[X + 2], o[X + 4]) - reach, max(o[X], o[X + 2], o[X + 4]) + reach
-    low_y, high_y = min(o[X + 1], o[X + 3], o[X + 5]) - reach, max(o[X + 1], o[X + 3], o[X + 5]) + reach
+    low_x, high_x = min(min(o[X], o[X + 2]), o[X + 4]) - reach, max(max(o[X], o[X + 2]), o[X + 4]) + reach
+    low_y, high_y = min(min(o[X + 1], o[X + 3]), o[X + 5]) - reach, max(max(o[X + 1], o[X + 3]), o[X + 5]) + reach
     if o[FACTOR] == 0 or not (high_x > 0 and high_y > 0 and low_x < width and low_y < height):
         return False
     box[0], box[1] = int64(max(low_y, real(0.0))), int64(min(high_y, real(height - 1)))
@@ -119,7 +121,7 @@ def touches(o, reach, tile_y, tile_x):
     return True
 
 
-@njit(**OPTIONS)
+@njit(**OPTIONS, cache=True)
 def count_pairs(prepared, reach, height, width, starts, tile_counts, base):
     """How many tiles each face touches (into starts[f + 1]), and how many faces each tile has."""
     columns = (width + LANES - 1) // LANES
@@ -136,7 +138,7 @@ def count_pairs(prepared, reach, height, width, starts, tile_counts, base):
         starts[f] = number
 
 
-@njit(**OPTIONS)
+@njit(**OPTIONS, cache=True)
 def list_pairs(prepared, reach, height, width, first_face, starts, cursor, base, faces_of, pairs_of):
     """Write each tile's faces, in order, with the number of the pair (numbers run face by face)."""
     columns = (width + LANES - 1) // LANES
@@ -160,7 +162,7 @@ def row_ranges(entries, prepared, first_row, reach, rows):
     """The rows of the tile that each of its faces reaches."""
     for entry in range(entries.shape[0]):
         o = prepared[entries[entry]]
-        low = min(o[X + 1], o[X + 3], o[X + 5]) - reach - first_row
-        high = max(o[X + 1], o[X + 3], o[X + 5]) + reach - first_row
+        low = min(min(o[X + 1], o[X + 3]), o[X + 5]) - reach - first_row
+        high = max(max(o[X + 1], o[X + 3]), o[X + 5]) + reach - first_row
         rows[entry, 0] = int64(min(max(low, real(0.0)), real(LANES)))
         rows[entry, 1] = int64(min(max(high + real(1.0), real(0.0)), real(LANES)))

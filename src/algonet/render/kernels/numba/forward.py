@@ -8,7 +8,8 @@ so that LLVM turns it into vector instructions. Pixels right of or below the ima
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from algonet.core.codegen.jit import njit
 
 from .faces import (
     DEPTH,
@@ -101,7 +102,7 @@ def shift_of(entries, prepared, steepness, peak):
     return high - low < 30
 
 
-@njit(**OPTIONS)
+@njit(**OPTIONS, cache=True)
 def forward_tiles(
     begin, stride, tile_starts, faces_of, prepared, faces, attribute_faces, attributes, softness, grid, settings,
     total_out, norm_out, mean_out,
@@ -135,7 +136,8 @@ def forward_tiles(
         x0 = real(first_column) + real(0.5)
         if not shift_of(entries, prepared, steepness, peak):
             peaks(entries, prepared, rows, first_row, x0, steepness, sigma2, lateral, buffer, peak)
-        sums[:] = 0
+        for i in range(sums.shape[0]):  # a slice would bring broadcasting and its error messages into the compilation
+            sums[i] = real(0.0)
         for entry in range(entries.shape[0]):
             o = prepared[entries[entry]]
             corners = attribute_faces[entries[entry] % count]

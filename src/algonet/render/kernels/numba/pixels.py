@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from algonet.core.codegen.jit import njit
 
 from .faces import OPTIONS, SHORT, exp, log, real
 
@@ -45,7 +46,7 @@ def silhouettes_of(totals, power, values, slopes):
             slopes[x] = -complement * real(SHORT)
 
 
-@njit(**OPTIONS)
+@njit(**OPTIONS, cache=True)
 def composite(first, last, total, mean, background, power, image, silhouette, depth):
     """Rows `first` to `last` of one picture of any attributes."""
     channels = image.shape[2]
@@ -60,7 +61,7 @@ def composite(first, last, total, mean, background, power, image, silhouette, de
                 image[y, x, c] = s * mean[y, x, c] + rest * background[c]
 
 
-@njit(**OPTIONS)
+@njit(**OPTIONS, cache=True)
 def composite_back(
     first, last, total, mean, background, power, grad_image, grad_silhouette, grad_depth, grad_total, grad_mean, sums
 ):
@@ -246,7 +247,7 @@ def unproject(inverse, matrix, x, y, z, perspective, place):
         place[k] = inverse[k, 0] * a + inverse[k, 1] * b + inverse[k, 2] * c
 
 
-@njit(**OPTIONS)
+@njit(**OPTIONS, cache=True)
 def shade(
     first, last, total, mean, background, matrix, eye, lights, kinds, power, perspective, colored, two_sided, shininess,
     strength, image, silhouette, depth, extra,
@@ -255,7 +256,9 @@ def shade(
     channels = mean.shape[2] - 1
     normals = 3 if colored else 0
     inverse, place, color = np.empty((3, 3), mean.dtype), np.empty(3, mean.dtype), np.empty(3, mean.dtype)
-    albedo = np.full(3, GREY, mean.dtype)
+    albedo = np.empty(3, mean.dtype)
+    for axis in range(3):
+        albedo[axis] = real(GREY)
     slopes = np.empty(image.shape[1], mean.dtype)
     inverse_of(matrix, inverse)
     for y in range(first, last):
@@ -282,7 +285,7 @@ def shade(
                 extra[y, x, c] = s * seen[normals + 3 + c]
 
 
-@njit(**OPTIONS)
+@njit(**OPTIONS, cache=True)
 def shade_back(
     first, last, total, mean, background, matrix, eye, lights, kinds, power, perspective, colored, two_sided, shininess,
     strength, grad_image, grad_silhouette, grad_depth, grad_extra, grad_total, grad_mean, sums,
@@ -291,7 +294,9 @@ def shade_back(
     channels = mean.shape[2] - 1
     normals = 3 if colored else 0
     inverse, place, color = np.empty((3, 3), mean.dtype), np.empty(3, mean.dtype), np.empty(3, mean.dtype)
-    albedo = np.full(3, GREY, mean.dtype)
+    albedo = np.empty(3, mean.dtype)
+    for axis in range(3):
+        albedo[axis] = real(GREY)
     by_color, by_normal, by_place = np.empty(3, mean.dtype), np.empty(3, mean.dtype), np.empty(3, mean.dtype)
     by_albedo, by_eye = np.empty(3, mean.dtype), np.zeros(3, mean.dtype)
     by_lights = np.zeros((kinds.shape[0], LIGHT), mean.dtype)
@@ -320,7 +325,8 @@ def shade_back(
                 target[normals + 3 + c] = s * grad_extra[y, x, c]
             grad_total[y, x] = by_s * slopes[x]
             if s == real(0.0):
-                target[: normals + 3] = real(0.0)
+                for c in range(normals + 3):
+                    target[c] = real(0.0)
                 target[channels] = real(0.0)
                 continue
             lit_back(normal, place, eye, albedo, lights, kinds, two_sided, shininess, strength, by_color,
@@ -348,14 +354,14 @@ def shade_back(
             sums[PIXEL_SUMS + i * LIGHT + k] += by_lights[i, k]
 
 
-@njit(**OPTIONS)
+@njit(**OPTIONS, cache=True)
 def illuminate(first, last, albedo, normals, positions, eye, lights, kinds, two_sided, shininess, strength, image):
     """Points `first` to `last` lit."""
     for i in range(first, last):
         lit(normals[i], positions[i], eye, albedo[i], lights, kinds, two_sided, shininess, strength, image[i])
 
 
-@njit(**OPTIONS)
+@njit(**OPTIONS, cache=True)
 def illuminate_back(
     first, last, albedo, normals, positions, eye, lights, kinds, two_sided, shininess, strength, grad, by_albedo, by_normals,
     by_positions, by_eye, by_lights,
@@ -365,7 +371,7 @@ def illuminate_back(
                  by_normals[i], by_positions[i], by_eye, by_albedo[i], by_lights)  # fmt: skip
 
 
-@njit(**OPTIONS)
+@njit(**OPTIONS, cache=True)
 def sum_areas(points, faces, sums):
     """Add each face's area vector and the squares of two of its edges to its vertices: four numbers each."""
     for f in range(faces.shape[0]):
@@ -382,7 +388,7 @@ def sum_areas(points, faces, sums):
             target[3] += square
 
 
-@njit(**OPTIONS)
+@njit(**OPTIONS, cache=True)
 def spread_areas(points, faces, by_sums, by_points):
     """From gradients by the vertices' areas and squares to gradients by the points."""
     for f in range(faces.shape[0]):

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from algonet.core.codegen.jit import njit
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

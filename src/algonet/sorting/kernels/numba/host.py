@@ -205,9 +205,9 @@ def _workspace(size: int, dtype: np.dtype) -> _Workspace:
 def _kernels(dtype: torch.dtype) -> ModuleType:
     real = "float32" if dtype == torch.float32 else "float64"
     prelude = f"""import numpy as np
-from numba import {real} as REAL, int32, njit, types, uint32
+from numba import {real} as REAL, int32, types, uint32
 
-from algonet.core.codegen.jit import cfunc
+from algonet.core.codegen.jit import cfunc, njit
 from algonet.core.codegen.numba_math import where
 from algonet.core.codegen.numba_pointers import call_at, offset, pointer_at
 """

@@ -12,9 +12,9 @@ Dimensions of what pointers point to are written as x[n, lanes]; offsets are spe
 # pyright: reportCallIssue=false, reportAttributeAccessIssue=false, reportIndexIssue=false
 import numpy as np
 from numba import float32 as REAL  # noqa: N812
-from numba import int32, njit, types, uint32  # pyright: ignore[reportAttributeAccessIssue]
+from numba import int32, types, uint32  # pyright: ignore[reportAttributeAccessIssue]
 
-from algonet.core.codegen.jit import cfunc
+from algonet.core.codegen.jit import cfunc, njit
 from algonet.core.codegen.numba_math import where
 from algonet.core.codegen.numba_pointers import call_at, offset, pointer_at
 

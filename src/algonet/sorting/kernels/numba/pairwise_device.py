@@ -3,7 +3,8 @@
 # pyright: reportCallIssue=false, reportAttributeAccessIssue=false
 import numpy as np
 from numba import float32 as REAL  # noqa: N812
-from numba import njit
+
+from algonet.core.codegen.jit import njit
 
 
 def gate(z):

@@ -8,7 +8,8 @@ import math
 
 import numpy as np
 from numba import float32 as REAL  # noqa: N812
-from numba import njit
+
+from algonet.core.codegen.jit import njit
 
 
 def gate(z):

@@ -113,7 +113,7 @@ def source(spec: KernelSpec, double: bool) -> str:
 exit {spec.exit.key}, directions {spec.directions}
 """
 import numpy as np
-from numba import int32, njit
+from numba import int32
 {codegen.PRELUDES[dialect]}
 LANES = {LANES}
 {constants}
@@ -122,7 +122,7 @@ MOST = {"1e300" if double else "1e30"}
 
 {codegen.scalar_function(spec.exit, "phi", dialect)}
 
-@njit
+@njit()
 def bounded(slope):
     """A tangent kept in range: a loop that never halts can drive it beyond, and a gradient must stay finite."""
     return min(max(slope, -MOST), MOST) if slope == slope else 0.0
