@@ -23,7 +23,6 @@ BACKENDS = ("reference", "numba")
 class Brick(Network):
     """`rounds` layers of neighbours: far too few to sort, so that the field shows."""
 
-    name: ClassVar[str] = "brick"
     rounds: int = 1
 
     def depth(self, n):

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
+from algonet.core.checks import check_softness
+
 #: Scaled arguments are clamped here: far beyond it every relaxation is flat, and its square stays finite in float32.
 FAR = 1e18
 
@@ -23,6 +25,10 @@ class Relaxation:
 
     smoothness: ClassVar[float] = math.inf
     softness_field: ClassVar[str | None] = None
+
+    def __post_init__(self):
+        if self.softness_field is not None:
+            check_softness(self, self.softness_field, getattr(self, self.softness_field))
 
     @property
     def scalar(self) -> str | None:

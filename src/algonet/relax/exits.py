@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algonet.core.checks import check_integer, check_softness, check_tensor, widened
+from algonet.core.checks import check_integer, check_tensor, widened
 
 from .base import FAR, Relaxation
 from .polynomials import smooth_step, smooth_step_scalar
@@ -46,9 +46,6 @@ class Sech(Exit):
     steepness: float | Tensor = 2.0
     softness_field: ClassVar[str | None] = "steepness"
     exact_on_integers: ClassVar[bool] = False
-
-    def __post_init__(self):
-        check_softness(self, "steepness", self.steepness)
 
     def _argument(self, x: Tensor) -> Tensor:
         # Beyond these, sech is below half a unit in the last place; cosh and its square stay finite

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algonet.core.checks import check_epsilon, check_softness, check_tensor, widened
+from algonet.core.checks import check_epsilon, check_tensor, widened
 
 from .base import Relaxation
 
@@ -24,9 +24,6 @@ class Noise(Relaxation):
 
     scale: float | Tensor = 1.0
     softness_field: ClassVar[str | None] = "scale"
-
-    def __post_init__(self):
-        check_softness(self, "scale", self.scale)
 
     def tail(self, r: Tensor) -> Tensor:
         check_tensor(self, r)

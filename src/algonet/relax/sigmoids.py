@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algonet.core.checks import check_epsilon, check_integer, check_softness, check_tensor, log_floor, widened
+from algonet.core.checks import check_epsilon, check_integer, check_tensor, log_floor, widened
 
 from .base import FAR, Relaxation
 from .polynomials import smooth_step, smooth_step_scalar
@@ -29,9 +29,6 @@ class Sigmoid(Relaxation):
 
     steepness: float | Tensor = 1.0
     softness_field: ClassVar[str | None] = "steepness"
-
-    def __post_init__(self):
-        check_softness(self, "steepness", self.steepness)
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensor(self, x)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algonet.core.checks import check_softness, check_tensor, widened
+from algonet.core.checks import check_tensor, widened
 
 from .base import Relaxation
 
@@ -19,9 +19,6 @@ class Choice(Relaxation):
 
     steepness: float | Tensor = 1.0
     softness_field: ClassVar[str | None] = "steepness"
-
-    def __post_init__(self):
-        check_softness(self, "steepness", self.steepness)
 
 
 def weighted_softmax(

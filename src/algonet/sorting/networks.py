@@ -72,7 +72,6 @@ class Network(Method):
     With `right_aligned` a row of m < n items occupies the last m places, else the first m.
     """
 
-    name: ClassVar[str] = ""
     right_aligned: ClassVar[bool] = False
     kernels: ClassVar[bool] = True
 
@@ -148,8 +147,6 @@ class OddEven(Network):
     it warns (`ManyLayersWarning`): `Bitonic` is then faster and far sharper.
     """
 
-    name: ClassVar[str] = "odd_even"
-
     def depth(self, n: int) -> int:
         return n if n > 1 else 0
 
@@ -186,7 +183,6 @@ class Bitonic(Network):
     nobody, so nothing leaks in. Items far apart meet early: it blurs far less than `OddEven` at large n.
     """
 
-    name: ClassVar[str] = "bitonic"
     right_aligned: ClassVar[bool] = True
 
     def depth(self, n: int) -> int:
