@@ -134,12 +134,12 @@ def _ascend(
     scale = cloud.new_tensor([grid.extent[1], grid.extent[3]])
     fields, scores = uncovered, raw.new_zeros(restarts, count)
     for step in range(settings.steps):
-        share = step / max(1, settings.steps - 1)
+        progress = step / max(1, settings.steps - 1)
         if step % 5 == 0:
-            sigma = settings.blur[0] * (settings.blur[1] / settings.blur[0]) ** share
+            sigma = settings.blur[0] * (settings.blur[1] / settings.blur[0]) ** progress
             # the outside is stored less 1, because looking up beyond the picture gives 0
             fields = torch.stack([blurred(uncovered, sigma), -blurred(1 - outside, sigma)], dim=1)
-        optimiser.param_groups[0]["lr"] = settings.rate * (0.05 + 0.95 * (1 + math.cos(math.pi * share)) / 2)
+        optimiser.param_groups[0]["lr"] = settings.rate * (0.05 + 0.95 * (1 + math.cos(math.pi * progress)) / 2)
         points = cloud[torch.randint(len(cloud), (settings.points,), generator=generator).to(cloud.device)]
         with torch.enable_grad():
             maps = capped(raw, caps[:, None])

@@ -20,8 +20,8 @@ def learning_rate(settings: TrainConfig, step: int, wait: int = 0) -> float:
     if step < wait:
         return 0.0
     rise = min(1.0, (step - wait + 1) / settings.warmup) if settings.warmup else 1.0
-    share = min(1.0, step / settings.steps)
-    fall = settings.final_rate + (1 - settings.final_rate) * (1 + math.cos(math.pi * share)) / 2
+    progress = min(1.0, step / settings.steps)
+    fall = settings.final_rate + (1 - settings.final_rate) * (1 + math.cos(math.pi * progress)) / 2
     return settings.learning_rate * rise * fall
 
 

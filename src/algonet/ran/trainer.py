@@ -135,7 +135,7 @@ class RANTrainer:
         self._close()
         return self.history
 
-    # -- one step ---------------------------------------------------------------------------------------------------
+    # -- one step
 
     def _train(self, batch: Batch) -> dict[str, Tensor]:
         """All sections on one batch; the losses by name, detached."""
@@ -184,13 +184,13 @@ class RANTrainer:
 
     def _checked(self, losses: dict[str, Tensor], batch: Batch) -> dict[str, float]:
         """The losses as numbers, averaged over all processes; raises if one is not finite, after writing the batch down."""
-        told = torch.tensor(float(self._terminated), device=self.fabric.device)
-        stacked = torch.stack([*losses.values(), told])
+        terminated = torch.tensor(float(self._terminated), device=self.fabric.device)
+        stacked = torch.stack([*losses.values(), terminated])
         if self.fabric.world_size > 1:
             stacked = self.fabric.all_reduce(stacked, reduce_op="mean")
-        *numbers, told = stacked.tolist()  # pyright: ignore[reportAttributeAccessIssue]
+        *numbers, terminated = stacked.tolist()  # pyright: ignore[reportAttributeAccessIssue]
         # One process that was told to end is enough: all stop after the same step
-        self._stopping = told > 0
+        self._stopping = terminated > 0
         values = dict(zip(losses, numbers, strict=True))
         wrong = [name for name, value in values.items() if not math.isfinite(value)]
         if not wrong:
@@ -213,7 +213,7 @@ class RANTrainer:
         )
         return path
 
-    # -- beginning, order of the data, end --------------------------------------------------------------------------
+    # -- beginning, order of the data, end
 
     def _launch(self, resume: bool) -> None:
         if not hasattr(self, "_wrapped"):
@@ -325,7 +325,7 @@ class RANTrainer:
                 "checkpoint."
             ) from error
 
-    # -- checkpoints ------------------------------------------------------------------------------------------------
+    # -- checkpoints
 
     def _save_or_explain(self) -> None:
         """`save`, and if the disk does not take it, stop or go on, as the settings say; the last whole checkpoint stays."""

@@ -30,8 +30,8 @@ class Labelled(Dataset):
 
     def batch(self, indices: list[int], names: tuple[str, ...]) -> Item:
         prefix = "labelled."
-        plain = tuple(name for name in names if not name.startswith(prefix))
-        told = tuple(name.removeprefix(prefix) for name in names if name.startswith(prefix))
-        found = self.data.batch(indices, plain)
-        labelled = self.data.batch([index % self.labels for index in indices], told)
-        return {**found, **{f"{prefix}{name}": tensor for name, tensor in labelled.items()}}
+        unlabelled_names = tuple(name for name in names if not name.startswith(prefix))
+        labelled_names = tuple(name.removeprefix(prefix) for name in names if name.startswith(prefix))
+        unlabelled = self.data.batch(indices, unlabelled_names)
+        labelled = self.data.batch([index % self.labels for index in indices], labelled_names)
+        return {**unlabelled, **{f"{prefix}{name}": tensor for name, tensor in labelled.items()}}

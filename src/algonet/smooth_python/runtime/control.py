@@ -26,7 +26,7 @@ class Branch:
 
     __slots__ = (
         *("_else_mass", "_first_mass", "_frame", "_leaving", "_mass", "_names", "_p", "_soft", "_state"),
-        *("_around", "_then_mass", "orelse", "then"),
+        *("_around", "_chooses", "_then_mass", "orelse", "then"),
     )
 
     def __init__(self, frame: Any, test: Any, state: dict[str, Any], alive: list | None, *, leaving: bool):
@@ -35,16 +35,18 @@ class Branch:
         self._then_mass = None
         self._p: Any = None
         self._around = frame.inside
-        if smooth_kind(test) and frame.chooses:
-            # States are kept apart: whatever the other side would have assigned, later decisions on it are smooth
-            self._soft = as_value(test)
+        self._chooses = frame.chooses
+        self._soft = None
+        smooth = smooth_kind(test)
+        if smooth:
+            if self._chooses:
+                # States are kept apart: whatever the other side would have assigned, later decisions on it are smooth
+                self._soft = as_value(test)
+            elif alive is not None:
+                self._soft = test
             test = frame.decide(test)
-        elif smooth_kind(test):
-            self._soft = test if alive is not None else None
-            test = frame.decide(test)
-        else:
-            self._soft = None
-        if not smooth_kind(test):
+            smooth = smooth_kind(test)
+        if not smooth:
             self.then = bool(test)
             self.orelse = not self.then
             if leaving and self._soft is not None:
@@ -59,7 +61,7 @@ class Branch:
         if leaving:
             frame.forked = self._p
             self._fork()
-        else:
+        elif self._chooses:
             frame.enter(self._p, self.then, self._around)
 
     def _skip(self, alive: list) -> None:
@@ -86,7 +88,7 @@ class Branch:
         state, self._state = self._state, state
         if self._leaving:
             self._then_mass, self._frame.mass = self._frame.mass, self._else_mass
-        else:
+        elif self._chooses:
             self._frame.enter(self._p, False, self._around)
         return state
 
@@ -111,7 +113,7 @@ class Branch:
 
     def _mixed(self, p: Any, state: tuple) -> tuple:
         triples = zip(self._state, state, self._names, strict=False)
-        chosen = self._frame.chooses
+        chosen = self._chooses
         return tuple([merged(p, then, other, name, chosen) for then, other, name in triples])
 
     def _join_masses(self, state: tuple) -> tuple:

@@ -46,7 +46,7 @@ def merged(p: Value, then: Any, other: Any, name: str = "result", chosen: bool =
 
     `chosen` says that p is 0 or 1, and the result one of the two as it is, however large the other.
     """
-    if is_same(then, other):
+    if then is other:
         return then
     if type(then) is Value and type(other) is Value:
         if then._parts is None or other._parts is None or not p.number or len(then._parts) != len(other._parts):
@@ -73,6 +73,8 @@ def merged(p: Value, then: Any, other: Any, name: str = "result", chosen: bool =
     if isinstance(then, dict) and isinstance(other, dict) and _same_keys(then, other):
         return dict_like(then, {key: merged(p, then[key], other[key], name, chosen) for key in then})
     if isinstance(then, (list, tuple)) and type(then) is type(other):
+        if is_same(then, other):
+            return then
         if len(then) != len(other):
             raise ValueError(
                 f"`{name}` has {len(then)} items on one path and {len(other)} on the other; "
@@ -101,7 +103,7 @@ def _same_keys(then: dict, other: dict) -> bool:
 
 
 def _check_finite(then: Any, other: Any, name: str) -> None:
-    if any(type(x) is float and math.isinf(x) for x in (then, other)):
+    if (type(then) is float and math.isinf(then)) or (type(other) is float and math.isinf(other)):
         raise ValueError(
             f"`{name}` is infinite on one path, and so would be every mixture with it; begin with a large finite number, "
             "or with the first item."
@@ -109,7 +111,7 @@ def _check_finite(then: Any, other: Any, name: str) -> None:
 
 
 def _mixed(p: Value, then: Any, other: Any, name: str, chosen: bool) -> Value:
-    machine = machine_of(p, then, other)
+    machine = p.machine if p.machine.leads else machine_of(p, then, other)
     try:
         return machine.select(p, then, other) if chosen else machine.mix(p, then, other)
     except RuntimeError as problem:
