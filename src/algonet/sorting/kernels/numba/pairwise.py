@@ -43,20 +43,22 @@ def soft_pairwise_count_backward(
 ) -> list[Any]:
     x, weights, steepness = tensors
     n, rows = x.shape[-1], math.prod(x.shape[:-1])
-    by_x, by_w = (torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(2))
+    by_x = torch.empty_like(x, memory_format=torch.contiguous_format)
+    weighted = needs[1] and not settings.ordered
+    by_w = torch.empty_like(by_x) if weighted else by_x
     by_s = np.empty((rows, n))
     items, w, g, s = _flat(x, rows), _flat(weights, rows), _flat(grads[0], rows), steepness.detach().numpy()[()]
     found = _flat(by_x, rows), _flat(by_w, rows)
-    kernel, symmetric = _kernels(settings.sigmoid, x.dtype).slopes, is_symmetric(settings.sigmoid)
+    kernel = _kernels(settings.sigmoid, x.dtype).slopes
 
     def run(row: int, begin: int, end: int) -> None:
         kernel(
-            items[row], w[row], g[row], settings.ordered, symmetric, s, begin, end,
+            items[row], w[row], g[row], settings.ordered, weighted, s, begin, end,
             found[0][row], found[1][row], by_s[row],
         )  # fmt: skip
 
     _spread(run, rows, n)
-    grad_w = torch.zeros_like(weights) if settings.ordered else by_w
+    grad_w = by_w if weighted else torch.zeros_like(weights)
     return [by_x, grad_w if needs[1] else None, torch.as_tensor(by_s.sum(), dtype=x.dtype) if needs[2] else None]
 
 
@@ -84,6 +86,8 @@ def _kernels(sigmoid: Sigmoid, dtype: torch.dtype) -> ModuleType:
     dialect, real = ("numba32", "float32") if dtype == torch.float32 else ("numba64", "float64")
     prelude = f"""{PRELUDES[dialect]}import numpy as np
 from numba import {real} as REAL
+
+SYMMETRIC = {is_symmetric(sigmoid)}
 
 
 {scalar_function(sigmoid, "gate", dialect)}"""

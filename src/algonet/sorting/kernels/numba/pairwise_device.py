@@ -12,6 +12,9 @@ def gate(z):
     return z, z
 
 
+#: Whether r(-z) = 1 - r(z).
+SYMMETRIC = True
+
 # --- template ---
 #: Sums may be reordered: that is what lets them run in vector registers. NaN and infinities keep their meaning.
 SUMS = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy", "nogil": True}
@@ -40,8 +43,7 @@ def chance(d, s):
 
 
 @njit(**SUMS)
-def rise(d, s):
-    z = scaled(d, s)
+def rise(z):
     slope = gate(z)[1]
     return slope if abs(z) < FAR else REAL(0.0)
 
@@ -69,36 +71,66 @@ def counts(x, w, ordered, s, begin, end, out):
         out[i] = REAL(total) if a == a else a
 
 
+@njit(**SUMS)
+def weighted_pull(x, w, grad, a, y, g, s, start, stop):
+    """(what an item feels from others as the first and as the second of its pairs, what the steepness gets)."""
+    by_x, by_s = REAL(0.0), REAL(0.0)
+    for j in range(start, stop):
+        d = difference(a, x[j])
+        z = scaled(d, s)
+        out = rise(z)
+        back = out if SYMMETRIC else rise(-z)
+        first = g * w[j] * out
+        by_x += first - grad[j] * y * back
+        by_s += first * (d if abs(z) < FAR else REAL(0.0))
+    return by_x, by_s
+
+
+@njit(**SUMS)
+def ordered_pull(x, w, grad, a, y, g, s, start, stop):
+    """The same where pairs are chosen by the order of the weights. Factors, not conditions: those would keep the sums out of
+    vector registers."""
+    by_x, by_s = REAL(0.0), REAL(0.0)
+    for j in range(start, stop):
+        d = difference(a, x[j])
+        z = scaled(d, s)
+        out = rise(z)
+        back = out if SYMMETRIC else rise(-z)
+        above, below = (REAL(1.0) if y > w[j] else REAL(0.0)), (REAL(1.0) if w[j] > y else REAL(0.0))
+        first = g * above * out
+        by_x += first - grad[j] * below * back
+        by_s += first * (d if abs(z) < FAR else REAL(0.0))
+    return by_x, by_s
+
+
+@njit(**SUMS)
+def weight_pull(x, grad, a, s, start, stop):
+    """What the weight of an item gets from the counts of others."""
+    by_w = REAL(0.0)
+    for j in range(start, stop):
+        by_w += grad[j] * chance(difference(x[j], a), s)
+    return by_w
+
+
 @njit(**SUMS, cache=True)
-def slopes(x, w, grad, ordered, symmetric, s, begin, end, grad_x, grad_w, grad_s):
-    """Gradients of items begin..end: each collects what it feels as the first and as the second of its pairs."""
+def slopes(x, w, grad, ordered, weighted, s, begin, end, grad_x, grad_w, grad_s):
+    """Gradients of items begin..end, `weighted` of their weights too."""
     n = len(x)
     for i in range(begin, end):
         a, y, g = x[i], w[i], grad[i]
         by_x, by_w, by_s = 0.0, 0.0, 0.0
         for start in range(0, n, CHUNK):
-            part_x, part_w, part_s = REAL(0.0), REAL(0.0), REAL(0.0)
-            for j in range(start, min(start + CHUNK, n)):
-                d = difference(a, x[j])
-                out = rise(d, s)
-                back = out if symmetric else rise(-d, s)
-                if ordered:
-                    v, u = (REAL(1.0) if y > w[j] else REAL(0.0)), (REAL(1.0) if w[j] > y else REAL(0.0))
-                else:
-                    v, u = w[j], y
-                first = g * out * v if v != REAL(0.0) else REAL(0.0)
-                second = grad[j] * back * u if u != REAL(0.0) else REAL(0.0)
-                part_x += first - second
-                part_s += first * d if first != REAL(0.0) else REAL(0.0)
-            if not ordered:
-                for j in range(start, min(start + CHUNK, n)):
-                    part_w += grad[j] * chance(difference(x[j], a), s)
+            stop = min(start + CHUNK, n)
+            if ordered:
+                part_x, part_s = ordered_pull(x, w, grad, a, y, g, s, start, stop)
+            else:
+                part_x, part_s = weighted_pull(x, w, grad, a, y, g, s, start, stop)
             by_x += np.float64(part_x)
-            by_w += np.float64(part_w)
             by_s += np.float64(part_s)
-        if not ordered:
-            by_w -= np.float64(g * chance(REAL(0.0), s))
+            if weighted:
+                by_w += np.float64(weight_pull(x, grad, a, s, start, stop))
         # Infinite items take part crisply: ties among them have no slope
         grad_x[i] = REAL(0.0) if abs(a) == INF else REAL(by_x) * s
-        grad_w[i] = REAL(by_w)
         grad_s[i] = by_s
+        if weighted:
+            grad_w[i] = REAL(by_w - np.float64(g * chance(REAL(0.0), s)))
