@@ -146,13 +146,21 @@ def _laplace_example(device: str) -> tuple[list[Tensor], LaplaceSettings]:
     return [x, torch.ones_like(x), x.new_ones(())], LaplaceSettings()
 
 
+def _refuse_long(tensors: Sequence[Tensor], settings: LaplaceSettings) -> str | None:
+    n, most = tensors[0].shape[-1], 2**24
+    return f"it counts up to {most:,} items per row there, and x has {n:,}" if n > most else None
+
+
 #: The same for the Laplace sigmoid, unordered, by sorting and a scan; weights are not negative and get no gradient.
 LAPLACE: Operation[LaplaceSettings] = Operation(
     "soft_laplace_count",
     settings=LaplaceSettings,
     inputs=("x", "weights", "steepness"),
     reference=laplace_reference,
-    kernels={"numba": ".kernels.numba.laplace"},
+    kernels={
+        "numba": ".kernels.numba.laplace",
+        "triton": KernelModule(".kernels.triton.laplace", refuse=_refuse_long),
+    },
     shared={"steepness"},
     fake=lambda tensors, settings: [_like(tensors[0])],
     example=_laplace_example,

@@ -47,7 +47,7 @@ def laplace_counts(x: Tensor, steepness: Tensor, weights: Tensor | None = None) 
     infinite = ordered.isinf()
     # Infinite items are crisp: they have no share in an exponential
     scaled, w_finite = s * torch.where(infinite, 0.0, torch.gather(wide, -1, order)), torch.where(infinite, 0.0, w)
-    lower, upper = (_sums_by_logarithms if x.is_cuda else _sums_by_doubling)(scaled, w_finite, infinite)
+    lower, upper = _sums_by_doubling(scaled, w_finite, infinite)
     count = torch.where(infinite, _tied(ordered, w), w.cumsum(-1) - w + (upper - lower) / 2)
     count = torch.where(ordered.isnan().any(-1, keepdim=True), torch.nan, count)
     return torch.zeros_like(count).scatter(-1, order, count).to(x.dtype)
@@ -72,17 +72,3 @@ def _sums_by_doubling(scaled: Tensor, w: Tensor, infinite: Tensor) -> tuple[Tens
         near = torch.nn.functional.pad(torch.stack([sums, falls]), (step, 0))[..., :-step]
         sums, falls, step = sums + falls * near[0], falls * near[1], 2 * step
     return sums[0], sums[1].flip(-1)
-
-
-def _sums_by_logarithms(scaled: Tensor, w: Tensor, infinite: Tensor) -> tuple[Tensor, Tensor]:
-    """The same with `logcumsumexp`, which is one kernel on a GPU; its second derivative is NaN where a gradient is 0."""
-    shares = w.log().clamp_min(torch.finfo(scaled.dtype).min / 2)
-    before, after = _exclusive(torch.stack([shares + scaled, (shares - scaled).flip(-1)]))
-    return (before - scaled).clamp_max(64.0).exp(), (after.flip(-1) + scaled).clamp_max(64.0).exp()
-
-
-def _exclusive(logs: Tensor) -> Tensor:
-    """log of the sum of exponentials of everything before each item."""
-    found = torch.logcumsumexp(logs, -1)[..., :-1]
-    first = torch.full_like(logs[..., :1], torch.finfo(logs.dtype).min)
-    return torch.cat([first, found], -1)
