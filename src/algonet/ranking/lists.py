@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from algonet.core.cache import TensorCache, constant
 from algonet.core.checks import check_tensor, widened
 from algonet.core.tracing import readable
 
@@ -25,7 +27,8 @@ class Lists(NamedTuple):
     @property
     def spoiled(self) -> Tensor:
         """Whether a present score or target of the list is NaN."""
-        return (self.scores.detach().isnan() | self.relevance.isnan()).any(-1)
+        # The larger of two numbers is NaN where one of them is
+        return torch.maximum(self.scores.detach(), self.relevance).isnan().any(-1)
 
     @property
     def relevant(self) -> Tensor:
@@ -50,7 +53,7 @@ def lists(where: str, scores: Any, relevance: Any, mask: Any, reduction: str) ->
     wide = widened(scores)
     graded = relevance.detach().to(wide.dtype)
     if mask is None:
-        return Lists(wide, graded, torch.ones_like(wide, dtype=torch.bool), scores.dtype)
+        return Lists(wide, graded, constant(True, torch.bool, wide.device).expand(wide.shape), scores.dtype)
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != scores.shape:
         found = (mask.dtype, tuple(mask.shape)) if isinstance(mask, Tensor) else type(mask).__name__
         raise ValueError(
@@ -83,11 +86,11 @@ def cutoff(where: str, k: Any, n: int) -> int | None:
 def reduced(values: Tensor, reduction: str, data: Lists) -> Tensor:
     """One number for all lists, or one for each: NaN for a list with a NaN in it. The mean of no list is 0."""
     # Comparisons with NaN are false, so such a list would count as one that has nothing to rank
-    values = torch.where(data.spoiled, torch.nan, values)
-    if reduction == "sum":
-        values = values.sum()
+    values = torch.where(data.spoiled, constant(math.nan, values.dtype, values.device), values)
+    if reduction == "sum" or not values.numel():
+        values = values if reduction == "none" else values.sum()
     elif reduction == "mean":
-        values = values.sum() / max(values.numel(), 1)
+        values = values.mean()
     return values.to(data.dtype)
 
 
@@ -136,9 +139,16 @@ def average_ranks(x: Tensor, present: Tensor) -> Tensor:
 
 def discounts(n: int, k: int | None, x: Tensor) -> Tensor:
     """1 / log2(2 + position), 0 from position k on."""
-    place = torch.arange(n, dtype=x.dtype, device=x.device)
-    found = 1 / torch.log2(place + 2)
-    return found if k is None else torch.where(place < k, found, 0.0)
+
+    def make() -> Tensor:
+        place = torch.arange(n, dtype=x.dtype, device=x.device)
+        found = 1 / torch.log2(place + 2)
+        return found if k is None else torch.where(place < k, found, 0.0)
+
+    return _DISCOUNTS.get((n, k, x.dtype, x.device), make)
+
+
+_DISCOUNTS: TensorCache[Tensor] = TensorCache("discounts of positions", most=64)
 
 
 def correlation(a: Tensor, b: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from algonet.core.cache import constant
 from algonet.core.identity import interned
 from algonet.relax import Laplace, Sigmoid
 from algonet.sorting import soft_rank, soft_topk_mask
@@ -51,11 +52,12 @@ def ndcg_loss(
     k = cutoff("ndcg_loss", k, scores.shape[-1])
     ranks = soft_rank(data.scores, descending=True, relax=relax, method=method, mask=_mask(data, mask), backend=backend)
     # The logarithm in base 2 of something above 1/2: a rank is -1 at worst, if a column of P sums to less than 1
-    shares = 1 / torch.log2(ranks.clamp_min(-0.5) + 2)
+    shares = data.relevance / torch.log2((ranks + 2).clamp_min(1.5))
     if k is not None and k < scores.shape[-1]:
         shares = shares * soft_topk_mask(data.scores, k, relax=relax, mask=_mask(data, mask), backend=backend)
     ideal = ideal_dcg(data.relevance, k)
-    loss = torch.where(ideal > 0, 1 - quotient((shares * data.relevance).sum(-1), ideal), 0.0)
+    some = ideal > 0
+    loss = some.to(ideal.dtype) - shares.sum(-1) / torch.where(some, ideal, constant(1.0, ideal.dtype, ideal.device))
     return reduced(loss, reduction, data)
 
 
