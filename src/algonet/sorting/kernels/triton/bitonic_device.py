@@ -8,7 +8,7 @@ nothing is exchanged between channels, and the gradients of the items are summed
 import triton
 import triton.language as tl
 
-from .exchange_device import decide, freed, infinities, mixed, share, tamed
+from .exchange_device import decide, finite_only, freed, infinities, mixed, share, tamed
 
 # --- template ---
 #: No kernel is specialised on its arguments' values or alignment: one compilation serves all, and launches are cheap.
@@ -180,6 +180,8 @@ def bitonic_backward_kernel(
             g = mixed(g, across, alpha) - turn * weight * (slope * steepness)
             if STEEP:
                 steep += tl.where(first & live, weight * (slope * d), 0.0)
+        if begin == 0:
+            g = finite_only(g, tl.load(x_ptr + row * n + item, mask=inside, other=0.0))
         tl.store(grad_x_ptr + line * n + item, g, mask=inside)
         if PAYLOAD:
             tl.store(grad_payload_ptr + (row * n + item) * channels + channel, h, mask=inside)

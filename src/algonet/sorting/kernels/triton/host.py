@@ -13,7 +13,6 @@ from ...networks import OddEven
 from ...settings import SortSettings
 from ..transposed import transposed
 from .bitonic import BitonicSort
-from .infinite import without_infinite
 from .odd_even import OddEvenSort
 
 
@@ -38,9 +37,10 @@ def soft_sort_backward(
     if sort is None:
         like = (tensors[0], *tensors[3:])
         found = [torch.zeros_like(t) if g is None else _copy(g) for g, t in zip(grads, like, strict=True)]
-        return [without_infinite(found[0], tensors[0]), None, torch.zeros_like(tensors[2]), *found[1:]]
-    found = sort.backward(grads, tensors, saved, needs)
-    return [without_infinite(found[0], tensors[0]), *found[1:]]
+        # As in the kernels: infinite items get no gradient
+        found[0] = torch.where(tensors[0].isinf(), 0.0, found[0])
+        return [found[0], None, torch.zeros_like(tensors[2]), *found[1:]]
+    return sort.backward(grads, tensors, saved, needs)
 
 
 soft_sort_transposed_forward, soft_sort_transposed_backward = transposed(

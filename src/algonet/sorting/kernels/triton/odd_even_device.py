@@ -15,7 +15,7 @@ rim creeps twice, with the items and with their gradients: a segment has at most
 import triton
 import triton.language as tl
 
-from .exchange_device import freed, infinities
+from .exchange_device import finite_only, freed, infinities
 from .quads_device import (
     even_back,
     load4,
@@ -207,7 +207,10 @@ def odd_even_backward_kernel(
                     tl.debug_barrier()
                     g = load_line(buffer, WIDTH, f, WIDTH, live, S)
         if begin == 0:
-            store4(grad_x_ptr + line * n, 1, e, n, own, g[0])
+            x0 = load4(x_ptr + row * n, 1, e, n, live)
+            a, b = finite_only(g[0][0], x0[0]), finite_only(g[0][1], x0[1])
+            c, d = finite_only(g[0][2], x0[2]), finite_only(g[0][3], x0[3])
+            store4(grad_x_ptr + line * n, 1, e, n, own, (a, b, c, d))
             store_payload(grad_payload_ptr + row * n * channels + first, channels, channels - first, e, n, own, g, S)
         else:
             store_line(slopes_ptr + ((turn + 1) % 2 * lines + line) * S * n, n, e, n, own, g, S)

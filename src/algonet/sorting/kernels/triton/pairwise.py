@@ -17,7 +17,6 @@ from algonet.relax import Sigmoid
 
 from ...settings import PairwiseSettings
 from .gates import prelude
-from .infinite import without_infinite
 
 
 def soft_pairwise_count_forward(tensors: list[Tensor], settings: PairwiseSettings) -> tuple[list[Tensor], list[Tensor]]:
@@ -46,7 +45,6 @@ def soft_pairwise_count_backward(
     )  # fmt: skip
     if needs[1] and settings.ordered:
         grad_w = torch.zeros_like(weights)
-    grad_x = without_infinite(grad_x, x)
     return [grad_x, grad_w if needs[1] else None, by_s.sum().to(x.dtype) if needs[2] else None]
 
 

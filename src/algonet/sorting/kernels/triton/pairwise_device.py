@@ -128,6 +128,9 @@ def pairwise_backward_kernel(
         if WEIGHTS:
             by_w += tl.sum(tl.where(pair, h * decided(-d, s), 0.0), 1).to(tl.float64)
     kind = grad_x_ptr.dtype.element_ty
+    # Infinite items take part crisply: ties among them have no slope
+    own = tl.load(x_ptr + i, mask=i < n, other=0.0)
+    by_x = tl.where((own - own != 0) & (own == own), 0.0, by_x)
     tl.store(grad_x_ptr + row * n + i, (by_x * s.to(tl.float64)).to(kind), mask=i < n)
     if WEIGHTS:
         tl.store(grad_w_ptr + row * n + i, by_w.to(kind), mask=i < n)
