@@ -12,6 +12,7 @@ from algonet.sorting import SoftTopKMask, soft_topk_mask
 from helpers.contract import CHECKS, Case, normal
 
 BACKENDS = ["reference", "numba"]
+EVERYWHERE = [*BACKENDS, pytest.param("triton", marks=pytest.mark.gpu)]
 
 
 def draw(*shape, dtype=torch.float64, seed=1):
@@ -101,13 +102,16 @@ def test_infinite_items_take_part_crisply(backend):
 
 def slopes_of(x, k, relax, backend, dtype):
     """Gradients by x and k of memberships, each weighed by its place."""
-    x, k = x.to(dtype).requires_grad_(), torch.tensor(k, dtype=torch.float64, requires_grad=True)
+    device = "cuda" if backend == "triton" else "cpu"
+    x = x.to(device, dtype).requires_grad_()
+    k = torch.tensor(k, dtype=torch.float64, device=device, requires_grad=True)
     p = soft_topk_mask(x, k, relax=relax, backend=backend)
-    return torch.autograd.grad(p, (x, k), torch.arange(float(len(x)), dtype=dtype))
+    by_x, by_k = torch.autograd.grad(p, (x, k), torch.arange(float(len(x)), dtype=dtype, device=device))
+    return by_x.cpu(), by_k.cpu()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERYWHERE)
 @pytest.mark.parametrize("kind", [Logistic, Cauchy])
 def test_derivatives_of_tied_items_at_a_large_scale(kind, backend, dtype):
     """Of the five items 1, 3, 4, 5, 6 that tie each is in by q = (k - 1) / 5, the rest is far away."""
@@ -126,17 +130,19 @@ def test_derivatives_of_tied_items_at_a_large_scale(kind, backend, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERYWHERE)
 @pytest.mark.parametrize("kind", [Logistic, Laplace])
 def test_the_derivative_by_k_in_a_gap_between_items(kind, backend, dtype):
     """Whole k: the threshold lies between the items 3, 4, 5 (equal) and 2, and tails of 1e-17 share the derivative."""
-    x = torch.tensor([9.0, 8.0, 5.0, 1.0, 1.0, 1.0, -4.0])
-    for steepness in (20.0, 40.0):  # tails of 1e-17 and 1e-35
-        by_x, by_k = slopes_of(x, 3.0, kind(steepness), backend, dtype)
-        assert by_k.item() == pytest.approx((2 + (3 + 4 + 5) / 3) / 2, rel=1e-3)
-        assert by_x.abs().max() < 1e-12
-    # Beyond the precision nothing is left of them
-    assert slopes_of(x, 3.0, kind(1e4), backend, dtype)[1] == 0
+    # On a GPU, long rows are searched by kernels of their own
+    for far in (1, 40_000) if backend == "triton" else (1,):
+        x = torch.cat([torch.tensor([9.0, 8.0, 5.0, 1.0, 1.0, 1.0]), torch.full((far,), -4.0)])
+        for steepness in (20.0, 40.0):  # tails of 1e-17 and 1e-35
+            by_x, by_k = slopes_of(x, 3.0, kind(steepness), backend, dtype)
+            assert by_k.item() == pytest.approx((2 + (3 + 4 + 5) / 3) / 2, rel=1e-3)
+            assert by_x.abs().max() < 1e-12
+        # Beyond the precision nothing is left of them
+        assert slopes_of(x, 3.0, kind(1e4), backend, dtype)[1] == 0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -69,11 +69,20 @@ def check_memberships(n, masked, relax):
     mask = torch.rand(2, n, generator=generator) < 0.8 if masked else None
     check_both(lambda backend: soft_topk_mask(x, k, relax=relax, mask=mask, backend=backend), x, k)
 
+def check_gap():
+    # The threshold lies between 5 and 1, where tails of 1e-9 share the derivative by k
+    y = torch.tensor([9.0, 8.0, 5.0, 1.0, 1.0, 1.0, -4.0], dtype=torch.float64, requires_grad=True)
+    k = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
+    check_both(lambda backend: soft_topk_mask(y, k, relax=Logistic(20.0), backend=backend), y, k)
+
 check_memberships(13, True, Logistic(3.0))
 check_memberships(40, False, Cauchy(2.0))
-threshold.LONG, threshold.PART, threshold.BLOCK = 8, 16, 16
+check_gap()
+threshold.LONG, threshold.PART, threshold.BLOCK = 7, 16, 16
 threshold.processors = lambda device: 100
+threshold._solver.cache.clear()
 check_memberships(41, True, Logistic(3.0))
+check_gap()
 z = torch.randn(2, 19, generator=generator, dtype=torch.float64)
 z[0, 3:6] = -torch.inf
 z.requires_grad_()

@@ -151,7 +151,7 @@ class LongSolver:
         return torch.empty(shape, dtype=torch.float64, device=self.device)
 
     def forward(self, x: Tensor, mask: Tensor, steepness: Tensor, k: Tensor, out: Tensor, thresholds: Tensor) -> None:
-        found = self._scratch(2, self.rows * self.parts, 3 * CANDIDATES)
+        found = self._scratch(2, self.rows * self.parts, 4 * CANDIDATES)
         state = self._scratch(STEPS + 1, self.rows, 16)
         self._survey(x_ptr=x, mask_ptr=mask, part_ptr=found)
         self._gather(steepness_ptr=steepness, k_ptr=k, part_ptr=found, state_ptr=state)

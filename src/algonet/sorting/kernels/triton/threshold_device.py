@@ -1,6 +1,7 @@
 """Template of the Triton kernels of memberships by threshold; `threshold.py` puts a sigmoid's `gate` before it.
 
 The threshold b is a float64; items see it as c + d, c rounded to their precision: x - c is then exact near the threshold.
+Every lane adds up its own items, in their precision, and lanes are put together once: a sum over lanes waits for all of them.
 Many rows: a program solves ROWS rows from beginning to end. Few long rows: a launch for each step of the search, in which
 every program measures CANDIDATES thresholds on its part of a row; nothing waits for another program but the end of a launch.
 """
@@ -25,6 +26,8 @@ SYMMETRIC = tl.constexpr(True)
 NUMBERS = ["rows", "n", "k_step", "reach", "tolerance", "rounding", "parts", "chunk", "turn"]
 #: Steps of the search in one program; a tenth is usual.
 MOST = tl.constexpr(150)
+#: Sum of tails below which the threshold lies in a gap between items.
+GAP = tl.constexpr(1e-3)
 #: Numbers of a row's state between launches, and of what a program found out about its part.
 STATE = tl.constexpr(16)
 
@@ -72,12 +75,19 @@ def geometric(low, high):
 
 
 @triton.jit
-def newton(b, total, rise, n, odds, s):
-    """A step in the logit of the mean membership; NaN where there is none."""
+def newton(lack, member, above, rise, k, n, odds, s):
+    """A step from b: in the logit of the mean membership, or in a gap between items, where tails on both sides must balance, in
+    the logarithm of their ratio. NaN where there is none. Its own number: added to a huge b it would be lost."""
+    total, tails = above + (member - lack), lack + member
     inside = (total > 0) & (total < n) & (rise > 0)
     t = tl.where(inside, total, 0.5 * n)
     step = (tl.log(t / (n - t)) - odds) * t * (n - t) / (n * tl.where(inside, rise, 1.0) * s)
-    return tl.where(inside, b + step, float("nan"))
+    gap = (above == k) & (tails < GAP)
+    some = (lack > 0) & (member > 0) & (rise > 0)
+    balance = tl.log(tl.where(some, member, 1.0)) - tl.log(tl.where(some, lack, 1.0))
+    balance = 0.5 * balance * tails / (tl.where(some, rise, 1.0) * s)
+    step = tl.where(gap, balance, step)
+    return tl.where(tl.where(gap, some, inside), step, float("nan"))
 
 
 @triton.jit
@@ -103,21 +113,27 @@ def rows_forward_kernel(
     steep = tl.maximum(s.to(tl.float64), 1e-30)
     k = tl.load(k_ptr + row * k_step, mask=here, other=0.0).to(tl.float64)
 
-    count, above, below = tl.zeros([ROWS], tl.float64), tl.zeros([ROWS], tl.float64), tl.zeros([ROWS], tl.float64)
-    total, square, spoiled = tl.zeros([ROWS], tl.float64), tl.zeros([ROWS], tl.float64), tl.zeros([ROWS], tl.float64)
-    least, most = tl.full([ROWS], 1e308, tl.float64), tl.full([ROWS], -1e308, tl.float64)
+    kind = x_ptr.dtype.element_ty
+    many = tl.zeros([ROWS, BLOCK], tl.int32)
+    infinite_above, infinite_below, nans = many, many, many
+    sums = tl.zeros([ROWS, BLOCK], kind)
+    squares, smallest, largest = sums, sums + float("inf"), sums - float("inf")
     for start in range(0, n, BLOCK):
         live = here[:, None] & (start + lane < n)
         x, present, finite = load_items(x_ptr, mask_ptr, base + start + lane, live, MASKED)
         y = tl.where(finite, x, 0.0).to(x.dtype)
-        count += tl.sum(finite.to(tl.int32), 1).to(tl.float64)
-        above += tl.sum((present & (x - x != 0) & (x > 0)).to(tl.int32), 1).to(tl.float64)
-        below += tl.sum((present & (x - x != 0) & (x < 0)).to(tl.int32), 1).to(tl.float64)
-        spoiled += tl.sum((present & (x != x)).to(tl.int32), 1).to(tl.float64)
-        total += tl.sum(y, 1).to(tl.float64)
-        square += tl.sum(y * y, 1).to(tl.float64)
-        least = tl.minimum(least, tl.min(tl.where(finite, x, float("inf")), 1).to(tl.float64))
-        most = tl.maximum(most, tl.max(tl.where(finite, x, float("-inf")), 1).to(tl.float64))
+        many += finite.to(tl.int32)
+        infinite_above += (present & (x - x != 0) & (x > 0)).to(tl.int32)
+        infinite_below += (present & (x - x != 0) & (x < 0)).to(tl.int32)
+        nans += (present & (x != x)).to(tl.int32)
+        sums += y
+        squares += y * y
+        smallest = tl.minimum(smallest, tl.where(finite, x, float("inf")))
+        largest = tl.maximum(largest, tl.where(finite, x, float("-inf")))
+    count, spoiled = tl.sum(many, 1).to(tl.float64), tl.sum(nans, 1)
+    above, below = tl.sum(infinite_above, 1).to(tl.float64), tl.sum(infinite_below, 1).to(tl.float64)
+    total, square = tl.sum(sums, 1).to(tl.float64), tl.sum(squares, 1).to(tl.float64)
+    least, most = tl.min(smallest, 1).to(tl.float64), tl.max(largest, 1).to(tl.float64)
 
     wanted = k - above
     interior = here & (wanted > 0) & (wanted < count) & (spoiled == 0)
@@ -134,8 +150,8 @@ def rows_forward_kernel(
     active = interior
     step = 0
     while (step < MOST) & (tl.max(active.to(tl.int32), 0) > 0):
-        error, rise = tl.zeros([ROWS], tl.float64) - kf, tl.zeros([ROWS], tl.float64)
-        tails = tl.zeros([ROWS], tl.float64)
+        shorts, many = tl.zeros([ROWS, BLOCK], kind), tl.zeros([ROWS, BLOCK], tl.int32)
+        smalls, rises = shorts, shorts
         for start in range(0, n, BLOCK):
             live = here[:, None] & (start + lane < n)
             x, present, finite = load_items(x_ptr, mask_ptr, base + start + lane, live, MASKED)
@@ -143,17 +159,22 @@ def rows_forward_kernel(
             z = scaled(tl.where(finite, (x - c[:, None]) - d[:, None], 0.0), s)
             rest, slope = tail(z)
             rest, up = tl.where(finite, rest, 0.0), finite & (z >= 0)
-            error += tl.sum(tl.where(up, -rest, rest), 1).to(tl.float64) + tl.sum(up.to(tl.int32), 1).to(tl.float64)
-            tails += tl.sum(rest, 1).to(tl.float64)
-            rise += tl.sum(tl.where(finite, slope, 0.0), 1).to(tl.float64)
+            shorts += tl.where(up, rest, 0.0)
+            smalls += tl.where(up, 0.0, rest)
+            many += up.to(tl.int32)
+            rises += tl.where(finite, slope, 0.0)
+        lack, members = tl.sum(shorts, 1).to(tl.float64), tl.sum(smalls, 1).to(tl.float64)
+        larger, rise = tl.sum(many, 1).to(tl.float64), tl.sum(rises, 1).to(tl.float64)
+        error = (members - lack) + (larger - kf)
         up, down = active & (error > 0), active & (error <= 0)
         low, over = tl.where(up, b, low), tl.where(up, error, over)
         high, under = tl.where(down, b, high), tl.where(down, -error, under)
-        converged = converged | (active & (tl.abs(error) <= rounding * tails))
+        converged = converged | (active & (tl.abs(error) <= rounding * (lack + members)))
         active = active & (converged == 0)
-        new = newton(b, kf + error, rise, m, odds, steep)
-        short = active & (tl.abs(new - b) * steep <= tolerance)
-        b = tl.where(short & (new >= low) & (new <= high), new, b)
+        move = newton(lack, members, larger, rise, kf, m, odds, steep)
+        new = b + move
+        short = active & (tl.abs(move) * steep <= tolerance)
+        b = tl.where(short, tl.minimum(tl.maximum(new, low), high), b)
         converged = converged | short
         active = active & (short == 0)
         # Newton must halve the bracket in three steps, or bisection does
@@ -226,17 +247,16 @@ def rows_backward_kernel(
     b = tl.load(threshold_ptr + row, mask=here, other=0.0)
     interior = here & (b - b == 0)
     safe = tl.where(interior, b, 0.0)
-    w_sum, gw_sum = tl.zeros([ROWS], tl.float64), tl.zeros([ROWS], tl.float64)
-    u_sum, gu_sum = tl.zeros([ROWS], tl.float64), tl.zeros([ROWS], tl.float64)
+    ws = tl.zeros([ROWS, BLOCK], x_ptr.dtype.element_ty)
+    gws, us, gus = ws, ws, ws
     for start in range(0, n, BLOCK):
         live = here[:, None] & (start + lane < n)
         x, present, finite = load_items(x_ptr, mask_ptr, base + start + lane, live, MASKED)
         g = tl.load(grad_ptr + base + start + lane, mask=live, other=0.0)
         w, gw, u, gu = part_sums(x, finite, g, safe[:, None], s)
-        w_sum += tl.sum(w, 1).to(tl.float64)
-        gw_sum += tl.sum(gw, 1).to(tl.float64)
-        u_sum += tl.sum(u, 1).to(tl.float64)
-        gu_sum += tl.sum(gu, 1).to(tl.float64)
+        ws, gws, us, gus = ws + w, gws + gw, us + u, gus + gu
+    w_sum, gw_sum = tl.sum(ws, 1).to(tl.float64), tl.sum(gws, 1).to(tl.float64)
+    u_sum, gu_sum = tl.sum(us, 1).to(tl.float64), tl.sum(gus, 1).to(tl.float64)
     mean = tl.where(interior & (w_sum > 0), gw_sum / tl.where(w_sum > 0, w_sum, 1.0), 0.0)
     tl.store(grad_k_ptr + row, mean, mask=here)
     tl.store(grad_s_ptr + row, tl.where(interior, gu_sum - mean * u_sum, 0.0), mask=here)
@@ -250,7 +270,7 @@ def rows_backward_kernel(
         tl.store(grad_x_ptr + base + start + lane, slope.to(x.dtype), mask=live)
 
 
-# Few long rows. The state of a row, STATE float64s: 0 low, 1 high, 2 best b, 3 sum there, 4 slopes there, 5 done,
+# Few long rows. The state of a row, STATE float64s: 0 low, 1 high, 2 best b, 3 next guess, 4 spread around it, 5 done,
 # 6 finite items, 7 above, 8 below; while it is surveyed also 9 spoiled, 10 least, 11 most, 12 sum, 13 squares, and while it is
 # searched 14 what is over k at the low end, 15 what is under it at the high end.
 
@@ -264,30 +284,31 @@ def survey_kernel(
     pid = tl.program_id(0)
     row, part = (pid // parts).to(tl.int64), pid % parts
     lane = tl.arange(0, BLOCK)
-    zero = tl.zeros([], tl.float64)
-    count, above, below, spoiled, total, square = zero, zero, zero, zero, zero, zero
-    least, most = zero + 1e308, zero - 1e308
+    count = tl.zeros([BLOCK], tl.int32)
+    above, below, spoiled = count, count, count
+    total = tl.zeros([BLOCK], x_ptr.dtype.element_ty)
+    square, least, most = total, total + float("inf"), total - float("inf")
     for start in range(part * chunk, tl.minimum((part + 1) * chunk, n), BLOCK):
         live = (start + lane < n) & (start + lane < (part + 1) * chunk)
         x, present, finite = load_items(x_ptr, mask_ptr, row * n + start + lane, live, MASKED)
         y = tl.where(finite, x, 0.0).to(x.dtype)
-        count += tl.sum(finite.to(tl.int32), 0).to(tl.float64)
-        above += tl.sum((present & (x - x != 0) & (x > 0)).to(tl.int32), 0).to(tl.float64)
-        below += tl.sum((present & (x - x != 0) & (x < 0)).to(tl.int32), 0).to(tl.float64)
-        spoiled += tl.sum((present & (x != x)).to(tl.int32), 0).to(tl.float64)
-        total += tl.sum(y, 0).to(tl.float64)
-        square += tl.sum(y * y, 0).to(tl.float64)
-        least = tl.minimum(least, tl.min(tl.where(finite, x, float("inf")), 0).to(tl.float64))
-        most = tl.maximum(most, tl.max(tl.where(finite, x, float("-inf")), 0).to(tl.float64))
+        count += finite.to(tl.int32)
+        above += (present & (x - x != 0) & (x > 0)).to(tl.int32)
+        below += (present & (x - x != 0) & (x < 0)).to(tl.int32)
+        spoiled += (present & (x != x)).to(tl.int32)
+        total += y
+        square += y * y
+        least = tl.minimum(least, tl.where(finite, x, float("inf")))
+        most = tl.maximum(most, tl.where(finite, x, float("-inf")))
     part_ptr += pid.to(tl.int64) * STATE
-    tl.store(part_ptr + 6, count)
-    tl.store(part_ptr + 7, above)
-    tl.store(part_ptr + 8, below)
-    tl.store(part_ptr + 9, spoiled)
-    tl.store(part_ptr + 10, least)
-    tl.store(part_ptr + 11, most)
-    tl.store(part_ptr + 12, total)
-    tl.store(part_ptr + 13, square)
+    tl.store(part_ptr + 6, tl.sum(count, 0).to(tl.float64))
+    tl.store(part_ptr + 7, tl.sum(above, 0).to(tl.float64))
+    tl.store(part_ptr + 8, tl.sum(below, 0).to(tl.float64))
+    tl.store(part_ptr + 9, tl.sum(spoiled, 0).to(tl.float64))
+    tl.store(part_ptr + 10, tl.min(least, 0).to(tl.float64))
+    tl.store(part_ptr + 11, tl.max(most, 0).to(tl.float64))
+    tl.store(part_ptr + 12, tl.sum(total, 0).to(tl.float64))
+    tl.store(part_ptr + 13, tl.sum(square, 0).to(tl.float64))
 
 
 @triton.jit(do_not_specialize=NUMBERS)
@@ -320,8 +341,8 @@ def gather_kernel(steepness_ptr, k_ptr, part_ptr, state_ptr, rows, k_step, reach
     tl.store(state_ptr, low)
     tl.store(state_ptr + 1, high)
     tl.store(state_ptr + 2, b)
-    tl.store(state_ptr + 3, -1.0)
-    tl.store(state_ptr + 4, 0.0)
+    tl.store(state_ptr + 3, b)
+    tl.store(state_ptr + 4, (high - low) * 0.02)
     tl.store(state_ptr + 5, tl.where(interior, 0.0, 1.0))
     tl.store(state_ptr + 6, count)
     tl.store(state_ptr + 7, above)
@@ -355,7 +376,7 @@ def search_kernel(
     before = state_ptr + ((turn - 1).to(tl.int64) * rows + row) * STATE
     after = state_ptr + (turn.to(tl.int64) * rows + row) * STATE
     low, high, b = tl.load(before), tl.load(before + 1), tl.load(before + 2)
-    total, rise, done = tl.load(before + 3), tl.load(before + 4), tl.load(before + 5)
+    guess, spread, done = tl.load(before + 3), tl.load(before + 4), tl.load(before + 5)
     count, above, below = tl.load(before + 6), tl.load(before + 7), tl.load(before + 8)
     over, under = tl.load(before + 14), tl.load(before + 15)
     s = tl.load(steepness_ptr)
@@ -364,42 +385,38 @@ def search_kernel(
     safe_k, m = tl.where(done > 0, 1.0, kf), tl.where(done > 0, 2.0, count)
     odds = tl.log(safe_k / (m - safe_k))
     i = tl.arange(0, C)
-    guess = b
-    spread = (high - low) * 0.02
     if (turn > 1) & (done == 0):
         # The candidates of the step before, from its state, and the sums at them
-        old_spread = spread
-        old_guess = b
-        if turn > 2:
-            old_guess = newton(b, total, rise, m, odds, steep)
-            old_spread = tl.maximum(tl.abs(old_guess - b) * 0.05, 1e-4 / steep)
-        tried = candidates(low, high, old_guess, old_spread, C)
+        tried = candidates(low, high, guess, spread, C)
         p = tl.arange(0, PARTS)
-        place = part_ptr + ((((turn + 1) % 2).to(tl.int64) * rows + row) * parts + p[:, None]) * (3 * C) + i[None, :]
-        errors = tl.sum(tl.load(place, mask=(p < parts)[:, None], other=0.0), 0) - kf
-        rises = tl.sum(tl.load(place + C, mask=(p < parts)[:, None], other=0.0), 0)
-        tails = tl.sum(tl.load(place + 2 * C, mask=(p < parts)[:, None], other=0.0), 0)
+        live = (p < parts)[:, None]
+        place = part_ptr + ((((turn + 1) % 2).to(tl.int64) * rows + row) * parts + p[:, None]) * (4 * C) + i[None, :]
+        lack = tl.sum(tl.load(place, mask=live, other=0.0), 0)
+        members = tl.sum(tl.load(place + C, mask=live, other=0.0), 0)
+        larger = tl.sum(tl.load(place + 2 * C, mask=live, other=0.0), 0)
+        rises = tl.sum(tl.load(place + 3 * C, mask=live, other=0.0), 0)
+        errors = (members - lack) + (larger - kf)
         over = tl.minimum(over, tl.min(tl.where(errors > 0, errors, over), 0))
         under = tl.minimum(under, tl.min(tl.where(errors <= 0, -errors, under), 0))
         low = tl.maximum(low, tl.max(tl.where(errors > 0, tried, low), 0))
         high = tl.minimum(high, tl.min(tl.where(errors <= 0, tried, high), 0))
+        moves = newton(lack, members, larger, rises, kf, m, odds, steep)
         least = tl.min(tl.abs(errors), 0)
         chosen = tl.min(tl.where(tl.abs(errors) == least, i, C), 0)
         b = tl.sum(tl.where(i == chosen, tried, 0.0), 0)
-        total = kf + tl.sum(tl.where(i == chosen, errors, 0.0), 0)
-        rise = tl.sum(tl.where(i == chosen, rises, 0.0), 0)
-        near = least <= rounding * tl.sum(tl.where(i == chosen, tails, 0.0), 0)
-        guess = newton(b, total, rise, m, odds, steep)
-        short = (near == 0) & (tl.abs(guess - b) * steep <= tolerance) & (guess >= low) & (guess <= high)
-        b = tl.where(short, guess, b)
+        move = tl.sum(tl.where(i == chosen, moves, 0.0), 0)
+        near = least <= rounding * tl.sum(tl.where(i == chosen, lack + members, 0.0), 0)
+        short = (near == 0) & (tl.abs(move) * steep <= tolerance)
+        guess = b + move
+        b = tl.where(short, tl.minimum(tl.maximum(guess, low), high), b)
         done = tl.where(near | short, 1.0, 0.0).to(tl.float64)
-        spread = tl.maximum(tl.abs(guess - b) * 0.05, 1e-4 / steep)
+        spread = tl.maximum(tl.abs(move) * 0.05, 1e-4 / steep)
     if part == 0:
         tl.store(after, low)
         tl.store(after + 1, high)
         tl.store(after + 2, b)
-        tl.store(after + 3, total)
-        tl.store(after + 4, rise)
+        tl.store(after + 3, guess)
+        tl.store(after + 4, spread)
         tl.store(after + 5, done)
         tl.store(after + 6, count)
         tl.store(after + 7, above)
@@ -409,7 +426,8 @@ def search_kernel(
     if done == 0:
         tried = candidates(low, high, guess, spread, C)
         lane = tl.arange(0, BLOCK)
-        sums, rises, tails = tl.zeros([C], tl.float64), tl.zeros([C], tl.float64), tl.zeros([C], tl.float64)
+        shorts, many = tl.zeros([C, BLOCK], x_ptr.dtype.element_ty), tl.zeros([C, BLOCK], tl.int32)
+        smalls, slopes = shorts, shorts
         for start in range(part * chunk, tl.minimum((part + 1) * chunk, n), BLOCK):
             live = (start + lane < n) & (start + lane < (part + 1) * chunk)
             x, present, finite = load_items(x_ptr, mask_ptr, row * n + start + lane, live, MASKED)
@@ -418,13 +436,15 @@ def search_kernel(
             z = scaled(away, s)
             rest, slope = tail(z)
             rest, up = tl.where(finite[None, :], rest, 0.0), finite[None, :] & (z >= 0)
-            sums += tl.sum(tl.where(up, -rest, rest), 1).to(tl.float64) + tl.sum(up.to(tl.int32), 1).to(tl.float64)
-            tails += tl.sum(rest, 1).to(tl.float64)
-            rises += tl.sum(tl.where(finite[None, :], slope, 0.0), 1).to(tl.float64)
-        place = part_ptr + (((turn % 2).to(tl.int64) * rows + row) * parts + part) * (3 * C) + i
-        tl.store(place, sums)
-        tl.store(place + C, rises)
-        tl.store(place + 2 * C, tails)
+            shorts += tl.where(up, rest, 0.0)
+            smalls += tl.where(up, 0.0, rest)
+            many += up.to(tl.int32)
+            slopes += tl.where(finite[None, :], slope, 0.0)
+        place = part_ptr + (((turn % 2).to(tl.int64) * rows + row) * parts + part) * (4 * C) + i
+        tl.store(place, tl.sum(shorts, 1).to(tl.float64))
+        tl.store(place + C, tl.sum(smalls, 1).to(tl.float64))
+        tl.store(place + 2 * C, tl.sum(many, 1).to(tl.float64))
+        tl.store(place + 3 * C, tl.sum(slopes, 1).to(tl.float64))
 
 
 @triton.jit(do_not_specialize=NUMBERS)
@@ -467,23 +487,20 @@ def sums_kernel(
     b = tl.load(threshold_ptr + row)
     b = tl.where(b - b == 0, b, 0.0)
     s = tl.load(steepness_ptr)
-    zero = tl.zeros([], tl.float64)
-    w_sum, gw_sum, u_sum, gu_sum = zero, zero, zero, zero
     lane = tl.arange(0, BLOCK)
+    ws = tl.zeros([BLOCK], x_ptr.dtype.element_ty)
+    gws, us, gus = ws, ws, ws
     for start in range(part * chunk, tl.minimum((part + 1) * chunk, n), BLOCK):
         live = (start + lane < n) & (start + lane < (part + 1) * chunk)
         x, present, finite = load_items(x_ptr, mask_ptr, row * n + start + lane, live, MASKED)
         g = tl.load(grad_ptr + row * n + start + lane, mask=live, other=0.0)
         w, gw, u, gu = part_sums(x, finite, g, b, s)
-        w_sum += tl.sum(w, 0).to(tl.float64)
-        gw_sum += tl.sum(gw, 0).to(tl.float64)
-        u_sum += tl.sum(u, 0).to(tl.float64)
-        gu_sum += tl.sum(gu, 0).to(tl.float64)
+        ws, gws, us, gus = ws + w, gws + gw, us + u, gus + gu
     part_ptr += pid.to(tl.int64) * 4
-    tl.store(part_ptr, w_sum)
-    tl.store(part_ptr + 1, gw_sum)
-    tl.store(part_ptr + 2, u_sum)
-    tl.store(part_ptr + 3, gu_sum)
+    tl.store(part_ptr, tl.sum(ws, 0).to(tl.float64))
+    tl.store(part_ptr + 1, tl.sum(gws, 0).to(tl.float64))
+    tl.store(part_ptr + 2, tl.sum(us, 0).to(tl.float64))
+    tl.store(part_ptr + 3, tl.sum(gus, 0).to(tl.float64))
 
 
 @triton.jit(do_not_specialize=NUMBERS)
