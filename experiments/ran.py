@@ -99,7 +99,7 @@ JOBS = {
 }
 
 
-def train(job: Job, seed: int, seconds: float, quick: bool, out: str | None) -> dict[str, Any]:
+def train(job: Job, seed: int, seconds: float, quick: bool, out: str | Path | None) -> dict[str, Any]:
     """Train one model here and now; its scores, the template's, and what it took."""
     from algonet.ran import build_data, build_trainer, load_config
     from algonet.ran.config import from_dict
@@ -177,8 +177,11 @@ def main() -> None:
         options.seeds, options.jobs = [0], 1
         chosen = [JOBS[problem][0] for problem in options.problems]
     runs = [(job, seed) for job in chosen for seed in options.seeds[: job.seeds]]
+    # Quickly, only the first is apart: starting Python would take longer than training
+    ways = [apart if i == 0 or not options.quick else train for i in range(len(runs))]
     with ThreadPoolExecutor(options.jobs) as pool:
-        found = list(pool.map(lambda run: (run[0], apart(*run, options.seconds, options.quick, options.out)), runs))
+        results = pool.map(lambda way, run: way(*run, options.seconds, options.quick, options.out), ways, runs)
+        found = [(job, result) for (job, _), result in zip(runs, results, strict=True)]
     lines: dict[tuple[str, str], Row] = {}
     for job in chosen:
         for row in rows(job, [result for other, result in found if other is job]):

@@ -49,6 +49,27 @@ def test_while_surface_follows_the_wish():
     assert turned[0] != turned[1]
 
 
+def test_turning_the_surface_does_not_run_the_program_again(monkeypatch):
+    surface, runs, evaluate = while_programs.Surface(), [], while_programs.evaluate
+    monkeypatch.setattr(while_programs, "evaluate", lambda *call: runs.append(call) or evaluate(*call))
+    for azimuth in (0.1, 1.0):
+        while_programs.paint(while_programs.Wish(size=16, azimuth=azimuth), surface)
+    assert len(runs) == 2, "the grid and the chosen point, once each"
+    moved = while_programs.paint(while_programs.Wish(size=16, at=(2.0, 5.0)), surface)
+    assert len(runs) == 3
+    assert "x0(2.00, 5.00)" in moved["read"]
+
+
+def test_the_surface_stays_within_its_picture():
+    surface = while_programs.Surface()
+    for azimuth in (0.0, 0.65, 0.8, 2.4, 4.0):
+        wish = while_programs.Wish(size=32, azimuth=azimuth, height=1.2)
+        while_programs.paint(wish, surface)
+        pixels = while_programs._solid(wish, surface)
+        border = [pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]]
+        assert max(int(line.max(0).max() - line.min(0).min()) for line in border) < 60
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [

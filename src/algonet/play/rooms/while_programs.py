@@ -49,9 +49,11 @@ class Wish:
 
 @dataclass
 class Surface:
-    """The program on a grid, kept while only the view changes."""
+    """The program on a grid and what is read at a point, kept while only the view changes."""
 
     key: tuple = ()
+    place: tuple = ()
+    read: str = ""
     value: Tensor = field(default_factory=lambda: torch.zeros(GRID, GRID))
     slope: Tensor = field(default_factory=lambda: torch.zeros(GRID, GRID))
     note: str = ""
@@ -109,14 +111,15 @@ def paint(wish: Wish, surface: Surface) -> dict[str, Any]:
         x1, x2 = torch.meshgrid(axis, axis, indexing="ij")
         surface.value, a, b, surface.note = evaluate(*key, x1, x2)
         surface.slope, surface.key = (a.square() + b.square()).sqrt(), key
-    value, a, b, _ = evaluate(*key, torch.tensor(wish.at[0]), torch.tensor(wish.at[1]))
-    read = (
-        f"x0({wish.at[0]:.2f}, {wish.at[1]:.2f}) = {float(value):.3f} · d/dx1 = {float(a):.3f} · d/dx2 = {float(b):.3f}"
-    )
+    if surface.place != (key, wish.at):
+        x1, x2 = wish.at
+        value, a, b, _ = evaluate(*key, torch.tensor(x1), torch.tensor(x2))
+        surface.read = f"x0({x1:.2f}, {x2:.2f}) = {float(value):.3f} · d/dx1 = {float(a):.3f} · d/dx2 = {float(b):.3f}"
+        surface.place = (key, wish.at)
     pixels = _solid(wish, surface) if wish.solid else _flat(surface, wish.size)
     return {
         "picture": draw.picture(pixels),
-        "read": read,
+        "read": surface.read,
         "note": surface.note,
         "mark": None if wish.solid else wish.at,
         "size": wish.size,
@@ -150,7 +153,8 @@ def _solid(wish: Wish, surface: Surface) -> np.ndarray:
     faces = torch.cat([torch.stack([a, b, c], -1).reshape(-1, 3), torch.stack([a, c, d], -1).reshape(-1, 3)])
     colors = torch.from_numpy(draw.coloured(surface.slope.clamp(max=float(surface.slope.quantile(0.99))))).float() / 255
     mesh = Mesh(vertices, faces, vertex_colors=colors.reshape(-1, 3))
-    tilt, far = min(max(wish.height, 0.05), 1.4), 4.0
+    # So far that no corner leaves the picture, however it is turned
+    tilt, far = min(max(wish.height, 0.05), 1.4), 4.7
     eye = (
         far * math.sin(wish.azimuth) * math.cos(tilt),
         far * math.sin(tilt),
