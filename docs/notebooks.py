@@ -5,6 +5,7 @@ python docs/notebooks.py             # run all of them and keep what they show; 
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ def run(path: Path) -> None:
     import nbclient
     import nbformat
 
+    # Where kernels are kept on this machine is nobody else's affair
+    os.environ["ALGONET_QUIET"] = "1"
     notebook = nbformat.read(path, 4)
     install = [cell for cell in notebook.cells if "install" in cell.metadata.get("tags", ())]
     rest = [cell for cell in notebook.cells if cell not in install]
