@@ -93,6 +93,10 @@ def test_steepness_is_learnable_and_softens():
         (lambda: weighted_softmax(torch.ones(3), dim=1), r"`dim` 1 is out of range for x of shape \(3,\)"),
         (lambda: weighted_softmax([1.0]), r"weighted_softmax: expected a tensor, got list"),
         (lambda: soft_max(torch.ones(2, 0)), r"soft_max: x has no items along dim -1"),
+        (lambda: soft_min(torch.ones(2, 0)), r"soft_min: x has no items along dim -1"),
+        (lambda: soft_argmin(torch.tensor(1.0)), r"soft_argmin: `dim` -1 is out of range"),
+        (lambda: soft_min(torch.ones(3), steepness="a"), r"soft_min: `steepness` must be a number .*, got 'a'"),
+        (lambda: soft_max(torch.ones(3).to_sparse()), r"expected a dense tensor, .*call .to_dense\(\) first"),
     ],
 )
 def test_errors_say_what_was_wanted(make, message):
@@ -130,3 +134,19 @@ def test_what_weight_0_excludes_does_not_matter(function, absent):
     for slope, other in zip(slopes, wanted, strict=True):
         torch.testing.assert_close(slope[[0, 2]], other)
         assert slope[1] == 0
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_infinite_items_take_part_crisply(sign):
+    x = (sign * torch.tensor([1.0, math.inf, 2.0])).requires_grad_()
+    extremum, position = (soft_max, soft_argmax) if sign > 0 else (soft_min, soft_argmin)
+    assert extremum(x) == sign * math.inf
+    assert position(x) == 1
+    (slope,) = torch.autograd.grad(position(x), x)
+    assert slope.tolist() == [0, 0, 0]
+    # The other extremum is that of the rest
+    other = soft_min if sign > 0 else soft_max
+    rest = torch.tensor([1.0, 2.0]) * sign
+    torch.testing.assert_close(other(x), other(rest))
+    assert soft_max(torch.full((3,), -math.inf)) == -math.inf
+    assert soft_argmax(torch.tensor([math.inf, 0.0, math.inf])) == 1, "tied ones share"

@@ -86,6 +86,8 @@ def test_errors() -> None:
         Camera.look_at((0.0, 2.0, 0.0))
     with pytest.raises(ValueError, match="singular"):
         Camera.look_at((0.0, 0.0, 0.0))
+    with pytest.raises(TypeError, match=r"Camera.look_at: places are three numbers .*got eye 'front'"):
+        Camera.look_at("front")
     with pytest.raises(ValueError, match="full vertical angle"):
         Camera.look_at((0.0, 0.0, 1.0), fov=180.0)
     with pytest.raises(ValueError, match="focal length"):

@@ -371,6 +371,14 @@ def infinite_on_one_path(x):
 
 
 @smooth
+def key_on_one_path(x):
+    table = {"a": 0.0}
+    if x > 0:
+        table["b"] = x
+    return table["a"]
+
+
+@smooth
 def compared_with_a_word(x):
     return 1.0 if x > "a" else 0.0
 
@@ -378,6 +386,7 @@ def compared_with_a_word(x):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
+        (key_on_one_path, r"`table` has the keys \('a', 'b'\) on one path and \('a'\) on the other"),
         (bits, "write `and`, `or` and `not`"),
         (inverted, "write `and`, `or` and `not`"),
         (ordered_tuples, "write the comparison of two numbers"),

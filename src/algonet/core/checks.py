@@ -39,6 +39,8 @@ def check_tensor(owner: object, x: Any) -> Tensor:
         raise TypeError(f"{where}: expected a tensor, got {type(x).__name__}; wrap it in torch.tensor(...).")
     if not x.is_floating_point():
         raise TypeError(f"{where}: expected a floating tensor, got {x.dtype}; call .float() first.")
+    if x.is_sparse or x.is_sparse_csr:
+        raise TypeError(f"{where}: expected a dense tensor, got a {x.layout} one; call .to_dense() first.")
     return x
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import ClassVar
 
 import torch
@@ -27,17 +28,14 @@ def weighted_softmax(
     """softmax(steepness x + log w) along `dim`: a softmax over the elements that the weights say are in the list.
 
     A weight of 0 (or less) excludes its element exactly, with zero gradient, whatever its value; if all weights are 0
-    they count as equal. `steepness -> inf` puts everything on the largest included element. NaN stays in its row.
+    they count as equal. `steepness -> inf` puts everything on the largest included element. NaN stays in its row; infinite
+    elements take part crisply, without a gradient.
     Differentiable to any order in x, weights and steepness. O(n), any shape; weights broadcast against x.
 
     >>> weighted_softmax(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([1.0, 1.0, 0.0]))
     tensor([0.2689, 0.7311, 0.0000])
     """
-    check_tensor("weighted_softmax", x)
-    _check_dim("weighted_softmax", x, dim)
-    if weights is not None:
-        check_tensor("weighted_softmax", weights)
-        _check_broadcast(x, weights)
+    _check("weighted_softmax", x, dim, weights, steepness)
     return _shares(widened(x), weights, dim, steepness).to(x.dtype)
 
 
@@ -45,7 +43,7 @@ def weighted_softmin(
     x: Tensor, weights: Tensor | None = None, *, dim: int = -1, steepness: float | Tensor = 1.0
 ) -> Tensor:
     """softmax(-steepness x + log w) along `dim`: `weighted_softmax(-x, weights)`."""
-    check_tensor("weighted_softmin", x)
+    _check("weighted_softmin", x, dim, weights, steepness)
     return weighted_softmax(-x, weights, dim=dim, steepness=steepness)
 
 
@@ -62,17 +60,15 @@ def soft_max(
     >>> soft_max(torch.tensor([1.0, 2.0, 3.0]), steepness=10.0)
     tensor(3.0000)
     """
-    check_tensor("soft_max", x)
+    _check("soft_max", x, dim, weights, steepness, extremum=True)
     wide = widened(x)
-    shares = weighted_softmax(wide, weights, dim=dim, steepness=steepness)
-    if x.shape[dim] == 0:
-        raise ValueError(f"soft_max: x has no items along dim {dim} (shape {tuple(x.shape)}); there is no extremum.")
+    shares = _shares(wide, weights, dim, steepness)
     included = _included(wide, weights, dim)
     if included is not None:
         wide = torch.where(included, wide, -torch.inf)
     # Around the detached peak: the sum of huge values times shares would overflow where their spread does not
     peak = wide.detach().amax(dim, keepdim=True)
-    below = (wide - peak).clamp_min(torch.finfo(wide.dtype).min / 4)
+    below = _below(wide, peak)
     mean = (shares * torch.where(shares == 0, 0.0, below)).sum(dim, keepdim=True) + peak
     return (mean if keepdim else mean.squeeze(dim)).to(x.dtype)
 
@@ -86,7 +82,7 @@ def soft_min(
     keepdim: bool = False,
 ) -> Tensor:
     """sum_i x_i weighted_softmin(x, weights)_i along `dim`; steepness -> inf gives `torch.amin`."""
-    check_tensor("soft_min", x)
+    _check("soft_min", x, dim, weights, steepness, extremum=True)
     return -soft_max(-x, dim=dim, weights=weights, steepness=steepness, keepdim=keepdim)
 
 
@@ -103,9 +99,9 @@ def soft_argmax(
     >>> soft_argmax(torch.tensor([1.0, 5.0, 2.0]), steepness=10.0)
     tensor(1.)
     """
-    check_tensor("soft_argmax", x)
+    _check("soft_argmax", x, dim, weights, steepness)
     # Half precisions cannot even count to 4096
-    shares = weighted_softmax(widened(x), weights, dim=dim, steepness=steepness)
+    shares = _shares(widened(x), weights, dim, steepness)
     shape = [1] * x.dim()
     shape[dim] = -1
     positions = torch.arange(x.shape[dim], dtype=shares.dtype, device=x.device).reshape(shape)
@@ -121,7 +117,7 @@ def soft_argmin(
     keepdim: bool = False,
 ) -> Tensor:
     """sum_i i weighted_softmin(x, weights)_i along `dim`; steepness -> inf gives `torch.argmin`."""
-    check_tensor("soft_argmin", x)
+    _check("soft_argmin", x, dim, weights, steepness)
     return soft_argmax(-x, dim=dim, weights=weights, steepness=steepness, keepdim=keepdim)
 
 
@@ -135,11 +131,16 @@ def _shares(x: Tensor, weights: Tensor | None, dim: int, steepness: float | Tens
         x = torch.where(included, x, -torch.inf)
     # Shift before scaling: steepness * x may overflow where the differences do not
     peak = x.detach().amax(dim, keepdim=True)
-    least = torch.finfo(x.dtype).min / 4
-    z = (steepness * (x - peak).clamp_min(least)).clamp_min(least)
+    z = (steepness * _below(x, peak)).clamp_min(torch.finfo(x.dtype).min / 4)
     if weights is not None and included is not None:
         z = torch.where(included, z + weights.log(), -torch.inf)
     return torch.softmax(z, dim)
+
+
+def _below(x: Tensor, peak: Tensor) -> Tensor:
+    """x less its peak, bounded; 0 where both are the same infinity."""
+    below = torch.where(x.isinf() & (x == peak), 0.0, x - peak)
+    return below.clamp_min(torch.finfo(x.dtype).min / 4)
 
 
 def _included(x: Tensor, weights: Tensor | None, dim: int) -> Tensor | None:
@@ -150,17 +151,27 @@ def _included(x: Tensor, weights: Tensor | None, dim: int) -> Tensor | None:
     return ~excluded | excluded.all(dim, keepdim=True)
 
 
-def _check_dim(where: str, x: Tensor, dim: int) -> None:
+def _check(
+    where: str, x: Tensor, dim: int, weights: Tensor | None, steepness: float | Tensor, *, extremum: bool = False
+) -> None:
+    check_tensor(where, x)
     if not -x.dim() <= dim < x.dim():
         raise ValueError(f"{where}: `dim` {dim} is out of range for x of shape {tuple(x.shape)}.")
+    if extremum and x.shape[dim] == 0:
+        raise ValueError(f"{where}: x has no items along dim {dim} (shape {tuple(x.shape)}); there is no extremum.")
+    if not isinstance(steepness, (Real, Tensor, torch.SymInt, torch.SymFloat)):
+        raise TypeError(f"{where}: `steepness` must be a number or a floating tensor, got {steepness!r}.")
+    if weights is not None:
+        check_tensor(where, weights)
+        _check_broadcast(where, x, weights)
 
 
-def _check_broadcast(x: Tensor, weights: Tensor) -> None:
+def _check_broadcast(where: str, x: Tensor, weights: Tensor) -> None:
     try:
         fits = torch.broadcast_shapes(x.shape, weights.shape) == x.shape
     except RuntimeError:
         fits = False
     if not fits:
         raise ValueError(
-            f"weighted_softmax: `weights` must broadcast to x: x is {tuple(x.shape)}, weights {tuple(weights.shape)}."
+            f"{where}: `weights` must broadcast to x: x is {tuple(x.shape)}, weights {tuple(weights.shape)}."
         )

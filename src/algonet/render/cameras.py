@@ -156,7 +156,11 @@ class Camera:
 
 def _view(where: str, eye, target, up) -> tuple[Tensor, Tensor]:
     like = next((t for t in (eye, target, up) if isinstance(t, Tensor) and t.is_floating_point()), torch.zeros(()))
-    eye, target, up = (torch.as_tensor(t, dtype=like.dtype, device=like.device) for t in (eye, target, up))
+    try:
+        eye, target, up = (torch.as_tensor(t, dtype=like.dtype, device=like.device) for t in (eye, target, up))
+    except (TypeError, ValueError) as error:
+        given = f"eye {eye!r}, target {target!r}, up {up!r}"
+        raise TypeError(f"{where}: places are three numbers or tensors (*batch, 3), got {given}.") from error
     for name, t in (("eye", eye), ("target", target), ("up", up)):
         if t.shape[-1:] != (3,):
             raise ValueError(f"{where}: `{name}` must be (3,) or (*batch, 3), got {tuple(t.shape)}.")

@@ -21,6 +21,8 @@ def check_items(where: str, x: Any, dim: int) -> Tensor:
         raise TypeError(f"{where}: `x` must be a tensor, got {type(x).__name__}; wrap it in torch.tensor(...).")
     if not x.is_floating_point():
         raise TypeError(f"{where}: `x` must be a floating tensor, got {x.dtype}; call .float() first.")
+    if x.is_sparse or x.is_sparse_csr:
+        raise TypeError(f"{where}: `x` must be a dense tensor, got a {x.layout} one; call .to_dense() first.")
     if x.dim() == 0:
         raise ValueError(f"{where}: `x` must have at least one dimension, got a scalar; use x.reshape(1).")
     if isinstance(dim, bool) or not isinstance(dim, int):

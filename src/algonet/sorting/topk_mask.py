@@ -9,6 +9,7 @@ from torch import Tensor
 
 from algonet.core.cache import constant
 from algonet.core.checks import widened
+from algonet.core.hints import hints_at_relax
 from algonet.core.identity import interned
 from algonet.relax import DECISION, Heaviside, Sigmoid
 
@@ -17,6 +18,7 @@ from .operation import THRESHOLD
 from .settings import ThresholdSettings
 
 
+@hints_at_relax
 def soft_topk_mask(
     x: Tensor,
     k: int | float | Tensor,

@@ -72,6 +72,11 @@ def merged(p: Value, then: Any, other: Any, name: str = "result", chosen: bool =
         return Missing(name, "has a value on one path only")
     if isinstance(then, dict) and isinstance(other, dict) and _same_keys(then, other):
         return dict_like(then, {key: merged(p, then[key], other[key], name, chosen) for key in then})
+    if isinstance(then, dict) and isinstance(other, dict):
+        raise ValueError(
+            f"`{name}` has the keys {_keys(then)} on one path and {_keys(other)} on the other; "
+            "a mixture needs the same: set those of one path before the decision."
+        )
     if isinstance(then, (list, tuple)) and type(then) is type(other):
         if is_same(then, other):
             return then
@@ -134,6 +139,11 @@ def _same(a: Any, b: Any) -> bool:
         return bool(a == b)
     except Exception:
         return False
+
+
+def _keys(x: dict) -> str:
+    shown = ", ".join(repr(key) for key in list(x)[:4])
+    return f"({shown}, ...)" if len(x) > 4 else f"({shown})"
 
 
 def _kind(x: Any) -> str:
