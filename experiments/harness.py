@@ -12,9 +12,10 @@ import argparse
 import gzip
 import io
 import json
+import math
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from torch import Tensor
 from algonet import __version__
 from algonet.core.files import write_bytes, write_text
 
-__all__ = ["Checkpoint", "Row", "arguments", "mnist", "record", "spread_of"]
+__all__ = ["Checkpoint", "Repeated", "Row", "arguments", "cosine", "mnist", "record", "spread_of"]
 
 
 def arguments(description: str | None, *, data: str = "", **defaults: object) -> argparse.Namespace:
@@ -101,6 +102,43 @@ class Checkpoint:
         torch.save(state, buffer)
         write_bytes(self.path, buffer.getvalue())
         self.last = time.monotonic()
+
+
+class Repeated:
+    """A training step without arguments, called many times: on a GPU one CUDA graph, so that the host does not hold it up.
+
+    The step must read what changes (its batch, its rate) from tensors on the device and wait for none of them. The first
+    three calls run it plainly, which warms up allocators and compiles kernels.
+    """
+
+    def __init__(self, step: Callable[[], None], device: str):
+        self.step, self.plain = step, 3 if torch.device(device).type == "cuda" else None
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        if self.graph is not None:
+            self.graph.replay()
+        elif self.plain is None:
+            self.step()
+        elif self.plain > 0:
+            self.plain -= 1
+            # As graphs are captured on a stream of their own, what is made lazily must be made on another one than the default
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                self.step()
+            torch.cuda.current_stream().wait_stream(side)
+        else:
+            torch.cuda.synchronize()
+            self.graph = graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self.step()
+            graph.replay()
+
+
+def cosine(share: float) -> float:
+    """From 1 at the start of a run to 0 at its end, along a cosine."""
+    return (1 + math.cos(math.pi * share)) / 2
 
 
 def spread_of(values: Iterable[float]) -> tuple[float, float]:

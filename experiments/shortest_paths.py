@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from algonet import soft_min
-from experiments.harness import Checkpoint, Row, arguments, record, spread_of
+from experiments.harness import Checkpoint, Repeated, Row, arguments, cosine, record, spread_of
 
 SIDE, TILE, ROUNDS = 12, 8, 24
 COSTS = (0.8, 1.2, 5.3, 7.7, 9.2)
@@ -61,7 +61,7 @@ def cheapest(costs: Tensor) -> Tensor:
     return path
 
 
-def soft_lengths(costs: Tensor, steepness: float) -> Tensor:
+def soft_lengths(costs: Tensor, steepness: float | Tensor) -> Tensor:
     """Soft length of the shortest path to the last tile (batch,), by ROUNDS of Bellman-Ford with soft minima."""
     start = torch.full_like(costs, FAR)
     start[:, 0, 0] = 0.0
@@ -74,7 +74,7 @@ def soft_lengths(costs: Tensor, steepness: float) -> Tensor:
     return distance[:, -1, -1]
 
 
-def soft_paths(costs: Tensor, steepness: float, create_graph: bool = True) -> Tensor:
+def soft_paths(costs: Tensor, steepness: float | Tensor, create_graph: bool = True) -> Tensor:
     """How much each tile is part of the shortest path: the derivative of its length by the tile's cost."""
     found = torch.autograd.grad(soft_lengths(costs, steepness).sum(), costs, create_graph=create_graph)[0]
     return found + torch.eye(1, SIDE * SIDE, device=costs.device).reshape(SIDE, SIDE)
@@ -100,21 +100,28 @@ def path_network() -> nn.Module:
 def train(method: str, data: tuple[Tensor, Tensor], steps: int, batch: int, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     pictures, paths = data
-    model = (cost_network() if method == "algonet" else path_network()).to(pictures.device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for step in range(steps):
-        chosen = torch.randint(len(paths), (batch,), device=paths.device)
+    device = paths.device
+    model = (cost_network() if method == "algonet" else path_network()).to(device)
+    rate, steepness = torch.zeros((), device=device), torch.ones((), device=device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate, capturable=device.type != "cpu")
+
+    def step() -> None:
+        chosen = torch.randint(len(paths), (batch,), device=device)
         found = model(pictures[chosen])
         if method == "algonet":
-            # Soft at first, so that all ways count; hard at last, so that the best one does
-            loss = (soft_paths(found, 1.0 + 9.0 * step / steps) - paths[chosen]).square().mean()
+            loss = (soft_paths(found, steepness) - paths[chosen]).square().mean()
         else:
             loss = nn.functional.binary_cross_entropy_with_logits(found, paths[chosen])
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=False)
         loss.backward()
         optimizer.step()
-        schedule.step()
+
+    repeated = Repeated(step, str(device))
+    for i in range(steps):
+        rate.fill_(2e-3 * cosine(i / steps))
+        # Soft at first, so that all ways count; hard at last, so that the best one does
+        steepness.fill_(1.0 + 9.0 * i / steps)
+        repeated()
     return model.eval()
 
 

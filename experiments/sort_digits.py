@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from algonet import Bitonic, Cauchy, OddEven, soft_sort
 from algonet.sorting import permutation_cross_entropy
-from experiments.harness import Checkpoint, Row, arguments, mnist, record, spread_of
+from experiments.harness import Checkpoint, Repeated, Row, arguments, cosine, mnist, record, spread_of
 
 DIGITS = 4
 #: Sets of the published protocol's step, and test sets that accuracies are measured on.
@@ -83,22 +83,16 @@ def sorters(n: int, device: str) -> dict[str, Sorter]:
 
 
 class Training:
-    """One run; on a GPU the whole step is one CUDA graph, so that the host does not hold it up."""
+    """One run; on a GPU the whole step is one CUDA graph."""
 
     def __init__(self, sorter: Sorter, numbers: Numbers, steps: int, batch: int, seed: int, device: str):
         torch.manual_seed(seed)
         self.network = scorer().to(device, memory_format=torch.channels_last)
-        self.numbers, self.sorter, self.steps, self.batch, self.device, self.done = (
-            numbers,
-            sorter,
-            steps,
-            batch,
-            device,
-            0,
-        )
+        self.numbers, self.sorter, self.steps, self.batch = numbers, sorter, steps, batch
+        self.device, self.done = device, 0
         self.rate = torch.zeros((), device=device)
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=self.rate, capturable=device != "cpu")
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.repeated = Repeated(self.step, device)
 
     def scores(self, pictures: Tensor, values: Tensor) -> Tensor:
         # Convolutions in bfloat16 are what tensor cores are for; a CPU without such units is slower in it
@@ -123,28 +117,14 @@ class Training:
         while self.done < self.steps:
             # Up over the first twentieth, then along a cosine to zero
             share = self.done / self.steps
-            self.rate.fill_(
-                1e-3 * min(1.0, 20 * share + 1e-2) * (1 + torch.cos(torch.tensor(torch.pi * share)).item()) / 2
-            )
-            self._advance()
+            self.rate.fill_(1e-3 * min(1.0, 20 * share + 1e-2) * cosine(share))
+            self.repeated()
             self.done += 1
             checkpoint.save(self._state())
         checkpoint.save(self._state(), now=True)
 
     def _state(self) -> dict:
         return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict(), "done": self.done}
-
-    def _advance(self) -> None:
-        if self.device == "cpu" or self.done < 3:
-            self.step()
-        elif self.graph is None:
-            torch.cuda.synchronize()
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.step()
-            self.graph.replay()
-        else:
-            self.graph.replay()
 
     @torch.no_grad()
     def accuracy(self, test: Numbers, sets: int) -> tuple[float, float]:

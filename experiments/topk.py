@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from algonet import Logistic, soft_topk_mask
-from experiments.harness import Checkpoint, Row, arguments, mnist, record, spread_of
+from experiments.harness import Checkpoint, Repeated, Row, arguments, cosine, mnist, record, spread_of
 
 DIGITS, CLASSES = 3, 1000
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -68,16 +68,22 @@ def triples(folder: Path | None, train: bool, count: int, seed: int, device: str
 def train(loss: Loss, data: tuple[Tensor, Tensor], options: argparse.Namespace, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     pictures, labels = data
-    network = classifier(options.width).to(pictures.device)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=1e-2)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
-    for _ in range(options.steps):
-        chosen = torch.randint(len(labels), (options.batch,), device=labels.device)
+    device = labels.device
+    network = classifier(options.width).to(device)
+    rate = torch.zeros((), device=device)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=1e-2, capturable=device.type != "cpu")
+
+    def step() -> None:
+        chosen = torch.randint(len(labels), (options.batch,), device=device)
         found = loss(network(pictures[chosen]), labels[chosen])
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=False)
         found.backward()
         optimizer.step()
-        schedule.step()
+
+    repeated = Repeated(step, str(device))
+    for i in range(options.steps):
+        rate.fill_(2e-3 * cosine(i / options.steps))
+        repeated()
     return network.eval()
 
 
