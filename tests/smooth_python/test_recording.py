@@ -21,6 +21,7 @@ from algonet.smooth_python.algorithms import bubble_sort
 from algonet.smooth_python.machine import instructions, tape
 from algonet.smooth_python.machine.instructions import NONE, ROW, Instruction, code_of
 from algonet.smooth_python.operation import Formulas, Program, evaluate, steepness_tensor
+from helpers.interpreted import interpret
 from helpers.tolerances import assert_close
 
 ROOT = Path(__file__).parents[2]
@@ -418,12 +419,9 @@ def with_a_nan(backend, device, dtype):
 
 
 def in_the_interpreter(folder, code: str) -> None:
-    """Run code that prints `same` in a process where Triton interprets its kernels."""
     file = folder / "check.py"
     file.write_text(code + "print('same')\n")
-    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run([sys.executable, "-W", "ignore", str(file)], env=env, capture_output=True, text=True)
-    assert "same" in done.stdout, done.stderr[-2000:]
+    assert interpret(file)[-1:] == ["same"]
 
 
 def loaded(folder, code: str):

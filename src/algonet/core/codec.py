@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from algonet.core import tracing
 from algonet.core.cache import Cache
 from algonet.core.identity import canonical
 
@@ -60,7 +61,8 @@ def encode(value: Any) -> str:
         return '["tuple"' + "".join([", " + encode(item) for item in value]) + "]"
     cls = type(value)
     fields = _fields(cls)
-    if len(getattr(value, "__dict__", ())) > len(fields):
+    # Dynamo before torch 2.12 cannot look into a frozen dataclass; nothing can be added to one by ordinary means either
+    if not (tracing.compiling() and _frozen(cls)) and len(getattr(value, "__dict__", ())) > len(fields):
         raise TypeError(
             "a graph carries an option as its class and fields, and this one has further attributes: make them fields."
         )
@@ -95,6 +97,11 @@ def _fields(cls: type) -> tuple[str, ...]:
             f"{cls.__name__} is none: decorate it with @dataclass(frozen=True), or call it outside of torch.compile."
         )
     return tuple(field.name for field in dataclasses.fields(cls))
+
+
+@_constant
+def _frozen(cls: type) -> bool:
+    return cls.__dataclass_params__.frozen  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @_constant

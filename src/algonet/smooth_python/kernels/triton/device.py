@@ -103,12 +103,20 @@ def backward_kernel(
         asked = inside & (s != 0.0)
 @BACKWARD@
 '''
+#: What instructions call: a slope that is constant is a float32 to Triton, whatever the argument is.
+_FORMULA = """
+@triton.jit
+def formula{k}(z):
+    value, slope = curve{k}(z)
+    return tl.zeros_like(z) + value, tl.zeros_like(z) + slope
+"""
 #: Each operand, by where it comes from; `{name}` is a, b or c, `{place}` its number in the instruction.
 _LOADS = {
     ROW: "{name} = tl.load(rows + {place} * BLOCK + lane)",
     COLUMN: "{name} = tl.load(x + item * columns + {place}, mask=inside, other=0.0)",
+    # The same for all items, but as many: a name must have one type in all branches
     CONSTANT: "{name} = tl.zeros((BLOCK,), dtype=constants.dtype.element_ty) + tl.load(constants + {place})",
-    STEEPNESS: "{name} = tl.load(steepness + {place})",
+    STEEPNESS: "{name} = tl.zeros((BLOCK,), dtype=steepness.dtype.element_ty) + tl.load(steepness + {place})",
     COUNTER: "",
 }
 _PLACES = {"a": "first", "b": "second", "c": "third"}
@@ -124,7 +132,9 @@ def kernels(formulas: tuple[Relaxation, ...]) -> ModuleType:
 
 
 def _module(formulas: tuple[Relaxation, ...], table: tuple[Instruction, ...]) -> ModuleType:
-    functions = [codegen.scalar_function(relax, f"formula{k}", "triton") for k, relax in enumerate(formulas)]
+    functions = [
+        codegen.scalar_function(relax, f"curve{k}", "triton") + _FORMULA.format(k=k) for k, relax in enumerate(formulas)
+    ]
     body = _SOURCE.replace("@FORWARD@", _tree(table, _forward)).replace("@BACKWARD@", _tree(table, _backward))
     return codegen.load("smooth_program_triton", codegen.PRELUDES["triton"] + "\n\n" + "\n\n".join(functions) + body)
 
