@@ -117,13 +117,17 @@ def _bounds(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     several times as long as NumPy's sort."""
     n, order = x.shape[-1], np.argsort(x, -1)
     ordered = np.take_along_axis(x, order, -1)
+    place, lower = np.arange(n), np.empty(x.shape, dtype=np.int64)
+    differ = ordered[..., 1:] != ordered[..., :-1]
+    if differ.all():
+        np.put_along_axis(lower, order, np.broadcast_to(place, x.shape), -1)
+        return lower, lower + 1
     # Where equal items begin, and where they end
     first, last = np.ones(x.shape, dtype=bool), np.ones(x.shape, dtype=bool)
-    first[..., 1:] = last[..., :-1] = ordered[..., 1:] != ordered[..., :-1]
-    place = np.arange(n)
+    first[..., 1:] = last[..., :-1] = differ
     begin = np.maximum.accumulate(np.where(first, place, 0), -1)
     end = np.minimum.accumulate(np.where(last, place + 1, n)[..., ::-1], -1)[..., ::-1]
-    lower, upper = np.empty(x.shape, dtype=np.int64), np.empty(x.shape, dtype=np.int64)
+    upper = np.empty(x.shape, dtype=np.int64)
     np.put_along_axis(lower, order, begin, -1)
     np.put_along_axis(upper, order, end, -1)
     return lower, upper
