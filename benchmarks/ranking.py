@@ -29,8 +29,9 @@ from benchmarks.harness import Row
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 STEEPNESS, STRENGTH, TOLERANCE = 10.0, 0.1, 1e-3
-#: (batch, n, k) of top-k; (batch, n) of ranks and losses.
+#: (batch, n, k) of top-k on a CPU and on a GPU; (batch, n) of ranks and losses.
 TOPK = [(1000, 32, 5), (100, 512, 10), (100, 10_000, 100), (64, 4096, 32), (4, 131_072, 32)]
+TOPK_ON_GPU = [*TOPK[:2], (64, 4096, 32), (64, 131_072, 32), (256, 50_257, 10), (1, 1_000_000, 100)]
 RANKS = [(1000, 32), (100, 512), (16, 4096), (1, 24_000)]
 LOSSES = [(64, 256), (64, 4096), (1, 24_000)]
 #: Matrices beyond so many bytes are not formed, and products of matrices not beyond so many items.
@@ -225,6 +226,17 @@ def in_turns(candidates: dict[tuple[str, str], Function], batch: int, n: int, se
     return least
 
 
+def memory(function: Function, batch: int, n: int) -> float:
+    """MiB beyond the scores, forward and backward."""
+    x = torch.randn(batch, n, device=DEVICE, requires_grad=True)
+
+    def both_ways() -> None:
+        found = function(x)
+        torch.autograd.grad(found, x, torch.ones_like(found))
+
+    return harness.peak_mebibytes(both_ways)
+
+
 def rows_of(name: str, times: dict[tuple[str, str], float]) -> list[Row]:
     rows = [Row(name, value, "ms", column, by) for (column, by), value in times.items()]
     others = [value for (_, by), value in times.items() if by != "algonet"]
@@ -235,7 +247,8 @@ def rows_of(name: str, times: dict[tuple[str, str], float]) -> list[Row]:
 
 def workloads(quick: bool) -> list[tuple[str, int, int, dict[tuple[str, str], Function]]]:
     some = slice(1 if quick else None)
-    found = [(f"top-{k} of {b} x {n:,}", b, n, topk_candidates(b, n, k)) for b, n, k in TOPK[some]]
+    sizes = TOPK_ON_GPU if DEVICE == "cuda" else TOPK
+    found = [(f"top-{k} of {b} x {n:,}", b, n, topk_candidates(b, n, k)) for b, n, k in sizes[some]]
     found += [(f"ranks of {b} x {n:,}", b, n, rank_candidates(b, n)) for b, n in RANKS[some]]
     for b, n in LOSSES[some]:
         found.append((f"NDCG of {b} x {n:,}", b, n, ndcg_candidates(b, n)))
@@ -255,6 +268,8 @@ def main() -> None:
     for name, batch, n, candidates in workloads(options.quick):
         times = in_turns(candidates, batch, n, 0.1 if options.quick else 1.0)
         rows += rows_of(name, times)
+        if DEVICE == "cuda":
+            rows.append(Row(name, memory(candidates["f+b", "algonet"], batch, n), "MiB", "memory"))
         said = ", ".join(f"{'' if by == 'algonet' else by + ' '}{column} {v:.3g}" for (column, by), v in times.items())
         print(f"{name}: {said} ms", flush=True)
     harness.record(options.json, rows)
