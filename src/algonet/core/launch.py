@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 from collections.abc import Callable, Sequence
 from types import NoneType
@@ -116,10 +117,10 @@ class Launch:
         if self.again is None:
             self._first(tensors)
         elif self.device is None or self.device == torch.cuda.current_device():
-            self.again(*tensors, *self.rest)
+            self.again(*map(_data_ptr, tensors), *self.rest)
         else:
             with torch.cuda.device(self.device):
-                self.again(*tensors, *self.rest)
+                self.again(*map(_data_ptr, tensors), *self.rest)
 
     def _by_name(self, values: dict[str, Any]) -> None:
         """Sort values into the kernel's order: tensors (all that is not given here) come first in it, then these."""
@@ -149,7 +150,7 @@ class Launch:
                 if key is not None:
                     _COMPILED.put(key, compiled)
                 return
-            again = compiled[self.grid]
+            again = _starter(compiled, self.grid, tensors[0].device.index)
             try:
                 again(*tensors, *self.rest)
             except TypeError:  # releases before 3.3 want the arguments without constants
@@ -158,6 +159,33 @@ class Launch:
         # With one device there is no other to be on
         self.device = tensors[0].device.index if torch.cuda.device_count() > 1 else None
         self.again = again
+
+
+#: Triton takes addresses as numbers too; of tensors it asks the driver whether it can reach them, every time.
+_data_ptr = Tensor.data_ptr
+
+
+def _starter(compiled: Any, grid: tuple[int, ...], device: int) -> Callable[..., None]:
+    """What starts a compiled kernel: as `compiled[grid]`, which first looks for hooks of profilers and for the device.
+
+    That takes longer than the start itself; hooks that are there now are respected.
+    """
+    found = compiled[grid]
+    try:
+        run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
+        runtime = importlib.import_module("triton").knobs.runtime
+        hooks = runtime.launch_enter_hook, runtime.launch_exit_hook
+        stream_of = torch._C._cuda_getCurrentRawStream
+    except AttributeError:  # releases before 3.4 have hooks elsewhere
+        return found
+    if any(hook is not None for hook in hooks):
+        return found
+    x, y, z = grid
+
+    def start(*arguments: Any) -> None:
+        run(x, y, z, stream_of(device), function, packed, None, None, None, *arguments)
+
+    return start
 
 
 def argument_names(kernel: Any) -> tuple[str, ...]:
