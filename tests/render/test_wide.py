@@ -10,6 +10,7 @@ from torch import Tensor
 
 from algonet.relax import StudentT
 from algonet.render import Camera, FilteredCoverage, SmoothRenderer, icosphere, render_attributes
+from algonet.render.constants import LEAST_SPACING, SAMPLES_PER_SCALE
 from algonet.render.kernels.numba import host, tiles
 from algonet.render.kernels.numba.grid import Grid, lagrange_matrix
 from algonet.render.settings import RasterSettings
@@ -60,7 +61,7 @@ def test_the_picture_is_that_of_full_resolution(scale: float, df: int, size: tup
 
 def test_nothing_jumps_where_samples_become_fewer() -> None:
     size = (200, 240)
-    edge = 1.25 * 2.5
+    edge = LEAST_SPACING * SAMPLES_PER_SCALE
     assert is_wide(edge + 1e-6, size)
     assert not is_wide(edge - 1e-6, size)
     before, after = picture(edge - 1e-6, "numba", size), picture(edge + 1e-6, "numba", size)

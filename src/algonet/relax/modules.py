@@ -74,6 +74,11 @@ class SoftModule(nn.Module):
         field = form.softness_field
         return form if field is None else dataclasses.replace(form, **{field: getattr(self, _attribute(name, field))})
 
+    def set_softness(self, attribute: str, value: float) -> None:
+        """Set the softness that is saved as `attribute`, in place."""
+        with torch.no_grad():
+            getattr(self, attribute).fill_(value)
+
     def extra_repr(self) -> str:
         shown = []
         for name, form in self._forms.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import torch
 from torch import nn
 
 from algonet.core.checks import check_module
@@ -85,6 +84,5 @@ class Anneal:
         self._apply()
 
     def _apply(self) -> None:
-        with torch.no_grad():
-            for softness in self._targets:
-                softness.value.fill_(self.value(self.position))
+        for softness in self._targets:
+            softness.module.set_softness(softness.attribute, self.value(self.position))

@@ -19,6 +19,8 @@ from algonet.core import tracing
 from algonet.core.cache import constant
 from algonet.core.checks import check_size
 
+from .softness import keepable
+
 
 @dataclass(frozen=True, eq=False)
 class Camera:
@@ -35,6 +37,7 @@ class Camera:
     perspective: bool = True
     near: float | Tensor = 0.1
     _kept: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _ready: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self):
         if self.matrix.shape[-2:] != (4, 4):
@@ -122,14 +125,34 @@ class Camera:
     def pixel_matrix(self, size: tuple[int, int]) -> Tensor:
         """(*B, 3, 4): homogeneous world points to (x w, y w, depth), x and y in pixels of an image of `size` (H, W)."""
         matrix = self.matrix
-        if not tracing.plain() or matrix.requires_grad or matrix.is_inference():
+        if not keepable(matrix):
             return _viewport(size, self.perspective, matrix.dtype, matrix.device) @ matrix
         # A camera that stays is asked at every step of a training loop
         key = (size, matrix._version)
         if key not in self._kept:
             self._kept.clear()
-            self._kept[key] = _viewport(size, self.perspective, matrix.dtype, matrix.device) @ matrix
+            with tracing.outside_modes():
+                self._kept[key] = _viewport(size, self.perspective, matrix.dtype, matrix.device) @ matrix
         return self._kept[key]
+
+    def prepared(self, size: tuple[int, int], like: Tensor, batch: torch.Size) -> tuple[Tensor, Tensor]:
+        """`pixel_matrix` (*batch, 3, 4) and `position` (*batch, 3), moved, cast and expanded as renderers want them."""
+        matrix, position = self.matrix, self.position
+        if not keepable(matrix, position):
+            return self._prepared(size, like, batch)
+        key = (size, matrix._version, position._version, like.dtype, like.device, batch)
+        found = self._ready.get(key)
+        if found is None:
+            self._ready.clear()
+            with tracing.outside_modes():
+                found = self._ready[key] = self._prepared(size, like, batch)
+        return found
+
+    def _prepared(self, size: tuple[int, int], like: Tensor, batch: torch.Size) -> tuple[Tensor, Tensor]:
+        if torch.is_autocast_enabled(like.device.type):
+            with torch.autocast(like.device.type, enabled=False):
+                return self._prepared(size, like, batch)
+        return self.pixel_matrix(size).to(like).expand(*batch, 3, 4), self.position.to(like).expand(*batch, 3)
 
     def project(self, points: Tensor, size: tuple[int, int]) -> Tensor:
         """World points (*B, V, 3) to (*B, V, 3): x, y in pixels and depth. Points behind the camera come out mirrored."""

@@ -14,7 +14,7 @@ EDGE_GUARD = 1e-12
 FAR_PIXELS = 1e7
 #: A wide noise leaves nothing fine in a picture, so kernels evaluate it at samples, this many to the noise's scale, and
 #: interpolate between them (fewer degrees of freedom reach higher frequencies: see `RasterSettings.spacing`).
-SAMPLES_PER_SCALE = 2.5
+SAMPLES_PER_SCALE = 2.25
 #: Samples that a pixel is interpolated from, each way, and those beyond the picture's edge on either side.
 TAPS, MARGIN = 10, 5
 #: Samples closer than this (in pixels), or more than this share of the pixels, are not worth interpolating between.

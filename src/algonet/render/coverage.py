@@ -24,6 +24,7 @@ from algonet.relax.base import Relaxation
 from algonet.relax.noise import Noise
 
 from .constants import EDGE_GUARD, FAINT, FAINTEST, FLIP_AREA
+from .softness import SoftnessMemory
 
 UNITS = ("pixels", "ndc")
 #: Degrees of freedom that kernels have the closed form for; by then the noise is Gaussian to 3 %.
@@ -59,6 +60,16 @@ class Coverage:
         """The relaxation's softness, lengths in pixels of a picture of this height; 1 if it has none."""
         name = self.relax.softness_field
         return 1.0 if name is None else getattr(self.relax, name)
+
+    def known_softness(self, height: int) -> float | Tensor:
+        """The same, as a number where that is known without waiting for a device."""
+        return self.softness(height)
+
+    def stacked(
+        self, others: tuple[float | Tensor, ...], height: int, key: tuple, make: Callable[[], Tensor]
+    ) -> Tensor:
+        """What `make` makes of the softness and the others; coverages that stay may keep it."""
+        return make()
 
     def softness_for(self, pixels: float, height: int) -> float:
         """The softness of the relaxation that makes it about `pixels` soft, in a picture of this `height`."""
@@ -246,8 +257,8 @@ def _deviation(sigmoid: Sigmoid) -> float:
 class Held(Coverage):
     """A coverage's form and softness, taken apart once: a module that is called at every step need not make them anew."""
 
-    def __init__(self, form: Coverage, value: float | Tensor, units: str):
-        vars(self).update(_form=form, _value=value, _units=units)
+    def __init__(self, form: Coverage, value: Tensor, units: str, memory: SoftnessMemory):
+        vars(self).update(_form=form, _value=value, _units=units, memory=memory)
 
     def form(self) -> Coverage:  # pyright: ignore[reportIncompatibleMethodOverride]
         return vars(self)["_form"]
@@ -255,6 +266,19 @@ class Held(Coverage):
     def softness(self, height: int) -> float | Tensor:
         own = vars(self)
         return own["_value"] * (height / 2) if own["_units"] == "ndc" else own["_value"]
+
+    def known_softness(self, height: int) -> float | Tensor:
+        own = vars(self)
+        number = own["memory"].number(own["_value"])
+        if number is None:
+            return self.softness(height)
+        return number * (height / 2) if own["_units"] == "ndc" else number
+
+    def stacked(
+        self, others: tuple[float | Tensor, ...], height: int, key: tuple, make: Callable[[], Tensor]
+    ) -> Tensor:
+        own = vars(self)
+        return own["memory"].made((own["_value"], *others), (height, *key), make)
 
 
 #: Every coverage, for tests, configurations and the command line.

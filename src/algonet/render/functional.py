@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from algonet.core import tracing
-from algonet.core.cache import cached, constant
+from algonet.core.cache import TensorCache, cached, constant
 from algonet.core.checks import check_size, widened
 from algonet.core.identity import interned
 from algonet.relax import Noise, Sigmoid, TConorm
@@ -17,9 +17,9 @@ from .cameras import Camera
 from .checks import check_faces, check_mesh, check_picture
 from .constants import LEAST_SPACING, SAMPLES_PER_SCALE
 from .coverage import Coverage, FilteredCoverage
-from .operation import LIT, RASTER
+from .operation import LIT, NORMALS, RASTER
 from .reference import to_camera
-from .settings import Raster, RasterSettings, default_conorm
+from .settings import NormalSettings, Raster, RasterSettings, default_conorm
 from .shading import Shading
 from .vectors import tensor_like
 
@@ -75,8 +75,7 @@ def render_attributes(
     dtype = vertices.dtype
     vertices = widened(vertices)
     attributes = widened(attributes).to(vertices.dtype)
-    matrix = camera_matrix(camera, (height, width), vertices)
-    batch = _batch_shape(vertices, attributes, background, background_depth, matrix)
+    batch = _batch_shape(vertices, attributes, background, background_depth, camera.matrix)
     check_picture(where, batch, (height, width), attributes.shape[-1] + 2, vertices)
     settings = raster_settings(
         height, width, coverage, float(epsilon), conorm, two_sided, camera.perspective, deterministic
@@ -88,7 +87,7 @@ def render_attributes(
         softness_of(coverage, depth_steepness, camera.near, height, batch, vertices),
         faces,
         attribute_faces,
-        expanded(matrix, batch, 2),
+        camera.prepared((height, width), vertices, batch)[0],
     ]
     raster = Raster(*RASTER(tensors, settings, backend))
     return raster if raster.image.dtype == dtype else Raster(*(t.to(dtype) for t in raster))
@@ -98,7 +97,7 @@ def render_lit(
     vertices: Tensor,
     faces: Tensor,
     attributes: Tensor,
-    normals: Tensor,
+    normals: Tensor | None,
     lights: Tensor,
     shading: Shading,
     camera: Camera,
@@ -116,14 +115,16 @@ def render_lit(
     backend: str,
     colored: bool,
 ) -> tuple[Tensor, ...]:
-    """Lit pictures in one pass: image, silhouette, depth, and further attributes. `SmoothRenderer` checks and fills in."""
+    """Lit pictures in one pass: image, silhouette, depth, and further attributes. `SmoothRenderer` checks and fills in.
+
+    Without `normals`, those of the faces are taken.
+    """
     height, width = size
-    matrix = camera_matrix(camera, size, vertices)
-    eye = camera.position.to(vertices)
-    batch = _batch_shape(vertices, attributes, background, background_depth, matrix)
+    batch = _batch_shape(vertices, attributes, background, background_depth, camera.matrix)
     if lights.dim() > 2 and lights.shape[:-2] != batch:
         batch = torch.broadcast_shapes(batch, lights.shape[:-2])
     check_picture("SmoothRenderer", batch, size, attributes.shape[-1] + 5, vertices)
+    matrix, eye = camera.prepared(size, vertices, batch)
     settings = raster_settings(
         height, width, coverage, float(epsilon), conorm, two_sided, camera.perspective, deterministic, shading, colored
     )
@@ -134,11 +135,15 @@ def render_lit(
         softness_of(coverage, depth_steepness, camera.near, height, batch, vertices),
         faces,
         attribute_faces,
-        expanded(matrix, batch, 2),
-        expanded(normals, batch, 2),
-        expanded(eye, batch, 1),
+        matrix,
+        eye,
         expanded(lights, batch, 2),
     ]
+    if normals is None and not vertices.is_cuda and vertices.shape[:-2] != batch:
+        # Once for all items; a GPU makes them in the same pass
+        normals = NORMALS([vertices, faces], NormalSettings())[0]
+    if normals is not None:
+        tensors.append(expanded(normals, batch, 2))
     return tuple(LIT(tensors, settings, backend))
 
 
@@ -157,7 +162,7 @@ def raster_settings(
     """Settings of a call; calls that come again and again get the same object, which is quicker to look up."""
     return _settings(
         height, width, coverage.form(), epsilon, default_conorm() if conorm is None else interned(conorm), two_sided,
-        perspective, deterministic, shading, colored, _is_sharp(coverage.softness(height)),
+        perspective, deterministic, shading, colored, _is_sharp(coverage.known_softness(height)),
     )  # fmt: skip
 
 
@@ -194,15 +199,17 @@ def _batch_shape(points: Tensor, *others: Any) -> torch.Size:
         shapes.append(background.shape[:-1])
     if isinstance(depth, Tensor):
         shapes.append(depth.shape)
-    if all(shape == shapes[0] for shape in shapes):
-        return shapes[0]
     try:
-        return torch.broadcast_shapes(*shapes)
+        return _broadcast(*shapes)
     except RuntimeError:
         listed = ", ".join(str(tuple(s)) for s in shapes)
         raise ValueError(
             f"render_attributes: batch dimensions of vertices and camera, attributes, background must broadcast: {listed}."
         ) from None
+
+
+#: torch's own takes longer than launching a kernel.
+_broadcast = cached(most=256, name="broadcast shapes of the renderer")(torch.broadcast_shapes)
 
 
 def expanded(t: Tensor, batch: torch.Size, own: int) -> Tensor:
@@ -221,7 +228,7 @@ def _background(
     """(*B, C + 1): attributes and, last, depth."""
     if not isinstance(background, Tensor) and not isinstance(depth, Tensor):
         row = (float(background),) * channels if isinstance(background, (int, float)) else tuple(background)
-        return expanded(constant((*row, float(depth)), like.dtype, like.device), batch, 1)
+        return _expanded_numbers((*row, float(depth)), batch, like)
     color = tensor_like(background, like)
     if color.dim() and color.shape[-1] not in (1, channels):
         raise ValueError(
@@ -231,14 +238,28 @@ def _background(
     return torch.cat([color.expand(*batch, channels), far[..., None].expand(*batch, 1)], -1)
 
 
+_NUMBERS: TensorCache[Tensor] = TensorCache("numbers of the renderer's calls", 256)
+
+
+def _expanded_numbers(numbers: tuple[float, ...], batch: torch.Size, like: Tensor) -> Tensor:
+    """(*B, n): a row of numbers, the same for every item, made once."""
+    key = (numbers, batch, like.dtype, like.device)
+    return _NUMBERS.get(key, lambda: constant(numbers, like.dtype, like.device).expand(*batch, -1))
+
+
 def softness_of(
     coverage: Coverage, steepness: float | Tensor, near: float | Tensor, height: int, batch: torch.Size, like: Tensor
 ) -> Tensor:
     """(*B, 3): the coverage's softness in pixels, the depth steepness, the near distance."""
-    parts = (coverage.softness(height), steepness, near)
+    parts: tuple[Any, ...] = (coverage.known_softness(height), steepness, near)
     if not any(isinstance(p, Tensor) for p in parts):
-        return expanded(constant(tuple(map(float, parts)), like.dtype, like.device), batch, 1)  # pyright: ignore[reportArgumentType]
-    return torch.stack([expanded(tensor_like(p, like), batch, 0) for p in parts], -1)
+        return _expanded_numbers(tuple(map(float, parts)), batch, like)
+
+    def make() -> Tensor:
+        every = (coverage.softness(height), steepness, near)
+        return torch.stack([expanded(tensor_like(p, like), batch, 0) for p in every], -1)
+
+    return coverage.stacked((steepness, near), height, (batch, like.dtype, like.device), make)
 
 
 def _check_attributes(attributes: Tensor, vertices: Tensor, faces: Tensor, attribute_faces: Tensor | None) -> Tensor:

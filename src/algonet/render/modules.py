@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -36,6 +36,7 @@ from .operation import ILLUMINATE
 from .pieces import cut_faces
 from .reference import unproject
 from .settings import Raster
+from .softness import SoftnessMemory
 from .textures import sample_pyramid, texture_levels
 from .vectors import tensor_like
 
@@ -112,6 +113,7 @@ class SmoothRenderer(SoftModule):
         # Without its softness, which the module holds: a copy must not carry a second one
         self._coverage = coverage.with_relax(unit(coverage.relax))
         self._coverage_form = coverage.form()
+        self._memory = SoftnessMemory()
         self.conorm = BoundedSum() if conorm is None else conorm
         self.surface, self.shading = surface, shading
         self.background, self.background_depth = background, background_depth
@@ -130,8 +132,24 @@ class SmoothRenderer(SoftModule):
             raise ValueError(
                 f"SmoothRenderer: {self._coverage.relax!r} has no softness to set; take another relaxation."
             )
-        with torch.no_grad():
-            getattr(self, name).fill_(self._coverage.softness_for(pixels, self.size[0]))
+        self.set_softness(name, self._coverage.softness_for(pixels, self.size[0]))
+
+    def set_softness(self, attribute: str, value: float) -> None:
+        super().set_softness(attribute, value)
+        if attribute == self._coverage.relax.softness_field:
+            self._memory.note(getattr(self, attribute), value)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SmoothRenderer:
+        """Moving the module keeps what is known of its softness, which can be read for free on the CPU only."""
+        name = self._coverage.relax.softness_field
+        before = None if name is None else getattr(self, name)
+        number = None if before is None else self._memory.number(before)
+        if number is None and before is not None and before.numel() == 1 and tracing.readable(before):
+            number = float(before.detach())
+        super()._apply(fn, recurse)
+        if name is not None:
+            self._memory.note(getattr(self, name), number)
+        return self
 
     def forward(
         self, mesh: Mesh, camera: Camera, lights: Sequence[Light] = DEFAULT_LIGHTS, attributes: Tensor | None = None
@@ -169,7 +187,7 @@ class SmoothRenderer(SoftModule):
             vertices,
             mesh.faces,
             albedo.to(vertices),
-            mesh.vertex_normals(),
+            None if mesh.normals is None else mesh.vertex_normals(),
             light_table(lights, vertices),
             shading_of(lights, self.surface, self.two_sided),
             camera,
@@ -292,13 +310,13 @@ class SmoothRenderer(SoftModule):
         name = self._coverage.relax.softness_field
         if self._overrides or name is None:
             return self.coverage
-        return Held(self._coverage_form, getattr(self, name), getattr(self._coverage, "units", "pixels"))
+        return Held(self._coverage_form, getattr(self, name), getattr(self._coverage, "units", "pixels"), self._memory)
 
     def _options(self) -> dict:
         return {
             "coverage": self._held_coverage(),
             "conorm": self.conorm,
-            "depth_steepness": self.relaxation("depth").steepness,  # pyright: ignore[reportAttributeAccessIssue]
+            "depth_steepness": self.relaxation("depth").steepness if self._overrides else self.depth_steepness,  # pyright: ignore[reportAttributeAccessIssue]
             "two_sided": self.two_sided,
             "epsilon": self.epsilon,
             "deterministic": self.deterministic,

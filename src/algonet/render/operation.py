@@ -40,7 +40,7 @@ def _example(device: str) -> tuple[list[Tensor], RasterSettings]:
 def _lit_example(device: str) -> tuple[list[Tensor], RasterSettings]:
     tensors, _ = _example(device)
     matrix = torch.eye(4, device=device)[:3]
-    more = [matrix, torch.ones(3, 3, device=device), torch.zeros(3, device=device), torch.ones(1, 8, device=device)]
+    more = [matrix, torch.zeros(3, device=device), torch.ones(1, 8, device=device), torch.ones(3, 3, device=device)]
     return [*tensors, *more], RasterSettings(8, 8, shading=Shading((0,)))
 
 
@@ -58,13 +58,20 @@ RASTER = Operation(
     example=_example,
 )
 
-#: The same with vertex normals, eye and lights: lit image, silhouette, depth, and further attributes.
+
+def _with_normals(tensors: Sequence[Tensor], settings: RasterSettings) -> Sequence[Tensor]:
+    points, faces = tensors[0], tensors[4]
+    return tensors if len(tensors) > len(CALL) + 2 else [*tensors, *NORMALS([points, faces], NormalSettings())]
+
+
+#: The same with eye, lights and vertex normals (left out, they are those of the faces): lit image, silhouette, depth, and
+#: further attributes.
 LIT = Operation(
     "render_lit",
     settings=RasterSettings,
-    inputs=(*CALL, "normals", "eye", "lights"),
+    inputs=(*CALL, "eye", "lights", "normals"),
     reference=rasterise_lit,
-    kernels={"numba": NUMBA, "triton": KernelModule(TRITON, partial=True)},
+    kernels={"numba": KernelModule(NUMBA, prepare=_with_normals), "triton": KernelModule(TRITON, partial=True)},
     outputs=4,
     shared={"faces", "attribute_faces"},
     fake=_fake,

@@ -20,6 +20,7 @@ from .constants import FAR_PIXELS, FAR_POINTS, FLIP_AREA, GREY, LATERAL
 from .coverage import filtered_coverage, twice_area
 from .settings import Raster, RasterSettings
 from .shading import illuminate
+from .vectors import area_sums, normalise_area
 
 __all__ = ["filtered_coverage", "rasterise", "rasterise_lit", "twice_area"]
 
@@ -44,12 +45,13 @@ def rasterise(tensors: Sequence[Tensor], settings: RasterSettings, *, budget: in
 def rasterise_lit(tensors: Sequence[Tensor], settings: RasterSettings, *, budget: int = BUDGET) -> tuple[Tensor, ...]:
     """Lit pictures: image, silhouette, depth, and further attributes over 0.
 
-    Tensors are those of a `RasterCall` with a matrix, then `normals` (*B, V, 3), `eye` (*B, 3) and `lights` (*B, L, 8); the
-    background is a colour and a depth. Of the attributes, the first three are the albedo if `settings.colored`. Where a
-    surface is follows from its mean depth and the camera.
+    Tensors are those of a `RasterCall` with a matrix, then `eye` (*B, 3), `lights` (*B, L, 8), and vertex `normals`
+    (*B, V, 3), which may be left out for those of the faces; the background is a colour and a depth. Of the attributes, the
+    first three are the albedo if `settings.colored`. Where a surface is follows from its mean depth and the camera.
     """
-    *call, normals, eye, lights = tensors
+    call, (eye, lights, *given) = tensors[:7], tensors[7:]
     matrix = call[6]
+    normals = given[0] if given else normalise_area(*area_sums(call[0], call[4]))
     points, attributes, background, softness, faces, attribute_faces = apply_camera(call)
     looks = torch.cat([_corner_values(attributes, attribute_faces), _corner_values(normals, faces)], -1)
     means, silhouette, depth = visible(points, looks, softness, faces, settings, budget)

@@ -46,7 +46,7 @@ def _inputs(tensors: list[Tensor], settings: RasterSettings) -> tuple[Inputs, Mo
         points = np.clip(points, -FAR_POINTS, FAR_POINTS) @ matrix[..., :3].transpose(0, 2, 1) + matrix[:, None, :, 3]
     faces, attribute_faces = (t.detach().to(torch.int64).contiguous().numpy() for t in tensors[4:6])
     if settings.shading is not None:
-        normals = _flat(tensors[7], lead)
+        normals = _flat(tensors[9], lead)
         if attributes.shape[-1] == 0:
             attributes, attribute_faces = normals, faces
         else:
@@ -186,7 +186,7 @@ def _to_the_world(by_seen: np.ndarray, tensors: list[Tensor]) -> tuple[np.ndarra
 def _lit_arguments(tensors: list[Tensor], settings: RasterSettings) -> Callable[[int], tuple]:
     """What lighting takes of an item, beyond what is seen."""
     lead = tensors[0].dim() - 2
-    background, matrix, eye, lights = (_flat(tensors[i], lead) for i in (2, 6, 8, 9))
+    background, matrix, eye, lights = (_flat(tensors[i], lead) for i in (2, 6, 7, 8))
     shading = settings.shading
     assert shading is not None
 
@@ -217,7 +217,7 @@ def render_lit_backward(
 ) -> list[Tensor | None]:
     lead = tensors[0].dim() - 2
     arguments, pictures = _lit_arguments(tensors, settings), [_flat(g, lead) for g in grads]
-    lights = tensors[9].shape[-2]
+    lights = tensors[8].shape[-2]
 
     def paint_back(module, item, first, last, total, mean, by_total, by_mean, sums):
         own = [p[item] for p in pictures]
@@ -229,7 +229,7 @@ def render_lit_backward(
     by_points, by_matrix = _to_the_world(by_points, tensors)
     by_matrix = by_matrix + sums[:, 7:19].reshape(-1, 3, 4)
     found = [
-        by_points, by_attributes, sums[:, :4], by_softness, None, None, by_matrix, by_normals, sums[:, 4:7], sums[:, 19:]
+        by_points, by_attributes, sums[:, :4], by_softness, None, None, by_matrix, sums[:, 4:7], sums[:, 19:], by_normals
     ]  # fmt: skip
     return [None if a is None else _like(a, t) for a, t in zip(found, tensors, strict=True)]
 
@@ -238,7 +238,7 @@ def _untangled(
     by_table: np.ndarray, tensors: list[Tensor], settings: RasterSettings, inputs: Inputs
 ) -> tuple[np.ndarray, np.ndarray]:
     """Gradients by attributes and by normals, from those by the table that `_inputs` made of them."""
-    attributes, normals = tensors[1], tensors[7]
+    attributes, normals = tensors[1], tensors[9]
     items, colors = len(by_table), 3 * settings.colored
     if attributes.shape[-1] == 0:
         return np.zeros((items, attributes.shape[-2], 0), by_table.dtype), by_table

@@ -310,6 +310,12 @@ def shade_back(
             for c in range(3):
                 sums[c] += rest * g[c]
             sums[3] += rest * grad_depth[y, x]
+            if total[y, x] == real(0.0):
+                # Nothing is there to be lit, and no face that would take a gradient
+                grad_total[y, x] = real(0.0)
+                for c in range(channels + 1):
+                    target[c] = real(0.0)
+                continue
             unproject(inverse, matrix, real(x) + real(0.5), real(y) + real(0.5), z, perspective, place)
             if colored:
                 for axis in range(3):  # a slice would bring broadcasting and its error messages into the compilation

@@ -32,7 +32,8 @@ PI = tl.constexpr(3.141592653589793)
 #: that alignment would bring nothing; `bin_kernel` alone reads more at a time, from memory that is always aligned.
 SIZES = [
     "albedo_stride", "attributes_stride", "background_stride", "bins", "bins_x", "blocks", "by_attributes_stride",
-    "by_normals_stride", "by_points_stride", "capacity", "channels", "corners", "count", "depth_item", "depth_pixel",
+    "by_normals_stride", "by_points_stride", "capacity", "channels", "clear_attributes", "clear_normals", "clear_points",
+    "corners", "count", "depth_item", "depth_pixel",
     "extra_channel", "extra_item", "extra_pixel", "eye_stride", "first", "first_channel", "first_mean", "height",
     "image_channel", "image_item", "image_pixel", "items", "lights_stride", "limit", "matrix_stride", "normals_stride",
     "padded", "pixels", "points_stride", "positions_stride", "rows", "scratch_stride", "silhouette_item",
@@ -196,6 +197,49 @@ def coverage(ax, ay, bx, by, cx, cy, ux0, uy0, ux1, uy1, ux2, uy2, l0, l1, l2, s
     return p, mx, my, t0, t1, t2, d0, d1, d2, r0, r1, r2, e0, e1, e2, pa, pb, pc
 
 
+#: A rule of degree 4 on a triangle: two triples of points, on the ways from the centroid to the corners (as shares of them),
+#: and what each of their points counts.
+INNER, INNER_WEIGHT = tl.constexpr(-0.3378454727471475), tl.constexpr(0.223381589678011)
+OUTER, OUTER_WEIGHT = tl.constexpr(0.7252713594706885), tl.constexpr(0.109951743655322)
+
+
+@triton.jit
+def density_at(base, d0, d1, d2, n0, n1, n2, share, POWER: tl.constexpr):
+    """1 / t^POWER at three points, t = base + share d + share^2 n."""
+    t0 = base + share * (d0 + share * n0)
+    t1 = base + share * (d1 + share * n1)
+    t2 = base + share * (d2 + share * n2)
+    # Two reciprocals for three
+    both = reciprocal(t0 * t1)
+    r0, r1, r2 = both * t1, both * t0, reciprocal(t2)
+    f0, f1, f2 = r0, r1, r2
+    for _ in tl.static_range(1, POWER):
+        f0, f1, f2 = f0 * r0, f1 * r1, f2 * r2
+    return f0, f1, f2
+
+
+@triton.jit
+def small_coverage(x, y, ax, ay, bx, by, gx, gy, sigma2, HALF: tl.constexpr):
+    """`coverage` of a face that is small against the noise or its distance, by a rule of six points: p and M. (x, y) is the way
+    from the pixel to the centroid (gx, gy); the third corner follows from the others."""
+    ax, ay, bx, by = ax - gx, ay - gy, bx - gx, by - gy
+    cx, cy = -ax - bx, -ay - by
+    k = 1.0 / sigma2
+    base = (x * x + y * y) * k + 1.0
+    kx, ky = x * (k + k), y * (k + k)
+    d0, d1 = kx * ax + ky * ay, kx * bx + ky * by
+    d2 = -d0 - d1
+    n0, n1, n2 = (ax * ax + ay * ay) * k, (bx * bx + by * by) * k, (cx * cx + cy * cy) * k
+    f0, f1, f2 = density_at(base, d0, d1, d2, n0, n1, n2, INNER, HALF + 1)
+    g0, g1, g2 = density_at(base, d0, d1, d2, n0, n1, n2, OUTER, HALF + 1)
+    # 2 pi times the density's factor HALF / (pi sigma^2), times the area
+    whole = (3.0 * HALF) * (bx * ay - ax * by) * k
+    p = whole * (INNER_WEIGHT * (f0 + f1 + f2) + OUTER_WEIGHT * (g0 + g1 + g2))
+    h0 = (INNER * INNER_WEIGHT) * (f0 - f2) + (OUTER * OUTER_WEIGHT) * (g0 - g2)
+    h1 = (INNER * INNER_WEIGHT) * (f1 - f2) + (OUTER * OUTER_WEIGHT) * (g1 - g2)
+    return p, p * x + whole * (ax * h0 + bx * h1), p * y + whole * (ay * h0 + by * h1)
+
+
 @triton.jit
 def mean_position(p, mx, my, gx, gy):
     """x - g and x - q from the pixel relative to the centroid, (gx, gy) = q - g; and the reciprocals that they share."""
@@ -206,11 +250,11 @@ def mean_position(p, mx, my, gx, gy):
 
 
 @triton.jit
-def beyond(lx, ly, hx, hy, x0, y0, x1, y1, reach2):
-    """Whether boxes (lx..hx, ly..hy) and (x0..x1, y0..y1) are farther apart than the reach; never for NaN."""
+def distance2(lx, ly, hx, hy, x0, y0, x1, y1):
+    """The square of how far boxes (lx..hx, ly..hy) and (x0..x1, y0..y1) are apart."""
     dx = tl.maximum(tl.maximum(lx - x1, x0 - hx), 0.0)
     dy = tl.maximum(tl.maximum(ly - y1, y0 - hy), 0.0)
-    return dx * dx + dy * dy > reach2
+    return dx * dx + dy * dy
 
 
 @triton.jit

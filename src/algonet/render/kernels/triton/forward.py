@@ -21,14 +21,15 @@ from .formulas import (
     POINTERS,
     SIZES,
     TOTAL,
-    beyond,
     bits_of,
     coverage,
+    distance2,
     load_four,
     log_complement,
     lowest_bit,
     mean_position,
     short_of_one,
+    small_coverage,
 )
 from .sampling import sample_grid, split
 from .setup import load_box
@@ -40,7 +41,7 @@ def forward_kernel(
     first, padded, bins_x, bins, capacity, height, width, tiles_x, softness_stride, work_stride, scratch_stride,
     first_mean,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, REACH: tl.constexpr,
-    SPACING: tl.constexpr, FIRST: tl.constexpr, SAMPLE: tl.constexpr, BIN: tl.constexpr, TX: tl.constexpr,
+    SMALL: tl.constexpr, SPACING: tl.constexpr, FIRST: tl.constexpr, SAMPLE: tl.constexpr, BIN: tl.constexpr, TX: tl.constexpr,
     TY: tl.constexpr,
 ):  # fmt: skip
     tile, slot = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -99,24 +100,37 @@ def forward_kernel(
         if BIN > 0:
             index = tl.where(listed, tl.load(own + index, mask=live & (index * 0 + begin >= 0), other=0), index)
         lx, ly, hx, hy = load_box(boxes, index, padded, live)
-        near = bits_of(beyond(lx, ly, hx, hy, x0, y0, x1, y1, reach2) == 0, step)
+        apart2 = distance2(lx, ly, hx, hy, x0, y0, x1, y1)
+        # Not farther than the reach, which NaN never is
+        within = (apart2 > reach2) == 0
+        near = bits_of(within, step)
+        if SMALL > 0.0:
+            across2 = (hx - lx) * (hx - lx) + (hy - ly) * (hy - ly)
+            ratio = apart2 / sigma2 + 1.0
+            small = bits_of(within & (across2 <= SMALL * sigma2 * (ratio * ratio if HALF > 3 else ratio)), step)
         while near != 0:
-            face = start + lowest_bit(near)
+            first_bit = lowest_bit(near)
+            face = start + first_bit
             near = near & (near - 1)
             if BIN > 0:
                 face = tl.where(listed, tl.load(own + tl.where(listed, face, 0)), face)
             r = records + face.to(tl.int64) * WIDTH
             ax, ay, bx, by = load_four(r)
             cx, cy, ux0, uy0 = load_four(r + 4)
-            ux1, uy1, ux2, uy2 = load_four(r + 8)
             l0, l1, l2, factor = load_four(r + 12)
-            p, mx, my, _a, _b, _c, _d, _e, _f, _g, _h, _i, _j, _k, _l, _m, _n, _o = coverage(
-                ax - qx, ay - qy, bx - qx, by - qy, cx - qx, cy - qy,
-                ux0, uy0, ux1, uy1, ux2, uy2, l0, l1, l2, sigma2, HALF,
-            )  # fmt: skip
-            px, py, wx, wy, _inverse, _rough = mean_position(
-                p, mx, my, qx - (ax + bx + cx) * (1.0 / 3.0), qy - (ay + by + cy) * (1.0 / 3.0)
-            )
+            gx, gy = (ax + bx + cx) * (1.0 / 3.0), (ay + by + cy) * (1.0 / 3.0)
+            exact = True
+            if SMALL > 0.0:
+                exact = (small >> first_bit.to(tl.uint32)) & 1 == 0
+            if exact:
+                ux1, uy1, ux2, uy2 = load_four(r + 8)
+                p, mx, my, _a, _b, _c, _d, _e, _f, _g, _h, _i, _j, _k, _l, _m, _n, _o = coverage(
+                    ax - qx, ay - qy, bx - qx, by - qy, cx - qx, cy - qy,
+                    ux0, uy0, ux1, uy1, ux2, uy2, l0, l1, l2, sigma2, HALF,
+                )  # fmt: skip
+            else:
+                p, mx, my = small_coverage(gx - qx, gy - qy, ax, ay, bx, by, gx, gy, sigma2, HALF)
+            px, py, wx, wy, _inverse, _rough = mean_position(p, mx, my, qx - gx, qy - gy)
             c = p * factor
             d0, d1, d2, z0 = load_four(r + 16)
             z1, z2, least, c00 = load_four(r + 20)

@@ -30,7 +30,9 @@ from .plan import (
     NORMALS,
     POINTS,
     SOFTNESS,
+    SURFACE,
     LaunchPlan,
+    NormalsPlan,
     Pass,
     item_stride,
     plan_of,
@@ -38,8 +40,6 @@ from .plan import (
 )
 
 Outputs = tuple[list[Tensor], list[Tensor]]
-#: Faces, vertices or points that a program of `surface` takes, and its warps.
-SURFACE = (128, 4)
 
 
 def render_attributes_forward(tensors: list[Tensor], settings: RasterSettings) -> Outputs:
@@ -65,11 +65,15 @@ def render_attributes_forward(tensors: list[Tensor], settings: RasterSettings) -
 
 
 def render_lit_forward(tensors: list[Tensor], settings: RasterSettings) -> Outputs:
-    """Lit image, silhouette, depth and further attributes; saved as for any attributes."""
+    """Lit image, silhouette, depth and further attributes; saved as for any attributes, then normals if they are made here,
+    and the sums that they came from."""
     plan = plan_of(tensors, settings)
     like = tensors[POINTS]
     saved = empty_saved(plan, like)
     tensors = arranged(plan, tensors)
+    if plan.normals is not None:
+        made = plan.normals.forward(tensors[POINTS], tensors[FACES])
+        saved, tensors = [*saved, *made], [*tensors, made[0]]
     sample(plan, tensors, saved)
     image, silhouette, depth = like.new_empty((*plan.plane, 3)), like.new_empty(plan.plane), like.new_empty(plan.plane)
     extra = like.new_empty((*plan.plane, plan.extra))
@@ -110,7 +114,11 @@ def render_attributes_saved(tensors: list[Tensor], settings: RasterSettings) -> 
 
 
 def render_lit_saved(tensors: list[Tensor], settings: RasterSettings) -> list[Tensor]:
-    return empty_saved(plan_of(tensors, settings), tensors[POINTS])
+    plan, points = plan_of(tensors, settings), tensors[POINTS]
+    saved = empty_saved(plan, points)
+    if plan.normals is not None:
+        saved += [points.new_empty(points.shape), points.new_empty((*points.shape[:-1], 4))]
+    return saved
 
 
 def new_work(plan: LaunchPlan, like: Tensor) -> Tensor:
@@ -169,8 +177,10 @@ def backward(
     points, softness = tensors[POINTS], tensors[SOFTNESS]
     pictures, strides = pictures_of(grads, points)
     saved = [t if t.is_contiguous() else t.contiguous() for t in saved]
+    if plan.normals is not None:
+        tensors = [*tensors, saved[-2]]
     by_matrix = plan.world and needs[MATRIX]
-    found = empty_gradients(plan, points, needs)
+    found, clears = empty_gradients(plan, points, needs)
     # Gradients by what all pixels of an item share are summed by blocks first: the same bits every time
     shared = needs[BACKGROUND] or (plan.lit and (needs[MATRIX] or needs[EYE] or needs[LIGHTS]))
     partial = points.new_empty((plan.items, plan.pixel_blocks, plan.sums)) if shared else points
@@ -182,9 +192,12 @@ def backward(
     if plan.lit:
         seen |= {"matrix": tensors[MATRIX], "eye": tensors[EYE], "lights": tensors[LIGHTS]}
     seen |= dict(zip(("grad_image", "grad_silhouette", "grad_depth", "grad_extra"), pictures, strict=False))
+    seen |= {"by_points": found[POINTS], "by_attributes": found[ATTRIBUTES]}
+    seen |= {"by_normals": found[NORMALS]} if plan.lit else {}
     for part in plan.parts if plan.items else ():
         first, items = part[0].first, part[0].items
-        plan.pixels_back(strides, first, items, shared)(
+        # All at once, before anything is added
+        plan.pixels_back(strides, first, items, shared, (0,) * len(clears) if first else clears)(
             pixel_grads=pixel_grads, partial=partial[first : first + items] if shared else partial, **seen
         )
         if settings.spacing and moving:
@@ -196,20 +209,29 @@ def backward(
             if not plan.keeps:
                 set_up(passed.setup_again, plan, tensors, work, counters, work)
             pull(passed, tensors, work, counters, pixel_grads, found, needs, not by_matrix)
-    return collected(plan, tensors, found, partial, needs)
+    gradients = collected(plan, tensors, found, partial, needs)
+    by_points = gradients[POINTS]
+    if plan.normals is not None and by_points is not None:
+        plan.normals.backward(found[NORMALS], points, tensors[FACES], saved[-1], by_points)
+    return gradients
 
 
 render_lit_backward = backward
 
 
-def empty_gradients(plan: LaunchPlan, like: Tensor, needs: list[bool]) -> dict[int, Tensor]:
-    """Places for gradients by points, attributes, normals and softness; what nobody needs is not cleared."""
+def empty_gradients(plan: LaunchPlan, like: Tensor, needs: list[bool]) -> tuple[dict[int, Tensor], tuple[int, ...]]:
+    """Places for gradients by points, attributes, normals and softness, and how many numbers of the first three are yet to be
+    cleared: none where nobody needs them."""
     # Apart from each other: torch operators must not return tensors that share memory
     shapes = {POINTS: (plan.vertices, 3), ATTRIBUTES: (plan.rows, plan.attributes)}
     shapes |= {NORMALS: (plan.vertices, 3)} if plan.lit else {}
-    wanted = {i: needs[i] or (i == POINTS and plan.world and needs[MATRIX]) for i in shapes}
-    found = {i: (like.new_zeros if wanted[i] else like.new_empty)((*plan.batch, *shapes[i])) for i in shapes}
-    return found | ({SOFTNESS: like.new_zeros((*plan.batch, 3))} if needs[SOFTNESS] else {})
+    wanted = dict(enumerate(needs))
+    wanted[POINTS] = needs[POINTS] or (plan.world and needs[MATRIX])
+    if plan.normals is not None:
+        wanted[NORMALS] = needs[POINTS]
+    found = {i: like.new_empty((*plan.batch, *shape)) for i, shape in shapes.items()}
+    clears = tuple(plan.items * math.prod(shape) if wanted[i] else 0 for i, shape in shapes.items())
+    return found | ({SOFTNESS: like.new_zeros((*plan.batch, 3))} if needs[SOFTNESS] else {}), clears
 
 
 def pull(
@@ -334,39 +356,24 @@ def with_channel(tensors: list[Tensor]) -> list[Tensor]:
 # -- normals and light on points
 
 
-class NormalsPlan:
-    """Launches for the normals of meshes of one form."""
-
-    def __init__(self, points: Tensor, faces: Tensor):
-        block, warps = SURFACE
-        batch, rows, count = math.prod(points.shape[:-2]), points.shape[-2], len(faces)
-        stride = item_stride(tuple(points.shape), points.stride(), 2)
-        self.copied = stride is None or not faces.is_contiguous()
-        by_face = {"count": count, "rows": rows, "points_stride": rows * 3 if self.copied or stride is None else stride}
-        faces_grid, rows_grid = (-(-count // block), batch), (-(-rows // block), batch)
-        self.add = Launch(surface.sum_areas_kernel, faces_grid, warps=warps, BLOCK=block, **by_face)
-        self.normalise = Launch(surface.normals_kernel, rows_grid, warps=warps, rows=rows, BLOCK=block)
-        self.normalise_back = Launch(surface.normals_backward_kernel, rows_grid, warps=warps, rows=rows, BLOCK=block)
-        self.spread = Launch(surface.spread_areas_kernel, faces_grid, warps=warps, BLOCK=block, **by_face)
-
-
-_normals_plans: Cache[NormalsPlan] = Cache("plans of normals", 256)
+_normals_plans: Cache[tuple[NormalsPlan, bool]] = Cache("plans of normals", 256)
 
 
 def normals_plan(points: Tensor, faces: Tensor) -> tuple[NormalsPlan, Tensor, Tensor]:
     key = (points.shape, points.stride(), points.dtype, points.device, faces.shape, faces.stride(), faces.dtype)
     plan = _normals_plans.find(key)
     if plan is None:
-        plan = _normals_plans.put(key, NormalsPlan(points, faces))
-    return (plan, points.contiguous(), faces.contiguous()) if plan.copied else (plan, points, faces)
+        stride = item_stride(tuple(points.shape), points.stride(), 2)
+        rows = points.shape[-2]
+        made = NormalsPlan(math.prod(points.shape[:-2]), rows, len(faces), 3 * rows if stride is None else stride)
+        plan = _normals_plans.put(key, (made, stride is None or not faces.is_contiguous()))
+    made, copied = plan
+    return (made, points.contiguous(), faces.contiguous()) if copied else (made, points, faces)
 
 
 def vertex_normals_forward(tensors: list[Tensor], settings: NormalSettings) -> Outputs:
     plan, points, faces = normals_plan(*tensors)
-    sums = points.new_zeros((*points.shape[:-1], 4))
-    normals = points.new_empty(points.shape)
-    plan.add(points=points, faces=faces, sums=sums)
-    plan.normalise(sums=sums, normals=normals)
+    normals, sums = plan.forward(points, faces)
     return [normals], [sums]
 
 
@@ -378,9 +385,8 @@ def vertex_normals_backward(
     grads: Sequence[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: NormalSettings, needs: list[bool]
 ) -> list[Tensor | None]:
     plan, points, faces = normals_plan(*tensors)
-    by_sums, by_points = torch.empty_like(saved[0]), points.new_zeros(points.shape)
-    plan.normalise_back(sums=saved[0].contiguous(), grad_normals=grads[0].contiguous(), by_sums=by_sums)
-    plan.spread(points=points, faces=faces, by_sums=by_sums, by_points=by_points)
+    by_points = points.new_zeros(points.shape)
+    plan.backward(grads[0].contiguous(), points, faces, saved[0].contiguous(), by_points)
     return [by_points, None]
 
 

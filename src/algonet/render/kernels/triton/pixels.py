@@ -67,6 +67,15 @@ def silhouette_slope(s, BOUNDED: tl.constexpr, POWER: tl.constexpr):
 
 
 @triton.jit
+def clear(target, count, BLOCK: tl.constexpr):
+    """Fill numbers with 0, all programs together: it costs no launch of its own before a kernel that adds to them."""
+    program = tl.program_id(0) + tl.program_id(1) * tl.num_programs(0)
+    for start in range(program * BLOCK, count, tl.num_programs(0) * tl.num_programs(1) * BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        tl.store(target + i, tl.zeros([BLOCK], dtype=target.dtype.element_ty), mask=i < count)
+
+
+@triton.jit
 def pixel_block(softness, samples, first, height, width, softness_stride, SPACING: tl.constexpr, SAMPLE: tl.constexpr,
                 BLOCK: tl.constexpr):  # fmt: skip
     """The program's pixels, their item and its grid."""
@@ -126,12 +135,18 @@ def composite_channel(
 @triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
 def composite_backward_kernel(
     samples, softness, background, grad_image, grad_silhouette, grad_depth, pixel_grads, partial,
-    first, height, width, softness_stride, background_stride, channels,
+    by_points, by_attributes,
+    first, height, width, softness_stride, background_stride, channels, clear_points, clear_attributes,
     image_item, image_pixel, image_channel, silhouette_item, silhouette_pixel, depth_item, depth_pixel,
     SAMPLE: tl.constexpr, GRAD: tl.constexpr, BOUNDED: tl.constexpr, POWER: tl.constexpr, SPACING: tl.constexpr,
     NEEDED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients by total, mean depth and means at the pixels; NEEDED: also sums of the gradient by the background."""
+    """Gradients by total, mean depth and means at the pixels; NEEDED: also sums of the gradient by the background.
+
+    Clears the gradients that the next kernel adds to.
+    """
+    clear(by_points, clear_points, BLOCK)
+    clear(by_attributes, clear_attributes, BLOCK)
     slot, item, pixel, live, row, column, spacing, margin, own = pixel_block(
         softness, samples, first, height, width, softness_stride, SPACING, SAMPLE, BLOCK
     )
@@ -394,8 +409,9 @@ def shade_kernel(
 @triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
 def shade_backward_kernel(
     samples, softness, background, matrix, eye, lights, grad_image, grad_silhouette, grad_depth, grad_extra, pixel_grads,
-    partial,
+    partial, by_points, by_attributes, by_normals,
     first, height, width, softness_stride, background_stride, matrix_stride, eye_stride, lights_stride, channels,
+    clear_points, clear_attributes, clear_normals,
     image_item, image_pixel, image_channel, silhouette_item, silhouette_pixel, depth_item, depth_pixel,
     extra_item, extra_pixel, extra_channel,
     SAMPLE: tl.constexpr, GRAD: tl.constexpr, BOUNDED: tl.constexpr, POWER: tl.constexpr, SPACING: tl.constexpr,
@@ -403,7 +419,13 @@ def shade_backward_kernel(
     TWO_SIDED: tl.constexpr, GLOSSY: tl.constexpr, SHININESS: tl.constexpr, STRENGTH: tl.constexpr, NEEDED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients by what is seen at the pixels; NEEDED: also sums of those by background, eye, matrix and lights."""
+    """Gradients by what is seen at the pixels; NEEDED: also sums of those by background, eye, matrix and lights.
+
+    Clears the gradients that the next kernel adds to.
+    """
+    clear(by_points, clear_points, BLOCK)
+    clear(by_attributes, clear_attributes, BLOCK)
+    clear(by_normals, clear_normals, BLOCK)
     slot, item, pixel, live, row, column, spacing, margin, own = pixel_block(
         softness, samples, first, height, width, softness_stride, SPACING, SAMPLE, BLOCK
     )

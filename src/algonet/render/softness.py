@@ -1,0 +1,56 @@
+"""What a module remembers of its softness, so that calls need not wait for a device nor make tensors anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from algonet.core import tracing
+
+
+def keepable(*tensors: Tensor) -> bool:
+    """Whether what is made of these may be kept for later calls: nobody learns them, and no transform or graph looks on."""
+    if not tracing.plain() or (tensors and tracing.capturing(tensors[0].device)):
+        return False
+    return not any(t.requires_grad or t.is_inference() for t in tensors)
+
+
+class SoftnessMemory:
+    """A softness as a number, and what was last made of it; each as long as the tensors are those that it came from, unchanged.
+
+    A copy starts empty.
+    """
+
+    def __init__(self) -> None:
+        self._number: tuple[Tensor, int, float] | None = None
+        self._made: tuple[tuple, list[Tensor], Tensor] | None = None
+
+    def note(self, softness: Tensor, value: float | None) -> None:
+        """Remember that this is now in the tensor; `None`: nobody knows."""
+        fixed = value is not None and not softness.requires_grad and not softness.is_inference()
+        self._number = (softness, softness._version, value) if fixed and value is not None else None
+
+    def number(self, softness: Tensor) -> float | None:
+        """What is in the tensor, if that is known without a look."""
+        held = self._number
+        return held[2] if held is not None and held[0] is softness and held[1] == softness._version else None
+
+    def made(self, sources: tuple[Any, ...], key: tuple, make: Callable[[], Tensor]) -> Tensor:
+        """What `make` makes of the sources (tensors and numbers), again only when one of them or the key has changed."""
+        tensors = [t for t in sources if isinstance(t, Tensor)]
+        if not keepable(*tensors):
+            return make()
+        key = (*key, *[t._version if isinstance(t, Tensor) else t for t in sources])
+        held = self._made
+        if held is None or held[0] != key or any(a is not b for a, b in zip(held[1], tensors, strict=True)):
+            with tracing.outside_modes():
+                held = self._made = (key, tensors, make())
+        return held[2]
+
+    def __deepcopy__(self, memo: dict) -> SoftnessMemory:
+        return SoftnessMemory()
+
+    def __reduce__(self) -> Any:
+        return SoftnessMemory, ()
