@@ -4,7 +4,8 @@ All rows are forward and backward, to vertices and colours, in float32. "lit" is
 default arguments on a mesh with vertex colours; "attributes" is `render_attributes` of the same colours, the rasteriser
 alone. Both are compared first with the dense reference in float64 on a small scene (values within 1e-4), and not timed where
 they differ. Softness: the same call at noise of 2 to 40 pixels, as it is (wide noise is sampled sparsely and interpolated)
-and with every pixel its own sample. Times that are compared are taken in turns, and are the least of all: machines are busy.
+and with every pixel its own sample. Times that are compared are taken in turns. On the CPU they are the least of all, because
+machines are busy; on a CUDA device medians, with the least beside them, and rows are batches with noise of 0.0035 NDC.
 
 Run: python -m benchmarks.render_calls [--device cpu|cuda] [--quick] [--meshes FOLDER] [--plot FILE] [--json FILE]
 """
@@ -12,6 +13,7 @@ Run: python -m benchmarks.render_calls [--device cpu|cuda] [--quick] [--meshes F
 from __future__ import annotations
 
 import argparse
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
@@ -26,19 +28,32 @@ from benchmarks.harness import Row
 SCALES = (0.7, 2.0, 5.0, 10.0, 20.0, 40.0)
 TOLERANCE = 1e-4
 MESHES = (".obj", ".ply", ".stl", ".off", ".glb")
+#: On a CUDA device: batch, level of the sphere, size, noise in NDC, and f+b of nvdiffrast (hard, without light).
+BATCHES = (
+    (1, 3, 256, 0.0035, 1.00),
+    (8, 4, 256, 0.0035, 1.15),
+    (64, 3, 64, 0.0035, 1.60),
+    (8, 5, 512, 0.0035, 1.36),
+    (1, 6, 1024, 0.0035, 1.41),
+    (4, 6, 512, 0.0035, 1.37),
+    (8, 4, 256, 0.01, None),
+    (8, 4, 256, 0.03, None),
+    (8, 4, 256, 0.1, None),
+)
+NOTE = "measured earlier on the same kind of device with torch 2.11"
 Call = Callable[[], object]
 
 
 class Scene:
     """A mesh with colours by place, and the calls that are timed."""
 
-    def __init__(self, mesh: Mesh, size: int, scale: float, device: str):
+    def __init__(self, mesh: Mesh, size: int, scale: float, device: str, batch: tuple[int, ...] = ()):
         self.camera = Camera.look_at((0.0, 0.0, 2.732), fov=60.0).to(device)
         self.mesh, self.size = mesh.to(device), size
-        self.vertices = self.mesh.vertices.clone().requires_grad_()
-        self.colors = (self.mesh.vertices * 0.4 + 0.5).clamp(0, 1).requires_grad_()
+        self.vertices = self.mesh.vertices.repeat(*batch, 1, 1).requires_grad_()
+        self.colors = (self.vertices.detach() * 0.4 + 0.5).clamp(0, 1).requires_grad_()
         self.renderer = SmoothRenderer(size, FilteredCoverage(StudentT(scale=scale))).to(device)
-        shapes = ((size, size, 3), (size, size), (size, size))
+        shapes = ((*batch, size, size, 3), (*batch, size, size), (*batch, size, size))
         self.weights = [torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(device) for shape in shapes]
 
     def lit(self) -> object:
@@ -75,19 +90,46 @@ def parity(device: str) -> float:
 
 def in_turns(calls: dict[str, Call], seconds: float) -> dict[str, float]:
     """The least time of each call in milliseconds, called in turns until each has taken its share of the seconds."""
+    return {name: min(times) for name, times in all_in_turns(calls, seconds).items()}
+
+
+def all_in_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
-        call()
+        # The first calls of a form compile; on a CUDA device the third is the first that is quick
+        for _ in range(3 if torch.cuda.is_available() else 1):
+            call()
     waiting = list(calls)
     while waiting:
         for name in waiting:
             found[name] += harness.times(calls[name], seconds=0.0, least=1, warmup=0)
         waiting = [name for name in waiting if len(found[name]) < 2 or sum(found[name]) < 1e3 * seconds / len(calls)]
-    return {name: min(times) for name, times in found.items()}
+    return found
+
+
+def batch_rows(quick: bool, seconds: float) -> list[Row]:
+    """Whole calls and the rasteriser alone on a CUDA device."""
+    rows: list[Row] = []
+    for batch, level, size, noise, hard in BATCHES[:1] if quick else BATCHES:
+        name = f"{batch} x {20 * 4**level} x {size}^2" + ("" if noise == 0.0035 else f", noise of {noise:g} NDC")
+        rows += medians(name, Scene(ball(level), size, noise * size / 2, "cuda", (batch,)), seconds)
+        rows += [] if hard is None else [Row(name, hard, "ms", "f+b", by="nvdiffrast (hard, no light)", note=NOTE)]
+    return rows
+
+
+def medians(name: str, scene: Scene, seconds: float) -> list[Row]:
+    rows: list[Row] = []
+    for kind, times in all_in_turns({"lit": scene.lit, "attributes": scene.attributes}, seconds).items():
+        rows.append(Row(name, statistics.median(times), "ms", f"{kind}, f+b"))
+        rows.append(Row(name, min(times), "ms", f"{kind}, f+b at best"))
+    print(f"{name:40}" + "".join(f"  {row.column} {row.value:.3f}" for row in rows), flush=True)
+    return rows
 
 
 def shading_rows(device: str, quick: bool, seconds: float) -> list[Row]:
     """Whole calls against the rasteriser alone."""
+    if device == "cuda":
+        return batch_rows(quick, seconds)
     rows: list[Row] = []
     for level, size in ((2, 32),) if quick else ((3, 256), (4, 256), (5, 512)):
         scene = Scene(ball(level), size, 0.7, device)
@@ -103,6 +145,12 @@ def mesh_rows(folder: Path, device: str, quick: bool, seconds: float) -> list[Ro
     rows: list[Row] = []
     for path in paths:
         mesh = Mesh.load(path).normalised(0.9)
+        if device == "cuda":
+            size, batch = (32, 1) if quick else (512, 4)
+            name = f"{batch} x {len(mesh.faces)} x {size}^2 ({path.stem})"
+            own = Scene(Mesh(mesh.vertices, mesh.faces), size, 0.0035 * size / 2, device, (batch,))
+            rows += medians(name, own, seconds)
+            continue
         size = 32 if quick else 256
         name = f"{path.stem}, {len(mesh.faces)} faces x {size}^2"
         rows += compared(name, Scene(Mesh(mesh.vertices, mesh.faces), size, 0.7, device), seconds)
@@ -174,7 +222,7 @@ def measured(device: str, quick: bool, meshes: Path | None) -> list[Row]:
     print(f"largest difference from the dense reference: {difference:.1e}")
     if not difference < TOLERANCE:
         raise SystemExit(f"parity failed ({difference:.1e} > {TOLERANCE:.0e}): no times are given")
-    seconds = 0.05 if quick else 4.0
+    seconds = 0.05 if quick else 1.0 if device == "cuda" else 4.0
     rows = shading_rows(device, quick, seconds) + softness_rows(device, quick, seconds)
     return rows + (mesh_rows(meshes, device, quick, seconds) if meshes else [])
 
