@@ -75,7 +75,7 @@ class SoftModule(nn.Module):
         return form if field is None else dataclasses.replace(form, **{field: getattr(self, _attribute(name, field))})
 
     def set_softness(self, attribute: str, value: float) -> None:
-        """Set the softness that is saved as `attribute`, in place."""
+        """Set the softness that is saved as `attribute` to `value`, in place."""
         with torch.no_grad():
             getattr(self, attribute).fill_(value)
 

@@ -135,7 +135,7 @@ class Camera:
                 self._kept[key] = _viewport(size, self.perspective, matrix.dtype, matrix.device) @ matrix
         return self._kept[key]
 
-    def prepared(self, size: tuple[int, int], like: Tensor, batch: torch.Size) -> tuple[Tensor, Tensor]:
+    def _ready_for(self, size: tuple[int, int], like: Tensor, batch: torch.Size) -> tuple[Tensor, Tensor]:
         """`pixel_matrix` (*batch, 3, 4) and `position` (*batch, 3), moved, cast and expanded as renderers want them."""
         matrix, position = self.matrix, self.position
         if not keepable(matrix, position):

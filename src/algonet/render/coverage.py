@@ -61,11 +61,11 @@ class Coverage:
         name = self.relax.softness_field
         return 1.0 if name is None else getattr(self.relax, name)
 
-    def known_softness(self, height: int) -> float | Tensor:
+    def _known_softness(self, height: int) -> float | Tensor:
         """The same, as a number where that is known without waiting for a device."""
         return self.softness(height)
 
-    def stacked(
+    def _stacked(
         self, others: tuple[float | Tensor, ...], height: int, key: tuple, make: Callable[[], Tensor]
     ) -> Tensor:
         """What `make` makes of the softness and the others; coverages that stay may keep it."""
@@ -267,14 +267,14 @@ class Held(Coverage):
         own = vars(self)
         return own["_value"] * (height / 2) if own["_units"] == "ndc" else own["_value"]
 
-    def known_softness(self, height: int) -> float | Tensor:
+    def _known_softness(self, height: int) -> float | Tensor:
         own = vars(self)
         number = own["memory"].number(own["_value"])
         if number is None:
             return self.softness(height)
         return number * (height / 2) if own["_units"] == "ndc" else number
 
-    def stacked(
+    def _stacked(
         self, others: tuple[float | Tensor, ...], height: int, key: tuple, make: Callable[[], Tensor]
     ) -> Tensor:
         own = vars(self)

@@ -87,7 +87,7 @@ def render_attributes(
         softness_of(coverage, depth_steepness, camera.near, height, batch, vertices),
         faces,
         attribute_faces,
-        camera.prepared((height, width), vertices, batch)[0],
+        camera._ready_for((height, width), vertices, batch)[0],
     ]
     raster = Raster(*RASTER(tensors, settings, backend))
     return raster if raster.image.dtype == dtype else Raster(*(t.to(dtype) for t in raster))
@@ -124,7 +124,7 @@ def render_lit(
     if lights.dim() > 2 and lights.shape[:-2] != batch:
         batch = torch.broadcast_shapes(batch, lights.shape[:-2])
     check_picture("SmoothRenderer", batch, size, attributes.shape[-1] + 5, vertices)
-    matrix, eye = camera.prepared(size, vertices, batch)
+    matrix, eye = camera._ready_for(size, vertices, batch)
     settings = raster_settings(
         height, width, coverage, float(epsilon), conorm, two_sided, camera.perspective, deterministic, shading, colored
     )
@@ -162,7 +162,7 @@ def raster_settings(
     """Settings of a call; calls that come again and again get the same object, which is quicker to look up."""
     return _settings(
         height, width, coverage.form(), epsilon, default_conorm() if conorm is None else interned(conorm), two_sided,
-        perspective, deterministic, shading, colored, _is_sharp(coverage.known_softness(height)),
+        perspective, deterministic, shading, colored, _is_sharp(coverage._known_softness(height)),
     )  # fmt: skip
 
 
@@ -251,7 +251,7 @@ def softness_of(
     coverage: Coverage, steepness: float | Tensor, near: float | Tensor, height: int, batch: torch.Size, like: Tensor
 ) -> Tensor:
     """(*B, 3): the coverage's softness in pixels, the depth steepness, the near distance."""
-    parts: tuple[Any, ...] = (coverage.known_softness(height), steepness, near)
+    parts: tuple[Any, ...] = (coverage._known_softness(height), steepness, near)
     if not any(isinstance(p, Tensor) for p in parts):
         return _expanded_numbers(tuple(map(float, parts)), batch, like)
 
@@ -259,7 +259,7 @@ def softness_of(
         every = (coverage.softness(height), steepness, near)
         return torch.stack([expanded(tensor_like(p, like), batch, 0) for p in every], -1)
 
-    return coverage.stacked((steepness, near), height, (batch, like.dtype, like.device), make)
+    return coverage._stacked((steepness, near), height, (batch, like.dtype, like.device), make)
 
 
 def _check_attributes(attributes: Tensor, vertices: Tensor, faces: Tensor, attribute_faces: Tensor | None) -> Tensor:
