@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from algonet.render import (
     icosphere,
     rotation_error,
 )
+from algonet.render.fitting.alignment import turn_around
 from algonet.render.fitting.mesh import UNLIT
 from algonet.render.fitting.rotations import even_rotations, rotation_matrix
 from algonet.render.fitting.sides import Sides
@@ -100,6 +102,57 @@ def test_pose_without_a_start() -> None:
         assert bool((minima.losses.diff() >= 0).all())
 
 
+def test_search_around_a_start() -> None:
+    """From 70 degrees away the descent alone ends elsewhere; a search around the start finds the pose, and says what else."""
+    mesh, true = wedge(), Camera.look_at((0.5, 0.8, 2.6), fov=45.0)
+    picture = _picture(mesh, true, 32)[..., 3]
+    turn = torch.tensor([0.55, -0.35, 0.25])
+    centre = (mesh.vertices.amin(0) + mesh.vertices.amax(0)) / 2
+    start = turn_around(_one(true), rotation_matrix(turn)[None], centre)[0]
+    assert 60 < float(rotation_error(start, true)) < 80
+    lost = fit_camera(mesh, picture, start, steps=8)
+    found = fit_camera(mesh, picture, start, steps=8, search=QUICK)
+    assert float(rotation_error(lost.camera, true)) > 20
+    assert float(rotation_error(found.camera, true)) < 8
+    assert float(found.losses) < 0.2 * float(lost.losses)
+    assert lost.minima == []
+    assert len(found.minima[0].losses) > 1
+    # No rotation is that near: the start alone is searched from
+    alone = fit_camera(mesh, picture, start, steps=8, search=replace(QUICK, around=5.0))
+    assert len(alone.minima[0].losses) == 1
+
+
+def test_the_search_refines_fine_meshes_simplified(monkeypatch) -> None:
+    """More faces than small pictures show: only a simplified mesh is rendered in the search, the mesh itself after it."""
+    ball, true = horned_ball(3), Camera.look_at((0.5, 0.8, 2.6), fov=45.0)
+    counts: list[int] = []
+    seen_by = Sides.seen
+    monkeypatch.setattr(Sides, "seen", lambda s, *rest: counts.append(len(s.front.faces)) or seen_by(s, *rest))
+    search = replace(QUICK, around=0.0, faces=300, refine_faces=700)
+    found = fit_camera(ball, _picture(ball, true, 24), true, steps=2, search=search)
+    assert float(rotation_error(found.camera, true)) < 5
+    used = sorted(set(counts))
+    assert len(used) == 3
+    assert used[0] <= 300 < used[1] <= 700 < used[2] == len(ball.faces)
+
+
+def test_turning_a_camera_around_is_turning_the_mesh() -> None:
+    mesh, cameras = wedge(), around(2)
+    centre, turns = torch.tensor([0.2, -0.1, 0.3]), rotation_matrix(torch.randn(3, 3))
+    seen_from = turn_around(cameras, turns, centre)
+    for i in range(6):
+        camera, turn = i // 3, turns[i % 3]
+        moved = (mesh.vertices - centre) @ turn.mT + centre
+        wanted = cameras[camera].project(moved, (16, 16))
+        assert torch.allclose(seen_from[i].project(mesh.vertices, (16, 16)), wanted, atol=1e-3)
+        eye = (seen_from[i].position - centre) @ turn.mT + centre
+        assert torch.allclose(eye, cameras[camera].position, atol=1e-5)
+
+
+def _one(camera: Camera) -> Camera:
+    return Camera(camera.matrix[None], camera.position[None])
+
+
 def test_symmetric_objects_show_several_minima() -> None:
     """A brick looks the same from four sides: half turns about its axes."""
     brick = box((1.4, 0.9, 0.5), segments=2)
@@ -178,3 +231,5 @@ def test_errors() -> None:
         fit_camera(icosphere(0), torch.zeros(8, 8), fov=180.0)
     with pytest.raises(ValueError, match="`keep` must be at least 1"):
         PoseSearch(keep=0)
+    with pytest.raises(ValueError, match=r"in \[0, 180\], got 200"):
+        PoseSearch(around=200.0)

@@ -70,6 +70,18 @@ def match_silhouettes(sides: Sides, pictures: Tensor, camera: Camera) -> Camera:
     return camera
 
 
+def turn_around(camera: Camera, turns: Tensor, centre: Tensor) -> Camera:
+    """Each camera (B,) carried about `centre` by each of the `turns` (R, 3, 3): (B * R,), the first camera's R first."""
+    count = len(camera.matrix)
+    rows = torch.arange(count, device=turns.device).repeat_interleave(len(turns))
+    rotation = turns.repeat(count, 1, 1)
+    offset = centre - (rotation @ centre[..., None])[..., 0]
+    rigid = torch.eye(4).to(turns).repeat(len(rows), 1, 1)
+    rigid[:, :3] = torch.cat([rotation, offset[..., None]], -1)
+    eye = (rotation.mT @ (camera.position[rows] - offset)[..., None])[..., 0]
+    return Camera(camera.matrix[rows] @ rigid, eye, camera.perspective, camera.near)
+
+
 def _shifted(camera: Camera, way: Tensor) -> Camera:
     """Cameras moved by `way` (B, 3) in the world, looking as before."""
     column = camera.matrix[:, :, 3] - (camera.matrix[:, :, :3] @ way[..., None])[..., 0]

@@ -77,6 +77,12 @@ class LeastSquares:
             slope = torch.where(better[:, None], other_slope, slope)
             self.damping = (self.damping * torch.where(better, LESS, MORE)).clamp(1e-4, 1e3)
 
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these cameras only."""
+        self.pictures = self.pictures if len(self.pictures) == 1 else self.pictures[rows]
+        self.base, self.values = self.base[rows], self.values[rows]
+        self.damping, self.losses = self.damping[rows], self.losses[rows]
+
     def camera(self) -> Camera:
         return self._moved(self.values, slice(None))
 

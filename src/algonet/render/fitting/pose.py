@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from ..cameras import Camera
 from ..coverage import Coverage, FilteredCoverage
 from ..lights import Light
 from ..meshes import Mesh
-from .alignment import align_rotations, match_silhouettes
+from .alignment import align_rotations, match_silhouettes, turn_around
 from .least_squares import AT_ONCE, LeastSquares
 from .mesh import UNLIT
 from .progress import progress_bar, stop_on_interrupt
@@ -49,24 +49,31 @@ class CameraFit:
 
 @dataclass(frozen=True)
 class PoseSearch:
-    """How `fit_camera` looks for a pose without a start.
+    """How `fit_camera` looks for a pose among many.
 
     `rotations` spread evenly over all are fitted for `steps` steps in pictures of about `size` pixels, with a mesh simplified
-    to about `faces` faces; the best `keep` that differ are refined in pictures of up to `refine_size` pixels.
+    to about `faces` faces; after half of the steps the best quarter of those that differ goes on. The best `keep` are refined
+    in pictures of up to `refine_size` pixels, with at most about `refine_faces` faces. With a start, it is the start itself
+    and those of the rotations that turn it by less than `around` degrees.
     """
 
     rotations: int = 128
+    around: float = 90.0
     steps: int = 12
     size: int = 32
     faces: int = 1500
     keep: int = 8
     refine_steps: int = 12
     refine_size: int = 128
+    refine_faces: int = 20_000
 
     def __post_init__(self):
-        for name in ("rotations", "steps", "size", "faces", "keep", "refine_steps", "refine_size"):
+        counts = ("rotations", "steps", "size", "faces", "keep", "refine_steps", "refine_size", "refine_faces")
+        for name in counts:
             if getattr(self, name) < 1:
                 raise ValueError(f"PoseSearch: `{name}` must be at least 1, got {getattr(self, name)!r}.")
+        if not 0 <= self.around <= 180:
+            raise ValueError(f"PoseSearch: `around` is an angle in degrees, in [0, 180], got {self.around!r}.")
 
 
 def fit_camera(
@@ -79,7 +86,7 @@ def fit_camera(
     steps: int = 24,
     scales: tuple[float, float] | None = None,
     stages: int = 8,
-    search: PoseSearch = PoseSearch(),
+    search: PoseSearch | None = None,
     lights: Sequence[Light] = UNLIT,
     move: bool = True,
     two_sided: bool | None = None,
@@ -92,12 +99,13 @@ def fit_camera(
     Without `start`, the vertical angle of view is taken to be `fov` degrees; see `PoseSearch` for the search, and
     `CameraFit.minima` for what else it found. With `start` (one camera, a batch of them for one picture, or one per
     picture), the camera is turned about the mesh's middle and, with `move`, shifted, by `steps` damped Gauss-Newton steps; it
-    first steps to where the mesh has the picture's middle and size. `learn_fov` also learns the angle of view.
+    first steps to where the mesh has the picture's middle and size. A start that may be far off takes a `search` around it
+    (`search=PoseSearch(around=75.0)`), from whose best pose the steps go on. `learn_fov` also learns the angle of view.
 
     At each stage both the rendering and the image are blurred by noise of the same scale, which falls geometrically between
-    `scales` (in pixels; default: a quarter of the image down to 0.7): far away, the blurred pictures still overlap and
-    pull. Open meshes are seen from both sides, at twice the cost, and so are those for which `two_sided` says so. Any
-    `coverage` will do; its own softness does not count.
+    `scales` (in pixels; default: a quarter of the image, after a search a 24th, down to 0.7): far away, the blurred
+    pictures still overlap and pull. Open meshes are seen from both sides, at twice the cost, and so are those for which
+    `two_sided` says so. Any `coverage` will do; its own softness does not count.
 
     >>> from algonet.render import icosphere
     >>> fit = fit_camera(icosphere(1), torch.zeros(16, 16), Camera.look_at((0.0, 0.0, 3.0)), steps=2)
@@ -109,15 +117,17 @@ def fit_camera(
         raise ValueError(f"fit_camera: `steps` and `stages` must be at least 1, got {steps} and {stages}.")
     if not 0 < fov < 180:
         raise ValueError(f"fit_camera: `fov` is the full vertical angle in degrees, in (0, 180), got {fov!r}.")
-    open = not mesh.is_closed() if two_sided is None else two_sided
-    common: dict[str, Any] = {"lights": lights, "move": move, "coverage": coverage}
+    sides = Sides(mesh, not mesh.is_closed() if two_sided is None else two_sided)
+    common: dict[str, Any] = {"lights": lights, "move": move, "coverage": coverage, "learn_fov": learn_fov}
     if start is None:
         if not move:
             raise ValueError("fit_camera: without `start`, the camera's place is searched too; leave `move` on.")
-        return _search(mesh, open, pictures, fov, learn_fov, search, common, single, progress)
-    sides, start = Sides(mesh, open), start.to(mesh.vertices)
-    alone = not start.batch_shape
-    camera = _batched(start)
+        search = PoseSearch() if search is None else search
+        minima, history = _search(sides, pictures, _all_around(search, pictures, fov), search, common, progress)
+        camera, losses = _best(minima)
+        return CameraFit(camera[0] if single else camera, losses[0] if single else losses, history, minima)
+    start = start.to(mesh.vertices)
+    alone, camera = not start.batch_shape, _batched(start)
     if len(pictures) > 1 and len(camera.matrix) not in (1, len(pictures)):
         raise ValueError(
             f"fit_camera: one start, or one per picture: {len(pictures)} pictures, starts of batch shape "
@@ -125,69 +135,122 @@ def fit_camera(
         )
     if len(pictures) > 1 and len(camera.matrix) == 1:
         camera = camera[torch.zeros(len(pictures), dtype=torch.long)]
-    if move and camera.perspective:
+    pictures = pictures.expand(len(camera.matrix), -1, -1, -1)
+    longer, minima, history = max(pictures.shape[1:3]), [], []
+    widest = longer / 4
+    if search is not None:
+        begin = _around_starts(search, pictures, camera, move)
+        minima, history = _search(sides, pictures, begin, search, common, progress)
+        camera, widest = _best(minima)[0], longer / 24
+    elif move and camera.perspective:
         camera = match_silhouettes(sides, pictures, camera)
-    height, width = pictures.shape[1:3]
-    scales = scales if scales is not None else (max(1.0, max(height, width) / 4), 0.7)
-    descent = LeastSquares(sides, pictures, camera, learn_fov=learn_fov, **common)
+    descent = LeastSquares(sides, pictures, camera, **common)
     with stop_on_interrupt(), progress_bar(range(steps), "fitting the camera", progress) as numbers:
-        descent.run(numbers, steps, scales, stages)
+        descent.run(numbers, steps, scales if scales is not None else (max(1.0, widest), 0.7), stages)
     found, losses = descent.camera(), descent.losses
     if alone and single:
         found, losses = found[0], losses[0]
-    return CameraFit(found, losses, descent.history(), [])
+    return CameraFit(found, losses, history + descent.history(), minima)
 
 
-def _search(
-    mesh: Mesh, open: bool, pictures: Tensor, fov: float, learn_fov: bool, search: PoseSearch,
-    common: dict[str, Any], single: bool, progress: bool,
-) -> CameraFit:  # fmt: skip
-    """All rotations at a small size, then the best few at a larger one."""
-    # Per rotation its pose with gradient and moments, and the camera; pictures are rendered a few at a time
-    needed = 400 * search.rotations
-    check_memory("fit_camera", f"a search from {search.rotations} rotations", needed, mesh.vertices.device)
-    silhouettes = pictures[..., -1]
-    if bool((silhouettes.flatten(1).amax(1) < 0.5).any()):
+#: From a simplified mesh, small pictures (P, H, W, C) and the numbers (P,) of what they show: P * R cameras to begin with.
+Begin = Callable[[Sides, Tensor, Tensor], Camera]
+
+
+def _all_around(search: PoseSearch, pictures: Tensor, fov: float) -> tuple[int, Begin]:
+    """Cameras in all directions from which the mesh is about where and as large as the picture shows it."""
+    _check_rotations(search, pictures)
+    if bool((pictures[..., -1].flatten(1).amax(1) < 0.5).any()):
         raise ValueError(
             "fit_camera: a picture shows nothing (its silhouette is empty); there is no pose to search for."
         )
-    coarse, small = Sides(simplified(mesh, search.faces), open), _shrunk(pictures, search.size)
-    rotations = even_rotations(search.rotations).to(mesh.vertices)
-    each, history = max(1, AT_ONCE // search.rotations), []
+    return search.rotations, lambda sides, small, numbers: align_rotations(
+        sides, small, even_rotations(search.rotations).to(small), fov
+    )
+
+
+def _around_starts(search: PoseSearch, pictures: Tensor, start: Camera, move: bool) -> tuple[int, Begin]:
+    """Each picture's start, turned by each of the rotations that are small enough, and by none."""
+    _check_rotations(search, pictures)
+    turns = even_rotations(search.rotations)
+    angle = torch.rad2deg(torch.acos(((turns.diagonal(dim1=-2, dim2=-1).sum(-1) - 1) / 2).clamp(-1, 1)))
+    turns = torch.cat([torch.eye(3)[None], turns[angle < search.around]]).to(pictures)
+
+    def begin(sides: Sides, small: Tensor, numbers: Tensor) -> Camera:
+        vertices = sides.front.vertices
+        camera = turn_around(start[numbers], turns, (vertices.amin(-2) + vertices.amax(-2)) / 2)
+        if not (move and camera.perspective):
+            return camera
+        return match_silhouettes(sides, small.repeat_interleave(len(turns), 0), camera)
+
+    return len(turns), begin
+
+
+def _check_rotations(search: PoseSearch, pictures: Tensor) -> None:
+    # Per rotation its pose with gradient and moments, and the camera; pictures are rendered a few at a time
+    needed = 400 * search.rotations
+    check_memory("fit_camera", f"a search from {search.rotations} rotations", needed, pictures.device)
+
+
+def _search(
+    sides: Sides, pictures: Tensor, begun: tuple[int, Begin], search: PoseSearch, common: dict[str, Any], progress: bool
+) -> tuple[list[Minima], list[dict[str, float]]]:
+    """All that is begun with at a small size, then the best few at a larger one: each picture's minima, and the losses."""
+    count, begin = begun
+    mesh, device = sides.front, sides.front.vertices.device
+    coarse, small = Sides(simplified(mesh, search.faces), sides.back is not None), _shrunk(pictures, search.size)
+    each, history = max(1, AT_ONCE // count), []
     kept: list[Camera] = []
     with progress_bar(range(0, len(pictures), each), "searching the camera", progress) as firsts:
         for first in firsts:
             part = small[first : first + each]
-            cameras = align_rotations(coarse, part, rotations, fov)
-            doubled = part.repeat_interleave(len(rotations), 0)
-            descent = LeastSquares(coarse, doubled, cameras, learn_fov=False, **common)
-            scales = (max(part.shape[1:3]) / 8, 0.5)
-            descent.run(range(search.steps), search.steps, scales, 4)
+            which = torch.arange(len(part), device=device).repeat_interleave(count)
+            descent = LeastSquares(coarse, part[which], begin(coarse, part, first + which[::count]), **common)
+            for steps, kept_each in _halves(search, count):
+                descent.run(steps, search.steps, (max(part.shape[1:3]) / 8, 0.5), 4)
+                chosen = _chosen(descent, which, len(part), kept_each)
+                descent.keep(chosen)
+                which = which[chosen]
             history += descent.history()
-            losses = descent.losses.reshape(len(part), -1)
             found = descent.camera()
-            for i, row in enumerate(losses):
-                own = found[slice(i * len(rotations), (i + 1) * len(rotations))]
-                kept.append(own[_distinct(own, row)[: search.keep]])
+            kept += [found[(which == i).nonzero()[:, 0]] for i in range(len(part))]
+    if len(mesh.faces) > search.refine_faces:
+        sides = Sides(simplified(mesh, search.refine_faces), sides.back is not None)
     larger = _shrunk(pictures, search.refine_size)
-    counts = [len(camera.matrix) for camera in kept]
-    which = torch.repeat_interleave(torch.tensor(counts)).to(mesh.vertices.device)
-    together = Camera(torch.cat([c.matrix for c in kept]), torch.cat([c.position for c in kept]), True, kept[0].near)
-    descent = LeastSquares(Sides(mesh, open), larger[which], together, learn_fov=learn_fov, **common)
+    which = torch.repeat_interleave(torch.tensor([len(camera.matrix) for camera in kept])).to(device)
+    descent = LeastSquares(sides, larger[which], _joined(kept), **common)
     scales = (max(1.0, max(larger.shape[1:3]) / 24), 0.7)
     with progress_bar(range(search.refine_steps), "refining the camera", progress) as numbers:
         descent.run(numbers, search.refine_steps, scales, 4)
-    history += descent.history()
-    found, minima = descent.camera(), []
-    for i in range(len(pictures)):
-        own = (which == i).nonzero()[:, 0]
-        order = _distinct(found[own], descent.losses[own])
-        minima.append(Minima(found[own[order]], descent.losses[own[order]]))
-    best = Camera(
-        torch.stack([m.cameras.matrix[0] for m in minima]), torch.stack([m.cameras.position[0] for m in minima])
-    )
-    losses = torch.stack([m.losses[0] for m in minima])
-    return CameraFit(best[0] if single else best, losses[0] if single else losses, history, minima)
+    chosen = _chosen(descent, which, len(pictures), search.keep)
+    descent.keep(chosen)
+    found, which = descent.camera(), which[chosen]
+    rows = [(which == i).nonzero()[:, 0] for i in range(len(pictures))]
+    return [Minima(found[own], descent.losses[own]) for own in rows], history + descent.history()
+
+
+def _halves(search: PoseSearch, count: int) -> list[tuple[range, int]]:
+    """The steps of the search in two parts, and how many of `count` rotations go on from each."""
+    half = search.steps // 2
+    parts = [(range(half), max(search.keep, count // 4))] if half else []
+    return [*parts, (range(half, search.steps), search.keep)]
+
+
+def _chosen(descent: LeastSquares, which: Tensor, pictures: int, keep: int) -> Tensor:
+    """The rows of at most `keep` distinct cameras of each picture, its best first; `which` picture each row shows."""
+    cameras, losses = descent.camera(), descent.losses
+    rows = [(which == i).nonzero()[:, 0] for i in range(pictures)]
+    return torch.cat([own[_distinct(cameras[own], losses[own])[:keep]] for own in rows])
+
+
+def _best(minima: list[Minima]) -> tuple[Camera, Tensor]:
+    return _joined([m.cameras[slice(0, 1)] for m in minima]), torch.cat([m.losses[:1] for m in minima])
+
+
+def _joined(cameras: list[Camera]) -> Camera:
+    first, *_ = cameras
+    matrix, position = torch.cat([c.matrix for c in cameras]), torch.cat([c.position for c in cameras])
+    return Camera(matrix, position, first.perspective, first.near)
 
 
 def _distinct(cameras: Camera, losses: Tensor) -> Tensor:
@@ -195,10 +258,10 @@ def _distinct(cameras: Camera, losses: Tensor) -> Tensor:
     order = losses.argsort()
     axes = camera_axes(cameras)[order].double()
     trace = torch.einsum("aij,bij->ab", axes, axes)
-    apart = (torch.rad2deg(torch.acos(((trace - 1) / 2).clamp(-1, 1))) > SAME_POSE).cpu()
+    apart = (torch.rad2deg(torch.acos(((trace - 1) / 2).clamp(-1, 1))) > SAME_POSE).cpu().numpy()
     chosen: list[int] = []
     for i in range(len(order)):
-        if all(bool(apart[i, j]) for j in chosen):
+        if apart[i, chosen].all():
             chosen.append(i)
     return order[torch.tensor(chosen, device=order.device)]
 

@@ -24,7 +24,7 @@ def simplified(mesh: Mesh, faces: int) -> Mesh:
     if len(mesh.faces) <= faces:
         return plain
     extent = float((mesh.vertices.amax(0) - mesh.vertices.amin(0)).max())
-    cells, found = 64, plain
+    cells, found = 256, plain
     while cells >= 4:
         found = _clustered(plain, extent / cells)
         if len(found.faces) <= faces:
