@@ -16,7 +16,7 @@ Run: python -m experiments.shape --data FOLDER [--meshes spot cow] [--steps 500]
 from __future__ import annotations
 
 from benchmarks import fitting
-from benchmarks.fitting import scenes, shape_rows
+from benchmarks.fitting import meshes, scenes, shape_rows
 
 from algonet.render import LargeSteps, Mesh, MeshWeights, icosphere
 from experiments.harness import Row, arguments, record
@@ -39,9 +39,8 @@ def main() -> None:
     options = arguments(__doc__, data="a folder of mesh files", steps=500, meshes=[""])
     size, views = (24, (4, 2)) if options.quick else (256, (32, 16))
     options.steps = 4 if options.quick else options.steps
-    found = scenes(None if options.quick else options.data, views, size)
-    names = [name for name in options.meshes if name]
-    found = [scene for scene in found if not names or scene.name in names]
+    shapes, names = meshes(None if options.quick else options.data), [name for name in options.meshes if name]
+    found = scenes({name: mesh for name, mesh in shapes.items() if not names or name in names}, views, size)
     rows: list[Row] = []
     for scene in found[:1] if options.quick else found:
         for method, given in methods(options.quick).items():
