@@ -448,3 +448,19 @@ def test_memory_beyond_inputs_and_outputs() -> None:
     assert extra < 64 << 20
     # Gradients at the pixels of four items, 32 MiB, and the records of their faces, 11
     assert later < 46 << 20
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shading", ["pixel", "vertex"])
+def test_deterministic_pictures_and_gradients_are_the_same_bits(shading) -> None:
+    mesh, camera = icosphere(4).to("cuda"), Camera.look_at((0.3, 0.2, 3.0)).to("cuda")
+    renderer = SmoothRenderer(96, shading=shading, deterministic=True).to("cuda")
+
+    def once() -> list[torch.Tensor]:
+        vertices = mesh.vertices.clone().requires_grad_()
+        rgb = renderer(mesh.replace(vertices=vertices), camera).rgb
+        return [rgb.detach(), *torch.autograd.grad(rgb.square().sum(), vertices)]
+
+    first = once()
+    for _ in range(4):
+        assert all(torch.equal(a, b) for a, b in zip(first, once(), strict=True))

@@ -139,9 +139,9 @@ def render_lit(
         eye,
         expanded(lights, batch, 2),
     ]
-    if normals is None and not vertices.is_cuda and vertices.shape[:-2] != batch:
-        # Once for all items; a GPU makes them in the same pass
-        normals = NORMALS([vertices, faces], NormalSettings())[0]
+    if normals is None and (deterministic if vertices.is_cuda else vertices.shape[:-2] != batch):
+        # Once for all items; a GPU makes them in the same pass, in any order
+        normals = NORMALS([vertices, faces], NormalSettings(deterministic))[0]
     if normals is not None:
         tensors.append(expanded(normals, batch, 2))
     return tuple(LIT(tensors, settings, backend))

@@ -116,13 +116,17 @@ class Mesh:
         """Unit normals (*B, F, 3) of the faces, pointing outside; zero for faces without area."""
         return normalise_area(*face_areas(self.vertices, self.faces))
 
-    def vertex_normals(self) -> Tensor:
-        """Unit normals (*B, V, 3): of the mesh if it has its own, else the mean of the faces', weighted by area."""
+    def vertex_normals(self, *, deterministic: bool | None = None) -> Tensor:
+        """Unit normals (*B, V, 3): of the mesh if it has its own, else the mean of the faces', weighted by area.
+
+        `deterministic` makes a GPU's sums reproducible (default: torch's own setting).
+        """
         if self.normals is not None:
             return normalise(self.normals)
         dtype = self.vertices.dtype
         wide = widened(self.vertices)
-        return NORMALS([wide, self.faces], NormalSettings())[0].to(dtype)
+        fixed = torch.are_deterministic_algorithms_enabled() if deterministic is None else bool(deterministic)
+        return NORMALS([wide, self.faces], NormalSettings(fixed))[0].to(dtype)
 
     def edges(self) -> Tensor:
         """Each edge once, as a pair of vertices (E, 2)."""

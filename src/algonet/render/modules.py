@@ -208,7 +208,7 @@ class SmoothRenderer(SoftModule):
             corners = mesh.vertices[..., mesh.faces.long(), :]
             normals, positions = mesh.face_normals(), corners.mean(-2)
         else:
-            normals, positions = mesh.vertex_normals(), mesh.vertices
+            normals, positions = mesh.vertex_normals(deterministic=self.deterministic or None), mesh.vertices
         color = self._lit(albedo, normals, positions, camera, lights)
         table, rows = _table([(color, rows), (attributes, mesh.faces)], mesh.vertices)
         behind = torch.cat([self._background(table), table.new_zeros(table.shape[-1] - 3)])
@@ -226,7 +226,7 @@ class SmoothRenderer(SoftModule):
         parts = [
             (uv, rows),
             (self._levels(mesh, camera, uv, rows), torch.arange(rows.numel(), device=rows.device).reshape(rows.shape)),
-            (mesh.vertex_normals(), mesh.faces),
+            (mesh.vertex_normals(deterministic=self.deterministic or None), mesh.faces),
             (attributes, mesh.faces),
         ]
         table, rows = _table(parts, mesh.vertices)

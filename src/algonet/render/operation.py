@@ -106,6 +106,14 @@ def _vertex_normals(tensors: Sequence[Tensor], settings: NormalSettings) -> list
     return [normalise_area(*area_sums(*tensors))]
 
 
+def _any_order(tensors: Sequence[Tensor], settings: NormalSettings) -> str | None:
+    return (
+        "faces add to their vertices in any order there, and deterministic=True wants one"
+        if settings.deterministic
+        else None
+    )
+
+
 def _normals_example(device: str) -> tuple[list[Tensor], NormalSettings]:
     return [torch.rand(4, 3, device=device), torch.tensor([[0, 1, 2]], device=device)], NormalSettings()
 
@@ -116,7 +124,7 @@ NORMALS = Operation(
     settings=NormalSettings,
     inputs=("points", "faces"),
     reference=_vertex_normals,
-    kernels={"numba": NUMBA, "triton": TRITON},
+    kernels={"numba": NUMBA, "triton": KernelModule(TRITON, refuse=_any_order)},
     shared={"faces"},
     fake=lambda tensors, settings: [torch.empty_like(tensors[0])],
     example=_normals_example,

@@ -79,7 +79,9 @@ class RasterSettings:
 
 @dataclass(frozen=True)
 class NormalSettings:
-    """Normals of vertices have no settings."""
+    """Of normals of vertices: `deterministic` asks for the same bits on every run."""
+
+    deterministic: bool = False
 
 
 class Raster(NamedTuple):

@@ -56,7 +56,14 @@ def area_sums(points: Tensor, faces: Tensor) -> tuple[Tensor, Tensor]:
     """The sums of those over the faces at each vertex: (*B, V, 3) and (*B, V, 1)."""
     # Side by side: one sum over the corners serves both
     parts = torch.cat(face_areas(points, faces), -1)[..., None, :].expand(*points.shape[:-2], *faces.shape, 4)
-    summed = parts.new_zeros(*points.shape[:-1], 4).index_add(-2, faces.flatten(), parts.flatten(-3, -2))
+    parts, corners, summed = parts.flatten(-3, -2), faces.flatten(), parts.new_zeros(*points.shape[:-1], 4)
+    if points.is_cuda:
+        # `index_add` adds in any order there; this sorts first, and gives the same bits in every run
+        summed = (
+            summed.movedim(-2, 0).index_put((corners.long(),), parts.movedim(-2, 0), accumulate=True).movedim(0, -2)
+        )
+    else:
+        summed = summed.index_add(-2, corners, parts)
     return summed[..., :3], summed[..., 3:]
 
 

@@ -88,7 +88,8 @@ def _remembered(context: Any) -> Iterator[None]:
 
     Numba's lock of compilation is held by whoever is here, so nobody else sees the difference.
     """
-    if "_resolve_user_function_type" in vars(context):
+    # Private to Numba, so it may go; what is within then compiles as it always did
+    if "_resolve_user_function_type" in vars(context) or not hasattr(context, "_resolve_user_function_type"):
         yield
         return
     resolve, found = context._resolve_user_function_type, {}
