@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import operator
 from collections.abc import Callable, Sequence
 from types import NoneType
@@ -150,7 +149,7 @@ class Launch:
                 if key is not None:
                     _COMPILED.put(key, compiled)
                 return
-            again = _starter(compiled, self.grid, tensors[0].device.index)
+            again = compiled[self.grid]
             try:
                 again(*tensors, *self.rest)
             except TypeError:  # releases before 3.3 want the arguments without constants
@@ -163,29 +162,6 @@ class Launch:
 
 #: Triton takes addresses as numbers too; of tensors it asks the driver whether it can reach them, every time.
 _data_ptr = Tensor.data_ptr
-
-
-def _starter(compiled: Any, grid: tuple[int, ...], device: int) -> Callable[..., None]:
-    """What starts a compiled kernel: as `compiled[grid]`, which first looks for hooks of profilers and for the device.
-
-    That takes longer than the start itself; hooks that are there now are respected.
-    """
-    found = compiled[grid]
-    try:
-        run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
-        runtime = importlib.import_module("triton").knobs.runtime
-        hooks = runtime.launch_enter_hook, runtime.launch_exit_hook
-        stream_of = torch._C._cuda_getCurrentRawStream
-    except AttributeError:  # releases before 3.4 have hooks elsewhere
-        return found
-    if any(hook is not None for hook in hooks):
-        return found
-    x, y, z = grid
-
-    def start(*arguments: Any) -> None:
-        run(x, y, z, stream_of(device), function, packed, None, None, None, *arguments)
-
-    return start
 
 
 def argument_names(kernel: Any) -> tuple[str, ...]:
