@@ -40,7 +40,8 @@ NEAR = 0.01
 @dataclass(frozen=True)
 class Tuning:
     """What the gradients of one problem use: Merge's steepness at the start and at the end, and that of particles; the size
-    of perturbations, by parameter; scenarios a step, particles and perturbed copies of each, Adam's rate and steps."""
+    of perturbations, by parameter; scenarios a step, particles (and whether their terms are averaged over coins that decide
+    more) and perturbed copies of each, Adam's rate, momenta and steps."""
 
     steepness: tuple[float, float]
     drawn: float
@@ -50,6 +51,8 @@ class Tuning:
     copies: int = 8
     rate: float = 0.1
     steps: int = 80
+    expected: bool = False
+    betas: tuple[float, float] = (0.9, 0.99)
 
 
 TUNED = {
@@ -59,8 +62,8 @@ TUNED = {
     "traffic lights": Tuning(
         (1.0, 20.0), 2.0, {"green": 1.0, "red": 1.0, "first": 1.0}, batch=8, particles=16, copies=32, steps=120
     ),
-    "epidemic": Tuning((10.0, 200.0), 50.0, {"doses": 0.2}, particles=4, copies=16),
-    "tournament": Tuning((4.0, 50.0), 4.0, {"skill": 0.3}, batch=256),
+    "epidemic": Tuning((10.0, 200.0), 50.0, {"doses": 0.2}, particles=4, copies=16, expected=True),
+    "tournament": Tuning((4.0, 50.0), 4.0, {"skill": 0.3}, batch=256, steps=50, expected=True, betas=(0.7, 0.9)),
 }
 
 
@@ -87,7 +90,8 @@ Method = Callable[[Problem, Tuning, int], Iterator[Tensor]]
 
 def descend(options: Callable[[Problem, Tuning], Callable[[float], dict[str, Any]]]) -> Method:
     def run(problem: Problem, tuning: Tuning, seed: int) -> Iterator[Tensor]:
-        return problem.descend(options(problem, tuning), tuning.steps, tuning.rate, tuning.batch, seed)
+        way = options(problem, tuning)
+        return problem.descend(way, tuning.steps, tuning.rate, tuning.batch, seed, tuning.betas)
 
     return run
 
@@ -97,7 +101,7 @@ def merged(problem: Problem, tuning: Tuning) -> Callable[[float], dict[str, Any]
 
 
 def drawn(problem: Problem, tuning: Tuning) -> Callable[[float], dict[str, Any]]:
-    return lambda done: {"paths": Particles(tuning.particles), "steepness": tuning.drawn}
+    return lambda done: {"paths": Particles(tuning.particles, tuning.expected), "steepness": tuning.drawn}
 
 
 def perturbed(problem: Problem, tuning: Tuning) -> Callable[[float], dict[str, Any]]:

@@ -43,6 +43,7 @@ class Particles(Paths):
     """
 
     count: int = 64
+    expected: bool = False
 
     def __post_init__(self):
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 2:

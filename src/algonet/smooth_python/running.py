@@ -19,6 +19,7 @@ from torch import Tensor
 from algonet.core.memory import check_memory
 
 from .machine.containers import flat, lowered, mapped
+from .machine.credit import credit
 from .machine.eager import EAGER
 from .machine.recording import machine_for, recordable
 from .machine.replay import Recall, recall
@@ -26,6 +27,7 @@ from .machine.values import Value
 from .machine.watching import Watch
 from .paths import Enumerate, Merge, Particles, Paths, Perturb
 from .report import Report
+from .runtime.averaging import particle_mean
 from .runtime.deciding import Answers, Coins, Draws, Numbers, PathEndedError
 from .runtime.frame import Frame
 from .runtime.merging import Mixture
@@ -238,29 +240,70 @@ def _distance(one: Any, other: Any, crisp: Any, items: int) -> float:
 def _particles(call: Call, paths: Particles) -> Any:
     many = call.copied(paths.count)
 
-    def program(frame: Frame) -> tuple[Any, Any]:
+    def program(frame: Frame) -> tuple[Any, ...]:
         frame.decider = coins = Coins()
-        return many.function._run(frame, many.values), coins.score
+        result = many.function._run(frame, many.values)
+        placed, numbers = _placed(result, frame)
+        found = credit(frame.machine, numbers, coins.shown, paths.expected) if numbers else None
+        if found is None:
+            return result, None, [], coins.score
+        return placed, found.columns, found.counts, coins.score if flat(placed) else None
 
-    result, score = many.lowered(many.run(program))
+    result, columns, counts, score = many.lowered(many.run(program))
     call.decisions = many.decisions
-    return _means(result, score, call, paths.count)
-
-
-def _means(result: Any, score: Any, call: Call, count: int) -> Any:
-    """Means over the copies of each item, with the gradient of the mean over what they drew."""
     size = 1 if call.size is None else call.size
 
     def mean(f: Tensor) -> Tensor:
-        f = f.reshape(size, count, *f.shape[1:])
-        if isinstance(score, Tensor) and score.requires_grad:
-            total = score.reshape(size, count, *[1] * (f.dim() - 2))
-            # The mean of the others: it knows nothing of this one's coins, so it moves no expectation
-            others = ((f.sum(1, keepdim=True) - f) / (count - 1)).detach()
-            f = (f - others) * torch.exp(total - total.detach()) + others
-        return f.mean(1)
+        f = f.reshape(size, paths.count, *f.shape[1:])
+        if not isinstance(score, Tensor):
+            return f.mean(1)
+        return particle_mean(f, score.reshape(size, paths.count, *[1] * (f.dim() - 2)))
 
-    return _by_shape(mean, result, call)
+    result = _by_shape(mean, result, call)
+    if columns is None:
+        return result
+    terms, scores = columns.reshape(size, paths.count, 2, -1).unbind(2)
+    return _filled(result, particle_mean(terms, scores), counts, call)
+
+
+class _Place(int):
+    """Where a number of a result (or a vector of that `length`) is among those that are taken apart."""
+
+    length: int | None = None
+
+
+def _placed(result: Any, frame: Frame) -> tuple[Any, list[Value]]:
+    """A result with places for its recorded numbers, and these."""
+    numbers: list[Value] = []
+
+    def place(x: Any) -> Any:
+        if type(x) is not Value or x.machine is not frame.machine or x.has_tensor:
+            return x
+        own = x.parts if x.parted else [x]
+        if not own or not all(type(part) is Value and part.row is not None and not part.has_tensor for part in own):
+            return x
+        found = _Place(len(numbers))
+        found.length = len(own) if x.parted else None
+        numbers.extend(own)
+        return found
+
+    return mapped(place, result), numbers
+
+
+def _filled(result: Any, means: Tensor, counts: list[int], call: Call) -> Any:
+    """A result with the sums of their terms at the places of its numbers."""
+    if means.shape[1] > len(counts):
+        own = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts)).to(means.device)
+        means = means.new_zeros(means.shape[0], len(counts)).index_add(1, own, means)
+    means = means if call.size is not None else means[0]
+    columns = means.unbind(-1)
+
+    def fill(x: Any) -> Any:
+        if type(x) is not _Place:
+            return x
+        return columns[x] if x.length is None else means[..., x : x + x.length]
+
+    return mapped(fill, result)
 
 
 def _by_shape(mean: Callable[[Tensor], Tensor], result: Any, call: Call) -> Any:

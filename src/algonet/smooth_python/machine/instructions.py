@@ -53,6 +53,14 @@ _INSTRUCTIONS = (
     _rows("neg", "-a", "-s"),
     _rows("mix", "fma(a, b, (1.0 - a) * c)", "s * (b - c)", "s * a", "s * (1.0 - a)"),
     _rows("select", "where(a > 0.0, b, c)", NONE, "where(a > 0.0, s, 0.0)", "where(a > 0.0, 0.0, s)"),
+    # The mean over a coin that shows b with probability a: who is certain does not look at the other way, whatever is there
+    _rows(
+        "expect",
+        "where(a <= 0.0, c, where(a >= 1.0, b, fma(a, b, (1.0 - a) * c)))",
+        "where((a <= 0.0) | (a >= 1.0), 0.0, s * (b - c))",
+        "where(a <= 0.0, 0.0, s * a)",
+        "where(a >= 1.0, 0.0, s * (1.0 - a))",
+    ),
     _rows("accumulate", "fma(b, c, a)", "s", "s * c", "s * b"),
     _rows(
         "truth",

@@ -14,7 +14,7 @@ from algonet.core.tracing import compiling
 from algonet.core.tracing import wrapped as transformed
 from algonet.relax import BumpExit, Exit, Sigmoid, SmoothTent, Tent
 
-from ..paths import Merge
+from ..paths import Merge, Particles
 from .containers import flat
 from .eager import EAGER, GUARDED, PATIENCE, wrapped
 from .functions import INSTRUCTIONS, looked_up
@@ -246,7 +246,10 @@ def _same_length(a: Any, b: Any) -> bool:
 
 def recordable(settings: Any) -> bool:
     """Whether runs with these settings are recorded at all."""
-    if settings.backend == "reference" or settings.hard or settings.checkpoint or compiling():
+    if settings.hard or settings.checkpoint or compiling():
+        return False
+    # Whose results are taken apart, which is done on the tape
+    if settings.backend == "reference" and not isinstance(settings.paths, Particles):
         return False
     return all(isinstance(r, (Sigmoid, Exit)) and r.scalar is not None for r in (settings.relax, settings.exit))
 

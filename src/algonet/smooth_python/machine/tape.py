@@ -217,6 +217,43 @@ class Tape(EagerMachine):
         if self.journal is not None:
             self.journal.complete = False
 
+    # -- the present stretch, by rows counted from its beginning
+
+    @property
+    def present(self) -> int:
+        """How many instructions it has so far."""
+        return self._length
+
+    @property
+    def stretches(self) -> int:
+        """How many have run before it."""
+        return len(self._done)
+
+    def instruction(self, row: int) -> tuple[int, int, int, int]:
+        code, a, b, c = self._code[4 * row : 4 * row + 4]
+        return code, a, b, c
+
+    def number_at(self, row: int) -> float:
+        """The number of a constant."""
+        return self._constants[self._code[4 * row + 1]]
+
+    def place(self, x: Any) -> int | None:
+        """The row of an operand, which is taken in where it is older; None if it is not one number per item."""
+        return self._row(x)
+
+    def emit(self, name: str, *rows: int) -> int:
+        """One more instruction on rows."""
+        return self._emit(self._codes[name], *rows) - self.first
+
+    def vector(self, rows: list[int]) -> Value:
+        """Rows as one value."""
+        parts = []
+        for row in rows:
+            part = Value(None, True, self)
+            part.row = row + self.first
+            parts.append(part)
+        return Value(None, True, self, parts)
+
     @property
     def length(self) -> int:
         """How many instructions were recorded so far, run or not."""
@@ -318,4 +355,6 @@ class _Columns(NamedTuple):
     last: int
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        return tensor[:, self.first : self.last]
+        # The gradient of a slice is a table of its own
+        whole = (self.first, self.last) == (0, tensor.shape[1])
+        return tensor if whole else tensor[:, self.first : self.last]

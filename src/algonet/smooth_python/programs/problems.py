@@ -74,6 +74,7 @@ class Problem:
         rate: float = 0.1,
         batch: int = 32,
         seed: int = 0,
+        betas: tuple[float, float] = (0.9, 0.99),
     ) -> Iterator[Tensor]:
         """Parameters after each step of Adam, on `batch` scenarios drawn anew, with a rate that falls like a cosine.
 
@@ -81,7 +82,7 @@ class Problem:
         """
         generator = torch.Generator().manual_seed(seed)
         x = torch.full((self.size,), self.start, requires_grad=True)
-        optimiser = torch.optim.Adam([x], lr=rate, betas=(0.9, 0.99))
+        optimiser = torch.optim.Adam([x], lr=rate, betas=betas)
         for step in range(steps):
             done = step / steps
             optimiser.param_groups[0]["lr"] = rate * (0.5 + 0.5 * math.cos(math.pi * done))

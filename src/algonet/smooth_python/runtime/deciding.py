@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..machine.credit import Coin
 from ..machine.eager import as_value
 from ..machine.values import Value
 from ..reference import uniform
@@ -52,7 +53,7 @@ class Coins:
 
     def __init__(self):
         self.score: Any = 0.0
-        self.decisions = 0
+        self.shown: list[Coin] = []
 
     def decide(self, frame: Any, p: Value) -> Value:
         epsilon = frame.settings.epsilon
@@ -63,7 +64,7 @@ class Coins:
         p = frame.operate("snap", p, epsilon, 1 - epsilon)
         shown = frame.coin(p)
         self.score = frame.operate("tally", self.score, p, shown)
-        self.decisions += 1
+        self.shown.append(Coin(shown.row, self.score))
         return shown
 
 
