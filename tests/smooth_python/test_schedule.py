@@ -13,8 +13,8 @@ from algonet.smooth_python.machine.instructions import COLUMN, CONSTANT, COUNTER
 from algonet.smooth_python.operation import PROGRAM, ProgramSettings
 
 TABLE = instructions.with_relaxations(1)
-#: Those whose values run away in a long chain, or whose slopes do; and a clamp wants its bounds in order.
-WILD = ("truediv", "reciprocal", "exp", "log", "sqrt", "tally", "clamp")
+#: Those whose values run away in a long chain, or whose slopes do.
+WILD = ("truediv", "reciprocal", "exp", "log", "sqrt", "tally")
 
 
 def random_program(seed: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -84,3 +84,21 @@ def test_slots_are_shared_and_only_what_gradients_read_is_kept():
     _, _, (steps, slots, _, _, slopes) = schedule.backward_schedule(program, wanted, table, True, False)
     assert (steps, slots) == (1, 1)
     assert slopes <= 3
+
+
+@pytest.mark.parametrize("backend", ["reference", "numba"])
+def test_bounds_of_a_clamp_that_cross_are_taken_as_torch_takes_them(backend):
+    x = torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64).repeat(2)
+    low = torch.tensor([0.2, 1.0], dtype=torch.float64).repeat_interleave(3)
+    high = torch.tensor([1.0, 0.2], dtype=torch.float64).repeat_interleave(3)
+    names = ["input"] * 3 + ["clamp"]
+    places = [[0, 0, 0], [1, 0, 0], [2, 0, 0], [0, 1, 2]]
+    lines = [[instructions.code_of(name), *place] for name, place in zip(names, places, strict=True)]
+    inputs = torch.stack([x, low, high], 1).requires_grad_()
+    numbers = [inputs, inputs.new_zeros(0), inputs.new_zeros(0)]
+    program, wanted = torch.tensor(lines, dtype=torch.int32), torch.tensor([3], dtype=torch.int32)
+    found = PROGRAM([*numbers, program, wanted, torch.zeros(2, dtype=torch.int64)], ProgramSettings(()), backend)[0]
+    expected = torch.clamp(*inputs.unbind(1))
+    assert torch.equal(found[:, 0], expected)
+    slopes = [torch.autograd.grad(y.sum(), inputs)[0] for y in (found, expected)]
+    assert torch.equal(*slopes)

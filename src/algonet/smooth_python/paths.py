@@ -36,10 +36,16 @@ class Merge(Paths):
 class Particles(Paths):
     """`count` copies of each item draw every decision and follow it: crisp states, unbiased value and gradient of E[f].
 
-    With L the sum of the logarithms of the probabilities of what a particle drew, M the same number without a gradient, and b
-    the mean result of the *other* particles of its item, the result is the mean of (f - b) exp(L - M) + b: f itself, with the
-    gradient df + (f - b) dL, and higher derivatives alike. A decision that is within `epsilon` of certain is taken without a
-    draw. Cost: `count` runs, side by side; the error falls with its square root.
+    The result is a sum of terms t (costs that add up; a list has a sum for each entry). With L_t the sum of the logarithms of
+    the probabilities of the coins that t depends on, M_t the same number without a gradient, and b_t the mean of t over the
+    *other* particles of the item, each is the mean of (t - b_t) exp(L_t - M_t) + b_t: t itself, with the gradient
+    dt + (t - b_t) dL_t, and higher derivatives alike. So a decision answers only for what comes after it and depends on it,
+    with the others' mean of just that as its baseline. A coin that decides nothing further is averaged over instead, p A +
+    (1 - p) B. A decision that is within `epsilon` of certain is taken without a draw. Cost: `count` runs, side by side; the
+    error falls with its square root.
+
+    `expected`: every term is averaged over its last coin, also where that decides other terms. Less noise where terms go
+    together (who is infected infects others), more where one makes up for another (who orders today need not tomorrow).
     """
 
     count: int = 64

@@ -58,8 +58,8 @@ _INSTRUCTIONS = (
         "expect",
         "where(a <= 0.0, c, where(a >= 1.0, b, fma(a, b, (1.0 - a) * c)))",
         "where((a <= 0.0) | (a >= 1.0), 0.0, s * (b - c))",
-        "where(a <= 0.0, 0.0, s * a)",
-        "where(a >= 1.0, 0.0, s * (1.0 - a))",
+        "where(a <= 0.0, 0.0, where(a >= 1.0, s, s * a))",
+        "where(a >= 1.0, 0.0, where(a <= 0.0, s, s * (1.0 - a)))",
     ),
     _rows("accumulate", "fma(b, c, a)", "s", "s * c", "s * b"),
     _rows(
@@ -77,10 +77,11 @@ _INSTRUCTIONS = (
     ),
     _rows(
         "clamp",
-        "where(a < b, b, where(a > c, c, a))",
+        # As torch has it where the bounds cross: the upper one
+        "where((a > c) | ((b > c) & (a == a)), c, where(a < b, b, a))",
         "where((a >= b) & (a <= c), s, 0.0)",
-        "where(a < b, s, 0.0)",
-        "where(a > c, s, 0.0)",
+        "where((a < b) & (b <= c), s, 0.0)",
+        "where((a > c) | (b > c), s, 0.0)",
     ),
     _rows(
         "reciprocal",

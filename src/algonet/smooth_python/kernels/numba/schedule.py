@@ -37,6 +37,14 @@ def used_rows(program, wanted, table):
 
 
 @njit()
+def _free_slot(free, spare, count):
+    """A slot (the latest of the `spare` free ones, or a new one), how many free ones are left, and how many there are."""
+    if spare:
+        return free[spare - 1], spare - 1, count
+    return count, spare, count + 1
+
+
+@njit()
 def _steps(program, used, stays, slopes, table):
     """Steps that make all used rows, their slots, and how many slots there are. Rows that stay keep theirs; slopes get one."""
     length = program.shape[0]
@@ -59,12 +67,7 @@ def _steps(program, used, stays, slopes, table):
         code = program[k, 0]
         reads = table[code, ROWS]
         # Before the operands' are free: what is written must not be what is read
-        if spare:
-            spare -= 1
-            slots[k] = free[spare]
-        else:
-            slots[k] = count
-            count += 1
+        slots[k], spare, count = _free_slot(free, spare, count)
         steps[made, 0], steps[made, 1] = code, slots[k]
         for j in range(3):
             row = program[k, 1 + j]
@@ -201,12 +204,7 @@ def backward_schedule(program, wanted, table, of_input, of_steepness):
             place = row
             if j < table[code, ROWS]:
                 if places[row] < 0:
-                    if spare:
-                        spare -= 1
-                        places[row] = free[spare]
-                    else:
-                        places[row] = used
-                        used += 1
+                    places[row], spare, used = _free_slot(free, spare, used)
                     pulls[made, 0], pulls[made, 1] = CLEAR, places[row]
                     made += 1
                 place = places[row]
