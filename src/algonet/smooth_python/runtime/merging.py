@@ -46,15 +46,17 @@ def merged(p: Value, then: Any, other: Any, name: str = "result", chosen: bool =
 
     `chosen` says that p is 0 or 1, and the result one of the two as it is, however large the other.
     """
-    if then is other:
-        return then
     if type(then) is Value and type(other) is Value:
+        if then is other:
+            return then
         if then._parts is None or other._parts is None or not p.number or len(then._parts) != len(other._parts):
             return _mixed(p, then, other, name, chosen)
         parts = list(other._parts)
         for k in [k for k, part in enumerate(then._parts) if part is not parts[k]]:
             parts[k] = merged(p, then._parts[k], parts[k], name, chosen)
         return Value(None, then.batched or other.batched or p.batched, machine_of(then, p), parts)
+    if is_same(then, other):
+        return then
     if isinstance(then, NUMBERS) and isinstance(other, NUMBERS):
         if then == other:
             return then
@@ -78,8 +80,6 @@ def merged(p: Value, then: Any, other: Any, name: str = "result", chosen: bool =
             "a mixture needs the same: set those of one path before the decision."
         )
     if isinstance(then, (list, tuple)) and type(then) is type(other):
-        if is_same(then, other):
-            return then
         if len(then) != len(other):
             raise ValueError(
                 f"`{name}` has {len(then)} items on one path and {len(other)} on the other; "
