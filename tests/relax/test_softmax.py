@@ -150,3 +150,9 @@ def test_infinite_items_take_part_crisply(sign):
     torch.testing.assert_close(other(x), other(rest))
     assert soft_max(torch.full((3,), -math.inf)) == -math.inf
     assert soft_argmax(torch.tensor([math.inf, 0.0, math.inf])) == 1, "tied ones share"
+
+
+@pytest.mark.parametrize("function", [soft_max, soft_argmax, soft_argmin])
+def test_no_items_have_no_extremum(function):
+    with pytest.raises(ValueError, match=rf"{function.__name__}: x has no items along dim -1 \(shape \(2, 0\)\)"):
+        function(torch.zeros(2, 0))

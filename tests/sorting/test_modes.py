@@ -54,3 +54,9 @@ def test_a_first_call_under_fake_tensors(network):
     for backend in ("reference", "numba"):
         soft_sort(x, method=network, relax=relax, backend=backend).values.square().sum().backward()
     assert x.grad.abs().sum() > 0
+
+
+def test_shapes_are_known_on_the_meta_device():
+    x = torch.empty(3, 5, device="meta")
+    assert soft_sort(x, mask=torch.ones(3, 5, dtype=torch.bool, device="meta")).values.shape == (3, 5)
+    assert soft_topk(x, 2).values.shape == (3, 2)

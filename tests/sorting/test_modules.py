@@ -89,6 +89,8 @@ def test_hardening():
         (lambda: soft_sort(X, steps=-1), ValueError, "`steps` must not be negative"),
         (lambda: soft_sort(X, steps=1.5), TypeError, "`steps` must be an integer"),
         (lambda: soft_sort(X, backend="cuda"), ValueError, "unknown backend 'cuda'; choose one of auto, triton, numba"),
+        (lambda: soft_rank(X, backend="cuda"), ValueError, "^soft_rank: unknown backend 'cuda'"),
+        (lambda: soft_topk(X, 1, backend="cuda"), ValueError, "^soft_topk: unknown backend 'cuda'"),
         (lambda: soft_sort(X, relax=Logistic(torch.ones(2))), ValueError, "one number for all exchanges"),
         (lambda: soft_topk(X, 5), ValueError, "`k` must lie between 0 and the 4 items along dim -1, got 5"),
         (lambda: soft_topk(X, 1.0), TypeError, "`k` must be an integer"),

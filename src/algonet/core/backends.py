@@ -102,6 +102,12 @@ def example(operation: str, device: str) -> Any:
     return _EXAMPLES[operation](device)
 
 
+def check_backend(where: str, backend: str) -> None:
+    """Refuse a name that no operation knows, before anything is done."""
+    if backend not in ("auto", *BACKENDS):
+        raise ValueError(f"{where}: unknown backend {backend!r}; choose one of {', '.join(('auto', *BACKENDS))}.")
+
+
 def choose(operation: str, backend: str, call: Any) -> Implementation:
     """The implementation of `operation` that takes `call`: the fastest for "auto", else the one named."""
     return pick(operation, _OPERATIONS[operation], backend, call)

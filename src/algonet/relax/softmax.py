@@ -99,7 +99,7 @@ def soft_argmax(
     >>> soft_argmax(torch.tensor([1.0, 5.0, 2.0]), steepness=10.0)
     tensor(1.)
     """
-    _check("soft_argmax", x, dim, weights, steepness)
+    _check("soft_argmax", x, dim, weights, steepness, extremum=True)
     # Half precisions cannot even count to 4096
     shares = _shares(widened(x), weights, dim, steepness)
     shape = [1] * x.dim()
@@ -117,7 +117,7 @@ def soft_argmin(
     keepdim: bool = False,
 ) -> Tensor:
     """sum_i i weighted_softmin(x, weights)_i along `dim`; steepness -> inf gives `torch.argmin`."""
-    _check("soft_argmin", x, dim, weights, steepness)
+    _check("soft_argmin", x, dim, weights, steepness, extremum=True)
     return soft_argmax(-x, dim=dim, weights=weights, steepness=steepness, keepdim=keepdim)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from algonet.core import tracing
+from algonet.core.backends import check_backend
 from algonet.core.checks import check_size
 from algonet.core.hints import write_instead
 from algonet.core.identity import unit
@@ -98,6 +99,7 @@ class SmoothRenderer(SoftModule):
     ):
         coverage = FilteredCoverage() if coverage is None else coverage
         check_options("SmoothRenderer", coverage, epsilon)
+        check_backend("SmoothRenderer", backend)
         super().__init__(coverage.relax, depth=Choice(depth_steepness))
         if shading not in SHADINGS:
             raise ValueError(f"SmoothRenderer: `shading` must be one of {', '.join(SHADINGS)}, got {shading!r}.")

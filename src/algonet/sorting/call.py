@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from algonet.core.backends import check_backend
 from algonet.core.cache import constant
 from algonet.core.checks import widened
 from algonet.core.identity import interned
@@ -41,6 +42,7 @@ class SortCall:
         payload: Tensor | None = None,
     ):
         check_options(name, relax, method, steps, _TASKS.get(name, "quantile"))
+        check_backend(name, backend)
         check_room(name, x, x.shape[dim], x.shape[dim] if isinstance(method, SoftmaxMethod) else 1)
         last = dim in (-1, x.dim() - 1)
         self.x = widened(x if last else x.movedim(dim, -1))

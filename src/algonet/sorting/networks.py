@@ -50,14 +50,22 @@ class Comparators:
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """The pairs (first, second) of one layer."""
-        span = slice(int(self.start[index]), int(self.stop[index]))
+        span = self.spans[index]
         return self.first[span], self.second[span]
 
     def tensors(self) -> tuple[Tensor, ...]:
         return self.first, self.second, self.need, self.start, self.stop, self.layer_need
 
     def to(self, device: torch.device | str) -> Comparators:
-        return Comparators(self.n, *(t.to(device) for t in self.tensors()))
+        moved = Comparators(self.n, *(t.to(device) for t in self.tensors()))
+        # Python's numbers, which no device is to be asked for, layer by layer
+        moved.__dict__["spans"] = self.spans
+        return moved
+
+    @functools.cached_property
+    def spans(self) -> list[slice]:
+        """The comparators of each layer."""
+        return [slice(*ends) for ends in zip(self.start.tolist(), self.stop.tolist(), strict=True)]
 
     @functools.cached_property
     def arrays(self) -> tuple[np.ndarray, ...]:

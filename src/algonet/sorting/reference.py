@@ -90,7 +90,7 @@ def _decide(settings: SortSettings, x: Tensor, pairs: tuple[Tensor, Tensor], ste
 def _active(settings: SortSettings, table: Comparators, index: int, lengths: Tensor) -> Tensor | None:
     if not settings.masked:
         return None
-    span = slice(int(table.start[index]), int(table.stop[index]))
+    span = table.spans[index]
     return lengths.unsqueeze(-1) >= torch.maximum(table.need[span], table.layer_need[index])
 
 
