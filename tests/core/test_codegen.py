@@ -15,7 +15,7 @@ from algonet.relax import EXITS, SIGMOIDS, Logistic, Probabilistic, SmoothStep, 
 
 FORMULAS = [R() for R in (*SIGMOIDS, *EXITS)] + [SmoothStep(k) for k in (0, 2, 5)] + [SmoothTent(k) for k in (0, 2, 5)]
 LOOP = """
-@njit
+@njit(cache=True)
 def run(x, value, slope):
     for i in range(x.size):
         value[i], slope[i] = unit(x[i])
