@@ -106,7 +106,8 @@ def forward_kernel(
         near = bits_of(within, step)
         if SMALL > 0.0:
             across2 = (hx - lx) * (hx - lx) + (hy - ly) * (hy - ly)
-            ratio = apart2 / sigma2 + 1.0
+            # Bounded, as the square of what fills up a record is beyond float32
+            ratio = tl.minimum(apart2, reach2) / sigma2 + 1.0
             small = bits_of(within & (across2 <= SMALL * sigma2 * (ratio * ratio if HALF > 3 else ratio)), step)
         while near != 0:
             first_bit = lowest_bit(near)
