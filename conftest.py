@@ -33,9 +33,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Before workers start, so that all have the same seed and thus the same order
     if config.option.shuffle == -1:
-        config.option.shuffle = random.SystemRandom().randrange(2**32)
+        # Workers read the command line again; they take the seed that was drawn for all, and thus the same order
+        drawn = getattr(config, "workerinput", {}).get("shuffle")
+        config.option.shuffle = random.SystemRandom().randrange(2**32) if drawn is None else drawn
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node) -> None:
+    node.workerinput["shuffle"] = node.config.option.shuffle
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
