@@ -93,8 +93,8 @@ def add(
 
 
 def operations() -> tuple[str, ...]:
-    """The names of all registered operations, sorted."""
-    return tuple(sorted(_OPERATIONS))
+    """The names of all registered operations that have an example, sorted: those that can be asked about."""
+    return tuple(sorted(_OPERATIONS.keys() & _EXAMPLES.keys()))
 
 
 def example(operation: str, device: str) -> Any:
