@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -321,6 +322,14 @@ def test_a_cuda_graph_captures_forward_and_backward() -> None:
         return torch.autograd.grad(render(vertices), vertices, weights)[0]
 
     expected = step()
+    graph, found = captured(step)
+    found.zero_()
+    graph.replay()
+    assert (found - expected).norm() < 1e-5 * expected.norm()
+
+
+def captured(step: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """A CUDA graph of a step, and what its replays write to; it ran once before, on a stream of its own."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -329,9 +338,7 @@ def test_a_cuda_graph_captures_forward_and_backward() -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         found = step()
-    found.zero_()
-    graph.replay()
-    assert (found - expected).norm() < 1e-5 * expected.norm()
+    return graph, found
 
 
 def default_module(size: int) -> tuple[SmoothRenderer, Callable[[], list[torch.Tensor]], torch.Tensor]:
@@ -352,14 +359,7 @@ def default_module(size: int) -> tuple[SmoothRenderer, Callable[[], list[torch.T
 @pytest.mark.gpu
 def test_a_cuda_graph_captures_the_default_module() -> None:
     renderer, step, vertices = default_module(64)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = step()
+    graph, found = captured(step)
     # What changes in place between replays, they see: vertices, and the softness
     with torch.no_grad():
         vertices.mul_(0.9)
