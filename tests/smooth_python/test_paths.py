@@ -414,6 +414,35 @@ def test_a_gross_difference_is_said_once():
     falling(torch.tensor([[1.1], [0.3]])[:, 0], bounce, batched=True, paths=Merge(check=False))
 
 
+def test_a_near_result_is_found_near_without_running_the_program_again(monkeypatch):
+    """The recording runs once more, steeply; its loop ends sooner then, which is no other way through it."""
+    from algonet.smooth_python import running
+
+    runs = []
+    monkeypatch.setattr(running, "crisply", lambda call: runs.append(call))
+
+    @smooth(steepness=5.0)
+    def bubble_sort(a):
+        swapped, last = 1.0, len(a) - 1
+        while swapped:
+            swapped = 0.0
+            for j in range(last):
+                if a[j] > a[j + 1]:
+                    a[j], a[j + 1] = a[j + 1], a[j]
+                    swapped = 1.0
+            last -= 1
+        return a
+
+    a = torch.tensor([[1.0, 2.0, 3.0, 5.0, 4.0, 6.0, 8.0, 7.0, 9.0]])
+    bubble_sort(a, batched=True)
+    assert bubble_sort.checked
+    bubble_sort.checked = False
+    bubble_sort.recordings.forget()
+    bubble_sort(a[0])
+    assert bubble_sort.checked
+    assert not runs
+
+
 def test_a_shop_whose_stock_is_a_mean_is_warned_of():
     @smooth
     def orders(reorder, target):

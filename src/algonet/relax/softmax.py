@@ -61,15 +61,15 @@ def soft_max(
     tensor(3.0000)
     """
     _check("soft_max", x, dim, weights, steepness, extremum=True)
-    wide = widened(x)
-    shares = _shares(wide, weights, dim, steepness)
-    included = _included(wide, weights, dim)
-    if included is not None:
-        wide = torch.where(included, wide, -torch.inf)
-    # Around the detached peak: the sum of huge values times shares would overflow where their spread does not
-    peak = wide.detach().amax(dim, keepdim=True)
-    below = _below(wide, peak)
-    mean = (shares * torch.where(shares == 0, 0.0, below)).sum(dim, keepdim=True) + peak
+    return _soft_max(x, dim, weights, steepness, keepdim)
+
+
+def _soft_max(x: Tensor, dim: int, weights: Tensor | None, steepness: float | Tensor, keepdim: bool) -> Tensor:
+    included = _included(x, weights, dim)
+    # Around the peak: the sum of huge values times shares would overflow where their spread does not
+    below, peak = _below_peak(widened(x), included, dim)
+    shares = _softmax(below, weights, included, dim, steepness)
+    mean = (shares * below.masked_fill(shares == 0, 0.0)).sum(dim, keepdim=True) + peak
     return (mean if keepdim else mean.squeeze(dim)).to(x.dtype)
 
 
@@ -83,7 +83,7 @@ def soft_min(
 ) -> Tensor:
     """sum_i x_i weighted_softmin(x, weights)_i along `dim`; steepness -> inf gives `torch.amin`."""
     _check("soft_min", x, dim, weights, steepness, extremum=True)
-    return -soft_max(-x, dim=dim, weights=weights, steepness=steepness, keepdim=keepdim)
+    return -_soft_max(-x, dim, weights, steepness, keepdim)
 
 
 def soft_argmax(
@@ -125,22 +125,26 @@ def _shares(x: Tensor, weights: Tensor | None, dim: int, steepness: float | Tens
     if x.shape[dim] == 0:
         return x
     included = _included(x, weights, dim)
+    return _softmax(_below_peak(x, included, dim)[0], weights, included, dim, steepness)
+
+
+def _below_peak(x: Tensor, included: Tensor | None, dim: int) -> tuple[Tensor, Tensor]:
+    """x less its peak, bounded, and the peak, detached. Infinities are the largest numbers there, without a gradient."""
+    if included is not None:
+        x = torch.where(included, x, -torch.inf)
+    peak, limits = x.detach().amax(dim, keepdim=True), torch.finfo(x.dtype)
+    return (x - peak.clamp(limits.min, limits.max)).clamp(limits.min / 4, 0.0), peak
+
+
+def _softmax(
+    below: Tensor, weights: Tensor | None, included: Tensor | None, dim: int, steepness: float | Tensor
+) -> Tensor:
+    # Scaled after the shift: steepness * x may overflow where the differences do not
+    z = (steepness * below).clamp_min(torch.finfo(below.dtype).min / 4)
     if weights is not None and included is not None:
         wide = widened(weights)
-        weights = torch.where(wide <= 0, 1.0, wide).expand_as(x)
-        x = torch.where(included, x, -torch.inf)
-    # Shift before scaling: steepness * x may overflow where the differences do not
-    peak = x.detach().amax(dim, keepdim=True)
-    z = (steepness * _below(x, peak)).clamp_min(torch.finfo(x.dtype).min / 4)
-    if weights is not None and included is not None:
-        z = torch.where(included, z + weights.log(), -torch.inf)
+        z = torch.where(included, z + torch.where(wide <= 0, 1.0, wide).log(), -torch.inf)
     return torch.softmax(z, dim)
-
-
-def _below(x: Tensor, peak: Tensor) -> Tensor:
-    """x less its peak, bounded; 0 where both are the same infinity."""
-    below = torch.where(x.isinf() & (x == peak), 0.0, x - peak)
-    return below.clamp_min(torch.finfo(x.dtype).min / 4)
 
 
 def _included(x: Tensor, weights: Tensor | None, dim: int) -> Tensor | None:
@@ -159,7 +163,7 @@ def _check(
         raise ValueError(f"{where}: `dim` {dim} is out of range for x of shape {tuple(x.shape)}.")
     if extremum and x.shape[dim] == 0:
         raise ValueError(f"{where}: x has no items along dim {dim} (shape {tuple(x.shape)}); there is no extremum.")
-    if not isinstance(steepness, (Real, Tensor, torch.SymInt, torch.SymFloat)):
+    if not isinstance(steepness, (float, Tensor, Real, torch.SymInt, torch.SymFloat)):
         raise TypeError(f"{where}: `steepness` must be a number or a floating tensor, got {steepness!r}.")
     if weights is not None:
         check_tensor(where, weights)

@@ -64,8 +64,9 @@ class SmoothFunction(Generic[P, R]):
         self._options = check_options(f"smooth({function.__name__})", options)
         self.settings = Settings().changed(self._options)
         self._signature = inspect.signature(function)
+        self.parameter_names = list(self._signature.parameters)
         kinds = [p.kind for p in self._signature.parameters.values()]
-        self._has_generator = "generator" in self._signature.parameters
+        self._has_generator = "generator" in self.parameter_names
         self._count = -1 if inspect.Parameter.KEYWORD_ONLY in kinds else len(kinds)
         self._tree, self._file, self._lines, self._first = _parsed(function)
         check(self._tree, self._file, self._lines, self._first)
@@ -187,12 +188,11 @@ class SmoothFunction(Generic[P, R]):
 
     def _lifted(self, bound: list[Any], batched: bool, shared: tuple[str, ...], found: list[Value]) -> list[Any]:
         """The arguments as the program sees them; those that all items share have no batch."""
-        names = list(self._signature.parameters)
-        if unknown := [name for name in shared if name not in names]:
+        if unknown := [name for name in shared if name not in self.parameter_names]:
             raise ValueError(f"{self.__name__}: shared={shared!r} names {unknown[0]!r}, which is no parameter of it.")
         return [
             lifted(value, batched and name not in shared, found, self.__name__)
-            for name, value in zip(names, bound, strict=True)
+            for name, value in zip(self.parameter_names, bound, strict=True)
         ]
 
     def _own_generator(self, values: list[Any]) -> torch.Generator | None:

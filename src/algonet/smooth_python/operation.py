@@ -106,16 +106,16 @@ def evaluate(
     """The wanted rows of a program as columns (size, len(wanted)); differentiable in inputs and steepness."""
     constants = program.constants
     x = inputs[0] if len(inputs) == 1 else torch.cat(inputs, dim=1) if inputs else constants.new_zeros(size, 0)
-    tensors = [x, steepness, constants, program.instructions, wanted, no_seed() if seed is None else seed]
+    tensors = [x, steepness, constants, program.instructions, wanted, no_seed(x.device) if seed is None else seed]
     return PROGRAM(tensors, program.settings, program.backend)[0]
 
 
-_SEEDS = TensorCache("seeds of programs that draw nothing", most=2)
+_SEEDS = TensorCache("seeds of programs that draw nothing", most=16)
 
 
-def no_seed() -> Tensor:
-    """What programs get that draw no random numbers."""
-    return _SEEDS.get("none", lambda: torch.zeros(2, dtype=torch.int64))
+def no_seed(device: torch.device | str) -> Tensor:
+    """What programs get that draw no random numbers: on their device, since moving it there takes as long as a kernel."""
+    return _SEEDS.get(device, lambda: torch.zeros(2, dtype=torch.int64, device=device))
 
 
 def steepness_tensor(scales: list[Any], like: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ def _example(device: str) -> tuple[list[Tensor], ProgramSettings]:
     first, second = code_of("input"), code_of("add")
     program = torch.tensor([[first, 0, 0, 0], [first, 1, 0, 0], [second, 0, 1, 0]], dtype=torch.int32)
     wanted = torch.tensor([2], dtype=torch.int32)
-    return [x, x.new_zeros(0), x.new_zeros(0), program, wanted, no_seed()], ProgramSettings(())
+    return [x, x.new_zeros(0), x.new_zeros(0), program, wanted, no_seed(device)], ProgramSettings(())
 
 
 #: x (*batch, columns), steepness (number of scales), constants, program (instructions, 4), wanted (rows) and seed (2) give

@@ -94,9 +94,12 @@ def guarded(x: Tensor) -> Tensor:
 
 def value_function(instruction: Instruction) -> Callable[..., Tensor]:
     """The value of an instruction as a function of (uniform, a, b, c), as many operands as it has."""
+    return _FUNCTIONS.get(instruction, lambda: _value_function(instruction))
+
+
+def _value_function(instruction: Instruction) -> Callable[..., Tensor]:
     names = ", ".join("abc"[: len(instruction.operands)])
-    text = f"lambda uniform, {names}: {instruction.value}"
-    return _FUNCTIONS.get(text, lambda: eval(text, dict(_NAMES)))
+    return eval(f"lambda uniform, {names}: {instruction.value}", dict(_NAMES))
 
 
 def direct(name: str, *operands: Any) -> Tensor:
@@ -104,36 +107,52 @@ def direct(name: str, *operands: Any) -> Tensor:
     return value_function(instructions.TABLE[name])(None, *operands)
 
 
+#: Each operand by where it comes from; a counter is the number itself.
+_LOADS = {ROW: "rows[{}]", COLUMN: "columns[{}]", CONSTANT: "constants[{}]", COUNTER: "{}"}
+_STEPS: Cache[list[Callable[..., Tensor]]] = Cache("steps of smooth programs", 16)
+
+
+def _steps() -> list[Callable[..., Tensor]]:
+    """Every instruction of the table as a function of (uniform, rows, columns, constants) and its three numbers."""
+    table = tuple(instructions.TABLE.values())
+    return _STEPS.get(table, lambda: [_step(instruction) for instruction in table])
+
+
+def _step(instruction: Instruction) -> Callable[..., Tensor]:
+    loads = [_LOADS[source].format(place) for source, place in zip(instruction.operands, "abc", strict=False)]
+    text = f"lambda uniform, rows, columns, constants, a, b, c: value(uniform, {', '.join(loads)})"
+    return eval(text, {"value": value_function(instruction)})
+
+
 #: Instructions that take one of two numbers, or draw which.
 _CHOOSING = tuple(map(instructions.code_of, ("select", "coin")))
+
+
+class _Guarded(list[Tensor]):
+    """Rows whose gradient is a number if they are."""
+
+    def __getitem__(self, k: Any) -> Any:
+        return guarded(super().__getitem__(k))
 
 
 def run_program(tensors: Sequence[Tensor], settings: Any) -> list[Tensor]:
     """y[..., k] = row wanted[k] of the instructions on x[..., column]."""
     x, steepness, constants, program, wanted, seed = tensors
-    shape = x.shape[:-1]
-    sources = {COLUMN: x.unbind(-1), CONSTANT: constants.unbind(0), COUNTER: None}
-    scales = steepness.unbind(0)
-    kinds = list(instructions.TABLE.values())
-    items = torch.arange(shape.numel(), device=x.device).reshape(shape)
+    shape, dtype = x.shape[:-1], x.dtype
 
     def draw(counter: int) -> Tensor:
-        return uniform(seed, items, counter).to(x.dtype)
+        items = torch.arange(shape.numel(), device=x.device).reshape(shape)
+        return uniform(seed, items, counter).to(dtype)
 
-    rows: list[Tensor] = []
-    listed = program.tolist()
-    chooses = any(code in _CHOOSING for code, *_ in listed)
-    for code, *numbers in listed:
-        if code >= len(kinds):
-            relax = settings.formulas[code - len(kinds)]
-            rows.append(relax(rows[numbers[0]] * scales[numbers[1]]))
-            continue
-        kind = kinds[code]
-        operands = []
-        for source, number in zip(kind.operands, numbers, strict=False):
-            table: Any = rows if source == ROW else sources[source]
-            operand = number if table is None else table[number]
-            operands.append(guarded(operand) if chooses and source == ROW else operand)
+    listed, steps = program.tolist(), _steps()
+    columns, numbers, scales = x.unbind(-1), constants.unbind(0), steepness.unbind(0)
+    rows: list[Tensor] = _Guarded() if any(code in _CHOOSING for code, *_ in listed) else []
+    for code, a, b, c in listed:
+        if code >= len(steps):
+            y = settings.formulas[code - len(steps)](rows[a] * scales[b])
+        else:
+            y = steps[code](draw, rows, columns, numbers, a, b, c)
         # A choice between two constants has torch's own precision
-        rows.append(value_function(kind)(draw, *operands).to(x.dtype))
-    return [torch.stack([rows[k].expand(shape) for k in wanted.tolist()], dim=-1)]
+        rows.append(y if y.dtype == dtype else y.to(dtype))
+    found = list(rows)
+    return [torch.stack([found[k].expand(shape) for k in wanted.tolist()], dim=-1)]

@@ -40,6 +40,8 @@ MISSING = 0.01
 #: from the mean over paths at the same softness: where that is as far from the crisp result, the program is merely soft.
 MANY = 32
 GROSS, APART = 0.9, 0.5
+#: What every steepness is multiplied by for a result that is nearly the crisp one.
+STEEP = 2.0**20
 #: Particles that the mean over paths is taken of, on so many items at most.
 PROBES, ITEMS = 64, 4
 
@@ -62,11 +64,12 @@ class Call:
     gates: Tensor | None = None
     #: How many decisions on tensors the run took, where it was recorded or run and not repeated.
     decisions: int = 0
-    #: Whether the run did nothing but arithmetic and decisions.
-    pure: bool = False
+    #: The recording, where the run did nothing but arithmetic and decisions.
+    pure: Recall | None = None
 
     @property
     def like(self) -> Tensor | None:
+        """A floating tensor among the arguments, for its precision and device."""
         return next((v.tensor for v in self.found if v.tensor.is_floating_point()), None)
 
     def lowered(self, result: Any) -> Any:
@@ -105,7 +108,7 @@ class Call:
                 result = (program(frame),)
                 machine.settle(result)
             known.learn(result, frame.report)
-            self.pure = journal.complete and not journal.draws
+            self.pure = known if journal.complete and not journal.draws else None
         self.decisions = frame.report.decisions
         return result[0]
 
@@ -158,10 +161,10 @@ def _check(call: Call) -> None:
 def _merge(call: Call, paths: Merge) -> Any:
     found = call.lowered(call.run(lambda frame: call.function._run(frame, call.values)))
     # A program that was trained is not meant to be the one as written
-    comparable = call.pure and call.parameters is None
-    if paths.check and call.decisions >= MANY and comparable and not call.function.checked:
+    recording = call.pure if call.parameters is None else None
+    if paths.check and recording is not None and call.decisions >= MANY and not call.function.checked:
         call.function.checked = True
-        warn_if_gross(call, found)
+        warn_if_gross(call, found, recording)
     return found
 
 
@@ -169,13 +172,21 @@ class MergedStatesWarning(UserWarning):
     """The result of merging states is far from what the program gives."""
 
 
-def warn_if_gross(call: Call, found: Any) -> None:
-    """One warning where the result is nowhere near what the program gives and merging, not softness, is why; on a few items."""
+def warn_if_gross(call: Call, found: Any, recording: Recall) -> None:
+    """One warning where the result is nowhere near what the program gives and merging, not softness, is why; on a few items.
+
+    What was recorded runs once more, so steeply that its states are those of the crisp program, up to ties; only where that is
+    far away, or goes where the recording does not, is the program itself run crisply, which takes as long as recording it.
+    """
     items = 1 if call.size is None else min(call.size, ITEMS)
     try:
         with torch.no_grad():
+            soft, steep = _in_batch(found, call), recording.steeper(STEEP)
+            if steep is not None:
+                nearly = _in_batch(call.lowered(steep[0]), call)
+                if _distance(soft, nearly, nearly, items) <= GROSS:
+                    return
             crisp = crisply(_first(call, items))
-            soft = found if call.size is not None else mapped(lambda x: x[None] if isinstance(x, Tensor) else x, found)
             gap = _distance(soft, crisp, crisp, items)
             if gap <= GROSS:
                 return
@@ -195,6 +206,11 @@ def warn_if_gross(call: Call, found: Any) -> None:
         )
 
 
+def _in_batch(result: Any, call: Call) -> Any:
+    """The result of one item with the batch of one in front; that of a batch as it is."""
+    return result if call.size is not None else mapped(lambda x: x[None] if isinstance(x, Tensor) else x, result)
+
+
 def _first(call: Call, items: int, **options: Any) -> Call:
     """The same call on the first items alone, with a batch in front."""
     one = call.size is None
@@ -205,7 +221,7 @@ def _first(call: Call, items: int, **options: Any) -> Call:
         # One item has had its batch put in front where it was recorded
         return x.tensor[:items] if x.batched else x.tensor[None] if one else x.tensor
 
-    names = call.function._signature.parameters
+    names = call.function.parameter_names
     together = [name for name, x in zip(names, call.values, strict=True) if any(not v.batched for v in flat(x))]
     shared = {"shared": () if one else tuple(together), "generator": torch.Generator().manual_seed(0)}
     given = {**call.options, "paths": Merge(check=False), **options, "batched": True}
@@ -216,9 +232,15 @@ def _first(call: Call, items: int, **options: Any) -> Call:
 def crisply(call: Call) -> Any:
     """The result with every decision taken as Python takes it: the crisp program, but for tensors that are changed in place,
     whose parts are views: as written, `a[0], a[1] = a[1], a[0]` on a tensor is no exchange."""
-    frame = call.frame()
-    frame.decider = Numbers()
-    return call.lowered(call.function._run(frame, call.values))
+    return call.lowered(call.recorded(_crisp_program(call), None))
+
+
+def _crisp_program(call: Call) -> Callable[[Frame], Any]:
+    def program(frame: Frame) -> Any:
+        frame.decider = Numbers()
+        return call.function._run(frame, call.values)
+
+    return program
 
 
 def _distance(one: Any, other: Any, crisp: Any, items: int) -> float:
@@ -366,7 +388,7 @@ def _scales(call: Call, paths: Perturb) -> list[tuple[Value, Any]]:
     scale: Any = paths.scale
     if not isinstance(scale, Mapping):
         return [(value, scale) for value in call.found if value.tensor.is_floating_point()]
-    names, found = list(call.function._signature.parameters), []
+    names, found = call.function.parameter_names, []
     for name, size in scale.items():
         if name not in names:
             raise ValueError(f"{call.function.__name__}: Perturb's scale names {name!r}, which is no parameter of it.")
@@ -397,25 +419,16 @@ def _perturb(call: Call, paths: Perturb) -> Any:
         distance = ((moved - centre) / scale).square()
         score = score - 0.5 * distance.reshape(distance.shape[0], -1).sum(1)
 
-    def program(frame: Frame) -> Any:
-        frame.decider = Numbers()
-        return many.function._run(frame, many.values)
-
     with torch.no_grad():
-        result = _as_written(many) if paths.as_written else many.lowered(many.run(program))
+        result = _as_written(many) if paths.as_written else many.lowered(many.run(_crisp_program(many)))
     return _paired_means(result, score, call, paths.count)
 
 
 def _as_written(call: Call) -> Any:
-    """The crisp function on each item by itself."""
-    return as_written(call, call.size or 0)
-
-
-def as_written(call: Call, items: int) -> Any:
-    """The results of the crisp function on the first items, one after the other, put together."""
+    """The results of the function as written on all items, one after the other, put together."""
     precision = torch.get_default_dtype() if call.like is None else call.like.dtype
     results = []
-    for k in range(items):
+    for k in range(call.size or 0):
         arguments = mapped(lambda v, k=k: _item(v, k), call.values)
         results.append(call.function.crisp(*arguments))
 

@@ -19,7 +19,8 @@ NEGLIGIBLE = 1e-18
 ROW, COLUMN, CONSTANT, STEEPNESS, COUNTER = "row", "column", "constant", "steepness", "counter"
 
 
-@dataclass(frozen=True)
+# eq=False: the table is part of a key in every call, and an instruction is no other one with the same formulas
+@dataclass(frozen=True, eq=False)
 class Instruction:
     """y = value(a, b, c). `operands` says where each comes from: an earlier row of the program, a column of its input, one of
     its constants, one of its steepnesses, or the number itself. Rows come first."""

@@ -12,7 +12,7 @@ printed line or a warning makes the run one that is recorded every time.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from algonet.core.tracing import transforming
 from ..operation import Program, evaluate, steepness_tensor
 from ..report import Report
 from ..softness import open_blocks
-from .containers import is_record, record_fields, record_like
+from .containers import flat, is_record, record_fields, record_like
 from .eager import EAGER
 from .keys import Found, UnknownError, describe
 from .simplify import simplified
@@ -33,7 +33,7 @@ from .values import NUMBERS, Value
 #: Instructions that one function's recordings may hold together (16 bytes each); how many recordings, and ways through one.
 CAPACITY = 2**20
 WAYS = 64
-#: From so many columns on, a table of results is taken apart at once.
+#: From so many columns on that are returned, a table is taken apart at once.
 SEVERAL = 4
 
 
@@ -46,6 +46,8 @@ class Run(NamedTuple):
     unbound: dict[Any, tuple[Tensor, ...]]
     size: int
     draws: Any
+    #: What every steepness is multiplied by.
+    steeper: float = 1.0
 
 
 #: Where a tensor comes from: found again in another run.
@@ -82,10 +84,11 @@ class Step:
             program = program._replace(instructions=program.moved(program.instructions))
             wanted = program.moved(wanted)
             self._simplified = program, wanted, True
-        scales = self._scales
+        scales: Any = self._scales
         if not isinstance(scales, Tensor):
-            found = [s(run) if callable(s) else s for s in scales]
-            scales = steepness_tensor(found, program.constants)
+            scales = steepness_tensor([s(run) if callable(s) else s for s in scales], program.constants)
+        if run.steeper != 1.0:
+            scales = scales * run.steeper
         inputs = [origin(run) for origin in self._inputs]
         return evaluate(program, inputs, scales, wanted, run.size, run.draws.seed if self._draws else None)
 
@@ -131,6 +134,8 @@ class Journal:
         self._events: list[Step | Look] = []
         self._ran = 0
         self._pieces: dict[int, _Unbound] = {}
+        #: How many columns of each table are returned, by the table's id.
+        self._returned: Counter[int] = Counter()
         # The tensors themselves are kept, or another one could get the id
         self._origins: dict[int, tuple[Tensor, Origin]] = {}
         for tensor in fixed:
@@ -199,13 +204,14 @@ class Journal:
 
     def notes(self, result: Any, iterations: dict[int, int]) -> list[Step | Look | Ending] | None:
         """The events of the whole run, ended by its result; None where they are not all that happened."""
+        self._returned = Counter(id(value.source[0]) for value in flat(result) if value.source is not None)
         template = self._template(result) if self.complete else None
         return [*self._events, Ending(template, dict(iterations))] if self.complete else None
 
     def _result(self, value: Value) -> Origin:
         """Like `of_value`, for what is returned: a table's columns are taken apart together, and so are their gradients put
         together, each of which would else be a table of its own. Copies, since views of many may not be changed in place."""
-        if value.source is None or value.source[0].shape[1] < SEVERAL:
+        if value.source is None or self._returned[id(value.source[0])] < SEVERAL:
             return self.of_value(value)
         tensor, column = value.source
         origin = self._origin(tensor)
@@ -270,16 +276,21 @@ class Recording:
         self.ways = 1
         self.length = _length(notes)
 
-    def run(self, arguments: list[Tensor], tensors: list[Tensor], size: int | None, draws: Any) -> Ending | None:
+    def run(
+        self, arguments: list[Tensor], tensors: list[Tensor], size: int | None, draws: Any, steeper: float = 1.0
+    ) -> Ending | None:
         """The result (values for leaves; without the batch if `size` is None); None where the way is not known yet."""
         single = size is None
-        run, node = Run(arguments, tensors, [], {}, 1 if single else size, draws), self._root
+        run, node = Run(arguments, tensors, [], {}, 1 if single else size, draws, steeper), self._root
         while True:
             for step in node.steps:
                 run.outputs.append(step.run(run))
             if node.ending is not None:
                 return node.ending._replace(result=_filled(node.ending.result, run, single))
-            way = None if node.look is None else node.ways.get(node.look.question(node.look.at(run).detach()))
+            answer = None if node.look is None else node.look.question(node.look.at(run).detach())
+            way = node.ways.get(answer)
+            if way is None and steeper != 1.0:
+                way = next((way for known, way in node.ways.items() if _includes(known, answer)), None)
             if way is None:
                 return None
             node = way
@@ -298,6 +309,12 @@ class Recording:
                     self.length += _length(rest)
                 return
             node = node.ways[event.answer]
+
+
+def _includes(known: Any, answer: Any) -> bool:
+    """Whether a way goes wherever an answer leads, and further where nobody is: answers are yes or no, or several of them."""
+    pairs = zip(known, answer, strict=True) if isinstance(known, tuple) else [(known, answer)]
+    return all(wide or not narrow for wide, narrow in pairs)
 
 
 def _filled(x: Any, run: Run, single: bool) -> Any:
@@ -364,15 +381,23 @@ class Recall:
 
     def again(self, report: Report, draws: Any) -> Any:
         """The result without running the program; None where it has to."""
-        recording = self._recordings.find(self._key)
-        if recording is None:
-            return None
-        arguments = [t.unsqueeze(0) for t in self._arguments] if self._size is None else self._arguments
-        ending = recording.run(arguments, self._found.tensors, self._size, draws)
+        ending = self._run(draws)
         if ending is None:
             return None
         report.iterations.update(ending.iterations)
         return ending.result
+
+    def steeper(self, factor: float) -> Any:
+        """The result with every steepness multiplied; None where that goes a way that is not recorded."""
+        ending = self._run(None, factor)
+        return None if ending is None else ending.result
+
+    def _run(self, draws: Any, steeper: float = 1.0) -> Ending | None:
+        recording = self._recordings.find(self._key)
+        if recording is None:
+            return None
+        arguments = [t.unsqueeze(0) for t in self._arguments] if self._size is None else self._arguments
+        return recording.run(arguments, self._found.tensors, self._size, draws, steeper)
 
     def begin(self, arguments: list[Value]) -> Journal:
         """A journal of the recording that follows, on these arguments."""

@@ -157,14 +157,15 @@ _PLAIN = ("s", "-s")
 
 def kernels(formulas: tuple[Relaxation, ...], dialect: str) -> ModuleType:
     """The compiled module for programs with these relaxations; one for each state of the table."""
-    table = tuple(instructions.with_relaxations(len(formulas)))
-    return _MODULES.get((formulas, dialect, table), lambda: _module(formulas, dialect, table))
+    key = (formulas, dialect, *instructions.TABLE.values())
+    return _MODULES.get(key, lambda: _module(formulas, dialect))
 
 
 _MODULES: Cache[ModuleType] = Cache("kernels of smooth programs on the CPU", 256)
 
 
-def _module(formulas: tuple[Relaxation, ...], dialect: str, table: tuple[Instruction, ...]) -> ModuleType:
+def _module(formulas: tuple[Relaxation, ...], dialect: str) -> ModuleType:
+    table = instructions.with_relaxations(len(formulas))
     functions = [codegen.scalar_function(relax, f"formula{k}", dialect) for k, relax in enumerate(formulas)]
     runs, pulls, run_cases, pull_cases = [], [], [], []
     for code, instruction in enumerate(table):

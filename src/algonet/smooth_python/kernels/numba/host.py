@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from types import ModuleType
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from algonet.core.cache import Cache
 from algonet.core.threads import spread, workers
 
 from ...operation import ProgramSettings
@@ -17,6 +20,32 @@ from .schedule import backward_schedule, forward_schedule
 
 #: Items times instructions from which on waking further threads pays.
 PARALLEL_FROM = 4_000_000
+
+
+class _Schedule(NamedTuple):
+    """What `schedule.py` made of a program, with the tensors it was made of: while it is kept, no others have their ids."""
+
+    arrays: tuple[np.ndarray, ...]
+    addresses: tuple[int, ...]
+    sizes: tuple[int, ...]
+    program: Tensor
+    wanted: Tensor
+
+
+_SCHEDULES: Cache[_Schedule] = Cache(
+    "schedules of smooth programs", 1024, budget=2**24, weigh=lambda s: sum(array.nbytes for array in s.arrays)
+)
+
+
+def _scheduled(make: Callable[..., Any], tensors: Sequence[Tensor], kernels: ModuleType, *needs: bool) -> _Schedule:
+    """A program's schedule by `make`; one that runs again is the same tensor, which nobody changes."""
+    program, wanted = tensors[3], tensors[4]
+    key = make, kernels, id(program), id(wanted), *needs
+    found = _SCHEDULES.find(key)
+    if found is None:
+        arrays, addresses, sizes = make(program.numpy(), wanted.numpy(), kernels.table, *needs)
+        found = _SCHEDULES.put(key, _Schedule(arrays, addresses, sizes, program, wanted))
+    return found
 
 
 def _kernels(x: Tensor, settings: ProgramSettings) -> ModuleType:
@@ -53,14 +82,13 @@ def _seed(tensors: Sequence[Tensor]) -> tuple[int, int]:
 
 
 def smooth_program_forward(tensors: Sequence[Tensor], settings: ProgramSettings) -> tuple[list[Tensor], list[Tensor]]:
-    x, program, wanted = tensors[0], tensors[3].numpy(), tensors[4].numpy()
-    y = x.new_empty(*x.shape[:-1], len(wanted))
+    x, count = tensors[0], tensors[4].shape[0]
+    y = x.new_empty(*x.shape[:-1], count)
     kernels, (read, numbers) = _kernels(x, settings), _numbers(tensors)
-    arrays, addresses, (steps, count) = forward_schedule(program, wanted, kernels.table)
-    run, results = (addresses[0], steps), (y.data_ptr(), addresses[1], len(wanted))
-    arguments = (numbers, _seed(tensors), run, results)
-    _over_blocks(kernels.forward, read[0], read[0].shape[0] * steps, arguments, (count,))
-    del arrays
+    schedule = _scheduled(forward_schedule, tensors, kernels)
+    (steps, slots), addresses = schedule.sizes, schedule.addresses
+    arguments = (numbers, _seed(tensors), (addresses[0], steps), (y.data_ptr(), addresses[1], count))
+    _over_blocks(kernels.forward, read[0], read[0].shape[0] * steps, arguments, (slots,))
     return [y], []
 
 
@@ -71,18 +99,15 @@ def smooth_program_backward(
     settings: ProgramSettings,
     needs: Sequence[bool],
 ) -> list[Tensor | None]:
-    x, program, wanted = tensors[0], tensors[3].numpy(), tensors[4].numpy()
-    kernels, (read, numbers) = _kernels(x, settings), _numbers(tensors)
-    arrays, addresses, (steps, count, pulls, seeded, slopes) = backward_schedule(
-        program, wanted, kernels.table, bool(needs[0]), bool(needs[1])
-    )
+    x, kernels, (read, numbers) = tensors[0], _kernels(tensors[0], settings), _numbers(tensors)
+    schedule = _scheduled(backward_schedule, tensors, kernels, bool(needs[0]), bool(needs[1]))
+    (steps, slots, pulls, seeded, slopes), addresses = schedule.sizes, schedule.addresses
     items, scales = read[0].shape[0], read[1].shape[0]
     gx, gs = torch.zeros_like(read[0]), read[0].new_zeros(-(-items // device.WIDTH), scales)
     g = grads[0].detach().reshape(-1, grads[0].shape[-1]).contiguous()
-    results = (g.data_ptr(), addresses[2], len(wanted), seeded)
+    results = (g.data_ptr(), addresses[2], g.shape[1], seeded)
     run, pull, found = (addresses[0], steps), (addresses[1], pulls), (gx.data_ptr(), gs.data_ptr(), scales)
     arguments = (numbers, _seed(tensors), run, pull, results, found)
-    _over_blocks(kernels.backward, read[0], items * (steps + pulls), arguments, (count, slopes))
-    del arrays
+    _over_blocks(kernels.backward, read[0], items * (steps + pulls), arguments, (slots, slopes))
     constants = torch.zeros_like(tensors[2]) if needs[2] else None
     return [gx.reshape(x.shape), gs.sum(0) if needs[1] else None, constants, None, None, None]

@@ -19,6 +19,12 @@ from ...machine import instructions
 from ...machine.instructions import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, Instruction
 
 _SOURCE = '''
+# No kernel is specialised on its arguments' values or alignment: one compilation serves all, and launches are cheap
+PLAIN = [
+    "x", "steepness", "constants", "program", "wanted", "seed", "y", "g", "gx", "gs", "scratch", "sums",
+    "start", "count", "columns", "length", "results", "scales",
+]
+
 
 @triton.jit
 def fma(a, b, c):
@@ -61,7 +67,7 @@ def run_rows(
 @FORWARD@
 
 
-@triton.jit
+@triton.jit(do_not_specialize=PLAIN)
 def forward_kernel(
     x, steepness, constants, program, wanted, seed, y, scratch, start, count, columns, length, results,
     BLOCK: tl.constexpr,
@@ -77,7 +83,7 @@ def forward_kernel(
         tl.store(y + item * results + j, tl.load(rows + row * BLOCK + lane), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=PLAIN)
 def backward_kernel(
     x, steepness, constants, program, wanted, seed, g, gx, gs, scratch, sums, start, count, columns, length, results,
     scales, BLOCK: tl.constexpr,
@@ -127,11 +133,11 @@ _MODULES: Cache[ModuleType] = Cache("kernels of smooth programs on the GPU", 256
 
 def kernels(formulas: tuple[Relaxation, ...]) -> ModuleType:
     """The module for programs with these relaxations; one for each state of the table."""
-    table = tuple(instructions.with_relaxations(len(formulas)))
-    return _MODULES.get((formulas, table), lambda: _module(formulas, table))
+    return _MODULES.get((formulas, *instructions.TABLE.values()), lambda: _module(formulas))
 
 
-def _module(formulas: tuple[Relaxation, ...], table: tuple[Instruction, ...]) -> ModuleType:
+def _module(formulas: tuple[Relaxation, ...]) -> ModuleType:
+    table = instructions.with_relaxations(len(formulas))
     functions = [
         codegen.scalar_function(relax, f"curve{k}", "triton") + _FORMULA.format(k=k) for k, relax in enumerate(formulas)
     ]
@@ -139,7 +145,7 @@ def _module(formulas: tuple[Relaxation, ...], table: tuple[Instruction, ...]) ->
     return codegen.load("smooth_program_triton", codegen.PRELUDES["triton"] + "\n\n" + "\n\n".join(functions) + body)
 
 
-def _tree(table: tuple[Instruction, ...], case: Callable[[Instruction], str]) -> str:
+def _tree(table: list[Instruction], case: Callable[[Instruction], str]) -> str:
     """What each instruction does, found by halving the range of codes: Triton has no jump table."""
 
     def halves(first: int, last: int) -> str:

@@ -1,12 +1,15 @@
 """What launches the GPU kernels: tensors on the device, rows in scratch memory of bounded size."""
 
-# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from algonet.core.cache import Cache
+from algonet.core.launch import Launch
 
 from ...operation import ProgramSettings
 from . import device
@@ -17,33 +20,43 @@ SCRATCH = 256 * 2**20
 BLOCK = 32
 
 
+_LAUNCHES: Cache[Launch] = Cache("launches of smooth programs", 1024)
+
+
 class _Ready:
     """The tensors of a call as the kernels want them."""
 
     def __init__(self, tensors: Sequence[Tensor]):
         x, steepness, constants, program, wanted, seed = tensors
-        flat = x.reshape(-1, x.shape[-1]).contiguous()
-        self.x = flat
-        self.count, self.columns = flat.shape
+        self.x = x.reshape(-1, x.shape[-1]).contiguous()
+        self.count, self.columns = self.x.shape
         self.length, self.results = program.shape[0], wanted.shape[0]
         self.blocks = -(-self.count // BLOCK)
         self.inputs = {
-            "x": flat,
+            "x": self.x,
             "steepness": steepness.contiguous(),
             "constants": constants.contiguous(),
             "program": program.to(x.device, non_blocking=True).contiguous(),
             "wanted": wanted.to(x.device, non_blocking=True),
             "seed": seed.to(x.device, non_blocking=True),
         }
-        sizes = {"count": self.count, "columns": self.columns, "length": self.length, "results": self.results}
-        self.sizes = {**sizes, "BLOCK": BLOCK, "num_warps": 1, "num_stages": 1}
 
-    def launches(self, copies: int) -> Iterator[tuple[int, int]]:
+    def stretches(self, copies: int) -> Iterator[tuple[int, int]]:
         """(first block, blocks) of each launch, such that `copies` sets of rows fit into the scratch."""
         each = copies * self.length * BLOCK * self.x.element_size()
         size = max(1, min(self.blocks, SCRATCH // max(each, 1)))
         for start in range(0, self.blocks, size):
             yield start, min(size, self.blocks - start)
+
+    def launch(self, kernel: Any, start: int, blocks: int, **more: int) -> Launch:
+        """The kernel for these blocks; made once for each size of batch and program."""
+        sizes: dict[str, Any] = {"start": start, "count": self.count, "columns": self.columns, **more}
+        sizes |= {"length": self.length, "results": self.results}
+        key = (kernel, self.x.dtype, self.x.get_device(), blocks, *sizes.values())
+        found = _LAUNCHES.find(key)
+        if found is None:
+            found = _LAUNCHES.put(key, Launch(kernel, blocks, warps=1, BLOCK=BLOCK, **sizes))
+        return found
 
 
 def smooth_program_forward(tensors: Sequence[Tensor], settings: ProgramSettings) -> tuple[list[Tensor], list[Tensor]]:
@@ -51,9 +64,9 @@ def smooth_program_forward(tensors: Sequence[Tensor], settings: ProgramSettings)
     ready = _Ready(tensors)
     y = x.new_empty(ready.count, ready.results)
     kernel = device.kernels(settings.formulas).forward_kernel
-    for start, blocks in ready.launches(1):
+    for start, blocks in ready.stretches(1):
         rows = x.new_empty(blocks, ready.length, BLOCK)
-        kernel[(blocks,)](**ready.inputs, y=y, scratch=rows, start=start, **ready.sizes)
+        ready.launch(kernel, start, blocks)(**ready.inputs, y=y, scratch=rows)
     return [y.reshape(*x.shape[:-1], ready.results)], []
 
 
@@ -71,12 +84,11 @@ def smooth_program_backward(
     gs = x.new_zeros(ready.blocks, scales, BLOCK)
     g = grads[0].reshape(ready.count, ready.results).contiguous()
     kernel = device.kernels(settings.formulas).backward_kernel
-    for start, blocks in ready.launches(2):
+    for start, blocks in ready.stretches(2):
         rows = x.new_empty(blocks, ready.length, BLOCK)
         slopes = x.new_zeros(blocks, ready.length, BLOCK)
-        kernel[(blocks,)](
-            **ready.inputs, g=g, gx=gx, gs=gs, scratch=rows, sums=slopes, start=start, scales=scales, **ready.sizes
-        )
+        launch = ready.launch(kernel, start, blocks, scales=scales)
+        launch(**ready.inputs, g=g, gx=gx, gs=gs, scratch=rows, sums=slopes)
     by_steepness = gs.sum((0, 2)) if needs[1] else None
     constants = torch.zeros_like(tensors[2]) if needs[2] else None
     return [gx.reshape(x.shape), by_steepness, constants, None, None, None]
