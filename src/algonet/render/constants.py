@@ -21,5 +21,7 @@ TAPS, MARGIN = 10, 5
 LEAST_SPACING, MOST_SAMPLES = 1.25, 0.75
 #: Points of the world beyond this are taken to lie there, so that products of finite numbers stay finite.
 FAR_POINTS = 1e15
+#: What a picture may leave out unless told otherwise: a fortieth of an 8-bit picture's step.
+EPSILON = 1e-4
 #: What a mesh without colours looks like.
 GREY = 0.8

@@ -43,10 +43,16 @@ Seen = tuple[Tensor, Tensor, Tensor]
 class Coverage:
     """Base of the coverages. Subclasses name the field that holds their relaxation, and define `seen`."""
 
-    #: The field with the relaxation whose softness is the picture's.
+    #: The field with the relaxation whose softness is the picture's, and the kind of relaxation that belongs there.
     relaxation: ClassVar[str]
+    takes: ClassVar[type[Relaxation]] = Relaxation
     #: Roughly how many numbers per face and pixel the reference holds at once: it works in chunks that fit its budget.
     alive: ClassVar[int] = 60
+
+    def __post_init__(self):
+        if not isinstance(self.relax, self.takes):
+            kind = self.takes.__name__.lower()
+            raise TypeError(f"{type(self).__name__}: `{self.relaxation}` must be a {kind}, got {self.relax!r}.")
 
     @property
     def relax(self) -> Relaxation:
@@ -129,11 +135,11 @@ class FilteredCoverage(Coverage):
     noise: Noise = field(default_factory=StudentT)
     units: str = "pixels"
     relaxation: ClassVar[str] = "noise"
+    takes: ClassVar[type[Relaxation]] = Noise
 
     def __post_init__(self):
-        if not isinstance(self.noise, Noise):
-            raise TypeError(f"FilteredCoverage: `noise` must be a noise such as StudentT(df=8), got {self.noise!r}.")
-        if isinstance(self.noise, StudentT) and (self.noise.df % 2 != 0 or self.noise.df > MOST_DF):
+        super().__post_init__()
+        if type(self.noise) is StudentT and (self.noise.df % 2 != 0 or self.noise.df > MOST_DF):
             raise ValueError(
                 f"FilteredCoverage: StudentT must have an even df up to {MOST_DF} (the closed form needs it; by then it is "
                 f"Gaussian to 3 %), got {self.noise!r}; or take GaussianNoise."
@@ -159,8 +165,8 @@ class FilteredCoverage(Coverage):
         return dataclasses.replace(self.noise, scale=pixels)
 
     def form(self) -> FilteredCoverage:
-        if type(self.noise) is StudentT and type(self) is FilteredCoverage and not tracing.compiling():
-            return _student_form(int(self.noise.df))
+        if self.df is not None and type(self) is FilteredCoverage and not tracing.compiling():
+            return _student_form(self.df)
         return interned(dataclasses.replace(self, noise=unit(self.noise), units="pixels"))
 
     def seen(self, corners: Tensor, pixels: Tensor, softness: Tensor) -> Seen:
@@ -200,6 +206,7 @@ class EdgeProduct(Coverage):
 
     sigmoid: Sigmoid = field(default_factory=Logistic)
     relaxation: ClassVar[str] = "sigmoid"
+    takes: ClassVar[type[Relaxation]] = Sigmoid
 
     def blur(self, pixels: float) -> Noise:
         return GaussianNoise(pixels * _deviation(self.sigmoid))
@@ -227,6 +234,7 @@ class EuclideanCoverage(Coverage):
     sigmoid: Sigmoid = field(default_factory=Logistic)
     squared: bool = False
     relaxation: ClassVar[str] = "sigmoid"
+    takes: ClassVar[type[Relaxation]] = Sigmoid
 
     def softness_for(self, pixels: float, height: int) -> float:
         return pixels**-2 if self.squared else 1 / pixels
@@ -283,6 +291,18 @@ class Held(Coverage):
 
 #: Every coverage, for tests, configurations and the command line.
 COVERAGES: tuple[type[Coverage], ...] = (FilteredCoverage, EdgeProduct, EuclideanCoverage)
+#: What every renderer and fit takes unless told otherwise.
+DEFAULT_COVERAGE = FilteredCoverage()
+
+
+def check_coverage(where: str, coverage: Any) -> None:
+    """Raise unless it is a coverage; a bare relaxation is answered by the coverage that takes it."""
+    if isinstance(coverage, Coverage):
+        return
+    taker = next((f"; write {c.__name__}({coverage!r})" for c in COVERAGES if isinstance(coverage, c.takes)), "")
+    instead = "; a size is one argument, (height, width)" if isinstance(coverage, int) else taker
+    names = ", ".join(c.__name__ for c in COVERAGES)
+    raise TypeError(f"{where}: `coverage` must be a coverage such as {names}, got {coverage!r}{instead}.")
 
 
 def coverage_named(name: str, scale: float = 1.0) -> Coverage:

@@ -11,22 +11,20 @@ from algonet.core import tracing
 from algonet.core.cache import TensorCache, cached, constant
 from algonet.core.checks import check_size, widened
 from algonet.core.identity import interned
-from algonet.relax import Noise, Sigmoid, TConorm
+from algonet.relax import TConorm
 
 from .cameras import Camera
 from .checks import check_faces, check_mesh, check_picture
-from .constants import LEAST_SPACING, SAMPLES_PER_SCALE
-from .coverage import Coverage, FilteredCoverage
+from .constants import EPSILON, LEAST_SPACING, SAMPLES_PER_SCALE
+from .coverage import DEFAULT_COVERAGE, Coverage, check_coverage
 from .operation import LIT, NORMALS, RASTER
 from .reference import to_camera
-from .settings import NormalSettings, Raster, RasterSettings, default_conorm
+from .settings import DEFAULT_CONORM, NormalSettings, Raster, RasterSettings
 from .shading import Shading
 from .vectors import tensor_like
 
 #: Per unit of depth: right for objects about two units large, whose far side then counts exp(-10) of the near one.
 DEPTH_STEEPNESS = 5.0
-#: What nobody has to make again; coverages are frozen.
-DEFAULT_COVERAGE = FilteredCoverage()
 
 
 def render_attributes(
@@ -43,7 +41,7 @@ def render_attributes(
     conorm: TConorm | None = None,
     depth_steepness: float | Tensor = DEPTH_STEEPNESS,
     two_sided: bool = True,
-    epsilon: float = 1e-4,
+    epsilon: float = EPSILON,
     deterministic: bool = False,
     backend: str = "auto",
 ) -> Raster:
@@ -69,6 +67,7 @@ def render_attributes(
     where = "render_attributes"
     height, width = check_size(where, size)
     coverage = DEFAULT_COVERAGE if coverage is None else coverage
+    conorm = DEFAULT_CONORM if conorm is None else conorm
     check_mesh(where, vertices, faces)
     attribute_faces = _check_attributes(attributes, vertices, faces, attribute_faces)
     check_options(where, coverage, epsilon)
@@ -152,7 +151,7 @@ def raster_settings(
     width: int,
     coverage: Coverage,
     epsilon: float,
-    conorm: TConorm | None,
+    conorm: TConorm,
     two_sided: bool,
     perspective: bool,
     deterministic: bool,
@@ -161,7 +160,7 @@ def raster_settings(
 ) -> RasterSettings:
     """Settings of a call; calls that come again and again get the same object, which is quicker to look up."""
     return _settings(
-        height, width, coverage.form(), epsilon, default_conorm() if conorm is None else interned(conorm), two_sided,
+        height, width, coverage.form(), epsilon, interned(conorm), two_sided,
         perspective, deterministic, shading, colored, _is_sharp(coverage._known_softness(height)),
     )  # fmt: skip
 
@@ -283,13 +282,6 @@ def _check_attributes(attributes: Tensor, vertices: Tensor, faces: Tensor, attri
 
 
 def check_options(where: str, coverage: Coverage, epsilon: float) -> None:
-    if not isinstance(coverage, Coverage):
-        instead = f"; write FilteredCoverage({coverage!r})" if isinstance(coverage, Noise) else ""
-        instead = f"; write EdgeProduct({coverage!r})" if isinstance(coverage, Sigmoid) else instead
-        instead = "; a size is one argument, (height, width)" if isinstance(coverage, int) else instead
-        raise TypeError(
-            f"{where}: `coverage` must be a coverage such as FilteredCoverage(StudentT(df=8, scale=1.0)), EdgeProduct() "
-            f"or EuclideanCoverage(), got {coverage!r}{instead}."
-        )
+    check_coverage(where, coverage)
     if not 0 < epsilon < 0.5:
         raise ValueError(f"{where}: `epsilon` must lie in (0, 0.5), got {epsilon!r}.")

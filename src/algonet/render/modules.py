@@ -14,14 +14,14 @@ from algonet.core.checks import check_size
 from algonet.core.hints import write_instead
 from algonet.core.identity import unit
 from algonet.core.pictures import png_bytes
-from algonet.relax import CONORMS, BoundedSum, TConorm
+from algonet.relax import CONORMS, TConorm
 from algonet.relax.modules import SoftModule
 from algonet.relax.softmax import Choice
 
 from .cameras import Camera
 from .checks import check_picture
-from .constants import GREY
-from .coverage import Coverage, FilteredCoverage, Held
+from .constants import EPSILON, GREY
+from .coverage import DEFAULT_COVERAGE, Coverage, Held
 from .functional import (
     DEPTH_STEEPNESS,
     camera_matrix,
@@ -36,7 +36,7 @@ from .meshes import Mesh, preview
 from .operation import ILLUMINATE
 from .pieces import cut_faces
 from .reference import unproject
-from .settings import Raster
+from .settings import DEFAULT_CONORM, Raster
 from .softness import SoftnessMemory
 from .textures import sample_pyramid, texture_levels
 from .vectors import tensor_like
@@ -93,11 +93,11 @@ class SmoothRenderer(SoftModule):
         background: float | Tensor | tuple[float, float, float] = 0.0,
         background_depth: float = 0.0,
         two_sided: bool = True,
-        epsilon: float = 1e-4,
+        epsilon: float = EPSILON,
         deterministic: bool = False,
         backend: str = "auto",
     ):
-        coverage = FilteredCoverage() if coverage is None else coverage
+        coverage = DEFAULT_COVERAGE if coverage is None else coverage
         check_options("SmoothRenderer", coverage, epsilon)
         check_backend("SmoothRenderer", backend)
         super().__init__(coverage.relax, depth=Choice(depth_steepness))
@@ -116,7 +116,7 @@ class SmoothRenderer(SoftModule):
         self._coverage = coverage.with_relax(unit(coverage.relax))
         self._coverage_form = coverage.form()
         self._memory = SoftnessMemory()
-        self.conorm = BoundedSum() if conorm is None else conorm
+        self.conorm = DEFAULT_CONORM if conorm is None else conorm
         self.surface, self.shading = surface, shading
         self.background, self.background_depth = background, background_depth
         self.two_sided, self.epsilon = two_sided, epsilon

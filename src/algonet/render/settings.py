@@ -8,23 +8,15 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from algonet.core.cache import cached
 from algonet.core.identity import interned
 from algonet.relax import BoundedSum, TConorm
 
-from .constants import SAMPLES_PER_SCALE
-from .coverage import Coverage, FilteredCoverage
+from .constants import EPSILON, SAMPLES_PER_SCALE
+from .coverage import DEFAULT_COVERAGE, Coverage
 from .shading import Shading
 
-
-@cached(most=16)
-def default_conorm() -> TConorm:
-    return interned(BoundedSum())
-
-
-@cached(most=16)
-def default_coverage() -> Coverage:
-    return FilteredCoverage().form()
+#: Of overlapping faces: the sum of their coverages, bounded by 1.
+DEFAULT_CONORM = BoundedSum()
 
 
 @dataclass(frozen=True)
@@ -36,9 +28,9 @@ class RasterSettings:
 
     height: int
     width: int
-    coverage: Coverage = field(default_factory=default_coverage)
-    epsilon: float = 1e-4
-    conorm: TConorm = field(default_factory=default_conorm)
+    coverage: Coverage = field(default_factory=DEFAULT_COVERAGE.form)
+    epsilon: float = EPSILON
+    conorm: TConorm = field(default_factory=lambda: interned(DEFAULT_CONORM))
     two_sided: bool = True
     perspective: bool = True
     deterministic: bool = False

@@ -16,8 +16,8 @@ from algonet.ran.metrics import chamfer, iou, occupancy
 from algonet.ran.model import Batch, Trainable
 from algonet.ran.networks import Encoder, KeepColours, LocalTranslator, UNet, levels_of, quiet
 from algonet.relax import Choice, SoftModule
-from algonet.render import Camera, Coverage, FilteredCoverage, Mesh, icosphere, render_attributes
-from algonet.render.coverage import coverage_named
+from algonet.render import Camera, Coverage, Mesh, icosphere, render_attributes
+from algonet.render.coverage import DEFAULT_COVERAGE, coverage_named
 from algonet.render.functional import DEPTH_STEEPNESS
 from algonet.render.meshes import mesh_files
 
@@ -164,7 +164,7 @@ class MeshInverse(SoftModule):
     position: Tensor
     light: Tensor
 
-    def __init__(self, faces: Tensor, size: int, views: int = 2, coverage: Coverage = FilteredCoverage(),
+    def __init__(self, faces: Tensor, size: int, views: int = 2, coverage: Coverage = DEFAULT_COVERAGE,
                  shading: float = 0.55, *, colours: bool = False, backend: str = "auto"):  # fmt: skip
         super().__init__(coverage.relax, depth=Choice(DEPTH_STEEPNESS))
         # Without its softness, which the module holds

@@ -7,15 +7,13 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from algonet.relax import BoundedSum
-
 from ..cameras import Camera
 from ..coverage import Coverage
 from ..lights import Light
 from ..modules import SmoothRenderer
 from .rotations import rotation_matrix
 from .sides import Sides
-from .targets import blur, camera_axes
+from .targets import OPAQUE, blur, camera_axes
 
 #: No more cameras than this are rendered at once.
 AT_ONCE = 512
@@ -46,7 +44,7 @@ class LeastSquares:
         coverage: Coverage,
     ):  # fmt: skip
         self.sides, self.pictures, self.lights, mesh = sides, pictures, lights, sides.front
-        self.renderer = SmoothRenderer((1, 1), coverage, BoundedSum(32), shading="vertex", two_sided=False)
+        self.renderer = SmoothRenderer((1, 1), coverage, OPAQUE, shading="vertex", two_sided=False)
         self.renderer.to(mesh.vertices.device)
         self.base, self.centre = camera, (mesh.vertices.amin(-2) + mesh.vertices.amax(-2)).detach() / 2
         #: Per camera three numbers each to turn and to shift by, and one to zoom by; those that are fitted.

@@ -11,10 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet.relax import BoundedSum
-
 from ..cameras import Camera
-from ..coverage import Coverage, FilteredCoverage
+from ..coverage import DEFAULT_COVERAGE, Coverage
 from ..lights import AmbientLight, Light
 from ..losses import Topology, edge_length_loss, flatten_loss, laplacian_loss
 from ..meshes import Mesh
@@ -24,7 +22,7 @@ from .large_steps import LargeSteps
 from .progress import decay, progress_bar, stop_on_interrupt
 from .quality import MeshQuality, mesh_quality, roll_back
 from .remesh import Remesh, detail_lengths, remesh
-from .targets import Level, Targets
+from .targets import OPAQUE, Level, Targets
 
 #: Light from everywhere: colours are seen as they are.
 UNLIT = (AmbientLight((1.0, 1.0, 1.0)),)
@@ -73,7 +71,7 @@ def fit_mesh(
     weights: MeshWeights = MeshWeights(),
     lights: Sequence[Light] = UNLIT,
     two_sided: bool = False,
-    coverage: Coverage = FilteredCoverage(),
+    coverage: Coverage = DEFAULT_COVERAGE,
     progress: bool = False,
     seed: int = 0,
 ) -> MeshFit:
@@ -129,7 +127,7 @@ class MeshFitter:
         weights: MeshWeights = MeshWeights(),
         lights: Sequence[Light] = UNLIT,
         two_sided: bool = False,
-        coverage: Coverage = FilteredCoverage(),
+        coverage: Coverage = DEFAULT_COVERAGE,
         seed: int = 0,
     ):
         if steps < 1:
@@ -153,11 +151,9 @@ class MeshFitter:
         self.lights = [_learnable(light) for light in lights]
         tensors = [t for light in self.lights for t in _tensors(light)]
         self.light_optimizer = torch.optim.Adam(tensors, lr=LIGHT_RATE) if tensors else None
-        # A single full layer has coverage 1, of which BoundedSum(8) shows 0.92; the pictures to match show 1
-        conorm = BoundedSum(32)
         background = targets.background if targets.alpha is None else 0.0
         self.renderer = SmoothRenderer(
-            (1, 1), coverage, conorm, shading="vertex", two_sided=two_sided, background=background
+            (1, 1), coverage, OPAQUE, shading="vertex", two_sided=two_sided, background=background
         ).to(template.vertices.device)
         self.generator = torch.Generator().manual_seed(seed)
         self.level: Level | None = None

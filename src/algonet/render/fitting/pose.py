@@ -12,7 +12,7 @@ from torch import Tensor
 from algonet.core.memory import check_memory
 
 from ..cameras import Camera
-from ..coverage import Coverage, FilteredCoverage
+from ..coverage import DEFAULT_COVERAGE, Coverage
 from ..lights import Light
 from ..meshes import Mesh
 from .alignment import align_rotations, match_silhouettes, turn_around
@@ -90,7 +90,7 @@ def fit_camera(
     lights: Sequence[Light] = UNLIT,
     move: bool = True,
     two_sided: bool | None = None,
-    coverage: Coverage = FilteredCoverage(),
+    coverage: Coverage = DEFAULT_COVERAGE,
     progress: bool = False,
 ) -> CameraFit:
     """The camera from which the mesh looks like `image`: searched among all rotations, or found from the camera `start`.

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from algonet.relax.noise import Noise
+from algonet.relax import BoundedSum, Noise
 
 from ..cameras import Camera
-from ..coverage import Coverage, FilteredCoverage
+from ..coverage import DEFAULT_COVERAGE, Coverage
 
+#: A single full layer has coverage 1, of which the renderer's own conorm shows 0.92; the pictures to match show 1.
+OPAQUE = BoundedSum(32)
 #: Fields that hold pictures, and how many channels each may have (0: no channel dimension).
 PICTURES = {"silhouettes": (0,), "rgb": (3, 4), "normals": (3,), "depth": (0,), "masks": (0,)}
 
@@ -123,7 +125,7 @@ class Targets:
 class Level:
     """The targets as the renderer at one scale shows them: blurred by its noise, and smaller where the noise is wide."""
 
-    def __init__(self, targets: Targets, scale: float, coverage: Coverage = FilteredCoverage()):
+    def __init__(self, targets: Targets, scale: float, coverage: Coverage = DEFAULT_COVERAGE):
         self.layers: dict[str, Tensor] = {}
         noise = coverage.blur(scale)
         height, width = targets.size
