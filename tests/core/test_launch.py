@@ -26,18 +26,23 @@ def scaled(x, y, n, factor, BLOCK: tl.constexpr):
 @pytest.mark.gpu
 def test_every_start_gives_the_same(scaled):
     for n, factor in ((5, 2.0), (64, 3.0), (1, 5.0), (4096, -1.0)):
-        launch = Launch(scaled, -(-n // 32), (n, factor), (32,), 1)
+        launch = Launch(scaled, -(-n // 32), warps=1, n=n, factor=factor, BLOCK=32)
         for start in range(4):
             # From the second start on unaligned: code that was compiled for aligned memory would fault or misread
             x = torch.arange(n + start, device="cuda", dtype=torch.float32)[start:]
             y = torch.full((n + 1,), 7.0, device="cuda")
-            launch(x, y[:n])
+            launch.start(x=x, y=y[:n])
             torch.testing.assert_close(y[:n], factor * x)
             assert y[n] == 7
 
 
 class Kernel:
     """Remembers the grids it was started on."""
+
+    arg_names = ("x", "y", "n", "factor", "BLOCK")
+
+    @staticmethod
+    def fn(x, y, n, factor, BLOCK: tl.constexpr): ...  # noqa: F821 # pyright: ignore[reportUndefinedVariable]
 
     def __init__(self):
         self.grids = []
@@ -52,17 +57,17 @@ def test_an_empty_grid_starts_nothing(interpreting, monkeypatch):
     monkeypatch.setattr("algonet.core.launch.interpreting", lambda: interpreting)
     kernel, x = Kernel(), torch.zeros(0)
     for grid in (0, (3, 0), (0, 2, 2)):
-        Launch(kernel, grid, (0, 1.0), (32,), 1)(x, x)
+        Launch(kernel, grid, warps=1, n=0, factor=1.0, BLOCK=32).start(x=x, y=x)
     assert kernel.grids == []
     if interpreting:  # one that is not empty does start
-        Launch(kernel, (3, 2), (0, 1.0), (32,), 1)(x, x)
+        Launch(kernel, (3, 2), warps=1, n=0, factor=1.0, BLOCK=32).start(x=x, y=x)
         assert kernel.grids == [(3, 2, 1)]
 
 
 @pytest.mark.gpu
 def test_tensors_on_the_host_are_refused(scaled):
-    launch, x = Launch(scaled, 1, (3, 1.0), (32,), 1), torch.zeros(3, device="cuda")
+    launch, x = Launch(scaled, 1, warps=1, n=3, factor=1.0, BLOCK=32), torch.zeros(3, device="cuda")
     for _ in range(3):
-        launch(x, x)
+        launch.start(x=x, y=x)
     with pytest.raises(ValueError, match="cpu tensor"):
-        launch(x, torch.zeros(3))
+        launch.start(x=x, y=torch.zeros(3))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any
@@ -13,7 +12,7 @@ from torch.nn import Parameter
 
 from algonet.core import tracing
 from algonet.core.backends import interpreting
-from algonet.core.cache import Cache
+from algonet.core.cache import Cache, cached
 from algonet.core.codegen import store
 from algonet.core.identity import identity
 
@@ -74,7 +73,7 @@ class Launch:
     """A Triton kernel with its grid, numbers and constants: all that it takes but its tensors, by name.
 
         launch = Launch(kernel, (tiles, items), warps=4, count=n, height=h, WEIGHTED=True)
-        launch(points=points, weights=weights, out=out)
+        launch.start(points=points, weights=weights, out=out)
 
     The order of arguments comes from the kernel's own signature, once. A call through Triton's own front door looks at every
     argument, which takes 50 to 100 microseconds: longer than many kernels run. From the second call on the compiled code is
@@ -87,32 +86,25 @@ class Launch:
         self,
         kernel: Any,
         grid: int | Sequence[int],
-        numbers: tuple = (),
-        constants: tuple = (),
         warps: int = 4,
         registers: int | None = None,
         **values: Any,
     ):
         self.kernel, self.grid = kernel, (*((grid,) if isinstance(grid, int) else grid), 1, 1)[:3]
-        self._order: Callable[[dict[str, Tensor]], tuple] | None = None
-        if values:
-            self._by_name(values)
-            fixed, names = _constants(kernel), argument_names(kernel)
-            numbers = tuple(values[name] for name in names if name in values and name not in fixed)
-            constants = tuple(values[name] for name in names if name in values and name in fixed)
-        else:
-            self.rest = (*numbers, *constants)
+        tensors = _tensors_of(kernel, values)
+        self.start: Callable[..., None] = _by_name(tensors)(self._start)
+        self.rest = tuple(values[name] for name in argument_names(kernel)[len(tensors) :])
+        fixed = _constants(kernel)
+        constants = tuple(values[name] for name in argument_names(kernel) if name in values and name in fixed)
         # Said, because releases of Triton differ in what they do unasked
         self.options = {"num_warps": warps, "maxnreg": registers, "enable_fp_fusion": True}
         # Triton takes an integer for 32 or 64 bits wide by its size, so code is shared between narrow ones only
-        narrow = all(abs(n) < 2**31 for n in numbers)
+        narrow = all(abs(value) < 2**31 for name, value in values.items() if name not in fixed)
         self.key = (kernel, constants, warps, registers) if narrow else None
         self.again: Any = None
         self.device: int | None = None
 
-    def __call__(self, *tensors: Tensor, **named: Tensor) -> None:
-        if self._order is not None:
-            tensors = self._order(named)
+    def _start(self, tensors: tuple[Tensor, ...]) -> None:
         if self.again is None:
             self._first(tensors)
         elif self.device is None or self.device == torch.cuda.current_device():
@@ -120,19 +112,6 @@ class Launch:
         else:
             with torch.cuda.device(self.device):
                 self.again(*map(_data_ptr, tensors), *self.rest)
-
-    def _by_name(self, values: dict[str, Any]) -> None:
-        """Sort values into the kernel's order: tensors (all that is not given here) come first in it, then these."""
-        names = argument_names(self.kernel)
-        if unknown := [name for name in values if name not in names]:
-            raise TypeError(f"{kernel_name(self.kernel)} has no argument {', '.join(unknown)}; it takes {names}.")
-        tensors = [name for name in names if name not in values]
-        if names[: len(tensors)] != tuple(tensors):
-            late = [name for name in names[: len(tensors)] if name in values]
-            raise TypeError(f"{kernel_name(self.kernel)}: tensors come first in its signature, not {', '.join(late)}.")
-        self.rest = tuple(values[name] for name in names[len(tensors) :])
-        getter = operator.itemgetter(*tensors)
-        self._order = getter if len(tensors) > 1 else lambda named: (getter(named),)
 
     def _first(self, tensors: tuple[Tensor, ...]) -> None:
         if 0 in self.grid:
@@ -158,6 +137,30 @@ class Launch:
         # With one device there is no other to be on
         self.device = tensors[0].device.index if torch.cuda.device_count() > 1 else None
         self.again = again
+
+
+def _tensors_of(kernel: Any, values: dict[str, Any]) -> tuple[str, ...]:
+    """The kernel's arguments that are not among `values`; they come first in its signature."""
+    names = argument_names(kernel)
+    if unknown := [name for name in values if name not in names]:
+        raise TypeError(f"{kernel_name(kernel)} has no argument {', '.join(unknown)}; it takes {names}.")
+    tensors = tuple(name for name in names if name not in values)
+    if names[: len(tensors)] != tensors:
+        late = [name for name in names[: len(tensors)] if name in values]
+        raise TypeError(f"{kernel_name(kernel)}: tensors come first in its signature, not {', '.join(late)}.")
+    return tensors
+
+
+@cached(most=256)
+def _by_name(names: tuple[str, ...]) -> Callable[[Callable[[tuple], None]], Callable[..., None]]:
+    """Makes a function of a tuple one of these keywords.
+
+    Keywords of a function's own signature cost no more than places do; with `**keywords`, Python fills dictionaries, which
+    takes a microsecond for a dozen.
+    """
+    listed, scope = ", ".join(names), {}
+    exec(f"def named(run):\n    def start({listed}):\n        run(({listed},))\n    return start", scope)
+    return scope["named"]
 
 
 #: Triton takes addresses as numbers too; of tensors it asks the driver whether it can reach them, every time.

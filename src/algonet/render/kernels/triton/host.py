@@ -57,7 +57,7 @@ def render_attributes_forward(tensors: list[Tensor], settings: RasterSettings) -
         like.new_empty(plan.plane),
         like.new_empty(plan.plane),
     )
-    plan.to_pixels(
+    plan.to_pixels.start(
         samples=saved[0], softness=tensors[SOFTNESS], background=tensors[BACKGROUND], image=image, silhouette=silhouette,
         depth=depth,
     )  # fmt: skip
@@ -77,7 +77,7 @@ def render_lit_forward(tensors: list[Tensor], settings: RasterSettings) -> Outpu
     sample(plan, tensors, saved)
     image, silhouette, depth = like.new_empty((*plan.plane, 3)), like.new_empty(plan.plane), like.new_empty(plan.plane)
     extra = like.new_empty((*plan.plane, plan.extra))
-    plan.to_pixels(
+    plan.to_pixels.start(
         samples=saved[0], softness=tensors[SOFTNESS], background=tensors[BACKGROUND], matrix=tensors[MATRIX],
         eye=tensors[EYE], lights=tensors[LIGHTS], image=image, silhouette=silhouette, depth=depth, extra=extra,
     )  # fmt: skip
@@ -93,10 +93,10 @@ def sample(plan: LaunchPlan, tensors: list[Tensor], saved: list[Tensor]) -> None
             counters = saved[2] if plan.keeps else new_counters(plan, tensors[POINTS], (passed.items,))
             set_up(passed.setup, plan, tensors, work, counters, scratch)
             if plan.bin:
-                passed.list_bins(counters=counters, scratch=scratch)
-            passed.forward(work=work, scratch=scratch, softness=tensors[SOFTNESS], samples=saved[0])
+                passed.list_bins.start(counters=counters, scratch=scratch)
+            passed.forward.start(work=work, scratch=scratch, softness=tensors[SOFTNESS], samples=saved[0])
         if plan.settings.spacing:
-            part[0].join(softness=tensors[SOFTNESS], samples=saved[0])
+            part[0].join.start(softness=tensors[SOFTNESS], samples=saved[0])
 
 
 def empty_saved(plan: LaunchPlan, like: Tensor) -> list[Tensor]:
@@ -133,7 +133,7 @@ def new_counters(plan: LaunchPlan, like: Tensor, batch: Sequence[int]) -> Tensor
 def set_up(
     launch: Launch, plan: LaunchPlan, tensors: list[Tensor], work: Tensor, counters: Tensor, scratch: Tensor
 ) -> None:
-    launch(
+    launch.start(
         points=tensors[POINTS], matrix=tensors[MATRIX], attributes=tensors[ATTRIBUTES],
         normals=tensors[NORMALS] if plan.lit else tensors[POINTS], softness=tensors[SOFTNESS], faces=tensors[FACES],
         attribute_faces=tensors[ATTRIBUTE_FACES], work=work, counters=counters, scratch=scratch,
@@ -197,13 +197,13 @@ def backward(
     for part in plan.parts if plan.items else ():
         first, items = part[0].first, part[0].items
         # All at once, before anything is added
-        plan.pixels_back(strides, first, items, shared, (0,) * len(clears) if first else clears)(
+        plan.pixels_back(strides, first, items, shared, (0,) * len(clears) if first else clears).start(
             pixel_grads=pixel_grads, partial=partial[first : first + items] if shared else partial, **seen
         )
         if settings.spacing and moving:
             columns, rows = plan.gather_samples(first, items)
-            columns(softness=softness, pixel_grads=pixel_grads, sample_grads=sample_grads)
-            rows(samples=saved[0], softness=softness, pixel_grads=pixel_grads, sample_grads=sample_grads)
+            columns.start(softness=softness, pixel_grads=pixel_grads, sample_grads=sample_grads)
+            rows.start(samples=saved[0], softness=softness, pixel_grads=pixel_grads, sample_grads=sample_grads)
         for passed in part if moving else ():
             counters = saved[2] if plan.keeps else new_counters(plan, points, (items,))
             if not plan.keeps:
@@ -246,7 +246,7 @@ def pull(
         widths = {POINTS: 3, ATTRIBUTES: passed.channels - passed.normals, NORMALS: 3}
         targets = {i: points.new_zeros(passed.items, 3 * plan.count, widths[i]) for i in targets}
     soft = points.new_zeros(passed.items, plan.count, 3) if needs[SOFTNESS] else points
-    passed.backward(needs[SOFTNESS], to_world)(
+    passed.backward(needs[SOFTNESS], to_world).start(
         work=work, counters=counters, softness=tensors[SOFTNESS], pixel_grads=pixel_grads,
         points=points, matrix=tensors[MATRIX], attributes=tensors[ATTRIBUTES],
         normals=tensors[NORMALS] if plan.lit else points, faces=faces, attribute_faces=attribute_faces,
@@ -343,7 +343,7 @@ def gather(pulls: Tensor, faces: Tensor, target: Tensor) -> None:
         corners=pulls.shape[1], vertices_count=target.shape[1], stride=target.stride(0), width=target.stride(1),
         BLOCK=32, WIDTH=pulls.shape[2],
     )  # fmt: skip
-    launch(pulls=pulls, order=order, bounds=bounds, target=target)
+    launch.start(pulls=pulls, order=order, bounds=bounds, target=target)
 
 
 def with_channel(tensors: list[Tensor]) -> list[Tensor]:
@@ -405,7 +405,7 @@ def illuminate_launch(kernel, tensors: list[Tensor], settings: Shading, **more) 
 def illuminate_forward(tensors: list[Tensor], settings: Shading) -> Outputs:
     launch, (albedo, normals, positions, eye, lights) = illuminate_launch(surface.illuminate_kernel, tensors, settings)
     image = positions.new_empty(positions.shape)
-    launch(albedo=albedo, normals=normals, positions=positions, eye=eye, lights=lights, image=image)
+    launch.start(albedo=albedo, normals=normals, positions=positions, eye=eye, lights=lights, image=image)
     return [image], []
 
 
@@ -420,7 +420,7 @@ def illuminate_backward(
     by_albedo, by_normals, by_positions = new(shape), new(shape), new(shape)
     blocks = -(-shape[-2] // SURFACE[0])
     partial = new((math.prod(shape[:-2]), blocks, 3 + LIGHT * len(settings.kinds))) if shared else positions
-    launch(
+    launch.start(
         albedo=albedo, normals=normals, positions=positions, eye=eye, lights=lights, grad_color=grads[0].contiguous(),
         by_albedo=by_albedo, by_normals=by_normals, by_positions=by_positions, partial=partial,
     )  # fmt: skip

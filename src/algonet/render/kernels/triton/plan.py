@@ -223,15 +223,15 @@ class NormalsPlan:
     def forward(self, points: Tensor, faces: Tensor) -> tuple[Tensor, Tensor]:
         """Normals, and the sums of areas that they came from."""
         sums, normals = points.new_zeros((*points.shape[:-1], 4)), points.new_empty(points.shape)
-        self.add(points=points, faces=faces, sums=sums)
-        self.normalise(sums=sums, normals=normals)
+        self.add.start(points=points, faces=faces, sums=sums)
+        self.normalise.start(sums=sums, normals=normals)
         return normals, sums
 
     def backward(self, grad_normals: Tensor, points: Tensor, faces: Tensor, sums: Tensor, by_points: Tensor) -> None:
         """Add to the gradients by points."""
         by_sums = torch.empty_like(sums)
-        self.normalise_back(sums=sums, grad_normals=grad_normals, by_sums=by_sums)
-        self.spread(points=points, faces=faces, by_sums=by_sums, by_points=by_points)
+        self.normalise_back.start(sums=sums, grad_normals=grad_normals, by_sums=by_sums)
+        self.spread.start(points=points, faces=faces, by_sums=by_sums, by_points=by_points)
 
 
 class Pass:

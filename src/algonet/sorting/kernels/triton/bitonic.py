@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,12 +35,26 @@ class _Group(NamedTuple):
     far: bool
 
 
-def shape_of(places: int) -> tuple[int, int, int, int, int]:
-    """(programs per line, lines per program, rows of E places per line, E, warps)."""
+class Shape(NamedTuple):
+    """How lines map to programs: `chunks` programs per line, `lines` per program, each of `blocks` rows of `E` places."""
+
+    chunks: int
+    lines: int
+    blocks: int
+    E: int
+    warps: int
+
+    @property
+    def held(self) -> int:
+        """Places of one program."""
+        return self.lines * self.blocks * self.E
+
+
+def shape_of(places: int) -> Shape:
     held = min(max(places, 2), WIDEST)
     E = min(held, NEAR)
     blocks = held // E
-    return max(places, 2) // held, max(1, 32 // E), blocks, E, max(1, min(16, blocks * E // 128))
+    return Shape(max(places, 2) // held, max(1, 32 // E), blocks, E, max(1, min(16, blocks * E // 128)))
 
 
 class BitonicSort:
@@ -67,10 +81,10 @@ class BitonicSort:
         self.groups = self._groups()
         # Whether 2e18 times the steepness gives exactly 0 or 1 without further ado
         light = float(self.settings.sigmoid.reach(1e-30)) < 1e3
-        self.options = (light, self.settings.masked, channels > 0)
+        self._options = {"LIGHT": light, "MASKED": self.settings.masked, "PAYLOAD": channels > 0}
         self.device, self.dtype = device, dtype
         self.shape = shape_of(self.places)
-        self.tiles = -(-self.count // self.shape[1]) * self.shape[0]
+        self.tiles = -(-self.count // self.shape.lines) * self.shape.chunks
         self.masks = _masks(self.depth, device)
         self.states = 2 if channels else 1
         self.launches: dict[tuple, Launch] = {}
@@ -148,13 +162,18 @@ class BitonicSort:
         x, payload = state
         values = torch.empty_like(x)
         moved = torch.empty_like(payload) if self.channels else values
-        tensors = (x, payload, values, moved, lengths, steepness)
         launch = self.launches.get((group, False)) or self._forward_launch(group)
         if group.far:
-            launch(*tensors)
+            launch.start(
+                x_ptr=x, payload_ptr=payload, values_ptr=values, sorted_ptr=moved, length_ptr=lengths,
+                steepness_ptr=steepness,
+            )  # fmt: skip
         else:
-            held = self.tiles * 2 * self.shape[1] * self.shape[2] * self.shape[3]
-            launch(*tensors, self.masks, x.new_empty(held) if self.shape[2] > 1 else x)
+            launch.start(
+                x_ptr=x, payload_ptr=payload, values_ptr=values, sorted_ptr=moved, length_ptr=lengths,
+                steepness_ptr=steepness, table_ptr=self.masks,
+                scratch_ptr=x.new_empty(self.tiles * 2 * self.shape.held) if self.shape.blocks > 1 else x,
+            )  # fmt: skip
         return values, moved
 
     def _layers_back(
@@ -163,59 +182,63 @@ class BitonicSort:
         x, payload = state
         grad_x = torch.empty_like(x) if self.stride == 1 else x.new_empty(*x.shape[:-1], self.stride, self.n)
         grad_payload = torch.empty_like(payload) if self.channels else grad_x
-        before, after = (x, payload, lengths, steepness), (*slopes, grad_x, grad_payload)
         launch = self.launches.get((group, True, steep)) or self._backward_launch(group, steep)
         part = x.new_empty(launch.grid[0] * launch.grid[1]) if steep else x
         if group.far:
-            launch(*before, *after, part)
+            launch.start(
+                x_ptr=x, payload_ptr=payload, length_ptr=lengths, steepness_ptr=steepness, grad_ptr=slopes[0],
+                grad_sorted_ptr=slopes[1], grad_x_ptr=grad_x, grad_payload_ptr=grad_payload, grad_steepness_ptr=part,
+            )  # fmt: skip
         else:
-            launch(*before, self.masks, *after, part, x.new_empty(launch.grid[0] * self._held(group)))
+            launch.start(
+                x_ptr=x, payload_ptr=payload, length_ptr=lengths, steepness_ptr=steepness, grad_ptr=slopes[0],
+                grad_sorted_ptr=slopes[1], grad_x_ptr=grad_x, grad_payload_ptr=grad_payload, grad_steepness_ptr=part,
+                table_ptr=self.masks, scratch_ptr=x.new_empty(launch.grid[0] * self._held(group)),
+            )  # fmt: skip
         return (grad_x, grad_payload), part
 
     def _forward_launch(self, group: _Group) -> Launch:
+        module = kernels(self.settings.sigmoid, "bitonic")
         if group.far:
-            launch = self._launch(
-                "far_forward_kernel", self._far_grid, self._far(group), (*self.options, _FAR_BLOCK), 4
-            )
+            launch = Launch(module.far_forward_kernel, **self._far(group))
         else:
-            constants = (*self.options, *self.shape[:4])
-            launch = self._launch("bitonic_forward_kernel", self.tiles, self._span(group), constants, self.shape[4])
+            launch = Launch(module.bitonic_forward_kernel, self.tiles, **self._span(group))
         self.launches[group, False] = launch
         return launch
 
     def _backward_launch(self, group: _Group, steep: bool) -> Launch:
-        options = (*self.options, steep)
+        module = kernels(self.settings.sigmoid, "bitonic")
         if group.far:
-            launch = self._launch("far_backward_kernel", self._far_grid, self._far(group), (*options, _FAR_BLOCK), 4)
+            launch = Launch(module.far_backward_kernel, **self._far(group), STEEP=steep)
         else:
             # As many programs as there is work for, the device can hold and SCRATCH can feed
             most = SCRATCH // (self._held(group) * self.dtype.itemsize)
             programs = max(1, min(self.tiles, 16 * processors(self.device), most))
-            numbers = (*self._span(group), self.tiles, programs)
-            constants = (*options, *self.shape[:4])
-            launch = self._launch("bitonic_backward_kernel", programs, numbers, constants, self.shape[4])
+            launch = Launch(
+                module.bitonic_backward_kernel, programs, **self._span(group), tiles=self.tiles, programs=programs,
+                STEEP=steep,
+            )  # fmt: skip
         self.launches[group, True, steep] = launch
         return launch
 
-    def _launch(
-        self, kernel: str, grid: int | tuple[int, int], numbers: tuple[int, ...], constants: tuple, warps: int
-    ) -> Launch:
-        return Launch(getattr(kernels(self.settings.sigmoid, "bitonic"), kernel), grid, numbers, constants, warps)
-
     def _held(self, group: _Group) -> int:
         """Items of scratch that a program of backward takes."""
-        return (group.end - group.begin + 1) * self.states * self.shape[1] * self.shape[2] * self.shape[3]
+        return (group.end - group.begin + 1) * self.states * self.shape.held
 
-    def _span(self, group: _Group) -> tuple[int, ...]:
-        return self.count, self.n, self.stride, group.begin, group.end, self.depth, self.places
+    def _span(self, group: _Group) -> dict[str, Any]:
+        chunks, lines, blocks, E, warps = self.shape
+        return {
+            "lines": self.count, "n": self.n, "channels": self.stride, "begin": group.begin, "end": group.end,
+            "depth": self.depth, "total": self.places, "CHUNKS": chunks, "LINES": lines, "BLOCKS": blocks, "E": E,
+            "warps": warps, **self._options,
+        }  # fmt: skip
 
-    @property
-    def _far_grid(self) -> tuple[int, int]:
-        return -(-self.places // 2 // _FAR_BLOCK), self.count
-
-    def _far(self, group: _Group) -> tuple[int, ...]:
-        mask = Bitonic.stage_and_mask(group.begin)[1]
-        return self.n, mask.bit_length() - 1, mask, Bitonic().layer_need(group.begin), self.places
+    def _far(self, group: _Group) -> dict[str, Any]:
+        mask, grid = Bitonic.stage_and_mask(group.begin)[1], (-(-self.places // 2 // _FAR_BLOCK), self.count)
+        return {
+            "grid": grid, "n": self.n, "bit": mask.bit_length() - 1, "mask": mask,
+            "need": Bitonic().layer_need(group.begin), "total": self.places, "BLOCK": _FAR_BLOCK, **self._options,
+        }  # fmt: skip
 
 
 def _masks(depth: int, device: torch.device) -> Tensor:

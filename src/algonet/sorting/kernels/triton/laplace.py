@@ -26,7 +26,7 @@ def soft_laplace_count_forward(tensors: Sequence[Tensor], settings: object) -> t
         launches = _launches(x.shape, x.dtype, x.device)
         given = {"ordered_ptr": ordered, "order_ptr": order, "w_ptr": weights, "steepness_ptr": steepness}
         found = launches.find_parts(given)
-        launches.counts(**given, part_ptr=found, out_ptr=counts, near_ptr=near)
+        launches.counts.start(**given, part_ptr=found, out_ptr=counts, near_ptr=near)
     return [counts], [ordered, order, near]
 
 
@@ -47,7 +47,7 @@ def soft_laplace_count_backward(
     given = {"ordered_ptr": ordered, "order_ptr": order, "steepness_ptr": steepness}
     found = launches.find_parts({**given, "w_ptr": grad})
     by_s = torch.empty(launches.slopes.grid[0], dtype=torch.float64, device=x.device)
-    launches.slopes(
+    launches.slopes.start(
         **given, w_ptr=weights, grad_ptr=grad, near_ptr=near, part_ptr=found, grad_x_ptr=grad_x, grad_s_ptr=by_s
     )
     grad_s = by_s.sum().to(steepness.dtype) if needs[2] else None
@@ -67,7 +67,7 @@ class _Launches(NamedTuple):
         count = 0 if self.parts is None else self.parts.grid[0] * kernels.FOUND.value
         found = torch.empty(count, dtype=torch.float64, device=x.device)
         if self.parts is not None:
-            self.parts(**given, part_ptr=found)
+            self.parts.start(**given, part_ptr=found)
         return found
 
 

@@ -89,8 +89,12 @@ class OddEvenSort:
         self.scratch = self.states * count * groups * (2 * core + (1 + self.ahead) * self.segment * 5 * threads // 2)
         most = max(1, min(16 * processors(device), SCRATCH // (self.scratch * dtype.itemsize)))
         self.programs = self.tiles if self.shape.chunks > 1 else min(self.tiles, most)
-        self._first = (light, self.settings.steps is not None, self.settings.masked)
-        self._last = (self.states, self.shape.lines, *self.shape[2:-1])
+        self._common = {
+            "lines": self.lines, "chunks": self.shape.chunks, "n": n, "channels": channels, "blocks": self.blocks,
+            "layers": self.depth, "LIGHT": light, "FIXED": settings.steps is not None, "MASKED": settings.masked,
+            "S": self.states, "LINES": count, "STEP": self.shape.step, "REACH": self.shape.reach, "GROUPS": groups,
+            "H": threads, "CORE": core, "HALO": self.shape.halo, "warps": self.shape.warps,
+        }  # fmt: skip
         self._forward: dict[bool, list[Launch]] = {}
         self._backward: dict[tuple, list[Launch]] = {}
 
@@ -127,7 +131,10 @@ class OddEvenSort:
             scratch = x.new_empty(self.tiles * 2 * self.states * self.shape.groups * self.shape.core)
         launches = self._forward.get(kept is not None) or self._forward_launches(kept is not None)
         for launch in launches:
-            launch(x, payload, values, moved, lengths, steepness, x if kept is None else kept, scratch)
+            launch.start(
+                x_ptr=x, payload_ptr=payload, values_ptr=values, sorted_ptr=moved, length_ptr=lengths,
+                steepness_ptr=steepness, kept_ptr=x if kept is None else kept, scratch_ptr=scratch,
+            )  # fmt: skip
         return [values, moved] if self.channels else [values]
 
     def backward(
@@ -153,9 +160,10 @@ class OddEvenSort:
         slopes = x.new_empty(2 * self.lines * self.states * self.n) if len(launches) > 1 else x
         kept = saved[0] if saved else x
         for launch in launches:
-            launch(
-                x, payload, lengths, steepness, grad, grad_sorted,
-                grad_x, grad_payload, part, kept, slopes, scratch,
+            launch.start(
+                x_ptr=x, payload_ptr=payload, length_ptr=lengths, steepness_ptr=steepness, grad_ptr=grad,
+                grad_sorted_ptr=grad_sorted, grad_x_ptr=grad_x, grad_payload_ptr=grad_payload, grad_steepness_ptr=part,
+                kept_ptr=kept, slopes_ptr=slopes, scratch_ptr=scratch,
             )  # fmt: skip
         found: list[Any] = [grad_x if self.blocks == 1 else grad_x.sum(-2), None, part.sum() if steep else None]
         return [*found, grad_payload] if self.channels else found
@@ -191,34 +199,27 @@ class OddEvenSort:
             segment = self.shape.halo if self.shape.groups > 1 else self.depth + self.depth % 2
             segments = -(-self.depth // segment)
         together = self.shape.reach // segment if self.shape.chunks > 1 else segments
+        kernel = kernels(self.settings.sigmoid, "odd_even").odd_even_forward_kernel
         self._forward[keep] = [
-            self._launch(
-                "odd_even_forward_kernel",
-                self.tiles,
-                (segment, segments, begin, min(begin + together, segments), max(1, self.shape.halo // segment)),
-                (keep,),
+            Launch(
+                kernel, self.tiles, **self._common, KEEP=keep, segment=segment, segments=segments, begin=begin,
+                end=min(begin + together, segments), every=max(1, self.shape.halo // segment),
             )
             for begin in range(0, segments, together)
-        ]
+        ]  # fmt: skip
         return self._forward[keep]
 
-    def _backward_launches(self, steep: bool, *steps: int) -> list[Launch]:
+    def _backward_launches(self, steep: bool, grad_step: int, sorted_step: int) -> list[Launch]:
         together = self.shape.reach // self.segment if self.shape.chunks > 1 else self.segments
         ends = range(self.segments, 0, -together)
-        self._backward[steep, *steps] = [
-            self._launch(
-                "odd_even_backward_kernel",
-                self.programs,
-                (self.segment, self.segments, max(end - together, 0), end, turn, self.tiles, self.programs, *steps),
-                (steep, self.ahead),
+        kernel = kernels(self.settings.sigmoid, "odd_even").odd_even_backward_kernel
+        launches = [
+            Launch(
+                kernel, self.programs, **self._common, STEEP=steep, AHEAD=self.ahead, segment=self.segment,
+                segments=self.segments, begin=max(end - together, 0), end=end, turn=turn, tiles=self.tiles,
+                programs=self.programs, grad_step=grad_step, sorted_step=sorted_step,
             )
             for turn, end in enumerate(ends)
-        ]
-        return self._backward[steep, *steps]
-
-    def _launch(self, kernel: str, grid: int, numbers: tuple[int, ...], options: tuple[int, ...]) -> Launch:
-        numbers = (self.lines, self.shape.chunks, self.n, self.channels, self.blocks, self.depth, *numbers)
-        constants = (*self._first, *options, *self._last)
-        return Launch(
-            getattr(kernels(self.settings.sigmoid, "odd_even"), kernel), grid, numbers, constants, self.shape.warps
-        )
+        ]  # fmt: skip
+        self._backward[steep, grad_step, sorted_step] = launches
+        return launches

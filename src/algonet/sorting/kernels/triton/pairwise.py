@@ -24,7 +24,7 @@ def soft_pairwise_count_forward(tensors: list[Tensor], settings: PairwiseSetting
     counts = torch.empty_like(x)
     if x.numel():
         launch = _forward(settings, x.shape, x.dtype, x.device)
-        launch(x_ptr=x, w_ptr=weights, steepness_ptr=steepness, out_ptr=counts)
+        launch.start(x_ptr=x, w_ptr=weights, steepness_ptr=steepness, out_ptr=counts)
     return [counts], []
 
 
@@ -39,7 +39,7 @@ def soft_pairwise_count_backward(
         return [grad_x, torch.zeros_like(weights), torch.zeros_like(steepness)]
     launch = _backward(settings, x.shape, x.dtype, x.device, weighted, needs[2])
     by_s = torch.empty(launch.grid[0] if needs[2] else 0, dtype=torch.float64, device=x.device)
-    launch(
+    launch.start(
         x_ptr=x, w_ptr=weights, steepness_ptr=steepness, grad_ptr=grads[0].contiguous(),
         grad_x_ptr=grad_x, grad_w_ptr=grad_w, grad_s_ptr=by_s,
     )  # fmt: skip

@@ -103,7 +103,7 @@ class RowSolver:
         self._backward = Launch(kernels.rows_backward_kernel, grid, **common)
 
     def forward(self, x: Tensor, mask: Tensor, steepness: Tensor, k: Tensor, out: Tensor, thresholds: Tensor) -> None:
-        self._forward(
+        self._forward.start(
             x_ptr=x, mask_ptr=mask, steepness_ptr=steepness, k_ptr=k, out_ptr=out, threshold_ptr=thresholds
         )  # fmt: skip
 
@@ -111,7 +111,7 @@ class RowSolver:
         self, x: Tensor, mask: Tensor, steepness: Tensor, thresholds: Tensor, grad: Tensor,
         grad_x: Tensor, grad_k: Tensor, grad_s: Tensor,
     ) -> None:  # fmt: skip
-        self._backward(
+        self._backward.start(
             x_ptr=x, mask_ptr=mask, steepness_ptr=steepness, threshold_ptr=thresholds, grad_ptr=grad,
             grad_x_ptr=grad_x, grad_k_ptr=grad_k, grad_s_ptr=grad_s,
         )  # fmt: skip
@@ -153,11 +153,11 @@ class LongSolver:
     def forward(self, x: Tensor, mask: Tensor, steepness: Tensor, k: Tensor, out: Tensor, thresholds: Tensor) -> None:
         found = self._scratch(2, self.rows * self.parts, 4 * CANDIDATES)
         state = self._scratch(STEPS + 1, self.rows, 16)
-        self._survey(x_ptr=x, mask_ptr=mask, part_ptr=found)
-        self._gather(steepness_ptr=steepness, k_ptr=k, part_ptr=found, state_ptr=state)
+        self._survey.start(x_ptr=x, mask_ptr=mask, part_ptr=found)
+        self._gather.start(steepness_ptr=steepness, k_ptr=k, part_ptr=found, state_ptr=state)
         for step in self._search:
-            step(x_ptr=x, mask_ptr=mask, steepness_ptr=steepness, k_ptr=k, part_ptr=found, state_ptr=state)
-        self._members(
+            step.start(x_ptr=x, mask_ptr=mask, steepness_ptr=steepness, k_ptr=k, part_ptr=found, state_ptr=state)
+        self._members.start(
             x_ptr=x, mask_ptr=mask, steepness_ptr=steepness, k_ptr=k, state_ptr=state, out_ptr=out,
             threshold_ptr=thresholds,
         )  # fmt: skip
@@ -174,8 +174,8 @@ class LongSolver:
             "threshold_ptr": thresholds,
             "grad_ptr": grad,
         }
-        self._sums(**given, part_ptr=found)
-        self._slopes(**given, part_ptr=found, grad_x_ptr=grad_x, grad_k_ptr=grad_k, grad_s_ptr=grad_s)
+        self._sums.start(**given, part_ptr=found)
+        self._slopes.start(**given, part_ptr=found, grad_x_ptr=grad_x, grad_k_ptr=grad_k, grad_s_ptr=grad_s)
 
 
 def _precision(sigmoid: Sigmoid, dtype: torch.dtype) -> dict[str, float]:

@@ -28,7 +28,7 @@ def _launch(run: Any, spec: KernelSpec, tensors: list[Tensor], epsilon: float, c
     if launch is None:
         made = Launch(run, -(-n // BLOCK), warps=1, epsilon=epsilon, cap=cap, n=n, BLOCK=BLOCK)
         launch = _LAUNCHES.put(key, made)
-    launch(**dict(zip(spec.arrays, tensors, strict=True)))
+    launch.start(**dict(zip(spec.arrays, tensors, strict=True)))
 
 
 def _partial_sums(n: int, directions: int, like: Tensor) -> Tensor:
