@@ -246,9 +246,9 @@ def test_gradients_of_pairs_run_in_vector_registers(name):
     import numpy as np
     from numba import njit
 
-    from algonet.sorting.kernels.numba import pairwise
+    from algonet.sorting.kernels.numba.source import kernels
 
-    module = pairwise._kernels(interned(Logistic(10.0)), torch.float32)
+    module = kernels("pairwise", interned(Logistic(10.0)), torch.float32)
     fresh = njit(**module.SUMS)(getattr(module, name).py_func)
     x, ones, real = np.array([2.0, -1.0, 0.5], np.float32), np.ones(3, np.float32), np.float32
     assert all(np.isfinite(fresh(x, ones, ones, real(0.3), real(1), real(2), real(1), 0, 3)))

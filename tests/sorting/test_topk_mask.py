@@ -230,9 +230,9 @@ def test_sums_of_the_search_run_in_vector_registers():
     import numpy as np
     from numba import njit
 
-    from algonet.sorting.kernels.numba import threshold
+    from algonet.sorting.kernels.numba.source import kernels
 
-    module = threshold._kernels(Logistic(10.0), torch.float32)
+    module = kernels("threshold", Logistic(10.0), torch.float32)
     fresh = njit(**module.SUMS)(module.measure.py_func)
     x = np.array([2.0, -1.0, 0.5], np.float32)
     lack, above, member, _ = fresh(x, 0.0, np.float32(1.0))

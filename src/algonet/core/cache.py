@@ -166,7 +166,7 @@ def constant(value: float | Sequence[Any], dtype: torch.dtype, device: torch.dev
     """
     if tracing.compiling():
         return torch.tensor(value, dtype=dtype, device=device)
-    held = value if isinstance(value, (int, float)) else _tuples(value)
+    held = value if isinstance(value, (int, float, tuple)) else _tuples(value)
     # -0.0 == 0.0, and 1 == 1.0 == True: equal keys must mean equal tensors
     sign = value == 0 and str(value)[0] == "-" if isinstance(value, float) else False
     return _CONSTANTS.get((held, sign, dtype, device), lambda: torch.tensor(value, dtype=dtype, device=device))

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algonet.core.cache import TensorCache, cached, constant
+from algonet.core.cache import cached, constant
 
 from .shading import AMBIENT, DIRECTIONAL, POINT, Shading
 from .vectors import tensor_like
@@ -100,14 +100,11 @@ def light_table(lights: Sequence[Light], like: Tensor) -> Tensor:
     if rows is not None:
         if not rows:
             return like.new_zeros(0, 8)
-        return _TABLES.get((rows, like.dtype, like.device), lambda: constant(rows, like.dtype, like.device))
+        return constant(rows, like.dtype, like.device)
     parts = [light.parts() for light in lights]
     vectors = [(tensor_like(v, like), tensor_like(c, like), tensor_like((f, 0.0), like)) for v, c, f in parts]
     batch = torch.broadcast_shapes(*(t.shape[:-1] for row in vectors for t in row))
     return torch.stack([torch.cat([t.expand(*batch, -1) for t in row], -1) for row in vectors], -2)
-
-
-_TABLES: TensorCache[Tensor] = TensorCache("tables of lights", 128)
 
 
 @cached(most=128)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from algonet.core.cache import TensorCache, cached
+from algonet.core.cache import TensorCache
 
 from .textures import sample_texture
 
@@ -94,7 +94,6 @@ def _cells(k: int, device: torch.device) -> Tensor:
     return _LATTICES.get((k, device), lambda: torch.tensor(_cell_rows(k), device=device))
 
 
-@cached(most=64)
 def _cell_rows(k: int) -> list[tuple[int, int, int]]:
     number = {}
     for i in range(k + 1):

@@ -19,6 +19,14 @@ from .shading import Shading
 DEFAULT_CONORM = BoundedSum()
 
 
+def _default_form() -> Coverage:
+    return DEFAULT_COVERAGE.form()
+
+
+def _default_conorm() -> TConorm:
+    return interned(DEFAULT_CONORM)
+
+
 @dataclass(frozen=True)
 class RasterSettings:
     """All that is not a tensor. `coverage` is without its softness, which is a tensor; `epsilon` is what may be neglected;
@@ -28,9 +36,9 @@ class RasterSettings:
 
     height: int
     width: int
-    coverage: Coverage = field(default_factory=DEFAULT_COVERAGE.form)
+    coverage: Coverage = field(default_factory=_default_form)
     epsilon: float = EPSILON
-    conorm: TConorm = field(default_factory=lambda: interned(DEFAULT_CONORM))
+    conorm: TConorm = field(default_factory=_default_conorm)
     two_sided: bool = True
     perspective: bool = True
     deterministic: bool = False

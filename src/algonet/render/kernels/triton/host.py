@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from algonet.core.cache import Cache, TensorCache, cached
+from algonet.core.cache import Cache, cached, constant
 from algonet.core.launch import Launch
 
 from ...constants import FAR_POINTS
@@ -290,7 +290,7 @@ def pictures_of(grads: Sequence[Tensor | None], like: Tensor) -> tuple[list[Tens
     pictures, strides = [], ()
     for grad, own in zip(grads, (3, 2, 2, 3), strict=False):
         if grad is None or grad.numel() == 0:
-            grad, steps = nothing(like), (0,) * own
+            grad, steps = constant((0.0,) * 4, like.dtype, like.device), (0,) * own
         else:
             steps = picture_strides(grad.shape, grad.stride(), own)
         if steps is None:
@@ -314,15 +314,6 @@ def picture_strides(shape: Sequence[int], strides: Sequence[int], own: int) -> t
         if outer != n * s:
             return None
     return (moving[-1][1] if moving else 0, pixel, *strides[batch + 2 :])
-
-
-_NOTHING = TensorCache("gradients that did not come", 64)
-
-
-def nothing(like: Tensor) -> Tensor:
-    """The gradient of a picture that nobody asked about."""
-    dtype, device = like.dtype, like.device
-    return _NOTHING.get((dtype, device), lambda: torch.zeros(4, dtype=dtype, device=device))
 
 
 def to_the_world(by_seen: Tensor, points: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:

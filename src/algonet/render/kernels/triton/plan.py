@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet.core.cache import Cache, cached
+from algonet.core.cache import Cache
 from algonet.core.launch import Launch
 
 from ...constants import GREY
@@ -145,7 +145,7 @@ class LaunchPlan:
         return {
             "height": self.height, "width": self.width, "softness_stride": self.steps[SOFTNESS],
             "background_stride": self.steps[BACKGROUND], "SAMPLE": self.sample, "SPACING": self.settings.spacing,
-            "BLOCK": PIXELS[0], **conorm_constants(self.settings),
+            "BLOCK": PIXELS[0], "BOUNDED": self.settings.power > 0, "POWER": self.settings.power or 1.0,
         }  # fmt: skip
 
     def _light(self, shading: Shading) -> dict:
@@ -367,12 +367,6 @@ def bin_side(size: int) -> int:
     while 256 * side < size:
         side *= 2
     return side
-
-
-@cached(most=64)
-def conorm_constants(settings: RasterSettings) -> dict:
-    """How kernels make a silhouette of a total."""
-    return {"BOUNDED": settings.power > 0, "POWER": settings.power or 1.0}
 
 
 def shading_constants(shading: Shading) -> dict:

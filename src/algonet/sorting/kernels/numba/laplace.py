@@ -14,21 +14,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algonet.core import threads
 from algonet.core.codegen.jit import njit
 
-#: Items below which a second thread costs more than it brings.
-WORTH_A_THREAD = 20_000
+from .source import flat, spread_rows
+
 _OPTIONS = {"error_model": "numpy", "nogil": True, "cache": True}
 
 
 def soft_laplace_count_forward(tensors: Sequence[Tensor], settings: object) -> tuple[list[Tensor], list[Tensor]]:
     x, weights, steepness = tensors
     found = torch.empty_like(x, memory_format=torch.contiguous_format)
-    items, w, out = _flat(x), _flat(weights), _flat(found)
+    items, w, out = flat(x), flat(weights), flat(found)
     order = np.argsort(items, -1)
     falls, near = np.empty(items.shape), np.empty(items.shape)
-    _spread(counts, items.shape, (items, w, order, float(steepness), falls, near, out))
+    arguments = (items, w, order, float(steepness), falls, near, out)
+    spread_rows(lambda begin, end: counts(begin, end, *arguments), *items.shape)
     return [found], [torch.from_numpy(part).reshape(x.shape) for part in (order, falls, near)]
 
 
@@ -37,24 +37,14 @@ def soft_laplace_count_backward(
 ) -> list[Any]:
     x, weights, steepness = tensors
     by_x = torch.empty_like(x, memory_format=torch.contiguous_format)
-    items, w, g = _flat(x), _flat(weights), _flat(grads[0])
+    items, w, g = flat(x), flat(weights), flat(grads[0])
     # Compiled graphs save nothing
-    order, falls, near = map(_flat, saved or soft_laplace_count_forward(tensors, settings)[1])
+    order, falls, near = map(flat, saved or soft_laplace_count_forward(tensors, settings)[1])
     by_s = np.zeros(items.shape[0])
-    arguments = (items, w, g, order, falls, near, float(steepness), bool(needs[2]), _flat(by_x), by_s)
-    _spread(slopes, items.shape, arguments)
+    arguments = (items, w, g, order, falls, near, float(steepness), bool(needs[2]), flat(by_x), by_s)
+    spread_rows(lambda begin, end: slopes(begin, end, *arguments), *items.shape)
     grad_s = torch.as_tensor(by_s.sum(), dtype=steepness.dtype) if needs[2] else None
     return [by_x, torch.zeros_like(weights) if needs[1] else None, grad_s]
-
-
-def _spread(kernel: Any, shape: tuple[int, ...], arguments: tuple) -> None:
-    rows, n = shape
-    count = max(1, min(threads.workers(), rows, 1 + rows * n // WORTH_A_THREAD))
-    threads.spread(kernel, [(rows * k // count, rows * (k + 1) // count, *arguments) for k in range(count)])
-
-
-def _flat(x: Tensor) -> np.ndarray:
-    return x.detach().contiguous().numpy().reshape(x.shape[:-1].numel(), x.shape[-1])
 
 
 @njit(**_OPTIONS)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,12 +11,9 @@ import torch
 from torch import Tensor
 
 from algonet.core import threads
-from algonet.core.cache import cached
-from algonet.core.codegen.generate import PRELUDES, load_template, scalar_function
-from algonet.relax import Sigmoid
 
 from ...settings import PairwiseSettings
-from ..symmetry import is_symmetric
+from .source import flat, kernels
 
 #: Pairs below which a second thread costs more than it brings.
 WORTH_A_THREAD = 100_000
@@ -28,8 +23,8 @@ def soft_pairwise_count_forward(tensors: list[Tensor], settings: PairwiseSetting
     x, weights, steepness = tensors
     n, rows = x.shape[-1], math.prod(x.shape[:-1])
     found = torch.empty_like(x, memory_format=torch.contiguous_format)
-    items, w, out, s = _flat(x, rows), _flat(weights, rows), _flat(found, rows), steepness.detach().numpy()[()]
-    kernel = _kernels(settings.sigmoid, x.dtype).counts
+    items, w, out, s = flat(x), flat(weights), flat(found), steepness.detach().numpy()[()]
+    kernel = kernels("pairwise", settings.sigmoid, x.dtype).counts
 
     def run(row: int, begin: int, end: int) -> None:
         kernel(items[row], w[row], settings.ordered, s, begin, end, out[row])
@@ -47,9 +42,9 @@ def soft_pairwise_count_backward(
     weighted = needs[1] and not settings.ordered
     by_w = torch.empty_like(by_x) if weighted else by_x
     by_s = np.empty((rows, n))
-    items, w, g, s = _flat(x, rows), _flat(weights, rows), _flat(grads[0], rows), steepness.detach().numpy()[()]
-    found = _flat(by_x, rows), _flat(by_w, rows)
-    kernel = _kernels(settings.sigmoid, x.dtype).slopes
+    items, w, g, s = flat(x), flat(weights), flat(grads[0]), steepness.detach().numpy()[()]
+    found = flat(by_x), flat(by_w)
+    kernel = kernels("pairwise", settings.sigmoid, x.dtype).slopes
 
     def run(row: int, begin: int, end: int) -> None:
         kernel(
@@ -75,20 +70,3 @@ def _spread(run: Callable[[int, int, int], None], rows: int, n: int) -> None:
                 run(row, n * index // count, n * (index + 1) // count)
 
     threads.spread(part, [(index,) for index in range(count)])
-
-
-def _flat(x: Tensor, rows: int) -> np.ndarray:
-    return x.detach().contiguous().numpy().reshape(rows, x.shape[-1])
-
-
-@cached(most=64)
-def _kernels(sigmoid: Sigmoid, dtype: torch.dtype) -> ModuleType:
-    dialect, real = ("numba32", "float32") if dtype == torch.float32 else ("numba64", "float64")
-    prelude = f"""{PRELUDES[dialect]}import numpy as np
-from numba import {real} as REAL
-
-SYMMETRIC = {is_symmetric(sigmoid)}
-
-
-{scalar_function(sigmoid, "gate", dialect)}"""
-    return load_template(f"pairwise_{dialect}", prelude, Path(__file__).with_name("pairwise_device.py"))

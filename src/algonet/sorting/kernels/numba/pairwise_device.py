@@ -1,4 +1,4 @@
-"""Template of the Numba kernels of soft counts over pairs; `pairwise.py` puts a sigmoid's `gate` before it."""
+"""Template of the Numba kernels of soft counts over pairs; `source.py` puts a sigmoid's `gate` before it."""
 
 # pyright: reportCallIssue=false, reportAttributeAccessIssue=false
 import numpy as np
@@ -72,35 +72,38 @@ def counts(x, w, ordered, s, begin, end, out):
 
 
 @njit(**SUMS)
-def weighted_pull(x, w, grad, a, y, g, s, start, stop):
-    """(what an item feels from others as the first and as the second of its pairs, what the steepness gets)."""
-    by_x, by_s = REAL(0.0), REAL(0.0)
-    for j in range(start, stop):
-        d = difference(a, x[j])
-        z = scaled(d, s)
-        out = rise(z)
-        back = out if SYMMETRIC else rise(-z)
-        first = g * w[j] * out
-        by_x += first - grad[j] * y * back
-        by_s += first * (d if abs(z) < FAR else REAL(0.0))
-    return by_x, by_s
+def by_weight(own, other):
+    """What a pair counts to its first item, and to its second one: the weight of the partner."""
+    return other, own
 
 
 @njit(**SUMS)
-def ordered_pull(x, w, grad, a, y, g, s, start, stop):
-    """The same where pairs are chosen by the order of the weights. Factors, not conditions: those would keep the sums out of
+def by_order(own, other):
+    """The same where pairs are chosen by the order of the weights. Factors, not conditions: those would keep sums out of
     vector registers."""
-    by_x, by_s = REAL(0.0), REAL(0.0)
-    for j in range(start, stop):
-        d = difference(a, x[j])
-        z = scaled(d, s)
-        out = rise(z)
-        back = out if SYMMETRIC else rise(-z)
-        above, below = (REAL(1.0) if y > w[j] else REAL(0.0)), (REAL(1.0) if w[j] > y else REAL(0.0))
-        first = g * above * out
-        by_x += first - grad[j] * below * back
-        by_s += first * (d if abs(z) < FAR else REAL(0.0))
-    return by_x, by_s
+    return (REAL(1.0) if own > other else REAL(0.0)), (REAL(1.0) if other > own else REAL(0.0))
+
+
+def pull_by(factors):
+    @njit(**SUMS)
+    def pull(x, w, grad, a, y, g, s, start, stop):
+        """(what an item feels from others as the first and as the second of its pairs, what the steepness gets)."""
+        by_x, by_s = REAL(0.0), REAL(0.0)
+        for j in range(start, stop):
+            d = difference(a, x[j])
+            z = scaled(d, s)
+            out = rise(z)
+            back = out if SYMMETRIC else rise(-z)
+            ahead, behind = factors(y, w[j])
+            first = g * ahead * out
+            by_x += first - grad[j] * behind * back
+            by_s += first * (d if abs(z) < FAR else REAL(0.0))
+        return by_x, by_s
+
+    return pull
+
+
+weighted_pull, ordered_pull = pull_by(by_weight), pull_by(by_order)
 
 
 @njit(**SUMS)

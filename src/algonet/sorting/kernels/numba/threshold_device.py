@@ -1,4 +1,4 @@
-"""Template of the Numba kernels of memberships by threshold; `threshold.py` puts a sigmoid's `gate` before it.
+"""Template of the Numba kernels of memberships by threshold; `source.py` puts a sigmoid's `gate` before it.
 
 The threshold b is a float64; items see it as c + d, c rounded to their precision: x - c is then exact near the threshold.
 """
@@ -17,12 +17,12 @@ def gate(z):
     return z, z
 
 
-#: The search ends with a step this short (in units of the sigmoid), or an error this small beside the tails it is made of.
-TOLERANCE, ROUNDING = 1e-4, 2e-7
 #: Whether r(-z) = 1 - r(z).
 SYMMETRIC = True
 
 # --- template ---
+#: The search ends with a step this short (in units of the sigmoid), or an error this small beside the tails it is made of.
+TOLERANCE, ROUNDING = (1e-4, 2e-7) if REAL.bitwidth == 32 else (3e-8, 2e-16)
 #: Sums may be reordered: that is what lets them run in vector registers. NaN and infinities keep their meaning.
 SUMS = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy", "nogil": True}
 #: As written: with reordering, x - x would be 0 for infinities too, and (x - c) - d would be rounded otherwise.

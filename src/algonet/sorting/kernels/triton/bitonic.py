@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from algonet.core.cache import TensorCache
+from algonet.core.cache import constant
 from algonet.core.launch import Launch
 
 from ...networks import Bitonic
@@ -198,7 +198,7 @@ class BitonicSort:
         return (grad_x, grad_payload), part
 
     def _forward_launch(self, group: _Group) -> Launch:
-        module = kernels(self.settings.sigmoid, "bitonic")
+        module = kernels("bitonic", self.settings.sigmoid)
         if group.far:
             launch = Launch(module.far_forward_kernel, **self._far(group))
         else:
@@ -207,7 +207,7 @@ class BitonicSort:
         return launch
 
     def _backward_launch(self, group: _Group, steep: bool) -> Launch:
-        module = kernels(self.settings.sigmoid, "bitonic")
+        module = kernels("bitonic", self.settings.sigmoid)
         if group.far:
             launch = Launch(module.far_backward_kernel, **self._far(group), STEEP=steep)
         else:
@@ -242,15 +242,7 @@ class BitonicSort:
 
 
 def _masks(depth: int, device: torch.device) -> Tensor:
-    """Masks of the bitonic layers, then the numbers of items they need."""
-
-    def make() -> Tensor:
-        masks = [Bitonic.stage_and_mask(layer)[1] for layer in range(depth)]
-        needs = [Bitonic().layer_need(layer) for layer in range(depth)]
-        return torch.tensor(masks + needs, dtype=torch.int32, device="cpu").to(device)
-
-    return _MASKS.get((depth, device), make)
-
-
-#: A few hundred numbers for each size.
-_MASKS: TensorCache[Tensor] = TensorCache("masks of bitonic layers", most=256, budget=2**20)
+    """Masks of the bitonic layers, then the numbers of items they need: a few hundred numbers."""
+    masks = [Bitonic.stage_and_mask(layer)[1] for layer in range(depth)]
+    needs = [Bitonic().layer_need(layer) for layer in range(depth)]
+    return constant((*masks, *needs), torch.int32, device)

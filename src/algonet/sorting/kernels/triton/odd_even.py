@@ -199,7 +199,7 @@ class OddEvenSort:
             segment = self.shape.halo if self.shape.groups > 1 else self.depth + self.depth % 2
             segments = -(-self.depth // segment)
         together = self.shape.reach // segment if self.shape.chunks > 1 else segments
-        kernel = kernels(self.settings.sigmoid, "odd_even").odd_even_forward_kernel
+        kernel = kernels("odd_even", self.settings.sigmoid).odd_even_forward_kernel
         self._forward[keep] = [
             Launch(
                 kernel, self.tiles, **self._common, KEEP=keep, segment=segment, segments=segments, begin=begin,
@@ -212,7 +212,7 @@ class OddEvenSort:
     def _backward_launches(self, steep: bool, grad_step: int, sorted_step: int) -> list[Launch]:
         together = self.shape.reach // self.segment if self.shape.chunks > 1 else self.segments
         ends = range(self.segments, 0, -together)
-        kernel = kernels(self.settings.sigmoid, "odd_even").odd_even_backward_kernel
+        kernel = kernels("odd_even", self.settings.sigmoid).odd_even_backward_kernel
         launches = [
             Launch(
                 kernel, self.programs, **self._common, STEEP=steep, AHEAD=self.ahead, segment=self.segment,

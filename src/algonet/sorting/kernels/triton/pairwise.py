@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from algonet.core.cache import cached
-from algonet.core.codegen.generate import load_template
 from algonet.core.launch import Launch
-from algonet.relax import Sigmoid
 
 from ...settings import PairwiseSettings
-from .gates import prelude
+from .source import kernels
 
 
 def soft_pairwise_count_forward(tensors: list[Tensor], settings: PairwiseSettings) -> tuple[list[Tensor], list[Tensor]]:
@@ -58,7 +54,7 @@ def _tile(n: int) -> tuple[int, int]:
 def _forward(settings: PairwiseSettings, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Launch:
     n, (i, j) = shape[-1], _tile(shape[-1])
     blocks = -(-n // i)
-    kernel = _kernels(settings.sigmoid).pairwise_forward_kernel
+    kernel = kernels("pairwise", settings.sigmoid).pairwise_forward_kernel
     grid = math.prod(shape[:-1]) * blocks
     return Launch(kernel, grid, warps=4, n=n, blocks=blocks, ORDERED=settings.ordered, ITEMS=i, OTHERS=j)
 
@@ -75,11 +71,6 @@ def _backward(
     n, (i, j) = shape[-1], _tile(shape[-1])
     blocks = -(-n // i)
     return Launch(
-        _kernels(settings.sigmoid).pairwise_backward_kernel, math.prod(shape[:-1]) * blocks, warps=4, n=n, blocks=blocks,
-        ORDERED=settings.ordered, WEIGHTS=weighted, STEEP=steep, ITEMS=i, OTHERS=j,
+        kernels("pairwise", settings.sigmoid).pairwise_backward_kernel, math.prod(shape[:-1]) * blocks, warps=4, n=n,
+        blocks=blocks, ORDERED=settings.ordered, WEIGHTS=weighted, STEEP=steep, ITEMS=i, OTHERS=j,
     )  # fmt: skip
-
-
-@cached(most=64)
-def _kernels(sigmoid: Sigmoid) -> ModuleType:
-    return load_template("pairwise_triton", prelude(sigmoid), Path(__file__).with_name("pairwise_device.py"))

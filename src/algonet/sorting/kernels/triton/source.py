@@ -1,4 +1,4 @@
-"""The Triton kernels of soft sorting, put together for a sigmoid, and what both networks' launches share."""
+"""The Triton kernels of soft sorting, put together for a sigmoid, and what launches share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from algonet.relax import Sigmoid
 
 from .gates import prelude
 
-#: The files that make up the kernels of each network, `*_device.py` beside this one.
+#: The files that kernels are made of, `*_device.py` beside this one, where it is not one of the same name.
 _TEMPLATES = {"odd_even": ("exchange", "quads", "odd_even"), "bitonic": ("exchange", "bitonic")}
 
 
@@ -31,7 +31,7 @@ def processors(device: torch.device) -> int:
 
 
 @cached(most=64)
-def kernels(sigmoid: Sigmoid, network: str) -> ModuleType:
-    """The kernels of a network, with the sigmoid written into them."""
-    paths = [Path(__file__).with_name(f"{name}_device.py") for name in _TEMPLATES[network]]
-    return load_template(f"sort_{network}_triton_{type(sigmoid).__name__ or 'nameless'}", prelude(sigmoid), *paths)
+def kernels(name: str, sigmoid: Sigmoid) -> ModuleType:
+    """The kernels of a network or another method, with the sigmoid written into them."""
+    paths = [Path(__file__).with_name(f"{part}_device.py") for part in _TEMPLATES.get(name, (name,))]
+    return load_template(f"{name}_triton_{type(sigmoid).__name__ or 'nameless'}", prelude(sigmoid), *paths)

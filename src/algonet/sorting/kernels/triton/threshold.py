@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from algonet.core.cache import cached
-from algonet.core.codegen.generate import load_template
 from algonet.core.launch import Launch
 from algonet.relax import Sigmoid
 
 from ...settings import ThresholdSettings
-from .gates import prelude
-from .source import processors
+from .source import kernels, processors
 
 #: Items from which on a row is cut into parts, if rows alone would leave most processors idle.
 LONG = 32768
@@ -92,15 +88,15 @@ class RowSolver:
     def __init__(
         self, settings: ThresholdSettings, rows: int, n: int, dtype: torch.dtype, device: torch.device, step: int
     ):
-        kernels = _kernels(settings.sigmoid)
+        module = kernels("threshold", settings.sigmoid)
         block = min(max(16, 1 << (n - 1).bit_length()), 4096)
         per_program = max(1, min(1024 // block, 16))
         warps = max(1, min(16, block * per_program // 256))
         common = {"rows": rows, "n": n, "MASKED": settings.masked, "ROWS": per_program, "BLOCK": block, "warps": warps}
         grid = -(-rows // per_program)
         numbers = {"k_step": step, **_precision(settings.sigmoid, dtype)}
-        self._forward = Launch(kernels.rows_forward_kernel, grid, **common, **numbers)
-        self._backward = Launch(kernels.rows_backward_kernel, grid, **common)
+        self._forward = Launch(module.rows_forward_kernel, grid, **common, **numbers)
+        self._backward = Launch(module.rows_backward_kernel, grid, **common)
 
     def forward(self, x: Tensor, mask: Tensor, steepness: Tensor, k: Tensor, out: Tensor, thresholds: Tensor) -> None:
         self._forward.start(
@@ -123,7 +119,7 @@ class LongSolver:
     def __init__(
         self, settings: ThresholdSettings, rows: int, n: int, dtype: torch.dtype, device: torch.device, step: int
     ):
-        kernels = _kernels(settings.sigmoid)
+        module = kernels("threshold", settings.sigmoid)
         parts = max(1, min(-(-n // PART), 4 * processors(device) // rows))
         chunk = math.ceil(math.ceil(n / parts) / BLOCK) * BLOCK
         self.rows, self.parts = rows, -(-n // chunk)
@@ -131,20 +127,20 @@ class LongSolver:
         precision = _precision(settings.sigmoid, dtype)
         reach = precision.pop("reach")
         cut = {"n": n, "parts": self.parts, "chunk": chunk, "MASKED": settings.masked, "BLOCK": BLOCK}
-        self._survey = Launch(kernels.survey_kernel, grid, **cut)
+        self._survey = Launch(module.survey_kernel, grid, **cut)
         self._gather = Launch(
-            kernels.gather_kernel, rows, rows=rows, k_step=step, reach=reach, parts=self.parts, PARTS=together
+            module.gather_kernel, rows, rows=rows, k_step=step, reach=reach, parts=self.parts, PARTS=together
         )
         self._search = [
             Launch(
-                kernels.search_kernel, grid, rows=rows, k_step=step, turn=turn, C=CANDIDATES, PARTS=together,
+                module.search_kernel, grid, rows=rows, k_step=step, turn=turn, C=CANDIDATES, PARTS=together,
                 warps=8, **precision, **cut,
             )
             for turn in range(1, STEPS + 1)
         ]  # fmt: skip
-        self._members = Launch(kernels.members_kernel, grid, rows=rows, k_step=step, turn=STEPS, **cut)
-        self._sums = Launch(kernels.sums_kernel, grid, **cut)
-        self._slopes = Launch(kernels.slopes_kernel, grid, PARTS=together, **cut)
+        self._members = Launch(module.members_kernel, grid, rows=rows, k_step=step, turn=STEPS, **cut)
+        self._sums = Launch(module.sums_kernel, grid, **cut)
+        self._slopes = Launch(module.slopes_kernel, grid, PARTS=together, **cut)
         self.device = device
 
     def _scratch(self, *shape: int) -> Tensor:
@@ -182,8 +178,3 @@ def _precision(sigmoid: Sigmoid, dtype: torch.dtype) -> dict[str, float]:
     """How far beyond the items the threshold may lie, and which step or error ends the search (`threshold_device.py`)."""
     tolerance, rounding = (1e-4, 2e-7) if dtype == torch.float32 else (3e-8, 2e-16)
     return {"reach": float(sigmoid.reach(1e-9)), "tolerance": tolerance, "rounding": rounding}
-
-
-@cached(most=64)
-def _kernels(sigmoid: Sigmoid) -> ModuleType:
-    return load_template("threshold_triton", prelude(sigmoid), Path(__file__).with_name("threshold_device.py"))
