@@ -10,6 +10,9 @@ INF = REAL(np.inf)
 
 @cfunc(types.void(POINTER, POINTER, POINTER, types.intp, REAL), cache=True, **OPTIONS)
 def weigh(d, alpha, slope, count, steepness):
+    # By the sign of the steepness, which is negative for a descending sort; 0 times infinity would be NaN
+    larger = where(steepness >= REAL(0.0), REAL(1.0), REAL(0.0))
+    smaller = REAL(1.0) - larger
     for j in range(count):
         x = d[j]
         crisp = abs(x) == INF
@@ -18,9 +21,7 @@ def weigh(d, alpha, slope, count, steepness):
         z = where(far, where(z > REAL(0.0), REAL(1e18), REAL(-1e18)), z)
         value, rise = gate(z)
         value = where(z == z, value, z)
-        # By the sign of the steepness, which is negative for a descending sort; 0 times infinity would be NaN
-        in_order = (x > REAL(0.0)) == (steepness >= REAL(0.0))
-        alpha[j] = where(crisp, where(in_order, REAL(1.0), REAL(0.0)), value)
+        alpha[j] = where(crisp, where(x > REAL(0.0), larger, smaller), value)
         slope[j] = where(crisp | far, REAL(0.0), rise)
         d[j] = where(crisp, REAL(0.0), x)
 """
