@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from algonet.core import tracing
 
 
 def check_softness(owner: object, name: str, value: Any) -> None:
@@ -63,6 +66,18 @@ def check_size(where: str, size: Any) -> tuple[int, int]:
 def check_epsilon(owner: object, epsilon: float, most: float = 0.5) -> None:
     if not 0 < epsilon < most:
         raise ValueError(f"{type(owner).__name__}.reach: `epsilon` must lie in (0, {most}), got {epsilon!r}.")
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
+    """As torch's, whose first call loads sympy, for half a second: shapes that end alike do without it.
+
+    >>> broadcast_shapes((2, 3), (), (3,))
+    torch.Size([2, 3])
+    """
+    longest = max(shapes, key=len, default=())
+    if tracing.compiling() or any(tuple(longest[len(longest) - len(shape) :]) != tuple(shape) for shape in shapes):
+        return torch.broadcast_shapes(*shapes)
+    return torch.Size(longest)
 
 
 def widened(x: Tensor) -> Tensor:

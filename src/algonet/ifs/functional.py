@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algonet.core.checks import check_integer, check_size, widened
+from algonet.core.checks import broadcast_shapes, check_integer, check_size, widened
 from algonet.core.memory import check_memory
 from algonet.core.tracing import readable
 from algonet.relax import GaussianNoise, Probabilistic
@@ -121,7 +121,7 @@ def chaos_game(
         raise ValueError(
             f"chaos_game: `start` must be ({chains} chains, {dimension} coordinates), got {tuple(begin.shape)}."
         )
-    batch = torch.broadcast_shapes(wide.shape[:-2], choices.shape[:-2], begin.shape[:-2])
+    batch = broadcast_shapes(wide.shape[:-2], choices.shape[:-2], begin.shape[:-2])
     tensors = [
         wide.expand(*batch, *wide.shape[-2:]),
         choices.expand(*batch, chains, steps),
@@ -164,7 +164,7 @@ def _raster_call(
     if colours is not None:
         check_trailing(where, "colours", colours, (count, -1))
         shapes.append(colours.shape[:-2])
-    batch = torch.broadcast_shapes(*shapes)
+    batch = broadcast_shapes(*shapes)
     channels = 1 + (0 if colours is None else colours.shape[-1])
     pictures = math.prod(batch) * channels * height * width
     check_memory(where, f"a picture of {height} x {width}", pictures * wide.element_size(), wide.device)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algonet.core.checks import check_tensor, widened
+from algonet.core.checks import broadcast_shapes, check_tensor, widened
 
 from .base import Relaxation
 
@@ -172,7 +172,7 @@ def _check(
 
 def _check_broadcast(where: str, x: Tensor, weights: Tensor) -> None:
     try:
-        fits = torch.broadcast_shapes(x.shape, weights.shape) == x.shape
+        fits = broadcast_shapes(x.shape, weights.shape) == x.shape
     except RuntimeError:
         fits = False
     if not fits:

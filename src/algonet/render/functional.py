@@ -9,7 +9,7 @@ from torch import Tensor
 
 from algonet.core import tracing
 from algonet.core.cache import TensorCache, cached, constant
-from algonet.core.checks import check_size, widened
+from algonet.core.checks import broadcast_shapes, check_size, widened
 from algonet.core.identity import interned
 from algonet.relax import TConorm
 
@@ -121,7 +121,7 @@ def render_lit(
     height, width = size
     batch = _batch_shape(vertices, attributes, background, background_depth, camera.matrix)
     if lights.dim() > 2 and lights.shape[:-2] != batch:
-        batch = torch.broadcast_shapes(batch, lights.shape[:-2])
+        batch = broadcast_shapes(batch, lights.shape[:-2])
     check_picture("SmoothRenderer", batch, size, attributes.shape[-1] + 5, vertices)
     matrix, eye = camera._ready_for(size, vertices, batch)
     settings = raster_settings(
@@ -208,7 +208,7 @@ def _batch_shape(points: Tensor, *others: Any) -> torch.Size:
 
 
 #: torch's own takes longer than launching a kernel.
-_broadcast = cached(most=256, name="broadcast shapes of the renderer")(torch.broadcast_shapes)
+_broadcast = cached(most=256, name="broadcast shapes of the renderer")(broadcast_shapes)
 
 
 def expanded(t: Tensor, batch: torch.Size, own: int) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from algonet.core.cache import cached, constant
+from algonet.core.checks import broadcast_shapes
 
 from .shading import AMBIENT, DIRECTIONAL, POINT, Shading
 from .vectors import tensor_like
@@ -103,7 +104,7 @@ def light_table(lights: Sequence[Light], like: Tensor) -> Tensor:
         return constant(rows, like.dtype, like.device)
     parts = [light.parts() for light in lights]
     vectors = [(tensor_like(v, like), tensor_like(c, like), tensor_like((f, 0.0), like)) for v, c, f in parts]
-    batch = torch.broadcast_shapes(*(t.shape[:-1] for row in vectors for t in row))
+    batch = broadcast_shapes(*(t.shape[:-1] for row in vectors for t in row))
     return torch.stack([torch.cat([t.expand(*batch, -1) for t in row], -1) for row in vectors], -2)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from algonet.core import tracing
 from algonet.core.backends import check_backend
-from algonet.core.checks import check_size
+from algonet.core.checks import broadcast_shapes, check_size
 from algonet.core.hints import write_instead
 from algonet.core.identity import unit
 from algonet.core.pictures import png_bytes
@@ -287,7 +287,7 @@ class SmoothRenderer(SoftModule):
         eye, table = camera.position.to(positions), light_table(lights, positions)
         shapes = [normals.shape[:-2], positions.shape[:-2], eye.shape[:-1], table.shape[:-2]]
         shapes += [] if albedo is None else [albedo.shape[:-2]]
-        batch = torch.broadcast_shapes(*shapes)
+        batch = broadcast_shapes(*shapes)
         albedo = torch.full_like(positions, GREY) if albedo is None else albedo.to(positions)
         points = [expanded(t, batch, 2).contiguous() for t in (albedo, normals, positions)]
         tensors = [*points, expanded(eye, batch, 1), expanded(table, batch, 2)]
@@ -387,7 +387,7 @@ def _albedo(mesh: Mesh) -> tuple[Tensor | None, Tensor]:
 def _table(parts: Sequence[tuple[Tensor | None, Tensor]], like: Tensor) -> tuple[Tensor, Tensor]:
     """Attributes with different rows per face as one table: shared rows if all agree, else one row per corner."""
     there = [(t.to(like), rows) for t, rows in parts if t is not None and t.shape[-1] > 0]
-    batch = torch.broadcast_shapes(*(t.shape[:-2] for t, _ in there))
+    batch = broadcast_shapes(*(t.shape[:-2] for t, _ in there))
     rows = there[0][1]
     if len(there) == 1:
         return there[0]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from algonet.core.cache import TensorCache
+from algonet.core.checks import broadcast_shapes
 
 from .textures import sample_texture
 
@@ -52,7 +53,7 @@ def cut_faces(mesh: Mesh, size: tuple[int, int], attributes: Tensor | None) -> P
     table = colors
     if attributes is not None and attributes.shape[-1]:
         more = _along(attributes.to(mesh.vertices), faces, lattice)
-        batch = torch.broadcast_shapes(colors.shape[:-2], more.shape[:-2])
+        batch = broadcast_shapes(colors.shape[:-2], more.shape[:-2])
         table = torch.cat([colors.expand(*batch, -1, -1), more.expand(*batch, -1, -1)], -1)
     first = torch.arange(len(faces), device=faces.device)[:, None, None] * lattice.shape[0]
     return Pieces(_along(mesh.vertices, faces, lattice), normals, (first + cells).flatten(0, 1), table)

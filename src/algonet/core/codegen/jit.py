@@ -8,19 +8,26 @@ Most of a first call is spent in Numba's Python, not in LLVM: what can be left o
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
+import llvmlite.binding
 import numba
-from numba.core import caching, types
+from numba._dynfunc import make_function
+from numba.core import caching, errors, types
 from numba.core.ccallback import CFunc
-from numba.core.compiler import Compiler
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler, Flags
+from numba.core.compiler_machinery import register_pass
 from numba.core.serialize import dumps
+from numba.core.typed_passes import NativeLowering
 
 from algonet.core.codegen import notice, store
 from algonet.core.codegen.stamps import inlined
@@ -71,55 +78,180 @@ class KernelCache(caching._Cache):
         return f"algonet_generated_{safe[:80]}_{hashlib.sha256(text.encode()).hexdigest()[:24]}.machine_code"
 
 
-class KernelCompiler(Compiler):
-    """Numba's compiler, which looks up only once what an operator makes of given types of numbers.
+class KernelLibrary(JITCodeLibrary):
+    """The LLVM code of a kernel."""
 
-    Numba asks every overload of `+` (of lists, strings, dates, ...) at each addition: a seventh of a compilation.
+    def _optimize_functions(self, ll_module: Any) -> None:
+        # As Numba does, but with one pass manager for all, and none for what is only declared
+        ll_module.data_layout = self._codegen._data_layout
+        manager, builder = self._codegen._function_pass_manager()
+        for function in ll_module.functions:
+            if not function.is_declaration:
+                manager.run(function, builder)
+
+
+class DeviceLibrary(KernelLibrary):
+    """The LLVM code of a function that only kernels call: it is optimised, and becomes machine code, as a part of them."""
+
+    def finalize(self) -> None:
+        self._raise_if_finalized()
+        for library in dict.fromkeys(self._linking_libraries):
+            self._reload_init.update(library._reload_init)
+            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
+        self._finalized = True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class KernelLowering(NativeLowering):
+    """From Numba's types to LLVM, for kernels."""
+
+    _name = "kernel_lowering"
+    library: type[KernelLibrary] = KernelLibrary
+
+    def run_pass(self, state: Any) -> bool:
+        state.library = self.library(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
+        return super().run_pass(state)
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class DeviceLowering(KernelLowering):
+    """From Numba's types to LLVM and no further, for functions that only kernels call."""
+
+    _name = "device_lowering"
+    library = DeviceLibrary
+
+    def run_pass(self, state: Any) -> bool:
+        state.flags.no_compile = True
+        super().run_pass(state)
+        lowered, library = state["cr"], state.library
+        described = lowered.fndesc
+        # Callers find the library by this object; it has no address that Python could call
+        function = make_function(described.lookup_module(), described.qualname, "", 0, lowered.env, (library,))
+        state.targetctx.insert_user_function(function, described, [library])
+        state.reload_init.extend(library._reload_init)
+        state["cr"] = lowered._replace(cfunc=function)
+        return True
+
+
+#: Passes for what kernels do not do (`with` blocks, inlining of Python functions, loops over tuples of several types,
+#: expressions of whole arrays), which take their time in every function.
+_LEFT_OUT = {
+    "with_lifting",
+    "inline_inlinables",
+    "find_literally",
+    "literal_unroll",
+    "LiteralPropagation",
+    "nopython_rewrites",
+}
+#: Whether this Numba has what the lowerings above build on; one that has not compiles as it always did.
+_LEAN = (
+    hasattr(llvmlite.binding, "create_pass_builder")
+    and hasattr(JITCodeLibrary, "_get_module_for_linking")
+    and hasattr(Flags, "no_compile")
+)
+
+
+class KernelCompiler(Compiler):
+    """Numba's compiler without what kernels can do without.
+
+    Numba asks every overload of `+` (of lists, strings, dates, ...) at each addition, and once more when it lowers it. It
+    words a coloured message at each statement in case that fails, and makes so many objects that collecting garbage among
+    all of torch's takes a tenth of the time.
     """
 
+    lowering: type[KernelLowering] = KernelLowering
+
+    def define_pipelines(self) -> list:
+        pipelines = super().define_pipelines()
+        if not _LEAN:
+            return pipelines
+        closures = any(isinstance(value, CodeType) for value in self.state.func_id.code.co_consts)
+        left_out = _LEFT_OUT if closures else {*_LEFT_OUT, "inline_closure_likes"}
+        for pipeline in pipelines:
+            pipeline.passes = [
+                (self.lowering if kind is NativeLowering else kind, text)
+                for kind, text in pipeline.passes
+                if kind._name not in left_out
+            ]
+        return pipelines
+
     def compile_extra(self, func: Callable) -> Any:
-        with notice.compiling(func.__qualname__), _remembered(self.state.typingctx):
+        with notice.compiling(func.__qualname__), _resolved_once(self.state.flags), _without_colours(), _uncollected():
             return super().compile_extra(func)
 
 
+class DeviceCompiler(KernelCompiler):
+    """The compiler of functions that only kernels call."""
+
+    lowering = DeviceLowering
+
+
+_resolve = types.Function.get_call_type
+#: Signatures by typing context, function and types of arguments; a table for each set of flags, as overloads inherit these.
+_SIGNATURES: dict[Any, dict[tuple, Any]] = {}
+
+
+# Numba's lock of compilation is held by whoever is in one of the following, so nobody else sees the difference.
+
+
 @contextmanager
-def _remembered(context: Any) -> Iterator[None]:
-    """Within it (and the functions that are compiled along with a kernel), calls on numbers are resolved once per signature.
+def _resolved_once(flags: Any) -> Iterator[None]:
+    """Within it, calls of Numba's own functions (operators, indexing) are resolved once per signature and process."""
+    found = _SIGNATURES.setdefault(flags.copy(), {})
 
-    Numba's lock of compilation is held by whoever is here, so nobody else sees the difference.
-    """
-    # Private to Numba, so it may go; what is within then compiles as it always did
-    if "_resolve_user_function_type" in vars(context) or not hasattr(context, "_resolve_user_function_type"):
-        yield
-        return
-    resolve, found = context._resolve_user_function_type, {}
-
-    def remember(func: Any, args: tuple, kws: dict, literals: Any = None) -> Any:
-        kind = context._lookup_global(func) or func
-        if kws or type(kind) is not types.Function or not all(isinstance(a, _NUMBERS) for a in args):
-            return resolve(func, args, kws, literals)
-        key = id(kind), args
+    def resolve_once(function: Any, context: Any, args: tuple, kws: dict) -> Any:
+        if kws:
+            return _resolve(function, context, args, kws)
+        if args and isinstance(args[0], types.Array):
+            # The value of an index does not matter to arrays
+            args = tuple(types.unliteral(a) for a in args)
+        key = context, function, args
         if key not in found:
-            # With the function itself, so that its id stays its own
-            found[key] = resolve(func, args, kws, literals), kind
-        return found[key][0]
+            found[key] = _resolve(function, context, args, kws)
+        return found[key]
 
-    context._resolve_user_function_type = remember
+    before, types.Function.get_call_type = types.Function.get_call_type, resolve_once
     try:
         yield
     finally:
-        del context._resolve_user_function_type
+        types.Function.get_call_type = before
 
 
-_NUMBERS = (types.Number, types.Boolean, types.IntegerLiteral)
+class _Uncoloured:
+    """What every style makes of a text: the text."""
+
+    def __getattr__(self, style: str) -> Callable[[str], str]:
+        return str
+
+
+@contextmanager
+def _without_colours() -> Iterator[None]:
+    before, errors._termcolor_inst = getattr(errors, "_termcolor_inst", None), _Uncoloured()
+    try:
+        yield
+    finally:
+        errors._termcolor_inst = before
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable], Any]:
     """`numba.njit` for kernels, which are cached, and (without `cache`) for functions that only kernels call.
 
-    Python must never call the latter: the wrappers it would need take as long to compile as they do, and are left out.
+    Python must never call the latter, which have neither wrappers for it nor machine code of their own.
     """
-    options = {"no_cfunc_wrapper": True, "no_cpython_wrapper": not cache, "pipeline_class": KernelCompiler, **options}
+    compiler = KernelCompiler if cache else DeviceCompiler
+    options = {"no_cfunc_wrapper": True, "no_cpython_wrapper": not cache, "pipeline_class": compiler, **options}
 
     def decorate(function: Callable) -> Any:
         kernel = numba.njit(**options)(function)
