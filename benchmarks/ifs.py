@@ -107,7 +107,7 @@ def fit_rows(quick: bool) -> list[Row]:
     # Minutes of a core each: the CPU does two of them
     for name in ("sierpinski", "fern", "dragon", "leaf")[: 1 if quick else 2 if DEVICE == "cpu" else 4]:
         if name == "leaf":
-            target, functions = leaf(128), 5
+            target, functions = leaf(128), 12
         else:
             source = IFS.preset(name, points=2**17)
             target, functions = source((128, 128)).detach(), source.functions

@@ -7,8 +7,9 @@ import torch
 from PIL import Image
 
 from algonet.ifs import IFS, FitPlan, Level, Search, fit_ifs, ssim
-from algonet.ifs.fitting import read_picture
-from algonet.ifs.refine import Whitening
+from algonet.ifs.fitting import picture_of, read_picture
+from algonet.ifs.presets import residual_form
+from algonet.ifs.refine import Systems, Whitening, refine
 from algonet.ifs.search import Shape, blurred, find_maps
 from helpers.tolerances import assert_close
 
@@ -42,6 +43,26 @@ def test_the_same_seed_gives_the_same_fit(triangle):
     assert torch.equal(first.ifs.maps, second.ifs.maps)
     other = fit_ifs(triangle, 3, plan=QUICK, seed=6)
     assert not torch.equal(first.ifs.maps, other.ifs.maps)
+
+
+def test_tone_is_learned():
+    """The right maps, drawn too dark and too crisp: exposure and noise are found, and only where the level says so."""
+    half = torch.tensor([[0.5, 0.0, 0.0, 0.5, x, y] for x, y in ((0.0, 0.0), (0.5, 0.0), (0.25, 0.5))])
+    maps, weights = residual_form(half), torch.full((3,), 1 / 3)
+    empty = Shape(torch.zeros(48, 48))
+    target = picture_of(maps, weights, empty, exposure=1.2, scale=1.8)
+    shape = Shape(-torch.log1p(-target))
+    start = Systems(maps[None], weights.log()[None], torch.tensor([0.8]).log(), torch.zeros(1), torch.zeros(1))
+    cloud = shape.sample(2000, torch.Generator().manual_seed(0))
+    learned = []
+    for tone in (False, True):
+        level = Level(48, (1.0, 1.0), steps=60, rate=1e-9, points=8192, depth=16, keep=1, tone=tone)
+        with torch.no_grad():
+            found = refine(start, shape, level, cloud, 0.97, lambda *_: True, torch.Generator().manual_seed(0))
+        learned.append((float(found.exposures.exp()), float(found.scales.exp())))
+    assert learned[0] == pytest.approx((0.8, 1.0))
+    # A few points too many in one pixel and too few in the next ask for a little more exposure
+    assert learned[1] == pytest.approx((1.2, 1.8), rel=0.15)
 
 
 def test_it_ends_by_itself(triangle):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from algonet.core.checks import check_integer
 from algonet.core.pictures import open_picture, to_bytes
+from algonet.relax import GaussianNoise
 
 from .aggregates import Poisson
 from .choices import draw_addresses
@@ -42,7 +43,7 @@ class FitPlan:
         Level(side=64, sigma=(2.5, 1.0), steps=80, rate=0.004, points=2048, depth=24, keep=6),
         Level(side=64, sigma=(2.0, 1.0), steps=60, rate=0.004, points=2048, depth=24, keep=6, replace=True),
         Level(side=128, sigma=(2.0, 1.0), steps=120, rate=0.003, points=8192, depth=32, keep=3),
-        Level(side=128, sigma=(1.3, 1.0), steps=100, rate=0.002, points=12288, depth=36, keep=3),
+        Level(side=128, sigma=(1.3, 1.0), steps=100, rate=0.002, points=12288, depth=36, keep=3, tone=True),
     )
     bound: float = 0.97
     patience: int = 60
@@ -51,7 +52,7 @@ class FitPlan:
 class FitResult(NamedTuple):
     """What `fit_ifs` found. `ifs` is trainable; everything else is plain data.
 
-    `similarity` is the SSIM of `picture` (the final system, drawn with many points at sigma = 1 pixel) with `target` (the
+    `similarity` is the SSIM of `picture` (the final system, drawn with many points at its own sigma) with `target` (the
     image in grey, foreground bright). `similarities` are those of all systems that survived to the end. `history` has
     one row per logged step: stage, step, loss, seconds. `frames` are grey pictures (uint8) of the best system on the way.
     """
@@ -103,7 +104,8 @@ def fit_ifs(
 
     First a search for maps that send the shape into itself (`algonet.ifs.search`), in `plan.restarts` random ways; then
     Adam through the chaos game and the smooth raster, all systems in one batch, sigma annealed from coarse to fine and
-    the worse systems dropped from level to level; selection weights are learned along. Ends by itself.
+    the worse systems dropped from level to level; selection weights are learned along, and in silhouettes the exposure and
+    the scale of the noise at the end. Ends by itself.
 
     `image`: a tensor (H, W), (C, H, W) or (H, W, C) with values in [0, 1] (or uint8), or an image file; any size. In grey
     the foreground is bright; "auto" inverts pictures with a bright border ("bright", "dark": as said). Colour pictures
@@ -130,16 +132,22 @@ def fit_ifs(
         record = _Record(steps, plan.patience, advance)
         advance(0, "searching for self-similarity")
         found = find_maps(shape, functions, plan.restarts, plan.search, generator)
-        systems = Systems(found, area_weights(found).log(), found.new_zeros(len(found)))
+        systems = _begun(found, shape)
         cloud = shape.sample(20_000, generator)
+        solid = _is_solid(full.density)
         for stage, level in enumerate(plan.levels, start=1):
             record.best, record.waited = float("inf"), 0
             if level.replace:
                 rivals = replace_each(shape, contraction(systems.parameters, plan.bound), plan.search, generator)
-                fresh = Systems(rivals, area_weights(rivals).log(), rivals.new_zeros(len(rivals)))
-                systems = systems.joined(fresh)
+                systems = systems.joined(_begun(rivals, shape))
             systems = refine(
-                systems, shape, level, cloud, plan.bound, lambda a, b, s=stage: record.watch(s, a, b), generator
+                systems,
+                shape,
+                level if solid else replace(level, tone=False),
+                cloud,
+                plan.bound,
+                lambda a, b, s=stage: record.watch(s, a, b),
+                generator,
             )
     results = [_finished(systems, i, shape, full.density, plan.bound, seed) for i in range(len(systems.losses))]
     ranked = sorted(results, key=lambda result: -result[1])
@@ -150,14 +158,27 @@ def fit_ifs(
     return FitResult(ifs, similarity, picture, full.density, [r[1] for r in ranked], record.history, record.frames)
 
 
-def picture_of(parameters: Tensor, weights: Tensor, shape: Shape, exposure: float, points: int = 2**16) -> Tensor:
+def _is_solid(brightness: Tensor) -> bool:
+    """Whether most of the foreground is saturated, as in a silhouette: then its density is unknown, not its outline."""
+    return float(brightness[brightness > _SATURATED].sum()) > 0.7 * float(brightness.sum())
+
+
+def _begun(maps: Tensor, shape: Shape) -> Systems:
+    """Systems of these maps, selected by area and exposed as the shape is."""
+    exposures = shape.density.mean().log().expand(len(maps))
+    return Systems(maps, area_weights(maps).log(), exposures, maps.new_zeros(len(maps)), maps.new_zeros(len(maps)))
+
+
+def picture_of(
+    parameters: Tensor, weights: Tensor, shape: Shape, exposure: float, scale: float = 1.0, points: int = 2**16
+) -> Tensor:
     """The picture of one system at sigma = 1 pixel on the shape's grid, drawn with many points."""
     height, width = shape.density.shape
     choices = draw_addresses(weights, points, 40, torch.Generator().manual_seed(0))
     start = parameters.new_full((points, 2), 0.5)
     cloud = chaos_game(parameters, choices, start, burn_in=39)
     level = cloud.new_full((points,), exposure * height * width / points)
-    return smooth_raster(cloud, (height, width), extent=shape.extent, aggregate=Poisson(), weights=level)
+    return smooth_raster(cloud, (height, width), sigma=scale, extent=shape.extent, aggregate=Poisson(), weights=level)
 
 
 def _finished(
@@ -166,10 +187,19 @@ def _finished(
     with torch.no_grad():
         maps = contraction(systems.parameters[index], bound)
         weights = systems.logits[index].softmax(-1)
-        exposure = float(shape.density.mean())
-        picture = picture_of(maps, weights, shape, exposure).cpu()
+        exposure = float(systems.exposures[index].exp())
+        scale = float(systems.scales[index].exp())
+        picture = picture_of(maps, weights, shape, exposure, scale).cpu()
         alike = float(ssim(picture, target)) if min(target.shape) >= 11 else float("nan")
-        ifs = IFS(maps.cpu(), weights=weights.cpu(), extent=shape.extent, exposure=exposure, bound=None, seed=seed)
+        ifs = IFS(
+            maps.cpu(),
+            weights=weights.cpu(),
+            extent=shape.extent,
+            exposure=exposure,
+            bound=None,
+            seed=seed,
+            noise=GaussianNoise(scale),
+        )
     return ifs, alike, picture
 
 
@@ -185,7 +215,13 @@ def _coloured(ifs: IFS, colours: Tensor, side: int) -> IFS:
             [seen[last == k].mean(0) if bool((last == k).any()) else seen.mean(0) for k in range(ifs.functions)]
         )
     return IFS(
-        ifs.maps.detach(), weights=ifs.odds, colours=means, extent=ifs.extent, exposure=ifs.exposure, seed=ifs.seed
+        ifs.maps.detach(),
+        weights=ifs.odds,
+        colours=means,
+        extent=ifs.extent,
+        exposure=ifs.exposure,
+        seed=ifs.seed,
+        noise=cast(GaussianNoise, ifs.relax),
     )
 
 

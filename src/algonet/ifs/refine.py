@@ -22,7 +22,9 @@ from .search import Shape, blurred
 class Level:
     """One stage: the picture's longer side, sigma from and to (pixels of that size), steps, how far a point moves per
     step at first (in units of the longer side), points per system, steps per chain, and how many systems survive it.
-    With `replace` each system first gets rivals in which one of its maps was searched for anew."""
+    With `replace` each system first gets rivals in which one of its maps was searched for anew; with `tone` the exposure
+    and the scale of the noise are learned too, where the picture is a silhouette: most of it saturated, so that its density
+    is unknown, and its outline is what counts."""
 
     side: int
     sigma: tuple[float, float]
@@ -32,6 +34,7 @@ class Level:
     depth: int
     keep: int
     replace: bool = False
+    tone: bool = False
 
 
 class Whitening:
@@ -59,21 +62,21 @@ class Whitening:
 
 @dataclass
 class Systems:
-    """A batch of systems under refinement: parameters (R, n, 6), logits of the selection weights (R, n), losses (R)."""
+    """A batch of systems under refinement: parameters (R, n, 6), logits of the selection weights (R, n), logarithms of
+    the exposure (R) and of the noise's scale in pixels of the finest picture (R), losses (R)."""
 
     parameters: Tensor
     logits: Tensor
+    exposures: Tensor
+    scales: Tensor
     losses: Tensor
 
     def joined(self, other: Systems) -> Systems:
-        pairs = zip(
-            (self.parameters, self.logits, self.losses), (other.parameters, other.logits, other.losses), strict=True
-        )
-        return Systems(*(torch.cat(pair) for pair in pairs))
+        return Systems(*(torch.cat(pair) for pair in zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def best(self, count: int) -> Systems:
         order = self.losses.argsort()[:count]
-        return Systems(self.parameters[order], self.logits[order], self.losses[order])
+        return Systems(*(values[order] for values in vars(self).values()))
 
 
 Watch = Callable[[float, Tensor], bool]
@@ -94,7 +97,10 @@ def refine(
     whitening = Whitening(cloud)
     code = whitening.encode(systems.parameters).requires_grad_()
     logits = systems.logits.clone().requires_grad_()
+    exposures = systems.exposures.clone().requires_grad_()
+    scales = systems.scales.clone().requires_grad_()
     groups = [{"params": [code], "start": level.rate}, {"params": [logits], "start": 0.03}]
+    groups.append({"params": [exposures, scales], "start": 0.05 if level.tone else 0.0})
     optimiser = torch.optim.Adam(groups, lr=level.rate, betas=(0.9, 0.98))
     finest = level.side / shape.side
     losses, drawn, memory, start, shares = systems.losses, None, logits, cloud, logits
@@ -116,25 +122,27 @@ def refine(
             points = chaos_game(contraction(whitening.decode(code), bound), drawn, start, burn_in=level.depth - 1)
             # importance weights: the choices were drawn with yesterday's shares
             change = (memory @ (logits.log_softmax(-1) - shares.log())[..., None])[..., 0].clamp(-3, 3)
-            exposure = target.density.mean() * target.density.numel() / level.points
+            brightness = exposures.exp() * (target.density.numel() / level.points)
             picture = smooth_raster(
-                points, tuple(target.density.shape), sigma=sigma, extent=shape.extent, aggregate=Poisson(),
-                weights=change.exp() * exposure, epsilon=1e-3, method="windows",
+                points, tuple(target.density.shape), sigma=sigma * scales.exp(), extent=shape.extent, aggregate=Poisson(),
+                weights=change.exp() * brightness[:, None], epsilon=1e-3, method="windows",
             )  # fmt: skip
-            losses = _loss(picture, wanted)
-            gradients = torch.autograd.grad(losses.sum(), [code, logits])
-        code.grad, logits.grad = gradients
+            losses = _loss(picture, wanted, 0.5 if level.tone else 0.1)
+            gradients = torch.autograd.grad(losses.sum(), [code, logits, exposures, scales])
+        code.grad, logits.grad, exposures.grad, scales.grad = gradients
         optimiser.step()
         losses = losses.detach()
         if step % 4 == 3 or step == level.steps - 1:
             best = int(losses.argmin())
             if not watch(float(losses[best]), picture[best].detach()):
                 break
-    return Systems(whitening.decode(code.detach()), logits.detach(), losses).best(level.keep)
+    return Systems(whitening.decode(code.detach()), logits.detach(), exposures.detach(), scales.detach(), losses).best(
+        level.keep
+    )
 
 
-def _loss(picture: Tensor, wanted: Tensor) -> Tensor:
+def _loss(picture: Tensor, wanted: Tensor, structure: float) -> Tensor:
     error = ((picture - wanted) ** 2).mean((-2, -1))
     if min(wanted.shape) < 11:
         return error
-    return error + 0.1 * (1 - ssim(picture, wanted))
+    return error + structure * (1 - ssim(picture, wanted))
