@@ -94,17 +94,8 @@ def test_there_are_no_cycles():
     assert not cycles(graph())
 
 
-#: Pairs whose annotations name each other: a value knows its machine and a machine its values; a function makes a program,
-#: and a program holds its function.
-PAIRS = [
-    {"smooth_python.machine.interface", "smooth_python.machine.values"},
-    {"smooth_python.decorator", "smooth_python.trainable"},
-]
-
-
-def test_imports_for_checkers_go_one_way_but_for_two_pairs():
-    found = cycles(graph(checkers=True))
-    assert sorted(map(sorted, found)) == sorted(map(sorted, PAIRS))
+def test_imports_for_checkers_go_one_way():
+    assert not cycles(graph(checkers=True))
 
 
 def test_cycles_are_found(tmp_path):

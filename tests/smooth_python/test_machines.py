@@ -11,9 +11,8 @@ from torch.testing import assert_close
 import algonet.smooth_python
 from algonet.relax import BumpExit, Logistic, Sech
 from algonet.smooth_python.machine.eager import EAGER, GUARDED, EagerMachine
-from algonet.smooth_python.machine.interface import Machine
 from algonet.smooth_python.machine.recording import TapeMachine
-from algonet.smooth_python.machine.values import Value
+from algonet.smooth_python.machine.values import Machine, Value
 from algonet.smooth_python.runtime.deciding import Draws
 
 X = torch.tensor([-1.5, 0.2, 0.7, 2.0], dtype=torch.float64)

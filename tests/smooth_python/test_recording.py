@@ -63,7 +63,7 @@ def random_program(choices: list[int], columns: int) -> list[int]:
     return code
 
 
-@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=30), st.integers(1, 70))
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=30), st.integers(1, 140))
 def test_kernel_equals_reference_on_random_programs(choices, batch):
     generator = torch.Generator().manual_seed(len(choices) + batch)
     x = torch.rand(batch, 3, generator=generator, dtype=torch.float64) + 0.1

@@ -48,10 +48,10 @@ def test_kernels_with_slots_agree_with_the_reference(needs):
         program, wanted = random_program(seed, 5 + 10 * seed)
         generator = torch.Generator().manual_seed(seed)
         # A whole block and a part of one
-        x = torch.randn(70, 2, generator=generator, dtype=torch.float64)
+        x = torch.randn(140, 2, generator=generator, dtype=torch.float64)
         steepness = torch.tensor([0.7, 1.5], dtype=torch.float64)
         constants = torch.tensor([0.3, -1.2], dtype=torch.float64)
-        weights = torch.randn(70, len(wanted), generator=generator, dtype=torch.float64)
+        weights = torch.randn(140, len(wanted), generator=generator, dtype=torch.float64)
         found = {}
         for backend in ("reference", "numba"):
             leaves = [x.clone().requires_grad_(needs[0]), steepness.clone().requires_grad_(needs[1])]

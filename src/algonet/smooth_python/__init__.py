@@ -1,7 +1,8 @@
 """@smooth: write the algorithm in plain Python, get it smooth. if, while, for, comparisons and subscripts have gradients."""
 
-from .decorator import SmoothFunction, smooth
+from .decorator import smooth
 from .explaining import PathsReport, ProgramReport, paths_report
+from .function import SmoothFunction
 from .language.refuse import NotSmoothError
 from .paths import Enumerate, Merge, Particles, Paths, Perturb
 from .report import Report

@@ -40,6 +40,10 @@ def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return torch.addcmul(c, a, b)
 
 
+def _still(x: Tensor) -> Tensor:
+    return x - x.detach()
+
+
 #: The names of the formulas, in torch's terms.
 _NAMES = {
     "abs": torch.abs,
@@ -48,6 +52,7 @@ _NAMES = {
     "sqrt": torch.sqrt,
     "where": _where,
     "fma": _fma,
+    "still": _still,
     "exact_exp": torch.exp,
     "exact_log": torch.log,
     "cos": torch.cos,

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from algonet.relax.modules import departure
 
-if TYPE_CHECKING:
-    from .decorator import SmoothFunction
-    from .runtime.frame import Frame
+from .function import SmoothFunction
+from .runtime.frame import Frame
 
 
 class SmoothProgram(nn.Module):

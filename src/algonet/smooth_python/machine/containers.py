@@ -20,6 +20,12 @@ from .values import NUMBERS, Value
 
 def lifted(x: Any, batched: bool, found: list[Value], where: str) -> Any:
     """An argument as the program sees it: tensors as values (collected in `found`), containers copied."""
+    if not isinstance(x, Tensor):
+        return mapped(lambda part: _lifted(part, batched, found, where), x)
+    return _lifted(x, batched, found, where)
+
+
+def _lifted(x: Any, batched: bool, found: list[Value], where: str) -> Any:
     if isinstance(x, Tensor):
         # A single number is the same for all items
         batched = batched and x.dim() > 0
@@ -27,14 +33,6 @@ def lifted(x: Any, batched: bool, found: list[Value], where: str) -> Any:
             _check_batch(x, next((v.tensor.shape[0] for v in found if v.batched), None), where)
         found.append(Value(x, batched, EAGER))
         return found[-1]
-    if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return type(x)(*(lifted(part, batched, found, where) for part in x))
-    if isinstance(x, (list, tuple)):
-        return type(x)(lifted(part, batched, found, where) for part in x)
-    if isinstance(x, dict):
-        return dict_like(x, {key: lifted(part, batched, found, where) for key, part in x.items()})
-    if is_record(x):
-        return record_like(x, {n: lifted(getattr(x, n), batched, found, where) for n in record_fields(x)})
     if isinstance(x, np.ndarray):
         raise TypeError(
             f"{where}: a NumPy array decides crisply and has no gradient; pass torch.from_numpy(...), or .tolist() for "
@@ -57,21 +55,17 @@ def lowered(x: Any, size: int | None, half: torch.dtype | None, like: Tensor | N
 
     Real numbers that no decision touched come as tensors, too: a result's type does not depend on the data.
     """
-    if type(x) is float and like is not None:
-        x = torch.full((), x, dtype=like.dtype, device=like.device)
-    if type(x) is Value or isinstance(x, Tensor):
+
+    def lower(x: Any) -> Any:
+        if type(x) is float and like is not None:
+            x = torch.full((), x, dtype=like.dtype, device=like.device)
+        if type(x) is not Value and not isinstance(x, Tensor):
+            return x
         value = as_value(x)
         tensor = value.bare if half is None or not value.tensor.is_floating_point() else value.bare.to(half)
         return tensor.expand(size, *tensor.shape) if size is not None and not value.batched else tensor
-    if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return type(x)(*(lowered(part, size, half, like) for part in x))
-    if isinstance(x, (list, tuple)):
-        return type(x)(lowered(part, size, half, like) for part in x)
-    if isinstance(x, dict):
-        return dict_like(x, {key: lowered(part, size, half, like) for key, part in x.items()})
-    if is_record(x):
-        return record_like(x, {n: lowered(getattr(x, n), size, half, like) for n in record_fields(x)})
-    return x
+
+    return mapped(lower, x)
 
 
 def mapped(function: Callable[..., Any], *trees: Any) -> Any:

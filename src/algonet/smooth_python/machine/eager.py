@@ -15,8 +15,8 @@ from algonet.relax import Logistic
 from ..reference import direct, guarded
 from . import functions
 from .functions import ELEMENTWISE, is_operand
-from .interface import Machine
-from .values import NUMBERS, OPERATIONS, Value, aligned, counted, floating, machine_of, operand, plain, smooth_kind
+from .operands import OPERATIONS, aligned, counted, floating, operand, plain
+from .values import NUMBERS, Machine, Value, machine_of, smooth_kind
 
 #: On a GPU a look at the mass that is left in a loop costs more than an iteration: it is taken after this many.
 PATIENCE = 8

@@ -3,7 +3,7 @@
 An instruction makes a row of numbers, one per item, out of up to three operands a, b and c: y = value. `slopes` says what a
 gradient s of y adds to the gradient of each operand. Formulas are written in codegen's dialect (`abs, exp, log, sqrt, where,
 minimum, maximum`) with a few names more: `fma(a, b, c)` = a b + c; `exact_exp`, `exact_log`, `cos`, `sin`, `floor`;
-`uniform(a)`, the number in [0, 1) that the call's seed, the item and the counter a give.
+`uniform(a)`, the number in [0, 1) that the call's seed, the item and the counter a give; `still(a)`, 0 with the slope of a.
 
 A new instruction is a new row here. Nothing else knows what any of them computes, and none is known by a number:
 a program refers to them by their place in this table, and kernels are generated with the same places.
@@ -95,14 +95,14 @@ _INSTRUCTIONS = (
     _rows("cos", "cos(a)", "-s * sin(a)"),
     _rows("floor", "floor(a)", NONE),
     # A random number, a coin that shows 1 with probability a, and the logarithm of the probability of what coins showed:
-    # a before this one, whose probability was b and which showed c
+    # a before this one, whose probability was b and which showed c. Nobody asks for more than its slopes
     Instruction("uniform", "uniform(a)", (NONE,), (COUNTER,)),
     Instruction("coin", "where(uniform(b) < a, 1.0, 0.0)", (NONE, NONE), (ROW, COUNTER)),
     _rows(
         "tally",
-        "a + log(where(c > 0.0, b, 1.0 - b))",
+        "a + still(log(where(c > 0.0, b, 1.0 - b)))",
         "s",
-        "where(c > 0.0, s / b, -s / (1.0 - b))",
+        "s / where(c > 0.0, b, b - 1.0)",
         NONE,
     ),
 )

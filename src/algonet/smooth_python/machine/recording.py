@@ -18,9 +18,8 @@ from ..paths import Merge, Particles
 from .containers import flat
 from .eager import EAGER, GUARDED, PATIENCE, wrapped
 from .functions import INSTRUCTIONS, looked_up
-from .interface import Machine
 from .tape import Spread, Tape
-from .values import NUMBERS, Value
+from .values import NUMBERS, Machine, Value
 
 #: A look at the mass that is left in a recorded loop costs more than a short iteration: it is taken only after `PATIENCE`
 #: iterations, or after this many instructions.

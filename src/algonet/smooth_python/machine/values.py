@@ -3,8 +3,11 @@
 A program is written for one item. A `Value` holds the item's tensor, with one dimension more in front when a batch runs;
 operators see the item's dimensions only, so a scalar times a vector means the same with and without a batch. A value that
 the program subscripts with integers is kept as the list of its parts: reading and writing one part then costs nothing,
-and nothing is ever written in place. Plain tensors among the operands are constants that all items share. What computes with
-values, and when, is the affair of the machine they belong to.
+and nothing is ever written in place. Plain tensors among the operands are constants that all items share.
+
+Values belong to a `Machine`, and everything that is computed with them goes through it. There are two: the `EagerMachine` runs
+each operation at once; the `TapeMachine` records those on single numbers and runs them later, many in one kernel. Programs,
+branches and loops do not know which one they run on.
 """
 
 from __future__ import annotations
@@ -15,8 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-from .interface import Machine
 
 #: Precisions for storage: programs compute them in float32.
 HALVES = (torch.float16, torch.bfloat16)
@@ -183,24 +184,152 @@ class Value:
         return self.machine.attribute(self, name)
 
 
-#: The operations by name: on tensors and numbers they are Python's own.
-OPERATIONS: dict[str, Callable[..., Any]] = {
-    name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg")
-}
+class Machine:
+    """What a machine does for the program that runs on it.
 
+    Operands are values, tensors that all items share, and Python numbers, unless it says values.
+    """
 
-def counted(x: Any) -> Any:
-    """Flags as 0 and 1: Python computes with them, torch does not always."""
-    if type(x) is bool:
-        return int(x)
-    if type(x) is Value and x.row is None and x.has_tensor and x.tensor.dtype == torch.bool:
-        return Value(x.tensor.long(), x.batched, x.machine)
-    return x.long() if isinstance(x, Tensor) and x.dtype == torch.bool else x
+    #: Whether operations that also have operands of another machine belong to this one.
+    leads = False
+    #: Whether this is one item, run as a batch of one: foreign functions then see it as it came.
+    single = False
 
+    # -- computing
 
-def operand(x: Any) -> bool:
-    """Whether x is something smooth arithmetic can take."""
-    return isinstance(x, (Value, Tensor, *NUMBERS))
+    def binary(self, name: str, x: Any, y: Any) -> Any:
+        """An operator of Python on two operands; NotImplemented where there is no such thing."""
+        raise NotImplementedError
+
+    def unary(self, name: str, x: Value) -> Value:
+        """An operator of Python on one value."""
+        raise NotImplementedError
+
+    def operate(self, name: str, *operands: Any) -> Value:
+        """An instruction of `instructions.TABLE` by its name."""
+        raise NotImplementedError
+
+    def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """A function of one item's tensors, on one item or on the whole batch."""
+        raise NotImplementedError
+
+    def attribute(self, value: Value, name: str) -> Any:
+        """value.name: sizes of one item, methods of tensors, properties such as .T."""
+        raise NotImplementedError
+
+    # -- deciding
+
+    def compare(self, relax: Any, x: Any, y: Any) -> Value:
+        """relax(x - y)."""
+        raise NotImplementedError
+
+    def relax(self, relax: Any, x: Value) -> Value:
+        """A relaxation of a value."""
+        raise NotImplementedError
+
+    def truth(self, x: Value) -> Value:
+        """A number as a condition: the probability min(1, |x|)."""
+        raise NotImplementedError
+
+    def snap(self, p: Value, epsilon: float) -> Value:
+        """Probabilities within epsilon of 0 and 1 are 0 and 1."""
+        raise NotImplementedError
+
+    def cut(self, mass: Value, epsilon: float) -> Value:
+        """Masses up to epsilon are 0."""
+        raise NotImplementedError
+
+    def weights(self, exit_: Any, position: Value, count: int, hard: bool) -> list[Value]:
+        """P(position == k or position == k - count) for each k < count, summing to one; the ends stand for what
+        is beyond. `hard`: 0 and 1, with the gradient of the others."""
+        raise NotImplementedError
+
+    # -- joining states
+
+    def mix(self, p: Value, then: Any, other: Any) -> Value:
+        """p then + (1 - p) other."""
+        raise NotImplementedError
+
+    def select(self, p: Value, then: Any, other: Any) -> Value:
+        """`then` where p > 0, else `other`, however large that is."""
+        raise NotImplementedError
+
+    def keep(self, live: Value, new: Any, old: Any) -> Value:
+        """`new` for the items that `live` says are still in a loop (`leave` made it), `old` for the others."""
+        raise NotImplementedError
+
+    def keep_parts(self, live: Value, new: list[Any], old: list[Any]) -> list[Value] | None:
+        """The same for many at once; None where each has to be kept by itself."""
+        raise NotImplementedError
+
+    def weigh(self, weight: Value, x: Any) -> Value:
+        """weight x, for a sum of states."""
+        raise NotImplementedError
+
+    def accumulate(self, total: Any, weight: Value, x: Any) -> Value:
+        """total + weight x."""
+        raise NotImplementedError
+
+    # -- numbers from elsewhere
+
+    def number(self, x: float, like: Value) -> Value:
+        """A Python number as a value: the same for all items, and it decides smoothly."""
+        raise NotImplementedError
+
+    def draw(self, name: str, draws: Any, size: int | None, precision: torch.dtype, *operands: Value) -> Value:
+        """The instruction `uniform`, or `coin` for a probability: a random number for each item."""
+        raise NotImplementedError
+
+    def derived(self, tensor: Tensor, how: Callable[[Tensor], Tensor]) -> Tensor:
+        """how(tensor) for a tensor from outside."""
+        raise NotImplementedError
+
+    def adopt(self, value: Value) -> None:
+        """A value of another machine goes on as one of this."""
+        raise NotImplementedError
+
+    # -- looking at values
+
+    def evaluate(self, value: Value) -> Tensor:
+        """The tensor of a value that has none yet."""
+        raise NotImplementedError
+
+    def bare(self, value: Value) -> Tensor:
+        """The tensor as the caller knows it."""
+        raise NotImplementedError
+
+    def parts(self, value: Value) -> list[Value]:
+        """The parts of a tensor along the item's first dimension."""
+        raise NotImplementedError
+
+    def settle(self, *nests: Any) -> None:
+        """These will be looked at, or live on: whatever waits for being computed is better computed together."""
+        raise NotImplementedError
+
+    def ask(self, value: Value, question: Callable[[Tensor], Any]) -> Any:
+        """What Python has to know about the numbers of a value to go on; also inside `torch.vmap`."""
+        raise NotImplementedError
+
+    def leave(self, mass: Value, epsilon: float, iterations: int) -> tuple[Value, Value | None, bool | None]:
+        """The mass that stays in a loop, without shares up to epsilon; for `keep`, who is still there (None: everybody); and
+        whether anybody is, None where that is for `look` to find out."""
+        raise NotImplementedError
+
+    def looked(self, iterations: int) -> Any:
+        """When a loop looked at its mass."""
+        raise NotImplementedError
+
+    def early(self, looked: Any, iterations: int) -> bool:
+        """Whether it is too early to look again."""
+        raise NotImplementedError
+
+    def spoil(self) -> None:
+        """Something that no recording holds looks at numbers, or acts."""
+        raise NotImplementedError
+
+    def journal_for(self, known: Any, arguments: list[Value]) -> Any:
+        """Notes for running all this again, begun on these arguments; None where nobody takes any."""
+        raise NotImplementedError
 
 
 def smooth_kind(x: Any) -> bool:
@@ -217,45 +346,3 @@ def machine_of(*operands: Any) -> Machine:
             if found.leads:
                 break
     return found
-
-
-def aligned(*operands: Any) -> tuple[list[Tensor], bool]:
-    """The operands as tensors that broadcast by their item dimensions, and whether a batch is in front of them."""
-    tensors = [x.tensor if type(x) is Value else plain(x) for x in operands]
-    batched = [type(x) is Value and x.batched for x in operands]
-    if not any(batched):
-        like = next((t for x, t in zip(operands, tensors, strict=True) if not isinstance(x, NUMBERS)), None)
-        return [_like(x, t, like) for x, t in zip(operands, tensors, strict=True)], False
-    like = tensors[batched.index(True)]
-    most = max(t.dim() - b for t, b in zip(tensors, batched, strict=True))
-    found = []
-    for x, t, b in zip(operands, tensors, batched, strict=True):
-        lacking = most - (t.dim() - 1)
-        if b and lacking > 0:
-            t = t.reshape(t.shape[0], *[1] * lacking, *t.shape[1:])
-        found.append(_like(x, t, like))
-    return found, True
-
-
-def plain(x: Any) -> Tensor:
-    """A tensor as it is, a number in Python's own precision until it meets a tensor."""
-    return x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64 if isinstance(x, float) else None)
-
-
-def _like(x: Any, tensor: Tensor, like: Tensor | None) -> Tensor:
-    """Python numbers take the precision and the device of the tensors beside them."""
-    if not isinstance(x, NUMBERS):
-        return tensor
-    if like is None:
-        return tensor.to(torch.get_default_dtype()) if isinstance(x, float) else tensor
-    dtype = like.dtype if like.is_floating_point() or isinstance(x, int) else torch.get_default_dtype()
-    return tensor.to(dtype=dtype, device=like.device)
-
-
-def floating(x: Value) -> Value:
-    """x with a floating dtype: integers and flags become numbers of the default precision."""
-    if x.row is not None or x.source is not None or x.tensor.is_floating_point():
-        return x
-    if x.tensor.is_complex():
-        raise TypeError("complex numbers are neither larger nor smaller than others; compare their .abs() or .real.")
-    return Value(x.tensor.to(torch.get_default_dtype()), x.batched, x.machine)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..decorator import SmoothFunction
+from ..function import SmoothFunction
 from ..paths import Merge
 from .ball import bouncing_ball
 from .epidemic import epidemic

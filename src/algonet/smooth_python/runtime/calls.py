@@ -21,7 +21,8 @@ from ..machine import functions
 from ..machine.containers import flat
 from ..machine.eager import EAGER, as_value, call_tensor_function, stacked, wrapped
 from ..machine.functions import INSTRUCTIONS, looked_up
-from ..machine.values import Value, aligned, machine_of, smooth_kind
+from ..machine.operands import aligned
+from ..machine.values import Value, machine_of, smooth_kind
 from ..machine.watching import unwatched
 from . import comparisons
 from .drawing import RANDOM, TORCH

@@ -18,7 +18,8 @@ from algonet.relax import Probabilistic
 
 from ..machine.containers import flat, softened
 from ..machine.eager import EAGER, as_value, difference
-from ..machine.values import Value, aligned, floating, operand, smooth_kind
+from ..machine.operands import aligned, floating, operand
+from ..machine.values import Value, smooth_kind
 
 
 def greater(frame: Any, x: Any, y: Any) -> Any:

@@ -12,8 +12,7 @@ from algonet.core.tracing import compiling
 
 from ..machine.containers import Cast, is_real, mapped, softened
 from ..machine.eager import EAGER, as_value, soft_number
-from ..machine.interface import Machine
-from ..machine.values import Value, smooth_kind
+from ..machine.values import Machine, Value, smooth_kind
 from ..report import Report
 from ..softness import Settings
 from . import calls, checkpointing, comparisons, subscripts

@@ -8,10 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..machine.containers import dict_like, flat, is_record, record_fields, record_like
+from ..machine.containers import dict_like, flat, is_record, mapped, record_fields, record_like
 from ..machine.eager import as_value
-from ..machine.interface import Machine
-from ..machine.values import NUMBERS, Value, machine_of, smooth_kind
+from ..machine.values import NUMBERS, Machine, Value, machine_of, smooth_kind
 
 
 class Missing:
@@ -210,20 +209,17 @@ class _Sum:
         return self.total if scale is None else _scaled(scale, self.total)
 
 
-def _weighted(weight: Any, value: Any, name: str) -> Any:
-    if isinstance(value, Missing):
-        return Missing(name, "has a value on some paths only")
-    if _arithmetic(value):
-        return _times(weight, value)
-    if isinstance(value, (list, tuple)):
-        return _rebuilt(value, [_weighted(weight, part, name) for part in value])
-    if isinstance(value, dict):
-        return dict_like(value, {key: _weighted(weight, part, name) for key, part in value.items()})
-    if is_record(value):
-        return record_like(value, {n: _weighted(weight, getattr(value, n), name) for n in record_fields(value)})
-    raise TypeError(
-        f"`{name}` is {_kind(value)} on one path and something else on another; only numbers and tensors mix."
-    )
+def _weighted(weight: Any, state: Any, name: str) -> Any:
+    def one(value: Any) -> Any:
+        if isinstance(value, Missing):
+            return Missing(name, "has a value on some paths only")
+        if _arithmetic(value):
+            return _times(weight, value)
+        raise TypeError(
+            f"`{name}` is {_kind(value)} on one path and something else on another; only numbers and tensors mix."
+        )
+
+    return mapped(one, state)
 
 
 def _added(total: Any, weight: Any, value: Any, name: str) -> Any:
@@ -254,15 +250,7 @@ def _times(weight: Any, value: Any) -> Any:
 
 
 def _scaled(scale: Value, total: Any) -> Any:
-    if isinstance(total, Missing):
-        return total
-    if isinstance(total, (list, tuple)):
-        return _rebuilt(total, [_scaled(scale, part) for part in total])
-    if isinstance(total, dict):
-        return dict_like(total, {key: _scaled(scale, part) for key, part in total.items()})
-    if is_record(total):
-        return record_like(total, {n: _scaled(scale, getattr(total, n)) for n in record_fields(total)})
-    return total * scale
+    return mapped(lambda part: part if isinstance(part, Missing) else part * scale, total)
 
 
 def _reciprocal(mass: Value) -> Value:

@@ -22,8 +22,8 @@ from ...machine import instructions
 from ...machine.instructions import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, Instruction
 from . import schedule
 
-#: Items side by side.
-WIDTH = 64
+#: Items side by side: more of them take fewer steps, until what backward keeps of them leaves the second cache.
+WIDTH = 128
 
 _SOURCE = '''
 import numpy as np
@@ -61,9 +61,8 @@ def mix_items(mixed_items, low, start):
 
 
 @njit(error_model="numpy")
-def clear(row):
-    for i in range(W):
-        row[i] = REAL(0.0)
+def still(x):
+    return REAL(0.0)
 
 
 @FUNCTIONS@
@@ -85,9 +84,7 @@ def pull_block(pulls, count, rows, slopes, gx, columns, gs, steepness, start, it
     for k in range(count):
         step = offset(pulls, @PULL@ * k)
         code, place, first, second, third, own = step[0], step[2], step[3], step[4], step[5], step[6]
-        s = offset(slopes, step[1] * W)
-        if code == @CLEAR@:
-            clear(s)
+        s, started = offset(slopes, step[1] * W), step[7] != 0
 @BACKWARD@
 
 
@@ -177,14 +174,14 @@ def _module(formulas: tuple[Relaxation, ...], dialect: str) -> ModuleType:
         for operand, slope in enumerate(instruction.slopes):
             if slope:
                 name = f"# {instruction.name}, operand {operand}"
-                pull_cases += [f"elif code == {3 * code + operand}:  {name}", _pull_case(code, operand, instruction)]
+                word = "elif" if pull_cases else "if"
+                pull_cases += [f"{word} code == {3 * code + operand}:  {name}", _pull_case(code, operand, instruction)]
                 pulls.append(_pull(code, operand, instruction, dialect))
     body = (
         _SOURCE.replace("@WIDTH@", str(WIDTH))
         .replace("@FLOAT@", "float32" if dialect == "numba32" else "float64")
         .replace("@STEP@", str(schedule.STEP))
         .replace("@PULL@", str(schedule.PULL))
-        .replace("@CLEAR@", str(schedule.CLEAR))
         .replace("@FUNCTIONS@", "\n\n".join(runs + pulls))
         .replace("@FORWARD@", textwrap.indent("\n".join(run_cases), " " * 8))
         .replace("@BACKWARD@", textwrap.indent("\n".join(pull_cases), " " * 8))
@@ -280,7 +277,7 @@ def _formula(text: str, instruction: Instruction, dialect: str) -> str:
 
 def _pull_arguments(operand: int, instruction: Instruction) -> list[str]:
     kind, slope = instruction.operands[operand], instruction.slopes[operand]
-    target = {ROW: "g", COLUMN: "gx, columns, start, items, place", STEEPNESS: "gs, items, place"}[kind]
+    target = {ROW: "g, started", COLUMN: "gx, columns, start, items, place", STEEPNESS: "gs, items, place"}[kind]
     found = [target, "s_row"]
     for name in _read(instruction, slope):
         if name in ("y", "slope"):
@@ -298,7 +295,7 @@ def _pull_case(code: int, operand: int, instruction: Instruction) -> str:
 
 
 def _pull(code: int, operand: int, instruction: Instruction, dialect: str) -> str:
-    """The function that adds to the gradient of one operand: two operands may be the same row."""
+    """The function that adds to the gradient of one operand, or begins it: two operands may be the same row."""
     kind, slope = instruction.operands[operand], instruction.slopes[operand]
     lines = ["s = s_row[i]"]
     for name in _read(instruction, slope):
@@ -313,7 +310,9 @@ def _pull(code: int, operand: int, instruction: Instruction, dialect: str) -> st
         amount = f"where(s == REAL(0.0), s, {amount})"
     arguments = ", ".join(_pull_arguments(operand, instruction))
     if kind == ROW:
-        return _function(f"pull{code}_{operand}", arguments, "W", [*lines, f"g[i] += {amount}"])
+        return _function(
+            f"pull{code}_{operand}", arguments, "W", [*lines, f"g[i] = where(started, g[i], REAL(0.0)) + {amount}"]
+        )
     if kind == COLUMN:
         lines.append(f"gx[(start + i) * columns + place] += {amount}")
         return _function(f"pull{code}_{operand}", arguments, "items", lines)

@@ -18,9 +18,7 @@ from algonet.core.codegen.jit import njit
 ROWS, FROM_INPUT, FROM_STEEPNESS, KEEPS_SLOPE, GRADIENTS = 0, 1, 2, 3, 4
 READS_A, READS_B, READS_C, READS_Y, READS_SLOPE = 1, 2, 4, 8, 16
 #: Columns of a forward step (instruction, slot of its row, its three operands) and of a backward one.
-STEP, PULL = 5, 7
-#: The backward step that clears the slot of a gradient; all others are 3 instruction + operand.
-CLEAR = -1
+STEP, PULL = 5, 8
 
 
 @njit()
@@ -150,8 +148,8 @@ def backward_schedule(program, wanted, table, of_input, of_steepness):
     """((steps, backward steps, slots of the wanted rows' gradients or -1), their addresses, (number of steps, of slots, of
     backward steps, of gradients that come in, of slots of gradients)).
 
-    A backward step is (what, slot of the row's gradient, slot or place of the operand's, slots of a, b, c and of the row or
-    its slope).
+    A backward step is (3 instruction + operand, slot of the row's gradient, slot or place of the operand's, slots of a, b, c
+    and of the row or its slope, whether the operand's slot has a part of its gradient already).
     """
     length = program.shape[0]
     reached = _reached(program, wanted, table, of_input, of_steepness)
@@ -162,7 +160,6 @@ def backward_schedule(program, wanted, table, of_input, of_steepness):
         if not reached[k]:
             continue
         code = program[k, 0]
-        count += 1
         for j in range(3):
             if not _pulls(code, program[k, 1 + j], j, table, reached, of_input, of_steepness):
                 continue
@@ -201,14 +198,13 @@ def backward_schedule(program, wanted, table, of_input, of_steepness):
             row = program[k, 1 + j]
             if not _pulls(code, row, j, table, reached, of_input, of_steepness):
                 continue
-            place = row
+            place, started = row, 1
             if j < table[code, ROWS]:
                 if places[row] < 0:
                     places[row], spare, used = _free_slot(free, spare, used)
-                    pulls[made, 0], pulls[made, 1] = CLEAR, places[row]
-                    made += 1
+                    started = 0
                 place = places[row]
-            pulls[made, 0], pulls[made, 1], pulls[made, 2] = 3 * code + j, places[k], place
+            pulls[made, 0], pulls[made, 1], pulls[made, 2], pulls[made, 7] = 3 * code + j, places[k], place, started
             for operand in range(3):
                 row = program[k, 1 + operand]
                 pulls[made, 3 + operand] = slots[row] if operand < table[code, ROWS] else row

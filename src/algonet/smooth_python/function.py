@@ -1,0 +1,373 @@
+"""What @smooth makes of a plain Python function: its calls, the function as written, the rewritten source."""
+
+from __future__ import annotations
+
+import ast
+import contextvars
+import inspect
+import textwrap
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from algonet.core.tracing import compiling
+from algonet.relax import Sigmoid
+
+from .language.assignments import numbered
+from .language.refuse import NotSmoothError, check
+from .language.rewrite import rewritten
+from .machine.containers import lifted, mapped
+from .machine.keys import Outside
+from .machine.replay import Recordings
+from .machine.values import HALVES, Value
+from .paths import Merge
+from .report import Report
+from .running import Call, outcome
+from .runtime.deciding import Draws
+from .runtime.frame import Frame
+from .softness import OPTIONS, Settings, check_options, resolved
+
+P = ParamSpec("P")
+R = TypeVar("R")
+#: The gates of a call from the shape of its batch, what each assignment is, and a tensor of its precision and device.
+MakeGates = Callable[[tuple[int, ...], list[str], Tensor], Tensor]
+
+#: Whether smooth functions are as written at present: those that a crisp run calls.
+_crisply: contextvars.ContextVar[bool] = contextvars.ContextVar("algonet_crisply", default=False)
+
+
+class SmoothFunction(Generic[P, R]):
+    """What `@smooth` makes of a function: call it on tensors; `.crisp` is the function as written."""
+
+    is_smooth = True
+    #: What a call computes with besides its arguments; see `SmoothProgram`.
+    parameter_tensors: tuple[Tensor, ...] = ()
+
+    def __init__(self, function: Callable[P, R], options: dict[str, Any]):
+        if isinstance(function, (staticmethod, classmethod)):
+            raise TypeError(
+                f"smooth: put @{type(function).__name__} above @smooth, which belongs directly above `def`."
+            )
+        if not isinstance(function, types.FunctionType):
+            raise TypeError(f"smooth: decorate a function written with `def`, got {function!r}.")
+        if hasattr(function, "__wrapped__"):
+            raise TypeError(
+                f"smooth: {function.__name__} is wrapped by another decorator; put @smooth directly above `def`."
+            )
+        self._function = function
+        self._options = check_options(f"smooth({function.__name__})", options)
+        self.settings = Settings().changed(self._options)
+        self._signature = inspect.signature(function)
+        self.parameter_names = list(self._signature.parameters)
+        kinds = [p.kind for p in self._signature.parameters.values()]
+        self._has_generator = "generator" in self.parameter_names
+        self._count = -1 if inspect.Parameter.KEYWORD_ONLY in kinds else len(kinds)
+        self._tree, self._file, self._lines, self._first = _parsed(function)
+        check(self._tree, self._file, self._lines, self._first)
+        #: What it reads from outside, and what is known of earlier runs.
+        self.outside = Outside(self._tree, function)
+        self.recordings = Recordings()
+        #: Whether a result was compared with the crisp one.
+        self.checked = False
+        self._compiled: dict[tuple[bool, bool, bool], types.FunctionType] = {}
+        #: Makes the gates of a call, inside `gated`.
+        self._make_gates: MakeGates | None = None
+        self.form(False)
+        self.__name__: str = function.__name__
+        self.__doc__ = function.__doc__
+        self.__module__ = function.__module__
+        self.__qualname__ = function.__qualname__
+        # For `help`, `inspect.signature` and doctests
+        self.__wrapped__ = function
+
+    # To an editor a plain call has the function's own parameters; one with options is not checked further
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(self, *args: Any, batched: bool, with_report: bool = False, **kwargs: Any) -> Any: ...
+    @overload
+    def __call__(self, *args: Any, with_report: bool, **kwargs: Any) -> Any: ...
+    @overload
+    def __call__(self, *args: Any, relax: Sigmoid, **kwargs: Any) -> Any: ...
+    @overload
+    def __call__(self, *args: Any, steepness: float | Tensor, **kwargs: Any) -> Any: ...
+    @overload
+    def __call__(self, *args: Any, hard: bool, **kwargs: Any) -> Any: ...
+    @overload
+    def __call__(self, *args: Any, max_iterations: int, **kwargs: Any) -> Any: ...
+
+    def __call__(self, *args: Any, batched: bool = False, with_report: bool = False, **kwargs: Any) -> Any:
+        """Run smoothly on tensors. See `smooth` for the options that may be given with a call."""
+        if not compiling() and _crisply.get():
+            return self._function(*args, **{k: v for k, v in kwargs.items() if k not in OPTIONS})
+        return self.run(args, {**kwargs, "batched": batched}, with_report)
+
+    def run(
+        self, args: tuple, kwargs: dict[str, Any], with_report: bool, parameters: tuple[Tensor, Tensor] | None = None
+    ) -> Any:
+        """The result of a call; `parameters` are weights and biases of its assignments."""
+        call, report = self.call(args, kwargs, parameters)
+        if self._make_gates is not None:
+            self._gate(call, self._make_gates)
+        result = outcome(call)
+        return (result, report) if with_report else result
+
+    def _gate(self, call: Call, make: MakeGates) -> None:
+        if type(call.settings.paths) is not Merge:
+            raise ValueError(f"{self.__name__}: gates on assignments are there with paths=Merge().")
+        if call.like is None:
+            raise ValueError(f"{self.__name__}: gates on assignments need a floating tensor among the arguments.")
+        call.settings = call.settings.changed({"backend": "reference"})
+        call.gates = make(() if call.size is None else (call.size,), self.assignments, call.like)
+
+    @contextmanager
+    def gated(self, make_gates: MakeGates) -> Iterator[None]:
+        """Inside the block, calls make each assignment to the extent of its gate: y = g value + (1 - g) y.
+
+        `make_gates(batch, labels, like)` gives them, (*batch, assignments); `labels` are `self.assignments`. What had no value
+        before counts as 0. Gates of 1 change nothing; the gradient by them is what `explain.sensitivity(inside=True)` measures.
+        Calls run operation by operation meanwhile.
+        """
+        self._make_gates, before = make_gates, self._make_gates
+        try:
+            yield
+        finally:
+            self._make_gates = before
+
+    @property
+    def assignments(self) -> list[str]:
+        """Each value that the function assigns, by its line and what is written there."""
+        return [a.label for statement in numbered(self._tree).values() for a in statement]
+
+    def call(
+        self, args: tuple, kwargs: dict[str, Any], parameters: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Call, Report]:
+        """A call with these arguments and options, about to run."""
+        where, batched = self.__name__, kwargs.pop("batched", False)
+        generator = None if self._has_generator else kwargs.pop("generator", None)
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise TypeError(
+                f"{where}: `generator` must be a torch.Generator, got {generator!r}; a seed is "
+                "generator=torch.Generator().manual_seed(0)."
+            )
+        options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+        options = check_options(where, options) if options else options
+        settings = resolved(self.settings, options)
+        found: list[Value] = []
+        values = self._lifted(self._bound(args, kwargs), batched, settings.shared, found)
+        size = next((v.tensor.shape[0] for v in found if v.batched), None)
+        if batched and size is None:
+            raise ValueError(
+                f"{where}: batched=True needs at least one tensor with a batch in front among the arguments."
+            )
+        # Half precisions are for storage: the program computes in float32 and answers as it was asked
+        half = next((v.tensor.dtype for v in found if v.tensor.dtype in HALVES), None)
+        if half is not None:
+            for value in found:
+                value.settle(value.tensor.float() if value.tensor.dtype in HALVES else value.tensor)
+        report = Report()
+        draws = Draws(generator if generator is not None else self._own_generator(values))
+        return Call(self, values, found, settings, options, size, half, report, draws, parameters), report
+
+    def source_line(self, line: int) -> str:
+        """A line of its source, by its number in the file."""
+        offset = line - self._first
+        return self._lines[offset].strip() if 0 <= offset < len(self._lines) else ""
+
+    def softness_report(self, *args: Any, **kwargs: Any) -> Any:
+        """See `algonet.softness_report`, which asks this."""
+        from .explaining import report
+
+        return report(self, args, kwargs)
+
+    def _lifted(self, bound: list[Any], batched: bool, shared: tuple[str, ...], found: list[Value]) -> list[Any]:
+        """The arguments as the program sees them; those that all items share have no batch."""
+        if unknown := [name for name in shared if name not in self.parameter_names]:
+            raise ValueError(f"{self.__name__}: shared={shared!r} names {unknown[0]!r}, which is no parameter of it.")
+        return [
+            lifted(value, batched and name not in shared, found, self.__name__)
+            for name, value in zip(self.parameter_names, bound, strict=True)
+        ]
+
+    def _own_generator(self, values: list[Any]) -> torch.Generator | None:
+        return next((v for v in values if isinstance(v, torch.Generator)), None)
+
+    def inside(
+        self, frame: Frame, args: tuple, kwargs: dict[str, Any], parameters: tuple[Tensor, Tensor] | None = None
+    ) -> Any:
+        """A call from another smooth function: on its values, with its softness blocks, one level deeper."""
+        if frame.depth >= frame.settings.max_depth:
+            raise RecursionError(
+                f"{self.__name__}: calls of smooth functions are nested {frame.depth} deep (max_depth); a smooth branch "
+                "runs even where it is unlikely, so bound the recursion by a Python integer, or raise epsilon or max_depth."
+            )
+        options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+        options = check_options(self.__name__, options) if options else options
+        settings = resolved(self.settings, {**frame.overrides, **options})
+        inner = Frame(self.__name__, self._file, settings, frame.report, frame.depth + 1, frame.size)
+        inner.overrides, inner.outside = {**frame.overrides, **options}, self.outside
+        inner.machine, inner.decider, inner.draws = frame.machine, frame.decider, frame.draws
+        inner.precision, inner.parameters = frame.precision, parameters
+        here = None if frame.decider is None else frame.presence()
+        if here is not None:
+            inner.enter(here, True, None)
+        return self._run(inner, self._bound(args, kwargs))
+
+    def crisp(self, *args: Any, **kwargs: Any) -> Any:
+        """The function as written, on copies of the arguments: the limit of infinite steepness."""
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        copies = mapped(lambda x: x.clone() if isinstance(x, Tensor) else x, bound.arguments)
+        positional = [copies.pop(name) for name in list(copies) if _positional(self._signature, name)]
+        token = _crisply.set(True)
+        try:
+            return self._function(*positional, **copies)
+        finally:
+            _crisply.reset(token)
+
+    def explain(self) -> str:
+        """The rewritten source: what runs, readable. `_s` is the run, `_if1` a branch, `_loop1` a loop."""
+        return ast.unparse(rewritten(self._tree, bool(self._options.get("checkpoint", False))))
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return self if owner is None else BoundFunction(self, owner)
+
+    def __repr__(self) -> str:
+        return f"<smooth {self.__name__} in {self._file}:{self._first}>"
+
+    def __reduce__(self) -> str:
+        # Like a function: copied as itself, pickled by name
+        return self.__qualname__
+
+    def _bound(self, args: tuple, kwargs: dict[str, Any]) -> list[Any]:
+        if not kwargs and len(args) == self._count:
+            return list(args)
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as problem:
+            raise TypeError(f"{self.__name__}: {problem}; it is {self.__name__}{self._signature}.") from None
+        bound.apply_defaults()
+        return list(bound.arguments.values())
+
+    def _run(self, frame: Frame, values: list[Any]) -> Any:
+        form = self.form(frame.settings.checkpoint, frame.parameters is not None, frame.gates is not None)
+        if compiling():
+            return form(frame, *values)
+        try:
+            return form(frame, *values)
+        except Exception as problem:
+            self._point(problem, form.__code__)
+            raise
+
+    def _point(self, problem: Exception, code: types.CodeType) -> None:
+        """Name the user's own line in an error that was raised below it."""
+        trace, line, own = problem.__traceback__, None, set(_codes(code))
+        while trace is not None:
+            if trace.tb_frame.f_code in own:
+                line = trace.tb_lineno
+            trace = trace.tb_next
+        if line is None:
+            return
+        note = f"in the smooth function {self.__name__}, {self._file}, line {line}: {self.source_line(line)}"
+        if note not in getattr(problem, "__notes__", ()):
+            problem.add_note(note)
+
+    def form(self, checkpoint: bool, weighted: bool = False, gated: bool = False) -> types.FunctionType:
+        """The rewritten function that runs; see `rewritten`."""
+        key = checkpoint, weighted, gated
+        if key not in self._compiled:
+            self._compiled[key] = _compiled(rewritten(self._tree, *key), self._function, self._file)
+        return self._compiled[key]
+
+
+class BoundFunction:
+    """A smooth function as a method of an object. No more than two attributes: torch.compile makes one in each call."""
+
+    is_smooth = True
+
+    def __init__(self, function: SmoothFunction, owner: Any):
+        self.__func__ = function
+        self.__self__ = owner
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__func__(self.__self__, *args, **kwargs)
+
+    def inside(self, frame: Frame, args: tuple, kwargs: dict[str, Any]) -> Any:
+        return self.__func__.inside(frame, (self.__self__, *args), kwargs)
+
+    def crisp(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__func__.crisp(self.__self__, *args, **kwargs)
+
+    def explain(self) -> str:
+        return self.__func__.explain()
+
+    def __repr__(self) -> str:
+        return f"<smooth method {self.__func__.__name__} of {self.__self__!r}>"
+
+    @property
+    def __wrapped__(self) -> Any:
+        return types.MethodType(self.__func__.__wrapped__, self.__self__)
+
+    def __getattr__(self, name: str) -> Any:
+        # __name__, __doc__, __code__, ...: what tools ask of a method
+        return getattr(self.__wrapped__, name)
+
+
+def _parsed(function: types.FunctionType) -> tuple[ast.FunctionDef, str, list[str], int]:
+    file = function.__code__.co_filename
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except (OSError, TypeError):
+        raise ValueError(
+            f"smooth: the source of {function.__name__} cannot be read ({file}); define it in a file or a notebook cell."
+        ) from None
+    first = max(first, 1)
+    try:
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except SyntaxError:
+        tree = ast.Module([ast.Pass()], [])
+    if not isinstance(tree.body[0], (ast.FunctionDef, ast.AsyncFunctionDef)):
+        raise NotSmoothError(
+            "smooth: a function inside a longer expression (a lambda?) is not supported: write it with `def`.",
+            (file, first, 1, lines[0] if lines else ""),
+        )
+    ast.increment_lineno(tree, first - 1)
+    found: Any = tree.body[0]
+    return found, file, [line.rstrip("\n") for line in lines], first
+
+
+def _compiled(tree: ast.FunctionDef, function: types.FunctionType, file: str) -> types.FunctionType:
+    """The rewritten function, with the original's globals and its very closure cells."""
+    outer = function.__code__.co_freevars
+    module = ast.Module([tree], [])
+    if outer:
+        # Free variables must be someone's locals for the compiler to see them as such
+        parameters = ast.arguments(
+            posonlyargs=[], args=[ast.arg(n) for n in outer], kwonlyargs=[], kw_defaults=[], defaults=[]
+        )
+        factory = ast.FunctionDef(name="_outer", args=parameters, body=[tree], decorator_list=[])
+        factory.type_params = []  # pyright: ignore[reportAttributeAccessIssue]
+        module = ast.Module([ast.copy_location(factory, tree)], [])
+    code = compile(ast.fix_missing_locations(module), file, "exec")
+    depth = 2 if outer else 1
+    for _ in range(depth):
+        code = next(c for c in code.co_consts if isinstance(c, types.CodeType))
+    cells = dict(zip(outer, function.__closure__ or (), strict=True))
+    closure = tuple(cells[name] for name in code.co_freevars)
+    return types.FunctionType(code, function.__globals__, function.__name__, None, closure)
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A function's code, and that of the comprehensions and thunks inside it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _codes(inner)
+
+
+def _positional(signature: inspect.Signature, name: str) -> bool:
+    return signature.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
