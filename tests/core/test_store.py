@@ -136,6 +136,7 @@ def test_a_home_that_cannot_be_written(tmp_path):
     (tmp_path / "home" / ".cache").write_text("not a folder")
     done = run(HOME=str(tmp_path / "home"), ALGONET_CACHE=None, XDG_CACHE_HOME=None, TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
+    assert "later processes" not in done.stderr
     lines = [line for line in done.stderr.splitlines() if "compiling" not in line]
     assert len(lines) == 1
     assert f"{tmp_path / 'home' / '.cache' / 'algonet'} is not used: it cannot be made (" in lines[0]

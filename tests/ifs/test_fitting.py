@@ -144,6 +144,18 @@ def test_refuses(triangle, options, message):
         fit_ifs(triangle, **options)
 
 
+@pytest.mark.parametrize(
+    ("image", "error", "message"),
+    [
+        (255 * torch.rand(8, 8) + 1, ValueError, r"wanted values in \[0, 1\], got .*; divide bytes by 255"),
+        (torch.rand(8, 8).numpy(), TypeError, "must be a tensor or the name of a file, got ndarray"),
+    ],
+)
+def test_refuses_what_is_no_picture(image, error, message):
+    with pytest.raises(error, match=message):
+        fit_ifs(image)
+
+
 def test_whitening_is_undone():
     cloud, parameters = torch.rand(50, 2, dtype=torch.float64), torch.randn(2, 3, 6, dtype=torch.float64)
     whitening = Whitening(cloud)

@@ -52,7 +52,8 @@ def _softmax_cases():
     for function in (relax.soft_max, relax.soft_min, relax.soft_argmax, relax.soft_argmin):
         yield Case(
             function.__name__,
-            lambda x, w, function=function: function(x, weights=w, steepness=2.0),
+            # Positions come in float32 at least, whatever x is
+            lambda x, w, function=function: function(x, weights=w, steepness=2.0).to(x),
             inputs,
             extremes=extremes,
         )

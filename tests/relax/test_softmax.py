@@ -96,6 +96,7 @@ def test_steepness_is_learnable_and_softens():
         (lambda: soft_min(torch.ones(2, 0)), r"soft_min: x has no items along dim -1"),
         (lambda: soft_argmin(torch.tensor(1.0)), r"soft_argmin: `dim` -1 is out of range"),
         (lambda: soft_min(torch.ones(3), steepness="a"), r"soft_min: `steepness` must be a number .*, got 'a'"),
+        (lambda: soft_max(torch.ones(2, 3), dim=(0, 1)), r"soft_max: `dim` must be one integer, got \(0, 1\)"),
         (lambda: soft_max(torch.ones(3).to_sparse()), r"expected a dense tensor, .*call .to_dense\(\) first"),
     ],
 )
@@ -106,9 +107,12 @@ def test_errors_say_what_was_wanted(make, message):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_positions_are_counted_in_full_precision(dtype):
-    """2001 is not a bfloat16 and the mean of 4000 positions no float16: only the result is rounded, once."""
+    """777 is not a bfloat16 and the mean of 4001 positions no float16."""
     x = torch.zeros(4001, dtype=dtype)
-    assert soft_argmax(x) == torch.tensor(2000.0, dtype=dtype)
+    assert abs(soft_argmax(x) - 2000) < 0.01
+    x[777] = 9.0
+    assert soft_argmax(x, steepness=100.0) == 777
+    assert soft_argmin(-x, steepness=100.0) == 777
 
 
 @pytest.mark.parametrize("function", [soft_min, soft_max, soft_argmin, soft_argmax, weighted_softmin])

@@ -223,6 +223,8 @@ def test_errors() -> None:
         fit_camera(icosphere(0), torch.zeros(8, 8, dtype=torch.uint8), cameras[0])
     with pytest.raises(ValueError, match="3 pictures, starts of batch shape"):
         fit_camera(icosphere(0), torch.zeros(3, 8, 8), cameras)
+    with pytest.raises(ValueError, match="holds values that are not finite"):
+        fit_camera(icosphere(0), torch.full((8, 8), float("nan")))
     with pytest.raises(ValueError, match="shows nothing"):
         fit_camera(icosphere(0), torch.zeros(8, 8))
     with pytest.raises(ValueError, match="leave `move` on"):

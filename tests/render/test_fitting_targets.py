@@ -65,6 +65,13 @@ def test_masks_spread_with_the_noise() -> None:
     assert float(level.mask[0, 16, 24, 0]) == 1
 
 
+def test_masks_may_be_true_and_false() -> None:
+    cameras, masks = around(4), torch.arange(4 * 64).reshape(4, 8, 8) % 3 > 0
+    found = Targets(cameras, silhouettes=torch.zeros(4, 8, 8), masks=masks).masks
+    assert found is not None
+    assert torch.equal(found, masks.float())
+
+
 def test_normals_from_camera_axes() -> None:
     cameras = around(4)
     world = seen(horned_ball(2), cameras, 16)[2]

@@ -70,6 +70,24 @@ def test_vertex_colours_survive_a_file(tmp_path: Path) -> None:
     assert torch.allclose(colors, mesh.vertex_colors, atol=1 / 255)  # pyright: ignore[reportArgumentType]
 
 
+def test_uv_without_a_picture_are_no_texture(tmp_path: Path) -> None:
+    """Readers that must have a material make up a dark grey one; and vertices that the file repeats for their uv are one."""
+    ball = icosphere(1)
+    lines = [f"v {x} {y} {z}" for x, y, z in ball.vertices.tolist()]
+    lines += [f"vt {k / 240} {k % 3 / 2}" for k in range(240)]
+    lines += [
+        f"f {a}/{3 * k + 1} {b}/{3 * k + 2} {c}/{3 * k + 3}" for k, (a, b, c) in enumerate((ball.faces + 1).tolist())
+    ]
+    (tmp_path / "ball.obj").write_text("\n".join(lines))
+    found = Mesh.load(tmp_path / "ball.obj")
+    assert found.texture is None
+    assert found.vertices.shape == ball.vertices.shape
+    assert found.is_closed()
+    assert found.uv is not None
+    assert found.uv_faces is not None
+    torch.testing.assert_close(found.uv[found.uv_faces[7, 2]], torch.tensor([23 / 240, 1.0]))
+
+
 def test_broken_files_give_one_line_that_names_them(tmp_path: Path) -> None:
     empty = tmp_path / "empty.obj"
     empty.write_text("v 0 0 0\n")

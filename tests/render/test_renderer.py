@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -229,6 +230,34 @@ def test_softness_report_takes_a_renderer() -> None:
     assert math.isfinite(report.gap)
 
 
+@pytest.mark.parametrize("grey", [0.4, torch.tensor(0.4), torch.full((3,), 0.4), [0.4, 0.4, 0.4]])
+def test_one_number_is_a_grey_light(grey: Any) -> None:
+    mesh, renderer = icosphere(0), SmoothRenderer((8, 8))
+    expected = renderer(mesh, CAMERA, [AmbientLight((0.4, 0.4, 0.4)), PointLight(color=(0.4, 0.4, 0.4))]).rgb
+    torch.testing.assert_close(renderer(mesh, CAMERA, [AmbientLight(grey), PointLight(color=grey)]).rgb, expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: AmbientLight("white"),
+            "AmbientLight: `color` must be three finite numbers .*or one number, got 'white'",
+        ),
+        (lambda: AmbientLight(torch.rand(3, 2)), r"`color` must be .*got torch.float32 \(3, 2\)"),
+        (lambda: DirectionalLight((0.0, 1.0)), r"DirectionalLight: `direction` must be three finite numbers"),
+        (lambda: DirectionalLight((0.0, math.nan, 0.0)), r"`direction` must be three finite numbers"),
+        (lambda: DirectionalLight(1.0), r"`direction` must be three finite numbers .*got 1.0"),
+        (lambda: PointLight((0.0, 1.0)), r"PointLight: `position` must be three finite numbers"),
+        (lambda: PointLight(radius=0.0), r"PointLight: `radius` must be positive and finite, got 0.0"),
+        (lambda: PointLight(radius=torch.ones(())), r"PointLight: `radius` is a number and has no gradient"),
+    ],
+)
+def test_lights_say_what_they_want(make: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        make()
+
+
 def test_errors() -> None:
     mesh = icosphere(0)
     arguments = (mesh.vertices, mesh.faces, mesh.vertices, CAMERA)
@@ -257,5 +286,15 @@ def test_errors() -> None:
         renderer(wrong, CAMERA)
     with pytest.raises(ValueError, match="pixel, vertex"):
         SmoothRenderer((4, 4), shading="gouraud")
+    for background in (None, "red", (1.0, 0.0), torch.rand(4, 4, 3), torch.rand(2, 3)):
+        with pytest.raises(TypeError, match=r"`background` must be a number or \(red, green, blue\), got"):
+            SmoothRenderer((4, 4), background=background)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"`lights` must hold lights such as AmbientLight\(\), got 'sun'"):
+        renderer(mesh, CAMERA, ["sun"])  # pyright: ignore[reportArgumentType]
+    for name, colors in (("vertex_colors", torch.rand(12, 1)), ("face_colors", torch.rand(20, 4))):
+        with pytest.raises(ValueError, match=f"`{name}` must have three channels"):
+            renderer(mesh.replace(**{name: colors}), CAMERA)
+    with pytest.raises(ValueError, match=r"`texture` must have three channels, got \(4, 4, 4\)"):
+        renderer(mesh.replace(uv=torch.rand(12, 2), texture=torch.rand(4, 4, 4)), CAMERA)
     with pytest.raises(TypeError, match="FilteredCoverage"):
         render_attributes(*arguments, size=(4, 4), coverage="soft")  # pyright: ignore[reportArgumentType]

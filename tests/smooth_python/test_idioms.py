@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from algonet.smooth_python import smooth
+from algonet.smooth_python import Enumerate, smooth
 
 STEEP = {"steepness": 1e5}
 A = torch.tensor([0.3, -1.2, 2.1], dtype=torch.float64)
@@ -98,6 +98,29 @@ def float_positions(a):
 @smooth
 def sums_of_decisions(a):
     return (a[0] > 0) + (a[0] > 1) * 3.0
+
+
+def test_where_is_a_conditional_expression():
+    """Also element by element, with crisp conditions, and where it is drawn."""
+
+    @smooth
+    def positive(a):
+        total = 0.0
+        for v in a:
+            total += torch.where(v > 0.0, v, 0.0)
+        return torch.where(a > 0.0, a, 0.0), total, torch.where(torch.isnan(a), 0.0, a)
+
+    @smooth
+    def written_out(a):
+        total = 0.0
+        for v in a:
+            total += v if v > 0.0 else 0.0
+        return a if a > 0.0 else 0.0, total, a
+
+    for options in ({}, {"hard": True}, {"backend": "reference"}, {"paths": Enumerate()}):
+        torch.testing.assert_close(positive(A, **options), written_out(A, **options))
+        two = torch.stack([A, -A])
+        torch.testing.assert_close(positive(two, batched=True, **options), written_out(two, batched=True, **options))
 
 
 @pytest.mark.parametrize("backend", ["auto", "reference"])

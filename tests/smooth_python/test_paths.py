@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from algonet.nn import WeightedSoftmax
 from algonet.relax import softness_report
@@ -269,6 +270,66 @@ def test_perturbation_of_a_step_is_the_normal_distribution(as_written):
     tolerance = 4 / math.sqrt(count)
     torch.testing.assert_close(y, normal.cdf(x), atol=tolerance, rtol=0)
     torch.testing.assert_close(slope, normal.log_prob(x).exp(), atol=20 * tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("as_written", [False, True])
+def test_perturbation_has_second_derivatives(as_written):
+    """E[(x + s z)^2 + 3] = x^2 + s^2 + 3: the constant, and what is the same for both of a pair, must not be lost or noise."""
+    x = torch.tensor([0.5, 2.0], dtype=torch.float64)
+
+    def mean(x):
+        paths = Perturb(1000 if as_written else 20_000, 0.5, as_written)
+        return square(x, batched=True, paths=paths, generator=torch.Generator().manual_seed(0)).sum()
+
+    hessian = torch.autograd.functional.hessian(mean, x)
+    torch.testing.assert_close(hessian, 2 * torch.eye(2, dtype=torch.float64), atol=2.0 if as_written else 0.5, rtol=0)
+    assert hessian.diagonal().abs().min() > 0
+
+
+@smooth
+def square(x):
+    if x > 0.0:
+        return x * x + 3.0
+    return -x * -x + 3.0
+
+
+@pytest.mark.parametrize(
+    "paths", [Merge(), Particles(16), Enumerate(), Perturb(16, 0.3), Perturb(16, 0.3, True)], ids=repr
+)
+def test_forward_mode_is_the_gradient(paths):
+    x = torch.linspace(-0.2, 1.2, 5, dtype=torch.float64)
+
+    def run(x):
+        return clamped(x, batched=True, paths=paths, generator=torch.Generator().manual_seed(3))
+
+    leaf = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(run(leaf).sum(), leaf)
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(run(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
+    assert tangent is not None
+    torch.testing.assert_close(tangent, slope)
+
+
+@smooth
+def clamped(x):
+    if x < 0.0:
+        return 0.0
+    if x > 1.0:
+        return 1.0
+    return x
+
+
+@pytest.mark.parametrize(
+    "paths", [Merge(), Particles(4), Enumerate(), Perturb(4, 0.3), Perturb(4, 0.3, True)], ids=repr
+)
+def test_an_empty_batch_has_an_empty_result(paths):
+    assert clamped(torch.zeros(0), batched=True, paths=paths).shape == (0,)
+
+
+def test_perturbation_under_vmap_says_what_to_do():
+    alone = torch.vmap(lambda t: clamped(t, paths=Perturb(4, 0.3)), randomness="different")
+    with pytest.raises(ValueError, match="call it with batched=True"):
+        alone(torch.rand(3))
 
 
 def test_the_restitution_is_recovered_from_a_trajectory():

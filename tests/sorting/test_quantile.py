@@ -132,6 +132,13 @@ def test_expected_swaps_are_inversions_in_the_limit():
     assert expected_swaps(x.T, dim=0).shape == (20,)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_swaps_are_counted_in_full_precision(dtype):
+    """Of 400 items there are more pairs than the largest float16."""
+    x = torch.arange(400.0).flip(0).to(dtype)
+    assert expected_swaps(x, relax=HARD) > 65504
+
+
 def test_median_module_hardens():
     from algonet.relax import softness_report
 

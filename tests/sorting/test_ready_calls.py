@@ -27,6 +27,13 @@ def test_the_second_call_is_known_and_gives_the_same():
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
+def test_what_a_known_call_does_not_take_is_refused_all_the_same():
+    x = torch.randn(3, 5)
+    soft_sort(x)
+    with pytest.raises(TypeError, match=r"got a torch.sparse_coo one; call .to_dense\(\) first"):
+        soft_sort(x.to_sparse())
+
+
 OPTIONS = [
     {},
     {"relax": Logistic(3.0)},

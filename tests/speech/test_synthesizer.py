@@ -181,8 +181,14 @@ def test_wrong_input(synthesizer):
         SmoothSynthesizer(sample_rate=10)
     with pytest.raises(ValueError, match=r"an utterance of .* seconds; give `length`"):
         synthesizer(score.phonemes, score.durations * 1e9, *score[2:])
-    with pytest.raises(ValueError, match="`length` is a number of samples from 0 on, got -1"):
+    with pytest.raises(ValueError, match="`length` must be an integer from 0 on, got -1"):
         synthesizer(*score, length=-1)
+    with pytest.raises(ValueError, match=r"`length` must be an integer from 0 on, got 100\.5"):
+        synthesizer(*score, length=100.5)
+    with pytest.raises(ValueError, match=r"`frames` must be an integer from 0 on, got 2\.5"):
+        synthesizer.envelope(*score, frames=2.5)
+    with pytest.raises(TypeError, match=r"`voice` must be a Voice such as .*, got 'deep'"):
+        synthesizer(*score, voice="deep")
     with pytest.raises(TypeError, match=r"`durations` must be a tensor \(2,\) like the phonemes, got 0.1"):
         synthesizer(score.phonemes, 0.1, *score[2:])
     with pytest.raises(TypeError, match="one string such as 'a i u'"):

@@ -53,6 +53,8 @@ class ReadyCalls(Cache[Callable[..., Any]]):
                 # 1 == True == 1.0, and only one of them may be allowed there
                 key += (kind, argument)
             elif kind in _TENSORS:
+                if argument.layout != torch.strided:
+                    return None
                 key += (argument.shape, argument.dtype, argument.device)
             elif isinstance(argument, Tensor):
                 return None

@@ -31,6 +31,11 @@ def differentiating(tensors: Iterable[Tensor]) -> bool:
         for tensor in tensors:
             if tensor.requires_grad:
                 return True
+    return pushing()
+
+
+def pushing() -> bool:
+    """Whether forward mode is at work: tangents are pushed along with the values."""
     return forward_ad._current_level >= 0
 
 

@@ -229,6 +229,8 @@ def read_picture(image: Tensor | str | os.PathLike[str], foreground: str = "auto
     """(brightness of the foreground (H, W) in [0, 1], colours (3, H, W) or None for grey pictures)."""
     if foreground not in ("auto", "bright", "dark"):
         raise ValueError(f"fit_ifs: unknown foreground {foreground!r}; choose one of auto, bright, dark.")
+    if not isinstance(image, (Tensor, str, os.PathLike)):
+        raise TypeError(f"fit_ifs: the image must be a tensor or the name of a file, got {type(image).__name__}.")
     name = "fit_ifs: the image" if isinstance(image, Tensor) else str(image)
     values: Any = image if isinstance(image, Tensor) else _read_file(image)  # pyright: ignore[reportArgumentType]
     values = values.detach().cpu().float() / (255.0 if values.dtype == torch.uint8 else 1.0)
@@ -244,6 +246,9 @@ def read_picture(image: Tensor | str | os.PathLike[str], foreground: str = "auto
         raise ValueError(f"{name}: is empty ({tuple(values.shape)}).")
     if not torch.isfinite(values).all():
         raise ValueError(f"{name}: holds NaN or infinity; wanted values in [0, 1].")
+    if float(values.max()) > 1.01 or float(values.min()) < -0.01:
+        got = f"{float(values.min()):.3g} to {float(values.max()):.3g}"
+        raise ValueError(f"{name}: wanted values in [0, 1], got {got}; divide bytes by 255.")
     colours, alpha = values[:3] if len(values) >= 3 else None, values[-1] if len(values) in (2, 4) else None
     if alpha is not None and float(alpha.max() - alpha.min()) > 0.02:
         grey = alpha

@@ -80,6 +80,8 @@ class Anneal:
         return {"position": self.position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
+        if "position" not in state:
+            raise ValueError(f"Anneal: `state` must have a 'position', as state_dict() gives it; got {list(state)}.")
         self.position = int(state["position"])
         self._apply()
 

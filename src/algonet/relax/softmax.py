@@ -96,16 +96,17 @@ def soft_argmax(
 ) -> Tensor:
     """sum_i i weighted_softmax(x, weights)_i along `dim`: the expected position; steepness -> inf gives `torch.argmax`.
 
+    Positions of half precisions are float32, which can count further.
+
     >>> soft_argmax(torch.tensor([1.0, 5.0, 2.0]), steepness=10.0)
     tensor(1.)
     """
     _check("soft_argmax", x, dim, weights, steepness, extremum=True)
-    # Half precisions cannot even count to 4096
     shares = _shares(widened(x), weights, dim, steepness)
     shape = [1] * x.dim()
     shape[dim] = -1
     positions = torch.arange(x.shape[dim], dtype=shares.dtype, device=x.device).reshape(shape)
-    return (shares * positions).sum(dim, keepdim=keepdim).to(x.dtype)
+    return (shares * positions).sum(dim, keepdim=keepdim)
 
 
 def soft_argmin(
@@ -159,6 +160,8 @@ def _check(
     where: str, x: Tensor, dim: int, weights: Tensor | None, steepness: float | Tensor, *, extremum: bool = False
 ) -> None:
     check_tensor(where, x)
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        raise TypeError(f"{where}: `dim` must be one integer, got {dim!r}; flatten x first to take several at once.")
     if not -x.dim() <= dim < x.dim():
         raise ValueError(f"{where}: `dim` {dim} is out of range for x of shape {tuple(x.shape)}.")
     if extremum and x.shape[dim] == 0:

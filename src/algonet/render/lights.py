@@ -8,15 +8,16 @@ positive(n . h)^shininess, h halfway between the light and the eye. `positive` i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from algonet.core.cache import cached, constant
-from algonet.core.checks import broadcast_shapes
+from algonet.core.checks import broadcast_shapes, check_softness
 
 from .shading import AMBIENT, DIRECTIONAL, POINT, Shading
 from .vectors import tensor_like
@@ -24,16 +25,44 @@ from .vectors import tensor_like
 Triple = Tensor | tuple[float, float, float]
 
 
+def _color(owner: object, color: Any) -> Triple:
+    """A colour; one number is a grey."""
+    if isinstance(color, Tensor) and color.dim() == 0:
+        return color.expand(3)
+    return _triple(owner, "color", (color,) * 3 if isinstance(color, (int, float)) else color, ", or one number")
+
+
+def _triple(owner: object, name: str, value: Any, also: str = "") -> Triple:
+    """`value` as three numbers, or as the tensor (*B, 3) that it is."""
+    if isinstance(value, Tensor):
+        if value.shape[-1:] == (3,) and value.is_floating_point():
+            return value
+        got = f"{value.dtype} {tuple(value.shape)}"
+    else:
+        try:
+            numbers = tuple(map(float, value))
+        except (TypeError, ValueError):
+            numbers = ()
+        if len(numbers) == 3 and all(map(math.isfinite, numbers)):
+            return numbers
+        got = repr(value)
+    where = type(owner).__name__
+    raise ValueError(f"{where}: `{name}` must be three finite numbers or a floating tensor (*B, 3){also}, got {got}.")
+
+
 @dataclass(frozen=True, eq=False)
 class AmbientLight:
-    """Light from everywhere: adds `color` to every surface."""
+    """Light from everywhere: adds `color`, (3,), (*B, 3) or one number for a grey, to every surface."""
 
-    color: Triple = (0.3, 0.3, 0.3)
+    color: Triple | float = (0.3, 0.3, 0.3)
     kind: ClassVar[int] = AMBIENT
+
+    def __post_init__(self):
+        object.__setattr__(self, "color", _color(self, self.color))
 
     def parts(self) -> tuple[Triple, Triple, float]:
         """A vector, the colour, and 1 / radius^2."""
-        return (0.0, 0.0, 0.0), self.color, 0.0
+        return (0.0, 0.0, 0.0), cast(Triple, self.color), 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,15 +70,17 @@ class DirectionalLight:
     """Light from very far away, shining along `direction` (3,) or (*B, 3)."""
 
     direction: Triple = (0.0, -1.0, -1.0)
-    color: Triple = (0.7, 0.7, 0.7)
+    color: Triple | float = (0.7, 0.7, 0.7)
     kind: ClassVar[int] = DIRECTIONAL
 
     def __post_init__(self):
+        object.__setattr__(self, "direction", _triple(self, "direction", self.direction))
+        object.__setattr__(self, "color", _color(self, self.color))
         if not isinstance(self.direction, Tensor) and not any(self.direction):
             raise ValueError(f"DirectionalLight: `direction` must not be zero, got {self.direction!r}.")
 
     def parts(self) -> tuple[Triple, Triple, float]:
-        return self.direction, self.color, 0.0
+        return self.direction, cast(Triple, self.color), 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +88,22 @@ class PointLight:
     """Light from `position` (3,) or (*B, 3); with a `radius`, it falls off as 1 / (1 + distance^2 / radius^2)."""
 
     position: Triple = (0.0, 2.0, 2.0)
-    color: Triple = (0.7, 0.7, 0.7)
+    color: Triple | float = (0.7, 0.7, 0.7)
     radius: float | None = None
     kind: ClassVar[int] = POINT
 
+    def __post_init__(self):
+        object.__setattr__(self, "position", _triple(self, "position", self.position))
+        object.__setattr__(self, "color", _color(self, self.color))
+        if isinstance(self.radius, Tensor):
+            raise TypeError(
+                f"PointLight: `radius` is a number and has no gradient, got {self.radius!r}; use float(...)."
+            )
+        if self.radius is not None:
+            check_softness(self, "radius", self.radius)
+
     def parts(self) -> tuple[Triple, Triple, float]:
-        return self.position, self.color, 0.0 if self.radius is None else 1 / self.radius**2
+        return self.position, cast(Triple, self.color), 0.0 if self.radius is None else 1 / self.radius**2
 
 
 Light = AmbientLight | DirectionalLight | PointLight

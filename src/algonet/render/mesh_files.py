@@ -98,7 +98,7 @@ def _checked(loaded: Any) -> dict[str, Tensor]:
     if faces.min() < 0 or faces.max() >= len(vertices):
         raise ValueError("it has faces whose vertices do not exist.")
     looks = _looks(loaded)
-    if "texture" in looks:
+    if "uv" in looks:
         # Files repeat a vertex for each uv it has: without that the surface is whole, and its normals are smooth, again
         vertices, index = np.unique(vertices, axis=0, return_inverse=True)
         looks["uv_faces"], faces = torch.from_numpy(faces), index.reshape(-1)[faces]
@@ -121,13 +121,21 @@ def _looks(loaded) -> dict[str, Tensor]:
     image = getattr(material, "image", None)
     if image is None:
         image = getattr(material, "baseColorTexture", None)
-    if image is not None:
+    if image is not None and not _made_up(image):
         if image.width * image.height > MOST_PIXELS:
             raise ValueError(
                 f"a texture of {image.width} x {image.height} pixels; at most {MOST_PIXELS} in all can be used."
             )
         looks["texture"] = _unit_colors(np.asarray(image.convert("RGB")))
     return looks
+
+
+def _made_up(image: Any) -> bool:
+    """Whether this is the four grey pixels that trimesh gives to uv for which the file has no picture."""
+    from trimesh.visual.material import empty_material
+
+    grey = empty_material().image
+    return image.size == grey.size and image.mode == grey.mode and image.tobytes() == grey.tobytes()
 
 
 def _unit_colors(colors) -> Tensor:

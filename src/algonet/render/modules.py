@@ -106,11 +106,7 @@ class SmoothRenderer(SoftModule):
         self.size = check_size("SmoothRenderer", size)
         _check_kind("conorm", conorm, TConorm, "a t-conorm such as BoundedSum(8)", CONORMS)
         _check_kind("surface", surface, Surface, "a surface such as Lambert() or BlinnPhong()", (Lambert, BlinnPhong))
-        if isinstance(background, str):
-            raise TypeError(
-                f"SmoothRenderer: `background` must be a number, (red, green, blue) or a picture, got {background!r}; "
-                "white is 1.0."
-            )
+        _check_background(background)
         check_picture("SmoothRenderer", (), self.size, 5, torch.empty(0))
         # Without its softness, which the module holds: a copy must not carry a second one
         self._coverage = coverage.with_relax(unit(coverage.relax))
@@ -342,6 +338,20 @@ def _check_kind(name: str, value: object, kind: Any, wanted: str, choices: Itera
         raise TypeError(f"SmoothRenderer: `{name}` must be {wanted}, got {value!r}{instead}.")
 
 
+def _check_background(background: Any) -> None:
+    """Raise unless it is one number or three, as a tensor or not."""
+    if isinstance(background, Tensor):
+        fine, got = background.shape in ((), (1,), (3,)), f"a tensor of shape {tuple(background.shape)}"
+    else:
+        parts = background if isinstance(background, (tuple, list)) and len(background) == 3 else (background,)
+        fine, got = all(isinstance(part, (int, float, Tensor)) for part in parts), repr(background)
+    if not fine:
+        raise TypeError(
+            f"SmoothRenderer: `background` must be a number or (red, green, blue), got {got}; white is 1.0. To put a picture "
+            "behind, mix it with `rgb` by the `silhouette` of a rendering over 0."
+        )
+
+
 def _check_scene(mesh: Mesh, camera: Camera, lights: Sequence[Light], attributes: Tensor | None) -> None:
     """Raise where the arguments of a renderer's call are not what they should be; swapped ones are the usual slip."""
     wanted = "call it as renderer(mesh, camera, lights)"
@@ -351,6 +361,16 @@ def _check_scene(mesh: Mesh, camera: Camera, lights: Sequence[Light], attributes
         raise TypeError(f"SmoothRenderer: the second argument must be a Camera, got {type(camera).__name__}; {wanted}.")
     if not isinstance(lights, (tuple, list)):
         raise TypeError(f"SmoothRenderer: `lights` must be a sequence such as (light,), got {type(lights).__name__}.")
+    for light in lights:
+        if not isinstance(light, Light):
+            raise TypeError(f"SmoothRenderer: `lights` must hold lights such as AmbientLight(), got {light!r}.")
+    for name in ("vertex_colors", "face_colors", "texture"):
+        colors = getattr(mesh, name)
+        if colors is not None and colors.shape[-1] != 3:
+            raise ValueError(
+                f"SmoothRenderer: the mesh's `{name}` must have three channels, got {tuple(colors.shape)}; greys are "
+                "repeated by expand, an alpha is dropped by [..., :3]."
+            )
     if attributes is not None and (attributes.dim() < 2 or attributes.shape[-2] != mesh.vertices.shape[-2]):
         raise ValueError(
             f"SmoothRenderer: `attributes` must be (*batch, {mesh.vertices.shape[-2]}, C), a row per vertex, got "

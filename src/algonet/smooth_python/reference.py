@@ -92,7 +92,7 @@ class _Finite(torch.autograd.Function):
 
 def guarded(x: Tensor) -> Tensor:
     """x, whose gradient is a number if x is: for operands where one of two states is chosen whatever the other is."""
-    if not x.requires_grad and not tracing.transforming():
+    if not tracing.transforming() and not tracing.differentiating((x,)):
         return x
     return x if tracing.compiling() else _Finite.apply(x)  # pyright: ignore[reportReturnType]
 

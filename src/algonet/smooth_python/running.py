@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet.core import tracing
 from algonet.core.memory import check_memory
 
 from .machine.containers import flat, lowered, mapped
@@ -348,6 +349,8 @@ def _by_shape(mean: Callable[[Tensor], Tensor], result: Any, call: Call) -> Any:
 
 def _enumerate(call: Call, paths: Enumerate) -> Any:
     name = call.function.__name__
+    if call.size == 0:
+        return _of_nobody(call)
 
     def program(frame: Frame) -> Any:
         open_, total, count, most = [[]], Mixture(("the returned value",)), 0, 0
@@ -376,7 +379,7 @@ def _enumerate(call: Call, paths: Enumerate) -> Any:
         if mass is None or (isinstance(mass, Value) and frame.any_left(frame.operate("cut", 1.0 - mass, MISSING))):
             raise ValueError(
                 f"{name}: the paths above epsilon hold less than {1 - MISSING:.0%} of the probability; lower epsilon or use "
-                "Particles."
+                "Particles. Decisions on NaN have no path at all: see whether there is one among the arguments."
             )
         return total.result(normalise=True, machine=frame.machine)[0]
 
@@ -399,7 +402,14 @@ def _scales(call: Call, paths: Perturb) -> list[tuple[Value, Any]]:
     return found
 
 
+def _of_nobody(call: Call) -> Any:
+    """The result for an empty batch: which paths are taken makes no difference, and none may be taken at all."""
+    return _merge(call, Merge(check=False))
+
+
 def _perturb(call: Call, paths: Perturb) -> Any:
+    if call.size == 0:
+        return _of_nobody(call)
     noisy = _scales(call, paths)
     for value, _ in noisy:
         if call.size is not None and not value.batched:
@@ -408,7 +418,7 @@ def _perturb(call: Call, paths: Perturb) -> Any:
             value.batched = True
     many = call.copied(paths.count)
     size = 1 if call.size is None else call.size
-    noise = torch.Generator().manual_seed(int(call.draws.seed[0]) * 2**31 + int(call.draws.seed[1]) % 2**31)
+    noise = torch.Generator().manual_seed(_number(call))
     score: Any = 0.0
     for value, scale in noisy:
         half = torch.randn(size, paths.count // 2, *value.tensor.shape[1:], generator=noise, dtype=torch.float64)
@@ -422,6 +432,17 @@ def _perturb(call: Call, paths: Perturb) -> Any:
     with torch.no_grad():
         result = _as_written(many) if paths.as_written else many.lowered(many.run(_crisp_program(many)))
     return _paired_means(result, score, call, paths.count)
+
+
+def _number(call: Call) -> int:
+    """The seed of a call as a number."""
+    try:
+        return int(call.draws.seed[0]) * 2**31 + int(call.draws.seed[1]) % 2**31
+    except RuntimeError as error:  # What torch raises where vmap draws a seed for each item
+        raise ValueError(
+            f"{call.function.__name__}: paths=Perturb draws for all items at once, not under torch.vmap with "
+            'randomness="different"; call it with batched=True.'
+        ) from error
 
 
 def _as_written(call: Call) -> Any:
@@ -447,14 +468,20 @@ def _item(value: Any, k: int) -> Any:
 
 
 def _paired_means(result: Any, score: Any, call: Call, count: int) -> Any:
-    """Means over pairs of copies with opposite noise: each one's baseline is its pair's mean."""
-    size = 1 if call.size is None else call.size
+    """Means over pairs of copies with opposite noise.
+
+    The baseline of a pair is the mean of the others'. In the first derivative, where the two of a pair have opposite scores,
+    it cancels; in the second, where they have the same, it does not.
+    """
+    size, pairs = 1 if call.size is None else call.size, count // 2
 
     def mean(f: Tensor) -> Tensor:
-        f = f.reshape(size, count // 2, 2, *f.shape[1:])
-        if isinstance(score, Tensor) and score.requires_grad:
-            total = score.reshape(size, count // 2, 2, *[1] * (f.dim() - 3))
-            f = f + (f - f.mean(2, keepdim=True)) * (total - total.detach())
+        f = f.reshape(size, pairs, 2, *f.shape[1:])
+        if isinstance(score, Tensor) and (tracing.transforming() or tracing.differentiating((score,))):
+            total = score.reshape(size, pairs, 2, *[1] * (f.dim() - 3))
+            each = f.mean(2, keepdim=True)
+            others = (each.sum(1, keepdim=True) - each) / max(pairs - 1, 1)
+            f = (f - others) * torch.exp(total - total.detach()) + others
         return f.mean((1, 2))
 
     return _by_shape(mean, result, call)

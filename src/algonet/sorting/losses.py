@@ -63,7 +63,8 @@ def expected_swaps(
     """sum over all comparators of 1 - alpha: the expected number of exchanges that sorting x takes. Shape of x without dim.
 
     steepness -> inf with `OddEven` gives the number of inversions (pairs in the wrong order): 0 exactly when x is sorted,
-    so it penalises disorder. Differentiable in x. Plain torch: O(n) memory per layer is kept for backward.
+    so it penalises disorder. Differentiable in x; of half precisions it is float32, which can count further. Plain torch:
+    O(n) memory per layer is kept for backward.
 
     >>> from algonet.relax import Logistic
     >>> expected_swaps(torch.tensor([3.0, 2.0, 1.0]), relax=Logistic(100.0))
@@ -78,4 +79,4 @@ def expected_swaps(
     count = placed.new_zeros(placed.shape[:-1])
     for exchange in walk(placed, call.settings, call.steepness, call.lengths):
         count = count + (1 - exchange.alpha).sum(-1)
-    return count.to(x.dtype)
+    return count

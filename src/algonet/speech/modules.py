@@ -7,7 +7,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from algonet.core.checks import check_softness
+from algonet.core.checks import check_integer, check_softness
 from algonet.relax import Logistic, Sigmoid, SoftModule
 
 from .functional import Voice, frame_step, mel_envelope, mel_spectrogram, synthesize
@@ -117,10 +117,9 @@ class SmoothSynthesizer(SoftModule):
     ) -> Speech:
         """Waveform and spectrogram. `length` in samples; by default that of the longest utterance, rounded up to tenths
         of a second (which reads the durations: on a GPU, give it)."""
-        self._check(phonemes, durations, pitch, loudness)
+        self._check(phonemes, durations, pitch, loudness, voice)
         length = self.length(durations) if length is None else length
-        if length < 0:
-            raise ValueError(f"SmoothSynthesizer: `length` is a number of samples from 0 on, got {length}.")
+        check_integer("SmoothSynthesizer", "length", length, 0)
         waveform = synthesize(
             phonemes, durations, pitch, loudness, inventory=self.inventory, white=self.white.to(phonemes), length=length,
             sample_rate=self.sample_rate, harmonics=self.harmonics, relax=cast(Sigmoid, self.relax), voice=voice,
@@ -143,7 +142,8 @@ class SmoothSynthesizer(SoftModule):
     ) -> Tensor:
         """The expected log-mel spectrogram, without the harmonics' fine structure and without making the sound: see
         `mel_envelope`."""
-        self._check(phonemes, durations, pitch, loudness)
+        self._check(phonemes, durations, pitch, loudness, voice)
+        check_integer("SmoothSynthesizer", "frames", frames, 0)
         return mel_envelope(
             phonemes, durations, pitch, loudness, inventory=self.inventory, frames=frames, hop=self.sample_rate // 100,
             bands=self.bands, sample_rate=self.sample_rate, relax=cast(Sigmoid, self.relax), voice=voice,
@@ -156,7 +156,9 @@ class SmoothSynthesizer(SoftModule):
             raise ValueError(f"SmoothSynthesizer: an utterance of {longest} seconds; give `length`, in samples.")
         return int((longest + 0.1) * 10 + 1) * self.sample_rate // 10
 
-    def _check(self, phonemes: Tensor, durations: Tensor, pitch: Tensor, loudness: Tensor) -> None:
+    def _check(self, phonemes: Tensor, durations: Tensor, pitch: Tensor, loudness: Tensor, voice: Voice) -> None:
+        if not isinstance(voice, Voice):
+            raise TypeError(f"SmoothSynthesizer: `voice` must be a Voice such as Voice(breath=0.3), got {voice!r}.")
         if not isinstance(phonemes, Tensor):
             raise TypeError(
                 f"SmoothSynthesizer: `phonemes` must be a tensor, got {phonemes!r}; `score(text)` makes one."

@@ -52,11 +52,12 @@ def _say() -> None:
         if _said:
             return
         _said = True
-    from algonet.core.codegen.store import cache_folder
+    from algonet.core.codegen.store import cache_folder, private
 
+    folder = cache_folder()
+    rest = "" if private() else f", later ones and later processes load them from {folder}"
     print(
-        f"algonet: compiling kernels, once: this call takes some seconds, later ones and later processes load them from "
-        f"{cache_folder()} (ALGONET_QUIET=1 hides this line)",
+        f"algonet: compiling kernels, once: this call takes some seconds{rest} (ALGONET_QUIET=1 hides this line)",
         file=sys.stderr,
         flush=True,
     )

@@ -76,6 +76,11 @@ def wanted_folder() -> Path | None:
     return Path(base) / "algonet" if os.path.isabs(base) else None
 
 
+def private() -> bool:
+    """Whether the kernels of this process are kept for it alone."""
+    return cache_folder() == _private.get(os.getpid())
+
+
 def private_folder() -> Path:
     """A fresh folder that only this user can enter; removed when the process ends."""
     with _lock:

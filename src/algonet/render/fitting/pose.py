@@ -299,6 +299,8 @@ def _checked_pictures(image: Tensor, mesh: Mesh) -> tuple[Tensor, bool]:
         or (image.dim() == 4 and image.shape[-1] != 4)
     ):
         raise ValueError(f"fit_camera: `image` must be {wanted}, got {tuple(image.shape)}.")
+    if image.device.type == "cpu" and not bool(torch.isfinite(image).all()):
+        raise ValueError("fit_camera: `image` holds values that are not finite; look at the step that made it.")
     image = image.to(mesh.vertices)
     if image.dim() == 2:
         return image[None, ..., None], True

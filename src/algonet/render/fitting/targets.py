@@ -26,8 +26,8 @@ class Targets:
 
     `cameras` is a batch of N. `silhouettes` (N, H, W) in [0, 1]; `rgb` (N, H, W, 3), or (N, H, W, 4) with alpha (not
     multiplied in), which then is the silhouette; `normals` (N, H, W, 3), of unit length in world coordinates and 0 where
-    there is nothing; `depth` (N, H, W) along the viewing direction, 0 where there is nothing. `masks` (N, H, W) are 1 where
-    the pictures count and 0 where they are unknown. Colours without any silhouette are compared over `background`.
+    there is nothing; `depth` (N, H, W) along the viewing direction, 0 where there is nothing. `masks` (N, H, W) are 1 (or
+    True) where the pictures count and 0 where they are unknown. Colours without any silhouette are compared over `background`.
 
     >>> cameras = Camera.look_at(torch.tensor([[0.0, 0.0, 3.0], [3.0, 0.0, 0.0]]))
     >>> Targets(cameras, silhouettes=torch.zeros(2, 16, 24)).size
@@ -43,6 +43,9 @@ class Targets:
     background: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     def __post_init__(self):
+        masks = self.masks
+        if masks is not None and getattr(masks, "dtype", None) == torch.bool:
+            object.__setattr__(self, "masks", masks.to(torch.get_default_dtype()))
         given = {name: getattr(self, name) for name in PICTURES if getattr(self, name) is not None}
         if not set(given) - {"masks"}:
             raise ValueError("Targets: give at least one of `silhouettes`, `rgb`, `normals`, `depth`.")
@@ -187,7 +190,8 @@ def _check_pictures(name: str, pictures: Tensor) -> None:
     fine = isinstance(pictures, Tensor) and pictures.is_floating_point()
     if not fine:
         got = pictures.dtype if isinstance(pictures, Tensor) else type(pictures).__name__
-        raise TypeError(f"Targets: `{name}` must be a floating tensor {wanted}, got {got}; divide bytes by 255.")
+        hint = "call .float()" if got == torch.bool else "divide bytes by 255"
+        raise TypeError(f"Targets: `{name}` must be a floating tensor {wanted}, got {got}; {hint}.")
     right = pictures.dim() == 3 if channels == (0,) else pictures.dim() == 4 and pictures.shape[-1] in channels
     if not right or 0 in pictures.shape:
         hint = " RGBA pictures go into `rgb`." if name == "silhouettes" and pictures.dim() == 4 else ""

@@ -16,9 +16,9 @@ def particle_mean(f: Tensor, score: Tensor) -> Tensor:
     Value and all derivatives are those of the mean of (f - b) exp(score - detached score) + b, b the mean f of the *other*
     particles: it knows nothing of this one's draws, so it moves no expectation.
     """
-    if not score.requires_grad and not tracing.transforming():
+    if not tracing.transforming() and not tracing.differentiating((score,)):
         return f.mean(1)
-    if tracing.transforming() or tracing.compiling():
+    if tracing.transforming() or tracing.compiling() or tracing.pushing():
         return _weighted_mean(f, score)
     return _ParticleMean.apply(f, score)  # pyright: ignore[reportReturnType]
 

@@ -185,6 +185,19 @@ def _stack(frame: Any, parts: Any, dim: int = 0) -> Any:
     return call_tensor_function(torch.stack, (list(parts), dim), {})
 
 
+def _where(frame: Any, condition: Any, *sides: Any, **options: Any) -> Any:
+    """torch.where(c, a, b): `a if c else b`, where c is a smooth decision."""
+    crisp = not smooth_kind(condition) or (_holds_tensor(condition) and as_value(condition).tensor.dtype == torch.bool)
+    if crisp or len(sides) != 2 or options:
+        return call_tensor_function(torch.where, (condition, *sides), options)
+    return frame.choose(comparisons.truth(frame, condition), lambda: sides[0], lambda: sides[1])
+
+
+def _holds_tensor(x: Any) -> bool:
+    """Whether x is a tensor, rather than a recorded number."""
+    return type(x) is not Value or x.has_tensor
+
+
 def _of_two(crisp: Callable, twin: Callable) -> Callable:
     """A function of two numbers from `math`, whose twin wants both of them as tensors."""
 
@@ -223,6 +236,7 @@ _SPECIAL: dict[Any, Callable] = {
     isinstance: lambda frame, x, kinds: isinstance(x.tensor if type(x) is Value else x, kinds),
     torch.tensor: _tensor_from,
     torch.stack: _stack,
+    torch.where: _where,
     **TORCH,
 }
 
