@@ -468,8 +468,9 @@ def test_a_gross_difference_is_said_once():
     bounce = torch.tensor(0.8)
     with pytest.warns(
         MergedStatesWarning, match=r"falling: after 60 smooth decisions .*Particles.*Merge\(check=False\)"
-    ):
+    ) as caught:
         falling(torch.tensor([1.0]), bounce, batched=True)
+    assert caught[0].filename == __file__
     falling(torch.tensor([1.1, 0.3]), bounce, batched=True)
     falling.checked = False
     falling(torch.tensor([[1.1], [0.3]])[:, 0], bounce, batched=True, paths=Merge(check=False))
@@ -477,10 +478,10 @@ def test_a_gross_difference_is_said_once():
 
 def test_a_near_result_is_found_near_without_running_the_program_again(monkeypatch):
     """The recording runs once more, steeply; its loop ends sooner then, which is no other way through it."""
-    from algonet.smooth_python import running
+    from algonet.smooth_python import checking
 
     runs = []
-    monkeypatch.setattr(running, "crisply", lambda call: runs.append(call))
+    monkeypatch.setattr(checking, "crisply", lambda call: runs.append(call))
 
     @smooth(steepness=5.0)
     def bubble_sort(a):

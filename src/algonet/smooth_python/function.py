@@ -17,6 +17,7 @@ from torch import Tensor
 from algonet.core.tracing import compiling
 from algonet.relax import Sigmoid
 
+from .checking import check_once
 from .language.assignments import numbered
 from .language.refuse import NotSmoothError, check
 from .language.rewrite import rewritten
@@ -114,6 +115,7 @@ class SmoothFunction(Generic[P, R]):
         if self._make_gates is not None:
             self._gate(call, self._make_gates)
         result = outcome(call)
+        check_once(call, result)
         return (result, report) if with_report else result
 
     def _gate(self, call: Call, make: MakeGates) -> None:

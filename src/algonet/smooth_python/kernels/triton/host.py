@@ -66,7 +66,7 @@ def smooth_program_forward(tensors: Sequence[Tensor], settings: ProgramSettings)
     kernel = device.kernels(settings.formulas).forward_kernel
     for start, blocks in ready.stretches(1):
         rows = x.new_empty(blocks, ready.length, BLOCK)
-        ready.launch(kernel, start, blocks)(**ready.inputs, y=y, scratch=rows)
+        ready.launch(kernel, start, blocks).start(**ready.inputs, y=y, scratch=rows)
     return [y.reshape(*x.shape[:-1], ready.results)], []
 
 
@@ -88,7 +88,7 @@ def smooth_program_backward(
         rows = x.new_empty(blocks, ready.length, BLOCK)
         slopes = x.new_zeros(blocks, ready.length, BLOCK)
         launch = ready.launch(kernel, start, blocks, scales=scales)
-        launch(**ready.inputs, g=g, gx=gx, gs=gs, scratch=rows, sums=slopes)
+        launch.start(**ready.inputs, g=g, gx=gx, gs=gs, scratch=rows, sums=slopes)
     by_steepness = gs.sum((0, 2)) if needs[1] else None
     constants = torch.zeros_like(tensors[2]) if needs[2] else None
     return [gx.reshape(x.shape), by_steepness, constants, None, None, None]
