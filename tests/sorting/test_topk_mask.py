@@ -48,12 +48,14 @@ def test_contract(case, check):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", SIGMOIDS, ids=lambda kind: kind.__name__)
 def test_memberships_sum_to_k_at_any_scale(kind, backend):
-    for scale, steepness in ((1.0, 10.0), (1e-6, 10.0), (1e6, 10.0), (1.0, 1e6), (1e30, 1.0)):
-        x = (draw(2, 60) * scale).float()
-        x[1, :20] = x[1, 0]  # ties
+    x = draw(2, 60)
+    x[1, :20] = x[1, 0]  # ties
+    # Rows have nothing to do with each other: one search for all scales
+    x = torch.cat([x * scale for scale in (1.0, 1e-6, 1e6, 1e29)]).float()
+    for rows, steepness in ((x, 10.0), (x[:2], 1e6)):
         for k in (1, 7, 59, 0.25, 30.5):
-            p = soft_topk_mask(x, k, relax=kind(steepness=steepness), backend=backend)
-            assert (p.double().sum(-1) - k).abs().max() <= 1e-5 * k, (scale, steepness, k)
+            p = soft_topk_mask(rows, k, relax=kind(steepness=steepness), backend=backend)
+            assert (p.double().sum(-1) - k).abs().max() <= 1e-5 * k, (steepness, k)
             assert p.min() >= 0
             assert p.max() <= 1
 
