@@ -16,6 +16,7 @@ from algonet.core.threads import spread
 from ...operation import ChaosSettings, RasterSettings
 from ...reference import FAR_PARAMETER, FAR_PIXELS, FAR_STATE, LEAST_SIGMA
 from ..layout import blocks, flat
+from ..layout import chaos_game_saved as chaos_game_saved
 
 #: Numbers in a vector register, which inner loops run over; pictures are padded by as many.
 LANES = 16
@@ -149,13 +150,6 @@ def chaos_game_backward(
 
     spread(work, cut)
     return [grad_parameters.sum(1).reshape(parameters.shape), None, grad_start.reshape(start.shape)]
-
-
-def chaos_game_saved(tensors: Sequence[Tensor], settings: ChaosSettings) -> list[Tensor]:
-    """Empty tensors like what `chaos_game_forward` saves: the states of all chains, step by step."""
-    parameters, choices, start = tensors
-    *batch, chains, steps = choices.shape
-    return [parameters.new_empty(*batch, steps + 1, chains, start.shape[-1])]
 
 
 def decode_addresses(u: Tensor, bounds: Tensor, steps: int) -> Tensor:

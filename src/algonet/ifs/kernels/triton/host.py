@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...operation import ChaosSettings, RasterSettings
 from ...reference import FAR_PARAMETER
+from ..layout import chaos_game_saved as chaos_game_saved
 from ..layout import flat
 from .chaos_device import chaos_backward_kernel, chaos_forward_kernel
 from .raster_device import splat_backward_kernel, splat_forward_kernel
@@ -116,10 +117,3 @@ def chaos_game_backward(
     total = partial.sum(1)[:, : a.shape[1]].clamp(-1e30, 1e30)
     total = torch.where(a.abs() > FAR_PARAMETER, 0.0, total)
     return [total.reshape(parameters.shape), None, grad_start.reshape(start.shape)]
-
-
-def chaos_game_saved(tensors: Sequence[Tensor], settings: ChaosSettings) -> list[Tensor]:
-    """Empty tensors like what `chaos_game_forward` saves: the states of all chains, step by step."""
-    parameters, choices, start = tensors
-    *batch, chains, steps = choices.shape
-    return [parameters.new_empty(*batch, steps + 1, chains, start.shape[-1])]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from algonet.core.codegen.triton_math import log_complement, short_of_one
+
 #: Fixed-point units of the deterministic sums: finer than float32 at 1, and sums up to 2^31 fit.
 _UNITS = tl.constexpr(4294967296.0)
 
@@ -43,19 +45,7 @@ def _slopes(pixel, last, low, high, inverse):
 def _intensity(share, LOGS: tl.constexpr):
     """The share itself, or -log(1 - share)."""
     if LOGS:
-        if share.dtype == tl.float64:
-            q = -tl.log(1.0 - tl.minimum(share, 1.0) * 0.9999999999999998)
-        else:
-            p = tl.minimum(share, 0.5)
-            s = p / (2.0 - p)
-            z = s * s
-            r = z * (1.0 / 13.0) + 1.0 / 11.0
-            r = r * z + 1.0 / 9.0
-            r = r * z + 1.0 / 7.0
-            r = r * z + 1.0 / 5.0
-            r = r * z + 1.0 / 3.0
-            large = -tl.log(1.0 - tl.minimum(share, 1.0) * 0.99999988)
-            q = tl.where(share < 0.5, 2.0 * (s + s * z * r), large)
+        q = -log_complement(short_of_one(share))
     else:
         q = share
     return q

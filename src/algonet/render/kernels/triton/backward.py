@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from algonet.core.codegen.triton_math import reciprocal
+from algonet.core.codegen.triton_math import reciprocal, short_of_one
 
 from .corners import add, hand_down
 from .formulas import (
@@ -35,7 +35,6 @@ from .formulas import (
     falling,
     load_two,
     mean_position,
-    short_of_one,
 )
 from .sampling import sample_grid
 from .setup import load_box, window
@@ -233,7 +232,7 @@ def backward_kernel(
             by_c = rate * excess + by_total
         else:
             inside = (c >= 0.0) & (c <= 1.0)
-            by_c = rate * excess - tl.where(inside, by_total / (1.0 - short_of_one(c)), 0.0)
+            by_c = rate * excess - tl.where(inside, by_total / (1.0 - short_of_one(tl.maximum(c, 0.0))), 0.0)
         by_z = share * by_depth - steepness * f
         nz = by_z * weight
         nd = tl.where(denominator > least, -(share * by_means + by_z * z) * weight, 0.0)

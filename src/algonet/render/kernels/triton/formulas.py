@@ -268,33 +268,3 @@ def lowest_bit(bits):
     """The index of the lowest set bit: the exponent of that bit as a float."""
     low = (bits ^ (bits & (bits - 1))).to(tl.float32)
     return (low.to(tl.int32, bitcast=True) >> 23) - 127
-
-
-@triton.jit
-def log_complement(c):
-    """log(1 - c) for c in [0, 1 - 1e-7], to full relative precision."""
-    if c.dtype == tl.float64:
-        u = 1.0 - c
-        found = tl.where(u == 1.0, -c, tl.log(u) * (c / tl.where(u == 1.0, 1.0, 1.0 - u)))
-    else:
-        low = tl.minimum(c, 0.5)
-        s = low / (2.0 - low)
-        z = s * s
-        r = z * (1.0 / 13.0) + 1.0 / 11.0
-        r = r * z + 1.0 / 9.0
-        r = r * z + 1.0 / 7.0
-        r = r * z + 1.0 / 5.0
-        r = r * z + 1.0 / 3.0
-        found = tl.where(c < 0.5, -2.0 * (s + s * z * r), tl.log(1.0 - c))
-    return found
-
-
-@triton.jit
-def short_of_one(c):
-    """c in [0, 1], scaled to stay one rounding step below 1."""
-    c = tl.minimum(tl.maximum(c, 0.0), 1.0)
-    if c.dtype == tl.float64:
-        found = c * (1.0 - 2.220446049250313e-16)
-    else:
-        found = c * (1.0 - 1.1920928955078125e-07)
-    return found

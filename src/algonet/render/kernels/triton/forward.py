@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from algonet.core.codegen.triton_math import quick_log2, reciprocal
+from algonet.core.codegen.triton_math import log_complement, quick_log2, reciprocal, short_of_one
 
 from .formulas import (
     LATERAL_ROOT,
@@ -25,10 +25,8 @@ from .formulas import (
     coverage,
     distance2,
     load_four,
-    log_complement,
     lowest_bit,
     mean_position,
-    short_of_one,
     small_coverage,
 )
 from .sampling import sample_grid, split
@@ -151,7 +149,7 @@ def forward_kernel(
             if BOUNDED:
                 total += c
             else:
-                total += log_complement(short_of_one(c))
+                total += log_complement(short_of_one(tl.maximum(c, 0.0)))
             e = e * weight
             c01, c02, c10, c11 = load_four(r + 24)
             sum0 = sum0 * fade + e * (c00 + px * c01 + py * c02)

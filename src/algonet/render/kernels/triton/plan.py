@@ -19,7 +19,7 @@ from algonet.core.launch import Launch
 from ...constants import GREY
 from ...settings import RasterSettings
 from ...shading import LIGHT, Shading
-from . import pixels, surface
+from . import gathering, lit_pixels, pixels, surface
 from .backward import backward_kernel
 from .formulas import COUNTERS, GRADS, MEANS, PLANES
 from .forward import forward_kernel, join_kernel
@@ -113,7 +113,9 @@ class LaunchPlan:
         self.counters = COUNTERS.value + 2 * self.jobs if self.jobs or self.bin else 0
         self.pixel_blocks = -(-self.pixels // PIXELS[0])
         #: Numbers per block of pixels that are summed over them: gradients by what all pixels of an item share.
-        self.sums = pixels.SUMS.value + LIGHT * len(settings.shading.kinds) if settings.shading else self.channels + 1
+        self.sums = (
+            lit_pixels.SUMS.value + LIGHT * len(settings.shading.kinds) if settings.shading else self.channels + 1
+        )
         self.to_pixels = self._to_pixels()
         #: Where lit pictures come without normals, those of the faces are made.
         self.normals = None
@@ -161,7 +163,7 @@ class LaunchPlan:
         kernel: Any = pixels.composite_kernel
         more: dict[str, Any] = {"channels": self.channels}
         if shading is not None:
-            kernel, more = pixels.shade_kernel, self._light(shading)
+            kernel, more = lit_pixels.shade_kernel, self._light(shading)
         return Launch(kernel, grid, warps=PIXELS[1], first=0, **self._both(), **more)
 
     def pixels_back(
@@ -176,7 +178,7 @@ class LaunchPlan:
             kernel: Any = pixels.composite_backward_kernel
             more: dict[str, Any] = {"channels": self.channels}
             if shading is not None:
-                kernel, more = pixels.shade_backward_kernel, self._light(shading)
+                kernel, more = lit_pixels.shade_backward_kernel, self._light(shading)
             more |= dict(zip(PICTURE_STRIDES, strides, strict=False))
             more |= dict(zip(("clear_points", "clear_attributes", "clear_normals"), clears, strict=False))
             found = self._pixels_back[key] = Launch(
@@ -202,8 +204,8 @@ class LaunchPlan:
             }  # fmt: skip
             grid = (min(GATHERS, self.pixels), items)
             found = self._pixels_back[key] = (
-                Launch(pixels.gather_columns_kernel, grid, warps=1, **both),
-                Launch(pixels.gather_rows_kernel, grid, warps=1, SAMPLE=self.sample, **both),
+                Launch(gathering.gather_columns_kernel, grid, warps=1, **both),
+                Launch(gathering.gather_rows_kernel, grid, warps=1, SAMPLE=self.sample, **both),
             )
         return found
 

@@ -19,6 +19,42 @@ PLAIN = [
 ]  # fmt: skip
 
 
+@triton.jit
+def places(tile, u, local, lines, n, channels, total, CHUNKS: tl.constexpr, LINES: tl.constexpr, BLOCKS: tl.constexpr,
+           E: tl.constexpr):  # fmt: skip
+    """(first place, line, row, channel, item, whether there is such a line, and such an item) of a program's tile."""
+    base = (tile % CHUNKS) * BLOCKS * E
+    line = (tile // CHUNKS) * LINES + (u // BLOCKS).to(tl.int64)
+    item = base + local - (total - n)
+    live = line < lines
+    return base, line, line // channels, line % channels, item, live, live & (item >= 0)
+
+
+@triton.jit
+def partners(a, b, buffer, t, local, mask, STORED: tl.constexpr, PAYLOAD: tl.constexpr, E: tl.constexpr,
+             ROWS: tl.constexpr):  # fmt: skip
+    """a and, with a payload, b at the places local ^ mask: by shuffles inside a row of E places, else through the buffer, where
+    they may be stored already."""
+    if mask < E:
+        where = tl.broadcast_to(t ^ mask, [E, ROWS])
+        y = tl.gather(a, where, 0)
+        r = y
+        if PAYLOAD:
+            r = tl.gather(b, where, 0)
+    else:
+        tl.debug_barrier()
+        if not STORED:
+            tl.store(buffer + local, a)
+            if PAYLOAD:
+                tl.store(buffer + ROWS * E + local, b)
+            tl.debug_barrier()
+        y = tl.load(buffer + (local ^ mask))
+        r = y
+        if PAYLOAD:
+            r = tl.load(buffer + ROWS * E + (local ^ mask))
+    return y, r
+
+
 @triton.jit(do_not_specialize=PLAIN)
 def bitonic_forward_kernel(
     x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, table_ptr, scratch_ptr,
@@ -32,13 +68,9 @@ def bitonic_forward_kernel(
     u = tl.arange(0, ROWS)[None, :]
     t = tl.arange(0, E)[:, None]
     local = (u % BLOCKS) * E + t
-    base = (pid % CHUNKS) * BLOCKS * E
-    line = (pid // CHUNKS) * LINES + (u // BLOCKS).to(tl.int64)
-    row = line // channels
-    channel = line % channels
-    item = base + local - (total - n)
-    live = line < lines
-    inside = live & (item >= 0)
+    base, _line, row, channel, item, live, inside = places(
+        pid, u, local, lines, n, channels, total, CHUNKS, LINES, BLOCKS, E
+    )
     x = tl.load(x_ptr + row * n + item, mask=inside, other=0.0)
     infinite = infinities(x)
     x = tamed(x)
@@ -51,22 +83,7 @@ def bitonic_forward_kernel(
     for layer in range(begin, end):
         mask = tl.load(table_ptr + layer)
         need = tl.load(table_ptr + depth + layer)
-        if mask < E:
-            where = tl.broadcast_to(t ^ mask, [E, ROWS])
-            y = tl.gather(x, where, 0)
-            r = y
-            if PAYLOAD:
-                r = tl.gather(p, where, 0)
-        else:
-            tl.debug_barrier()
-            tl.store(buffer + local, x)
-            if PAYLOAD:
-                tl.store(buffer + ROWS * E + local, p)
-            tl.debug_barrier()
-            y = tl.load(buffer + (local ^ mask))
-            r = y
-            if PAYLOAD:
-                r = tl.load(buffer + ROWS * E + (local ^ mask))
+        y, r = partners(x, p, buffer, t, local, mask, False, PAYLOAD, E, ROWS)
         other = local ^ mask
         first = local < other
         active = (base + tl.minimum(local, other) >= total - m) & (m >= need)
@@ -99,13 +116,9 @@ def bitonic_backward_kernel(
     # This program's scratch: the gradients that travel, then every layer
     buffer = scratch_ptr + pid.to(tl.int64) * (end - begin + 1) * STATES * ROWS * E + (u // BLOCKS) * BLOCKS * E
     for tile in range(pid, tiles, programs):
-        base = (tile % CHUNKS) * BLOCKS * E
-        line = (tile // CHUNKS) * LINES + (u // BLOCKS).to(tl.int64)
-        row = line // channels
-        channel = line % channels
-        item = base + local - (total - n)
-        live = line < lines
-        inside = live & (item >= 0)
+        base, line, row, channel, item, live, inside = places(
+            tile, u, local, lines, n, channels, total, CHUNKS, LINES, BLOCKS, E
+        )
         x = tamed(tl.load(x_ptr + row * n + item, mask=inside, other=0.0))
         p = x
         if PAYLOAD:
@@ -119,18 +132,7 @@ def bitonic_backward_kernel(
                 tl.store(state + ROWS * E + local, p)
             mask = tl.load(table_ptr + layer)
             need = tl.load(table_ptr + depth + layer)
-            if mask < E:
-                where = tl.broadcast_to(t ^ mask, [E, ROWS])
-                y = tl.gather(x, where, 0)
-                r = y
-                if PAYLOAD:
-                    r = tl.gather(p, where, 0)
-            else:
-                tl.debug_barrier()
-                y = tl.load(state + (local ^ mask))
-                r = y
-                if PAYLOAD:
-                    r = tl.load(state + ROWS * E + (local ^ mask))
+            y, r = partners(x, p, state, t, local, mask, True, PAYLOAD, E, ROWS)
             other = local ^ mask
             first = local < other
             active = (base + tl.minimum(local, other) >= total - m) & (m >= need)
@@ -153,22 +155,7 @@ def bitonic_backward_kernel(
             active = (base + tl.minimum(local, other) >= total - m) & (m >= need)
             x = tl.load(state + local)
             y = tl.load(state + other)
-            if mask < E:
-                where = tl.broadcast_to(t ^ mask, [E, ROWS])
-                across = tl.gather(g, where, 0)
-                beyond = across
-                if PAYLOAD:
-                    beyond = tl.gather(h, where, 0)
-            else:
-                tl.debug_barrier()
-                tl.store(buffer + local, g)
-                if PAYLOAD:
-                    tl.store(buffer + ROWS * E + local, h)
-                tl.debug_barrier()
-                across = tl.load(buffer + other)
-                beyond = across
-                if PAYLOAD:
-                    beyond = tl.load(buffer + ROWS * E + other)
+            across, beyond = partners(g, h, buffer, t, local, mask, False, PAYLOAD, E, ROWS)
             alpha, slope, d = decide(tl.where(first, y - x, x - y), active, steepness, LIGHT)
             turn = tl.where(first, 1.0, -1.0).to(g.dtype)
             # The items differ by -d, so the decision feels -(g_first - g_second) d

@@ -1,4 +1,4 @@
-"""Template of the Triton kernels of soft counts over pairs; `pairwise.py` puts a sigmoid's `gate` and `chance` before it.
+"""Template of the Triton kernels of soft counts over pairs; `source.py` puts a sigmoid's `gate` and `chance` before it.
 
 A program holds ITEMS items and meets all others, OTHERS at a time.
 """

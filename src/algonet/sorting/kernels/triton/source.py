@@ -15,7 +15,11 @@ from algonet.relax import Sigmoid
 from .gates import prelude
 
 #: The files that kernels are made of, `*_device.py` beside this one, where it is not one of the same name.
-_TEMPLATES = {"odd_even": ("exchange", "quads", "odd_even"), "bitonic": ("exchange", "bitonic")}
+_TEMPLATES = {
+    "odd_even": ("exchange", "quads", "odd_even"),
+    "bitonic": ("exchange", "bitonic"),
+    "threshold": ("threshold", "long_threshold"),
+}
 
 
 def laid_out(grad: Tensor | None, x: Tensor) -> tuple[Tensor, int]:

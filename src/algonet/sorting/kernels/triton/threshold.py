@@ -123,6 +123,8 @@ class LongSolver:
         parts = max(1, min(-(-n // PART), 4 * processors(device) // rows))
         chunk = math.ceil(math.ceil(n / parts) / BLOCK) * BLOCK
         self.rows, self.parts = rows, -(-n // chunk)
+        #: Of a row's state.
+        self.numbers = module.STATE.value
         grid, together = rows * self.parts, 1 << (self.parts - 1).bit_length()
         precision = _precision(settings.sigmoid, dtype)
         reach = precision.pop("reach")
@@ -148,7 +150,7 @@ class LongSolver:
 
     def forward(self, x: Tensor, mask: Tensor, steepness: Tensor, k: Tensor, out: Tensor, thresholds: Tensor) -> None:
         found = self._scratch(2, self.rows * self.parts, 4 * CANDIDATES)
-        state = self._scratch(STEPS + 1, self.rows, 16)
+        state = self._scratch(STEPS + 1, self.rows, self.numbers)
         self._survey.start(x_ptr=x, mask_ptr=mask, part_ptr=found)
         self._gather.start(steepness_ptr=steepness, k_ptr=k, part_ptr=found, state_ptr=state)
         for step in self._search:
