@@ -96,7 +96,7 @@ def test_what_was_made_is_made_again_when_something_changes(change: str) -> None
     memory, source, made = SoftnessMemory(), torch.ones(()), []
 
     def ask(key: str, source: Tensor) -> Tensor:
-        return memory.made((source, 0.5), (key,), lambda: made.append(0) or source * 2)
+        return memory.get((source, 0.5), (key,), lambda: made.append(0) or source * 2)
 
     ask("a", source)
     ask("a", source)

@@ -45,7 +45,7 @@ odd_even.WHOLE, odd_even.CORE, odd_even.SEGMENT, odd_even.CHUNKS = 4, 8, 2, ((8,
 check(OddEven(), 15, 0, False, 5)
 odd_even.processors = lambda device: 100
 check(OddEven(), 18, 1, True, 6)
-odd_even.KEPT = 1
+odd_even.SAVED = 1
 check(OddEven(), 14, 0, False, 4)
 y = torch.randn(2, 9, generator=generator, dtype=torch.float64)
 ranks = [soft_topk(y, 2, return_permutation=True, backend=backend).permutation for backend in ("reference", "triton")]

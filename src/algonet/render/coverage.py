@@ -286,7 +286,7 @@ class Held(Coverage):
         self, others: tuple[float | Tensor, ...], height: int, key: tuple, make: Callable[[], Tensor]
     ) -> Tensor:
         own = vars(self)
-        return own["memory"].made((own["_value"], *others), (height, *key), make)
+        return own["memory"].get((own["_value"], *others), (height, *key), make)
 
 
 #: Every coverage, for tests, configurations and the command line.

@@ -135,7 +135,7 @@ class SmoothRenderer(SoftModule):
     def set_softness(self, attribute: str, value: float) -> None:
         super().set_softness(attribute, value)
         if attribute == self._coverage.relax.softness_field:
-            self._memory.note(getattr(self, attribute), value)
+            self._memory.remember(getattr(self, attribute), value)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SmoothRenderer:
         """Moving the module keeps what is known of its softness, which can be read for free on the CPU only."""
@@ -146,7 +146,7 @@ class SmoothRenderer(SoftModule):
             number = float(before.detach())
         super()._apply(fn, recurse)
         if name is not None:
-            self._memory.note(getattr(self, name), number)
+            self._memory.remember(getattr(self, name), number)
         return self
 
     def forward(

@@ -25,9 +25,9 @@ class SoftnessMemory:
 
     def __init__(self) -> None:
         self._number: tuple[Tensor, int, float] | None = None
-        self._made: tuple[tuple, list[Tensor], Tensor] | None = None
+        self._last: tuple[tuple, list[Tensor], Tensor] | None = None
 
-    def note(self, softness: Tensor, value: float | None) -> None:
+    def remember(self, softness: Tensor, value: float | None) -> None:
         """Remember that this is now in the tensor; `None`: nobody knows."""
         fixed = value is not None and not softness.requires_grad and not softness.is_inference()
         self._number = (softness, softness._version, value) if fixed and value is not None else None
@@ -37,16 +37,16 @@ class SoftnessMemory:
         held = self._number
         return held[2] if held is not None and held[0] is softness and held[1] == softness._version else None
 
-    def made(self, sources: tuple[Any, ...], key: tuple, make: Callable[[], Tensor]) -> Tensor:
+    def get(self, sources: tuple[Any, ...], key: tuple, make: Callable[[], Tensor]) -> Tensor:
         """What `make` makes of the sources (tensors and numbers), again only when one of them or the key has changed."""
         tensors = [t for t in sources if isinstance(t, Tensor)]
         if not keepable(*tensors):
             return make()
         key = (*key, *[t._version if isinstance(t, Tensor) else t for t in sources])
-        held = self._made
+        held = self._last
         if held is None or held[0] != key or any(a is not b for a, b in zip(held[1], tensors, strict=True)):
             with tracing.outside_modes():
-                held = self._made = (key, tensors, make())
+                held = self._last = (key, tensors, make())
         return held[2]
 
     def __deepcopy__(self, memo: dict) -> SoftnessMemory:

@@ -66,10 +66,10 @@ class Problem(ABC):
         data = self.config.data
         if data.folder:
             return Folder(data.folder, self.read, split=split, bad_files=data.bad_files)
-        return self.made(split)
+        return self.procedural(split)
 
     @abstractmethod
-    def made(self, split: str) -> CachedItems:
+    def procedural(self, split: str) -> CachedItems:
         """Procedural items, with their truth."""
 
     @abstractmethod

@@ -36,7 +36,7 @@ class FractalProblem(Problem):
         reconstructor = IFSReconstructor(encoder, *ring(model.functions), model.width)
         return Parts(reconstructor, inverse, SystemRegulariser(reconstructor.start))
 
-    def made(self, split: str) -> CachedItems:
+    def procedural(self, split: str) -> CachedItems:
         data = self.config.data
         functions = self.config.model.functions
         return Fractals(self.count(split), data.size, functions, data.seed, split=split, noise=data.noise)

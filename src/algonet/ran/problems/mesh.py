@@ -56,7 +56,7 @@ class MeshProblem(Problem):
         a2b = UNet(3, 1, base) if self.config.model.translator == "unet" else LocalTranslator(3, 1, base, reach=1)
         return KeepColours(a2b), super().translators()[1]
 
-    def made(self, split: str) -> CachedItems:
+    def procedural(self, split: str) -> CachedItems:
         data = self.config.data
         return Shapes(
             self.count(split), data.size, data.views, data.seed, split=split, noise=data.noise, kinds=data.kinds

@@ -56,7 +56,7 @@ class SpeechProblem(Problem):
             reconstructor, inverse, TranscriptRegulariser(self.config.loss.undecided, self.config.loss.unbalanced)
         )
 
-    def made(self, split: str) -> CachedItems:
+    def procedural(self, split: str) -> CachedItems:
         data = self.config.data
         return Utterances(self.count(split), data.task, data.size, data.seed, split=split, noise=data.noise)
 

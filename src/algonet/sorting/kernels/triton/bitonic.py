@@ -64,7 +64,8 @@ class BitonicSort:
     channel-major payload, as the layers through memory need.
     """
 
-    kept = None
+    #: Nothing is saved for backward.
+    saved_shape = None
 
     def __init__(
         self, settings: SortSettings, shape: torch.Size, channels: int, dtype: torch.dtype, device: torch.device

@@ -51,7 +51,7 @@ soft_sort_transposed_forward, soft_sort_transposed_backward = transposed(
 def soft_sort_saved(tensors: list[Tensor], settings: SortSettings) -> list[Tensor]:
     """Empty tensors like what `soft_sort_forward` saves."""
     sort = sort_of(tensors, settings)
-    return [] if sort is None or sort.kept is None else [tensors[0].new_empty(sort.kept)]
+    return [] if sort is None or sort.saved_shape is None else [tensors[0].new_empty(sort.saved_shape)]
 
 
 def sort_of(tensors: list[Tensor], settings: SortSettings) -> OddEvenSort | BitonicSort | None:

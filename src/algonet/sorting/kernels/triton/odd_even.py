@@ -1,4 +1,4 @@
-"""Odd-even transposition on the GPU: how rows map to programs, what is kept for backward, and the launches."""
+"""Odd-even transposition on the GPU: how rows map to programs, what is saved for backward, and the launches."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SEGMENT = 16
 CHUNKS = ((128, 192), (256, 128))
 #: Channels of the payload that go through the exchanges together.
 CHANNELS = 4
-#: What forward keeps for backward, in bytes; backward goes through the rows in parts where it would be more.
-KEPT = 32 * 2**20
+#: What forward saves for backward, in bytes; backward goes through the rows in parts where it would be more.
+SAVED = 32 * 2**20
 #: Scratch of backward over all programs, in bytes: fewer programs run at once where each needs more.
 SCRATCH = 64 * 2**20
-#: All layers of a sort go into scratch, and nothing is kept, where they take no more than this: half a second-level cache.
+#: All layers of a sort go into scratch, and nothing is saved, where they take no more than this: half a second-level cache.
 CACHED = 24 * 2**20
 
 
@@ -79,7 +79,7 @@ class OddEvenSort:
         self.depth = self.settings.table(n).depth
         self.shape = shape_of(n, self.lines, processors(device))
         self.tiles = -(-self.lines // self.shape.lines) * self.shape.chunks
-        self._keep(shape)
+        self._choose_segments(shape)
         # Whether 2e18 times the steepness gives exactly 0 or 1 without further ado
         light = float(self.settings.sigmoid.reach(1e-30)) < 1e3
         # Items of scratch that a program of backward takes; as many programs as there is work for, the device can hold and
@@ -98,8 +98,8 @@ class OddEvenSort:
         self._forward: dict[bool, list[Launch]] = {}
         self._backward: dict[tuple, list[Launch]] = {}
 
-    def _keep(self, shape: torch.Size) -> None:
-        """How many layers backward goes back at a time, and what forward keeps for that."""
+    def _choose_segments(self, shape: torch.Size) -> None:
+        """How many layers backward goes back at a time, and what forward saves for that."""
         _, chunks, _, _, groups, threads, core, _, _ = self.shape
         size = self.dtype.itemsize
         everything = self.lines * self.states * (2 * core + self.depth * 5 * threads // 2) * size
@@ -107,20 +107,20 @@ class OddEvenSort:
         self.segment = self.depth + self.depth % 2 if whole else SEGMENT
         self.segments = -(-self.depth // self.segment)
         self.row_items = self.blocks * (self.segments - 1) * self.states * self.n
-        self.kept: tuple[int, ...] | None = None
-        if 0 < self.rows * self.row_items * size <= KEPT:
-            self.kept = (*shape[:-1], self.row_items)
+        self.saved_shape: tuple[int, ...] | None = None
+        if 0 < self.rows * self.row_items * size <= SAVED:
+            self.saved_shape = (*shape[:-1], self.row_items)
         elif chunks > 1 and self.segments > 1:
-            # Launches that follow each other start from what was kept
+            # Launches that follow each other start from what was saved
             self.shape = shape_of(self.n, self.lines, 0)
             self.tiles = -(-self.lines // self.shape.lines)
 
     def forward(self, tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """(values, payload), and what backward wants to have kept."""
-        kept = None if self.kept is None else tensors[0].new_empty(self.kept)
-        return self._sort(tensors, kept), [] if kept is None else [kept]
+        """(values, payload), and what backward wants saved."""
+        saved = None if self.saved_shape is None else tensors[0].new_empty(self.saved_shape)
+        return self._sort(tensors, saved), [] if saved is None else [saved]
 
-    def _sort(self, tensors: list[Tensor], kept: Tensor | None) -> list[Tensor]:
+    def _sort(self, tensors: list[Tensor], saved: Tensor | None) -> list[Tensor]:
         x, lengths, steepness = tensors[0].contiguous(), tensors[1], tensors[2]
         values = torch.empty_like(x)
         payload, moved, scratch = x, x, x
@@ -129,11 +129,11 @@ class OddEvenSort:
             moved = torch.empty_like(payload)
         if self.shape.groups > 1:
             scratch = x.new_empty(self.tiles * 2 * self.states * self.shape.groups * self.shape.core)
-        launches = self._forward.get(kept is not None) or self._forward_launches(kept is not None)
+        launches = self._forward.get(saved is not None) or self._forward_launches(saved is not None)
         for launch in launches:
             launch.start(
                 x_ptr=x, payload_ptr=payload, values_ptr=values, sorted_ptr=moved, length_ptr=lengths,
-                steepness_ptr=steepness, kept_ptr=x if kept is None else kept, scratch_ptr=scratch,
+                steepness_ptr=steepness, saved_ptr=x if saved is None else saved, scratch_ptr=scratch,
             )  # fmt: skip
         return [values, moved] if self.channels else [values]
 
@@ -158,12 +158,11 @@ class OddEvenSort:
         part = x.new_empty(len(launches) * self.programs) if steep else x
         scratch = x.new_empty(self.programs * self.scratch)
         slopes = x.new_empty(2 * self.lines * self.states * self.n) if len(launches) > 1 else x
-        kept = saved[0] if saved else x
         for launch in launches:
             launch.start(
                 x_ptr=x, payload_ptr=payload, length_ptr=lengths, steepness_ptr=steepness, grad_ptr=grad,
                 grad_sorted_ptr=grad_sorted, grad_x_ptr=grad_x, grad_payload_ptr=grad_payload, grad_steepness_ptr=part,
-                kept_ptr=kept, slopes_ptr=slopes, scratch_ptr=scratch,
+                saved_ptr=saved[0] if saved else x, slopes_ptr=slopes, scratch_ptr=scratch,
             )  # fmt: skip
         found: list[Any] = [grad_x if self.blocks == 1 else grad_x.sum(-2), None, part.sum() if steep else None]
         return [*found, grad_payload] if self.channels else found
@@ -174,7 +173,7 @@ class OddEvenSort:
         flat = [t.reshape(self.rows, *t.shape[x.dim() - 1 :]) for t in (x, *tensors[3:])]
         slopes: list[Any] = [None if g is None else g.reshape(f.shape) for g, f in zip(grads, flat, strict=True)]
         lengths = lengths.reshape(-1)
-        most = max(1, KEPT // (self.row_items * self.dtype.itemsize))
+        most = max(1, SAVED // (self.row_items * self.dtype.itemsize))
         found: list[list[Any]] = []
         for begin in range(0, self.rows, most):
             rows = slice(begin, begin + most)
@@ -185,29 +184,29 @@ class OddEvenSort:
                 *(f[rows] for f in flat[1:]),
             ]
             sort = OddEvenSort(self.settings, part[0].shape, self.channels, self.dtype, self.device)
-            kept = x.new_empty(sort.rows, sort.row_items)
-            sort._sort(part, kept)
-            found.append(sort.backward([None if g is None else g[rows] for g in slopes], part, [kept], needs))
+            states = x.new_empty(sort.rows, sort.row_items)
+            sort._sort(part, states)
+            found.append(sort.backward([None if g is None else g[rows] for g in slopes], part, [states], needs))
         columns = list(zip(*found, strict=True))
         joined = [torch.cat(columns[0]).view(x.shape), *(torch.cat(columns[3]).view(t.shape) for t in tensors[3:])]
         return [joined[0], None, torch.stack(columns[2]).sum() if needs[2] else None, *joined[1:]]
 
-    def _forward_launches(self, keep: bool) -> list[Launch]:
+    def _forward_launches(self, save: bool) -> list[Launch]:
         segment, segments = self.segment, self.segments
-        if not keep:
+        if not save:
             # Nothing starts from between the segments, so each may be as long as the halo allows
             segment = self.shape.halo if self.shape.groups > 1 else self.depth + self.depth % 2
             segments = -(-self.depth // segment)
         together = self.shape.reach // segment if self.shape.chunks > 1 else segments
         kernel = kernels("odd_even", self.settings.sigmoid).odd_even_forward_kernel
-        self._forward[keep] = [
+        self._forward[save] = [
             Launch(
-                kernel, self.tiles, **self._common, KEEP=keep, segment=segment, segments=segments, begin=begin,
+                kernel, self.tiles, **self._common, SAVE=save, segment=segment, segments=segments, begin=begin,
                 end=min(begin + together, segments), every=max(1, self.shape.halo // segment),
             )
             for begin in range(0, segments, together)
         ]  # fmt: skip
-        return self._forward[keep]
+        return self._forward[save]
 
     def _backward_launches(self, steep: bool, grad_step: int, sorted_step: int) -> list[Launch]:
         together = self.shape.reach // self.segment if self.shape.chunks > 1 else self.segments

@@ -7,7 +7,7 @@ A line is a row of the user's with one block of the channels of its payload: S q
 
 What happens at a rim is wrong and creeps inwards by one item per layer. Before it reaches a core, the groups of a program
 exchange their cores through memory, after so many segments of layers; before it reaches a chunk's own items, after REACH
-layers, the launch ends and the next one starts from what all of them have kept. Walking back through a segment, the
+layers, the launch ends and the next one starts from what all of them have saved. Walking back through a segment, the
 rim creeps twice, with the items and with their gradients: a segment has at most HALO / 2 layers.
 """
 
@@ -19,23 +19,23 @@ from .exchange_device import finite_only, freed, infinities
 from .quads_device import (
     even_back,
     load4,
+    load_even_gaps,
     load_line,
+    load_odd_gaps,
     load_payload,
-    noted_even,
-    noted_odd,
     odd_back,
     store4,
     store_line,
     store_payload,
     tamed4,
     two_layers,
-    two_layers_noted,
+    two_layers_saved,
 )
 
 # --- template ---
 #: No kernel is specialised on its arguments' values or alignment: one compilation serves all, and launches are cheap.
 PLAIN = [
-    "x_ptr", "payload_ptr", "values_ptr", "sorted_ptr", "length_ptr", "steepness_ptr", "kept_ptr", "slopes_ptr",
+    "x_ptr", "payload_ptr", "values_ptr", "sorted_ptr", "length_ptr", "steepness_ptr", "saved_ptr", "slopes_ptr",
     "scratch_ptr", "grad_ptr", "grad_sorted_ptr", "grad_x_ptr", "grad_payload_ptr", "grad_steepness_ptr",
     "lines", "chunks", "n", "channels", "blocks", "layers", "segment", "segments", "begin", "end", "every", "turn",
     "tiles", "programs", "grad_step", "sorted_step",
@@ -63,10 +63,12 @@ def any_infinite(x_ptr, row, n, live, x, begin, GROUPS: tl.constexpr, H: tl.cons
 
 
 @triton.jit
-def line_before(x_ptr, payload_ptr, kept_ptr, line, row, first, index, n, channels, segments, e, live, S: tl.constexpr):
-    """A line before a segment: as it came, or as forward has kept it."""
+def line_before(
+    x_ptr, payload_ptr, saved_ptr, line, row, first, index, n, channels, segments, e, live, S: tl.constexpr
+):
+    """A line before a segment: as it came, or as forward has saved it."""
     if index > 0:
-        x = load_line(kept_ptr + (line * (segments - 1) + index - 1) * S * n, n, e, n, live, S)
+        x = load_line(saved_ptr + (line * (segments - 1) + index - 1) * S * n, n, e, n, live, S)
     else:
         place = payload_ptr + row * n * channels + first
         x = (tamed4(load4(x_ptr + row * n, 1, e, n, live)),)
@@ -76,13 +78,13 @@ def line_before(x_ptr, payload_ptr, kept_ptr, line, row, first, index, n, channe
 
 @triton.jit(do_not_specialize=PLAIN)
 def odd_even_forward_kernel(
-    x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, kept_ptr, scratch_ptr,
+    x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, saved_ptr, scratch_ptr,
     lines, chunks, n, channels, blocks, layers, segment, segments, begin, end, every,
-    LIGHT: tl.constexpr, FIXED: tl.constexpr, MASKED: tl.constexpr, KEEP: tl.constexpr, S: tl.constexpr,
+    LIGHT: tl.constexpr, FIXED: tl.constexpr, MASKED: tl.constexpr, SAVE: tl.constexpr, S: tl.constexpr,
     LINES: tl.constexpr, STEP: tl.constexpr, REACH: tl.constexpr,
     GROUPS: tl.constexpr, H: tl.constexpr, CORE: tl.constexpr, HALO: tl.constexpr,
 ):  # fmt: skip
-    """Segments begin..end of an odd-even sort. With KEEP the state after each but the last is kept: (lines, segments - 1,
+    """Segments begin..end of an odd-even sort. With SAVE the state after each but the last is saved: (lines, segments - 1,
     S, n), which is what later launches and backward start from. Groups exchange their cores `every` so many."""
     pid = tl.program_id(0)
     WIDTH: tl.constexpr = GROUPS * CORE
@@ -99,16 +101,16 @@ def odd_even_forward_kernel(
     last = layers if FIXED else tl.minimum(m, layers)
     steepness = tl.load(steepness_ptr)
     infinite = any_infinite(x_ptr, row, n, live, load4(x_ptr + row * n, 1, e, n, live), begin, GROUPS, H)
-    x = line_before(x_ptr, payload_ptr, kept_ptr, line, row, first, begin, n, channels, segments, e, live, S)
-    kept_ptr += line * (segments - 1) * S * n
+    x = line_before(x_ptr, payload_ptr, saved_ptr, line, row, first, begin, n, channels, segments, e, live, S)
+    saved_ptr += line * (segments - 1) * S * n
     # Two buffers in turn: one barrier keeps reading of this one and writing of the next apart
     scratch_ptr += (pid.to(tl.int64) * LINES + u // GROUPS) * 2 * S * WIDTH
     for index in range(begin, end):
         for layer in range(index * segment, tl.minimum((index + 1) * segment, layers), 2):
             x = two_layers(x, e, m, layer, last, steepness, LIGHT, S, H)
-        if KEEP:  # noqa: SIM102 (a constant, and a number)
+        if SAVE:  # noqa: SIM102 (a constant, and a number)
             if index + 1 < segments:
-                store_line(kept_ptr + index * S * n, n, e, n, own, x, S)
+                store_line(saved_ptr + index * S * n, n, e, n, own, x, S)
         if GROUPS > 1:  # noqa: SIM102
             if (index + 1 < end) & ((index + 1) % every == 0):
                 buffer = scratch_ptr + (index + 1) // every % 2 * S * WIDTH
@@ -125,13 +127,13 @@ def odd_even_forward_kernel(
 @triton.jit(do_not_specialize=PLAIN)
 def odd_even_backward_kernel(
     x_ptr, payload_ptr, length_ptr, steepness_ptr, grad_ptr, grad_sorted_ptr,
-    grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, kept_ptr, slopes_ptr, scratch_ptr,
+    grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, saved_ptr, slopes_ptr, scratch_ptr,
     lines, chunks, n, channels, blocks, layers, segment, segments, begin, end, turn, tiles, programs, grad_step, sorted_step,
     LIGHT: tl.constexpr, FIXED: tl.constexpr, MASKED: tl.constexpr, STEEP: tl.constexpr, AHEAD: tl.constexpr,
     S: tl.constexpr, LINES: tl.constexpr, STEP: tl.constexpr, REACH: tl.constexpr,
     GROUPS: tl.constexpr, H: tl.constexpr, CORE: tl.constexpr, HALO: tl.constexpr,
 ):  # fmt: skip
-    """Gradients through segments end..begin: from the kept state before it, recompute each layer and walk back.
+    """Gradients through segments end..begin: from the saved state before it, recompute each layer and walk back.
 
     A layer takes as long as its chain of operations, one after the other, so with AHEAD = 1 two chains run side by side:
     while a segment is walked back, the one before it is recomputed. (The last has none before it, and recomputes itself.)
@@ -142,7 +144,7 @@ def odd_even_backward_kernel(
     """
     pid = tl.program_id(0)
     SIZE: tl.constexpr = LINES * GROUPS * H
-    NOTES: tl.constexpr = 5 * S * SIZE  # of two layers
+    GAPS: tl.constexpr = 5 * S * SIZE  # of two layers
     WIDTH: tl.constexpr = GROUPS * CORE
     STATE: tl.constexpr = S * LINES * WIDTH
     u = tl.arange(0, LINES * GROUPS)[None, :]
@@ -151,10 +153,10 @@ def odd_even_backward_kernel(
     steepness = tl.load(steepness_ptr)
     steep = tl.zeros([H, LINES * GROUPS], x_ptr.dtype.element_ty)
     pairs = segment // 2
-    # This program's scratch: two buffers of gradients, and the notes of one segment, or of two
-    scratch_ptr += pid.to(tl.int64) * (2 * STATE + (1 + AHEAD) * pairs * NOTES)
+    # This program's scratch: two buffers of gradients, and the gaps of one segment, or of two
+    scratch_ptr += pid.to(tl.int64) * (2 * STATE + (1 + AHEAD) * pairs * GAPS)
     slope_ptr = scratch_ptr + (u // GROUPS) * S * WIDTH
-    notes_ptr = scratch_ptr + 2 * STATE + u * H + i
+    gaps_ptr = scratch_ptr + 2 * STATE + u * H + i
     for tile in range(pid, tiles, programs):
         line = tile // chunks * LINES + (u // GROUPS).to(tl.int64)
         row, first = line // blocks, line % blocks * (S - 1)
@@ -170,35 +172,35 @@ def odd_even_backward_kernel(
             g = g + load_payload(place, sorted_step, channels, channels - first, e, n, live, S)
         else:
             g = load_line(slopes_ptr + (turn % 2 * lines + line) * S * n, n, e, n, live, S)
-        x = line_before(x_ptr, payload_ptr, kept_ptr, line, row, first, end - 1, n, channels, segments, e, live, S)
+        x = line_before(x_ptr, payload_ptr, saved_ptr, line, row, first, end - 1, n, channels, segments, e, live, S)
         for pair in range(pairs):
-            place = notes_ptr + ((end - 1) % 2 * pairs * AHEAD + pair) * NOTES
+            place = gaps_ptr + ((end - 1) % 2 * pairs * AHEAD + pair) * GAPS
             layer = (end - 1) * segment + 2 * pair
-            x = two_layers_noted(place, SIZE, x, e, m, layer, last, steepness, LIGHT, S, H)
+            x = two_layers_saved(place, SIZE, x, e, m, layer, last, steepness, LIGHT, S, H)
         for back in range(end - begin):
             index = end - 1 - back
             previous = tl.maximum(index - 1, begin)
-            here = notes_ptr + index % 2 * pairs * AHEAD * NOTES
-            ahead = notes_ptr + (index + 1) % 2 * pairs * AHEAD * NOTES
+            here = gaps_ptr + index % 2 * pairs * AHEAD * GAPS
+            ahead = gaps_ptr + (index + 1) % 2 * pairs * AHEAD * GAPS
             if AHEAD:
                 x = line_before(
-                    x_ptr, payload_ptr, kept_ptr, line, row, first, previous, n, channels, segments, e, live, S
+                    x_ptr, payload_ptr, saved_ptr, line, row, first, previous, n, channels, segments, e, live, S
                 )
             tl.debug_barrier()
-            even = noted_even(here + (pairs - 1) * NOTES, SIZE, S)
-            odd = noted_odd(here + (pairs - 1) * NOTES, SIZE, S)
+            even = load_even_gaps(here + (pairs - 1) * GAPS, SIZE, S)
+            odd = load_odd_gaps(here + (pairs - 1) * GAPS, SIZE, S)
             for pair in range(pairs):
                 layer = (index + 1) * segment - 2 * pair - 2
                 # Fetch the two layers before while these are computed
-                place = here + tl.maximum(pairs - 2 - pair, 0) * NOTES
-                even_before, odd_before = noted_even(place, SIZE, S), noted_odd(place, SIZE, S)
+                place = here + tl.maximum(pairs - 2 - pair, 0) * GAPS
+                even_before, odd_before = load_even_gaps(place, SIZE, S), load_odd_gaps(place, SIZE, S)
                 g, by_odd = odd_back(odd, g, e, m, layer + 1 < last, steepness, LIGHT, S, H)
                 g, by_even = even_back(even, g, e, m, layer < last, steepness, LIGHT, S)
                 if STEEP:
                     steep += tl.where(own, by_odd + by_even, 0.0)
                 if AHEAD:
-                    place, layer = ahead + pair * NOTES, previous * segment + 2 * pair
-                    x = two_layers_noted(place, SIZE, x, e, m, layer, last, steepness, LIGHT, S, H)
+                    place, layer = ahead + pair * GAPS, previous * segment + 2 * pair
+                    x = two_layers_saved(place, SIZE, x, e, m, layer, last, steepness, LIGHT, S, H)
                 even, odd = even_before, odd_before
             if GROUPS > 1:  # noqa: SIM102
                 if index > begin:

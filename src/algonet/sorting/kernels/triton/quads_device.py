@@ -17,8 +17,8 @@ from .exchange_device import decide, mixed, share, tamed
 
 
 @triton.jit
-def settled(x):
-    """x, by a shuffle that moves nothing: it settles where x lives. Else some releases of Triton keep what was loaded where
+def fix_layout(x):
+    """x, by a shuffle that moves nothing: it decides where x lives. Else some releases of Triton keep what was loaded where
     the load put it, and carry it to where shuffles want it, through shared memory, in every layer."""
     i = tl.arange(0, x.shape[0])[:, None]
     return tl.gather(x, tl.broadcast_to(i, x.shape), 0)
@@ -32,7 +32,7 @@ def load4(base, step, e, n, live):
     b = tl.load(base + (e + 1) * step, mask=inside & (e + 1 < n), other=0.0)
     c = tl.load(base + (e + 2) * step, mask=inside & (e + 2 < n), other=0.0)
     d = tl.load(base + (e + 3) * step, mask=inside & (e + 3 < n), other=0.0)
-    return settled(a), settled(b), settled(c), settled(d)
+    return fix_layout(a), fix_layout(b), fix_layout(c), fix_layout(d)
 
 
 @triton.jit
@@ -61,7 +61,7 @@ def store_payload(base, channels, room, e, n, live, x, S: tl.constexpr):
 
 @triton.jit
 def load_line(base, size, e, n, live, S: tl.constexpr):
-    """A line as it is kept between segments: S stretches of `size`."""
+    """A line as it is saved between segments: S stretches of `size`."""
     x = ()
     for c in tl.static_range(S):
         x = x + (load4(base + c * size, 1, e, n, live),)
@@ -160,10 +160,10 @@ def two_layers(x, e, m, layer, last, steepness, LIGHT: tl.constexpr, S: tl.const
 
 
 @triton.jit
-def two_layers_noted(
+def two_layers_saved(
     place, SIZE: tl.constexpr, x, e, m, layer, last, steepness, LIGHT: tl.constexpr, S: tl.constexpr, H: tl.constexpr
 ):
-    """The same, noting the gaps of both for `two_layers_back`; each thread reads back what it wrote."""
+    """The same, saving the gaps of both for the way back; each thread reads back what it wrote."""
     for c in tl.static_range(S):
         gap = even_gaps(x[c])
         tl.store(place + 2 * c * SIZE, gap[0])
@@ -178,7 +178,7 @@ def two_layers_noted(
 
 
 @triton.jit
-def noted_even(place, SIZE: tl.constexpr, S: tl.constexpr):
+def load_even_gaps(place, SIZE: tl.constexpr, S: tl.constexpr):
     gaps = ()
     for c in tl.static_range(S):
         gaps = gaps + ((tl.load(place + 2 * c * SIZE), tl.load(place + (2 * c + 1) * SIZE)),)
@@ -191,7 +191,7 @@ def load3(place, SIZE: tl.constexpr):
 
 
 @triton.jit
-def noted_odd(place, SIZE: tl.constexpr, S: tl.constexpr):
+def load_odd_gaps(place, SIZE: tl.constexpr, S: tl.constexpr):
     gaps = ()
     for c in tl.static_range(S):
         gaps = gaps + (load3(place + (2 * S + 3 * c) * SIZE, SIZE),)
@@ -199,7 +199,7 @@ def noted_odd(place, SIZE: tl.constexpr, S: tl.constexpr):
 
 
 @triton.jit
-def felt(gap, weight, fall, active, steepness, LIGHT: tl.constexpr):
+def exchange_back(gap, weight, fall, active, steepness, LIGHT: tl.constexpr):
     """(alpha, what a loses and b gains of gradient by the decision, what the steepness gets) of an exchange of a and b.
 
     `fall` is the gradient of b minus that of a; `weight` the sum over channels of the same of theirs times their gap.
@@ -219,8 +219,8 @@ def even_back(gaps, g, e, m, runs, steepness, LIGHT: tl.constexpr, S: tl.constex
         at_left += fall[0] * gaps[c][0]
         at_right += fall[1] * gaps[c][1]
     fall = even_gaps(g[0])
-    left, pull_left, steep_left = felt(gaps[0][0], at_left, fall[0], on[0], steepness, LIGHT)
-    right, pull_right, steep_right = felt(gaps[0][1], at_right, fall[1], on[1], steepness, LIGHT)
+    left, pull_left, steep_left = exchange_back(gaps[0][0], at_left, fall[0], on[0], steepness, LIGHT)
+    right, pull_right, steep_right = exchange_back(gaps[0][1], at_right, fall[1], on[1], steepness, LIGHT)
     k = even_mix(g[0], left, right)
     h = ((k[0] - pull_left, k[1] + pull_left, k[2] - pull_right, k[3] + pull_right),)
     for c in tl.static_range(1, S):
@@ -239,9 +239,9 @@ def odd_back(gaps, g, e, m, runs, steepness, LIGHT: tl.constexpr, S: tl.constexp
         at_inner += fall[1] * gaps[c][1]
         at_after += fall[2] * gaps[c][2]
     fall = odd_gaps(g[0], H)
-    before, pull_before, _ = felt(gaps[0][0], at_before, fall[0], on[0], steepness, LIGHT)
-    inner, pull_inner, steep_inner = felt(gaps[0][1], at_inner, fall[1], on[1], steepness, LIGHT)
-    after, pull_after, steep_after = felt(gaps[0][2], at_after, fall[2], on[2], steepness, LIGHT)
+    before, pull_before, _ = exchange_back(gaps[0][0], at_before, fall[0], on[0], steepness, LIGHT)
+    inner, pull_inner, steep_inner = exchange_back(gaps[0][1], at_inner, fall[1], on[1], steepness, LIGHT)
+    after, pull_after, steep_after = exchange_back(gaps[0][2], at_after, fall[2], on[2], steepness, LIGHT)
     k = odd_mix(g[0], before, inner, after, H)
     h = ((k[0] + pull_before, k[1] - pull_inner, k[2] + pull_inner, k[3] - pull_after),)
     for c in tl.static_range(1, S):
