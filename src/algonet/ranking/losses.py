@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from algonet.core.cache import constant
-from algonet.core.identity import interned
 from algonet.relax import Laplace, Sigmoid
 from algonet.sorting import soft_rank, soft_topk_mask
+from algonet.sorting.call import pair_counts
 from algonet.sorting.checks import signed_steepness
 from algonet.sorting.methods import Method, Pairwise
-from algonet.sorting.operation import LAPLACE, PAIRWISE, LaplaceSettings, PairwiseSettings
 
 from .lists import Lists, average_ranks, check_gains, correlation, cutoff, lists, quotient, reduced
 from .metrics import distinct_pairs, ideal_dcg
@@ -84,8 +83,8 @@ def average_precision_loss(
     """
     data = lists("average_precision_loss", scores, relevance, mask, reduction)
     relevant = data.relevant
-    above = _counts(-data.scores, data.present.to(relevant.dtype), relax, backend)
-    relevant_above = _counts(-data.scores, relevant, relax, backend)
+    above = _counts("average_precision_loss", -data.scores, data.present.to(relevant.dtype), relax, backend)
+    relevant_above = _counts("average_precision_loss", -data.scores, relevant, relax, backend)
     shares, count = relevant * (1 + relevant_above) / (1 + above), relevant.sum(-1)
     k = cutoff("average_precision_loss", k, scores.shape[-1])
     if k is not None and k < scores.shape[-1]:
@@ -168,7 +167,7 @@ def kendall_loss(
     """
     data = lists("kendall_loss", scores, targets, mask, reduction)
     order = torch.where(data.present, data.relevance, torch.nan)
-    above = _counts(data.scores, order, relax, backend, ordered=True)
+    above = _counts("kendall_loss", data.scores, order, relax, backend, ordered=True)
     count, pairs_y = data.present.sum(-1).double(), distinct_pairs(data.relevance, data.present)
     total = torch.where(data.present, above, 0.0).sum(-1)
     found = quotient(2 * total - pairs_y, (count * (count - 1) / 2 * pairs_y).sqrt())
@@ -195,7 +194,7 @@ def auc_loss(
     data = lists("auc_loss", scores, relevance, mask, reduction)
     relevant = data.relevant
     others = data.present.to(relevant.dtype) - relevant
-    above = _counts(data.scores, others, relax, backend)
+    above = _counts("auc_loss", data.scores, others, relax, backend)
     pairs = relevant.sum(-1) * others.sum(-1)
     loss = torch.where(pairs > 0, 1 - quotient((relevant * above).sum(-1), pairs), 0.0)
     return reduced(loss, reduction, data)
@@ -222,9 +221,5 @@ def _mask(data: Lists, mask: Tensor | None) -> Tensor | None:
     return None if mask is None else data.present
 
 
-def _counts(x: Tensor, weights: Tensor, relax: Sigmoid, backend: str, ordered: bool = False) -> Tensor:
-    """sum over j != i of v_ij r(steepness (x_i - x_j)); see `sorting.operation.PAIRWISE`."""
-    s = signed_steepness("ranking", relax, x, 1.0)
-    if not ordered and backend == "auto" and Pairwise.scans(relax, x):
-        return LAPLACE([x, weights.to(x.dtype), s], LaplaceSettings())[0]
-    return PAIRWISE([x, weights, s], PairwiseSettings(interned(relax), ordered), backend)[0]
+def _counts(where: str, x: Tensor, weights: Tensor, relax: Sigmoid, backend: str, ordered: bool = False) -> Tensor:
+    return pair_counts(x, weights, relax, signed_steepness(where, relax, x, 1.0), backend, ordered)

@@ -36,7 +36,7 @@ class Camera:
     position: Tensor
     perspective: bool = True
     near: float | Tensor = 0.1
-    _kept: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _pixel_matrices: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False)
     _ready: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self):
@@ -129,11 +129,13 @@ class Camera:
             return _viewport(size, self.perspective, matrix.dtype, matrix.device) @ matrix
         # A camera that stays is asked at every step of a training loop
         key = (size, matrix._version)
-        if key not in self._kept:
-            self._kept.clear()
+        found = self._pixel_matrices.get(key)
+        if found is None:
+            self._pixel_matrices.clear()
             with tracing.outside_modes():
-                self._kept[key] = _viewport(size, self.perspective, matrix.dtype, matrix.device) @ matrix
-        return self._kept[key]
+                found = _viewport(size, self.perspective, matrix.dtype, matrix.device) @ matrix
+            self._pixel_matrices[key] = found
+        return found
 
     def _ready_for(self, size: tuple[int, int], like: Tensor, batch: torch.Size) -> tuple[Tensor, Tensor]:
         """`pixel_matrix` (*batch, 3, 4) and `position` (*batch, 3), moved, cast and expanded as renderers want them."""

@@ -69,12 +69,12 @@ def render_attributes(
     coverage = DEFAULT_COVERAGE if coverage is None else coverage
     conorm = DEFAULT_CONORM if conorm is None else conorm
     check_mesh(where, vertices, faces)
-    attribute_faces = _check_attributes(attributes, vertices, faces, attribute_faces)
+    attribute_faces = _check_attributes(where, attributes, vertices, faces, attribute_faces)
     check_options(where, coverage, epsilon)
     dtype = vertices.dtype
     vertices = widened(vertices)
     attributes = widened(attributes).to(vertices.dtype)
-    batch = _batch_shape(vertices, attributes, background, background_depth, camera.matrix)
+    batch = _batch_shape(where, vertices, attributes, background, background_depth, camera.matrix)
     check_picture(where, batch, (height, width), attributes.shape[-1] + 2, vertices)
     settings = raster_settings(
         height, width, coverage, float(epsilon), conorm, two_sided, camera.perspective, deterministic
@@ -82,7 +82,7 @@ def render_attributes(
     tensors = [
         expanded(vertices, batch, 2),
         expanded(attributes, batch, 2),
-        _background(background, background_depth, attributes.shape[-1], batch, vertices),
+        _background(where, background, background_depth, attributes.shape[-1], batch, vertices),
         softness_of(coverage, depth_steepness, camera.near, height, batch, vertices),
         faces,
         attribute_faces,
@@ -118,11 +118,11 @@ def render_lit(
 
     Without `normals`, those of the faces are taken.
     """
-    height, width = size
-    batch = _batch_shape(vertices, attributes, background, background_depth, camera.matrix)
+    where, (height, width) = "SmoothRenderer", size
+    batch = _batch_shape(where, vertices, attributes, background, background_depth, camera.matrix)
     if lights.dim() > 2 and lights.shape[:-2] != batch:
         batch = broadcast_shapes(batch, lights.shape[:-2])
-    check_picture("SmoothRenderer", batch, size, attributes.shape[-1] + 5, vertices)
+    check_picture(where, batch, size, attributes.shape[-1] + 5, vertices)
     matrix, eye = camera._ready_for(size, vertices, batch)
     settings = raster_settings(
         height, width, coverage, float(epsilon), conorm, two_sided, camera.perspective, deterministic, shading, colored
@@ -130,7 +130,7 @@ def render_lit(
     tensors = [
         expanded(vertices, batch, 2),
         expanded(attributes, batch, 2),
-        _background(background, background_depth, 3, batch, vertices),
+        _background(where, background, background_depth, 3, batch, vertices),
         softness_of(coverage, depth_steepness, camera.near, height, batch, vertices),
         faces,
         attribute_faces,
@@ -190,7 +190,7 @@ def camera_points(vertices: Tensor, camera: Camera, size: tuple[int, int]) -> Te
     return to_camera(vertices, camera_matrix(camera, size, vertices))
 
 
-def _batch_shape(points: Tensor, *others: Any) -> torch.Size:
+def _batch_shape(where: str, points: Tensor, *others: Any) -> torch.Size:
     """The batch dimensions that points and others (attributes, background, background depth, camera) share."""
     attributes, background, depth, *cameras = others
     shapes = [points.shape[:-2], attributes.shape[:-2], *(m.shape[:-2] for m in cameras)]
@@ -203,7 +203,7 @@ def _batch_shape(points: Tensor, *others: Any) -> torch.Size:
     except RuntimeError:
         listed = ", ".join(str(tuple(s)) for s in shapes)
         raise ValueError(
-            f"render_attributes: batch dimensions of vertices and camera, attributes, background must broadcast: {listed}."
+            f"{where}: batch dimensions of vertices and camera, attributes, background must broadcast: {listed}."
         ) from None
 
 
@@ -218,6 +218,7 @@ def expanded(t: Tensor, batch: torch.Size, own: int) -> Tensor:
 
 
 def _background(
+    where: str,
     background: Tensor | float | tuple[float, ...],
     depth: Tensor | float,
     channels: int,
@@ -231,7 +232,7 @@ def _background(
     color = tensor_like(background, like)
     if color.dim() and color.shape[-1] not in (1, channels):
         raise ValueError(
-            f"render_attributes: `background` must have the attributes' {channels} channels, got {tuple(color.shape)}."
+            f"{where}: `background` must have the attributes' {channels} channels, got {tuple(color.shape)}."
         )
     far = tensor_like(depth, like)
     return torch.cat([color.expand(*batch, channels), far[..., None].expand(*batch, 1)], -1)
@@ -261,8 +262,9 @@ def softness_of(
     return coverage._stacked((steepness, near), height, (batch, like.dtype, like.device), make)
 
 
-def _check_attributes(attributes: Tensor, vertices: Tensor, faces: Tensor, attribute_faces: Tensor | None) -> Tensor:
-    where = "render_attributes"
+def _check_attributes(
+    where: str, attributes: Tensor, vertices: Tensor, faces: Tensor, attribute_faces: Tensor | None
+) -> Tensor:
     if not isinstance(attributes, Tensor) or not attributes.is_floating_point() or attributes.dim() < 2:
         got = f"{attributes.dtype} {tuple(attributes.shape)}" if isinstance(attributes, Tensor) else type(attributes)
         raise TypeError(f"{where}: `attributes` must be a floating tensor (*batch, N, C), got {got}.")

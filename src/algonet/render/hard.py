@@ -40,9 +40,9 @@ def render_hard(
     where = "render_hard"
     height, width = check_size(where, size)
     check_mesh(where, vertices, faces)
-    rows_of = _check_attributes(attributes, vertices, faces, attribute_faces)
+    rows_of = _check_attributes(where, attributes, vertices, faces, attribute_faces)
     points = camera_points(vertices, camera, (height, width))
-    batch = _batch_shape(points, attributes, background, background_depth)
+    batch = _batch_shape(where, points, attributes, background, background_depth)
     # Depth and weights in double precision, faces and corners in 64 bits, and three corners' attributes
     check_picture(where, batch, (height, width), 16 + 4 * attributes.shape[-1], attributes)
     flat = expanded(points, batch, 2).detach().reshape(-1, *points.shape[-2:])
@@ -56,7 +56,7 @@ def render_hard(
     rows = corners.reshape(*batch, -1, 1).expand(*batch, -1, looks.shape[-1])
     picked = torch.gather(looks, -2, rows).reshape(*shape, 3, -1)
     mixed = (weights.reshape(*shape, 3, 1).to(looks) * picked).sum(-2)
-    behind = _background(background, background_depth, looks.shape[-1], batch, looks)[..., None, None, :]
+    behind = _background(where, background, background_depth, looks.shape[-1], batch, looks)[..., None, None, :]
     image = torch.where(seen[..., None], mixed, behind[..., :-1])
     far = torch.where(seen, depth.reshape(shape).to(looks), behind[..., -1])
     return Raster(image, seen.to(looks.dtype), far)

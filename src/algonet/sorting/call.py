@@ -24,6 +24,15 @@ from .settings import LaplaceSettings, PairwiseSettings, sort_settings
 _TASKS = {"soft_sort": "sort", "soft_argsort": "argsort", "soft_rank": "rank", "soft_topk": "topk"}
 
 
+def pair_counts(
+    x: Tensor, weights: Tensor, relax: Sigmoid, steepness: Tensor, backend: str, ordered: bool = False
+) -> Tensor:
+    """sum over j != i of v_ij r(steepness (x_i - x_j)), by a scan where that is the faster way; see `PAIRWISE`."""
+    if not ordered and backend == "auto" and Pairwise.scans(relax, x):
+        return LAPLACE([x, weights.to(x.dtype), steepness], LaplaceSettings())[0]
+    return PAIRWISE([x, weights, steepness], PairwiseSettings(interned(relax), ordered), backend)[0]
+
+
 class SortCall:
     """One checked call: the sorted dimension last, half precision widened, defaults filled in."""
 
@@ -130,15 +139,10 @@ class SortCall:
         return self.method.permutation(x, self.steepness, lengths)
 
     def _pairwise(self, x: Tensor) -> Tensor:
-        if Pairwise.scans(self.relax, x) and self.backend == "auto":
-            present = x if self.mask is None else torch.where(self.mask, x, 0.0)
-            weights = torch.ones_like(x) if self.mask is None else self.mask.to(x.dtype)
-            counts = LAPLACE([present, weights, self.steepness], LaplaceSettings())[0]
-        else:
-            weights = torch.ones_like(x) if self.mask is None else self.mask.to(x.dtype)
-            counts = PAIRWISE([x, weights, self.steepness], PairwiseSettings(interned(self.relax)), self.backend)[0]
         if self.mask is None:
-            return counts
+            return pair_counts(x, torch.ones_like(x), self.relax, self.steepness, self.backend)
+        present = torch.where(self.mask, x, 0.0)
+        counts = pair_counts(present, self.mask.to(x.dtype), self.relax, self.steepness, self.backend)
         absent = self.mask.sum(-1, keepdim=True) + (~self.mask).long().cumsum(-1) - 1
         return torch.where(self.mask, counts, absent.to(counts.dtype))
 

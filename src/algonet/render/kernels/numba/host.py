@@ -119,12 +119,10 @@ def _backward(
         blocks = _row_blocks(settings.height)
         partial = np.zeros((len(blocks), count))
 
-        def work(
-            i: int, _n: int, item=item, total=total, mean=mean, to=(by_total, by_mean), blocks=blocks, sums=partial
-        ):
+        def work(i: int, item=item, total=total, mean=mean, to=(by_total, by_mean), blocks=blocks, sums=partial):
             paint_back(module, item, *blocks[i], total, mean, *to, sums[i])
 
-        spread(work, [(i, len(blocks)) for i in range(len(blocks))])
+        spread(work, [(i,) for i in range(len(blocks))])
         # In order: the same bits for any number of threads
         sums[item] = partial.sum(0)
         if grid.wide:
@@ -322,11 +320,11 @@ def illuminate_backward(
         by_eye, by_lights = (np.zeros((len(blocks), *a.shape[1:]), a.dtype) for a in (eye, lights))
         own = (albedo[i], normals[i], positions[i], eye[i], lights[i], kinds, settings.two_sided, *gloss, grad[i])
 
-        def work(block: int, _n: int, own=own, i=i, by_eye=by_eye, by_lights=by_lights) -> None:
+        def work(block: int, own=own, i=i, by_eye=by_eye, by_lights=by_lights) -> None:
             to = (results[0][i], results[1][i], results[2][i], by_eye[block], by_lights[block])
             module.illuminate_back(*blocks[block], *own, *to)
 
-        spread(work, [(block, len(blocks)) for block in range(len(blocks))])
+        spread(work, [(block,) for block in range(len(blocks))])
         results[3][i], results[4][i] = by_eye.sum(0), by_lights.sum(0)
     return [_like(a, t) for a, t in zip(results, tensors, strict=True)]
 

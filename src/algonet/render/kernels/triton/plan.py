@@ -121,7 +121,7 @@ class LaunchPlan:
         self.normals = None
         if self.lit and len(shapes) <= NORMALS:
             self.normals = NormalsPlan(self.items, self.vertices, self.count, self.steps[POINTS])
-        self._pixels_back: dict[tuple, Any] = {}
+        self._pixels_back: Cache[Any] = Cache("launches from pictures back", 64)
 
     def _split(self) -> Iterator[tuple[int, int]]:
         """Items by as many as the workspaces allow."""
@@ -172,7 +172,7 @@ class LaunchPlan:
         """From gradients by pictures with these strides to gradients by what is seen at the pixels of some items; `needed`:
         also those by what all pixels of an item share; `clears`: how many numbers for points, attributes and normals."""
         key = (strides, first, items, needed, clears)
-        found = self._pixels_back.get(key)
+        found = self._pixels_back.find(key)
         if found is None:
             shading, grid = self.settings.shading, (self.pixel_blocks, items)
             kernel: Any = pixels.composite_backward_kernel
@@ -181,32 +181,25 @@ class LaunchPlan:
                 kernel, more = lit_pixels.shade_backward_kernel, self._light(shading)
             more |= dict(zip(PICTURE_STRIDES, strides, strict=False))
             more |= dict(zip(("clear_points", "clear_attributes", "clear_normals"), clears, strict=False))
-            found = self._pixels_back[key] = Launch(
-                kernel,
-                grid,
-                warps=PIXELS[1],
-                first=first,
-                GRAD=self.grad,
-                NEEDED=needed,
-                **self._both(),
-                **more,
-            )
+            launch = Launch(
+                kernel, grid, warps=PIXELS[1], first=first, GRAD=self.grad, NEEDED=needed, **self._both(), **more
+            )  # fmt: skip
+            found = self._pixels_back.put(key, launch)
         return found
 
     def gather_samples(self, first: int, items: int) -> tuple[Launch, Launch]:
         """From gradients at pixels to gradients at the samples that they were interpolated from: along rows, along columns."""
         key = ("gather", first, items)
-        found: Any = self._pixels_back.get(key)
+        found: Any = self._pixels_back.find(key)
         if found is None:
             both: dict[str, Any] = {
                 "first": first, "height": self.height, "width": self.width, "softness_stride": self.steps[SOFTNESS],
                 "GRAD": self.grad, "CHANNELS": self.channels, "SPACING": self.settings.spacing, "P": 32,
             }  # fmt: skip
             grid = (min(GATHERS, self.pixels), items)
-            found = self._pixels_back[key] = (
-                Launch(gathering.gather_columns_kernel, grid, warps=1, **both),
-                Launch(gathering.gather_rows_kernel, grid, warps=1, SAMPLE=self.sample, **both),
-            )
+            columns = Launch(gathering.gather_columns_kernel, grid, warps=1, **both)
+            rows = Launch(gathering.gather_rows_kernel, grid, warps=1, SAMPLE=self.sample, **both)
+            found = self._pixels_back.put(key, (columns, rows))
         return found
 
 

@@ -74,7 +74,7 @@ def survey_kernel(
 
 
 @triton.jit(do_not_specialize=NUMBERS)
-def gather_kernel(steepness_ptr, k_ptr, part_ptr, state_ptr, rows, k_step, reach, parts, PARTS: tl.constexpr):
+def gather_kernel(steepness_ptr, k_ptr, part_ptr, state_ptr, k_step, reach, parts, PARTS: tl.constexpr):
     """The state of a row before the search, from what `survey_kernel` found."""
     row = tl.program_id(0).to(tl.int64)
     p = tl.arange(0, PARTS)

@@ -130,9 +130,7 @@ class LongSolver:
         reach = precision.pop("reach")
         cut = {"n": n, "parts": self.parts, "chunk": chunk, "MASKED": settings.masked, "BLOCK": BLOCK}
         self._survey = Launch(module.survey_kernel, grid, **cut)
-        self._gather = Launch(
-            module.gather_kernel, rows, rows=rows, k_step=step, reach=reach, parts=self.parts, PARTS=together
-        )
+        self._gather = Launch(module.gather_kernel, rows, k_step=step, reach=reach, parts=self.parts, PARTS=together)
         self._search = [
             Launch(
                 module.search_kernel, grid, rows=rows, k_step=step, turn=turn, C=CANDIDATES, PARTS=together,
