@@ -71,3 +71,16 @@ def test_tensors_on_the_host_are_refused(scaled):
         launch.start(x=x, y=x)
     with pytest.raises(ValueError, match="cpu tensor"):
         launch.start(x=x, y=torch.zeros(3))
+
+
+def test_names_are_the_kernels_own():
+    x, numbers = torch.zeros(3), {"n": 3, "factor": 1.0, "BLOCK": 32}
+    with pytest.raises(TypeError, match="fn has no argument m"):
+        Launch(Kernel(), 1, **numbers, m=1)
+    with pytest.raises(TypeError, match="tensors come first in its signature, not x"):
+        Launch(Kernel(), 1, n=3, x=x)
+    launch = Launch(Kernel(), 1, **numbers)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'z'"):
+        launch.start(x=x, y=x, z=x)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'y'"):
+        launch.start(x=x)
