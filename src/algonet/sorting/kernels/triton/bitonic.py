@@ -12,12 +12,10 @@ from algonet.core.launch import Launch
 
 from ...networks import Bitonic
 from ...settings import SortSettings
-from .source import kernels, processors
+from .source import SCRATCH, has_light_tails, kernels, processors
 
 #: The most items of a row that one program holds.
 WIDEST = 4096
-#: Scratch of backward over all programs, in bytes: fewer programs run at once where each needs more.
-SCRATCH = 64 * 2**20
 #: Partners up to this far apart meet inside a warp.
 NEAR = 32
 #: Layers of one launch for rows beyond WIDEST: with more, scratch would let few programs run at once.
@@ -80,9 +78,11 @@ class BitonicSort:
         self.stride = 1 if self.split else max(channels, 1)
         self.depth = self.settings.table(n).depth
         self.groups = self._groups()
-        # Whether 2e18 times the steepness gives exactly 0 or 1 without further ado
-        light = float(self.settings.sigmoid.reach(1e-30)) < 1e3
-        self._options = {"LIGHT": light, "MASKED": self.settings.masked, "PAYLOAD": channels > 0}
+        self._options = {
+            "LIGHT": has_light_tails(settings.sigmoid),
+            "MASKED": self.settings.masked,
+            "PAYLOAD": channels > 0,
+        }
         self.device, self.dtype = device, dtype
         self.shape = shape_of(self.places)
         self.tiles = -(-self.count // self.shape.lines) * self.shape.chunks

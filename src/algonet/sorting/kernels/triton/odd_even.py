@@ -10,7 +10,7 @@ from torch import Tensor
 from algonet.core.launch import Launch
 
 from ...settings import SortSettings
-from .source import kernels, laid_out, processors
+from .source import SCRATCH, has_light_tails, kernels, laid_out, processors
 
 #: Lines up to this long are one row of a program's table, one warp; longer ones are cut into groups of CORE.
 WHOLE, CORE = 128, 64
@@ -23,8 +23,6 @@ CHUNKS = ((128, 192), (256, 128))
 CHANNELS = 4
 #: What forward saves for backward, in bytes; backward goes through the rows in parts where it would be more.
 SAVED = 32 * 2**20
-#: Scratch of backward over all programs, in bytes: fewer programs run at once where each needs more.
-SCRATCH = 64 * 2**20
 #: All layers of a sort go into scratch, and nothing is saved, where they take no more than this: half a second-level cache.
 CACHED = 24 * 2**20
 
@@ -80,8 +78,6 @@ class OddEvenSort:
         self.shape = shape_of(n, self.lines, processors(device))
         self.tiles = -(-self.lines // self.shape.lines) * self.shape.chunks
         self._choose_segments(shape)
-        # Whether 2e18 times the steepness gives exactly 0 or 1 without further ado
-        light = float(self.settings.sigmoid.reach(1e-30)) < 1e3
         # Items of scratch that a program of backward takes; as many programs as there is work for, the device can hold and
         # SCRATCH can feed
         count, _, _, _, groups, threads, core, _, _ = self.shape
@@ -91,7 +87,8 @@ class OddEvenSort:
         self.programs = self.tiles if self.shape.chunks > 1 else min(self.tiles, most)
         self._common = {
             "lines": self.lines, "chunks": self.shape.chunks, "n": n, "channels": channels, "blocks": self.blocks,
-            "layers": self.depth, "LIGHT": light, "FIXED": settings.steps is not None, "MASKED": settings.masked,
+            "layers": self.depth, "LIGHT": has_light_tails(settings.sigmoid), "FIXED": settings.steps is not None,
+            "MASKED": settings.masked,
             "S": self.states, "LINES": count, "STEP": self.shape.step, "REACH": self.shape.reach, "GROUPS": groups,
             "H": threads, "CORE": core, "HALO": self.shape.halo, "warps": self.shape.warps,
         }  # fmt: skip

@@ -20,6 +20,13 @@ _TEMPLATES = {
     "bitonic": ("exchange", "bitonic"),
     "threshold": ("threshold", "long_threshold"),
 }
+#: Scratch of a network's backward over all programs, in bytes: fewer programs run at once where each needs more.
+SCRATCH = 64 * 2**20
+
+
+def has_light_tails(sigmoid: Sigmoid) -> bool:
+    """Whether 2e18 times the steepness gives exactly 0 or 1 without further ado."""
+    return float(sigmoid.reach(1e-30)) < 1e3
 
 
 def laid_out(grad: Tensor | None, x: Tensor) -> tuple[Tensor, int]:
