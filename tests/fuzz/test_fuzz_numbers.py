@@ -6,6 +6,9 @@ import dataclasses
 
 import pytest
 
+from algonet.while_lang.kernels.numba import host
+from algonet.while_lang.kernels.numba.device import source
+
 from .hunt import Found, failure, sample, shrunk
 from .scenes import Scenes
 from .sorts import Sort, Sorts
@@ -63,12 +66,13 @@ def test_colours_of_points_well_inside_a_pixel():
 
 
 def test_random_while_programs():
+    sample(WhilePrograms(), 0, 40, lambda case: not case.compiled)
     # Few, short, and with weights that stay (those of `trainable` ones double the kernel): each is compiled twice
     sample(
         WhilePrograms(),
         0,
-        3,
-        lambda case: "WHILE" in (text := case.source) and text.count("\n") < 9 and not case.trainable,
+        2,
+        lambda case: case.compiled and "WHILE" in (t := case.source) and t.count("\n") < 9 and not case.trainable,
     )
 
 
@@ -100,5 +104,16 @@ def test_a_wrong_formula_is_caught(monkeypatch):
     options = type(case).options
     monkeypatch.setattr(type(case), "options", lambda self: {**options(self), "steps": "2"})
     found = failure(target, case)
+    assert found is not None
+    assert "deviates" in found.problem
+
+
+def test_a_wrong_kernel_is_caught_without_compiling_it(monkeypatch):
+    """Loops that end too early, in the source that the generator writes."""
+    target = WhilePrograms()
+    case = next(c for c in map(target.draw, range(1000)) if not c.compiled and "WHILE x1" in c.source and c.items > 1)
+    assert failure(target, case) is None
+    monkeypatch.setattr(host, "source", lambda *given: source(*given).replace("q > epsilon", "q > 0.3"))
+    found = failure(target, dataclasses.replace(case, max_iterations=case.max_iterations + 1))
     assert found is not None
     assert "deviates" in found.problem
