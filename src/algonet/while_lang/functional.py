@@ -127,9 +127,7 @@ def execute(
     Values are (*batch) for one output, (*batch, outputs) for several. `parameters` are a trainable program's weights and
     biases.
     """
-    if not isinstance(exit, Exit):
-        instead = write_instead("exit", exit, EXITS, number="Sech")
-        raise TypeError(f"run_while: `exit` must be an exit such as Sech(2.0) or Tent(), got {exit!r}{instead}.")
+    check_exit("run_while", exit)
     names, elements, dtype = _checked_inputs(prepared, inputs)
     like = elements[0] if elements else torch.empty((), dtype=dtype) if parameters is None else parameters[0]
     steepness = _steepness(exit, like)
@@ -188,6 +186,12 @@ def assignment_labels(code: Code) -> list[str]:
         )
         labels.append(f"line {code.lines[index]}: {code.names[target]} := {change}")
     return labels
+
+
+def check_exit(where: str, exit: Any) -> None:
+    if not isinstance(exit, Exit):
+        instead = write_instead("exit", exit, EXITS, number="Sech")
+        raise TypeError(f"{where}: `exit` must be an exit such as Sech(2.0) or Tent(), got {exit!r}{instead}.")
 
 
 def _steepness(exit: Exit, like: Tensor) -> Tensor:

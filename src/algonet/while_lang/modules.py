@@ -10,14 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from algonet.core import tracing
-from algonet.core.hints import write_instead
-from algonet.relax import EXITS, Exit, Relaxation, Sech, SoftModule
+from algonet.relax import Exit, Relaxation, Sech, SoftModule
 from algonet.relax.modules import MAIN, departure
 
 from .code import read_first
 from .crisp import run_crisp
 from .errors import NonHaltingWarning
-from .functional import EPSILON, MAX_ITERATIONS, WhileResult, as_result, execute, execute_gated, prepare, warn_if_cut
+from .functional import (
+    EPSILON,
+    MAX_ITERATIONS,
+    WhileResult,
+    as_result,
+    check_exit,
+    execute,
+    execute_gated,
+    prepare,
+    warn_if_cut,
+)
 from .source import library_inputs, load_program, read_source
 from .sugar import desugar
 from .syntax import Program
@@ -63,16 +72,14 @@ class WhileProgram(SoftModule):
         backend: str = "auto",
         name: str | None = None,
     ):
-        if not isinstance(exit, Exit):
-            instead = write_instead("exit", exit, EXITS, number="Sech")
-            raise TypeError(f"WhileProgram: `exit` must be an exit such as Sech(2.0) or Tent(), got {exit!r}{instead}.")
+        check_exit("WhileProgram", exit)
         super().__init__(exit)
         self.program = read_source(source)
         self._prepared = prepare(
             self.program, outputs=outputs, epsilon=epsilon, max_iterations=max_iterations, trainable=trainable
         )
         self.backend, self.name = backend, name
-        self._inputs = None if inputs is None else _checked_inputs(inputs, self._prepared.known)
+        self._inputs = None if inputs is None else _input_names(inputs, self._prepared.known)
         self._cached_exit: tuple[Tensor, Relaxation] | None = None
         self.weight: nn.Parameter | None
         self.bias: nn.Parameter | None
@@ -212,7 +219,7 @@ class WhileProgram(SoftModule):
         return f"{name}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}, {super().extra_repr()}{trainable}"
 
 
-def _checked_inputs(inputs: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
+def _input_names(inputs: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
     if isinstance(inputs, str) or not inputs or len(set(inputs)) < len(inputs):
         raise ValueError(f'WhileProgram: `inputs` must be different names such as ("x1", "x2"), got {inputs!r}.')
     for name in inputs:
