@@ -64,15 +64,6 @@ def test_an_empty_grid_starts_nothing(interpreting, monkeypatch):
         assert kernel.grids == [(3, 2, 1)]
 
 
-@pytest.mark.gpu
-def test_tensors_on_the_host_are_refused(scaled):
-    launch, x = Launch(scaled, 1, warps=1, n=3, factor=1.0, BLOCK=32), torch.zeros(3, device="cuda")
-    for _ in range(3):
-        launch.start(x=x, y=x)
-    with pytest.raises(ValueError, match="cpu tensor"):
-        launch.start(x=x, y=torch.zeros(3))
-
-
 def test_names_are_the_kernels_own():
     x, numbers = torch.zeros(3), {"n": 3, "factor": 1.0, "BLOCK": 32}
     with pytest.raises(TypeError, match="fn has no argument m"):

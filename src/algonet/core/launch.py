@@ -81,7 +81,8 @@ class Launch:
     argument, which takes 50 to 100 microseconds: longer than many kernels run. From the second call on the compiled code is
     started directly, in about ten. That is sound for kernels that specialise on none of their tensors and numbers
     (`do_not_specialize`): then types alone choose the code, and the tensors of one `Launch` must have the same types, on the
-    same device, in every call.
+    same device, in every call. Nothing here checks that: a backend has refused tensors of other devices before, and what is
+    known to run has its devices in its signature.
     """
 
     def __init__(
