@@ -53,6 +53,7 @@ def test_calls_are_resolved_once(monkeypatch):
     assert len(asked) == len(set(asked))
 
 
+@pytest.mark.skipif(not jit._LEAN, reason="this release of Numba compiles as it always did")
 def test_functions_of_kernels_have_no_machine_code():
     _check(_kernel())
     for function in (inner, outer):
@@ -61,7 +62,7 @@ def test_functions_of_kernels_have_no_machine_code():
         assert not compiled.library.codegen._engine.is_symbol_defined(compiled.fndesc.llvm_func_name)
 
 
-def test_a_numba_without_these_internals_compiles_as_it_always_did(monkeypatch):
+def test_an_unknown_release_of_numba_compiles_as_it_always_did(monkeypatch):
     monkeypatch.setattr(jit, "_LEAN", False)
     kernel = _kernel()
     _check(kernel)

@@ -18,13 +18,12 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import llvmlite.binding
 import numba
 from numba._dynfunc import make_function
 from numba.core import caching, errors, types
 from numba.core.ccallback import CFunc
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import Compiler, Flags
+from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import register_pass
 from numba.core.serialize import dumps
 from numba.core.typed_passes import NativeLowering
@@ -144,12 +143,8 @@ _LEFT_OUT = {
     "LiteralPropagation",
     "nopython_rewrites",
 }
-#: Whether this Numba has what the lowerings above build on; one that has not compiles as it always did.
-_LEAN = (
-    hasattr(llvmlite.binding, "create_pass_builder")
-    and hasattr(JITCodeLibrary, "_get_module_for_linking")
-    and hasattr(Flags, "no_compile")
-)
+#: Whether the lowerings above were tried with this Numba, whose insides they build on; any other compiles as it always did.
+_LEAN = (0, 63) <= numba.version_info.short <= (0, 68)
 
 
 class KernelCompiler(Compiler):
