@@ -221,6 +221,28 @@ def test_the_same_seed_gives_the_same_result_whoever_is_in_the_batch():
     assert torch.equal(first, leaving(*POINTS[0], paths=Particles(16)))
 
 
+def test_a_vector_that_is_no_batch_decides_element_by_element():
+    @smooth(steepness=4.0)
+    def nudged(x):
+        total = 0.0 * x
+        for _ in range(2):
+            if x < 0.5:
+                x = x + 0.4
+                total = total + 3 * x
+            else:
+                x = x - 0.1
+        return total
+
+    def outcome(paths, **options):
+        x = torch.tensor([0.3, 0.5, 0.9], requires_grad=True)
+        y = nudged(x, paths=paths, generator=torch.Generator().manual_seed(0), **options)
+        return torch.stack([y.detach(), *torch.autograd.grad(y.sum(), x)])
+
+    exact = outcome(Enumerate(100), batched=True)
+    torch.testing.assert_close(outcome(Enumerate(100)), exact)
+    torch.testing.assert_close(outcome(Particles(20_000)), exact, atol=0.1, rtol=0.0)
+
+
 def test_paths_are_an_option_like_any_other():
     h, v, bounce = torch.tensor(1.0), torch.tensor(0.0), torch.tensor(0.8)
     merged = ball(h, v, bounce)

@@ -57,7 +57,7 @@ class EagerMachine(Machine):
             # Whole vectors decide element by element: an item's coins are all of them
             before = tensors[0]
             tensor = (tensor - before).flatten(int(batched)).sum(int(batched))
-            tensor = tensor + (before if before.dim() == batched else before.flatten(int(batched))[..., 0])
+            tensor = tensor + (before if before.dim() <= batched else before.flatten(int(batched))[..., 0])
         return Value(tensor, batched, self)
 
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
