@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import NamedTuple
 
 import pytest
@@ -122,6 +123,15 @@ def test_frozen_models_can_be_explained():
     with torch.no_grad():
         found = sensitivity(model, "used", (torch.randn(2, 3), torch.randn(2, 1)), mean_square)
     assert found.total > 0
+
+
+def test_data_that_says_nothing():
+    model, x = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)), torch.zeros(4, 2)
+    with pytest.raises(ValueError, match="`data` is empty"):
+        sensitivity(model, "0", (x[:0], x[:0, :1]), nn.functional.mse_loss)
+    lost = sensitivity(model, "0", (x * math.nan, x[:, :1]), nn.functional.mse_loss, against=["1"])
+    assert math.isnan(lost.total)
+    assert math.isnan(lost.share)
 
 
 def test_errors():

@@ -79,6 +79,8 @@ def test_weights_of_the_parts():
     assert float(ran_loss(1, paths, undecided, LossWeights(l1=3.0, adversarial=0))) == pytest.approx(3 * norm / 16)
     with pytest.raises(ValueError, match="five weights in"):
         LossWeights(alpha=(1, 1, 1, 1, 2))
+    with pytest.raises(ValueError, match="five weights"):
+        LossWeights(alpha=0.5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="numbered 1 to 5"):
         ran_loss(6, paths, undecided)
     with pytest.raises(ValueError, match="needs `a2`"):

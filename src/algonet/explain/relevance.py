@@ -107,7 +107,7 @@ def sensitivity(
                 total.add(gradient)
     totals = [s.total for s in sums]
     magnitude, signed = sums[0].result()
-    return Sensitivity(magnitude, signed, totals[0], totals[0] / sum(totals) if sum(totals) > 0 else 0.0)
+    return Sensitivity(magnitude, signed, totals[0], totals[0] / sum(totals) if sum(totals) != 0 else 0.0)
 
 
 def _inside(model: nn.Module, layer: nn.Module, data: Data, loss: Loss) -> Sensitivity:
@@ -135,8 +135,8 @@ def _inside(model: nn.Module, layer: nn.Module, data: Data, loss: Loss) -> Sensi
                 found = torch.autograd.grad(value, gates, allow_unused=True, materialize_grads=True)
             # Several calls of one layer, and what is between batch and steps, belong to the item
             sums.add(sum(g.reshape(len(g), -1, g.shape[-1]).sum(1) for g in found))  # pyright: ignore[reportArgumentType]
-    magnitude, signed = sums.result()
-    return Sensitivity(magnitude, signed, sums.total, 1.0, tuple(labels))
+    total, (magnitude, signed) = sums.total, sums.result()
+    return Sensitivity(magnitude, signed, total, 1.0, tuple(labels))
 
 
 def _gate_gradients(
@@ -188,6 +188,8 @@ class _Sums:
 
     @property
     def total(self) -> float:
+        if not self.items:
+            raise ValueError("sensitivity: `data` is empty.")
         return (self.whole / self.items) ** 0.5
 
     def result(self) -> tuple[Tensor, Tensor]:

@@ -67,7 +67,8 @@ class LossWeights:
     regular: float = 1.0
 
     def __post_init__(self):
-        if len(self.alpha) != len(LOSSES) or not all(0 <= w <= 1 for w in self.alpha):
+        listed = isinstance(self.alpha, (tuple, list)) and len(self.alpha) == len(LOSSES)
+        if not listed or not all(0 <= w <= 1 for w in self.alpha):
             raise ValueError(f"LossWeights: `alpha` must be five weights in [0, 1], got {self.alpha!r}.")
         for name in ("adversarial", "l1", "regular"):
             value = getattr(self, name)
