@@ -265,28 +265,34 @@ def _deviation(sigmoid: Sigmoid) -> float:
 class Held(Coverage):
     """A coverage's form and softness, taken apart once: a module that is called at every step need not make them anew."""
 
+    _form: Coverage
+    _value: Tensor
+    _units: str
+    memory: SoftnessMemory
+
     def __init__(self, form: Coverage, value: Tensor, units: str, memory: SoftnessMemory):
-        vars(self).update(_form=form, _value=value, _units=units, memory=memory)
+        # As a frozen dataclass sets its own fields; `torch.compile` follows this, not a change of `__dict__`
+        object.__setattr__(self, "_form", form)
+        object.__setattr__(self, "_value", value)
+        object.__setattr__(self, "_units", units)
+        object.__setattr__(self, "memory", memory)
 
     def form(self) -> Coverage:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return vars(self)["_form"]
+        return self._form
 
     def softness(self, height: int) -> float | Tensor:
-        own = vars(self)
-        return own["_value"] * (height / 2) if own["_units"] == "ndc" else own["_value"]
+        return self._value * (height / 2) if self._units == "ndc" else self._value
 
     def _known_softness(self, height: int) -> float | Tensor:
-        own = vars(self)
-        number = own["memory"].number(own["_value"])
+        number = self.memory.number(self._value)
         if number is None:
             return self.softness(height)
-        return number * (height / 2) if own["_units"] == "ndc" else number
+        return number * (height / 2) if self._units == "ndc" else number
 
     def _stacked(
         self, others: tuple[float | Tensor, ...], height: int, key: tuple, make: Callable[[], Tensor]
     ) -> Tensor:
-        own = vars(self)
-        return own["memory"].get((own["_value"], *others), (height, *key), make)
+        return self.memory.get((self._value, *others), (height, *key), make)
 
 
 #: Every coverage, for tests, configurations and the command line.
