@@ -65,7 +65,7 @@ def save_checkpoint(
         hidden.mkdir()
         checksums = {}
         for name, tensors in zip(TENSOR_FILES, (model, training), strict=True):
-            data = serialised(_plain(tensors))
+            data = serialised(detached(tensors))
             checksums[name] = _checksum(data)
             _write(hidden / name, data)
         state = {"step": step, **state}
@@ -197,8 +197,8 @@ def restore_random(tensors: dict[str, Tensor]) -> None:
     )
 
 
-def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Detached copies of their own: safetensors takes no views that share memory."""
+def detached(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies on the CPU: safetensors takes no views that share memory."""
     return {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
 
 

@@ -12,6 +12,8 @@ from typing import Any, get_type_hints
 from algonet.core.files import read_file
 from algonet.render.coverage import NAMED as COVERAGES
 
+from .data.shapes import KINDS
+from .data.utterances import TASKS
 from .losses import LossWeights
 
 #: Kind -> module of `problems` and class.
@@ -23,7 +25,6 @@ PROBLEMS = {
 
 #: No configuration is larger.
 MOST_BYTES = 2**20
-TASKS = ("vowels", "syllables", "words")
 TRANSLATORS = ("local", "unet")
 METHODS = ("ran", "direct", "supervised", "weak")
 
@@ -47,7 +48,7 @@ class DataConfig:
     task: str = "vowels"
     folder: str = ""
     bad_files: str = "skip"
-    kinds: tuple[str, ...] = ("box", "ellipsoid", "torus", "extrusion", "blend")
+    kinds: tuple[str, ...] = tuple(KINDS)
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class RunConfig:
 
     def __post_init__(self):
         _among("kind", self.kind, tuple(PROBLEMS))
-        _among("data.task", self.data.task, TASKS)
+        _among("data.task", self.data.task, tuple(TASKS))
         _among("method", self.method, METHODS)
         _among("data.bad_files", self.data.bad_files, ("skip", "refuse"))
         if self.data.folder and self.method in ("supervised", "weak"):

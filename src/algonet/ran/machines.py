@@ -29,7 +29,7 @@ def fixed_order(wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    # cuBLAS asks for it in so many words, before its first call
+    # cuBLAS reads it before its first call
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     convolutions = torch.backends.cudnn.deterministic
@@ -42,14 +42,15 @@ def fixed_order(wanted: bool) -> Iterator[None]:
         torch.backends.cudnn.deterministic = convolutions
 
 
-def leave() -> None:
-    """Leave the other processes while Python still lives: gloo's threads may abort a process that ends without (fabric does
-    this for NCCL only)."""
+def leave_process_group() -> None:
+    """Leave the other processes while Python still lives: gloo's threads may abort a process that ends without it, and
+    fabric does this for NCCL only."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
-def fabric(settings: TrainConfig) -> Any:
+def make_fabric(settings: TrainConfig) -> Any:
+    """lightning-fabric with the devices, processes and precision of the settings, or of `torchrun` where it started us."""
     try:
         from lightning_fabric import Fabric
         from lightning_fabric.strategies import DDPStrategy

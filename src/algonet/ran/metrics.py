@@ -26,7 +26,7 @@ def occupancy(mesh: Mesh, resolution: int = 32, extent: float = 1.0) -> Tensor:
     corners = mesh.vertices.detach().double()[mesh.faces.long()]
     step = 2 * extent / resolution
     centres = -extent + step * (torch.arange(resolution, dtype=torch.float64, device=corners.device) + 0.5)
-    # Off the grid by irrational shares, so that no ray meets an edge or a vertex of a regular mesh
+    # Moved off the grid a little, so that no ray meets an edge or a vertex of a regular mesh
     x = (centres + step * 1.37e-4)[:, None, None]
     y = (centres + step * 0.71e-4)[None, :, None]
     a, b, c = corners.unbind(1)

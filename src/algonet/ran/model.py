@@ -33,6 +33,12 @@ class Trainable(nn.Module):
     sees: tuple[str, ...] = ("a",)
     sections: dict[str, tuple[str, ...]]
 
+    def __init__(self, inverse: Callable[[Any], Tensor], weights: LossWeights, regulariser: Regulariser | None):
+        super().__init__()
+        # It is an algorithm: nothing in it is trained
+        self.inverse = inverse.requires_grad_(False) if isinstance(inverse, nn.Module) else inverse
+        self.weights, self.regulariser = weights, regulariser
+
     def numbers(self, section: str) -> tuple[int, ...]:
         """The numbers of the losses that `section` trains, in order."""
         raise NotImplementedError
@@ -62,6 +68,12 @@ class Trainable(nn.Module):
         return tree_map(
             lambda t: t.float() if isinstance(t, Tensor) and t.is_floating_point() else t, self.reconstructor(a)
         )
+
+    def _regular(self, reconstruction: Any) -> Tensor:
+        """L_reg with its weight."""
+        if self.regulariser is None or not self.weights.regular:
+            return torch.zeros(())  # a scalar on the CPU adds to anything
+        return self.weights.regular * self.regulariser(reconstruction).float()
 
     def invert(self, reconstruction: Any, like: Tensor) -> Tensor:
         """The smooth inverse of a reconstruction, never in half precision."""
@@ -104,18 +116,15 @@ class RAN(Trainable):
         regulariser: Regulariser | None = None,
         separately: bool = True,
     ):
-        super().__init__()
+        if not callable(inverse):
+            raise TypeError(f"RAN: `inverse` must be a smooth algorithm, got {type(inverse).__name__}.")
+        super().__init__(inverse, weights, regulariser)
         self.separately = separately
         parts = {"reconstructor": reconstructor, "a2b": a2b, "b2a": b2a, "discriminator": discriminator}
         for name, part in parts.items():
             if not isinstance(part, nn.Module):
                 raise TypeError(f"RAN: `{name}` must be a module, got {type(part).__name__}.")
             setattr(self, name, part)
-        if not callable(inverse):
-            raise TypeError(f"RAN: `inverse` must be a smooth algorithm, got {type(inverse).__name__}.")
-        self.inverse = inverse.requires_grad_(False) if isinstance(inverse, nn.Module) else inverse
-        self.weights = weights
-        self.regulariser = regulariser
         self.sections = {"discriminator": ("discriminator",), "b2a": ("b2a",), "a2b": ("reconstructor", "a2b")}
 
     def numbers(self, section: str) -> tuple[int, ...]:
@@ -168,17 +177,15 @@ class RAN(Trainable):
         if section == "a2b" and needs & {"b2", "a2"}:
             reconstruction = self.reconstruct(a)
             precomputed = Paths(a, b2=self.invert(reconstruction, a))
-            value = self._regular(reconstruction, chosen, batch)
+            value = self._own(reconstruction, chosen, batch)
         paths = self.paths(a, needs, precomputed)
         for i, loss in ran_losses(chosen, paths, self.discriminator, self.weights).items():
             value = value + self.weights.alpha[i - 1] * loss
         return -value if section == "discriminator" else value
 
-    def _regular(self, reconstruction: Any, chosen: tuple[int, ...], batch: Batch) -> Tensor:
-        """The share of what is asked of the reconstruction itself, L_reg, that goes with the chosen losses."""
-        if self.regulariser is None or not self.weights.regular:
-            return torch.zeros(())  # a scalar on the CPU adds to anything
-        return self.regulariser(reconstruction).float() * (self.weights.regular * self._share(chosen))
+    def _own(self, reconstruction: Any, chosen: tuple[int, ...], batch: Batch) -> Tensor:
+        """The share of what is asked of the reconstruction itself that goes with the chosen losses."""
+        return self._regular(reconstruction) * self._share(chosen)
 
     def _share(self, chosen: tuple[int, ...]) -> float:
         """What belongs to R is shared out evenly among the losses that see R, so that it adds up to one."""
@@ -201,11 +208,8 @@ class Direct(Trainable):
         weights: LossWeights = LossWeights(),
         regulariser: Regulariser | None = None,
     ):
-        super().__init__()
+        super().__init__(inverse, weights, regulariser)
         self.reconstructor = reconstructor
-        self.inverse = inverse.requires_grad_(False) if isinstance(inverse, nn.Module) else inverse
-        self.weights = weights
-        self.regulariser = regulariser
         self.sections = {"reconstructor": ("reconstructor",)}
 
     def numbers(self, section: str) -> tuple[int, ...]:
@@ -221,10 +225,7 @@ class Direct(Trainable):
         a = batch["a"]
         reconstruction = self.reconstruct(a)
         # As often as a RAN's reconstructor is shown it, so that a regulariser of one weight is as strong for both
-        value = sum(self.weights.alpha[:4]) * self.fit(reconstruction, batch)
-        if self.regulariser is not None and self.weights.regular:
-            value = value + self.weights.regular * self.regulariser(reconstruction).float()
-        return value
+        return sum(self.weights.alpha[:4]) * self.fit(reconstruction, batch) + self._regular(reconstruction)
 
     def fit(self, reconstruction: Any, batch: Batch) -> Tensor:
         a = batch["a"]
@@ -268,8 +269,8 @@ class Weak(RAN):
         self.compare, self.truth, self.label_weight = compare, truth, label_weight
         self.sees = ("a", "labelled.a", *(f"labelled.{name}" for name in truth))
 
-    def _regular(self, reconstruction: Any, chosen: tuple[int, ...], batch: Batch) -> Tensor:
-        value = super()._regular(reconstruction, chosen, batch)
+    def _own(self, reconstruction: Any, chosen: tuple[int, ...], batch: Batch) -> Tensor:
+        value = super()._own(reconstruction, chosen, batch)
         labelled = {name: batch[f"labelled.{name}"] for name in ("a", *self.truth)}
         share = self._share(chosen)
         return value + self.label_weight * share * _compared(self, self.reconstruct(labelled["a"]), labelled).mean()

@@ -147,8 +147,8 @@ def _groups(channels: int) -> int:
     return next(g for g in (8, 4, 2, 1) if channels % g == 0)
 
 
-def quiet(layer: nn.Linear) -> nn.Linear:
-    """The layer starting close to zero, so that a network begins at its template."""
+def near_zero(layer: nn.Linear) -> nn.Linear:
+    """The layer with weights drawn close to zero, so that a network begins at its template."""
     nn.init.normal_(layer.weight, std=1e-3)
     nn.init.zeros_(layer.bias)
     return layer

@@ -24,6 +24,7 @@ from algonet.core.pictures import png_bytes
 
 from .checkpoints import (
     Checkpoint,
+    detached,
     list_checkpoints,
     newest_checkpoint,
     optimiser_tensors,
@@ -34,7 +35,7 @@ from .checkpoints import (
     save_checkpoint,
 )
 from .config import TrainConfig
-from .machines import fabric, fixed_order, leave, matmul_precision
+from .machines import fixed_order, leave_process_group, make_fabric, matmul_precision
 from .model import Batch, Trainable
 from .report import Progress, picture_grid
 from .schedules import Order, component_rate, set_softness, softness_at
@@ -83,7 +84,7 @@ class RANTrainer:
         self.seed, self.description, self.progress = seed, description or {}, progress
         self.step = 0
         self.history: History = []
-        self.fabric = fabric(settings)
+        self.fabric = make_fabric(settings)
         self.optimisers = {
             name: torch.optim.Adam(part.parameters(), lr=settings.learning_rate, betas=settings.betas)
             for name, part in model.components().items()
@@ -205,8 +206,7 @@ class RANTrainer:
         from safetensors.torch import save
 
         name = f"nonfinite-step-{self.step:08d}-process-{self.fabric.global_rank}"
-        tensors = {key: value.detach().cpu().contiguous().clone() for key, value in batch.items()}
-        path = write_bytes(self.folder / f"{name}.safetensors", save(tensors))
+        path = write_bytes(self.folder / f"{name}.safetensors", save(detached(batch)))
         write_text(
             self.folder / f"{name}.json",
             json.dumps({"step": self.step, "losses": {k: str(v) for k, v in values.items()}}),
@@ -219,7 +219,7 @@ class RANTrainer:
         if not hasattr(self, "_wrapped"):
             self.fabric.launch()
             if self.fabric.world_size > 1:
-                atexit.register(leave)
+                atexit.register(leave_process_group)
             found = self.fabric.setup(self.model, *self.optimisers.values())
             self._wrapped: Any = found[0]
             self._stepping: dict[str, Any] = dict(zip(self.optimisers, found[1:], strict=True))

@@ -39,29 +39,17 @@ class EspeakUtterances(CachedItems):
         return [self._make(*self.spoken[index]) for index in indices]
 
     def _make(self, text: str, variant: str, pitch: int) -> Item:
-        places = self.inventory.parse(text)
-        names = [NAMES.get(self.inventory.names[i], self.inventory.names[i]) for i in places]
+        places, count = self.task.parse(self.inventory, text)
+        names = [NAMES.get(self.inventory.names[i], self.inventory.names[i]) for i in places[:count]]
         # A sustained vowel is a long one, which espeak-ng writes with a colon
         said = "".join(names) + (":" if len(names) == 1 else "")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "said.wav"
-            command = [
-                self.program,
-                "-v",
-                f"{self.voice}+{variant}",
-                "-p",
-                str(pitch),
-                "-s",
-                "120",
-                "-w",
-                str(path),
-                f"[['{said}]]",
-            ]
+            options = f"-v {self.voice}+{variant} -p {pitch} -s 120 -w".split()
+            command = [self.program, *options, str(path), f"[['{said}]]"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
             if done.returncode:
                 raise OSError(f"espeak-ng: {' '.join(done.stderr.split())[:200]}")
             sound, rate = read_wav(path)
-        silent = self.task.places - len(places)
-        places = places + [self.inventory.names.index("_")] * silent if silent else places
         picture = heard_picture(sound, rate, self.bands, self.task.frames)[None]
         return {"a": picture.to(self.device), "phonemes": torch.tensor(places, device=self.device)}

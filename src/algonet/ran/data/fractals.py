@@ -11,6 +11,7 @@ from torch import Tensor
 from algonet.ifs import chaos_game, draw_choices
 
 from . import CachedItems, Item, generator_of, split_seed, uniform
+from .style import backdrop, cool_colours, warm_colours
 
 #: The chaos game: chains, their steps, and how many of these are forgotten.
 _CHAINS, _STEPS, _BURN_IN = 128, 112, 16
@@ -72,9 +73,7 @@ class Fractals(CachedItems):
         n = self.functions
         system = random_system(random, n)
         choices = draw_choices(torch.ones(n), _CHAINS, _STEPS, random)
-        warm = [uniform(random, 0.65, 1.0, n), uniform(random, 0.2, 0.6, n), uniform(random, 0.0, 0.35, n)]
-        cool = [uniform(random, 0.0, 0.4, 2), uniform(random, 0.2, 0.7, 2), uniform(random, 0.45, 1.0, 2)]
-        colours = torch.cat([torch.stack(warm, -1), torch.stack(cool, -1)])
+        colours = torch.cat([warm_colours(random, n), cool_colours(random)])
         grain = torch.randn(3, self.size, self.size, generator=random)
         return system, choices, colours, uniform(random, -2, 2, 2), grain
 
@@ -98,15 +97,8 @@ def owners(parameters: Tensor, choices: Tensor, size: int, dot: int = 1) -> Tens
 
 
 def painted(owner: Tensor, colours: Tensor, slopes: Tensor) -> Tensor:
-    """Style A (B, 3, H, W): a colour per map, before a ramp of the last two colours as steep as `slopes` (B, 2).
-
-    `colours` (B, n + 2, 3) are warm and then cool, but about equally bright: brightness does not tell the fractal from its
-    backdrop.
-    """
-    line = torch.linspace(-1, 1, owner.shape[-1], device=owner.device)
-    across, down = slopes[:, 0, None, None], slopes[:, 1, None, None]
-    ramp = torch.sigmoid(line * across + line[:, None] * down)[..., None]
-    first, second = (colours[:, i, None, None] for i in (-2, -1))
+    """Style A (B, 3, H, W): a colour per map, before a backdrop of the last two of `colours` (B, n + 2, 3)."""
     batch = torch.arange(len(owner), device=owner.device)[:, None, None]
     fractal = colours[batch, owner.clamp_min(0)]
-    return torch.where(owner[..., None] >= 0, fractal, first * ramp + second * (1 - ramp)).permute(0, 3, 1, 2)
+    behind = backdrop(colours[:, -2:], slopes, (owner.shape[-2], owner.shape[-1]))
+    return torch.where(owner[..., None] >= 0, fractal, behind).permute(0, 3, 1, 2)

@@ -14,6 +14,7 @@ from algonet.core.cache import cached
 from algonet.render import Camera, Mesh, box, extrusion, icosphere, render_hard, torus
 
 from . import CachedItems, Item, generator_of, number, split_seed, uniform
+from .style import backdrop, cool_colours, warm_colours
 
 # Made once: thousands of shapes are stretched from them
 _ball = cached(1, "ran ball")(partial(icosphere, 3))
@@ -104,39 +105,31 @@ def _cameras(views: int, device: torch.device) -> Camera:
 def hard_geometry(mesh: Mesh, size: int, views: int) -> tuple[Tensor, Tensor]:
     """Position and face normal (views, H, W, 6) of what each pixel sees, and the silhouette (views, H, W)."""
     corners = mesh.vertices[mesh.faces.reshape(-1)]
-    looks = torch.cat([corners, mesh.face_normals().repeat_interleave(3, 0)], -1)
+    attributes = torch.cat([corners, mesh.face_normals().repeat_interleave(3, 0)], -1)
     rows = torch.arange(len(corners), device=corners.device).reshape(-1, 3)
     cameras = _cameras(views, corners.device)
-    seen = render_hard(mesh.vertices, mesh.faces, looks, cameras, size=(size, size), attribute_faces=rows)
-    return seen.image, seen.silhouette
+    rendered = render_hard(mesh.vertices, mesh.faces, attributes, cameras, size=(size, size), attribute_faces=rows)
+    return rendered.image, rendered.silhouette
 
 
 def painted(geometry: Tensor, silhouette: Tensor, random: Random, noise: float) -> Tensor:
-    """Style A (3, H, views * W): a solid texture of warm colours lit from a random side, before a cool backdrop, with
-    noise.
-
-    Object and backdrop are about equally bright: their brightness does not tell them apart, colour and texture do.
-    """
+    """Style A (3, H, views * W): a solid texture of warm colours lit from a random side, before the backdrop, with noise."""
     views, height, width = silhouette.shape
     # Drawn on the CPU, so that an item looks alike on every device
-    warm = torch.stack([uniform(random, 0.65, 1.0, 2), uniform(random, 0.2, 0.6, 2), uniform(random, 0.0, 0.35, 2)], -1)
+    warm = warm_colours(random, 2)
     direction, phase = uniform(random, -1, 1, 3) * number(random, 4, 14), number(random, 0, 6)
     contrast = number(random, 2, 8)
     light = torch.nn.functional.normalize(uniform(random, -0.7, 0.7, 3) + torch.tensor([0.0, 1.0, 0.6]), dim=0)
-    cool = torch.stack([uniform(random, 0.0, 0.4, 2), uniform(random, 0.2, 0.7, 2), uniform(random, 0.45, 1.0, 2)], -1)
-    slopes = number(random, -2, 2), number(random, -2, 2)
+    cool, slopes = cool_colours(random), uniform(random, -2, 2, 2)
     grain = noise * torch.randn((views, height, width, 3), generator=random)
-    warm, direction, light, cool, grain = (t.to(geometry) for t in (warm, direction, light, cool, grain))
+    drawn = (warm, direction, light, cool, slopes, grain)
+    warm, direction, light, cool, slopes, grain = (t.to(geometry) for t in drawn)
 
     place, normal = geometry[..., :3], geometry[..., 3:]
     blend = torch.sigmoid(contrast * torch.sin((place * direction).sum(-1) + phase))[..., None]
     shade = 0.5 + 0.5 * (normal * light).sum(-1).clamp_min(0)[..., None]
     colour = (warm[0] * blend + warm[1] * (1 - blend)) * shade
-    across = torch.linspace(-1, 1, width, device=geometry.device)
-    down = torch.linspace(-1, 1, height, device=geometry.device)[:, None]
-    ramp = torch.sigmoid(across * slopes[0] + down * slopes[1])[..., None]
-    backdrop = cool[0] * ramp + cool[1] * (1 - ramp)
-    picture = torch.where(silhouette[..., None] > 0, colour, backdrop) + grain
+    picture = torch.where(silhouette[..., None] > 0, colour, backdrop(cool, slopes, (height, width))) + grain
     return picture.clamp(0, 1).permute(3, 1, 0, 2).flatten(2)
 
 

@@ -43,6 +43,12 @@ class Task:
         inventory = Inventory.of(self.phonemes)
         return max(len(inventory.parse(text)) for text in self.utterances)
 
+    def parse(self, inventory: Inventory, text: str) -> tuple[list[int], int]:
+        """The phonemes of an utterance as indices, silence at the end up to `places`, and how many are said."""
+        said = inventory.parse(text)
+        silent = self.places - len(said)
+        return said + [inventory.names.index("_")] * silent if silent else said, len(said)
+
 
 TASKS = {
     "vowels": Task(VOWELS, tuple(VOWELS.split()), 32),
@@ -130,14 +136,11 @@ class Utterances(CachedItems):
 
     def _draw(self, random: Random) -> tuple[Tensor, ...]:
         text = self.task.utterances[int(torch.randint(len(self.task.utterances), (), generator=random))]
-        places = self.inventory.parse(text)
-        silent = self.task.places - len(places)
-        room = self.task.frames * HOP / SAMPLE_RATE - 0.05
-        durations = uniform(random, 0.7, 1.3, len(places))
-        durations = durations / durations.sum() * room * (len(places) / self.task.places) * number(random, 0.8, 1.0)
-        durations = torch.cat([durations, torch.full((silent,), 0.05)])
-        if silent:
-            places = places + [self.inventory.names.index("_")] * silent
+        places, said = self.task.parse(self.inventory, text)
+        seconds = self.task.frames * HOP / SAMPLE_RATE - 0.05
+        durations = uniform(random, 0.7, 1.3, said)
+        durations = durations / durations.sum() * seconds * (said / len(places)) * number(random, 0.8, 1.0)
+        durations = torch.cat([durations, torch.full((len(places) - said,), 0.05)])
         pitch = number(random, 160, 270) * torch.exp(uniform(random, -0.12, 0.12, len(places)))
         jitter = torch.exp(0.04 * torch.randn(len(self.inventory), 4, generator=random))
         voice = torch.stack([

@@ -53,10 +53,15 @@ class Problem(ABC):
     def translators(self) -> tuple[nn.Module, nn.Module]:
         """a2b and b2a. A pointwise b2a cannot make up for outlines that are too wide or too narrow: the reconstruction
         must."""
-        a, b, base = self.a_channels, self.b_channels, self.config.model.translator_base
+        return self._translator(self.a_channels, self.b_channels, 1), self._translator(
+            self.b_channels, self.a_channels, 0
+        )
+
+    def _translator(self, channels: int, out_channels: int, reach: int) -> nn.Module:
+        base = self.config.model.translator_base
         if self.config.model.translator == "unet":
-            return UNet(a, b, base), UNet(b, a, base)
-        return LocalTranslator(a, b, base, reach=1), LocalTranslator(b, a, base, reach=0)
+            return UNet(channels, out_channels, base)
+        return LocalTranslator(channels, out_channels, base, reach=reach)
 
     def discriminator(self) -> nn.Module:
         return PairDiscriminator(self.a_channels, self.b_channels, self.config.model.base)
@@ -89,5 +94,5 @@ class Problem(ABC):
         """One reconstruction as a file: its ending and its content."""
 
     def count(self, split: str) -> int:
-        data = self.config.data
-        return {"train": data.train, "validation": data.validation, "test": data.test}[split]
+        """How many items a split has."""
+        return getattr(self.config.data, split)

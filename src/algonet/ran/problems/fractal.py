@@ -13,7 +13,7 @@ from algonet.ifs import IFS, Poisson, chaos_game, contraction, draw_addresses, s
 from algonet.ran.data import CachedItems
 from algonet.ran.data.fractals import Fractals, maps_about
 from algonet.ran.model import Batch, Trainable
-from algonet.ran.networks import Encoder, levels_of, quiet
+from algonet.ran.networks import Encoder, levels_of, near_zero
 from algonet.relax import GaussianNoise, SoftModule
 
 from .base import Parts, Problem, Scores
@@ -96,7 +96,7 @@ class IFSReconstructor(nn.Module):
         self.reach = reach
         self.register_buffer("fixed", fixed.clone())
         self.register_buffer("linear", linear.clone())
-        self.move = nn.Sequential(nn.Linear(width, width), nn.SiLU(), quiet(nn.Linear(width, 6 * len(fixed))))
+        self.move = nn.Sequential(nn.Linear(width, width), nn.SiLU(), near_zero(nn.Linear(width, 6 * len(fixed))))
 
     @property
     def start(self) -> Tensor:

@@ -14,7 +14,7 @@ from algonet.ran.data import CachedItems
 from algonet.ran.data.shapes import Shapes, side_cameras
 from algonet.ran.metrics import chamfer, iou, occupancy
 from algonet.ran.model import Batch, Trainable
-from algonet.ran.networks import Encoder, KeepColours, LocalTranslator, UNet, levels_of, quiet
+from algonet.ran.networks import Encoder, KeepColours, levels_of, near_zero
 from algonet.relax import Choice, SoftModule
 from algonet.render import Camera, Coverage, Mesh, icosphere, render_attributes
 from algonet.render.coverage import DEFAULT_COVERAGE, coverage_named
@@ -52,9 +52,7 @@ class MeshProblem(Problem):
     def translators(self) -> tuple[nn.Module, nn.Module]:
         if not self.config.model.colours:
             return super().translators()
-        base = self.config.model.translator_base
-        a2b = UNet(3, 1, base) if self.config.model.translator == "unet" else LocalTranslator(3, 1, base, reach=1)
-        return KeepColours(a2b), super().translators()[1]
+        return KeepColours(self._translator(3, 1, 1)), super().translators()[1]
 
     def procedural(self, split: str) -> CachedItems:
         data = self.config.data
@@ -136,9 +134,9 @@ class MeshReconstructor(nn.Module):
         self.encoder = encoder
         self.reach = reach
         self.register_buffer("template", template.clone())
-        self.stretch = quiet(nn.Linear(width, 3))
-        self.paint = quiet(nn.Linear(width, template.numel())) if colours else None
-        self.displace = nn.Sequential(nn.Linear(width, width), nn.SiLU(), quiet(nn.Linear(width, template.numel())))
+        self.stretch = near_zero(nn.Linear(width, 3))
+        self.paint = near_zero(nn.Linear(width, template.numel())) if colours else None
+        self.displace = nn.Sequential(nn.Linear(width, width), nn.SiLU(), near_zero(nn.Linear(width, template.numel())))
 
     def forward(self, pictures: Tensor) -> Tensor:
         code = self.encoder(pictures)

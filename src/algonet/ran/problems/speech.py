@@ -16,7 +16,7 @@ from algonet.ran.data.espeak import EspeakUtterances
 from algonet.ran.data.utterances import HOP, SAMPLE_RATE, TASKS, Task, Utterances, heard_picture, speech_picture
 from algonet.ran.metrics import edit_distance
 from algonet.ran.model import Batch, Trainable
-from algonet.ran.networks import Encoder, levels_of, quiet
+from algonet.ran.networks import Encoder, levels_of, near_zero
 from algonet.relax import GaussianNoise, SoftModule
 from algonet.speech import SmoothSynthesizer, Voice, read_wav
 
@@ -111,8 +111,8 @@ class SpeechReconstructor(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.places, self.seconds = places, 0.85 * seconds
-        self.choose = nn.Sequential(nn.Linear(width, width), nn.SiLU(), quiet(nn.Linear(width, places * phonemes)))
-        self.last = quiet(nn.Linear(width, places + 1))
+        self.choose = nn.Sequential(nn.Linear(width, width), nn.SiLU(), near_zero(nn.Linear(width, places * phonemes)))
+        self.last = near_zero(nn.Linear(width, places + 1))
 
     def forward(self, pictures: Tensor) -> Transcript:
         code = self.encoder(pictures)
