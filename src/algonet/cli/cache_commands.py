@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 import time
 from typing import Annotated
 
 import typer
 
-from algonet.cli.common import examples
+from algonet.cli.common import Json, examples, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -22,7 +20,7 @@ def cache(
     clear: Annotated[
         bool, typer.Option("--clear", help="Remove all generated kernels and their machine code.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show where compiled kernels are kept and how much there is, or clear it."""
     from algonet.core.codegen import store
@@ -31,7 +29,7 @@ def cache(
     size = sum(entry.size for entry in found)
     removed = store.clear() if clear else 0
     if as_json:
-        print(json.dumps({"folder": str(folder), "files": len(found), "bytes": size, "removed": removed}))
+        print_json({"folder": str(folder), "files": len(found), "bytes": size, "removed": removed})
         return
     print(f"{folder}: {len(found)} files, {size / 2**20:.1f} MiB of at most {store.MOST_BYTES / 2**20:.0f} MiB")
     if clear:
@@ -40,15 +38,12 @@ def cache(
 
 def warmup() -> None:
     """Compile the kernels of a typical call of every operation, forward and backward, so that first calls are quick."""
-    import torch
-
-    from algonet.cli.doctor import DOMAINS
+    from algonet.cli.doctor import devices, load_domains
     from algonet.core import backends
     from algonet.core.codegen import store
 
-    for domain in DOMAINS:
-        importlib.import_module(f"algonet.{domain}")
-    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+    load_domains()
+    for device in devices():
         for operation in backends.operations():
             begun = time.perf_counter()
             ran = _run_example(operation, device)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from algonet.cli.common import check_out
-from algonet.cli.gallery import PAGE, available_pages
+from algonet.cli.gallery import PAGE, PAGES
 from algonet.cli.gallery import build as build_gallery
 from algonet.cli.gallery import write as write_gallery
 
@@ -20,13 +20,12 @@ def run(out: Path, quick: bool, force: bool = False) -> None:
     start = time.perf_counter()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task("starting", total=len(available_pages()))
-        seen: list[str] = []
+        task = bar.add_task("starting", total=len(PAGES))
+        begun: set[str] = set()
 
         def progress(section: str, figure: str) -> None:
-            if section not in seen:
-                seen.append(section)
-            bar.update(task, description=f"{section}: {figure}", completed=len(seen) - 0.5)
+            begun.add(section)
+            bar.update(task, description=f"{section}: {figure}", completed=len(begun) - 0.5)
 
         sections = build_gallery(quick, progress)
         bar.update(task, description="gallery", completed=len(sections))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import platform
 from typing import Any
 
@@ -14,22 +13,20 @@ from rich.table import Table
 from algonet import __version__
 from algonet.core import backends
 
-#: Importing a domain registers its operations.
 DOMAINS = ("while_lang", "smooth_python", "sorting", "ifs", "render", "nn", "ran", "explain")
 PACKAGES = ("torch", "numpy", "numba", "triton", "lark", "trimesh", "pillow", "matplotlib", "lightning-fabric")
 
 
 def survey() -> dict[str, Any]:
     """Versions, devices, and for each operation on each device why a backend cannot run (None: it can)."""
-    _load()
-    devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    load_domains()
     return {
         "versions": {"algonet": __version__, "python": platform.python_version(), **{p: _version(p) for p in PACKAGES}},
         "devices": {
             "cpu": platform.machine(),
             **{f"cuda:{i}": torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())},
         },
-        "operations": {device: backends.survey(device) for device in devices},
+        "operations": {device: backends.survey(device) for device in devices()},
     }
 
 
@@ -44,15 +41,20 @@ def print_report() -> None:
     console = Console()
     console.print(_versions())
     console.print(_devices())
-    _load()
-    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+    load_domains()
+    for device in devices():
         console.print(_operations(device))
 
 
-def _load() -> None:
+def load_domains() -> None:
+    """Import every domain, which registers its operations."""
     for domain in DOMAINS:
-        if importlib.util.find_spec(f"algonet.{domain}") is not None:
-            importlib.import_module(f"algonet.{domain}")
+        importlib.import_module(f"algonet.{domain}")
+
+
+def devices() -> tuple[str, ...]:
+    """The kinds of device on which operations can run here."""
+    return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
 def _versions() -> Table:

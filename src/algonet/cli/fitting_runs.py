@@ -77,16 +77,16 @@ class FitRun:
                 task = bar.add_task("fitting the mesh", total=fitter.steps, completed=fitter.taken)
                 while not fitter.done:
                     if fitter.taken % every == 0:
-                        self._look()
-                        self._keep(time.monotonic() - began)
+                        self._draw_thumbnail()
+                        self._save_checkpoint(time.monotonic() - began)
                     fitter.step()
                     bar.update(task, completed=fitter.taken)
         except (KeyboardInterrupt, SystemExit):
-            self._keep(time.monotonic() - began)
+            self._save_checkpoint(time.monotonic() - began)
             return False
         self.seconds += time.monotonic() - began
-        self._look()
-        self._keep(0.0)
+        self._draw_thumbnail()
+        self._save_checkpoint(0.0)
         return True
 
     def finish(self, texture: int, force: bool) -> tuple[MeshFit, dict[str, Any]]:
@@ -109,7 +109,6 @@ class FitRun:
     def _report(self, fit: MeshFit, mesh_file: Path) -> dict[str, Any]:
         from algonet import __version__
 
-        kept = fit.history[:: max(1, len(fit.history) // 100)]
         return {
             "source": self.source,
             "mesh": mesh_file.name,
@@ -119,17 +118,17 @@ class FitRun:
             "resumed_at_step": self.resumed_at,
             "pictures_loss": fit.history[-1]["pictures"] if fit.history else None,
             "quality": fit.quality._asdict(),
-            "history": kept,
+            "history": fit.history[:: max(1, len(fit.history) // 100)],
             "version": __version__,
         }
 
-    def _look(self) -> None:
-        """Draw the thumbnail: what the first views show, above what the fit shows."""
+    def _draw_thumbnail(self) -> None:
+        """What the first views show, above what the fit shows."""
         picture = thumbnail(self.fitter.mesh(), self.fitter.targets)
         self.frames.append(picture)
         write_bytes(self.folder / THUMBNAIL, png_bytes(picture))
 
-    def _keep(self, more: float) -> None:
+    def _save_checkpoint(self, more_seconds: float) -> None:
         import numpy as np
         import torch
 
@@ -142,7 +141,7 @@ class FitRun:
         arrays |= {
             "fingerprint": np.asarray(self._fingerprint()),
             "frames": frames,
-            "seconds": np.asarray(self.seconds + more),
+            "seconds": np.asarray(self.seconds + more_seconds),
         }
         np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
         write_bytes(self.checkpoint, buffer.getvalue())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
-import importlib.util
+import importlib
 import io
 import re
 from collections.abc import Callable, Iterator
@@ -67,18 +67,13 @@ def png(figure: Any) -> bytes:
     return buffer.getvalue()
 
 
-def available_pages() -> list[str]:
-    """The sections whose module ships with this version."""
-    return [name for name in PAGES if importlib.util.find_spec(f"algonet.cli.pages.{name}") is not None]
-
-
 def build(quick: bool, progress: Callable[[str, str], None]) -> list[Section]:
     """Make every section; `progress(section, figure)` is told what was just finished."""
     import matplotlib
 
     matplotlib.use("Agg")
     sections = []
-    for name in available_pages():
+    for name in PAGES:
         module = importlib.import_module(f"algonet.cli.pages.{name}")
         figures = []
         with _one_thread():

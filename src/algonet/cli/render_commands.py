@@ -136,8 +136,9 @@ def fit(
     goes on where it stopped when it is called again.
     """
     from algonet.cli.fitting_runs import FitRun, RunFiles
-    from algonet.render import MeshFitter, Remesh
+    from algonet.render import MeshFitter, Remesh, icosphere
     from algonet.render.coverage import coverage_named
+    from algonet.render.fitting.mesh import around_targets
 
     covered = coverage_named(coverage)
     folder, mesh_file = _run_folder(out)
@@ -146,7 +147,8 @@ def fit(
     targets = _targets(Path(source), source, cameras, size, views, elevation, fov)
     options = {"steps": steps, "level": level, "remesh": remesh, "size": size, "coverage": coverage, "seed": seed}
     again = Remesh() if remesh else None
-    fitter = MeshFitter(targets, _ball(level, targets), steps=steps, remesh=again, coverage=covered, seed=seed)
+    ball = around_targets(icosphere(level, 0.5), targets)
+    fitter = MeshFitter(targets, ball, steps=steps, remesh=again, coverage=covered, seed=seed)
     run = FitRun(run_files, fitter, options, source)
     if run.resumed_at and not as_json:
         typer.echo(f"going on from step {run.resumed_at} of {run.checkpoint}")
@@ -247,7 +249,7 @@ def _targets(
         around = _circle(views, elevation, 0.0, fov, alternate=True)
         return Targets(around, rgb=_views_of(_mesh(source), around, size))
     if cameras is None:
-        pictures = _read_pictures(folder, size)
+        pictures = _read_files(_picture_files(folder), size)
         return Targets(_circle(len(pictures), elevation, 0.0, fov), rgb=pictures)
     names, _ = read_cameras(cameras, (size, size))
     paths = [_frame_file(name, cameras, folder) for name in names]
@@ -265,13 +267,6 @@ def _frame_file(name: str, cameras: Path, folder: Path) -> Path:
             if path.is_file() and any(path.resolve().is_relative_to(place) for place in places):
                 return path
     raise ValueError(f"{cameras}: names the picture {name}, which is neither beside it nor in {folder}.")
-
-
-def _ball(level: int, targets: Targets) -> Mesh:
-    from algonet.render import icosphere
-    from algonet.render.fitting.mesh import around_targets
-
-    return around_targets(icosphere(level, 0.5), targets)
 
 
 def _mesh(name: str, *, normalised: bool = True) -> Mesh:
@@ -307,16 +302,12 @@ def _views_of(mesh: Mesh, cameras: Camera, size: int) -> Any:
     from algonet.render import render_hard
 
     colors = mesh.vertex_colors if mesh.vertex_colors is not None else torch.full_like(mesh.vertices, 0.7)
-    seen = render_hard(mesh.vertices, mesh.faces, colors, cameras, size=(size, size))
-    return torch.cat([seen.image, seen.silhouette[..., None]], -1)
-
-
-def _read_pictures(folder: Path, size: int) -> Any:
-    """All pictures of a folder, in order of their names, as RGBA (N, H, W, 4) with the longer side `size` pixels."""
-    return _read_files(_picture_files(folder), size)
+    rendered = render_hard(mesh.vertices, mesh.faces, colors, cameras, size=(size, size))
+    return torch.cat([rendered.image, rendered.silhouette[..., None]], -1)
 
 
 def _picture_files(folder: Path) -> list[Path]:
+    """All pictures of a folder, in order of their names."""
     paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in PICTURES)
     if not paths:
         raise ValueError(f"algonet: {folder} holds no pictures (.png, .jpg, .webp, .bmp).")
@@ -330,6 +321,7 @@ def _pictures_of(path: Path, size: int) -> tuple[list[str], Any]:
 
 
 def _read_files(paths: list[Path], size: int) -> Any:
+    """Pictures as RGBA (N, H, W, 4) with the longer side `size` pixels; those without alpha have white backgrounds."""
     import numpy as np
     import torch
     from PIL import Image
@@ -357,8 +349,8 @@ def _layer(out: Any, layer: str) -> Any:
     """A picture (H, W, 3) of bytes."""
     value = getattr(out, layer).detach()
     if layer == "depth":
-        seen = value[out.silhouette > 0.5]
-        low, high = (float(seen.min()), float(seen.max())) if len(seen) else (0.0, 1.0)
+        covered = value[out.silhouette > 0.5]
+        low, high = (float(covered.min()), float(covered.max())) if len(covered) else (0.0, 1.0)
         value = (1 - (value - low) / max(high - low, 1e-6)).clamp(0, 1) * out.silhouette
     return to_bytes(value, colored=True)
 

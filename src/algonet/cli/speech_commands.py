@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from algonet.cli.common import STANDARD_OUTPUT, Force, check_out, deliver, examples, say
+from algonet.cli.common import STANDARD_OUTPUT, Force, Json, check_out, deliver, examples, print_json, say
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -62,15 +62,14 @@ def speak(
 
 
 @app.command(epilog=examples("algonet speech phonemes", "algonet speech phonemes --json"))
-def phonemes(json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+def phonemes(as_json: Json = False) -> None:
     """List the phonemes, with their formants."""
     import dataclasses
-    from json import dumps
 
     from algonet.speech import PHONEMES
 
-    if json:
-        typer.echo(dumps([dataclasses.asdict(phoneme) for phoneme in PHONEMES]))
+    if as_json:
+        print_json([dataclasses.asdict(phoneme) for phoneme in PHONEMES])
         return
     for phoneme in PHONEMES:
         formants = " ".join(f"{f:5.0f}" for f in phoneme.formants)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from algonet.cli.gallery import Figure, png
+from algonet.cli.pages import BLUE, GOLD, RED, open_frame
 from algonet.explain import Replacement, replace_gradually, sensitivity
 from algonet.nn import FiniteDifferences, Insert
 from algonet.relax import Logistic
@@ -88,11 +89,11 @@ def _use(steps: int) -> bytes:
             others = [other for other in BRANCHES if other != branch]
             shares.append(sensitivity(network, branch, test, nn.functional.mse_loss, against=others).share)
         best = max(range(len(shares)), key=shares.__getitem__)
-        colours = ["#1f4e79" if i == best else "#c5d3e0" for i in range(len(shares))]
+        colours = [BLUE if i == best else "#c5d3e0" for i in range(len(shares))]
         axis.bar(BRANCHES, shares, color=colours)
         axis.set_title(f"asked for: {name}", fontsize=10)
         axis.tick_params(axis="x", labelsize=8)
-        axis.spines[["top", "right"]].set_visible(False)
+        open_frame(axis)
     axes[0].set_ylabel("share of sensitivity")
     figure.tight_layout()
     return png(figure)
@@ -119,7 +120,7 @@ def _replacement(steps: int) -> bytes:
     figure, axis = plt.subplots(figsize=(6.5, 3.2))
     for (name, algorithm), colour in zip(
         {"sort": _sorted, "differences": FiniteDifferences(pad="wrap"), "mixing": _mixed}.items(),
-        ("#1f4e79", "#d1495b", "#c9b458"),
+        (BLUE, RED, GOLD),
         strict=True,
     ):
         found = replaced(algorithm)
@@ -128,7 +129,7 @@ def _replacement(steps: int) -> bytes:
     axis.set_ylabel("mean error")
     axis.set_ylim(bottom=0)
     axis.legend(frameon=False)
-    axis.spines[["top", "right"]].set_visible(False)
+    open_frame(axis)
     figure.tight_layout()
     return png(figure)
 

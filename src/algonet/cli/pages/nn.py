@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from algonet.cli.gallery import Figure, png
+from algonet.cli.pages import BLUE, GOLD, GREY, RED, open_frame
 from algonet.nn import FiniteDifferences, Insert, Residual, SmoothGraph, refine
 from algonet.relax import Anneal, soft_max
 from algonet.sorting import SoftSort, soft_sort
@@ -18,7 +19,6 @@ INTRO = (
     "An algorithm has nothing to learn, but its gradient tells the layers before it what to give it. What the algorithm knows "
     "need not be learned from examples, and holds where there were none."
 )
-_BLUE, _RED, _GOLD, _GREY = "#1f4e79", "#d1495b", "#c9b458", "#8a93a0"
 _SENSORS = 7
 
 
@@ -41,7 +41,7 @@ def _box(axis: Any, x: float, y: float, size: tuple[float, float], text: str, co
 
 
 def _arrow(axis: Any, x: float, start: float, end: float) -> None:
-    arrow = {"arrowstyle": "-|>", "color": _GREY, "lw": 1.6, "shrinkA": 0, "shrinkB": 0}
+    arrow = {"arrowstyle": "-|>", "color": GREY, "lw": 1.6, "shrinkA": 0, "shrinkB": 0}
     axis.annotate("", xy=(x, end), xytext=(x, start), arrowprops=arrow)
 
 
@@ -53,10 +53,10 @@ def _styles() -> bytes:
     for axis, title in zip(axes, ("Insert(A)", "Shortcut(A)", "Residual(A, body)"), strict=True):
         whole = title.startswith("Insert")
         for y, text in ((2.7, "layers"), (0.3, "layers")):
-            _box(axis, 1.0, y, (1.8, 0.42), text, _BLUE)
-        _box(axis, 1.0 if whole else 1.45, 1.5, (1.8 if whole else 0.9, 0.6), "algorithm", _RED)
+            _box(axis, 1.0, y, (1.8, 0.42), text, BLUE)
+        _box(axis, 1.0 if whole else 1.45, 1.5, (1.8 if whole else 0.9, 0.6), "algorithm", RED)
         if title.startswith("Residual"):
-            _box(axis, 0.5, 1.5, (0.8, 0.6), "body", _BLUE)
+            _box(axis, 0.5, 1.5, (0.8, 0.6), "body", BLUE)
         for x in (1.0,) if whole else (0.5, 1.45):
             through = not (title.startswith("Shortcut") and x < 1)
             _arrow(axis, x, 2.47, 1.83 if through else 0.54)
@@ -111,7 +111,7 @@ def _learning(steps: int) -> bytes:
 
     (x, wanted), near, far = _examples(300, 1, 1.0), _examples(2000, 2, 1.0), _examples(2000, 3, 3.0)
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.4), width_ratios=[1.6, 1])
-    for i, ((name, network), colour) in enumerate(zip(_networks().items(), (_GREY, _GOLD, _RED), strict=True)):
+    for i, ((name, network), colour) in enumerate(zip(_networks().items(), (GREY, GOLD, RED), strict=True)):
         optimiser = torch.optim.Adam(network.parameters(), lr=1e-2)
         curve = []
         for step in range(steps):
@@ -129,8 +129,7 @@ def _learning(steps: int) -> bytes:
     left.legend(frameon=False, fontsize=9)
     right.set_title("on numbers three times as large", fontsize=11)
     right.set_xticks(range(3), ["layers\nalone", "sort\nbeside", "sort\nbetween"], fontsize=10)
-    for axis in (left, right):
-        axis.spines[["top", "right"]].set_visible(False)
+    open_frame(left, right)
     figure.tight_layout()
     return png(figure)
 
@@ -152,15 +151,19 @@ def _topology(steps: int) -> bytes:
     graph: Any = network[0]
     before = graph.connections
     random = torch.Generator().manual_seed(1)
+
+    def spread_loss() -> Tensor:
+        """On a new batch, between the network's answer and the spread of the inner four of six numbers."""
+        x = torch.randn(128, 6, generator=random)
+        ranked = x.sort(-1).values
+        return nn.functional.mse_loss(network(x), ranked[:, -2:-1] - ranked[:, 1:2])
+
     others = [p for name, p in network.named_parameters() if name != "0.logits"]
     optimiser = torch.optim.Adam([{"params": others, "lr": 0.01}, {"params": [graph.logits], "lr": 0.03}])
     anneal = Anneal(1.0, 400.0, steps // 2, field="gate_steepness").attach(graph)
     for step in range(steps):
-        x = torch.randn(128, 6, generator=random)
-        ranked = x.sort(-1).values
-        loss = nn.functional.mse_loss(network(x), ranked[:, -2:-1] - ranked[:, 1:2])
         searching = 3 * step < steps
-        loss = loss if searching else loss + 0.003 * graph.price()
+        loss = spread_loss() if searching else spread_loss() + 0.003 * graph.price()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -172,9 +175,7 @@ def _topology(steps: int) -> bytes:
         losses = []
         for step in range(steps // 3):
             optimiser.param_groups[0]["lr"] = 0.02 * (1 - 3 * step / steps)
-            x = torch.randn(128, 6, generator=random)
-            ranked = x.sort(-1).values
-            loss = nn.functional.mse_loss(network(x), ranked[:, -2:-1] - ranked[:, 1:2])
+            loss = spread_loss()
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from algonet.cli.gallery import Figure, png
+from algonet.cli.pages import RED, no_ticks, open_frame
 from algonet.ran import RAN, LossWeights
 from algonet.ran.config import TrainConfig
 from algonet.ran.losses import LOSSES
@@ -242,19 +243,18 @@ def _strip(frames: list[tuple[int, Tensor]], errors: list[float]) -> bytes:
         axis.remove()
     curve = figure.add_subplot(axes[0, -1].get_gridspec()[:, -1])
     steps = torch.linspace(0, frames[-1][0], len(errors))
-    curve.plot(steps, errors, "o-", color="#d1495b")
+    curve.plot(steps, errors, "o-", color=RED)
     curve.set_title("centre off by (pixels)", fontsize=11)
     curve.set_xlabel("step")
     curve.set_ylim(bottom=0)
-    curve.spines[["top", "right"]].set_visible(False)
+    open_frame(curve)
     figure.tight_layout(pad=0.6)
     return png(figure)
 
 
 def _show(axis: Any, picture: Tensor) -> None:
     axis.imshow(picture.expand(3, -1, -1).permute(1, 2, 0).clamp(0, 1).numpy(), interpolation="nearest")
-    axis.set_xticks([])
-    axis.set_yticks([])
+    no_ticks(axis)
     axis.spines[:].set_visible(False)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from algonet.cli.gallery import Figure, png
+from algonet.cli.pages import BLUE, GOLD, RED, open_frame
 from algonet.relax import CONORMS, EXITS, SIGMOIDS, GaussianNoise, Heaviside, Logistic, SmoothTent, StudentT
 
 TITLE = "How a decision becomes smooth"
@@ -48,12 +49,12 @@ def _grid(functions: Sequence[Any], names: Sequence[str], x: Tensor, columns: in
     for axis, function, name in zip(axes.flat, functions, names, strict=False):
         value, first, second = _with_derivatives(function, x)
         axis.axhline(0, color="0.85", lw=0.8)
-        axis.plot(x, second, color="#c9b458", lw=1.0, label="second derivative")
-        axis.plot(x, first, color="#d1495b", lw=1.3, label="first derivative")
-        axis.plot(x, value, color="#1f4e79", lw=2.0, label="value")
+        axis.plot(x, second, color=GOLD, lw=1.0, label="second derivative")
+        axis.plot(x, first, color=RED, lw=1.3, label="first derivative")
+        axis.plot(x, value, color=BLUE, lw=2.0, label="value")
         axis.set_title(name, fontsize=10)
         axis.set_ylim(-1.6, 1.6)
-        axis.spines[["top", "right"]].set_visible(False)
+        open_frame(axis)
     lines, labels = axes.flat[0].get_legend_handles_labels()
     figure.legend(lines[::-1], labels[::-1], loc="upper center", ncols=3, frameon=False)
     figure.tight_layout(rect=(0, 0, 1, 0.95))
@@ -85,8 +86,7 @@ def _steepness() -> bytes:
     left.legend(frameon=False, fontsize=8)
     left.set_title("P(x > 0)", fontsize=10)
     right.set_title("slope, relative to its peak", fontsize=10)
-    for axis in (left, right):
-        axis.spines[["top", "right"]].set_visible(False)
+    open_frame(left, right)
     figure.tight_layout()
     return png(figure)
 
@@ -117,7 +117,7 @@ def _noise() -> bytes:
     axis.set_ylim(1e-6, 1.2)
     axis.set_xlabel("r, in units of the scale")
     axis.legend(frameon=False, fontsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
+    open_frame(axis)
     figure.tight_layout()
     return png(figure)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from algonet.cli.gallery import Figure, png
+from algonet.cli.pages import no_ticks, open_frame
 from algonet.core.pictures import gif_bytes, to_bytes
 
 TITLE = "The smooth renderer"
@@ -84,6 +85,14 @@ def _together(*parts: Any) -> Any:
     return Mesh(torch.cat([part.vertices for part in parts]), faces, vertex_colors=colors)
 
 
+def _photographed(mesh: Any, cameras: Any, size: int) -> Tensor:
+    """RGBA pictures (..., size, size, 4) by the hard rasteriser."""
+    from algonet.render import render_hard
+
+    rendered = render_hard(mesh.vertices, mesh.faces, mesh.vertex_colors, cameras, size=(size, size))
+    return torch.cat([rendered.image, rendered.silhouette[..., None]], -1)
+
+
 def _show(axis: Any, picture: Tensor, **options: Any) -> None:
     axis.imshow(picture.detach().numpy(), **options)
 
@@ -114,8 +123,8 @@ def _softness(quick: bool) -> Figure:
             out = renderer(mesh, camera, _lamps())
         _show(axes[0, column], out.rgb.clamp(0, 1))
         _show(axes[1, column], 1 - out.silhouette, cmap="gray", vmin=0, vmax=1)
-        seen = out.depth / (out.silhouette**2 + 1e-8).sqrt()
-        _show(axes[2, column], torch.where(out.silhouette > 0.02, seen, torch.nan), cmap="magma_r")
+        depth = out.depth / (out.silhouette**2 + 1e-8).sqrt()
+        _show(axes[2, column], torch.where(out.silhouette > 0.02, depth, torch.nan), cmap="magma_r")
         axes[0, column].set_title(f"scale = {scale:g} px", fontsize=11)
     for axis in axes.flat:
         axis.set_axis_off()
@@ -157,8 +166,7 @@ def _tessellation(quick: bool) -> Figure:
         axes[row, 3].set_title(f"change: {float(change.max()):.1g}", fontsize=9)
         axes[row, 0].set_ylabel(title, fontsize=10)
     for axis in axes.flat:
-        axis.set_xticks([])
-        axis.set_yticks([])
+        no_ticks(axis)
     figure.tight_layout(pad=0.4)
     caption = (
         "The same icosahedron, its faces cut finer and finer. The filtered coverage does not notice; the others, which most "
@@ -196,7 +204,7 @@ def _path(quick: bool) -> Figure:
     for axis, title in zip(axes, ("coverage of a pixel", "first derivative", "second derivative"), strict=True):
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("shift of the triangle (pixels)", fontsize=9)
-        axis.spines[["top", "right"]].set_visible(False)
+        open_frame(axis)
     axes[0].legend(frameon=False)
     figure.tight_layout()
     caption = (
@@ -251,15 +259,14 @@ def _textures(quick: bool) -> Figure:
 
 def _painted_ball(quick: bool) -> Any:
     """A coarse ball with an atlas of its faces, painted from pictures of a fine one."""
-    from algonet.render import Camera, Targets, fit_texture, icosphere, render_hard
+    from algonet.render import Camera, Targets, fit_texture, icosphere
 
     fine = icosphere(4 if quick else 5, 0.8)
     colors = 0.5 + 0.4 * torch.sin(14 * fine.vertices) * torch.tensor([1.0, 0.6, -1.0])
     rays = icosphere(0).vertices
     cameras = Camera.look_at(2.8 * rays, up=(0.1, 1.0, 0.2), fov=40.0)
-    size = 64 if quick else 160
-    seen = render_hard(fine.vertices, fine.faces, colors, cameras, size=(size, size))
-    return fit_texture(icosphere(2, 0.8), Targets(cameras, rgb=seen.image, silhouettes=seen.silhouette), size=320)
+    pictures = _photographed(fine.replace(vertex_colors=colors), cameras, 64 if quick else 160)
+    return fit_texture(icosphere(2, 0.8), Targets(cameras, rgb=pictures), size=320)
 
 
 def _turning(quick: bool) -> Figure:
@@ -287,7 +294,7 @@ def _turning(quick: bool) -> Figure:
 def _film_strip(quick: bool) -> Figure:
     import matplotlib.pyplot as plt
 
-    from algonet.render import Camera, MeshFitter, Remesh, SmoothRenderer, Targets, icosphere, render_hard
+    from algonet.render import Camera, MeshFitter, Remesh, SmoothRenderer, Targets, icosphere
 
     size, views = 48, 8
     target = icosphere(4)
@@ -300,8 +307,7 @@ def _film_strip(quick: bool) -> Figure:
     ray = torch.stack([angle.sin() * tilt.cos(), tilt.sin(), angle.cos() * tilt.cos()], -1)
     cameras = Camera.look_at(2.9 * ray, fov=42.0)
     colors = (target.vertices * 0.6 + 0.5).clamp(0, 1)
-    seen = render_hard(target.vertices, target.faces, colors, cameras, size=(size, size))
-    targets = torch.cat([seen.image, seen.silhouette[..., None]], -1)
+    targets = _photographed(target.replace(vertex_colors=colors), cameras, size)
     show = SmoothRenderer((96, 96), background=1.0, two_sided=False)
     looks = (0, 8, 20) if quick else (0, 10, 40, 120)
     template = icosphere(2 if quick else 3, 0.5)
@@ -345,12 +351,11 @@ def _chair() -> Any:
 def _far_camera(quick: bool) -> Figure:
     import matplotlib.pyplot as plt
 
-    from algonet.render import Camera, SmoothRenderer, fit_camera, render_hard, rotation_error
+    from algonet.render import Camera, SmoothRenderer, fit_camera, rotation_error
 
     mesh = _chair()
     true = Camera.look_at((1.3, 1.4, 2.6), fov=45.0)
-    seen = render_hard(mesh.vertices, mesh.faces, mesh.vertex_colors, true, size=(32, 32))
-    image = torch.cat([seen.image, seen.silhouette[..., None]], -1)
+    image = _photographed(mesh, true, 32)
     start = Camera.look_at((-2.6, 1.2, -0.8), fov=45.0)
     narrow = fit_camera(mesh, image, start, scales=(0.7, 0.7))
     annealed = fit_camera(mesh, image, start)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from algonet.cli.gallery import Figure, png
+from algonet.cli.pages import BLUE, GOLD, RED, no_ticks, open_frame
 from algonet.smooth_python import smooth
 from algonet.smooth_python.algorithms import ALGORITHMS
 
@@ -17,7 +18,6 @@ INTRO = (
     "Write the algorithm as an ordinary Python function and decorate it with @smooth: every if, while, comparison and "
     "subscript becomes a decision with a gradient. Steepness turns the dial from a blur to the program as written."
 )
-_BLUE, _RED, _GOLD = "#1f4e79", "#d1495b", "#c9b458"
 
 
 def figures(quick: bool) -> Iterator[Figure]:
@@ -28,15 +28,6 @@ def figures(quick: bool) -> Iterator[Figure]:
     yield Figure("binary_search", _search(quick), _CAPTIONS["binary_search"])
     yield Figure("levenshtein", _levenshtein(quick), _CAPTIONS["levenshtein"])
     yield Figure("bank_queue", _queue(quick), _CAPTIONS["bank_queue"])
-
-
-def _plain(axis: Any) -> None:
-    axis.spines[["top", "right"]].set_visible(False)
-
-
-def _bare(axis: Any) -> None:
-    axis.set_xticks([])
-    axis.set_yticks([])
 
 
 def _bubble_sort(quick: bool) -> bytes:
@@ -60,12 +51,11 @@ def _bubble_sort(quick: bool) -> bytes:
     (slope,) = torch.autograd.grad(swaps, leaf)
     right.bar(range(len(x)), x.tolist(), color="0.8", width=0.7)
     for place, (value, direction) in enumerate(zip(x.tolist(), (-slope).tolist(), strict=True)):
-        arrow = {"arrowstyle": "-|>", "color": _RED, "lw": 1.8}
+        arrow = {"arrowstyle": "-|>", "color": RED, "lw": 1.8}
         right.annotate("", xy=(place, value + 0.25 * direction), xytext=(place, value), arrowprops=arrow)
     right.axhline(0, color="0.6", lw=0.8)
     right.set_title(f"where each value would move for fewer swaps (now {float(swaps.detach()):.1f})", fontsize=10)
-    for axis in (left, right):
-        _plain(axis)
+    open_frame(left, right)
     figure.tight_layout()
     return png(figure)
 
@@ -92,7 +82,7 @@ def _polygon(quick: bool) -> bytes:
         loop = torch.cat([_star(), _star()[:1]])
         axis.plot(loop[:, 0], loop[:, 1], color="white", lw=0.6, alpha=0.6)
         axis.set_title(f"steepness {steepness:g}", fontsize=10)
-        _bare(axis)
+        no_ticks(axis)
     figure.tight_layout()
     return png(figure)
 
@@ -117,10 +107,10 @@ def _path(quick: bool) -> bytes:
         axis.imshow(cost.numpy(), cmap="Greys", alpha=0.85)
         rows, columns = torch.meshgrid(torch.arange(cost.shape[0]), torch.arange(cost.shape[1]), indexing="ij")
         axis.scatter(
-            columns.numpy(), rows.numpy(), s=110 * way[0].clamp(0, 1).numpy(), color=_RED, edgecolors="none", alpha=0.9
+            columns.numpy(), rows.numpy(), s=110 * way[0].clamp(0, 1).numpy(), color=RED, edgecolors="none", alpha=0.9
         )
         axis.set_title(f"steepness {steepness:g}: length {float(length.detach()):.2f}", fontsize=10)
-        _bare(axis)
+        no_ticks(axis)
     figure.tight_layout()
     return png(figure)
 
@@ -142,7 +132,7 @@ def _flood(quick: bool) -> bytes:
         water[..., 3] = 0.9 * wet.clamp(0, 1)
         axis.imshow(water.numpy())
         axis.set_title(f"water up to {level:g}", fontsize=10)
-        _bare(axis)
+        no_ticks(axis)
     figure.colorbar(ground, ax=axes, shrink=0.85, pad=0.01).set_label("height of the ground")
     blues = LinearSegmentedColormap.from_list("water", ["white", (0.2, 0.47, 0.8)])
     figure.colorbar(plt.cm.ScalarMappable(cmap=blues), ax=axes, shrink=0.85, pad=0.01).set_label("probability of water")
@@ -157,13 +147,13 @@ def _search(quick: bool) -> bytes:
     figure, axis = plt.subplots(figsize=(8.5, 3.4))
     for item in items.tolist():
         axis.axvline(item, color="0.9", lw=1)
-    for steepness, colour in ((3.0, _GOLD), (10.0, _RED), (100.0, _BLUE)):
+    for steepness, colour in ((3.0, GOLD), (10.0, RED), (100.0, BLUE)):
         found = ALGORITHMS["binary_search"](items.expand(len(values), -1), values, batched=True, steepness=steepness)
         axis.plot(values, found, color=colour, lw=2, label=f"steepness {steepness:g}")
     axis.set_xlabel("the value searched for (grey: the sorted items)")
     axis.set_ylabel("position found")
     axis.legend(frameon=False, fontsize=8)
-    _plain(axis)
+    open_frame(axis)
     figure.tight_layout()
     return png(figure)
 
@@ -195,7 +185,7 @@ def _levenshtein(quick: bool) -> bytes:
         axis.imshow(1 - unlike.numpy(), cmap="Blues", vmin=0, vmax=3)
         rows, columns = torch.meshgrid(torch.arange(len(source)), torch.arange(len(target)), indexing="ij")
         sizes = 190 * used[0].clamp(0, 1).numpy()
-        axis.scatter(columns.numpy(), rows.numpy(), s=sizes, color=_RED, edgecolors="none", alpha=0.9)
+        axis.scatter(columns.numpy(), rows.numpy(), s=sizes, color=RED, edgecolors="none", alpha=0.9)
         axis.set_xticks(range(len(target)), list(target))
         axis.set_yticks(range(len(source)), list(source))
         axis.tick_params(length=0)
@@ -215,11 +205,11 @@ def _queue(quick: bool) -> bytes:
         wait = ALGORITHMS["bank_queue"](arrivals, services, tellers, batched=True, steepness=15.0)
         (blame,) = torch.autograd.grad(wait.sum(), services)
         axis.bar(
-            range(customers), blame[0].tolist(), color=[_RED if b > 0 else _BLUE for b in blame[0].tolist()], width=0.75
+            range(customers), blame[0].tolist(), color=[RED if b > 0 else BLUE for b in blame[0].tolist()], width=0.75
         )
         axis.set_title(f"{tellers} tellers: customers wait {float(wait.detach()):.2f} on average", fontsize=10)
         axis.set_xlabel("customer")
-        _plain(axis)
+        open_frame(axis)
     axes[0].set_ylabel("waiting caused, per\nunit of service")
     figure.tight_layout()
     return png(figure)

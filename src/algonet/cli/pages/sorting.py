@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from algonet.cli.gallery import Figure, png
+from algonet.cli.pages import no_ticks, open_frame
 from algonet.relax import DECISION, Cauchy, Gaussian, Laplace, Logistic, Optimal, Reciprocal, SmoothStep
 from algonet.sorting import Bitonic, OddEven, soft_median, soft_sort, which_method
 from algonet.sorting.operation import sort_settings
@@ -126,8 +127,7 @@ def _permutations(n: int) -> Figure:
             ax.tick_params(which="minor", length=0)
             if row == 0:
                 ax.set_title(f"steepness {steepness:g}", fontsize=10)
-            ax.set_xticks([])
-            ax.set_yticks([])
+            no_ticks(ax)
         axes[row, 0].set_ylabel(f"{type(network).__name__}: sorted position", fontsize=10)
     for ax in axes[1]:
         ax.set_xlabel("item", fontsize=10)
@@ -159,7 +159,7 @@ def _sigmoids() -> Figure:
     axes[1].set_title("soft minimum of (0, b - a), minus the hard one")
     for ax in axes:
         ax.set_xlabel("b - a")
-        ax.spines[["top", "right"]].set_visible(False)
+        open_frame(ax)
     axes[0].legend(frameon=False, fontsize=9)
     return Figure(
         "sigmoids",
@@ -188,7 +188,7 @@ def _median() -> Figure:
     ax.set_xlabel("position of one more item")
     ax.set_ylabel("result")
     ax.legend(frameon=False, fontsize=9)
-    ax.spines[["top", "right"]].set_visible(False)
+    open_frame(ax)
     return Figure(
         "median",
         png(figure),
@@ -213,7 +213,7 @@ def _sharpness(quick: bool) -> Figure:
     ax.set_xlabel("items")
     ax.set_ylabel("mean deviation from the hard sort")
     ax.legend(frameon=False, fontsize=9)
-    ax.spines[["top", "right"]].set_visible(False)
+    open_frame(ax)
     return Figure(
         "sharpness",
         png(figure),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from algonet.cli.gallery import Figure, png
+from algonet.cli.pages import RED, open_frame
 from algonet.cli.speech_commands import spectrogram_png
 from algonet.speech import SmoothSynthesizer, Speech, wav_bytes
 
@@ -70,7 +71,7 @@ def _found(steps: int) -> Figure:
         loss.backward()
         optimizer.step()
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.4, 3.2))
-    for row, colour in zip(range(3), ("#d1495b", "#2e6f95", "#edae49"), strict=True):
+    for row, colour in zip(range(3), (RED, "#2e6f95", "#edae49"), strict=True):
         left.plot([float(p[row]) for p in path], color=colour, label=f"F{row + 1}")
         left.axhline(float(target.formants[0, row]), color=colour, ls=":", lw=1)
     left.set_xlabel("step")
@@ -82,8 +83,7 @@ def _found(steps: int) -> Figure:
     right.set_xlabel("mel band")
     right.set_ylabel("log power")
     right.legend(frameon=False)
-    for axis in (left, right):
-        axis.spines[["top", "right"]].set_visible(False)
+    open_frame(left, right)
     figure.tight_layout()
     return Figure("formants", png(figure), _FOUND_CAPTION)
 

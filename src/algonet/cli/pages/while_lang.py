@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from algonet.cli.gallery import Figure, png
+from algonet.cli.pages import BLUE, GOLD, RED, open_frame
 from algonet.relax import BumpExit, Exit, Sech, SmoothTent, Tent
 from algonet.while_lang import NonHaltingWarning, WhileProgram, load_program
 from algonet.while_lang.plots import surfaces
@@ -79,7 +80,7 @@ def _readings(size: int) -> bytes:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.5))
     x = torch.linspace(0, 4, size, dtype=torch.float64)
     left.axhline(0, color="0.8", lw=1.2, zorder=0)
-    for step, colour in ((1.0, "#1f4e79"), (1 / 4, "#c9b458"), (1 / 16, "#d1495b")):
+    for step, colour in ((1.0, BLUE), (1 / 4, GOLD), (1 / 16, RED)):
         label = "step 1: smooth WHILE" if step == 1 else f"step 1/{round(1 / step)}"
         left.plot(x, x - _circuit(x, step), color=colour, lw=1.8, label=label)
     left.set_xlabel("x1")
@@ -88,9 +89,9 @@ def _readings(size: int) -> bytes:
     p = torch.linspace(0, 1, size, dtype=torch.float64)
     program = WhileProgram(_FLIPS, Tent(), backend="reference")
     turns = 3
-    right.plot(p, (1 - (1 - 2 * p) ** turns) / 2, color="#c9b458", lw=1.8, label="mass splitting")
-    right.plot(p, torch.sin(turns * p.sqrt().asin()) ** 2, color="#d1495b", lw=1.8, label="amplitudes")
-    right.plot(p, program(x1=torch.full_like(p, turns), x2=p), color="#1f4e79", lw=1.8, label="smooth WHILE")
+    right.plot(p, (1 - (1 - 2 * p) ** turns) / 2, color=GOLD, lw=1.8, label="mass splitting")
+    right.plot(p, torch.sin(turns * p.sqrt().asin()) ** 2, color=RED, lw=1.8, label="amplitudes")
+    right.plot(p, program(x1=torch.full_like(p, turns), x2=p), color=BLUE, lw=1.8, label="smooth WHILE")
     right.plot([0, 1], [0, 1], "o", color="black", ms=5, label="the discrete program")
     right.set_ylim(-0.05, 1.45)
     right.set_xlabel("probability of each of three flips")
@@ -98,7 +99,7 @@ def _readings(size: int) -> bytes:
     right.set_title("where paths meet", fontsize=11)
     for axis in (left, right):
         axis.legend(frameon=False, fontsize=8)
-        axis.spines[["top", "right"]].set_visible(False)
+        open_frame(axis)
     figure.tight_layout()
     return png(figure)
 
@@ -139,11 +140,11 @@ def _halting(size: int) -> bytes:
             axis.set_xticks(range(0, 7, 2))
             axis.set_yticks(range(0, 7, 2))
     axes[1].set_ylabel("x2")
-    axes[0].plot(sweep, shares, "o-", color="#d1495b", ms=4)
+    axes[0].plot(sweep, shares, "o-", color=RED, ms=4)
     axes[0].set_title("inputs that never halt", fontsize=10)
     axes[0].set_xlabel("steepness of Sech")
     axes[0].set_ylim(-0.02, 1.02)
-    axes[0].spines[["top", "right"]].set_visible(False)
+    open_frame(axes[0])
     figure.tight_layout()
     figure.colorbar(image, ax=axes.tolist(), fraction=0.012, pad=0.01).set_label("probability left", fontsize=8)
     return png(figure)
