@@ -49,6 +49,11 @@ def batches(where: str, data: Data) -> Iterator[tuple[Any, Any]]:
         raise ValueError(f"{where}: `data` is empty.")
 
 
+def never_ran(where: str, layer: nn.Module) -> ValueError:
+    """The error where a layer to be measured was not called."""
+    return ValueError(f"{where}: the model did not run its layer {type(layer).__name__} on this data.")
+
+
 @contextmanager
 def changed_output(layer: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Inside the block, `layer` gives out `change(output)`.
@@ -86,17 +91,17 @@ def per_feature(x: Tensor, dim: int) -> Tensor:
     """x (batch, ...) summed over all but the batch and the features along `dim`: (batch, features)."""
     if x.dim() < 2:
         return x.reshape(len(x), 1) if x.dim() else x.reshape(1, 1)
-    kept = dim % x.dim()
-    return x.sum([i for i in range(1, x.dim()) if i != kept]) if x.dim() > 2 else x
+    features = dim % x.dim()
+    return x.sum([i for i in range(1, x.dim()) if i != features]) if x.dim() > 2 else x
 
 
 def gate_shape(x: Tensor, dim: int) -> list[int]:
     """The shape of one gate per item and feature, to be multiplied onto x."""
     if x.dim() < 2:
         return list(x.shape)
-    kept = dim % x.dim()
-    if kept == 0:
+    features = dim % x.dim()
+    if features == 0:
         raise ValueError(
             f"explain: `dim` must be a feature dimension, not the batch; the layer gives {tuple(x.shape)}."
         )
-    return [n if i in (0, kept) else 1 for i, n in enumerate(x.shape)]
+    return [n if i in (0, features) else 1 for i, n in enumerate(x.shape)]

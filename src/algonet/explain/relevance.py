@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from algonet.core.notebooks import html_table
 from algonet.relax.modules import evaluating
 
-from .layers import Data, Layer, batches, changed_output, find_layer, gate_shape, per_feature
+from .layers import Data, Layer, batches, changed_output, find_layer, gate_shape, never_ran, per_feature
 
 Loss = Callable[[Any, Any], Tensor]
 #: Features that a notebook shows, those that count most.
@@ -128,11 +128,10 @@ def _inside(model: nn.Module, layer: nn.Module, data: Data, loss: Loss) -> Sensi
             with torch.enable_grad(), gated_steps(layer, make):
                 value = loss(model(inputs), targets)
                 if not gates:
-                    raise ValueError(
-                        f"sensitivity: the model did not run its layer {type(layer).__name__} on this data."
-                    )
-                value = value * len(gates[0]) if value.dim() == 0 else value.sum()
-                found = torch.autograd.grad(value, gates, allow_unused=True, materialize_grads=True)
+                    raise never_ran("sensitivity", layer)
+                found = torch.autograd.grad(
+                    _summed(value, len(gates[0])), gates, allow_unused=True, materialize_grads=True
+                )
             # Several calls of one layer, and what is between batch and steps, belong to the item
             sums.add(sum(g.reshape(len(g), -1, g.shape[-1]).sum(1) for g in found))  # pyright: ignore[reportArgumentType]
     total, (magnitude, signed) = sums.total, sums.result()
@@ -160,14 +159,18 @@ def _gate_gradients(
         reached = []
         for layer, found in zip(layers, gates, strict=True):
             if found is None:
-                raise ValueError(f"sensitivity: the model did not run its layer {type(layer).__name__} on this data.")
+                raise never_ran("sensitivity", layer)
             reached.append(found)
-        # A mean over items gives each item 1/items of its own gradient
-        value = value * len(reached[0]) if value.dim() == 0 else value.sum()
+        value = _summed(value, len(reached[0]))
         if not value.requires_grad:
             raise ValueError("sensitivity: the loss does not depend on any compared layer differentiably.")
         gradients = torch.autograd.grad(value, reached, allow_unused=True, materialize_grads=True)
     return [per_feature(g.detach(), dim) for g in gradients]
+
+
+def _summed(loss: Tensor, items: int) -> Tensor:
+    """The sum of the items' losses, so that each has its own gradient: of their mean an item has 1/items."""
+    return loss * items if loss.dim() == 0 else loss.sum()
 
 
 class _Sums:
@@ -208,7 +211,7 @@ def activation(model: nn.Module, layer: Layer, data: Data, *, dim: int = -1) -> 
     tensor([1., 0.])
     """
     where = "activation"
-    listened = find_layer(where, model, layer)
+    measured = find_layer(where, model, layer)
     sums: list[Tensor] = []
     count = 0
 
@@ -222,11 +225,11 @@ def activation(model: nn.Module, layer: Layer, data: Data, *, dim: int = -1) -> 
         sums = [a + b for a, b in zip(sums, new, strict=True)] if sums else new
         return output
 
-    with evaluating(model), changed_output(listened, listen):
+    with evaluating(model), changed_output(measured, listen):
         for inputs, _ in batches(where, data):
             model(inputs)
     if not count:
-        raise ValueError(f"{where}: the model did not run its layer {type(listened).__name__} on this data.")
+        raise never_ran(where, measured)
     mean, square = (s / count for s in sums)
     std = (square - mean.square()).clamp_min(0).sqrt()
     return Activation(mean.float(), std.float(), square.sqrt().float())

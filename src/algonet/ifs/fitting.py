@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
@@ -210,9 +211,9 @@ def _coloured(ifs: IFS, colours: Tensor, side: int) -> IFS:
         height, width = colours.shape[-2:]
         column = (points[:, 0] * side).long().clamp(0, width - 1)
         row = (height - 1 - (points[:, 1] * side).long()).clamp(0, height - 1)
-        seen = colours[:, row, column].T
+        below = colours[:, row, column].T
         means = torch.stack(
-            [seen[last == k].mean(0) if bool((last == k).any()) else seen.mean(0) for k in range(ifs.functions)]
+            [below[last == k].mean(0) if bool((last == k).any()) else below.mean(0) for k in range(ifs.functions)]
         )
     return IFS(
         ifs.maps.detach(),
@@ -270,25 +271,15 @@ def _read_file(path: str | os.PathLike[str]) -> Tensor:
     return values.movedim(-1, 0) if values.ndim == 3 else values
 
 
-def _bar(show: bool, total: int) -> Any:
-    """A context that gives `advance(steps, text)`: a progress bar, or nothing."""
+@contextmanager
+def _bar(show: bool, total: int) -> Iterator[Callable[[int, str], None]]:
+    """Gives `advance(steps, text)`, which moves a progress bar, or does nothing."""
     if not show:
-        return nullcontext(lambda steps, text: None)
+        yield lambda steps, text: None
+        return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    bar = Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-
-    class _Context:
-        def __enter__(self):
-            bar.__enter__()
-            self.task = bar.add_task("fit", total=total)
-            return self.advance
-
-        def advance(self, steps: int, text: str) -> None:
-            bar.update(self.task, advance=steps, description=text)
-
-        def __exit__(self, *error: Any):
-            bar.update(self.task, completed=total)
-            bar.__exit__(*error)
-
-    return _Context()
+    with Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as bar:
+        task = bar.add_task("fit", total=total)
+        yield lambda steps, text: bar.update(task, advance=steps, description=text)
+        bar.update(task, completed=total)

@@ -65,13 +65,12 @@ def area_weights(parameters: Tensor, floor: float = 0.01) -> Tensor:
     Points then lie about evenly over a fractal whose parts do not overlap. Sums to 1; differentiable.
     """
     _, linear = split_parameters(parameters, 2 if parameters.shape[-1] == 6 else 3)
-    area = _determinant(linear)
-    area = torch.sqrt(area**2 + 1e-12)
+    area = torch.sqrt(determinant(linear) ** 2 + 1e-12)
     share = area / area.sum(-1, keepdim=True)
     return (share + floor) / (1 + floor * share.shape[-1])
 
 
-def _determinant(linear: Tensor) -> Tensor:
+def determinant(linear: Tensor) -> Tensor:
     """Of 2 x 2 or 3 x 3 matrices, written out: `torch.linalg.det` starts threads, which a forked child lacks."""
     if linear.shape[-1] == 2:
         (a, b), (c, d) = (row.unbind(-1) for row in linear.unbind(-2))

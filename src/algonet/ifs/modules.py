@@ -238,9 +238,12 @@ class IFS(SoftModule):
 
     def _depth(self) -> int:
         """Steps after which the start is forgotten to within a thousandth, between 16 and 64."""
-        with torch.no_grad():
-            shrink = float((self.odds * map_norms(self.maps).log()).sum())
-        return max(16, min(64, math.ceil(7 / max(-shrink, 0.01))))
+        return max(16, min(64, math.ceil(7 / max(-self._growth(), 0.01))))
+
+    @torch.no_grad()
+    def _growth(self) -> float:
+        """The mean logarithm of how much a chosen map stretches distances."""
+        return float((self.odds * map_norms(self.maps).log()).sum())
 
     def _check_odds(self, weights: Tensor | None) -> Tensor:
         if weights is None:
@@ -259,10 +262,8 @@ class IFS(SoftModule):
         return colours.detach().to(self.parameters_)
 
     def _check_contraction(self) -> None:
-        with torch.no_grad():
-            norms = map_norms(self.maps)
-            growth = float((self.odds * norms.log()).sum())
-        if growth >= 0:
+        if self._growth() >= 0:
+            norms = map_norms(self.maps.detach())
             worst = int(norms.argmax())
             raise ValueError(
                 f"IFS: the maps do not contract on average, points would run away (function {worst} stretches by "

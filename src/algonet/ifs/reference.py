@@ -13,6 +13,8 @@ LEAST_SIGMA = 1e-6
 #: States and parameters of the chaos game are clamped here: a divergent system gives large numbers, never NaN.
 FAR_STATE = 1e12
 FAR_PARAMETER = 1e18
+#: Gradients of a divergent system are clamped here by the kernels.
+FAR_GRADIENT = 1e30
 
 
 def axis_masses(positions: Tensor, sigma: Tensor, size: int) -> Tensor:

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from .aggregates import Poisson
 from .functional import smooth_raster
-from .maps import capped, map_norms
+from .maps import capped, determinant, map_norms
 from .reference import join_parameters, split_parameters
 
 
@@ -189,8 +189,7 @@ def _apply(maps: Tensor, points: Tensor) -> Tensor:
 def _area(maps: Tensor, side: int) -> Tensor:
     """What a map does to areas; one that flattens the shape still leaves a line a pixel wide."""
     _, linear = split_parameters(maps, 2)
-    det = linear[..., 0, 0] * linear[..., 1, 1] - linear[..., 0, 1] * linear[..., 1, 0]
-    return torch.sqrt(det**2 + (map_norms(maps) / (0.6 * side)) ** 2)
+    return torch.sqrt(determinant(linear) ** 2 + (map_norms(maps) / (0.6 * side)) ** 2)
 
 
 def _distinct(maps: Tensor, scores: Tensor, cloud: Tensor) -> Tensor:
@@ -199,17 +198,17 @@ def _distinct(maps: Tensor, scores: Tensor, cloud: Tensor) -> Tensor:
     flat = maps.flatten(0, 1)
     order = scores.flatten().argsort(descending=True)
     images = _apply(flat, cloud[:32])[order]
-    kept: list[int] = []
+    distinct: list[int] = []
     for i in range(len(order)):
-        if not kept or float((images[kept] - images[i]).abs().mean((1, 2)).min()) > 0.01:
-            kept.append(i)
-        if len(kept) == max(1, restarts // 2):
+        if not distinct or float((images[distinct] - images[i]).abs().mean((1, 2)).min()) > 0.01:
+            distinct.append(i)
+        if len(distinct) == max(1, restarts // 2):
             break
     # the first half of the restarts share the best ones; the rest keep their own, capped, best
-    shared = flat[order[kept]][torch.arange(restarts, device=flat.device) % len(kept)]
-    own = maps[torch.arange(restarts, device=flat.device), scores.argmax(1)]
-    half = (torch.arange(restarts, device=flat.device) < restarts // 2)[:, None]
-    return torch.where(half, shared, own)
+    restart = torch.arange(restarts, device=flat.device)
+    shared = flat[order[distinct]][restart % len(distinct)]
+    own = maps[restart, scores.argmax(1)]
+    return torch.where((restart < restarts // 2)[:, None], shared, own)
 
 
 def _lottery(maps: Tensor, scores: Tensor, generator: torch.Generator) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from algonet.core import tracing
 from algonet.core.cache import Cache
+from algonet.core.checks import check_integer
 from algonet.core.hints import write_instead
 from algonet.core.identity import identity, interned
 from algonet.relax import EXITS, Exit, Sech
@@ -75,8 +76,7 @@ def prepare(
             raise ValueError(f"run_while: unknown output {name!r}; the program's variables are {', '.join(known)}.")
     if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 <= epsilon < 1:
         raise ValueError(f"run_while: `epsilon` must lie in [0, 1), got {epsilon!r}.")
-    if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or not 1 <= max_iterations < 2**31:
-        raise ValueError(f"run_while: `max_iterations` must be an integer from 1 to 2^31 - 1, got {max_iterations!r}.")
+    check_integer("run_while", "max_iterations", max_iterations, 1, 2**31 - 1)
     code = flatten(parsed, merge=not trainable)
     return Prepared(code, tuple(outputs), known, float(epsilon), max_iterations, trainable)
 
@@ -205,21 +205,13 @@ def _steepness(exit: Exit, like: Tensor) -> Tensor:
 def _settings(
     prepared: Prepared, names: tuple[str, ...], exit: Exit, per_element: bool, moving: tuple[bool, ...], watched: bool
 ) -> WhileSettings:
-    if tracing.compiling():
-        return _new_settings(prepared, names, exit, per_element, moving, watched)
-    key = (names, identity(exit), per_element, moving, watched)
-    found = prepared.settings.find(key)
-    if found is None:
-        made = _new_settings(prepared, names, exit, per_element, moving, watched)
-        found = prepared.settings.put(key, made)
-    return found
-
-
-def _new_settings(
-    prepared: Prepared, names: tuple[str, ...], exit: Exit, per_element: bool, moving: tuple[bool, ...], watched: bool
-) -> WhileSettings:
+    # While a graph is traced, nothing is cached
+    key = None if tracing.compiling() else (names, identity(exit), per_element, moving, watched)
+    found = None if key is None else prepared.settings.find(key)
+    if found is not None:
+        return found
     slots = prepared.code.slots
-    return WhileSettings(
+    made = WhileSettings(
         prepared.code.text,
         interned(exit),
         tuple([slots[name] for name in names]),
@@ -231,6 +223,7 @@ def _new_settings(
         moving,
         watched,
     )
+    return made if key is None else prepared.settings.put(key, made)
 
 
 def as_result(prepared: Prepared, values: Tensor, diagnostics: Tensor) -> WhileResult:

@@ -122,9 +122,8 @@ class WhileProgram(SoftModule):
         `make_gates(batch, labels, like)` gives them, (*batch, assignments); `labels` say which assignment each is. Runs the
         reference. Gates of 1 change nothing; the gradient by them is what `explain.sensitivity(inside=True)` measures.
         """
-        parameters = None if self.weight is None or self.bias is None else (self.weight, self.bias)
         given = self._named(positional, inputs)
-        values = execute_gated(self._prepared, given, make_gates, exit=self._exit(), parameters=parameters)
+        values = execute_gated(self._prepared, given, make_gates, exit=self._exit(), parameters=self._weight_and_bias())
         return values if len(self._prepared.outputs) == 1 else values.unbind(-1)
 
     def crisp(self, *, max_steps: int = 1_000_000, **inputs: int) -> int | tuple[int, ...]:
@@ -139,9 +138,10 @@ class WhileProgram(SoftModule):
 
     def regularization(self) -> Tensor:
         """sum (w - 1)^2 + b^2 over all assignments: 0 where the program is the one that was written."""
-        if self.weight is None or self.bias is None:
+        parameters = self._weight_and_bias()
+        if parameters is None:
             raise ValueError("WhileProgram.regularization: the program has no parameters; pass trainable=True.")
-        return departure(self.weight, self.bias)
+        return departure(*parameters)
 
     @property
     def core(self) -> Program:
@@ -178,10 +178,13 @@ class WhileProgram(SoftModule):
         self, positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float], watched: bool
     ) -> tuple[Tensor, Tensor | None]:
         inputs = named if not positional else self._named(positional, named)
-        parameters = None if self.weight is None or self.bias is None else (self.weight, self.bias)
+        parameters = self._weight_and_bias()
         return execute(
             self._prepared, inputs, exit=self._exit(), parameters=parameters, watched=watched, backend=self.backend
         )
+
+    def _weight_and_bias(self) -> tuple[Tensor, Tensor] | None:
+        return None if self.weight is None or self.bias is None else (self.weight, self.bias)
 
     def _exit(self) -> Exit:
         """`self.relax`, made anew only when its tensor is another one: making it takes as long as starting a kernel."""

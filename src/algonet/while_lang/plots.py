@@ -65,7 +65,6 @@ def surfaces(
     program: Program, library: str | None, exit: Exit, span: tuple[float, float], size: int, max_iterations: int
 ) -> Any:
     """The exact function where it is known, the program with `exit` and the program with `Tent`, side by side."""
-    # The reference: a picture is a few thousand elements, and compiling for it would take longer
     import matplotlib.pyplot as plt
 
     panels: list[tuple[str, Callable[[Tensor, Tensor], Tensor]]] = []
@@ -94,6 +93,7 @@ def surfaces(
 def _function(program: Program, exit: Exit, max_iterations: int) -> Callable[[Tensor, Tensor], Tensor]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NonHaltingWarning)
+        # The reference: a picture is a few thousand elements, and compiling for it would take longer
         layer = WhileProgram(program, exit, max_iterations=max_iterations, backend="reference")
     known = {name: position for position, name in enumerate(("x1", "x2")) if name in layer.variables}
     return lambda *arguments: layer(**{name: arguments[position] for name, position in known.items()})

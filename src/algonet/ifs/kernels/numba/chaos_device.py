@@ -9,13 +9,13 @@ import numpy as np
 from numba import float32 as real
 
 from algonet.core.codegen.jit import njit
-from algonet.ifs.reference import FAR_PARAMETER, FAR_STATE
+from algonet.ifs.reference import FAR_GRADIENT, FAR_PARAMETER, FAR_STATE
 
 # --- template ---
 _OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
 one, zero = real(1.0), real(0.0)
 #: States, parameters and adjoints of a divergent system are clamped here.
-far, most, steep = real(FAR_STATE), real(FAR_PARAMETER), real(1e30)
+far, most, steepest = real(FAR_STATE), real(FAR_PARAMETER), real(FAR_GRADIENT)
 
 
 @njit(**_OPTIONS)
@@ -70,8 +70,8 @@ def backward(grads, parameters, choices, start, first, last, burn_in, horizon, s
             if s >= burn_in:
                 px += grads[c, s - burn_in, 0]
                 py += grads[c, s - burn_in, 1]
-            px = zero if abs(states[s + 1, c, 0]) >= far else bounded(px, steep)
-            py = zero if abs(states[s + 1, c, 1]) >= far else bounded(py, steep)
+            px = zero if abs(states[s + 1, c, 0]) >= far else bounded(px, steepest)
+            py = zero if abs(states[s + 1, c, 1]) >= far else bounded(py, steepest)
             grad_parameters[f, 0] += px
             grad_parameters[f, 1] += px * x
             grad_parameters[f, 2] += px * y
@@ -82,13 +82,13 @@ def backward(grads, parameters, choices, start, first, last, burn_in, horizon, s
             gy[k] = zero if cut else table[f, 2] * px + table[f, 5] * py
     for c in range(first, last):
         inside_x, inside_y = abs(start[c, 0]) <= far, abs(start[c, 1]) <= far
-        grad_start[c, 0] = bounded(gx[c - first], steep) if inside_x else zero
-        grad_start[c, 1] = bounded(gy[c - first], steep) if inside_y else zero
+        grad_start[c, 0] = bounded(gx[c - first], steepest) if inside_x else zero
+        grad_start[c, 1] = bounded(gy[c - first], steepest) if inside_y else zero
     for n in range(parameters.shape[0]):
         for k in range(6):
             if abs(parameters[n, k]) > most:
                 grad_parameters[n, k] = zero
-            grad_parameters[n, k] = bounded(grad_parameters[n, k], steep)
+            grad_parameters[n, k] = bounded(grad_parameters[n, k], steepest)
 
 
 @njit(**_OPTIONS, cache=True)

@@ -14,7 +14,7 @@ from algonet.core.codegen.generate import load_template
 from algonet.core.threads import spread
 
 from ...operation import ChaosSettings, RasterSettings
-from ...reference import FAR_PARAMETER, FAR_PIXELS, FAR_STATE, LEAST_SIGMA
+from ...reference import FAR_GRADIENT, FAR_PARAMETER, FAR_PIXELS, FAR_STATE, LEAST_SIGMA
 from ..layout import blocks, flat
 from ..layout import chaos_game_saved as chaos_game_saved
 
@@ -38,7 +38,7 @@ from algonet.core.codegen.numba_math import exp32, log32
 
 SINGLE, LANES = {real == "float32"}, {LANES}
 FAR_PIXELS, LEAST_SIGMA = {FAR_PIXELS!r}, {LEAST_SIGMA!r}
-FAR_STATE, FAR_PARAMETER = {FAR_STATE!r}, {FAR_PARAMETER!r}
+FAR_STATE, FAR_PARAMETER, FAR_GRADIENT = {FAR_STATE!r}, {FAR_PARAMETER!r}, {FAR_GRADIENT!r}
 """
     return load_template(f"ifs_{name}_{real}", prelude, Path(__file__).with_name(f"{name}_device.py"))
 

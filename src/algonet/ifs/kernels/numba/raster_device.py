@@ -210,7 +210,7 @@ def backward(
     edges, tails, bells = scratch[0], scratch[1], scratch[2]
     across, across_u, across_s = scratch[3], scratch[4], scratch[5]
     down, down_v, down_s = scratch[6], scratch[7], scratch[8]
-    pull, lane = scratch[9], scratch[10]
+    grad_q, lane = scratch[9], scratch[10]
     for k in range(longest):
         lane[k] = real(k)
     free = sigma >= least
@@ -234,23 +234,23 @@ def backward(
             value = weight * down[j]
             row = grads[0, y + j, x : x + span]
             for k in range(span):
-                pull[k] = row[k]
+                grad_q[k] = row[k]
             for c in range(channels):
                 row, f = grads[1 + c, y + j, x : x + span], features[i, c]
                 total_f = zero
                 for k in range(span):
                     p = value * across[k]
                     q = far_log(p) if logs else p
-                    pull[k] += f * row[k]
+                    grad_q[k] += f * row[k]
                     total_f += q * row[k]
                 grad_features[i, c] += total_f
             if logs:
                 for k in range(span):
                     p = value * across[k]
-                    pull[k] = pull[k] / (one - min(p, one) * largest) if p <= one else zero
+                    grad_q[k] = grad_q[k] / (one - min(p, one) * largest) if p <= one else zero
             sum_a, sum_u, sum_s = zero, zero, zero
             for k in range(span):
-                g = pull[k]
+                g = grad_q[k]
                 sum_a += g * across[k]
                 sum_u += g * across_u[k]
                 sum_s += g * across_s[k]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ...reference import FAR_PARAMETER, FAR_STATE
+from ...reference import FAR_GRADIENT, FAR_PARAMETER, FAR_STATE
 
 _FAR = tl.constexpr(FAR_STATE)
 _MOST = tl.constexpr(FAR_PARAMETER)
-_STEEP = tl.constexpr(1e30)
+_STEEPEST = tl.constexpr(FAR_GRADIENT)
 
 
 @triton.jit
@@ -39,9 +39,9 @@ def chaos_forward_kernel(
     table = parameters + item * functions * 6
     x = _bounded(tl.load(start + (item * chains + c) * 2, mask=live, other=0.0), _FAR)
     y = _bounded(tl.load(start + (item * chains + c) * 2 + 1, mask=live, other=0.0), _FAR)
-    kept = states + (item * (steps + 1) * chains + c) * 2
-    tl.store(kept, x, mask=live)
-    tl.store(kept + 1, y, mask=live)
+    visited = states + (item * (steps + 1) * chains + c) * 2
+    tl.store(visited, x, mask=live)
+    tl.store(visited + 1, y, mask=live)
     drawn = points + (item * chains + c) * (steps - burn_in) * 2
     for s in range(steps):
         f = tl.load(choices + (item * steps + s) * chains + c, mask=live, other=0)
@@ -50,8 +50,8 @@ def chaos_forward_kernel(
         new_x = _bounded(a0 + a1 * x + a2 * y, _FAR)
         y = _bounded(a3 + a4 * x + a5 * y, _FAR)
         x = new_x
-        tl.store(kept + (s + 1) * chains * 2, x, mask=live)
-        tl.store(kept + (s + 1) * chains * 2 + 1, y, mask=live)
+        tl.store(visited + (s + 1) * chains * 2, x, mask=live)
+        tl.store(visited + (s + 1) * chains * 2 + 1, y, mask=live)
         now = c * 0 + s
         drawing = live & (now >= burn_in)
         tl.store(drawn + (s - burn_in) * 2, x, mask=drawing)
@@ -68,10 +68,10 @@ def chaos_backward_kernel(
     c = (tl.program_id(0) % programs) * BLOCK + tl.arange(0, BLOCK)
     live = c < chains
     table = parameters + item * functions * 6
-    kept = states + (item * (steps + 1) * chains + c) * 2
-    pulled = grads + (item * chains + c) * (steps - burn_in) * 2
-    x_after = tl.load(kept + steps * chains * 2, mask=live, other=0.0)
-    y_after = tl.load(kept + steps * chains * 2 + 1, mask=live, other=0.0)
+    visited = states + (item * (steps + 1) * chains + c) * 2
+    grad_drawn = grads + (item * chains + c) * (steps - burn_in) * 2
+    x_after = tl.load(visited + steps * chains * 2, mask=live, other=0.0)
+    y_after = tl.load(visited + steps * chains * 2 + 1, mask=live, other=0.0)
     gx, gy = x_after * 0.0, y_after * 0.0
     slot = tl.arange(0, SLOTS)[None, :]
     # one column per function: a sum over chains at the very end, instead of one atomic addition per step
@@ -84,19 +84,19 @@ def chaos_backward_kernel(
         _a0, a1, a2, _a3, a4, a5 = _map(table, f, live)
         now = c * 0 + s
         drawing = live & (now >= burn_in)
-        px = gx + tl.load(pulled + (s - burn_in) * 2, mask=drawing, other=0.0)
-        py = gy + tl.load(pulled + (s - burn_in) * 2 + 1, mask=drawing, other=0.0)
-        px = tl.where(tl.abs(x_after) >= _FAR, 0.0, _bounded(px, _STEEP))
-        py = tl.where(tl.abs(y_after) >= _FAR, 0.0, _bounded(py, _STEEP))
-        x = tl.load(kept + s * chains * 2, mask=live, other=0.0)
-        y = tl.load(kept + s * chains * 2 + 1, mask=live, other=0.0)
-        mine = (f[:, None] == slot) & live[:, None]
-        t0 += tl.where(mine, px[:, None], 0.0)
-        t1 += tl.where(mine, (px * x)[:, None], 0.0)
-        t2 += tl.where(mine, (px * y)[:, None], 0.0)
-        t3 += tl.where(mine, py[:, None], 0.0)
-        t4 += tl.where(mine, (py * x)[:, None], 0.0)
-        t5 += tl.where(mine, (py * y)[:, None], 0.0)
+        px = gx + tl.load(grad_drawn + (s - burn_in) * 2, mask=drawing, other=0.0)
+        py = gy + tl.load(grad_drawn + (s - burn_in) * 2 + 1, mask=drawing, other=0.0)
+        px = tl.where(tl.abs(x_after) >= _FAR, 0.0, _bounded(px, _STEEPEST))
+        py = tl.where(tl.abs(y_after) >= _FAR, 0.0, _bounded(py, _STEEPEST))
+        x = tl.load(visited + s * chains * 2, mask=live, other=0.0)
+        y = tl.load(visited + s * chains * 2 + 1, mask=live, other=0.0)
+        chosen = (f[:, None] == slot) & live[:, None]
+        t0 += tl.where(chosen, px[:, None], 0.0)
+        t1 += tl.where(chosen, (px * x)[:, None], 0.0)
+        t2 += tl.where(chosen, (px * y)[:, None], 0.0)
+        t3 += tl.where(chosen, py[:, None], 0.0)
+        t4 += tl.where(chosen, (py * x)[:, None], 0.0)
+        t5 += tl.where(chosen, (py * y)[:, None], 0.0)
         cut = (now * 0 + horizon > 0) & (now > 0) & (now % tl.maximum(horizon, 1) == 0)
         gx = tl.where(cut, 0.0, a1 * px + a4 * py)
         gy = tl.where(cut, 0.0, a2 * px + a5 * py)
@@ -105,8 +105,8 @@ def chaos_backward_kernel(
     first_x = tl.load(there, mask=live, other=0.0)
     first_y = tl.load(there + 1, mask=live, other=0.0)
     out = grad_start + (item * chains + c) * 2
-    tl.store(out, tl.where(tl.abs(first_x) > _FAR, 0.0, _bounded(gx, _STEEP)), mask=live)
-    tl.store(out + 1, tl.where(tl.abs(first_y) > _FAR, 0.0, _bounded(gy, _STEEP)), mask=live)
+    tl.store(out, tl.where(tl.abs(first_x) > _FAR, 0.0, _bounded(gx, _STEEPEST)), mask=live)
+    tl.store(out + 1, tl.where(tl.abs(first_y) > _FAR, 0.0, _bounded(gy, _STEEPEST)), mask=live)
     row = grad_parameters + (tl.program_id(0).to(tl.int64) * SLOTS + tl.arange(0, SLOTS)) * 6
     tl.store(row, tl.sum(t0, axis=0))
     tl.store(row + 1, tl.sum(t1, axis=0))

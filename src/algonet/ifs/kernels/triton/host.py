@@ -9,11 +9,11 @@ import triton
 from torch import Tensor
 
 from ...operation import ChaosSettings, RasterSettings
-from ...reference import FAR_PARAMETER
+from ...reference import FAR_GRADIENT, FAR_PARAMETER
 from ..layout import chaos_game_saved as chaos_game_saved
 from ..layout import flat
 from .chaos_device import chaos_backward_kernel, chaos_forward_kernel
-from .raster_device import splat_backward_kernel, splat_forward_kernel
+from .raster_device import FIXED_POINT, splat_backward_kernel, splat_forward_kernel
 
 #: (points per program, rows and columns of a tile, warps): chosen by timing a million points at sigma 1 px on an H200.
 TILES = {"forward": (32, 1, 16, 4), "backward": (128, 1, 1, 4)}
@@ -37,7 +37,7 @@ def smooth_raster_forward(tensors: Sequence[Tensor], settings: RasterSettings) -
             P=per_program, BY=rows, BX=columns, num_warps=warps,
         )  # fmt: skip
     if fixed:
-        total = (total.double() / 2.0**32).to(p.dtype)
+        total = (total.double() / FIXED_POINT).to(p.dtype)
     total += flags[:, None, None, None]
     return [total.reshape(*points.shape[:-2], layers, settings.height, settings.width)], []
 
@@ -114,6 +114,6 @@ def chaos_game_backward(
             functions=a.shape[1], chains=chains, steps=steps, burn_in=settings.burn_in, horizon=settings.horizon,
             programs=programs, BLOCK=block, SLOTS=slots,
         )  # fmt: skip
-    total = partial.sum(1)[:, : a.shape[1]].clamp(-1e30, 1e30)
+    total = partial.sum(1)[:, : a.shape[1]].clamp(-FAR_GRADIENT, FAR_GRADIENT)
     total = torch.where(a.abs() > FAR_PARAMETER, 0.0, total)
     return [total.reshape(parameters.shape), None, grad_start.reshape(start.shape)]

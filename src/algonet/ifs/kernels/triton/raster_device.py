@@ -12,8 +12,12 @@ import triton.language as tl
 
 from algonet.core.codegen.triton_math import log_complement, short_of_one
 
+from ...reference import FAR_PIXELS, LEAST_SIGMA
+
 #: Fixed-point units of the deterministic sums: finer than float32 at 1, and sums up to 2^31 fit.
-_UNITS = tl.constexpr(4294967296.0)
+FIXED_POINT = 2.0**32
+_UNITS = tl.constexpr(FIXED_POINT)
+_FAR, _LEAST = tl.constexpr(FAR_PIXELS), tl.constexpr(LEAST_SIGMA)
 
 
 @triton.jit
@@ -62,11 +66,11 @@ def _load_points(points, sigma, weights, item, i, live, count, reach, height, wi
     else:
         w = u * 0.0 + 1.0
     raw = tl.load(sigma + item)
-    s = tl.maximum(raw, 1e-6)
+    s = tl.maximum(raw, _LEAST)
     rest = w * 0.0 + raw * 0.0
     broken = live & ((u != u) | (v != v) | (rest != rest))
-    u = tl.where(u != u, -1e9, tl.minimum(tl.maximum(u, -1e9), 1e9))
-    v = tl.where(v != v, -1e9, tl.minimum(tl.maximum(v, -1e9), 1e9))
+    u = tl.where(u != u, -_FAR, tl.minimum(tl.maximum(u, -_FAR), _FAR))
+    v = tl.where(v != v, -_FAR, tl.minimum(tl.maximum(v, -_FAR), _FAR))
     x0, x1 = _window(u, reach * s, width)
     y0, y1 = _window(v, reach * s, height)
     live = live & (broken == 0) & (x1 >= x0) & (y1 >= y0)
@@ -144,13 +148,13 @@ def splat_backward_kernel(
             down_v, down_s = _slopes(jy, y1[:, None], below, above, inverse)
             inside = (live[:, None] & (jy <= y1[:, None]))[:, :, None] & (jx <= x1[:, None])[:, None, :]
             at = jy[:, :, None] * width + jx[:, None, :]
-            pull = tl.load(picture + at, mask=inside, other=0.0)
+            grad_q = tl.load(picture + at, mask=inside, other=0.0)
             if LOGS or CHANNELS > 0:
                 share = (w[:, None] * down)[:, :, None] * across[:, None, :]
             for c in tl.static_range(CHANNELS):
                 g = tl.load(picture + (c + 1) * area + at, mask=inside, other=0.0)
                 f = tl.load(features + offset * CHANNELS + c, mask=exists, other=0.0)
-                pull += g * f[:, None, None]
+                grad_q += g * f[:, None, None]
                 found = tl.sum(tl.sum(_intensity(share, LOGS) * g, axis=2), axis=1)
                 place = grad_features + offset * CHANNELS + c
                 tl.store(place, tl.load(place, mask=exists, other=0.0) + found, mask=exists)
@@ -158,17 +162,17 @@ def splat_backward_kernel(
                 least = 1.1920929e-07
                 if share.dtype == tl.float64:
                     least = 2.220446049250313e-16
-                pull = tl.where(share <= 1.0, pull / tl.maximum(1.0 - share, least), 0.0)
-            a = tl.sum(pull * across[:, None, :], axis=2)
-            total_u += tl.sum(down * tl.sum(pull * across_u[:, None, :], axis=2), axis=1)
+                grad_q = tl.where(share <= 1.0, grad_q / tl.maximum(1.0 - share, least), 0.0)
+            a = tl.sum(grad_q * across[:, None, :], axis=2)
+            total_u += tl.sum(down * tl.sum(grad_q * across_u[:, None, :], axis=2), axis=1)
             total_v += tl.sum(down_v * a, axis=1)
             if WEIGHTED:
                 total_w += tl.sum(down * a, axis=1)
             if SIGMA:
-                total_s += tl.sum(down * tl.sum(pull * across_s[:, None, :], axis=2) + down_s * a, axis=1)
+                total_s += tl.sum(down * tl.sum(grad_q * across_s[:, None, :], axis=2) + down_s * a, axis=1)
     tl.store(grad_points + 2 * offset, tl.where(live, w * total_u, 0.0), mask=exists)
     tl.store(grad_points + 2 * offset + 1, tl.where(live, w * total_v, 0.0), mask=exists)
     if WEIGHTED:
         tl.store(grad_weights + offset, tl.where(live, total_w, 0.0), mask=exists)
     if SIGMA:
-        tl.store(grad_sigma + offset, tl.where(live & (raw + u * 0.0 >= 1e-6), w * total_s, 0.0), mask=exists)
+        tl.store(grad_sigma + offset, tl.where(live & (raw + u * 0.0 >= _LEAST), w * total_s, 0.0), mask=exists)
