@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from algonet.cli import gallery
+from algonet.cli.pages import explain, nn, ran
 
 sys.path.insert(0, str(Path(__file__).parent))
 from chromium import PROGRAM, Chromium
@@ -96,8 +97,17 @@ def _check_links(browser: Chromium, sections: list[gallery.Section], width: int)
         )
 
 
+@pytest.fixture
+def briefly(monkeypatch):
+    """The trainings of the gallery in a few steps: what they learn is not what is tested here."""
+    for module, name, steps in ((ran, "_trained", 20), (nn, "_topology", 60), (nn, "_learning", 60), (explain, "_use", 30),
+                                (explain, "_replacement", 60)):  # fmt: skip
+        train = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda _, train=train, steps=steps: train(steps))
+
+
 @pytest.mark.slow
-def test_whole_gallery(tmp_path, request):
+def test_whole_gallery(tmp_path, request, briefly):
     """In one test: making the pictures takes far longer than looking at them."""
     sections = gallery.build(quick=True, progress=lambda section, figure: None)
     assert [section.slug for section in sections] == list(gallery.PAGES)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -12,30 +14,24 @@ from algonet.ran import RANTrainer
 from ran.toys import Discs, settings, toy
 
 
-def main() -> None:
+def train(
+    tell: Callable[[str], None], folder: str | Path, steps: int, batch: int = 4, accumulate: int = 1, every: int = 1
+) -> None:
     torch.set_num_threads(1)
-    folder, steps = sys.argv[1], int(sys.argv[2])
-    batch, accumulate, every = _numbers()
     chosen = settings(steps=steps, batch=batch, accumulate=accumulate, checkpoint_every=every)
     trainer = RANTrainer(toy(), Discs(), chosen, folder, progress=False)
-    print("ready", flush=True)
+    tell("ready")
     begun = []
 
-    def tell(*_) -> None:
+    def tell_of_the_first(*_) -> None:
         if not begun:
-            print("step", flush=True)
+            tell("step")
             begun.append(True)
 
-    history = trainer.fit(resume=True, on_step=tell)
+    history = trainer.fit(resume=True, on_step=tell_of_the_first)
     if trainer.fabric.is_global_zero:
-        print(json.dumps(history), flush=True)
-
-
-def _numbers() -> tuple[int, int, int]:
-    given = [int(argument) for argument in sys.argv[3:]]
-    batch, accumulate, every = [*given, *(4, 1, 1)[len(given) :]]
-    return batch, accumulate, every
+        tell(json.dumps(history))
 
 
 if __name__ == "__main__":
-    main()
+    train(lambda text: print(text, flush=True), sys.argv[1], *map(int, sys.argv[2:]))

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from algonet.ran import CheckpointError, RANTrainer, checkpoints
-from ran.toys import Discs, finished, run_toy, settings, toy
+from ran.toys import Discs, fork_toy, run_toy, settings, toy
 
 #: `ALGONET_KILLS=100` makes the test of kills the long one.
 KILLS = int(os.environ.get("ALGONET_KILLS", "4"))
@@ -35,21 +35,22 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path):
     """A checkpoint is written after every step, so that kills fall into writing as well as into training."""
     steps, pause, kills = 20 + 12 * KILLS, random.Random(0), 0
     for _ in range(KILLS):
-        process = run_toy(tmp_path / "killed", steps)
-        assert process.stdout is not None
-        for _ in ("ready", "step"):  # a busy machine may take long to come that far
-            process.stdout.readline()
+        process, hears = fork_toy(tmp_path / "killed", steps)
+        for told in ("ready", "step"):  # a busy machine may take long to come that far
+            assert hears.recv() == told
         time.sleep(pause.uniform(0.0, 0.3))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        kills += process.returncode == -signal.SIGKILL
+        process.kill()
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
         # Whatever is there can be read
         for path in checkpoints.list_checkpoints(tmp_path / "killed" / "checkpoints"):
             assert math.isfinite(float(checkpoints.load_checkpoint(path).model["a2b.weight"].sum()))
     assert kills >= KILLS // 2
-    finished(run_toy(tmp_path / "killed", steps))
-    # In a process like the killed ones: another number of threads would round differently
-    finished(run_toy(tmp_path / "whole", steps))
+    # In processes like the killed ones: another number of threads would round differently
+    for name in ("killed", "whole"):
+        process, _ = fork_toy(tmp_path / name, steps)
+        process.join(600)
+        assert process.exitcode == 0
     a, b = (checkpoints.newest_checkpoint(tmp_path / name) for name in ("killed", "whole"))
     assert a.step == b.step == steps
     assert same(a.model, b.model)
@@ -161,13 +162,11 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_sigterm_saves_and_ends(tmp_path):
-    process = run_toy(tmp_path, 100_000, 4, 1, 100_000)
-    assert process.stdout is not None
-    process.stdout.readline()
-    assert process.stdout.readline().startswith("step")
+    process, hears = fork_toy(tmp_path, 100_000, 4, 1, 100_000)
+    assert [hears.recv(), hears.recv()] == ["ready", "step"]
     process.terminate()
-    _, error = process.communicate(timeout=600)
-    assert process.returncode == -signal.SIGTERM, error[-2000:]
+    process.join(600)
+    assert process.exitcode == -signal.SIGTERM
     (path,) = checkpoints.list_checkpoints(tmp_path / "checkpoints")
     found = checkpoints.load_checkpoint(path)
     assert 0 < found.step < 100_000

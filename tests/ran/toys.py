@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -90,6 +93,7 @@ def settings(**changes) -> TrainConfig:
 
 
 TESTS = Path(__file__).parents[1]
+_FORKS = multiprocessing.get_context("forkserver")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}", "OMP_NUM_THREADS": "1"}
 
 
@@ -98,6 +102,23 @@ def run_toy(*arguments, before: tuple[str, ...] = (), **changes: str) -> subproc
     command = [sys.executable, *before, str(TESTS / "ran" / "run_toy.py"), *map(str, arguments)]
     environment = {**ENVIRONMENT, **changes}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def fork_toy(folder: Path, *numbers: int) -> tuple[Any, Connection]:
+    """The toy in a process of its own and what it tells; forked from one that has imported everything, which takes longer
+    than to train it."""
+    _FORKS.set_forkserver_preload(["lightning_fabric", "ran.run_toy"])
+    hears, tells = _FORKS.Pipe(duplex=False)
+    process = _FORKS.Process(target=_told_to, args=(tells, folder, *numbers))
+    process.start()
+    tells.close()
+    return process, hears
+
+
+def _told_to(tells: Connection, folder: Path, *numbers: int) -> None:
+    from ran.run_toy import train
+
+    train(tells.send, folder, *numbers)
 
 
 def finished(process: subprocess.Popen) -> list[dict[str, float]]:

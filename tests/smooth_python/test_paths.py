@@ -99,12 +99,10 @@ def moments(module, seed: int, items: int = 200, count: int = 64):
     rows = []
     for value, want in zip(found, wanted, strict=True):
         columns, target = [value.detach()], [want.detach()]
-        for leaf, x in zip(leaves, exact, strict=True):
-            if value.requires_grad:
-                slope = torch.autograd.grad(value.sum(), leaf, retain_graph=True, allow_unused=True)[0]
-                columns.append(torch.zeros_like(leaf) if slope is None else slope)
-                want_slope = torch.autograd.grad(want.sum(), x, retain_graph=True, allow_unused=True)[0]
-                target.append(torch.zeros_like(x) if want_slope is None else want_slope)
+        if value.requires_grad:
+            options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+            columns += torch.autograd.grad(value.sum(), leaves, **options)
+            target += torch.autograd.grad(want.sum(), exact, **options)
         for column, one in zip(columns, target, strict=True):
             rows.append((column.mean(), column.std() / math.sqrt(items), one[0]))
     return rows
