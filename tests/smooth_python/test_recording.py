@@ -418,12 +418,6 @@ def with_a_nan(backend, device, dtype):
 """
 
 
-def in_the_interpreter(folder, code: str) -> None:
-    file = folder / "check.py"
-    file.write_text(code + "print('same')\n")
-    assert interpret(file)[-1:] == ["same"]
-
-
 def loaded(folder, code: str):
     file = folder / "check.py"
     file.write_text(code)
@@ -437,28 +431,26 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 
 @needs_triton
-def test_triton_kernel_in_the_interpreter(tmp_path):
-    in_the_interpreter(
-        tmp_path,
-        CHECK + "from algonet.smooth_python.kernels.triton import host\nhost.SCRATCH = 1\n"
-        "for one, other in zip(run('triton', 'cpu', torch.float64), run('reference', 'cpu', torch.float64)):\n"
-        "    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)\n",
-    )
-
-
-@needs_triton
-def test_triton_kernel_has_every_formula_in_both_precisions(tmp_path):
-    """Among them those with an arc tangent, in float64, too."""
-    in_the_interpreter(
-        tmp_path,
+def test_triton_kernels_in_the_interpreter(tmp_path):
+    """Every formula in both precisions, those with an arc tangent among them; then a program whose scratch is bounded."""
+    formulas, bounded = tmp_path / "formulas.py", tmp_path / "bounded.py"
+    formulas.write_text(
         CHECK_ALL + "for dtype, error in ((torch.float32, 2e-5), (torch.float64, 1e-11)):\n"
         "    for function in (everything, leaving):\n"
         "        one, other = (run(function, b, 'cpu', dtype, 6, 1) for b in ('triton', 'reference'))\n"
         "        torch.testing.assert_close(one, other, rtol=error, atol=error)\n"
         "    found, expected = (with_a_nan(b, 'cpu', dtype) for b in ('triton', 'reference'))\n"
         "    assert found[:, 5].isnan().all() and found.isnan().sum() == len(found)\n"
-        "    torch.testing.assert_close(found, expected, rtol=error, atol=error, equal_nan=True)\n",
+        "    torch.testing.assert_close(found, expected, rtol=error, atol=error, equal_nan=True)\n"
+        "print('same formulas')\n",
     )
+    bounded.write_text(
+        CHECK + "from algonet.smooth_python.kernels.triton import host\nhost.SCRATCH = 1\n"
+        "for one, other in zip(run('triton', 'cpu', torch.float64), run('reference', 'cpu', torch.float64)):\n"
+        "    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)\n"
+        "print('same in parts')\n",
+    )
+    assert interpret(formulas, bounded) == ["same formulas", "same in parts"]
 
 
 @pytest.mark.gpu
