@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import linecache
@@ -17,7 +18,7 @@ import pytest
 import torch
 
 from algonet.relax import Cauchy, Gaussian, Logistic, Sech
-from algonet.smooth_python import smooth, softness
+from algonet.smooth_python import running, smooth, softness
 from algonet.smooth_python.algorithms import ALGORITHMS, bubble_sort
 from algonet.smooth_python.machine import replay
 from algonet.smooth_python.machine.keys import Found, UnknownError, describe
@@ -586,6 +587,49 @@ def test_what_acts_or_looks_runs_each_time(capsys, recorded):
     torch.testing.assert_close(plain, 2 * X * torch.sigmoid(20 * X))
     torch.testing.assert_close(shifted, (2 * X + 1) * torch.sigmoid(10 * (2 * X + 1)))
     assert len(recorded) == 8
+
+
+def test_runs_that_cannot_be_kept_are_no_longer_watched(monkeypatch, recorded):
+    watched, machines = [], []
+    monkeypatch.setattr(running, "Watch", lambda journal: watched.append(journal) or contextlib.nullcontext())
+    chosen = running.machine_for
+    monkeypatch.setattr(running, "machine_for", lambda *args: machines.append(chosen(*args)) or machines[-1])
+
+    @smooth(steepness=3.0)
+    def larger(columns):
+        if columns[0] > columns[1]:
+            columns[0] = columns[1] * 2.0
+        return columns
+
+    for seed in range(replay.ATTEMPTS + 2):
+        # Columns of one item: each decision is on a vector, which no recording holds
+        columns = list(torch.randn(2, 7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64))
+        found, expected = larger(list(columns)), reference(larger, list(columns))
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert len(watched) == replay.ATTEMPTS
+    # Nor is there a tape, since there was nothing to record; every other run is the reference's
+    assert [machine.leads for machine in machines[::2]] == [True] * replay.ATTEMPTS + [False] * 2
+    assert len(larger.recordings) == 0
+    # As numbers they are recorded, by the same function
+    recorded.clear()
+    for _ in range(2):
+        torch.testing.assert_close(torch.stack(larger(columns, batched=True)), torch.stack(expected))
+    assert len(recorded) == 1
+    assert len(larger.recordings) == 1
+
+
+def test_how_often_runs_could_not_be_kept_is_bounded(monkeypatch):
+    monkeypatch.setattr(replay, "WAYS", 3)
+    recordings = replay.Recordings()
+    for key in range(5):
+        for _ in range(replay.ATTEMPTS):
+            assert recordings.given_up(key) is None
+            recordings.failed(key, 2)
+    assert [recordings.given_up(key) for key in range(5)] == [None, None, 2, 2, 2]
+    recordings.learn(4, [replay.Ending(None, {})])
+    assert recordings.given_up(4) is None
+    recordings.forget()
+    assert recordings.given_up(3) is None
 
 
 def test_objects_that_are_more_than_their_attributes():

@@ -89,7 +89,8 @@ class Call:
         """The result of running the program; what it recorded is kept where it can be run again."""
         frame = self.frame()
         outside = () if self.parameters is None else self.parameters
-        machine = frame.machine = machine_for(self.found, frame.settings, self.size is not None, outside)
+        plain = known is not None and known.plain
+        machine = frame.machine = machine_for(self.found, frame.settings, self.size is not None, outside, plain)
         journal = machine.journal_for(known, self.found)
         if known is None or journal is None:
             result = (program(frame),)

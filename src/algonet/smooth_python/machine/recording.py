@@ -253,13 +253,15 @@ def recordable(settings: Any) -> bool:
     return all(isinstance(r, (Sigmoid, Exit)) and r.scalar is not None for r in (settings.relax, settings.exit))
 
 
-def machine_for(values: list[Value], settings: Any, batched: bool, outside: Sequence[Tensor] = ()) -> Machine:
+def machine_for(
+    values: list[Value], settings: Any, batched: bool, outside: Sequence[Tensor] = (), plain: bool = False
+) -> Machine:
     """The machine for a run on these arguments, which are its own from now on, and on parameters from outside.
 
-    One item is recorded as a batch of one.
+    One item is recorded as a batch of one. `plain`: there is known to be nothing to record.
     """
     at_once = EAGER if isinstance(settings.paths, Merge) or compiling() else GUARDED
-    if not recordable(settings):
+    if not recordable(settings) or (plain and at_once is EAGER):
         return _given(values, at_once)
     tensors = [v.tensor if batched else v.tensor.unsqueeze(0) for v in values if v.batched or not batched]
     like = next((t for t in tensors if t.dtype in (torch.float32, torch.float64)), None)

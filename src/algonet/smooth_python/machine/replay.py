@@ -35,6 +35,9 @@ CAPACITY = 2**20
 WAYS = 64
 #: From so many columns on that are returned, a table is taken apart at once.
 SEVERAL = 4
+#: Runs with one key that could not be kept, one after the other, before nobody takes notes of the next: that takes as long as
+#: to run them.
+ATTEMPTS = 3
 
 
 class Run(NamedTuple):
@@ -132,7 +135,8 @@ class Journal:
         #: Whether random numbers were drawn.
         self.draws = False
         self._events: list[Step | Look] = []
-        self._ran = 0
+        #: How many programs have run.
+        self.programs = 0
         self._pieces: dict[int, _Unbound] = {}
         #: How many columns of each table are returned, by the table's id.
         self._returned: Counter[int] = Counter()
@@ -173,7 +177,7 @@ class Journal:
     def ran(
         self, program: Program, inputs: list[Tensor], scales: list[Any], wanted: Tensor, outputs: Tensor, draws: bool
     ) -> None:
-        place, self._ran = self._ran, self._ran + 1
+        place, self.programs = self.programs, self.programs + 1
         self.draws = self.draws or draws
         self._know(outputs, lambda run: run.outputs[place])
         if not self.complete:
@@ -337,6 +341,8 @@ class Recordings:
 
     def __init__(self):
         self._recordings: OrderedDict[Hashable, Recording] = OrderedDict()
+        #: How many runs with a key could not be kept, and how many programs ran in the last of them.
+        self._failures: OrderedDict[Hashable, tuple[int, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -349,6 +355,7 @@ class Recordings:
         """All of it: the next call of every kind is recorded."""
         with self._lock:
             self._recordings.clear()
+            self._failures.clear()
 
     def find(self, key: Hashable) -> Recording | None:
         with self._lock:
@@ -357,8 +364,22 @@ class Recordings:
                 self._recordings.move_to_end(key)
             return recording
 
+    def failed(self, key: Hashable, programs: int) -> None:
+        """A run with this key, of so many programs, could not be kept."""
+        with self._lock:
+            times, _ = self._failures.pop(key, (0, 0))
+            self._failures[key] = times + 1, programs
+            if len(self._failures) > WAYS:
+                self._failures.popitem(last=False)
+
+    def given_up(self, key: Hashable) -> int | None:
+        """How many programs runs with this key have, where they are no longer kept; None where they are."""
+        times, programs = self._failures.get(key, (0, 0))
+        return programs if times >= ATTEMPTS else None
+
     def learn(self, key: Hashable, notes: list[Step | Look | Ending]) -> None:
         with self._lock:
+            self._failures.pop(key, None)
             if key in self._recordings:
                 self._recordings[key].learn(notes)
             else:
@@ -399,8 +420,15 @@ class Recall:
         arguments = [t.unsqueeze(0) for t in self._arguments] if self._size is None else self._arguments
         return recording.run(arguments, self._found.tensors, self._size, draws, steeper)
 
-    def begin(self, arguments: list[Value]) -> Journal:
-        """A journal of the recording that follows, on these arguments."""
+    @property
+    def plain(self) -> bool:
+        """Whether such runs were found to have nothing to record: they compute with vectors, not with numbers."""
+        return self._recordings.given_up(self._key) == 0
+
+    def begin(self, arguments: list[Value]) -> Journal | None:
+        """A journal of the recording that follows, on these arguments; None where that is given up."""
+        if self._recordings.given_up(self._key) is not None:
+            return None
         settings = [function.settings for function in self._found.functions]
         scales = [getattr(relax, "steepness", None) for s in settings for relax in (s.relax, s.exit)]
         fixed = [s for s in scales if isinstance(s, Tensor)]
@@ -408,9 +436,14 @@ class Recall:
         return self._journal
 
     def learn(self, result: Any, report: Report) -> None:
-        notes = self._journal.notes(result, report.iterations) if self._journal is not None else None
+        """Keep what the journal has, if that is the whole run."""
+        if self._journal is None:
+            return
+        notes = self._journal.notes(result, report.iterations)
         if notes is not None:
             self._recordings.learn(self._key, notes)
+        else:
+            self._recordings.failed(self._key, self._journal.programs)
 
 
 def recall(
