@@ -6,10 +6,17 @@ import math
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
+from torch import Tensor
+
 from algonet.core.checks import check_softness
 
 #: Scaled arguments are clamped here: far beyond it every relaxation is flat, and its square stays finite in float32.
 FAR = 1e18
+
+
+def scaled(steepness: float | Tensor, x: Tensor) -> Tensor:
+    """steepness * x; interned relaxations have steepness 1, and a product less in every call."""
+    return x if type(steepness) is float and steepness == 1.0 else steepness * x
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from algonet.core.checks import check_integer, check_tensor, widened
 
-from .base import FAR, Relaxation
+from .base import FAR, Relaxation, scaled
 from .polynomials import smooth_step, smooth_step_scalar
 
 
@@ -50,7 +50,7 @@ class Sech(Exit):
     def _argument(self, x: Tensor) -> Tensor:
         # Beyond these, sech is below half a unit in the last place; cosh and its square stay finite
         far = 40.0 if x.dtype == torch.float64 else 20.0
-        return (self.steepness * widened(x)).clamp(-far, far)
+        return scaled(self.steepness, widened(x)).clamp(-far, far)
 
     def _value(self, z: Tensor) -> Tensor:
         # (cosh z - 1)/cosh z = 2 sinh^2(z/2)/cosh z keeps its digits near 0, where 1 - 1/cosh z loses them

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from algonet.core.checks import check_epsilon, check_integer, check_tensor, log_floor, widened
 
-from .base import FAR, Relaxation
+from .base import FAR, Relaxation, scaled
 from .polynomials import smooth_step, smooth_step_scalar
 
 
@@ -43,7 +43,7 @@ class Sigmoid(Relaxation):
         return self._reach(epsilon) / self.steepness
 
     def _argument(self, x: Tensor) -> Tensor:
-        return (self.steepness * widened(x)).clamp(-FAR, FAR)
+        return scaled(self.steepness, widened(x)).clamp(-FAR, FAR)
 
     def _value(self, z: Tensor) -> Tensor:
         raise NotImplementedError

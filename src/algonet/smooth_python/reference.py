@@ -32,10 +32,6 @@ def _mixed(h: Tensor) -> Tensor:
     return h ^ (h >> 16)
 
 
-def _where(condition: Any, a: Any, b: Any) -> Tensor:
-    return torch.where(condition, a, b)
-
-
 def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return torch.addcmul(c, a, b)
 
@@ -50,7 +46,7 @@ _NAMES = {
     "exp": torch.exp,
     "log": torch.log,
     "sqrt": torch.sqrt,
-    "where": _where,
+    "where": torch.where,
     "fma": _fma,
     "still": _still,
     "exact_exp": torch.exp,
@@ -124,13 +120,17 @@ def _steps() -> list[Callable[..., Tensor]]:
 
 
 def _step(instruction: Instruction) -> Callable[..., Tensor]:
-    loads = [_LOADS[source].format(place) for source, place in zip(instruction.operands, "abc", strict=False)]
-    text = f"lambda uniform, rows, columns, constants, a, b, c: value(uniform, {', '.join(loads)})"
-    return eval(text, {"value": value_function(instruction)})
+    lines = [
+        f"{place} = {_LOADS[source].format(place)}" for source, place in zip(instruction.operands, "abc", strict=False)
+    ]
+    lines.append(f"return {instruction.value}")
+    scope: dict[str, Any] = dict(_NAMES)
+    exec("def step(uniform, rows, columns, constants, a, b, c):\n    " + "\n    ".join(lines), scope)
+    return scope["step"]
 
 
 #: Instructions that take one of two numbers, or draw which.
-_CHOOSING = tuple(map(instructions.code_of, ("select", "coin")))
+_CHOOSING = frozenset(map(instructions.code_of, ("select", "coin")))
 
 
 class _Guarded(list[Tensor]):
@@ -151,7 +151,7 @@ def run_program(tensors: Sequence[Tensor], settings: Any) -> list[Tensor]:
 
     listed, steps = program.tolist(), _steps()
     columns, numbers, scales = x.unbind(-1), constants.unbind(0), steepness.unbind(0)
-    rows: list[Tensor] = _Guarded() if any(code in _CHOOSING for code, *_ in listed) else []
+    rows: list[Tensor] = [] if _CHOOSING.isdisjoint([code for code, _, _, _ in listed]) else _Guarded()
     for code, a, b, c in listed:
         if code >= len(steps):
             y = settings.formulas[code - len(steps)](rows[a] * scales[b])
