@@ -26,7 +26,7 @@ from torch import Tensor
 from algonet import __version__
 from algonet.core.files import write_bytes, write_text
 
-__all__ = ["Checkpoint", "Repeated", "Row", "arguments", "cosine", "mnist", "record", "spread_of"]
+__all__ = ["Checkpoint", "Repeated", "Row", "arguments", "cosine", "mnist", "record", "save", "spread_of"]
 
 
 def arguments(description: str | None, *, data: str = "", **defaults: object) -> argparse.Namespace:
@@ -152,8 +152,18 @@ def record(path: Path | None, rows: list[Row], options: argparse.Namespace) -> N
     width = max((len(f"{r.name}, {r.by}, {r.column}") for r in rows), default=0)
     for row in rows:
         print(f"{f'{row.name}, {row.by}, {row.column}':{width}}  {row.value:.4g} {row.unit}", flush=True)
-    if path is None:
-        return
+    if path is not None and str(path) == "-":
+        print(json.dumps(_content(rows, options)))
+    save(path, rows, options)
+
+
+def save(path: Path | None, rows: list[Row], options: argparse.Namespace) -> None:
+    """Write the rows so far, if it is to a file: a long run that is stopped leaves those it had."""
+    if path is not None and str(path) != "-":
+        write_text(path, json.dumps(_content(rows, options), indent=1) + "\n")
+
+
+def _content(rows: list[Row], options: argparse.Namespace) -> dict:
     said = {k: v for k, v in vars(options).items() if k not in ("json", "out", "data", "device") and v is not None}
     kept = [
         {
@@ -166,8 +176,4 @@ def record(path: Path | None, rows: list[Row], options: argparse.Namespace) -> N
         }
         for r in rows
     ]
-    content = {"machine": machine() | {"algonet": __version__}, "options": said, "rows": kept}
-    if str(path) == "-":
-        print(json.dumps(content))
-    else:
-        write_text(path, json.dumps(content, indent=1) + "\n")
+    return {"machine": machine() | {"algonet": __version__}, "options": said, "rows": kept}

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from algonet.render import Camera, Mesh, PoseSearch, box, fit_camera, render_hard, rotation_error
 from algonet.render.fitting.rotations import rotation_matrix
-from experiments.harness import Row, arguments, record
+from experiments.harness import Row, arguments, record, save
 
 SIZE, HALF_ANGLE = 64, 20.0
 RANGES = ((15, 35), (35, 55), (55, 75))
@@ -103,6 +103,7 @@ def main() -> None:
                     fit_camera(mesh, images, start, steps=options.steps, learn_fov=True, search=given).camera
                 ),
             )
+            save(options.json, rows, options)
     if 180 in options.starts:
         rows += measured("no start", placed, lambda: fit_camera(mesh, images, fov=2 * HALF_ANGLE, search=search).camera)
     record(options.json, rows, options)

@@ -19,7 +19,7 @@ from benchmarks import fitting
 from benchmarks.fitting import meshes, scenes, shape_rows
 
 from algonet.render import LargeSteps, Mesh, MeshWeights, icosphere
-from experiments.harness import Row, arguments, record
+from experiments.harness import Row, arguments, record, save
 
 
 def methods(quick: bool) -> dict[str, dict]:
@@ -46,6 +46,7 @@ def main() -> None:
         for method, given in methods(options.quick).items():
             for row in shape_rows(scene, "normals", steps=options.steps, **given):
                 rows.append(Row(f"{scene.name}: {method}", row.value, row.unit, row.column))
+            save(options.json, rows, options)
     record(options.json, rows, options)
 
 

@@ -21,6 +21,7 @@ from algonet.render import (
     rotation_error,
 )
 from algonet.render.fitting.alignment import turn_around
+from algonet.render.fitting.least_squares import LEAST_FACES
 from algonet.render.fitting.mesh import UNLIT
 from algonet.render.fitting.rotations import even_rotations, rotation_matrix
 from algonet.render.fitting.sides import Sides
@@ -136,6 +137,26 @@ def test_the_search_refines_fine_meshes_simplified(monkeypatch) -> None:
     assert used[0] <= 300 < used[1] <= 700 < used[2] == len(ball.faces)
 
 
+def test_shrunken_pictures_show_fewer_faces(monkeypatch) -> None:
+    """Wide noise is fitted in small pictures, which show no more faces than they have pixels; the last ones show all."""
+    ball, true = horned_ball(4), Camera.look_at((0.5, 0.8, 2.6), fov=45.0)
+    shown: list[tuple[int, int]] = []
+    seen_by = Sides.seen
+
+    def noted(sides: Sides, renderer: SmoothRenderer, *rest):
+        shown.append((renderer.size[0], len(sides.front.faces)))
+        return seen_by(sides, renderer, *rest)
+
+    monkeypatch.setattr(Sides, "seen", noted)
+    fit = fit_camera(ball, _picture(ball, true, 32), true, steps=3, stages=3, scales=(8.0, 0.7))
+    assert float(rotation_error(fit.camera, true)) < 2
+    descent = shown[-6:]
+    # Each stage begins with the derivatives; the last step of a stage looks at the loss alone
+    assert [size for size, _ in descent] == [8, 8, 16, 16, 32, 32]
+    assert all(100 < faces <= LEAST_FACES for size, faces in descent if size < 32)
+    assert all(faces == len(ball.faces) for size, faces in descent if size == 32)
+
+
 def test_turning_a_camera_around_is_turning_the_mesh() -> None:
     mesh, cameras = wedge(), around(2)
     centre, turns = torch.tensor([0.2, -0.1, 0.3]), rotation_matrix(torch.randn(3, 3))
@@ -211,6 +232,9 @@ def test_simplified_meshes_look_alike() -> None:
     cameras = around(3)
     one, two = seen(ball, cameras, 32)[0], seen(small, cameras, 32)[0]
     assert float((one - two).abs().mean()) < 0.03
+    # Means of vertices would shrink the ball, by 6 % of its area
+    coarse = seen(simplified(ball, 300), cameras, 32)[0]
+    assert 0.97 < float(coarse.sum() / one.sum()) < 1.03
     assert vertex_colors_of(icosphere(1)) is None
     assert len(simplified(icosphere(1), 600).faces) == 80
 

@@ -148,7 +148,8 @@ class Mesh:
         corners = joined.reshape(-1)[self.faces.detach().cpu().numpy()].astype(np.int64)
         ends = np.concatenate([corners[:, side] for side in ([0, 1], [1, 2], [2, 0])])
         turns = np.where(ends[:, 0] < ends[:, 1], 1, -1)
-        _, index = np.unique(np.sort(ends, 1), axis=0, return_inverse=True)
+        # One number per edge: rows take ten times as long to sort
+        _, index = np.unique(ends.min(1) * len(places) + ends.max(1), return_inverse=True)
         return not np.bincount(index.reshape(-1), turns).any()
 
     def subdivided(self) -> Mesh:

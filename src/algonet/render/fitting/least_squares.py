@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from algonet.core.cache import constant
+
 from ..cameras import Camera
 from ..coverage import Coverage
 from ..lights import Light
@@ -15,8 +17,10 @@ from .rotations import rotation_matrix
 from .sides import Sides
 from .targets import OPAQUE, blur, camera_axes
 
-#: No more cameras than this are rendered at once.
-AT_ONCE = 512
+#: No more cameras than this are rendered at once, nor more pixels than these (512 pictures of 128 x 128).
+AT_ONCE, PIXELS_AT_ONCE = 4096, 2**23
+#: Shrunken pictures show no more faces than they have pixels; meshes of fewer than these lose their shape.
+LEAST_FACES = 512
 #: Derivatives are differences over this share of the noise's scale.
 DIFFERENCE = 0.1
 #: No step turns further than this half angle's tangent, or shifts and zooms by a larger share: beyond, nothing is linear.
@@ -43,13 +47,15 @@ class LeastSquares:
         self, sides: Sides, pictures: Tensor, camera: Camera, *, lights: Sequence[Light], move: bool, learn_fov: bool,
         coverage: Coverage,
     ):  # fmt: skip
-        self.sides, self.pictures, self.lights, mesh = sides, pictures, lights, sides.front
+        self.sides = self.detail = sides
+        self.pictures, self.lights, mesh = pictures, lights, sides.front
         self.renderer = SmoothRenderer((1, 1), coverage, OPAQUE, shading="vertex", two_sided=False)
         self.renderer.to(mesh.vertices.device)
         self.base, self.centre = camera, (mesh.vertices.amin(-2) + mesh.vertices.amax(-2)).detach() / 2
-        #: Per camera three numbers each to turn and to shift by, and one to zoom by; those that are fitted.
+        #: Per camera three numbers each to turn and to shift by, and one to zoom by; a row (of 7) for each that is fitted.
         self.values = camera.matrix.new_zeros(len(camera.matrix), 7)
-        self.fitted = [0, 1, 2] + ([3, 4, 5] if move else []) + ([6] if learn_fov else [])
+        fitted = [0, 1, 2] + ([3, 4, 5] if move else []) + ([6] if learn_fov else [])
+        self.fitted = torch.eye(7)[fitted].to(self.values)
         self.damping = camera.matrix.new_full((len(camera.matrix),), DAMPING)
         self.losses = camera.matrix.new_zeros(len(camera.matrix))
         self.levels: list[tuple[Tensor, float]] = []
@@ -60,14 +66,18 @@ class LeastSquares:
         stages = min(stages, steps)
         current, scale = -1, scales[0]
         for step in numbers:
-            stage = min(stages - 1, step * stages // steps)
+            stage, following = (min(stages - 1, i * stages // steps) if i < steps else stages for i in (step, step + 1))
             if stage != current:
                 current, scale = stage, scales[0] * (scales[1] / scales[0]) ** (stage / max(1, stages - 1))
                 target = self._set_scale(scale)
                 self.losses, curvature, slope = self._linearised(self.values, target, scale)
             self.levels.append((self.losses.mean(), scale))
             tried = self.values + self._step(curvature, slope)
-            losses, other_curvature, other_slope = self._linearised(tried, target, scale)
+            if following == stage:
+                losses, other_curvature, other_slope = self._linearised(tried, target, scale)
+            else:
+                # No step is taken from there
+                losses, other_curvature, other_slope = self._losses(tried, target), curvature, slope
             better = losses < self.losses
             self.values = torch.where(better[:, None], tried, self.values)
             self.losses = torch.where(better, losses, self.losses)
@@ -92,43 +102,52 @@ class LeastSquares:
         """(B, 7): the damped step from J^T J (B, P, P) and J^T r (B, P), no longer than is trusted."""
         own = curvature.diagonal(dim1=-2, dim2=-1)
         damped = self.damping[:, None] * (own + COMMON * own.amax(-1, keepdim=True)) + 1e-12
-        step = slope.new_zeros(len(slope), 7)
-        step[:, self.fitted] = -torch.linalg.solve(curvature + torch.diag_embed(damped), slope)
+        # Never singular, thanks to the damping: nobody need wait for the device to say so
+        step = -torch.linalg.solve_ex(curvature + torch.diag_embed(damped), slope)[0] @ self.fitted
         turn, others = step[:, :3].norm(dim=1), step[:, 3:].abs().amax(1)
         excess = torch.maximum(turn / LONGEST_TURN, others / LONGEST_SHIFT).clamp_min(1.0)
         return step / excess[:, None]
 
     def _linearised(self, values: Tensor, target: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean squared residuals (B,) with J^T J (B, P, P) and J^T r (B, P), some cameras at a time."""
-        count = len(self.fitted)
-        each = max(1, AT_ONCE // (count + 1))
-        parts = [
-            self._linearised_part(slice(first, first + each), values, target, scale)
-            for first in range(0, len(values), each)
-        ]
+        """Mean squared residuals (B,) with J^T J (B, P, P) and J^T r (B, P)."""
+        difference = DIFFERENCE * scale / max(self.pictures.shape[1:3])
+        moves = torch.cat([torch.zeros_like(self.fitted[:1]), difference * self.fitted])
+        parts = []
+        for part in self._parts(target, len(moves)):
+            here, *moved = self._seen(values[part] + moves[:, None], part).unbind(0)
+            residuals = here - target[part].flatten(1)
+            slopes = (torch.stack(moved, 1) - here[:, None]) / difference
+            slope = (slopes @ residuals[..., None])[..., 0]
+            parts.append((residuals.square().mean(1), slopes @ slopes.mT, slope))
         losses, curvature, slope = (torch.cat(part) for part in zip(*parts, strict=True))
         return losses, curvature, slope
 
-    def _linearised_part(
-        self, part: slice, values: Tensor, target: Tensor, scale: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        own, count = values[part], len(self.fitted)
-        difference = DIFFERENCE * scale / max(self.pictures.shape[1:3])
-        moves = difference * torch.eye(7, dtype=own.dtype, device=own.device)[self.fitted]
-        probes = torch.cat([own[None], own + moves[:, None]])
-        rows = torch.arange(len(self.values), device=own.device)[part].repeat(count + 1)
-        rgb, silhouette = self.sides.seen(self.renderer, self._moved(probes.flatten(0, 1), rows), self.lights)
+    def _losses(self, values: Tensor, target: Tensor) -> Tensor:
+        """Mean squared residuals (B,) alone."""
+        seen = [
+            (self._seen(values[None, part], part)[0] - target[part].flatten(1)).square().mean(1)
+            for part in self._parts(target, 1)
+        ]
+        return torch.cat(seen)
+
+    def _parts(self, target: Tensor, each: int) -> list[slice]:
+        """The cameras, by as many as are rendered at once where each is rendered `each` times."""
+        most = min(AT_ONCE, PIXELS_AT_ONCE // (target.shape[1] * target.shape[2]))
+        count = max(1, most // each)
+        return [slice(first, first + count) for first in range(0, len(self.values), count)]
+
+    def _seen(self, values: Tensor, part: slice) -> Tensor:
+        """What the cameras of this part show when moved by `values` (K, part, 7): (K, part, H * W * C)."""
+        rows = torch.arange(len(self.values), device=values.device)[part].repeat(len(values))
+        camera = self._moved(values.flatten(0, 1), rows)
+        rgb, silhouette = self.detail.seen(self.renderer, camera, self.lights)
         layers = silhouette[..., None]
-        if target.shape[-1] == 4:
+        if self.pictures.shape[-1] == 4:
             layers = torch.cat([rgb, layers], -1)
-        here, *moved = layers.unflatten(0, (count + 1, len(own))).flatten(2).unbind(0)
-        residuals = here - target[part].flatten(1)
-        slopes = (torch.stack(moved, 1) - here[:, None]) / difference
-        slope = (slopes @ residuals[..., None])[..., 0]
-        return residuals.square().mean(1), slopes @ slopes.mT, slope
+        return layers.unflatten(0, values.shape[:2]).flatten(2)
 
     def _set_scale(self, scale: float) -> Tensor:
-        """The pictures blurred for this scale, at the smallest size that shows it, to which the renderer is set."""
+        """The pictures blurred for this scale, at the smallest size that shows it, to which renderer and mesh are set."""
         height, width = self.pictures.shape[1:3]
         factor = 1
         while factor * 2 <= scale and all(n % (factor * 2) == 0 and n // factor >= 16 for n in (height, width)):
@@ -137,6 +156,8 @@ class LeastSquares:
         blurred = torch.nn.functional.avg_pool2d(blurred, factor) if factor > 1 else blurred
         self.renderer.size = (height // factor, width // factor)
         self.renderer.set_scale(scale / factor)
+        pixels = self.renderer.size[0] * self.renderer.size[1]
+        self.detail = self.sides.at_most(max(LEAST_FACES, pixels)) if factor > 1 else self.sides
         return blurred.movedim(1, -1).expand(len(self.values), -1, -1, -1)
 
     def _moved(self, values: Tensor, rows: Tensor | slice) -> Camera:
@@ -149,7 +170,7 @@ class LeastSquares:
         moved = self.centre + distance * (shift[..., None, :] @ axes)[..., 0, :]
         offset = moved - (rotation @ self.centre[..., None])[..., 0]
         top = torch.cat([rotation, offset[..., None]], -1)
-        last = top.new_tensor([0.0, 0.0, 0.0, 1.0]).expand(len(top), 1, 4)
+        last = constant((0.0, 0.0, 0.0, 1.0), top.dtype, top.device).expand(len(top), 1, 4)
         eye = (rotation.mT @ (base.position - offset)[..., None])[..., 0]
         return Camera(_zoomed(base.matrix, zoom) @ torch.cat([top, last], -2), eye, base.perspective, base.near)
 

@@ -104,7 +104,8 @@ def fit_camera(
 
     At each stage both the rendering and the image are blurred by noise of the same scale, which falls geometrically between
     `scales` (in pixels; default: a quarter of the image, after a search a 24th, down to 0.7): far away, the blurred
-    pictures still overlap and pull. Open meshes are seen from both sides, at twice the cost, and so are those for which
+    pictures still overlap and pull. While it is wide, smaller pictures are rendered, of a mesh simplified to no more faces
+    than they have pixels. Open meshes are seen from both sides, at twice the cost, and so are those for which
     `two_sided` says so. Any `coverage` will do; its own softness does not count.
 
     >>> from algonet.render import icosphere
@@ -214,8 +215,7 @@ def _search(
             history += descent.history()
             found = descent.camera()
             kept += [found[(which == i).nonzero()[:, 0]] for i in range(len(part))]
-    if len(mesh.faces) > search.refine_faces:
-        sides = Sides(simplified(mesh, search.refine_faces), sides.back is not None)
+    sides = sides.at_most(search.refine_faces)
     larger = _shrunk(pictures, search.refine_size)
     which = torch.repeat_interleave(torch.tensor([len(camera.matrix) for camera in kept])).to(device)
     descent = LeastSquares(sides, larger[which], _joined(kept), **common)

@@ -10,6 +10,7 @@ from ..cameras import Camera
 from ..lights import Light
 from ..meshes import Mesh
 from ..modules import SmoothRenderer
+from .simplify import simplified
 
 #: How far the larger of two silhouettes is rounded where they cross.
 ROUNDING = 0.005
@@ -33,6 +34,15 @@ class Sides:
             if mesh.normals is not None:
                 turned["normals"] = -mesh.normals
             self.back = mesh.replace(**turned)
+        self._coarser: dict[int, Sides] = {}
+
+    def at_most(self, faces: int) -> Sides:
+        """The same with a mesh simplified to about `faces` faces, made once; itself if it has no more."""
+        if len(self.front.faces) <= faces:
+            return self
+        if faces not in self._coarser:
+            self._coarser[faces] = Sides(simplified(self.front, faces), self.back is not None)
+        return self._coarser[faces]
 
     def seen(self, renderer: SmoothRenderer, camera: Camera, lights: Sequence[Light]) -> tuple[Tensor, Tensor]:
         """Colours (*B, H, W, 3) before black, and the silhouette (*B, H, W)."""
