@@ -93,7 +93,8 @@ class Checkpoint:
     def load(self) -> dict | None:
         if self.path is None or not self.path.exists():
             return None
-        return torch.load(self.path, weights_only=True)
+        # Wherever it was written: what is loaded into a network or an optimizer goes to that one's device
+        return torch.load(self.path, weights_only=True, map_location="cpu")
 
     def save(self, state: dict, *, now: bool = False) -> None:
         if self.path is None or not (now or time.monotonic() - self.last > self.seconds):

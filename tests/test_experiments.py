@@ -10,12 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from algonet import OddEven
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # experiments/ is not installed
 
-from experiments import harness, page  # noqa: E402
+from experiments import harness, page, sort_digits  # noqa: E402
 from experiments.__main__ import names  # noqa: E402
+from experiments.harness import Checkpoint, mnist  # noqa: E402
 
 
 def run(*arguments: str, timeout: int = 600) -> subprocess.CompletedProcess[str]:
@@ -67,3 +71,30 @@ def test_page_is_in_step_with_the_records():
 
 def test_records_belong_to_experiments():
     assert {path.stem for path in page.RESULTS.glob("*.json")} <= set(names())
+
+
+def test_a_resumed_run_of_sorting_keeps_its_schedule(tmp_path):
+    pictures, labels = mnist(None, True)
+    checkpoint = Checkpoint(tmp_path, "run")
+
+    def training(steps: int) -> sort_digits.Training:
+        numbers = sort_digits.Numbers(pictures, labels, 3)
+        return sort_digits.Training(sort_digits.ours(OddEven()), numbers, steps, 2, 0, "cpu")
+
+    first = training(2)
+    first.run(checkpoint)
+    second = training(4)
+    second.run(checkpoint)
+    assert second.done == 4
+    assert all(group["lr"] is second.rate for group in second.optimizer.param_groups)
+
+
+def test_the_first_convolution_is_torchs():
+    layer, x = sort_digits.FirstConvolution(1, 32, 5, padding=2), torch.rand(2, 1, 28, 112)
+    found, expected = layer(x), torch.nn.Conv2d.forward(layer, x)
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn_like(expected)
+    for a, b in zip(
+        *(torch.autograd.grad(y, list(layer.parameters()), weights) for y in (found, expected)), strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
