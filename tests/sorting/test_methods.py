@@ -315,7 +315,7 @@ def test_permutahedron_keeps_sums_and_its_second_derivatives():
         (lambda x: soft_sort(x, method=Unimodal(), backend="numba"), "has no kernels"),
         (lambda x: soft_sort(x, method=Unimodal(), steps=2), "only sorting networks have `steps`"),
         (lambda x: Permutahedron(-1.0), "`strength` must be positive"),
-        (lambda x: Transport(0), "`iterations` must be a positive"),
+        (lambda x: Transport(0), "`iterations` must be an integer from 1 on"),
         (lambda x: SoftRank(method=Unimodal()), "SoftRank: .* does not answer"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -47,18 +48,24 @@ def check_tensor(owner: object, x: Any) -> Tensor:
     return x
 
 
-def check_integer(where: str, name: str, value: Any, least: int, most: int | None = None) -> None:
-    """Raise unless `value` is an integer (True is none) from `least` to `most`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+def is_integer(value: Any) -> bool:
+    """Whether it is an integer, Python's or NumPy's; True and tensors are none."""
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+
+
+def check_integer(where: str, name: str, value: Any, least: int, most: int | None = None) -> int:
+    """`value` as Python's integer; raises unless it is one from `least` to `most`."""
+    if not is_integer(value) or value < least or (most is not None and value > most):
         wanted = f"from {least} on" if most is None else f"from {least} to {most}"
         raise ValueError(f"{where}: `{name}` must be an integer {wanted}, got {value!r}.")
+    return int(value)
 
 
 def check_size(where: str, size: Any) -> tuple[int, int]:
     """(height, width) if both are positive integers; one number is a square."""
-    sides = (size, size) if isinstance(size, int) else size
+    sides = (size, size) if is_integer(size) else size
     fine = isinstance(sides, (tuple, list)) and len(sides) == 2
-    if not fine or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sides):
+    if not fine or not all(is_integer(n) and n >= 1 for n in sides):
         raise ValueError(f"{where}: `size` must be (height, width), both integers from 1 on, got {size!r}.")
     return int(sides[0]), int(sides[1])
 

@@ -118,7 +118,7 @@ def fit_ifs(
     >>> fit_ifs(triangle, functions=3, plan=quick).ifs.functions
     3
     """
-    check_integer("fit_ifs", "functions", functions, 1)
+    functions = check_integer("fit_ifs", "functions", functions, 1)
     target, colours = read_picture(image, foreground)
     device = (
         torch.device(device) if device is not None else torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -111,9 +111,9 @@ def chaos_game(
     dimension = 2 if parameters.shape[-1] == 6 else 3
     choices = check_choices(choices, parameters)
     chains, steps = choices.shape[-2:]
-    check_integer("chaos_game", "burn_in", burn_in, 0, steps)
+    burn_in = check_integer("chaos_game", "burn_in", burn_in, 0, steps)
     if horizon is not None:
-        check_integer("chaos_game", "horizon", horizon, 1)
+        horizon = check_integer("chaos_game", "horizon", horizon, 1)
     dtype = parameters.dtype
     wide = widened(parameters)
     begin: Any = wide.new_zeros(chains, dimension) if start is None else start

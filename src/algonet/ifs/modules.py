@@ -70,7 +70,7 @@ class IFS(SoftModule):
             raise ValueError(f"IFS: parameters must be (n, 6) or (n, 12), got {tuple(parameters.shape)}.")
         if not torch.isfinite(parameters).all():
             raise ValueError("IFS: parameters must be finite, got NaN or infinity; check what made them.")
-        check_integer("IFS", "points", points, 1)
+        points = check_integer("IFS", "points", points, 1)
         if not 0 < exposure < math.inf:
             raise ValueError(f"IFS: `exposure` must be positive and finite, got {exposure!r}.")
         self.parameters_ = nn.Parameter(parameters.detach().clone())

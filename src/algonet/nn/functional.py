@@ -58,7 +58,7 @@ def _check_stack(x: Tensor, pad: str | None, stack: int) -> None:
 
 
 def _checked_dims(x: Tensor, dims: int | Sequence[int]) -> tuple[int, ...]:
-    listed = (dims,) if isinstance(dims, int) else tuple(dims)
+    listed = tuple(dims) if isinstance(dims, Sequence) else (dims,)
     for dim in listed:
         if not -x.dim() <= dim < x.dim():
             raise ValueError(f"finite_differences: dim {dim} is out of range for x of shape {tuple(x.shape)}.")

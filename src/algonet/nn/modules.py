@@ -24,7 +24,7 @@ class FiniteDifferences(nn.Module):
         self, dims: int | Sequence[int] = -1, center: bool = False, pad: str | None = None, stack: int | None = None
     ):
         super().__init__()
-        self.dims = dims if isinstance(dims, int) else tuple(dims)
+        self.dims = tuple(dims) if isinstance(dims, Sequence) else dims
         self.center = center
         self.pad, self.stack = pad, stack
 

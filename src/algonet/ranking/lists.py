@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from algonet.core.cache import TensorCache, constant
-from algonet.core.checks import check_tensor, widened
+from algonet.core.checks import check_tensor, is_integer, widened
 from algonet.core.tracing import readable
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -76,11 +76,11 @@ def cutoff(where: str, k: Any, n: int) -> int | None:
     """k, at most n; `None` for no cutoff."""
     if k is None:
         return None
-    if isinstance(k, bool) or not isinstance(k, int):
+    if not is_integer(k):
         raise TypeError(f"{where}: `k` must be an integer or None, got {k!r}.")
     if k < 1:
         raise ValueError(f"{where}: `k` must be positive, got {k}.")
-    return min(k, n)
+    return min(int(k), n)
 
 
 def reduced(values: Tensor, reduction: str, data: Lists) -> Tensor:

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algonet.core.checks import check_tensor, widened
+from algonet.core.checks import check_tensor, is_integer, widened
 from algonet.core.identity import up_to_date
 
 from .base import Relaxation
@@ -100,7 +100,7 @@ class BoundedSum(TConorm):
     k: float = 8
 
     def __post_init__(self):
-        if self.k != math.inf and not (isinstance(self.k, int) and self.k >= 2 and self.k % 2 == 0):
+        if self.k != math.inf and not (is_integer(self.k) and self.k >= 2 and self.k % 2 == 0):
             raise ValueError(f"BoundedSum: `k` must be an even integer from 2 on, or math.inf, got {self.k!r}.")
 
     @property

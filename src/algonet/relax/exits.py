@@ -92,7 +92,7 @@ class SmoothTent(Exit):
     k: int = 1
 
     def __post_init__(self):
-        check_integer("SmoothTent", "k", self.k, 0, 20)
+        object.__setattr__(self, "k", check_integer("SmoothTent", "k", self.k, 0, 20))
 
     @property
     def smoothness(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]

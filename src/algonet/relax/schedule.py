@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from algonet.core.checks import check_module
+from algonet.core.checks import check_integer, check_module
 
 from .modules import Softness, softnesses
 
@@ -41,8 +41,7 @@ class Anneal:
             raise ValueError(f"Anneal: unknown curve {curve!r}; choose one of {', '.join(_CURVES)}.")
         if not (start > 0 and end > 0):
             raise ValueError(f"Anneal: `start` and `end` must be positive, got {start!r} and {end!r}.")
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-            raise ValueError(f"Anneal: `steps` must be an integer from 1 on, got {steps!r}.")
+        steps = check_integer("Anneal", "steps", steps, 1)
         if not isinstance(field, str) or not field.endswith(("steepness", "scale")):
             raise ValueError(f"Anneal: `field` must be a softness such as 'steepness' or 'scale', got {field!r}.")
         self.start, self.end, self.steps, self.curve, self.field = start, end, steps, curve, field

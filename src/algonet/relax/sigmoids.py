@@ -217,7 +217,7 @@ class SmoothStep(Sigmoid):
 
     def __post_init__(self):
         super().__post_init__()
-        check_integer("SmoothStep", "k", self.k, 0, 20)
+        object.__setattr__(self, "k", check_integer("SmoothStep", "k", self.k, 0, 20))
 
     @property
     def smoothness(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algonet.core.checks import broadcast_shapes, check_tensor, widened
+from algonet.core.checks import broadcast_shapes, check_tensor, is_integer, widened
 
 from .base import Relaxation
 
@@ -160,7 +160,7 @@ def _check(
     where: str, x: Tensor, dim: int, weights: Tensor | None, steepness: float | Tensor, *, extremum: bool = False
 ) -> None:
     check_tensor(where, x)
-    if isinstance(dim, bool) or not isinstance(dim, int):
+    if not is_integer(dim):
         raise TypeError(f"{where}: `dim` must be one integer, got {dim!r}; flatten x first to take several at once.")
     if not -x.dim() <= dim < x.dim():
         raise ValueError(f"{where}: `dim` {dim} is out of range for x of shape {tuple(x.shape)}.")

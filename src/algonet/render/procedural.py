@@ -20,7 +20,7 @@ def icosphere(level: int = 3, radius: float = 1.0) -> Mesh:
     >>> icosphere(1).faces.shape
     torch.Size([80, 3])
     """
-    check_integer("icosphere", "level", level, 0, 9)
+    level = check_integer("icosphere", "level", level, 0, 9)
     g = (1 + math.sqrt(5)) / 2
     vertices = torch.tensor(
         [[-1, g, 0], [1, g, 0], [-1, -g, 0], [1, -g, 0], [0, -1, g], [0, 1, g],
@@ -40,7 +40,7 @@ def icosphere(level: int = 3, radius: float = 1.0) -> Mesh:
 
 def box(size: tuple[float, float, float] = (1.0, 1.0, 1.0), segments: int = 1) -> Mesh:
     """An axis-aligned box centred on the origin, each side cut into `segments` squares both ways."""
-    check_integer("box", "segments", segments, 1)
+    segments = check_integer("box", "segments", segments, 1)
     _check_faces("box", 12 * segments**2)
     steps = torch.linspace(-0.5, 0.5, segments + 1)
     first, second = torch.meshgrid(steps, steps, indexing="ij")
@@ -71,7 +71,7 @@ def torus(radius: float = 0.7, tube: float = 0.3, segments: tuple[int, int] = (4
 
 def cylinder(radius: float = 0.5, height: float = 1.0, segments: int = 32) -> Mesh:
     """A closed cylinder around the y axis."""
-    check_integer("cylinder", "segments", segments, 3)
+    segments = check_integer("cylinder", "segments", segments, 3)
     _check_faces("cylinder", 4 * segments)
     angle = torch.arange(segments) * (2 * math.pi / segments)
     outline = torch.stack([radius * angle.cos(), radius * angle.sin()], -1)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from algonet.core.checks import check_integer, is_integer
+
 
 @dataclass(frozen=True, eq=False)
 class Paths:
@@ -52,8 +54,7 @@ class Particles(Paths):
     expected: bool = False
 
     def __post_init__(self):
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 2:
-            raise ValueError(f"Particles: `count` must be an integer from 2 on, got {self.count!r}.")
+        object.__setattr__(self, "count", check_integer("Particles", "count", self.count, 2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +67,7 @@ class Enumerate(Paths):
     limit: int = 1024
 
     def __post_init__(self):
-        if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1:
-            raise ValueError(f"Enumerate: `limit` must be an integer from 1 on, got {self.limit!r}.")
+        object.__setattr__(self, "limit", check_integer("Enumerate", "limit", self.limit, 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ class Perturb(Paths):
     as_written: bool = False
 
     def __post_init__(self):
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 2 or self.count % 2:
+        if not is_integer(self.count) or self.count < 2 or self.count % 2:
             raise ValueError(f"Perturb: `count` must be an even integer from 2 on, got {self.count!r}.")
         scales = list(self.scale.values()) if isinstance(self.scale, Mapping) else [self.scale]
         for scale in scales:

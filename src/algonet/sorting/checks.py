@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from algonet.core.cache import constant
+from algonet.core.checks import is_integer
 from algonet.core.hints import write_instead
 from algonet.core.memory import check_memory
 from algonet.relax import SIGMOIDS, Sigmoid
@@ -25,7 +27,7 @@ def check_items(where: str, x: Any, dim: int) -> Tensor:
         raise TypeError(f"{where}: `x` must be a dense tensor, got a {x.layout} one; call .to_dense() first.")
     if x.dim() == 0:
         raise ValueError(f"{where}: `x` must have at least one dimension, got a scalar; use x.reshape(1).")
-    if isinstance(dim, bool) or not isinstance(dim, int):
+    if not is_integer(dim):
         raise TypeError(f"{where}: `dim` must be an integer, got {dim!r}.")
     if not -x.dim() <= dim < x.dim():
         raise ValueError(
@@ -102,7 +104,7 @@ def check_options(where: str, relax: Any, method: Any, steps: Any, task: str = "
     method.check(where, task, relax)
     if steps is None:
         return
-    if isinstance(steps, bool) or not isinstance(steps, int):
+    if not is_integer(steps):
         raise TypeError(f"{where}: `steps` must be an integer or None (all layers), got {steps!r}.")
     if steps < 0:
         raise ValueError(f"{where}: `steps` must not be negative, got {steps}.")
@@ -124,17 +126,17 @@ def signed_steepness(where: str, relax: Sigmoid, x: Tensor, sign: float) -> Tens
 
 
 def check_count(where: str, k: Any, n: int, dim: int) -> None:
-    if isinstance(k, bool) or not isinstance(k, int):
+    if not is_integer(k):
         raise TypeError(f"{where}: `k` must be an integer, got {k!r}.")
     if not 0 <= k <= n:
         raise ValueError(f"{where}: `k` must lie between 0 and the {n} items along dim {dim}, got {k}.")
 
 
 def check_quantiles(where: str, q: Any) -> list[float]:
-    levels: Any = [q] if isinstance(q, (int, float)) and not isinstance(q, bool) else q
+    levels: Any = [q] if isinstance(q, Real) and not isinstance(q, bool) else q
     if isinstance(levels, Tensor):
         levels = levels.reshape(-1).tolist()
-    if not isinstance(levels, (list, tuple)) or not levels or not all(isinstance(v, (int, float)) for v in levels):
+    if not isinstance(levels, (list, tuple)) or not levels or not all(isinstance(v, Real) for v in levels):
         raise TypeError(f"{where}: `q` must be a number in [0, 1] or a sequence of them, got {q!r}.")
     for level in levels:
         if not 0 <= level <= 1:
@@ -143,7 +145,7 @@ def check_quantiles(where: str, q: Any) -> list[float]:
 
 
 def check_degree(where: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if not is_integer(value):
         raise TypeError(f"{where}: `degree` must be an integer, got {value!r}.")
     if value < 0:
         raise ValueError(f"{where}: `degree` must not be negative, got {value}.")

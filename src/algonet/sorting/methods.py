@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from algonet.core.checks import check_integer
 from algonet.relax import Laplace, Logistic, Sigmoid
 
 from .isotonic import project
@@ -157,8 +158,7 @@ class Transport(SoftmaxMethod):
     iterations: int = 50
 
     def __post_init__(self):
-        if isinstance(self.iterations, bool) or not isinstance(self.iterations, int) or self.iterations < 1:
-            raise ValueError(f"Transport: `iterations` must be a positive integer, got {self.iterations!r}.")
+        object.__setattr__(self, "iterations", check_integer("Transport", "iterations", self.iterations, 1))
 
     def kept(self, n: int) -> float:
         return 3.0 * self.iterations * n**2

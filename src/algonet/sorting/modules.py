@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from algonet.core.checks import check_integer
 from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Sigmoid, SoftModule
 
@@ -158,9 +159,7 @@ class SoftTopK(_Sorting):
         network: Network | None = None,
     ):
         super().__init__(relax, method, network, dim, backend)
-        if isinstance(k, bool) or not isinstance(k, int) or k < 0:
-            raise TypeError(f"SoftTopK: `k` must be an integer from 0 on, got {k!r}.")
-        self.k = k
+        self.k = check_integer("SoftTopK", "k", k, 0)
         self.options: dict[str, Any] = {"largest": largest, "return_permutation": return_permutation, "hard": hard}
 
     def extra_repr(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ def soft_quantile(
     """
     method = chosen("soft_quantile", method, network)
     x = check_items("soft_quantile", x, dim)
-    several = not isinstance(q, (int, float))
+    several = not isinstance(q, Real)
     wanted = check_quantiles("soft_quantile", q)
     n = x.shape[dim]
     if n == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import torch
@@ -89,9 +90,9 @@ def _wanted(where: str, k: Any, n: int, x: Tensor) -> Tensor:
             raise ValueError(
                 f"{where}: `k` must be one number or one for each row, {tuple(rows)}; got shape {tuple(k.shape)}."
             ) from None
-    if isinstance(k, bool) or not isinstance(k, (int, float)):
+    if isinstance(k, bool) or not isinstance(k, Real):
         raise TypeError(f"{where}: `k` must be a number or a tensor, got {k!r}.")
-    if not 0 <= k <= n:
+    if not 0 <= float(k) <= n:
         raise ValueError(f"{where}: `k` must lie between 0 and the {n} items of a row, got {k}.")
     return constant(float(k), torch.float64, x.device).expand(rows)
 

@@ -65,10 +65,7 @@ class SmoothSynthesizer(SoftModule):
         seed: int = 0,
     ):
         super().__init__(relax)
-        if isinstance(sample_rate, bool) or not isinstance(sample_rate, int) or not 1000 <= sample_rate <= 192_000:
-            raise ValueError(
-                f"SmoothSynthesizer: `sample_rate` must be an integer from 1000 to 192000 Hz, got {sample_rate!r}."
-            )
+        sample_rate = check_integer("SmoothSynthesizer", "sample_rate", sample_rate, 1000, 192_000)
         if harmonics < 1 or bands < 1:
             raise ValueError(
                 f"SmoothSynthesizer: `harmonics` and `bands` must be at least 1, got {harmonics!r} and {bands!r}."
@@ -119,7 +116,7 @@ class SmoothSynthesizer(SoftModule):
         of a second (which reads the durations: on a GPU, give it)."""
         self._check(phonemes, durations, pitch, loudness, voice)
         length = self.length(durations) if length is None else length
-        check_integer("SmoothSynthesizer", "length", length, 0)
+        length = check_integer("SmoothSynthesizer", "length", length, 0)
         waveform = synthesize(
             phonemes, durations, pitch, loudness, inventory=self.inventory, white=self.white.to(phonemes), length=length,
             sample_rate=self.sample_rate, harmonics=self.harmonics, relax=cast(Sigmoid, self.relax), voice=voice,
@@ -143,7 +140,7 @@ class SmoothSynthesizer(SoftModule):
         """The expected log-mel spectrogram, without the harmonics' fine structure and without making the sound: see
         `mel_envelope`."""
         self._check(phonemes, durations, pitch, loudness, voice)
-        check_integer("SmoothSynthesizer", "frames", frames, 0)
+        frames = check_integer("SmoothSynthesizer", "frames", frames, 0)
         return mel_envelope(
             phonemes, durations, pitch, loudness, inventory=self.inventory, frames=frames, hop=self.sample_rate // 100,
             bands=self.bands, sample_rate=self.sample_rate, relax=cast(Sigmoid, self.relax), voice=voice,
