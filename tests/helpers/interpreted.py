@@ -39,7 +39,8 @@ def interpret(*what: str | Path) -> list[str]:
         launched = Path(folder) / "launched.json"
         command = [sys.executable, "-m", "helpers.interpreted", str(launched), *map(str, what)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
-        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        failed = [part for part in done.stdout.split("\n\n") if " | failed" in part]
+        assert done.returncode == 0, "\n\n".join([*failed, done.stderr[-3000:]])
         refused = translate(launched)
     assert not refused, "\n".join(refused)
     return done.stdout.splitlines()

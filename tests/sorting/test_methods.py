@@ -31,6 +31,7 @@ from algonet.sorting.operation import LAPLACE, PAIRWISE
 from algonet.sorting.pairwise import laplace_counts
 from algonet.sorting.settings import LaplaceSettings, PairwiseSettings
 from helpers.contract import CHECKS, Case, normal
+from helpers.sigmoids import KERNEL_SIGMOIDS
 
 HARD = {"relax": Logistic(1e7)}
 SORTING = [OddEven(), Bitonic(), Permutahedron(1e-6), NeuralSort(), Unimodal(), Transport(5)]
@@ -182,6 +183,8 @@ def test_rows_of_permutations_sum_to_one_and_masks_change_nothing_else(method):
 @pytest.mark.parametrize("backend", ["reference", "numba"])
 @pytest.mark.parametrize("kind", [k for k in SIGMOIDS if k is not Heaviside], ids=lambda kind: kind.__name__)
 def test_pairwise_ranks_are_their_formula(kind, backend):
+    if backend == "numba" and kind not in KERNEL_SIGMOIDS:
+        pytest.skip("a kernel like another sigmoid's")
     x = draw(2, 33)
     relax = kind(steepness=3.0)
     counts = relax(x.unsqueeze(-1) - x.unsqueeze(-2)).sum(-1) - relax(torch.zeros(1, dtype=x.dtype))

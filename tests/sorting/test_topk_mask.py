@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from algonet.relax import SIGMOIDS, Cauchy, Heaviside, Laplace, Logistic, hardened
 from algonet.sorting import SoftTopKMask, soft_topk_mask
 from helpers.contract import CHECKS, Case, normal
+from helpers.sigmoids import KERNEL_SIGMOIDS
 
 BACKENDS = ["reference", "numba"]
 EVERYWHERE = [*BACKENDS, pytest.param("triton", marks=pytest.mark.gpu)]
@@ -48,6 +49,8 @@ def test_contract(case, check):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", SIGMOIDS, ids=lambda kind: kind.__name__)
 def test_memberships_sum_to_k_at_any_scale(kind, backend):
+    if backend == "numba" and kind not in KERNEL_SIGMOIDS:
+        pytest.skip("a kernel like another sigmoid's")
     x = draw(2, 60)
     x[1, :20] = x[1, 0]  # ties
     # Rows have nothing to do with each other: one search for all scales
