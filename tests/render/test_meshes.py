@@ -88,6 +88,25 @@ def test_uv_without_a_picture_are_no_texture(tmp_path: Path) -> None:
     torch.testing.assert_close(found.uv[found.uv_faces[7, 2]], torch.tensor([23 / 240, 1.0]))
 
 
+@pytest.mark.parametrize("uv", [False, True])
+def test_colours_of_materials_are_read(tmp_path, uv):
+    (tmp_path / "one.mtl").write_text("newmtl red\nKd 1 0.2 0\n")
+    corners = "f 1/1 2/2 3/3" if uv else "f 1 2 3"
+    (tmp_path / "one.obj").write_text(
+        f"mtllib one.mtl\nv 0 0 0\nv 1 0 0\nv 0 1 0\nvt 0 0\nvt 1 0\nvt 0 1\nusemtl red\n{corners}\n"
+    )
+    mesh = Mesh.load(tmp_path / "one.obj")
+    assert mesh.texture is None
+    assert mesh.face_colors is not None
+    torch.testing.assert_close(mesh.face_colors, torch.tensor([[1.0, 0.2, 0.0]]))
+
+
+def test_a_material_without_colour_gives_none(tmp_path):
+    (tmp_path / "plain.mtl").write_text("newmtl plain\nNs 10\n")
+    (tmp_path / "plain.obj").write_text("mtllib plain.mtl\nv 0 0 0\nv 1 0 0\nv 0 1 0\nusemtl plain\nf 1 2 3\n")
+    assert Mesh.load(tmp_path / "plain.obj").face_colors is None
+
+
 def test_broken_files_give_one_line_that_names_them(tmp_path: Path) -> None:
     empty = tmp_path / "empty.obj"
     empty.write_text("v 0 0 0\n")

@@ -113,21 +113,34 @@ def _looks(loaded) -> dict[str, Tensor]:
         return {"vertex_colors": _unit_colors(visual.vertex_colors)}  # pyright: ignore[reportOptionalMemberAccess]
     if kind == "face":
         return {"face_colors": _unit_colors(visual.face_colors)}  # pyright: ignore[reportOptionalMemberAccess]
-    uv = getattr(visual, "uv", None)
-    if kind != "texture" or uv is None:
+    if kind != "texture":
         return {}
-    looks = {"uv": torch.from_numpy(np.asarray(uv, dtype=np.float32).copy())}
+    uv, looks = getattr(visual, "uv", None), {}
+    if uv is not None:
+        looks["uv"] = torch.from_numpy(np.asarray(uv, dtype=np.float32).copy())
     material = getattr(visual, "material", None)
     image = getattr(material, "image", None)
     if image is None:
         image = getattr(material, "baseColorTexture", None)
-    if image is not None and not _made_up(image):
+    if uv is not None and image is not None and not _made_up(image):
         if image.width * image.height > MOST_PIXELS:
             raise ValueError(
                 f"a texture of {image.width} x {image.height} pixels; at most {MOST_PIXELS} in all can be used."
             )
         looks["texture"] = _unit_colors(np.asarray(image.convert("RGB")))
+    elif (color := _color_of(material)) is not None:
+        looks["face_colors"] = _unit_colors(color).repeat(len(loaded.faces), 1)
     return looks
+
+
+def _color_of(material: Any) -> Any:
+    """The one colour that a material gives to its faces (Kd of an OBJ's, the base colour of a GLB's), if the file says any."""
+    from trimesh.visual.color import DEFAULT_COLOR
+
+    color = getattr(material, "diffuse", None)
+    if color is None:
+        color = getattr(material, "baseColorFactor", None)
+    return None if color is None or np.array_equal(color, DEFAULT_COLOR) else color
 
 
 def _made_up(image: Any) -> bool:
