@@ -177,18 +177,21 @@ def test_a_disk_without_room(folder):
     assert not [p for p in folder.iterdir() if p.stat().st_size]
 
 
-#: Forked where everything is imported: they come to the folder at the same time.
+#: Forked where everything is imported, and let go when all are there: they come to the folder at the same time.
 EIGHT = textwrap.dedent(
     """
     import os
     from algonet.core.codegen import generate, jit
-    children = []
+    children, (gate, held) = [], os.pipe()
     for _ in range(8):
         child = os.fork()
         if child == 0:
+            os.close(held)
+            os.read(gate, 1)
             exec(%r, {})
             os._exit(0)
         children.append(child)
+    os.close(held)
     print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
     """
 ) % (SCRIPT,)
