@@ -143,7 +143,8 @@ def test_every_cache_is_of_one_kind():
     assert not _using(r"\blru_cache\b|functools\.cache\b|@cache\b", "core/cache.py")
 
 
-#: Dictionaries of modules that functions write to, and what bounds them. Whatever is kept to save work is a `core.cache.Cache`.
+#: Dictionaries and lists of modules that functions write to, and what bounds them. Whatever is kept to save work is a
+#: `core.cache.Cache`.
 FILLED = {
     "core/backends.py:_EXAMPLES": "one for each operation",
     "core/backends.py:_OPERATIONS": "one for each operation",
@@ -151,6 +152,7 @@ FILLED = {
     "core/codegen/store.py:_chosen": "64",
     "core/codegen/store.py:_private": "one for each process",
     "core/files.py:_tried": "one for each file system",
+    "render/meshes.py:_PREVIEWS": "one function",
 }
 
 
@@ -160,7 +162,15 @@ def test_nothing_is_kept_without_a_bound():
         tree = ast.parse(file.read_text(encoding="utf-8"))
         names = {name for statement in tree.body for name in _empty_dictionaries(statement)}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) in names:
+            stored = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+            filled = isinstance(node, ast.Attribute) and node.attr in (
+                "setdefault",
+                "update",
+                "add",
+                "append",
+                "extend",
+            )
+            if (stored or filled) and ast.unparse(node.value) in names:
                 found.add(f"{file.relative_to(ROOT).as_posix()}:{ast.unparse(node.value)}")
     assert found == set(FILLED)
 
@@ -168,7 +178,8 @@ def test_nothing_is_kept_without_a_bound():
 def _empty_dictionaries(statement: ast.stmt) -> list[str]:
     if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
         return []
-    if not re.fullmatch(r"\{\}|(\w+\.)?(dict|OrderedDict|defaultdict)\(.*\)", ast.unparse(statement.value)):
+    made = ast.unparse(statement.value)
+    if not re.fullmatch(r"\{\}|\[\]|(\w+\.)?(dict|OrderedDict|defaultdict|set|list|deque)\(.*\)", made):
         return []
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     return [target.id for target in targets if isinstance(target, ast.Name)]

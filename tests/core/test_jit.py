@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numba.core import errors, types
 
+from algonet.core.cache import Cache
 from algonet.core.codegen import jit
 
 
@@ -41,7 +42,7 @@ def _check(kernel):
 def test_calls_are_resolved_once(monkeypatch):
     asked = []
     resolve = jit._resolve
-    monkeypatch.setattr(jit, "_SIGNATURES", {})
+    monkeypatch.setattr(jit, "_SIGNATURES", Cache("signatures of a test", 4))
     monkeypatch.setattr(jit, "_resolve", lambda *call: asked.append(call[:3]) or resolve(*call))
 
     @numba.njit(pipeline_class=jit.KernelCompiler)

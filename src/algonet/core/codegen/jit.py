@@ -28,6 +28,7 @@ from numba.core.compiler_machinery import register_pass
 from numba.core.serialize import dumps
 from numba.core.typed_passes import NativeLowering
 
+from algonet.core.cache import Cache
 from algonet.core.codegen import notice, store
 from algonet.core.codegen.stamps import inlined
 
@@ -183,8 +184,8 @@ class DeviceCompiler(KernelCompiler):
 
 
 _resolve = types.Function.get_call_type
-#: Signatures by typing context, function and types of arguments; a table for each set of flags, as overloads inherit these.
-_SIGNATURES: dict[Any, dict[tuple, Any]] = {}
+#: Signatures by typing context, function and types of arguments; a cache for each set of flags, as overloads inherit these.
+_SIGNATURES: Cache[Cache[Any]] = Cache("flags of Numba's compilations", 16)
 
 
 # Numba's lock of compilation is held by whoever is in one of the following, so nobody else sees the difference.
@@ -193,7 +194,7 @@ _SIGNATURES: dict[Any, dict[tuple, Any]] = {}
 @contextmanager
 def _resolved_once(flags: Any) -> Iterator[None]:
     """Within it, calls of Numba's own functions (operators, indexing) are resolved once per signature and process."""
-    found = _SIGNATURES.setdefault(flags.copy(), {})
+    signatures = _SIGNATURES.get(flags.copy(), lambda: Cache("signatures that Numba resolved", 4096))
 
     def resolve_once(function: Any, context: Any, args: tuple, kws: dict) -> Any:
         if kws:
@@ -201,10 +202,7 @@ def _resolved_once(flags: Any) -> Iterator[None]:
         if args and isinstance(args[0], types.Array):
             # The value of an index does not matter to arrays
             args = tuple(types.unliteral(a) for a in args)
-        key = context, function, args
-        if key not in found:
-            found[key] = _resolve(function, context, args, kws)
-        return found[key]
+        return signatures.get((context, function, args), lambda: _resolve(function, context, args, kws))
 
     before, types.Function.get_call_type = types.Function.get_call_type, resolve_once
     try:
