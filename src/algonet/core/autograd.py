@@ -114,8 +114,8 @@ class Operator:
 
 def _pull(ctx: Any, grads: Sequence[Tensor]) -> list[Tensor | None]:
     """The gradients by the operator's tensors: by the kernel, differentiable again where that is asked for."""
-    operator, kept = ctx.operator, ctx.saved_tensors
-    tensors, saved = kept[: ctx.count], kept[ctx.count :]
+    operator, all_saved = ctx.operator, ctx.saved_tensors
+    tensors, saved = all_saved[: ctx.count], all_saved[ctx.count :]
     needs = list(ctx.needs_input_grad[2:])
     grads = grads[: operator.count(ctx.count, ctx.settings)]
     if torch.is_grad_enabled() or tracing.transforming():

@@ -183,13 +183,13 @@ class SmoothGraph(SoftModule):
 
     def sources(self) -> dict[str, tuple[str, ...]]:
         """What each node that leads to the output, and the output, reads by gates of at least 1/2."""
-        kept = [(c.source, c.target) for c in self.connections if c.gate >= 0.5]
+        strong = [(c.source, c.target) for c in self.connections if c.gate >= 0.5]
         needed = {OUTPUT}
         for name in reversed([*self.nodes, OUTPUT]):
             if name in needed:
-                needed |= {source for source, target in kept if target == name}
+                needed |= {source for source, target in strong if target == name}
         return {
-            name: tuple(source for source, target in kept if target == name)
+            name: tuple(source for source, target in strong if target == name)
             for name in (*self.nodes, OUTPUT)
             if name in needed
         }

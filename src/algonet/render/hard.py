@@ -50,16 +50,16 @@ def render_hard(
     buffer = _on_gpu if flat.is_cuda else _on_cpu
     depth, index, weights = buffer(flat, faces.detach().long(), near, camera.perspective, two_sided, (height, width))
     shape = (*batch, height, width)
-    seen = (index >= 0).reshape(shape)
+    covered = (index >= 0).reshape(shape)
     corners = rows_of.long()[index.clamp_min(0)].reshape(*shape, 3)
-    looks = expanded(attributes, batch, 2)
-    rows = corners.reshape(*batch, -1, 1).expand(*batch, -1, looks.shape[-1])
-    picked = torch.gather(looks, -2, rows).reshape(*shape, 3, -1)
-    mixed = (weights.reshape(*shape, 3, 1).to(looks) * picked).sum(-2)
-    behind = _background(where, background, background_depth, looks.shape[-1], batch, looks)[..., None, None, :]
-    image = torch.where(seen[..., None], mixed, behind[..., :-1])
-    far = torch.where(seen, depth.reshape(shape).to(looks), behind[..., -1])
-    return Raster(image, seen.to(looks.dtype), far)
+    values = expanded(attributes, batch, 2)
+    rows = corners.reshape(*batch, -1, 1).expand(*batch, -1, values.shape[-1])
+    picked = torch.gather(values, -2, rows).reshape(*shape, 3, -1)
+    mixed = (weights.reshape(*shape, 3, 1).to(values) * picked).sum(-2)
+    behind = _background(where, background, background_depth, values.shape[-1], batch, values)[..., None, None, :]
+    image = torch.where(covered[..., None], mixed, behind[..., :-1])
+    far = torch.where(covered, depth.reshape(shape).to(values), behind[..., -1])
+    return Raster(image, covered.to(values.dtype), far)
 
 
 def _on_cpu(

@@ -74,13 +74,13 @@ def unproject(depth: Tensor, matrix: Tensor, perspective: bool) -> Tensor:
         indexing="ij",
     )
     w = depth if perspective else torch.ones_like(depth)
-    seen = torch.stack([x * w, y * w, depth], -1) - matrix[..., None, None, :, 3]
+    image_points = torch.stack([x * w, y * w, depth], -1) - matrix[..., None, None, :, 3]
     a, b, c = matrix[..., 0, :3], matrix[..., 1, :3], matrix[..., 2, :3]
     # The inverse by cofactors, finite where there is none
     columns = torch.stack([torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)], -2)
     det = (a * columns[..., 0, :]).sum(-1)[..., None, None]
     inverse = columns * (det / (det * det + 1e-30))
-    return (seen[..., None] * inverse[..., None, None, :, :]).sum(-2)
+    return (image_points[..., None] * inverse[..., None, None, :, :]).sum(-2)
 
 
 def _corner_values(values: Tensor, faces: Tensor) -> Tensor:

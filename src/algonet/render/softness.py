@@ -34,8 +34,8 @@ class SoftnessMemory:
 
     def number(self, softness: Tensor) -> float | None:
         """What is in the tensor, if that is known without a look."""
-        held = self._number
-        return held[2] if held is not None and held[0] is softness and held[1] == softness._version else None
+        last = self._number
+        return last[2] if last is not None and last[0] is softness and last[1] == softness._version else None
 
     def get(self, sources: tuple[Any, ...], key: tuple, make: Callable[[], Tensor]) -> Tensor:
         """What `make` makes of the sources (tensors and numbers), again only when one of them or the key has changed."""
@@ -43,11 +43,11 @@ class SoftnessMemory:
         if not keepable(*tensors):
             return make()
         key = (*key, *[t._version if isinstance(t, Tensor) else t for t in sources])
-        held = self._last
-        if held is None or held[0] != key or any(a is not b for a, b in zip(held[1], tensors, strict=True)):
+        last = self._last
+        if last is None or last[0] != key or any(a is not b for a, b in zip(last[1], tensors, strict=True)):
             with tracing.outside_modes():
-                held = self._last = (key, tensors, make())
-        return held[2]
+                last = self._last = (key, tensors, make())
+        return last[2]
 
     def __deepcopy__(self, memo: dict) -> SoftnessMemory:
         return SoftnessMemory()

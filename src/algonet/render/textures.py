@@ -111,8 +111,8 @@ def texture_levels(
             slope = slope + (factor * share)[..., :, None] * (places[..., j, :] - places[..., i, :])[..., None, :]
         squares = squares + slope.square().sum((-2, -1))[..., None] * _one_hot(i, w)
     wide = spread if isinstance(spread, (int, float)) else spread[..., None, None]
-    seen = (wide * wide + PIXEL_SPREAD * PIXEL_SPREAD) / (TEXEL_SPREAD * TEXEL_SPREAD)
-    return torch.log2(1 + (squares / 2 * seen).clamp_max(1e18)) / 2
+    footprint = (wide * wide + PIXEL_SPREAD * PIXEL_SPREAD) / (TEXEL_SPREAD * TEXEL_SPREAD)
+    return torch.log2(1 + (squares / 2 * footprint).clamp_max(1e18)) / 2
 
 
 def _one_hot(i: int, like: Tensor) -> Tensor:

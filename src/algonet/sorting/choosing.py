@@ -307,18 +307,18 @@ def _mebibytes(soft: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor) ->
         torch.autograd.grad(soft(x), x, gradient)
         _wait(x)
         return (torch.cuda.max_memory_allocated(x.device) - before) / 2**20
-    kept: dict[int, int] = {}
+    storages: dict[int, int] = {}
 
     def keep(saved: Tensor) -> Tensor:
         # Views of one storage count once, and x itself is there anyway
         storage = saved.untyped_storage()
         if storage.data_ptr() != x.untyped_storage().data_ptr():
-            kept[storage.data_ptr()] = storage.nbytes()
+            storages[storage.data_ptr()] = storage.nbytes()
         return saved
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
         found = soft(x)
-    return (sum(kept.values()) + found.untyped_storage().nbytes()) / 2**20
+    return (sum(storages.values()) + found.untyped_storage().nbytes()) / 2**20
 
 
 def _suggest(rows: Sequence[MethodRow]) -> str:

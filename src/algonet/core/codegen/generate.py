@@ -102,8 +102,8 @@ def load(name: str, source: str) -> ModuleType:
 
 
 def _execute(module_name: str, source: str, stamp: str) -> ModuleType:
-    kept = store.put(f"{module_name}.py", source.encode())
-    path = f"<{module_name}>" if kept is None else str(kept)
+    file = store.put(f"{module_name}.py", source.encode())
+    path = f"<{module_name}>" if file is None else str(file)
     if "import triton" in source:
         store.guard_triton()
     # Triton reads the source of its kernels through linecache, which then does not look at the file

@@ -141,8 +141,8 @@ def around() -> Camera:
 def targets(mesh: Mesh) -> Tensor:
     """The mesh from all around, crisp: colours with alpha (N, H, W, 4)."""
     colors = mesh.vertex_colors if mesh.vertex_colors is not None else torch.full_like(mesh.vertices, 0.7)
-    seen = render_hard(mesh.vertices, mesh.faces, colors, around(), size=(SIDE, SIDE))
-    return torch.cat([seen.image, seen.silhouette[..., None]], -1)
+    rendered = render_hard(mesh.vertices, mesh.faces, colors, around(), size=(SIDE, SIDE))
+    return torch.cat([rendered.image, rendered.silhouette[..., None]], -1)
 
 
 def fitting(mesh: Mesh) -> Iterator[tuple[Mesh, float]]:

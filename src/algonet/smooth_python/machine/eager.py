@@ -219,10 +219,10 @@ class EagerMachine(Machine):
     def leave(self, mass: Value, epsilon: float, iterations: int) -> tuple[Value, Value | None, bool | None]:
         tensor = mass.tensor
         live = tensor > epsilon
-        seen, alive = unwrapped(live), True
-        if seen.device.type == "cpu" or iterations % PATIENCE == 0:
-            count = int(seen.sum())
-            if count == seen.numel() > 0:
+        going, alive = unwrapped(live), True
+        if going.device.type == "cpu" or iterations % PATIENCE == 0:
+            count = int(going.sum())
+            if count == going.numel() > 0:
                 return mass, None, True
             alive = count > 0
         cut = Value(torch.where(live, tensor, 0.0), mass.batched, mass.machine)

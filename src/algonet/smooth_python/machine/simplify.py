@@ -21,7 +21,7 @@ def simplified(program: Program, wanted: Tensor) -> tuple[Program, Tensor]:
     constants, code = program.constants.tolist(), program.instructions.tolist()
     place: list[int] = []
     kept: list[tuple[int, int, int, int]] = []
-    known: dict[tuple[int, int, int, int], int] = {}
+    rows_by_instruction: dict[tuple[int, int, int, int], int] = {}
     zero = -1
     for number, a, b, c in code:
         count = reads[number]
@@ -34,9 +34,9 @@ def simplified(program: Program, wanted: Tensor) -> tuple[Program, Tensor]:
             elif b < a and names[number] in _COMMUTES:
                 a, b = b, a
         found = (number, a, b, c)
-        row = known.get(found)
+        row = rows_by_instruction.get(found)
         if row is None or draws[number]:
-            row = known[found] = len(kept)
+            row = rows_by_instruction[found] = len(kept)
             kept.append(found)
             if number == const and constants[a] == 0.0:
                 zero = row

@@ -113,10 +113,10 @@ def ball_problem(seed: int = 0, tiles: int = 20, count: int = 32) -> Problem:
     generator = torch.Generator().manual_seed(seed)
     heights = torch.linspace(0.02, 1.5, count)
     truth = 0.5 + 0.45 * torch.rand(tiles, generator=generator)
-    seen = _stacked(bouncing_ball(heights, truth, batched=True, shared=("floor",), steepness=CRISP))
-    seen = seen + 0.003 * torch.randn(seen.shape, generator=generator)
+    measured = _stacked(bouncing_ball(heights, truth, batched=True, shared=("floor",), steepness=CRISP))
+    measured = measured + 0.003 * torch.randn(measured.shape, generator=generator)
     return Problem(
-        *(bouncing_ball, tiles, 0.5, (heights, seen), ("floor",)),
+        *(bouncing_ball, tiles, 0.5, (heights, measured), ("floor",)),
         arguments=lambda x, scenarios: (scenarios[0], 0.5 + 0.45 * x),
         score=lambda results, scenarios: (results - scenarios[1]).square().mean((-1, -2)),
     )
@@ -209,8 +209,10 @@ def tournament_problem(seed: int = 0, players: int = 64, count: int = 512) -> Pr
         return torch.log(u / (1 - u))
 
     luck, past = draw(count), draw(2000)
-    seen = _stacked(knockout(truth, past, batched=True, shared=("skill",), steepness=CRISP, paths=Merge(check=False)))
-    wins = seen.mean(0)
+    outcomes = _stacked(
+        knockout(truth, past, batched=True, shared=("skill",), steepness=CRISP, paths=Merge(check=False))
+    )
+    wins = outcomes.mean(0)
     return Problem(
         *(knockout, players, 0.5, (luck,), ("skill",)),
         arguments=lambda x, scenarios: (4.0 * x - 2.0, scenarios[0]),

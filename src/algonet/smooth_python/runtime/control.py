@@ -308,8 +308,8 @@ class Loop:
         if compiling() or self._frame.rerunning:
             return
         self._frame.spoil()
-        seen = unwrapped(left.tensor).detach()
-        most = float(seen.max()) if seen.numel() else 0.0
+        mass = unwrapped(left.tensor).detach()
+        most = float(mass.max()) if mass.numel() else 0.0
         frame = self._frame
         if most > frame.settings.epsilon:
             frame.report.left(self._line, left.bare.detach())

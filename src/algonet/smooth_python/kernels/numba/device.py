@@ -263,8 +263,8 @@ def _run_case(code: int, instruction: Instruction) -> list[str]:
     arguments = _passed(["y", *_run_arguments(instruction)])
     if not _keeps_slope(instruction):
         return [f"    run{code}({arguments})"]
-    kept = f"        run{code}_slope(offset(rows, third * W), {arguments})"
-    return ["    if third < 0:", f"        run{code}({arguments})", "    else:", kept]
+    with_slope = f"        run{code}_slope(offset(rows, third * W), {arguments})"
+    return ["    if third < 0:", f"        run{code}({arguments})", "    else:", with_slope]
 
 
 def _formula(text: str, instruction: Instruction, dialect: str) -> str:

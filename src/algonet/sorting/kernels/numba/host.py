@@ -105,9 +105,9 @@ class Layout:
         state = n * (1 + channels)
         self.lanes = _lanes(self.rows, state * item)
         self.space = (state + 3 * half) * self.lanes + 2 * half + self.lanes
-        kept = (5 if channels else 3) * half  # of one layer
-        lanes, segment = _segment(self.rows, state * item, kept * item, depth)
-        size = ((-(-depth // segment) + 2) * state + kept * segment) * lanes + 2 * half + 16 + lanes
+        saved = (5 if channels else 3) * half  # of one layer
+        lanes, segment = _segment(self.rows, state * item, saved * item, depth)
+        size = ((-(-depth // segment) + 2) * state + saved * segment) * lanes + 2 * half + 16 + lanes
         self.back = lanes, segment, size
 
     # Compiled when the first gradient is asked for
@@ -173,13 +173,13 @@ def _lanes(rows: int, row_bytes: int) -> int:
     return lanes
 
 
-def _segment(rows: int, state: int, kept: int, depth: int) -> tuple[int, int]:
+def _segment(rows: int, state: int, saved: int, depth: int) -> tuple[int, int]:
     """(lanes, layers per segment): what the second-level cache holds, or more where checkpoints would outweigh it."""
     lanes = _lanes(rows, state)
-    balanced = max(1, round((depth * state / kept) ** 0.5))
-    while lanes > 1 and lanes * (balanced * kept + -(-depth // balanced) * state) > MOST:
+    balanced = max(1, round((depth * state / saved) ** 0.5))
+    while lanes > 1 and lanes * (balanced * saved + -(-depth // balanced) * state) > MOST:
         lanes = lanes // 2 if lanes > 16 else 1
-    return lanes, min(depth, max(balanced, SCRATCH // (kept * lanes)))
+    return lanes, min(depth, max(balanced, SCRATCH // (saved * lanes)))
 
 
 class _Workspace(NamedTuple):
@@ -192,13 +192,13 @@ _LOCAL = threading.local()
 
 def _workspace(size: int, dtype: np.dtype) -> _Workspace:
     """This thread's scratch. A moderate one is kept: fresh memory costs a page fault per 4 KiB, more than sorting in it."""
-    kept = _LOCAL.__dict__.get(dtype.char)
-    if kept is None or len(kept.array) < size:
+    workspace = _LOCAL.__dict__.get(dtype.char)
+    if workspace is None or len(workspace.array) < size:
         fresh = np.empty(size, dtype)
-        kept = _Workspace(fresh, fresh.ctypes.data)
+        workspace = _Workspace(fresh, fresh.ctypes.data)
         if size * dtype.itemsize <= 4 * SCRATCH:
-            _LOCAL.__dict__[dtype.char] = kept
-    return kept
+            _LOCAL.__dict__[dtype.char] = workspace
+    return workspace
 
 
 @cached(most=2)

@@ -275,8 +275,8 @@ def backward(
     drop = offset(slope, most)
     grad_alpha = offset(drop, most if channels else 0)
     ends = offset(grad_alpha, most if channels else 0)
-    kept = offset(ends, 2 * half)
-    kept_p = offset(kept, segments * items)
+    checkpoints = offset(ends, 2 * half)
+    checkpoints_p = offset(checkpoints, segments * items)
     size = (
         16 + 2 * (1 + channels) * items + (5 if channels else 3) * most + 2 * half + segments * (1 + channels) * items
     )
@@ -293,9 +293,9 @@ def backward(
                 here[w] = pointer_at(lengths, int32)[min(row + w, count - 1)]
         for index in range(segments):
             for k in range(items):
-                kept[index * items + k] = x[k]
+                checkpoints[index * items + k] = x[k]
             for k in range(channels * items):
-                kept_p[index * channels * items + k] = p[k]
+                checkpoints_p[index * channels * items + k] = p[k]
             if index + 1 < segments:
                 low, high = index * segment, (index + 1) * segment
                 call_at(
@@ -324,7 +324,7 @@ def backward(
         for back in range(segments):
             index = segments - 1 - back
             low, high = index * segment, min((index + 1) * segment, depth)
-            before, before_p = offset(kept, index * items), offset(kept_p, index * channels * items)
+            before, before_p = offset(checkpoints, index * items), offset(checkpoints_p, index * channels * items)
             call_at(
                 layers,
                 (
