@@ -83,19 +83,23 @@ def around(count: int, start: float = 0.0) -> Camera:
 
 
 def photograph(mesh: Mesh, cameras: Camera, size: int) -> Pictures:
-    """Antialiased pictures by the hard rasteriser: four samples a pixel. Normals are the faces' own."""
-    own = torch.arange(len(mesh.faces), device=mesh.faces.device)[:, None].expand(-1, 3)
+    """Antialiased pictures by the hard rasteriser: four samples a pixel. Normals are the faces' own.
+
+    On the CPU, where it takes as long as the faces are large; a GPU's looks at every face in every pixel.
+    """
+    mesh, fine = mesh.to("cpu"), (2 * size, 2 * size)
+    normals = mesh.face_normals()[:, None].expand(-1, 3, -1)
+    corners = torch.cat([paint(mesh.vertices)[mesh.faces], normals], -1).flatten(0, 1)
+    rows = torch.arange(len(corners)).reshape(-1, 3)
     parts: list[list[Tensor]] = []
     for i in range(len(cameras.matrix)):
-        fine = (2 * size, 2 * size)
-        color = render_hard(mesh.vertices, mesh.faces, paint(mesh.vertices), cameras[i], size=fine)
-        normal = render_hard(mesh.vertices, mesh.faces, mesh.face_normals(), cameras[i], size=fine, attribute_faces=own)
-        layers = torch.cat([color.silhouette[..., None], color.image, normal.image], -1)
+        seen = render_hard(mesh.vertices, mesh.faces, corners, cameras[i].to("cpu"), size=fine, attribute_faces=rows)
+        layers = torch.cat([seen.silhouette[..., None], seen.image], -1)
         small = torch.nn.functional.avg_pool2d(layers.movedim(-1, 0)[None], 2)[0].movedim(0, -1)
         alpha = small[..., :1]
         unit = torch.nn.functional.normalize(small[..., 4:], dim=-1) * (alpha > 0)
         parts.append([alpha[..., 0], (small[..., 1:4] / alpha.clamp_min(1e-6)).clamp(0, 1), unit])
-    return Pictures(*(torch.stack(layer) for layer in zip(*parts, strict=True)))
+    return Pictures(*(torch.stack(layer).to(DEVICE) for layer in zip(*parts, strict=True)))
 
 
 def paint(places: Tensor) -> Tensor:
