@@ -151,7 +151,9 @@ class Training:
         state = checkpoint.load()
         if state is not None:
             self.network.load_state_dict(state["network"])
-            self.optimizer.load_state_dict(state["optimizer"])
+            # Its moments alone: how they are used depends on this run's device
+            own = self.optimizer.state_dict()["param_groups"]
+            self.optimizer.load_state_dict({"state": state["optimizer"]["state"], "param_groups": own})
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate  # the loaded one is a copy, which would stay as it was
             self.done = state["done"]
