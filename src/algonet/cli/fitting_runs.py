@@ -40,7 +40,7 @@ class RunFiles:
     textured: bool
 
     def check(self, force: bool, inputs: Iterable[Path] = ()) -> None:
-        """Raise if something of another one's would be overwritten; what an interrupted run left is this run's."""
+        """Raise if a file would be overwritten that is not this run's; what an interrupted run left here is."""
         beside = (".mtl", ".png") if self.textured and self.mesh.suffix.lower() == ".obj" else ()
         results = [self.mesh, *(self.mesh.with_suffix(ending) for ending in beside), self.folder / REPORT]
         pictures = [self.folder / FILM, self.folder / THUMBNAIL]

@@ -52,7 +52,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 def save_checkpoint(
     folder: Path, step: int, model: dict[str, Tensor], training: dict[str, Tensor], state: dict[str, Any], keep: int
 ) -> Path:
-    """Write a checkpoint under a hidden name, make it durable, rename it; then let go of all but the last `keep`.
+    """Write a checkpoint under a hidden name, make it durable, rename it; then remove all but the last `keep`.
 
     On an error (a full disk, a folder that may not be written) what was begun is removed and the others stay as they are.
     """

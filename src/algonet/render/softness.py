@@ -28,7 +28,7 @@ class SoftnessMemory:
         self._last: tuple[tuple, list[Tensor], Tensor] | None = None
 
     def remember(self, softness: Tensor, value: float | None) -> None:
-        """Remember that this is now in the tensor; `None`: nobody knows."""
+        """Remember that this number is now in the tensor; `None`: it is not known."""
         fixed = value is not None and not softness.requires_grad and not softness.is_inference()
         self._number = (softness, softness._version, value) if fixed and value is not None else None
 

@@ -117,7 +117,7 @@ class IFSInverse(SoftModule):
 
     Point k applies the maps of the k-th address to the origin. Addresses share out the attractor evenly; they are drawn
     once, from `seed`, and kept, so the picture is a smooth function of the parameters without the noise of a chaos game.
-    Maps are kept contractive. `exposure`: how many times as many points as pixels fall on the picture, as it were.
+    Maps are kept contractive. `exposure`: the sum of the points' weights over the number of pixels.
     The noise's `scale`, in pixels, is its softness.
     """
 
