@@ -146,7 +146,7 @@ def test_every_operation_compiles_before_it_has_run():
         "    compiled(*case.draw(3, torch.float32))\n"
         "    print(case.name)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=300)
     assert done.stdout.splitlines() == NAMES, done.stderr[-2000:]
 

@@ -76,7 +76,7 @@ def test_triton_formulas():
     pytest.importorskip("triton")
     command = "import test_codegen; test_codegen.check_triton_formulas(); print('all equal')"
     folder = os.path.dirname(__file__)
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": folder}
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([folder, *sys.path])}
     done = subprocess.run([sys.executable, "-c", command], env=environment, capture_output=True, text=True, timeout=300)
     assert "all equal" in done.stdout, done.stderr[-2000:]
 
