@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -94,15 +94,14 @@ class Launch:
         **values: Any,
     ):
         self.kernel, self.grid = kernel, (*((grid,) if isinstance(grid, int) else grid), 1, 1)[:3]
-        tensors = _tensors_of(kernel, values)
-        self.start: Callable[..., None] = _by_name(tensors)(self._start)
-        self.rest = tuple(values[name] for name in argument_names(kernel)[len(tensors) :])
-        fixed = _constants(kernel)
-        constants = tuple(values[name] for name in argument_names(kernel) if name in values and name in fixed)
+        signature = _signature(kernel, tuple(values))
+        self.start: Callable[..., None] = _by_name(signature.tensors)(self._start)
+        self.rest = tuple([values[name] for name in signature.rest])
+        constants = tuple([values[name] for name in signature.constants])
         # Said, because releases of Triton differ in what they do unasked
         self.options = {"num_warps": warps, "maxnreg": registers, "enable_fp_fusion": True}
         # Triton takes an integer for 32 or 64 bits wide by its size, so code is shared between narrow ones only
-        narrow = all(abs(value) < 2**31 for name, value in values.items() if name not in fixed)
+        narrow = all(abs(values[name]) < 2**31 for name in signature.numbers)
         self.key = (kernel, constants, warps, registers) if narrow else None
         self.again: Any = None
         self.device: int | None = None
@@ -142,8 +141,18 @@ class Launch:
         self.again = again
 
 
-def _tensors_of(kernel: Any, values: dict[str, Any]) -> tuple[str, ...]:
-    """The kernel's arguments that are not among `values`; they come first in its signature."""
+class _Signature(NamedTuple):
+    """A kernel's arguments in order: its tensors first, then the rest, which is numbers and constants."""
+
+    tensors: tuple[str, ...]
+    rest: tuple[str, ...]
+    numbers: tuple[str, ...]
+    constants: tuple[str, ...]
+
+
+@cached(most=1024)
+def _signature(kernel: Any, values: tuple[str, ...]) -> _Signature:
+    """Which of the kernel's arguments are tensors: those that are not among `values`."""
     names = argument_names(kernel)
     if unknown := [name for name in values if name not in names]:
         raise TypeError(f"{kernel_name(kernel)} has no argument {', '.join(unknown)}; it takes {names}.")
@@ -151,7 +160,9 @@ def _tensors_of(kernel: Any, values: dict[str, Any]) -> tuple[str, ...]:
     if names[: len(tensors)] != tensors:
         late = [name for name in names[: len(tensors)] if name in values]
         raise TypeError(f"{kernel_name(kernel)}: tensors come first in its signature, not {', '.join(late)}.")
-    return tensors
+    rest, fixed = names[len(tensors) :], _constants(kernel)
+    numbers = tuple(name for name in rest if name not in fixed)
+    return _Signature(tensors, rest, numbers, tuple(name for name in rest if name in fixed))
 
 
 @cached(most=256)
