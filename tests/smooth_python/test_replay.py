@@ -512,6 +512,33 @@ def test_programs_are_simplified_when_they_first_run_again(monkeypatch):
     assert len(calls) == 1
 
 
+def test_short_programs_that_run_again_and_again_get_a_kernel(monkeypatch):
+    """Those that were asked for by name stay where they are."""
+    backends = []
+    original = replay.evaluate
+    monkeypatch.setattr(
+        replay, "evaluate", lambda program, *args: backends.append(program.backend) or original(program, *args)
+    )
+    monkeypatch.setattr(replay, "REPAID", 20)
+
+    @smooth(steepness=3.0)
+    def folded(x):
+        if x > 0.5:
+            x = 1.0 - x
+        return x
+
+    expected = reference(folded, X, batched=True)
+    for _ in range(6):
+        torch.testing.assert_close(folded(X, batched=True), expected, rtol=1e-12, atol=1e-12)
+    assert backends[0] == "reference"
+    assert backends[-1] == "auto"
+    assert backends == sorted(backends, reverse=True)
+    backends.clear()
+    for _ in range(6):
+        folded(X, batched=True, backend="numba")
+    assert set(backends) == {"numba"}
+
+
 def test_ways_and_recordings_are_bounded(monkeypatch):
     monkeypatch.setattr(replay, "WAYS", 3)
     function = smooth(countdown._function)

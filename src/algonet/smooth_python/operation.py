@@ -21,8 +21,9 @@ from algonet.relax import Relaxation
 from .machine.instructions import code_of
 from .reference import run_program
 
-#: Shorter programs run operation by operation when the backend is "auto": loading a kernel is not worth it.
-SHORT = 128
+#: Shorter programs run operation by operation when the backend is "auto": loading a kernel is not worth it, until so many
+#: instructions of one have run that it would have been.
+SHORT, REPAID = 128, 2**15
 
 
 @dataclass(frozen=True)
@@ -72,22 +73,26 @@ class Formulas:
 
 
 class Program(NamedTuple):
-    """Recorded instructions with their constants, the relaxations they use, and the backend that is to run them."""
+    """Recorded instructions with their constants, the relaxations they use, and the backend that is to run them.
+
+    `asked` is the backend that was asked for, which is another one for short programs.
+    """
 
     instructions: Tensor
     constants: Tensor
     settings: ProgramSettings
     backend: str
+    asked: str
 
     @staticmethod
     def of(code: list[int], constants: list[float], settings: ProgramSettings, like: Tensor, backend: str) -> Program:
         """From flat lists; `like` tells the precision and the device of the numbers."""
-        if backend == "auto" and len(code) < 4 * SHORT:
-            backend = "reference"
+        short = backend == "auto" and len(code) < 4 * SHORT
         return Program(
             torch.from_numpy(np.array(code, dtype=np.int32).reshape(-1, 4)),
             torch.tensor(constants, dtype=like.dtype, device=like.device),
             settings,
+            "reference" if short else backend,
             backend,
         )
 

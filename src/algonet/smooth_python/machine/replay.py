@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from algonet.core.tracing import transforming
+from algonet.core.tracing import capturing, transforming
 
-from ..operation import Program, evaluate, steepness_tensor
+from ..operation import REPAID, Program, evaluate, steepness_tensor
 from ..report import Report
 from ..softness import open_blocks
 from .containers import flat, is_record, record_fields, record_like
@@ -60,10 +60,10 @@ Origin = Callable[[Run], Tensor]
 class Step:
     """One program on its inputs, and the rows that were asked for.
 
-    It is simplified when it first runs again: many recordings never do.
+    It is simplified when it first runs again: many recordings never do. A short one that runs again and again gets a kernel.
     """
 
-    __slots__ = ("_draws", "_inputs", "_scales", "_simplified", "length")
+    __slots__ = ("_draws", "_inputs", "_ready", "_scales", "length")
 
     def __init__(
         self,
@@ -74,19 +74,16 @@ class Step:
         draws: bool,
     ):
         """`scales`: every steepness, a tensor where all are numbers, else numbers and origins; `draws`: random numbers."""
-        self._simplified, self._inputs, self._scales, self._draws = (program, wanted, False), inputs, scales, draws
+        #: The program, the wanted rows, and how often they ran again while that may change them.
+        self._ready = program, wanted, 0
+        self._inputs, self._scales, self._draws = inputs, scales, draws
         #: Instructions as recorded.
         self.length = program.length
 
     def run(self, run: Run) -> Tensor:
-        # In one assignment: threads may run a step at once
-        program, wanted, simple = self._simplified
-        if not simple:
-            program, wanted = simplified(program, wanted)
-            # Moved where the kernels read them, once and for all
-            program = program._replace(instructions=program.moved(program.instructions))
-            wanted = program.moved(wanted)
-            self._simplified = program, wanted, True
+        program, wanted, runs = self._ready
+        if not runs or program.backend != program.asked:
+            program, wanted = self._prepared(program, wanted, runs)
         scales: Any = self._scales
         if not isinstance(scales, Tensor):
             scales = steepness_tensor([s(run) if callable(s) else s for s in scales], program.constants)
@@ -94,6 +91,18 @@ class Step:
             scales = scales * run.steeper
         inputs = [origin(run) for origin in self._inputs]
         return evaluate(program, inputs, scales, wanted, run.size, run.draws.seed if self._draws else None)
+
+    def _prepared(self, program: Program, wanted: Tensor, runs: int) -> tuple[Program, Tensor]:
+        if not runs:
+            program, wanted = simplified(program, wanted)
+        elif runs * program.length >= REPAID and not capturing(program.constants.device):
+            program = program._replace(backend=program.asked)
+        # Moved where the kernels read them, once and for all
+        program = program._replace(instructions=program.moved(program.instructions))
+        wanted = program.moved(wanted)
+        # In one assignment: threads may run a step at once
+        self._ready = program, wanted, runs + 1
+        return program, wanted
 
 
 class Look(NamedTuple):
