@@ -68,14 +68,14 @@ class Operator:
 
     def __call__(self, tensors: Sequence[Tensor], settings: Any) -> tuple[Tensor, ...]:
         """The operator's outputs, differentiable in every floating tensor."""
+        if tracing.plain():
+            if tracing.differentiating(tensors):
+                return _apply_eagerly(self, settings, *tensors)
+            return tuple(self.forward(list(tensors), settings)[0])
+        count = self.count(len(tensors), settings)
         if tracing.compiling() or tracing.faking():
-            count = self.count(len(tensors), settings)
             return tuple(self._traced(list(tensors), self.encode(settings))[:count])
-        if tracing.transforming():
-            return _Forward.apply(self, settings, *tensors)[: self.count(len(tensors), settings)]
-        if tracing.differentiating(tensors):
-            return _apply_eagerly(self, settings, *tensors)
-        return tuple(self.forward(list(tensors), settings)[0])
+        return _Forward.apply(self, settings, *tensors)[:count]
 
     def count(self, tensors: int, settings: Any) -> int:
         """How many outputs a call with so many tensors has."""
@@ -117,7 +117,6 @@ def _pull(ctx: Any, grads: Sequence[Tensor]) -> list[Tensor | None]:
     operator, all_saved = ctx.operator, ctx.saved_tensors
     tensors, saved = all_saved[: ctx.count], all_saved[ctx.count :]
     needs = list(ctx.needs_input_grad[2:])
-    grads = grads[: operator.count(ctx.count, ctx.settings)]
     if torch.is_grad_enabled() or tracing.transforming():
         if any(g is None for g in grads):
             grads = [tensors[0].new_zeros(s) if g is None else g for g, s in zip(grads, ctx.shapes, strict=True)]
@@ -174,7 +173,7 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
-        return (None, None, *_pull(ctx, grads))
+        return (None, None, *_pull(ctx, grads[: ctx.operator.count(ctx.count, ctx.settings)]))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, operator: Operator, settings: Any, *tensors: Tensor):

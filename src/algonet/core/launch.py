@@ -46,26 +46,36 @@ class ReadyCalls(Cache[Callable[..., Any]]):
         """
         if tracing.compiling():
             return None
-        key: list[Any] = []
-        for argument in arguments:
-            kind = type(argument)
-            if kind in _PLAIN:
-                # 1 == True == 1.0, and only one of them may be allowed there
-                key += (kind, argument)
-            elif kind in _TENSORS:
-                if argument.layout != torch.strided:
-                    return None
-                key += (argument.shape, argument.dtype, argument.device)
-            elif isinstance(argument, Tensor):
+        kinds = tuple(map(type, arguments))
+        places = _places(kinds)
+        if places is None:
+            return None
+        tensors, options = places
+        key: list[Any] = [*arguments]
+        for k in tensors:
+            tensor = arguments[k]
+            if tensor.layout != torch.strided:
                 return None
-            else:
-                key.append(identity(argument))
+            key[k] = tensor.shape, tensor.dtype, tensor.device
+        for k in options:
+            key[k] = identity(arguments[k])
+        # 1 == True == 1.0, and only one of them may be allowed there
+        key.append(kinds)
         return tuple(key)
 
     def keep(self, key: tuple | None, ready: Callable[..., Any] | None) -> None:
         """Keep what runs calls of this signature, unless something that ends (a transform, a mode) looks on now."""
         if key is not None and ready is not None and tracing.plain():
             self.put(key, ready)
+
+
+@cached(most=1024)
+def _places(kinds: tuple[type, ...]) -> tuple[list[int], list[int]] | None:
+    """Where among arguments of these types the tensors are, and where the options; `None` if a tensor is of another kind."""
+    tensors = [k for k, kind in enumerate(kinds) if issubclass(kind, Tensor)]
+    if not _TENSORS.issuperset([kinds[k] for k in tensors]):
+        return None
+    return tensors, [k for k, kind in enumerate(kinds) if kind not in _PLAIN and k not in tensors]
 
 
 _COMPILED: Cache[Any] = Cache("compiled Triton kernels", 4096)
@@ -95,7 +105,7 @@ class Launch:
     ):
         self.kernel, self.grid = kernel, (*((grid,) if isinstance(grid, int) else grid), 1, 1)[:3]
         signature = _signature(kernel, tuple(values))
-        self.start: Callable[..., None] = _by_name(signature.tensors)(self._start)
+        self.start: Callable[..., None] = _by_name(signature.tensors)(self)
         self.rest = tuple([values[name] for name in signature.rest])
         constants = tuple([values[name] for name in signature.constants])
         # Said, because releases of Triton differ in what they do unasked
@@ -107,13 +117,12 @@ class Launch:
         self.device: int | None = None
 
     def _start(self, tensors: tuple[Tensor, ...]) -> None:
+        """The first times, and where there are several devices to be on."""
         if self.again is None:
             self._first(tensors)
-        elif self.device is None or self.device == torch.cuda.current_device():
-            self.again(*map(_data_ptr, tensors), *self.rest)
         else:
             with torch.cuda.device(self.device):
-                self.again(*map(_data_ptr, tensors), *self.rest)
+                self.again(*[t.data_ptr() for t in tensors], *self.rest)
 
     def _first(self, tensors: tuple[Tensor, ...]) -> None:
         if 0 in self.grid:
@@ -166,19 +175,26 @@ def _signature(kernel: Any, values: tuple[str, ...]) -> _Signature:
 
 
 @cached(most=256)
-def _by_name(names: tuple[str, ...]) -> Callable[[Callable[[tuple], None]], Callable[..., None]]:
-    """Makes a function of a tuple one of these keywords.
+def _by_name(names: tuple[str, ...]) -> Callable[[Launch], Callable[..., None]]:
+    """Makes the `start` of a launch, with these keywords.
 
     Keywords of a function's own signature cost no more than places do; with `**keywords`, Python fills dictionaries, which
-    takes a microsecond for a dozen.
+    takes a microsecond for a dozen. Triton takes addresses as numbers; of tensors it asks the driver whether it can reach
+    them, every time.
     """
-    listed, scope = ", ".join(names), {}
-    exec(f"def named(run):\n    def start({listed}):\n        run(({listed},))\n    return start", scope)
+    listed, addresses = ", ".join(names), ", ".join(f"{name}.data_ptr()" for name in names)
+    lines = (
+        "def named(launch):",
+        f"    def start({listed}):",
+        "        if launch.again is None or launch.device is not None:",
+        f"            launch._start(({listed},))",
+        "        else:",
+        f"            launch.again({addresses}, *launch.rest)",
+        "    return start",
+    )
+    scope: dict[str, Any] = {}
+    exec("\n".join(lines), scope)
     return scope["named"]
-
-
-#: Triton takes addresses as numbers too; of tensors it asks the driver whether it can reach them, every time.
-_data_ptr = Tensor.data_ptr
 
 
 def argument_names(kernel: Any) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ them over many elements. Tangents that are zero whatever the input are found fir
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from algonet.relax import Exit
 
@@ -49,7 +50,7 @@ class KernelSpec:
         """What the kernel takes, in order: arrays and limits."""
         return [*self.arrays, "epsilon", "cap", "n"]
 
-    @property
+    @cached_property
     def arrays(self) -> list[str]:
         """The kernel's arrays, in order. They are flat: element i's output j is at i * outputs + j, its tangent
         in direction d at the same place of the d-th slope; with `reduce`, `slopes` has a row per block."""
