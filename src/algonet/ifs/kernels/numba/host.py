@@ -53,11 +53,11 @@ def smooth_raster_forward(tensors: Sequence[Tensor], settings: RasterSettings) -
     pictures = torch.zeros(items, per_item, layers, settings.height, padded, dtype=p.dtype)
     arrays = p.numpy(), s.numpy(), w.numpy(), f.numpy(), pictures.numpy()
     kernel = kernels("raster", p.dtype).forward
+    reach = arrays[0].dtype.type(settings.reach)
     broken: list[int] = []
 
     def work(i: int, k: int, first: int, last: int) -> None:
         p, s, w, f, out = arrays
-        reach = p.dtype.type(settings.reach)
         if kernel(p[i], s[i], w[i], f[i], first, last, settings.width, reach, settings.logs, out[i, k]):
             broken.append(i)
 
@@ -82,10 +82,10 @@ def smooth_raster_backward(
     out = [torch.zeros_like(p), torch.zeros(len(cut), dtype=p.dtype), torch.zeros_like(w), torch.zeros_like(f)]
     arrays = [t.numpy() for t in (g, p, s, w, f, *out)]
     kernel = kernels("raster", p.dtype).backward
+    reach = arrays[0].dtype.type(settings.reach)
 
     def work(number: int, i: int, first: int, last: int) -> None:
         g, p, s, w, f, grad_p, grad_s, grad_w, grad_f = arrays
-        reach = p.dtype.type(settings.reach)
         grad_s[number] = kernel(
             g[i],
             p[i],

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import triton
 from torch import Tensor
+
+from algonet.core.cache import cached
+from algonet.core.launch import Launch
 
 from ...operation import ChaosSettings, RasterSettings
 from ...reference import FAR_GRADIENT, FAR_PARAMETER
@@ -17,6 +19,8 @@ from .raster_device import FIXED_POINT, splat_backward_kernel, splat_forward_ker
 
 #: (points per program, rows and columns of a tile, warps): chosen by timing a million points at sigma 1 px on an H200.
 TILES = {"forward": (32, 1, 16, 4), "backward": (128, 1, 1, 4)}
+#: Chains per program of the chaos game.
+CHAINS = 128
 
 
 def smooth_raster_forward(tensors: Sequence[Tensor], settings: RasterSettings) -> tuple[list[Tensor], list[Tensor]]:
@@ -27,15 +31,8 @@ def smooth_raster_forward(tensors: Sequence[Tensor], settings: RasterSettings) -
     kind = torch.int64 if fixed else p.dtype
     total = torch.zeros(items, layers, settings.height, settings.width, dtype=kind, device=p.device)
     flags = torch.zeros(items, dtype=p.dtype, device=p.device)
-    per_program, rows, columns, warps = TILES["forward"]
-    programs = triton.cdiv(count, per_program)
-    if items * programs:
-        splat_forward_kernel[(items * programs,)](  # pyright: ignore[reportIndexIssue]
-            points=p, sigma=s, weights=w, features=f, out=total, flags=flags,
-            count=count, height=settings.height, width=settings.width, reach=settings.reach, programs=programs,
-            CHANNELS=layers - 1, WEIGHTED=w.shape[1] > 0, LOGS=settings.logs, FIXED=fixed,
-            P=per_program, BY=rows, BX=columns, num_warps=warps,
-        )  # fmt: skip
+    launch = _splat_forward(settings, items, count, layers - 1, w.shape[1] > 0, p.dtype, p.device)
+    launch.start(points=p, sigma=s, weights=w, features=f, out=total, flags=flags)
     if fixed:
         total = (total.double() / FIXED_POINT).to(p.dtype)
     total += flags[:, None, None, None]
@@ -54,18 +51,54 @@ def smooth_raster_backward(
     items, count, channels = p.shape[0], p.shape[1], f.shape[2]
     grad_points, grad_weights, grad_features = torch.zeros_like(p), torch.zeros_like(w), torch.zeros_like(f)
     grad_sigma = torch.zeros(items, count if needs[1] else 1, dtype=p.dtype, device=p.device)
-    per_program, rows, columns, warps = TILES["backward"]
-    programs = triton.cdiv(count, per_program)
-    if items * programs:
-        splat_backward_kernel[(items * programs,)](  # pyright: ignore[reportIndexIssue]
-            grads=g, points=p, sigma=s, weights=w, features=f,
-            grad_points=grad_points, grad_sigma=grad_sigma, grad_weights=grad_weights, grad_features=grad_features,
-            count=count, height=settings.height, width=settings.width, reach=settings.reach, programs=programs,
-            CHANNELS=channels, WEIGHTED=w.shape[1] > 0, LOGS=settings.logs, SIGMA=needs[1],
-            P=per_program, BY=rows, BX=columns, num_warps=warps,
-        )  # fmt: skip
+    launch = _splat_backward(settings, items, count, channels, w.shape[1] > 0, needs[1], p.dtype, p.device)
+    launch.start(
+        grads=g, points=p, sigma=s, weights=w, features=f,
+        grad_points=grad_points, grad_sigma=grad_sigma, grad_weights=grad_weights, grad_features=grad_features,
+    )  # fmt: skip
     found = [grad_points, grad_sigma.sum(1), grad_weights, grad_features]
     return [o.reshape(t.shape) for o, t in zip(found, tensors, strict=True)]
+
+
+@cached(most=256)
+def _splat_forward(
+    settings: RasterSettings,
+    items: int,
+    count: int,
+    channels: int,
+    weighted: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Launch:
+    per_program, rows, columns, warps = TILES["forward"]
+    programs = -(-count // per_program)
+    return Launch(
+        splat_forward_kernel, items * programs, warps=warps,
+        count=count, height=settings.height, width=settings.width, reach=settings.reach, programs=programs,
+        CHANNELS=channels, WEIGHTED=weighted, LOGS=settings.logs, FIXED=settings.deterministic,
+        P=per_program, BY=rows, BX=columns,
+    )  # fmt: skip
+
+
+@cached(most=256)
+def _splat_backward(
+    settings: RasterSettings,
+    items: int,
+    count: int,
+    channels: int,
+    weighted: bool,
+    by_sigma: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Launch:
+    per_program, rows, columns, warps = TILES["backward"]
+    programs = -(-count // per_program)
+    return Launch(
+        splat_backward_kernel, items * programs, warps=warps,
+        count=count, height=settings.height, width=settings.width, reach=settings.reach, programs=programs,
+        CHANNELS=channels, WEIGHTED=weighted, LOGS=settings.logs, SIGMA=by_sigma,
+        P=per_program, BY=rows, BX=columns,
+    )  # fmt: skip
 
 
 def _steps_first(choices: Tensor) -> Tensor:
@@ -80,13 +113,8 @@ def chaos_game_forward(tensors: Sequence[Tensor], settings: ChaosSettings) -> tu
     items, steps, chains = c.shape
     states = torch.empty(items, steps + 1, chains, 2, dtype=a.dtype, device=a.device)
     points = torch.empty(items, chains, steps - burn_in, 2, dtype=a.dtype, device=a.device)
-    block = 128
-    programs = triton.cdiv(chains, block)
-    if items * programs:
-        chaos_forward_kernel[(items * programs,)](  # pyright: ignore[reportIndexIssue]
-            parameters=a, choices=c, start=x, states=states, points=points,
-            functions=a.shape[1], chains=chains, steps=steps, burn_in=burn_in, programs=programs, BLOCK=block,
-        )  # fmt: skip
+    launch = _chaos_forward(items, a.shape[1], chains, steps, burn_in, a.dtype, a.device)
+    launch.start(parameters=a, choices=c, start=x, states=states, points=points)
     batch = parameters.shape[:-2]
     return [points.reshape(*batch, *points.shape[1:])], [states.reshape(*batch, *states.shape[1:])]
 
@@ -101,19 +129,47 @@ def chaos_game_backward(
     parameters, choices, start = tensors
     g, a, c, x = flat(grads[0], 3), flat(parameters, 2), _steps_first(choices), flat(start, 2)
     items, steps, chains = c.shape
-    slots = triton.next_power_of_2(a.shape[1])
-    # many functions need many registers per chain: fewer chains per program then
-    block = max(16, min(128, 1024 // slots))
-    programs = triton.cdiv(chains, block)
+    launch, programs, slots = _chaos_backward(settings, items, a.shape[1], chains, steps, a.dtype, a.device)
     partial = torch.zeros(items, programs, slots, 6, dtype=a.dtype, device=a.device)
     grad_start = torch.zeros_like(x)
-    if items * programs:
-        chaos_backward_kernel[(items * programs,)](  # pyright: ignore[reportIndexIssue]
-            grads=g, parameters=a, choices=c, start=x, states=flat(saved[0], 3),
-            grad_parameters=partial, grad_start=grad_start,
-            functions=a.shape[1], chains=chains, steps=steps, burn_in=settings.burn_in, horizon=settings.horizon,
-            programs=programs, BLOCK=block, SLOTS=slots,
-        )  # fmt: skip
+    launch.start(
+        grads=g, parameters=a, choices=c, start=x, states=flat(saved[0], 3),
+        grad_parameters=partial, grad_start=grad_start,
+    )  # fmt: skip
     total = partial.sum(1)[:, : a.shape[1]].clamp(-FAR_GRADIENT, FAR_GRADIENT)
     total = torch.where(a.abs() > FAR_PARAMETER, 0.0, total)
     return [total.reshape(parameters.shape), None, grad_start.reshape(start.shape)]
+
+
+@cached(most=256)
+def _chaos_forward(
+    items: int, functions: int, chains: int, steps: int, burn_in: int, dtype: torch.dtype, device: torch.device
+) -> Launch:
+    programs = -(-chains // CHAINS)
+    return Launch(
+        chaos_forward_kernel, items * programs,
+        functions=functions, chains=chains, steps=steps, burn_in=burn_in, programs=programs, BLOCK=CHAINS,
+    )  # fmt: skip
+
+
+@cached(most=256)
+def _chaos_backward(
+    settings: ChaosSettings,
+    items: int,
+    functions: int,
+    chains: int,
+    steps: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[Launch, int, int]:
+    """The launch, its programs per item, and the slots for functions that each has."""
+    slots = 1 << max(functions - 1, 0).bit_length()
+    # Many functions need many registers per chain: fewer chains per program then
+    block = max(16, min(CHAINS, 1024 // slots))
+    programs = -(-chains // block)
+    launch = Launch(
+        chaos_backward_kernel, items * programs,
+        functions=functions, chains=chains, steps=steps, burn_in=settings.burn_in, horizon=settings.horizon,
+        programs=programs, BLOCK=block, SLOTS=slots,
+    )  # fmt: skip
+    return launch, programs, slots

@@ -18,6 +18,11 @@ from ...reference import FAR_PIXELS, LEAST_SIGMA
 FIXED_POINT = 2.0**32
 _UNITS = tl.constexpr(FIXED_POINT)
 _FAR, _LEAST = tl.constexpr(FAR_PIXELS), tl.constexpr(LEAST_SIGMA)
+#: No kernel is specialised on its arguments' values or alignment: one compilation serves all, and launches are cheap.
+PLAIN = [
+    "points", "sigma", "weights", "features", "out", "flags", "grads", "grad_points", "grad_sigma", "grad_weights",
+    "grad_features", "count", "height", "width", "reach", "programs",
+]  # fmt: skip
 
 
 @triton.jit
@@ -79,7 +84,7 @@ def _load_points(points, sigma, weights, item, i, live, count, reach, height, wi
     return u, v, w, s, 1.0 / s, raw, broken, live, x0, x1, y0, y1
 
 
-@triton.jit
+@triton.jit(do_not_specialize=PLAIN)
 def splat_forward_kernel(
     points, sigma, weights, features, out, flags,
     count, height, width, reach, programs,
@@ -119,7 +124,7 @@ def splat_forward_kernel(
                     tl.atomic_add(picture + c * area + at, value, mask=inside, sem="relaxed")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=PLAIN)
 def splat_backward_kernel(
     grads, points, sigma, weights, features, grad_points, grad_sigma, grad_weights, grad_features,
     count, height, width, reach, programs,
