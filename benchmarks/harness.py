@@ -165,6 +165,11 @@ def record(path: Path | None, rows: list[Row]) -> None:
         write_text(path, json.dumps(content, indent=1) + "\n")
 
 
+def recorded(path: Path) -> list[Row]:
+    """The rows of a file that `record` wrote."""
+    return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+
+
 def _short(row: Row) -> dict[str, str | float]:
     """The row without what is at its default, and without digits that no clock has."""
     kept = {f.name: getattr(row, f.name) for f in fields(row) if getattr(row, f.name) != f.default}

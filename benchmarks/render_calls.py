@@ -7,7 +7,7 @@ they differ. Softness: the same call at noise of 2 to 40 pixels, as it is (wide 
 and with every pixel its own sample. Times that are compared are taken in turns. On the CPU they are the least of all, because
 machines are busy; on a CUDA device medians, with the least beside them, and rows are batches with noise of 0.0035 NDC.
 
-Run: python -m benchmarks.render_calls [--device cpu|cuda] [--quick] [--meshes FOLDER] [--plot FILE] [--json FILE]
+Run: python -m benchmarks.render_calls [--device cpu|cuda] [--quick] [--meshes DIR] [--json FILE] [--plot FILE] [--recorded ...]
 """
 
 from __future__ import annotations
@@ -196,23 +196,27 @@ def in_full(call: Call) -> Call:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Cost against softness, before and after."""
+    """Cost against softness, before and after: a panel for each scene."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(5.2, 3.4))
-    for column, label, style in (
-        ("every pixel sampled", "every pixel sampled", "o:"),
-        ("lit, f+b", "sampled as the noise needs", "o-"),
-    ):
-        found = [row for row in rows if row.column == column and "noise of" in row.name]
-        scales = [float(row.name.split()[-2]) for row in found]
-        axis.loglog(scales, [row.value for row in found], style, label=label)
-    axis.set(xlabel="noise in pixels", ylabel="lit call, f+b, ms")
-    axis.grid(alpha=0.3)
-    axis.legend(frameon=False)
+    soft = [row for row in rows if row.name.endswith(" pixels") and ", noise of " in row.name]
+    scenes = list(dict.fromkeys(row.name.split(",")[0] for row in soft))
+    figure, axes = plt.subplots(1, len(scenes), figsize=(0.6 + 4.4 * len(scenes), 3.4), squeeze=False)
+    for axis, scene in zip(axes[0], scenes, strict=True):
+        for column, label, style in (
+            ("every pixel sampled", "every pixel sampled", "o:"),
+            ("lit, f+b", "sampled as the noise needs", "o-"),
+        ):
+            found = [row for row in soft if row.column == column and row.name.split(",")[0] == scene]
+            scales = [float(row.name.split()[-2]) for row in found]
+            axis.loglog(scales, [row.value for row in found], style, label=label)
+        axis.set(xlabel="noise in pixels", title=scene.replace("^2", "²"))
+        axis.grid(alpha=0.3)
+    axes[0][0].set_ylabel("lit call, f+b, ms")
+    axes[0][0].legend(frameon=False)
     figure.savefig(path, dpi=160, bbox_inches="tight")
 
 
@@ -233,12 +237,16 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="tiny workloads, for a look")
     parser.add_argument("--meshes", type=Path, help="a folder of mesh files")
     parser.add_argument("--plot", type=Path, help="plot cost against softness to this file")
+    parser.add_argument("--recorded", type=Path, nargs="+", help="plot rows of these files; nothing is measured")
     parser.add_argument("--json", type=Path, help="write the rows to this file; - prints them as one line")
     options = parser.parse_args(argv)
-    rows = measured(options.device, options.quick, options.meshes)
+    if options.recorded:
+        rows = [row for path in options.recorded for row in harness.recorded(path)]
+    else:
+        rows = measured(options.device, options.quick, options.meshes)
+        harness.record(options.json, rows)
     if options.plot:
         plot(rows, options.plot)
-    harness.record(options.json, rows)
 
 
 if __name__ == "__main__":

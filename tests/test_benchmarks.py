@@ -149,7 +149,7 @@ def test_whole_calls_of_the_renderer_run_anywhere(tmp_path, capsys):
     assert {row["column"] for row in rows} >= {"lit, f+b", "attributes, f+b", "lit / attributes", "every pixel sampled"}
     assert any(row["name"] == "ball, 80 faces x 32^2" for row in rows)
     assert all(row["value"] > 0 for row in rows)
-    render_gpu.render_calls.plot([Row(**row) for row in rows], picture)
+    render_gpu.render_calls.main(["--recorded", str(file), "--plot", str(picture)])
     assert picture.stat().st_size > 1000
     (tmp_path / "empty").mkdir()
     with pytest.raises(SystemExit, match="holds no mesh files"):
