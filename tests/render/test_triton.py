@@ -154,9 +154,12 @@ def test_interpreted_bins_change_nothing(places: tuple[int, int], monkeypatch: p
 
 
 @interpreted
+@pytest.mark.parametrize("records", [0, 1 << 20], ids=["made again", "kept"])
 @pytest.mark.parametrize("options", [{}, {"deterministic": True}], ids=["bands", "deterministic"])
-def test_interpreted_large_faces_and_parts_of_a_batch(options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    retune(monkeypatch, LARGE=20, JOBS=7, WORKSPACE=1, HUGE=1)
+def test_interpreted_large_faces_and_parts_of_a_batch(
+    options: dict, records: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retune(monkeypatch, LARGE=20, JOBS=7, RECORDS=records, WORKSPACE=1, MEMORY=0, GRADS_MEMORY=1, HUGE=1)
     one, two = tiny(3, **options), tiny(4)
     floats = {name: torch.cat([getattr(one, name), getattr(two, name)]) for name in FLOATS}
     assert_agrees(dataclasses.replace(one, **floats), 1e-10, 1e-9)
@@ -445,9 +448,10 @@ def test_memory_beyond_inputs_and_outputs() -> None:
         grads = torch.autograd.grad(list(out), [vertices], weights)
         later = torch.cuda.max_memory_allocated() - before - sum(g.nbytes for g in grads)
         del out, grads, weights
-    assert extra < 64 << 20
-    # Gradients at the pixels of four items, 32 MiB, and the records of their faces, 11
-    assert later < 46 << 20
+    # Samples take 48 MiB, records of the faces 22.5 and their lists 5
+    assert extra < 78 << 20
+    # Gradients at the pixels of four items
+    assert later < 33 << 20
 
 
 @pytest.mark.gpu

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from algonet.core.codegen.triton_math import reciprocal, short_of_one
+from algonet.core.codegen.triton_math import quick_exp2, reciprocal, short_of_one
 
 from .corners import add, hand_down
 from .formulas import (
@@ -208,7 +208,7 @@ def backward_kernel(
         cube = side * side * side
         burden = side * cube
         included = (c > 1.2e-38) & (burden < most)
-        rate = tl.exp2(tl.minimum(-(steepness2 * z + burden) - log_norm, 126.0))
+        rate = quick_exp2(tl.minimum(-(steepness2 * z + burden) - log_norm, 126.0))
         # A share is at most 1
         rate = tl.where(included, tl.minimum(rate, reciprocal(tl.where(included, c, 1.0))), 0.0)
         share = c * rate

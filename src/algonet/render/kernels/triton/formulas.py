@@ -88,6 +88,35 @@ def load_two(place):
 
 
 @triton.jit
+def store_four(place, a, b, c, d, live):
+    """Store four numbers in a row where `live`, in float32 by one instruction: `place` must be a multiple of 16 bytes."""
+    if place.dtype.element_ty == tl.float64 or INTERPRETED:
+        tl.store(place, a, mask=live)
+        tl.store(place + 1, b, mask=live)
+        tl.store(place + 2, c, mask=live)
+        tl.store(place + 3, d, mask=live)
+    else:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.b32 p, $6, 0; @p st.global.v4.f32 [$1], {$2, $3, $4, $5}; mov.b32 $0, 0; }",
+            "=r,l,f,f,f,f,r", [place.to(tl.int64), a, b, c, d, live.to(tl.int32)],
+            dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
+def store_two(place, a, b, live):
+    """Store two numbers in a row where `live`, in float32 by one instruction: `place` must be a multiple of 8 bytes."""
+    if place.dtype.element_ty == tl.float64 or INTERPRETED:
+        tl.store(place, a, mask=live)
+        tl.store(place + 1, b, mask=live)
+    else:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.b32 p, $4, 0; @p st.global.v2.f32 [$1], {$2, $3}; mov.b32 $0, 0; }",
+            "=r,l,f,f,r", [place.to(tl.int64), a, b, live.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
 def twice_atan_unit(w):
     """2 atan on [0, 1]: relative error 8e-8 in float32; in float64 a rational function after one reduction."""
     if w.dtype == tl.float64:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from algonet.core.codegen.triton_math import log_complement, quick_log2, reciprocal, short_of_one
+from algonet.core.codegen.triton_math import log_complement, quick_exp2, reciprocal, short_of_one
 
 from .formulas import (
     LATERAL_ROOT,
@@ -58,10 +58,10 @@ def forward_kernel(
         left, top = (tile % tiles_x) * TX, (tile // tiles_x) * TY
     scale = tl.load(softness + item * softness_stride)
     spacing, margin, rows, columns = sample_grid(scale, height, width, SPACING)
-    part, parts, beside = 0, 1, 1
+    part, parts = 0, 1
     if SPACING > 0.0:  # noqa: SIM102 - known when compiled, the other is not
         if margin > 0:
-            parts, beside, across, used = split(rows, columns, height, width, tl.num_programs(0), TX, TY)
+            parts, across, used = split(rows, columns, height, width, tl.num_programs(0), TX, TY)
             part = tl.program_id(0) // used
             left, top = (tl.program_id(0) % used % across) * TX, (tl.program_id(0) % used // across) * TY
             if BIN > 0:
@@ -138,12 +138,14 @@ def forward_kernel(
             # The lateral term and the steepness are in units of log 2
             side = tl.minimum((wx * wx + wy * wy) * by_reach2, 1e3 * LATERAL_ROOT)
             side = side * side
-            # No coverage at all counts as the least there is: what is then mixed, the silhouette leaves out
-            e = quick_log2(tl.maximum(c, 1.2e-38)) - (steepness * z + side * side)
-            top_e = tl.maximum(peak, e)
-            fade = tl.exp2(peak - top_e)
-            e = tl.exp2(e - top_e)
-            peak = top_e
+            # Of the exponents before and now, the lower one fades by their difference. No coverage at all counts as the least
+            # there is: what is then mixed, the silhouette leaves out
+            exponent = -(steepness * z + side * side)
+            fade = quick_exp2(-tl.abs(exponent - peak))
+            rises = exponent > peak
+            e = tl.maximum(c, 1.2e-38)
+            e, fade = tl.where(rises, e, e * fade), tl.where(rises, fade, 1.0)
+            peak = tl.maximum(peak, exponent)
             norm = norm * fade + e
             depths = depths * fade + e * z
             if BOUNDED:
@@ -171,8 +173,7 @@ def forward_kernel(
     seen = norm > 0
     inverse = tl.where(seen, 1.0 / tl.where(seen, norm, 1.0), 0.0)
     live = (col < columns) & (row < rows) & (part < parts)
-    row, col = row + (part // beside) * rows, col + (part % beside) * columns
-    sample = samples + (item * height * width + row * width + col) * SAMPLE
+    sample = samples + (item * height * width + (part * rows + row) * columns + col) * SAMPLE
     if FIRST:
         # A sample that no face reaches has a normaliser so large that no face has a share of it
         tl.store(sample + LOG_NORM, tl.where(seen, peak + tl.log2(tl.where(seen, norm, 1.0)), 1e30), mask=live)
@@ -202,17 +203,17 @@ def join_kernel(
     scale = tl.load(softness + item * softness_stride)
     _spacing, margin, rows, columns = sample_grid(scale, height, width, SPACING)
     if margin > 0:
-        parts, beside, _across, _used = split(rows, columns, height, width, tiles, TX, TY)
+        parts, _across, _used = split(rows, columns, height, width, tiles, TX, TY)
         if parts > 1:
             for start in range(tl.program_id(0) * P, rows * columns, tl.num_programs(0) * P):
                 i = start + tl.arange(0, P)
                 live = i < rows * columns
-                own = samples + (item * height * width + (i // columns) * width + i % columns) * SAMPLE
+                own = samples + (item * height * width + i) * SAMPLE
                 norm = tl.load(own + LOG_NORM, mask=live, other=1e30)
                 # 1e30 says that no face is there; as a logarithm it is none
                 norm = tl.where(norm > 1e29, -1e30, norm)
                 for part in range(1, parts):
-                    other = own + ((part // beside) * rows * width + (part % beside) * columns) * SAMPLE
+                    other = own + part * rows * columns * SAMPLE
                     more = tl.load(other + LOG_NORM, mask=live, other=1e30)
                     more = tl.where(more > 1e29, -1e30, more)
                     top = tl.maximum(norm, more)

@@ -47,7 +47,7 @@ def gather_rows_kernel(
             live = column < columns
             low, high = pixel_range(row + column * 0, spacing, margin, height)
             target = pixel_grads + ((slot * height + row) * width + column) * GRAD
-            sample = samples + ((item * height + row) * width + column) * SAMPLE
+            sample = samples + (item * height * width + row * columns + column) * SAMPLE
             dot = gather_taps(sample_grads + (slot * height * width + column) * GRAD, target, width * GRAD, row + column * 0,
                               low, high, live, spacing, margin, CHANNELS, sample)  # fmt: skip
             tl.store(target + LOG_NORM, tl.load(sample + LOG_NORM, mask=live, other=0.0), mask=live)

@@ -186,15 +186,15 @@ def backward(
     partial = points.new_empty((plan.items, plan.pixel_blocks, plan.sums)) if shared else points
     moving = plan.count > 0 and any(needs[i] for i in (POINTS, ATTRIBUTES, SOFTNESS, MATRIX, NORMALS) if i < len(needs))
     work = saved[1] if plan.keeps else new_work(plan, points)
-    pixel_grads = points.new_empty((plan.most, plan.pixels, plan.grad))
-    sample_grads = points.new_empty((plan.most, plan.pixels, plan.grad)) if settings.spacing else pixel_grads
+    pixel_grads = points.new_empty((plan.most_back, plan.pixels, plan.grad))
+    sample_grads = torch.empty_like(pixel_grads) if settings.spacing else pixel_grads
     seen = {"samples": saved[0], "softness": softness, "background": tensors[BACKGROUND]}
     if plan.lit:
         seen |= {"matrix": tensors[MATRIX], "eye": tensors[EYE], "lights": tensors[LIGHTS]}
     seen |= dict(zip(("grad_image", "grad_silhouette", "grad_depth", "grad_extra"), pictures, strict=False))
     seen |= {"by_points": found[POINTS], "by_attributes": found[ATTRIBUTES]}
     seen |= {"by_normals": found[NORMALS]} if plan.lit else {}
-    for part in plan.parts if plan.items else ():
+    for part in plan.back_parts if plan.items else ():
         first, items = part[0].first, part[0].items
         # All at once, before anything is added
         plan.pixels_back(strides, first, items, shared, (0,) * len(clears) if first else clears).start(
@@ -205,8 +205,10 @@ def backward(
             columns.start(softness=softness, pixel_grads=pixel_grads, sample_grads=sample_grads)
             rows.start(samples=saved[0], softness=softness, pixel_grads=pixel_grads, sample_grads=sample_grads)
         for passed in part if moving else ():
-            counters = saved[2] if plan.keeps else new_counters(plan, points, (items,))
-            if not plan.keeps:
+            if plan.keeps:
+                work, counters = (t.view(plan.items, -1)[first:] if first else t for t in saved[1:3])
+            else:
+                counters = new_counters(plan, points, (items,))
                 set_up(passed.setup_again, plan, tensors, work, counters, work)
             pull(passed, tensors, work, counters, pixel_grads, found, needs, not by_matrix)
     gradients = collected(plan, tensors, found, partial, needs)

@@ -7,8 +7,6 @@ import triton
 import triton.language as tl
 
 from .formulas import (
-    GRAD_DEPTH,
-    GRAD_DOT,
     GRAD_TOTAL,
     GRADS,
     LOG_NORM,
@@ -16,6 +14,7 @@ from .formulas import (
     POINTERS,
     SIZES,
     TOTAL,
+    store_two,
 )
 from .lighting import LIGHT, lit, lit_back
 from .pixels import clear, pixel_block, silhouette_of, silhouette_slope
@@ -53,12 +52,12 @@ def unproject(matrix, qx, qy, z, PERSPECTIVE: tl.constexpr):
 
 @triton.jit
 def load_surface(
-    own, matrix, row, column, spacing, margin, width, GREY: tl.constexpr, COLORED: tl.constexpr, SAMPLE: tl.constexpr,
+    own, matrix, row, column, spacing, margin, columns, GREY: tl.constexpr, COLORED: tl.constexpr, SAMPLE: tl.constexpr,
     PERSPECTIVE: tl.constexpr,
 ):  # fmt: skip
     """What is seen at pixels: total, depth, position, albedo and mean normal."""
-    total, z, a, b = load_samples(own, row, column, spacing, margin, width, TOTAL, SAMPLE, SAMPLE)
-    c, d, e, f = load_samples(own, row, column, spacing, margin, width, MEANS + 2, SAMPLE, SAMPLE)
+    total, z, a, b = load_samples(own, row, column, spacing, margin, columns, TOTAL, SAMPLE, SAMPLE)
+    c, d, e, f = load_samples(own, row, column, spacing, margin, columns, MEANS + 2, SAMPLE, SAMPLE)
     x, y, w = unproject(matrix, column.to(z.dtype) + 0.5, row.to(z.dtype) + 0.5, z, PERSPECTIVE)
     if COLORED:
         red, green, blue, nx, ny, nz = a, b, c, d, e, f
@@ -76,11 +75,11 @@ def shade_kernel(
     GLOSSY: tl.constexpr, SHININESS: tl.constexpr, STRENGTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Lit pixels over the background; `channels` further attributes over 0."""
-    _slot, item, pixel, live, row, column, spacing, margin, own = pixel_block(
+    _slot, item, pixel, live, row, column, spacing, margin, columns, own = pixel_block(
         softness, samples, first, height, width, softness_stride, SPACING, SAMPLE, BLOCK
     )
     total, z, x, y, w, red, green, blue, nx, ny, nz = load_surface(
-        own, matrix + item * matrix_stride, row, column, spacing, margin, width, GREY, COLORED, SAMPLE, PERSPECTIVE
+        own, matrix + item * matrix_stride, row, column, spacing, margin, columns, GREY, COLORED, SAMPLE, PERSPECTIVE
     )
     s = silhouette_of(total, BOUNDED, POWER)
     eye += item * eye_stride
@@ -98,7 +97,7 @@ def shade_kernel(
     tl.store(depth + pixel, s * z + rest * tl.load(ground + 3), mask=live)
     for c in range(0, channels, 4):
         mean0, mean1, mean2, mean3 = load_samples(
-            own, row, column, spacing, margin, width, SAMPLE - channels + c, SAMPLE, SAMPLE
+            own, row, column, spacing, margin, columns, SAMPLE - channels + c, SAMPLE, SAMPLE
         )
         target = extra + pixel * channels + c
         tl.store(target, s * mean0, mask=live)
@@ -127,12 +126,12 @@ def shade_backward_kernel(
     clear(by_points, clear_points, BLOCK)
     clear(by_attributes, clear_attributes, BLOCK)
     clear(by_normals, clear_normals, BLOCK)
-    slot, item, pixel, live, row, column, spacing, margin, own = pixel_block(
+    slot, item, pixel, live, row, column, spacing, margin, columns, own = pixel_block(
         softness, samples, first, height, width, softness_stride, SPACING, SAMPLE, BLOCK
     )
     matrix += item * matrix_stride
     total, z, x, y, w, red, green, blue, nx, ny, nz = load_surface(
-        own, matrix, row, column, spacing, margin, width, GREY, COLORED, SAMPLE, PERSPECTIVE
+        own, matrix, row, column, spacing, margin, columns, GREY, COLORED, SAMPLE, PERSPECTIVE
     )
     s = silhouette_of(total, BOUNDED, POWER)
     eye += item * eye_stride
@@ -189,7 +188,7 @@ def shade_backward_kernel(
     tl.store(means + 2, bnz, mask=live)
     for c in range(0, channels, 4):
         mean0, mean1, mean2, mean3 = load_samples(
-            own, row, column, spacing, margin, width, SAMPLE - channels + c, SAMPLE, SAMPLE
+            own, row, column, spacing, margin, columns, SAMPLE - channels + c, SAMPLE, SAMPLE
         )
         grad = grad_extra + item * extra_item + pixel * extra_pixel + c * extra_channel
         dot, by_s = extra_channel_back(grad, means + 3 + c, mean0, s, live, dot, by_s)
@@ -202,10 +201,8 @@ def shade_backward_kernel(
         dot, by_s = extra_channel_back(
             grad + 3 * extra_channel, means + 6 + c, mean3, s, live & (c + 3 < channels), dot, by_s
         )
-    tl.store(target + LOG_NORM, tl.load(own + pixel * SAMPLE + LOG_NORM), mask=live)
-    tl.store(target + GRAD_DOT, dot, mask=live)
-    tl.store(target + GRAD_TOTAL, by_s * silhouette_slope(s, BOUNDED, POWER), mask=live)
-    tl.store(target + GRAD_DEPTH, by_z, mask=live)
+    store_two(target + LOG_NORM, tl.load(own + pixel * SAMPLE + LOG_NORM), dot, live)
+    store_two(target + GRAD_TOTAL, by_s * silhouette_slope(s, BOUNDED, POWER), by_z, live)
 
 
 @triton.jit

@@ -13,8 +13,6 @@ import triton.language as tl
 from algonet.core.codegen.triton_math import quick_log2
 
 from .formulas import (
-    GRAD_DEPTH,
-    GRAD_DOT,
     GRAD_TOTAL,
     GRADS,
     LOG_NORM,
@@ -22,6 +20,7 @@ from .formulas import (
     POINTERS,
     SIZES,
     TOTAL,
+    store_two,
 )
 from .sampling import load_samples, sample_grid
 
@@ -73,7 +72,7 @@ def clear(target, count, BLOCK: tl.constexpr):
 @triton.jit
 def pixel_block(softness, samples, first, height, width, softness_stride, SPACING: tl.constexpr, SAMPLE: tl.constexpr,
                 BLOCK: tl.constexpr):  # fmt: skip
-    """The program's pixels, their item and its grid."""
+    """The program's pixels, their item, its grid and samples."""
     slot = tl.program_id(1).to(tl.int64)
     item = slot + first
     pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -81,8 +80,8 @@ def pixel_block(softness, samples, first, height, width, softness_stride, SPACIN
     pixel = tl.minimum(pixel, height * width - 1)
     row, column = pixel // width, pixel % width
     scale = tl.load(softness + item * softness_stride)
-    spacing, margin, _rows, _columns = sample_grid(scale, height, width, SPACING)
-    return slot, item, pixel, live, row, column, spacing, margin, samples + item * height * width * SAMPLE
+    spacing, margin, _rows, columns = sample_grid(scale, height, width, SPACING)
+    return slot, item, pixel, live, row, column, spacing, margin, columns, samples + item * height * width * SAMPLE
 
 
 @triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
@@ -91,10 +90,10 @@ def composite_kernel(
     first, height, width, softness_stride, background_stride, channels,
     SAMPLE: tl.constexpr, BOUNDED: tl.constexpr, POWER: tl.constexpr, SPACING: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    _slot, item, pixel, live, row, column, spacing, margin, own = pixel_block(
+    _slot, item, pixel, live, row, column, spacing, margin, columns, own = pixel_block(
         softness, samples, first, height, width, softness_stride, SPACING, SAMPLE, BLOCK
     )
-    total, mean_z, mean0, mean1 = load_samples(own, row, column, spacing, margin, width, TOTAL, SAMPLE, SAMPLE)
+    total, mean_z, mean0, mean1 = load_samples(own, row, column, spacing, margin, columns, TOTAL, SAMPLE, SAMPLE)
     s = silhouette_of(total, BOUNDED, POWER)
     pixel = pixel + item * height * width
     ground = background + item * background_stride
@@ -105,7 +104,7 @@ def composite_kernel(
     if channels > 1:
         tl.store(image + 1, s * mean1 + (1.0 - s) * tl.load(ground + 1), mask=live)
     for c in range(2, channels, 4):
-        mean0, mean1, mean2, mean3 = load_samples(own, row, column, spacing, margin, width, MEANS + c, SAMPLE, SAMPLE)
+        mean0, mean1, mean2, mean3 = load_samples(own, row, column, spacing, margin, columns, MEANS + c, SAMPLE, SAMPLE)
         tl.store(image + c, s * mean0 + (1.0 - s) * tl.load(ground + c), mask=live)
         if c + 1 < channels:
             tl.store(image + c + 1, s * mean1 + (1.0 - s) * tl.load(ground + c + 1), mask=live)
@@ -140,10 +139,10 @@ def composite_backward_kernel(
     """
     clear(by_points, clear_points, BLOCK)
     clear(by_attributes, clear_attributes, BLOCK)
-    slot, item, pixel, live, row, column, spacing, margin, own = pixel_block(
+    slot, item, pixel, live, row, column, spacing, margin, columns, own = pixel_block(
         softness, samples, first, height, width, softness_stride, SPACING, SAMPLE, BLOCK
     )
-    total, mean_z, mean0, mean1 = load_samples(own, row, column, spacing, margin, width, TOTAL, SAMPLE, SAMPLE)
+    total, mean_z, mean0, mean1 = load_samples(own, row, column, spacing, margin, columns, TOTAL, SAMPLE, SAMPLE)
     s = silhouette_of(total, BOUNDED, POWER)
     ground = background + item * background_stride
     target = pixel_grads + (slot * height * width + pixel) * GRAD
@@ -162,7 +161,7 @@ def composite_backward_kernel(
             grad_image, ground, means, partial, mean1, s, 1, image_channel, live, dot, by_s, NEEDED
         )
     for c in range(2, channels, 4):
-        mean0, mean1, mean2, mean3 = load_samples(own, row, column, spacing, margin, width, MEANS + c, SAMPLE, SAMPLE)
+        mean0, mean1, mean2, mean3 = load_samples(own, row, column, spacing, margin, columns, MEANS + c, SAMPLE, SAMPLE)
         dot, by_s = composite_channel(
             grad_image, ground, means, partial, mean0, s, c, image_channel, live, dot, by_s, NEEDED
         )
@@ -181,7 +180,5 @@ def composite_backward_kernel(
     if NEEDED:
         tl.store(partial + channels, tl.sum((1.0 - s) * by_z))
     # Where noise is wide, the normaliser is not this pixel's; then nobody reads it here
-    tl.store(target + LOG_NORM, tl.load(own + pixel * SAMPLE + LOG_NORM), mask=live)
-    tl.store(target + GRAD_DOT, dot, mask=live)
-    tl.store(target + GRAD_TOTAL, by_s * silhouette_slope(s, BOUNDED, POWER), mask=live)
-    tl.store(target + GRAD_DEPTH, s * by_z, mask=live)
+    store_two(target + LOG_NORM, tl.load(own + pixel * SAMPLE + LOG_NORM), dot, live)
+    store_two(target + GRAD_TOTAL, by_s * silhouette_slope(s, BOUNDED, POWER), s * by_z, live)

@@ -48,13 +48,14 @@ SURFACE = (128, 4)
 HUGE = 1 << 21
 #: A face's diagonal, in units of sigma, up to which a rule of points covers it at epsilon = 1e-4, and at most.
 SMALL = (0.5, 0.8)
-#: Channels that one pass takes.
-GROUP = 6
-#: Bytes that records and lists of faces may take at a time; larger batches go in parts. Where there is but one part, its
-#: records are kept for the backward pass; others are made again.
-WORKSPACE = 16 << 20
-#: Bytes that gradients by pixels and samples may take at a time in the backward pass.
-PIXEL_WORKSPACE = 42 << 20
+#: Channels that one pass takes, and items: a grid's second side.
+GROUP, MOST_ITEMS = 6, 65535
+#: Bytes that a call may take beyond inputs and outputs, as far as one item allows: samples, records of faces, and in the
+#: backward pass gradients by pixels and samples, for which there is at least the second number.
+MEMORY, GRADS_MEMORY = 124 << 20, 20 << 20
+#: Bytes that the records of all faces may take to be kept for the backward pass; otherwise they are made again there, and
+#: batches go in parts whose records and lists take this much at a time.
+RECORDS, WORKSPACE = 64 << 20, 16 << 20
 #: Positions of a call's tensors: those of a `RasterCall`, then those of lit pictures.
 POINTS, ATTRIBUTES, BACKGROUND, SOFTNESS, FACES, ATTRIBUTE_FACES, MATRIX, EYE, LIGHTS, NORMALS = range(10)
 #: Dimensions of one item.
@@ -102,13 +103,19 @@ class LaunchPlan:
         self.copied = [i for i, step in steps.items() if step is None]
         self.copied += [i for i in (FACES, ATTRIBUTE_FACES) if strides[i] != (3, 1)]
         self.steps = {i: math.prod(shapes[i][-OWN[i] :]) if step is None else step for i, step in steps.items()}
-        #: Parts of the batch, each with its passes over the channels.
-        self.parts = [list(self._passes(first, items)) for first, items in self._split()]
-        passes = [passed for part in self.parts for passed in part]
-        #: Of the largest pass, its items and an item's numbers for records and boxes.
-        self.most, self.work = max(p.items for p in passes), max(p.work for p in passes)
+        records = self.padded * (record_width(min(GROUP, self.channels)) + 4) * self.size
         #: Whether what is made of the faces is kept for the backward pass.
-        self.keeps = len(passes) == 1
+        self.keeps = self.channels <= GROUP and self.items * records <= RECORDS and self.items <= MOST_ITEMS
+        forth = self.items if self.keeps else min(WORKSPACE // max(1, records + 4 * self.scratch), MOST_ITEMS)
+        grads = self.pixels * self.grad * self.size * (2 if settings.spacing else 1)
+        rest = MEMORY - self.items * self.pixels * self.sample * self.size - forth * records
+        back = min(max(rest, GRADS_MEMORY) // max(1, grads), forth)
+        #: Parts of the batch, each with its passes over the channels; those of the backward pass, and items of the largest.
+        self.back_parts = self._parts(back)
+        self.parts = self._parts(forth) if self.keeps else self.back_parts
+        self.most, self.most_back = (max(part[0].items for part in parts) for parts in (self.parts, self.back_parts))
+        #: An item's numbers for records and boxes.
+        self.work = max(passed.work for part in self.parts for passed in part)
         self.plane = (*self.batch, self.height, self.width)
         self.counters = COUNTERS.value + 2 * self.jobs if self.jobs or self.bin else 0
         self.pixel_blocks = -(-self.pixels // PIXELS[0])
@@ -123,13 +130,11 @@ class LaunchPlan:
             self.normals = NormalsPlan(self.items, self.vertices, self.count, self.steps[POINTS])
         self._pixels_back: Cache[Any] = Cache("launches from pictures back", 64)
 
-    def _split(self) -> Iterator[tuple[int, int]]:
-        """Items by as many as the workspaces allow."""
-        each = self.padded * (record_width(min(GROUP, self.channels)) + 4) * self.size + 4 * self.scratch
-        grads = self.pixels * self.grad * self.size * (2 if self.settings.spacing else 1)
-        most = max(1, min(WORKSPACE // max(1, each), PIXEL_WORKSPACE // max(1, grads), 65535))
-        for first in range(0, max(self.items, 1), most):
-            yield first, min(most, self.items - first)
+    def _parts(self, most: int) -> list[list[Pass]]:
+        """The batch in as few parts of like size as have at most so many items."""
+        items = max(self.items, 1)
+        each = -(-items // -(-items // max(most, 1)))
+        return [list(self._passes(first, min(each, self.items - first))) for first in range(0, items, each)]
 
     def _passes(self, first: int, items: int) -> Iterator[Pass]:
         """Channels by groups: colours and normals, which are lit, come first and together."""

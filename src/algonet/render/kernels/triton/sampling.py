@@ -2,7 +2,7 @@
 
 Where the noise is wide against a pixel, the picture is evaluated on a coarser grid: sample j is `spacing` (j - margin) pixels
 from the first pixel's centre. Each item of a batch has its own grid, by its own scale, and nothing waits for the host:
-grids are never larger than the picture, and a sample [row, column] is kept at the place of pixel [row, column].
+grids are never larger than the picture, and an item's samples lie one after the other where its pixels would.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -45,14 +45,13 @@ def sample_grid(scale, height, width, SPACING: tl.constexpr):
 @triton.jit
 def split(rows, columns, height, width, tiles, TX: tl.constexpr, TY: tl.constexpr):
     """Wide items have few tiles with many faces each, and most of the `tiles` that were started have none: how many of those
-    share a tile's faces, those side by side, and the tiles across and in all.
+    share a tile's faces, and the tiles across and in all.
 
-    Each of them keeps its part of a sample apart, `columns` to the right or `rows` down of the one before.
+    Each of them keeps its part of the samples apart, as many as there are behind the one before.
     """
     across = (columns + TX - 1) // TX
     used = across * ((rows + TY - 1) // TY)
-    beside = width // columns
-    return tl.minimum(beside * (height // rows), tiles // used), beside, across, used
+    return tl.minimum((height * width) // (rows * columns), tiles // used), across, used
 
 
 @triton.constexpr_function
@@ -96,29 +95,29 @@ def first_tap(place, spacing, margin):
 
 
 @triton.jit
-def load_samples(samples, row, column, spacing, margin, width, channel, stride, channels):
+def load_samples(samples, row, column, spacing, margin, columns, channel, stride, channels):
     """Four numbers at the pixels [row, column] from `channel` on, interpolated where the spacing is not 1.
 
-    Channels past the last one read 0.
+    `columns` are the samples'. Channels past the last one read 0.
     """
     zero = row.to(spacing.dtype) * 0.0
     a, b, c, d = zero, zero, zero, zero
     if margin > 0:
         first_row, uy = first_tap(row.to(spacing.dtype), spacing, margin)
         first_column, ux = first_tap(column.to(spacing.dtype), spacing, margin)
-        start = samples + (first_row * width + first_column).to(tl.int64) * stride + channel
+        start = samples + (first_row * columns + first_column).to(tl.int64) * stride + channel
         outer_y, outer_x = outer_product(uy), outer_product(ux)
         for j in range(TAPS):
             wy = tap_weight(uy, outer_y, j)
             for i in range(TAPS):
                 weight = wy * tap_weight(ux, outer_x, i)
-                place = start + (j * width + i) * stride
+                place = start + (j * columns + i) * stride
                 a += weight * tl.load(place, mask=channel < channels, other=0.0)
                 b += weight * tl.load(place + 1, mask=channel + 1 < channels, other=0.0)
                 c += weight * tl.load(place + 2, mask=channel + 2 < channels, other=0.0)
                 d += weight * tl.load(place + 3, mask=channel + 3 < channels, other=0.0)
     else:
-        place = samples + (row * width + column).to(tl.int64) * stride + channel
+        place = samples + (row * columns + column).to(tl.int64) * stride + channel
         a += tl.load(place, mask=channel < channels, other=0.0)
         b += tl.load(place + 1, mask=channel + 1 < channels, other=0.0)
         c += tl.load(place + 2, mask=channel + 2 < channels, other=0.0)

@@ -21,11 +21,9 @@ from .formulas import (
     DENOMINATOR,
     DEPTH,
     DIRECTIONS,
-    FACTOR,
     FAR,
     FLIP,
     GUARD,
-    LEAST,
     LENGTHS,
     LIMIT,
     NOWHERE,
@@ -34,6 +32,7 @@ from .formulas import (
     POINTERS,
     SIZES,
     smooth_step,
+    store_four,
 )
 from .sampling import sample_grid
 
@@ -102,11 +101,26 @@ def face_factor(area, flip, TWO_SIDED: tl.constexpr):
 
 
 @triton.jit
-def store_plane(record, CHANNEL: tl.constexpr, fa, fb, fc, a0, a1, a2, b0, b1, b2, c0, c1, c2, live):
-    """The plane over which an attribute times the denominator is linear, from its values at the corners."""
-    tl.store(record + (PLANES + 3 * CHANNEL), fa * a0 + fb * b0 + fc * c0, mask=live)
-    tl.store(record + (PLANES + 3 * CHANNEL + 1), fa * a1 + fb * b1 + fc * c1, mask=live)
-    tl.store(record + (PLANES + 3 * CHANNEL + 2), fa * a2 + fb * b2 + fc * c2, mask=live)
+def face_plane(
+    attributes, normals, ja, jb, jc, ia, ib, ic, live, a0, a1, a2, b0, b1, b2, c0, c1, c2,
+    CHANNEL: tl.constexpr, CHANNELS: tl.constexpr, NORMALS: tl.constexpr,
+):  # fmt: skip
+    """The plane over which a channel times the denominator is linear, from its values at the corners; 0 past the last.
+
+    Normals belong to the vertices, whatever the attributes are looked up by.
+    """
+    p0, p1, p2 = a0 * 0.0, a0 * 0.0, a0 * 0.0
+    if CHANNEL < CHANNELS:
+        if CHANNEL < CHANNELS - NORMALS:
+            fa = tl.load(attributes + ja + CHANNEL, mask=live, other=0.0)
+            fb = tl.load(attributes + jb + CHANNEL, mask=live, other=0.0)
+            fc = tl.load(attributes + jc + CHANNEL, mask=live, other=0.0)
+        else:
+            fa = tl.load(normals + ia * 3 + (CHANNEL - CHANNELS + NORMALS), mask=live, other=0.0)
+            fb = tl.load(normals + ib * 3 + (CHANNEL - CHANNELS + NORMALS), mask=live, other=0.0)
+            fc = tl.load(normals + ic * 3 + (CHANNEL - CHANNELS + NORMALS), mask=live, other=0.0)
+        p0, p1, p2 = fa * a0 + fb * b0 + fc * c0, fa * a1 + fb * b1 + fc * c1, fa * a2 + fb * b2 + fc * c2
+    return p0, p1, p2
 
 
 @triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
@@ -151,53 +165,25 @@ def setup_kernel(
 
     work += slot * work_stride
     record = work + f.to(tl.int64) * WIDTH
-    tl.store(record + CORNERS, ax, mask=live)
-    tl.store(record + (CORNERS + 1), ay, mask=live)
-    tl.store(record + (CORNERS + 2), bx, mask=live)
-    tl.store(record + (CORNERS + 3), by, mask=live)
-    tl.store(record + (CORNERS + 4), cx, mask=live)
-    tl.store(record + (CORNERS + 5), cy, mask=live)
-    ux, uy, length = direction(bx - ax, by - ay)
-    tl.store(record + DIRECTIONS, ux, mask=live)
-    tl.store(record + (DIRECTIONS + 1), uy, mask=live)
-    tl.store(record + LENGTHS, length, mask=live)
-    ux, uy, length = direction(cx - bx, cy - by)
-    tl.store(record + (DIRECTIONS + 2), ux, mask=live)
-    tl.store(record + (DIRECTIONS + 3), uy, mask=live)
-    tl.store(record + (LENGTHS + 1), length, mask=live)
-    ux, uy, length = direction(ax - cx, ay - cy)
-    tl.store(record + (DIRECTIONS + 4), ux, mask=live)
-    tl.store(record + (DIRECTIONS + 5), uy, mask=live)
-    tl.store(record + (LENGTHS + 2), length, mask=live)
-    tl.store(record + FACTOR, tl.where(broken, float("nan"), factor * (0.5 / PI)), mask=live)
+    ux0, uy0, l0 = direction(bx - ax, by - ay)
+    ux1, uy1, l1 = direction(cx - bx, cy - by)
+    ux2, uy2, l2 = direction(ax - cx, ay - cy)
+    store_four(record + CORNERS, ax, ay, bx, by, live)
+    store_four(record + (CORNERS + 4), cx, cy, ux0, uy0, live)
+    store_four(record + (DIRECTIONS + 2), ux1, uy1, ux2, uy2, live)
+    store_four(record + LENGTHS, l0, l1, l2, tl.where(broken, float("nan"), factor * (0.5 / PI)), live)
 
     # Each corner's weight is w' (1/3 + cross(x - g, opposite edge) inverse): linear in x - g
     a0, a1, a2 = aw / 3, aw * inverse * (cy - by), -aw * inverse * (cx - bx)
     b0, b1, b2 = bw / 3, bw * inverse * (ay - cy), -bw * inverse * (ax - cx)
     c0, c1, c2 = cw / 3, cw * inverse * (by - ay), -cw * inverse * (bx - ax)
-    tl.store(record + DENOMINATOR, a0 + b0 + c0, mask=live)
-    tl.store(record + (DENOMINATOR + 1), a1 + b1 + c1, mask=live)
-    tl.store(record + (DENOMINATOR + 2), a2 + b2 + c2, mask=live)
-    tl.store(record + DEPTH, az * a0 + bz * b0 + cz * c0, mask=live)
-    tl.store(record + (DEPTH + 1), az * a1 + bz * b1 + cz * c1, mask=live)
-    tl.store(record + (DEPTH + 2), az * a2 + bz * b2 + cz * c2, mask=live)
     attributes += item * attributes_stride + first_channel
+    normals += item * normals_stride
+    ja, jb, jc = ia, ib, ic
     if CHANNELS > NORMALS:
         ja = tl.load(attribute_faces + f * 3, mask=live, other=0).to(tl.int64) * channels
         jb = tl.load(attribute_faces + f * 3 + 1, mask=live, other=0).to(tl.int64) * channels
         jc = tl.load(attribute_faces + f * 3 + 2, mask=live, other=0).to(tl.int64) * channels
-        for c in tl.static_range(CHANNELS - NORMALS):
-            fa = tl.load(attributes + ja + c, mask=live, other=0.0)
-            fb = tl.load(attributes + jb + c, mask=live, other=0.0)
-            fc = tl.load(attributes + jc + c, mask=live, other=0.0)
-            store_plane(record, c, fa, fb, fc, a0, a1, a2, b0, b1, b2, c0, c1, c2, live)
-    # Normals belong to the vertices, whatever the attributes are looked up by
-    normals += item * normals_stride
-    for c in tl.static_range(NORMALS):
-        fa = tl.load(normals + ia * 3 + c, mask=live, other=0.0)
-        fb = tl.load(normals + ib * 3 + c, mask=live, other=0.0)
-        fc = tl.load(normals + ic * 3 + c, mask=live, other=0.0)
-        store_plane(record, CHANNELS - NORMALS + c, fa, fb, fc, a0, a1, a2, b0, b1, b2, c0, c1, c2, live)
 
     lx = tl.where(seen, tl.where(broken, -NOWHERE, tl.minimum(tl.minimum(ax, bx), cx)), NOWHERE)
     ly = tl.where(seen, tl.where(broken, -NOWHERE, tl.minimum(tl.minimum(ay, by), cy)), NOWHERE)
@@ -233,7 +219,37 @@ def setup_kernel(
             mine = (part < parts) & (place + part < JOBS)
             tl.store(job, tl.where(cut, f, -1), mask=mine)
             tl.store(job + 1, part * band, mask=mine)
-    tl.store(record + LEAST, least, mask=live)
+    d0, d1, d2 = a0 + b0 + c0, a1 + b1 + c1, a2 + b2 + c2
+    z0, z1, z2 = az * a0 + bz * b0 + cz * c0, az * a1 + bz * b1 + cz * c1, az * a2 + bz * b2 + cz * c2
+    p00, p01, p02 = face_plane(
+        attributes, normals, ja, jb, jc, ia, ib, ic, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, 0, CHANNELS, NORMALS
+    )
+    p10, p11, p12 = face_plane(
+        attributes, normals, ja, jb, jc, ia, ib, ic, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, 1, CHANNELS, NORMALS
+    )
+    p20, p21, p22 = face_plane(
+        attributes, normals, ja, jb, jc, ia, ib, ic, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, 2, CHANNELS, NORMALS
+    )
+    p30, p31, p32 = face_plane(
+        attributes, normals, ja, jb, jc, ia, ib, ic, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, 3, CHANNELS, NORMALS
+    )
+    p40, p41, p42 = face_plane(
+        attributes, normals, ja, jb, jc, ia, ib, ic, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, 4, CHANNELS, NORMALS
+    )
+    p50, p51, p52 = face_plane(
+        attributes, normals, ja, jb, jc, ia, ib, ic, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, 5, CHANNELS, NORMALS
+    )
+    store_four(record + DENOMINATOR, d0, d1, d2, z0, live)
+    store_four(record + (DEPTH + 1), z1, z2, least, p00, live)
+    store_four(record + (PLANES + 1), p01, p02, p10, p11, live)
+    if CHANNELS > 1:
+        store_four(record + (PLANES + 5), p12, p20, p21, p22, live)
+    if CHANNELS > 3:
+        store_four(record + (PLANES + 9), p30, p31, p32, p40, live)
+    if CHANNELS > 4:
+        store_four(record + (PLANES + 13), p41, p42, p50, p51, live)
+    if CHANNELS > 5:
+        store_four(record + (PLANES + 17), p52, p52, p52, p52, live)
 
 
 @triton.jit
