@@ -74,7 +74,7 @@ def outer_product(u):
 def tap_weight(u, product, tap):
     """What a sample counts at u, in samples from the first one: Lagrange's polynomial, from the `outer_product` of u.
 
-    A loop over the taps, not a line for each: kernels that interpolate would take a minute to compile.
+    For taps that are known only at run time; see `fixed_tap_weight`.
     """
     factor = u * 0.0
     for k in tl.static_range(TAPS):
@@ -84,6 +84,19 @@ def tap_weight(u, product, tap):
     inner = tl.where(tap == TAPS // 2, below, above)
     inner = tl.where(outer, below * above / tl.where(outer, u - tap, 1.0), inner)
     return product * inner * factor
+
+
+@triton.jit
+def fixed_tap_weight(u, product, TAP: tl.constexpr):
+    """The same for one tap."""
+    below, above = u - (TAPS // 2 - 1), u - (TAPS // 2)
+    if TAP == TAPS // 2 - 1:
+        inner = above
+    elif TAP == TAPS // 2:
+        inner = below
+    else:
+        inner = below * above / (u - TAP)
+    return product * inner * tap_factor(TAP)
 
 
 @triton.jit
@@ -107,10 +120,11 @@ def load_samples(samples, row, column, spacing, margin, columns, channel, stride
         first_column, ux = first_tap(column.to(spacing.dtype), spacing, margin)
         start = samples + (first_row * columns + first_column).to(tl.int64) * stride + channel
         outer_y, outer_x = outer_product(uy), outer_product(ux)
+        # A loop over rows: a line for each would take a minute to compile. Columns' weights are the same in all of them
         for j in range(TAPS):
             wy = tap_weight(uy, outer_y, j)
-            for i in range(TAPS):
-                weight = wy * tap_weight(ux, outer_x, i)
+            for i in tl.static_range(TAPS):
+                weight = wy * fixed_tap_weight(ux, outer_x, i)
                 place = start + (j * columns + i) * stride
                 a += weight * tl.load(place, mask=channel < channels, other=0.0)
                 b += weight * tl.load(place + 1, mask=channel + 1 < channels, other=0.0)
