@@ -100,6 +100,18 @@ def test_the_module_itself_compiles_with_default_arguments() -> None:
             torch.testing.assert_close(a, b)
 
 
+def test_a_compiled_module_follows_its_softness() -> None:
+    mesh, camera, renderer = icosphere(1), Camera.look_at((0.0, 0.0, 2.732)), SmoothRenderer(24)
+    compiled = torch.compile(renderer, fullgraph=True, backend="aot_eager")
+    before = compiled(mesh, camera).silhouette.detach()
+    for name, value in renderer.state_dict().items():
+        if "scale" in name:
+            renderer.set_softness(name, 8 * float(value))
+    after, expected = compiled(mesh, camera).silhouette, renderer(mesh, camera).silhouette
+    torch.testing.assert_close(after, expected)
+    assert (after - before).abs().max() > 0.1
+
+
 @pytest.mark.parametrize("shading", ["pixel", "vertex"])
 def test_gradients_by_everything(shading: str) -> None:
     ball = icosphere(1).to(torch.float64)

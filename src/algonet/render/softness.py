@@ -33,9 +33,11 @@ class SoftnessMemory:
         self._number = (softness, softness._version, value) if fixed and value is not None else None
 
     def number(self, softness: Tensor) -> float | None:
-        """What is in the tensor, if that is known without a look."""
+        """What is in the tensor, if that is known without a look; a compiled graph does not know, so that it follows changes."""
         last = self._number
-        return last[2] if last is not None and last[0] is softness and last[1] == softness._version else None
+        if last is None or last[0] is not softness or tracing.compiling():
+            return None
+        return last[2] if last[1] == softness._version else None
 
     def get(self, sources: tuple[Any, ...], key: tuple, make: Callable[[], Tensor]) -> Tensor:
         """What `make` makes of the sources (tensors and numbers), again only when one of them or the key has changed."""
