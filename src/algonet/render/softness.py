@@ -33,7 +33,7 @@ class SoftnessMemory:
         self._number = (softness, softness._version, value) if fixed and value is not None else None
 
     def number(self, softness: Tensor) -> float | None:
-        """What is in the tensor, if that is known without a look; a compiled graph does not know, so that it follows changes."""
+        """What is in the tensor, if that is known without a look; a compiled graph does not know, and so follows changes."""
         last = self._number
         if last is None or last[0] is not softness or tracing.compiling():
             return None
