@@ -315,8 +315,16 @@ def _define_traced(operator: Operator, fake: Forward):
         return _map_backward(operator, call, decode(settings), needs, info.batch_size, in_dims[0], tensors)
 
     with _DEFINING:
-        first = torch.library.custom_op(f"algonet::{operator.name}", forward, mutates_args=())
-        second = torch.library.custom_op(f"algonet::{operator.name}_backward", backward, mutates_args=())
+        # The schemas in words: not every release reads them off the annotations
+        first = torch.library.custom_op(
+            f"algonet::{operator.name}", forward, mutates_args=(), schema="(Tensor[] tensors, str settings) -> Tensor[]"
+        )
+        second = torch.library.custom_op(
+            f"algonet::{operator.name}_backward",
+            backward,
+            mutates_args=(),
+            schema="(Tensor[] tensors, str settings, bool[] needs) -> Tensor[]",
+        )
         first.register_fake(forward_fake)
         second.register_fake(backward_fake)
         first.register_autograd(pull, setup_context=setup)

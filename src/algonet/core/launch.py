@@ -25,7 +25,7 @@ class ReadyCalls(Cache[Callable[..., Any]]):
     """Calls that were made before and need nothing but their kernel: the second time, only that runs.
 
         key = READY.signature(x, payload, dim, descending, steps, backend, relax, network)
-        ready = READY.find(key)
+        ready = None if key is None else READY.find(key)
         if ready is not None:
             return ready(x, payload)
         ...                                      # checks, defaults, choice of a backend

@@ -158,7 +158,7 @@ class SmoothGraph(SoftModule):
     def forward(self, x: Tensor) -> Tensor:
         gates = dict(zip(self._pairs, self.gates.to(x.dtype).unbind(), strict=True))
         values: dict[str, Tensor] = {INPUT: x}
-        for name in (*self.nodes, OUTPUT):
+        for name in (*self.nodes.keys(), OUTPUT):
             total = torch.zeros_like(x)
             for source, value in values.items():
                 total = total + gates[source, name] * value

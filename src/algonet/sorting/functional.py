@@ -84,7 +84,7 @@ def soft_sort(
     if not (return_permutation or hard or mask is not None):
         steepness = getattr(relax, "steepness", None)
         key = _READY.signature(x, payload, steepness, dim, descending, steps, backend, relax, method)
-        ready = _READY.find(key)
+        ready = None if key is None else _READY.find(key)
         if ready is not None:
             return ready(x, payload, steepness)
     x = check_items("soft_sort", x, dim)
