@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from algonet.cli.render_commands import _read_pictures
+from algonet.cli.render_commands import _pictures_of
 from algonet.ifs.fitting import read_picture
 from algonet.ran.problems.mesh import read_views
 
@@ -27,7 +27,7 @@ ENDINGS = ("png", "jpg", "webp", "bmp")
 
 def _alone(path: Path) -> torch.Tensor:
     """By the reader of a folder of pictures."""
-    return _read_pictures(path.parent, 8)
+    return _pictures_of(path.parent, 8)[1]
 
 
 READERS = {
