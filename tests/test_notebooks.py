@@ -24,6 +24,23 @@ def test_there_are_six_and_each_installs_first():
         assert len(cells) <= 12, "short"
 
 
+def executed(path, folder, tries=3):
+    """The notebook after all its cells but the one that installs have run.
+
+    Once in some hundred runs a message between Jupyter's client and kernel is lost and both wait for the other: then again,
+    with another kernel.
+    """
+    notebook = nbformat.read(path, 4)
+    notebook.cells = [cell for cell in notebook.cells if "install" not in cell.metadata.get("tags", ())]
+    try:
+        nbclient.NotebookClient(notebook, timeout=180, resources={"metadata": {"path": str(folder)}}).execute()
+    except nbclient.exceptions.CellTimeoutError:
+        if tries == 1:
+            raise
+        return executed(path, folder, tries - 1)
+    return notebook
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # jupyter's own
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -31,9 +48,7 @@ def test_runs(path, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("ALGONET_QUIET", "1")
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-    notebook = nbformat.read(path, 4)
-    notebook.cells = [cell for cell in notebook.cells if "install" not in cell.metadata.get("tags", ())]
-    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    notebook = executed(path, tmp_path)
     shown = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     assert shown
     assert not [output for output in shown if output.output_type == "error" or output.get("name") == "stderr"]
