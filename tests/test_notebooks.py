@@ -27,8 +27,7 @@ def test_there_are_six_and_each_installs_first():
 def executed(path, folder, tries=3):
     """The notebook after all its cells but the one that installs have run.
 
-    Once in some hundred runs a message between Jupyter's client and kernel is lost and both wait for the other: then again,
-    with another kernel.
+    Jupyter's client and kernel were once seen to wait for each other, both idle: then again, with another kernel.
     """
     notebook = nbformat.read(path, 4)
     notebook.cells = [cell for cell in notebook.cells if "install" not in cell.metadata.get("tags", ())]
