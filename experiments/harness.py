@@ -15,7 +15,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ from torch import Tensor
 from algonet import __version__
 from algonet.core.files import write_bytes, write_text
 
-__all__ = ["Checkpoint", "Repeated", "Row", "arguments", "cosine", "mnist", "record", "save", "spread_of"]
+__all__ = ["Checkpoint", "Repeated", "Row", "arguments", "cosine", "join", "mnist", "record", "save", "spread_of"]
 
 
 def arguments(description: str | None, *, data: str = "", **defaults: object) -> argparse.Namespace:
@@ -162,6 +162,20 @@ def save(path: Path | None, rows: list[Row], options: argparse.Namespace) -> Non
     """Write the rows so far, if it is to a file: a long run that is stopped leaves those it had."""
     if path is not None and str(path) != "-":
         write_text(path, json.dumps(_content(rows, options), indent=1) + "\n")
+
+
+def join(records: Sequence[dict]) -> dict:
+    """One record of parts that ran side by side on the same kind of machine.
+
+    Of figures with the same name, column and `by` the last one counts; options are those that all parts agree on.
+    """
+    places = {(r["machine"]["cpu"], r["machine"]["gpu"]) for r in records}
+    if len(places) > 1:
+        raise SystemExit(f"experiments: parts of one record come from one kind of machine, got {sorted(places)}.")
+    rows = {(row["name"], row["column"], row["by"]): row for r in records for row in r["rows"]}
+    first, *others = (r["options"] for r in records)
+    options = {k: v for k, v in first.items() if all(o.get(k) == v for o in others)}
+    return {"machine": records[-1]["machine"], "options": options, "rows": list(rows.values())}
 
 
 def _content(rows: list[Row], options: argparse.Namespace) -> dict:

@@ -5,9 +5,11 @@ sorted softly, and the soft permutation is compared with the right order. Exact 
 right order, element-wise the share of numbers in their right place. The network is the one of the literature (two
 convolutions of 5 x 5 with 32 and 64 channels, each with pooling, then 64 units); `--steps 100000` is the published number
 of steps. The learning rate falls to zero along a cosine, and a GPU computes in bfloat16. Where diffsort is installed it
-trains with the same network, pictures and steps.
+trains with the same network, pictures and steps. Ranking losses train the same network on the same sets with their default
+softness, and know no more than the order either; gains of `ndcg_loss` are the positions 0 to n - 1 in that order, so that it
+asks for the largest numbers most.
 
-Run: python -m experiments.sort_digits --data FOLDER [--n 3 5 ...] [--steps 10000] [--seeds 3]
+Run: python -m experiments.sort_digits --data FOLDER [--n 3 5 ...] [--steps 10000] [--seeds 3] [--sorters odd-even ...]
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from algonet import Bitonic, Cauchy, OddEven, soft_sort
+from algonet import Bitonic, Cauchy, OddEven, ranking, soft_sort
 from algonet.sorting import permutation_cross_entropy
-from experiments.harness import Checkpoint, Repeated, Row, arguments, cosine, mnist, record, spread_of
+from experiments.harness import Checkpoint, Repeated, Row, arguments, cosine, mnist, record, save, spread_of
 
 DIGITS = 4
 #: Sets of the published protocol's step, and test sets that accuracies are measured on.
@@ -29,14 +31,15 @@ BATCH, TESTED = 100, 10_000
 #: Steepness of the Cauchy sigmoid; scores are learned, so it only sets their scale.
 STEEPNESS = 10.0
 
-#: Exact match in % that others publish, by n: who, with which network, how much, where.
+#: Exact match in % that others publish, by n and network: how much, where.
 SOURCE = (
     "odd-even with the Cauchy sigmoid as the baseline of Petersen et al., Newton Losses (NeurIPS 2024, table 1): "
     "100,000 steps of 100 sets"
 )
-PUBLISHED = {5: ("diffsort, published", "odd-even", 85.09, SOURCE)}
+PUBLISHED = {(5, "odd-even"): (85.09, SOURCE)}
 
-Sorter = Callable[[Tensor], Tensor]
+#: Scores and values (batch, n) -> one number to make small.
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Numbers:
@@ -100,32 +103,50 @@ def scorer() -> nn.Module:
     )  # fmt: skip
 
 
-def ours(network: OddEven | Bitonic) -> Sorter:
-    def sort(scores: Tensor) -> Tensor:
+def ours(network: OddEven | Bitonic) -> Loss:
+    """The soft permutation's cross-entropy with the right one."""
+
+    def loss(scores: Tensor, values: Tensor) -> Tensor:
         found = soft_sort(scores, relax=Cauchy(STEEPNESS), method=network, return_permutation=True).permutation
         assert found is not None
-        return found
+        return permutation_cross_entropy(found, values.argsort(-1))
 
-    return sort
+    return loss
 
 
-def sorters(n: int, device: str) -> dict[str, Sorter]:
-    found: dict[str, Sorter] = {"odd-even": ours(OddEven()), "bitonic": ours(Bitonic())}
+def ndcg_of_places(scores: Tensor, values: Tensor) -> Tensor:
+    # Positions, as the values themselves would tell more than the order
+    return ranking.ndcg_loss(scores, values.argsort(-1).argsort(-1))
+
+
+#: What `--sorters` chooses from: losses that know the order of the values and nothing else of them.
+LOSSES: dict[str, Loss] = {
+    "odd-even": ours(OddEven()),
+    "bitonic": ours(Bitonic()),
+    "spearman_loss": ranking.spearman_loss,
+    "kendall_loss": ranking.kendall_loss,
+    "ndcg_loss": ndcg_of_places,
+    "pairwise_hinge_loss": ranking.pairwise_hinge_loss,
+}
+
+
+def peers(n: int, device: str) -> dict[str, Loss]:
+    """Those of other libraries that are installed."""
     try:
         from diffsort import DiffSortNet
     except ImportError:
-        return found
+        return {}
     peer = DiffSortNet("odd_even", n, steepness=STEEPNESS, distribution="cauchy", device=device)
-    return {**found, "diffsort": lambda scores: peer(scores)[1].mT}
+    return {"diffsort": lambda scores, values: permutation_cross_entropy(peer(scores)[1].mT, values.argsort(-1))}
 
 
 class Training:
     """One run; on a GPU the whole step is one CUDA graph."""
 
-    def __init__(self, sorter: Sorter, numbers: Numbers, steps: int, batch: int, seed: int, device: str):
+    def __init__(self, loss: Loss, numbers: Numbers, steps: int, batch: int, seed: int, device: str):
         torch.manual_seed(seed)
         self.network = scorer().to(device, memory_format=torch.channels_last)
-        self.numbers, self.sorter, self.steps, self.batch = numbers, sorter, steps, batch
+        self.numbers, self.loss, self.steps, self.batch = numbers, loss, steps, batch
         self.device, self.done = device, 0
         self.rate = torch.zeros((), device=device)
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=self.rate, capturable=device != "cpu")
@@ -141,8 +162,7 @@ class Training:
 
     def step(self) -> None:
         pictures, values = self.numbers.draw(self.batch)
-        permutation = self.sorter(self.scores(self.trained, pictures, values))
-        loss = permutation_cross_entropy(permutation, values.argsort(-1))
+        loss = self.loss(self.scores(self.trained, pictures, values), values)
         self.optimizer.zero_grad(set_to_none=False)
         loss.backward()
         self.optimizer.step()
@@ -181,15 +201,17 @@ class Training:
         return float(torch.stack(exact).mean()), float(torch.stack(single).mean())
 
 
-def measure(n: int, name: str, sorter: Sorter, data: tuple, options) -> list[Row]:
-    """The rows of one n and sorter, over all seeds."""
+def measure(n: int, name: str, loss: Loss, data: tuple, options) -> list[Row]:
+    """The rows of one n and loss, over all seeds."""
     (pictures, labels), (unseen, answers) = data
-    began, exact, single = time.perf_counter(), [], []
+    began, exact, single, resumed = time.perf_counter(), [], [], False
     for seed in range(options.seeds):
         training = Training(
-            sorter, Numbers(pictures, labels, n), options.steps, 10 if options.quick else BATCH, seed, options.device
+            loss, Numbers(pictures, labels, n), options.steps, 10 if options.quick else BATCH, seed, options.device
         )
-        training.run(Checkpoint(options.out, f"{name.replace(', ', '-')}-{n}-{seed}"))
+        checkpoint = Checkpoint(options.out, f"{name}-{n}-{seed}")
+        resumed |= checkpoint.load() is not None
+        training.run(checkpoint)
         torch.manual_seed(1000 + seed)
         found = training.accuracy(Numbers(unseen, answers, n), 50 if options.quick else TESTED)
         exact.append(found[0])
@@ -197,17 +219,19 @@ def measure(n: int, name: str, sorter: Sorter, data: tuple, options) -> list[Row
         print(f"n = {n}, {name}, seed {seed}: {found[0]:.1%} exact, {found[1]:.1%} element-wise", flush=True)
     seconds = (time.perf_counter() - began) / options.seeds
     label, by = ("odd-even", "diffsort") if name == "diffsort" else (name, "algonet")
+    row = f"n = {n}, {label}, {options.steps:,} steps, {options.seeds} seed{'s' if options.seeds > 1 else ''}"
     rows = []
     for column, values in (("exact match, %", exact), ("element-wise, %", single)):
         mean, deviation = spread_of(100 * v for v in values)
-        rows.append(Row(f"n = {n}", mean, "score", f"{label}, {column}", by))
+        rows.append(Row(row, mean, "score", column, by))
         if len(values) > 1:
-            rows.append(Row(f"n = {n}", deviation, "difference", f"{label}, {column} (deviation)", by))
-    return [
-        *rows,
-        Row(f"n = {n}", options.steps, "score", "steps"),
-        Row(f"n = {n}", seconds, "s", f"{label}, a run", by),
-    ]
+            rows.append(Row(row, deviation, "difference", f"{column} (deviation)", by))
+    if not resumed:
+        rows.append(Row(row, seconds, "s", "a run", by))
+    if (n, name) in PUBLISHED:
+        value, source = PUBLISHED[n, name]
+        rows.append(Row(row, value, "score", "exact match, %", "published", source))
+    return rows
 
 
 def main() -> None:
@@ -220,17 +244,17 @@ def main() -> None:
         sorters=("odd-even", "bitonic"),
     )
     if options.quick:
-        options.n, options.steps, options.seeds = [3], 5, 1
+        options.n, options.steps, options.seeds, options.sorters = [3], 2, 1, list(LOSSES)
     folder: Path | None = None if options.quick else options.data
     data = tuple(tuple(t.to(options.device) for t in mnist(folder, train)) for train in (True, False))
     rows = []
     for n in options.n:
-        for name, sorter in sorters(n, options.device).items():
-            if name in options.sorters:
-                rows += measure(n, name, sorter, data, options)
-        if n in PUBLISHED:
-            by, network, value, source = PUBLISHED[n]
-            rows.append(Row(f"n = {n}", value, "score", f"{network}, exact match, %", by, source))
+        known = LOSSES | peers(n, options.device)
+        for name in options.sorters:
+            if name not in known:
+                raise SystemExit(f"experiments: no sorter {name!r} here; choose of {', '.join(known)}.")
+            rows += measure(n, name, known[name], data, options)
+            save(options.json, rows, options)
     record(options.json, rows, options)
 
 

@@ -65,6 +65,18 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
     assert again["x"].tolist() == [1, 1]
 
 
+def test_parts_of_a_record_are_joined():
+    def part(gpu: str, seeds: int, *rows: tuple[str, float]) -> dict:
+        found = [{"name": n, "value": v, "unit": "score", "column": "x", "by": "algonet", "note": ""} for n, v in rows]
+        return {"machine": {"cpu": "c", "gpu": gpu}, "options": {"steps": 10, "seeds": seeds}, "rows": found}
+
+    found = harness.join([part("g", 1, ("a", 1.0), ("b", 2.0)), part("g", 3, ("b", 3.0), ("c", 4.0))])
+    assert [(row["name"], row["value"]) for row in found["rows"]] == [("a", 1.0), ("b", 3.0), ("c", 4.0)]
+    assert found["options"] == {"steps": 10}
+    with pytest.raises(SystemExit, match="one kind of machine"):
+        harness.join([part("g", 1), part("h", 1)])
+
+
 def test_page_is_in_step_with_the_records():
     assert page.PAGE.read_text(encoding="utf-8") == page.markdown(), "run `python -m experiments --page`"
 
@@ -87,6 +99,18 @@ def test_a_resumed_run_of_sorting_keeps_its_schedule(tmp_path):
     second.run(checkpoint)
     assert second.done == 4
     assert all(group["lr"] is second.rate for group in second.optimizer.param_groups)
+
+
+@pytest.mark.parametrize("name", sort_digits.LOSSES)
+def test_losses_of_sorting_know_the_order_alone(name):
+    loss, values = sort_digits.LOSSES[name], torch.tensor([[12, 9000, 7, 450, 451]])
+    ranks = values.argsort(-1).argsort(-1)
+    scores = torch.tensor([[0.3, -0.2, 0.9, 0.1, 0.4]], requires_grad=True)
+    found = loss(scores, values)
+    torch.testing.assert_close(found, loss(scores, ranks))
+    (grad,) = torch.autograd.grad(found, scores)
+    assert loss(scores - 1e-3 * grad / grad.norm(), values) < found
+    assert loss(ranks.float(), values) < loss(-ranks.float(), values)
 
 
 def test_the_first_convolution_is_torchs():
