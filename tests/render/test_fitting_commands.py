@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from algonet.cli import render_commands
 from algonet.cli.fitting_runs import camera_file, read_cameras
 from algonet.render import Mesh, MeshFitter
+from algonet.render.cameras import DEFAULT_FOV
 
 
 @pytest.fixture
@@ -152,9 +154,16 @@ def test_an_interrupted_run_goes_on(program: typer.Typer, tmp_path: Path, monkey
     assert "not readable as a checkpoint" in str(broken.exception)
 
 
+def test_help_says_the_angle_of_view_that_is_the_default() -> None:
+    """The number stands in the help, which does not import the camera."""
+    _, option = get_args(render_commands.Fov)
+    assert option.show_default == f"{DEFAULT_FOV:g}, as Camera.look_at"
+    assert option.default_factory() == DEFAULT_FOV
+
+
 def test_camera_command_finds_where_a_picture_was_taken(program: typer.Typer, tmp_path: Path) -> None:
     runner, picture = CliRunner(), tmp_path / "box.png"
-    runner.invoke(program, ["render", "box", "--out", str(picture), "--size", "24", "--fov", "40"])
+    runner.invoke(program, ["render", "box", "--out", str(picture), "--size", "24"])
     run = tmp_path / "run"
     arguments = ["fit-camera", "box", str(picture), "--out", str(run), "--rotations", "16", "--size", "24"]
     result = runner.invoke(program, arguments)

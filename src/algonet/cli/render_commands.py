@@ -27,6 +27,22 @@ MESHES = (".obj", ".ply", ".stl", ".off", ".glb")
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
+def _default_fov() -> float:
+    # Called when a command runs: importing the camera brings torch, for which --help need not wait
+    from algonet.render.cameras import DEFAULT_FOV
+
+    return DEFAULT_FOV
+
+
+Fov = Annotated[
+    float,
+    typer.Option(
+        help="Full vertical angle of view in degrees.", default_factory=_default_fov,
+        show_default="60, as Camera.look_at",
+    ),
+]  # fmt: skip
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
     app.command(
@@ -72,7 +88,8 @@ def render(
     views: Annotated[int, typer.Option(help="Cameras on a circle around the mesh.", min=1, max=1000)] = 1,
     elevation: Annotated[float, typer.Option(help="Degrees above the equator.")] = 25.0,
     azimuth: Annotated[float, typer.Option(help="Degrees around the vertical axis, of the first view.")] = 30.0,
-    fov: Annotated[float, typer.Option(help="Full vertical angle of view in degrees.")] = 40.0,
+    *,
+    fov: Fov,
     coverage: Coverage = "filtered",
     backend: Annotated[Backend, typer.Option(help="What runs it.")] = Backend.auto,
     force: Force = False,
@@ -122,7 +139,8 @@ def fit(
     elevation: Annotated[
         float, typer.Option(help="Degrees above the equator (a mesh is also seen from below).")
     ] = 25.0,
-    fov: Annotated[float, typer.Option(help="Full vertical angle of view in degrees, without --cameras.")] = 40.0,
+    *,
+    fov: Fov,
     coverage: Coverage = "filtered",
     seed: Annotated[int, typer.Option(help="Which views are drawn at each step.")] = 0,
     force: Force = False,
@@ -169,7 +187,8 @@ def fit_camera(
     mesh: Annotated[str, typer.Argument(help="A mesh file, or one of: icosphere, box, torus, cylinder.")],
     pictures: Annotated[Path, typer.Argument(help="A picture, or a folder of pictures.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run.")] = Path("fit-camera"),
-    fov: Annotated[float, typer.Option(help="Full vertical angle of view in degrees.")] = 40.0,
+    *,
+    fov: Fov,
     learn_fov: Annotated[bool, typer.Option("--learn-fov", help="Find the angle of view too.")] = False,
     rotations: Annotated[int, typer.Option(help="How many rotations the search starts from.", min=1)] = 128,
     size: Annotated[int, typer.Option(help="Pixels along the longer side of the pictures.", min=8, max=2048)] = 128,

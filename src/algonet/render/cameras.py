@@ -21,6 +21,9 @@ from algonet.core.checks import check_size
 
 from .softness import keepable
 
+#: The full vertical angle of view, in degrees, of a camera, or of a picture, of which nothing else is said.
+DEFAULT_FOV = 60.0
+
 
 @dataclass(frozen=True, eq=False)
 class Camera:
@@ -55,7 +58,7 @@ class Camera:
         target: Tensor | tuple[float, float, float] = (0.0, 0.0, 0.0),
         up: Tensor | tuple[float, float, float] = (0.0, 1.0, 0.0),
         *,
-        fov: float | Tensor = 60.0,
+        fov: float | Tensor = DEFAULT_FOV,
         near: float | Tensor = 0.1,
     ) -> Camera:
         """A perspective camera at `eye` that looks at `target`; `fov` is the full vertical angle in degrees.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from algonet.core.memory import check_memory
 
-from ..cameras import Camera
+from ..cameras import DEFAULT_FOV, Camera
 from ..coverage import DEFAULT_COVERAGE, Coverage
 from ..lights import Light
 from ..meshes import Mesh
@@ -81,7 +81,7 @@ def fit_camera(
     image: Tensor,
     start: Camera | None = None,
     *,
-    fov: float = 40.0,
+    fov: float = DEFAULT_FOV,
     learn_fov: bool = False,
     steps: int = 24,
     scales: tuple[float, float] | None = None,
@@ -96,12 +96,12 @@ def fit_camera(
     """The camera from which the mesh looks like `image`: searched among all rotations, or found from the camera `start`.
 
     `image` is a silhouette (H, W) or colour with alpha (H, W, 4); several, (N, H, W) or (N, H, W, 4), get a camera each.
-    Without `start`, the vertical angle of view is taken to be `fov` degrees (pictures by `Camera.look_at` have 60 unless
-    told: 20 degrees too few turn a pose by some 7); see `PoseSearch` for the search, and `CameraFit.minima` for what else
-    it found. With `start` (one camera, a batch of them for one picture, or one per
-    picture), the camera is turned about the mesh's middle and, with `move`, shifted, by `steps` damped Gauss-Newton steps; it
-    first steps to where the mesh has the picture's middle and size. A start that may be far off takes a `search` around it
-    (`search=PoseSearch(around=75.0)`), from whose best pose the steps go on. `learn_fov` also learns the angle of view.
+    Without `start`, the vertical angle of view is taken to be `fov` degrees, by default that of `Camera.look_at` (20 degrees
+    off turn a pose by some 7); see `PoseSearch` for the search, and `CameraFit.minima` for what else it found. With `start`
+    (one camera, a batch of them for one picture, or one per picture), the camera is turned about the mesh's middle and, with
+    `move`, shifted, by `steps` damped Gauss-Newton steps; it first steps to where the mesh has the picture's middle and size.
+    A start that may be far off takes a `search` around it (`search=PoseSearch(around=75.0)`), from whose best pose the steps
+    go on. `learn_fov` also learns the angle of view.
 
     At each stage both the rendering and the image are blurred by noise of the same scale, which falls geometrically between
     `scales` (in pixels; default: a quarter of the image, after a search a 24th, down to 0.7): far away, the blurred
