@@ -48,7 +48,7 @@ from algonet.render import (
     rotation_error,
 )
 from algonet.render.fitting.rotations import even_rotations, rotation_matrix
-from benchmarks.harness import Row, record
+from benchmarks.harness import Row, record, save
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FOV, DISTANCE = 42.0, 3.0
@@ -321,7 +321,7 @@ def main() -> None:
             shape_rows(photographed[0], kind, steps=60)
         for kind, scene in itertools.product(kinds, photographed):
             rows += shape_rows(scene, kind, **steps)
-            _record_so_far(options.json, rows)
+            save(options.json, rows)
     if options.part in (None, "poses"):
         poses, size = (options.poses or 2, 48) if small else (options.poses or 40, 128)
         search = (
@@ -329,14 +329,8 @@ def main() -> None:
         )
         for name, mesh in found.items():
             rows += pose_rows(name, mesh, poses, size, options.seed, search)
-            _record_so_far(options.json, rows)
+            save(options.json, rows)
     record(options.json, rows)
-
-
-def _record_so_far(path: Path | None, rows: list[Row]) -> None:
-    """Rows as they come: a run that is stopped leaves those it had."""
-    if path is not None and str(path) != "-":
-        record(path, rows)
 
 
 if __name__ == "__main__":

@@ -156,13 +156,19 @@ def arguments(description: str | None) -> argparse.Namespace:
 
 def record(path: Path | None, rows: list[Row]) -> None:
     """Write the rows, with the machine they were measured on."""
-    if path is None:
-        return
-    content = {"machine": machine(), "rows": [_short(row) for row in rows]}
-    if str(path) == "-":
-        print(json.dumps(content))
-    else:
-        write_text(path, json.dumps(content, indent=1) + "\n")
+    if path is not None and str(path) == "-":
+        print(json.dumps(_content(rows)))
+    save(path, rows)
+
+
+def save(path: Path | None, rows: list[Row]) -> None:
+    """Write the rows so far, if it is to a file: a run that is stopped leaves those it had."""
+    if path is not None and str(path) != "-":
+        write_text(path, json.dumps(_content(rows), indent=1) + "\n")
+
+
+def _content(rows: list[Row]) -> dict:
+    return {"machine": machine(), "rows": [_short(row) for row in rows]}
 
 
 def recorded(path: Path) -> list[Row]:

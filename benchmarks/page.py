@@ -74,7 +74,7 @@ def readme(text: str, results: Path = RESULTS) -> str:
     noted = False
     for stem, name, column, title in HEADLINES:
         path = results / f"{stem}.json"
-        content = json.loads(path.read_text()) if path.exists() else {"rows": []}
+        content: dict = json.loads(path.read_text()) if path.exists() else {"rows": []}
         rows = [r for r in content["rows"] if r["name"] == name and r["unit"] == "ms"]
         ours = next((r for r in rows if r.get("by", "algonet") == "algonet" and r.get("column") == column), None)
         if ours is not None:

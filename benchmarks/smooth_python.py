@@ -20,7 +20,7 @@ from torch import Tensor
 from algonet.relax import Logistic
 from algonet.smooth_python import smooth
 
-from .harness import Row, arguments, record
+from .harness import Row, arguments, record, save
 
 SIZES = ((100, 8), (100, 16), (100, 32))
 
@@ -188,6 +188,7 @@ def main() -> None:
         rows += [Row(case, pf, "ms", "f", by="algovision"), Row(case, pb, "ms", "f+b", by="algovision")]
         rows += [Row(case, pf / of, "ratio", "f, times faster"), Row(case, pb / ob, "ratio", "f+b, times faster")]
         rows += [Row(case, held[1], "MiB", "memory"), Row(case, held[0], "MiB", "memory", by="algovision")]
+        save(options.json, rows)
     record(options.json, rows)
 
 

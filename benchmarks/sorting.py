@@ -164,6 +164,7 @@ def main() -> None:
         rows += fresh
         goal = f"{GPU[batch, n]} ms odd-even" if DEVICE == "cuda" else f"{CPU[batch, n]:.0f} bitonic ratio"
         print(f"{batch:>6} x {n:<4}{line_of(fresh)}   {goal}", flush=True)
+        harness.save(options.json, rows)
     if DEVICE == "cpu":
         print("\nNo CUDA device: the GPU rows were skipped.")
     harness.record(options.json, rows)
