@@ -9,7 +9,8 @@ trains with the same network, pictures and steps. Ranking losses train the same 
 softness, and know no more than the order either; gains of `ndcg_loss` are the positions 0 to n - 1 in that order, so that it
 asks for the largest numbers most.
 
-Run: python -m experiments.sort_digits --data FOLDER [--n 3 5 ...] [--steps 10000] [--seeds 3] [--sorters odd-even ...]
+Run: python -m experiments.sort_digits --data FOLDER [--n 3 5 ...] [--steps 10000] [--batch 100] [--seeds 3]
+    [--sorters odd-even ...]
 """
 
 from __future__ import annotations
@@ -224,9 +225,8 @@ def measure(n: int, name: str, loss: Loss, data: tuple, options) -> list[Row]:
     (pictures, labels), (unseen, answers) = data
     began, exact, single, resumed = time.perf_counter(), [], [], False
     for seed in range(options.seeds):
-        training = Training(
-            loss, Numbers(pictures, labels, n), options.steps, 10 if options.quick else BATCH, seed, options.device
-        )
+        numbers = Numbers(pictures, labels, n)
+        training = Training(loss, numbers, options.steps, options.batch, seed, options.device)
         checkpoint = Checkpoint(options.out, f"{name}-{n}-{seed}")
         resumed |= checkpoint.load() is not None
         training.run(checkpoint)
@@ -237,7 +237,8 @@ def measure(n: int, name: str, loss: Loss, data: tuple, options) -> list[Row]:
         print(f"n = {n}, {name}, seed {seed}: {found[0]:.1%} exact, {found[1]:.1%} element-wise", flush=True)
     seconds = (time.perf_counter() - began) / options.seeds
     label, by = ("odd-even", "diffsort") if name == "diffsort" else (name, "algonet")
-    row = f"n = {n}, {label}, {options.steps:,} steps, {options.seeds} seed{'s' if options.seeds > 1 else ''}"
+    sets = "" if options.batch == BATCH else f" of {options.batch} sets"
+    row = f"n = {n}, {label}, {options.steps:,} steps{sets}, {options.seeds} seed{'s' if options.seeds > 1 else ''}"
     rows = []
     for column, values in (("exact match, %", exact), ("element-wise, %", single)):
         mean, deviation = spread_of(100 * v for v in values)
@@ -265,11 +266,12 @@ def main() -> None:
         data="a folder with MNIST's idx files",
         n=(3, 5, 7, 9, 15),
         steps=10_000,
+        batch=BATCH,
         seeds=3,
         sorters=("odd-even", "bitonic"),
     )
     if options.quick:
-        options.n, options.steps, options.seeds, options.sorters = [3], 2, 1, list(LOSSES)
+        options.n, options.steps, options.batch, options.seeds, options.sorters = [3], 2, 10, 1, list(LOSSES)
     folder: Path | None = None if options.quick else options.data
     data = tuple(tuple(t.to(options.device) for t in mnist(folder, train)) for train in (True, False))
     rows = []
