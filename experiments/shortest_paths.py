@@ -5,7 +5,13 @@ pixels each with noise; the network never sees a cost, only the right path. It g
 Bellman-Ford (`soft_min` over the eight neighbours, in 12 + 12 rounds) the length of the shortest path, and *the
 derivative of that length by the costs is the soft path*, which is compared with the right one: training
 differentiates it again. "cost" is the share of unseen maps whose path, found crisply with the learned costs, is as
-cheap as the true one; "path" the share where it is the same. The baseline predicts the path by a network alone.
+cheap as the true one; "path" the share where it is the same.
+
+Beside it, where algovision is installed, its way in its own language: distances by softmin averages of the eight
+neighbours, then the way back from the last tile, step by step to the soft nearest neighbour, visits joined by the
+probabilistic sum. Maps, network, loss, steps and the rise of the steepness are the same; the way back ends at the
+first tile, where its published example goes on. The baseline predicts the path by a network alone. Figures that are
+published for Warcraft's own maps are not comparable.
 
 Run: python -m experiments.shortest_paths [--steps 1500] [--batch 64] [--seeds 3]
 """
@@ -14,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import heapq
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +31,7 @@ from experiments.harness import Checkpoint, Repeated, Row, arguments, cosine, re
 SIDE, TILE, ROUNDS = 12, 8, 24
 COSTS = (0.8, 1.2, 5.3, 7.7, 9.2)
 FAR = 1e3
-METHODS = ("algonet", "a network alone")
+OURS, PEER, ALONE = "derivative of the soft length", "algovision, soft way back", "a network alone"
 
 
 def maps(count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -80,6 +87,51 @@ def soft_paths(costs: Tensor, steepness: float | Tensor, create_graph: bool = Tr
     return found + torch.eye(1, SIDE * SIDE, device=costs.device).reshape(SIDE, SIDE)
 
 
+def peer_paths(steepness: Tensor) -> Callable[[Tensor], Tensor] | None:
+    """Costs (batch, 12, 12) -> soft paths in algovision's language; None where it is not installed."""
+    try:
+        from algovision import Algorithm, For, Input, Let, Output, Var
+    except ImportError:
+        return None
+    far, first = torch.full((SIDE, SIDE), FAR), torch.zeros(SIDE, SIDE)
+    far[0, 0], first[0, 0] = 0.0, 1.0
+    # A tile is no neighbour of its own
+    far, first, itself = (t.to(steepness) for t in (far, first, FAR * (torch.arange(9) == 4)))
+
+    def around(distance: Tensor) -> Tensor:
+        padded = nn.functional.pad(distance, (1, 1, 1, 1), value=FAR).unsqueeze(1)
+        return nn.functional.unfold(padded, 3).reshape(-1, 9, SIDE, SIDE) + itself[:, None, None]
+
+    def shares(distance: Tensor) -> Tensor:
+        return (-steepness * around(distance)).softmax(1)
+
+    def relaxed(distance: Tensor, costs: Tensor) -> Tensor:
+        return torch.minimum((shares(distance) * around(distance)).sum(1) + costs, far)
+
+    def moved(place: Tensor, nearest: Tensor) -> Tensor:
+        # What has arrived at the first tile stays counted and goes nowhere
+        gone = (place * (1 - first)).unsqueeze(1) * nearest
+        return nn.functional.fold(gone.flatten(2), (SIDE, SIDE), 3, padding=1).squeeze(1)
+
+    return Algorithm(
+        Input("costs"),
+        Var("distance", far),
+        Var("nearest", torch.zeros(9, SIDE, SIDE).to(far)),
+        Var("place", first.flip(0, 1)),
+        Var("path", torch.zeros_like(first)),
+        For("round", ROUNDS, Let("distance", lambda distance, costs: relaxed(distance, costs))),
+        Let("nearest", lambda distance: shares(distance)),
+        For(
+            "step",
+            ROUNDS,
+            Let("path", lambda path, place: path + place - path * place),
+            Let("place", lambda place, nearest: moved(place, nearest)),
+        ),
+        Output("path"),
+        beta=1.0,
+    )
+
+
 def cost_network() -> nn.Module:
     """Picture -> a positive cost for each tile, from the tile and a little around it."""
     return nn.Sequential(
@@ -101,17 +153,19 @@ def train(method: str, data: tuple[Tensor, Tensor], steps: int, batch: int, seed
     torch.manual_seed(seed)
     pictures, paths = data
     device = paths.device
-    model = (cost_network() if method == "algonet" else path_network()).to(device)
+    model = (path_network() if method == ALONE else cost_network()).to(device)
     rate, steepness = torch.zeros((), device=device), torch.ones((), device=device)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate, capturable=device.type != "cpu")
+    walked = peer_paths(steepness) if method == PEER else lambda costs: soft_paths(costs, steepness)
+    assert walked is not None
 
     def step() -> None:
         chosen = torch.randint(len(paths), (batch,), device=device)
         found = model(pictures[chosen])
-        if method == "algonet":
-            loss = (soft_paths(found, steepness) - paths[chosen]).square().mean()
-        else:
+        if method == ALONE:
             loss = nn.functional.binary_cross_entropy_with_logits(found, paths[chosen])
+        else:
+            loss = (walked(found) - paths[chosen]).square().mean()
         optimizer.zero_grad(set_to_none=False)
         loss.backward()
         optimizer.step()
@@ -129,13 +183,13 @@ def train(method: str, data: tuple[Tensor, Tensor], steps: int, batch: int, seed
 def score(method: str, model: nn.Module, pictures: Tensor, costs: Tensor, paths: Tensor) -> tuple[float, float]:
     """(cost match, path match) on unseen maps."""
     found = model(pictures).cpu()
-    ways = torch.stack([cheapest(f) for f in found]) if method == "algonet" else (found > 0).float()
+    ways = (found > 0).float() if method == ALONE else torch.stack([cheapest(f) for f in found])
     same = (ways == paths.cpu()).flatten(1).all(1)
     off_start = costs.cpu().clone()
     off_start[:, 0, 0] = 0.0
     paid, least = (ways * off_start).sum((1, 2)), (paths.cpu() * off_start).sum((1, 2))
     # A prediction that is no connected path may be cheaper than any: only crisp paths count as cheap
-    cheap = (paid - least).abs() < 1e-4 if method == "algonet" else same
+    cheap = same if method == ALONE else (paid - least).abs() < 1e-4
     return float(cheap.float().mean()), float(same.float().mean())
 
 
@@ -143,8 +197,9 @@ def measured(options: argparse.Namespace, tested: int) -> dict[str, list[tuple[f
     """(cost match, path match) of each method by seed. What is in `--out` is not trained again."""
     checkpoint = Checkpoint(options.out, f"shortest-paths-{options.batch}-{options.steps}-{options.maps}")
     done = checkpoint.load() or {}
+    methods = (OURS, *((PEER,) if peer_paths(torch.ones(())) is not None else ()), ALONE)
     for seed in range(options.seeds):
-        missing = [method for method in METHODS if f"{method}, {seed}" not in done]
+        missing = [method for method in methods if f"{method}, {seed}" not in done]
         if not missing:
             continue
         pictures, costs = maps(options.maps + tested, seed)
@@ -155,7 +210,7 @@ def measured(options: argparse.Namespace, tested: int) -> dict[str, list[tuple[f
             unseen = pictures[-tested:].to(options.device), costs[-tested:], paths[-tested:]
             done[f"{method}, {seed}"] = list(score(method, model, *unseen))
             checkpoint.save(done, now=True)
-    return {method: [done[f"{method}, {seed}"] for seed in range(options.seeds)] for method in METHODS}
+    return {method: [done[f"{method}, {seed}"] for seed in range(options.seeds)] for method in methods}
 
 
 def main() -> None:
@@ -168,9 +223,9 @@ def main() -> None:
     for method, found in results.items():
         for i, column in enumerate(("cost match, %", "path match, %")):
             mean, deviation = spread_of(100 * f[i] for f in found)
-            rows.append(Row("12 x 12 tiles", mean, "score", column, method))
+            rows.append(Row(method, mean, "score", column))
             if len(found) > 1:
-                rows.append(Row("12 x 12 tiles", deviation, "difference", f"{column} (deviation)", method))
+                rows.append(Row(method, deviation, "difference", f"{column} (deviation)"))
     record(options.json, rows, options)
 
 

@@ -17,7 +17,7 @@ from algonet import OddEven
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # experiments/ is not installed
 
-from experiments import harness, page, sort_digits  # noqa: E402
+from experiments import harness, page, shortest_paths, sort_digits  # noqa: E402
 from experiments.__main__ import names  # noqa: E402
 from experiments.harness import Checkpoint, mnist  # noqa: E402
 
@@ -111,6 +111,18 @@ def test_losses_of_sorting_know_the_order_alone(name):
     (grad,) = torch.autograd.grad(found, scores)
     assert loss(scores - 1e-3 * grad / grad.norm(), values) < found
     assert loss(ranks.float(), values) < loss(-ranks.float(), values)
+
+
+@pytest.mark.parametrize("way", ["ours", "peer"])
+def test_soft_paths_harden_to_the_cheapest(way):
+    # All costs differ, so that there is one cheapest path
+    costs, steepness = 1 + torch.rand(3, 12, 12, generator=torch.Generator().manual_seed(0)), torch.tensor(300.0)
+    walk = shortest_paths.peer_paths(steepness) if way == "peer" else lambda c: shortest_paths.soft_paths(c, steepness)
+    if walk is None:
+        pytest.skip("algovision is not installed")
+    found = walk(costs.requires_grad_())
+    expected = torch.stack([shortest_paths.cheapest(c) for c in costs.detach()])
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.05)
 
 
 def test_the_first_convolution_is_torchs():
