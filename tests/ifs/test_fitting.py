@@ -71,6 +71,14 @@ def test_it_ends_by_itself(triangle):
     assert len(fit_ifs(triangle, 2, plan=plan).history) < 200
 
 
+def test_silhouettes_get_more_functions(triangle):
+    square = torch.zeros(24, 24)
+    square[4:20, 6:18] = 1.0
+    assert fit_ifs(square, plan=QUICK).ifs.functions == 12
+    assert fit_ifs(triangle, plan=QUICK).ifs.functions == 4
+    assert fit_ifs(square, 2, plan=QUICK).ifs.functions == 2
+
+
 def test_any_shape_and_colour():
     image = torch.zeros(3, 30, 52)
     image[0, 5:25, 5:40] = 0.9

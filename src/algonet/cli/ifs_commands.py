@@ -19,16 +19,19 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     help="Iterated function systems: draw fractals, find one for a picture.",
-    epilog=examples("algonet ifs list", "algonet ifs render fern", "algonet ifs fit leaf.png --functions 4"),
+    epilog=examples("algonet ifs list", "algonet ifs render fern", "algonet ifs fit leaf.png"),
 )
 
 Foreground = StrEnum("Foreground", ["auto", "bright", "dark"])
 
 
-@app.command(epilog=examples("algonet ifs fit leaf.png --functions 4 --out leaf", "algonet ifs fit leaf.png --seed 1"))
+@app.command(epilog=examples("algonet ifs fit leaf.png --out leaf", "algonet ifs fit fern.png --functions 4 --seed 1"))
 def fit(
     image: Annotated[Path, typer.Argument(help="The picture: any image file, bright on dark or dark on bright.")],
-    functions: Annotated[int, typer.Option(help="How many maps the system has.", min=1, max=255)] = 4,
+    functions: Annotated[
+        int | None,
+        typer.Option(help="How many maps the system has: unless told, 12 of a silhouette, else 4.", min=1, max=255),
+    ] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for the parameters, the picture and the film.")
     ] = Path("out"),

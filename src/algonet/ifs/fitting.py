@@ -27,6 +27,8 @@ from .search import Search, Shape, find_maps, replace_each
 
 #: Brighter than this a pixel counts as saturated: its density is unknown.
 _SATURATED = 1 - 1 / 512
+#: How many maps a fit takes unless told: what most classic fractals have, and what the outline of a silhouette needs.
+_FEW, _OF_A_SILHOUETTE = 4, 12
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class _Record:
 
 def fit_ifs(
     image: Tensor | str | os.PathLike[str],
-    functions: int = 4,
+    functions: int | None = None,
     *,
     plan: FitPlan = FitPlan(),
     foreground: str = "auto",
@@ -110,7 +112,9 @@ def fit_ifs(
 
     `image`: a tensor (H, W), (C, H, W) or (H, W, C) with values in [0, 1] (or uint8), or an image file; any size. In grey
     the foreground is bright; "auto" inverts pictures with a bright border ("bright", "dark": as said). Colour pictures
-    also get one colour per function. The result is on the CPU, with coordinates in units of the longer side.
+    also get one colour per function. `functions` is how many maps the system has: unless told, 12 of a silhouette, whose
+    outline is all there is to fit, and 4 of other pictures. The result is on the CPU, with coordinates in units of the longer
+    side.
 
     >>> from algonet.ifs import IFS
     >>> triangle = IFS.preset("sierpinski")((64, 64)).detach()
@@ -118,7 +122,8 @@ def fit_ifs(
     >>> fit_ifs(triangle, functions=3, plan=quick).ifs.functions
     3
     """
-    functions = check_integer("fit_ifs", "functions", functions, 1)
+    if functions is not None:
+        functions = check_integer("fit_ifs", "functions", functions, 1)
     target, colours = read_picture(image, foreground)
     device = (
         torch.device(device) if device is not None else torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -126,6 +131,9 @@ def fit_ifs(
     generator = torch.Generator().manual_seed(seed)
     finest = max(level.side for level in plan.levels)
     full = Shape(target).resized(min(finest, max(target.shape)))
+    solid = _is_solid(full.density)
+    if functions is None:
+        functions = _OF_A_SILHOUETTE if solid else _FEW
     # resized in brightness, then as a density: a saturated pixel's density is unknown
     shape = Shape(-torch.log1p(-full.density.clamp(0, _SATURATED)).to(device))
     steps = sum(level.steps for level in plan.levels)
@@ -135,7 +143,6 @@ def fit_ifs(
         found = find_maps(shape, functions, plan.restarts, plan.search, generator)
         systems = _begun(found, shape)
         cloud = shape.sample(20_000, generator)
-        solid = _is_solid(full.density)
         for stage, level in enumerate(plan.levels, start=1):
             record.best, record.waited = float("inf"), 0
             if level.replace:

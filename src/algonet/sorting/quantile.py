@@ -40,6 +40,10 @@ def soft_quantile(
     the quantiles in its place. With a mask, n is the number of items present; a row without any gives NaN.
     Differentiable like `soft_sort`; only exchanges that reach the wanted positions are computed (without a mask).
 
+    Every layer of a network blurs a little. Among many items choose a higher steepness or a method with fewer layers: medians
+    of 1,000 standard normal items are off by 0.16 on average with the default, by 0.03 with `Bitonic()`, by 0.009 with
+    `relax=Logistic(100.0)`, by 0.004 with both, and by 0.0015 with `NeuralSort()`.
+
     >>> from algonet.relax import Logistic
     >>> soft_quantile(torch.tensor([4.0, 1.0, 3.0, 2.0]), 0.5, relax=Logistic(20.0))
     tensor(2.5000)
@@ -76,7 +80,7 @@ def soft_median(
     """The paper's SoftMedian along `dim`, exact (the middle of a soft sort) or fast (outliers weighed away).
 
     - A method that sorts (`OddEven()`, `Bitonic()`, ...; "exact" is the first): the middle value of `soft_sort`, the mean of
-      both if n is even; steepness -> inf gives the median.
+      both if n is even; steepness -> inf gives the median (`soft_quantile` says what many items need).
     - `method="fast"`: sum_i w_i x_i with w^(0) = 1 and w^(j) = wSoftMin(n/2 (wSoftMin(z, w^(j-1)) + wSoftMax(z, w^(j-1))),
       w^(j-1)) up to j = `degree`, z = u / sqrt(1 + u^2) of the standardised u = (x - m) / d, m and d the mean and standard
       deviation under w^(j-1). Extremes lose weight; measured by their spread and bounded, what has lost its weight
