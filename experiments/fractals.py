@@ -20,7 +20,7 @@ from torch import Tensor
 from algonet import chaos_game, smooth_raster
 from algonet.ifs import Poisson, contraction, draw_choices
 from algonet.ifs.maps import area_weights
-from experiments.harness import Row, arguments, mnist, record
+from experiments.harness import Checkpoint, Row, arguments, cosine, mnist, record
 
 SIZE, MAPS, POINTS, HALF = 32, 10, 300, 5.0
 #: exp(-d^2) is a Gaussian of this standard deviation, times pi.
@@ -75,13 +75,19 @@ def protocol_picture(cloud: Tensor) -> Tensor:
     return (along.mT @ across).clamp(0, 1)
 
 
-def fit(wanted: Tensor, steps: int, sequences: int, seed: int) -> Tensor:
+def fit(wanted: Tensor, steps: int, sequences: int, seed: int, checkpoint: Checkpoint) -> Tensor:
     """Parameters (pictures, MAPS, 6) after gradient descent on all pictures side by side."""
     generator = torch.Generator(wanted.device).manual_seed(seed)
     raw = start(len(wanted), torch.Generator().manual_seed(seed)).to(wanted.device).requires_grad_()
-    optimizer = torch.optim.Adam([raw], lr=0.05)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for step in range(steps):
+    optimizer, done = torch.optim.Adam([raw]), 0
+    state = checkpoint.load()
+    if state is not None:
+        raw.data.copy_(state["maps"])
+        optimizer.load_state_dict(state["optimizer"])
+        generator.set_state(state["generator"])
+        done = state["done"]
+    for step in range(done, steps):
+        optimizer.param_groups[0]["lr"] = 0.05 * cosine(step / steps)
         if step % 10 == 0 and step < 0.6 * steps:  # noise, as the protocol adds, shakes maps out of corners
             with torch.no_grad():
                 raw += 0.05 * torch.randn(raw.shape, generator=generator, device=raw.device)
@@ -91,7 +97,14 @@ def fit(wanted: Tensor, steps: int, sequences: int, seed: int) -> Tensor:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        schedule.step()
+        checkpoint.save(
+            {
+                "maps": raw.detach(),
+                "optimizer": optimizer.state_dict(),
+                "generator": generator.get_state(),
+                "done": step + 1,
+            }
+        )
     return contraction(raw).detach()
 
 
@@ -104,12 +117,14 @@ def errors(parameters: Tensor, wanted: Tensor, sequences: int) -> tuple[float, f
 
 
 def main() -> None:
-    options = arguments(__doc__, data="a folder with MNIST's idx files", pictures=100, steps=1500, sequences=16, seed=0)
+    sizes = {"pictures": 100, "steps": 1500, "sequences": 16, "seed": 0}
+    options = arguments(__doc__, data="a folder with MNIST's idx files", resumes=True, devices=True, **sizes)
     if options.quick:
         options.pictures, options.steps, options.sequences = 2, 10, 2
     wanted = targets(None if options.quick else options.data, options.pictures).to(options.device)
     began = time.perf_counter()
-    found = fit(wanted, options.steps, options.sequences, options.seed)
+    kept = Checkpoint(options.out, f"fractals-{options.pictures}-{options.steps}-{options.sequences}-{options.seed}")
+    found = fit(wanted, options.steps, options.sequences, options.seed, kept)
     seconds = time.perf_counter() - began
     best, average = errors(found, wanted, 4 if options.quick else 100)
     name = f"{options.pictures} pictures"

@@ -29,16 +29,21 @@ from algonet.core.files import write_bytes, write_text
 __all__ = ["Checkpoint", "Repeated", "Row", "arguments", "cosine", "join", "mnist", "record", "save", "spread_of"]
 
 
-def arguments(description: str | None, *, data: str = "", **defaults: object) -> argparse.Namespace:
-    """The options that every experiment takes; `data` says what `--data` must hold, "" that none is needed.
+def arguments(
+    description: str | None, *, data: str = "", resumes: bool = False, devices: bool = False, **defaults: object
+) -> argparse.Namespace:
+    """The options of an experiment: those that all have, and what the others say.
 
-    Each of `defaults` becomes an option of its own, typed like its default.
+    `data` says what `--data` must hold, "" that none is needed; an experiment that `resumes` takes `--out`, one that runs
+    on any of several `devices` takes `--device`. Each of `defaults` becomes an option of its own, typed like its default.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the rows to this file; - prints them as one line")
     parser.add_argument("--quick", action="store_true", help="minutes instead of hours, on data made on the spot")
-    parser.add_argument("--out", type=Path, help="keep checkpoints here and go on from them")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    if resumes:
+        parser.add_argument("--out", type=Path, help="keep checkpoints here and go on from them")
+    if devices:
+        parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     if data:
         parser.add_argument("--data", type=Path, help=data)
     for name, default in defaults.items():

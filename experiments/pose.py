@@ -76,7 +76,9 @@ def starts(true: Camera, away: tuple[int, int], generator: torch.Generator) -> C
 
 
 def main() -> None:
-    options = arguments(__doc__, data="a folder with teapot.obj", poses=200, steps=24, seed=1, starts=[15, 35, 55, 180])
+    options = arguments(
+        __doc__, data="a folder with teapot.obj", devices=True, poses=200, steps=24, seed=1, starts=[15, 35, 55, 180]
+    )
     if options.quick:
         options.poses, options.steps = 2, 5
     mesh = teapot(None if options.quick else options.data).to(options.device)

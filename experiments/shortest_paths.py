@@ -214,7 +214,7 @@ def measured(options: argparse.Namespace, tested: int) -> dict[str, list[tuple[f
 
 
 def main() -> None:
-    options = arguments(__doc__, steps=1500, seeds=3, maps=2000, batch=64)
+    options = arguments(__doc__, resumes=True, devices=True, steps=1500, seeds=3, maps=2000, batch=64)
     if options.quick:
         options.steps, options.seeds, options.maps = 3, 1, 64
     tested = 32 if options.quick else 500

@@ -264,6 +264,8 @@ def main() -> None:
     options = arguments(
         __doc__,
         data="a folder with MNIST's idx files",
+        resumes=True,
+        devices=True,
         n=(3, 5, 7, 9, 15),
         steps=10_000,
         batch=BATCH,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ from algonet import OddEven
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # experiments/ is not installed
 
-from experiments import harness, page, shortest_paths, sort_digits  # noqa: E402
+from experiments import fractals, harness, page, shortest_paths, sort_digits  # noqa: E402
 from experiments.__main__ import names  # noqa: E402
 from experiments.harness import Checkpoint, mnist  # noqa: E402
 
@@ -29,6 +31,16 @@ def run(*arguments: str, timeout: int = 600) -> subprocess.CompletedProcess[str]
     )
 
 
+class Watched(argparse.Namespace):
+    """Options that know which of them were read; setting one, as parsers and quick runs do, is not reading it."""
+
+    read: ClassVar[set[str]] = set()
+
+    def __getattribute__(self, name: str) -> object:
+        Watched.read.add(name)
+        return super().__getattribute__(name)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_quick_run(name, tmp_path, monkeypatch):
@@ -36,7 +48,16 @@ def test_quick_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # for those that start further processes
     monkeypatch.setattr(sys, "argv", [name, "--quick", "--json", str(tmp_path / "rows.json")])
+    options, parse = Watched(), argparse.ArgumentParser.parse_args
+
+    def watched(parser: argparse.ArgumentParser) -> argparse.Namespace:
+        parse(parser, namespace=options)
+        Watched.read.clear()  # the parser looks at all of them
+        return options
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", watched)
     importlib.import_module(f"experiments.{name}").main()
+    assert not set(vars(options)) - Watched.read, "options that nothing reads"
     content = json.loads((tmp_path / "rows.json").read_text())
     assert content["rows"]
     assert {"cpu", "gpu", "torch", "algonet", "date"} <= set(content["machine"])
@@ -123,6 +144,20 @@ def test_soft_paths_harden_to_the_cheapest(way):
     found = walk(costs.requires_grad_())
     expected = torch.stack([shortest_paths.cheapest(c) for c in costs.detach()])
     torch.testing.assert_close(found, expected, rtol=0, atol=0.05)
+
+
+def test_a_resumed_fit_of_fractals_is_the_same_fit(tmp_path):
+    class Cut(Checkpoint):
+        def save(self, state: dict, *, now: bool = False) -> None:
+            super().save(state, now=True)
+            if state["done"] == 2:
+                raise KeyboardInterrupt
+
+    wanted = fractals.targets(None, 1)
+    whole = fractals.fit(wanted, 4, 2, 0, Checkpoint(None, "fit"))
+    with pytest.raises(KeyboardInterrupt):
+        fractals.fit(wanted, 4, 2, 0, Cut(tmp_path, "fit"))
+    torch.testing.assert_close(fractals.fit(wanted, 4, 2, 0, Checkpoint(tmp_path, "fit")), whole)
 
 
 def test_the_first_convolution_is_torchs():
