@@ -137,9 +137,9 @@ def meshes(folder: Path | None) -> dict[str, Mesh]:
     """The shapes by formula, after those of the folder's files."""
     found = {}
     if folder is not None:
-        paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in (".obj", ".ply", ".stl", ".off", ".glb"))
+        paths = sorted(p for p in folder.glob("*") if p.suffix.lower() in (".obj", ".ply", ".stl", ".off", ".glb"))
         if not paths:
-            raise SystemExit(f"{folder}: holds no mesh files")
+            raise SystemExit(f"{folder}: holds no mesh files (.obj, .ply, .stl, .off or .glb)")
         found = {path.stem: Mesh.load(path) for path in paths}
     return {name: mesh.normalised().to(DEVICE) for name, mesh in (found | procedural()).items()}
 

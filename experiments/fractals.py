@@ -117,8 +117,16 @@ def errors(parameters: Tensor, wanted: Tensor, sequences: int) -> tuple[float, f
 
 
 def main() -> None:
-    sizes = {"pictures": 100, "steps": 1500, "sequences": 16, "seed": 0}
-    options = arguments(__doc__, data="a folder with MNIST's idx files", resumes=True, devices=True, **sizes)
+    options = arguments(
+        __doc__,
+        data="a folder with MNIST's idx files",
+        resumes=True,
+        devices=True,
+        pictures=100,
+        steps=1500,
+        sequences=16,
+        seed=0,
+    )
     if options.quick:
         options.pictures, options.steps, options.sequences = 2, 10, 2
     wanted = targets(None if options.quick else options.data, options.pictures).to(options.device)

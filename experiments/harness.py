@@ -15,8 +15,9 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -30,12 +31,19 @@ __all__ = ["Checkpoint", "Repeated", "Row", "arguments", "cosine", "join", "mnis
 
 
 def arguments(
-    description: str | None, *, data: str = "", resumes: bool = False, devices: bool = False, **defaults: object
+    description: str | None,
+    *,
+    data: str = "",
+    resumes: bool = False,
+    devices: bool = False,
+    choices: Mapping[str, Iterable[str]] = MappingProxyType({}),
+    **defaults: object,
 ) -> argparse.Namespace:
     """The options of an experiment: those that all have, and what the others say.
 
     `data` says what `--data` must hold, "" that none is needed; an experiment that `resumes` takes `--out`, one that runs
-    on any of several `devices` takes `--device`. Each of `defaults` becomes an option of its own, typed like its default.
+    on any of several `devices` takes `--device`. Each of `defaults` becomes an option of its own, typed like its default, and
+    takes one of its `choices` where it has some.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the rows to this file; - prints them as one line")
@@ -48,7 +56,8 @@ def arguments(
         parser.add_argument("--data", type=Path, help=data)
     for name, default in defaults.items():
         if isinstance(default, (list, tuple)):
-            parser.add_argument(f"--{name}", type=type(default[0]), nargs="+", default=list(default))
+            among = list(choices[name]) if name in choices else None
+            parser.add_argument(f"--{name}", type=type(default[0]), nargs="+", default=list(default), choices=among)
         else:
             parser.add_argument(f"--{name}", type=type(default), default=default)
     options = parser.parse_args()

@@ -276,7 +276,9 @@ def restitution(seeds: list[int], quick: bool) -> list[Row]:
 
 
 def main() -> None:
-    options = arguments(__doc__, seconds=10.0, seeds=[0, 1], problems=list(PROBLEMS), figure="")
+    options = arguments(
+        __doc__, choices={"problems": PROBLEMS}, seconds=10.0, seeds=[0, 1], problems=list(PROBLEMS), figure=""
+    )
     if options.quick:
         options.seconds, options.seeds = 0.05, [0]
     races = {name: [race(name, s, options.seconds, options.quick) for s in options.seeds] for name in options.problems}

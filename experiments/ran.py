@@ -171,7 +171,9 @@ def main() -> None:
         job, *rest = json.loads(sys.argv[2])
         print(json.dumps(train(Job(**job), *rest)))
         return
-    options = arguments(__doc__, resumes=True, problems=list(JOBS), seeds=[0, 1, 2], seconds=600.0, jobs=4)
+    options = arguments(
+        __doc__, resumes=True, choices={"problems": JOBS}, problems=list(JOBS), seeds=[0, 1, 2], seconds=600.0, jobs=4
+    )
     chosen = [job for problem in options.problems for job in JOBS[problem]]
     if options.quick:
         options.seeds, options.jobs = [0], 1

@@ -266,6 +266,7 @@ def main() -> None:
         data="a folder with MNIST's idx files",
         resumes=True,
         devices=True,
+        choices={"sorters": [*LOSSES, "diffsort"]},
         n=(3, 5, 7, 9, 15),
         steps=10_000,
         batch=BATCH,
@@ -282,7 +283,7 @@ def main() -> None:
         known = LOSSES | peers(n, options.device)
         for name in options.sorters:
             if name not in known:
-                raise SystemExit(f"experiments: no sorter {name!r} here; choose of {', '.join(known)}.")
+                raise SystemExit(f"experiments: {name} is not installed.")
             rows += measure(n, name, known[name], data, options)
             save(options.json, rows, options)
     record(options.json, rows, options)

@@ -115,9 +115,18 @@ def measured(options: argparse.Namespace, folder: Path | None, tested: tuple[Ten
 
 
 def main() -> None:
-    wanted = "a folder with MNIST's idx files"
-    sizes = {"steps": 3000, "seeds": 3, "pictures": 10_000, "batch": 256, "width": 32, "rate": 5e-4}
-    options = arguments(__doc__, data=wanted, resumes=True, devices=True, **sizes)
+    options = arguments(
+        __doc__,
+        data="a folder with MNIST's idx files",
+        resumes=True,
+        devices=True,
+        steps=3000,
+        seeds=3,
+        pictures=10_000,
+        batch=256,
+        width=32,
+        rate=5e-4,
+    )
     folder = None if options.quick else options.data
     if options.quick:
         options.steps, options.seeds, options.pictures, options.width = 3, 1, 300, 8

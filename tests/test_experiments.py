@@ -69,6 +69,16 @@ def test_missing_data_is_one_line():
     assert "--data is missing" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("name", "option"), [("sort_digits", "sorters"), ("ran", "problems"), ("programs", "problems")]
+)
+def test_wrong_choices_are_one_line(name, option, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [name, "--quick", f"--{option}", "bananas"])
+    with pytest.raises(SystemExit):
+        importlib.import_module(f"experiments.{name}").main()
+    assert "invalid choice: 'bananas'" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_wrong_folder_is_one_line(tmp_path):
     with pytest.raises(SystemExit, match="has no train-images-idx3-ubyte"):
         harness.mnist(tmp_path, train=True)
