@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.harness import Row, arguments, record, spread_of
+from experiments.harness import Row, arguments, record, save, spread_of
 
 CONFIGS = Path(__file__).parents[1] / "examples" / "configs"
 
@@ -166,6 +166,15 @@ def rows(job: Job, found: list[dict[str, Any]]) -> list[Row]:
     return lines
 
 
+def table(found: list[tuple[Job, dict[str, Any]]]) -> list[Row]:
+    """The rows of all jobs so far; methods of one problem share their template's."""
+    lines: dict[tuple[str, str], Row] = {}
+    for job in {id(job): job for job, _ in found}.values():
+        for row in rows(job, [result for other, result in found if other is job]):
+            lines.setdefault((row.name, row.column), row)
+    return list(lines.values())
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--one"]:
         job, *rest = json.loads(sys.argv[2])
@@ -183,12 +192,11 @@ def main() -> None:
     ways = [apart if i == 0 or not options.quick else train for i in range(len(runs))]
     with ThreadPoolExecutor(options.jobs) as pool:
         results = pool.map(lambda way, run: way(*run, options.seconds, options.quick, options.out), ways, runs)
-        found = [(job, result) for (job, _), result in zip(runs, results, strict=True)]
-    lines: dict[tuple[str, str], Row] = {}
-    for job in chosen:
-        for row in rows(job, [result for other, result in found if other is job]):
-            lines.setdefault((row.name, row.column), row)
-    record(options.json, list(lines.values()), options)
+        found: list[tuple[Job, dict[str, Any]]] = []
+        for (job, _), result in zip(runs, results, strict=True):
+            found.append((job, result))
+            save(options.json, table(found), options)
+    record(options.json, table(found), options)
 
 
 if __name__ == "__main__":
