@@ -20,7 +20,7 @@ from torch import Tensor
 from algonet import chaos_game, smooth_raster
 from algonet.ifs import Poisson, contraction, draw_choices
 from algonet.ifs.maps import area_weights
-from experiments.harness import Checkpoint, Row, arguments, cosine, mnist, record
+from experiments.harness import MNIST, Checkpoint, Row, arguments, cosine, mnist, record
 
 SIZE, MAPS, POINTS, HALF = 32, 10, 300, 5.0
 #: exp(-d^2) is a Gaussian of this standard deviation, times pi.
@@ -119,7 +119,7 @@ def errors(parameters: Tensor, wanted: Tensor, sequences: int) -> tuple[float, f
 def main() -> None:
     options = arguments(
         __doc__,
-        data="a folder with MNIST's idx files",
+        data=MNIST,
         resumes=True,
         devices=True,
         pictures=100,

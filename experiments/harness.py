@@ -26,8 +26,25 @@ from torch import Tensor
 
 from algonet import __version__
 from algonet.core.files import write_bytes, write_text
+from algonet.core.pictures import open_picture
 
-__all__ = ["Checkpoint", "Repeated", "Row", "arguments", "cosine", "join", "mnist", "record", "save", "spread_of"]
+__all__ = [
+    "MNIST",
+    "Checkpoint",
+    "Repeated",
+    "Row",
+    "arguments",
+    "cosine",
+    "join",
+    "mnist",
+    "record",
+    "save",
+    "spread_of",
+]
+
+
+#: What `--data` must hold where `mnist` reads it.
+MNIST = "a folder with MNIST's idx files, or its images in train/0 to train/9 and test/0 to test/9"
 
 
 def arguments(
@@ -67,11 +84,19 @@ def arguments(
 
 
 def mnist(folder: Path | None, train: bool) -> tuple[Tensor, Tensor]:
-    """Pictures (count, 28, 28) in [0, 1] and labels of MNIST's idx files; without a folder, strokes made on the spot."""
+    """Pictures (count, 28, 28) in [0, 1] and labels: MNIST's idx files, or folders of images (train/0/*.png to test/9/*.png).
+
+    Without a folder, strokes made on the spot.
+    """
     if folder is None:
         return _strokes(2000 if train else 500, seed=int(train))
-    part = "train" if train else "t10k"
-    pictures, labels = (_idx(folder, f"{part}-{kind}") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"))
+    for name in ("train", "training") if train else ("test", "testing"):
+        if (folder / name).is_dir():
+            pictures, labels = _images(folder / name)
+            break
+    else:
+        part = "train" if train else "t10k"
+        pictures, labels = (_idx(folder, f"{part}-{kind}") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"))
     return torch.tensor(pictures / 255, dtype=torch.float32), torch.tensor(labels, dtype=torch.long)
 
 
@@ -82,8 +107,18 @@ def _idx(folder: Path, name: str) -> np.ndarray:
             shape = np.frombuffer(data, ">i4", data[3], 4)
             return np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(shape)
     raise SystemExit(
-        f"experiments: {folder} has no {name}[.gz]; get the four idx files of MNIST and pass their folder."
+        f"experiments: {folder} has no {name}[.gz]; get the four idx files of MNIST and pass their folder, "
+        "or one with images in train/0 to train/9 and test/0 to test/9."
     )
+
+
+def _images(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures (count, 28, 28) of bytes, and the digit whose folder each lies in."""
+    paths = [(path, digit) for digit in range(10) for path in sorted((folder / str(digit)).glob("*.*"))]
+    if not paths:
+        raise SystemExit(f"experiments: {folder} has no images in folders 0 to 9.")
+    pictures = [np.asarray(open_picture(path).convert("L").resize((28, 28))) for path, _ in paths]
+    return np.stack(pictures), np.array([digit for _, digit in paths])
 
 
 def _strokes(count: int, seed: int) -> tuple[Tensor, Tensor]:

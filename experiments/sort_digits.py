@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from algonet import Bitonic, Cauchy, OddEven, ranking, soft_sort
 from algonet.sorting import permutation_cross_entropy
-from experiments.harness import Checkpoint, Repeated, Row, arguments, cosine, mnist, record, save, spread_of
+from experiments.harness import MNIST, Checkpoint, Repeated, Row, arguments, cosine, mnist, record, save, spread_of
 
 DIGITS = 4
 #: Sets of the published protocol's step, and test sets that accuracies are measured on.
@@ -263,7 +263,7 @@ def published(n: int) -> list[Row]:
 def main() -> None:
     options = arguments(
         __doc__,
-        data="a folder with MNIST's idx files",
+        data=MNIST,
         resumes=True,
         devices=True,
         choices={"sorters": [*LOSSES, "diffsort"]},

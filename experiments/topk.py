@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from algonet import Logistic, soft_topk_mask
-from experiments.harness import Checkpoint, Repeated, Row, arguments, cosine, mnist, record, spread_of
+from experiments.harness import MNIST, Checkpoint, Repeated, Row, arguments, cosine, mnist, record, spread_of
 
 DIGITS, CLASSES = 3, 1000
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -117,7 +117,7 @@ def measured(options: argparse.Namespace, folder: Path | None, tested: tuple[Ten
 def main() -> None:
     options = arguments(
         __doc__,
-        data="a folder with MNIST's idx files",
+        data=MNIST,
         resumes=True,
         devices=True,
         steps=3000,

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from PIL import Image
 
 from algonet import OddEven
 
@@ -80,6 +81,17 @@ def test_wrong_choices_are_one_line(name, option, monkeypatch, capsys):
 
 
 def test_wrong_folder_is_one_line(tmp_path):
+    with pytest.raises(SystemExit, match="has no train-images-idx3-ubyte"):
+        harness.mnist(tmp_path, train=True)
+
+
+def test_digits_are_read_from_folders_of_images(tmp_path):
+    for digit in range(10):
+        (tmp_path / "testing" / str(digit)).mkdir(parents=True)
+        Image.new("RGB", (28, 28), (digit, digit, digit)).save(tmp_path / "testing" / str(digit) / "a.png")
+    pictures, labels = harness.mnist(tmp_path, train=False)
+    assert labels.tolist() == list(range(10))
+    torch.testing.assert_close(pictures, (labels / 255)[:, None, None].expand(-1, 28, 28))
     with pytest.raises(SystemExit, match="has no train-images-idx3-ubyte"):
         harness.mnist(tmp_path, train=True)
 
