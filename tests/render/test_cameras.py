@@ -92,7 +92,9 @@ def test_errors() -> None:
         Camera.look_at((0.0, 0.0, 1.0), fov=180.0)
     with pytest.raises(ValueError, match="focal length"):
         Camera.from_opencv(torch.zeros(3, 3), torch.eye(3), torch.zeros(3), size=SIZE)
-    with pytest.raises(ValueError, match="determinant 0"):
-        Camera.from_opencv(torch.eye(3), torch.zeros(3, 3), torch.zeros(3), size=SIZE)
+    mirror = torch.diag(torch.tensor([1.0, 1.0, -1.0]))
+    for turn in (torch.zeros(3, 3), 2 * torch.eye(3), mirror, torch.tensor([[1.0, 0, 0], [0.1, 1, 0], [0, 0, 1]])):
+        with pytest.raises(ValueError, match="`rotation` must be a rotation matrix"):
+            Camera.from_opencv(torch.eye(3), turn, torch.zeros(3), size=SIZE)
     with pytest.raises(ValueError, match="`near`"):
         Camera.look_at((0.0, 0.0, 1.0), near=0.0)

@@ -124,6 +124,75 @@ def test_fit_command_reads_a_camera_file(program: typer.Typer, tmp_path: Path) -
         runner.invoke(program, [*arguments, *SMALL, "--force"], catch_exceptions=False)
 
 
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("[1]", "wanted {'frames'"),
+        ('{"frames": []}', "at least one"),
+        ('{"camera_angle_x": 45, "frames": [{"file_path": "a", "transform_matrix": EYE}]}', "radians"),
+        ('{"camera_angle_x": 1, "frames": [{"file_path": "a", "transform_matrix": TWICE}]}', "rotation matrix"),
+    ],
+)
+def test_camera_files_that_cannot_be_meant_are_refused(content: str, match: str, tmp_path: Path) -> None:
+    eye = torch.eye(4).tolist()
+    (tmp_path / "t.json").write_text(
+        content.replace("EYE", str(eye)).replace("TWICE", str((2 * torch.eye(4)).tolist()))
+    )
+    with pytest.raises(ValueError, match=match):
+        read_cameras(tmp_path / "t.json", (8, 8))
+
+
+def test_pictures_without_a_background_are_refused(program: typer.Typer, tmp_path: Path) -> None:
+    Image.new("RGB", (16, 16), (20, 20, 20)).save(tmp_path / "dark.png")
+    for command in (["fit-mesh", str(tmp_path), *SMALL], ["fit-camera", "box", str(tmp_path / "dark.png")]):
+        with pytest.raises(ValueError, match=r"dark.png: no background is known"):
+            CliRunner().invoke(program, [*command, "--out", str(tmp_path / "run")], catch_exceptions=False)
+
+
+def test_numbers_in_names_count(tmp_path: Path) -> None:
+    names = ["view10.png", "view2.png", "a.png", "view1.png"]
+    for name in names:
+        (tmp_path / name).touch()
+    assert [path.name for path in render_commands._picture_files(tmp_path)] == [
+        "a.png",
+        "view1.png",
+        "view2.png",
+        "view10.png",
+    ]
+
+
+@pytest.mark.parametrize("option", ["--fov", "--elevation"])
+def test_angles_that_are_none_are_refused(program: typer.Typer, option: str, tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path / "a.png")]
+    for value in ("nan", "inf", *(["0", "180"] if option == "--fov" else [])):
+        result = CliRunner().invoke(program, ["render", "box", *out, option, value])
+        assert f"{option}: " in str(result.exception)
+
+
+def test_colours_of_a_fit_are_shown_without_light() -> None:
+    """What stands below a picture is comparable with it: the mesh that it shows has its colours."""
+    from algonet.cli.fitting_runs import thumbnail
+    from algonet.render import Targets, icosphere
+
+    ball = icosphere(2, 0.8)
+    red = ball.replace(vertex_colors=torch.tensor([0.8, 0.2, 0.2]).expand(len(ball.vertices), 3))
+    cameras = render_commands._circle(2, 20.0, 0.0, 60.0)
+    shown = thumbnail(red, Targets(cameras, rgb=render_commands._views_of(red, cameras, 24)))
+    above, below = shown[:24], shown[24:]
+    assert abs(above[12, 12].astype(int) - below[12, 12].astype(int)).max() < 30
+    assert abs(above[12, 36].astype(int) - below[12, 36].astype(int)).max() < 30
+
+
+def test_depth_is_drawn_without_a_rim(program: typer.Typer, tmp_path: Path) -> None:
+    """A ball is nearest in its middle, where it is brightest; its outline, half background, is not near."""
+    out = tmp_path / "depth.png"
+    CliRunner().invoke(program, ["render", "icosphere", "--layer", "depth", "--size", "48", "--out", str(out)])
+    with Image.open(out) as picture:
+        row = [picture.convert("L").getpixel((x, 24)) for x in range(48)]
+    assert row[24] > 200
+    assert row[:24] == sorted(row[:24])
+
+
 def test_an_interrupted_run_goes_on(program: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = CliRunner()
     arguments = ["fit-mesh", "box", *SMALL[2:], "--steps", "8", "--views", "3", "--texture", "0"]

@@ -177,9 +177,19 @@ def test_the_ball_without_a_template_lies_where_cameras_look() -> None:
     shift = torch.tensor([5.0, -2.0, 1.0])
     cameras = around(4)
     moved = Camera.look_at(cameras.position + shift, shift, fov=45.0)
-    fit = fit_mesh(torch.zeros(4, 16, 16), moved, steps=1)
+    fit = fit_mesh(torch.ones(4, 16, 16), moved, steps=1)
     assert torch.allclose(fit.mesh.vertices.mean(0), shift, atol=0.2)
     assert len(fit.mesh.faces) == 1280
+
+
+def test_cameras_that_look_away_and_pictures_of_nothing_are_refused() -> None:
+    eyes = torch.tensor([[0.0, 0.0, 3.0], [3.0, 0.0, 0.0], [0.0, 1.0, -3.0]])
+    shapes = torch.ones(3, 8, 8)
+    for away in (Camera.look_at(eyes, 2 * eyes), Camera.look_at(0 * eyes[:1], -eyes[:1])):
+        with pytest.raises(ValueError, match="look away"):
+            fit_mesh(Targets(away, silhouettes=shapes[: len(away.position)]), steps=1)
+    with pytest.raises(ValueError, match="show nothing"):
+        fit_mesh(Targets(Camera.look_at(eyes), silhouettes=0 * shapes), steps=1)
 
 
 def test_errors() -> None:
@@ -204,4 +214,4 @@ def test_errors() -> None:
         fit_mesh(torch.zeros(4, 8, 8), cameras, steps=0)
     with pytest.raises(ValueError, match="`scales` must fall"):
         fit_mesh(torch.zeros(4, 8, 8), cameras, scales=(1.0, 2.0))
-    assert isinstance(fit_mesh(torch.zeros(4, 8, 8), cameras, icosphere(0), steps=1).mesh, Mesh)
+    assert isinstance(fit_mesh(torch.ones(4, 8, 8), cameras, icosphere(0), steps=1).mesh, Mesh)

@@ -184,10 +184,15 @@ def least_texture(faces: int) -> int:
 
 
 def thumbnail(mesh: Mesh, targets: Targets, most: int = 4) -> Any:
-    """Bytes (H, W, 3): up to four views of the targets, and below each what the mesh looks like from there."""
+    """Bytes (H, W, 3): up to four views of the targets, and below each what the mesh looks like from there.
+
+    Colours are shown as they are fitted, without light; a mesh without colours is lit, to show its shape.
+    """
     import torch
 
     from algonet.render import SmoothRenderer
+    from algonet.render.fitting.mesh import UNLIT
+    from algonet.render.modules import DEFAULT_LIGHTS
 
     count = min(most, len(targets))
     chosen = torch.linspace(0, len(targets) - 1, count).round().long()
@@ -195,9 +200,10 @@ def thumbnail(mesh: Mesh, targets: Targets, most: int = 4) -> Any:
     share = min(1.0, MOST_SIDE / max(targets.size))
     size = (max(1, round(targets.size[0] * share)), max(1, round(targets.size[1] * share)))
     renderer = SmoothRenderer(size, background=1.0, two_sided=False).to(mesh.vertices.device)
-    plain = mesh if mesh.vertex_colors is not None else mesh.replace(vertex_colors=torch.full_like(mesh.vertices, 0.7))
+    colored = (mesh.vertex_colors, mesh.face_colors, mesh.texture) != (None, None, None)
+    shown = mesh if colored else mesh.replace(vertex_colors=torch.full_like(mesh.vertices, 0.7))
     with torch.no_grad():
-        below = renderer(plain, views.cameras).rgb
+        below = renderer(shown, views.cameras, UNLIT if colored else DEFAULT_LIGHTS).rgb
         above = torch.nn.functional.interpolate(_shown(views).movedim(-1, 1), size, mode="area").movedim(1, -1)
         return to_bytes(torch.cat([torch.cat(list(p), 1) for p in (above, below)]))
 
@@ -229,7 +235,9 @@ def read_cameras(path: Path, size: tuple[int, int]) -> tuple[list[str], Camera]:
 
     try:
         content = read_json(path)
-        frames = content["frames"]
+        frames = content["frames"] if isinstance(content, dict) else None
+        if not (isinstance(frames, list) and frames and all(isinstance(frame, dict) for frame in frames)):
+            raise ValueError("wanted {'frames': [...]}, at least one")
         names = [str(frame["file_path"]) for frame in frames]
         poses = torch.tensor([frame["transform_matrix"] for frame in frames], dtype=torch.float32)
         lenses = torch.stack([_lens({**content, **frame}, size) for frame in frames])
@@ -255,7 +263,10 @@ def _lens(frame: dict[str, Any], size: tuple[int, int]) -> Tensor:
         cx = float(frame.get("cx", frame.get("w", width) / 2)) * across
         cy = float(frame.get("cy", frame.get("h", height) / 2)) * down
     else:
-        fx = fy = width / (2 * math.tan(float(frame["camera_angle_x"]) / 2))
+        angle = float(frame["camera_angle_x"])
+        if not 0 < angle < math.pi:
+            raise ValueError(f"`camera_angle_x` is in radians, between 0 and {math.pi:.2f}, got {angle:g}")
+        fx = fy = width / (2 * math.tan(angle / 2))
         cx, cy = width / 2, height / 2
     # OpenCV counts pixels from their centres
     return torch.tensor([[fx, 0.0, cx - 0.5], [0.0, fy, cy - 0.5], [0.0, 0.0, 1.0]])

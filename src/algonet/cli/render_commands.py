@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,8 @@ from algonet.cli.common import STANDARD_OUTPUT, Force, Json, check_out, deliver,
 from algonet.core.pictures import gif_bytes, to_bytes
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from algonet.render import Camera, Mesh, Targets
 
 PROCEDURAL = ("icosphere", "box", "torus", "cylinder")
@@ -148,10 +151,10 @@ def fit(
 ) -> None:
     """Shape a sphere until it looks like the pictures (or like a mesh, seen from all around).
 
-    Pictures of a folder, in order of their names, are taken as views on a circle around the object at even angles, unless
-    --cameras says where each was taken. What is transparent, or white where there is no alpha, is background. The folder
-    of the run holds progress.png while it goes on, then mesh, texture, fit.gif and report.json. A run that was interrupted
-    goes on where it stopped when it is called again.
+    Pictures of a folder, in order of their names and the numbers in them, are taken as views on a circle around the object
+    at even angles, unless --cameras says where each was taken. What is transparent, or white where there is no alpha, is
+    background. The folder of the run holds progress.png while it goes on, then mesh, texture, fit.gif and report.json. A
+    run that was interrupted goes on where it stopped when it is called again.
     """
     from algonet.cli.fitting_runs import FitRun, RunFiles
     from algonet.render import MeshFitter, Remesh, icosphere
@@ -306,6 +309,11 @@ def _circle(views: int, elevation: float, azimuth: float, fov: float, *, alterna
 
     from algonet.render import Camera
 
+    if not 0 < fov < 180:
+        raise ValueError(f"--fov: the full vertical angle in degrees, in (0, 180), got {fov:g}.")
+    for name, angle in (("--elevation", elevation), ("--azimuth", azimuth)):
+        if not math.isfinite(angle):
+            raise ValueError(f"{name}: an angle in degrees, got {angle:g}.")
     angle = torch.arange(views) * (2 * math.pi / views) + math.radians(azimuth)
     tilt = torch.full((views,), math.radians(elevation))
     if alternate:
@@ -326,11 +334,11 @@ def _views_of(mesh: Mesh, cameras: Camera, size: int) -> Any:
 
 
 def _picture_files(folder: Path) -> list[Path]:
-    """All pictures of a folder, in order of their names."""
-    paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in PICTURES)
+    """All pictures of a folder, in order of their names; numbers in names count as numbers: view 2 comes before view 10."""
+    paths = [p for p in folder.iterdir() if p.suffix.lower() in PICTURES]
     if not paths:
-        raise ValueError(f"algonet: {folder} holds no pictures (.png, .jpg, .webp, .bmp).")
-    return paths
+        raise ValueError(f"{folder}: holds no pictures (.png, .jpg, .webp, .bmp).")
+    return sorted(paths, key=lambda p: [int(s) if s.isdecimal() else s for s in re.split(r"(\d+)", p.name)])
 
 
 def _pictures_of(path: Path, size: int) -> tuple[list[str], Any]:
@@ -356,6 +364,7 @@ def _read_files(paths: list[Path], size: int) -> Any:
         pixels = torch.from_numpy(pixels)
         if bool((pixels[..., 3] > 0.99).all()):
             pixels[..., 3] = (pixels[..., :3].amin(-1) < 0.95).float()
+            _check_background(path, pixels[..., 3])
         shapes.setdefault((width, height), path)
         pictures.append(pixels)
     if len(shapes) > 1:
@@ -364,10 +373,22 @@ def _read_files(paths: list[Path], size: int) -> Any:
     return torch.stack(pictures)
 
 
+def _check_background(path: Path, covered: Tensor) -> None:
+    """Raise where most of the border of a picture without alpha is not white: nothing says what the object is."""
+    border = [*covered[0].tolist(), *covered[-1].tolist(), *covered[:, 0].tolist(), *covered[:, -1].tolist()]
+    if sum(border) > len(border) / 2:
+        raise ValueError(
+            f"{path}: no background is known: the picture has no alpha, and most of its border is not white; "
+            "cut the object out, with alpha or on white."
+        )
+
+
 def _layer(out: Any, layer: str) -> Any:
     """A picture (H, W, 3) of bytes."""
     value = getattr(out, layer).detach()
     if layer == "depth":
+        # Out of the mixture with the background's depth, which is 0
+        value = value / out.silhouette.clamp(min=1e-6)
         covered = value[out.silhouette > 0.5]
         low, high = (float(covered.min()), float(covered.max())) if len(covered) else (0.0, 1.0)
         value = (1 - (value - low) / max(high - low, 1e-6)).clamp(0, 1) * out.silhouette

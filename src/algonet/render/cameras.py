@@ -23,6 +23,8 @@ from .softness import keepable
 
 #: The full vertical angle of view, in degrees, of a camera, or of a picture, of which nothing else is said.
 DEFAULT_FOV = 60.0
+#: Products of a rotation's rows may be this far from 0 and 1: files are rounded, poses come from estimates.
+ROTATION_ERROR = 1e-2
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,9 +212,15 @@ def _check_opencv(where: str, intrinsics: Tensor, rotation: Tensor) -> None:
     k = intrinsics.detach()
     if bool((k[..., 0, 0] == 0).any() or (k[..., 1, 1] == 0).any()):
         raise ValueError(f"{where}: singular: a focal length in `intrinsics` is 0.")
-    x, y, z = rotation.detach().double().unbind(-2)
-    if bool(((torch.linalg.cross(x, y) * z).sum(-1).abs() < 1e-6).any()):
-        raise ValueError(f"{where}: singular: `rotation` has determinant 0; it must be a rotation matrix.")
+    turn = rotation.detach().double()
+    x, y, z = turn.unbind(-2)
+    off = float((turn @ turn.mT - torch.eye(3).to(turn)).abs().max()) if turn.numel() else 0.0
+    volume = (torch.linalg.cross(x, y) * z).sum(-1)
+    if not off < ROTATION_ERROR or bool((volume < 0).any()):
+        raise ValueError(
+            f"{where}: `rotation` must be a rotation matrix: rows of length 1 at right angles, determinant 1; got lengths "
+            f"{turn.norm(dim=-1).min():.3g} to {turn.norm(dim=-1).max():.3g}, determinant {volume.min():.3g}."
+        )
 
 
 def _matrix(rotation: Tensor, eye: Tensor, focal: Tensor, centre: Tensor | None = None) -> Tensor:

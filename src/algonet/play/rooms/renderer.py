@@ -126,7 +126,8 @@ def _render(wish: Wish, mesh: Mesh) -> str:
     if wish.layer == "silhouette":
         return draw.picture(draw.coloured(out.silhouette, "magma", 0.0, 1.0))
     if wish.layer == "depth":
-        near = (1.0 - (out.depth - 1.9) / 2.0).clamp(0, 1) * out.silhouette
+        depth = out.depth / out.silhouette.clamp(min=1e-6)  # out of the mixture with the background's, which is 0
+        near = (1.0 - (depth - 1.9) / 2.0).clamp(0, 1) * out.silhouette
         return draw.picture(draw.coloured(near, "viridis", 0.0, 1.0))
     return draw.picture(to_bytes(out.rgb))
 

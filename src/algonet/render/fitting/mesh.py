@@ -136,6 +136,9 @@ class MeshFitter:
             raise ValueError(
                 f"fit_mesh: `scales` must fall from the first to the second, both positive, got {scales!r}."
             )
+        alpha = targets.alpha
+        if alpha is not None and alpha.device.type == "cpu" and not bool((alpha > 0).any()):
+            raise ValueError("fit_mesh: the pictures show nothing: silhouettes (or alpha) are 0 everywhere.")
         if template is None:
             template, remesh = icosphere(3, 0.5), Remesh() if remesh is None else remesh
             template = around_targets(template, targets)
@@ -378,8 +381,13 @@ def around_targets(ball: Mesh, targets: Targets) -> Mesh:
     eye = torch.eye(3).to(axes) * 1e-6
     middle = torch.linalg.solve(across.sum(0) + eye, (across @ camera.position[..., None]).sum(0))[:, 0]
     focal = camera.matrix[..., 1, :3].norm(dim=-1)
-    depth = (camera.matrix[..., 2, :3] @ middle + camera.matrix[..., 2, 3]) if camera.perspective else 1.0
-    radius = float((depth / focal).abs().median())
+    ahead = camera.matrix[..., 2, :3] @ middle + camera.matrix[..., 2, 3]
+    radius = float(((ahead if camera.perspective else 1.0) / focal).median())
+    if not radius > 0:
+        raise ValueError(
+            "fit_mesh: most cameras look away from the point nearest to their viewing axes, so no ball to begin with can be "
+            "placed; they look along their own -z, with y up (OpenCV's: Camera.from_opencv), or give a `template`."
+        )
     return ball.replace(vertices=ball.vertices * radius + middle)
 
 
