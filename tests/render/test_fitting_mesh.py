@@ -190,6 +190,16 @@ def test_cameras_that_look_away_and_pictures_of_nothing_are_refused() -> None:
             fit_mesh(Targets(away, silhouettes=shapes[: len(away.position)]), steps=1)
     with pytest.raises(ValueError, match="show nothing"):
         fit_mesh(Targets(Camera.look_at(eyes), silhouettes=0 * shapes), steps=1)
+    with pytest.raises(ValueError, match="nothing counts"):
+        fit_mesh(Targets(Camera.look_at(eyes), silhouettes=shapes, masks=0 * shapes), steps=1)
+    shown = Targets(Camera.look_at(eyes), silhouettes=shapes)
+    far = icosphere(1).replace(vertices=icosphere(1).vertices + 100)
+    for template in (far, icosphere(1, 20.0)):
+        with pytest.raises(ValueError, match="no camera sees the template"):
+            fit_mesh(shown, template=template, steps=1, views=2)
+    assert fit_mesh(shown, template=icosphere(1, 20.0), steps=1, two_sided=True).history
+    with pytest.raises(ValueError, match=r"out.depth / out.silhouette"):
+        Targets(Camera.look_at(eyes), depth=shapes - 2)
 
 
 def test_errors() -> None:

@@ -62,6 +62,20 @@ def test_files_come_back_as_they_went(tmp_path: Path, suffix: str) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_faces_of_an_stl_share_their_vertices(tmp_path: Path) -> None:
+    icosphere(1).save(tmp_path / "ball.stl")
+    back = Mesh.load(tmp_path / "ball.stl")
+    assert len(back.vertices) == 42
+    assert back.is_closed()
+
+
+@pytest.mark.parametrize("name", ["ball.gltf", "ball.xyz", "ball"])
+def test_endings_that_are_not_written_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=r"meshes are written as \.obj, .*\.glb"):
+        icosphere(0).save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
 def test_vertex_colours_survive_a_file(tmp_path: Path) -> None:
     mesh = icosphere(0).replace(vertex_colors=torch.rand(12, 3))
     mesh.save(tmp_path / "ball.ply")

@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 #: What is read. Not archives: a small one may hold terabytes.
 FORMATS = ("obj", "ply", "stl", "off", "glb", "gltf")
+#: What is written.
+WRITTEN = ("obj", "ply", "stl", "off", "glb")
 #: How many times its size a file may take while it is parsed, at most: text, numbers in double precision, faces in 64 bits.
 PARSING = 12
 #: No material, texture or buffer larger than this is read.
@@ -54,7 +56,7 @@ def read_mesh(path: Path, make: Callable[..., T]) -> T:
             loaded = trimesh.load(
                 io.BytesIO(content), file_type=ending, resolver=_beside(path), force="mesh", process=False
             )
-            return make(**_checked(loaded))
+            return make(**_checked(loaded, shared=ending != "stl"))
     except Exception as error:  # trimesh raises whatever the parser of that format raised
         raise ValueError(f"Mesh.load: {path}: not readable as a mesh: {_reason(error)}") from error
 
@@ -87,8 +89,11 @@ def _beside(path: Path) -> Any:
     return Beside()
 
 
-def _checked(loaded: Any) -> dict[str, Tensor]:
-    """The fields of a trimesh object; raises ValueError if it is none that can be used."""
+def _checked(loaded: Any, *, shared: bool) -> dict[str, Tensor]:
+    """The fields of a trimesh object; raises ValueError if it is none that can be used.
+
+    In a format whose faces cannot have vertices in common (not `shared`), equal ones are made one.
+    """
     vertices, faces = getattr(loaded, "vertices", None), getattr(loaded, "faces", None)
     if vertices is None or faces is None or len(vertices) == 0 or len(faces) == 0:
         raise ValueError("it holds no triangles.")
@@ -99,9 +104,11 @@ def _checked(loaded: Any) -> dict[str, Tensor]:
         raise ValueError("it has faces whose vertices do not exist.")
     looks = _looks(loaded)
     if "uv" in looks:
+        looks["uv_faces"] = torch.from_numpy(faces)
+    if "uv" in looks or not (shared or "vertex_colors" in looks):
         # Files repeat a vertex for each uv it has: without that the surface is whole, and its normals are smooth, again
         vertices, index = np.unique(vertices, axis=0, return_inverse=True)
-        looks["uv_faces"], faces = torch.from_numpy(faces), index.reshape(-1)[faces]
+        faces = index.reshape(-1)[faces]
     return {"vertices": torch.from_numpy(vertices), "faces": torch.from_numpy(faces), **looks}
 
 
@@ -163,12 +170,17 @@ def encode_mesh(path: Path, fields: Mapping[str, Tensor]) -> dict[Path, bytes]:
     vertices, faces = present["vertices"], present["faces"]
     if vertices.dim() != 2:
         raise ValueError(f"Mesh.save: one mesh at a time: vertices have shape {tuple(vertices.shape)}; pick an item.")
+    ending = path.suffix.lstrip(".").lower()
+    if ending not in WRITTEN:
+        raise ValueError(
+            f"Mesh.save: {path}: meshes are written as {', '.join(f'.{name}' for name in WRITTEN)}; choose one of them."
+        )
     if "texture" in present and path.suffix.lower() in TEXTURED:
         return textured_files(path, vertices, faces, present["uv"], present.get("uv_faces", faces), present["texture"])
     colors = {name: to_bytes(present[name]) for name in ("vertex_colors", "face_colors") if name in present}
     try:
         data = trimesh.Trimesh(vertices.double().numpy(), faces.numpy(), process=False, **colors).export(
-            file_type=path.suffix.lstrip(".").lower()
+            file_type=ending
         )
     except Exception as error:
         raise ValueError(f"Mesh.save: {path}: cannot be written in this format: {_reason(error)}") from error

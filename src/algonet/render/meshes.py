@@ -78,7 +78,8 @@ class Mesh:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a single mesh, by the name's ending (.obj, .ply, .stl, .off, .glb), to a temporary name first.
 
-        A texture goes along into .obj (as NAME.mtl and NAME.png beside it) and .glb.
+        A texture goes along into .obj (as NAME.mtl and NAME.png beside it) and .glb, colours into .obj, .ply and .glb; those of
+        faces stay as they are in .ply and become colours of vertices, means of the faces around, in the others.
         """
         write_files(mesh_files(self, Path(path)))
 

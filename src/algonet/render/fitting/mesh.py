@@ -28,6 +28,8 @@ from .targets import OPAQUE, Level, Targets
 UNLIT = (AmbientLight((1.0, 1.0, 1.0)),)
 #: The noise's scale falls in this many steps; targets are blurred again at each.
 STAGES = 12
+#: A template that covers no pixel of any picture to this degree is not seen.
+SEEN = 1e-3
 #: Learning rates of colours (before the sigmoid) and of lights: some thirty steps from one end of their range to the other.
 PAINT_RATE, LIGHT_RATE = 0.1, 0.05
 #: After this share of the steps the faces stay as they are, so that the last steps are spent on the shape alone.
@@ -139,6 +141,10 @@ class MeshFitter:
         alpha = targets.alpha
         if alpha is not None and alpha.device.type == "cpu" and not bool((alpha > 0).any()):
             raise ValueError("fit_mesh: the pictures show nothing: silhouettes (or alpha) are 0 everywhere.")
+        if targets.masks is not None and targets.masks.device.type == "cpu" and not bool((targets.masks > 0).any()):
+            raise ValueError(
+                "fit_mesh: nothing counts: `masks` are 0 everywhere; they are 1 where the pictures are known."
+            )
         if template is None:
             template, remesh = icosphere(3, 0.5), Remesh() if remesh is None else remesh
             template = around_targets(template, targets)
@@ -189,7 +195,10 @@ class MeshFitter:
             self.apart = self.moves.vertices.detach().clone()
         mesh = self.mesh()
         chosen = self._draw().to(mesh.vertices.device)
-        seen = self._difference(self._render(mesh, chosen), chosen)
+        out = self._render(mesh, chosen)
+        if not self.taken:
+            self._check_seen(out, mesh)
+        seen = self._difference(out, chosen)
         loss = seen + self._penalty(mesh)
         loss.backward()
         self.moves.step(decay(share))
@@ -261,6 +270,20 @@ class MeshFitter:
     def _render(self, mesh: Mesh, chosen: Tensor) -> Rendering:
         normals = mesh.vertex_normals() if self.targets.normals is not None else None
         return self.renderer(mesh, self.targets.cameras[chosen], self.lights, normals)
+
+    def _check_seen(self, out: Rendering, mesh: Mesh) -> None:
+        """Raise where no camera sees the outside of the first mesh: nothing would ever move it."""
+        if out.silhouette.device.type != "cpu" or bool((out.silhouette > SEEN).any()):
+            return
+        with torch.no_grad():
+            if len(out.silhouette) < len(self.targets):
+                out = self._render(mesh, torch.arange(len(self.targets)))
+        if not bool((out.silhouette > SEEN).any()):
+            inside = "" if self.renderer.two_sided else ", or they see its inside (two_sided=True shows it)"
+            raise ValueError(
+                f"fit_mesh: no camera sees the template: it lies outside of all pictures{inside}; "
+                "move and scale it to where the cameras look, or leave it out."
+            )
 
     def _difference(self, out: Rendering, chosen: Tensor) -> Tensor:
         """The weighted mean squared differences of the layers that the targets have."""

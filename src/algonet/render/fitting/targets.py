@@ -204,6 +204,8 @@ def _check_pictures(name: str, pictures: Tensor) -> None:
     least, most = {"normals": (-1.01, 1.01), "depth": (0.0, math.inf)}.get(name, (-0.01, 1.01))
     if low < least or high > most:
         hint = " Divide bytes by 255." if high > 1.5 and most < 2 else ""
+        if name == "depth":
+            hint = " A soft rendering's is mixed with the background: take out.depth / out.silhouette where that is above 0.5."
         raise ValueError(
             f"Targets: `{name}` must lie in [{round(least)}, {most:.0f}], got values from {low:.3g} to {high:.3g}.{hint}"
         )
