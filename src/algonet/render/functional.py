@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from algonet.core import tracing
-from algonet.core.cache import TensorCache, cached, constant
+from algonet.core.cache import Cache, TensorCache, cached, constant
 from algonet.core.checks import broadcast_shapes, check_size, widened
 from algonet.core.identity import interned
+from algonet.core.operation import Operation
 from algonet.relax import TConorm
 
 from .cameras import Camera
@@ -67,29 +69,37 @@ def render_attributes(
     where = "render_attributes"
     height, width = check_size(where, size)
     coverage = DEFAULT_COVERAGE if coverage is None else coverage
-    conorm = DEFAULT_CONORM if conorm is None else conorm
-    check_mesh(where, vertices, faces)
-    attribute_faces = _check_attributes(where, attributes, vertices, faces, attribute_faces)
     check_options(where, coverage, epsilon)
-    dtype = vertices.dtype
-    vertices = widened(vertices)
-    attributes = widened(attributes).to(vertices.dtype)
-    batch = _batch_shape(where, vertices, attributes, background, background_depth, camera.matrix)
-    check_picture(where, batch, (height, width), attributes.shape[-1] + 2, vertices)
     settings = raster_settings(
-        height, width, coverage, float(epsilon), conorm, two_sided, camera.perspective, deterministic
-    )
+        height, width, coverage, float(epsilon), DEFAULT_CONORM if conorm is None else conorm, two_sided,
+        camera.perspective, deterministic,
+    )  # fmt: skip
+    soft = (coverage._known_softness(height), depth_steepness, camera.near)
+    behind = (background, background_depth)
+    given = (vertices, faces, attributes, attribute_faces, camera.matrix)
+    key = form_key(settings, backend, behind, given)
+    form = None if key is None else FORMS.find(key)
+    dtype = None
+    if form is None:
+        check_mesh(where, vertices, faces)
+        dtype = vertices.dtype
+        attribute_faces = _check_attributes(where, attributes, vertices, faces, attribute_faces)
+        vertices = widened(vertices)
+        attributes = widened(attributes).to(vertices.dtype)
+        batch = _batch_shape(where, vertices, attributes, *behind, camera.matrix)
+        check_picture(where, batch, (height, width), attributes.shape[-1] + 2, vertices)
+        form = CallForm(batch, _background(where, *behind, attributes.shape[-1], batch, vertices), key)
     tensors = [
-        expanded(vertices, batch, 2),
-        expanded(attributes, batch, 2),
-        _background(where, background, background_depth, attributes.shape[-1], batch, vertices),
-        softness_of(coverage, depth_steepness, camera.near, height, batch, vertices),
+        expanded(vertices, form.batch, 2),
+        expanded(attributes, form.batch, 2),
+        form.background,
+        form.softness(soft, coverage, height, vertices),
         faces,
-        attribute_faces,
-        camera._ready_for((height, width), vertices, batch)[0],
+        faces if attribute_faces is None else attribute_faces,
+        camera._ready_for((height, width), vertices, form.batch)[0],
     ]
-    raster = Raster(*RASTER(tensors, settings, backend))
-    return raster if raster.image.dtype == dtype else Raster(*(t.to(dtype) for t in raster))
+    raster = Raster(*form.run(RASTER, tensors, settings, backend))
+    return raster if dtype is None or raster.image.dtype == dtype else Raster(*(t.to(dtype) for t in raster))
 
 
 def render_lit(
@@ -119,19 +129,26 @@ def render_lit(
     Without `normals`, those of the faces are taken.
     """
     where, (height, width) = "SmoothRenderer", size
-    batch = _batch_shape(where, vertices, attributes, background, background_depth, camera.matrix)
-    if lights.dim() > 2 and lights.shape[:-2] != batch:
-        batch = broadcast_shapes(batch, lights.shape[:-2])
-    check_picture(where, batch, size, attributes.shape[-1] + 5, vertices)
-    matrix, eye = camera._ready_for(size, vertices, batch)
     settings = raster_settings(
         height, width, coverage, float(epsilon), conorm, two_sided, camera.perspective, deterministic, shading, colored
     )
+    soft, behind = (coverage._known_softness(height), depth_steepness, camera.near), (background, background_depth)
+    given = (vertices, faces, attributes, attribute_faces, camera.matrix, lights, normals)
+    key = form_key(settings, backend, behind, given)
+    form = None if key is None else FORMS.find(key)
+    if form is None:
+        batch = _batch_shape(where, vertices, attributes, *behind, camera.matrix)
+        if lights.dim() > 2 and lights.shape[:-2] != batch:
+            batch = broadcast_shapes(batch, lights.shape[:-2])
+        check_picture(where, batch, size, attributes.shape[-1] + 5, vertices)
+        form = CallForm(batch, _background(where, *behind, 3, batch, vertices), key)
+    batch = form.batch
+    matrix, eye = camera._ready_for(size, vertices, batch)
     tensors = [
         expanded(vertices, batch, 2),
         expanded(attributes, batch, 2),
-        _background(where, background, background_depth, 3, batch, vertices),
-        softness_of(coverage, depth_steepness, camera.near, height, batch, vertices),
+        form.background,
+        form.softness(soft, coverage, height, vertices),
         faces,
         attribute_faces,
         matrix,
@@ -143,7 +160,73 @@ def render_lit(
         normals = NORMALS([vertices, faces], NormalSettings(deterministic))[0]
     if normals is not None:
         tensors.append(expanded(normals, batch, 2))
-    return tuple(LIT(tensors, settings, backend))
+    return tuple(form.run(LIT, tensors, settings, backend))
+
+
+class CallForm:
+    """What calls of one form share, found out by the first of them: the batch's shape, the background, who runs them.
+
+    On a CUDA device, asking all that again takes longer than the kernels of a small scene.
+    """
+
+    def __init__(self, batch: torch.Size, background: Tensor, key: tuple | None):
+        self.batch, self.background = batch, background
+        self._key = key
+        self._run: Callable[[Sequence[Tensor], RasterSettings], Sequence[Tensor]] | None = None
+        self._soft: tuple[tuple[Any, ...], Tensor] | None = None
+
+    def softness(self, parts: tuple[Any, ...], coverage: Coverage, height: int, like: Tensor) -> Tensor:
+        """(*B, 3): see `softness_of`; the last one is kept if it is made of numbers."""
+        plain = self._key is not None and not any(isinstance(part, Tensor) for part in parts)
+        last = self._soft
+        if plain and last is not None and last[0] == parts:
+            return last[1]
+        _, steepness, near = parts
+        made = softness_of(coverage, steepness, near, height, self.batch, like)
+        if plain:
+            self._soft = parts, made
+        return made
+
+    def run(
+        self, operation: Operation, tensors: list[Tensor], settings: RasterSettings, backend: str
+    ) -> Sequence[Tensor]:
+        """The operation on these tensors; a call that worked makes its form known."""
+        if self._run is not None:
+            return self._run(tensors, settings)
+        outputs = operation(tensors, settings, backend)
+        # What a graph's capture fills, it fills only when it is replayed
+        if self._key is not None and not tracing.capturing(tensors[0].device):
+            self._run = operation.runner(tensors, settings, backend)
+            FORMS.put(self._key, self)
+        return outputs
+
+
+_NUMBERS = frozenset({int, float})
+#: Forms of calls that were made before.
+FORMS: Cache[CallForm] = Cache("forms of the renderer's calls", 1024)
+
+
+def form_key(settings: RasterSettings, backend: str, behind: tuple[Any, Any], given: tuple[Any, ...]) -> tuple | None:
+    """What a call's form depends on; `None` where its numbers are looked at (on the CPU), cast, or seen by a transform.
+
+    `behind`: background and its depth; `given`: points, faces, attributes and what else may be there.
+    """
+    points, table = given[0], given[2]
+    if not (isinstance(points, Tensor) and isinstance(table, Tensor)):
+        return None
+    if points.dtype not in (torch.float32, torch.float64) or table.dtype != points.dtype:
+        return None
+    if tracing.readable(points) or not tracing.plain():
+        return None
+    for part in behind:
+        if type(part) not in _NUMBERS and not (isinstance(part, tuple) and _NUMBERS.issuperset(map(type, part))):
+            return None
+    key: list[Any] = [settings, backend, *behind]
+    for tensor in given:
+        if tensor is not None and not isinstance(tensor, Tensor):
+            return None
+        key.append(None if tensor is None else (tensor.shape, tensor.dtype, tensor.device))
+    return tuple(key)
 
 
 def raster_settings(
@@ -238,13 +321,13 @@ def _background(
     return torch.cat([color.expand(*batch, channels), far[..., None].expand(*batch, 1)], -1)
 
 
-_NUMBERS: TensorCache[Tensor] = TensorCache("numbers of the renderer's calls", 256)
+_ROWS: TensorCache[Tensor] = TensorCache("numbers of the renderer's calls", 256)
 
 
 def _expanded_numbers(numbers: tuple[float, ...], batch: torch.Size, like: Tensor) -> Tensor:
     """(*B, n): a row of numbers, the same for every item, made once."""
     key = (numbers, batch, like.dtype, like.device)
-    return _NUMBERS.get(key, lambda: constant(numbers, like.dtype, like.device).expand(*batch, -1))
+    return _ROWS.get(key, lambda: constant(numbers, like.dtype, like.device).expand(*batch, -1))
 
 
 def softness_of(
