@@ -17,7 +17,7 @@ import torch
 from algonet.relax import BoundedSum, Probabilistic, StudentT
 from algonet.render import Camera, FilteredCoverage, Mesh, Raster, SmoothRenderer, icosphere, render_attributes
 from algonet.render.operation import rasterise
-from algonet.render.settings import RasterCall
+from algonet.render.settings import RasterCall, RasterSettings
 from render.scenes import random_call
 
 ROOT = Path(__file__).parents[2]
@@ -316,6 +316,14 @@ def test_compiles_without_a_break_and_runs_under_autocast_and_vmap() -> None:
     torch.testing.assert_close(mapped[1], render(stacked[1]))
 
 
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-4, 1e-2, 0.05, 0.3])
+@pytest.mark.parametrize("df", [2, 8, 16])
+def test_gradients_leave_out_four_times_as_much(df: int, epsilon: float) -> None:
+    settings = RasterSettings(8, 8, FilteredCoverage(StudentT(df=df)).form(), epsilon)
+    left_out = [(1 + reach**2) ** (-df / 2) for reach in (settings.reach, settings.near_reach)]
+    assert left_out == pytest.approx([epsilon, max(epsilon, min(4 * epsilon, 0.1))])
+
+
 @pytest.mark.gpu
 def test_a_cuda_graph_captures_forward_and_backward() -> None:
     vertices, render = ball(3, 64)
@@ -354,7 +362,8 @@ def default_module(size: int) -> tuple[SmoothRenderer, Callable[[], list[torch.T
     def step() -> list[torch.Tensor]:
         out = renderer(mesh.replace(vertices=vertices), camera)
         loss = (out.rgb * weights).sum() + out.silhouette.square().sum() + out.depth.sum()
-        return [out.rgb, *torch.autograd.grad(loss, vertices)]
+        # A picture with its graph would hold the vertices' node on the capture's stream, which torch warns of later
+        return [out.rgb.detach(), *torch.autograd.grad(loss, vertices)]
 
     return renderer, step, vertices
 
@@ -369,7 +378,7 @@ def test_a_cuda_graph_captures_the_default_module() -> None:
         renderer.scale.fill_(1.7)
     graph.replay()
     for actual, expected in zip(found, step(), strict=True):
-        assert (actual - expected).detach().norm() < 1e-5 * expected.detach().norm()
+        assert (actual - expected).norm() < 1e-5 * expected.norm()
 
 
 @pytest.mark.filterwarnings("ignore:TensorFloat32")

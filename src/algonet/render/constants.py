@@ -23,5 +23,7 @@ LEAST_SPACING, MOST_SAMPLES = 1.25, 0.75
 FAR_POINTS = 1e15
 #: What a picture may leave out unless told otherwise: a fortieth of an 8-bit picture's step.
 EPSILON = 1e-4
+#: How much more than that gradients may leave out: see `RasterSettings.near_reach`.
+SLOPES_EPSILON = 4.0
 #: What a mesh without colours looks like.
 GREY = 0.8

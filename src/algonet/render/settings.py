@@ -11,7 +11,7 @@ from torch import Tensor
 from algonet.core.identity import interned
 from algonet.relax import BoundedSum, TConorm
 
-from .constants import EPSILON, SAMPLES_PER_SCALE
+from .constants import EPSILON, SAMPLES_PER_SCALE, SLOPES_EPSILON
 from .coverage import DEFAULT_COVERAGE, Coverage
 from .shading import Shading
 
@@ -63,7 +63,19 @@ class RasterSettings:
     @property
     def reach(self) -> float:
         """The distance, in units of sigma = sqrt(df) scale, beyond which all noise together weighs `epsilon`."""
-        return math.sqrt(self.epsilon ** (-1 / self.half_df) - 1)
+        return self._reach(self.epsilon)
+
+    @property
+    def near_reach(self) -> float:
+        """The same for SLOPES_EPSILON `epsilon`: as far as gradients by points and attributes need to look.
+
+        Between that and the full reach lie a quarter of the pixels, and little else: without them gradients by points are off
+        by 1e-4 of their norm (3e-5 with), those by attributes by 1e-5. Those by the noise's scale would be by 4e-3 (1e-3).
+        """
+        return self._reach(max(self.epsilon, min(SLOPES_EPSILON * self.epsilon, 0.1)))
+
+    def _reach(self, epsilon: float) -> float:
+        return math.sqrt(epsilon ** (-1 / self.half_df) - 1)
 
     @property
     def spacing(self) -> float:

@@ -103,10 +103,10 @@ def backward_kernel(
     first, items, count, padded, height, width, softness_stride, points_stride, matrix_stride, attributes_stride,
     normals_stride, by_points_stride, by_attributes_stride, by_normals_stride, work_stride, channels, first_channel,
     first_mean, limit,
-    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, NORMALS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
-    REACH: tl.constexpr, SPACING: tl.constexpr, FIRST: tl.constexpr, GRAD: tl.constexpr, HUGE: tl.constexpr,
-    WORLD: tl.constexpr, PULL: tl.constexpr, PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr, SOFTNESS: tl.constexpr,
-    KEEP: tl.constexpr, JOBS: tl.constexpr, P: tl.constexpr,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, NORMALS: tl.constexpr, AREAS: tl.constexpr, HALF: tl.constexpr,
+    BOUNDED: tl.constexpr, REACH: tl.constexpr, NEAR_REACH: tl.constexpr, SPACING: tl.constexpr, FIRST: tl.constexpr,
+    GRAD: tl.constexpr, HUGE: tl.constexpr, WORLD: tl.constexpr, PULL: tl.constexpr, PERSPECTIVE: tl.constexpr,
+    TWO_SIDED: tl.constexpr, SOFTNESS: tl.constexpr, KEEP: tl.constexpr, JOBS: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     # The first programs take bands of large faces, as far as there are any; they last longest
     program = tl.program_id(0)
@@ -135,7 +135,11 @@ def backward_kernel(
     lateral_rate = by_reach2 * (-8.0 / LOG2E)
     records = work + slot * work_stride
     lx, ly, hx, hy = load_box(records + padded.to(tl.int64) * WIDTH, face, padded, face < count)
-    left, top, columns, rows = window(lx, ly, hx, hy, scale, grid_rows, grid_columns, HALF, REACH)
+    reach = NEAR_REACH * tl.sqrt(sigma2)
+    if band >= 0:
+        # Bands are those of the full window
+        reach = REACH * tl.sqrt(sigma2)
+    left, top, columns, rows = window(lx, ly, hx, hy, reach, grid_rows, grid_columns)
     r = records + face.to(tl.int64) * WIDTH
     ax, ay = tl.load(r + CORNERS), tl.load(r + (CORNERS + 1))
     bx, by = tl.load(r + (CORNERS + 2)), tl.load(r + (CORNERS + 3))
@@ -299,7 +303,7 @@ def backward_kernel(
             tl.sum(s00), tl.sum(s01), tl.sum(s02), tl.sum(s10), tl.sum(s11), tl.sum(s12),
             tl.sum(s20), tl.sum(s21), tl.sum(s22), tl.sum(s30), tl.sum(s31), tl.sum(s32),
             tl.sum(s40), tl.sum(s41), tl.sum(s42), tl.sum(s50), tl.sum(s51), tl.sum(s52),
-            CHANNELS, NORMALS, WORLD, PULL, PERSPECTIVE, TWO_SIDED, KEEP,
+            CHANNELS, NORMALS, AREAS, WORLD, PULL, PERSPECTIVE, TWO_SIDED, KEEP,
         )  # fmt: skip
         if SOFTNESS:
             soft = by_softness + (slot * count + face) * 3

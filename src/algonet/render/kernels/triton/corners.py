@@ -12,6 +12,7 @@ import triton.language as tl
 
 from .formulas import CORNERS, DIRECTIONS, FAR, FLIP, LENGTHS, LIMIT, PI
 from .setup import face_factor, project_corner
+from .surface import normal_at
 
 
 @triton.jit
@@ -65,7 +66,7 @@ def add(place, value, live, KEEP: tl.constexpr):
 
 @triton.jit
 def add_channel(
-    attributes, normals, by_attributes, by_normals, i, live, row, vertex, weight, n1, n2, g0, g1, g2, t0, t1, t2, channels,
+    attributes, by_attributes, by_normals, i, live, row, vertex, nx, ny, nz, weight, n1, n2, g0, g1, g2, t0, t1, t2, channels,
     CHANNEL: tl.constexpr, CHANNELS: tl.constexpr, NORMALS: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Hand one attribute's gradient down to the corners, and add what it pulls on the planes of their weights."""
@@ -77,7 +78,12 @@ def add_channel(
         else:
             add(by_attributes + row * channels + CHANNEL, pull, live, KEEP)
     else:
-        value = tl.load(normals + vertex * 3 + (CHANNEL - CHANNELS + NORMALS), mask=live, other=0.0)
+        if CHANNEL == CHANNELS - NORMALS:
+            value = nx
+        elif CHANNEL == CHANNELS - NORMALS + 1:
+            value = ny
+        else:
+            value = nz
         if KEEP:
             add(by_normals + i * 3 + (CHANNEL - CHANNELS + NORMALS), pull, live, KEEP)
         else:
@@ -91,8 +97,8 @@ def hand_down(
     margin, channels,
     along0, along1, along2, ends0, ends1, ends2, by_factor, by_gx, by_gy, d0, d1, d2, z0, z1, z2,
     c00, c01, c02, c10, c11, c12, c20, c21, c22, c30, c31, c32, c40, c41, c42, c50, c51, c52,
-    CHANNELS: tl.constexpr, NORMALS: tl.constexpr, WORLD: tl.constexpr, PULL: tl.constexpr, PERSPECTIVE: tl.constexpr,
-    TWO_SIDED: tl.constexpr, KEEP: tl.constexpr,
+    CHANNELS: tl.constexpr, NORMALS: tl.constexpr, AREAS: tl.constexpr, WORLD: tl.constexpr, PULL: tl.constexpr,
+    PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Hand the sums of one face down to its points and attributes; returns the gradient by the near distance.
 
@@ -118,34 +124,37 @@ def hand_down(
     # A corner's weight is its 1/w times 1/3 + n1 x + n2 y; t: the gradient by these three
     n1, n2 = inverse * oy, -inverse * ox
     t0, t1, t2 = d0 + z * z0, d1 + z * z1, d2 + z * z2
+    nx, ny, nz = x, y, z
+    if NORMALS > 0:
+        nx, ny, nz = normal_at(normals, vertex, live, AREAS)
     t0, t1, t2 = add_channel(
-        attributes, normals, by_attributes, by_normals, i, live, row, vertex, weight, n1, n2, c00, c01, c02, t0, t1, t2,
-        channels, 0, CHANNELS, NORMALS, KEEP,
+        attributes, by_attributes, by_normals, i, live, row, vertex, nx, ny, nz, weight, n1, n2, c00, c01, c02, t0,
+        t1, t2, channels, 0, CHANNELS, NORMALS, KEEP,
     )  # fmt: skip
     if CHANNELS > 1:
         t0, t1, t2 = add_channel(
-            attributes, normals, by_attributes, by_normals, i, live, row, vertex, weight, n1, n2, c10, c11, c12, t0, t1, t2,
-            channels, 1, CHANNELS, NORMALS, KEEP,
+            attributes, by_attributes, by_normals, i, live, row, vertex, nx, ny, nz, weight, n1, n2, c10, c11, c12, t0,
+            t1, t2, channels, 1, CHANNELS, NORMALS, KEEP,
         )  # fmt: skip
     if CHANNELS > 2:
         t0, t1, t2 = add_channel(
-            attributes, normals, by_attributes, by_normals, i, live, row, vertex, weight, n1, n2, c20, c21, c22, t0, t1, t2,
-            channels, 2, CHANNELS, NORMALS, KEEP,
+            attributes, by_attributes, by_normals, i, live, row, vertex, nx, ny, nz, weight, n1, n2, c20, c21, c22, t0,
+            t1, t2, channels, 2, CHANNELS, NORMALS, KEEP,
         )  # fmt: skip
     if CHANNELS > 3:
         t0, t1, t2 = add_channel(
-            attributes, normals, by_attributes, by_normals, i, live, row, vertex, weight, n1, n2, c30, c31, c32, t0, t1, t2,
-            channels, 3, CHANNELS, NORMALS, KEEP,
+            attributes, by_attributes, by_normals, i, live, row, vertex, nx, ny, nz, weight, n1, n2, c30, c31, c32, t0,
+            t1, t2, channels, 3, CHANNELS, NORMALS, KEEP,
         )  # fmt: skip
     if CHANNELS > 4:
         t0, t1, t2 = add_channel(
-            attributes, normals, by_attributes, by_normals, i, live, row, vertex, weight, n1, n2, c40, c41, c42, t0, t1, t2,
-            channels, 4, CHANNELS, NORMALS, KEEP,
+            attributes, by_attributes, by_normals, i, live, row, vertex, nx, ny, nz, weight, n1, n2, c40, c41, c42, t0,
+            t1, t2, channels, 4, CHANNELS, NORMALS, KEEP,
         )  # fmt: skip
     if CHANNELS > 5:
         t0, t1, t2 = add_channel(
-            attributes, normals, by_attributes, by_normals, i, live, row, vertex, weight, n1, n2, c50, c51, c52, t0, t1, t2,
-            channels, 5, CHANNELS, NORMALS, KEEP,
+            attributes, by_attributes, by_normals, i, live, row, vertex, nx, ny, nz, weight, n1, n2, c50, c51, c52, t0,
+            t1, t2, channels, 5, CHANNELS, NORMALS, KEEP,
         )  # fmt: skip
     by_depth = weight * (z0 * (1.0 / 3.0) + z1 * n1 + z2 * n2)
     by_weight = t0 * (1.0 / 3.0) + t1 * n1 + t2 * n2

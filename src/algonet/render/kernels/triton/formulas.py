@@ -32,8 +32,8 @@ PI = tl.constexpr(3.141592653589793)
 #: that alignment would bring nothing; `bin_kernel` alone reads more at a time, from memory that is always aligned.
 SIZES = [
     "albedo_stride", "attributes_stride", "background_stride", "bins", "bins_x", "blocks", "by_attributes_stride",
-    "by_normals_stride", "by_points_stride", "capacity", "channels", "clear_attributes", "clear_normals", "clear_points",
-    "corners", "count", "depth_item", "depth_pixel",
+    "by_normals_stride", "by_points_stride", "capacity", "channels", "clear_attributes", "clear_counters", "clear_normals",
+    "clear_points", "corners", "count", "depth_item", "depth_pixel",
     "extra_channel", "extra_item", "extra_pixel", "eye_stride", "first", "first_channel", "first_mean", "height",
     "image_channel", "image_item", "image_pixel", "items", "lights_stride", "limit", "matrix_stride", "normals_stride",
     "padded", "pixels", "points_stride", "positions_stride", "rows", "scratch_stride", "silhouette_item",
@@ -41,7 +41,7 @@ SIZES = [
 ]  # fmt: skip
 POINTERS = [
     "albedo", "attribute_faces", "attributes", "background", "bounds", "by_albedo", "by_attributes", "by_normals",
-    "by_points", "by_positions", "by_softness", "by_sums", "counters", "depth", "extra", "eye", "faces", "grad_color",
+    "by_points", "by_positions", "by_softness", "counters", "depth", "extra", "eye", "faces", "grad_color",
     "grad_depth", "grad_extra", "grad_image", "grad_normals", "grad_silhouette", "image", "lights", "matrix", "normals",
     "order", "partial", "pixel_grads", "points", "positions", "pulls", "sample_grads", "samples", "scratch", "silhouette",
     "softness", "sums", "target", "work",

@@ -34,6 +34,7 @@ from .plan import (
     LaunchPlan,
     NormalsPlan,
     Pass,
+    Wanted,
     item_stride,
     plan_of,
     shading_constants,
@@ -65,15 +66,15 @@ def render_attributes_forward(tensors: list[Tensor], settings: RasterSettings) -
 
 
 def render_lit_forward(tensors: list[Tensor], settings: RasterSettings) -> Outputs:
-    """Lit image, silhouette, depth and further attributes; saved as for any attributes, then normals if they are made here,
-    and the sums that they came from."""
+    """Lit image, silhouette, depth and further attributes; saved as for any attributes, then the sums of areas that normals
+    come from, if they are made here."""
     plan = plan_of(tensors, settings)
     like = tensors[POINTS]
     saved = empty_saved(plan, like)
     tensors = arranged(plan, tensors)
     if plan.normals is not None:
-        made = plan.normals.forward(tensors[POINTS], tensors[FACES])
-        saved, tensors = [*saved, *made], [*tensors, made[0]]
+        sums = plan.normals.sums(tensors[POINTS], tensors[FACES], saved[2] if plan.keeps else None)
+        saved, tensors = [*saved, sums], [*tensors, sums]
     sample(plan, tensors, saved)
     image, silhouette, depth = like.new_empty((*plan.plane, 3)), like.new_empty(plan.plane), like.new_empty(plan.plane)
     extra = like.new_empty((*plan.plane, plan.extra))
@@ -103,7 +104,9 @@ def empty_saved(plan: LaunchPlan, like: Tensor) -> list[Tensor]:
     """What the backward pass needs, not yet filled."""
     saved = [like.new_empty((*plan.plane, plan.sample))]
     if plan.keeps:
-        saved += [like.new_empty((*plan.batch, plan.work)), new_counters(plan, like, plan.batch)]
+        # The kernel that sums areas clears the counters
+        new = like.new_empty if plan.areas else like.new_zeros
+        saved += [like.new_empty((*plan.batch, plan.work)), new((*plan.batch, plan.counters), dtype=torch.int32)]
     return saved
 
 
@@ -117,7 +120,7 @@ def render_lit_saved(tensors: list[Tensor], settings: RasterSettings) -> list[Te
     plan, points = plan_of(tensors, settings), tensors[POINTS]
     saved = empty_saved(plan, points)
     if plan.normals is not None:
-        saved += [points.new_empty(points.shape), points.new_empty((*points.shape[:-1], 4))]
+        saved.append(points.new_empty((*points.shape[:-1], 4)))
     return saved
 
 
@@ -178,39 +181,35 @@ def backward(
     pictures, strides = pictures_of(grads, points)
     saved = [t if t.is_contiguous() else t.contiguous() for t in saved]
     if plan.normals is not None:
-        tensors = [*tensors, saved[-2]]
-    by_matrix = plan.world and needs[MATRIX]
-    found, clears = empty_gradients(plan, points, needs)
+        tensors = [*tensors, saved[-1]]
+    wanted = plan.wanted(tuple(needs))
+    # Apart from each other: torch operators must not return tensors that share memory
+    found = {i: points.new_empty(shape) for i, shape in wanted.shapes}
+    if wanted.softness:
+        found[SOFTNESS] = points.new_zeros((*plan.batch, 3))
     # Gradients by what all pixels of an item share are summed by blocks first: the same bits every time
-    shared = needs[BACKGROUND] or (plan.lit and (needs[MATRIX] or needs[EYE] or needs[LIGHTS]))
+    shared = wanted.shared
     partial = points.new_empty((plan.items, plan.pixel_blocks, plan.sums)) if shared else points
-    moving = plan.count > 0 and any(needs[i] for i in (POINTS, ATTRIBUTES, SOFTNESS, MATRIX, NORMALS) if i < len(needs))
-    work = saved[1] if plan.keeps else new_work(plan, points)
+    work = saved[1] if plan.keeps else new_work(plan, points) if wanted.moving else points
     pixel_grads = points.new_empty((plan.most_back, plan.pixels, plan.grad))
     sample_grads = torch.empty_like(pixel_grads) if settings.spacing else pixel_grads
-    seen = {"samples": saved[0], "softness": softness, "background": tensors[BACKGROUND]}
-    if plan.lit:
-        seen |= {"matrix": tensors[MATRIX], "eye": tensors[EYE], "lights": tensors[LIGHTS]}
-    seen |= dict(zip(("grad_image", "grad_silhouette", "grad_depth", "grad_extra"), pictures, strict=False))
-    seen |= {"by_points": found[POINTS], "by_attributes": found[ATTRIBUTES]}
-    seen |= {"by_normals": found[NORMALS]} if plan.lit else {}
     for part in plan.back_parts if plan.items else ():
         first, items = part[0].first, part[0].items
         # All at once, before anything is added
-        plan.pixels_back(strides, first, items, shared, (0,) * len(clears) if first else clears).start(
-            pixel_grads=pixel_grads, partial=partial[first : first + items] if shared else partial, **seen
-        )
-        if settings.spacing and moving:
+        launch = plan.pixels_back(strides, first, items, shared, wanted.clears if first == 0 else wanted.cleared)
+        sums = partial[first : first + items] if shared else partial
+        from_pictures(plan, launch, tensors, saved[0], pictures, pixel_grads, sums, found)
+        if settings.spacing and wanted.moving:
             columns, rows = plan.gather_samples(first, items)
             columns.start(softness=softness, pixel_grads=pixel_grads, sample_grads=sample_grads)
             rows.start(samples=saved[0], softness=softness, pixel_grads=pixel_grads, sample_grads=sample_grads)
-        for passed in part if moving else ():
+        for passed in part if wanted.moving else ():
             if plan.keeps:
                 work, counters = (t.view(plan.items, -1)[first:] if first else t for t in saved[1:3])
             else:
                 counters = new_counters(plan, points, (items,))
                 set_up(passed.setup_again, plan, tensors, work, counters, work)
-            pull(passed, tensors, work, counters, pixel_grads, found, needs, not by_matrix)
+            pull(passed, tensors, work, counters, pixel_grads, found, wanted)
     gradients = collected(plan, tensors, found, partial, needs)
     by_points = gradients[POINTS]
     if plan.normals is not None and by_points is not None:
@@ -221,39 +220,44 @@ def backward(
 render_lit_backward = backward
 
 
-def empty_gradients(plan: LaunchPlan, like: Tensor, needs: list[bool]) -> tuple[dict[int, Tensor], tuple[int, ...]]:
-    """Places for gradients by points, attributes, normals and softness, and how many numbers of the first three are yet to be
-    cleared: none where nobody needs them."""
-    # Apart from each other: torch operators must not return tensors that share memory
-    shapes = {POINTS: (plan.vertices, 3), ATTRIBUTES: (plan.rows, plan.attributes)}
-    shapes |= {NORMALS: (plan.vertices, 3)} if plan.lit else {}
-    wanted = dict(enumerate(needs))
-    wanted[POINTS] = needs[POINTS] or (plan.world and needs[MATRIX])
-    if plan.normals is not None:
-        wanted[NORMALS] = needs[POINTS]
-    found = {i: like.new_empty((*plan.batch, *shape)) for i, shape in shapes.items()}
-    clears = tuple(plan.items * math.prod(shape) if wanted[i] else 0 for i, shape in shapes.items())
-    return found | ({SOFTNESS: like.new_zeros((*plan.batch, 3))} if needs[SOFTNESS] else {}), clears
+def from_pictures(
+    plan: LaunchPlan, launch: Launch, tensors: list[Tensor], samples: Tensor, pictures: list[Tensor], pixel_grads: Tensor,
+    partial: Tensor, found: dict[int, Tensor],
+) -> None:  # fmt: skip
+    """Gradients by pictures to gradients by what is seen at the pixels."""
+    if plan.lit:
+        launch.start(
+            samples=samples, softness=tensors[SOFTNESS], background=tensors[BACKGROUND], matrix=tensors[MATRIX],
+            eye=tensors[EYE], lights=tensors[LIGHTS], grad_image=pictures[0], grad_silhouette=pictures[1],
+            grad_depth=pictures[2], grad_extra=pictures[3], pixel_grads=pixel_grads, partial=partial,
+            by_points=found[POINTS], by_attributes=found[ATTRIBUTES], by_normals=found[NORMALS],
+        )  # fmt: skip
+    else:
+        launch.start(
+            samples=samples, softness=tensors[SOFTNESS], background=tensors[BACKGROUND], grad_image=pictures[0],
+            grad_silhouette=pictures[1], grad_depth=pictures[2], pixel_grads=pixel_grads, partial=partial,
+            by_points=found[POINTS], by_attributes=found[ATTRIBUTES],
+        )  # fmt: skip
 
 
 def pull(
     passed: Pass, tensors: list[Tensor], work: Tensor, counters: Tensor, pixel_grads: Tensor,
-    found: dict[int, Tensor], needs: list[bool], to_world: bool,
+    found: dict[int, Tensor], wanted: Wanted,
 ) -> None:  # fmt: skip
     """Add what the samples of a pass pull on its faces to the gradients."""
     plan, points = passed.plan, tensors[POINTS]
     faces, attribute_faces = tensors[FACES], tensors[ATTRIBUTE_FACES]
-    targets = {i: found[i] for i in (POINTS, ATTRIBUTES, NORMALS) if i in found}
+    targets = found
     if plan.settings.deterministic:
         widths = {POINTS: 3, ATTRIBUTES: passed.channels - passed.normals, NORMALS: 3}
-        targets = {i: points.new_zeros(passed.items, 3 * plan.count, widths[i]) for i in targets}
-    soft = points.new_zeros(passed.items, plan.count, 3) if needs[SOFTNESS] else points
-    passed.backward(needs[SOFTNESS], to_world).start(
+        targets = {i: points.new_zeros(passed.items, 3 * plan.count, widths[i]) for i, _ in wanted.shapes}
+    soft = points.new_zeros(passed.items, plan.count, 3) if wanted.softness else points
+    passed.backward(wanted.softness, wanted.to_world).start(
         work=work, counters=counters, softness=tensors[SOFTNESS], pixel_grads=pixel_grads,
         points=points, matrix=tensors[MATRIX], attributes=tensors[ATTRIBUTES],
         normals=tensors[NORMALS] if plan.lit else points, faces=faces, attribute_faces=attribute_faces,
-        by_points=targets[POINTS], by_attributes=targets[ATTRIBUTES], by_normals=targets.get(NORMALS, points),
-        by_softness=soft,
+        by_points=targets[POINTS], by_attributes=targets[ATTRIBUTES],
+        by_normals=targets[NORMALS] if plan.lit else points, by_softness=soft,
     )  # fmt: skip
     items = slice(passed.first, passed.first + passed.items)
     if plan.settings.deterministic:
@@ -263,7 +267,7 @@ def pull(
             gather(targets[ATTRIBUTES], attribute_faces, of_channels)
         if passed.normals:
             gather(targets[NORMALS], faces, found[NORMALS].view(-1, plan.vertices, 3)[items])
-    if needs[SOFTNESS]:
+    if wanted.softness:
         found[SOFTNESS].view(-1, 3)[items] += soft.sum(1)
 
 

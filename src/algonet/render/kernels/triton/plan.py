@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,6 +58,8 @@ MEMORY, GRADS_MEMORY = 124 << 20, 20 << 20
 RECORDS, WORKSPACE = 64 << 20, 16 << 20
 #: Positions of a call's tensors: those of a `RasterCall`, then those of lit pictures.
 POINTS, ATTRIBUTES, BACKGROUND, SOFTNESS, FACES, ATTRIBUTE_FACES, MATRIX, EYE, LIGHTS, NORMALS = range(10)
+#: Those that faces have gradients by.
+MOVING = (POINTS, ATTRIBUTES, SOFTNESS, MATRIX, NORMALS)
 #: Dimensions of one item.
 OWN = {POINTS: 2, ATTRIBUTES: 2, BACKGROUND: 1, SOFTNESS: 1, MATRIX: 2, NORMALS: 2, EYE: 1, LIGHTS: 2}
 #: Names of the strides of gradients of image, silhouette, depth and further attributes, as kernels have them.
@@ -97,6 +99,7 @@ class LaunchPlan:
         self.bins = self.bins_x * -(-self.height // self.bin) if self.bin else 0
         self.capacity = PLACES[0] * self.count + PLACES[1] * self.bins if self.bin else 0
         self.scratch = -(-(self.padded + self.capacity + 3 * self.bins) // 16) * 16 if self.bin else 0
+        self.areas = self.lit and len(shapes) <= NORMALS
         floats = [i for i in OWN if i < len(shapes)]
         steps = {i: item_stride(shapes[i], strides[i], OWN[i]) for i in floats}
         #: Positions of tensors that must be copied to lie as kernels want them.
@@ -124,11 +127,13 @@ class LaunchPlan:
             lit_pixels.SUMS.value + LIGHT * len(settings.shading.kinds) if settings.shading else self.channels + 1
         )
         self.to_pixels = self._to_pixels()
-        #: Where lit pictures come without normals, those of the faces are made.
+        #: Where lit pictures come without normals, those of the faces are made: as sums of areas, four numbers a vertex.
         self.normals = None
-        if self.lit and len(shapes) <= NORMALS:
-            self.normals = NormalsPlan(self.items, self.vertices, self.count, self.steps[POINTS])
+        if self.areas:
+            cleared = self.items * self.counters if self.keeps else 0
+            self.normals = NormalsPlan(self.items, self.vertices, self.count, self.steps[POINTS], cleared)
         self._pixels_back: Cache[Any] = Cache("launches from pictures back", 64)
+        self._wanted: Cache[Wanted] = Cache("gradients that are wanted", 64)
 
     def _parts(self, most: int) -> list[list[Pass]]:
         """The batch in as few parts of like size as have at most so many items."""
@@ -171,6 +176,28 @@ class LaunchPlan:
             kernel, more = lit_pixels.shade_kernel, self._light(shading)
         return Launch(kernel, grid, warps=PIXELS[1], first=0, **self._both(), **more)
 
+    def wanted(self, needs: tuple[bool, ...]) -> Wanted:
+        """What a backward pass with these needs makes."""
+        return self._wanted.find(needs) or self._wanted.put(needs, self._wants(needs))
+
+    def _wants(self, needs: tuple[bool, ...]) -> Wanted:
+        by_matrix = self.world and needs[MATRIX]
+        shapes = {POINTS: (self.vertices, 3), ATTRIBUTES: (self.rows, self.attributes)}
+        shapes |= {NORMALS: (self.vertices, 3)} if self.lit else {}
+        summed = dict(enumerate(needs))
+        summed[POINTS] = needs[POINTS] or by_matrix
+        if self.normals is not None:
+            summed[NORMALS] = needs[POINTS]
+        return Wanted(
+            shapes=tuple((i, (*self.batch, *shape)) for i, shape in shapes.items()),
+            clears=tuple(self.items * math.prod(shape) if summed[i] else 0 for i, shape in shapes.items()),
+            cleared=(0,) * len(shapes),
+            softness=needs[SOFTNESS],
+            shared=needs[BACKGROUND] or (self.lit and (needs[MATRIX] or needs[EYE] or needs[LIGHTS])),
+            moving=self.count > 0 and any(needs[i] for i in MOVING if i < len(needs)),
+            to_world=not by_matrix,
+        )
+
     def pixels_back(
         self, strides: tuple[int, ...], first: int, items: int, needed: bool, clears: tuple[int, ...]
     ) -> Launch:
@@ -208,30 +235,48 @@ class LaunchPlan:
         return found
 
 
+class Wanted(NamedTuple):
+    """What a backward pass makes: places for gradients by points, attributes and normals with their `shapes`, how many numbers
+    of each are to be cleared (none where nobody needs them) and the same for one that has been, and whether gradients by
+    softness, by what all pixels share, and by anything of the faces are wanted; `to_world`: by points of the world at once."""
+
+    shapes: tuple[tuple[int, Shape], ...]
+    clears: Shape
+    cleared: Shape
+    softness: bool
+    shared: bool
+    moving: bool
+    to_world: bool
+
+
 class NormalsPlan:
     """Launches for the normals of vertices, and for the way back to points."""
 
-    def __init__(self, items: int, rows: int, count: int, points_stride: int):
+    def __init__(self, items: int, rows: int, count: int, points_stride: int, counters: int = 0):
         block, warps = SURFACE
         by_face: dict[str, Any] = {"count": count, "rows": rows, "points_stride": points_stride}
         faces_grid, rows_grid = (-(-count // block), items), (-(-rows // block), items)
-        self.add = Launch(surface.sum_areas_kernel, faces_grid, warps=warps, BLOCK=block, **by_face)
+        self.add = Launch(
+            surface.sum_areas_kernel, faces_grid, warps=warps, BLOCK=block, clear_counters=counters, **by_face
+        )
         self.normalise = Launch(surface.normals_kernel, rows_grid, warps=warps, rows=rows, BLOCK=block)
-        self.normalise_back = Launch(surface.normals_backward_kernel, rows_grid, warps=warps, rows=rows, BLOCK=block)
-        self.spread = Launch(surface.spread_areas_kernel, faces_grid, warps=warps, BLOCK=block, **by_face)
+        self.spread = Launch(surface.spread_normals_kernel, faces_grid, warps=warps, BLOCK=block, **by_face)
+
+    def sums(self, points: Tensor, faces: Tensor, counters: Tensor | None = None) -> Tensor:
+        """The sums of areas that normals come from, (*B, V, 4); clears the counters of a plan on the way."""
+        sums = points.new_zeros((*points.shape[:-1], 4))
+        self.add.start(points=points, faces=faces, sums=sums, counters=sums if counters is None else counters)
+        return sums
 
     def forward(self, points: Tensor, faces: Tensor) -> tuple[Tensor, Tensor]:
-        """Normals, and the sums of areas that they came from."""
-        sums, normals = points.new_zeros((*points.shape[:-1], 4)), points.new_empty(points.shape)
-        self.add.start(points=points, faces=faces, sums=sums)
+        """Normals, and the sums that they came from."""
+        sums, normals = self.sums(points, faces), points.new_empty(points.shape)
         self.normalise.start(sums=sums, normals=normals)
         return normals, sums
 
     def backward(self, grad_normals: Tensor, points: Tensor, faces: Tensor, sums: Tensor, by_points: Tensor) -> None:
         """Add to the gradients by points."""
-        by_sums = torch.empty_like(sums)
-        self.normalise_back.start(sums=sums, grad_normals=grad_normals, by_sums=by_sums)
-        self.spread.start(points=points, faces=faces, by_sums=by_sums, by_points=by_points)
+        self.spread.start(points=points, faces=faces, sums=sums, grad_normals=grad_normals, by_points=by_points)
 
 
 class Pass:
@@ -263,11 +308,11 @@ class Pass:
             setup_kernel, (plan.blocks, self.items), warps=2,
             first=self.first, count=plan.count, blocks=plan.blocks, points_stride=plan.steps[POINTS],
             matrix_stride=plan.steps.get(MATRIX, 0), attributes_stride=plan.steps[ATTRIBUTES],
-            normals_stride=plan.steps.get(NORMALS, 3 * plan.vertices), softness_stride=plan.steps[SOFTNESS],
+            normals_stride=plan.steps.get(NORMALS, 4 * plan.vertices), softness_stride=plan.steps[SOFTNESS],
             work_stride=self.work, scratch_stride=plan.scratch,
             channels=plan.attributes, first_channel=self.first_channel, height=plan.height,
             width=plan.width, limit=plan.limit,
-            WIDTH=self.record, CHANNELS=self.channels, NORMALS=self.normals, WORLD=plan.world,
+            WIDTH=self.record, CHANNELS=self.channels, NORMALS=self.normals, AREAS=plan.areas, WORLD=plan.world,
             PERSPECTIVE=settings.perspective, TWO_SIDED=settings.two_sided, BLOCK=BLOCK, HALF=settings.half_df,
             REACH=settings.reach, SPACING=settings.spacing, BIN=side, JOBS=plan.jobs,
         )  # fmt: skip
@@ -317,11 +362,12 @@ class Pass:
             height=plan.height, width=plan.width,
             softness_stride=plan.steps[SOFTNESS], points_stride=plan.steps[POINTS],
             matrix_stride=plan.steps.get(MATRIX, 0), attributes_stride=plan.steps[ATTRIBUTES],
-            normals_stride=plan.steps.get(NORMALS, 3 * plan.vertices), by_points_stride=3 * plan.vertices,
+            normals_stride=plan.steps.get(NORMALS, 4 * plan.vertices), by_points_stride=3 * plan.vertices,
             by_attributes_stride=plan.rows * plan.attributes, by_normals_stride=3 * plan.vertices, work_stride=self.work,
             channels=plan.attributes, first_channel=self.first_channel, first_mean=self.first_mean, limit=plan.limit,
-            WIDTH=self.record, CHANNELS=self.channels, NORMALS=self.normals, HALF=settings.half_df,
-            BOUNDED=settings.power > 0, REACH=settings.reach, SPACING=settings.spacing,
+            WIDTH=self.record, CHANNELS=self.channels, NORMALS=self.normals, AREAS=plan.areas, HALF=settings.half_df,
+            BOUNDED=settings.power > 0, REACH=settings.reach,
+            NEAR_REACH=settings.reach if softness else settings.near_reach, SPACING=settings.spacing,
             FIRST=self.first_mean == 0, GRAD=plan.grad, HUGE=plan.pixels > HUGE, WORLD=plan.world,
             PULL=pull and plan.world, PERSPECTIVE=settings.perspective, TWO_SIDED=settings.two_sided, SOFTNESS=softness,
             KEEP=settings.deterministic, JOBS=plan.jobs, P=BACKWARD[0],

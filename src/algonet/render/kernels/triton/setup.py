@@ -35,6 +35,7 @@ from .formulas import (
     store_four,
 )
 from .sampling import sample_grid
+from .surface import normal_at
 
 
 @triton.jit
@@ -102,12 +103,12 @@ def face_factor(area, flip, TWO_SIDED: tl.constexpr):
 
 @triton.jit
 def face_plane(
-    attributes, normals, ja, jb, jc, ia, ib, ic, live, a0, a1, a2, b0, b1, b2, c0, c1, c2,
+    attributes, ja, jb, jc, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, ax, ay, az, bx, by, bz, cx, cy, cz,
     CHANNEL: tl.constexpr, CHANNELS: tl.constexpr, NORMALS: tl.constexpr,
 ):  # fmt: skip
     """The plane over which a channel times the denominator is linear, from its values at the corners; 0 past the last.
 
-    Normals belong to the vertices, whatever the attributes are looked up by.
+    The last NORMALS channels are the normals at the corners, (ax, ay, az) and so on.
     """
     p0, p1, p2 = a0 * 0.0, a0 * 0.0, a0 * 0.0
     if CHANNEL < CHANNELS:
@@ -115,10 +116,12 @@ def face_plane(
             fa = tl.load(attributes + ja + CHANNEL, mask=live, other=0.0)
             fb = tl.load(attributes + jb + CHANNEL, mask=live, other=0.0)
             fc = tl.load(attributes + jc + CHANNEL, mask=live, other=0.0)
+        elif CHANNEL == CHANNELS - NORMALS:
+            fa, fb, fc = ax, bx, cx
+        elif CHANNEL == CHANNELS - NORMALS + 1:
+            fa, fb, fc = ay, by, cy
         else:
-            fa = tl.load(normals + ia * 3 + (CHANNEL - CHANNELS + NORMALS), mask=live, other=0.0)
-            fb = tl.load(normals + ib * 3 + (CHANNEL - CHANNELS + NORMALS), mask=live, other=0.0)
-            fc = tl.load(normals + ic * 3 + (CHANNEL - CHANNELS + NORMALS), mask=live, other=0.0)
+            fa, fb, fc = az, bz, cz
         p0, p1, p2 = fa * a0 + fb * b0 + fc * c0, fa * a1 + fb * b1 + fc * c1, fa * a2 + fb * b2 + fc * c2
     return p0, p1, p2
 
@@ -128,9 +131,9 @@ def setup_kernel(
     points, matrix, attributes, normals, softness, faces, attribute_faces, work, counters, scratch,
     first, count, blocks, points_stride, matrix_stride, attributes_stride, normals_stride, softness_stride, work_stride,
     scratch_stride, channels, first_channel, height, width, limit,
-    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, NORMALS: tl.constexpr, WORLD: tl.constexpr, PERSPECTIVE: tl.constexpr,
-    TWO_SIDED: tl.constexpr, BLOCK: tl.constexpr, HALF: tl.constexpr, REACH: tl.constexpr, SPACING: tl.constexpr,
-    BIN: tl.constexpr, JOBS: tl.constexpr,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, NORMALS: tl.constexpr, AREAS: tl.constexpr, WORLD: tl.constexpr,
+    PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr, BLOCK: tl.constexpr, HALF: tl.constexpr, REACH: tl.constexpr,
+    SPACING: tl.constexpr, BIN: tl.constexpr, JOBS: tl.constexpr,
 ):  # fmt: skip
     padded = blocks * BLOCK
     slot = tl.program_id(1).to(tl.int64)
@@ -179,6 +182,12 @@ def setup_kernel(
     c0, c1, c2 = cw / 3, cw * inverse * (by - ay), -cw * inverse * (bx - ax)
     attributes += item * attributes_stride + first_channel
     normals += item * normals_stride
+    nax, nay, naz, nbx, nby, nbz, ncx, ncy, ncz = ax, ay, az, bx, by, bz, cx, cy, cz
+    if NORMALS > 0:
+        # They belong to the vertices, whatever the attributes are looked up by
+        nax, nay, naz = normal_at(normals, ia, live, AREAS)
+        nbx, nby, nbz = normal_at(normals, ib, live, AREAS)
+        ncx, ncy, ncz = normal_at(normals, ic, live, AREAS)
     ja, jb, jc = ia, ib, ic
     if CHANNELS > NORMALS:
         ja = tl.load(attribute_faces + f * 3, mask=live, other=0).to(tl.int64) * channels
@@ -208,7 +217,8 @@ def setup_kernel(
     least = 0.5 * tl.minimum(tl.minimum(aw, bw), cw)
     if JOBS > 0:
         # Large faces are cut into bands of rows for several programs of the backward pass; a minus sign says so
-        _left, _top, across, down = window(lx, ly, hx, hy, scale, rows, columns, HALF, REACH)
+        reach = REACH * tl.sqrt(2 * HALF * scale * scale)
+        _left, _top, across, down = window(lx, ly, hx, hy, reach, rows, columns)
         band = tl.maximum(limit // tl.maximum(across, 1), 1)
         parts = tl.where(across * down > limit, (down + band - 1) // band, 0)
         place = tl.atomic_add(counters + 4 + parts * 0, parts, mask=parts > 0, sem="relaxed")
@@ -222,23 +232,29 @@ def setup_kernel(
     d0, d1, d2 = a0 + b0 + c0, a1 + b1 + c1, a2 + b2 + c2
     z0, z1, z2 = az * a0 + bz * b0 + cz * c0, az * a1 + bz * b1 + cz * c1, az * a2 + bz * b2 + cz * c2
     p00, p01, p02 = face_plane(
-        attributes, normals, ja, jb, jc, ia, ib, ic, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, 0, CHANNELS, NORMALS
-    )
+        attributes, ja, jb, jc, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, nax, nay, naz, nbx, nby, nbz, ncx, ncy, ncz,
+        0, CHANNELS, NORMALS,
+    )  # fmt: skip
     p10, p11, p12 = face_plane(
-        attributes, normals, ja, jb, jc, ia, ib, ic, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, 1, CHANNELS, NORMALS
-    )
+        attributes, ja, jb, jc, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, nax, nay, naz, nbx, nby, nbz, ncx, ncy, ncz,
+        1, CHANNELS, NORMALS,
+    )  # fmt: skip
     p20, p21, p22 = face_plane(
-        attributes, normals, ja, jb, jc, ia, ib, ic, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, 2, CHANNELS, NORMALS
-    )
+        attributes, ja, jb, jc, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, nax, nay, naz, nbx, nby, nbz, ncx, ncy, ncz,
+        2, CHANNELS, NORMALS,
+    )  # fmt: skip
     p30, p31, p32 = face_plane(
-        attributes, normals, ja, jb, jc, ia, ib, ic, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, 3, CHANNELS, NORMALS
-    )
+        attributes, ja, jb, jc, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, nax, nay, naz, nbx, nby, nbz, ncx, ncy, ncz,
+        3, CHANNELS, NORMALS,
+    )  # fmt: skip
     p40, p41, p42 = face_plane(
-        attributes, normals, ja, jb, jc, ia, ib, ic, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, 4, CHANNELS, NORMALS
-    )
+        attributes, ja, jb, jc, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, nax, nay, naz, nbx, nby, nbz, ncx, ncy, ncz,
+        4, CHANNELS, NORMALS,
+    )  # fmt: skip
     p50, p51, p52 = face_plane(
-        attributes, normals, ja, jb, jc, ia, ib, ic, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, 5, CHANNELS, NORMALS
-    )
+        attributes, ja, jb, jc, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, nax, nay, naz, nbx, nby, nbz, ncx, ncy, ncz,
+        5, CHANNELS, NORMALS,
+    )  # fmt: skip
     store_four(record + DENOMINATOR, d0, d1, d2, z0, live)
     store_four(record + (DEPTH + 1), z1, z2, least, p00, live)
     store_four(record + (PLANES + 1), p01, p02, p10, p11, live)
@@ -253,9 +269,8 @@ def setup_kernel(
 
 
 @triton.jit
-def window(lx, ly, hx, hy, scale, height, width, HALF: tl.constexpr, REACH: tl.constexpr):
+def window(lx, ly, hx, hy, reach, height, width):
     """Left, top, columns and rows of the pixels whose centres come within reach of a box."""
-    reach = REACH * tl.sqrt(2 * HALF * scale * scale)
     left = tl.ceil(tl.minimum(tl.maximum(lx - reach, 0.5), width + 1.0) - 0.5).to(tl.int32)
     top = tl.ceil(tl.minimum(tl.maximum(ly - reach, 0.5), height + 1.0) - 0.5).to(tl.int32)
     right = tl.floor(tl.minimum(tl.maximum(hx + reach, -1.0), width + 1.0) - 0.5).to(tl.int32)

@@ -9,6 +9,7 @@ import triton.language as tl
 from ... import vectors
 from .formulas import POINTERS, SIZES
 from .lighting import LIGHT, lit, lit_back
+from .pixels import clear
 
 FLATNESS = tl.constexpr(vectors.FLATNESS)
 LEAST_SQUARE = tl.constexpr(vectors.LEAST_SQUARE)
@@ -35,8 +36,12 @@ def add_vector(target, vertex, x, y, z, live, WIDTH: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
-def sum_areas_kernel(points, faces, sums, count, rows, points_stride, BLOCK: tl.constexpr):
-    """Add each face's area vector and the squares of two of its edges to its vertices: four numbers each."""
+def sum_areas_kernel(points, faces, sums, counters, count, rows, points_stride, clear_counters, BLOCK: tl.constexpr):
+    """Add each face's area vector and the squares of two of its edges to its vertices: four numbers each.
+
+    Clears the counters of the next kernel.
+    """
+    clear(counters, clear_counters, BLOCK)
     item = tl.program_id(1).to(tl.int64)
     f = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = f < count
@@ -67,37 +72,42 @@ def load_area(sums, v, live):
     return x, y, z, square, by_size, scale
 
 
+@triton.jit
+def normal_at(normals, v, live, AREAS: tl.constexpr):
+    """The normal of a vertex; AREAS: from the sums of its areas."""
+    if AREAS:
+        x, y, z, _square, _by_size, scale = load_area(normals, v, live)
+        x, y, z = x * scale, y * scale, z * scale
+    else:
+        x, y, z = load_vector(normals, v, live)
+    return x, y, z
+
+
 @triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
 def normals_kernel(sums, normals, rows, BLOCK: tl.constexpr):
     """Areas as directions."""
     v = tl.program_id(1).to(tl.int64) * rows + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK) < rows
-    x, y, z, _square, _by_size, scale = load_area(sums, v, live)
-    tl.store(normals + v * 3, x * scale, mask=live)
-    tl.store(normals + v * 3 + 1, y * scale, mask=live)
-    tl.store(normals + v * 3 + 2, z * scale, mask=live)
+    x, y, z = normal_at(sums, v, live, True)
+    store_vector(normals, v, x, y, z, live)
 
 
-@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
-def normals_backward_kernel(sums, grad_normals, by_sums, rows, BLOCK: tl.constexpr):
-    """From gradients by normals to gradients by a vertex's area and square."""
-    v = tl.program_id(1).to(tl.int64) * rows + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    live = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK) < rows
+@triton.jit
+def area_back(sums, grad_normals, v, live):
+    """From gradients by normals to gradients by the sums of a vertex's areas and squares."""
     x, y, z, square, by_size, scale = load_area(sums, v, live)
-    gx = tl.load(grad_normals + v * 3, mask=live, other=0.0)
-    gy = tl.load(grad_normals + v * 3 + 1, mask=live, other=0.0)
-    gz = tl.load(grad_normals + v * 3 + 2, mask=live, other=0.0)
+    gx, gy, gz = load_vector(grad_normals, v, live)
     along = (x * gx + y * gy + z * gz) * scale * scale
     factor = scale * by_size
-    tl.store(by_sums + v * 4, (gx - x * along) * factor, mask=live)
-    tl.store(by_sums + v * 4 + 1, (gy - y * along) * factor, mask=live)
-    tl.store(by_sums + v * 4 + 2, (gz - z * along) * factor, mask=live)
-    tl.store(by_sums + v * 4 + 3, -square * FLATNESS * along * factor, mask=live)
+    gx, gy, gz = (gx - x * along) * factor, (gy - y * along) * factor, (gz - z * along) * factor
+    return gx, gy, gz, -square * FLATNESS * along * factor
 
 
 @triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
-def spread_areas_kernel(points, faces, by_sums, by_points, count, rows, points_stride, BLOCK: tl.constexpr):
-    """From gradients by the vertices' areas and squares to gradients by the points."""
+def spread_normals_kernel(
+    points, faces, sums, grad_normals, by_points, count, rows, points_stride, BLOCK: tl.constexpr
+):
+    """From gradients by the vertices' normals to gradients by the points, which they are added to."""
     item = tl.program_id(1).to(tl.int64)
     f = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = f < count
@@ -105,11 +115,12 @@ def spread_areas_kernel(points, faces, by_sums, by_points, count, rows, points_s
     b = tl.load(faces + f * 3 + 1, mask=live, other=0).to(tl.int64)
     c = tl.load(faces + f * 3 + 2, mask=live, other=0).to(tl.int64)
     ex, ey, ez, fx, fy, fz = load_edges(points + item * points_stride, a, b, c, live)
-    by_sums += item * rows * 4
-    gx = corner_sum(by_sums, a, b, c, live, 0)
-    gy = corner_sum(by_sums, a, b, c, live, 1)
-    gz = corner_sum(by_sums, a, b, c, live, 2)
-    square = 2.0 * corner_sum(by_sums, a, b, c, live, 3)
+    sums += item * rows * 4
+    grad_normals += item * rows * 3
+    gx, gy, gz, square = area_back(sums, grad_normals, a, live)
+    gx1, gy1, gz1, square1 = area_back(sums, grad_normals, b, live)
+    gx2, gy2, gz2, square2 = area_back(sums, grad_normals, c, live)
+    gx, gy, gz, square = gx + gx1 + gx2, gy + gy1 + gy2, gz + gz1 + gz2, 2.0 * (square + square1 + square2)
     # Of the area e x f: by e it is f x g, by f it is g x e
     bx, by, bz = fy * gz - fz * gy + square * ex, fz * gx - fx * gz + square * ey, fx * gy - fy * gx + square * ez
     cx, cy, cz = gy * ez - gz * ey + square * fx, gz * ex - gx * ez + square * fy, gx * ey - gy * ex + square * fz
@@ -117,13 +128,6 @@ def spread_areas_kernel(points, faces, by_sums, by_points, count, rows, points_s
     add_vector(by_points, b, bx, by, bz, live, 3)
     add_vector(by_points, c, cx, cy, cz, live, 3)
     add_vector(by_points, a, -bx - cx, -by - cy, -bz - cz, live, 3)
-
-
-@triton.jit
-def corner_sum(values, a, b, c, live, CHANNEL: tl.constexpr):
-    first = tl.load(values + a * 4 + CHANNEL, mask=live, other=0.0)
-    second = tl.load(values + b * 4 + CHANNEL, mask=live, other=0.0)
-    return first + second + tl.load(values + c * 4 + CHANNEL, mask=live, other=0.0)
 
 
 @triton.jit
