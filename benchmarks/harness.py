@@ -32,7 +32,7 @@ import platform
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -169,6 +169,18 @@ def save(path: Path | None, rows: list[Row]) -> None:
 
 def _content(rows: list[Row]) -> dict:
     return {"machine": machine(), "rows": [_short(row) for row in rows]}
+
+
+def record_all(path: Path | None, parts: Iterable[list[Row]]) -> list[Row]:
+    """Record the rows part by part, so that a run which is cut short leaves those that it came to; returns all."""
+    rows: list[Row] = []
+    for part in parts:
+        rows += part
+        if str(path) != "-":
+            record(path, rows)
+    if str(path) == "-":
+        record(path, rows)
+    return rows
 
 
 def recorded(path: Path) -> list[Row]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -52,7 +52,8 @@ class Scene:
         self.mesh, self.size = mesh.to(device), size
         self.vertices = self.mesh.vertices.repeat(*batch, 1, 1).requires_grad_()
         self.colors = (self.vertices.detach() * 0.4 + 0.5).clamp(0, 1).requires_grad_()
-        self.renderer = SmoothRenderer(size, FilteredCoverage(StudentT(scale=scale))).to(device)
+        self.coverage = FilteredCoverage(StudentT(scale=scale))
+        self.renderer = SmoothRenderer(size, self.coverage).to(device)
         shapes = ((*batch, size, size, 3), (*batch, size, size), (*batch, size, size))
         self.weights = [torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(device) for shape in shapes]
 
@@ -65,7 +66,7 @@ class Scene:
         """The colours as they are."""
         out = render_attributes(
             self.vertices, self.mesh.faces, self.colors, self.camera, size=(self.size, self.size),
-            coverage=self.renderer.coverage,
+            coverage=self.coverage,
         )  # fmt: skip
         return torch.autograd.grad(list(out), [self.vertices, self.colors], self.weights)
 
@@ -107,14 +108,13 @@ def all_in_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float
     return found
 
 
-def batch_rows(quick: bool, seconds: float) -> list[Row]:
+def batch_rows(quick: bool, seconds: float) -> Iterator[list[Row]]:
     """Whole calls and the rasteriser alone on a CUDA device."""
-    rows: list[Row] = []
     for batch, level, size, noise, hard in BATCHES[:1] if quick else BATCHES:
         name = f"{batch} x {20 * 4**level} x {size}^2" + ("" if noise == 0.0035 else f", noise of {noise:g} NDC")
-        rows += medians(name, Scene(ball(level), size, noise * size / 2, "cuda", (batch,)), seconds)
-        rows += [] if hard is None else [Row(name, hard, "ms", "f+b", by="nvdiffrast (hard, no light)", note=NOTE)]
-    return rows
+        rows = medians(name, Scene(ball(level), size, noise * size / 2, "cuda", (batch,)), seconds)
+        peer = [] if hard is None else [Row(name, hard, "ms", "f+b", by="nvdiffrast (hard, no light)", note=NOTE)]
+        yield [*rows, *peer]
 
 
 def medians(name: str, scene: Scene, seconds: float) -> list[Row]:
@@ -126,35 +126,32 @@ def medians(name: str, scene: Scene, seconds: float) -> list[Row]:
     return rows
 
 
-def shading_rows(device: str, quick: bool, seconds: float) -> list[Row]:
+def shading_rows(device: str, quick: bool, seconds: float) -> Iterator[list[Row]]:
     """Whole calls against the rasteriser alone."""
     if device == "cuda":
-        return batch_rows(quick, seconds)
-    rows: list[Row] = []
+        yield from batch_rows(quick, seconds)
+        return
     for level, size in ((2, 32),) if quick else ((3, 256), (4, 256), (5, 512)):
         scene = Scene(ball(level), size, 0.7, device)
-        rows += compared(f"{20 * 4**level} faces x {size}^2", scene, seconds)
-    return rows
+        yield compared(f"{20 * 4**level} faces x {size}^2", scene, seconds)
 
 
-def mesh_rows(folder: Path, device: str, quick: bool, seconds: float) -> list[Row]:
+def mesh_rows(folder: Path, device: str, quick: bool, seconds: float) -> Iterator[list[Row]]:
     """The same for the mesh files of a folder."""
     paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in MESHES)
     if not paths:
         raise SystemExit(f"benchmarks: {folder} holds no mesh files ({', '.join(MESHES)})")
-    rows: list[Row] = []
     for path in paths:
         mesh = Mesh.load(path).normalised(0.9)
         if device == "cuda":
             size, batch = (32, 1) if quick else (512, 4)
             name = f"{batch} x {len(mesh.faces)} x {size}^2 ({path.stem})"
             own = Scene(Mesh(mesh.vertices, mesh.faces), size, 0.0035 * size / 2, device, (batch,))
-            rows += medians(name, own, seconds)
+            yield medians(name, own, seconds)
             continue
         size = 32 if quick else 256
         name = f"{path.stem}, {len(mesh.faces)} faces x {size}^2"
-        rows += compared(name, Scene(Mesh(mesh.vertices, mesh.faces), size, 0.7, device), seconds)
-    return rows
+        yield compared(name, Scene(Mesh(mesh.vertices, mesh.faces), size, 0.7, device), seconds)
 
 
 def compared(name: str, scene: Scene, seconds: float) -> list[Row]:
@@ -168,16 +165,18 @@ def compared(name: str, scene: Scene, seconds: float) -> list[Row]:
 def softness_rows(device: str, quick: bool, seconds: float) -> list[Row]:
     """Cost against the noise's scale, sampled sparsely and in full."""
     level, size = (1, 24) if quick else (3, 128) if device == "cpu" else (4, 256)
+    # One picture is the host's time alone on a CUDA device
+    batch = (8,) if device == "cuda" and not quick else ()
     scales = (2.0, 6.0) if quick else SCALES
     calls: dict[str, Call] = {}
     for scale in scales:
-        scene = Scene(ball(level), size, scale, device)
+        scene = Scene(ball(level), size, scale, device, batch)
         calls[f"{scale:g}"] = scene.lit
         calls[f"{scale:g} full"] = in_full(scene.lit)
     found = in_turns(calls, seconds * len(calls) / 2)
     rows: list[Row] = []
     for scale in scales:
-        name = f"{20 * 4**level} faces x {size}^2, noise of {scale:g} pixels"
+        name = f"{'8 x ' if batch else ''}{20 * 4**level} faces x {size}^2, noise of {scale:g} pixels"
         sparse, full = found[f"{scale:g}"], found[f"{scale:g} full"]
         print(f"{name:48} {sparse:8.2f} ms, every pixel sampled {full:8.2f}", flush=True)
         rows += [Row(name, sparse, "ms", "lit, f+b"), Row(name, full, "ms", "every pixel sampled")]
@@ -220,15 +219,17 @@ def plot(rows: list[Row], path: Path) -> None:
     figure.savefig(path, dpi=160, bbox_inches="tight")
 
 
-def measured(device: str, quick: bool, meshes: Path | None) -> list[Row]:
-    """All rows; raises SystemExit where pictures differ from the reference."""
+def measured(device: str, quick: bool, meshes: Path | None) -> Iterator[list[Row]]:
+    """All rows, part by part; raises SystemExit where pictures differ from the reference."""
     difference = parity(device)
     print(f"largest difference from the dense reference: {difference:.1e}")
     if not difference < TOLERANCE:
         raise SystemExit(f"parity failed ({difference:.1e} > {TOLERANCE:.0e}): no times are given")
     seconds = 0.05 if quick else 1.0 if device == "cuda" else 4.0
-    rows = shading_rows(device, quick, seconds) + softness_rows(device, quick, seconds)
-    return rows + (mesh_rows(meshes, device, quick, seconds) if meshes else [])
+    yield from shading_rows(device, quick, seconds)
+    yield softness_rows(device, quick, seconds)
+    if meshes:
+        yield from mesh_rows(meshes, device, quick, seconds)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -243,8 +244,7 @@ def main(argv: list[str] | None = None) -> None:
     if options.recorded:
         rows = [row for path in options.recorded for row in harness.recorded(path)]
     else:
-        rows = measured(options.device, options.quick, options.meshes)
-        harness.record(options.json, rows)
+        rows = harness.record_all(options.json, measured(options.device, options.quick, options.meshes))
     if options.plot:
         plot(rows, options.plot)
 

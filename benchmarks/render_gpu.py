@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -25,7 +26,7 @@ from algonet.render import Camera, FilteredCoverage, icosphere, reference, rende
 from algonet.render.settings import RasterSettings
 
 from . import render_calls
-from .harness import Row, milliseconds, record, times
+from .harness import Row, milliseconds, record, record_all, times
 
 #: batch, level of the sphere, size, and f+b of SoftRas, GenDR, PyTorch3D (K = 10), nvdiffrast (hard)
 ROWS = (
@@ -167,14 +168,12 @@ def main(argv: list[str] | None = None) -> None:
         print("no CUDA device: all rows of this benchmark are skipped; --device cpu runs those that can")
         record(options.json, [])
         return
-    rows = spheres(options.quick) if options.device == "cuda" else []
-    rows += render_calls.measured(options.device, options.quick, options.meshes)
-    record(options.json, rows)
+    alone = spheres(options.quick) if options.device == "cuda" else ()
+    record_all(options.json, chain(alone, render_calls.measured(options.device, options.quick, options.meshes)))
 
 
-def spheres(quick: bool) -> list[Row]:
+def spheres(quick: bool) -> Iterator[list[Row]]:
     """The rasteriser's kernel alone, beside its peers."""
-    rows: list[Row] = []
     peers = "".join(f"{name:>9}" for name in ("SoftRas", "GenDR", "P3D", "hard"))
     print(f"{'batch x faces x pixels':24}{peers} | f      f+b    least  graph  MiB    differs by")
     for batch, level, size, *peers in ROWS[: 3 if quick else None]:
@@ -191,15 +190,17 @@ def spheres(quick: bool) -> list[Row]:
         (both, least), device = spread(scene.both), milliseconds(captured(scene.both), **TIMING)
         extra = scene.memory()
         print(f"{shown} | {forward:<7.3f}{both:<7.3f}{least:<7.3f}{device:<7.3f}{extra:<7.1f}{found}", flush=True)
-        rows += [Row(name, forward, "ms", "f"), Row(name, both, "ms", "f+b"), Row(name, least, "ms", "f+b at best")]
-        rows.append(Row(name, device, "ms", "f+b as a graph"))
-        rows.append(Row(name, extra, "MiB", "memory"))
-        rows += [Row(name, ms, "ms", "f+b", by=peer, note=NOTE) for peer, ms in zip(PEERS, peers, strict=True)]
-        rows.append(Row(name, min(peers[:3]) / both, "ratio", "times faster than the fastest soft peer", note=NOTE))
+        own = {"f": forward, "f+b": both, "f+b at best": least, "f+b as a graph": device}
+        yield [
+            *(Row(name, ms, "ms", column) for column, ms in own.items()),
+            Row(name, extra, "MiB", "memory"),
+            *(Row(name, ms, "ms", "f+b", by=peer, note=NOTE) for peer, ms in zip(PEERS, peers, strict=True)),
+            Row(name, min(peers[:3]) / both, "ratio", "times faster than the fastest soft peer", note=NOTE),
+        ]
     x, ones = torch.zeros(100, device="cuda", requires_grad=True), torch.ones(100, device="cuda")
     host = spread(lambda: torch.autograd.grad(x.sigmoid(), x, ones))
     print(f"for scale, the gradient of a sigmoid: {host[0]:.3f}, at best {host[1]:.3f}")
-    return rows + [
+    yield [
         Row("gradient of a sigmoid of 100 numbers", ms, "ms", c)
         for ms, c in zip(host, ("f+b", "f+b at best"), strict=True)
     ]

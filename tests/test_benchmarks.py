@@ -153,4 +153,4 @@ def test_whole_calls_of_the_renderer_run_anywhere(tmp_path, capsys):
     assert picture.stat().st_size > 1000
     (tmp_path / "empty").mkdir()
     with pytest.raises(SystemExit, match="holds no mesh files"):
-        render_gpu.render_calls.mesh_rows(tmp_path / "empty", "cpu", True, 0.01)
+        list(render_gpu.render_calls.mesh_rows(tmp_path / "empty", "cpu", True, 0.01))
