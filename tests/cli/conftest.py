@@ -46,7 +46,7 @@ def run(small, monkeypatch, capfd, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ALGONET_QUIET", "1")
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    Image.radial_gradient("L").resize((32, 32)).save("leaf.png")
+    Image.radial_gradient("L").resize((32, 32)).point(lambda grey: grey if grey < 160 else 255).save("leaf.png")
 
     def run(*words: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["algonet", *words])

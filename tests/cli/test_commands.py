@@ -134,7 +134,7 @@ def files(tmp_path):
         (["while", "show", "bytes.while"], "bytes.while is not a text file"),
         (["while", "show", "pictures"], "pictures"),
         (["while", "run", "add", "x1"], "x1=3"),
-        (["while", "run", "add", "x1=one"], "must be a number"),
+        (["while", "run", "add", "x1=one"], "must be a finite number"),
         (["while", "run", "add", "x1=1", "x1=2"], "given twice"),
         (["while", "run", "add", "y=1"], "y=1"),
         (["while", "run", "add", "x9=1"], "x9"),
@@ -143,6 +143,11 @@ def files(tmp_path):
         (["while", "run", "add", "--output", "z"], "z"),
         (["while", "plot", "add", "--from", "3", "--to", "1"], "--from must lie below --to"),
         (["while", "plot", "add", "--out", "blocked/a.png"], "blocked"),
+        (["while", "run", "add", "x1=nan"], "x1 must be a finite number, got 'nan'"),
+        (["while", "run", "add", "x1=inf"], "x1 must be a finite number, got 'inf'"),
+        (["while", "plot", "add", "--out", "a.jpg"], "a name that ends in .png, got 'a.jpg'"),
+        (["ifs", "render", "fern", "--out", "fern.docx"], "a name that ends in .png, got 'fern.docx'"),
+        (["speech", "say", "a", "--out", "a.mp3"], "a name that ends in .wav, got 'a.mp3'"),
         (["ifs", "fit", "nowhere.png"], "nowhere.png: there is no such file"),
         (["ifs", "fit", "broken.png"], "broken.png: not readable as a picture"),
         (["ifs", "fit", "flat.png"], "one brightness"),
@@ -235,7 +240,7 @@ def test_version_and_lists(algonet):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_work_leaves_nothing_behind(tmp_path, number, code):
     """Ctrl-C in the middle of a fit: no traceback, no file, the exit code that shells expect."""
-    Image.radial_gradient("L").resize((64, 64)).save(tmp_path / "ball.png")
+    _disc(64).save(tmp_path / "ball.png")
     script = (
         "import sys, algonet.ifs as ifs; from algonet import cli; fit = ifs.fit_ifs\n"
         "def told(*arguments, **options):\n"
@@ -324,6 +329,11 @@ def test_ran_init(algonet, tmp_path):
     assert "choose one of cpu, gpu, ifs, ifs_gpu" in algonet("ran", "init", "tpu").err
 
 
+def _disc(side: int) -> Image.Image:
+    """Shaded, on white."""
+    return Image.radial_gradient("L").resize((side, side)).point(lambda grey: grey if grey < 160 else 255)
+
+
 #: Commands that take minutes, and the function in which they spend them.
 LONG = {
     "demo --out page": "algonet.cli.gallery.build",
@@ -371,7 +381,7 @@ for words, place in eval(sys.stdin.read()).items():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_ctrl_c_ends_every_long_command(tmp_path):
     """Within 2 s on an idle machine; what is asked for here is far less than the minutes that each would take."""
-    Image.radial_gradient("L").resize((64, 64)).save(tmp_path / "ball.png")
+    _disc(64).save(tmp_path / "ball.png")
     (tmp_path / "forever.while").write_text("x1 := 1\nWHILE x1 != 0 DO\n    x1 := x1 + 1\nEND\n")
     (tmp_path / "run.toml").write_text(ran_commands._config("cpu"))
     done = subprocess.run(
@@ -432,7 +442,7 @@ ABSURD = [
 )
 def test_absurd_sizes_are_one_line_before_memory_is_taken(algonet, tmp_path, monkeypatch, words, said):
     """On a machine with 4 GiB left, so that none has enough."""
-    Image.radial_gradient("L").resize((32, 32)).save(tmp_path / "leaf.png")
+    _disc(32).save(tmp_path / "leaf.png")
     monkeypatch.setattr(memory, "free_memory", lambda device: 2**32)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     done = algonet(*words)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from algonet.cli.render_commands import _pictures_of
+from algonet.cli.render_commands import read_pictures
 from algonet.ifs.fitting import read_picture
 from algonet.ran.problems.mesh import read_views
 
@@ -26,8 +26,8 @@ ENDINGS = ("png", "jpg", "webp", "bmp")
 
 
 def _alone(path: Path) -> torch.Tensor:
-    """By the reader of a folder of pictures."""
-    return _pictures_of(path.parent, 8)[1]
+    """By the reader of several pictures."""
+    return read_pictures([path], 8)
 
 
 READERS = {

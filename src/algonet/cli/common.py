@@ -59,6 +59,14 @@ def check_out(*paths: Path, force: bool, inputs: Iterable[Path] = ()) -> None:
     check_outputs([path for path in paths if path != STANDARD_OUTPUT], force=force, inputs=inputs)
 
 
+def check_ending(out: Path, ending: str) -> None:
+    """Raise where a file of one format is to be written under a name of another: programs would not open it."""
+    if out != STANDARD_OUTPUT and out.suffix.lower() != ending:
+        raise ValueError(
+            f"--out: a {ending[1:].upper()} file is written; wanted a name that ends in {ending}, got {str(out)!r}."
+        )
+
+
 def deliver(files: Mapping[Path, bytes], *, force: bool) -> None:
     """Write results, all whole or none; to `-`, standard output."""
     from algonet.core.files import write_files

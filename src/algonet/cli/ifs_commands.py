@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from algonet.cli.common import Force, Json, check_out, deliver, examples, parse_size, print_json, say
+from algonet.cli.common import Force, Json, check_ending, check_out, deliver, examples, parse_size, print_json, say
 from algonet.core.pictures import gif_bytes, png_bytes
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def render(
     width, height = parse_size(size)
     path = out or Path(f"{Path(system).stem}.png")
     check_out(path, force=force, inputs=[Path(system)])
+    check_ending(path, ".png")
     ifs = open_system(system, points)
     picture = ifs.crisp((height, width), points=points) if crisp else _drawn(ifs, height, width, sigma)
     deliver({path: to_png(picture)}, force=force)

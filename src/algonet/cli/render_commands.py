@@ -271,11 +271,11 @@ def _targets(
         around = _circle(views, elevation, 0.0, fov, alternate=True)
         return Targets(around, rgb=_views_of(_mesh(source), around, size))
     if cameras is None:
-        pictures = _read_files(_picture_files(folder), size)
+        pictures = _cut_out(_picture_files(folder), size)
         return Targets(_circle(len(pictures), elevation, 0.0, fov), rgb=pictures)
     names, _ = read_cameras(cameras, (size, size))
     paths = [_frame_file(name, cameras, folder) for name in names]
-    pictures = _read_files(paths, size)
+    pictures = _cut_out(paths, size)
     _, placed = read_cameras(cameras, (int(pictures.shape[1]), int(pictures.shape[2])))
     return Targets(placed, rgb=pictures)
 
@@ -344,11 +344,21 @@ def _picture_files(folder: Path) -> list[Path]:
 def _pictures_of(path: Path, size: int) -> tuple[list[str], Any]:
     """Names and pictures of a file, or of a folder's."""
     paths = _picture_files(path) if path.is_dir() else [path]
-    return [p.name for p in paths], _read_files(paths, size)
+    return [p.name for p in paths], _cut_out(paths, size)
 
 
-def _read_files(paths: list[Path], size: int) -> Any:
-    """Pictures as RGBA (N, H, W, 4) with the longer side `size` pixels; those without alpha have white backgrounds."""
+def _cut_out(paths: list[Path], size: int) -> Tensor:
+    """Pictures as `read_pictures` gives them; in those without alpha, what is white is transparent."""
+    pictures = read_pictures(paths, size)
+    for path, pixels in zip(paths, pictures, strict=True):
+        if bool((pixels[..., 3] > 0.99).all()):
+            pixels[..., 3] = (pixels[..., :3].amin(-1) < 0.95).float()
+            _check_background(path, pixels[..., 3])
+    return pictures
+
+
+def read_pictures(paths: list[Path], size: int) -> Tensor:
+    """Pictures as RGBA (N, H, W, 4) with the longer side `size` pixels."""
     import numpy as np
     import torch
     from PIL import Image
@@ -361,12 +371,8 @@ def _read_files(paths: list[Path], size: int) -> Any:
         share = size / max(whole.size)
         width, height = (max(1, round(n * share)) for n in whole.size)
         pixels = np.asarray(whole.resize((width, height), Image.Resampling.BOX)).astype(np.float32) / 255
-        pixels = torch.from_numpy(pixels)
-        if bool((pixels[..., 3] > 0.99).all()):
-            pixels[..., 3] = (pixels[..., :3].amin(-1) < 0.95).float()
-            _check_background(path, pixels[..., 3])
         shapes.setdefault((width, height), path)
-        pictures.append(pixels)
+        pictures.append(torch.from_numpy(pixels))
     if len(shapes) > 1:
         listed = ", ".join(f"{path.name} {w} x {h}" for (w, h), path in list(shapes.items())[:3])
         raise ValueError(f"{paths[0].parent}: all pictures must have the same proportions; at this size, {listed}.")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from algonet.cli.common import STANDARD_OUTPUT, Force, Json, check_out, deliver, examples, print_json, say
+from algonet.cli.common import STANDARD_OUTPUT, Force, Json, check_ending, check_out, deliver, examples, print_json, say
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,8 +43,7 @@ def speak(
     from algonet.speech import SmoothSynthesizer, Voice, wav_bytes
 
     drawing = out.with_suffix(".png") if picture and out != STANDARD_OUTPUT else None
-    if drawing == out:
-        raise ValueError(f"{out}: this is where the spectrogram goes; --out takes the name of the WAV file.")
+    check_ending(out, ".wav")
     check_out(*filter(None, (out, drawing)), force=force)
     synthesizer = SmoothSynthesizer(harmonics=max(1, int(8000 / pitch)))
     score = synthesizer.score(text, pitch=pitch, rate=rate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from importlib import resources
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from algonet.cli.common import Force, Json, check_out, deliver, examples, print_json, say
+from algonet.cli.common import Force, Json, check_ending, check_out, deliver, examples, print_json, say
 
 if TYPE_CHECKING:
     from algonet.relax import Exit
@@ -139,6 +140,7 @@ def plot(
     if not low < high:
         raise ValueError(f"while plot: --from must lie below --to, got {low:g} and {high:g}.")
     check_out(out, force=force, inputs=[Path(file)])
+    check_ending(out, ".png")
     library = file if _is_library(file) else None
     figure = surfaces(_read(file), library, _exit(exit), (low, high), size, max_iterations)
     deliver({out: png(figure)}, force=force)
@@ -197,7 +199,9 @@ def _inputs(values: list[str]) -> dict[str, float]:
         try:
             found[match[1]] = float(match[2])
         except ValueError:
-            raise ValueError(f"while: {match[1]} must be a number, got {match[2]!r}.") from None
+            found[match[1]] = math.nan
+        if not math.isfinite(found[match[1]]):
+            raise ValueError(f"while: {match[1]} must be a finite number, got {match[2]!r}.")
     return found
 
 
