@@ -120,7 +120,7 @@ def meshes(rng: random.Random) -> None:
 def mesh_fits(rng: random.Random) -> None:
     side = rng.randint(8, 24)
     eyes = torch.tensor([[0.0, 0.0, 3.0], [3.0, 0.0, 0.0]])
-    algonet.fit_mesh(torch.zeros(2, side, side), algonet.Camera.look_at(eyes), render.icosphere(1), steps=2)
+    algonet.fit_mesh(torch.ones(2, side, side), algonet.Camera.look_at(eyes), render.icosphere(1), steps=2)
 
 
 def networks(rng: random.Random) -> None:

@@ -234,7 +234,7 @@ def _fit_ifs() -> None:
 
 def _fit_mesh() -> None:
     eyes = torch.tensor([[0.0, 0.0, 3.0], [3.0, 0.0, 0.0]])
-    fit_mesh(torch.zeros(2, 12, 12), Camera.look_at(eyes), icosphere(1), steps=2)
+    fit_mesh(torch.ones(2, 12, 12), Camera.look_at(eyes), icosphere(1), steps=2)
 
 
 def _fit_camera() -> None:
