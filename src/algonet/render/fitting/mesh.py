@@ -89,7 +89,7 @@ def fit_mesh(
     learned. Interrupting keeps what is there so far.
 
     >>> cameras = Camera.look_at(torch.tensor([[0.0, 0.0, 3.0], [3.0, 0.0, 0.0]]))
-    >>> fit = fit_mesh(torch.zeros(2, 16, 16), cameras, icosphere(1), steps=2)
+    >>> fit = fit_mesh(torch.ones(2, 16, 16), cameras, icosphere(1), steps=2)
     >>> len(fit.history), fit.quality.inverted
     (2, 0)
     """
