@@ -6,13 +6,19 @@ one of them is at work must not skip its checks. `plain()` says that none of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+P = ParamSpec("P")
+R = TypeVar("R")
+#: Where algonet runs and autocast exists.
+AUTOCAST_DEVICES = ("cpu", "cuda")
 #: Whether `torch.compile` or `torch.export` is looking on.
 compiling = torch.compiler.is_compiling
 
@@ -71,6 +77,23 @@ def readable(*tensors: Tensor) -> bool:
 def capturing(device: torch.device) -> bool:
     """Whether a CUDA graph is being captured: what is filled now is filled again only when the graph runs."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def outside_autocast(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorates what autocast would spoil: places of pixels, phases and solved systems need more digits than bfloat16 has.
+
+    The function runs as without autocast. What a network gives it in half precision is read as it is.
+    """
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        for device in AUTOCAST_DEVICES:
+            if torch.is_autocast_enabled(device):
+                with torch.autocast(device, enabled=False):
+                    return run(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return run
 
 
 @contextmanager

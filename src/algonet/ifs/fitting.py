@@ -14,6 +14,7 @@ from torch import Tensor
 
 from algonet.core.checks import check_integer
 from algonet.core.pictures import open_picture, to_bytes
+from algonet.core.tracing import outside_autocast
 from algonet.relax import GaussianNoise
 
 from .aggregates import Poisson
@@ -93,6 +94,7 @@ class _Record:
         return self.waited < self.patience
 
 
+@outside_autocast
 def fit_ifs(
     image: Tensor | str | os.PathLike[str],
     functions: int | None = None,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from algonet.core.checks import broadcast_shapes, check_integer, check_size, widened
 from algonet.core.memory import check_memory
-from algonet.core.tracing import readable
+from algonet.core.tracing import outside_autocast, readable
 from algonet.relax import GaussianNoise, Probabilistic
 
 from .aggregates import Aggregate, check_aggregate
@@ -29,6 +29,7 @@ from .reference import splat_separable
 _METHODS = ("auto", "windows", "separable")
 
 
+@outside_autocast
 def smooth_raster(
     points: Tensor,
     size: tuple[int, int],

@@ -55,6 +55,7 @@ class Camera:
         return self.matrix.shape[:-2]
 
     @staticmethod
+    @tracing.outside_autocast
     def look_at(
         eye: Tensor | tuple[float, float, float],
         target: Tensor | tuple[float, float, float] = (0.0, 0.0, 0.0),
@@ -78,6 +79,7 @@ class Camera:
         return Camera(_matrix(rotation, position, focal), position, True, near)
 
     @staticmethod
+    @tracing.outside_autocast
     def orthographic(
         eye: Tensor | tuple[float, float, float],
         target: Tensor | tuple[float, float, float] = (0.0, 0.0, 0.0),
@@ -98,6 +100,7 @@ class Camera:
         return Camera(_matrix(rotation, position, focal), position, False, near)
 
     @staticmethod
+    @tracing.outside_autocast
     def from_opencv(
         intrinsics: Tensor, rotation: Tensor, translation: Tensor, *, size: tuple[int, int], near: float | Tensor = 0.1
     ) -> Camera:
@@ -161,6 +164,7 @@ class Camera:
                 return self._prepared(size, like, batch)
         return self.pixel_matrix(size).to(like).expand(*batch, 3, 4), self.position.to(like).expand(*batch, 3)
 
+    @tracing.outside_autocast
     def project(self, points: Tensor, size: tuple[int, int]) -> Tensor:
         """World points (*B, V, 3) to (*B, V, 3): x, y in pixels and depth. Points behind the camera come out mirrored."""
         matrix = self.pixel_matrix(size).to(points.dtype)

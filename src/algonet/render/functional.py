@@ -29,6 +29,7 @@ from .vectors import tensor_like
 DEPTH_STEEPNESS = 5.0
 
 
+@tracing.outside_autocast
 def render_attributes(
     vertices: Tensor,
     faces: Tensor,

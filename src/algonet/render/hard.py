@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from algonet.core.checks import check_size
+from algonet.core.tracing import outside_autocast
 
 from .cameras import Camera
 from .checks import check_mesh, check_picture
@@ -13,6 +14,7 @@ from .functional import _background, _batch_shape, _check_attributes, camera_poi
 from .settings import Raster
 
 
+@outside_autocast
 def render_hard(
     vertices: Tensor,
     faces: Tensor,

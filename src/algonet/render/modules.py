@@ -149,6 +149,7 @@ class SmoothRenderer(SoftModule):
             self._memory.remember(getattr(self, name), number)
         return self
 
+    @tracing.outside_autocast
     def forward(
         self, mesh: Mesh, camera: Camera, lights: Sequence[Light] = DEFAULT_LIGHTS, attributes: Tensor | None = None
     ) -> Rendering:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from algonet.core.cache import constant
+from algonet.core.tracing import outside_autocast
 
 from .constants import FLIP_AREA
 from .coverage import twice_area
@@ -23,6 +24,7 @@ TEXEL_SPREAD = 0.54
 PIXEL_SPREAD = 0.5
 
 
+@outside_autocast
 def sample_texture(texture: Tensor, uv: Tensor) -> Tensor:
     """Bilinear lookup of `texture` (*B, h, w, C) at `uv` (*B, H, W, 2), u to the right and v up; edges are repeated.
 
@@ -41,6 +43,7 @@ def sample_texture(texture: Tensor, uv: Tensor) -> Tensor:
     return sampled.movedim(-3, -1).reshape(*batch, *uv.shape[-3:-1], texture.shape[-1])
 
 
+@outside_autocast
 def sample_pyramid(texture: Tensor, uv: Tensor, level: Tensor) -> Tensor:
     """Lookup of `texture` (*B, h, w, C) at `uv` (*B, H, W, 2), as `sample_texture`, blurred to `level` (*B, H, W).
 

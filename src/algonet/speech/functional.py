@@ -13,6 +13,7 @@ from torch import Tensor
 from algonet.core.cache import TensorCache
 from algonet.core.checks import check_softness, widened
 from algonet.core.memory import check_memory
+from algonet.core.tracing import outside_autocast
 from algonet.relax import Logistic, Sigmoid
 
 from .inventory import Inventory
@@ -155,6 +156,7 @@ def source(frequency: Tensor, tilt: float | Tensor, nyquist: float) -> Tensor:
     return falling * fade
 
 
+@outside_autocast
 def synthesize(
     phonemes: Tensor,
     durations: Tensor,
@@ -238,6 +240,7 @@ def _noise(controls: Controls, inventory: Inventory, white: Tensor, hop: int, ny
     return total[..., 2 : count + 1, :].flatten(-2) * math.sqrt(window / 1.5)
 
 
+@outside_autocast
 def mel_envelope(
     phonemes: Tensor,
     durations: Tensor,
@@ -290,6 +293,7 @@ def mel_envelope(
 _FFT = 512
 
 
+@outside_autocast
 def mel_spectrogram(
     waveform: Tensor, *, sample_rate: int = 16_000, hop: int = 160, bands: int = 40, floor: float = 1e-5
 ) -> Tensor:

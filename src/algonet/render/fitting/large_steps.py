@@ -26,6 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from algonet.core.tracing import outside_autocast
+
 from ..checks import check_faces
 from ..meshes import Mesh
 
@@ -155,6 +157,7 @@ class SmoothingSystem:
         )
         return self.diagonal * columns - self.stiffness * summed
 
+    @outside_autocast
     def solve(self, columns: Tensor, powers: int = 1) -> tuple[Tensor, ...]:
         """M^-1 columns, M^-2 columns, ... up to `powers`; each within `tolerance` of |columns|."""
         coefficients = _series(self.largest, powers, self.tolerance)

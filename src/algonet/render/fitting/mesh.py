@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet.core.tracing import outside_autocast
+
 from ..cameras import Camera
 from ..coverage import DEFAULT_COVERAGE, Coverage
 from ..lights import AmbientLight, Light
@@ -60,6 +62,7 @@ class MeshWeights:
     edges: float = 0.0
 
 
+@outside_autocast
 def fit_mesh(
     targets: Targets | Tensor,
     cameras: Camera | None = None,
@@ -184,6 +187,7 @@ class MeshFitter:
         stage = min(STAGES - 1, step * STAGES // self.steps)
         return self.scales[0] * (self.scales[1] / self.scales[0]) ** (stage / (STAGES - 1))
 
+    @outside_autocast
     def step(self) -> None:
         """One step of the fit."""
         self._set_scale(self.scale(self.taken))
@@ -393,6 +397,7 @@ def _as_targets(targets: Targets | Tensor, cameras: Camera | None) -> Targets:
     return Targets.of(targets, cameras)
 
 
+@outside_autocast
 def around_targets(ball: Mesh, targets: Targets) -> Mesh:
     """The ball moved to where the cameras look, and made as large as fits their pictures, roughly."""
     like = next(p for p in (targets.silhouettes, targets.rgb, targets.normals, targets.depth) if p is not None)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from algonet.core.memory import check_memory
+from algonet.core.tracing import outside_autocast
 
 from ..cameras import DEFAULT_FOV, Camera
 from ..coverage import DEFAULT_COVERAGE, Coverage
@@ -76,6 +77,7 @@ class PoseSearch:
             raise ValueError(f"PoseSearch: `around` is an angle in degrees, in [0, 180], got {self.around!r}.")
 
 
+@outside_autocast
 def fit_camera(
     mesh: Mesh,
     image: Tensor,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from algonet.core.tracing import outside_autocast
 from algonet.relax import BoundedSum, Noise
 
 from ..cameras import Camera
@@ -168,6 +169,7 @@ def blur(image: Tensor, noise: Noise) -> Tensor:
     return torch.fft.irfft2(torch.fft.rfft2(padded) * kernel, s=(rows, columns))[..., :height, :width]
 
 
+@outside_autocast
 def camera_to_world(normals: Tensor, cameras: Camera) -> Tensor:
     """Normals (N, H, W, 3) given in each camera's own axes (x right, y up, z to the viewer), turned into the world's."""
     if normals.dim() != 4 or normals.shape[-1] != 3:

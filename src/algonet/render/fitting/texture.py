@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from algonet.core.memory import check_memory
+from algonet.core.tracing import outside_autocast
 
 from ..hard import render_hard
 from ..meshes import Mesh
@@ -22,6 +23,7 @@ GUTTER = 4
 LEAST_CELL = GUTTER + 2
 
 
+@outside_autocast
 def fit_texture(mesh: Mesh, targets: Targets, *, size: int = 1024, facing: float = 2.0) -> Mesh:
     """The mesh with a texture of size x size texels, coloured by all views in `targets.rgb` that see each place.
 
