@@ -138,7 +138,7 @@ def shading_rows(device: str, quick: bool, seconds: float) -> Iterator[list[Row]
 
 def mesh_rows(folder: Path, device: str, quick: bool, seconds: float) -> Iterator[list[Row]]:
     """The same for the mesh files of a folder."""
-    paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in MESHES)
+    paths = sorted(p for p in folder.glob("*") if p.suffix.lower() in MESHES)
     if not paths:
         raise SystemExit(f"benchmarks: {folder} holds no mesh files ({', '.join(MESHES)})")
     for path in paths:

@@ -80,6 +80,10 @@ def arguments(
     options = parser.parse_args()
     if data and options.data is None and not options.quick:
         parser.error(f"--data is missing: {data} (--quick runs on data made on the spot)")
+    for name, default in defaults.items():
+        # Counts: whatever is an integer and begins at 1 or more, but for the seed
+        if isinstance(default, int) and default > 0 and name != "seed" and getattr(options, name) < 1:
+            parser.error(f"--{name}: must be at least 1, got {getattr(options, name)}")
     return options
 
 

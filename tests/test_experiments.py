@@ -80,6 +80,21 @@ def test_wrong_choices_are_one_line(name, option, monkeypatch, capsys):
     assert "invalid choice: 'bananas'" in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.parametrize(("name", "option"), [("routing", "steps"), ("learning_to_rank", "seeds"), ("pose", "poses")])
+def test_counts_below_one_are_one_line(name, option, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [name, "--quick", f"--{option}", "0"])
+    with pytest.raises(SystemExit):
+        importlib.import_module(f"experiments.{name}").main()
+    assert f"--{option}: must be at least 1, got 0" in capsys.readouterr().err
+
+
+def test_meshes_that_are_not_there_are_one_line(tmp_path):
+    from benchmarks.render_calls import mesh_rows
+
+    with pytest.raises(SystemExit, match="holds no mesh files"):
+        next(mesh_rows(tmp_path / "none", "cpu", quick=True, seconds=0.1))
+
+
 def test_wrong_folder_is_one_line(tmp_path):
     with pytest.raises(SystemExit, match="has no train-images-idx3-ubyte"):
         harness.mnist(tmp_path, train=True)
