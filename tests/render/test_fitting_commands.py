@@ -183,6 +183,22 @@ def test_colours_of_a_fit_are_shown_without_light() -> None:
     assert abs(above[12, 36].astype(int) - below[12, 36].astype(int)).max() < 30
 
 
+def test_a_mesh_is_seen_in_its_own_colours() -> None:
+    """By vertices, by faces, or by a texture: the same red."""
+    from algonet.render import icosphere
+
+    ball, red = icosphere(1, 0.8), torch.tensor([0.8, 0.2, 0.1])
+    cameras = render_commands._circle(1, 20.0, 0.0, 60.0)
+    for looks in (
+        {"vertex_colors": red.expand(len(ball.vertices), 3)},
+        {"face_colors": red.expand(len(ball.faces), 3)},
+        {"uv": ball.vertices[:, :2] / 2 + 0.5, "texture": red.expand(4, 4, 3)},
+    ):
+        seen = render_commands._views_of(ball.replace(**looks), cameras, 16)
+        assert torch.allclose(seen[0, 8, 8], torch.cat([red, torch.ones(1)]), atol=1e-5)
+        assert float(seen[0, 0, 0].abs().max()) == 0
+
+
 def test_depth_is_drawn_without_a_rim(program: typer.Typer, tmp_path: Path) -> None:
     """A ball is nearest in its middle, where it is brightest; its outline, half background, is not near."""
     out = tmp_path / "depth.png"

@@ -323,14 +323,22 @@ def _circle(views: int, elevation: float, azimuth: float, fov: float, *, alterna
 
 
 def _views_of(mesh: Mesh, cameras: Camera, size: int) -> Any:
-    """RGBA pictures by the hard rasteriser."""
+    """RGBA pictures by the hard rasteriser, in the mesh's own colours."""
     import torch
 
-    from algonet.render import render_hard
+    from algonet.render import render_hard, sample_texture
 
-    colors = mesh.vertex_colors if mesh.vertex_colors is not None else torch.full_like(mesh.vertices, 0.7)
-    rendered = render_hard(mesh.vertices, mesh.faces, colors, cameras, size=(size, size))
-    return torch.cat([rendered.image, rendered.silhouette[..., None]], -1)
+    looks, rows = torch.full_like(mesh.vertices, 0.7), None
+    if mesh.texture is not None and mesh.uv is not None:
+        looks, rows = mesh.uv, mesh.uv_faces
+    elif mesh.vertex_colors is not None:
+        looks = mesh.vertex_colors
+    elif mesh.face_colors is not None:
+        looks, rows = mesh.face_colors, torch.arange(len(mesh.faces))[:, None].expand(-1, 3)
+    rendered = render_hard(mesh.vertices, mesh.faces, looks, cameras, size=(size, size), attribute_faces=rows)
+    image = rendered.image if mesh.texture is None else sample_texture(mesh.texture, rendered.image)
+    alpha = rendered.silhouette[..., None]
+    return torch.cat([image * alpha, alpha], -1)
 
 
 def _picture_files(folder: Path) -> list[Path]:
