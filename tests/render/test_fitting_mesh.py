@@ -16,7 +16,9 @@ from algonet.render import (
     Remesh,
     SmoothRenderer,
     Targets,
+    fit_camera,
     fit_mesh,
+    fit_texture,
     icosphere,
     mesh_quality,
     render_hard,
@@ -200,6 +202,17 @@ def test_cameras_that_look_away_and_pictures_of_nothing_are_refused() -> None:
     assert fit_mesh(shown, template=icosphere(1, 20.0), steps=1, two_sided=True).history
     with pytest.raises(ValueError, match=r"out.depth / out.silhouette"):
         Targets(Camera.look_at(eyes), depth=shapes - 2)
+
+
+def test_a_file_name_is_no_mesh() -> None:
+    views = Targets(Camera.look_at(torch.tensor([[0.0, 0.0, 3.0]])), rgb=torch.ones(1, 8, 8, 4))
+    for call in (
+        lambda mesh: fit_texture(mesh, views),
+        lambda mesh: fit_camera(mesh, torch.ones(8, 8)),
+        mesh_quality,
+    ):
+        with pytest.raises(TypeError, match=r"must be a Mesh, got str; Mesh.load\('spot.obj'\) reads a file"):
+            call("spot.obj")
 
 
 def test_errors() -> None:

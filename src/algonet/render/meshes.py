@@ -175,6 +175,13 @@ class Mesh:
         return self.replace(vertices=centred * (radius / size.clamp_min(1e-12)), normals=self.normals)
 
 
+def check_mesh_given(where: str, mesh: object) -> None:
+    """Raise for what is no mesh, such as the name of a file."""
+    if not isinstance(mesh, Mesh):
+        hint = f"; Mesh.load({mesh!r}) reads a file" if isinstance(mesh, (str, os.PathLike)) else ""
+        raise TypeError(f"{where}: the first argument must be a Mesh, got {type(mesh).__name__}{hint}.")
+
+
 def mesh_files(mesh: Mesh, path: Path) -> dict[Path, bytes]:
     """Names and contents of the files that `Mesh.save` writes."""
     fields = {f.name: getattr(mesh, f.name) for f in dataclasses.fields(mesh)}

@@ -15,7 +15,7 @@ from algonet.core.tracing import outside_autocast
 from ..cameras import DEFAULT_FOV, Camera
 from ..coverage import DEFAULT_COVERAGE, Coverage
 from ..lights import Light
-from ..meshes import Mesh
+from ..meshes import Mesh, check_mesh_given
 from .alignment import align_rotations, match_silhouettes, turn_around
 from .least_squares import AT_ONCE, LeastSquares
 from .mesh import UNLIT
@@ -116,6 +116,7 @@ def fit_camera(
     >>> fit.camera.batch_shape, len(fit.history)
     (torch.Size([]), 2)
     """
+    check_mesh_given("fit_camera", mesh)
     pictures, single = _checked_pictures(image, mesh)
     if steps < 1 or stages < 1:
         raise ValueError(f"fit_camera: `steps` and `stages` must be at least 1, got {steps} and {stages}.")

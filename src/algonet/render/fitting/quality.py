@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..meshes import Mesh
+from ..meshes import Mesh, check_mesh_given
 from .remesh import find_edges
 
 
@@ -33,6 +33,7 @@ def mesh_quality(mesh: Mesh) -> MeshQuality:
     >>> mesh_quality(icosphere(2))
     MeshQuality(faces=320, inverted=0, intersecting=0, open=0, crowded=0, share=0.0)
     """
+    check_mesh_given("mesh_quality", mesh)
     if mesh.vertices.dim() != 2:
         raise ValueError(f"mesh_quality: one mesh at a time, vertices (V, 3), got {tuple(mesh.vertices.shape)}.")
     with torch.no_grad():

@@ -12,7 +12,7 @@ from algonet.core.memory import check_memory
 from algonet.core.tracing import outside_autocast
 
 from ..hard import render_hard
-from ..meshes import Mesh
+from ..meshes import Mesh, check_mesh_given
 from .simplify import vertex_colors_of
 from .targets import Targets
 
@@ -39,6 +39,7 @@ def fit_texture(mesh: Mesh, targets: Targets, *, size: int = 1024, facing: float
     >>> painted.texture.shape, painted.uv_faces.shape
     (torch.Size([64, 64, 3]), torch.Size([80, 3]))
     """
+    check_mesh_given("fit_texture", mesh)
     if targets.rgb is None:
         raise ValueError("fit_texture: `targets` must have `rgb`: there are no colours to take.")
     if mesh.vertices.dim() != 2:
