@@ -31,7 +31,7 @@ from .losses import (
     image_l1,
     image_l2,
     laplacian_loss,
-    silhouette_iou,
+    silhouette_iou_loss,
 )
 from .meshes import Mesh
 from .modules import Rendering, SmoothRenderer
@@ -84,7 +84,7 @@ __all__ = [
     "rotation_error",
     "sample_pyramid",
     "sample_texture",
-    "silhouette_iou",
+    "silhouette_iou_loss",
     "smooth_over_mesh",
     "torus",
 ]

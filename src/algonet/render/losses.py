@@ -10,13 +10,14 @@ from torch import Tensor
 from .meshes import Mesh
 
 
-def silhouette_iou(silhouette: Tensor, target: Tensor) -> Tensor:
+def silhouette_iou_loss(silhouette: Tensor, target: Tensor) -> Tensor:
     """1 - intersection / union of silhouettes (*B, H, W): sum(a b) over sum(a + b - a b), each picture on its own.
 
-    >>> silhouette_iou(torch.ones(1, 4, 4), torch.ones(1, 4, 4))
-    tensor(0.)
+    >>> half = torch.tensor([[[1.0, 1.0], [0.0, 0.0]]])
+    >>> silhouette_iou_loss(half, torch.ones(1, 2, 2))
+    tensor(0.5000)
     """
-    _check_same("silhouette_iou", silhouette, target)
+    _check_same("silhouette_iou_loss", silhouette, target)
     both = (silhouette * target).sum((-2, -1))
     union = (silhouette + target).sum((-2, -1)) - both
     return (1 - both / union.clamp_min(1e-6)).mean()
@@ -91,5 +92,5 @@ __all__ = [
     "image_l1",
     "image_l2",
     "laplacian_loss",
-    "silhouette_iou",
+    "silhouette_iou_loss",
 ]
