@@ -239,7 +239,7 @@ def _nearest(a: Tensor, b: Tensor) -> Tensor:
     return torch.cat([torch.cdist(part, b).amin(1) for part in a.split(2000)]).mean()
 
 
-def pose_rows(name: str, mesh: Mesh, count: int, size: int, seed: int, search: PoseSearch) -> list[Row]:
+def pose_rows(name: str, mesh: Mesh, count: int, size: int, seed: int, search: PoseSearch | None) -> list[Row]:
     """Poses without a start, by colour and by silhouette alone."""
     true = random_cameras(count, seed)
     mesh = mesh.replace(vertex_colors=paint(mesh.vertices))
@@ -314,19 +314,18 @@ def main() -> None:
         found = {name: found[name] for name in options.only.split(",")}
     rows: list[Row] = []
     if options.part != "poses":
-        photographed = scenes(found, views, size)
         kinds = [kind for kind in KINDS if options.part in (None, kind)]
-        for kind in kinds if DEVICE == "cuda" else []:
-            # Kernels are compiled on first use, and kept on disk: not what a fit costs
-            shape_rows(photographed[0], kind, steps=60)
-        for kind, scene in itertools.product(kinds, photographed):
-            rows += shape_rows(scene, kind, **steps)
-            save(options.json, rows)
+        for i, (name, mesh) in enumerate(found.items()):
+            (scene,) = scenes({name: mesh}, views, size)
+            for kind in kinds if DEVICE == "cuda" and i == 0 else []:
+                # Kernels are compiled on first use, and kept on disk: not what a fit costs
+                shape_rows(scene, kind, steps=60)
+            for kind in kinds:
+                rows += shape_rows(scene, kind, **steps)
+                save(options.json, rows)
     if options.part in (None, "poses"):
         poses, size = (options.poses or 2, 48) if small else (options.poses or 40, 128)
-        search = (
-            PoseSearch(rotations=32, steps=6, size=24, faces=500, keep=4, refine_steps=6) if small else PoseSearch()
-        )
+        search = PoseSearch(rotations=32, steps=6, size=24, faces=500, keep=4, refine_steps=6) if small else None
         for name, mesh in found.items():
             rows += pose_rows(name, mesh, poses, size, options.seed, search)
             save(options.json, rows)

@@ -40,9 +40,11 @@ def main() -> None:
     size, views = (24, (4, 2)) if options.quick else (256, (32, 16))
     options.steps = 4 if options.quick else options.steps
     shapes, names = meshes(None if options.quick else options.data), [name for name in options.meshes if name]
-    found = scenes({name: mesh for name, mesh in shapes.items() if not names or name in names}, views, size)
+    found = {name: mesh for name, mesh in shapes.items() if not names or name in names}
     rows: list[Row] = []
-    for scene in found[:1] if options.quick else found:
+    for name, mesh in list(found.items())[: 1 if options.quick else None]:
+        # Photographed one by one: a run that is cut has whole rows of the first ones
+        (scene,) = scenes({name: mesh}, views, size)
         for method, given in methods(options.quick).items():
             for row in shape_rows(scene, "normals", steps=options.steps, **given):
                 rows.append(Row(f"{scene.name}: {method}", row.value, row.unit, row.column))

@@ -26,7 +26,8 @@ from algonet.render.fitting.mesh import UNLIT
 from algonet.render.fitting.rotations import even_rotations, rotation_matrix
 from algonet.render.fitting.sides import Sides
 from algonet.render.fitting.simplify import simplified, vertex_colors_of
-from algonet.render.fitting.targets import blur
+from algonet.render.fitting.targets import blur, camera_axes
+from algonet.render.fitting.variations import variations
 from render.fitting_scenes import around, horned_ball, seen, wedge
 
 QUICK = PoseSearch(rotations=32, steps=8, refine_steps=8, keep=4, size=24)
@@ -130,6 +131,52 @@ def test_search_around_a_start() -> None:
     assert len(alone.minima[0].losses) == 1
 
 
+def test_variations_hold_the_twin_that_looks_the_same_from_afar() -> None:
+    """A shape with one plane of symmetry, askew: seen from far off, one of the mirrored cameras shows its outline again."""
+    ball = icosphere(3)
+    x, y, z = ball.vertices.unbind(-1)
+    pear = torch.stack([0.9 * x + 0.5 * y * y, 0.3 * y * (1.5 + x), 0.5 * z * (1.2 + y)], -1)
+    turn = rotation_matrix(torch.tensor([0.3, -0.2, 0.4]))
+    mesh = ball.replace(vertices=pear @ turn.mT)
+    camera = _one(Camera.look_at((20.0, 15.0, 33.0), fov=3.5))
+    turns = variations(camera, mesh, 180.0)
+    assert torch.allclose(turns @ turns.mT, torch.eye(3).expand_as(turns), atol=1e-5)
+    assert bool((torch.linalg.det(turns) > 0.99).all())
+    twins = turn_around(camera, turns[:, -3:], (mesh.vertices.amin(0) + mesh.vertices.amax(0)) / 2)
+    here, there = seen(mesh, camera, 96)[0][0], seen(mesh, twins, 96)[0]
+    overlaps = [_overlap_centred(here, twin) for twin in there]
+    assert max(overlaps) > 0.95
+    assert float(rotation_error(twins[int(torch.tensor(overlaps).argmax())], camera[0])) > 30
+    # Near a start, only turns that stay there
+    assert variations(camera, mesh, 90.0).shape[1] == len(turns[0]) - 3
+    assert variations(camera, mesh, 5.0).shape[1] == 0
+
+
+def _overlap_centred(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Intersection over union of silhouettes, the second moved to where the first is."""
+    middle, other = ((image > 0.5).nonzero().float().mean(0) for image in (a, b))
+    one, two = a > 0.5, b.roll((middle - other).round().int().tolist(), (0, 1)) > 0.5
+    return float((one & two).sum() / (one | two).sum())
+
+
+def test_distance_alone_keeps_the_mesh_in_the_middle() -> None:
+    """With `move="distance"` the camera turns about the mesh's middle and moves along its view, whatever the picture says."""
+    mesh, true = wedge(), Camera.look_at((0.5, 0.8, 2.6), fov=45.0)
+    centre = (mesh.vertices.amin(0) + mesh.vertices.amax(0)) / 2
+    picture = _picture(mesh, Camera.look_at((0.5, 0.8, 2.6), centre, fov=45.0), 32)[..., 3]
+    start = Camera.look_at((2.0, 1.5, 3.9), centre, fov=45.0)
+    free, along = (fit_camera(mesh, picture, start, steps=8, move=move).camera for move in (True, "distance"))
+    across = [(camera_axes(camera) @ (camera.position - centre))[:2].norm() for camera in (free, along)]
+    assert float(across[1]) < 1e-4 < 1e-3 < float(across[0])
+    assert float(rotation_error(along, true)) < 8
+    assert 2.2 < float((along.position - centre).norm()) < 3.4
+    searched = fit_camera(mesh, picture, fov=45.0, move="distance", search=QUICK).camera
+    assert float((camera_axes(searched) @ (searched.position - centre))[:2].norm()) < 1e-4
+    assert float(rotation_error(searched, true)) < 8
+    with pytest.raises(ValueError, match="`move` must be True, False or 'distance', got 'near'"):
+        fit_camera(mesh, picture, move="near")  # pyright: ignore[reportArgumentType]
+
+
 def test_the_search_refines_fine_meshes_simplified(monkeypatch) -> None:
     """More faces than small pictures show: only a simplified mesh is rendered in the search, the mesh itself after it."""
     ball, true = horned_ball(3), Camera.look_at((0.5, 0.8, 2.6), fov=45.0)
@@ -155,6 +202,8 @@ def test_shrunken_pictures_show_fewer_faces(monkeypatch) -> None:
         return seen_by(sides, renderer, *rest)
 
     monkeypatch.setattr(Sides, "seen", noted)
+    # A descent alone keeps more than this ball has
+    monkeypatch.setattr("algonet.render.fitting.pose.DESCENT_FACES", LEAST_FACES)
     fit = fit_camera(ball, _picture(ball, true, 32), true, steps=3, stages=3, scales=(8.0, 0.7))
     assert float(rotation_error(fit.camera, true)) < 2
     descent = shown[-6:]

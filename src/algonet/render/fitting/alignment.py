@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,9 +14,13 @@ from .mesh import UNLIT
 from .sides import Sides
 from .targets import camera_axes
 
+#: Whether a camera is shifted while it turns: not at all, in all three directions, or nearer and farther only.
+Move = bool | Literal["distance"]
 
-def align_rotations(sides: Sides, pictures: Tensor, rotations: Tensor, fov: float) -> Camera:
-    """For each picture and rotation (P * R cameras) one whose silhouette has the picture's middle and size."""
+
+def align_rotations(sides: Sides, pictures: Tensor, rotations: Tensor, fov: float, move: Move = True) -> Camera:
+    """For each picture and rotation (P * R cameras) one whose silhouette has the picture's middle (unless the camera moves
+    by distance alone and looks at the mesh's) and size."""
     count, mesh = len(pictures) * len(rotations), sides.front
     size = (int(pictures.shape[1]), int(pictures.shape[2]))
     centre = (mesh.vertices.amin(-2) + mesh.vertices.amax(-2)) / 2
@@ -34,13 +39,14 @@ def align_rotations(sides: Sides, pictures: Tensor, rotations: Tensor, fov: floa
             depth = (place[:, 2:] * grown).clamp_min(1.05 * radius)
             # The camera moves against the way the picture is to move
             across = place[:, :2] / place[:, 2:] - (wanted[:, :2] - seen[:, :2]) / focal
-            place = torch.cat([across * depth, depth], -1)
+            place = torch.cat([across * depth if move is True else place[:, :2], depth], -1)
             camera = _camera(axes, place, centre, focal)
     return camera
 
 
-def match_silhouettes(sides: Sides, pictures: Tensor, camera: Camera) -> Camera:
-    """Cameras (B,) shifted until the mesh's silhouette has the middle and size that the picture's has.
+def match_silhouettes(sides: Sides, pictures: Tensor, camera: Camera, move: Move = True) -> Camera:
+    """Cameras (B,) shifted until the mesh's silhouette has the middle (unless by distance alone) and size that the picture's
+    has.
 
     From far off, this is what gradients would spend most steps on. Pictures that are empty, or cut off by the frame, tell
     neither: their cameras stay.
@@ -63,7 +69,7 @@ def match_silhouettes(sides: Sides, pictures: Tensor, camera: Camera) -> Camera:
             grown = (seen[:, 2:] / wanted[:, 2:]).clamp(0.3, 3.0)
             depth = torch.maximum(place[:, 2:] * grown, 1.05 * radius)
             across = place[:, :2] / place[:, 2:] - (wanted[:, :2] - seen[:, :2]) / focal
-            way = torch.cat([across * depth, depth], -1) - place
+            way = torch.cat([across * depth if move is True else place[:, :2], depth], -1) - place
             # A camera that sees nothing of the mesh learns nothing from it
             fine = (usable & (seen[:, 2] * size[0] > 1) & (place[:, 2] > 0))[:, None]
             camera = _shifted(camera, torch.where(fine, (way[:, None] @ axes)[:, 0], 0.0))
@@ -71,10 +77,11 @@ def match_silhouettes(sides: Sides, pictures: Tensor, camera: Camera) -> Camera:
 
 
 def turn_around(camera: Camera, turns: Tensor, centre: Tensor) -> Camera:
-    """Each camera (B,) carried about `centre` by each of the `turns` (R, 3, 3): (B * R,), the first camera's R first."""
+    """Each camera (B,) carried about `centre` by each of the `turns` (R, 3, 3), or its own (B, R, 3, 3): (B * R,), the first
+    camera's R first."""
     count = len(camera.matrix)
-    rows = torch.arange(count, device=turns.device).repeat_interleave(len(turns))
-    rotation = turns.repeat(count, 1, 1)
+    rows = torch.arange(count, device=turns.device).repeat_interleave(turns.shape[-3])
+    rotation = turns.expand(count, -1, -1, -1).flatten(0, 1)
     offset = centre - (rotation @ centre[..., None])[..., 0]
     rigid = torch.eye(4).to(turns).repeat(len(rows), 1, 1)
     rigid[:, :3] = torch.cat([rotation, offset[..., None]], -1)

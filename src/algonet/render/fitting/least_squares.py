@@ -13,13 +13,14 @@ from ..cameras import Camera
 from ..coverage import Coverage
 from ..lights import Light
 from ..modules import SmoothRenderer
+from .alignment import Move
 from .rotations import rotation_matrix
 from .sides import Sides
 from .targets import OPAQUE, blur, camera_axes
 
 #: No more cameras than this are rendered at once, nor more pixels than these (512 pictures of 128 x 128).
 AT_ONCE, PIXELS_AT_ONCE = 4096, 2**23
-#: Shrunken pictures show no more faces than they have pixels; meshes of fewer than these lose their shape.
+#: Shrunken pictures show no more faces than they have pixels, unless told; meshes of fewer than these lose their shape.
 LEAST_FACES = 512
 #: Derivatives are differences over this share of the noise's scale.
 DIFFERENCE = 0.1
@@ -44,17 +45,18 @@ class LeastSquares:
     """
 
     def __init__(
-        self, sides: Sides, pictures: Tensor, camera: Camera, *, lights: Sequence[Light], move: bool, learn_fov: bool,
-        coverage: Coverage,
+        self, sides: Sides, pictures: Tensor, camera: Camera, *, lights: Sequence[Light], move: Move, learn_fov: bool,
+        coverage: Coverage, least_faces: int = LEAST_FACES,
     ):  # fmt: skip
         self.sides = self.detail = sides
+        self.least_faces = least_faces
         self.pictures, self.lights, mesh = pictures, lights, sides.front
         self.renderer = SmoothRenderer((1, 1), coverage, OPAQUE, shading="vertex", two_sided=False)
         self.renderer.to(mesh.vertices.device)
         self.base, self.centre = camera, (mesh.vertices.amin(-2) + mesh.vertices.amax(-2)).detach() / 2
         #: Per camera three numbers each to turn and to shift by, and one to zoom by; a row (of 7) for each that is fitted.
         self.values = camera.matrix.new_zeros(len(camera.matrix), 7)
-        fitted = [0, 1, 2] + ([3, 4, 5] if move else []) + ([6] if learn_fov else [])
+        fitted = [0, 1, 2] + ([5] if move == "distance" else [3, 4, 5] if move else []) + ([6] if learn_fov else [])
         self.fitted = torch.eye(7)[fitted].to(self.values)
         self.damping = camera.matrix.new_full((len(camera.matrix),), DAMPING)
         self.losses = camera.matrix.new_zeros(len(camera.matrix))
@@ -157,7 +159,7 @@ class LeastSquares:
         self.renderer.size = (height // factor, width // factor)
         self.renderer.set_scale(scale / factor)
         pixels = self.renderer.size[0] * self.renderer.size[1]
-        self.detail = self.sides.at_most(max(LEAST_FACES, pixels)) if factor > 1 else self.sides
+        self.detail = self.sides.at_most(max(self.least_faces, pixels)) if factor > 1 else self.sides
         return blurred.movedim(1, -1).expand(len(self.values), -1, -1, -1)
 
     def _moved(self, values: Tensor, rows: Tensor | slice) -> Camera:
