@@ -225,7 +225,7 @@ def measured(device: str, quick: bool, meshes: Path | None) -> Iterator[list[Row
     print(f"largest difference from the dense reference: {difference:.1e}")
     if not difference < TOLERANCE:
         raise SystemExit(f"parity failed ({difference:.1e} > {TOLERANCE:.0e}): no times are given")
-    seconds = 0.05 if quick else 1.0 if device == "cuda" else 4.0
+    seconds = 0.05 if quick else 0.6 if device == "cuda" else 4.0
     yield from shading_rows(device, quick, seconds)
     yield softness_rows(device, quick, seconds)
     if meshes:

@@ -178,7 +178,7 @@ def backward(
     plan = plan_of(tensors, settings)
     tensors = arranged(plan, tensors)
     points, softness = tensors[POINTS], tensors[SOFTNESS]
-    pictures, strides = pictures_of(grads, points)
+    pictures, strides = pictures_of(grads, plan, points)
     saved = [t if t.is_contiguous() else t.contiguous() for t in saved]
     if plan.normals is not None:
         tensors = [*tensors, saved[-1]]
@@ -290,13 +290,15 @@ def collected(
     return [found.get(i) if need else None for i, need in enumerate(needs)]
 
 
-def pictures_of(grads: Sequence[Tensor | None], like: Tensor) -> tuple[list[Tensor], tuple[int, ...]]:
+def pictures_of(grads: Sequence[Tensor | None], plan: LaunchPlan, like: Tensor) -> tuple[list[Tensor], tuple[int, ...]]:
     """Gradients of the pictures, and their strides: of items, pixels and, for those that have any, channels. One that is the
     same everywhere, like that of a sum, is not spread out for that."""
     pictures, strides = [], ()
-    for grad, own in zip(grads, (3, 2, 2, 3), strict=False):
+    for grad, own, dense in zip(grads, (3, 2, 2, 3), plan.picture_strides, strict=False):
         if grad is None or grad.numel() == 0:
             grad, steps = constant((0.0,) * 4, like.dtype, like.device), (0,) * own
+        elif grad.is_contiguous():
+            steps = dense
         else:
             steps = picture_strides(grad.shape, grad.stride(), own)
         if steps is None:

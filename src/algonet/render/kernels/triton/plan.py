@@ -120,6 +120,11 @@ class LaunchPlan:
         #: An item's numbers for records and boxes.
         self.work = max(passed.work for part in self.parts for passed in part)
         self.plane = (*self.batch, self.height, self.width)
+        #: Strides of items, pixels and channels of pictures that lie one after the other.
+        self.picture_strides = tuple(
+            (self.pixels * c, c, 1)[:own]
+            for c, own in ((3 if self.lit else self.channels, 3), (1, 2), (1, 2), (self.extra, 3))
+        )
         self.counters = COUNTERS.value + 2 * self.jobs if self.jobs or self.bin else 0
         self.pixel_blocks = -(-self.pixels // PIXELS[0])
         #: Numbers per block of pixels that are summed over them: gradients by what all pixels of an item share.
