@@ -10,8 +10,7 @@ softness, and know no more than the order either; gains of `ndcg_loss` are the p
 asks for the largest numbers most. Beyond n = 15 rows were cut to a few thousand steps, mostly of fewer sets than the protocol's
 100: they show that training is stable, not how far it gets.
 
-Run: python -m experiments.sort_digits --data FOLDER [--n 3 5 ...] [--steps 10000] [--batch 100] [--seeds 3]
-    [--sorters odd-even ...]
+Run: python -m experiments.sort_digits --data FOLDER [--n 3 5 ...] [--steps 10000] [--sorters odd-even ...]
 """
 
 from __future__ import annotations
