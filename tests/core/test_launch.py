@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from algonet.core.launch import Launch
+from algonet.core.launch import Launch, _straight
 
 
 @pytest.fixture
@@ -62,6 +64,27 @@ def test_an_empty_grid_starts_nothing(interpreting, monkeypatch):
     if interpreting:  # one that is not empty does start
         Launch(kernel, (3, 2), warps=1, n=0, factor=1.0, BLOCK=32).start(x=x, y=x)
         assert kernel.grids == [(3, 2, 1)]
+
+
+def test_hooks_that_are_set_later_are_called(monkeypatch):
+    """Without any, the compiled code runs on the current stream; with one, all goes through Triton's own runner."""
+    knobs = pytest.importorskip("triton.knobs")
+    from triton.runtime import driver
+
+    if not hasattr(knobs.runtime.launch_enter_hook, "calls"):
+        pytest.skip("this release of Triton has hooks of another kind")
+    device = SimpleNamespace(get_current_device=lambda: 3, get_current_stream=lambda index: 100 + index)
+    monkeypatch.setattr(driver, "_active", device)
+    started = []
+    compiled = SimpleNamespace(run=lambda *a: started.append(a), function="code", packed_metadata="numbers")
+    straight = _straight(compiled, (4, 2, 1), lambda *a: started.append(("runner", *a)))
+    straight(7, 8)
+    knobs.runtime.launch_enter_hook.add(print)
+    try:
+        straight(7, 8)
+    finally:
+        knobs.runtime.launch_enter_hook.remove(print)
+    assert started == [(4, 2, 1, 103, "code", "numbers", None, None, None, 7, 8), ("runner", 7, 8)]
 
 
 def test_names_are_the_kernels_own():
