@@ -27,6 +27,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -161,6 +162,9 @@ def shape_rows(scene: Scene, kind: str, **options) -> list[Row]:
     }
     targets = Targets(cameras, **given[kind])
     seconds, fit = _timed(lambda: fit_mesh(targets, **options))
+    if len(fit.history) < options.get("steps", signature(fit_mesh).parameters["steps"].default):
+        # `fit_mesh` answers an interrupt with what it has, which is no measurement
+        raise KeyboardInterrupt
     overlap, degrees = compare(fit.mesh, scene)
     name = f"{scene.name}, {kind}"
     rows = [

@@ -85,7 +85,8 @@ class PoseSearch:
             raise ValueError(f"PoseSearch: `around` is an angle in degrees, in [0, 180], got {self.around!r}.")
 
 
-#: How a GPU searches unless told otherwise: measured, in hardly more time (0.2 to 0.3 s on an H200), it finds more.
+#: How a GPU searches unless told otherwise. Measured on an H200 without variations, by silhouettes: a teapot's pose in 0.30 s
+#: instead of 0.27, 38 of 40 instead of 35; a cow's in 0.18 s instead of 0.12, 40 instead of 35.
 THOROUGH = PoseSearch(rotations=512, keep=16)
 
 
