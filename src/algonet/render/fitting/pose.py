@@ -131,7 +131,6 @@ def fit_camera(
     >>> fit.camera.batch_shape, len(fit.history)
     (torch.Size([]), 2)
     """
-    check_mesh_given("fit_camera", mesh)
     pictures, single = _checked_pictures(image, mesh)
     if steps < 1 or stages < 1:
         raise ValueError(f"fit_camera: `steps` and `stages` must be at least 1, got {steps} and {stages}.")
@@ -348,6 +347,7 @@ def _checked_pictures(image: Tensor, mesh: Mesh) -> tuple[Tensor, bool]:
         raise TypeError(
             f"fit_camera: `image` must be a floating tensor, {wanted}, got {got}; call it as fit_camera(mesh, image)."
         )
+    check_mesh_given("fit_camera", mesh)
     if (
         image.dim() not in (2, 3, 4)
         or 0 in image.shape
