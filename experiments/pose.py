@@ -11,9 +11,9 @@ Rows "may shift" fit all three coordinates of its place; a shift and a turn look
 The mesh is scaled to radius 0.8. The paper shows its rates as curves over the softness; none is copied here as a number.
 
 "no start" searches all rotations for the same silhouettes, with the true angle of view and any shift.
+`--starts` picks rows by their least angle, 180 being no start: parts may run side by side.
 
 Run: python -m experiments.pose --data FOLDER [--poses 200] [--steps 24] [--starts 15 35 55 180]
---starts picks rows by their least angle, 180 being no start: parts may run side by side.
 """
 
 from __future__ import annotations
