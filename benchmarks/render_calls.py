@@ -215,7 +215,7 @@ def plot(rows: list[Row], path: Path) -> None:
         axis.set(xlabel="noise in pixels", title=scene.replace("^2", "²"))
         axis.grid(alpha=0.3)
     axes[0][0].set_ylabel("lit call, f+b, ms")
-    axes[0][-1].legend(frameon=False, loc="upper left")
+    axes[0][-1].legend(frameon=False, loc="upper left", fontsize="small")
     figure.savefig(path, dpi=160, bbox_inches="tight")
 
 
