@@ -175,11 +175,6 @@ class MeshInverse(SoftModule):
         self.register_buffer("position", cameras.position)
         self.register_buffer("light", nn.functional.normalize(torch.tensor([-0.4, 0.7, 0.6]), dim=0))
 
-    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args) -> None:
-        # Checkpoints of 0.1 have no depth steepness: it was always the default
-        state_dict.setdefault(f"{prefix}depth_steepness", torch.tensor(DEPTH_STEEPNESS))
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
     def forward(self, surface: Tensor) -> Tensor:
         vertices = surface[..., :3]
         shade = torch.ones_like(vertices[..., :1])
