@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Sequence
 
 import torch
@@ -29,27 +28,12 @@ def refuse_formula(
     return None
 
 
-def _release(package: str) -> tuple[int, int] | None:
-    """(major, minor), `None` if unknown."""
-    try:
-        major, minor = importlib.metadata.version(package).split(".")[:2]
-        return int(major), int(minor)
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        return None
-
-
-#: Looked up once, when a compiled graph is not yet being traced. Tuples inside kernels came with 3.3, and worked from 3.4 on.
-_OLD_TRITON = (_release("triton") or (3, 4)) < (3, 4)
-
-
 def _refuse_on_gpu(tensors: Sequence[Tensor], settings: SortSettings) -> str | None:
     network, items = settings.network, tensors[0].shape[-1]
     if type(network) is Bitonic:
         return None
     if type(network) is not OddEven:
         return f"there is no Triton kernel for the network {network!r}; OddEven() and Bitonic() have one"
-    if _OLD_TRITON:
-        return "OddEven() needs Triton 3.4 or later there (it comes with torch 2.8), Bitonic() any"
     if items > 4096:
         return f"OddEven() runs on up to 4096 items per row there, and x has {items}; Bitonic() on any number"
     return None
