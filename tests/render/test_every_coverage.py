@@ -124,12 +124,6 @@ def test_a_configuration_with_another_name_is_answered(tmp_path: Path) -> None:
         load_config(file)
 
 
-def test_older_checkpoints_of_the_inverse_load(tmp_path: Path) -> None:
-    inverse = problem_of(load_config(_small(tmp_path))).parts().inverse
-    state = {name: value for name, value in inverse.state_dict().items() if name != "depth_steepness"}
-    inverse.load_state_dict(state)
-
-
 def _small(folder: Path) -> Path:
     file = folder / "small.toml"
     file.write_text(SMALL)
