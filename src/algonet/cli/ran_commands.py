@@ -27,7 +27,9 @@ def train(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for checkpoints, TensorBoard events and pictures.")
     ] = Path("runs/ran"),
-    resume: Annotated[bool, typer.Option("--resume", help="Continue from the folder's last checkpoint.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from the folder's last checkpoint, if it has one.")
+    ] = False,
     steps: Annotated[int | None, typer.Option(help="Train up to this step instead of the file's.", min=1)] = None,
     as_json: Json = False,
 ) -> None:
