@@ -327,7 +327,7 @@ class TestCommandLine:
         [
             (["show", "nowhere"], "no file 'nowhere'; give a file, or a library program: add, "),
             (["run", "add", "x1"], "inputs look like x1=3, got 'x1'"),
-            (["run", "add", "x1=z"], "x1 must be a number, got 'z'"),
+            (["run", "add", "x1=z"], "x1 must be a finite number, got 'z'"),
             (["run", "add", "x1=1", "x1=2"], "x1 is given twice"),
             (["run", "add", "x9=1"], "unknown variable 'x9'"),
             (["run", "add", "--exit", "step"], "unknown --exit 'step'; choose one of sech"),
