@@ -75,6 +75,7 @@ def test_silhouettes_get_more_functions(triangle):
     square = torch.zeros(24, 24)
     square[4:20, 6:18] = 1.0
     assert fit_ifs(square, plan=QUICK).ifs.functions == 12
+    assert fit_ifs(square * (251 / 255), plan=QUICK).ifs.functions == 12
     assert fit_ifs(triangle, plan=QUICK).ifs.functions == 4
     assert fit_ifs(square, 2, plan=QUICK).ifs.functions == 2
 

@@ -28,6 +28,8 @@ from .search import Search, Shape, find_maps, replace_each
 
 #: Brighter than this a pixel counts as saturated: its density is unknown.
 _SATURATED = 1 - 1 / 512
+#: A silhouette has so much of its light in pixels brighter than this: files are seldom white to the last bit.
+_SOLID_SHARE, _WHITE = 0.75, 0.98
 #: How many maps a fit takes unless told: what most classic fractals have, and what the outline of a silhouette needs.
 _FEW, _OF_A_SILHOUETTE = 4, 12
 
@@ -169,8 +171,8 @@ def fit_ifs(
 
 
 def _is_solid(brightness: Tensor) -> bool:
-    """Whether most of the foreground is saturated, as in a silhouette: then its density is unknown, not its outline."""
-    return float(brightness[brightness > _SATURATED].sum()) > 0.7 * float(brightness.sum())
+    """Whether most of the foreground is white, as in a silhouette: then its density is unknown, not its outline."""
+    return float(brightness[brightness > _WHITE].sum()) > _SOLID_SHARE * float(brightness.sum())
 
 
 def _begun(maps: Tensor, shape: Shape) -> Systems:
