@@ -200,7 +200,7 @@ def thumbnail(mesh: Mesh, targets: Targets, most: int = 4) -> Any:
     share = min(1.0, MOST_SIDE / max(targets.size))
     size = (max(1, round(targets.size[0] * share)), max(1, round(targets.size[1] * share)))
     renderer = SmoothRenderer(size, background=1.0, two_sided=False).to(mesh.vertices.device)
-    colored = (mesh.vertex_colors, mesh.face_colors, mesh.texture) != (None, None, None)
+    colored = any(looks is not None for looks in (mesh.vertex_colors, mesh.face_colors, mesh.texture))
     shown = mesh if colored else mesh.replace(vertex_colors=torch.full_like(mesh.vertices, 0.7))
     with torch.no_grad():
         below = renderer(shown, views.cameras, UNLIT if colored else DEFAULT_LIGHTS).rgb

@@ -142,9 +142,9 @@ class MeshFitter:
                 f"fit_mesh: `scales` must fall from the first to the second, both positive, got {scales!r}."
             )
         alpha = targets.alpha
-        if alpha is not None and alpha.device.type == "cpu" and not bool((alpha > 0).any()):
+        if alpha is not None and not bool((alpha > 0).any()):
             raise ValueError("fit_mesh: the pictures show nothing: silhouettes (or alpha) are 0 everywhere.")
-        if targets.masks is not None and targets.masks.device.type == "cpu" and not bool((targets.masks > 0).any()):
+        if targets.masks is not None and not bool((targets.masks > 0).any()):
             raise ValueError(
                 "fit_mesh: nothing counts: `masks` are 0 everywhere; they are 1 where the pictures are known."
             )
@@ -277,11 +277,11 @@ class MeshFitter:
 
     def _check_seen(self, out: Rendering, mesh: Mesh) -> None:
         """Raise where no camera sees the outside of the first mesh: nothing would ever move it."""
-        if out.silhouette.device.type != "cpu" or bool((out.silhouette > SEEN).any()):
+        if bool((out.silhouette > SEEN).any()):
             return
         with torch.no_grad():
             if len(out.silhouette) < len(self.targets):
-                out = self._render(mesh, torch.arange(len(self.targets)))
+                out = self._render(mesh, torch.arange(len(self.targets), device=mesh.vertices.device))
         if not bool((out.silhouette > SEEN).any()):
             inside = "" if self.renderer.two_sided else ", or they see its inside (two_sided=True shows it)"
             raise ValueError(
