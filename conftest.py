@@ -1,4 +1,5 @@
-"""Doctests of the package see torch without importing it in each example; `--shuffle` runs everything in random order."""
+"""Doctests of the package see torch without importing it in each example; `--shuffle` runs everything in random order,
+`--margins` lists comparisons that are near their bounds."""
 
 from __future__ import annotations
 
@@ -30,9 +31,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SEED",
         help="run files, and the tests in each, in random order; the seed is shown, and gives the same order again",
     )
+    parser.addoption("--margins", action="store_true", help="list comparisons that use over a third of their bound")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.option.margins:
+        from helpers.margins import Margins
+
+        config.pluginmanager.register(Margins(config))
     if config.option.shuffle == -1:
         # Workers read the command line again; they take the seed that was drawn for all, and thus the same order
         drawn = getattr(config, "workerinput", {}).get("shuffle")

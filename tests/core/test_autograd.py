@@ -6,17 +6,21 @@ import pytest
 import torch
 from torch.func import grad, hessian, jacrev, jvp, vmap
 
-from algonet.core.autograd import Operator
+from algonet.core.autograd import Operator, Plan
 
 
-def _forward(tensors, settings):
-    x, s, _ = tensors
-    return [x**3 * s, x.sin()], [x * x]
+class CubePlan(Plan):
+    @classmethod
+    def saves(cls, signature):
+        return [(signature.tensors[0].shape, signature.tensors[0].dtype)]
 
+    def forward(self, tensors):
+        x, s, _ = tensors
+        return [x**3 * s, x.sin()], [x * x]
 
-def _backward(grads, tensors, saved, settings, needs):
-    (g, h), (x, s, _), (square,) = grads, tensors, saved
-    return [g * 3 * square * s + h * x.cos() if needs[0] else None, (g * x**3).sum() if needs[1] else None, None]
+    def backward(self, grads, tensors, saved, needs):
+        (g, h), (x, s, _), (square,) = grads, tensors, saved
+        return [g * 3 * square * s + h * x.cos() if needs[0] else None, (g * x**3).sum() if needs[1] else None, None]
 
 
 def _reference(tensors, settings):
@@ -26,19 +30,15 @@ def _reference(tensors, settings):
 
 def _fake(tensors, settings):
     x = tensors[0]
-    return [torch.empty_like(x), torch.empty_like(x)], [torch.empty_like(x)]
+    return [torch.empty_like(x), torch.empty_like(x)]
 
 
-#: x carries batches, the scale s is shared, and an integer tensor rides along as indices do.
-CUBE = Operator(
-    "test_cube",
-    forward=_forward,
-    backward=_backward,
-    reference=_reference,
-    fake=_fake,
-    outputs=2,
-    shared=frozenset({1, 2}),
-)
+def _operator(name, plan):
+    """x carries batches, the scale s is shared, and an integer tensor rides along as indices do."""
+    return Operator(name, load=lambda: plan, reference=_reference, fake=_fake, outputs=2, shared=frozenset({1, 2}))
+
+
+CUBE = _operator("test_cube", CubePlan)
 INDEX = torch.arange(2)
 
 
@@ -118,20 +118,14 @@ def test_registered_operator_passes_torchs_own_check(xs):
 def test_partial_operators_are_told_which_outputs_nobody_used(xs):
     came = []
 
-    def backward(grads, tensors, saved, settings, needs):
-        came.append([g is not None for g in grads])
-        return _backward([torch.zeros(()) if g is None else g for g in grads], tensors, saved, settings, needs)
+    class Partial(CubePlan):
+        partial = True
 
-    operator = Operator(
-        "test_partial_cube",
-        forward=_forward,
-        backward=backward,
-        reference=_reference,
-        fake=_fake,
-        outputs=2,
-        shared=frozenset({1, 2}),
-        partial=True,
-    )
+        def backward(self, grads, tensors, saved, needs):
+            came.append([g is not None for g in grads])
+            return super().backward([torch.zeros(()) if g is None else g for g in grads], tensors, saved, needs)
+
+    operator = _operator("test_partial_cube", Partial)
     x, s = (t.requires_grad_() for t in xs)
     (slope,) = torch.autograd.grad(operator([x, s, INDEX], "")[0].sum(), x)
     torch.testing.assert_close(slope, 3 * x.detach() ** 2 * s.detach())

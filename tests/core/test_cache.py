@@ -16,28 +16,28 @@ import algonet
 from algonet.core.cache import Cache, TensorCache, cached, caches, constant
 
 
-def test_bounded_by_number_oldest_first():
-    cache: Cache[int] = Cache("test", 3)
-    for i in range(5):
+def test_bounded_by_number_and_what_is_used_stays():
+    cache: Cache[int] = Cache("test", 4)
+    for i in range(20):
         assert cache.get(i, lambda i=i: i * i) == i * i
-    assert list(cache) == [2, 3, 4]
-    assert len(cache) == 3
-    assert 1 not in cache
-    assert cache.get(4, lambda: pytest.fail("made again")) == 16
+        assert cache.get(0, lambda: pytest.fail("made again")) == 0
+        assert len(cache) <= 4
+    assert 0 in cache
+    assert 10 not in cache
 
 
 def test_bounded_by_weight():
     cache = TensorCache("test", 100, budget=4000)
     for i in range(10):
         cache.get(i, lambda: torch.zeros(250))
-    assert len(cache) == 4
+    assert 2 <= len(cache) <= 4
     assert cache.get("large", lambda: torch.zeros(2000)).numel() == 2000
     assert "large" not in cache
 
 
 def test_none_is_a_value():
     calls = []
-    function = cached(most=4)(lambda x: calls.append(x))
+    function = cached(lambda x: calls.append(x))
     assert function(1) is None
     assert function(1) is None
     assert calls == [1]
@@ -122,7 +122,7 @@ def test_many_threads_get_one_value():
     for thread in threads:
         thread.join()
     assert len(found) == 400
-    assert len(cache) == 16
+    assert 8 <= len(cache) <= 16
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

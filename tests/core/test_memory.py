@@ -15,7 +15,6 @@ from algonet import render, sorting
 from algonet.core import memory
 from algonet.core.memory import check_memory, free_memory, pretty
 from algonet.ifs import IFS, Poisson, draw_addresses, draw_choices, smooth_raster
-from algonet.relax import Logistic
 from algonet.render import Camera, SmoothRenderer, icosphere
 from algonet.smooth_python import Particles, Perturb, algorithms
 from algonet.speech import SmoothSynthesizer
@@ -54,7 +53,7 @@ ABSURD: dict[str, Callable[[], object]] = {
     "a median of items": lambda: sorting.soft_median(MANY),
     "a permutation": lambda: sorting.soft_sort(torch.zeros(10**7), return_permutation=True),
     "a soft permutation": lambda: sorting.soft_sort(torch.zeros(10**7), method=sorting.NeuralSort()),
-    "layers": lambda: sorting.soft_sort(torch.zeros(4), steps=10**14, relax=Logistic(1.0)),
+    "layers": lambda: sorting.soft_sort(torch.zeros(4), method=sorting.OddEven(), steps=10**14),
     "a network": lambda: sorting.Bitonic().table(2**40),
     "samples": lambda: SYNTHESIZER(*SCORE, length=10**13),
     "harmonics": lambda: SmoothSynthesizer(phonemes="a i", harmonics=10**12)(*SCORE),
@@ -86,14 +85,12 @@ def test_what_fits_is_not_refused():
         check_memory("f", "it", free + 2**40)
 
 
-def test_limits_of_a_container_and_of_a_process_count(monkeypatch):
-    monkeypatch.setattr(memory, "_group_limit", lambda: 2**30)
-    assert free_memory(CPU) == 2**30
+def test_limits_of_a_process_count(monkeypatch):
     monkeypatch.setattr(memory, "_address_space", lambda: 2**29)
     assert free_memory(CPU) == 2**29
     with pytest.raises(ValueError, match=r"would take 1\.0 GiB, and this machine has 512\.0 MiB free"):
         check_memory("f", "it", 2**30)
-    for name in ("_group_limit", "_address_space", "_available"):
+    for name in ("_address_space", "_available"):
         monkeypatch.setattr(memory, name, lambda: None)
     check_memory("f", "it", 2**80)  # nobody knows better
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from algonet.core import backends, codec
+from algonet.core.autograd import plan_from
 from algonet.core.operation import Call, KernelModule, Operation
 
 
@@ -70,7 +71,7 @@ def toy():
     """An operation whose kernels are this file's functions, in a module that nobody has imported yet."""
     name = "toy_kernels_of_test_operation"
     module = types.ModuleType(name)
-    module.__dict__.update(toy_forward=toy_forward, toy_backward=toy_backward, toy_saved=toy_saved)
+    module.__dict__.update(ToyPlan=plan_from(toy_forward, toy_backward, toy_saved))
     operation = Operation(
         "toy",
         settings=ToySettings,

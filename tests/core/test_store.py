@@ -83,6 +83,35 @@ def test_the_second_process_compiles_nothing_and_damage_is_repaired(folder):
         assert len(after) == 2, "the machine code is there again"
 
 
+def test_machine_code_that_others_could_have_written_is_not_run(folder):
+    """Files are private whatever the umask; one of another mode, owner or kernel, however well sealed, is made again."""
+    folder.mkdir(mode=0o755)
+    before = os.umask(0)
+    try:
+        assert load() == 42
+        store.write_sealed("algonet_generated_a", b"a")
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir() if path.is_file()} == {0o600}
+    ours = folder / "algonet_generated_a"
+    assert store.read_sealed(ours.name) == b"a"
+    (folder / "algonet_generated_b").write_bytes(ours.read_bytes())
+    (folder / "algonet_generated_b").chmod(0o600)
+    assert store.read_sealed("algonet_generated_b") is None, "the seal is of another name"
+    ours.chmod(0o666)
+    assert store.read_sealed(ours.name) is None
+    assert not ours.exists()
+    store.write_sealed(ours.name, b"a")
+    ours.rename(folder / "elsewhere")
+    ours.symlink_to(folder / "elsewhere")
+    assert store.read_sealed(ours.name) is None
+    store.write_sealed(ours.name, b"a")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: 4242)
+        assert store._chosen  # the folder was looked at before
+        assert store.read_sealed(ours.name) is None
+
+
 def test_foreign_code_in_our_file_is_never_run(folder):
     assert load() == 42
     (path,) = folder.glob("*.py")
@@ -154,7 +183,7 @@ def test_a_home_without_permissions(folder, monkeypatch, capsys):
 
 
 def test_a_disk_that_is_full(folder, monkeypatch, capsys):
-    def full(path, data):
+    def full(path, data, private):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     monkeypatch.setattr(store, "write_bytes", full)

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from algonet.core import tracing
+from algonet.core.identity import PLANS, Signature, specs
 
-Forward = Callable[[list[Tensor], Any], tuple[list[Tensor], list[Tensor]]]
-Backward = Callable[[list[Tensor], list[Tensor], list[Tensor], Any, list[bool]], Sequence[Tensor | None]]
+Tensors = Sequence[Tensor]
 Reference = Callable[[list[Tensor], Any], Sequence[Tensor]]
 
 
@@ -26,17 +26,68 @@ def _as_is(settings: Any) -> Any:
     return settings
 
 
+class Plan:
+    """How a backend runs the calls of one signature. Subclasses say what they save and run both passes."""
+
+    #: Whether backward takes `None` as the gradient of an output that nobody used (zeros otherwise).
+    partial: ClassVar[bool] = False
+
+    def __init__(self, signature: Signature):
+        self.settings = signature.settings
+
+    @classmethod
+    def saves(cls, signature: Signature) -> Sequence[tuple[Sequence[int], torch.dtype]]:
+        """Shape and precision of each tensor that `forward` saves; fake tensors ask, whose sizes may be symbols."""
+        return ()
+
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """The outputs, and what backward wants to reuse."""
+        raise NotImplementedError
+
+    def backward(
+        self, grads: Sequence[Any], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
+    ) -> Sequence[Tensor | None]:
+        """One gradient per tensor; `None` where `needs` is false."""
+        raise NotImplementedError
+
+
+def plan_from(
+    forward: Callable[..., Any],
+    backward: Callable[..., Any] | None,
+    saved: Callable[..., Any] | None = None,
+    partial: bool = False,
+) -> type[Plan]:
+    """The plan of kernels that keep nothing between calls, as functions that take the settings.
+
+    `forward(tensors, settings)`, `backward(grads, tensors, saved, settings, needs)` (`None` for what has no gradient), and
+    `saved(tensors, settings)`: empty tensors like what forward saves.
+    """
+
+    def saves(cls: type[Plan], signature: Signature) -> Sequence[tuple[Sequence[int], torch.dtype]]:
+        like = [torch.empty(spec.shape, dtype=spec.dtype, device="meta") for spec in signature.tensors]
+        return () if saved is None else [(t.shape, t.dtype) for t in saved(like, signature.settings)]
+
+    def run_forward(self: Plan, tensors: Tensors) -> Any:
+        return forward(list(tensors), self.settings)
+
+    def run_backward(self: Plan, grads: Tensors, tensors: Tensors, saved: Tensors, needs: Sequence[bool]) -> Any:
+        if backward is None:
+            return [None] * len(tensors)
+        return backward(list(grads), list(tensors), list(saved), self.settings, list(needs))
+
+    members = {"partial": partial, "saves": classmethod(saves), "forward": run_forward, "backward": run_backward}
+    return type("FunctionsPlan", (Plan,), members)
+
+
 class Operator:
     """A kernel-backed function of tensors and one settings object, with all its derivatives.
 
-    - `forward(tensors, settings) -> (outputs, saved)`: the kernel; `saved` holds what its backward wants to reuse.
-    - `backward(grads, tensors, saved, settings, needs) -> gradients`: one per tensor; `None` where `needs[i]` is false.
+    - `load() -> type[Plan]`: the kernels; `Plan(signature)` runs the calls of one signature.
     - `reference(tensors, settings) -> outputs`: plain torch, differentiable to any order.
-    - `fake(tensors, settings) -> (outputs, saved)`: empty tensors of the right shapes, dtypes and devices.
+    - `fake(tensors, settings) -> outputs`: empty tensors of the right shapes, precisions and devices.
     - `outputs`: how many there are, or a function of (number of tensors, settings) that says so.
-    - `shared`: positions of tensors that have no batch dimensions. All others (and outputs and `saved`) must accept
+    - `shared`: positions of tensors that have no batch dimensions. All others (and outputs, and what is saved) must accept
       any number of leading batch dimensions, the same for each.
-    - `partial`: eagerly, `backward` takes `None` as the gradient of an output that none came for, instead of zeros.
 
     Eagerly the settings are passed as they are. Operators in a graph take text and no other kind of object: `encode` makes
     it and `decode` reads it, behind a cache. No tensor in `tensors` may be aliased by an output.
@@ -46,36 +97,31 @@ class Operator:
         self,
         name: str,
         *,
-        forward: Forward,
-        backward: Backward,
+        load: Callable[[], type[Plan]],
         reference: Reference,
-        fake: Forward,
+        fake: Reference,
         outputs: int | Callable[[int, Any], int],
         shared: frozenset[int] = frozenset(),
-        partial: bool = False,
         encode: Callable[[Any], str] = _as_is,
         decode: Callable[[str], Any] = _as_is,
     ):
-        self.name = name
-        self.forward = forward
-        self.backward = backward
-        self.reference = reference
-        self.outputs = outputs
-        self.shared = shared
-        self.partial = partial
+        self.name, self.load, self.reference, self.fake = name, load, reference, fake
+        self.outputs, self.shared = outputs, shared
         self.encode, self.decode = encode, decode
-        self._traced = _define_traced(self, fake)
+        self._traced = _define_traced(self)
 
-    def __call__(self, tensors: Sequence[Tensor], settings: Any) -> tuple[Tensor, ...]:
+    def __call__(self, tensors: Tensors, settings: Any) -> tuple[Tensor, ...]:
         """The operator's outputs, differentiable in every floating tensor."""
-        if tracing.plain():
-            if tracing.differentiating(tensors):
-                return _apply_eagerly(self, settings, *tensors)
-            return tuple(self.forward(list(tensors), settings)[0])
-        count = self.count(len(tensors), settings)
-        if tracing.compiling() or tracing.faking():
-            return tuple(self._traced(list(tensors), self.encode(settings))[:count])
-        return _Forward.apply(self, settings, *tensors)[:count]
+        return self.bound(tensors, settings)(tensors)
+
+    def bound(self, tensors: Tensors, settings: Any) -> Bound:
+        """The operator for calls like this one."""
+        if not tracing.plain():
+            return Bound(self, settings, (True,) * len(tensors))
+        grad = torch.is_grad_enabled()
+        found = Bound(self, settings, tuple([grad and t.requires_grad for t in tensors]))
+        found.plan = found.plan_for(tensors)
+        return found
 
     def count(self, tensors: int, settings: Any) -> int:
         """How many outputs a call with so many tensors has."""
@@ -84,45 +130,97 @@ class Operator:
     def __repr__(self) -> str:
         return f"Operator({self.name})"
 
-    def _gradients(
-        self, grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: Any, needs: list[bool]
-    ) -> list[Tensor]:
-        """The backward kernel, with a fresh empty tensor for each gradient nobody needs (operators return no `None`)."""
-        found = self.backward(grads, tensors, saved, settings, needs)
+
+class Bound:
+    """An operator with its settings and who needs gradients; for plain calls, which are all alike, also with its plan."""
+
+    __slots__ = ("needs", "operator", "plan", "settings")
+
+    def __init__(self, operator: Operator, settings: Any, needs: tuple[bool, ...]):
+        self.operator, self.settings, self.needs = operator, settings, needs
+        self.plan: Plan | None = None
+
+    def __call__(self, tensors: Tensors) -> tuple[Tensor, ...]:
+        plan = self.plan
+        if plan is not None and not tracing.compiling() and tracing.interpreter() is None and not tracing.modes():
+            if True in self.needs or tracing.pushing():
+                return _apply_eagerly(self, *tensors)
+            return tuple(plan.forward(tensors)[0])
+        operator, settings = self.operator, self.settings
+        count = operator.count(len(tensors), settings)
+        if tracing.compiling() or tracing.faking():
+            return tuple(operator._traced(list(tensors), operator.encode(settings))[:count])
+        return _Forward.apply(Bound(operator, settings, (True,) * len(tensors)), *tensors)[:count]
+
+    @property
+    def count(self) -> int:
+        return self.operator.count(len(self.needs), self.settings)
+
+    def plan_for(self, tensors: Tensors) -> Plan:
+        """The plan for these tensors, which under `vmap` have one dimension more."""
+        signature = Signature(self.settings, specs(tensors), self.needs)
+        if tracing.faking():
+            return self.operator.load()(signature)
+        key = (self.operator, signature)
+        found = PLANS.find(key)
+        return PLANS.put(key, self.operator.load()(signature)) if found is None else found
+
+    def empty(self, tensors: Tensors) -> list[Tensor]:
+        """Empty tensors like the outputs and what is saved."""
+        saved = self.operator.load().saves(Signature(self.settings, specs(tensors), self.needs))
+        like = tensors[0]
         return [
-            g if need and g is not None else t.new_empty(0) for g, t, need in zip(found, tensors, needs, strict=True)
+            *self.operator.fake(list(tensors), self.settings),
+            *[like.new_empty(shape, dtype=dtype) for shape, dtype in saved],
         ]
 
-    def _vjp(self, grads: list[Tensor], tensors: list[Tensor], settings: Any, needs: list[bool]) -> list[Tensor]:
+    def gradients(self, needs: list[bool], tensors: Tensors) -> list[Tensor]:
+        """The backward kernel, with a fresh empty tensor for each gradient nobody needs (operators return no `None`)."""
+        grads, inputs, saved = self.split(tensors)
+        found = self.plan_for(inputs).backward(grads, inputs, saved, needs)
+        return [
+            g if need and g is not None else t.new_empty(0) for g, t, need in zip(found, inputs, needs, strict=True)
+        ]
+
+    def split(self, tensors: Tensors) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """(grads, inputs, saved) from the flat list that travels through the backward operator."""
+        first, last = self.count, self.count + len(self.needs)
+        return list(tensors[:first]), list(tensors[first:last]), list(tensors[last:])
+
+    def vjp(self, grads: Tensors, tensors: Tensors, needs: Sequence[bool]) -> list[Tensor]:
         """What `backward` computes, from the reference: differentiable again."""
         moving = [i for i, need in enumerate(needs) if need]
-
-        def outputs(*moved: Tensor) -> tuple[Tensor, ...]:
-            return tuple(self.reference(_replaced(tensors, moving, moved), settings))
-
-        _, pull = torch.func.vjp(outputs, *(tensors[i] for i in moving))
+        _, pull = torch.func.vjp(self._reference(tensors, moving), *(tensors[i] for i in moving))
         return list(pull(tuple(grads)))
 
-    def _jvp(self, tensors: list[Tensor], tangents: Sequence[Tensor | None], settings: Any) -> tuple[Tensor, ...]:
+    def jvp(self, tensors: Tensors, tangents: Sequence[Any]) -> tuple[Tensor, ...]:
         moving = [i for i, tangent in enumerate(tangents) if tangent is not None]
+        function = self._reference(tensors, moving)
+        return _pushforward(function, [tensors[i] for i in moving], [tangents[i] for i in moving])
 
-        def outputs(*moved: Tensor) -> tuple[Tensor, ...]:
-            return tuple(self.reference(_replaced(tensors, moving, moved), settings))
+    def first_derivative(self, tensors: Tensors, needs: Sequence[bool], moving: list[int]) -> Callable[..., Any]:
+        """`vjp` as a function of some of (grads, inputs)."""
 
-        return _pushforward(outputs, [tensors[i] for i in moving], [tangents[i] for i in moving])
+        def gradients(*moved: Tensor) -> tuple[Tensor, ...]:
+            grads, inputs, _ = self.split(_replaced(tensors, moving, moved))
+            return tuple(self.vjp(grads, inputs, needs))
+
+        return gradients
+
+    def _reference(self, tensors: Tensors, moving: list[int]) -> Callable[..., tuple[Tensor, ...]]:
+        return lambda *moved: tuple(self.operator.reference(_replaced(tensors, moving, moved), self.settings))
 
 
-def _pull(ctx: Any, grads: Sequence[Tensor]) -> list[Tensor | None]:
+def _pull(ctx: Any, grads: Sequence[Any]) -> list[Tensor | None]:
     """The gradients by the operator's tensors: by the kernel, differentiable again where that is asked for."""
-    operator, all_saved = ctx.operator, ctx.saved_tensors
-    tensors, saved = all_saved[: ctx.count], all_saved[ctx.count :]
-    needs = list(ctx.needs_input_grad[2:])
+    bound, tensors, saved = ctx.bound, ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+    needs = list(ctx.needs_input_grad[1:])
     if torch.is_grad_enabled() or tracing.transforming():
         if any(g is None for g in grads):
             grads = [tensors[0].new_zeros(s) if g is None else g for g, s in zip(grads, ctx.shapes, strict=True)]
-        found = _Backward.apply(operator, ctx.settings, needs, *grads, *tensors, *saved)
+        found = _Backward.apply(bound, needs, *grads, *tensors, *saved)
     else:
-        found = operator.backward(list(grads), list(tensors), list(saved), ctx.settings, needs)
+        found = (bound.plan or bound.plan_for(tensors)).backward(grads, tensors, saved, needs)
     return _only_needed(found, needs)
 
 
@@ -131,41 +229,38 @@ class _Eager(torch.autograd.Function):
     launching a kernel; without transforms the older form will do."""
 
     @staticmethod
-    def forward(ctx: Any, operator: Operator, settings: Any, *tensors: Tensor):
-        outputs, saved = operator.forward(list(tensors), settings)
-        ctx.operator, ctx.settings, ctx.count = operator, settings, len(tensors)
+    def forward(ctx: Any, bound: Bound, *tensors: Tensor):
+        plan: Any = bound.plan
+        outputs, saved = plan.forward(tensors)
+        ctx.bound, ctx.count = bound, len(tensors)
         ctx.save_for_backward(*tensors, *saved)
         ctx.save_for_forward(*tensors)
-        if operator.partial:
+        if plan.partial:
             ctx.set_materialize_grads(False)
             ctx.shapes = [o.shape for o in outputs]
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
-        return (None, None, *_pull(ctx, grads))
+        return (None, *_pull(ctx, grads))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any):
-        return ctx.operator._jvp(list(ctx.saved_tensors)[: ctx.count], tangents[2:], ctx.settings)
-
-
-#: `Function.apply` looks for transforms first, which takes as long as launching a kernel; `Operator` has looked already.
-_apply_eagerly = super(torch.autograd.Function, _Eager).apply
+        return ctx.bound.jvp(list(ctx.saved_tensors)[: ctx.count], tangents[1:])
 
 
 class _Forward(torch.autograd.Function):
     """The way under `torch.func` transforms; what is saved counts as an output, so that transforms see it."""
 
     @staticmethod
-    def forward(operator: Operator, settings: Any, *tensors: Tensor):
-        outputs, saved = operator.forward(list(tensors), settings)
+    def forward(bound: Bound, *tensors: Tensor):
+        outputs, saved = bound.plan_for(tensors).forward(tensors)
         return (*outputs, *saved)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple):
-        ctx.operator, ctx.settings, *tensors = inputs
-        saved = output[ctx.operator.count(len(tensors), ctx.settings) :]
+        ctx.bound, *tensors = inputs
+        saved = output[ctx.bound.count :]
         ctx.count, ctx.saved_count = len(tensors), len(saved)
         ctx.mark_non_differentiable(*saved)
         ctx.save_for_backward(*tensors, *saved)
@@ -173,30 +268,26 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
-        return (None, None, *_pull(ctx, grads[: ctx.operator.count(ctx.count, ctx.settings)]))
+        return (None, *_pull(ctx, grads[: ctx.bound.count]))
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple, operator: Operator, settings: Any, *tensors: Tensor):
-        def call(*items: Tensor):
-            return _Forward.apply(operator, settings, *items)
-
-        return _map_forward(operator, call, info.batch_size, in_dims[2:], tensors)
+    def vmap(info: Any, in_dims: tuple, bound: Bound, *tensors: Tensor):
+        return _map_forward(bound, lambda *ts: _Forward.apply(bound, *ts), info.batch_size, in_dims[1:], tensors)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any):
-        moved = ctx.operator._jvp(list(ctx.saved_tensors), tangents[2:], ctx.settings)
+        moved = ctx.bound.jvp(list(ctx.saved_tensors), tangents[1:])
         return (*moved, *[None] * ctx.saved_count)
 
 
 class _Backward(torch.autograd.Function):
     @staticmethod
-    def forward(operator: Operator, settings: Any, needs: list[bool], *tensors: Tensor):
-        grads, inputs, saved = _split(operator, settings, needs, tensors)
-        return tuple(operator._gradients(grads, inputs, saved, settings, needs))
+    def forward(bound: Bound, needs: list[bool], *tensors: Tensor):
+        return tuple(bound.gradients(needs, tensors))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple):
-        ctx.operator, ctx.settings, ctx.needs, *tensors = inputs
+        ctx.bound, ctx.needs, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
         ctx.mark_non_differentiable(*(o for o, need in zip(output, ctx.needs, strict=True) if not need))
@@ -204,32 +295,36 @@ class _Backward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *seconds: Tensor):
         with torch.enable_grad():
-            found = _second_derivative(ctx.operator, ctx.settings, ctx.needs, ctx.saved_tensors, seconds)
-        return (None, None, None, *found)
+            return (None, None, *_second_derivative(ctx.bound, ctx.needs, ctx.saved_tensors, seconds))
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple, operator: Operator, settings: Any, needs: list[bool], *tensors: Tensor):
+    def vmap(info: Any, in_dims: tuple, bound: Bound, needs: list[bool], *tensors: Tensor):
         def call(*items: Tensor):
-            return _Backward.apply(operator, settings, needs, *items)
+            return _Backward.apply(bound, needs, *items)
 
-        return _map_backward(operator, call, settings, needs, info.batch_size, in_dims[3:], tensors)
+        return _map_backward(bound, call, needs, info.batch_size, in_dims[2:], tensors)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any):
-        operator, needs = ctx.operator, ctx.needs
-        tensors = list(ctx.saved_tensors)
-        count = operator.count(len(needs), ctx.settings) + len(needs)
-        moving = [i for i, t in enumerate(tangents[3 : 3 + count]) if t is not None]
-
-        def gradients(*moved: Tensor) -> tuple[Tensor, ...]:
-            grads, inputs, _ = _split(operator, ctx.settings, needs, _replaced(tensors, moving, moved))
-            return tuple(operator._vjp(grads, inputs, ctx.settings, needs))
-
-        moved = iter(_pushforward(gradients, [tensors[i] for i in moving], [tangents[3 + i] for i in moving]))
+        bound, needs, tensors = ctx.bound, ctx.needs, list(ctx.saved_tensors)
+        count = bound.count + len(needs)
+        moving = [i for i, t in enumerate(tangents[2 : 2 + count]) if t is not None]
+        gradients = bound.first_derivative(tensors, needs, moving)
+        moved = iter(_pushforward(gradients, [tensors[i] for i in moving], [tangents[2 + i] for i in moving]))
         return tuple(next(moved) if need else None for need in needs)
 
 
-def _pushforward(function: Callable, primals: Sequence[Tensor], tangents: Sequence[Any]) -> tuple[Tensor, ...]:
+def _apply_first(*arguments: Any) -> Any:
+    global _apply_eagerly
+    _apply_eagerly = tracing.untransformed_apply(_Eager)
+    return _apply_eagerly(*arguments)
+
+
+#: `Function.apply` looks for transforms first, which takes as long as launching a kernel; `Bound` has looked already.
+_apply_eagerly: Callable[..., Any] = _apply_first
+
+
+def _pushforward(function: Callable, primals: Tensors, tangents: Sequence[Any]) -> tuple[Tensor, ...]:
     """The Jacobian-vector product as the transpose of a vector-Jacobian product: torch does not nest forward modes."""
     with torch.enable_grad():
         outputs, pull = torch.func.vjp(function, *primals)
@@ -238,19 +333,11 @@ def _pushforward(function: Callable, primals: Sequence[Tensor], tangents: Sequen
         return push(tuple(tangents))[0]
 
 
-def _second_derivative(
-    operator: Operator, settings: Any, needs: list[bool], tensors: Sequence[Tensor], seconds: Sequence[Tensor]
-) -> list[Tensor | None]:
+def _second_derivative(bound: Bound, needs: list[bool], tensors: Tensors, seconds: Tensors) -> list[Tensor | None]:
     """The vector-Jacobian product of the first derivative, for (grads, tensors, saved) in that order."""
-    tensors = list(tensors)
-    count = operator.count(len(needs), settings) + len(needs)
+    count = bound.count + len(needs)
     moving = [i for i in range(count) if tensors[i].is_floating_point()]
-
-    def gradients(*moved: Tensor) -> tuple[Tensor, ...]:
-        grads, inputs, _ = _split(operator, settings, needs, _replaced(tensors, moving, moved))
-        return tuple(operator._vjp(grads, inputs, settings, needs))
-
-    _, pull = torch.func.vjp(gradients, *(tensors[i] for i in moving))
+    _, pull = torch.func.vjp(bound.first_derivative(tensors, needs, moving), *(tensors[i] for i in moving))
     pulled = pull(tuple(s for s, need in zip(seconds, needs, strict=True) if need))
     found: list[Tensor | None] = [None] * len(tensors)
     for i, gradient in zip(moving, pulled, strict=True):
@@ -262,25 +349,21 @@ def _second_derivative(
 _DEFINING = threading.Lock()
 
 
-def _define_traced(operator: Operator, fake: Forward):
+def _define_traced(operator: Operator):
     """The `torch.library` twin of the operator, for graphs that must not break; its settings are text."""
-    decode = operator.decode
+
+    def bound(tensors: Tensors, settings: str) -> Bound:
+        return Bound(operator, operator.decode(settings), (True,) * len(tensors))
 
     def forward(tensors: list[Tensor], settings: str) -> list[Tensor]:
-        outputs, saved = operator.forward(tensors, decode(settings))
-        return [*outputs, *saved]
-
-    def forward_fake(tensors: list[Tensor], settings: str) -> list[Tensor]:
-        outputs, saved = fake(tensors, decode(settings))
+        outputs, saved = bound(tensors, settings).plan_for(tensors).forward(tensors)
         return [*outputs, *saved]
 
     def backward(tensors: list[Tensor], settings: str, needs: list[bool]) -> list[Tensor]:
-        chosen = decode(settings)
-        grads, inputs, saved = _split(operator, chosen, needs, tensors)
-        return operator._gradients(grads, inputs, saved, chosen, needs)
+        return bound(needs, settings).gradients(needs, tensors)
 
     def backward_fake(tensors: list[Tensor], settings: str, needs: list[bool]) -> list[Tensor]:
-        _, inputs, _ = _split(operator, decode(settings), needs, tensors)
+        _, inputs, _ = bound(needs, settings).split(tensors)
         return [
             torch.empty_like(t, memory_format=torch.contiguous_format) if need else t.new_empty(0)
             for t, need in zip(inputs, needs, strict=True)
@@ -289,7 +372,7 @@ def _define_traced(operator: Operator, fake: Forward):
     def setup(ctx: Any, inputs: tuple, output: list[Tensor]) -> None:
         tensors, ctx.settings = inputs
         ctx.needs = [t.requires_grad for t in tensors]
-        ctx.outputs = operator.count(len(tensors), decode(ctx.settings))
+        ctx.outputs = bound(tensors, ctx.settings).count
         ctx.save_for_backward(*tensors, *output[ctx.outputs :])
 
     def pull(ctx: Any, grads: list[Tensor]):
@@ -302,17 +385,16 @@ def _define_traced(operator: Operator, fake: Forward):
 
     def second_pull(ctx: Any, seconds: list[Tensor]):
         with torch.enable_grad():
-            found = _second_derivative(operator, decode(ctx.settings), ctx.needs, ctx.saved_tensors, seconds)
+            found = _second_derivative(bound(ctx.needs, ctx.settings), ctx.needs, ctx.saved_tensors, seconds)
         return found, None, None
 
     def first_vmap(info: Any, in_dims: tuple, tensors: list[Tensor], settings: str):
-        return _map_forward(operator, lambda *ts: first(list(ts), settings), info.batch_size, in_dims[0], tensors)
+        call = lambda *ts: first(list(ts), settings)  # noqa: E731
+        return _map_forward(bound(tensors, settings), call, info.batch_size, in_dims[0], tensors)
 
     def second_vmap(info: Any, in_dims: tuple, tensors: list[Tensor], settings: str, needs: list[bool]):
-        def call(*items: Tensor):
-            return second(list(items), settings, needs)
-
-        return _map_backward(operator, call, decode(settings), needs, info.batch_size, in_dims[0], tensors)
+        call = lambda *ts: second(list(ts), settings, needs)  # noqa: E731
+        return _map_backward(bound(needs, settings), call, needs, info.batch_size, in_dims[0], tensors)
 
     with _DEFINING:
         # The schemas in words: not every release reads them off the annotations
@@ -325,7 +407,7 @@ def _define_traced(operator: Operator, fake: Forward):
             mutates_args=(),
             schema="(Tensor[] tensors, str settings, bool[] needs) -> Tensor[]",
         )
-        first.register_fake(forward_fake)
+        first.register_fake(lambda tensors, settings: bound(tensors, settings).empty(tensors))
         second.register_fake(backward_fake)
         first.register_autograd(pull, setup_context=setup)
         second.register_autograd(second_pull, setup_context=second_setup)
@@ -334,38 +416,25 @@ def _define_traced(operator: Operator, fake: Forward):
     return first
 
 
-def _map_forward(operator: Operator, call: Callable, size: int, dims: Sequence[int | None], tensors: Sequence[Tensor]):
+def _map_forward(bound: Bound, call: Callable, size: int, dims: Sequence[int | None], tensors: Tensors):
     """The `vmap` rule of the operator: batched, or item by item where a shared tensor differs between items."""
-    if any(d is not None for i, d in enumerate(dims) if i in operator.shared):
+    shared = bound.operator.shared
+    if any(d is not None for i, d in enumerate(dims) if i in shared):
         return _looped(size, dims, tensors, call)
-    results = call(*_batched(size, dims, tensors, operator.shared))
+    results = call(*_batched(size, dims, tensors, shared))
     return type(results)(results), type(results)([0] * len(results))
 
 
 def _map_backward(
-    operator: Operator,
-    call: Callable,
-    settings: Any,
-    needs: list[bool],
-    size: int,
-    dims: Sequence[int | None],
-    tensors: Sequence[Tensor],
+    bound: Bound, call: Callable, needs: list[bool], size: int, dims: Sequence[int | None], tensors: Tensors
 ):
     """The `vmap` rule of the first derivative. A shared tensor's gradient is wanted per item, so it goes item by item."""
-    outputs = operator.count(len(needs), settings)
-    shared = frozenset(outputs + i for i in operator.shared)
-    per_item = any(needs[i] for i in operator.shared if i < len(needs))
+    shared = frozenset(bound.count + i for i in bound.operator.shared)
+    per_item = any(needs[i] for i in bound.operator.shared if i < len(needs))
     if per_item or any(d is not None for i, d in enumerate(dims) if i in shared):
         return _looped(size, dims, tensors, call)
     results = call(*_batched(size, dims, tensors, shared))
     return type(results)(results), type(results)([0 if need else None for need in needs])
-
-
-def _split(operator: Operator, settings: Any, needs: list[bool], tensors: Sequence[Tensor]):
-    """(grads, inputs, saved) from the flat list that travels through the backward operator."""
-    first = operator.count(len(needs), settings)
-    last = first + len(needs)
-    return list(tensors[:first]), list(tensors[first:last]), list(tensors[last:])
 
 
 def _replaced(tensors: Sequence[Tensor], where: list[int], new: Sequence[Tensor]) -> list[Tensor]:

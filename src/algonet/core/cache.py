@@ -1,13 +1,12 @@
-"""Caches: one bounded kind for everything that is kept between calls, and one kind for tensors.
+"""Tables of what is worth keeping between calls: bounded, and listed by `caches()`.
 
-    @cached(most=64)
-    def table(n: int) -> Table: ...                 # instead of functools.lru_cache
+    @cached
+    def table(n: int) -> Table: ...                 # instead of functools.lru_cache: all such functions share one table
 
-    TABLES: TensorCache[Tensor] = TensorCache("sorting tables", most=256)
-    TABLES.get((n, device), lambda: torch.arange(n, device=device))
+    TENSORS.get(("windows of speech", n, device), lambda: torch.arange(n, device=device))
 
-Every cache is bounded and listed by `caches()`. A hit is one dictionary look-up; a miss makes the value outside of the lock
-(two threads may make it twice, and both get the one that was stored first); a forked child has locks of its own.
+A hit is one dictionary look-up; a miss makes the value outside of the lock (two threads may make it twice, and both get the
+one that was stored first); a forked child has locks of its own.
 """
 
 from __future__ import annotations
@@ -43,7 +42,11 @@ if hasattr(os, "register_at_fork"):
 
 
 class Cache(Generic[V]):
-    """At most `most` values by hashable keys, and at most `budget` bytes by `weigh(value)`; the oldest go first."""
+    """At most `most` values by hashable keys, and at most `budget` bytes by `weigh(value)`; those not used lately go first.
+
+    Values are of two generations. Whatever is used belongs to the young one; when that is half of what there is room for, it
+    becomes the old one, and what was old till then goes. So a hit is a dictionary's own look-up, and nothing is sorted.
+    """
 
     def __init__(
         self, name: str, most: int, *, budget: int | None = None, weigh: Callable[[V], int] | None = None
@@ -51,52 +54,52 @@ class Cache(Generic[V]):
         if most < 1 or (budget is None) != (weigh is None):
             raise ValueError(f"Cache: {name} needs room for one value, and `budget` and `weigh` together or neither.")
         self.name, self.most, self.budget, self._weigh = name, most, budget, weigh
-        self._values: dict[Hashable, V] = {}
-        self._bytes: dict[Hashable, int] = {}
-        self._total = 0
-        #: The value under a key, or `None`: the dictionary's own method, because calls that hit come by the thousand.
-        self.find: Callable[[Hashable], V | None] = self._values.get
+        self._young: dict[Hashable, V] = {}
+        self._old: dict[Hashable, V] = {}
+        self._bytes = 0
+        #: The young value under a key, or `None`: the dictionary's own method, because calls that hit come by the thousand.
+        self.find: Callable[[Hashable], V | None] = self._young.get
         _ALL.add(self)
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
         """The value under `key`, made by `make()` where there is none."""
-        found: Any = self._values.get(key, _MISSING)
-        return self.put(key, make()) if found is _MISSING else found
+        found: Any = self._young.get(key, _MISSING)
+        if found is _MISSING:
+            found = self._old.get(key, _MISSING)
+            found = self.put(key, make() if found is _MISSING else found)
+        return found
 
     def put(self, key: Hashable, value: V) -> V:
         """Keep `value` unless there is one under `key` already; returns the one that is kept."""
-        size = 0 if self._weigh is None else self._weigh(value)
-        if self.budget is not None and size > self.budget:
-            return value
         with _lock:
-            if key in self._values:
-                return self._values[key]
-            while self._values and (
-                len(self._values) >= self.most or (self.budget is not None and self._total + size > self.budget)
+            if key in self._young:
+                return self._young[key]
+            value = self._old.pop(key, value)
+            size = 0 if self._weigh is None else self._weigh(value)
+            if self.budget is not None and size > self.budget // 2:
+                return value
+            if len(self._young) >= max(1, self.most // 2) or (
+                self.budget is not None and 2 * (self._bytes + size) > self.budget
             ):
-                oldest = next(iter(self._values))
-                del self._values[oldest]
-                self._total -= self._bytes.pop(oldest, 0)
-            self._values[key] = value
-            if size:
-                self._bytes[key] = size
-                self._total += size
+                self._old, self._young, self._bytes = self._young, {}, 0
+                self.find = self._young.get
+            self._young[key] = value
+            self._bytes += size
         return value
 
     def clear(self) -> None:
         with _lock:
-            self._values.clear()
-            self._bytes.clear()
-            self._total = 0
+            self._old, self._bytes = {}, 0
+            self._young.clear()
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._young) + len(self._old)
 
     def __contains__(self, key: Hashable) -> bool:
-        return key in self._values
+        return key in self._young or key in self._old
 
     def __iter__(self) -> Iterator[Hashable]:
-        return iter(list(self._values))
+        return iter([*self._old, *self._young])
 
     def __repr__(self) -> str:
         return f"Cache({self.name}, {len(self)} of {self.most})"
@@ -120,42 +123,40 @@ class TensorCache(Cache[V]):
     it. While something compiles or fakes, `get` makes the tensor in that world and keeps nothing. The values must
     not be changed in place. `make` states dtype and device; the key must name both.
 
-    Values that are made of several tensors say which: `tensors(value)`.
+    A value is a tensor, or an object whose `tensors` are what it is made of.
     """
 
-    def __init__(
-        self, name: str, most: int, *, budget: int = 2**26, tensors: Callable[[V], Sequence[Tensor]] | None = None
-    ) -> None:
-        self._tensors: Callable[[V], Sequence[Any]] = tensors or _alone
-        super().__init__(name, most, budget=budget, weigh=self._size)
+    def __init__(self, name: str, most: int, *, budget: int = 2**26) -> None:
+        super().__init__(name, most, budget=budget, weigh=_size)
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
         if tracing.compiling():
             return make()
-        found = self._values.get(key)
-        if found is not None and not tracing.faking():
-            return found
         if tracing.faking():
             return make()
+        found = self._young.get(key)
+        if found is not None:
+            return found
+        if key in self._old:
+            return super().get(key, make)
         with tracing.outside_modes():
             made = make()
-        if any(tracing.wrapped(t) or tracing.capturing(t.device) for t in self._tensors(made)):
+        if any(tracing.wrapped(t) or tracing.capturing(t.device) for t in _tensors(made)):
             return made
         return self.put(key, made)
 
-    def _size(self, value: V) -> int:
-        return sum(t.numel() * t.element_size() for t in self._tensors(value))
 
-    def __deepcopy__(self, memo: dict) -> TensorCache[V]:
-        tensors = None if self._tensors is _alone else self._tensors
-        return TensorCache(self.name, self.most, budget=self.budget or 0, tensors=tensors)
+def _tensors(value: Any) -> Sequence[Tensor]:
+    return (value,) if isinstance(value, Tensor) else value.tensors()
 
 
-def _alone(tensor: Any) -> tuple[Tensor]:
-    return (tensor,)
+def _size(value: Any) -> int:
+    return sum(t.numel() * t.element_size() for t in _tensors(value))
 
 
-_CONSTANTS: TensorCache[Tensor] = TensorCache("constants", most=1024)
+#: Results of functions that are `cached`, and tensors that calls repeat.
+VALUES: Cache[Any] = Cache("values of functions", 4096)
+TENSORS: TensorCache[Any] = TensorCache("tensors that calls repeat", 4096, budget=2**28)
 
 
 def constant(value: float | Sequence[Any], dtype: torch.dtype, device: torch.device | str) -> Tensor:
@@ -169,35 +170,28 @@ def constant(value: float | Sequence[Any], dtype: torch.dtype, device: torch.dev
     held = value if isinstance(value, (int, float, tuple)) else _tuples(value)
     # -0.0 == 0.0, and 1 == 1.0 == True: equal keys must mean equal tensors
     sign = value == 0 and str(value)[0] == "-" if isinstance(value, float) else False
-    return _CONSTANTS.get((held, sign, dtype, device), lambda: torch.tensor(value, dtype=dtype, device=device))
+    return TENSORS.get((held, sign, dtype, device), lambda: torch.tensor(value, dtype=dtype, device=device))
 
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
-def cached(most: int, name: str | None = None) -> Callable[[Callable[P, V]], Callable[P, V]]:
-    """Decorate a function of hashable arguments that is asked the same again and again; `function.cache` is its `Cache`.
+def cached(function: Callable[P, V]) -> Callable[P, V]:
+    """Decorate a function of hashable arguments that is asked the same again and again: `VALUES` keeps its results.
 
     While a graph is traced the function runs as it stands.
     """
 
-    def decorate(function: Callable[P, V]) -> Callable[P, V]:
-        cache: Cache[V] = Cache(name or f"{function.__module__}.{function.__qualname__}", most)
-        values = cache._values
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> V:
+        if tracing.compiling():
+            return function(*args, **kwargs)
+        key = (function, args, *kwargs.items())
+        found: Any = VALUES._young.get(key, _MISSING)
+        return VALUES.get(key, lambda: function(*args, **kwargs)) if found is _MISSING else found
 
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> V:
-            if tracing.compiling():
-                return function(*args, **kwargs)
-            key = (args, *kwargs.items()) if kwargs else args
-            found: Any = values.get(key, _MISSING)
-            return cache.put(key, function(*args, **kwargs)) if found is _MISSING else found
-
-        call.__dict__["cache"] = cache
-        return call
-
-    return decorate
+    return call
 
 
 def caches() -> list[Cache]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -21,8 +21,8 @@ def check_softness(owner: object, name: str, value: Any) -> None:
             raise TypeError(f"{where}: `{name}` must be a floating tensor or a number, got a tensor of {value.dtype}.")
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{where}: `{name}` must be a positive number or a floating tensor, got {value!r}.")
-    elif not value > 0 or math.isinf(value):
-        raise ValueError(f"{where}: `{name}` must be positive and finite, got {value!r}.")
+    elif not 1e-37 <= value <= 1e37:  # beyond, it or its reciprocal is infinite in float32, and 0 times that is NaN
+        raise ValueError(f"{where}: `{name}` must be positive and finite, got {value!r}; float32 takes 1e-37 to 1e37.")
 
 
 def check_module(where: str, module: Any) -> None:
@@ -48,6 +48,38 @@ def check_tensor(owner: object, x: Any) -> Tensor:
     return x
 
 
+_KINDS: dict[str, Callable[[torch.dtype], bool]] = {
+    "floating ": lambda dtype: dtype.is_floating_point,
+    "integer ": lambda dtype: not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool,
+    "": lambda dtype: True,
+}
+
+
+def check_spec(where: str, name: str, value: Any, spec: str, kind: str = "floating ", hint: str = "") -> Tensor:
+    """`value` itself if it is a tensor of this kind and shape; an error that says where, what was wanted and what came.
+
+    `spec` lists dimensions: numbers stand for themselves, names for any size, and `*batch`, in front, for any dimensions.
+
+    >>> check_spec("turn", "points", torch.zeros(5, 3), "*batch N 2", hint="; drop the third coordinate")
+    Traceback (most recent call last):
+    ValueError: turn: `points` must be a floating tensor (*batch, N, 2), got (5, 3); drop the third coordinate.
+    """
+    sizes = spec.removeprefix("*batch").split()
+    batched = spec.startswith("*batch")
+    dimensions = ", ".join(spec.split()) + ("," if len(sizes) == 1 and not batched else "")
+    wanted = f"{where}: `{name}` must be {'an' if kind[:1] == 'i' else 'a'} {kind}tensor ({dimensions})"
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{wanted}, got {type(value).__name__}{hint}.")
+    if not _KINDS[kind](value.dtype):
+        raise TypeError(f"{wanted}, got {value.dtype}{hint}.")
+    shape = tuple(value.shape)
+    tail = shape[max(0, len(shape) - len(sizes)) :] if batched else shape
+    fits = len(tail) == len(sizes) and all(not d.isdigit() or int(d) == n for d, n in zip(sizes, tail, strict=True))
+    if not fits:
+        raise ValueError(f"{wanted}, got {shape}{hint}.")
+    return value
+
+
 def is_integer(value: Any) -> bool:
     """Whether it is an integer, Python's or NumPy's; True and tensors are none."""
     return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
@@ -63,9 +95,8 @@ def check_integer(where: str, name: str, value: Any, least: int, most: int | Non
 
 def check_size(where: str, size: Any) -> tuple[int, int]:
     """(height, width) if both are positive integers; one number is a square."""
-    sides = (size, size) if is_integer(size) else size
-    fine = isinstance(sides, (tuple, list)) and len(sides) == 2
-    if not fine or not all(is_integer(n) and n >= 1 for n in sides):
+    sides = size if isinstance(size, (tuple, list)) else (size, size)
+    if len(sides) != 2 or not all(map(is_integer, sides)) or min(sides) < 1:
         raise ValueError(f"{where}: `size` must be (height, width), both integers from 1 on, got {size!r}.")
     return int(sides[0]), int(sides[1])
 
@@ -82,8 +113,9 @@ def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
     torch.Size([2, 3])
     """
     longest = max(shapes, key=len, default=())
-    if tracing.compiling() or any(tuple(longest[len(longest) - len(shape) :]) != tuple(shape) for shape in shapes):
-        return torch.broadcast_shapes(*shapes)
+    for shape in shapes:
+        if tracing.compiling() or tuple(longest[len(longest) - len(shape) :]) != tuple(shape):
+            return torch.broadcast_shapes(*shapes)
     return torch.Size(longest)
 
 

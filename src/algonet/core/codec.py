@@ -22,14 +22,13 @@ from collections.abc import Callable
 from typing import Any
 
 from algonet.core import tracing
-from algonet.core.cache import Cache
+from algonet.core.cache import cached
 from algonet.core.identity import canonical
 
 _NUMBERED: weakref.WeakValueDictionary[int, type] = weakref.WeakValueDictionary()
 _NUMBERS: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 _COUNT = itertools.count(1)
 _LOCK = threading.Lock()
-_DECODED: Cache[Any] = Cache("decoded settings", 1024)
 
 
 def _constant(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,10 +68,10 @@ def encode(value: Any) -> str:
     return '["' + _token(cls) + '"' + "".join([", " + encode(getattr(value, name)) for name in fields]) + "]"
 
 
+@cached
 def decode(text: str) -> Any:
     """The value that `encode` wrote; its options are interned, so that caches know them."""
-    found = _DECODED.find(text)
-    return _DECODED.put(text, _value(json.loads(text))) if found is None else found
+    return _value(json.loads(text))
 
 
 @_constant

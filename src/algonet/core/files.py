@@ -7,21 +7,22 @@ hour's work does not end at a name that was taken.
 from __future__ import annotations
 
 import errno
+import json
 import os
-import secrets
 import stat
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 PathLike = str | os.PathLike[str]
 
 #: What is said of a name that is in use.
 TAKEN = "exists; choose another name, or --force to overwrite it"
-#: File system (device number) -> whether it has files without a name.
-_tried: dict[int, bool] = {}
+
+#: Larger JSON files hold something else: the numbers of a hundred thousand maps or ten thousand cameras fit.
+MOST_JSON = 2**24
 
 
 def read_file(path: PathLike, most: int | None = None) -> bytes:
@@ -50,6 +51,29 @@ def read_file(path: PathLike, most: int | None = None) -> bytes:
             return file.read() if most is None else file.read(most)
     finally:
         os.close(descriptor)
+
+
+def read_json(path: PathLike) -> Any:
+    """What a JSON file says. Raises OSError where it cannot be read; ValueError, which does not name it, for what is wrong."""
+    try:
+        return json.loads(read_file(path, MOST_JSON).decode(), object_pairs_hook=_once, parse_constant=_refused)
+    except RecursionError:
+        raise ValueError("brackets nest too deep") from None
+    except UnicodeDecodeError:
+        raise ValueError("it is no text (UTF-8)") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise ValueError(f"the key {twice[:40]!r} is there twice")
+    return found
+
+
+def _refused(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
 
 
 def check_outputs(paths: Iterable[PathLike], *, force: bool = False, inputs: Iterable[PathLike] = ()) -> None:
@@ -100,17 +124,18 @@ def make_folder(folder: PathLike) -> Path:
     return folder
 
 
-def write_files(files: Mapping[Path, bytes], *, overwrite: bool = True) -> None:
-    """Write all files, or none: each is complete under no name before the first gets its own.
+def write_files(files: Mapping[Path, bytes], *, overwrite: bool = True, private: bool = False) -> None:
+    """Write all files, or none: each is complete under a temporary name before the first gets its own.
 
-    On an error, and where the process is killed, names are as they were. Without `overwrite` FileExistsError is raised for a
-    name that is taken, also by someone who came in between.
+    On an error names are as they were; a process that is killed leaves at most a hidden temporary file. Without `overwrite`
+    FileExistsError is raised for a name that is taken, also by someone who came in between. `private` files are for this
+    user alone, whatever the umask.
     """
     for path in files:
         _check_place(path)
         make_folder(path.parent)
     with ExitStack() as stack:
-        complete = [(path, stack.enter_context(_unnamed(path, data))) for path, data in files.items()]
+        complete = [(path, stack.enter_context(_complete(path, data, private))) for path, data in files.items()]
         placed: list[Path] = []
         try:
             for path, source in complete:
@@ -124,9 +149,9 @@ def write_files(files: Mapping[Path, bytes], *, overwrite: bool = True) -> None:
             raise
 
 
-def write_bytes(path: PathLike, data: bytes, *, overwrite: bool = True) -> Path:
+def write_bytes(path: PathLike, data: bytes, *, overwrite: bool = True, private: bool = False) -> Path:
     """Write `data` to `path`, whole or not at all; returns the path."""
-    write_files({Path(path): data}, overwrite=overwrite)
+    write_files({Path(path): data}, overwrite=overwrite, private=private)
     return Path(path)
 
 
@@ -148,38 +173,22 @@ def _check_place(path: Path) -> None:
 
 
 @contextmanager
-def _unnamed(target: Path, data: bytes) -> Iterator[Path]:
-    """A file with `data` in the folder of `target`, as a path to link or rename from.
-
-    Linux has files without a name, of which nothing is left when the process is killed; elsewhere the name is temporary.
-    """
-    descriptor, name = _open_unnamed(target)
+def _complete(target: Path, data: bytes, private: bool) -> Iterator[Path]:
+    """A file with `data` beside `target`, under a temporary name that is removed unless it is renamed."""
+    with _naming(target):
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=target.suffix)
     try:
         with _naming(target):
-            _fill(descriptor, data)
-        if name is None:
-            yield _unnamed_path(descriptor)
-            return
-        # mkstemp makes files private; give this one what a plain open() would have given
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.close(descriptor)
-        descriptor = -1
+            with open(descriptor, "wb") as file:
+                file.write(data)
+            if not private:
+                # mkstemp makes files private; give this one what a plain open() would have given
+                umask = os.umask(0)
+                os.umask(umask)
+                os.chmod(name, 0o666 & ~umask)
         yield Path(name)
     finally:
-        if descriptor >= 0:
-            os.close(descriptor)
-        if name is not None:
-            Path(name).unlink(missing_ok=True)
-
-
-def _open_unnamed(target: Path) -> tuple[int, str | None]:
-    """An open file in the folder of `target`, and its name if it has one."""
-    with _naming(target):
-        if _links_unnamed(target.parent):
-            return os.open(target.parent, os.O_TMPFILE | os.O_WRONLY, 0o666), None
-        return tempfile.mkstemp(dir=target.parent, prefix=".", suffix=target.suffix)
+        Path(name).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -191,65 +200,16 @@ def _naming(target: Path) -> Iterator[None]:
         raise type(error)(error.errno, error.strerror, str(target)) from None
 
 
-def _links_unnamed(folder: Path) -> bool:
-    """Whether files without a name can be made here and get one later; tried once per file system."""
-    if sys.platform != "linux":
-        return False
-    device = folder.stat().st_dev
-    if device not in _tried:
-        descriptor, trial = -1, _temporary(folder)
-        try:
-            descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o666)
-            _link(_unnamed_path(descriptor), trial)
-            _tried[device] = True
-        except OSError:
-            _tried[device] = False
-        finally:
-            trial.unlink(missing_ok=True)
-            if descriptor >= 0:
-                os.close(descriptor)
-    return _tried[device]
-
-
-def _temporary(folder: Path, suffix: str = "") -> Path:
-    return folder / f".{os.getpid()}-{secrets.token_hex(8)}{suffix}"
-
-
-def _unnamed_path(descriptor: int) -> Path:
-    return Path(f"/proc/self/fd/{descriptor}")
-
-
-def _fill(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-
-
 def _place(source: Path, target: Path, overwrite: bool) -> None:
     """Give a complete file its name."""
-    unnamed = source.parent == _unnamed_path(0).parent
-    if overwrite and not unnamed:
+    if overwrite:
         os.replace(source, target)
         return
     try:
-        _link(source, target)
-        return
+        os.link(source, target)
     except FileExistsError:
-        if not overwrite:
-            raise FileExistsError(errno.EEXIST, TAKEN, str(target)) from None
+        raise FileExistsError(errno.EEXIST, TAKEN, str(target)) from None
     except OSError:
-        if unnamed or os.path.lexists(target):
+        if os.path.lexists(target):
             raise
         os.rename(source, target)  # a file system without links
-        return
-    temporary = _temporary(target.parent, target.suffix)
-    try:
-        _link(source, temporary)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _link(source: Path, target: Path) -> None:
-    # Naming a folder makes Python follow the link in /proc (linkat); as the path is absolute, the kernel does not look at it
-    os.link(source, target, src_dir_fd=0 if source.parent == _unnamed_path(0).parent else None)

@@ -1,11 +1,17 @@
-"""Keywords that users of other libraries try, answered with what to write here."""
+"""Keywords that users of other libraries try, answered with what to write here; and defaults that do not suit the data."""
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
+
+from torch import Tensor
+
+from . import tracing
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -14,19 +20,46 @@ R = TypeVar("R")
 _SOFTNESS = frozenset({"steepness", "temperature", "tau", "regularization_strength"})
 
 
+#: What a warning is not about: this package, and torch, whose modules call it.
+_INSIDE = (__name__.partition(".")[0] + ".", "torch.")
+
+
+class SoftnessWarning(UserWarning):
+    """A default is so soft, for so many items or items so close, that the result tells little about them."""
+
+
+def too_close(x: Tensor, dim: int, apart: float) -> bool:
+    """Whether items spread by less than `apart`: the standard deviation along `dim` of the median row.
+
+    Values on a GPU are not read, which would wait for it: there, items count as spread by 1.
+    """
+    return (float(x.detach().float().std(dim).nanmedian()) if x.device.type == "cpu" else 1.0) < apart
+
+
+def warn_too_soft(message: str) -> None:
+    """A `SoftnessWarning` at the user's line."""
+    if tracing.compiling():
+        return
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_INSIDE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, SoftnessWarning, stacklevel=level)
+
+
 def hints_at_relax(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function that takes `relax=`: a steepness given beside it is answered by how to say it.
 
     The types and the signature stay as they are, so that an editor marks the mistake as well.
     """
     name = function.__qualname__.removesuffix(".__init__")
-    first = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    parameters = inspect.signature(function).parameters
+    first = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not _SOFTNESS.isdisjoint(kwargs):
-            keyword = next(keyword for keyword in kwargs if keyword in _SOFTNESS)
-            raise TypeError(_hint(name, keyword, kwargs[keyword]))
+        if not kwargs.keys() <= parameters.keys():
+            keyword = next(keyword for keyword in kwargs if keyword not in parameters)
+            raise TypeError(_hint(name, keyword, kwargs[keyword], parameters))
         if len(args) > len(first):
             named = [p for p in first if p != "self"]
             extra = args[len(first)]
@@ -37,7 +70,11 @@ def hints_at_relax(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def _hint(name: str, keyword: str, value: Any) -> str:
+def _hint(name: str, keyword: str, value: Any, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(keyword, [*known, *_SOFTNESS], 1)
+    if not close or close[0] not in _SOFTNESS:
+        return f"{name}: there is no option `{keyword}`{f'; did you mean `{close[0]}`?' if close else '.'}"
+    keyword = close[0]
     number = f"{value:g}" if isinstance(value, (int, float)) and value > 0 else "..."
     steepness = number if keyword == "steepness" else f"1 / {number}"
     return (

@@ -1,20 +1,31 @@
-"""What an option *is*: its class and all its fields but the softness, which travels as a tensor of its own.
+"""What an option *is*, its class and all its fields but the softness, which travels as a tensor of its own; and what a call is.
 
 Options (relaxations, networks, coverages) are frozen dataclasses, and people write their own. Two of them are the same to a
 kernel, a cache or a graph if and only if `identity` says so: a name would confuse `MyNet(1)` with `MyNet(5)`, and the class of
 a notebook's cell with the one that it replaced.
+
+A `Signature` is what a call depends on apart from the numbers in its tensors: settings; shapes, strides, precisions and
+devices; who needs gradients. One table, `PLANS`, holds what was found out about the calls of a signature when it was first met.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
 
 from algonet.core import tracing
 from algonet.core.cache import Cache
 
 T = TypeVar("T")
+
+
+#: How backends run the calls of a signature, and what the checks of public functions found.
+PLANS: Cache[Any] = Cache("plans", 4096)
+_PLAIN = (int, float, str, bool, type(None), torch.Size)
 
 
 class _Itself:
@@ -126,3 +137,62 @@ def _field(value: Any) -> Hashable:
 
 def _softness(value: Any) -> Hashable:
     return float(value).hex() if isinstance(value, (int, float)) else _Itself(value)
+
+
+class Spec(NamedTuple):
+    """What a plan knows of a tensor."""
+
+    shape: torch.Size
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+class Signature(NamedTuple):
+    """What a plan is made for. `needs` says which tensors may be asked for a gradient."""
+
+    settings: Any
+    tensors: tuple[Spec, ...]
+    needs: tuple[bool, ...]
+
+
+def specs(tensors: Sequence[Tensor]) -> tuple[Spec, ...]:
+    return tuple([Spec(t.shape, t.stride(), t.dtype, t.device) for t in tensors])
+
+
+def signature(where: Hashable, *arguments: Any) -> tuple | None:
+    """The signature of a call of the public function `where`, for `PLANS`; `None` unless it is a plain call.
+
+        key = signature("soft_sort", x, payload, dim, descending, steps, backend, relax, network)
+        run = None if key is None else PLANS.find(key)
+        if run is None:
+            ...                                      # checks, defaults, choice of a backend
+            if key is not None:
+                PLANS.put(key, run)
+        return run(x, payload)
+
+    Tensors count by spec and by whether they need gradients, plain values as they are, options by `identity`. Whatever the
+    checks look at must be among the arguments, so that a known call has passed them. What is found is a plain call's.
+    """
+    if tracing.compiling() or tracing.interpreter() is not None or tracing.modes():
+        return None
+    key: list[Any] = [where, torch.is_grad_enabled()]
+    for argument in arguments:
+        kind = type(argument)
+        if kind in _PLAIN:
+            key.append(argument)
+        elif kind is tuple:
+            try:
+                hash(argument)
+            except TypeError:
+                return None
+            key += (argument, *map(type, argument))
+        elif isinstance(argument, Tensor):
+            if kind not in tracing.TENSORS or argument.layout != torch.strided:
+                return None
+            argument = (argument.shape, argument.stride(), argument.dtype, argument.device, argument.requires_grad)
+            key.append(argument)
+        else:
+            key.append(identity(argument))
+        key.append(kind)  # 1 == True == 1.0, and only one of them may be allowed there
+    return tuple(key)

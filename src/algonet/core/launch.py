@@ -1,84 +1,17 @@
-"""From a call to a running kernel with little in between: the cache of ready calls, and the starter of Triton kernels."""
+"""Triton kernels, started with little in between."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import NoneType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
-from algonet.core import tracing
 from algonet.core.backends import interpreting
-from algonet.core.cache import Cache, cached
+from algonet.core.cache import cached
 from algonet.core.codegen import store
-from algonet.core.identity import identity
-
-#: Exactly these: other types belong to a mode or a transform, or are wrong, and take the long way.
-_TENSORS = frozenset({Tensor, Parameter})
-_PLAIN = frozenset({NoneType, bool, int, float, str})
-
-
-class ReadyCalls(Cache[Callable[..., Any]]):
-    """Calls that were made before and need nothing but their kernel: the second time, only that runs.
-
-        key = READY.signature(x, payload, dim, descending, steps, backend, relax, network)
-        ready = None if key is None else READY.find(key)
-        if ready is not None:
-            return ready(x, payload)
-        ...                                      # checks, defaults, choice of a backend
-        READY.keep(key, ready)
-
-    A small sort takes a GPU a few microseconds, checking its arguments and choosing its backend several times as long.
-    Whatever the checks look at must be part of the signature, so that a known one has passed them. What `ready` holds must
-    outlive modes: tensors from `core.cache` do.
-    """
-
-    def __init__(self, name: str, most: int = 1024):
-        super().__init__(f"ready calls of {name}", most)
-
-    def signature(self, *arguments: Any) -> tuple | None:
-        """What a call depends on, apart from the numbers in its tensors; `None` for what is not worth keeping.
-
-        Tensors count by shape, precision and device, numbers, strings and `None` as they are, all else by `identity`.
-        """
-        if tracing.compiling():
-            return None
-        kinds = tuple(map(type, arguments))
-        places = _places(kinds)
-        if places is None:
-            return None
-        tensors, options = places
-        key: list[Any] = [*arguments]
-        for k in tensors:
-            tensor = arguments[k]
-            if tensor.layout != torch.strided:
-                return None
-            key[k] = tensor.shape, tensor.dtype, tensor.device
-        for k in options:
-            key[k] = identity(arguments[k])
-        # 1 == True == 1.0, and only one of them may be allowed there
-        key.append(kinds)
-        return tuple(key)
-
-    def keep(self, key: tuple | None, ready: Callable[..., Any] | None) -> None:
-        """Keep what runs calls of this signature, unless something that ends (a transform, a mode) looks on now."""
-        if key is not None and ready is not None and tracing.plain():
-            self.put(key, ready)
-
-
-@cached(most=1024)
-def _places(kinds: tuple[type, ...]) -> tuple[list[int], list[int]] | None:
-    """Where among arguments of these types the tensors are, and where the options; `None` if a tensor is of another kind."""
-    tensors = [k for k, kind in enumerate(kinds) if issubclass(kind, Tensor)]
-    if not _TENSORS.issuperset([kinds[k] for k in tensors]):
-        return None
-    return tensors, [k for k, kind in enumerate(kinds) if kind not in _PLAIN and k not in tensors]
-
-
-_COMPILED: Cache[Any] = Cache("compiled Triton kernels", 4096)
+from algonet.core.identity import PLANS
 
 
 class Launch:
@@ -92,7 +25,7 @@ class Launch:
     started directly, in ten to fifteen. That is sound for kernels that specialise on none of their tensors and numbers
     (`do_not_specialize`): then types alone choose the code, and the tensors of one `Launch` must have the same types, on the
     same device, in every call. Nothing here checks that: a backend has refused tensors of other devices before, and what is
-    known to run has its devices in its signature.
+    known to run has its devices in its signature. Not `fused`, products are rounded before they are added, as on the CPU.
     """
 
     def __init__(
@@ -101,6 +34,7 @@ class Launch:
         grid: int | Sequence[int],
         warps: int = 4,
         registers: int | None = None,
+        fused: bool = True,
         **values: Any,
     ):
         self.kernel, self.grid = kernel, (*((grid,) if isinstance(grid, int) else grid), 1, 1)[:3]
@@ -109,10 +43,10 @@ class Launch:
         self.rest = tuple([values[name] for name in signature.rest])
         constants = tuple([values[name] for name in signature.constants])
         # Said, because releases of Triton differ in what they do unasked
-        self.options = {"num_warps": warps, "maxnreg": registers, "enable_fp_fusion": True}
+        self.options = {"num_warps": warps, "maxnreg": registers, "enable_fp_fusion": fused}
         # Triton takes an integer for 32 or 64 bits wide by its size, so code is shared between narrow ones only
         narrow = all(abs(values[name]) < 2**31 for name in signature.numbers)
-        self.key = (kernel, constants, warps, registers) if narrow else None
+        self.key = (kernel, constants, warps, registers, fused) if narrow else None
         self.again: Any = None
         self.device: int | None = None
 
@@ -132,12 +66,12 @@ class Launch:
             return
         store.guard_triton()
         with torch.cuda.device(tensors[0].device):
-            key = None if self.key is None else (self.key, tensors[0].device, *(t.dtype for t in tensors))
-            compiled = _COMPILED.find(key) if key is not None else None
+            key = None if self.key is None else (Launch, self.key, tensors[0].device, *(t.dtype for t in tensors))
+            compiled = PLANS.find(key) if key is not None else None
             if compiled is None:
                 compiled = self.kernel[self.grid](*tensors, *self.rest, **self.options)
                 if key is not None:
-                    _COMPILED.put(key, compiled)
+                    PLANS.put(key, compiled)
                 return
             again = compiled[self.grid]
             try:
@@ -185,7 +119,7 @@ class _Signature(NamedTuple):
     constants: tuple[str, ...]
 
 
-@cached(most=1024)
+@cached
 def _signature(kernel: Any, values: tuple[str, ...]) -> _Signature:
     """Which of the kernel's arguments are tensors: those that are not among `values`."""
     names = argument_names(kernel)
@@ -200,7 +134,7 @@ def _signature(kernel: Any, values: tuple[str, ...]) -> _Signature:
     return _Signature(tensors, rest, numbers, tuple(name for name in rest if name in fixed))
 
 
-@cached(most=256)
+@cached
 def _by_name(names: tuple[str, ...]) -> Callable[[Launch], Callable[..., None]]:
     """Makes the `start` of a launch, with these keywords.
 

@@ -48,7 +48,7 @@ def free_memory(device: torch.device) -> int | None:
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if device.type != "cpu":
         return None
-    found = [limit for limit in (_available(), _address_space(), _group_limit()) if limit is not None]
+    found = [limit for limit in (_available(), _address_space()) if limit is not None]
     return min(found, default=None)
 
 
@@ -87,13 +87,4 @@ def _address_space() -> int | None:
             return None
         return max(0, limit - int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE"))
     except (ImportError, OSError, ValueError):
-        return None
-
-
-def _group_limit() -> int | None:
-    """What is left of a container's limit."""
-    folder = Path("/sys/fs/cgroup")
-    try:
-        return max(0, int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text()))
-    except (OSError, ValueError):  # "max": no limit
         return None

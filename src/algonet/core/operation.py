@@ -13,30 +13,32 @@
 
 A kernel module is imported when its first call comes. For an operation called `soft_sort` it has
 
-    soft_sort_forward(tensors, settings) -> (outputs, saved)
-    soft_sort_backward(grads, tensors, saved, settings, needs) -> one gradient per tensor, `None` where not needed
-    soft_sort_saved(tensors, settings) -> empty tensors like `saved`              (only if it saves some)
+    SoftSortPlan(signature)                  what runs the calls of one signature: see `autograd.Plan`
+
+A plan that holds nothing between calls is made of functions: `SoftSortPlan = plan_from(forward, backward, saved)`.
 
 From the declaration follow the registration with the backends (device and precision are refused by the backend, the rest by
 `refuse`), autograd with second derivatives, forward mode and vmap, the operators `algonet::soft_sort_numba` and `..._triton`
 with their fake tensors for `torch.compile` and `torch.export`, the text that settings are there, and the doctor's row.
 
-The second call of a signature (shapes, precisions, devices, settings, backend) asks nobody whether it can run.
+The second call of a signature asks nobody whether it can run, and what its kernels need is there.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 
 from algonet.core import backends, codec, tracing
-from algonet.core.autograd import Operator
-from algonet.core.cache import Cache
+from algonet.core.autograd import Operator, Plan
+from algonet.core.identity import PLANS
 
 S = TypeVar("S")
 Refuse = Callable[[Sequence[Tensor], S], str | None]
@@ -56,13 +58,11 @@ class KernelModule:
     - `path`: the module, relative to the package in which the settings class is defined.
     - `refuse(tensors, settings)`: `None`, or why these kernels cannot take the call (they may not be loaded for the answer).
     - `prepare(tensors, settings) -> tensors`: differentiable plain torch that runs before the kernels.
-    - `partial`: eagerly, backward takes `None` for the gradient of an output that nobody used, instead of zeros.
     """
 
     path: str
     refuse: Refuse | None = None
     prepare: Callable[[Sequence[Tensor], Any], Sequence[Tensor]] | None = None
-    partial: bool = False
 
 
 class Operation(Generic[S]):
@@ -106,11 +106,10 @@ class Operation(Generic[S]):
             for backend, module in kernels.items()
         }
         self.operators = {backend: self._operator(backend, module) for backend, module in self.kernels.items()}
-        self._runs: Cache[Callable[[Sequence[Tensor], S], Sequence[Tensor]]] = Cache(f"calls of {name}", 1024)
         self._implementations = backends.add(
             name,
             [
-                backends.Implementation(backend, self._runner(backend), self._supports(backend))
+                backends.Implementation(backend, functools.partial(self._run, backend), self._supports(backend))
                 for backend in (*self.kernels, "reference")
             ],
             None if example is None else lambda device: Call(*example(device)),
@@ -118,33 +117,35 @@ class Operation(Generic[S]):
 
     def __call__(self, tensors: Sequence[Tensor], settings: S, backend: str = "auto") -> Sequence[Tensor]:
         """The outputs, on the backend that is named or the fastest that takes the call."""
-        if tracing.compiling():
-            return self.choose(tensors, settings, backend).run(Call(tensors, settings))
-        return self.runner(tensors, settings, backend)(tensors, settings)
+        return self.bind(tensors, settings, backend)(tensors)
 
     def choose(self, tensors: Sequence[Tensor], settings: S, backend: str) -> backends.Implementation:
         """Which implementation takes the call; raises with the reasons if none does."""
         return backends.pick(self.name, self._implementations, backend, Call(tensors, settings))
 
-    def runner(
+    def bind(
         self, tensors: Sequence[Tensor], settings: S, backend: str = "auto"
-    ) -> Callable[[Sequence[Tensor], S], Sequence[Tensor]]:
-        """What runs calls like this one: a function of (tensors, settings), to be kept with a call's signature."""
-        key = (backend, settings, *[(t.shape, t.dtype, t.device) for t in tensors])
-        found = self._runs.find(key)
+    ) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
+        """What runs calls like this one, as a function of their tensors."""
+        if not tracing.plain():
+            return self.on(self.choose(tensors, settings, backend).backend, tensors, settings)
+        looked_at = [(t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in tensors]
+        key = self, backend, settings, torch.is_grad_enabled(), *looked_at
+        found = PLANS.find(key)
         if found is None:
-            chosen = self.choose(tensors, settings, backend).backend
-            found = self._runs.put(key, self.on(chosen))
+            found = PLANS.put(key, self.on(self.choose(tensors, settings, backend).backend, tensors, settings))
         return found
 
-    def on(self, backend: str) -> Callable[[Sequence[Tensor], S], Sequence[Tensor]]:
-        """The operation on one backend, without a look at whether that takes the call."""
+    def on(
+        self, backend: str, tensors: Sequence[Tensor], settings: S
+    ) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
+        """The operation on one backend for calls like this one, without a look at whether that takes them."""
         if backend == "reference":
-            return self.reference
+            return lambda tensors: self.reference(tensors, settings)
         operator, prepare = self.operators[backend], self.kernels[backend].prepare
         if prepare is None:
-            return operator
-        return lambda tensors, settings: operator(prepare(tensors, settings), settings)
+            return operator.bound(tensors, settings)
+        return lambda tensors: operator(prepare(tensors, settings), settings)
 
     def __repr__(self) -> str:
         return f"Operation({self.name}: {', '.join(self._implementations)})"
@@ -161,9 +162,8 @@ class Operation(Generic[S]):
                 known = ", ".join(backends.KERNEL_BACKENDS)
                 raise ValueError(f"Operation {self.name}: unknown backend {backend!r}; those with kernels are {known}.")
 
-    def _runner(self, backend: str) -> Callable[[Call[S]], Sequence[Tensor]]:
-        run = self.on(backend)
-        return lambda call: run(call.tensors, call.settings)
+    def _run(self, backend: str, call: Call[S]) -> Sequence[Tensor]:
+        return self.on(backend, call.tensors, call.settings)(call.tensors)
 
     def _supports(self, backend: str) -> Callable[[Call[S]], str | None]:
         if backend == "reference":
@@ -184,33 +184,17 @@ class Operation(Generic[S]):
         name = f"{self.name}_{backend}"
         package = self.settings.__module__.rpartition(".")[0]
 
-        def load() -> Any:
-            return importlib.import_module(kernels.path, package)
+        def load() -> type[Plan]:
+            module = importlib.import_module(kernels.path, package)
+            return getattr(module, "".join(map(str.title, self.name.split("_"))) + "Plan")
 
-        def forward(tensors: list[Tensor], settings: S) -> tuple[list[Tensor], list[Tensor]]:
-            # From the second call on without a look for the module
-            module = load()
-            operator.forward = getattr(module, f"{self.name}_forward")
-            operator.backward = getattr(module, f"{self.name}_backward")
-            return operator.forward(tensors, settings)
-
-        def backward(*arguments: Any) -> Sequence[Tensor | None]:
-            return getattr(load(), f"{self.name}_backward")(*arguments)
-
-        def fake(tensors: list[Tensor], settings: S) -> tuple[list[Tensor], list[Tensor]]:
-            saved = getattr(load(), f"{self.name}_saved", None)
-            return list(self.fake(tensors, settings)), [] if saved is None else list(saved(tensors, settings))
-
-        operator = Operator(
+        return Operator(
             name,
-            forward=forward,
-            backward=backward,
+            load=load,
             reference=self.reference,  # pyright: ignore[reportArgumentType]
-            fake=fake,
+            fake=self.fake,  # pyright: ignore[reportArgumentType]
             outputs=self.outputs,
             shared=self.shared,
-            partial=kernels.partial,
             encode=codec.encode,
             decode=codec.decode,
         )
-        return operator

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from algonet.core.extras import require
 from algonet.core.files import read_file
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def to_bytes(pixels: Tensor, colored: bool = False) -> np.ndarray:
 
 def png_bytes(pixels: Tensor | np.ndarray) -> bytes:
     """A picture (H, W) or (H, W, 3), of bytes or with values in [0, 1], as the content of a PNG file."""
+    require("PIL")
     import numpy as np
     from PIL import Image
 
@@ -40,6 +42,7 @@ def png_bytes(pixels: Tensor | np.ndarray) -> bytes:
 
 def gif_bytes(frames: Sequence[Image | np.ndarray], milliseconds: int = 80, rest: int | None = None) -> bytes:
     """Frames of bytes, or images, as the content of an animated GIF without end; the last one stays for `rest` if given."""
+    require("PIL")
     import numpy as np
     from PIL import Image
 
@@ -53,11 +56,13 @@ def gif_bytes(frames: Sequence[Image | np.ndarray], milliseconds: int = 80, rest
 def open_picture(path: str | os.PathLike[str]) -> Image:
     """The picture in a file, whole and in memory, in mode L, LA, RGB or RGBA (with alpha only where the file has it).
 
-    16-bit pictures are scaled to 8 bits, not clipped; of several frames the first counts. Raises ValueError
+    Turned as its EXIF says. 16-bit pictures are scaled to 8 bits, not clipped; of several frames the first counts. Raises
+    ValueError
     ("PATH: not readable as a picture: REASON") for a file that is broken, no picture or has too many pixels, and an
     OSError where there is no file, or one that is no ordinary file or too large.
     """
-    from PIL import Image
+    require("PIL")
+    from PIL import Image, ImageOps
 
     content = io.BytesIO(read_file(path, MOST_BYTES))
     try:
@@ -67,6 +72,7 @@ def open_picture(path: str | os.PathLike[str]) -> Image:
             with Image.open(content) as file:
                 if not 0 < file.width * file.height <= MOST_PIXELS:
                     raise ValueError(f"{file.width} x {file.height} pixels; at most {MOST_PIXELS} in all can be used")
+                ImageOps.exif_transpose(file, in_place=True)
                 return _in_8_bits(file)
     except Image.UnidentifiedImageError:
         raise ValueError(f"{path}: not readable as a picture: not a format that is known.") from None
@@ -77,6 +83,7 @@ def open_picture(path: str | os.PathLike[str]) -> Image:
 
 def _in_8_bits(image: Image) -> Image:
     """In mode L, LA, RGB or RGBA."""
+    require("PIL")
     import numpy as np
     from PIL import Image
 

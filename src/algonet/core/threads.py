@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-from algonet.core.cache import cached
-
 
 def workers() -> int:
     """How many threads kernels use: as many as torch was told to (`torch.set_num_threads`)."""
@@ -29,7 +27,8 @@ def spread(function: Callable[..., Any], calls: Iterable[tuple]) -> None:
             function(*arguments)
         return
     first, *others = calls
-    waiting = [_pool(workers(), os.getpid()).submit(function, *arguments) for arguments in others]
+    pool = _pool(workers(), os.getpid())
+    waiting = [pool.submit(function, *arguments) for arguments in others]
     try:
         function(*first)
     finally:
@@ -37,7 +36,13 @@ def spread(function: Callable[..., Any], calls: Iterable[tuple]) -> None:
             future.result()
 
 
-@cached(most=2)
+#: The pool with its number of threads and its process: a forked child inherits the record, but none of the threads.
+_made: tuple[int, int, ThreadPoolExecutor] | None = None
+
+
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    # The process is part of the key: a forked child inherits the pool's record but none of its threads
-    return ThreadPoolExecutor(threads, thread_name_prefix="algonet")
+    global _made
+    made = _made
+    if made is None or made[:2] != (threads, process):
+        made = _made = threads, process, ThreadPoolExecutor(threads, thread_name_prefix="algonet")
+    return made[2]

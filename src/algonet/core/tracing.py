@@ -2,14 +2,19 @@
 
 A tensor made while one of these is at work belongs to it and must not be kept for later calls; a call that is made while
 one of them is at work must not skip its checks. `plain()` says that none of them is.
+
+Whether transforms and modes are at work torch tells in private functions only. They are looked up when first asked for; where
+this release of torch has moved one, the answer is taken to be yes: every call goes the long way then, which is right always.
 """
 
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,16 +24,64 @@ P = ParamSpec("P")
 R = TypeVar("R")
 #: Where algonet runs and autocast exists.
 AUTOCAST_DEVICES = ("cpu", "cuda")
+#: Exactly these types are tensors of torch itself: others belong to a mode, or to another library.
+TENSORS = (Tensor, torch.nn.Parameter)
 #: Whether `torch.compile` or `torch.export` is looking on.
 compiling = torch.compiler.is_compiling
 
-_interpreter = torch._C._functorch.peek_interpreter_stack
-_modes = torch._C._len_torch_dispatch_stack
+#: What torch does not promise, by the name under which it is asked for here.
+PRIVATE = {
+    "interpreter": "_C._functorch.peek_interpreter_stack",
+    "modes": "_C._len_torch_dispatch_stack",
+    "wrapped": "_C._functorch.is_functorch_wrapped_tensor",
+    "unwrap": "_C._functorch.get_unwrapped",
+    "level": "autograd.forward_ad._current_level",
+    "apply": "_C._FunctionBase.apply",
+}
+
+
+_FOUND: dict[str, Any] = {}
+
+
+def _private(name: str) -> Any:
+    """A private part of torch, or `None` and one line where it is not there (any more)."""
+    if name not in _FOUND:
+        found: Any = torch
+        for part in PRIVATE[name].split("."):
+            found = getattr(found, part, None)
+        if found is None:
+            say_missing("torch", PRIVATE[name], "calls take longer")
+        _FOUND[name] = found
+    return _FOUND[name]
+
+
+def say_missing(package: str, name: str, effect: str) -> None:
+    """One line for whoever wonders why this release of a package is slower here than others."""
+    if not os.environ.get("ALGONET_QUIET"):
+        print(f"algonet: this {package} has no {name}: {effect}, results are the same.", file=sys.stderr)
+
+
+def _first_interpreter() -> object:
+    global interpreter
+    interpreter = _private("interpreter") or object
+    return interpreter()
+
+
+def _first_modes() -> int:
+    global modes
+    modes = _private("modes") or (lambda: 1)
+    return modes()
+
+
+#: The `torch.func` transform at work, `None` without one; how many modes see every operator. Torch's own functions, as short
+#: calls have no time for a frame of Python around them.
+interpreter: Callable[[], object] = _first_interpreter
+modes: Callable[[], int] = _first_modes
 
 
 def transforming() -> bool:
     """Whether a `torch.func` transform (vmap, grad, jvp) is at work."""
-    return _interpreter() is not None
+    return interpreter() is not None
 
 
 def differentiating(tensors: Iterable[Tensor]) -> bool:
@@ -42,36 +95,48 @@ def differentiating(tensors: Iterable[Tensor]) -> bool:
 
 def pushing() -> bool:
     """Whether forward mode is at work: tangents are pushed along with the values."""
-    return forward_ad._current_level >= 0
+    return _private("level") is None or forward_ad._current_level >= 0
 
 
 def faking() -> bool:
     """Whether a dispatch mode (fake tensors, a tracer, a profiler of operators) sees every operator."""
-    return _modes() > 0
+    return modes() > 0
 
 
 def plain() -> bool:
     """Whether an eager call is just that: nothing compiles, transforms or fakes."""
-    return not compiling() and _interpreter() is None and _modes() == 0
+    return not compiling() and interpreter() is None and modes() == 0
 
 
 def wrapped(tensor: Tensor) -> bool:
     """Whether the tensor belongs to a `torch.func` transform."""
-    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    asked = _private("wrapped")
+    return transforming() if asked is None else asked(tensor)
 
 
 def unwrapped(tensor: Tensor) -> Tensor:
     """The tensor under all transforms; a batched one has its further dimensions then."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
+    asked, unwrap = _private("wrapped"), _private("unwrap")
+    while asked and unwrap and asked(tensor):
+        tensor = unwrap(tensor)
     return tensor
+
+
+def untransformed_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """`function.apply` for calls without transforms, which it need not look for again."""
+    if _private("apply") is None:
+        return function.apply
+    return super(torch.autograd.Function, function).apply
 
 
 def readable(*tensors: Tensor) -> bool:
     """Whether Python may look at the numbers without waiting for a device or breaking a graph."""
-    if compiling() or transforming():
+    if compiling() or interpreter() is not None:
         return False
-    return all(t.device.type == "cpu" and not isinstance(t, torch._subclasses.FakeTensor) for t in tensors)
+    for tensor in tensors:  # noqa: SIM110 (a generator's frames would be most of a short call)
+        if tensor.device.type != "cpu" or type(tensor) not in TENSORS:
+            return False
+    return True
 
 
 def capturing(device: torch.device) -> bool:
@@ -102,7 +167,7 @@ def outside_modes() -> Iterator[None]:
     with (
         torch.inference_mode(False),
         torch.no_grad(),
-        torch._C.DisableTorchFunction(),
+        torch.device("cpu"),
         torch.autocast("cpu", enabled=False),
     ):
         yield

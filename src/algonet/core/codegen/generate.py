@@ -18,8 +18,7 @@ from types import ModuleType
 from typing import Protocol
 
 from algonet.core.codegen import store
-from algonet.core.codegen.stamps import inlined
-from algonet.core.codegen.store import cache_folder
+from algonet.core.codegen.store import cache_folder, inlined
 
 #: What each dialect puts before its functions: the names of the formulas, in its own terms.
 PRELUDES = {
@@ -37,7 +36,7 @@ from algonet.core.codegen.numba_math import maximum, minimum, where
     "triton": """import triton
 import triton.language as tl
 
-from algonet.core.codegen.triton_math import atan
+from algonet.core.codegen.triton_math import atan, kernel
 """,
 }
 _NUMBA = '@njit(fastmath={"contract"}, error_model="numpy")'

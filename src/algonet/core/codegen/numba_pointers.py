@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from llvmlite import ir
 from numba import types  # pyright: ignore[reportAttributeAccessIssue]
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 
@@ -38,7 +37,7 @@ def call_at(typing_context, address, arguments):
     """Call the C function at an address with a tuple of arguments: pointers, integers, reals. It returns nothing."""
 
     def generate(context, builder, signature, values):
-        items = cgutils.unpack_tuple(builder, values[1])
+        items = [builder.extract_value(values[1], i) for i in range(len(arguments))]
         kinds = [item.type for item in items]
         function = builder.inttoptr(values[0], ir.FunctionType(ir.VoidType(), kinds).as_pointer())
         builder.call(function, items)

@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from algonet.core.files import write_bytes
+from algonet.core.cache import cached
+from algonet.core.files import read_file, write_bytes
 
 #: The folder may grow to this; the files that were used longest ago go first. A kernel takes some 100 kB.
 MOST_BYTES = 512 * 2**20
@@ -28,7 +29,10 @@ MOST_BYTES = 512 * 2**20
 _ROOTS = (0, 65534)
 #: Names of files that this library writes there; others are never touched.
 _PREFIX = "algonet_generated_"
+#: An ordinary file that nobody else can write or read: what others can write is not run.
+_OURS = stat.S_IFREG | 0o600
 _PRUNE_EVERY = 60.0
+_INLINED = ("numba_math", "numba_pointers", "triton_math")
 
 _lock = threading.RLock()
 _chosen: dict[tuple[str, int], Path] = {}
@@ -161,7 +165,7 @@ def put(name: str, data: bytes) -> Path | None:
             if not _holds(path, data):
                 if path.is_dir():
                     shutil.rmtree(path)
-                write_bytes(path, data)
+                write_bytes(path, data, private=True)
                 prune()
             return path
         except OSError as error:
@@ -180,12 +184,14 @@ def _holds(path: Path, data: bytes) -> bool:
 
 
 def read_sealed(name: str) -> bytes | None:
-    """What `write_sealed` wrote; `None` where there is nothing, or a file that is not whole, which is removed."""
+    """What `write_sealed` wrote under this name; `None` where there is nothing, or a file that is not whole or that others
+    could have written, which is removed."""
     path = cache_folder() / name
     try:
-        sealed = path.read_bytes()
+        about = path.lstat()
+        sealed = read_file(path) if os.name == "nt" or (about.st_uid, about.st_mode) == (os.getuid(), _OURS) else b""
         seal, data = sealed[:32], sealed[32:]
-        if hashlib.sha256(data).digest() == seal:
+        if _seal(name, data) == seal:
             os.utime(path)
             return data
     except FileNotFoundError:
@@ -199,10 +205,14 @@ def read_sealed(name: str) -> bytes | None:
 def write_sealed(name: str, data: bytes) -> None:
     """Keep `data` with a checksum, for later processes; a full disk keeps nothing."""
     try:
-        write_bytes(cache_folder() / name, hashlib.sha256(data).digest() + data)
+        write_bytes(cache_folder() / name, _seal(name, data) + data, private=True)
         prune()
     except OSError:
         discard(name)
+
+
+def _seal(name: str, data: bytes) -> bytes:
+    return hashlib.sha256(name.encode() + b"\0" + data).digest()
 
 
 def discard(name: str) -> None:
@@ -293,3 +303,9 @@ def _say_once(line: str) -> None:
     if not _said and not os.environ.get("ALGONET_QUIET"):
         print(f"algonet: {line}", file=sys.stderr)
     _said = True
+
+
+@cached
+def inlined() -> bytes:
+    """The functions that generated kernels inline: an edit of these must not find yesterday's machine code."""
+    return b"".join((Path(__file__).parent / f"{name}.py").read_bytes() for name in _INLINED)

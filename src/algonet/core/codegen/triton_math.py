@@ -1,20 +1,35 @@
-"""Functions that Triton's language lacks, written in it."""
+"""Kernels in Triton's language, and functions that it lacks, written in it."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
 
 from algonet.core.backends import interpreting
 
-#: The interpreter knows no assembly.
-INTERPRETED = tl.constexpr(interpreting())
+#: Whether code is for NVIDIA's assembler. Neither the interpreter nor AMD's knows its instructions: there Triton's own serve.
+PTX = tl.constexpr(not interpreting() and torch.version.hip is None)
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """`triton.jit` for kernels that `core.launch` starts: compiled for the types of their arguments and their constants alone.
+
+    Triton would compile anew for numbers that are 1 or multiples of 16, and for memory that is aligned. One compilation serves
+    all instead, also of memory that is not aligned, and starting it again asks nothing.
+    """
+    plain = [name for name, p in inspect.signature(function).parameters.items() if "constexpr" not in str(p.annotation)]
+    return triton.jit(function, do_not_specialize=plain)
 
 
 @triton.jit
 def reciprocal(x):
     """1/x, 0 for infinity; in float32 the processor's own, to one unit in the last place and a half, for x >= 1e-38."""
-    if x.dtype == tl.float64 or INTERPRETED:
+    if x.dtype == tl.float64 or not PTX:
         r = 1.0 / x
     else:
         r = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
@@ -24,7 +39,7 @@ def reciprocal(x):
 @triton.jit
 def quick_exp(x):
     """exp; in float32 the processor's own, as `tl.exp`, but 0 below 1e-38, which spares what would scale such numbers."""
-    if x.dtype == tl.float64 or INTERPRETED:
+    if x.dtype == tl.float64 or not PTX:
         y = tl.exp(x)
     else:
         z = x * 1.4426950408889634
@@ -35,7 +50,7 @@ def quick_exp(x):
 @triton.jit
 def quick_exp2(x):
     """2^x; in float32 the processor's own, 0 below 1e-38, which spares what would scale such numbers."""
-    if x.dtype == tl.float64 or INTERPRETED:
+    if x.dtype == tl.float64 or not PTX:
         y = tl.exp2(x)
     else:
         y = tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
@@ -45,7 +60,7 @@ def quick_exp2(x):
 @triton.jit
 def quick_log2(x):
     """log2 for normal x > 0; in float32 the processor's own, to 2e-7 of itself (and as much near 1), not 20 instructions."""
-    if x.dtype == tl.float64 or INTERPRETED:
+    if x.dtype == tl.float64 or not PTX:
         y = tl.log2(x)
     else:
         y = tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
