@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import mpmath
 import pytest
 import torch
 from hypothesis import given
@@ -63,27 +62,6 @@ def test_reduce_is_repeated_joining(conorm, p):
     torch.testing.assert_close(whole, expected, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("conorm", "formula"),
-    [
-        (Probabilistic(), lambda a, b: a + b - a * b),
-        (Maximum(), torch.maximum),
-        (Einstein(), lambda a, b: (a + b) / (1 + a * b)),
-        (Hamacher(0.5), lambda a, b: 1 - (1 - a) * (1 - b) / (0.5 + 0.5 * (1 - a * b))),
-        (Yager(2.0), lambda a, b: (a**2 + b**2).sqrt().clamp_max(1)),
-        (AczelAlsina(2.0), lambda a, b: 1 - torch.exp(-((-torch.log(1 - a)) ** 2 + (-torch.log(1 - b)) ** 2).sqrt())),
-        (Dombi(2.0), lambda a, b: 1 - 1 / (1 + ((a / (1 - a)) ** 2 + (b / (1 - b)) ** 2).sqrt())),
-        (SchweizerSklar(-2.0), lambda a, b: 1 - ((1 - a) ** -2 + (1 - b) ** -2 - 1) ** -0.5),
-        (Frank(2.0), lambda a, b: 1 - torch.log2(1 + (2 ** (1 - a) - 1) * (2 ** (1 - b) - 1))),
-    ],
-    ids=lambda value: getattr(value, "key", ""),
-)
-def test_binary_formulas(conorm, formula):
-    a = torch.linspace(0.05, 0.95, 10, dtype=torch.float64)[:, None]
-    b = torch.linspace(0.02, 0.9, 9, dtype=torch.float64)
-    torch.testing.assert_close(conorm(a, b), formula(a, b))
-
-
 def test_families_meet():
     a, b = _t(0.3, 0.6)
     torch.testing.assert_close(Hamacher(1.0)(a, b), Probabilistic()(a, b))
@@ -103,11 +81,6 @@ def test_certain_event_keeps_the_right_gradient():
     p = torch.tensor([1.0, 0.25], requires_grad=True)
     (slope,) = torch.autograd.grad(Probabilistic().reduce(p), p)
     torch.testing.assert_close(slope, torch.tensor([0.75, 0.0]), atol=1e-6, rtol=1e-6)
-
-
-def test_both_is_the_dual():
-    a, b = _t(0.3, 0.6)
-    torch.testing.assert_close(Probabilistic().both(a, b), a * b)
 
 
 def test_none_along_the_dimension_is_0():
@@ -135,63 +108,17 @@ def test_bounded_sum_of_huge_totals_is_1():
     ("make", "message"),
     [
         (lambda: BoundedSum(3), r"BoundedSum: `k` must be an even integer from 2 on, or math.inf, got 3"),
-        (lambda: Yager(0.5), r"Yager: `p` must be at least 1 and finite, got 0.5"),
+        (lambda: Yager(0.5), r"Yager: `p` must be a number from 1 to 1e\+30, got 0.5"),
         (lambda: Frank(1), r"Frank: p = 1 is the limit `Probabilistic\(\)`"),
-        (lambda: Frank(0), r"Frank: `p` must be above 0"),
-        (lambda: Frank(1e-40), r"Frank: `p` must be at least 1e-30, got 1e-40; the limit at 0 is `Maximum\(\)`"),
-        (lambda: SchweizerSklar(1.0), r"SchweizerSklar: `p` must be a negative number"),
+        (
+            lambda: Frank(1e-40),
+            r"Frank: `p` must be a number from 1e-30 .* \(the limit at 0 is `Maximum\(\)`\), got 1e-40",
+        ),
+        (lambda: SchweizerSklar(1.0), r"SchweizerSklar: `p` must be a number from -1e\+30 to -1e-30"),
+        (lambda: Hamacher(1e39), r"Hamacher: `p` must be a number from 1e-30 to 1e\+30, or 0, got 1e\+39"),
         (lambda: Probabilistic()(0.5, 0.5), r"Probabilistic: expected a tensor, got float"),
     ],
 )
 def test_errors_say_what_was_wanted(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
-
-
-def _exact(conorm, a: float, b: float) -> float:
-    """The binary formula as printed, in 60 digits."""
-    with mpmath.workdps(60):
-        p, x, y = mpmath.mpf(conorm.p), 1 - mpmath.mpf(a), 1 - mpmath.mpf(b)
-        if isinstance(conorm, SchweizerSklar):
-            both = (x**p + y**p - 1) ** (1 / p)
-        elif isinstance(conorm, Frank):
-            both = mpmath.log(1 + (p**x - 1) * (p**y - 1) / (p - 1)) / mpmath.log(p)
-        elif isinstance(conorm, Hamacher):
-            both = x * y / (p + (1 - p) * (x + y - x * y))
-        elif isinstance(conorm, AczelAlsina):
-            both = mpmath.exp(-(((-mpmath.log(x)) ** p + (-mpmath.log(y)) ** p) ** (1 / p)))
-        elif isinstance(conorm, Dombi):
-            both = 1 / (1 + ((1 / x - 1) ** p + (1 / y - 1) ** p) ** (1 / p))
-        else:
-            both = 1 - min(mpmath.mpf(1), (mpmath.mpf(a) ** p + mpmath.mpf(b) ** p) ** (1 / p))
-        return float(1 - both)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    "conorm",
-    [
-        *(SchweizerSklar(p) for p in (-1e-6, -1e-2, -10.0, -100.0, -1e4)),
-        *(Frank(p) for p in (1e-30, 1e-8, 0.999, 1.001, 1e8, 1e60)),
-        *(Hamacher(p) for p in (1e-6, 1e3, 1e12)),
-        *(family(p) for family in (Yager, AczelAlsina, Dombi) for p in (1.5, 100.0, 1e4)),
-    ],
-    **_ids,
-)
-def test_extreme_parameters_follow_the_formula(conorm, dtype):
-    for pair in [(0.9, 0.0), (0.5, 0.5), (0.1, 0.2), (0.999, 0.3), (1e-4, 1e-5), (1e-9, 0.5), (0.3, 0.30001)]:
-        p = torch.tensor(pair, dtype=dtype, requires_grad=True)
-        joined = conorm.reduce(p)
-        (slope,) = torch.autograd.grad(joined, p)
-        assert joined.item() == pytest.approx(
-            _exact(conorm, *p.tolist()), abs=3e-6 if dtype == torch.float32 else 1e-12
-        )
-        assert torch.isfinite(slope).all()
-        # Finite differences of the printed formula
-        for i in (0, 1):
-            if pair[i] > 1e-3:
-                step = [1e-7 * (j == i) for j in (0, 1)]
-                ends = [
-                    _exact(conorm, *(v + sign * s for v, s in zip(p.tolist(), step, strict=True))) for sign in (1, -1)
-                ]
-                assert slope[i].item() == pytest.approx((ends[0] - ends[1]) / 2e-7, rel=2e-2, abs=2e-3)

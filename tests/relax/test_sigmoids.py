@@ -120,6 +120,7 @@ def test_steepness_can_be_learned(sigmoid):
     ("make", "message"),
     [
         (lambda: Logistic(-1.0), r"Logistic: `steepness` must be positive and finite, got -1.0"),
+        (lambda: Logistic(1e39), r"`steepness` must be positive and finite, got 1e\+39; float32 takes 1e-37 to 1e37"),
         (lambda: Logistic(math.nan), r"`steepness` must be positive"),
         (lambda: Logistic("10"), r"must be a positive number or a floating tensor, got '10'"),
         (lambda: Logistic(torch.tensor(3)), r"floating tensor or a number, got a tensor of torch.int64"),

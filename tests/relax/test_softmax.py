@@ -96,6 +96,11 @@ def test_steepness_is_learnable_and_softens():
         (lambda: soft_min(torch.ones(2, 0)), r"soft_min: x has no items along dim -1"),
         (lambda: soft_argmin(torch.tensor(1.0)), r"soft_argmin: `dim` -1 is out of range"),
         (lambda: soft_min(torch.ones(3), steepness="a"), r"soft_min: `steepness` must be a number .*, got 'a'"),
+        (lambda: soft_max(torch.ones(3), steepness=-1), r"soft_max: `steepness` must be positive and finite"),
+        (
+            lambda: weighted_softmin(torch.ones(3), steepness=1e39),
+            r"`steepness` must be positive and finite, got 1e\+39",
+        ),
         (lambda: soft_max(torch.ones(2, 3), dim=(0, 1)), r"soft_max: `dim` must be one integer, got \(0, 1\)"),
         (lambda: soft_max(torch.ones(3).to_sparse()), r"expected a dense tensor, .*call .to_dense\(\) first"),
     ],
@@ -109,7 +114,7 @@ def test_errors_say_what_was_wanted(make, message):
 def test_positions_are_counted_in_full_precision(dtype):
     """777 is not a bfloat16 and the mean of 4001 positions no float16."""
     x = torch.zeros(4001, dtype=dtype)
-    assert abs(soft_argmax(x) - 2000) < 0.01
+    assert abs(soft_argmax(x, steepness=2.0) - 2000) < 0.01
     x[777] = 9.0
     assert soft_argmax(x, steepness=100.0) == 777
     assert soft_argmin(-x, steepness=100.0) == 777
@@ -160,3 +165,18 @@ def test_infinite_items_take_part_crisply(sign):
 def test_no_items_have_no_extremum(function):
     with pytest.raises(ValueError, match=rf"{function.__name__}: x has no items along dim -1 \(shape \(2, 0\)\)"):
         function(torch.zeros(2, 0))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_steepness_may_vary_along_the_dimension(dim):
+    x = torch.tensor([[1.0, 3.0, 2.0], [-4.0, 0.5, 2.0]], dtype=torch.float64, requires_grad=True)
+    steepness = torch.tensor([[0.3, 1.0, 2.0], [1.0, 4.0, 0.5]], dtype=torch.float64, requires_grad=True)
+    weights = torch.tensor([[1.0, 0.5, 2.0], [1.0, 0.0, 1.0]], dtype=torch.float64)
+    function = lambda x, s: weighted_softmax(x, weights, dim=dim, steepness=s)  # noqa: E731
+    plain = torch.softmax(steepness * x + weights.log(), dim)
+    torch.testing.assert_close(function(x, steepness), plain)
+    torch.testing.assert_close(soft_max(x, dim=dim, weights=weights, steepness=steepness), (plain * x).sum(dim))
+    assert torch.autograd.gradcheck(function, (x, steepness))
+    # One infinite item decides, and products that overflow stay in order
+    assert weighted_softmax(torch.tensor([1.0, math.inf]), steepness=torch.tensor([9.0, 1.0])).tolist() == [0.0, 1.0]
+    assert weighted_softmax(torch.tensor([1.0, 1e30]), steepness=torch.tensor([9.0, 1e20])).tolist() == [0.0, 1.0]

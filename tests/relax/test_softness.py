@@ -84,6 +84,7 @@ def test_anneal_resumes_from_its_state():
         (lambda: Anneal(0, 2, 3), r"`start` and `end` must be positive"),
         (lambda: Anneal(1, 2, 0), r"`steps` must be an integer from 1 on, got 0"),
         (lambda: Anneal(1, 2, 3, field="tau"), r"`field` must be a softness such as 'steepness' or 'scale', got 'tau'"),
+        (lambda: Anneal(1, 2, 3).step(), r"call anneal.attach\(model\) first"),
         (lambda: Anneal(1, 2, 3).attach(nn.Linear(1, 1)), r"Linear holds no algonet module with a `steepness`"),
         (
             lambda: Anneal(1, 2, 3).attach(Above(Logistic(nn.Parameter(torch.tensor(1.0))))),
@@ -95,7 +96,7 @@ def test_anneal_resumes_from_its_state():
     ],
 )
 def test_errors_say_what_was_wanted(make, message):
-    with pytest.raises((TypeError, ValueError), match=message):
+    with pytest.raises((TypeError, ValueError, RuntimeError), match=message):
         make()
 
 

@@ -3,6 +3,8 @@
 Decisions have a `steepness` (larger is harder), positions have noise with a `scale` (smaller is harder).
 """
 
+from algonet.core.hints import SoftnessWarning
+
 from .base import Relaxation
 from .conorms import (
     CONORMS,
@@ -37,6 +39,7 @@ from .sigmoids import (
     Logistic,
     Optimal,
     Reciprocal,
+    Relative,
     Sigmoid,
     SmoothStep,
 )
@@ -73,6 +76,7 @@ __all__ = [
     "Optimal",
     "Probabilistic",
     "Reciprocal",
+    "Relative",
     "Relaxation",
     "SchweizerSklar",
     "Sech",
@@ -81,6 +85,7 @@ __all__ = [
     "SmoothTent",
     "SoftModule",
     "SoftnessReport",
+    "SoftnessWarning",
     "StudentT",
     "TConorm",
     "Tent",

@@ -18,10 +18,10 @@ from algonet.core.identity import up_to_date
 
 from .base import Relaxation
 
-#: p^-1 stays a normal number in float32.
-LEAST_FRANK = 1e-30
-#: Kernels raise to a power by exp(k log S), whose error grows with k.
-MOST_POWER = 64
+#: Parameters lie between these: they and their reciprocals are numbers of float32.
+LEAST, MOST = 1e-30, 1e30
+#: Kernels raise to a power by exp(k log S), whose error grows with k: in float32 to 1e-4 of S^k, 1e-7 of the sum.
+MOST_POWER = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,10 @@ class TConorm(Relaxation):
 
     def both(self, a: Tensor, b: Tensor) -> Tensor:
         """The dual t-norm: P(a and b)."""
-        return 1 - self(1 - a, 1 - b)
+        check_tensor(self, a)
+        check_tensor(self, b)
+        # In float64: 1 - a has no digits of a small a left
+        return (1 - self(1 - a.double(), 1 - b.double())).to(torch.promote_types(a.dtype, b.dtype))
 
     def reduce(self, p: Tensor, dim: int = -1) -> Tensor:
         """P(at least one of `p` along `dim`)."""
@@ -153,7 +156,8 @@ class Hamacher(TConorm):
     p: float = 0.5
 
     def __post_init__(self):
-        _check_parameter(self, 0.0, strict=False)
+        if self.p != 0:
+            _check_parameter(self, LEAST, MOST, ", or 0")
 
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         q = _short_of_one(p)
@@ -177,28 +181,24 @@ class Frank(TConorm):
     p: float = 2.0
 
     def __post_init__(self):
-        _check_parameter(self, 0.0, strict=True)
+        _check_parameter(self, LEAST, 1e300, " (the limit at 0 is `Maximum()`)")
         if self.p == 1:
             raise ValueError("Frank: p = 1 is the limit `Probabilistic()`; use that.")
-        if self.p < LEAST_FRANK:
-            raise ValueError(
-                f"Frank: `p` must be at least {LEAST_FRANK:g}, got {self.p!r}; the limit at 0 is `Maximum()`."
-            )
 
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
-        # Generator -log g, g = (p^x - 1)/(p - 1) for x = 1 - q: a ratio in (0, 1]
-        rate = abs(math.log(self.p))
-        whole = math.log(-math.expm1(-rate))
+        # Generator -log g, g = (p^x - 1)/(p - 1) for x = 1 - q: a ratio in (0, 1], by 1 - g where that is small
+        power, rate = math.log(self.p), abs(math.log(self.p))
+        whole = -math.expm1(-rate)
         q = _short_of_one(p)
-        if self.p > 1:
-            logs = (torch.log(-torch.expm1(-rate * (1 - q))) - rate * q - whole).sum(dim)
-            return 1 - torch.nn.functional.softplus(logs + rate + whole) / rate
-        # 1 - g = expm1(rate q) / expm1(rate) keeps the digits of small q, g itself those of q near 1
-        small = q < 0.5
-        beside = torch.expm1(rate * torch.where(small, q, 0.0)) / math.expm1(rate)
-        ratio = torch.log(-torch.expm1(-rate * torch.where(small, 1.0, 1 - q))) - whole
-        logs = torch.where(small, torch.log1p(-beside), ratio).sum(dim)
-        return torch.log1p(-math.expm1(rate) * torch.expm1(logs)) / rate
+        beside = torch.exp(min(power, 0.0) * (1 - q)) * -torch.expm1(-rate * q) / whole
+        small = beside < 0.5
+        ratio = torch.log(-torch.expm1(-rate * (1 - q)) / whole) - max(power, 0.0) * q
+        logs = torch.where(small, torch.log1p(-torch.where(small, beside, 0.0)), ratio).sum(dim)
+        if self.p < 1:
+            return torch.log1p(-math.expm1(rate) * torch.expm1(logs)) / rate
+        near = logs > -0.7
+        far = 1 - torch.nn.functional.softplus(logs + rate + math.log(whole)) / rate
+        return torch.where(near, -torch.log1p(whole * torch.expm1(torch.where(near, logs, 0.0))) / rate, far)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +209,7 @@ class Yager(TConorm):
     smoothness: ClassVar[float] = 0
 
     def __post_init__(self):
-        _check_parameter(self, 1.0, strict=False)
+        _check_parameter(self, 1.0, MOST)
 
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         return _norm(p, self.p, dim).clamp_max(1.0)
@@ -222,7 +222,7 @@ class AczelAlsina(TConorm):
     p: float = 2.0
 
     def __post_init__(self):
-        _check_parameter(self, 1.0, strict=False)
+        _check_parameter(self, 1.0, MOST)
 
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         return _one_minus_exp(-_norm(-torch.log1p(-_short_of_one(p)), self.p, dim))
@@ -235,7 +235,7 @@ class Dombi(TConorm):
     p: float = 2.0
 
     def __post_init__(self):
-        _check_parameter(self, 1.0, strict=False)
+        _check_parameter(self, 1.0, MOST)
 
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         q = _short_of_one(p)
@@ -250,10 +250,7 @@ class SchweizerSklar(TConorm):
     p: float = -1.0
 
     def __post_init__(self):
-        if isinstance(self.p, bool) or not isinstance(self.p, (int, float)) or not -math.inf < self.p < 0:
-            raise ValueError(
-                f"SchweizerSklar: `p` must be a negative number (from 0 on it is not strict and has kinks), got {self.p!r}."
-            )
+        _check_parameter(self, -MOST, -LEAST, " (from 0 on it is not strict and has kinks)")
 
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         # log(1 + sum(x^p - 1)), x = 1 - q, from the logarithms of x^p, which are positive and may be huge. Relative to
@@ -267,18 +264,10 @@ class SchweizerSklar(TConorm):
         return _one_minus_exp(torch.where(huge.squeeze(dim), scaled.log() + peak.squeeze(dim), plain) / self.p)
 
 
-def _check_parameter(owner: object, least: float, *, strict: bool) -> None:
+def _check_parameter(owner: object, least: float, most: float, note: str = "") -> None:
     p = owner.p  # pyright: ignore[reportAttributeAccessIssue]
-    fine = (
-        not isinstance(p, bool)
-        and isinstance(p, (int, float))
-        and p < math.inf
-        and (p > least if strict else p >= least)
-    )
-    if not fine:
-        raise ValueError(
-            f"{type(owner).__name__}: `p` must be {'above' if strict else 'at least'} {least:g} and finite, got {p!r}."
-        )
+    if isinstance(p, bool) or not isinstance(p, (int, float)) or not least <= p <= most:
+        raise ValueError(f"{type(owner).__name__}: `p` must be a number from {least:g} to {most:g}{note}, got {p!r}.")
 
 
 def _norm(x: Tensor, p: float, dim: int) -> Tensor:

@@ -72,7 +72,13 @@ class SoftModule(nn.Module):
     def _soft(self, name: str) -> Relaxation:
         form = self._forms[name]
         field = form.softness_field
-        return form if field is None else dataclasses.replace(form, **{field: getattr(self, _attribute(name, field))})
+        if field is None:
+            return form
+        # As dataclasses.replace, without a look at what was looked at when it was made
+        made = object.__new__(type(form))
+        made.__dict__.update(form.__dict__)
+        made.__dict__[field] = getattr(self, field if name == MAIN else _attribute(name, field))
+        return made
 
     def set_softness(self, attribute: str, value: float) -> None:
         """Set the softness that is saved as `attribute` to `value`, in place."""

@@ -85,10 +85,14 @@ class StudentT(Noise):
             )
 
     def _tail(self, r: Tensor) -> Tensor:
-        return (1 + r.clamp(-1e15, 1e15) ** 2 / self.df) ** (-self.df / 2)
+        return torch.exp(-self.df / 2 * self._log(r))
 
     def _density(self, r: Tensor) -> Tensor:
-        return (1 + r.clamp(-1e15, 1e15) ** 2 / self.df) ** (-self.df / 2 - 1) / (2 * math.pi)
+        return torch.exp((-self.df / 2 - 1) * self._log(r)) / (2 * math.pi)
+
+    def _log(self, r: Tensor) -> Tensor:
+        # Many degrees of freedom: 1 + r^2 / df has few digits of the quotient left
+        return torch.log1p(r.clamp(-1e15, 1e15) ** 2 / self.df)
 
     def _reach(self, epsilon: float) -> float:
         return math.sqrt(self.df * math.expm1(-2 / self.df * math.log(epsilon)))

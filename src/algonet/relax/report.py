@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from algonet.core.checks import check_module
-from algonet.core.notebooks import html_table
 
 from .modules import evaluating, hardened, softnesses
 
@@ -34,12 +33,6 @@ class SoftnessReport:
     def __str__(self) -> str:
         settings = ", ".join(f"{name} = {value:.4g}" for name, value in self.softness.items())
         return f"gap to hard {self.gap:.1%}, vanished gradients {self.vanished:.1%} ({settings}): {self.suggestion}"
-
-    def _repr_html_(self) -> str:
-        """In a notebook: a small table."""
-        rows = {"gap to hard": f"{self.gap:.1%}", "vanished gradients": f"{self.vanished:.1%}"}
-        rows |= {name: f"{value:.4g}" for name, value in self.softness.items()} | {"suggestion": self.suggestion}
-        return html_table(rows.items())
 
 
 def softness_report(module: Any, *inputs: Any, **options: Any) -> SoftnessReport:

@@ -72,6 +72,8 @@ class Anneal:
 
     def step(self) -> None:
         """Advance by one and set the softness of the attached modules."""
+        if not self._targets:
+            raise RuntimeError("Anneal: step() before attach() would change nothing; call anneal.attach(model) first.")
         self.position += 1
         self._apply()
 

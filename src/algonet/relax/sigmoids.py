@@ -6,7 +6,7 @@ Each is r(steepness * x) for one fixed curve r. Half precisions are computed in 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import ClassVar
 
@@ -23,7 +23,8 @@ from .polynomials import smooth_step, smooth_step_scalar
 class Sigmoid(Relaxation):
     """P(x > 0), smooth: callable on a tensor of any shape; `steepness -> inf` gives the Heaviside step.
 
-    `log(x)` is log r(x) without underflow (families that reach zero stop at the log of the smallest normal number).
+    `log(x)` is log r(x) without underflow (families that reach zero stop at the log of the smallest normal number, float16 at
+    its least number, -65504).
     `reach(epsilon)` is the |x| beyond which the sigmoid is within epsilon of 0 or 1: what kernels cull by.
     """
 
@@ -36,11 +37,15 @@ class Sigmoid(Relaxation):
 
     def log(self, x: Tensor) -> Tensor:
         check_tensor(self, x)
-        return self._log(self._argument(x)).to(x.dtype)
+        return self._log(self._argument(x)).clamp_min(torch.finfo(x.dtype).min).to(x.dtype)
 
     def reach(self, epsilon: float) -> float | Tensor:
         check_epsilon(self, epsilon)
         return self._reach(epsilon) / self.steepness
+
+    def relative(self, by: str = "deviation") -> Relative:
+        """The same in units of the data, for functions of order: see `Relative`."""
+        return Relative(self.steepness, of=replace(self, steepness=1.0), by=by)
 
     def _argument(self, x: Tensor) -> Tensor:
         return scaled(self.steepness, widened(x)).clamp(-FAR, FAR)
@@ -405,6 +410,53 @@ class Heaviside(Sigmoid):
             value = where(z == z, where(z >= 0, 1.0, 0.0), z)
             slope = 0.0 * value
         """
+
+
+@dataclass(frozen=True, eq=False)
+class Relative(Sigmoid):
+    """A sigmoid whose steepness is per standard deviation of a row, or per median gap between neighbours (`by="gap"`).
+
+    `Logistic(10.0).relative()` sorts, ranks and selects alike whatever the unit and the spread of the items: x and 1000 x
+    have the same soft ranks. The scale is that of the present finite items of each row and is detached: no gradient makes items
+    differ less to be sorted better. Called itself, it takes numbers that are in this unit already.
+    Take it where data come in a unit of their own; where scores are learned, an absolute steepness lets their spread say
+    how sure they are.
+    """
+
+    of: Sigmoid = field(default_factory=Logistic, kw_only=True)
+    by: str = field(default="deviation", kw_only=True)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.by not in ("deviation", "gap"):
+            raise ValueError(f'Relative: `by` must be "deviation" or "gap", got {self.by!r}.')
+
+    @property
+    def smoothness(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.of.smoothness
+
+    def _value(self, z: Tensor) -> Tensor:
+        return self.of._value(z)
+
+    def _log(self, z: Tensor) -> Tensor:
+        return self.of._log(z)
+
+    def _reach(self, epsilon: float) -> float:
+        return self.of._reach(epsilon)
+
+    def absolute(self, x: Tensor, mask: Tensor | None) -> tuple[Sigmoid, Tensor]:
+        """(the sigmoid per unit of the data, x (*batch, n) in that unit)."""
+        present = x.detach().isfinite() if mask is None else mask & x.detach().isfinite()
+        items = torch.where(present, x.detach(), 0.0).double()
+        if self.by == "gap":
+            gaps = torch.where(present, items, torch.nan).sort(-1).values.diff(dim=-1)
+            scale = gaps.nanmedian(-1, keepdim=True).values if gaps.shape[-1] else items.new_ones(*items.shape[:-1], 1)
+        else:
+            count = present.sum(-1, keepdim=True).clamp_min(1)
+            away = torch.where(present, items - items.sum(-1, keepdim=True) / count, 0.0)
+            scale = (away.square().sum(-1, keepdim=True) / count).sqrt()
+        scale = torch.where(scale > 0, scale, 1.0).to(x.dtype)
+        return replace(self.of, steepness=self.steepness), x / scale
 
 
 #: What a decision is where nothing is said: hard enough to be near the crisp one on numbers of order 1, soft enough to learn.

@@ -9,9 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algonet.core.checks import broadcast_shapes, check_tensor, is_integer, widened
+from algonet.core import tracing
+from algonet.core.checks import broadcast_shapes, check_softness, check_tensor, is_integer, widened
+from algonet.core.hints import warn_too_soft
 
 from .base import Relaxation
+
+#: From so many items on, the default steepness may be too soft for an extremum.
+MANY = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,14 +66,17 @@ def soft_max(
     tensor(3.0000)
     """
     _check("soft_max", x, dim, weights, steepness, extremum=True)
-    return _soft_max(x, dim, weights, steepness, keepdim)
+    return _soft_max("soft_max", x, dim, weights, steepness, keepdim)
 
 
-def _soft_max(x: Tensor, dim: int, weights: Tensor | None, steepness: float | Tensor, keepdim: bool) -> Tensor:
+def _soft_max(
+    where: str, x: Tensor, dim: int, weights: Tensor | None, steepness: float | Tensor, keepdim: bool
+) -> Tensor:
     included = _included(x, weights, dim)
     # Around the peak: the sum of huge values times shares would overflow where their spread does not
     below, peak = _below_peak(widened(x), included, dim)
-    shares = _softmax(below, weights, included, dim, steepness)
+    shares = _softmax(below, peak, weights, included, dim, steepness)
+    _warn_if_even(where, shares, dim, steepness)
     mean = (shares * below.masked_fill(shares == 0, 0.0)).sum(dim, keepdim=True) + peak
     return (mean if keepdim else mean.squeeze(dim)).to(x.dtype)
 
@@ -83,7 +91,7 @@ def soft_min(
 ) -> Tensor:
     """sum_i x_i weighted_softmin(x, weights)_i along `dim`; steepness -> inf gives `torch.amin`."""
     _check("soft_min", x, dim, weights, steepness, extremum=True)
-    return -_soft_max(-x, dim, weights, steepness, keepdim)
+    return -_soft_max("soft_min", -x, dim, weights, steepness, keepdim)
 
 
 def soft_argmax(
@@ -102,7 +110,14 @@ def soft_argmax(
     tensor(1.)
     """
     _check("soft_argmax", x, dim, weights, steepness, extremum=True)
+    return _soft_argmax("soft_argmax", x, dim, weights, steepness, keepdim)
+
+
+def _soft_argmax(
+    where: str, x: Tensor, dim: int, weights: Tensor | None, steepness: float | Tensor, keepdim: bool
+) -> Tensor:
     shares = _shares(widened(x), weights, dim, steepness)
+    _warn_if_even(where, shares, dim, steepness)
     shape = [1] * x.dim()
     shape[dim] = -1
     positions = torch.arange(x.shape[dim], dtype=shares.dtype, device=x.device).reshape(shape)
@@ -119,14 +134,14 @@ def soft_argmin(
 ) -> Tensor:
     """sum_i i weighted_softmin(x, weights)_i along `dim`; steepness -> inf gives `torch.argmin`."""
     _check("soft_argmin", x, dim, weights, steepness, extremum=True)
-    return soft_argmax(-x, dim=dim, weights=weights, steepness=steepness, keepdim=keepdim)
+    return _soft_argmax("soft_argmin", -x, dim, weights, steepness, keepdim)
 
 
 def _shares(x: Tensor, weights: Tensor | None, dim: int, steepness: float | Tensor) -> Tensor:
     if x.shape[dim] == 0:
         return x
     included = _included(x, weights, dim)
-    return _softmax(_below_peak(x, included, dim)[0], weights, included, dim, steepness)
+    return _softmax(*_below_peak(x, included, dim), weights, included, dim, steepness)
 
 
 def _below_peak(x: Tensor, included: Tensor | None, dim: int) -> tuple[Tensor, Tensor]:
@@ -138,10 +153,15 @@ def _below_peak(x: Tensor, included: Tensor | None, dim: int) -> tuple[Tensor, T
 
 
 def _softmax(
-    below: Tensor, weights: Tensor | None, included: Tensor | None, dim: int, steepness: float | Tensor
+    below: Tensor, peak: Tensor, weights: Tensor | None, included: Tensor | None, dim: int, steepness: float | Tensor
 ) -> Tensor:
+    least, along = torch.finfo(below.dtype).min / 4, dim % below.dim() - below.dim()
     # Scaled after the shift: steepness * x may overflow where the differences do not
-    z = (steepness * below).clamp_min(torch.finfo(below.dtype).min / 4)
+    z = (steepness * below).clamp_min(least)
+    if not isinstance(steepness, (int, float)) and steepness.dim() >= -along and steepness.shape[along] > 1:
+        # Items of different steepness differ at the peak too
+        apart = steepness - steepness.detach().amax(along, keepdim=True)
+        z = z + (apart * torch.where(peak.isinf(), 0.0, peak)).clamp(least, -least)
     if weights is not None and included is not None:
         wide = widened(weights)
         z = torch.where(included, z + torch.where(wide <= 0, 1.0, wide).log(), -torch.inf)
@@ -168,9 +188,22 @@ def _check(
         raise ValueError(f"{where}: x has no items along dim {dim} (shape {tuple(x.shape)}); there is no extremum.")
     if not isinstance(steepness, (float, Tensor, Real, torch.SymInt, torch.SymFloat)):
         raise TypeError(f"{where}: `steepness` must be a number or a floating tensor, got {steepness!r}.")
+    check_softness(where, "steepness", steepness if isinstance(steepness, Tensor) else float(steepness))
     if weights is not None:
         check_tensor(where, weights)
         _check_broadcast(where, x, weights)
+
+
+def _warn_if_even(where: str, shares: Tensor, dim: int, steepness: float | Tensor) -> None:
+    """Warn where the default steepness leaves the extremum a small share. On a GPU, reading it would wait."""
+    if isinstance(steepness, Tensor) or steepness != 1.0 or not tracing.plain() or shares.device.type != "cpu":
+        return
+    n = shares.shape[dim]
+    if n >= MANY and float(shares.detach().amax(dim).median()) < 0.25:
+        warn_too_soft(
+            f"{where}: the default steepness of 1 is too soft for {n:,} items so close: the extremum has a small share of the "
+            "result. Give steepness=10.0, or more, for items that spread by 1."
+        )
 
 
 def _check_broadcast(where: str, x: Tensor, weights: Tensor) -> None:
