@@ -6,12 +6,14 @@ import sklearn.metrics
 import torch
 
 from algonet.ranking import (
+    NewtonLoss,
     auc,
     auc_loss,
     average_precision,
     average_precision_loss,
     kendall,
     kendall_loss,
+    list_mle_loss,
     ndcg,
     ndcg_loss,
     pairwise_hinge_loss,
@@ -19,9 +21,11 @@ from algonet.ranking import (
     recall_at_k_loss,
     spearman,
     spearman_loss,
+    topk_cross_entropy,
 )
 from algonet.relax import Laplace, Logistic
-from algonet.sorting import Bitonic, Permutahedron
+from algonet.sorting import Bitonic, Permutahedron, soft_topk_mask
+from algonet.sorting.ranking.lists import average_ranks
 
 GENERATOR = torch.Generator().manual_seed(0)
 SCORES = torch.randn(6, 12, generator=GENERATOR, dtype=torch.float64)
@@ -180,4 +184,113 @@ def test_a_nan_spoils_its_own_list(name, which):
     for function in PAIRS[name]:
         found, clean = function(scores, targets, reduction="none"), function(SCORES, GRADES, reduction="none")
         assert found.isnan().tolist() == [False, True, False, False, False, False]
-        assert torch.equal(found[2:], clean[2:])
+        torch.testing.assert_close(found[2:], clean[2:])
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "int64"])
+def test_targets_keep_their_digits_in_long_lists(kind):
+    """Time stamps that differ by less than a rounding step of the scores' float32, and ties among 100,000 items."""
+    n, generator = 100_000, torch.Generator().manual_seed(1)
+    steps = torch.randint(0, n // 4, (n,), generator=generator)
+    targets = steps.float() if kind == "float32" else 1_700_000_000 + steps.double() / 8
+    targets = 1_700_000_000_000_000 + steps if kind == "int64" else targets
+    scores = (steps + n // 8 * torch.randn(n, generator=generator)).round().float()
+    rho, tau = (f(scores.numpy(), targets.numpy()).statistic for f in (scipy.stats.spearmanr, scipy.stats.kendalltau))
+    assert spearman(scores, targets) == pytest.approx(rho, abs=1e-6)
+    assert kendall(scores, targets) == pytest.approx(tau, abs=1e-6)
+    ranks = average_ranks(targets, torch.ones(n, dtype=torch.bool))
+    assert torch.equal(ranks, torch.from_numpy(scipy.stats.rankdata(targets.numpy()) - 1))
+    few, exact = scores[:200] + torch.rand(200, generator=generator) / 2, steps[:200].float()
+    for loss in (spearman_loss, kendall_loss, pairwise_hinge_loss):
+        assert torch.equal(loss(few, targets[:200]), loss(few, exact)), loss
+
+
+def test_squares_of_many_ranks_do_not_overflow():
+    x = torch.arange(7_000_000).float()  # from 6.1 million on, the product of both variances overflows float32
+    assert spearman(x, -x) == -1
+    assert ndcg(x[:99], torch.rand(99, generator=GENERATOR, dtype=torch.float64) * 1e39) < 1
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_infinite_scores_are_the_extremes_of_present_items_only(name):
+    loss, metric = PAIRS[name]
+    scores, grades = SCORES.clone(), GRADES
+    scores[:, 3], scores[:, 5] = -torch.inf, torch.inf
+    finite = scores.clamp(-100, 100)
+    pad = torch.nn.functional.pad
+    mask = pad(torch.ones_like(scores, dtype=torch.bool), (1, 2))
+    padded = pad(scores, (1, 2), value=-torch.inf), pad(grades, (1, 2), value=1)
+    for function in (metric, lambda *a, **o: loss(*a, relax=HARD, **o)):
+        wanted = function(finite, grades, reduction="none")
+        assert torch.allclose(function(scores, grades, reduction="none"), wanted)
+        assert torch.allclose(function(*padded, mask=mask, reduction="none"), wanted)
+
+
+def test_list_mle_is_the_probability_of_drawing_the_right_order():
+    """Plackett and Luce: item by item from those that remain, each with the softmax of its score."""
+    x, grades = SCORES[:2, :6].clone().requires_grad_(), torch.tensor([[0, 3, 1, 5, 4, 2], [5, 4, 3, 2, 1, 0]])
+    for k in (None, 3):
+        for row, order, found in zip(
+            x, grades.argsort(descending=True), list_mle_loss(x, grades, k=k, reduction="none"), strict=True
+        ):
+            drawn = [row[order[i:]].softmax(0)[0] for i in range(k or 6)]
+            assert torch.allclose(found, -torch.stack(drawn).prod().log())
+    mask = torch.tensor([True, True, False, True, True, True])
+    assert torch.allclose(list_mle_loss(x, grades, mask=mask.expand(2, -1)), list_mle_loss(x[:, mask], grades[:, mask]))
+    assert torch.autograd.gradcheck(lambda x: list_mle_loss(x, grades), x)
+    assert torch.autograd.gradgradcheck(lambda x: list_mle_loss(x, grades), x)
+
+
+def test_topk_cross_entropy_is_the_logarithm_of_soft_memberships():
+    x, labels, relax = SCORES[:3, :6].clone().requires_grad_(), torch.tensor([4, 0, 2]), Logistic(2.0)
+    member = 0.3 * soft_topk_mask(x, 1, relax=relax) + 0.7 * soft_topk_mask(x, 3, relax=relax)
+    options = {"k": (1, 3), "weights": (0.3, 0.7), "relax": relax, "reduction": "none"}
+    wanted = -member.gather(-1, labels.unsqueeze(-1)).squeeze(-1).log()
+    assert torch.allclose(topk_cross_entropy(x, labels, **options), wanted, atol=1e-9)
+    several = torch.tensor([[1, 0, 0, 0, 1, 0], [0, 0, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0]]).bool()
+    wanted = -(member.log() * several).sum(-1) / several.sum(-1).clamp_min(1)
+    assert torch.allclose(topk_cross_entropy(x, several, **options), wanted, atol=1e-9)
+    assert torch.autograd.gradcheck(lambda x: topk_cross_entropy(x, labels, **options), x, atol=1e-5)
+    assert torch.autograd.gradgradcheck(lambda x: topk_cross_entropy(x, labels, **options), x, atol=1e-4)
+    far = torch.tensor([[9.0, 8.0, -1e4]], requires_grad=True)
+    slope = torch.autograd.grad(topk_cross_entropy(far, torch.tensor([2]), relax=relax), far)[0]
+    assert slope[0, 2] == pytest.approx(-2.0, rel=1e-3), "a label far below the threshold has no gradient"
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_newton_losses_solve_with_the_curvature(reduction):
+    """A quadratic has its matrix for a Hessian; others are differentiated row by row."""
+    target = SCORES.flip(0)[:, :5]
+    root = torch.randn(5, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    matrix, eye = root @ root.T, torch.eye(5, dtype=torch.float64)
+
+    def quadratic(x, y):
+        found = torch.einsum("bi,ij,bj->b", x - y, matrix, x - y) / 2
+        return found.mean() if reduction == "mean" else found
+
+    def slope(loss, *targets):
+        x = SCORES[:, :5].clone().requires_grad_()
+        value = loss(x, *targets)
+        return value, torch.autograd.grad(value, x)[0]
+
+    away = SCORES[:, :5] - target
+    value, found = slope(NewtonLoss(quadratic, tikhonov=0.5), target)
+    assert torch.allclose(value, quadratic(SCORES[:, :5], target).mean())
+    assert torch.allclose(found * 6, torch.linalg.solve(matrix + 0.5 * eye, (away @ matrix).T).T)
+    gradient = away @ matrix
+    fisher = gradient.T @ gradient / 6
+    found = slope(NewtonLoss(quadratic, fisher=True, tikhonov=0.5), target)[1]
+    assert torch.allclose(found * 6, torch.linalg.solve(fisher + 0.5 * eye, gradient.T).T)
+
+    def ndcg_like(x, grades):
+        return ndcg_loss(x, grades, relax=Logistic(2.0), reduction=reduction)
+
+    found = slope(NewtonLoss(ndcg_like, tikhonov=2.0), GRADES[:, :5])[1]
+    for x, grades, step in zip(SCORES[:, :5], GRADES[:, :5], found, strict=True):
+
+        def one(x, grades=grades):
+            return ndcg_loss(x, grades, relax=Logistic(2.0))
+
+        hessian = torch.autograd.functional.hessian(one, x)
+        gradient = torch.func.grad(one)(x)
+        assert torch.allclose(step * 6, torch.linalg.solve(hessian + 2.0 * eye, gradient), atol=1e-9)

@@ -7,14 +7,27 @@ import scipy.stats
 import torch
 
 from algonet.core.identity import interned
-from algonet.relax import SIGMOIDS, Cauchy, Gaussian, GumbelMax, Heaviside, Laplace, Logistic
+from algonet.relax import (
+    SIGMOIDS,
+    Bump,
+    Cauchy,
+    Gaussian,
+    GumbelMax,
+    Heaviside,
+    Laplace,
+    Logistic,
+    SoftnessWarning,
+    soft_argmin,
+    soft_max,
+)  # fmt: skip
 from algonet.sorting import (
     Bitonic,
-    ManyLayersWarning,
     NeuralSort,
     OddEven,
     Pairwise,
     Permutahedron,
+    SmoothedCDF,
+    SoftMedian,
     SoftRank,
     SoftSort,
     Transport,
@@ -34,9 +47,9 @@ from helpers.contract import CHECKS, Case, normal
 from helpers.sigmoids import KERNEL_SIGMOIDS
 
 HARD = {"relax": Logistic(1e7)}
-SORTING = [OddEven(), Bitonic(), Permutahedron(1e-6), NeuralSort(), Unimodal(), Transport(5)]
-RANKING = [OddEven(), Bitonic(), Pairwise(), Permutahedron(1e-6), Transport(5)]
-PERMUTING = [OddEven(), Bitonic(), NeuralSort(), Unimodal(), Transport(5)]
+SORTING = [SmoothedCDF(), OddEven(), Bitonic(), Permutahedron(1e-6), NeuralSort(), Unimodal(), Transport(5)]
+RANKING = [SmoothedCDF(), OddEven(), Bitonic(), Pairwise(), Permutahedron(1e-6), Transport(5)]
+PERMUTING = [SmoothedCDF(), OddEven(), Bitonic(), NeuralSort(), Unimodal(), Transport(5)]
 
 
 def draw(*shape, seed=1):
@@ -154,15 +167,38 @@ def test_absent_items_rank_last_in_their_order():
         assert soft_rank(x, method=method, mask=mask, **HARD).round().tolist() == [2, 0, 3, 1, 4], method
 
 
-@pytest.mark.parametrize("call", [soft_sort, soft_rank, soft_median, lambda x: soft_topk(x, 2)])
-def test_odd_even_says_what_to_use_for_many_items(call):
-    with pytest.warns(
-        ManyLayersWarning, match=r"1,200 items through 1,200 layers.*Bitonic\(\) has 66 layers"
-    ) as caught:
-        call(torch.randn(1, 1200))
+@pytest.mark.parametrize(
+    ("call", "n", "message"),
+    [
+        (lambda x: soft_sort(x, method=OddEven()), 1200, r"1,200 layers.*Bitonic\(\) has 66"),
+        (lambda x: soft_rank(x, method=OddEven()), 1200, r"1,200 layers.*Bitonic\(\) has 66"),
+        (lambda x: soft_median(x, method=OddEven()), 1200, r"1,200 layers.*Bitonic\(\) has 66"),
+        (lambda x: soft_topk(x, 2, method=OddEven()), 1200, r"1,200 layers.*soft_topk_mask"),
+        (lambda x: soft_median(x, method=OddEven()), 128, r"the median of 128 items is no nearer than their mean"),
+        (SoftMedian(method=OddEven()), 128, r"soft_quantile: the default is too soft here"),
+        (lambda x: soft_topk(x, 2, method=OddEven()), 64, r"`indices` of 64 items are means.*hard=True"),
+        (lambda x: soft_rank(x, method=Permutahedron()), 16, r"ranks of 16 items so close.*Permutahedron\(strength=0.06\)"),
+        (soft_max, 128, r"soft_max: .* too soft for 128 items.* steepness=10.0"),
+        (soft_argmin, 128, r"soft_argmin: "),
+    ],
+)  # fmt: skip
+def test_defaults_say_where_they_are_of_little_use(call, n, message):
+    x = torch.randn(1, n, generator=torch.Generator().manual_seed(0))
+    with pytest.warns(SoftnessWarning, match=message) as caught:
+        call(x)
+    assert len(caught) == 1
     assert caught[0].filename == __file__
-    soft_sort(torch.randn(1, 1200), method=Bitonic())
-    soft_sort(torch.randn(1, 1200), steps=4)
+    if n < 1000:
+        call(x[:, : n // 2])
+        call(20 * x)
+
+
+def test_other_softness_is_the_callers_own():
+    x = torch.randn(1, 1200)
+    soft_sort(x, method=Bitonic()), soft_sort(x, method=OddEven(), steps=4)
+    x = x[:, :200]
+    soft_median(x, relax=Logistic(9.0)), soft_topk(x, 2, hard=True), soft_max(x, steepness=2.0)
+    soft_rank(x, method=Permutahedron(0.005))
 
 
 @pytest.mark.parametrize("method", PERMUTING, ids=str)
@@ -309,7 +345,7 @@ def test_permutahedron_keeps_sums_and_its_second_derivatives():
     [
         (
             lambda x: soft_sort(x, method=Pairwise()),
-            r"soft_sort: Pairwise\(\) does not answer it; Bitonic\(\), OddEven",
+            r"soft_sort: Pairwise\(\) does not answer it; SmoothedCDF\(\), Bitonic\(\), OddEven",
         ),
         (lambda x: soft_rank(x, method=NeuralSort()), r"NeuralSort\(\) does not answer it; .*Pairwise\(\)"),
         (lambda x: soft_argsort(x, method=Permutahedron()), r"does not answer it; .*Unimodal\(\)"),
@@ -343,3 +379,10 @@ def test_two_items_are_exchanged_alike():
     for method in (Bitonic(), Pairwise(), Transport(40)):
         assert torch.allclose(soft_rank(x, relax=Logistic(3.0), method=method), expected, atol=1e-9)
     assert not torch.allclose(soft_rank(x, relax=Gaussian(3.0), method=Pairwise()), expected)
+
+
+@pytest.mark.parametrize("method", [OddEven(), Bitonic(), Pairwise()], ids=str)
+def test_compact_sigmoids_rank_items_far_apart_exactly(method):
+    x = 0.2 * torch.randperm(9, generator=torch.Generator().manual_seed(0)).double()
+    assert torch.equal(soft_rank(x, method=method, relax=Bump(5.1)), x.argsort().argsort().double())
+    assert not torch.equal(soft_rank(x, method=method, relax=Bump(4.0)), x.argsort().argsort().double())

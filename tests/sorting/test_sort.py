@@ -1,6 +1,8 @@
 """What soft_sort promises: its hard limit, its conventions, its agreement with diffsort, its masks."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -8,7 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algonet.relax import SIGMOIDS, Cauchy, Gaussian, Heaviside, Logistic, Optimal, Reciprocal
-from algonet.sorting import Bitonic, OddEven, Pairwise, soft_argsort, soft_rank, soft_sort, soft_topk
+from algonet.sorting import (
+    Bitonic,
+    OddEven,
+    Pairwise,
+    Permutahedron,
+    soft_argsort,
+    soft_rank,
+    soft_sort,
+    soft_topk,
+    soft_topk_mask,
+)
 from helpers.tolerances import assert_close
 
 NETWORKS = [OddEven(), Bitonic()]
@@ -88,7 +100,7 @@ def test_descending_is_the_paper():
     a, s = torch.tensor([1.0, 1.5]), 2.0
     e = torch.sigmoid((a[1] - a[0]) * s)
     expected = torch.stack([(1 - e) * a[0] + e * a[1], e * a[0] + (1 - e) * a[1]])
-    assert_close(soft_sort(a, relax=Logistic(s), descending=True).values, expected)
+    assert_close(soft_sort(a, relax=Logistic(s), method=OddEven(), descending=True).values, expected)
 
 
 @settings(max_examples=25, deadline=None)
@@ -178,7 +190,7 @@ def test_steps_sort_coarsely_and_alike_under_a_mask(network):
 
 def test_many_steps_approach_the_mean():
     x = draw(6)
-    assert_close(soft_sort(x, steps=5000, relax=Logistic(1.0)).values, x.mean().expand(6), factor=1e4)
+    assert_close(soft_sort(x, steps=5000, method=OddEven(), relax=Logistic(1.0)).values, x.mean().expand(6), factor=1e4)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -237,9 +249,31 @@ def test_infinite_items_take_part_crisply_in_descending_order(backend, network):
 def test_nan_spoils_its_own_row_only(backend):
     x = draw(20, 6)
     x[3, 2] = math.nan
-    spoiled = soft_sort(x, backend=backend).values.isnan()
-    assert spoiled[3].all()
-    assert spoiled.sum() == 6
+    for options in ({}, {"hard": True}):
+        answers = [
+            soft_sort(x, backend=backend, **options).values,
+            soft_sort(x, method=Permutahedron(), **options).values,
+            soft_rank(x, backend=backend, **options),
+            soft_rank(x, method=Pairwise(), **options),
+            soft_rank(x, method=Permutahedron(), **options),
+            soft_rank(x, method=Permutahedron(entropic=True), **options),
+            soft_argsort(x, backend=backend, **options),
+            soft_topk(x, 6, backend=backend, **options).indices,
+            soft_topk_mask(x, 2, backend=backend, **options),
+        ]
+        for found in answers:
+            assert found[3].isnan().all()
+            assert found.isnan().sum() == 6
+    # A payload of NaN spoils no order
+    assert torch.equal(soft_sort(x[:3], payload=x[:3].log(), hard=True).payload.isnan().sum(-1), (x[:3] < 0).sum(-1))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_single_item_has_a_gradient(backend):
+    x, steepness = torch.ones(2, 1, requires_grad=True), torch.tensor(3.0, requires_grad=True)
+    for function in (soft_rank, soft_argsort, lambda x, **options: soft_sort(x, payload=x, **options).payload):
+        grads = torch.autograd.grad(function(x, relax=Logistic(steepness), backend=backend).sum(), (x, steepness))
+        assert torch.stack([g.sum() for g in grads]).isfinite().all()
 
 
 def test_ties_share_their_places():
@@ -369,3 +403,16 @@ def test_at_a_tie_every_sigmoid_has_its_slope(kind):
     scores = [(soft_rank(x + sign * step, relax=kind(), backend="reference") @ weights).detach() for sign in (1, -1)]
     assert torch.allclose((scores[0] - scores[1]) / 2e-6, slopes[0], atol=1e-5)
     assert torch.allclose(slopes[0], slopes[1], atol=1e-9)
+
+
+def test_no_matrix_is_formed():
+    """20,000 items, forward and backward: a matrix would take 1.6 GB."""
+    code = (
+        "import resource, torch; from algonet import Bitonic, soft_sort\n"
+        "used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
+        "def run(n):\n  x = torch.randn(1, n, requires_grad=True)\n"
+        "  soft_sort(x, method=Bitonic(), payload=x.detach()).payload.square().sum().backward()\n"
+        "run(8); before = used(); run(20_000); print(used() - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 400

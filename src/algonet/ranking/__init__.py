@@ -1,28 +1,4 @@
-"""Ranking: losses that are smooth forms of ranking metrics, and the crisp metrics themselves. Stands on `sorting`."""
+"""Ranking losses and metrics under their short name: all of it is `algonet.sorting.ranking`."""
 
-from .losses import (
-    auc_loss,
-    average_precision_loss,
-    kendall_loss,
-    ndcg_loss,
-    pairwise_hinge_loss,
-    recall_at_k_loss,
-    spearman_loss,
-)
-from .metrics import auc, average_precision, kendall, ndcg, recall_at_k, spearman
-
-__all__ = [
-    "auc",
-    "auc_loss",
-    "average_precision",
-    "average_precision_loss",
-    "kendall",
-    "kendall_loss",
-    "ndcg",
-    "ndcg_loss",
-    "pairwise_hinge_loss",
-    "recall_at_k",
-    "recall_at_k_loss",
-    "spearman",
-    "spearman_loss",
-]
+from algonet.sorting.ranking import *  # noqa: F403
+from algonet.sorting.ranking import __all__ as __all__

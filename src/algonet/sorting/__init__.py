@@ -3,16 +3,15 @@
 from .choosing import MethodReport, MethodRow, which_method
 from .functional import SortResult, TopKResult, soft_argsort, soft_rank, soft_sort, soft_topk
 from .losses import expected_swaps, permutation_cross_entropy
-from .methods import Method, NeuralSort, Pairwise, Permutahedron, Transport, Unimodal
+from .methods import Method, NeuralSort, Pairwise, Permutahedron, SmoothedCDF, Transport, Unimodal
 from .modules import SoftArgsort, SoftMedian, SoftQuantile, SoftRank, SoftSort, SoftTopK, SoftTopKMask
-from .networks import Bitonic, Comparators, ManyLayersWarning, Network, OddEven
+from .networks import Bitonic, Comparators, Network, OddEven
 from .quantile import soft_median, soft_quantile
 from .topk_mask import soft_topk_mask
 
 __all__ = [
     "Bitonic",
     "Comparators",
-    "ManyLayersWarning",
     "Method",
     "MethodReport",
     "MethodRow",
@@ -21,6 +20,7 @@ __all__ = [
     "OddEven",
     "Pairwise",
     "Permutahedron",
+    "SmoothedCDF",
     "SoftArgsort",
     "SoftMedian",
     "SoftQuantile",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -11,23 +12,34 @@ from algonet.core.backends import check_backend
 from algonet.core.cache import constant
 from algonet.core.checks import widened
 from algonet.core.identity import interned
-from algonet.relax import Heaviside, Sigmoid
+from algonet.core.tracing import readable
+from algonet.relax import Heaviside, Relative, Sigmoid
 
 from .checks import check_mask, check_options, check_room, signed_steepness
 from .masks import Placement, occupied, place
-from .methods import Method, Pairwise, Permutahedron, SoftmaxMethod, short
+from .methods import Method, Pairwise, Permutahedron, SmoothedCDF, SoftmaxMethod, short
 from .networks import Network
-from .operation import LAPLACE, PAIRWISE, SORT, TRANSPOSED
-from .settings import LaplaceSettings, PairwiseSettings, sort_settings
+from .operation import COUNTS, LAPLACE, PAIRWISE, SORT, TRANSPOSED
+from .order import Order
+from .settings import CountSettings, LaplaceSettings, PairwiseSettings, sort_settings
 
 #: The question that each function asks a method.
 _TASKS = {"soft_sort": "sort", "soft_argsort": "argsort", "soft_rank": "rank", "soft_topk": "topk"}
+
+
+#: Up to so many items all pairs are counted.
+FEW = 64
 
 
 def pair_counts(
     x: Tensor, weights: Tensor, relax: Sigmoid, steepness: Tensor, backend: str, ordered: bool = False
 ) -> Tensor:
     """sum over j != i of v_ij r(steepness (x_i - x_j)), by a scan where that is the faster way; see `PAIRWISE`."""
+    if not ordered and x.shape[-1] > FEW and readable(x) and relax.smoothness == math.inf and bool(x.isfinite().all()):
+        settings, wide = CountSettings(interned(relax), x.dtype == torch.float64), x.double() * steepness.double()
+        w = weights.double()
+        own = w * settings.sigmoid(torch.zeros((), dtype=torch.float64, device=x.device))
+        return (COUNTS([wide, wide, w.unsqueeze(-1)], settings, backend)[0].squeeze(-1) - own).to(x.dtype)
     if not ordered and backend == "auto" and Pairwise.scans(relax, x):
         return LAPLACE([x, weights.to(x.dtype), steepness], LaplaceSettings())[0]
     return PAIRWISE([x, weights, steepness], PairwiseSettings(interned(relax), ordered), backend)[0]
@@ -60,8 +72,21 @@ class SortCall:
         self.backend, self.descending, self.method, self.relax = backend, descending, method, relax
         self.dim, self.dtype = None if last else dim, x.dtype
         self.placement: Placement | None = None
+        self.order: Order | None = None
+        self.first = 0
         self.mask = check_mask(name, x, mask)
         network = isinstance(method, Network)
+        if isinstance(relax, Relative) and not isinstance(method, (SmoothedCDF, Pairwise)):
+            raise ValueError(
+                f"{name}: a relative steepness is for SmoothedCDF() and Pairwise(), not for {short(method)}."
+            )
+        if isinstance(method, SmoothedCDF):
+            if self.mask is not None and not last:
+                self.mask = self.mask.movedim(dim, -1)
+            self.lengths = self.steepness = constant((), torch.int32, x.device)
+            self.first, self.last = (0, self.x.shape[-1]) if not keep else (keep[0], keep[-1] + 1)
+            self.order = Order(self.x, relax, self.mask, descending, backend, self.crisp_order)
+            return
         if self.mask is not None:
             self.mask = self.mask if last else self.mask.movedim(dim, -1)
             self.placement = place(self.mask, network and method.right_aligned)
@@ -85,6 +110,8 @@ class SortCall:
         """(values, payload) in sorted order. Absent items keep what they have in the payload's first `user_channels`."""
         x = self.x
         payload = None if payload is None else payload.to(x.dtype)
+        if self.order is not None:
+            return self.order.sorted(payload, self.first, self.last)
         if self.placement is None:
             found = self._sort(x, payload)
             return found[0], None if payload is None else found[1]
@@ -101,8 +128,18 @@ class SortCall:
         placed = self.placement
         return placed.items_from_places(self._apply_transposed(placed.to_places(self.x), placed.sorted_to_places(v)))
 
+    def rows(self, count: int) -> Tensor:
+        """The first rows of P, (*batch, count, n)."""
+        if self.order is not None:
+            return self.order.rows(0, count)
+        n = self.x.shape[-1]
+        eye = torch.eye(n, count, dtype=self.x.dtype, device=self.x.device)
+        return self.apply_transposed(eye.expand(*self.x.shape, count)).transpose(-1, -2)
+
     def ranks(self) -> Tensor:
         """The expected position of each item."""
+        if self.order is not None:
+            return self.order.ranks()
         x = -self.x if self.descending else self.x
         if isinstance(self.method, Permutahedron):
             if self.placement is None:
@@ -139,10 +176,11 @@ class SortCall:
         return self.method.permutation(x, self.steepness, lengths)
 
     def _pairwise(self, x: Tensor) -> Tensor:
+        relax, x = self.relax.absolute(x, self.mask) if isinstance(self.relax, Relative) else (self.relax, x)
         if self.mask is None:
-            return pair_counts(x, torch.ones_like(x), self.relax, self.steepness, self.backend)
+            return pair_counts(x, torch.ones_like(x), relax, self.steepness, self.backend)
         present = torch.where(self.mask, x, 0.0)
-        counts = pair_counts(present, self.mask.to(x.dtype), self.relax, self.steepness, self.backend)
+        counts = pair_counts(present, self.mask.to(x.dtype), relax, self.steepness, self.backend)
         absent = self.mask.sum(-1, keepdim=True) + (~self.mask).long().cumsum(-1) - 1
         return torch.where(self.mask, counts, absent.to(counts.dtype))
 

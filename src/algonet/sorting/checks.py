@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet.core import tracing
 from algonet.core.cache import constant
 from algonet.core.checks import is_integer
-from algonet.core.hints import write_instead
+from algonet.core.hints import too_close, warn_too_soft, write_instead
 from algonet.core.memory import check_memory
-from algonet.relax import SIGMOIDS, Sigmoid
+from algonet.relax import DECISION, SIGMOIDS, Logistic, Sigmoid
 
-from .methods import Method, suggestions
-from .networks import Network
+from .methods import Method, Permutahedron, suggestions
+from .networks import MANY, Network, OddEven
 
 
 def check_items(where: str, x: Any, dim: int) -> Tensor:
@@ -112,6 +113,37 @@ def check_options(where: str, relax: Any, method: Any, steps: Any, task: str = "
         raise ValueError(f"{where}: only sorting networks have `steps`, and {method!r} is none.")
 
 
+#: From how many standard normal items on the defaults are of little use, and why; beyond `MANY`, OddEven() itself says so.
+_BLURRED = {
+    "soft_quantile": (128, "the median of {n} items is no nearer than their mean"),
+    "soft_topk": (64, "`indices` of {n} items are means over many of them; hard=True gives theirs"),
+}
+
+
+def warn_if_blurred(where: str, x: Tensor, dim: int, relax: Sigmoid, method: Method) -> None:
+    """Warn where a default of the method is too soft for x."""
+    if not tracing.plain():
+        return
+    n = x.shape[dim]
+    least, why = _BLURRED.get(where, (MANY + 1, ""))
+    if isinstance(method, OddEven) and least <= n <= MANY and too_close(x, dim, 3.0):
+        if relax is DECISION or (x.device.type == "cpu" and type(relax) is Logistic and bool(relax.steepness == 10.0)):
+            warn_too_soft(
+                f"{where}: the default is too soft here: {why.format(n=n)}. Give method=Bitonic() or relax=Logistic(100.0), "
+                "or scale x up; which_method(x, ...) compares them."
+            )
+    elif (
+        where == "soft_rank"
+        and isinstance(method, Permutahedron)
+        and method.strength == 1.0
+        and too_close(x, dim, n / 10)
+    ):
+        warn_too_soft(
+            f"soft_rank: Permutahedron() has its default strength of 1, at which ranks of {n} items so close are nearly equal. "
+            f"Give Permutahedron(strength={1 / n:.1g}), for items that spread by 1."
+        )
+
+
 def signed_steepness(where: str, relax: Sigmoid, x: Tensor, sign: float) -> Tensor:
     """The steepness as a scalar tensor beside x, negative for a descending sort."""
     value: Any = relax.steepness
@@ -135,7 +167,7 @@ def check_count(where: str, k: Any, n: int, dim: int) -> None:
 def check_quantiles(where: str, q: Any) -> list[float]:
     levels: Any = [q] if isinstance(q, Real) and not isinstance(q, bool) else q
     if isinstance(levels, Tensor):
-        levels = levels.reshape(-1).tolist()
+        levels = levels.tolist() if levels.dim() else [levels.item()]
     if not isinstance(levels, (list, tuple)) or not levels or not all(isinstance(v, Real) for v in levels):
         raise TypeError(f"{where}: `q` must be a number in [0, 1] or a sequence of them, got {q!r}.")
     for level in levels:

@@ -8,19 +8,19 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from algonet.relax import DECISION, Heaviside, Sigmoid
+from algonet.core.extras import require
+from algonet.relax import DECISION, Heaviside, Sigmoid, SoftnessWarning
 from algonet.relax.report import BLURRED, HARD, VANISHED
 
 from .checks import check_count, check_items, check_mask, check_sigmoid
 from .functional import soft_argsort, soft_rank, soft_sort, soft_topk
 from .methods import TASKS, Method, short, suggestions
-from .networks import Bitonic, ManyLayersWarning
+from .networks import Bitonic
 from .quantile import soft_quantile
 from .topk_mask import soft_topk_mask
 
@@ -82,21 +82,6 @@ class MethodReport:
             lines.append("  ".join([f"{name:<{widths[0]}}", *([row.why] if row and row.why else aligned)]))
         return "\n".join([self._title(), *lines, self.suggestion])
 
-    def _repr_html_(self) -> str:
-        """In a notebook: a table."""
-        head = "".join(f"<th>{escape(column)}</th>" for column in self.COLUMNS)
-        body = "".join(
-            f"<tr><th style='text-align: left'>{escape(row.name)}</th>"
-            + (
-                f"<td colspan='4' style='text-align: left'>{escape(row.why)}</td>"
-                if row.why
-                else "".join(f"<td>{escape(cell)}</td>" for cell in row.cells()[1:])
-            )
-            + "</tr>"
-            for row in self.rows
-        )
-        return f"<table><caption>{escape(self._title())}</caption><tr>{head}</tr>{body}</table><p>{escape(self.suggestion)}</p>"
-
     def _title(self) -> str:
         return f"{self.task} of {' x '.join(map(str, self.shape))} items, {self.relax!r}"
 
@@ -105,6 +90,7 @@ class MethodReport:
 
         Colours are shares of vanished gradients, areas grow with memory.
         """
+        require("matplotlib")
         import matplotlib.pyplot as plt
 
         axis = plt.subplots(figsize=(7, 4), layout="constrained")[1] if axis is None else axis
@@ -153,7 +139,7 @@ def which_method(
 
     >>> report = which_method(torch.randn(4, 16), "rank", seconds=0.0)
     >>> sorted(row.name for row in report.rows if not row.why)
-    ['Bitonic()', 'OddEven()', 'Pairwise()', 'Permutahedron()', 'Transport()']
+    ['Bitonic()', 'OddEven()', 'Pairwise()', 'Permutahedron()', 'SmoothedCDF()', 'Transport()']
     """
     where = "which_method"
     if task not in TASKS:
@@ -241,7 +227,7 @@ def _measured(
 ) -> MethodRow:
     try:
         with torch.enable_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ManyLayersWarning)  # the report says it in figures
+            warnings.simplefilter("ignore", SoftnessWarning)  # the report says it in figures
             leaf = x.clone().requires_grad_()
             found, truth = soft(leaf), crisp(leaf)
             error = _gap(found.detach(), truth.detach(), used)

@@ -24,7 +24,8 @@ _ABSENT = -1e200
 def project(z: Tensor, w: Tensor, entropic: bool, here: Tensor | None = None) -> Tensor:
     """The point of the permutahedron of w nearest to z, both sorted in descending order along the last dimension.
 
-    Where `here` is given, only its first items of each row take part; the others must be finite and mean nothing.
+    Where `here` is given, only its first items of each row take part; the others must be finite and mean nothing. A NaN
+    spoils its row.
 
     l2: the Euclidean projection. Entropic: z - (LSE(z) - LSE(w)) over each pool, the logarithm of the Kullback-Leibler
     projection of exp(z) onto the permutahedron of exp(w).
@@ -36,7 +37,8 @@ def project(z: Tensor, w: Tensor, entropic: bool, here: Tensor | None = None) ->
         pools = _pools(torch.where(here, wide, _ABSENT), torch.where(here, w.detach().double(), zero), entropic)
     pooled = _pooled_logsumexp if entropic else _pooled_mean
     # z may be far larger than w: by itself, it cancels exactly where an item is alone
-    return (z - pooled(z, pools)) + pooled(w, pools)
+    found = (z - pooled(z, pools)) + pooled(w, pools)
+    return torch.where((z.isnan() | w.isnan()).any(-1, keepdim=True), torch.nan, found)
 
 
 def _pooled_mean(y: Tensor, pools: Tensor) -> Tensor:
@@ -115,7 +117,7 @@ def _pool_rows(z, w, entropic, found, begin, end):
                 found[row, i] = pool
 
 
-@cached(most=1)
+@cached
 def _compiled() -> Callable[..., None]:
     """Compiled where Numba is installed; the same function in Python else."""
     try:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from algonet.core.checks import check_integer
+from algonet.core.checks import check_integer, check_softness
 from algonet.relax import Laplace, Logistic, Sigmoid
 
 from .isotonic import project
@@ -71,6 +71,26 @@ class SoftmaxMethod(Method):
     def permutation(self, x: Tensor, steepness: Tensor, lengths: Tensor | None) -> Tensor:
         """P (*batch, n, n) with values = P x in ascending order; beyond `lengths` it is the identity."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class SmoothedCDF(Method):
+    """Places between smoothed quantiles: P_p = m_{p+1} - m_p, m_k the soft membership in the k largest (`soft_topk_mask`).
+
+    Every item is a soft step; b_k is where the smoothed distribution function leaves k above it, and
+    m_k(j) = r(steepness (x_j - b_k)) sums to k. Rows and columns of P sum to 1, any k rows from the top are the top-k
+    memberships, and the blur does not grow with n: mean distance from `torch.sort` 0.024 for 10 standard normal items and
+    0.013 for 3,000 at steepness 10, which is about a tenth of 1 / steepness.
+
+    For any sigmoid; smooth as the sigmoid is; values are in order for log-concave ones (`Logistic`, `Gaussian`, not `Cauchy`).
+    steepness -> inf gives `torch.sort`. O(n) work and memory without kinks in the sigmoid, O(n^2) work with them
+    (`Laplace`, `SmoothStep`): README.md has the derivation. Answers every question; the default.
+    """
+
+    kernels: ClassVar[bool] = True
+
+    def work(self, n: int, relax: Sigmoid) -> float:
+        return 50.0 * n if relax.smoothness == math.inf else 6.0 * n**2
 
 
 @dataclass(frozen=True)
@@ -203,10 +223,7 @@ class Permutahedron(Method):
     payload: ClassVar[bool] = False
 
     def __post_init__(self):
-        if not isinstance(self.strength, Tensor) and not (
-            isinstance(self.strength, (int, float)) and 0 < self.strength < math.inf
-        ):
-            raise ValueError(f"Permutahedron: `strength` must be positive and finite, got {self.strength!r}.")
+        check_softness(self, "strength", self.strength)
 
     def sorted(self, x: Tensor, descending: bool, lengths: Tensor | None) -> Tensor:
         """The values in order, of rows whose first `lengths` items are present (`None`: all)."""
@@ -242,7 +259,7 @@ class Permutahedron(Method):
 
 
 #: All of the library's, by what they cost; networks stand at the front (`networks.py` puts them there).
-KNOWN: list[Method] = [Pairwise(), Permutahedron(), Unimodal(), NeuralSort(), Transport()]
+KNOWN: list[Method] = [SmoothedCDF(), Pairwise(), Permutahedron(), Unimodal(), NeuralSort(), Transport()]
 
 
 def suggestions(task: str | None = None) -> list[Method]:

@@ -13,8 +13,9 @@ from algonet.relax import DECISION, Sigmoid, SoftModule
 
 from .checks import check_options, check_quantiles
 from .functional import SortResult, TopKResult, soft_argsort, soft_rank, soft_sort, soft_topk
-from .methods import Method, chosen, suggestions
-from .networks import Network, OddEven
+from .gated import MakeGates, gated_median, gated_sort
+from .methods import Method, SmoothedCDF, chosen, suggestions
+from .networks import Network
 from .quantile import METHODS, soft_median, soft_quantile
 from .topk_mask import soft_topk_mask
 
@@ -50,7 +51,7 @@ class SoftSort(_Sorting):
     >>> from algonet.relax import Logistic
     >>> import torch
     >>> SoftSort(Logistic(20.0))(torch.tensor([2.0, 1.0, 3.0])).values
-    tensor([1., 2., 3.])
+    tensor([1.0000, 2.0000, 3.0000])
     """
 
     @hints_at_relax
@@ -58,7 +59,7 @@ class SoftSort(_Sorting):
         self,
         relax: Sigmoid = DECISION,
         *,
-        method: Method = OddEven(),
+        method: Method = SmoothedCDF(),
         dim: int = -1,
         descending: bool = False,
         steps: int | None = None,
@@ -78,6 +79,10 @@ class SoftSort(_Sorting):
     def forward(self, x: Tensor, payload: Tensor | None = None, mask: Tensor | None = None) -> SortResult:
         return soft_sort(x, payload=payload, mask=mask, **self._common, **self.options)
 
+    def run_gated(self, make_gates: MakeGates, x: Tensor) -> SortResult:
+        """A sort whose comparators (points, where a method has none) are gated by `make_gates(batch, labels, like)`."""
+        return gated_sort(self, make_gates, x)
+
     if TYPE_CHECKING:
 
         def __call__(self, x: Tensor, payload: Tensor | None = None, mask: Tensor | None = None) -> SortResult: ...
@@ -93,7 +98,7 @@ class SoftArgsort(_Sorting):
         self,
         relax: Sigmoid = DECISION,
         *,
-        method: Method = OddEven(),
+        method: Method = SmoothedCDF(),
         dim: int = -1,
         descending: bool = False,
         hard: bool = False,
@@ -121,7 +126,7 @@ class SoftRank(_Sorting):
         self,
         relax: Sigmoid = DECISION,
         *,
-        method: Method = OddEven(),
+        method: Method = SmoothedCDF(),
         dim: int = -1,
         descending: bool = False,
         hard: bool = False,
@@ -150,7 +155,7 @@ class SoftTopK(_Sorting):
         k: int,
         relax: Sigmoid = DECISION,
         *,
-        method: Method = OddEven(),
+        method: Method = SmoothedCDF(),
         dim: int = -1,
         largest: bool = True,
         return_permutation: bool = False,
@@ -218,7 +223,7 @@ class SoftQuantile(_Sorting):
         q: float | Sequence[float],
         relax: Sigmoid = DECISION,
         *,
-        method: Method = OddEven(),
+        method: Method = SmoothedCDF(),
         dim: int = -1,
         keepdim: bool = False,
         backend: str = "auto",
@@ -250,7 +255,7 @@ class SoftMedian(_Sorting):
         self,
         relax: Sigmoid = DECISION,
         *,
-        method: Method | str = OddEven(),
+        method: Method | str = SmoothedCDF(),
         degree: int = 1,
         dim: int = -1,
         keepdim: bool = False,
@@ -262,6 +267,10 @@ class SoftMedian(_Sorting):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return soft_median(x, mask=mask, **self._common, **self.options)
+
+    def run_gated(self, make_gates: MakeGates, x: Tensor) -> Tensor:
+        """A median whose points are gated by `make_gates(batch, labels, like)`."""
+        return gated_median(self, make_gates, x)
 
     if TYPE_CHECKING:
 

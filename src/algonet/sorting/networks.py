@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
-import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algonet.core import tracing
-from algonet.core.cache import TensorCache
+from algonet.core.cache import TENSORS
+from algonet.core.hints import warn_too_soft
 from algonet.core.identity import identity
 from algonet.core.memory import check_memory
 from algonet.relax import Sigmoid
@@ -123,28 +121,14 @@ class Network(Method):
         """
         place = torch.device(device)
         key = (identity(self), n, steps, keep, place)
-        if place.type == "cpu":
-            return _TABLES.get(key, lambda: _table(self, n, steps, keep))
-        return _MOVED_TABLES.get(key, lambda: self.table(n, steps, keep).to(place))
+        cpu = place.type == "cpu"
+        return TENSORS.get(
+            ("comparators", *key), lambda: _table(self, n, steps, keep) if cpu else self.table(n, steps, keep).to(place)
+        )
 
 
 #: OddEven() says what to use instead beyond so many items: Bitonic() is sharper from some 32 on, and there 20 times faster.
 MANY = 1024
-
-
-class ManyLayersWarning(UserWarning):
-    """A sorting network has so many layers that another method would be faster and sharper."""
-
-
-def _outside() -> int:
-    """The `stacklevel`, seen from the caller, of the first frame outside this package."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
-        frame, level = frame.f_back, level + 1
-    return level
-
-
-_PACKAGE = __name__.partition(".")[0] + "."
 
 
 @dataclass(frozen=True)
@@ -152,7 +136,7 @@ class OddEven(Network):
     """Odd-even transposition, the paper's SoftSort: n layers of neighbours, n (n - 1) / 2 exchanges.
 
     Layer 0 compares items (0, 1), (2, 3), ..., layer 1 items (1, 2), (3, 4), ..., and so on alternately. Beyond 1,024 items
-    it warns (`ManyLayersWarning`): `Bitonic` is then faster and far sharper.
+    it warns (`SoftnessWarning`): `Bitonic` is then faster and far sharper.
     """
 
     def depth(self, n: int) -> int:
@@ -169,17 +153,15 @@ class OddEven(Network):
         return 2
 
     def hint(self, where: str, n: int, steps: int | None) -> None:
-        if n <= MANY or steps is not None or tracing.compiling():
+        if n <= MANY or steps is not None:
             return
         others = {
             "soft_rank": "; Pairwise() ranks without layers",
             "soft_topk": "; soft_topk_mask gives memberships without any",
         }
-        warnings.warn(
+        warn_too_soft(
             f"{where}: OddEven() sends {n:,} items through {n:,} layers, which is slow and blurs them. method=Bitonic() has "
-            f"{Bitonic().depth(n)} layers{others.get(where, '')}. which_method(x, ...) compares them.",
-            ManyLayersWarning,
-            stacklevel=_outside(),
+            f"{Bitonic().depth(n)} layers{others.get(where, '')}. which_method(x, ...) compares them."
         )
 
 
@@ -220,16 +202,6 @@ class Bitonic(Network):
             layer -= stage + 1
             stage += 1
         return stage, (2 << stage) - 1 if layer == 0 else 1 << (stage - layer)
-
-
-#: Tables by network, size and wanted outputs; a bitonic network for 65,536 items takes 53 MiB.
-_TABLES: TensorCache[Comparators] = TensorCache(
-    "comparators of networks", most=1024, budget=128 * 2**20, tensors=Comparators.tensors
-)
-#: Those on other devices: enough for a few networks of some thousand items.
-_MOVED_TABLES: TensorCache[Comparators] = TensorCache(
-    "comparators of networks on devices", most=256, budget=64 * 2**20, tensors=Comparators.tensors
-)
 
 
 def _table(network: Network, n: int, steps: int | None, keep: tuple[int, ...] | None) -> Comparators:
@@ -280,5 +252,5 @@ def _table(network: Network, n: int, steps: int | None, keep: tuple[int, ...] | 
     return Comparators(n, first, second, need, start, stop, layer_need)
 
 
-# They answer every question, the first of them best: errors and `which_method` name them first
-KNOWN[:0] = [Bitonic(), OddEven()]
+# They answer every question: errors and `which_method` name them before those that answer some
+KNOWN[1:1] = [Bitonic(), OddEven()]

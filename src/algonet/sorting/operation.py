@@ -11,15 +11,23 @@ from algonet.core.identity import interned, up_to_date
 from algonet.core.operation import KernelModule, Operation
 from algonet.relax import Logistic
 
+from .counts import counts_reference, inverse_reference
 from .networks import Bitonic, OddEven
 from .pairwise import laplace_reference, pairwise_reference
 from .reference import sort_reference, transposed_reference
-from .settings import LaplaceSettings, PairwiseSettings, SortSettings, ThresholdSettings, sort_settings
+from .settings import (
+    CountSettings,
+    LaplaceSettings,
+    PairwiseSettings,
+    SortSettings,
+    ThresholdSettings,
+    sort_settings,
+)
 from .threshold import threshold_reference
 
 
 def refuse_formula(
-    tensors: Sequence[Tensor], settings: SortSettings | ThresholdSettings | PairwiseSettings
+    tensors: Sequence[Tensor], settings: SortSettings | ThresholdSettings | PairwiseSettings | CountSettings
 ) -> str | None:
     """Why kernels cannot take the sigmoid: it has no formula for them, or inherits one of a value that it has changed."""
     kind = type(settings.sigmoid)
@@ -58,7 +66,7 @@ SORT: Operation[SortSettings] = Operation(
     reference=sort_reference,
     kernels={
         "numba": ".kernels.numba.host",
-        "triton": KernelModule(".kernels.triton.host", refuse=_refuse_on_gpu, partial=True),
+        "triton": KernelModule(".kernels.triton.host", refuse=_refuse_on_gpu),
     },
     outputs=lambda tensors, settings: tensors - 2,
     shared={"steepness"},
@@ -148,4 +156,40 @@ LAPLACE: Operation[LaplaceSettings] = Operation(
     shared={"steepness"},
     fake=lambda tensors, settings: [_like(tensors[0])],
     example=_laplace_example,
+)
+
+
+def _counts_example(device: str) -> tuple[list[Tensor], CountSettings]:
+    x = torch.zeros(4, 8, dtype=torch.float64, device=device)
+    return [x, x, x.unsqueeze(-1)], CountSettings(interned(Logistic()), True)
+
+
+def _quantiles_example(device: str) -> tuple[list[Tensor], CountSettings]:
+    (x, k, _), settings = _counts_example(device)
+    return [x, torch.ones_like(x), k], settings
+
+
+#: y (*batch, m), x (*batch, n), w (*batch, n, c), all in float64 and units of the sigmoid, give S_c(y) = sum_j w_jc r(y - x_j),
+#: (*batch, m, c). Points y may be infinite, items x not.
+COUNTS: Operation[CountSettings] = Operation(
+    "soft_counts",
+    settings=CountSettings,
+    inputs=("y", "x", "w"),
+    reference=counts_reference,
+    kernels={"numba": ".kernels.numba.counts", "triton": ".kernels.triton.counts"},
+    fake=lambda tensors, settings: [tensors[0].new_empty(*tensors[0].shape, tensors[2].shape[-1])],
+    refuse=refuse_formula,
+    example=_counts_example,
+)
+#: x (*batch, n), weights w (*batch, n), which get no gradient, and k (*batch, m) give y (*batch, m) with
+#: sum_j w_j r(y - x_j) = k; infinite where k is not between 0 and the sum of the weights. Items of weight 0 may be anything.
+QUANTILES: Operation[CountSettings] = Operation(
+    "soft_quantiles",
+    settings=CountSettings,
+    inputs=("x", "w", "k"),
+    reference=inverse_reference,
+    kernels={"numba": ".kernels.numba.counts", "triton": ".kernels.triton.counts"},
+    fake=lambda tensors, settings: [_like(tensors[2])],
+    refuse=refuse_formula,
+    example=_quantiles_example,
 )

@@ -14,9 +14,17 @@ from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Sigmoid, weighted_softmax, weighted_softmin
 
 from .call import SortCall
-from .checks import check_degree, check_items, check_mask, check_quantiles, check_sigmoid, signed_steepness
-from .methods import Method, chosen, suggestions
-from .networks import Network, OddEven
+from .checks import (
+    check_degree,
+    check_items,
+    check_mask,
+    check_quantiles,
+    check_sigmoid,
+    signed_steepness,
+    warn_if_blurred,
+)
+from .methods import Method, SmoothedCDF, chosen, suggestions
+from .networks import Network
 
 METHODS = ("exact", "fast", "paper")
 
@@ -24,11 +32,11 @@ METHODS = ("exact", "fast", "paper")
 @hints_at_relax
 def soft_quantile(
     x: Tensor,
-    q: float | Sequence[float],
+    q: float | Sequence[float] | Tensor,
     *,
     dim: int = -1,
     relax: Sigmoid = DECISION,
-    method: Method = OddEven(),
+    method: Method = SmoothedCDF(),
     mask: Tensor | None = None,
     keepdim: bool = False,
     backend: str = "auto",
@@ -36,13 +44,13 @@ def soft_quantile(
 ) -> Tensor:
     """The q-quantile along `dim`: position q (n - 1) of the soft sort, interpolated linearly as `torch.quantile` does.
 
-    steepness -> inf gives `torch.quantile`. A number q removes `dim` (or keeps it with size 1), a sequence of them puts
-    the quantiles in its place. With a mask, n is the number of items present; a row without any gives NaN.
+    steepness -> inf gives `torch.quantile`. A number q (also as a tensor without dimensions) removes `dim` or keeps it with
+    size 1; a sequence of them puts the quantiles in its place. With a mask, n is the number of items present; a row without
+    any gives NaN.
     Differentiable like `soft_sort`; only exchanges that reach the wanted positions are computed (without a mask).
 
-    Every layer of a network blurs a little. Among many items choose a higher steepness or a method with fewer layers: medians
-    of 1,000 standard normal items are off by 0.16 on average with the default, by 0.03 with `Bitonic()`, by 0.009 with
-    `relax=Logistic(100.0)`, by 0.004 with both, and by 0.0015 with `NeuralSort()`.
+    Every layer of a network blurs a little, the default does not: medians of 1,000 standard normal items are off by 0.006 on
+    average with the default, by 0.16 with `OddEven()` and by 0.03 with `Bitonic()`.
 
     >>> from algonet.relax import Logistic
     >>> soft_quantile(torch.tensor([4.0, 1.0, 3.0, 2.0]), 0.5, relax=Logistic(20.0))
@@ -50,7 +58,7 @@ def soft_quantile(
     """
     method = chosen("soft_quantile", method, network)
     x = check_items("soft_quantile", x, dim)
-    several = not isinstance(q, Real)
+    several = not isinstance(q, Real) and getattr(q, "ndim", 1) > 0
     wanted = check_quantiles("soft_quantile", q)
     n = x.shape[dim]
     if n == 0:
@@ -58,8 +66,10 @@ def soft_quantile(
     places = [level * (n - 1) for level in wanted]
     keep = tuple(sorted({math.floor(p) for p in places} | {math.ceil(p) for p in places})) if mask is None else None
     call = SortCall("soft_quantile", x, dim, False, relax, method, None, mask, keep, backend)
+    warn_if_blurred("soft_quantile", x, dim, relax, method)
     values, _ = call.sort(None, 0)
-    found = torch.stack([_at(values, level, None if call.placement is None else call.lengths) for level in wanted], -1)
+    lengths = None if call.mask is None else call.mask.sum(-1)
+    found = torch.stack([_at(values, level, lengths, n, call.first) for level in wanted], -1)
     found = found if several or keepdim else found.squeeze(-1)
     return call.restore(found) if several or keepdim else found.to(x.dtype)
 
@@ -69,7 +79,7 @@ def soft_median(
     x: Tensor,
     *,
     dim: int = -1,
-    method: Method | str = OddEven(),
+    method: Method | str = SmoothedCDF(),
     degree: int = 1,
     relax: Sigmoid = DECISION,
     mask: Tensor | None = None,
@@ -79,12 +89,13 @@ def soft_median(
 ) -> Tensor:
     """The paper's SoftMedian along `dim`, exact (the middle of a soft sort) or fast (outliers weighed away).
 
-    - A method that sorts (`OddEven()`, `Bitonic()`, ...; "exact" is the first): the middle value of `soft_sort`, the mean of
-      both if n is even; steepness -> inf gives the median (`soft_quantile` says what many items need).
+    - A method that sorts (`SmoothedCDF()`, `OddEven()`, ...; "exact" is the first): the middle value of
+      `soft_sort`, the mean of both if n is even; steepness -> inf gives the median.
     - `method="fast"`: sum_i w_i x_i with w^(0) = 1 and w^(j) = wSoftMin(n/2 (wSoftMin(z, w^(j-1)) + wSoftMax(z, w^(j-1))),
       w^(j-1)) up to j = `degree`, z = u / sqrt(1 + u^2) of the standardised u = (x - m) / d, m and d the mean and standard
       deviation under w^(j-1). Extremes lose weight; measured by their spread and bounded, what has lost its weight
-      no longer hides the next ones, so a higher degree comes closer to the median, whatever the scale of x.
+      no longer hides the next ones. With an odd n a higher degree comes closer to the median on average, whatever the scale
+      of x; with an even n it ends anywhere between the two middle items, often on one of them instead of their mean.
     - `method="paper"`: the paper's recursion, on x itself and without n/2; its steepness is 1, `relax=Logistic(1.0)`. At
       a high steepness an item far out stays the extreme after it has lost its weight, and a higher degree makes it worse.
 
@@ -102,7 +113,7 @@ def soft_median(
     if x.shape[dim] == 0:
         raise ValueError(f"soft_median: x has no items along dim {dim} (shape {tuple(x.shape)}).")
     if isinstance(method, Method) or method == "exact":
-        sorting = method if isinstance(method, Method) else OddEven()
+        sorting = method if isinstance(method, Method) else SmoothedCDF()
         return soft_quantile(x, 0.5, dim=dim, relax=relax, method=sorting, mask=mask, keepdim=keepdim, backend=backend)
     if method not in METHODS:
         known = ", ".join(map(repr, (*suggestions("quantile"), *METHODS)))
@@ -112,8 +123,25 @@ def soft_median(
     return _by_weights(x, dim, method, degree, relax, check_mask("soft_median", x, mask), keepdim)
 
 
+def middle(values: Tensor) -> Tensor:
+    """The middle of sorted values (..., n), the mean of both if n is even."""
+    return _at(values, 0.5, None, values.shape[-1], 0)
+
+
+def weighted_median(x: Tensor, method: str, degree: int, relax: Sigmoid, gates: Tensor) -> Tensor:
+    """`soft_median(method="fast")` or "paper" of x (..., n) whose points count to the extent of their gates."""
+    return _by_weights(x, -1, method, degree, relax, None, False, gates)
+
+
 def _by_weights(
-    x: Tensor, dim: int, method: str, degree: int, relax: Sigmoid, mask: Tensor | None, keepdim: bool
+    x: Tensor,
+    dim: int,
+    method: str,
+    degree: int,
+    relax: Sigmoid,
+    mask: Tensor | None,
+    keepdim: bool,
+    gates: Tensor | float = 1.0,
 ) -> Tensor:
     wide = widened(x)
     steepness = signed_steepness("soft_median", relax, wide, 1.0)
@@ -130,7 +158,7 @@ def _by_weights(
     if degree == 0:
         total = weights.sum(dim, keepdim=True)
         weights = weights / torch.where(total > 0, total, 1.0)
-    found = (weights * wide).sum(dim, keepdim=True)
+    found = (weights * (gates * wide)).sum(dim, keepdim=True)
     if mask is not None:
         found = torch.where(mask.any(dim, keepdim=True), found, torch.nan)
     return (found if keepdim else found.squeeze(dim)).to(x.dtype)
@@ -153,10 +181,10 @@ def _standardised(x: Tensor, weights: Tensor, dim: int) -> Tensor:
     return torch.where(far, inverse.sign() / (1 + inverse.square()).sqrt(), near / (1 + near.square()).sqrt())
 
 
-def _at(values: Tensor, level: float, lengths: Tensor | None) -> Tensor:
-    """The sorted values at position level (n - 1), between two neighbours if need be."""
+def _at(values: Tensor, level: float, lengths: Tensor | None, n: int, first: int) -> Tensor:
+    """The sorted values, the first of which is in place `first`, at place level (n - 1), between two neighbours if need be."""
     if lengths is None:
-        place = level * (values.shape[-1] - 1)
+        place = level * (n - 1) - first
         low, high = math.floor(place), math.ceil(place)
         if low == high:
             return values[..., low]

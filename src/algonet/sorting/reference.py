@@ -19,7 +19,8 @@ def sort_reference(tensors: Sequence[Tensor], settings: SortSettings) -> tuple[T
     for exchange in walk(x, settings, steepness, lengths):
         x = exchange.after
         payload = None if payload is None else exchange.mix(payload)
-    return (x.clone(),) if payload is None else (x.clone(), payload.clone())
+    found = (x,) if payload is None else (x, payload)
+    return tuple(_connected(t, tensors[0], steepness) for t in found)
 
 
 def transposed_reference(tensors: Sequence[Tensor], settings: SortSettings) -> tuple[Tensor]:
@@ -30,7 +31,13 @@ def transposed_reference(tensors: Sequence[Tensor], settings: SortSettings) -> t
     x, lengths, steepness, v = _without_infinite(tensors[0]), *tensors[1:]
     for exchange in reversed(list(walk(x, settings, steepness, lengths))):
         v = exchange.mix(v)
-    return (v.clone(),)
+    return (_connected(v, tensors[0], steepness),)
+
+
+def _connected(found: Tensor, x: Tensor, steepness: Tensor) -> Tensor:
+    """A copy that has a gradient by x and the steepness, 0, where a single item meets no other."""
+    beside = x if found.dim() == x.dim() else x.unsqueeze(-1)
+    return torch.where(torch.zeros((), dtype=torch.bool, device=x.device), beside + steepness, found)
 
 
 class Exchange:

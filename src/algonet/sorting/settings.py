@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from algonet.core import tracing
-from algonet.core.cache import Cache
-from algonet.core.identity import canonical, identity, interned
+from algonet.core.identity import PLANS, canonical, identity, interned
 from algonet.relax import Sigmoid
 
 from .networks import Comparators, Network
@@ -31,9 +30,6 @@ class SortSettings:
         return self.network.table(n, self.steps, self.keep, device)
 
 
-_SORT_SETTINGS: Cache[SortSettings] = Cache("settings of soft sorts", 256)
-
-
 def sort_settings(
     network: Network,
     relax: Sigmoid,
@@ -44,11 +40,11 @@ def sort_settings(
     """The settings of a call: the same object for every call that is like it."""
     if tracing.compiling():
         return SortSettings(network, interned(relax), steps, keep, masked)
-    key = (identity(network), identity(relax), steps, keep, masked)
-    found = _SORT_SETTINGS.find(key)
+    key = (SortSettings, identity(network), identity(relax), steps, keep, masked)
+    found = PLANS.find(key)
     if found is None:
         made = canonical(SortSettings(interned(network), interned(relax), steps, keep, masked))
-        found = _SORT_SETTINGS.put(key, made)
+        found = PLANS.put(key, made)
     return found
 
 
@@ -58,6 +54,14 @@ class ThresholdSettings:
 
     sigmoid: Sigmoid
     masked: bool
+
+
+@dataclass(frozen=True)
+class CountSettings:
+    """The sigmoid (interned), and whether results are wanted to 1e-11 instead of 1e-7."""
+
+    sigmoid: Sigmoid
+    precise: bool
 
 
 @dataclass(frozen=True)

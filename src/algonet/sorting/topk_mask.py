@@ -12,7 +12,7 @@ from algonet.core.cache import constant
 from algonet.core.checks import widened
 from algonet.core.hints import hints_at_relax
 from algonet.core.identity import interned
-from algonet.relax import DECISION, Heaviside, Sigmoid
+from algonet.relax import DECISION, Heaviside, Relative, Sigmoid
 
 from .checks import check_items, check_mask, check_sigmoid, signed_steepness
 from .operation import THRESHOLD
@@ -61,6 +61,8 @@ def soft_topk_mask(
     if present is not None and not last:
         present = present.movedim(dim, -1)
     wanted = _wanted(where, k, n, wide)
+    if isinstance(relax, Relative):
+        relax, wide = relax.absolute(wide, present)
     wide = wide if largest else -wide
     if isinstance(relax, Heaviside):
         p = _shared_crisply(wide, wanted, present)
@@ -71,7 +73,7 @@ def soft_topk_mask(
         p = THRESHOLD([wide, absent, s, wanted], settings, backend)[0]
     if hard:
         crisp = _indicator(wide, wanted, present)
-        p = crisp + torch.where(p.isfinite(), p - p.detach(), 0.0)
+        p = crisp + (p - p.detach())  # NaN, where there is no order, stays
     p = p if last else p.movedim(-1, dim)
     return p if p.dtype == x.dtype else p.to(x.dtype)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from algonet.core import threads
+from algonet.core.autograd import plan_from
 from algonet.core.cache import Cache, cached
 from algonet.core.codegen import generate as codegen
 from algonet.relax import Sigmoid
@@ -201,7 +202,7 @@ def _workspace(size: int, dtype: np.dtype) -> _Workspace:
     return workspace
 
 
-@cached(most=2)
+@cached
 def _kernels(dtype: torch.dtype) -> ModuleType:
     real = "float32" if dtype == torch.float32 else "float64"
     prelude = f"""import numpy as np
@@ -214,7 +215,7 @@ from algonet.core.codegen.numba_pointers import call_at, offset, pointer_at
     return codegen.load_template(f"sort_layers_{real}", prelude, Path(__file__).with_name("layers_device.py"))
 
 
-@cached(most=64)
+@cached
 def _sigmoid(sigmoid: Sigmoid, dtype: torch.dtype) -> int:
     """The address of `weigh` for this sigmoid."""
     dialect, real = ("numba32", "float32") if dtype == torch.float32 else ("numba64", "float64")
@@ -228,3 +229,9 @@ POINTER = types.CPointer(REAL)
     gate = codegen.scalar_function(sigmoid, "gate", dialect)
     source = "\n\n".join([codegen.PRELUDES[dialect] + names, gate, weigh.SOURCE])
     return codegen.load(f"sort_{dialect}_{type(sigmoid).__name__ or 'nameless'}", source).weigh.address
+
+
+SoftSortPlan = plan_from(soft_sort_forward, soft_sort_backward)
+
+
+SoftSortTransposedPlan = plan_from(soft_sort_transposed_forward, soft_sort_transposed_backward)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from algonet.core.autograd import plan_from
 from algonet.core.codegen.jit import njit
 
 from .source import flat, spread_rows
@@ -142,3 +143,6 @@ def _gap(x, row, order, i):
         return 0.0
     a, b = np.float64(x[row, order[row, i]]), np.float64(x[row, order[row, i + 1]])
     return b - a if abs(a) < np.inf and abs(b) < np.inf else 0.0
+
+
+SoftLaplaceCountPlan = plan_from(soft_laplace_count_forward, soft_laplace_count_backward)

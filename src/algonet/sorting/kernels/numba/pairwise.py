@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from algonet.core import threads
+from algonet.core.autograd import plan_from
 
 from ...settings import PairwiseSettings
 from .source import flat, kernels
@@ -70,3 +71,6 @@ def _spread(run: Callable[[int, int, int], None], rows: int, n: int) -> None:
                 run(row, n * index // count, n * (index + 1) // count)
 
     threads.spread(part, [(index,) for index in range(count)])
+
+
+SoftPairwiseCountPlan = plan_from(soft_pairwise_count_forward, soft_pairwise_count_backward)

@@ -21,7 +21,7 @@ from ..symmetry import is_symmetric
 WORTH_A_THREAD = 20_000
 
 
-@cached(most=64)
+@cached
 def kernels(name: str, sigmoid: Sigmoid, dtype: torch.dtype) -> ModuleType:
     """The functions of `<name>_device.py` with the sigmoid written into them, in one precision."""
     dialect, real = ("numba32", "float32") if dtype == torch.float32 else ("numba64", "float64")

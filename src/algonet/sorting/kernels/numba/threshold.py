@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from algonet.core.autograd import plan_from
+
 from ...settings import ThresholdSettings
 from .source import flat, kernels, spread_rows
 
@@ -71,3 +73,6 @@ def _counts(k: Tensor, rows: int) -> tuple[np.ndarray, int]:
 
 def _numbers(x: Tensor) -> np.ndarray:
     return x.detach().contiguous().numpy().reshape(-1)
+
+
+SoftTopkMaskPlan = plan_from(soft_topk_mask_forward, soft_topk_mask_backward, soft_topk_mask_saved)

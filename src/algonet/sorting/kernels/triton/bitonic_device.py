@@ -8,15 +8,11 @@ nothing is exchanged between channels, and the gradients of the items are summed
 import triton
 import triton.language as tl
 
+from algonet.core.codegen.triton_math import kernel
+
 from .exchange_device import decide, finite_only, freed, infinities, mixed, share, tamed
 
 # --- template ---
-#: No kernel is specialised on its arguments' values or alignment: one compilation serves all, and launches are cheap.
-PLAIN = [
-    "x_ptr", "payload_ptr", "values_ptr", "sorted_ptr", "length_ptr", "steepness_ptr", "scratch_ptr", "table_ptr",
-    "grad_ptr", "grad_sorted_ptr", "grad_x_ptr", "grad_payload_ptr", "grad_steepness_ptr",
-    "lines", "n", "channels", "tiles", "programs", "begin", "end", "depth", "total", "bit", "mask", "need",
-]  # fmt: skip
 
 
 @triton.jit
@@ -55,7 +51,7 @@ def partners(a, b, buffer, t, local, mask, STORED: tl.constexpr, PAYLOAD: tl.con
     return y, r
 
 
-@triton.jit(do_not_specialize=PLAIN)
+@kernel
 def bitonic_forward_kernel(
     x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, table_ptr, scratch_ptr,
     lines, n, channels, begin, end, depth, total,
@@ -96,7 +92,7 @@ def bitonic_forward_kernel(
         tl.store(sorted_ptr + (row * n + item) * channels + channel, p, mask=inside)
 
 
-@triton.jit(do_not_specialize=PLAIN)
+@kernel
 def bitonic_backward_kernel(
     x_ptr, payload_ptr, length_ptr, steepness_ptr, table_ptr, grad_ptr, grad_sorted_ptr,
     grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, scratch_ptr,
@@ -188,7 +184,7 @@ def far_pairs(m, n, bit, mask, need, total, BLOCK: tl.constexpr):
     return low, high, live & (low >= 0), live & (high >= 0), (low >= n - m) & (m >= need)
 
 
-@triton.jit(do_not_specialize=PLAIN)
+@kernel
 def far_forward_kernel(
     x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, n, bit, mask, need, total,
     LIGHT: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr, BLOCK: tl.constexpr,
@@ -213,7 +209,7 @@ def far_forward_kernel(
         tl.store(sorted_ptr + high, alpha * q + (1.0 - alpha) * p, mask=has_high)
 
 
-@triton.jit(do_not_specialize=PLAIN)
+@kernel
 def far_backward_kernel(
     x_ptr, payload_ptr, length_ptr, steepness_ptr, grad_ptr, grad_sorted_ptr,
     grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, n, bit, mask, need, total,

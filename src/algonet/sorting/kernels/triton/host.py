@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet.core.autograd import plan_from
 from algonet.core.cache import cached
 
 from ...networks import OddEven
@@ -60,7 +61,7 @@ def sort_of(tensors: list[Tensor], settings: SortSettings) -> OddEvenSort | Bito
     return _sort(settings, x.shape, tensors[3].shape[-1] if len(tensors) > 3 else 0, x.dtype, x.device)
 
 
-@cached(most=256)
+@cached
 def _sort(
     settings: SortSettings, shape: torch.Size, channels: int, dtype: torch.dtype, device: torch.device
 ) -> OddEvenSort | BitonicSort | None:
@@ -72,3 +73,9 @@ def _sort(
 
 def _copy(x: Tensor) -> Tensor:
     return x.clone(memory_format=torch.contiguous_format)
+
+
+SoftSortPlan = plan_from(soft_sort_forward, soft_sort_backward, soft_sort_saved, partial=True)
+
+
+SoftSortTransposedPlan = plan_from(soft_sort_transposed_forward, soft_sort_transposed_backward)

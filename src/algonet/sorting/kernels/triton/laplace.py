@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from algonet.core.autograd import plan_from
 from algonet.core.cache import cached
 from algonet.core.launch import Launch
 
@@ -71,7 +72,7 @@ class _Launches(NamedTuple):
         return found
 
 
-@cached(most=256)
+@cached
 def _launches(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> _Launches:
     rows, n = math.prod(shape[:-1]), shape[-1]
     whole = 1 << (n - 1).bit_length()
@@ -84,3 +85,6 @@ def _launches(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> _L
         Launch(kernels.counts_kernel, rows * parts, PARTS=together, **cut),
         Launch(kernels.slopes_kernel, rows * parts, PARTS=together, **cut),
     )
+
+
+SoftLaplaceCountPlan = plan_from(soft_laplace_count_forward, soft_laplace_count_backward, soft_laplace_count_saved)

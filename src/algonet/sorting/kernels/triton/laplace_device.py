@@ -11,7 +11,8 @@ Infinite items are crisp: a chain breaks where one is a neighbour.
 import triton
 import triton.language as tl
 
-NUMBERS = ["n", "parts"]
+from algonet.core.codegen.triton_math import kernel
+
 #: Numbers that `parts_kernel` finds of a part: factor and sum of the chain up, of that down, and the weights of all items,
 #: of those at -inf and of those at inf.
 FOUND = tl.constexpr(7)
@@ -71,7 +72,7 @@ def carried(part_ptr, part, parts, PARTS: tl.constexpr):
     return below, tl.sum(tl.where(p == 0, total, 0.0), 0)
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@kernel
 def parts_kernel(ordered_ptr, order_ptr, w_ptr, steepness_ptr, part_ptr, n, parts, BLOCK: tl.constexpr):
     """What each part of each row does to the chains, and its weights."""
     pid = tl.program_id(0)
@@ -92,7 +93,7 @@ def parts_kernel(ordered_ptr, order_ptr, w_ptr, steepness_ptr, part_ptr, n, part
     tl.store(part_ptr + 6, tl.sum(tl.where(value == float("inf"), weight, 0.0), 0))
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@kernel
 def counts_kernel(
     ordered_ptr, order_ptr, w_ptr, steepness_ptr, part_ptr, out_ptr, near_ptr, n, parts,
     BLOCK: tl.constexpr, PARTS: tl.constexpr,
@@ -129,7 +130,7 @@ def counts_kernel(
     tl.store(near_ptr + base + i, up + down, mask=i < n)
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@kernel
 def slopes_kernel(
     ordered_ptr, order_ptr, w_ptr, grad_ptr, near_ptr, steepness_ptr, part_ptr, grad_x_ptr, grad_s_ptr, n, parts,
     BLOCK: tl.constexpr, PARTS: tl.constexpr,

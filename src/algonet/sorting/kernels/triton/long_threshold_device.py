@@ -9,8 +9,9 @@ another program but the end of a launch.
 import triton
 import triton.language as tl
 
+from algonet.core.codegen.triton_math import kernel
+
 from .threshold_device import (
-    NUMBERS,
     first_guess,
     geometric,
     load_items,
@@ -37,7 +38,7 @@ SUM, SQUARES = tl.constexpr(12), tl.constexpr(13)
 OVER, UNDER = tl.constexpr(14), tl.constexpr(15)
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@kernel
 def survey_kernel(
     x_ptr, mask_ptr, part_ptr, n, parts, chunk,
     MASKED: tl.constexpr, BLOCK: tl.constexpr,
@@ -73,7 +74,7 @@ def survey_kernel(
     tl.store(part_ptr + SQUARES, tl.sum(square, 0).to(tl.float64))
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@kernel
 def gather_kernel(steepness_ptr, k_ptr, part_ptr, state_ptr, k_step, reach, parts, PARTS: tl.constexpr):
     """The state of a row before the search, from what `survey_kernel` found."""
     row = tl.program_id(0).to(tl.int64)
@@ -124,7 +125,7 @@ def candidates(low, high, guess, spread, C: tl.constexpr):
     return tl.where((tried > low) & (tried < high), tried, middle)
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@kernel
 def search_kernel(
     x_ptr, mask_ptr, steepness_ptr, k_ptr, part_ptr, state_ptr, rows, n, k_step, tolerance, rounding, parts, chunk, turn,
     MASKED: tl.constexpr, C: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
@@ -209,7 +210,7 @@ def search_kernel(
         tl.store(place + 3 * C, tl.sum(slopes, 1).to(tl.float64))
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@kernel
 def members_kernel(
     x_ptr, mask_ptr, steepness_ptr, k_ptr, state_ptr, out_ptr, threshold_ptr, rows, n, k_step, parts, chunk, turn,
     MASKED: tl.constexpr, BLOCK: tl.constexpr,
@@ -238,7 +239,7 @@ def members_kernel(
         tl.store(out_ptr + row * n + start + lane, p, mask=live)
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@kernel
 def sums_kernel(
     x_ptr, mask_ptr, steepness_ptr, threshold_ptr, grad_ptr, part_ptr, n, parts, chunk,
     MASKED: tl.constexpr, BLOCK: tl.constexpr,
@@ -265,7 +266,7 @@ def sums_kernel(
     tl.store(part_ptr + 3, tl.sum(gus, 0).to(tl.float64))
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@kernel
 def slopes_kernel(
     x_ptr, mask_ptr, steepness_ptr, threshold_ptr, grad_ptr, part_ptr, grad_x_ptr, grad_k_ptr, grad_s_ptr,
     n, parts, chunk, MASKED: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,

@@ -15,6 +15,8 @@ rim creeps twice, with the items and with their gradients: a segment has at most
 import triton
 import triton.language as tl
 
+from algonet.core.codegen.triton_math import kernel
+
 from .exchange_device import finite_only, freed, infinities
 from .quads_device import (
     even_back,
@@ -33,13 +35,6 @@ from .quads_device import (
 )
 
 # --- template ---
-#: No kernel is specialised on its arguments' values or alignment: one compilation serves all, and launches are cheap.
-PLAIN = [
-    "x_ptr", "payload_ptr", "values_ptr", "sorted_ptr", "length_ptr", "steepness_ptr", "saved_ptr", "slopes_ptr",
-    "scratch_ptr", "grad_ptr", "grad_sorted_ptr", "grad_x_ptr", "grad_payload_ptr", "grad_steepness_ptr",
-    "lines", "chunks", "n", "channels", "blocks", "layers", "segment", "segments", "begin", "end", "every", "turn",
-    "tiles", "programs", "grad_step", "sorted_step",
-]  # fmt: skip
 
 
 @triton.jit
@@ -76,7 +71,7 @@ def line_before(
     return x
 
 
-@triton.jit(do_not_specialize=PLAIN)
+@kernel
 def odd_even_forward_kernel(
     x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, saved_ptr, scratch_ptr,
     lines, chunks, n, channels, blocks, layers, segment, segments, begin, end, every,
@@ -124,7 +119,7 @@ def odd_even_forward_kernel(
         store_payload(sorted_ptr + row * n * channels + first, channels, channels - first, e, n, own, x, S)
 
 
-@triton.jit(do_not_specialize=PLAIN)
+@kernel
 def odd_even_backward_kernel(
     x_ptr, payload_ptr, length_ptr, steepness_ptr, grad_ptr, grad_sorted_ptr,
     grad_x_ptr, grad_payload_ptr, grad_steepness_ptr, saved_ptr, slopes_ptr, scratch_ptr,

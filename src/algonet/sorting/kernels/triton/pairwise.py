@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet.core.autograd import plan_from
 from algonet.core.cache import cached
 from algonet.core.launch import Launch
 
@@ -50,7 +51,7 @@ def _tile(n: int) -> tuple[int, int]:
     return min(32, small), min(128, small)
 
 
-@cached(most=256)
+@cached
 def _forward(settings: PairwiseSettings, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Launch:
     n, (i, j) = shape[-1], _tile(shape[-1])
     blocks = -(-n // i)
@@ -59,7 +60,7 @@ def _forward(settings: PairwiseSettings, shape: torch.Size, dtype: torch.dtype, 
     return Launch(kernel, grid, warps=4, n=n, blocks=blocks, ORDERED=settings.ordered, ITEMS=i, OTHERS=j)
 
 
-@cached(most=256)
+@cached
 def _backward(
     settings: PairwiseSettings,
     shape: torch.Size,
@@ -74,3 +75,6 @@ def _backward(
         kernels("pairwise", settings.sigmoid).pairwise_backward_kernel, math.prod(shape[:-1]) * blocks, warps=4, n=n,
         blocks=blocks, ORDERED=settings.ordered, WEIGHTS=weighted, STEEP=steep, ITEMS=i, OTHERS=j,
     )  # fmt: skip
+
+
+SoftPairwiseCountPlan = plan_from(soft_pairwise_count_forward, soft_pairwise_count_backward)

@@ -7,6 +7,8 @@ A program holds ITEMS items and meets all others, OTHERS at a time.
 import triton
 import triton.language as tl
 
+from algonet.core.codegen.triton_math import kernel
+
 
 @triton.jit
 def gate(z):
@@ -24,7 +26,6 @@ def chance(z):
 SYMMETRIC = tl.constexpr(True)
 
 # --- template ---
-NUMBERS = ["n", "blocks"]
 
 
 @triton.jit
@@ -66,7 +67,7 @@ def chosen(w_i, w_j, ORDERED: tl.constexpr):
     return v
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@kernel
 def pairwise_forward_kernel(
     x_ptr, w_ptr, steepness_ptr, out_ptr, n, blocks, ORDERED: tl.constexpr, ITEMS: tl.constexpr, OTHERS: tl.constexpr
 ):
@@ -91,7 +92,7 @@ def pairwise_forward_kernel(
     tl.store(out_ptr + row * n + i, result, mask=i < n)
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@kernel
 def pairwise_backward_kernel(
     x_ptr, w_ptr, steepness_ptr, grad_ptr, grad_x_ptr, grad_w_ptr, grad_s_ptr, n, blocks,
     ORDERED: tl.constexpr, WEIGHTS: tl.constexpr, STEEP: tl.constexpr,

@@ -36,12 +36,12 @@ def laid_out(grad: Tensor | None, x: Tensor) -> tuple[Tensor, int]:
     return (grad.contiguous(), 1) if any(grad.stride()) else (grad, 0)
 
 
-@cached(most=16)
+@cached
 def processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
 
 
-@cached(most=64)
+@cached
 def kernels(name: str, sigmoid: Sigmoid) -> ModuleType:
     """The kernels of a network or another method, with the sigmoid written into them."""
     paths = [Path(__file__).with_name(f"{part}_device.py") for part in _TEMPLATES.get(name, (name,))]

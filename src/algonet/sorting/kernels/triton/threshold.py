@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet.core.autograd import plan_from
 from algonet.core.cache import cached
 from algonet.core.launch import Launch
 from algonet.relax import Sigmoid
@@ -73,7 +74,7 @@ def _laid_out(k: Tensor) -> tuple[Tensor, int]:
     return (k.contiguous(), 1) if any(k.stride()) or k.dim() == 0 else (k, 0)
 
 
-@cached(most=256)
+@cached
 def _solver(
     settings: ThresholdSettings, shape: torch.Size, dtype: torch.dtype, device: torch.device, step: int
 ) -> RowSolver | LongSolver:
@@ -178,3 +179,6 @@ def _precision(sigmoid: Sigmoid, dtype: torch.dtype) -> dict[str, float]:
     """How far beyond the items the threshold may lie, and which step or error ends the search (`threshold_device.py`)."""
     tolerance, rounding = (1e-4, 2e-7) if dtype == torch.float32 else (3e-8, 2e-16)
     return {"reach": float(sigmoid.reach(1e-9)), "tolerance": tolerance, "rounding": rounding}
+
+
+SoftTopkMaskPlan = plan_from(soft_topk_mask_forward, soft_topk_mask_backward, soft_topk_mask_saved)

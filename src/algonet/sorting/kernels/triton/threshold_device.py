@@ -10,6 +10,8 @@ A program solves ROWS rows from beginning to end; for few long rows see `long_th
 import triton
 import triton.language as tl
 
+from algonet.core.codegen.triton_math import kernel
+
 
 @triton.jit
 def gate(z):
@@ -22,7 +24,6 @@ SYMMETRIC = tl.constexpr(True)
 
 
 # --- template ---
-NUMBERS = ["rows", "n", "k_step", "reach", "tolerance", "rounding", "parts", "chunk", "turn"]
 #: Steps of the search in one program; a tenth is usual.
 MOST = tl.constexpr(150)
 #: Sum of tails below which the threshold lies in a gap between items.
@@ -96,7 +97,7 @@ def first_guess(least, most, total, square, count, odds):
     return tl.where(guess < least, least, guess)
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@kernel
 def rows_forward_kernel(
     x_ptr, mask_ptr, steepness_ptr, k_ptr, out_ptr, threshold_ptr, rows, n, k_step, reach, tolerance, rounding,
     MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -231,7 +232,7 @@ def part_sums(x, finite, grad, b, s):
     return w, g * w, u, g * u
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@kernel
 def rows_backward_kernel(
     x_ptr, mask_ptr, steepness_ptr, threshold_ptr, grad_ptr, grad_x_ptr, grad_k_ptr, grad_s_ptr, rows, n,
     MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,

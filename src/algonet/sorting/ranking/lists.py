@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algonet.core.cache import TensorCache, constant
+from algonet.core.cache import TENSORS, constant
 from algonet.core.checks import check_tensor, is_integer, widened
 from algonet.core.tracing import readable
 
@@ -17,7 +17,10 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 class Lists(NamedTuple):
-    """`scores` and `relevance` (*batch, n), finite where absent; `present` (*batch, n); the precision to return."""
+    """`scores` and `relevance` (*batch, n), 0 where absent; `present` (*batch, n); the precision to return.
+
+    Relevances keep their digits, float64 or int64: rounded to the scores' precision, two time stamps would be one.
+    """
 
     scores: Tensor
     relevance: Tensor
@@ -35,6 +38,11 @@ class Lists(NamedTuple):
         """1 for present items of positive relevance."""
         return (self.relevance > 0).to(self.scores.dtype)
 
+    @property
+    def gains(self) -> Tensor:
+        """Relevances as floating numbers."""
+        return self.relevance.to(torch.promote_types(self.scores.dtype, self.relevance.dtype))
+
 
 def lists(where: str, scores: Any, relevance: Any, mask: Any, reduction: str) -> Lists:
     check_tensor(where, scores)
@@ -51,7 +59,7 @@ def lists(where: str, scores: Any, relevance: Any, mask: Any, reduction: str) ->
     if reduction not in REDUCTIONS:
         raise ValueError(f"{where}: unknown reduction {reduction!r}; choose one of {', '.join(REDUCTIONS)}.")
     wide = widened(scores)
-    graded = relevance.detach().to(wide.dtype)
+    graded = widened(relevance.detach()) if relevance.is_floating_point() else relevance.long()
     if mask is None:
         return Lists(wide, graded, constant(True, torch.bool, wide.device).expand(wide.shape), scores.dtype)
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != scores.shape:
@@ -60,7 +68,7 @@ def lists(where: str, scores: Any, relevance: Any, mask: Any, reduction: str) ->
             f"{where}: `mask` must be a boolean tensor of the shape of `scores`, {tuple(scores.shape)}, "
             f"True where an item is present; got {found}."
         )
-    return Lists(torch.where(mask, wide, 0.0), torch.where(mask, graded, 0.0), mask, scores.dtype)
+    return Lists(torch.where(mask, wide, 0.0), torch.where(mask, graded, 0), mask, scores.dtype)
 
 
 def check_gains(where: str, data: Lists) -> None:
@@ -102,13 +110,14 @@ def quotient(above: Tensor, below: Tensor) -> Tensor:
 
 def beside(x: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
     """(how many present items are larger, how many are equal, itself among them) for each item."""
-    low = torch.where(present, x.detach(), -torch.inf).contiguous()
+    least = -torch.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+    low = torch.where(present, x.detach(), least).contiguous()
     if low.device.type == "cpu" and readable(low):
         lower, upper = map(torch.from_numpy, _bounds(low.numpy()))
     else:
         ordered = low.sort(-1).values
         lower, upper = (torch.searchsorted(ordered, low, side=side) for side in ("left", "right"))
-    absent = torch.where(low == -torch.inf, (~present).sum(-1, keepdim=True), 0)
+    absent = torch.where(low == least, (~present).sum(-1, keepdim=True), 0)
     return x.shape[-1] - upper, (upper - lower - absent).clamp_min(1)
 
 
@@ -134,11 +143,10 @@ def _bounds(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def average_ranks(x: Tensor, present: Tensor) -> Tensor:
-    """Positions from 0 in ascending order; equal items share the mean of theirs."""
+    """Positions from 0 in ascending order, in float64; equal items share the mean of theirs."""
     larger, equal = beside(x, present)
     count = present.sum(-1, keepdim=True)
-    ranks = (count - larger - equal).to(x.dtype) + (equal - 1).to(x.dtype) / 2
-    return torch.where(present, ranks, 0.0)
+    return torch.where(present, (count - larger).double() - (equal + 1) / 2, 0.0)
 
 
 def discounts(n: int, k: int | None, x: Tensor) -> Tensor:
@@ -149,17 +157,18 @@ def discounts(n: int, k: int | None, x: Tensor) -> Tensor:
         found = 1 / torch.log2(place + 2)
         return found if k is None else torch.where(place < k, found, 0.0)
 
-    return _DISCOUNTS.get((n, k, x.dtype, x.device), make)
-
-
-_DISCOUNTS: TensorCache[Tensor] = TensorCache("discounts of positions", most=64)
+    return TENSORS.get(("discounts", n, k, x.dtype, x.device), make)
 
 
 def correlation(a: Tensor, b: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-    """(Pearson's correlation of present items, whether there is one: two different values in each)."""
+    """(Pearson's correlation of present items, whether there is one: two different values in each).
+
+    In float64, where squares of 10^7 ranks do not overflow.
+    """
     count = present.sum(-1, keepdim=True).clamp_min(1)
 
     def centred(x: Tensor) -> Tensor:
+        x = x.double()
         return torch.where(present, x - torch.where(present, x, 0.0).sum(-1, keepdim=True) / count, 0.0)
 
     a, b = centred(a), centred(b)

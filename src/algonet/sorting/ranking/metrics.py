@@ -9,11 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from algonet.core.identity import interned
-from algonet.relax import Heaviside, SmoothStep
-from algonet.sorting import soft_topk_mask
-from algonet.sorting.operation import PAIRWISE, PairwiseSettings
+from algonet.relax import Heaviside
 
+from ..topk_mask import soft_topk_mask
 from .lists import average_ranks, beside, check_gains, correlation, cutoff, discounts, lists, quotient, reduced
 
 
@@ -33,10 +31,10 @@ def ndcg(
     n = scores.shape[-1]
     k = cutoff("ndcg", k, n)
     larger, equal = beside(data.scores, data.present)
-    cumulated = torch.nn.functional.pad(discounts(n, k, data.scores).cumsum(-1), (1, 0))
+    cumulated = torch.nn.functional.pad(discounts(n, k, data.scores.double()).cumsum(-1), (1, 0))
     shares = (cumulated[larger + equal] - cumulated[larger]) / equal
-    found = (torch.where(data.present, shares, 0.0) * data.relevance).sum(-1)
-    return reduced(quotient(found, ideal_dcg(data.relevance, k)), reduction, data)
+    found = (torch.where(data.present, shares, 0.0) * data.gains).sum(-1)
+    return reduced(quotient(found, ideal_dcg(data.gains, k)), reduction, data)
 
 
 def ideal_dcg(relevance: Tensor, k: int | None) -> Tensor:
@@ -61,12 +59,9 @@ def average_precision(
     """
     data = lists("average_precision", scores, relevance, mask, reduction)
     larger, equal = beside(data.scores, data.present)
-    # Relevant items that score as high or higher: the same count among them alone, asked for every item
-    low = torch.where(data.relevant > 0, data.scores.detach(), -torch.inf).contiguous()
-    ordered = low.sort(-1).values
-    higher = scores.shape[-1] - torch.searchsorted(
-        ordered, torch.where(data.present, data.scores.detach(), 0.0), side="left"
-    )
+    # Relevant items that score as high or higher have as few larger ones, or fewer
+    ordered = torch.where(data.relevant > 0, larger, scores.shape[-1]).sort(-1).values
+    higher = torch.searchsorted(ordered, larger, side="right")
     precision = higher.to(data.scores.dtype) / (larger + equal)
     relevant = data.relevant
     count = relevant.sum(-1)
@@ -108,20 +103,32 @@ def spearman(scores: Tensor, targets: Tensor, *, mask: Tensor | None = None, red
 def kendall(scores: Tensor, targets: Tensor, *, mask: Tensor | None = None, reduction: str = "mean") -> Tensor:
     """Kendall's tau-b: concordant less discordant pairs over sqrt(pairs that differ in scores * pairs that differ in targets).
 
-    Equals `scipy.stats.kendalltau`; 0 where all scores or all targets are equal. O(n^2) pairs, O(n) memory.
+    Equals `scipy.stats.kendalltau`; 0 where all scores or all targets are equal. O(n log^2 n).
 
     >>> kendall(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 3.0, 2.0, 4.0]))
     tensor(0.6667)
     """
     data = lists("kendall", scores, targets, mask, reduction)
-    # Ranks differ by 1 or more where scores do: a step of that width is 0, 1/2 or 1
-    ranks = average_ranks(data.scores, data.present)
-    order = torch.where(data.present, average_ranks(data.relevance, data.present), torch.nan)
-    settings = PairwiseSettings(interned(SmoothStep(0)), ordered=True)
-    above = PAIRWISE([ranks, order, torch.ones_like(ranks.sum())], settings)[0]
-    pairs_x, pairs_y = distinct_pairs(data.scores, data.present), distinct_pairs(data.relevance, data.present)
-    agreement = 2 * torch.where(data.present, above, 0.0).double().sum(-1) - pairs_y
+    n = scores.shape[-1]
+    # From the last to the first, absent items behind: whole numbers that order both alike
+    x, y = (torch.where(data.present, beside(t, data.present)[0], n) for t in (data.scores, data.relevance))
+    joint = x * (n + 1) + y
+    pairs_x, pairs_y, pairs = (distinct_pairs(t, data.present) for t in (x, y, joint))
+    agreement = pairs_x + pairs_y - pairs - 2 * _inversions(joint.sort(-1).values % (n + 1))
     return reduced(quotient(agreement, (pairs_x * pairs_y).sqrt()), reduction, data)
+
+
+def _inversions(y: Tensor) -> Tensor:
+    """How many pairs of whole numbers from 0 to n stand in the wrong order, by the highest bit that tells a pair apart."""
+    found = y.new_zeros(y.shape[:-1])
+    for bit in reversed(range(y.shape[-1].bit_length())):
+        # Numbers that agree above this bit stand side by side, in their order
+        one = y >> bit & 1
+        ones = torch.nn.functional.pad(one.cumsum(-1), (1, 0))
+        begin = torch.searchsorted((y >> bit + 1).contiguous(), (y >> bit + 1).contiguous())
+        found = found + ((ones[..., 1:] - torch.gather(ones, -1, begin)) * (1 - one)).sum(-1)
+        y = torch.gather(y, -1, (y >> bit).argsort(dim=-1, stable=True))
+    return found
 
 
 def distinct_pairs(x: Tensor, present: Tensor) -> Tensor:
@@ -140,7 +147,7 @@ def auc(scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None, reduct
     tensor(0.7500)
     """
     data = lists("auc", scores, relevance, mask, reduction)
-    ranks, relevant = average_ranks(data.scores, data.present).double(), data.relevant.double()
+    ranks, relevant = average_ranks(data.scores, data.present), data.relevant.double()
     some = relevant.sum(-1)
     others = data.present.sum(-1) - some
     found = (ranks * relevant).sum(-1) - some * (some - 1) / 2

@@ -1,28 +1,32 @@
 """Losses for learning to rank: 1 less a metric whose ranks and memberships are soft.
 
 Each takes `scores` and targets (*batch, n), a `mask` that is True where an item is present, and a `reduction` over lists.
-Higher scores rank first. `relax` says how soft comparisons are (`Laplace(10.0)`, which is C^1; `Logistic(10.0)` is C-infinity).
+Higher scores rank first. `relax` says how soft comparisons are.
 steepness -> inf gives 1 less the metric of the same name (its value, where no two scores are equal). Lists that are empty or
 have nothing to rank give 0 and no gradient; a mean counts them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from algonet.core.cache import constant
-from algonet.relax import Laplace, Sigmoid
-from algonet.sorting import soft_rank, soft_topk_mask
-from algonet.sorting.call import pair_counts
-from algonet.sorting.checks import signed_steepness
-from algonet.sorting.methods import Method, Pairwise
+from algonet.relax import Logistic, Relative, Sigmoid
 
+from ..call import pair_counts
+from ..checks import signed_steepness
+from ..functional import soft_rank
+from ..methods import Method, SmoothedCDF
+from ..order import Order
+from ..topk_mask import soft_topk_mask
 from .lists import Lists, average_ranks, check_gains, correlation, cutoff, lists, quotient, reduced
 from .metrics import distinct_pairs, ideal_dcg
 
-#: How soft comparisons are by default: the tails are those of the logistic sigmoid, but long lists take n log n, not n^2 work.
-COMPARISON = Laplace(10.0)
+#: How soft comparisons are by default.
+COMPARISON = Logistic(10.0)
 
 
 def ndcg_loss(
@@ -31,7 +35,7 @@ def ndcg_loss(
     *,
     k: int | None = None,
     relax: Sigmoid = COMPARISON,
-    method: Method = Pairwise(),
+    method: Method = SmoothedCDF(),
     mask: Tensor | None = None,
     reduction: str = "mean",
     backend: str = "auto",
@@ -39,8 +43,7 @@ def ndcg_loss(
     """1 - DCG / ideal DCG with DCG = sum_i p_i relevance_i / log2(2 + rank_i), rank_i soft (ApproxNDCG of Qin et al., 2010).
 
     p_i is 1, or with `k` the soft membership in the k highest scores (`soft_topk_mask`). `relevance` are gains, of any grade;
-    for exponential ones pass 2 ** relevance - 1. Costs what `method` costs: O(n log n) with a `Laplace` sigmoid or
-    `method=Bitonic()`, O(n^2) pairs, streamed, with others.
+    for exponential ones pass 2 ** relevance - 1. Costs what `method` costs: O(n) by default.
 
     >>> from algonet.relax import Logistic
     >>> ndcg_loss(torch.tensor([0.1, 0.9, 0.5]), torch.tensor([3.0, 1.0, 0.0]), relax=Logistic(100.0))
@@ -51,10 +54,10 @@ def ndcg_loss(
     k = cutoff("ndcg_loss", k, scores.shape[-1])
     ranks = soft_rank(data.scores, descending=True, relax=relax, method=method, mask=_mask(data, mask), backend=backend)
     # The logarithm in base 2 of something above 1/2: a rank is -1 at worst, if a column of P sums to less than 1
-    shares = data.relevance / torch.log2((ranks + 2).clamp_min(1.5))
+    shares = data.gains / torch.log2((ranks + 2).clamp_min(1.5))
     if k is not None and k < scores.shape[-1]:
         shares = shares * soft_topk_mask(data.scores, k, relax=relax, mask=_mask(data, mask), backend=backend)
-    ideal = ideal_dcg(data.relevance, k)
+    ideal = ideal_dcg(data.gains, k)
     some = ideal > 0
     loss = some.to(ideal.dtype) - shares.sum(-1) / torch.where(some, ideal, constant(1.0, ideal.dtype, ideal.device))
     return reduced(loss, reduction, data)
@@ -74,8 +77,7 @@ def average_precision_loss(
 
     R_i = sum over relevant j != i of r(steepness (x_j - x_i)), N_i the same over all j. Relevant is what has a positive
     relevance. With `k`, shares of i count by its soft membership in the k highest scores, and their sum is divided by the
-    number of relevant items or k, whichever is less. O(n log n) with a `Laplace` sigmoid, O(n^2) pairs, streamed, with
-    others.
+    number of relevant items or k, whichever is less. O(n) with sigmoids without kinks, O(n^2) pairs, streamed, with others.
 
     >>> from algonet.relax import Logistic
     >>> average_precision_loss(torch.tensor([0.9, 0.8, 0.1]), torch.tensor([1, 0, 1]), relax=Logistic(100.0))
@@ -83,8 +85,8 @@ def average_precision_loss(
     """
     data = lists("average_precision_loss", scores, relevance, mask, reduction)
     relevant = data.relevant
-    above = _counts("average_precision_loss", -data.scores, data.present.to(relevant.dtype), relax, backend)
-    relevant_above = _counts("average_precision_loss", -data.scores, relevant, relax, backend)
+    above = _counts("average_precision_loss", data, -1, data.present.to(relevant.dtype), relax, backend)
+    relevant_above = _counts("average_precision_loss", data, -1, relevant, relax, backend)
     shares, count = relevant * (1 + relevant_above) / (1 + above), relevant.sum(-1)
     k = cutoff("average_precision_loss", k, scores.shape[-1])
     if k is not None and k < scores.shape[-1]:
@@ -124,15 +126,14 @@ def spearman_loss(
     targets: Tensor,
     *,
     relax: Sigmoid = COMPARISON,
-    method: Method = Pairwise(),
+    method: Method = SmoothedCDF(),
     mask: Tensor | None = None,
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
     """1 - the correlation of the soft ranks of `scores` with the ranks of `targets` (equal targets share their mean rank).
 
-    Costs what `method` costs: O(n log n) with a `Laplace` sigmoid or `method=Permutahedron(...)`, O(n^2) pairs, streamed,
-    with others.
+    Costs what `method` costs: O(n) by default.
 
     >>> from algonet.relax import Logistic
     >>> x = torch.tensor([1.0, 2.0, 3.0, 4.0])
@@ -166,8 +167,8 @@ def kendall_loss(
     tensor(0.3333)
     """
     data = lists("kendall_loss", scores, targets, mask, reduction)
-    order = torch.where(data.present, data.relevance, torch.nan)
-    above = _counts("kendall_loss", data.scores, order, relax, backend, ordered=True)
+    order = torch.where(data.present, average_ranks(data.relevance, data.present), torch.nan).to(data.scores.dtype)
+    above = _counts("kendall_loss", data, 1, order, relax, backend, ordered=True)
     count, pairs_y = data.present.sum(-1).double(), distinct_pairs(data.relevance, data.present)
     total = torch.where(data.present, above, 0.0).sum(-1)
     found = quotient(2 * total - pairs_y, (count * (count - 1) / 2 * pairs_y).sqrt())
@@ -185,7 +186,7 @@ def auc_loss(
 ) -> Tensor:
     """1 - the mean of r(steepness (x_i - x_j)) over pairs of a relevant i and an irrelevant j.
 
-    Relevant is what has a positive relevance. O(n log n) with a `Laplace` sigmoid, O(n^2) pairs, streamed, with others.
+    Relevant is what has a positive relevance. O(n) with sigmoids without kinks, O(n^2) pairs, streamed, with others.
 
     >>> from algonet.relax import Logistic
     >>> auc_loss(torch.tensor([0.9, 0.8, 0.1, 0.7]), torch.tensor([1, 0, 0, 1]), relax=Logistic(100.0))
@@ -194,7 +195,7 @@ def auc_loss(
     data = lists("auc_loss", scores, relevance, mask, reduction)
     relevant = data.relevant
     others = data.present.to(relevant.dtype) - relevant
-    above = _counts("auc_loss", data.scores, others, relax, backend)
+    above = _counts("auc_loss", data, 1, others, relax, backend)
     pairs = relevant.sum(-1) * others.sum(-1)
     loss = torch.where(pairs > 0, 1 - quotient((relevant * above).sum(-1), pairs), 0.0)
     return reduced(loss, reduction, data)
@@ -216,10 +217,82 @@ def pairwise_hinge_loss(
     return reduced(quotient(total, pairs.sum((-1, -2)).to(total.dtype)), reduction, data)
 
 
+def list_mle_loss(
+    scores: Tensor,
+    relevance: Tensor,
+    *,
+    k: int | None = None,
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """ListMLE (Xia et al., 2008): - log of the probability, by Plackett and Luce, of drawing items in order of relevance.
+
+    sum over places i (the first `k`) of log sum_{j >= i} exp(x_j) - x_i, items in descending order of relevance; of equal ones
+    the earlier first, so shuffle lists with ties. C-infinity, O(n log n).
+
+    >>> list_mle_loss(torch.tensor([0.0, 0.0, 0.0]), torch.tensor([1.0, 3.0, 2.0]))  # log 3!
+    tensor(1.7918)
+    """
+    data = lists("list_mle_loss", scores, relevance, mask, reduction)
+    least = -torch.inf if data.relevance.is_floating_point() else torch.iinfo(data.relevance.dtype).min
+    order = torch.where(data.present, data.relevance, least).argsort(dim=-1, descending=True, stable=True)
+    # Absent items may share the least relevance with present ones
+    order = order.gather(-1, (~data.present.gather(-1, order)).to(torch.int8).argsort(dim=-1, stable=True))
+    there = data.present.gather(-1, order)
+    x = torch.where(there, data.scores.gather(-1, order), torch.finfo(data.scores.dtype).min / 2)
+    surprise = torch.where(there, x.flip(-1).logcumsumexp(-1).flip(-1) - x, 0.0)
+    return reduced(surprise[..., : cutoff("list_mle_loss", k, scores.shape[-1])].sum(-1), reduction, data)
+
+
+def topk_cross_entropy(
+    scores: Tensor,
+    labels: Tensor,
+    k: int | Sequence[int] = 1,
+    *,
+    weights: Sequence[float] | None = None,
+    relax: Sigmoid = COMPARISON,
+    reduction: str = "mean",
+    backend: str = "auto",
+) -> Tensor:
+    """- log sum_k weights_k m_k(label), m_k the soft membership in the k highest scores: for several k at once.
+
+    `labels`: class indices (*batch,), or booleans (*batch, n) for several labels per row, whose losses are averaged (a row
+    without any gives 0). `weights` (equal by default) are the probabilities of the k in `k`, the p_k of Petersen et al., 2022:
+    k = (1, 5), weights = (0.5, 0.5) trains top-1 and top-5 together. Memberships are taken in logarithms, with
+    log m_k(j) = log r(steepness (x_j - b_k)), so that a label far below the threshold still gets its gradient.
+
+    >>> topk_cross_entropy(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([0]), (1, 2))
+    tensor(0.0034)
+    """
+    where = "topk_cross_entropy"
+    several = labels.dtype == torch.bool
+    data = lists(where, scores, labels if several else torch.zeros_like(scores), None, reduction)
+    wanted = [cutoff(where, count, scores.shape[-1]) for count in ((k,) if isinstance(k, int) else k)]
+    shares = torch.as_tensor(weights if weights is not None else [1.0] * len(wanted), dtype=torch.float64)
+    if shares.shape != (len(wanted),) or not bool((shares >= 0).all()) or not float(shares.sum()) > 0:
+        raise ValueError(
+            f"{where}: `weights` must be {len(wanted)} numbers, none negative and not all 0; got {weights!r}."
+        )
+    order = Order(data.scores, relax, None, True, backend, None)
+    counts = torch.tensor(wanted, dtype=torch.float64, device=scores.device)
+    edges = order.thresholds(counts.expand(*scores.shape[:-1], -1))
+    logs = order.log_members(edges, order.z if several else order.z.gather(-1, labels.long().unsqueeze(-1)))
+    shares = (shares / shares.sum()).log().to(scores.device)
+    surprise = -torch.logsumexp(logs + shares.unsqueeze(-1), -2).to(data.scores.dtype)
+    if several:
+        surprise = quotient((surprise * data.relevant).sum(-1), data.relevant.sum(-1))
+    return reduced(surprise if several else surprise.squeeze(-1), reduction, data)
+
+
 def _mask(data: Lists, mask: Tensor | None) -> Tensor | None:
     """The mask for functions that take the shorter way without one."""
     return None if mask is None else data.present
 
 
-def _counts(where: str, x: Tensor, weights: Tensor, relax: Sigmoid, backend: str, ordered: bool = False) -> Tensor:
+def _counts(
+    where: str, data: Lists, sign: int, weights: Tensor, relax: Sigmoid, backend: str, ordered: bool = False
+) -> Tensor:
+    x = sign * data.scores
+    if isinstance(relax, Relative):
+        relax, x = relax.absolute(x, data.present)
     return pair_counts(x, weights, relax, signed_steepness(where, relax, x, 1.0), backend, ordered)

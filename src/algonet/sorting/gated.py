@@ -1,0 +1,64 @@
+"""Gates at the comparators of a sorting network, and at the points that a sort or a median is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algonet.relax import Sigmoid
+
+from .functional import SortResult, soft_sort
+from .methods import Method, SmoothedCDF
+from .networks import Network
+from .quantile import middle, weighted_median
+
+MakeGates = Callable[[tuple[int, ...], list[str], Tensor], Tensor]
+
+
+def gated_sort(sorter: Any, make_gates: MakeGates, x: Tensor) -> SortResult:
+    """A `SoftSort` with gates: at each comparator of a network, or else at each point, values = P (gates * x)."""
+    options = sorter.options
+    if options["hard"] or options["return_permutation"]:
+        raise ValueError("SoftSort.run_gated: gates are there for plain values, without hard or return_permutation.")
+    values = x.movedim(sorter.dim, -1)
+    if not isinstance(sorter.method, Network):
+        gates = make_gates(tuple(values.shape[:-1]), [f"point {i}" for i in range(values.shape[-1])], values)
+        common = {"relax": sorter.relax, "method": sorter.method, "backend": sorter.backend, **options}
+        values = soft_sort(values, payload=gates * values, **common).payload
+        assert values is not None
+        return SortResult(values.movedim(-1, sorter.dim), None, None)
+    relax, sign = sorter.relax, -1.0 if options["descending"] else 1.0
+    assert isinstance(relax, Sigmoid)
+    n, network = values.shape[-1], sorter.method
+    layers = [network.pairs(n, layer)[:2] for layer in range(network.layers(n, options["steps"]))]
+    labels = [f"layer {k}: {a}-{b}" for k, pairs in enumerate(layers) for a, b in zip(*pairs, strict=True)]
+    gates = make_gates(tuple(values.shape[:-1]), labels, values)
+    start = 0
+    for first, second in layers:
+        i, j = (torch.as_tensor(items, device=x.device).long() for items in (first, second))
+        gate = gates[..., start : start + len(i)]
+        start += len(i)
+        a, b = values[..., i], values[..., j]
+        moved = gate * (1 - relax(sign * (b - a))) * (b - a)
+        values = values.index_copy(-1, i, a + moved).index_copy(-1, j, b - moved)
+    return SortResult(values.movedim(-1, sorter.dim), None, None)
+
+
+def gated_median(layer: Any, make_gates: MakeGates, x: Tensor) -> Tensor:
+    """A `SoftMedian` with a gate at each point: sum_i P(i is the median) gate_i x_i."""
+    values = x.movedim(layer.dim, -1)
+    gates = make_gates(tuple(values.shape[:-1]), [f"point {i}" for i in range(values.shape[-1])], values)
+    method, relax = layer.method, layer.relax
+    if isinstance(method, Method) or method == "exact":
+        method = method if isinstance(method, Method) else SmoothedCDF()
+        sorted_points = soft_sort(
+            values, payload=gates * values, relax=relax, method=method, backend=layer.backend
+        ).payload
+        assert sorted_points is not None
+        found = middle(sorted_points)
+    else:
+        found = weighted_median(values, method, layer.options["degree"], relax, gates)
+    return found.unsqueeze(layer.dim) if layer.options["keepdim"] else found
