@@ -7,8 +7,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algonet.relax import BumpExit, SmoothTent, Tent
-from algonet.while_lang import DidNotHaltError, WhileProgram, WhileSyntaxError, parse, parse_goto, read_source
+from algonet.relax import BumpExit, Sech, SmoothTent, Tent
+from algonet.while_lang import (
+    DidNotHaltError,
+    NonHaltingWarning,
+    WhileProgram,
+    WhileSyntaxError,
+    flatten,
+    load_program,
+    parse,
+    parse_goto,
+    read_source,
+    run_while,
+    write_goto,
+)
+
+from .test_language import PROGRAMS
 
 MULTIPLY = """
 OUTER: IF x2 = 0 THEN GOTO DONE
@@ -21,6 +35,11 @@ NEXT:  x2 := x2 - 1
        GOTO OUTER
 DONE:  HALT
 """
+
+
+DOUBLE = "START: IF x1 = 0 THEN GOTO DONE x0 := x0 + 2 x1 := x1 - 1 GOTO START DONE: HALT"
+ABOUT = "x0 := x0 + 1 x1 := x1 - 1 "
+IF = "IF x1 != 0 DO x0 := 5 ELSE x0 := x2 END x0 := x0 + 1"
 
 
 def _machine(lines: list[tuple], start: dict[int, int], budget: int) -> dict[int, int] | None:
@@ -99,17 +118,59 @@ def test_the_counter_is_not_an_input():
         program.crisp(x4=1)
 
 
-def test_one_loop_over_the_counter():
-    core = WhileProgram(MULTIPLY).core
+@given(PROGRAMS)
+def test_a_machine_is_its_while_twin(program):
+    machine = parse_goto(write_goto(program))
+    assert not machine.by_counter
+    assert flatten(machine).text == flatten(program).text
+
+
+@pytest.mark.parametrize("exit", [Sech(), Tent(), BumpExit()], ids=lambda exit: exit.key)
+def test_machines_agree_with_their_twins_on_the_reals(exit):
+    a, b = torch.tensor([2.5, 1.3, 1.0]), torch.tensor([1.0, 2.6, 3.5])
+    inputs = {"x1": a, "x2": b}
+    for machine, twin in (
+        (DOUBLE, "LOOP x1 DO x0 := x0 + 2 END"),
+        (MULTIPLY, load_program("multiply")),
+        # tested at its end
+        ("L: x0 := x0 + 1 x1 := x1 - 1 IF x1 != 0 THEN GOTO L", ABOUT + "WHILE x1 != 0 DO " + ABOUT + "END"),
+        ("IF x1 != 0 THEN GOTO E x0 := x2 GOTO F E: x0 := 5 F: x0 := x0 + 1", IF),
+    ):
+        given = {name: inputs[name] for name in ("x1", "x2") if name in WhileProgram(machine).variables}
+        found, expected = (
+            run_while(p, given, exit=exit, max_iterations=40, backend="reference").outputs["x0"]
+            for p in (machine, twin)
+        )
+        assert torch.equal(found, expected), (machine, found, expected)
+    assert WhileProgram(DOUBLE, Tent(), backend="reference")(a).tolist()[0] == 5.0
+
+
+def test_a_loop_that_goes_on_at_zero_is_smooth():
+    machine = WhileProgram("L: x0 := x0 + 1 IF x1 = 0 THEN GOTO L", Tent(), backend="reference")
+    assert not machine.program.by_counter
+    assert machine.crisp(x1=1) == 1
+    # 1 turn, then half of the probability goes on, and half of that half
+    assert machine(torch.tensor(0.5)).item() == pytest.approx(2.0, abs=1e-5)
+
+
+def test_jumps_that_do_not_nest_run_by_a_counter_and_say_so():
+    lesser = (
+        "L: IF x1 = 0 THEN GOTO A IF x2 = 0 THEN GOTO B x1 := x1 - 1 x2 := x2 - 1 GOTO L A: x0 := 1 HALT B: x0 := 2"
+    )
+    program = WhileProgram(lesser, Tent(), backend="reference")
+    assert program.program.by_counter
+    core = program.core
     assert core.is_core
-    outermost = [line for line in core.text.splitlines() if line.startswith("WHILE")]
-    assert len(outermost) == 1
+    assert len([line for line in core.text.splitlines() if line.startswith("WHILE")]) == 1
     assert parse(core.text) == core
+    assert [program.crisp(x1=a, x2=b) for a, b in ((2, 5), (5, 2))] == [1, 2]
+    with pytest.warns(NonHaltingWarning, match="right on integers"):
+        assert program(torch.tensor([2.0, 5.0]), torch.tensor([5.0, 2.0])).tolist() == [1.0, 2.0]
 
 
 def test_languages_are_told_apart():
     assert read_source("x0 := x1 // GOTO is only mentioned, L1: too\n").is_core
-    assert not read_source("L1: x0 := x1").is_core
+    assert read_source("L1: x0 := x1").text == "x0 := x1\n"
     assert WhileProgram("x0 := x0 + 1\nHALT\nx0 := x0 + 1").crisp() == 1
 
 

@@ -3,9 +3,10 @@
 from .code import Code, flatten
 from .crisp import run_crisp
 from .errors import DidNotHaltError, NonHaltingWarning, WhileSyntaxError
+from .fitting import DiscreteFit
 from .functional import WhileResult, run_while
-from .goto import parse_goto
-from .modules import WhileProgram
+from .goto import parse_goto, write_goto
+from .modules import Programs, WhileNetwork, WhileProgram
 from .parser import parse
 from .source import LIBRARY, library_source, load_program, read_source
 from .sugar import desugar
@@ -18,13 +19,16 @@ __all__ = [
     "Copy",
     "Decrement",
     "DidNotHaltError",
+    "DiscreteFit",
     "If",
     "Increment",
     "Loop",
     "NonHaltingWarning",
     "Program",
+    "Programs",
     "Statement",
     "While",
+    "WhileNetwork",
     "WhileProgram",
     "WhileResult",
     "WhileSyntaxError",
@@ -37,4 +41,5 @@ __all__ = [
     "read_source",
     "run_crisp",
     "run_while",
+    "write_goto",
 ]

@@ -12,14 +12,16 @@ from typing import NamedTuple
 from algonet.core.cache import cached
 
 from .sugar import desugar
-from .syntax import Copy, Decrement, Increment, Program, While, walk
+from .syntax import Copy, Decrement, If, Increment, Program, Statement, While
 
 
 class Op(NamedTuple):
     """One operation.
 
     "copy": slot `target` takes slot `argument`. "add": slot `target` grows by the number `argument`. "while": tests slot
-    `target`; `argument` is the index of its "end". "end": `argument` is the index of its "while".
+    `target`; `argument` is the index of its "end". "end": `argument` is the index of its "while". "if": tests slot
+    `target`; up to its "else", at index `argument`, stands what runs where it is not 0. "else": `argument` is the index of
+    its "fi"; in between stands what runs where it is 0.
     """
 
     kind: str
@@ -46,7 +48,7 @@ class Code:
     loop_numbers: dict[int, int] = field(init=False, repr=False, compare=False)
     #: Index of an assignment -> its number among the assignments: which weight and bias it has when trainable.
     assignments: dict[int, int] = field(init=False, repr=False, compare=False)
-    #: How many loops lie inside each other at most.
+    #: How many loops and branches lie inside each other at most.
     depth: int = field(init=False, repr=False, compare=False)
     #: Everything but the lines; `decode` reads it.
     text: str = field(init=False, repr=False, compare=False)
@@ -66,73 +68,88 @@ class Code:
         for name, value in derived.items():
             object.__setattr__(self, name, value)
 
+    def written(self, index: int) -> list[int]:
+        """The slots that the branch at `index` may change, in order."""
+        end = self.ops[self.ops[index].argument].argument
+        return sorted({op.target for op in self.ops[index:end] if op.kind in ("copy", "add")})
+
+
+#: How `Code.text` writes an operation.
+_LETTERS = {"copy": "c", "add": "a", "while": "w", "end": "e", "if": "i", "else": "l", "fi": "f"}
+
 
 def _depth(ops: tuple[Op, ...]) -> int:
     depth = most = 0
     for op in ops:
-        depth += {"while": 1, "end": -1}.get(op.kind, 0)
+        depth += {"while": 1, "if": 1, "end": -1, "fi": -1}.get(op.kind, 0)
         most = max(most, depth)
     return most
 
 
 def _encode(ops: tuple[Op, ...], names: tuple[str, ...]) -> str:
-    short = {"copy": "c", "add": "a", "while": "w", "end": "e"}
-    words = [
-        f"{short[op.kind]}{op.target},{op.argument}" if op.kind in ("copy", "add") else f"{short[op.kind]}{op.target}"
-        for op in ops
-    ]
+    words = [f"{_LETTERS[k]}{target}" + (f",{value}" if k in ("copy", "add") else "") for k, target, value in ops]
     return f"{' '.join(names)}:{' '.join(words)}"
 
 
 def flatten(program: Program, *, merge: bool = True) -> Code:
-    """Desugar and flatten. `merge=False` keeps every increment by itself, as trainable programs need."""
-    core = desugar(program)
+    """Desugar all but branches, and flatten. `merge=False` keeps every increment by itself, as trainable programs need."""
+    core = desugar(program, branches=True)
     numbers = core.all_variables
     slots = {number: slot for slot, number in enumerate(numbers)}
-    ops: list[Op] = []
+    ops: list[tuple[str, int, int]] = []
     lines: list[int] = []
+
+    def emit(kind: str, variable: int, argument: int, line: int) -> None:
+        last = ops[-1] if ops else None
+        if merge and kind == "add" and last is not None and last[:2] == ("add", slots[variable]):
+            ops[-1] = ("add", last[1], last[2] + argument)
+        else:
+            ops.append((kind, slots[variable], argument))
+            lines.append(line)
+
+    def block(body: tuple[Statement, ...]) -> None:
+        for statement in body:
+            line = statement.line
+            match statement:
+                case Copy():
+                    emit("copy", statement.target, slots[statement.source], line)
+                case Increment() | Decrement():
+                    emit("add", statement.target, 1 if isinstance(statement, Increment) else -1, line)
+                case While():
+                    emit("while", statement.variable, 0, line)
+                    block(statement.body)
+                    emit("end", statement.variable, 0, line)
+                case If():
+                    for kind, side in zip(("if", "else"), statement.sides, strict=True):
+                        emit(kind, statement.variable, 0, line)
+                        block(side)
+                    emit("fi", statement.variable, 0, line)
+
+    block(core.body)
+    return Code(_linked(ops), tuple(f"x{number}" for number in numbers), tuple(lines))
+
+
+def _linked(listed: list[tuple[str, int, int]]) -> tuple[Op, ...]:
+    """The operations, with the indices of those that belong together."""
+    ops = [Op(*op) for op in listed]
     opened: list[int] = []
-    for event, statement in walk(core.body):
-        lines.append(statement.line)
-        if event == "open" and isinstance(statement, While):
-            opened.append(len(ops))
-            ops.append(Op("while", slots[statement.variable], -1))
-        elif event == "close" and isinstance(statement, While):
+    for index, op in enumerate(ops):
+        if op.kind in ("end", "else", "fi"):
             start = opened.pop()
-            ops.append(Op("end", ops[start].target, start))
-            ops[start] = ops[start]._replace(argument=len(ops) - 1)
-        elif isinstance(statement, Copy):
-            ops.append(Op("copy", slots[statement.target], slots[statement.source]))
-        elif isinstance(statement, (Increment, Decrement)):
-            step = 1 if isinstance(statement, Increment) else -1
-            last = ops[-1] if ops else None
-            if merge and last is not None and last.kind == "add" and last.target == slots[statement.target]:
-                ops[-1] = last._replace(argument=last.argument + step)
-                lines.pop()
-            else:
-                ops.append(Op("add", slots[statement.target], step))
-    return Code(tuple(ops), tuple(f"x{number}" for number in numbers), tuple(lines))
+            ops[start] = ops[start]._replace(argument=index)
+            ops[index] = op._replace(argument=start)
+        if op.kind in ("while", "if", "else"):
+            opened.append(index)
+    return tuple(ops)
 
 
-@cached(most=256)
+@cached
 def decode(text: str) -> Code:
     """The code whose `text` this is (without source lines)."""
     names, _, body = text.partition(":")
-    ops: list[Op] = []
-    opened: list[int] = []
-    for word in body.split():
-        kind, rest = word[0], word[1:]
-        if kind in "ca":
-            target, argument = map(int, rest.split(","))
-            ops.append(Op("copy" if kind == "c" else "add", target, argument))
-        elif kind == "w":
-            opened.append(len(ops))
-            ops.append(Op("while", int(rest), -1))
-        else:
-            start = opened.pop()
-            ops.append(Op("end", int(rest), start))
-            ops[start] = ops[start]._replace(argument=len(ops) - 1)
-    return Code(tuple(ops), tuple(names.split()))
+    kinds = {letter: kind for kind, letter in _LETTERS.items()}
+    words = ((kinds[word[0]], *map(int, word[1:].split(",")), 0) for word in body.split())
+    return Code(_linked([(kind, target, argument) for kind, target, argument, *_ in words]), tuple(names.split()))
 
 
 def read_first(code: Code, outputs: Iterable[int]) -> frozenset[int]:
@@ -142,6 +159,7 @@ def read_first(code: Code, outputs: Iterable[int]) -> frozenset[int]:
     while True:
         known = sum(map(len, at_loop.values()))
         live = set(outputs)
+        after: list[set[int]] = []
         for index in range(len(code.ops) - 1, -1, -1):
             kind, target, argument = code.ops[index]
             if kind == "copy" and target in live:
@@ -152,5 +170,11 @@ def read_first(code: Code, outputs: Iterable[int]) -> frozenset[int]:
             elif kind == "while":
                 at_loop[index] |= live
                 live = set(at_loop[index])
+            elif kind == "fi":
+                after.append(set(live))
+            elif kind == "else":
+                after[-1], live = live, after[-1]
+            elif kind == "if":
+                live = live | after.pop() | {target}
         if sum(map(len, at_loop.values())) == known:
             return frozenset(live)

@@ -130,10 +130,10 @@ def tangents_at_once(code: Code) -> int:
 
 
 def activity(spec: KernelSpec) -> dict[str, frozenset[int]]:
-    """Which directions each variable ("x3") and loop probability ("p2", by level) can depend on: a fixed point."""
+    """Which directions each variable ("x3"), probability ("p2", by level) and branch ("r2") can depend on: a fixed point."""
     code = spec.code
     active: dict[str, set[int]] = {name: set() for name in code.names}
-    active.update({f"p{level}": set() for level in range(code.depth + 1)})
+    active.update({f"{kind}{level}": set() for level in range(code.depth + 1) for kind in "pr"})
     kinds = {direction: d for d, direction in enumerate(spec.directions)}
     for slot in spec.inputs:
         if ("input", slot) in kinds:
@@ -148,9 +148,17 @@ def activity(spec: KernelSpec) -> dict[str, frozenset[int]]:
                 active[f"p{level}"] |= active[f"p{level - 1}"] | active[name]
                 if ("steepness", 0) in kinds:
                     active[f"p{level}"].add(kinds["steepness", 0])
-            elif kind == "end":
+            elif kind == "if":
+                level += 1
+                active[f"p{level}"] |= active[f"p{level - 1}"]
+                active[f"r{level}"] |= active[name]
+                if ("steepness", 0) in kinds:
+                    active[f"r{level}"].add(kinds["steepness", 0])
+                for slot in code.written(index):
+                    active[code.names[slot]] |= active[f"r{level}"]
+            elif kind in ("end", "fi"):
                 level -= 1
-            else:
+            elif kind != "else":
                 active[name] |= active[f"p{level}"]
                 if kind == "copy":
                     active[name] |= active[code.names[argument]]
@@ -165,6 +173,11 @@ def activity(spec: KernelSpec) -> dict[str, frozenset[int]]:
 def tangent(name: str, direction: int) -> str:
     """The name of the tangent of `name` in a direction."""
     return f"d{name}_{direction}"
+
+
+def held(level: int, name: str) -> str:
+    """Where the branch at `level` keeps a variable, or a tangent of one."""
+    return f"h{level}_{name}"
 
 
 class _Lowering:
@@ -188,6 +201,15 @@ class _Lowering:
                 self._enter(level, name)
             elif kind == "end":
                 self._leave(level, name, self.code.loop_numbers[opened.pop()])
+                level -= 1
+            elif kind == "if":
+                level += 1
+                opened.append(index)
+                self._fork(level, name, self.code.written(index))
+            elif kind == "else":
+                self._turn(level, self.code.written(opened[-1]))
+            elif kind == "fi":
+                self._join(level, self.code.written(opened.pop()))
                 level -= 1
             elif self.spec.trainable:
                 self._trained(index, name, level)
@@ -219,7 +241,7 @@ class _Lowering:
     def _test(self, level: int, name: str) -> Test:
         p, spec = f"p{level}", self.spec
         lines = [
-            Line("value, slope", f"phi(steepness * {name})" if spec.scaled else f"phi({name})"),
+            Line("value, slope", self._phi(name)),
             Line("q", f"{p} * value"),
             Line("live", "q > epsilon"),
         ]
@@ -228,11 +250,7 @@ class _Lowering:
             lines.append(Line("poison", f"poison + where({p} > 0.0, q - q, 0.0)"))
         for d in sorted(self.active[p]):
             # A direction of p comes from the loop variable, from an outer probability or from an earlier pass
-            inner = []
-            if d in self.active[name]:
-                inner.append(f"steepness * {tangent(name, d)}" if spec.scaled else tangent(name, d))
-            if self.kinds.get(("steepness", 0)) == d:
-                inner.append(name)
+            inner = self._inner(name, d)
             moved = f"{tangent(p, d)} * value"
             if inner:
                 moved += f" + {p} * slope * ({' + '.join(inner)})"
@@ -241,6 +259,66 @@ class _Lowering:
         if spec.watched:
             lines.append(Line("steps", "steps + where(live, 1.0, 0.0)"))
         return Test(level, tuple(lines))
+
+    def _fork(self, level: int, name: str, written: list[int]) -> None:
+        """The share r of the first part, and the state before it, which the second part will need."""
+        p, r = f"p{level - 1}", f"r{level}"
+        self.emit("value, slope", self._phi(name))
+        if self.spec.trainable:
+            self.emit("poison", f"poison + where({p} > 0.0, value - value, 0.0)")
+        # A part that is taken with less than epsilon is not run at all: what it would do may never halt
+        self.emit(r, f"where({p} * value > epsilon, value, 0.0)")
+        self.emit(r, f"where({p} * (1.0 - {r}) > epsilon, {r}, 1.0)")
+        for d in sorted(self.active[r]):
+            inner = " + ".join(self._inner(name, d))
+            self.emit(tangent(r, d), f"where({r} * (1.0 - {r}) > 0.0, slope * ({inner}), 0.0)" if inner else "ZERO")
+        self._enter_part(level, f"{r} > 0.0")
+        for y in self._carried(written):
+            self.emit(held(level, y), y)
+
+    def _turn(self, level: int, written: list[int]) -> None:
+        """From the first part to the second: what the first made of the state is held, and the state is as before."""
+        self._enter_part(level, f"r{level} < 1.0")
+        for y in self._carried(written):
+            self.emit("new", y)
+            self.emit(y, held(level, y))
+            self.emit(held(level, y), "new")
+
+    def _join(self, level: int, written: list[int]) -> None:
+        r = f"r{level}"
+        for slot in written:
+            y = self.code.names[slot]
+            for d in sorted(self.active[y]):
+                dy = tangent(y, d)
+                mixed = f"{r} * {held(level, dy)} + (1.0 - {r}) * {dy}"
+                if d in self.active[r]:
+                    mixed += f" + {tangent(r, d)} * {held(level, y)} - {tangent(r, d)} * {y}"
+                self.emit(dy, mixed)
+            self.emit(y, f"{r} * {held(level, y)} + (1.0 - {r}) * {y}")
+
+    def _enter_part(self, level: int, taken: str) -> None:
+        p, outer = f"p{level}", f"p{level - 1}"
+        for d in sorted(self.active[p]):
+            moved = f"where({taken}, {tangent(outer, d)}, 0.0)" if d in self.active[outer] else "ZERO"
+            self.emit(tangent(p, d), moved)
+        self.emit(p, f"where({taken}, {outer}, 0.0)")
+
+    def _carried(self, written: list[int]) -> list[str]:
+        """Variables and their tangents."""
+        names = [self.code.names[slot] for slot in written]
+        return [*names, *(tangent(name, d) for name in names for d in sorted(self.active[name]))]
+
+    def _phi(self, name: str) -> str:
+        return f"phi(steepness * {name})" if self.spec.scaled else f"phi({name})"
+
+    def _inner(self, name: str, d: int) -> list[str]:
+        """The terms of the derivative of what phi is asked."""
+        inner = []
+        if d in self.active[name]:
+            inner.append(f"steepness * {tangent(name, d)}" if self.spec.scaled else tangent(name, d))
+        if self.kinds.get(("steepness", 0)) == d:
+            inner.append(name)
+        return inner
 
     def _copy(self, y: str, x: str, level: int) -> None:
         p = f"p{level}"
@@ -304,10 +382,26 @@ def lower(spec: KernelSpec) -> list[Step]:
 def state_names(spec: KernelSpec) -> list[str]:
     """Every number that an element carries through the kernel: variables, probabilities, their tangents, diagnostics."""
     active = activity(spec)
-    names = [*spec.code.names, *(f"p{level}" for level in range(spec.code.depth + 1))]
+    levels = range(spec.code.depth + 1)
+    forks = _forks(spec.code)
+    names = [*spec.code.names, *(f"p{level}" for level in levels), *(f"r{level}" for level in forks)]
     tangents = [tangent(name, d) for name in names for d in sorted(active[name])]
+    for level, slots in forks.items():
+        kept = [spec.code.names[slot] for slot in sorted(slots)]
+        names += [held(level, name) for name in kept]
+        tangents += [held(level, tangent(name, d)) for name in kept for d in sorted(active[name])]
     watch = ["steps", "mass", "cut"] if spec.watched else []
     return [*names, *tangents, *watch, *(["poison"] if spec.trainable else [])]
+
+
+def _forks(code: Code) -> dict[int, set[int]]:
+    """The levels of branches, and the slots that a branch there may change."""
+    level, found = 0, {}
+    for index, op in enumerate(code.ops):
+        level += {"while": 1, "if": 1, "end": -1, "fi": -1}.get(op.kind, 0)
+        if op.kind == "if":
+            found.setdefault(level, set()).update(code.written(index))
+    return found
 
 
 def seed(spec: KernelSpec, name: str, direction: int) -> str:

@@ -36,12 +36,14 @@ def run_crisp(code: Code, inputs: Mapping[str, int], max_steps: int = 1_000_000)
             values[target] += argument
         elif kind == "copy":
             values[target] = values[argument]
-        elif kind == "while":
+        elif kind in ("while", "if"):
             if values[target] == 0:
                 position = argument
-            else:
+            elif kind == "while":
                 loop = position
-        else:
+        elif kind == "else":
+            position = argument
+        elif kind == "end":
             position = argument
             continue
         position += 1

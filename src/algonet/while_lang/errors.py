@@ -19,7 +19,8 @@ class DidNotHaltError(RuntimeError):
 
 
 class NonHaltingWarning(UserWarning):
-    """A smooth loop still had probability to go on when it reached `max_iterations`, or may well do so."""
+    """A smooth loop still had probability to go on when it reached `max_iterations`, or may well do so: also where a
+    machine's jumps do not nest."""
 
 
 def _excerpt(source: str, line: int, column: int) -> str:

@@ -6,23 +6,22 @@ import numbers
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from algonet.core import tracing
-from algonet.core.cache import Cache
-from algonet.core.checks import check_integer
+from algonet.core.checks import broadcast_shapes, check_integer
 from algonet.core.hints import write_instead
-from algonet.core.identity import identity, interned
+from algonet.core.identity import PLANS, interned, signature
 from algonet.relax import EXITS, Exit, Sech
 
 from .code import Code, flatten
 from .errors import NonHaltingWarning
 from .operation import RUN_WHILE, WhileSettings
-from .reference import run_reference
+from .reference import assignment_text, run_reference
 from .source import read_source
 from .syntax import Program
 
@@ -46,7 +45,7 @@ class WhileResult(NamedTuple):
 class Prepared:
     """A program ready to run smoothly: flat code, checked settings. Made once, called often.
 
-    `known` are the variables a user may set and read. `settings` keeps the settings of earlier calls.
+    `known` are the variables a user may set and read.
     """
 
     code: Code
@@ -55,7 +54,7 @@ class Prepared:
     epsilon: float
     max_iterations: int
     trainable: bool
-    settings: Cache[WhileSettings] = field(default_factory=lambda: Cache("settings of a WHILE-program", 64))
+    by_counter: bool
 
 
 def prepare(
@@ -78,7 +77,7 @@ def prepare(
         raise ValueError(f"run_while: `epsilon` must lie in [0, 1), got {epsilon!r}.")
     check_integer("run_while", "max_iterations", max_iterations, 1, 2**31 - 1)
     code = flatten(parsed, merge=not trainable)
-    return Prepared(code, tuple(outputs), known, float(epsilon), max_iterations, trainable)
+    return Prepared(code, tuple(outputs), known, float(epsilon), max_iterations, trainable, parsed.by_counter)
 
 
 def run_while(
@@ -98,9 +97,10 @@ def run_while(
     `SmoothTent(k)` or `BumpExit` and integer inputs the result is the discrete program's, exactly (up to 2^24 in float32).
 
     `inputs` maps variable names to tensors of broadcastable shapes or numbers. Differentiable as often as the exit is
-    (apart from the cut at epsilon); kernels give the first derivative, higher ones run the reference. Memory is that of
-    inputs and outputs (each output's derivative by each input is kept for backward). Warns with `NonHaltingWarning`
-    where a loop is cut off. The paper's "Smooth WHILE-Programs".
+    (apart from the cut at epsilon). With `Tent` an integer is a corner: its gradient is the slope on the side of 0 (at 0, the
+    slope above), to about 1e-3, for one run more per input. Kernels give the first derivative, higher ones run the reference.
+    Memory is that of inputs and outputs (each output's derivative by each input is kept for backward). Warns with
+    `NonHaltingWarning` where a loop is cut off. The paper's "Smooth WHILE-Programs".
 
     >>> result = run_while("WHILE x1 != 0 DO x0 := x0 + 2 x1 := x1 - 1 END", {"x1": torch.tensor([3.0, 2.5])})
     >>> result.outputs["x0"]
@@ -127,103 +127,189 @@ def execute(
     Values are (*batch) for one output, (*batch, outputs) for several. `parameters` are a trainable program's weights and
     biases.
     """
-    check_exit("run_while", exit)
-    names, elements, dtype = _checked_inputs(prepared, inputs)
-    like = elements[0] if elements else torch.empty((), dtype=dtype) if parameters is None else parameters[0]
-    steepness = _steepness(exit, like)
-    per_element = steepness.dim() > 0
-    if per_element:
-        elements.append(steepness)
-        steepness = steepness.new_ones(())
-    if any(t.shape != elements[0].shape for t in elements):
-        elements = _broadcast(names, elements)
-    shared = (steepness, steepness, steepness) if parameters is None else (steepness, *(t.to(like) for t in parameters))
-    tensors = (*shared, *elements)
-    settings = _settings(prepared, names, exit, per_element, _moving(elements), watched)
-    values, *diagnostics = RUN_WHILE(tensors, settings, backend)
-    return values if values.dtype == dtype else values.to(dtype), diagnostics[0].detach() if watched else None
+    softness: Any = getattr(exit, getattr(exit, "softness_field", None) or "", None)
+    given = softness if isinstance(softness, Tensor) else None
+    key = signature(prepared, (*inputs,), watched, backend, exit, given, *(parameters or ()), *inputs.values())
+    run = None if key is None else PLANS.find(key)
+    if run is None:
+        run = _Run(prepared, inputs, exit, parameters, watched, backend)
+        if key is not None:
+            PLANS.put(key, run)
+    return run(inputs, softness, parameters)
 
 
-def execute_gated(
+class _Run:
+    """Smooth runs of one signature: what their checks found, and what is left to do with their tensors."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        inputs: Mapping[str, Tensor | float],
+        exit: Exit,
+        parameters: tuple[Tensor, Tensor] | None,
+        watched: bool,
+        backend: str,
+    ):
+        check_exit("run_while", exit)
+        names, elements, self.dtype = checked_inputs(prepared, inputs)
+        like = elements[0] if elements else torch.empty((), dtype=self.dtype) if parameters is None else parameters[0]
+        self.wide, self.device, self.backend, self.watched = like.dtype, like.device, backend, watched
+        steepness: Any = 1.0 if exit.softness_field is None else getattr(exit, exit.softness_field)
+        per_element = isinstance(steepness, Tensor) and steepness.dim() > 0
+        if per_element:
+            elements.append(steepness)
+        self.shape = _broadcast_shape(names, elements)
+        self.names = [(name, self._fits(inputs[name])) for name in names]
+        self.by_counter, self.per_element = prepared.by_counter, per_element
+        self.one_sided = exit.smoothness < 1
+        slots = prepared.code.slots
+        self.settings = WhileSettings(
+            prepared.code.text,
+            interned(exit),
+            tuple([slots[name] for name in names]),
+            tuple([slots[name] for name in prepared.outputs]),
+            prepared.epsilon,
+            prepared.max_iterations,
+            prepared.trainable,
+            per_element,
+            watched,
+        )
+        self.run: Callable[..., Any] | None = None
+
+    def __call__(
+        self, inputs: Mapping[str, Tensor | float], softness: Any, parameters: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, Tensor | None]:
+        if self.by_counter and not tracing.compiling():
+            _warn_by_counter()
+        elements: list[Any] = []
+        for name, fits in self.names:
+            elements.append(inputs[name] if fits else self._fitted(inputs[name], self.shape))
+        scalar = self._scalar(1.0 if softness is None or self.per_element else softness)
+        if self.per_element:
+            elements.append(self._fitted(softness, self.shape))
+        shared = [scalar, scalar]
+        if parameters is not None:
+            shared = [
+                p if p.dtype == self.wide and p.device == self.device else p.to(self.device, self.wide)
+                for p in parameters
+            ]
+        tensors = scalar, *shared, *elements
+        if self.run is None:
+            self.run = RUN_WHILE.bind(tensors, self.settings, self.backend)
+        values, *diagnostics = self.run(tensors)
+        if self.one_sided:
+
+            def run(given: list[Tensor], free: bool) -> Tensor:
+                together = scalar, *shared
+                fixed = together if free else [t.detach() for t in together]
+                return RUN_WHILE((*fixed, *given), self.settings, self.backend)[0]
+
+            values = _one_sided(values, run, elements, (scalar, *shared), self.settings.epsilon)
+        values = values if values.dtype == self.dtype else values.to(self.dtype)
+        return values, diagnostics[0].detach() if self.watched else None
+
+    def _fits(self, value: Any) -> bool:
+        tensor = isinstance(value, Tensor)
+        return tensor and (value.dtype, value.device, value.shape) == (self.wide, self.device, self.shape)
+
+    def _fitted(self, value: Any, shape: Sequence[int]) -> Tensor:
+        if isinstance(value, Tensor):
+            return value.to(self.device, self.wide).expand(shape)
+        return torch.full(shape, float(value), dtype=self.wide, device=self.device)
+
+    def _scalar(self, value: Any) -> Tensor:
+        if isinstance(value, Tensor) and value.dtype == self.wide and value.device == self.device:
+            return value
+        return self._fitted(value, ())
+
+
+def _warn_by_counter() -> None:
+    warnings.warn(
+        "the jumps of this machine do not nest (a loop with two ways out, as a rule), so that it runs by a counter: its "
+        "values are right on integers with an exact exit such as Tent() only. Write it with WHILE and IF for the reals.",
+        NonHaltingWarning,
+        stacklevel=5,
+    )
+
+
+def execute_reference(
     prepared: Prepared,
     inputs: Mapping[str, Tensor | float],
-    make_gates: Callable[[tuple[int, ...], list[str], Tensor], Tensor],
     *,
     exit: Exit,
     parameters: tuple[Tensor, Tensor] | None = None,
-) -> Tensor:
-    """Values of a run by the reference in which each assignment is made to the extent of its gate."""
-    names, elements, dtype = _checked_inputs(prepared, inputs)
-    if not elements:
-        raise ValueError("run_gated: give at least one input.")
-    elements = _broadcast(names, elements)
+    make_gates: Callable[[tuple[int, ...], list[str], Tensor], Tensor] | None = None,
+    body: nn.Module | None = None,
+) -> tuple[Tensor, Tensor]:
+    """As `execute`, by the reference: with gates, the extent to which each assignment is made, or of a network's `body`."""
+    names, elements, dtype = checked_inputs(prepared, inputs)
+    shape = _broadcast_shape(names, elements)
+    elements = [t.expand(shape) for t in elements] or [torch.zeros((), dtype=dtype)]
     code = prepared.code
-    batch = tuple(elements[0].shape)
-    weight, bias = (None, None) if parameters is None else parameters
-    values, _ = run_reference(
-        code,
-        {code.slots[name]: element for name, element in zip(names, elements, strict=True)},
-        [code.slots[name] for name in prepared.outputs],
-        exit=exit,
-        epsilon=prepared.epsilon,
-        max_iterations=prepared.max_iterations,
-        weight=weight,
-        bias=bias,
-        gates=make_gates(batch, assignment_labels(code), elements[0]),
-    )
-    return (values.squeeze(-1) if len(prepared.outputs) == 1 else values).to(dtype)
+    shared = [*(parameters or (None, None)), None]
+    if make_gates is not None:
+        shared[2] = make_gates(tuple(elements[0].shape), assignment_labels(code), elements[0])
+
+    def run(given: list[Tensor], free: bool = True) -> tuple[Tensor, Tensor]:
+        weight, bias, gates = (t if free or t is None else t.detach() for t in shared)
+        fixed = {} if body is None or free else {name: t.detach() for name, t in body.named_parameters()}
+        return run_reference(
+            code,
+            {code.slots[name]: element for name, element in zip(names, given, strict=False)},
+            [code.slots[name] for name in prepared.outputs],
+            exit=exit,
+            epsilon=prepared.epsilon,
+            max_iterations=prepared.max_iterations,
+            weight=weight,
+            bias=bias,
+            like=given[0],
+            gates=gates,
+            body=body if body is None or free else lambda *state: torch.func.functional_call(body, fixed, state),
+        )
+
+    values, diagnostics = run(elements)
+    if exit.smoothness < 1:
+        values = _one_sided(values, lambda given, free: run(given, free)[0], elements, shared, prepared.epsilon)
+    return (values.squeeze(-1) if len(prepared.outputs) == 1 else values).to(dtype), diagnostics
+
+
+def _one_sided(
+    values: Tensor,
+    run: Callable[[list[Tensor], bool], Tensor],
+    elements: list[Tensor],
+    shared: Sequence[Tensor | None],
+    epsilon: float,
+) -> Tensor:
+    """`values`, with the gradients of an exit that has corners on integers, where those of `values` mix both sides.
+
+    The gradient by an input is that of a run in which it alone is a step off an integer, towards 0 (from 0: up). `run` takes
+    the inputs, and whether gradients by what all elements share are wanted of this run too.
+    """
+    moving = [i for i, t in enumerate(elements) if t.requires_grad or tracing.transforming()]
+    if not torch.is_grad_enabled() or not (moving or any(t is not None and t.requires_grad for t in shared)):
+        return values
+    if tracing.readable(*elements) and not any(bool((t == t.round()).any()) for t in elements):
+        return values
+    # A loop that is entered with the probability of a step must not be left at once
+    step = max(10 * epsilon, torch.finfo(elements[0].dtype).eps ** 0.5)
+    beside = [torch.where(t == t.round(), torch.where(t > 0, t - step, t + step), t) for t in elements]
+    fixed, result = [t.detach() for t in elements], values.detach()
+    for count, i in enumerate(moving or range(min(1, len(elements)))):
+        given = [*fixed[:i], beside[i], *fixed[i + 1 :]]
+        found = run(given, count == 0)
+        result = result + (found - found.detach())
+    return result
 
 
 def assignment_labels(code: Code) -> list[str]:
     """Each assignment of the core program by its source line and what it does."""
-    labels = []
-    for index in code.assignments:
-        kind, target, argument = code.ops[index]
-        change = (
-            code.names[argument]
-            if kind == "copy"
-            else f"{code.names[target]} {'+' if argument > 0 else '-'} {abs(argument)}"
-        )
-        labels.append(f"line {code.lines[index]}: {code.names[target]} := {change}")
-    return labels
+    return [f"line {code.lines[index]}: {assignment_text(code, index)}" for index in code.assignments]
 
 
 def check_exit(where: str, exit: Any) -> None:
     if not isinstance(exit, Exit):
         instead = write_instead("exit", exit, EXITS, number="Sech")
         raise TypeError(f"{where}: `exit` must be an exit such as Sech(2.0) or Tent(), got {exit!r}{instead}.")
-
-
-def _steepness(exit: Exit, like: Tensor) -> Tensor:
-    """The exit's steepness as a tensor beside `like`; 1 for exits that have none."""
-    value: Any = getattr(exit, exit.softness_field) if exit.softness_field is not None else 1.0
-    if not isinstance(value, Tensor):
-        return torch.full((), float(value), dtype=like.dtype, device=like.device)
-    return value if value.dtype == like.dtype and value.device == like.device else value.to(like)
-
-
-def _settings(
-    prepared: Prepared, names: tuple[str, ...], exit: Exit, per_element: bool, moving: tuple[bool, ...], watched: bool
-) -> WhileSettings:
-    # While a graph is traced, nothing is cached
-    key = None if tracing.compiling() else (names, identity(exit), per_element, moving, watched)
-    found = None if key is None else prepared.settings.find(key)
-    if found is not None:
-        return found
-    slots = prepared.code.slots
-    made = WhileSettings(
-        prepared.code.text,
-        interned(exit),
-        tuple([slots[name] for name in names]),
-        tuple([slots[name] for name in prepared.outputs]),
-        prepared.epsilon,
-        prepared.max_iterations,
-        prepared.trainable,
-        per_element,
-        moving,
-        watched,
-    )
-    return made if key is None else prepared.settings.put(key, made)
 
 
 def as_result(prepared: Prepared, values: Tensor, diagnostics: Tensor) -> WhileResult:
@@ -234,7 +320,7 @@ def as_result(prepared: Prepared, values: Tensor, diagnostics: Tensor) -> WhileR
 
 def warn_if_cut(prepared: Prepared, diagnostics: Tensor) -> None:
     """One warning if any element ran into `max_iterations`. Reads values: on a GPU this waits for the kernel."""
-    if tracing.compiling() or tracing.transforming():
+    if tracing.compiling() or tracing.interpreter() is not None:
         return
     if diagnostics.numel() == 0:
         return
@@ -252,7 +338,7 @@ def warn_if_cut(prepared: Prepared, diagnostics: Tensor) -> None:
         )
 
 
-def _checked_inputs(
+def checked_inputs(
     prepared: Prepared, inputs: Mapping[str, Tensor | float]
 ) -> tuple[tuple[str, ...], list[Tensor], torch.dtype]:
     """Names in slot order, their tensors in the precision to compute in, and the precision of the result."""
@@ -263,13 +349,6 @@ def _checked_inputs(
         known = ", ".join(prepared.known)
         raise ValueError(f"run_while: unknown variable {stranger!r}; the program's variables are {known}{hint}.")
     given: list[Any] = [inputs[name] for name in names]
-    first: Any = given[0] if given else None
-    if (
-        isinstance(first, Tensor)
-        and (first.dtype == torch.float32 or first.dtype == torch.float64)
-        and all(isinstance(t, Tensor) and t.dtype == first.dtype and t.device == first.device for t in given)
-    ):
-        return names, given, first.dtype
     for name, value in zip(names, given, strict=True):
         if isinstance(value, Tensor):
             if not value.is_floating_point():
@@ -299,22 +378,13 @@ def _checked_inputs(
     return names, full, dtype
 
 
-def _broadcast(names: tuple[str, ...], elements: list[Tensor]) -> list[Tensor]:
+def _broadcast_shape(names: tuple[str, ...], elements: list[Tensor]) -> torch.Size:
     try:
-        return list(torch.broadcast_tensors(*elements))
+        return broadcast_shapes(*[t.shape for t in elements])
     except RuntimeError:
         labels = [*names, "steepness"]
         shapes = ", ".join(f"{label} {tuple(t.shape)}" for label, t in zip(labels, elements, strict=False))
         raise ValueError(f"run_while: inputs must broadcast together, got {shapes}.") from None
-
-
-def _moving(elements: list[Tensor]) -> tuple[bool, ...]:
-    """Which of the element-wise tensors may be asked for a gradient."""
-    if tracing.compiling() or tracing.transforming():
-        return (True,) * len(elements)
-    if not torch.is_grad_enabled():
-        return (False,) * len(elements)
-    return tuple([t.requires_grad for t in elements])
 
 
 __all__ = ["NonHaltingWarning", "WhileResult", "run_while"]

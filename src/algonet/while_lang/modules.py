@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from algonet.relax.modules import MAIN, departure
 from .code import read_first
 from .crisp import run_crisp
 from .errors import NonHaltingWarning
+from .fitting import DiscreteFit, fit_discrete
 from .functional import (
     EPSILON,
     MAX_ITERATIONS,
@@ -23,10 +25,12 @@ from .functional import (
     as_result,
     check_exit,
     execute,
-    execute_gated,
+    execute_reference,
     prepare,
     warn_if_cut,
 )
+from .python import read_python
+from .reference import Unit, build
 from .source import library_inputs, load_program, read_source
 from .sugar import desugar
 from .syntax import Program
@@ -94,11 +98,37 @@ class WhileProgram(SoftModule):
         program = load_program(name)
         return cls(program, exit, **{"name": name, "inputs": library_inputs(name), **options})
 
+    @classmethod
+    def from_python(cls, function: Callable[..., Any], exit: Exit = Sech(), **options) -> WhileProgram:
+        """The program that computes what a Python function does on natural numbers; its parameters are x1, x2, ...
+
+        Functions assign, use + - *, comparisons, `and`, `or`, `not`, `if`, `while` and `for i in range(...)`, and call other
+        such functions. They return a number, or a tuple of them, which are several outputs. A difference below 0 is not
+        natural: it counts forever.
+
+        >>> from algonet.relax import Tent
+        >>> def triangle(n):
+        ...     total = 0
+        ...     for i in range(n):
+        ...         total += i
+        ...     return total
+        >>> program = WhileProgram.from_python(triangle, Tent())
+        >>> program.crisp(x1=5), program(torch.tensor(5.0)).item()
+        (10, 10.0)
+        """
+        program, inputs, outputs = read_python(function)
+        given = {"name": function.__name__, "inputs": inputs or None, "outputs": outputs}
+        return cls(program, exit, **{**given, **options})
+
     def forward(self, *positional: Tensor, **inputs: Tensor | float) -> Tensor | tuple[Tensor, ...]:
         """The output, or a tuple of them where several were asked for."""
         # Looking at the diagnostics waits for the device, so a plain call asks for them on the CPU only
-        first: Any = next((t for t in (*positional, *inputs.values()) if isinstance(t, Tensor)), None)
-        watched = not tracing.compiling() and (first is None or first.device.type == "cpu")
+        watched = not tracing.compiling()
+        given: Any
+        for given in (*positional, *inputs.values()):
+            if isinstance(given, Tensor):
+                watched = watched and given.device.type == "cpu"
+                break
         values, diagnostics = self._execute(positional, inputs, watched)
         if diagnostics is not None:
             warn_if_cut(self._prepared, diagnostics)
@@ -123,7 +153,12 @@ class WhileProgram(SoftModule):
         reference. Gates of 1 change nothing; the gradient by them is what `explain.sensitivity(inside=True)` measures.
         """
         given = self._named(positional, inputs)
-        values = execute_gated(self._prepared, given, make_gates, exit=self._exit(), parameters=self._weight_and_bias())
+        if not given:
+            raise ValueError("run_gated: give at least one input.")
+        parameters = self._weight_and_bias()
+        values, _ = execute_reference(
+            self._prepared, given, exit=self._exit(), parameters=parameters, make_gates=make_gates
+        )
         return values if len(self._prepared.outputs) == 1 else values.unbind(-1)
 
     def crisp(self, *, max_steps: int = 1_000_000, **inputs: int) -> int | tuple[int, ...]:
@@ -142,6 +177,33 @@ class WhileProgram(SoftModule):
         if parameters is None:
             raise ValueError("WhileProgram.regularization: the program has no parameters; pass trainable=True.")
         return departure(*parameters)
+
+    def fit_discrete(
+        self,
+        inputs: Iterable[int],
+        *,
+        held_out: Iterable[int] = (),
+        steps: int = 300,
+        learning_rate: float = 0.01,
+        regularize: float = 1e-3,
+    ) -> DiscreteFit:
+        """Fit weights and biases so that the smooth program gives what the discrete one gives for all tuples of `inputs`.
+
+        Adam on the mean square error plus `regularize` times `regularization()`. The report holds the mean errors before and
+        after, on these tuples and on those of `held_out`, numbers that were not fitted to: weights learn the factor and
+        offset of the numbers they see, and of others little. The paper's "trained on a data set of integer input/output
+        pairs of the respective discrete WHILE-program".
+        """
+        return fit_discrete(self, inputs, held_out, steps, learning_rate, regularize)
+
+    @property
+    def trainable(self) -> bool:
+        """Whether each assignment has a weight and a bias."""
+        return self._prepared.trainable
+
+    def to_network(self) -> WhileNetwork:
+        """The program as the network that it is: a recurrent module for each loop, a unit for each assignment."""
+        return WhileNetwork(self)
 
     @property
     def core(self) -> Program:
@@ -204,22 +266,127 @@ class WhileProgram(SoftModule):
         return {**self.__dict__, "_cached_exit": None}
 
     def _named(self, positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float]) -> dict[str, Tensor | float]:
-        if len(positional) > len(self.inputs):
-            raise ValueError(
-                f"WhileProgram: the program takes {len(self.inputs)} inputs ({', '.join(self.inputs)}), got "
-                f"{len(positional)} arguments."
-            )
-        inputs = dict(zip(self.inputs, positional, strict=False))
-        twice = [name for name in inputs if name in named]
-        if twice:
-            raise ValueError(f"WhileProgram: `{twice[0]}` was given twice, by position and by name.")
-        return {**inputs, **named}
+        return named_inputs("WhileProgram", self.inputs, positional, named)
 
     def extra_repr(self) -> str:
         lines = len(self.program.text.splitlines())
         name = self.name or f"{lines} line{'s' if lines > 1 else ''}"
-        trainable = ", trainable" if self._prepared.trainable else ""
+        trainable = ", trainable" if self.trainable else ""
         return f"{name}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}, {super().extra_repr()}{trainable}"
+
+
+class WhileNetwork(WhileProgram):
+    """A WHILE-program as a network, `program.to_network()`: called as the program is, with the same values and gradients.
+
+    `body` is a tree of modules. Each loop is a recurrent module, whose body runs on its own result inside p phi(v); each
+    assignment is a unit with a weight and a bias of its own, y := p (w value + b) + (1-p) y, which start at those of the
+    program, or at 1 and 0; a branch mixes its two parts. It is what the kernels are tested against, and is slower than
+    they are. The paper's "WHILE loops are considered as recurrent sub-networks".
+
+    >>> network = WhileProgram.library("add").to_network()
+    >>> network.body[2].body[0].text, network.body[2].body[0].weight.item()
+    ('x0 := x0 + 1', 1.0)
+    """
+
+    def __init__(self, program: WhileProgram):
+        prepared = program._prepared
+        super().__init__(
+            program.program,
+            copy.deepcopy(program._exit()),
+            epsilon=prepared.epsilon,
+            max_iterations=prepared.max_iterations,
+            inputs=program._inputs,
+            outputs=prepared.outputs,
+            trainable=True,
+            backend="reference",
+            name=program.name,
+        )
+        given = program._weight_and_bias() or super()._weight_and_bias()
+        assert given is not None
+        self.weight = self.bias = None
+        self.body = build(self._prepared.code, *([nn.Parameter(t.detach().clone()) for t in ts] for ts in given))
+
+    def draw(self) -> Any:
+        """The network as a matplotlib figure: loops are frames with an arrow back to their start."""
+        from .network_drawing import draw_network
+
+        return draw_network(self)
+
+    def _execute(
+        self, positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float], watched: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        inputs, parameters = self._named(positional, named), self._weight_and_bias()
+        return execute_reference(self._prepared, inputs, exit=self._exit(), parameters=parameters, body=self.body)
+
+    def _weight_and_bias(self) -> tuple[Tensor, Tensor] | None:
+        units = [unit for unit in self.modules() if isinstance(unit, Unit)]
+        return torch.stack([u.weight for u in units]), torch.stack([u.bias for u in units])  # pyright: ignore
+
+
+class Programs(nn.ModuleList):
+    """Several programs as one layer, `Programs(p, q)`: all are given the same inputs, and their outputs follow each other.
+
+    Each takes the inputs that it has by their names. Called by position, and as a layer (`Insert(Programs(p, q))`), the
+    inputs are those of the first program, then what the others have beyond them.
+
+    >>> from algonet.relax import Tent
+    >>> both = Programs(*(WhileProgram.library(name, Tent(), backend="reference") for name in ("add", "multiply")))
+    >>> both(torch.tensor(3.0), torch.tensor(4.0))
+    (tensor(7.), tensor(12.))
+    """
+
+    def __init__(self, *programs: WhileProgram):
+        for program in programs or (None,):
+            if not isinstance(program, WhileProgram):
+                raise TypeError(f"Programs: wanted at least one program, each a WhileProgram, got {program!r}.")
+        super().__init__(programs)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The variables that positional arguments fill, in order."""
+        return self._all("inputs")
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The `inputs` without which a layer would compute with zeros."""
+        return self._all("needed")
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The programs' outputs in order: `0.x0` is x0 of the first."""
+        return tuple(f"{i}.{name}" for i, program in enumerate(self) for name in program.outputs)  # pyright: ignore
+
+    def forward(self, *positional: Tensor, **inputs: Tensor | float) -> tuple[Tensor, ...]:
+        """The outputs of each program, one after the other."""
+        given = named_inputs("Programs", self.inputs, positional, inputs)
+        strangers = [name for name in given if name not in self._all("variables")]
+        if strangers:
+            raise ValueError(
+                f"Programs: no program has the variable {strangers[0]!r}; inputs are {', '.join(self.inputs)}."
+            )
+        found: list[Tensor] = []
+        for program in self:
+            result = program(**{name: value for name, value in given.items() if name in program.variables})  # pyright: ignore
+            found += result if isinstance(result, tuple) else (result,)
+        return tuple(found)
+
+    def _all(self, kind: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for program in self for name in getattr(program, kind)))
+
+
+def named_inputs(
+    where: str, names: tuple[str, ...], positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float]
+) -> dict[str, Tensor | float]:
+    """All arguments by name, those by position in the order of `names`."""
+    if len(positional) > len(names):
+        raise ValueError(
+            f"{where}: it takes {len(names)} inputs ({', '.join(names)}), got {len(positional)} arguments."
+        )
+    inputs = dict(zip(names, positional, strict=False))
+    twice = [name for name in inputs if name in named]
+    if twice:
+        raise ValueError(f"{where}: `{twice[0]}` was given twice, by position and by name.")
+    return {**inputs, **named}
 
 
 def _input_names(inputs: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from algonet.core import tracing
-from algonet.core.identity import up_to_date
+from algonet.core.identity import Spec, up_to_date
 from algonet.core.operation import Operation
 from algonet.relax import Exit, Relaxation, Sech
 
@@ -30,8 +30,8 @@ STEEPNESS, WEIGHT, BIAS, FIRST = 0, 1, 2, 3
 class WhileSettings:
     """A program with all its settings. `program` is `Code.text`; `exit` is interned, its softness a tensor of its own.
 
-    `inputs` and `outputs` are slots. `moving` says which inputs may be asked for their gradient (the steepness, last, where
-    it differs between elements: `per_element`). `watched` asks for the diagnostics too.
+    `inputs` and `outputs` are slots. `per_element` says that the steepness differs between elements: it is the last tensor
+    then. `watched` asks for the diagnostics too.
     """
 
     program: str
@@ -42,26 +42,18 @@ class WhileSettings:
     max_iterations: int
     trainable: bool
     per_element: bool
-    moving: tuple[bool, ...]
     watched: bool
 
     @property
     def code(self) -> Code:
         return decode(self.program)
 
-    @property
-    def wanted(self) -> tuple[int, ...]:
-        """Positions among the inputs whose gradient is wanted."""
-        return tuple(i for i, wanted in enumerate(self.moving) if wanted)
+    def output_shape(self, batch: Sequence[int]) -> tuple[int, ...]:
+        return tuple(batch) if len(self.outputs) == 1 else (*batch, len(self.outputs))
 
 
-def batch_shape(tensors: Sequence[Tensor]) -> torch.Size:
+def batch_shape(tensors: Sequence[Tensor] | Sequence[Spec]) -> torch.Size:
     return tensors[FIRST].shape if len(tensors) > FIRST else torch.Size()
-
-
-def output_shape(tensors: Sequence[Tensor], settings: WhileSettings) -> tuple[int, ...]:
-    batch, width = batch_shape(tensors), len(settings.outputs)
-    return tuple(batch) if width == 1 else (*batch, width)
 
 
 def _reference(tensors: Sequence[Tensor], settings: WhileSettings) -> list[Tensor]:
@@ -86,8 +78,9 @@ def _reference(tensors: Sequence[Tensor], settings: WhileSettings) -> list[Tenso
 
 def _fake(tensors: Sequence[Tensor], settings: WhileSettings) -> list[Tensor]:
     like = tensors[STEEPNESS]
-    values = like.new_empty(output_shape(tensors, settings))
-    return [values, like.new_empty((*batch_shape(tensors), 3))] if settings.watched else [values]
+    batch = batch_shape(tensors)
+    values = like.new_empty(settings.output_shape(batch))
+    return [values, like.new_empty((*batch, 3))] if settings.watched else [values]
 
 
 def _refuse(tensors: Sequence[Tensor], settings: WhileSettings) -> str | None:
@@ -102,7 +95,7 @@ def _refuse(tensors: Sequence[Tensor], settings: WhileSettings) -> str | None:
 
 def _example(device: str) -> tuple[list[Tensor], WhileSettings]:
     tensors = [torch.zeros(shape, device=device) for shape in ((), (), (), (2,))]
-    settings = WhileSettings("x0 x1:w1 a0,1 a1,-1 e1", Sech(), (1,), (0,), 1e-6, 1000, False, False, (False,), False)
+    settings = WhileSettings("x0 x1:w1 a0,1 a1,-1 e1", Sech(), (1,), (0,), 1e-6, 1000, False, False, False)
     return tensors, settings
 
 

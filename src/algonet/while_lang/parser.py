@@ -187,7 +187,7 @@ def build_constant(target: Any, number: Any) -> Statement:
     return Assign(number_of(target), None, constant_of(number), line=target.line)
 
 
-@cached(most=1)
+@cached
 def _parser() -> Any:
     from lark import Lark, Transformer, v_args
 

@@ -1,4 +1,4 @@
-"""The paper's figure of a WHILE-program, for the command line and the gallery."""
+"""Figures of a WHILE-program: the paper's surfaces, and the network that it is."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet.core.extras import require
 from algonet.relax import Exit, Tent
 
 from .errors import NonHaltingWarning
@@ -39,6 +40,7 @@ def surface(function: Callable[[Tensor, Tensor], Tensor], low: float, high: floa
 
 def draw(axis: Any, data: tuple[Tensor, ...], limits: tuple[float, float], heights: tuple[float, float]) -> Any:
     """One surface: height the value, colour the gradient; returns what a colour bar needs."""
+    require("matplotlib")
     import matplotlib.pyplot as plt
     from matplotlib import cm
     from matplotlib.colors import LightSource, Normalize
@@ -65,6 +67,7 @@ def surfaces(
     program: Program, library: str | None, exit: Exit, span: tuple[float, float], size: int, max_iterations: int
 ) -> Any:
     """The exact function where it is known, the program with `exit` and the program with `Tent`, side by side."""
+    require("matplotlib")
     import matplotlib.pyplot as plt
 
     panels: list[tuple[str, Callable[[Tensor, Tensor], Tensor]]] = []

@@ -1,12 +1,17 @@
-"""The smooth interpreter in plain torch: slow, and differentiable to any order. The kernels mirror it."""
+"""The smooth program as a network in plain torch: slow, and differentiable to any order. The kernels mirror it.
+
+Each assignment is a unit, each loop a recurrent module around those of its body. `state` holds a tensor per variable, p the
+probability with which a part is run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from algonet.core import tracing
 from algonet.relax import Exit
@@ -24,7 +29,7 @@ class Outcome(NamedTuple):
 def run_reference(
     code: Code,
     inputs: Mapping[int, Tensor],
-    outputs: Sequence[int],
+    outputs: Iterable[int],
     *,
     exit: Exit,
     epsilon: float,
@@ -33,13 +38,15 @@ def run_reference(
     bias: Tensor | None = None,
     like: Tensor | None = None,
     gates: Tensor | None = None,
+    body: nn.Module | None = None,
 ) -> Outcome:
     """Run `code` smoothly on `inputs` (slot -> tensor, all of one shape); `like` gives dtype and device if there are none.
 
-    A loop over v inside probability p repeats { p := p phi(v); stop if p <= epsilon; run the body with p }. Elements
-    that stopped have p = 0 from then on, so that they no longer change while others go on. An element with an infinite or
-    NaN input is NaN in every output and does not run. `gates` (*batch, assignments) scale the probability with which each
-    assignment is made.
+    A loop over v inside probability p repeats { p := p phi(v); stop if p <= epsilon; run the body with p }; a branch
+    mixes what its two parts make of the state. Elements that stopped have p = 0 from then on, so that they no longer
+    change while others go on. An element with an infinite or NaN input is NaN in every output and does not run. `gates`
+    (*batch, assignments) scale the probability with which each assignment is made. `body` is the network that
+    `build(code, weight, bias)` gave, if there is one already.
     """
     like = next(iter(inputs.values())) if inputs else like
     assert like is not None
@@ -50,9 +57,10 @@ def run_reference(
         finite = value.abs() < torch.inf
         state[slot] = torch.where(finite, value, zero)
         broken = broken | ~finite
-    machine = _Machine(code, exit, epsilon, max_iterations, weight, bias, gates)
-    diagnostics = machine.run(state, torch.where(broken, zero, zero + 1))
-    offset = machine.poison + _unused(exit, inputs.values(), (weight, bias))
+    run = Run(exit, epsilon, max_iterations, gates, zero.detach(), zero.detach(), zero.detach())
+    (build(code, weight, bias) if body is None else body)(state, torch.where(broken, zero, zero + 1), run)
+    diagnostics = torch.stack([run.mass, run.steps, run.cut], dim=-1)
+    offset = run.poison + _unused(exit, inputs.values(), (weight, bias))
     values = torch.stack([torch.where(broken, torch.nan, state[slot] + offset) for slot in outputs], dim=-1)
     return Outcome(values, diagnostics)
 
@@ -74,75 +82,140 @@ def _nothing(tensor: Tensor) -> Tensor:
     return torch.where(torch.zeros_like(tensor, dtype=torch.bool), tensor, 0.0)
 
 
-class _Machine:
-    """Runs flat code with an explicit stack of probabilities, so that nesting is not bounded by Python's own stack."""
+@dataclass
+class Run:
+    """What a run carries along: its exit and limits, gates if it has some, and what it will tell of its loops."""
 
-    def __init__(
-        self,
-        code: Code,
-        exit: Exit,
-        epsilon: float,
-        max_iterations: int,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        gates: Tensor | None = None,
-    ):
-        self.gates = gates
-        self.code, self.exit, self.epsilon, self.max_iterations = code, exit, epsilon, max_iterations
-        self.weight, self.bias = weight, bias
-        self.poison: Tensor | float = 0.0
+    exit: Exit
+    epsilon: float
+    max_iterations: int
+    gates: Tensor | None
+    mass: Tensor
+    steps: Tensor
+    cut: Tensor
+    poison: Tensor | float = 0.0
 
-    def run(self, state: list[Tensor], p: Tensor) -> Tensor:
-        """Run to the end, changing `state`; returns the diagnostics."""
-        code = self.code
-        mass, steps, cut = p * 0, p.detach() * 0, p.detach() * 0
-        stack: list[tuple[Tensor, int]] = []
-        position, entering, count = 0, True, 0
-        while position < len(code.ops):
-            op = code.ops[position]
-            if op.kind == "end":
-                position, entering = op.argument, False
-                continue
-            if op.kind != "while":
-                state[op.target] = self._assigned(position, state, p)
-                position += 1
-                continue
-            if entering:
-                stack.append((p, count))
-                count = 0
-            entering = True
-            p = self._tested(state[op.target], p)
-            if count < self.max_iterations and _any(p > 0):
-                steps = steps + (p > 0).to(steps.dtype)
-                count += 1
-                position += 1
-                continue
-            # p is left positive only where the loop was cut off
-            worse = p.detach() > mass
-            mass = torch.where(worse, p.detach(), mass)
-            cut = torch.where(worse, float(code.loop_numbers[position]), cut)
-            p, count = stack.pop()
-            position = op.argument + 1
-        return torch.stack([mass, steps, cut], dim=-1).detach()
-
-    def _tested(self, v: Tensor, p: Tensor) -> Tensor:
-        q = p * self.exit(v)
-        if self.weight is not None:
-            # Weights can drive a value out of range: such an element stops, and is NaN rather than wrong
+    def watch(self, p: Tensor, q: Tensor, trainable: bool) -> None:
+        """Weights can drive a value out of range: such an element stops, and is NaN rather than wrong."""
+        if trainable:
             self.poison = self.poison + torch.where(p > 0, q - q, 0.0).detach()
-        return torch.where(q > self.epsilon, q, 0.0)
 
-    def _assigned(self, position: int, state: list[Tensor], p: Tensor) -> Tensor:
-        kind, target, argument = self.code.ops[position]
-        y = state[target]
-        if self.gates is not None:
-            p = p * self.gates[..., self.code.assignments[position]]
+
+class Unit(nn.Module):
+    """One assignment inside probability p: y := p (w value + b) + (1 - p) y, for the value that the statement assigns."""
+
+    def __init__(self, code: Code, index: int, weight: Tensor | None, bias: Tensor | None):
+        super().__init__()
+        self.kind, self.target, self.argument = code.ops[index]
+        self.number = code.assignments[index]
+        self.text = assignment_text(code, index)
+        self.weight, self.bias = weight, bias
+
+    def forward(self, state: list[Tensor], p: Tensor, run: Run) -> None:
+        y = state[self.target]
+        if run.gates is not None:
+            p = p * run.gates[..., self.number]
+        copied = self.kind == "copy"
         if self.weight is None or self.bias is None:
-            return p * state[argument] + (1 - p) * y if kind == "copy" else y + argument * p
-        number = self.code.assignments[position]
-        new = self.weight[number] * (state[argument] if kind == "copy" else y + argument) + self.bias[number]
+            state[self.target] = p * state[self.argument] + (1 - p) * y if copied else y + self.argument * p
+            return
+        new = self.weight * (state[self.argument] if copied else y + self.argument) + self.bias
         # A weight can push a value out of range. Where p is 0 that must not matter: such an element only waits for others
-        return p * torch.where(p > 0, new, y) + (1 - p) * y
+        state[self.target] = p * torch.where(p > 0, new, y) + (1 - p) * y
+
+    def extra_repr(self) -> str:
+        if self.weight is None or self.bias is None:
+            return self.text
+        return f"{self.text}, weight={self.weight.item():.4g}, bias={self.bias.item():.4g}"
+
+
+class Sequence(nn.ModuleList):
+    """One part after the other, all inside the same probability."""
+
+    def forward(self, state: list[Tensor], p: Tensor, run: Run) -> None:
+        for part in self:
+            part(state, p, run)
+
+
+class Recurrent(nn.Module):
+    """A loop: the body runs on its own result, inside p phi(v), p phi(v)^2, ..., until none of the probability is left."""
+
+    def __init__(self, code: Code, index: int, body: Sequence, trainable: bool):
+        super().__init__()
+        self.slot, self.number, self.trainable = code.ops[index].target, code.loop_numbers[index], trainable
+        self.text = f"{code.names[self.slot]} != 0"
+        self.body = body
+
+    def forward(self, state: list[Tensor], p: Tensor, run: Run) -> None:
+        for turn in range(run.max_iterations + 1):
+            q = p * run.exit(state[self.slot])
+            run.watch(p, q, self.trainable)
+            p = torch.where(q > run.epsilon, q, 0.0)
+            if turn == run.max_iterations or not _any(p > 0):
+                break
+            run.steps = run.steps + (p > 0).to(run.steps.dtype)
+            self.body(state, p, run)
+        # p is left positive only where the loop was cut off
+        worse = p.detach() > run.mass
+        run.mass = torch.where(worse, p.detach(), run.mass)
+        run.cut = torch.where(worse, float(self.number), run.cut)
+
+    def extra_repr(self) -> str:
+        return self.text
+
+
+class Branch(nn.Module):
+    """A branch: both parts run on the state before it, which then is phi(v) then + (1 - phi(v)) otherwise."""
+
+    def __init__(self, code: Code, index: int, then: Sequence, otherwise: Sequence, trainable: bool):
+        super().__init__()
+        self.slot, self.trainable = code.ops[index].target, trainable
+        self.text = f"{code.names[self.slot]} != 0"
+        self.then, self.otherwise = then, otherwise
+
+    def forward(self, state: list[Tensor], p: Tensor, run: Run) -> None:
+        q = run.exit(state[self.slot])
+        run.watch(p, q, self.trainable)
+        # A part that is taken with less than epsilon is not run at all: what it would do may never halt
+        q = torch.where(p * q > run.epsilon, q, 0.0)
+        q = torch.where(p * (1 - q) > run.epsilon, q, 1.0)
+        then = list(state)
+        if _any(q > 0):
+            self.then(then, torch.where(q > 0, p, 0.0), run)
+        if _any(q < 1):
+            self.otherwise(state, torch.where(q < 1, p, 0.0), run)
+        for slot, (one, other) in enumerate(zip(then, state, strict=True)):
+            if one is not other:
+                state[slot] = q * one + (1 - q) * other
+
+    def extra_repr(self) -> str:
+        return self.text
+
+
+def build(code: Code, weight: Iterable[Tensor] | None = None, bias: Iterable[Tensor] | None = None) -> Sequence:
+    """The network that `code` is: a unit for each assignment, a recurrent module for each loop."""
+    trainable = weight is not None
+    weights, biases = (iter(() if given is None else given) for given in (weight, bias))
+    blocks = [Sequence()]
+    for index, (kind, _, argument) in enumerate(code.ops):
+        if kind in ("while", "if", "else"):
+            blocks.append(Sequence())
+        elif kind == "end":
+            body = blocks.pop()
+            blocks[-1].append(Recurrent(code, argument, body, trainable))
+        elif kind == "fi":
+            otherwise, then = blocks.pop(), blocks.pop()
+            blocks[-1].append(Branch(code, index, then, otherwise, trainable))
+        else:
+            blocks[-1].append(Unit(code, index, next(weights, None), next(biases, None)))
+    return blocks[0]
+
+
+def assignment_text(code: Code, index: int) -> str:
+    """An assignment of the flat code, as source."""
+    kind, target, argument = code.ops[index]
+    y = code.names[target]
+    return f"{y} := {code.names[argument]}" if kind == "copy" else f"{y} := {y} {'+-'[argument < 0]} {abs(argument)}"
 
 
 def _any(mask: Tensor) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copyreg
 from importlib import resources
 
 from .goto import looks_like_goto, parse_goto
 from .parser import parse
-from .syntax import Program, walk
+from .syntax import Program
 
 #: The library, in the order in which a reader would learn from it.
 LIBRARY = ("add", "subtract", "multiply", "divide", "power", "factorial", "max", "gcd", "primality")
@@ -43,23 +42,3 @@ def load_program(name: str) -> Program:
     (0, 1, 2, 3)
     """
     return read_source(library_source(name))
-
-
-def _reduced(program: Program) -> tuple:
-    """How a program is pickled: as text, since pickling a deep tree would recurse."""
-    if program.source:
-        return read_source, (program.source,)
-    lines = tuple(statement.line for event, statement in walk(program.body) if event in ("leaf", "open"))
-    return _unpickled, (program.text, lines, program.fresh)
-
-
-def _unpickled(text: str, lines: tuple[int, ...], fresh: tuple[int, ...]) -> Program:
-    """The program that prints as `text`, with the line numbers and fresh variables it had."""
-    program = parse(text)
-    statements = [statement for event, statement in walk(program.body) if event in ("leaf", "open")]
-    for statement, line in zip(statements, lines, strict=True):
-        object.__setattr__(statement, "line", line)
-    return Program(program.body, fresh=fresh)
-
-
-copyreg.pickle(Program, _reduced)

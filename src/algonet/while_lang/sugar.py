@@ -7,48 +7,22 @@
     IF x1 != 0 DO P ELSE Q END   t := x1   e := 1   WHILE t != 0 DO  P  e := z  t := z  END   WHILE e != 0 DO  Q  e := z  END
 
 `IF x1 = 0` is the same with P and Q exchanged. t, e and z are fresh: numbered beyond every variable of the program.
+
+A branch written as loops computes the same on integers only: between them its loops run more than once. Smooth runs
+therefore keep branches (`branches=True`), and mix what the two parts give.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from .syntax import Assign, Block, Copy, Decrement, If, Increment, Loop, Program, Statement, While, walk
-
-
-class _Builder:
-    """Collects core statements into nested blocks, without recursion."""
-
-    def __init__(self, fresh: int):
-        self.fresh = fresh
-        self.zero: int | None = None
-        self.blocks: list[list[Statement]] = [[]]
-        self.opened: list[tuple[int, int]] = []
-
-    def new(self) -> int:
-        self.fresh += 1
-        return self.fresh - 1
-
-    def add(self, *statements: Statement) -> None:
-        self.blocks[-1].extend(statements)
-
-    def constant(self, target: int, value: int, line: int) -> None:
-        if self.zero is None:
-            self.zero = self.new()
-        self.add(Copy(target, self.zero, line=line), *_shifts(target, value, line))
-
-    def open(self, variable: int, line: int) -> None:
-        self.opened.append((variable, line))
-        self.blocks.append([])
-
-    def close(self) -> None:
-        variable, line = self.opened.pop()
-        body = tuple(self.blocks.pop())
-        self.add(While(variable, body, line=line))
+from .syntax import Assign, Copy, Decrement, If, Increment, Loop, Program, Statement, While
 
 
-def desugar(program: Program) -> Program:
+def desugar(program: Program, *, branches: bool = False) -> Program:
     """The same program in the paper's grammar alone; line numbers still point into the original source.
+
+    `branches` keeps each IF, with its parts desugared.
 
     >>> from .parser import parse
     >>> print(desugar(parse("LOOP x1 DO x0 := x0 + 2 END")).text, end="")
@@ -62,83 +36,61 @@ def desugar(program: Program) -> Program:
     if program.is_core:
         return program
     first = max(program.all_variables) + 1
-    builder = _Builder(first)
-    counters: list[tuple[int, int | None]] = []
-    for event, statement in walk(program.body, _else_last):
-        if event == "leaf":
-            _leaf(builder, statement)
-        elif event == "open":
-            counters.append(_open(builder, statement))
-        elif event == "else":
-            _middle(builder, statement, *counters[-1])
-        else:
-            _close(builder, statement, *counters.pop())
-    return Program(tuple(builder.blocks[0]), fresh=(*program.fresh, *range(first, builder.fresh)))
+    desugaring = _Desugaring(first, branches)
+    body = desugaring.block(program.body)
+    return Program(body, fresh=(*program.fresh, *range(first, desugaring.fresh)))
 
 
-def _else_last(statement: Statement) -> Statement:
-    """`IF x = 0 DO P ELSE Q END` as `IF x != 0 DO Q ELSE P END`."""
-    if isinstance(statement, If) and statement.equal and statement.otherwise:
-        return If(statement.variable, statement.otherwise, statement.body, line=statement.line)
-    return statement
+class _Desugaring:
+    def __init__(self, fresh: int, branches: bool):
+        self.fresh, self.branches = fresh, branches
+        self.zero: int | None = None
 
+    def new(self) -> int:
+        self.fresh += 1
+        return self.fresh - 1
 
-def _leaf(builder: _Builder, statement: Statement) -> None:
-    if not isinstance(statement, Assign):
-        builder.add(statement)
-        return
-    target, line = statement.target, statement.line
-    if statement.source is None:
-        builder.constant(target, statement.offset, line)
-        return
-    if statement.source != target:
-        builder.add(Copy(target, statement.source, line=line))
-    builder.add(*_shifts(target, statement.offset, line))
+    def block(self, body: Iterable[Statement]) -> tuple[Statement, ...]:
+        return tuple(core for statement in body for core in self.statement(statement))
 
+    def statement(self, statement: Statement) -> Iterator[Statement]:
+        line = statement.line
+        match statement:
+            case Assign():
+                yield from self.assigned(statement.target, statement.source, statement.offset, line)
+            case While():
+                yield While(statement.variable, self.block(statement.body), line=line)
+            case Loop():
+                counter = self.new()
+                yield Copy(counter, statement.variable, line=line)
+                yield While(counter, (*self.block(statement.body), Decrement(counter, line=line)), line=line)
+            case If() if self.branches:
+                parts = self.block(statement.body), self.block(statement.otherwise)
+                yield If(statement.variable, *parts, statement.equal, line=line)
+            case If():
+                yield from self.branch(statement, line)
+            case _:
+                yield statement
 
-def _open(builder: _Builder, block: Statement) -> tuple[int, int | None]:
-    """Open the core loop for `block`; returns its counter and, where an ELSE part needs one, its flag."""
-    assert isinstance(block, Block)
-    line = block.line
-    if isinstance(block, While):
-        builder.open(block.variable, line)
-        return block.variable, None
-    counter = builder.new()
-    builder.add(Copy(counter, block.variable, line=line))
-    flag = None
-    if isinstance(block, If) and (block.otherwise or block.equal):
-        flag = builder.new()
-        builder.constant(flag, 1, line)
-    if isinstance(block, If) and block.equal and not block.otherwise:
-        # Only the "is 0" side has statements: the loop that finds x != 0 just clears the flag
-        builder.open(counter, line)
-        builder.constant(flag, 0, line)  # pyright: ignore[reportArgumentType]
-        builder.constant(counter, 0, line)
-        builder.close()
-        builder.open(flag, line)  # pyright: ignore[reportArgumentType]
-    else:
-        builder.open(counter, line)
-    return counter, flag
+    def assigned(self, target: int, source: int | None, offset: int, line: int) -> Iterator[Statement]:
+        if source is None:
+            source = self.zero = self.new() if self.zero is None else self.zero
+        if source != target:
+            yield Copy(target, source, line=line)
+        step = Increment if offset > 0 else Decrement
+        yield from (step(target, line=line) for _ in range(abs(offset)))
 
-
-def _middle(builder: _Builder, block: Statement, counter: int, flag: int | None) -> None:
-    assert isinstance(block, If)
-    assert flag is not None
-    builder.constant(flag, 0, block.line)
-    builder.constant(counter, 0, block.line)
-    builder.close()
-    builder.open(flag, block.line)
-
-
-def _close(builder: _Builder, block: Statement, counter: int, flag: int | None) -> None:
-    line = block.line
-    if isinstance(block, Loop):
-        builder.add(Decrement(counter, line=line))
-    elif isinstance(block, If):
-        builder.constant(counter if flag is None else flag, 0, line)
-    builder.close()
-
-
-def _shifts(target: int, amount: int, line: int) -> Iterator[Statement]:
-    kind = Increment if amount > 0 else Decrement
-    return (kind(target, line=line) for _ in range(abs(amount)))
+    def branch(self, statement: If, line: int) -> Iterator[Statement]:
+        unequal, equal = statement.sides
+        counter = self.new()
+        yield Copy(counter, statement.variable, line=line)
+        flag = self.new() if equal else None
+        if flag is not None:
+            yield from self.assigned(flag, None, 1, line)
+        inside = list(self.block(unequal))
+        for cleared in (flag, counter):
+            if cleared is not None:
+                inside += self.assigned(cleared, None, 0, line)
+        yield While(counter, tuple(inside), line=line)
+        if flag is not None:
+            yield While(flag, (*self.block(equal), *self.assigned(flag, None, 0, line)), line=line)

@@ -1,17 +1,13 @@
-"""The syntax tree of WHILE-programs: the paper's core, a layer of sugar, and printing that round-trips.
-
-Nothing here recurses: programs may nest a thousand levels deep, and `walk` turns any tree into a flat stream of events
-that printing, desugaring and compiling read.
-"""
+"""The syntax tree of WHILE-programs: the paper's core, a layer of sugar, and printing that round-trips."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-#: Deeper programs are refused: their printed form grows with the square of the depth.
-MAX_DEPTH = 2000
+#: Deeper programs are refused, as Python refuses deeper indentation: what runs them is nested as they are.
+MAX_DEPTH = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +108,11 @@ class If(Block):
     def text(self) -> str:
         return f"IF x{self.variable} {'=' if self.equal else '!='} 0 DO"
 
+    @property
+    def sides(self) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
+        """What runs where the variable is not 0, and what where it is."""
+        return (self.otherwise, self.body) if self.equal else (self.body, self.otherwise)
+
 
 #: The paper's grammar has these and nothing else.
 CORE = (Copy, Increment, Decrement, While)
@@ -120,31 +121,18 @@ CORE = (Copy, Increment, Decrement, While)
 Event = tuple[str, Statement]
 
 
-def walk(body: Iterable[Statement], rewrite: Callable[[Statement], Statement] = lambda s: s) -> Iterator[Event]:
-    """The tree in source order: leaves, and for each block its opening, its ELSE if it has one, and its closing.
-
-    `rewrite` replaces each statement as it is met, before its body is entered.
-    """
-    stack: list[tuple[Iterator[Statement], str, Statement | None]] = [(iter(body), "top", None)]
-    while stack:
-        statements, part, owner = stack[-1]
-        statement = next(statements, None)
-        if statement is None:
-            stack.pop()
-            if owner is None:
-                continue
-            if part == "body" and isinstance(owner, If) and owner.otherwise:
-                yield "else", owner
-                stack.append((iter(owner.otherwise), "else", owner))
-            else:
-                yield "close", owner
-            continue
-        statement = rewrite(statement)
-        if isinstance(statement, Block):
-            yield "open", statement
-            stack.append((iter(statement.body), "body", statement))
-        else:
+def walk(body: Iterable[Statement]) -> Iterator[Event]:
+    """The tree in source order: leaves, and for each block its opening, its ELSE if it has one, and its closing."""
+    for statement in body:
+        if not isinstance(statement, Block):
             yield "leaf", statement
+            continue
+        yield "open", statement
+        yield from walk(statement.body)
+        if isinstance(statement, If) and statement.otherwise:
+            yield "else", statement
+            yield from walk(statement.otherwise)
+        yield "close", statement
 
 
 def render(body: Iterable[Statement], indent: str = "    ") -> str:
@@ -161,27 +149,29 @@ def render(body: Iterable[Statement], indent: str = "    ") -> str:
 
 
 def depth_of(body: Iterable[Statement]) -> int:
-    """How many blocks lie inside each other at most."""
-    depth = most = 0
-    for event, _ in walk(body):
-        if event == "open":
-            depth += 1
-            most = max(most, depth)
-        elif event == "close":
-            depth -= 1
-    return most
+    """How many blocks lie inside each other at most; counted without recursion, since what is too deep is to be refused."""
+    depth, level = 0, list(body)
+    while level := [part for block in level if isinstance(block, Block) for part in _parts(block)]:
+        depth += 1
+    return depth
+
+
+def _parts(block: Block) -> tuple[Statement, ...]:
+    return (*block.body, *(block.otherwise if isinstance(block, If) else ()))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Program:
     """A parsed program. Equal programs print alike, whatever their layout, comments and line numbers were.
 
-    `fresh` are variables that a translation added: they are not the user's to set or read.
+    `fresh` are variables that a translation added: they are not the user's to set or read. `by_counter` says that it is a
+    machine whose jumps do not nest, run by a counter: right on integers only.
     """
 
     body: tuple[Statement, ...]
     source: str = ""
     fresh: tuple[int, ...] = ()
+    by_counter: bool = False
 
     @functools.cached_property
     def text(self) -> str:

@@ -9,91 +9,66 @@ them up inside the kernel. A single output has the shape of the batch, several a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from algonet.core.cache import Cache
+from algonet.core.autograd import Plan
+from algonet.core.identity import PLANS, Signature
 
 from ..compiler import MAX_OWN_PARAMETERS, SEEDS_AT_ONCE, KernelSpec, tangents_at_once
-from ..operation import BIAS, FIRST, STEEPNESS, WEIGHT, WhileSettings, batch_shape, output_shape
+from ..operation import BIAS, FIRST, STEEPNESS, WEIGHT, batch_shape
 
 Directions = tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True)
-class Dialect:
-    """How a backend runs kernels.
+class WhilePlan(Plan):
+    """Forward and backward of a program for inputs of one shape and precision; what is saved are tangents of the outputs.
 
-    `load(spec, double)` compiles one. `launch(kernel, spec, tensors, epsilon, cap, n)` runs it on contiguous tensors, as
-    `KernelSpec.arrays` lists them. `partial_sums(n, directions, like)` is room for a reducing kernel's sums, one row per
-    block.
+    Backends say how they `load` a kernel, what starts it on contiguous tensors, as `KernelSpec.arrays` lists them, and what
+    room a reducing kernel has for its sums: `partial_sums`, one row per block.
     """
 
-    name: str
-    load: Callable[[KernelSpec, bool], Any]
-    launch: Callable[[Any, KernelSpec, list[Tensor], float, int, int], None]
-    partial_sums: Callable[[int, int, Tensor], Tensor]
-
-
-def passes(dialect: Dialect) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """What a kernel module gives to the operation: forward, backward, and the shapes of what forward saves."""
-    runners: Cache[Runner] = Cache(f"WHILE-programs on {dialect.name}", 256)
-
-    def runner(tensors: Sequence[Tensor], settings: WhileSettings) -> Runner:
-        key = (settings, tensors[STEEPNESS].dtype)
-        found = runners.find(key)
-        return runners.put(key, Runner(dialect, settings, key[1] == torch.float64)) if found is None else found
-
-    def forward(tensors: Sequence[Tensor], settings: WhileSettings) -> tuple[list[Tensor], list[Tensor]]:
-        return runner(tensors, settings).forward(tensors)
-
-    def backward(
-        grads: Sequence[Tensor],
-        tensors: Sequence[Tensor],
-        saved: Sequence[Tensor],
-        settings: WhileSettings,
-        needs: Sequence[bool],
-    ) -> list[Tensor | None]:
-        return runner(tensors, settings).backward(grads[0], tensors, saved, needs)
-
-    def empty_saved(tensors: Sequence[Tensor], settings: WhileSettings) -> list[Tensor]:
-        shape = output_shape(tensors, settings)
-        return [tensors[STEEPNESS].new_empty(shape) for _ in settings.wanted]
-
-    return forward, backward, empty_saved
-
-
-class Runner:
-    """Forward and backward of one dialect, for one program, its settings and a precision: all that calls can share."""
-
-    def __init__(self, dialect: Dialect, settings: WhileSettings, double: bool):
-        self.dialect, self.settings, self.double = dialect, settings, double
+    def __init__(self, signature: Signature):
+        super().__init__(signature)
+        settings, self.tensors = self.settings, signature.tensors
+        self.dtype = self.tensors[STEEPNESS].dtype
+        self.batch = batch_shape(self.tensors)
+        self.n, self.shape = self.batch.numel(), settings.output_shape(self.batch)
         self.code = settings.code
         self.scaled = settings.exit.softness_field is not None
         self.group = tangents_at_once(self.code)
-        self.wanted = settings.wanted
+        self.wanted = _wanted(signature)
         self.directions = self._inputs(self.wanted)
         # Few: one for the values, and one for each group of gradients that is asked for
-        self.kernels: dict[tuple[Directions, bool], tuple[Any, KernelSpec]] = {}
+        self.starters: dict[tuple[Directions, bool], Callable[[list[Tensor]], None]] = {}
+
+    @classmethod
+    def saves(cls, signature: Signature) -> list[tuple[Sequence[int], torch.dtype]]:
+        shape = signature.settings.output_shape(batch_shape(signature.tensors))
+        return [(shape, signature.tensors[STEEPNESS].dtype)] * len(_wanted(signature))
+
+    def load(self, spec: KernelSpec) -> Any:
+        raise NotImplementedError
+
+    def starter(self, kernel: Any, spec: KernelSpec) -> Callable[[list[Tensor]], None]:
+        raise NotImplementedError
+
+    def partial_sums(self, directions: int, like: Tensor) -> Tensor:
+        raise NotImplementedError
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         return self._stored(tensors, self.directions)
 
     def backward(
-        self, grad: Tensor, tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
+        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
     ) -> list[Tensor | None]:
+        grad = grads[0]
         found: list[Tensor | None] = [None] * len(tensors)
-        moving = tuple(i for i, need in enumerate(needs[FIRST:]) if need)
-        if moving:
-            columns, slopes = self.wanted, saved
-            if not set(moving) <= set(columns):
-                columns, slopes = moving, self._stored(tensors, self._inputs(moving))[1]
-            for i, slope in zip(columns, slopes, strict=True):
-                if needs[FIRST + i]:
-                    found[FIRST + i] = grad * slope if len(self.settings.outputs) == 1 else (grad * slope).sum(-1)
+        for i, slope in zip(self.wanted, saved, strict=True):
+            if needs[FIRST + i]:
+                found[FIRST + i] = grad * slope if len(self.settings.outputs) == 1 else (grad * slope).sum(-1)
         parameters = self._parameters(tensors, needs)
         if parameters:
             sums = self._summed(tensors, parameters, grad)
@@ -131,23 +106,21 @@ class Runner:
             parts = [directions[i : i + self.group] for i in range(0, len(directions), self.group)]
             passes = [self._stored(tensors, part) for part in parts]
             return passes[0][0], [slope for _, slopes in passes for slope in slopes]
-        batch, like = batch_shape(tensors), tensors[STEEPNESS]
-        shape = output_shape(tensors, self.settings)
-        outputs = [like.new_empty(shape)]
+        like = tensors[STEEPNESS]
+        outputs = [like.new_empty(self.shape)]
         if self.settings.watched:
-            outputs.append(like.new_empty((*batch, 3)))
-        slopes = [like.new_empty(shape) for _ in directions]
-        self._launch(directions, False, [*self._given(tensors), *outputs, *slopes], batch.numel())
+            outputs.append(like.new_empty((*self.batch, 3)))
+        slopes = [like.new_empty(self.shape) for _ in directions]
+        self._run(directions, False, [*self._given(tensors), *outputs, *slopes])
         return outputs, slopes
 
     def _summed(self, tensors: Sequence[Tensor], directions: Directions, grad: Tensor) -> Tensor:
         """The gradient by shared parameters: tangents times `grad`, summed over all elements."""
-        n = grad.numel() // len(self.settings.outputs)
         given, grad = self._given(tensors), grad.contiguous()
         sums = []
         for part, own, seeds in self._passes(directions, grad):
-            rows = self.dialect.partial_sums(n, len(own), grad)
-            self._launch(own, True, [*given, *seeds, grad, rows], n)
+            rows = self.partial_sums(len(own), grad)
+            self._run(own, True, [*given, *seeds, grad, rows])
             sums.append(rows.double().sum(0)[: len(part)])
         return torch.cat(sums).to(grad.dtype)
 
@@ -166,24 +139,33 @@ class Runner:
                 seeds[k, 0 if kind == "weight" else 1, d] = 1
             yield part, tuple(("seed", d) for d in range(size)), [seeds.to(like)]
 
-    def _launch(self, directions: Directions, reduce: bool, arrays: list[Tensor], n: int) -> None:
-        if n == 0:
-            return
-        kernel, spec = self.kernels.get((directions, reduce)) or self._compile(directions, reduce)
-        self.dialect.launch(kernel, spec, arrays, self.settings.epsilon, self.settings.max_iterations, n)
+    def _run(self, directions: Directions, reduce: bool, arrays: list[Tensor]) -> None:
+        if self.n:
+            (self.starters.get((directions, reduce)) or self._starter(directions, reduce))(arrays)
 
-    def _compile(self, directions: Directions, reduce: bool) -> tuple[Any, KernelSpec]:
+    def _starter(self, directions: Directions, reduce: bool) -> Callable[[list[Tensor]], None]:
         settings = self.settings
-        spec = KernelSpec(
-            self.code,
-            settings.exit,
-            settings.inputs,
-            settings.outputs,
-            directions,
-            reduce=reduce,
-            trainable=settings.trainable,
-            per_element=settings.per_element,
-            watched=settings.watched and not reduce,
-        )
-        self.kernels[directions, reduce] = self.dialect.load(spec, self.double), spec
-        return self.kernels[directions, reduce]
+        double = self.dtype == torch.float64
+        # Plans for other shapes run the same code
+        key = (type(self), settings, double, directions, reduce)
+        made = PLANS.find(key)
+        if made is None:
+            spec = KernelSpec(
+                self.code,
+                settings.exit,
+                settings.inputs,
+                settings.outputs,
+                directions,
+                reduce=reduce,
+                trainable=settings.trainable,
+                per_element=settings.per_element,
+                watched=settings.watched and not reduce,
+            )
+            made = PLANS.put(key, (self.load(spec), spec))
+        starter = self.starters[directions, reduce] = self.starter(*made)
+        return starter
+
+
+def _wanted(signature: Signature) -> tuple[int, ...]:
+    """Positions among the inputs whose gradient is wanted."""
+    return tuple([i for i, need in enumerate(signature.needs[FIRST:]) if need])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,26 +12,32 @@ from algonet.core.codegen import generate as codegen
 from algonet.core.threads import spread, workers
 
 from ...compiler import KernelSpec
-from ..runner import Dialect, passes
+from ..runner import WhilePlan
 from .device import LANES, source
 
 #: Batches up to this size run on one thread: waking others costs more than it saves, far more on a busy machine.
 ALONE = 512
 
 
-def _load(spec: KernelSpec, double: bool) -> Any:
-    return codegen.load("while_numba", source(spec, double)).run
+class RunWhilePlan(WhilePlan):
+    """On the CPU's cores."""
 
+    def load(self, spec: KernelSpec) -> Any:
+        return codegen.load("while_numba", source(spec, self.dtype == torch.float64)).run
 
-def _launch(run: Any, spec: KernelSpec, tensors: list[Tensor], epsilon: float, cap: int, n: int) -> None:
-    # As many threads as torch uses
-    arguments = [*(t.detach().numpy().reshape(-1) for t in tensors), epsilon, cap, n]
-    threads = workers() if n > ALONE else 1
-    spread(run, [(i, threads, *arguments) for i in range(threads)])
+    def starter(self, kernel: Any, spec: KernelSpec) -> Callable[[list[Tensor]], None]:
+        numbers = self.settings.epsilon, self.settings.max_iterations, self.n
 
+        def start(tensors: list[Tensor]) -> None:
+            arguments = *[t.detach().numpy().reshape(-1) for t in tensors], *numbers
+            if self.n <= ALONE:
+                kernel(0, 1, *arguments)
+            else:
+                # As many threads as torch uses
+                threads = workers()
+                spread(kernel, [(i, threads, *arguments) for i in range(threads)])
 
-def _partial_sums(n: int, directions: int, like: Tensor) -> Tensor:
-    return torch.zeros((n + LANES - 1) // LANES, directions, dtype=like.dtype)
+        return start
 
-
-run_while_forward, run_while_backward, run_while_saved = passes(Dialect("numba", _load, _launch, _partial_sums))
+    def partial_sums(self, directions: int, like: Tensor) -> Tensor:
+        return torch.zeros((self.n + LANES - 1) // LANES, directions, dtype=like.dtype)

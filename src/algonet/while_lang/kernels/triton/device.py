@@ -46,7 +46,7 @@ def bounded(slope, most):
     return tl.where(slope == slope, tl.minimum(tl.maximum(slope, -most), most), 0.0)
 
 
-@triton.jit(do_not_specialize={spec.arguments})
+@kernel
 def run({", ".join(spec.arguments)}, BLOCK: tl.constexpr):
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < n

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from algonet.core.cache import Cache
 from algonet.core.codegen import generate as codegen
 from algonet.core.launch import Launch
 
 from ...compiler import KernelSpec
-from ..runner import Dialect, passes
+from ..runner import WhilePlan
 from .device import BLOCK, source
 
-_LAUNCHES: Cache[Launch] = Cache("launches of WHILE-programs", 1024)
 
+class RunWhilePlan(WhilePlan):
+    """On a GPU, one element a thread."""
 
-def _load(spec: KernelSpec, double: bool) -> Any:
-    return codegen.load("while_triton", source(spec)).run
+    def load(self, spec: KernelSpec) -> Any:
+        return codegen.load("while_triton", source(spec)).run
 
+    def starter(self, kernel: Any, spec: KernelSpec) -> Callable[[list[Tensor]], None]:
+        epsilon, cap = self.settings.epsilon, self.settings.max_iterations
+        launch = Launch(kernel, -(-self.n // BLOCK), warps=1, epsilon=epsilon, cap=cap, n=self.n, BLOCK=BLOCK)
+        return lambda tensors: launch.start(**dict(zip(spec.arrays, tensors, strict=True)))
 
-def _launch(run: Any, spec: KernelSpec, tensors: list[Tensor], epsilon: float, cap: int, n: int) -> None:
-    key = (run, tensors[-1].dtype, tensors[-1].get_device(), epsilon, cap, n)
-    launch = _LAUNCHES.find(key)
-    if launch is None:
-        made = Launch(run, -(-n // BLOCK), warps=1, epsilon=epsilon, cap=cap, n=n, BLOCK=BLOCK)
-        launch = _LAUNCHES.put(key, made)
-    launch.start(**dict(zip(spec.arrays, tensors, strict=True)))
-
-
-def _partial_sums(n: int, directions: int, like: Tensor) -> Tensor:
-    return torch.empty((n + BLOCK - 1) // BLOCK, directions, dtype=like.dtype, device=like.device)
-
-
-run_while_forward, run_while_backward, run_while_saved = passes(Dialect("triton", _load, _launch, _partial_sums))
+    def partial_sums(self, directions: int, like: Tensor) -> Tensor:
+        return torch.empty((self.n + BLOCK - 1) // BLOCK, directions, dtype=like.dtype, device=like.device)
