@@ -10,8 +10,8 @@ from algonet.smooth_python.algorithms import ALGORITHMS
 def test_every_algorithm_has_a_picture():
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
-    from algonet.cli.gallery import snippets
-    from algonet.cli.pages import smooth_python as page
+    from algonet.apps.gallery import smooth_python as page
+    from algonet.apps.gallery import snippets
 
     figures = list(page.figures(quick=True))
     assert {figure.name for figure in figures} == set(ALGORITHMS)

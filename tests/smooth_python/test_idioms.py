@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from algonet.relax import Sech
 from algonet.smooth_python import Enumerate, smooth
 
 STEEP = {"steepness": 1e5}
@@ -86,6 +87,23 @@ def dictionary_methods(a):
 
 
 @smooth
+def tables_of_pairs(a):
+    table = {(0, 0): a[0], "rows": {}}
+    for i in range(1, 3):
+        table[i, 0] = table[i - 1, 0] + a[i]
+        table["rows"][i, 0.5] = [a[i], 0.0]
+        table["rows"][i, 0.5][1] = table[i, 0] * i
+    table[0, 0] += 1.0
+    return table[2, 0], table[0, 0], table["rows"][2, 0.5][1]
+
+
+@smooth
+def steps(a):
+    pair = divmod(a[2], 0.8)
+    return a[0] // 0.25, -1.3 // a[0], a[1] % 0.5, 4.7 % a[2], round(a[2]), round(a[1], 1), pair[0] * pair[1]
+
+
+@smooth
 def float_positions(a):
     n = 0.0
     total = 0.0
@@ -128,7 +146,7 @@ def test_where_is_a_conditional_expression():
     "program",
     [
         *(least_from_infinity, largest_with_infinity, counting_from_one, generators, equal_lists, dictionary_methods),
-        *(none_and_words_differ_from_numbers, sums_of_decisions),
+        *(none_and_words_differ_from_numbers, sums_of_decisions, tables_of_pairs, steps),
     ],
     ids=lambda p: p.__name__,
 )
@@ -139,6 +157,45 @@ def test_steep_runs_equal_python(program, backend):
         found = torch.utils._pytree.tree_leaves(program(x, backend=backend, **STEEP, **options))
         for one, other in zip(found, expected, strict=True):
             assert torch.as_tensor(one).flatten()[-1].item() == pytest.approx(float(other), abs=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "reference"}, {"paths": Enumerate()}], ids=str)
+def test_steps_have_the_slope_of_what_is_between(options):
+    """None of `//` and `round`, that of the remainder for `%`: the numbers of their operands, whichever is a tensor."""
+    found = torch.autograd.functional.jacobian(lambda a: torch.stack(steps(a, **options)), A)
+    wanted = torch.zeros(7, 3, dtype=torch.float64)
+    wanted[2, 1], wanted[3, 2], wanted[6, 2] = 1.0, -2.0, 2.0
+    torch.testing.assert_close(found, wanted)
+
+
+@smooth
+def same_letter(a, b):
+    return 1.0 if a == b else 0.0
+
+
+@smooth
+def item_at(a, place):
+    return a[place]
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize(("function", "first", "between"), [(same_letter, A[0] * 0 + 3, 2.6), (item_at, A, 1.6)])
+def test_a_flat_exit_is_told_once(function, first, between, backend):
+    """Whole numbers get no gradient through `==` and subscripts, unless another exit is used."""
+
+    def slope(place: float, **options):
+        x = torch.tensor(place, dtype=torch.float64, requires_grad=True)
+        return torch.autograd.grad(function(first, x, backend=backend, **options), x)[0]
+
+    function.looked = False
+    function.recordings.forget()
+    with pytest.warns(UserWarning, match=r"line \d+ .* meets whole numbers only, where BumpExit.*exit=Sech"):
+        slope(1.0)
+    assert slope(2.0) == 0
+    for options, place in (({"exit": Sech(1.0)}, 1.0), ({}, between)):
+        function.looked = False
+        function.recordings.forget()
+        assert slope(place, **options) != 0
 
 
 def test_whole_floats_are_positions():

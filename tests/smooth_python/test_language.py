@@ -354,7 +354,7 @@ def crisp_conditions_are_free(x, y, n=3, name="up", nothing=None):
     if n == 3 and name in ("up", "down") and nothing is None:
         x = x + 1
     if n > 5 or not name:
-        x = undefined_name  # noqa: F821 - never reached, like in Python
+        x = undefined_name  # noqa: F821
     return x
 
 

@@ -6,10 +6,10 @@ import inspect
 
 import pytest
 import torch
+from examples.simulations import PROGRAMS
+from examples.simulations.problems import PROBLEMS, annealed
 
 from algonet.smooth_python import Merge, Particles, Perturb, smooth
-from algonet.smooth_python.programs import PROGRAMS
-from algonet.smooth_python.programs.problems import PROBLEMS, annealed
 
 SMALL = {
     "bouncing ball": {"tiles": 1, "count": 8},

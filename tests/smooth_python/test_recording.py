@@ -20,6 +20,7 @@ from algonet.smooth_python import smooth
 from algonet.smooth_python.algorithms import bubble_sort
 from algonet.smooth_python.machine import instructions, tape
 from algonet.smooth_python.machine.instructions import NONE, ROW, Instruction, code_of
+from algonet.smooth_python.machine.values import Value
 from algonet.smooth_python.operation import Formulas, Program, evaluate, steepness_tensor
 from helpers.interpreted import interpret
 from helpers.tolerances import assert_close
@@ -103,20 +104,22 @@ def test_a_new_instruction_is_one_row(monkeypatch):
 
 def test_every_slope_is_the_derivative_of_its_value():
     """Of the formulas themselves, in plain torch: a kernel that repeats a wrong slope would agree with another."""
-    from algonet.smooth_python import reference
-
     points = torch.tensor([[0.7, 0.4, 0.9], [0.1, 0.2, 0.6], [0.95, 0.2, 0.8]], dtype=torch.float64)
     for row in instructions.TABLE.values():
         if row.operands != (ROW,) * len(row.operands):
             continue
         operands = [points[:, k].clone().requires_grad_() for k in range(len(row.operands))]
-        y = reference.value_function(row)(None, *operands)
+        y = row.step(None, operands, None, None, 0, 1, 2)
         s = torch.full_like(y, 1.7)
         wanted = [None] * len(operands)
         if y.requires_grad:
             wanted = torch.autograd.grad(y, operands, s, allow_unused=True)
         for slope, want in zip(row.slopes, wanted, strict=True):
-            names = {**reference._NAMES, **dict(zip("abc", (o.detach() for o in operands), strict=False)), "s": s}
+            names = {
+                **instructions.TORCH_NAMES,
+                **dict(zip("abc", (o.detach() for o in operands), strict=False)),
+                "s": s,
+            }
             found = torch.zeros(()) if slope == NONE else eval(slope, {**names, "y": y.detach()})
             torch.testing.assert_close(found.expand(3) + 0.0 * s, s * 0.0 if want is None else want, msg=row.name)
 
@@ -175,7 +178,9 @@ def evaluated(monkeypatch):
     """The lengths of all programs that are evaluated while recording."""
     lengths = []
     original = tape.evaluate
-    monkeypatch.setattr(tape, "evaluate", lambda *args: lengths.append(args[0].length) or original(*args))
+    monkeypatch.setattr(
+        tape, "evaluate", lambda *args: lengths.append(args[0].instructions.shape[0]) or original(*args)
+    )
     return lengths
 
 
@@ -505,3 +510,79 @@ def test_replays_on_the_gpu_follow_their_numbers():
         x = torch.tensor([0.3, size], dtype=torch.float64, device="cuda")
         for one, other in zip(countdown(x, batched=True), countdown(x.cpu(), batched=True), strict=True):
             torch.testing.assert_close(one.cpu(), other, rtol=1e-9, atol=1e-9)
+
+
+def test_a_vector_that_is_wanted_twice_keeps_all_its_parts():
+    """A loop that looks at its mass wants its state and the state before, which may hold the very same vector."""
+
+    @smooth(steepness=50.0)
+    def rows(x, y, m):
+        m[0][2] = x * 2.0
+        while y > 0.1:
+            m[1][2] = m[1][2] + x
+            y = y - 0.8
+        return m
+
+    @smooth(steepness=50.0)
+    def total(x, w, a):
+        a[1] = x * 2.0
+        while w > 0.0:
+            w = w - 1.0
+        else:
+            a = a + x
+        return a.sum()
+
+    matrix = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    for program, y, a in ((rows, 8.0, matrix), (total, 8.3, matrix[0])):
+        x = torch.tensor(1.5, requires_grad=True)
+        found, wanted = (program(x, torch.tensor(y), a, backend=backend) for backend in ("auto", "reference"))
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(*(torch.autograd.grad(value.sum(), x) for value in (found, wanted)))
+        torch.testing.assert_close(found, program.crisp(1.5, y, a), rtol=1e-3, atol=0.0)
+
+
+@smooth(steepness=3.0)
+def clipped(x, a):
+    for i in range(len(a)):
+        if a[i] > x:
+            a[i] = x
+    return a
+
+
+def test_writing_one_part_of_many_looks_at_no_other(monkeypatch):
+    """Recording n writes under `if` takes O(n) steps: one place differs at each join, and the list of parts is never copied."""
+    found, lists = [], set()
+
+    def places(self, other, differing=Value.differing):
+        lists.add(id(self.parts))
+        found.append(differing(self, other))
+        return found[-1]
+
+    monkeypatch.setattr(Value, "differing", places)
+    a = torch.linspace(-1, 1, 100)
+    result = clipped(torch.tensor(0.1), a)
+    assert found == [[k] for k in range(100)]
+    assert len(lists) == 1
+    p = torch.sigmoid(3.0 * (a - 0.1))
+    assert_close(result, p * 0.1 + (1 - p) * a)
+
+
+@smooth
+def older_versions(x, a):
+    kept = [a]
+    a[0] = x
+    kept = [kept[0], a, a]
+    a[-1] = kept[0][0] + kept[1][0]
+    for v in kept[0]:
+        a[1] = a[1] + v
+    kept[2][2] = kept[0][2] * a[3]
+    return a, *kept
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "reference"}, {"checkpoint": True}, {"batched": True}], ids=str)
+def test_a_value_keeps_its_parts_when_others_are_written(options):
+    x, b = torch.tensor(0.5), torch.tensor([1.0, 2.0, 3.0, 4.0])
+    wanted = [[0.5, 12.0, 3.0, 1.5], [1.0, 2.0, 3.0, 4.0], [0.5, 2.0, 3.0, 4.0], [0.5, 2.0, 4.5, 4.0]]
+    batch = options.get("batched", False)
+    found = older_versions(x.expand(2) if batch else x, b.expand(2, 4) if batch else b, **options)
+    assert [(value[0] if batch else value).tolist() for value in found] == wanted

@@ -37,6 +37,12 @@ REFUSED = {
     "in place": ("def f(x):\n    return x.add_(1)", 5, r"write x = x.add\("),
     "pop": ("def f(x):\n    y = x.pop()\n    return y", 5, r"x = x\[:-1\]"),
     "extend": ("def f(x):\n    x.extend([1])\n    return x", 5, "build the new list"),
+    "appended alias": ("def f(x):\n    y = [x]\n    z = y\n    z.append(x)\n    return y", 6, "copy it"),
+    "appended part": (
+        "def f(rows):\n    for row in rows:\n        row.append(1.0)\n    return rows",
+        5,
+        "loop over positions",
+    ),
     "alias": ("def f(x):\n    y = x\n    y[0] = 1.0\n    return x", 5, "copy it"),
     "part alias": ("def f(x):\n    row = x[0]\n    row[0] = 1.0\n    return x", 5, "copy it"),
     "loop alias": ("def f(x):\n    for row in x:\n        row[0] = 1.0\n    return x", 5, "loop over positions"),

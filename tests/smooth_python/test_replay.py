@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib.util
 import linecache
@@ -618,7 +617,10 @@ def test_what_acts_or_looks_runs_each_time(capsys, recorded):
 
 def test_runs_that_cannot_be_kept_are_no_longer_watched(monkeypatch, recorded):
     watched, machines = [], []
-    monkeypatch.setattr(running, "Watch", lambda journal: watched.append(journal) or contextlib.nullcontext())
+    begin = replay.Recall.begin
+    monkeypatch.setattr(
+        replay.Recall, "begin", lambda self, values: (t := begin(self, values)) and (watched.append(t) or t)
+    )
     chosen = running.machine_for
     monkeypatch.setattr(running, "machine_for", lambda *args: machines.append(chosen(*args)) or machines[-1])
 
@@ -653,7 +655,7 @@ def test_how_often_runs_could_not_be_kept_is_bounded(monkeypatch):
             assert recordings.given_up(key) is None
             recordings.failed(key, 2)
     assert [recordings.given_up(key) for key in range(5)] == [None, None, 2, 2, 2]
-    recordings.learn(4, [replay.Ending(None, {})])
+    recordings.learn(4, [replay.Outputs(None, {})])
     assert recordings.given_up(4) is None
     recordings.forget()
     assert recordings.given_up(3) is None

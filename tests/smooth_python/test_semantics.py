@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algonet.relax import EXITS, SIGMOIDS, BumpExit, Logistic, Maximum, Probabilistic, Sech, Tent
-from algonet.smooth_python import smooth
+from algonet.smooth_python import Enumerate, Particles, smooth
 
 X = torch.tensor([-1.3, -0.2, 0.4, 1.7], dtype=torch.float64)
 
@@ -52,6 +52,20 @@ def test_equality_is_the_exit(family):
         same, different = equal(X, X * 0 + 0.1, batched=True, backend=backend)
         torch.testing.assert_close(different, family()(X - 0.1))
         torch.testing.assert_close(same, 1 - family()(X - 0.1))
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_a_steep_equality_is_crisp_on_whole_numbers_or_by_an_exit_with_a_steepness(backend):
+    @smooth(backend=backend)
+    def equal(x, y):
+        return 1.0 if x == y else 0.0
+
+    gaps = torch.tensor([0.0, 1.0, -3.0, 0.3])
+    found = equal(gaps + 5, gaps * 0 + 5, batched=True, steepness=1e7)
+    assert found[:3].tolist() == [1, 0, 0]
+    torch.testing.assert_close(found[3:], 1 - BumpExit()(gaps[3:]))
+    found = equal(gaps + 5, gaps * 0 + 5, batched=True, steepness=1e7, exit=Sech())
+    torch.testing.assert_close(found, torch.tensor([1.0, 0.0, 0.0, 0.0]), atol=1e-6, rtol=0)
 
 
 @smooth
@@ -300,6 +314,39 @@ def test_equal_crisp_values_stay_crisp():
     assert float(k) == 1.5
 
 
+@pytest.mark.parametrize("x", [0.1, 50.0, -50.0])
+@pytest.mark.parametrize(
+    "options", [{}, {"backend": "reference"}, {"paths": Enumerate()}, {"paths": Particles(4)}], ids=str
+)
+def test_what_both_sides_set_to_the_same_is_no_decision(x, options):
+    """Also where a side with a loop in it is skipped, which nobody else in the batch may tell."""
+
+    @smooth(steepness=5.0)
+    def program(x, total):
+        y, own, n = x, 2, 0
+        if x > 0.0:
+            n = own + 1
+            while y > 1.0:
+                y = y - 0.5
+            level = 0.5
+            rest = 1
+        else:
+            if x > -1.0:
+                n = own + 1
+            else:
+                n = own + 1
+            level = 0.5
+            rest = 2
+        for _ in range(n):
+            total = total + level
+        return total, y, rest, isinstance(level, float)
+
+    total, _, rest, plain = program(torch.tensor([x]), torch.tensor([1.0]), batched=True, **options)
+    assert total.tolist() == [2.5]
+    assert plain
+    assert isinstance(rest, torch.Tensor)
+
+
 def test_unlikely_heavy_branches_are_skipped():
     calls = []
 
@@ -349,3 +396,23 @@ def test_arguments_are_left_alone():
 
 def test_logistic_is_the_default():
     torch.testing.assert_close(branch(X, 1.0, 0.0, batched=True), Logistic(10.0)(X))
+
+
+@pytest.mark.parametrize("backend", ["reference", "numba"])
+def test_who_left_a_loop_keeps_what_a_dictionary_holds(backend):
+    """9 leaves at once with 81, and would be squared to infinity while 1.0001 is on its way."""
+
+    @smooth(steepness=200.0, backend=backend)
+    def squared(x):
+        state = {"value": x, "steps": [0.0]}
+        while state["value"] < 10.0:
+            state["value"] = state["value"] * state["value"]
+            state["steps"][0] = state["steps"][0] + 1.0
+        return state["value"], state["steps"]
+
+    x = torch.tensor([9.0, 1.0001], dtype=torch.float64, requires_grad=True)
+    value, (steps,) = squared(x, batched=True)
+    torch.testing.assert_close(value[0], 9.0 * x[0])
+    torch.testing.assert_close(steps, steps.new_tensor([1.0, 15.0]))
+    (slope,) = torch.autograd.grad(value.sum(), x)
+    torch.testing.assert_close(slope[0], 2.0 * x[0])

@@ -168,15 +168,23 @@ def test_the_regulariser_is_that_of_while_programs():
 
 
 def test_as_a_module():
-    program = copy.deepcopy(affine)
+    program = copy.deepcopy(affine).double().eval()
+    program.bias.requires_grad_(False)
+    program.register_buffer("scale", X)
     assert [name for name, _ in program.named_parameters()] == ["weight", "bias"]
     with torch.no_grad():
-        program.weight.mul_(2)
+        program.weight.mul_(2.1)
     assert affine.weight[0] == 1
     for other in (pickle.loads(pickle.dumps(program)), copy.deepcopy(program)):
-        assert torch.equal(other.weight, program.weight)
-        assert_close(other(X, batched=True), program(X, batched=True))
-    other = copy.deepcopy(affine)
+        assert_close(other.state_dict(), program.state_dict(), rtol=0, atol=0)
+        assert [p.requires_grad for p in other.parameters()] == [True, False]
+        assert not other.training
+        assert torch.equal(other(X, batched=True), program(X, batched=True))
+        with torch.no_grad():
+            other.weight.zero_()
+        assert program.weight[0] == 2.1
+    del program.scale
+    other = copy.deepcopy(affine).double()
     other.load_state_dict(program.state_dict())
     assert_close(other(X, batched=True), program(X, batched=True))
     layer = Insert(program)

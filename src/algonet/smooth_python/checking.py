@@ -33,12 +33,13 @@ def check_once(call: Call, found: Any) -> None:
     """Compare the first result of a function that took many decisions, unless `Merge` was told not to."""
     paths = call.settings.paths
     # A program that was trained is not meant to be the one as written
-    recording = call.pure if call.parameters is None else None
-    if recording is None or call.decisions < MANY or call.function.checked:
+    if call.decisions < MANY or call.function.checked or call.parameters:
+        return
+    if call.recall is None or not call.recall.repeatable:
         return
     if isinstance(paths, Merge) and paths.check:
         call.function.checked = True
-        _warn_if_gross(call, found, recording)
+        _warn_if_gross(call, found, call.recall)
 
 
 def _warn_if_gross(call: Call, found: Any, recording: Recall) -> None:
@@ -50,9 +51,9 @@ def _warn_if_gross(call: Call, found: Any, recording: Recall) -> None:
     items = 1 if call.size is None else min(call.size, ITEMS)
     try:
         with torch.no_grad():
-            soft, steep = _in_batch(found, call), recording.steeper(STEEP)
+            soft, steep = _in_batch(found, call), recording.run(None, STEEP)
             if steep is not None:
-                nearly = _in_batch(call.lowered(steep[0]), call)
+                nearly = _in_batch(steep.result[0], call)
                 if _distance(soft, nearly, nearly, items) <= GROSS:
                     return
             crisp = crisply(_first(call, items))
@@ -95,7 +96,7 @@ def _first(call: Call, items: int, **options: Any) -> Call:
     shared = {"shared": () if one else tuple(together), "generator": torch.Generator().manual_seed(0)}
     given = {**call.options, "paths": Merge(check=False), **options, "batched": True}
     given |= {k: v for k, v in shared.items() if k != "generator" or "generator" not in names}
-    return call.function.call(tuple(mapped(part, x) for x in call.values), given)[0]
+    return call.function.call(tuple(mapped(part, x) for x in call.values), given)
 
 
 def _distance(one: Any, other: Any, crisp: Any, items: int) -> float:

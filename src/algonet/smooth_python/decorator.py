@@ -33,7 +33,8 @@ def smooth(function: Callable | None = None, *, trainable: bool = False, **optio
     After `if c: A else: B` a variable is p A + (1 - p) B with p = P(c); a `while` sums the states weighted by the
     probability of leaving then; comparisons are sigmoids (`relax`), == and != exits (`exit`), `or` a t-conorm (`conorm`),
     `and` its dual, `not` is 1 - p; a real subscript reads a mixture. Decisions on Python numbers stay crisp and free.
-    Steepness -> inf gives the function as written, which is `.crisp`.
+    Steepness -> inf gives the function as written, which is `.crisp`, but for ties, and for == and subscripts between whole
+    numbers, where the default exit has no steepness.
 
     Options, for all calls (here), one call, or a `with softness(...)` block: `relax`, `exit`, `conorm`, `steepness`
     (a number or a learnable tensor), `epsilon` (loops end, and branches are skipped, below this probability),

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet.core.notebooks import html_table
+from algonet.core.extras import require
 from algonet.relax.report import VANISHED, SoftnessReport
 
 from .machine.containers import mapped
@@ -84,7 +84,7 @@ def _suggestion(gap: float, vanished: float, close: float) -> str:
 
 
 def _call(function: Any, args: tuple, kwargs: dict[str, Any]) -> Call:
-    return function.call(args, dict(kwargs))[0]
+    return function.call(args, dict(kwargs))
 
 
 def _moving(args: tuple) -> tuple[tuple, list[Tensor]]:
@@ -196,20 +196,9 @@ class PathsReport:
         ]
         return "\n".join([head, *lines, f"against {self.truth}"])
 
-    def _repr_html_(self) -> str:
-        """In a notebook: the same table."""
-        rows = [
-            (
-                _title(r.paths), f"{r.value:.4g}", f"{r.bias:.2g}", f"{r.spread:.2g}", f"{r.gradient_error:.1%}",
-                f"{r.gradient_spread:.1%}", f"{r.milliseconds:.2f}",
-            )
-            for r in self.rows
-        ]  # fmt: skip
-        head = (f"against {self.truth}", "value", "bias", "spread", "gradient's error", "gradient's spread", "ms")
-        return html_table(rows, head)
-
     def figure(self) -> Any:
         """Errors of the gradient against time, one mark for each way."""
+        require("matplotlib")
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(5.0, 3.5), layout="constrained")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextvars
+import functools
 import inspect
 import textwrap
 import types
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,14 +23,15 @@ from .checking import check_once
 from .language.assignments import numbered
 from .language.refuse import NotSmoothError, check
 from .language.rewrite import rewritten
-from .machine.containers import lifted, mapped
+from .machine.containers import mapped
+from .machine.eager import EAGER
 from .machine.keys import Outside
-from .machine.replay import Recordings
+from .machine.replay import Recall, Recordings, recall
 from .machine.values import HALVES, Value
 from .paths import Merge
+from .reference import Draws
 from .report import Report
 from .running import Call, outcome
-from .runtime.deciding import Draws
 from .runtime.frame import Frame
 from .softness import OPTIONS, Settings, check_options, resolved
 
@@ -74,6 +77,8 @@ class SmoothFunction(Generic[P, R]):
         self.recordings = Recordings()
         #: Whether a result was compared with the crisp one.
         self.checked = False
+        #: Whether anybody has looked if gradients pass its exits.
+        self.looked = False
         self._compiled: dict[tuple[bool, bool, bool], types.FunctionType] = {}
         #: Makes the gates of a call, inside `gated`.
         self._make_gates: MakeGates | None = None
@@ -108,15 +113,23 @@ class SmoothFunction(Generic[P, R]):
         return self.run(args, {**kwargs, "batched": batched}, with_report)
 
     def run(
-        self, args: tuple, kwargs: dict[str, Any], with_report: bool, parameters: tuple[Tensor, Tensor] | None = None
+        self, args: tuple, kwargs: dict[str, Any], with_report: bool = False, parameters: tuple[Tensor, ...] = ()
     ) -> Any:
         """The result of a call; `parameters` are weights and biases of its assignments."""
-        call, report = self.call(args, kwargs, parameters)
+        bound, options, batched, generator = self._sorted(args, kwargs)
+        known, draws = None, Draws(generator or next((x for x in bound if isinstance(x, torch.Generator)), None))
+        if self._make_gates is None and not compiling():
+            # What was run like this before runs again, without a further look at what is given
+            known = recall(self, Merge, bound, options, batched, parameters)
+            outputs = None if known is None else known.run(draws)
+            if outputs is not None:
+                return (outputs.result[0], Report(outputs.iterations)) if with_report else outputs.result[0]
+        call = self._call(bound, options, batched, draws, parameters, known)
         if self._make_gates is not None:
             self._gate(call, self._make_gates)
         result = outcome(call)
         check_once(call, result)
-        return (result, report) if with_report else result
+        return (result, call.report) if with_report else result
 
     def _gate(self, call: Call, make: MakeGates) -> None:
         if type(call.settings.paths) is not Merge:
@@ -145,35 +158,53 @@ class SmoothFunction(Generic[P, R]):
         """Each value that the function assigns, by its line and what is written there."""
         return [a.label for statement in numbered(self._tree).values() for a in statement]
 
-    def call(
-        self, args: tuple, kwargs: dict[str, Any], parameters: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Call, Report]:
+    def call(self, args: tuple, kwargs: dict[str, Any], parameters: tuple[Tensor, ...] = ()) -> Call:
         """A call with these arguments and options, about to run."""
-        where, batched = self.__name__, kwargs.pop("batched", False)
+        bound, options, batched, generator = self._sorted(args, kwargs)
+        draws = Draws(generator or next((x for x in bound if isinstance(x, torch.Generator)), None))
+        return self._call(bound, options, batched, draws, parameters, None)
+
+    def _sorted(
+        self, args: tuple, kwargs: dict[str, Any]
+    ) -> tuple[list[Any], dict[str, Any], bool, torch.Generator | None]:
+        """The arguments in the order of the parameters, the options, whether there is a batch, and a generator."""
+        batched = kwargs.pop("batched", False)
         generator = None if self._has_generator else kwargs.pop("generator", None)
         if generator is not None and not isinstance(generator, torch.Generator):
             raise TypeError(
-                f"{where}: `generator` must be a torch.Generator, got {generator!r}; a seed is "
+                f"{self.__name__}: `generator` must be a torch.Generator, got {generator!r}; a seed is "
                 "generator=torch.Generator().manual_seed(0)."
             )
-        options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
-        options = check_options(where, options) if options else options
+        options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs} if kwargs else {}
+        return self._bound(args, kwargs), options, batched, generator
+
+    def _call(
+        self,
+        bound: list[Any],
+        options: dict[str, Any],
+        batched: bool,
+        draws: Draws,
+        parameters: tuple[Tensor, ...],
+        known: Recall | None,
+    ) -> Call:
+        options = check_options(self.__name__, options)
         settings = resolved(self.settings, options)
         found: list[Value] = []
-        values = self._lifted(self._bound(args, kwargs), batched, settings.shared, found)
+        values = self._lifted(bound, batched, settings.shared, found)
         size = next((v.tensor.shape[0] for v in found if v.batched), None)
         if batched and size is None:
             raise ValueError(
-                f"{where}: batched=True needs at least one tensor with a batch in front among the arguments."
+                f"{self.__name__}: batched=True needs at least one tensor with a batch in front among the arguments."
             )
+        if type(settings.paths) is not Merge:
+            known = None
+        if known is not None:
+            known.arguments = [value.tensor for value in found]
         # Half precisions are for storage: the program computes in float32 and answers as it was asked
         half = next((v.tensor.dtype for v in found if v.tensor.dtype in HALVES), None)
-        if half is not None:
-            for value in found:
-                value.settle(value.tensor.float() if value.tensor.dtype in HALVES else value.tensor)
-        report = Report()
-        draws = Draws(generator if generator is not None else self._own_generator(values))
-        return Call(self, values, found, settings, options, size, half, report, draws, parameters), report
+        for value in found if half is not None else ():
+            value.settle(value.tensor.float() if value.tensor.dtype in HALVES else value.tensor)
+        return Call(self, values, found, settings, options, size, half, Report(), draws, parameters, recall=known)
 
     def source_line(self, line: int) -> str:
         """A line of its source, by its number in the file."""
@@ -187,20 +218,37 @@ class SmoothFunction(Generic[P, R]):
         return report(self, args, kwargs)
 
     def _lifted(self, bound: list[Any], batched: bool, shared: tuple[str, ...], found: list[Value]) -> list[Any]:
-        """The arguments as the program sees them; those that all items share have no batch."""
+        """The arguments as the program sees them: tensors as values (collected in `found`), containers copied; those that all
+        items share have no batch."""
         if unknown := [name for name in shared if name not in self.parameter_names]:
             raise ValueError(f"{self.__name__}: shared={shared!r} names {unknown[0]!r}, which is no parameter of it.")
+
+        def lift(x: Any, batched: bool) -> Any:
+            if isinstance(x, Tensor):
+                # A single number is the same for all items
+                found.append(Value(x, batched and x.dim() > 0, EAGER))
+                sizes = [value.tensor.shape[0] for value in found if value.batched]
+                if found[-1].batched and sizes[-1] != sizes[0]:
+                    raise ValueError(
+                        f"{self.__name__}: with batched=True all tensors share their first dimension: {sizes[0]} so far, "
+                        f"here {sizes[-1]} in shape {tuple(x.shape)}. A parameter that all items share is a single number, "
+                        "or named in shared=(...)."
+                    )
+                return found[-1]
+            if isinstance(x, np.ndarray):
+                raise TypeError(
+                    f"{self.__name__}: a NumPy array decides crisply and has no gradient; pass torch.from_numpy(...), or "
+                    ".tolist() for crisp numbers."
+                )
+            return x.item() if isinstance(x, np.generic) else x
+
+        pairs = zip(self.parameter_names, bound, strict=True)
         return [
-            lifted(value, batched and name not in shared, found, self.__name__)
-            for name, value in zip(self.parameter_names, bound, strict=True)
+            mapped(functools.partial(lift, batched=batched and name not in shared), argument)
+            for name, argument in pairs
         ]
 
-    def _own_generator(self, values: list[Any]) -> torch.Generator | None:
-        return next((v for v in values if isinstance(v, torch.Generator)), None)
-
-    def inside(
-        self, frame: Frame, args: tuple, kwargs: dict[str, Any], parameters: tuple[Tensor, Tensor] | None = None
-    ) -> Any:
+    def inside(self, frame: Frame, args: tuple, kwargs: dict[str, Any], parameters: tuple[Tensor, ...] = ()) -> Any:
         """A call from another smooth function: on its values, with its softness blocks, one level deeper."""
         if frame.depth >= frame.settings.max_depth:
             raise RecursionError(
@@ -220,7 +268,7 @@ class SmoothFunction(Generic[P, R]):
         return self._run(inner, self._bound(args, kwargs))
 
     def crisp(self, *args: Any, **kwargs: Any) -> Any:
-        """The function as written, on copies of the arguments: the limit of infinite steepness."""
+        """The function as written, on copies of the arguments: the limit that `smooth` names."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         copies = mapped(lambda x: x.clone() if isinstance(x, Tensor) else x, bound.arguments)
@@ -256,7 +304,7 @@ class SmoothFunction(Generic[P, R]):
         return list(bound.arguments.values())
 
     def _run(self, frame: Frame, values: list[Any]) -> Any:
-        form = self.form(frame.settings.checkpoint, frame.parameters is not None, frame.gates is not None)
+        form = self.form(frame.settings.checkpoint, bool(frame.parameters), frame.gates is not None)
         if compiling():
             return form(frame, *values)
         try:

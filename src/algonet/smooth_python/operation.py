@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algonet.core.cache import TensorCache
 from algonet.core.identity import identity, interned
 from algonet.core.operation import Operation
 from algonet.relax import Relaxation
@@ -96,14 +95,6 @@ class Program(NamedTuple):
             backend,
         )
 
-    @property
-    def length(self) -> int:
-        return self.instructions.shape[0]
-
-    def moved(self, tensor: Tensor) -> Tensor:
-        """Instructions or row numbers where the backend reads them, for programs that run more than once."""
-        return tensor if self.backend == "reference" else tensor.to(self.constants.device)
-
 
 def evaluate(
     program: Program, inputs: list[Tensor], steepness: Tensor, wanted: Tensor, size: int, seed: Tensor | None = None
@@ -111,16 +102,9 @@ def evaluate(
     """The wanted rows of a program as columns (size, len(wanted)); differentiable in inputs and steepness."""
     constants = program.constants
     x = inputs[0] if len(inputs) == 1 else torch.cat(inputs, dim=1) if inputs else constants.new_zeros(size, 0)
-    tensors = [x, steepness, constants, program.instructions, wanted, no_seed(x.device) if seed is None else seed]
+    seed = torch.zeros(2, dtype=torch.int64, device=x.device) if seed is None else seed
+    tensors = [x, steepness, constants, program.instructions, wanted, seed]
     return PROGRAM(tensors, program.settings, program.backend)[0]
-
-
-_SEEDS = TensorCache("seeds of programs that draw nothing", most=16)
-
-
-def no_seed(device: torch.device | str) -> Tensor:
-    """What programs get that draw no random numbers: on their device, since moving it there takes as long as a kernel."""
-    return _SEEDS.get(device, lambda: torch.zeros(2, dtype=torch.int64, device=device))
 
 
 def steepness_tensor(scales: list[Any], like: Tensor) -> Tensor:
@@ -140,7 +124,7 @@ def _example(device: str) -> tuple[list[Tensor], ProgramSettings]:
     first, second = code_of("input"), code_of("add")
     program = torch.tensor([[first, 0, 0, 0], [first, 1, 0, 0], [second, 0, 1, 0]], dtype=torch.int32)
     wanted = torch.tensor([2], dtype=torch.int32)
-    return [x, x.new_zeros(0), x.new_zeros(0), program, wanted, no_seed(device)], ProgramSettings(())
+    return [x, x.new_zeros(0), x.new_zeros(0), program, wanted, torch.zeros(2, dtype=torch.int64)], ProgramSettings(())
 
 
 #: x (*batch, columns), steepness (number of scales), constants, program (instructions, 4), wanted (rows) and seed (2) give

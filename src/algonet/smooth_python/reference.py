@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from algonet.core import tracing
-from algonet.core.cache import Cache
+from algonet.relax import Logistic
 
 from .machine import instructions
-from .machine.instructions import COLUMN, CONSTANT, COUNTER, ROW, Instruction
 
 _MASK = 0xFFFFFFFF
-_FUNCTIONS: Cache[Callable[..., Any]] = Cache("instructions of smooth programs", 256)
 
 
 def uniform(seed: Tensor, item: Tensor, counter: int) -> Tensor:
@@ -32,31 +30,36 @@ def _mixed(h: Tensor) -> Tensor:
     return h ^ (h >> 16)
 
 
-def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    return torch.addcmul(c, a, b)
+class Draws:
+    """The random numbers of one run: a seed, made when the first one is drawn, and how many were drawn since."""
 
+    def __init__(self, generator: torch.Generator | None = None):
+        self._generator = generator
+        self._seed: Tensor | None = None
+        self._counter = 0
 
-def _still(x: Tensor) -> Tensor:
-    return x - x.detach()
+    @property
+    def seed(self) -> Tensor:
+        """Two numbers of 32 bits, from the generator or torch's own."""
+        if self._seed is None:
+            generator = self._generator
+            device = "cpu" if generator is None else generator.device
+            self._seed = torch.randint(0, 2**32, (2,), generator=generator, device=device).cpu()
+        return self._seed
 
+    def count(self) -> int:
+        self._counter += 1
+        return self._counter
 
-#: The names of the formulas, in torch's terms.
-_NAMES = {
-    "abs": torch.abs,
-    "exp": torch.exp,
-    "log": torch.log,
-    "sqrt": torch.sqrt,
-    "where": torch.where,
-    "fma": _fma,
-    "still": _still,
-    "exact_exp": torch.exp,
-    "exact_log": torch.log,
-    "cos": torch.cos,
-    "sin": torch.sin,
-    "floor": torch.floor,
-    "minimum": torch.minimum,
-    "maximum": torch.maximum,
-}
+    def restart(self) -> None:
+        """The same numbers once more."""
+        self._counter = 0
+
+    def uniform(self, shape: torch.Size, like: Tensor) -> Tensor:
+        """What the instruction `uniform` draws, for numbers that are not recorded."""
+        items = torch.arange(shape.numel(), device=like.device).reshape(shape)
+        dtype = like.dtype if like.is_floating_point() else torch.get_default_dtype()
+        return uniform(self.seed, items, self.count()).to(dtype)
 
 
 class _Finite(torch.autograd.Function):
@@ -93,40 +96,17 @@ def guarded(x: Tensor) -> Tensor:
     return x if tracing.compiling() else _Finite.apply(x)  # pyright: ignore[reportReturnType]
 
 
-def value_function(instruction: Instruction) -> Callable[..., Tensor]:
-    """The value of an instruction as a function of (uniform, a, b, c), as many operands as it has."""
-    return _FUNCTIONS.get(instruction, lambda: _value_function(instruction))
-
-
-def _value_function(instruction: Instruction) -> Callable[..., Tensor]:
-    names = ", ".join("abc"[: len(instruction.operands)])
-    return eval(f"lambda uniform, {names}: {instruction.value}", dict(_NAMES))
-
-
 def direct(name: str, *operands: Any) -> Tensor:
     """An instruction on tensors at once, in programs that are not recorded."""
-    return value_function(instructions.TABLE[name])(None, *operands)
+    return instructions.TABLE[name].step(None, operands, None, None, 0, 1, 2)
 
 
-#: Each operand by where it comes from; a counter is the number itself.
-_LOADS = {ROW: "rows[{}]", COLUMN: "columns[{}]", CONSTANT: "constants[{}]", COUNTER: "{}"}
-_STEPS: Cache[list[Callable[..., Tensor]]] = Cache("steps of smooth programs", 16)
-
-
-def _steps() -> list[Callable[..., Tensor]]:
-    """Every instruction of the table as a function of (uniform, rows, columns, constants) and its three numbers."""
-    table = tuple(instructions.TABLE.values())
-    return _STEPS.get(table, lambda: [_step(instruction) for instruction in table])
-
-
-def _step(instruction: Instruction) -> Callable[..., Tensor]:
-    lines = [
-        f"{place} = {_LOADS[source].format(place)}" for source, place in zip(instruction.operands, "abc", strict=False)
-    ]
-    lines.append(f"return {instruction.value}")
-    scope: dict[str, Any] = dict(_NAMES)
-    exec("def step(uniform, rows, columns, constants, a, b, c):\n    " + "\n    ".join(lines), scope)
-    return scope["step"]
+def relaxed(relax: Any, x: Tensor) -> Tensor:
+    """A relaxation of a tensor."""
+    if type(relax) is Logistic and x.dtype in (torch.float32, torch.float64):
+        # The same numbers as relax(x) without its clamp: the logistic is flat at infinity anyway
+        return torch.sigmoid(x * relax.steepness)
+    return relax(x)
 
 
 #: Instructions that take one of two numbers, or draw which.
@@ -149,14 +129,14 @@ def run_program(tensors: Sequence[Tensor], settings: Any) -> list[Tensor]:
         items = torch.arange(shape.numel(), device=x.device).reshape(shape)
         return uniform(seed, items, counter).to(dtype)
 
-    listed, steps = program.tolist(), _steps()
+    listed, steps = program.tolist(), [*instructions.TABLE.values()]
     columns, numbers, scales = x.unbind(-1), constants.unbind(0), steepness.unbind(0)
     rows: list[Tensor] = [] if _CHOOSING.isdisjoint([code for code, _, _, _ in listed]) else _Guarded()
     for code, a, b, c in listed:
         if code >= len(steps):
-            y = settings.formulas[code - len(steps)](rows[a] * scales[b])
+            y = relaxed(settings.formulas[code - len(steps)], rows[a] * scales[b])
         else:
-            y = steps[code](draw, rows, columns, numbers, a, b, c)
+            y = steps[code].step(draw, rows, columns, numbers, a, b, c)
         # A choice between two constants has torch's own precision
         rows.append(y if y.dtype == dtype else y.to(dtype))
     found = list(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ class Report:
     mass_left: dict[int, Tensor] = field(default_factory=dict)
     #: Smooth decisions that were taken while the program ran (none are counted while it is repeated).
     decisions: int = 0
+    #: The first differences that exits were asked about, with their lines, until the run is over.
+    gaps: list[Any] = field(default_factory=list, init=False, repr=False)
 
     def add(self, line: int, iterations: int) -> None:
         self.iterations[line] = max(iterations, self.iterations.get(line, 0))

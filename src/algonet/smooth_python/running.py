@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,17 +20,16 @@ from torch import Tensor
 from algonet.core import tracing
 from algonet.core.memory import check_memory
 
-from .machine.containers import flat, lowered, mapped
+from .machine.containers import flat, mapped
 from .machine.credit import credit
 from .machine.eager import EAGER
-from .machine.recording import machine_for, recordable
-from .machine.replay import Recall, recall
+from .machine.replay import Lowering, Recall, recall
+from .machine.tape import machine_for, recordable
 from .machine.values import Value
-from .machine.watching import Watch
 from .paths import Enumerate, Merge, Particles, Paths, Perturb
+from .reference import Draws
 from .report import Report
-from .runtime.averaging import particle_mean
-from .runtime.deciding import Answers, Coins, Draws, Numbers, PathEndedError
+from .runtime.deciding import Answers, Coins, Numbers, PathEndedError
 from .runtime.frame import Frame
 from .runtime.merging import Mixture
 from .softness import Settings
@@ -51,58 +52,80 @@ class Call:
     report: Report
     draws: Draws
     #: Weights and biases of its assignments, where it is trained, and the gates on them, where these are asked about.
-    parameters: tuple[Tensor, Tensor] | None = None
+    parameters: tuple[Tensor, ...] = ()
     gates: Tensor | None = None
+    #: What it is known by, and was looked up under.
+    recall: Recall | None = None
     #: How many decisions on tensors the run took, where it was recorded or run and not repeated.
     decisions: int = 0
-    #: The recording, where the run did nothing but arithmetic and decisions.
-    pure: Recall | None = None
 
     @property
     def like(self) -> Tensor | None:
         """A floating tensor among the arguments, for its precision and device."""
         return next((v.tensor for v in self.found if v.tensor.is_floating_point()), None)
 
-    def lowered(self, result: Any) -> Any:
-        return lowered(result, self.size, self.half, self.like)
+    @property
+    def lowered(self) -> Lowering:
+        like = self.like
+        return Lowering(self.size, self.half, None if like is None else (like.dtype, like.device))
 
     def frame(self) -> Frame:
         function = self.function
         frame = Frame(function.__name__, function._file, self.settings, self.report, size=self.size)
         frame.overrides, frame.outside, frame.draws = self.options, function.outside, self.draws
-        if self.like is not None:
-            frame.precision = self.like.dtype
+        like = self.like
+        if like is not None:
+            frame.precision = like.dtype
         frame.parameters = self.parameters
         if self.gates is not None:
             frame.gates = Value(self.gates, self.size is not None, EAGER)
         return frame
 
     def run(self, program: Any) -> Any:
-        """program(frame), repeated where it is known, else run and kept."""
-        known = None
-        if recordable(self.settings):
-            known = recall(self.function, self.values, self.found, self.options, self.size, self.parameters)
-        result = None if known is None else known.again(self.report, self.draws)
-        return self.recorded(program, known) if result is None else result[0]
+        """The lowered result of program(frame), repeated where it is known, else run and kept."""
+        if self.recall is None and recordable(self.settings):
+            way = type(self.settings.paths)
+            known = recall(self.function, way, self.values, self.options, self.size is not None, self.parameters)
+            if known is not None:
+                self.recall, known.arguments = known, [value.tensor for value in self.found]
+                outputs = known.run(self.draws)
+                if outputs is not None:
+                    self.report.iterations.update(outputs.iterations)
+                    return outputs.result[0]
+        return self.lowered(self.recorded(program, self.recall))
 
     def recorded(self, program: Any, known: Recall | None) -> Any:
         """The result of running the program; what it recorded is kept where it can be run again."""
-        frame = self.frame()
-        outside = () if self.parameters is None else self.parameters
-        plain = known is not None and known.plain
-        machine = frame.machine = machine_for(self.found, frame.settings, self.size is not None, outside, plain)
-        journal = machine.journal_for(known, self.found)
-        if known is None or journal is None:
+        frame, lowering = self.frame(), self.lowered
+        machine = machine_for(self.found, self.settings, self.size is not None, self.parameters, known)
+        frame.machine = machine
+        with nullcontext() if machine.trace is None else machine.trace.watch:
             result = (program(frame),)
             machine.settle(result)
-        else:
-            with Watch(journal):
-                result = (program(frame),)
-                machine.settle(result)
-            known.learn(result, frame.report)
-            self.pure = known if journal.complete and not journal.draws else None
+        if known is not None:
+            known.learn(result, lowering, frame.report.iterations)
         self.decisions = frame.report.decisions
+        gaps, frame.report.gaps = frame.report.gaps, []
+        looked = self.function.looked or self.settings.hard or self.size == 0
+        if gaps and not looked and any(v.tensor.requires_grad for v in flat(result)):
+            self.function.looked = True
+            self._warn_if_flat([(line, gap.tensor) for line, gap in gaps if gap.tensor.requires_grad])
         return result[0]
+
+    def _warn_if_flat(self, gaps: list[tuple[tuple[str, int], Tensor]]) -> None:
+        """One warning where gradients want to pass `==` or a real subscript, and the exit is flat on all it is asked about."""
+        exit_ = self.settings.exit
+        if not gaps or not exit_.exact_on_integers or any(bool((gap % 1).any()) for _, gap in gaps):
+            return
+        (file, line), _ = gaps[0]
+        warnings.warn_explicit(
+            f"{self.function.__name__}: the `==` or real subscript in line {line} of {file} meets whole numbers only, where "
+            f"{exit_!r} has slope 0: no gradient passes it. What helps: exit=Sech(1.0), which has a slope between different "
+            "integers; or probabilities of letters, (p * q).sum() in the place of p == q.",
+            UserWarning,
+            file,
+            line,
+        )
 
     def copied(self, count: int) -> Call:
         """The same call on `count` copies of each item, one after the other."""
@@ -113,17 +136,12 @@ class Call:
             each = math.prod(tensor.shape[1:] if value.batched else tensor.shape) * tensor.element_size()
             check_memory("paths", f"{count} copies of each item", 2 * items * each, tensor.device)
 
-        def copies(value: Value) -> None:
-            tensor = value.tensor
             if self.size is None:
                 value.settle(tensor.expand(count, *tensor.shape))
                 value.batched = True
             elif value.batched:
                 value.settle(tensor.repeat_interleave(count, 0))
-
-        for value in self.found:
-            copies(value)
-        return dataclasses.replace(self, size=count * (1 if self.size is None else self.size))
+        return dataclasses.replace(self, size=items)
 
 
 def outcome(call: Call) -> Any:
@@ -141,7 +159,7 @@ def _check(call: Call) -> None:
     if call.settings.checkpoint or call.settings.hard:
         option = "checkpoint" if call.settings.checkpoint else "hard"
         raise ValueError(f"{call.function.__name__}: {option}=True goes with paths=Merge(), not with {name}.")
-    if isinstance(call.settings.paths, Perturb) and call.parameters is not None:
+    if isinstance(call.settings.paths, Perturb) and call.parameters:
         raise ValueError(
             f"{call.function.__name__}: Perturb moves arguments and gives weights and biases no gradient; train with Merge(), "
             "Particles(64) or Enumerate(1024)."
@@ -151,7 +169,7 @@ def _check(call: Call) -> None:
 
 
 def _merge(call: Call, paths: Merge) -> Any:
-    return call.lowered(call.run(lambda frame: call.function._run(frame, call.values)))
+    return call.run(lambda frame: call.function._run(frame, call.values))
 
 
 def crisply(call: Call) -> Any:
@@ -180,7 +198,7 @@ def _particles(call: Call, paths: Particles) -> Any:
             return result, None, [], coins.score
         return placed, found.columns, found.counts, coins.score if flat(placed) else None
 
-    result, columns, counts, score = many.lowered(many.run(program))
+    result, columns, counts, score = many.run(program)
     call.decisions = many.decisions
     size = 1 if call.size is None else call.size
 
@@ -188,13 +206,25 @@ def _particles(call: Call, paths: Particles) -> Any:
         f = f.reshape(size, paths.count, *f.shape[1:])
         if not isinstance(score, Tensor):
             return f.mean(1)
-        return particle_mean(f, score.reshape(size, paths.count, *[1] * (f.dim() - 2)))
+        return _particle_mean(f, score.reshape(size, paths.count, *[1] * (f.dim() - 2)))
 
     result = _by_shape(mean, result, call)
     if columns is None:
         return result
     terms, scores = columns.reshape(size, paths.count, 2, -1).unbind(2)
-    return _filled(result, particle_mean(terms, scores), counts, call)
+    return _filled(result, _particle_mean(terms, scores), counts, call)
+
+
+def _particle_mean(f: Tensor, score: Tensor) -> Tensor:
+    """The mean of f (items, particles, ...) over particles, whose logarithms of probabilities are `score` (broadcast to f).
+
+    Value and all derivatives are those of the mean of (f - b) exp(score - detached score) + b, b the mean f of the *other*
+    particles: it knows nothing of this one's draws, so it moves no expectation.
+    """
+    if tracing.transforming() or tracing.differentiating((score,)):
+        others = ((f.sum(1, keepdim=True) - f) / (f.shape[1] - 1)).detach()
+        f = (f - others) * torch.exp(score - score.detach()) + others
+    return f.mean(1)
 
 
 class _Place(int):
@@ -282,16 +312,16 @@ def _enumerate(call: Call, paths: Enumerate) -> Any:
             if result is not None:
                 total.add(one.decider.weight, result)
         if call.settings.epsilon == 0:
-            return total.result(normalise=False, machine=frame.machine)[0]
+            return total.result(normalise=False)[0]
         mass = total.mass
         if mass is None or (isinstance(mass, Value) and frame.any_left(frame.operate("cut", 1.0 - mass, MISSING))):
             raise ValueError(
                 f"{name}: the paths above epsilon hold less than {1 - MISSING:.0%} of the probability; lower epsilon or use "
                 "Particles. Decisions on NaN have no path at all: see whether there is one among the arguments."
             )
-        return total.result(normalise=True, machine=frame.machine)[0]
+        return total.result(normalise=True)[0]
 
-    return call.lowered(call.run(program))
+    return call.run(program)
 
 
 def _scales(call: Call, paths: Perturb) -> list[tuple[Value, Any]]:
@@ -336,9 +366,7 @@ def _perturb(call: Call, paths: Perturb) -> Any:
         value.settle(moved)
         distance = ((moved - centre) / scale).square()
         score = score - 0.5 * distance.reshape(distance.shape[0], -1).sum(1)
-
-    with torch.no_grad():
-        result = _as_written(many) if paths.as_written else many.lowered(many.run(_crisp_program(many)))
+    result = _as_written(many) if paths.as_written else many.run(_crisp_program(many))
     return _paired_means(result, score, call, paths.count)
 
 

@@ -71,7 +71,8 @@ _KINDS["conorm"] = (TConorm, "a t-conorm such as Probabilistic()")
 _FAMILIES: dict[str, tuple[type, ...]] = {"relax": SIGMOIDS, "exit": EXITS, "conorm": CONORMS}
 _KINDS["paths"] = (Paths, "a way to take paths: Merge(), Particles(64), Enumerate(1024) or Perturb(64, 0.1)")
 
-_blocks: contextvars.ContextVar[tuple[dict[str, Any], ...]] = contextvars.ContextVar("algonet_softness", default=())
+#: The options of the blocks around, the innermost last.
+BLOCKS: contextvars.ContextVar[tuple[dict[str, Any], ...]] = contextvars.ContextVar("algonet_softness", default=())
 
 #: How many blocks are open in all threads: torch.compile cannot read context variables, but can see this.
 _open = {"blocks": 0}
@@ -136,30 +137,25 @@ def softness(**options: Any) -> Iterator[None]:
     tensor([1., 2., 3.])
     """
     given = check_options("softness", options)
-    token = _blocks.set((*_blocks.get(), given))
+    token = BLOCKS.set((*BLOCKS.get(), given))
     with _lock:
         _open["blocks"] += 1
     try:
         yield
     finally:
-        _blocks.reset(token)
+        BLOCKS.reset(token)
         with _lock:
             _open["blocks"] -= 1
-
-
-def open_blocks() -> tuple[dict[str, Any], ...]:
-    """The options of the blocks around, the innermost last."""
-    return _blocks.get()
 
 
 @contextmanager
 def within(blocks: tuple[dict[str, Any], ...]) -> Iterator[None]:
     """Inside these blocks, and no others."""
-    token = _blocks.set(blocks)
+    token = BLOCKS.set(blocks)
     try:
         yield
     finally:
-        _blocks.reset(token)
+        BLOCKS.reset(token)
 
 
 def resolved(own: Settings, call: dict[str, Any]) -> Settings:
@@ -171,6 +167,6 @@ def resolved(own: Settings, call: dict[str, Any]) -> Settings:
                 "softness: torch.compile does not see `with softness(...)` blocks; give the options with the call."
             )
         return settings.changed(call)
-    for block in _blocks.get():
+    for block in BLOCKS.get():
         settings = settings.changed(block)
     return settings.changed(call)

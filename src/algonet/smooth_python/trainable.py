@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from typing import Any
 
@@ -84,7 +85,7 @@ class SmoothProgram(nn.Module):
         return self.function.inside(frame, args, kwargs, (self.weight, self.bias))
 
     def crisp(self, *args: Any, **kwargs: Any) -> Any:
-        """The function as written, whatever was trained."""
+        """The function as written, without what was trained."""
         return self.function.crisp(*args, **kwargs)
 
     def explain(self) -> str:
@@ -109,19 +110,15 @@ class SmoothProgram(nn.Module):
     # -- copies have parameters of their own and the same function, which is found by its name
 
     def __deepcopy__(self, memo: dict) -> SmoothProgram:
-        return self._filled(SmoothProgram(self.function))
+        memo[id(self)] = other = SmoothProgram(self.function)
+        other.__setstate__(copy.deepcopy(self._state(), memo))
+        return other
 
     def __reduce__(self) -> tuple:
-        return _found, (self.function.__module__, self.function.__qualname__), self.state_dict()
+        return _found, (self.function.__module__, self.function.__qualname__), self._state()
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.load_state_dict(state)
-
-    def _filled(self, other: SmoothProgram) -> SmoothProgram:
-        for name, parameter in self.named_parameters():
-            copied = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
-            setattr(other, name, copied)
-        return other.train(self.training)
+    def _state(self) -> dict[str, Any]:
+        return {name: x for name, x in self.__dict__.items() if name not in ("function", "__wrapped__")}
 
     def extra_repr(self) -> str:
         return f"{self.__name__}, {len(self.weight)} assignments"

@@ -15,26 +15,12 @@ _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.In: "contains",
 }
 #: Calls of these cost nothing worth skipping.
-_LIGHT = frozenset(
-    (
-        "abs",
-        "min",
-        "max",
-        "sum",
-        "any",
-        "all",
-        "len",
-        "range",
-        "zip",
-        "enumerate",
-        "float",
-        "int",
-        "bool",
-        "print",
-        "list",
-        "tuple",
-    )
-)
+# fmt: off
+_LIGHT = frozenset((
+    "abs", "min", "max", "sum", "any", "all", "len", "range", "zip", "enumerate", "float", "int", "bool", "print", "list",
+    "tuple",
+))
+# fmt: on
 
 
 def is_heavy(nodes: list[Any]) -> bool:

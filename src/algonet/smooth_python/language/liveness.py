@@ -48,46 +48,24 @@ def appended(statement: ast.stmt) -> str | None:
     return None
 
 
+def stored(statements: list[ast.stmt]) -> tuple[Names, Names]:
+    """Names that these statements give a new value, and names whose parts they write, by subscript or `append`."""
+    bound: set[str] = set()
+    written: set[str] = set()
+    for node in (node for statement in statements for node in ast.walk(statement)):
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For)):
+            for place in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                names, inside = targets(place)
+                bound |= names
+                written |= inside
+        elif isinstance(node, ast.stmt) and (name := appended(node)):
+            written.add(name)
+    return frozenset(bound), frozenset(written)
+
+
 def assigned(statements: list[ast.stmt]) -> Names:
     """Names that these statements bind or write into, at any depth."""
-    found: set[str] = set()
-    for statement in statements:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Assign):
-                places = node.targets
-            elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For)):
-                places = [node.target]
-            else:
-                if isinstance(node, ast.stmt) and (name := appended(node)):
-                    found.add(name)
-                continue
-            for place in places:
-                bound, written = targets(place)
-                found |= bound | written
-    return frozenset(found)
-
-
-def written(statements: list[ast.stmt]) -> Names:
-    """Names whose parts these statements write, by subscript or `append`."""
-    found: set[str] = set()
-    for statement in statements:
-        for node in ast.walk(statement):
-            name = appended(node) if isinstance(node, ast.stmt) else None
-            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-                name = root(node)
-            if name:
-                found.add(name)
-    return frozenset(found)
-
-
-def rebound(statements: list[ast.stmt]) -> Names:
-    """Names that these statements give a new value, at any depth."""
-    found: set[str] = set()
-    for statement in statements:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                found.add(node.id)
-    return frozenset(found)
+    return NOTHING.union(*stored(statements))
 
 
 @dataclass

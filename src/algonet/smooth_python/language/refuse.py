@@ -6,8 +6,7 @@ import ast
 import re
 
 from ..softness import OPTIONS
-from .liveness import falls_through, read, rebound, returns, root, targets
-from .liveness import written as written_names
+from .liveness import falls_through, read, returns, root, stored, targets
 
 _WRITE_OUTSIDE = "call it outside the smooth function and pass the result in"
 #: Syntax that has no smooth meaning -> what to write instead.
@@ -58,7 +57,7 @@ def check(function: ast.AST, file: str, lines: list[str], first: int) -> None:
         refuse(function, what, instead)
         return
     _check_signature(function, refuse)
-    written = _written_names(function)
+    _, written = stored(function.body)
     for node in ast.walk(function):
         if node is function or any(node in ast.walk(d) for d in function.decorator_list):
             continue
@@ -86,16 +85,7 @@ def _check_signature(function: ast.FunctionDef, refuse) -> None:
             refuse(parameter, f"the name `{parameter.arg}`", "smooth code uses it itself; choose another")
 
 
-def _written_names(function: ast.FunctionDef) -> set[str]:
-    """Variables that are written into by subscript."""
-    found = set()
-    for node in ast.walk(function):
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-            found.add(root(node))
-    return found
-
-
-def _check_assignment(node: ast.AST, written: set[str], refuse) -> None:
+def _check_assignment(node: ast.AST, written: frozenset[str], refuse) -> None:
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
         refuse(node, f"assigning to the attribute `.{node.attr}`", "keep it in a local variable and return it")
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and root(node) is None:
@@ -104,7 +94,7 @@ def _check_assignment(node: ast.AST, written: set[str], refuse) -> None:
         bound, inside = targets(node.target)
         if inside:
             refuse(node, "a loop over a subscript target", "loop over a name and assign it in the body")
-        for name in read(node.iter) & written_names(node.body) & rebound(node.body):
+        for name in read(node.iter) & frozenset.intersection(*stored(node.body)):
             refuse(
                 node,
                 f"a loop over `{name}` that writes into it and gives it a new value",

@@ -17,7 +17,7 @@ from typing import Any
 
 from .assignments import numbered
 from .expressions import Expressions, attribute, call, has_calls, is_heavy, named, placed, thunk
-from .liveness import NOTHING, Liveness, Names, appended, assigned, defined_before, leaves, read, returns, root, written
+from .liveness import NOTHING, Liveness, Names, appended, assigned, defined_before, leaves, read, returns, root, stored
 
 
 def rewritten(
@@ -56,6 +56,19 @@ def _live(items: ast.expr, changed: Names) -> ast.expr:
     if function.id == "reversed":
         return call("_s", "live", *new[0].args, ast.Constant("reversed")) if isinstance(new[0], ast.Call) else items
     return ast.Call(items.func, [function, *new], items.keywords)
+
+
+def _set_once(statements: list[ast.stmt], name: str, changed: Names) -> str | None:
+    """How a block sets a name, whichever way it goes, as text that reads nothing of `changed`; None where it may differ."""
+    own = [s for s in statements if name in assigned([s])]
+    if len(own) == 1 and isinstance(own[0], ast.If):
+        then, other = (_set_once(side, name, changed) for side in (own[0].body, own[0].orelse))
+        return then if then == other else None
+    if len(own) != 1 or not isinstance(own[0], ast.Assign) or not isinstance(own[0].targets[0], ast.Name):
+        return None
+    # Each side takes its own decisions
+    decides = any(isinstance(n, (ast.Call, ast.Compare, ast.BoolOp, ast.Not, ast.IfExp)) for n in ast.walk(own[0]))
+    return None if decides or read(own[0].value) & changed else ast.unparse(own[0])
 
 
 class _Rewriter(Expressions):
@@ -252,7 +265,10 @@ class _Rewriter(Expressions):
     def _If(self, node: ast.If) -> list[ast.stmt]:
         living = self._alive.around[node]
         changed = assigned([node])
-        used = sorted(changed & living.after)
+        # What both sides set to the same is no matter of the decision, whichever of them runs
+        kept = NOTHING if self._assignments or leaves([node]) else changed - living.orelse
+        same = {n for n in kept if _set_once([node], n, changed) is not None}
+        used = sorted(changed & living.after - same)
         saved = used + sorted((changed & living.orelse) - living.after)
         self._unset |= set(saved) - self._defined[node]
         branch = self._fresh("_if")
@@ -293,7 +309,7 @@ class _Rewriter(Expressions):
 
     def _items(self, node: ast.For) -> tuple[ast.expr, bool]:
         """What a `for` goes through, and whether its body writes into it: then each item is read when its turn comes."""
-        changed = written(node.body)
+        _, changed = stored(node.body)
         items = self.visit(node.iter)
         new = _live(items, changed)
         return new, new is not items

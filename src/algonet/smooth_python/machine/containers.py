@@ -1,102 +1,73 @@
-"""Values inside lists, tuples, dictionaries and records: into a program, through it, and out of it."""
+"""One walk over lists, tuples, dictionaries and records, for all that is done with what is inside of them."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import math
+from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from algonet.relax import Relaxation, TConorm
 
-from .eager import EAGER, as_value, soft_number
-from .values import NUMBERS, Value
+from .values import Value
 
 
-def lifted(x: Any, batched: bool, found: list[Value], where: str) -> Any:
-    """An argument as the program sees it: tensors as values (collected in `found`), containers copied."""
-    if not isinstance(x, Tensor):
-        return mapped(lambda part: _lifted(part, batched, found, where), x)
-    return _lifted(x, batched, found, where)
+def opened(x: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
+    """The parts of a container, and what makes one like it of other parts; None for everything else."""
+    kind = type(x)
+    if kind is Value or kind is torch.Tensor:
+        return None
+    if isinstance(x, (list, tuple)) and kind is not torch.Size:
+        return list(x), getattr(kind, "_make", kind)
+    if isinstance(x, dict):
+        return list(x.values()), lambda parts: dict_like(x, dict(zip(x, parts, strict=True)))
+    if is_record(x):
+        record: Any = x
+        names = [field.name for field in dataclasses.fields(record)]
+        return [getattr(x, name) for name in names], lambda parts: _record_like(x, names, parts)
+    return None
 
 
-def _lifted(x: Any, batched: bool, found: list[Value], where: str) -> Any:
-    if isinstance(x, Tensor):
-        # A single number is the same for all items
-        batched = batched and x.dim() > 0
-        if batched:
-            _check_batch(x, next((v.tensor.shape[0] for v in found if v.batched), None), where)
-        found.append(Value(x, batched, EAGER))
-        return found[-1]
-    if isinstance(x, np.ndarray):
-        raise TypeError(
-            f"{where}: a NumPy array decides crisply and has no gradient; pass torch.from_numpy(...), or .tolist() for "
-            "crisp numbers."
-        )
-    return x.item() if isinstance(x, np.generic) else x
+def mapped(function: Callable[..., Any], *trees: Any, keep: bool = False) -> Any:
+    """function(x, ...) for the leaves of equal nests, and for whatever differs in kind, length or keys.
 
-
-def _check_batch(x: Tensor, size: int | None, where: str) -> None:
-    if size is not None and size != x.shape[0]:
-        raise ValueError(
-            f"{where}: with batched=True all tensors share their first dimension: {size} so far, here "
-            f"{x.shape[0]} in shape {tuple(x.shape)}. A parameter that all items share is a single number, or named in "
-            "shared=(...)."
-        )
-
-
-def lowered(x: Any, size: int | None, half: torch.dtype | None, like: Tensor | None) -> Any:
-    """A result as the caller sees it: plain tensors, every one with the batch in front when there is one.
-
-    Real numbers that no decision touched come as tensors, too: a result's type does not depend on the data.
+    `keep`: what is the very same thing in both of two nests stays as it is.
     """
+    if type(trees[0]) is Value:
+        return trees[0] if keep and trees[0] is trees[1] else function(*trees)
+    if keep and is_same(*trees):
+        return trees[0]
+    first = opened(trees[0])
+    if first is None:
+        return function(*trees)
+    parts, make = first
+    columns = [_parts_like(trees[0], tree) for tree in trees[1:]]
+    if None in columns:
+        return function(*trees)
+    return make([mapped(function, *row, keep=keep) for row in zip(parts, *columns, strict=True)])  # pyright: ignore[reportArgumentType]
 
-    def lower(x: Any) -> Any:
-        if type(x) is float and like is not None:
-            x = torch.full((), x, dtype=like.dtype, device=like.device)
-        if type(x) is not Value and not isinstance(x, Tensor):
-            return x
-        value = as_value(x)
-        tensor = value.bare if half is None or not value.tensor.is_floating_point() else value.bare.to(half)
-        return tensor.expand(size, *tensor.shape) if size is not None and not value.batched else tensor
 
-    return mapped(lower, x)
+def flat(x: Any) -> list[Value]:
+    """All values inside of a nest."""
+    if type(x) is Value:
+        return [x]
+    found = opened(x)
+    return [] if found is None else [value for part in found[0] for value in flat(part)]
 
 
-def mapped(function: Callable[..., Any], *trees: Any) -> Any:
-    """function(x, ...) for the leaves of equal nests of lists, tuples, dictionaries and records."""
-    first = trees[0]
-    if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*[mapped(function, *parts) for parts in zip(*trees, strict=True)])
-    if isinstance(first, (list, tuple)):
-        return type(first)([mapped(function, *parts) for parts in zip(*trees, strict=True)])
-    if isinstance(first, dict):
-        return dict_like(first, {key: mapped(function, *(tree[key] for tree in trees)) for key in first})
-    if is_record(first):
-        return record_like(first, {k: mapped(function, *(getattr(t, k) for t in trees)) for k in record_fields(first)})
-    return function(*trees)
+def is_same(a: Any, b: Any) -> bool:
+    """Whether both are the very same thing. Tuples are their parts: torch.compile cannot tell whether two are one."""
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(is_same, a, b))
+    return a is b
 
 
 def is_record(x: Any) -> bool:
     """Whether x is a dataclass that programs use as a state; the library's own options are none."""
     return dataclasses.is_dataclass(x) and not isinstance(x, (type, Relaxation, TConorm))
-
-
-def record_fields(x: Any) -> list[str]:
-    return [f.name for f in dataclasses.fields(x)]
-
-
-def record_like(like: Any, fields: dict[str, Any]) -> Any:
-    """The record with other values in its fields."""
-    new = copy.copy(like)
-    for name, value in fields.items():
-        object.__setattr__(new, name, value)
-    return new
 
 
 def dict_like(like: dict, items: dict) -> dict:
@@ -109,53 +80,21 @@ def dict_like(like: dict, items: dict) -> dict:
     return new
 
 
-def flat(x: Any) -> list[Value]:
-    """All values inside nested lists, tuples and dictionaries."""
-    if type(x) is Value:
-        return [x]
-    if isinstance(x, dict):
-        x = list(x.values())
-    if isinstance(x, (list, tuple)):
-        return [v for part in x for v in flat(part)]
-    if is_record(x):
-        return [v for name in record_fields(x) for v in flat(getattr(x, name))]
-    return []
+def _parts_like(one: Any, other: Any) -> list[Any] | None:
+    """The parts of another container in the order of the first; None where it has another kind, length or keys."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        if isinstance(one, defaultdict) and isinstance(other, defaultdict):
+            # A key that only one of them was asked for has its default in the other
+            for key in one.keys() ^ other.keys():
+                lacking = other if key in one else one
+                lacking[key] = lacking[key]
+        return [other[key] for key in one] if one.keys() == other.keys() else None
+    found = opened(other) if type(one) is type(other) else None
+    return None if found is None or (not is_record(one) and len(one) != len(other)) else found[0]
 
 
-def softened(x: Any, like: Value) -> Any:
-    """The same with values for the numbers in it, inside whatever containers they come in.
-
-    A smooth decision may change a variable even where nobody took that way: whether later decisions on it are smooth must
-    not depend on who is in the batch.
-    """
-    if isinstance(x, NUMBERS):
-        return soft_number(x, like)
-    if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return type(x)(*[softened(part, like) for part in x])
-    if type(x) in (list, tuple):
-        return type(x)([softened(part, like) for part in x])
-    if isinstance(x, dict):
-        return dict_like(x, {key: softened(part, like) for key, part in x.items()})
-    if is_record(x):
-        return record_like(x, {n: softened(getattr(x, n), like) for n in record_fields(x)})
-    return x
-
-
-def is_real(x: Any) -> bool:
-    """Whether x is a finite Python float or a floating value: a number that assignments can scale."""
-    if type(x) is float:
-        return math.isfinite(x)
-    if type(x) is not Value:
-        return isinstance(x, Tensor) and x.is_floating_point()
-    if x.parted and not x.has_tensor:
-        return any(map(is_real, x.parts))
-    return x.row is not None or x.source is not None or x.tensor.is_floating_point()
-
-
-class Cast(NamedTuple):
-    """A tensor in another precision."""
-
-    precision: torch.dtype
-
-    def __call__(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.precision)
+def _record_like(like: Any, names: list[str], values: list[Any]) -> Any:
+    new = copy.copy(like)
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(new, name, value)
+    return new

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .instructions import TABLE, code_of
-from .tape import Tape
+from .tape import TapeMachine
 from .values import Value
 
 #: How many terms a result is taken apart into at most, and how many steps the search for what two ways have in common takes.
@@ -42,7 +42,7 @@ class Credit(NamedTuple):
 
 def credit(tape: Any, results: list[Any], coins: list[Coin], expected: bool) -> Credit | None:
     """Terms of results that are single numbers; None where the run is not on the tape."""
-    if not isinstance(tape, Tape) or not coins or any(coin.row is None for coin in coins):
+    if not isinstance(tape, TapeMachine) or not coins or any(coin.row is None for coin in coins):
         return None
     graph = _Graph(tape, coins, expected)
     rows = [graph.row(result) for result in results]
@@ -64,7 +64,7 @@ class _Graph:
     `deps` has a bit for each coin that a row depends on; bit 0 stands for all coins of earlier stretches together.
     """
 
-    def __init__(self, tape: Tape, coins: list[Coin], expected: bool):
+    def __init__(self, tape: TapeMachine, coins: list[Coin], expected: bool):
         self._tape = tape
         here = [coin for coin in coins if coin.row is not None and coin.row >= tape.first]
         before = coins[: len(coins) - len(here)]
@@ -90,7 +90,7 @@ class _Graph:
         self._averaged = -1 if expected else ~decisive
 
     def row(self, x: Value | float) -> int:
-        row = self._tape.place(x)
+        row = self._tape.row(x)
         if row is None:
             raise RuntimeError("a number of a recorded run is not on its tape.")
         self._trace()

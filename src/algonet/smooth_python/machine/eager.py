@@ -1,133 +1,105 @@
-"""The machine that runs each operation at once, in plain torch."""
+"""The machine that runs each operation at once, in plain torch, and the operands and functions that smooth arithmetic takes."""
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from algonet.core.tracing import unwrapped
-from algonet.relax import Logistic
 
-from ..reference import direct, guarded
-from . import functions
-from .functions import ELEMENTWISE, is_operand
-from .operands import OPERATIONS, aligned, counted, floating, operand, plain
-from .values import NUMBERS, Machine, Value, machine_of, smooth_kind
+from ..reference import direct, guarded, relaxed
+from .containers import flat, mapped
+from .values import NUMBERS, Value, machine_of, smooth_kind
 
 #: On a GPU a look at the mass that is left in a loop costs more than an iteration: it is taken after this many.
 PATIENCE = 8
+#: Python's operators: on tensors and numbers they are its own. All other operations are instructions.
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "mod", "pow", "neg")
+}
+# Torch has no derivative of `//`, and none of `%` where the first operand is no tensor
+_OPERATORS["floordiv"] = functools.partial(torch.div, rounding_mode="floor")
+_STEPS = ("floordiv", "mod")
+# fmt: off
+_ELEMENTWISE_NAMES = (
+    "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "deg2rad", "digamma", "erf", "erfc", "exp", "exp2", "expm1",
+    "floor", "frac", "lgamma", "log", "log10", "log1p", "log2", "neg", "negative", "reciprocal", "relu", "round", "rsqrt",
+    "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc", "isnan", "isfinite", "isinf", "logit",
+    "sinc", "clone", "detach", "float", "double", "half", "bfloat16", "clamp", "clamp_min", "clamp_max", "nan_to_num",
+    "softplus", "elu", "gelu", "silu", "leaky_relu", "add", "sub", "subtract", "mul", "multiply", "div", "divide",
+    "true_divide", "maximum", "minimum", "atan2", "pow", "hypot", "fmod", "lerp", "where",
+)
+# fmt: on
+#: Functions that treat every number by itself: they may see the whole batch at once.
+_ELEMENTWISE: set[Any] = {
+    found
+    for name in _ELEMENTWISE_NAMES
+    for home in (torch, Tensor, torch.nn.functional)
+    if (found := getattr(home, name, None)) is not None
+}
+_SIZES = ("dtype", "device", "requires_grad", "is_cuda")
+_NUMERIC = (Tensor, *NUMBERS)
+#: Stands for a tensor in the result of a foreign function.
+_TENSOR: Any = object()
 
 
-class EagerMachine(Machine):
-    """Every method computes with torch, and its results belong to the machine it is called on."""
+class Machine:
+    """What a machine does for the program that runs on it; this one computes with torch at once.
+
+    Operands are values, tensors that all items share, and Python numbers, unless it says values.
+    """
+
+    #: Whether operations that also have operands of another machine belong to this one.
+    leads = False
+    #: Whether vectors are better taken number by number than as one tensor.
+    by_parts = False
+    #: Whether this is one item, run as a batch of one: foreign functions then see it as it came.
+    single = False
+    #: What is noted for running all this again, where someone keeps it.
+    trace: Any = None
 
     # -- computing
 
-    def binary(self, name: str, x: Any, y: Any) -> Any:
-        from_x, from_y = type(x) is Value, type(y) is Value
-        if from_x and from_y and x.machine is not y.machine:
-            machine = machine_of(x, y)
-            if machine is not self:
-                return machine.binary(name, x, y)
-        operation, x, y = OPERATIONS[name], counted(x), counted(y)
-        if from_x and from_y:
-            a, b = x.tensor, y.tensor
-            if x.batched == y.batched and (a.dim() == b.dim() or not x.batched):
-                return Value(operation(a, b), x.batched, self)
-        elif from_x and isinstance(y, NUMBERS):
+    def operate(self, name: str, *operands: Any) -> Any:
+        """An operator of Python, or an instruction of `instructions.TABLE`, by its name.
+
+        NotImplemented where an operator has an operand that is no number.
+        """
+        operation = _OPERATORS.get(name)
+        found = []
+        for x in operands:
+            if type(x) is Value:
+                if x.machine.leads and not self.leads:
+                    return x.machine.operate(name, *operands)
+            elif not isinstance(x, _NUMERIC):
+                return NotImplemented
+            found.append(x if operation is None else _counted(x))
+        if operation is None:
+            tensors, batched = aligned(*found)
+            tensor = direct(name, *tensors)
+            return Value(_tallied(tensor, tensors[0], batched) if name == "tally" else tensor, batched, self)
+        x, y = found[0], found[-1]
+        # Numbers go to torch as they are
+        if type(x) is Value and isinstance(y, NUMBERS):
             return Value(operation(x.tensor, y), x.batched, self)
-        elif from_y and isinstance(x, NUMBERS):
+        if type(y) is Value and isinstance(x, NUMBERS) and name not in _STEPS:
             return Value(operation(x, y.tensor), y.batched, self)
-        elif not operand(x) or not operand(y):
-            return NotImplemented
-        (a, b), batched = aligned(x, y)
-        return Value(operation(a, b), batched, self)
-
-    def unary(self, name: str, x: Value) -> Value:
-        return Value(OPERATIONS[name](counted(x).tensor), x.batched, self)
-
-    def operate(self, name: str, *operands: Any) -> Value:
-        tensors, batched = aligned(*operands)
-        tensor = direct(name, *tensors)
-        if name == "tally" and tensor.dim() > batched:
-            # Whole vectors decide element by element: an item's coins are all of them
-            before = tensors[0]
-            tensor = (tensor - before).flatten(int(batched)).sum(int(batched))
-            tensor = tensor + (before if before.dim() <= batched else before.flatten(int(batched))[..., 0])
-        return Value(tensor, batched, self)
-
-    def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-        leaves, structure = pytree.tree_flatten((args, kwargs), is_leaf=_is_value)
-        places = [k for k, leaf in enumerate(leaves) if type(leaf) is Value]
-        if not any(leaves[k].batched for k in places):
-            plain = [leaf.tensor if type(leaf) is Value else leaf for leaf in leaves]
-            args, kwargs = pytree.tree_unflatten(plain, structure)
-            return wrapped(function(*args, **kwargs))
-        if function in ELEMENTWISE and all(is_operand(leaf) for leaf in leaves):
-            return self._elementwise(function, args, kwargs)
-        return self._mapped(function, leaves, structure, places)
-
-    def _elementwise(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Value:
-        places = [k for k, x in enumerate(args) if smooth_kind(x)]
-        tensors, batched = aligned(*(args[k] for k in places))
-        plain = list(args)
-        for k, tensor in zip(places, tensors, strict=True):
-            plain[k] = tensor
-        options = {name: x.tensor if type(x) is Value else x for name, x in kwargs.items()}
-        return Value(function(*plain, **options), batched, self)
-
-    def _mapped(self, function: Callable, leaves: list, structure: Any, places: list[int]) -> Any:
-        """The function over the batch, item by item as far as it can tell."""
-        found: dict[str, Any] = {}
-
-        def one_item(*tensors: Tensor) -> tuple[Tensor, ...]:
-            filled = list(leaves)
-            for k, tensor in zip(places, tensors, strict=True):
-                filled[k] = tensor
-            args, kwargs = pytree.tree_unflatten(filled, structure)
-            results, found["structure"] = pytree.tree_flatten(function(*args, **kwargs))
-            found["where"] = [k for k, r in enumerate(results) if isinstance(r, Tensor)]
-            found["rest"] = [None if isinstance(r, Tensor) else r for r in results]
-            # vmap wants at least one tensor back
-            return (*(r for r in results if isinstance(r, Tensor)), tensors[0])
-
-        dims = tuple(0 if leaves[k].batched else None for k in places)
-        *tensors, _ = torch.vmap(one_item, in_dims=dims, randomness="different")(*(leaves[k].tensor for k in places))
-        results = list(found["rest"])
-        for k, tensor in zip(found["where"], tensors, strict=True):
-            results[k] = Value(tensor, True, self)
-        return pytree.tree_unflatten(results, found["structure"])
-
-    def attribute(self, value: Value, name: str) -> Any:
-        return functions.attribute(value, name)
-
-    # -- deciding
-
-    def compare(self, relax: Any, x: Any, y: Any) -> Value:
-        found = difference(x, y)
-        return found.machine.relax(relax, found)
+        tensors, batched = aligned(*found)
+        return Value(operation(*tensors), batched, self)
 
     def relax(self, relax: Any, x: Value) -> Value:
-        tensor = x.tensor
-        if type(relax) is Logistic and tensor.dtype in (torch.float32, torch.float64):
-            # The same numbers as relax(tensor) without its clamp: the logistic is flat at infinity anyway
-            return Value(torch.sigmoid(tensor * relax.steepness), x.batched, self)
-        return Value(relax(tensor), x.batched, self)
-
-    def truth(self, x: Value) -> Value:
-        return Value(x.tensor.abs().clamp_max(1.0), x.batched, self)
-
-    def snap(self, p: Value, epsilon: float) -> Value:
-        return Value(direct("snap", p.tensor, epsilon, 1 - epsilon), p.batched, p.machine)
-
-    def cut(self, mass: Value, epsilon: float) -> Value:
-        return Value(direct("cut", mass.tensor, epsilon), mass.batched, mass.machine)
+        """A relaxation of a value."""
+        return Value(relaxed(relax, x.tensor), x.batched, self)
 
     def weights(self, exit_: Any, position: Value, count: int, hard: bool) -> list[Value]:
+        """P(position == k or position == k - count) for each k < count, summing to one; the ends stand for what
+        is beyond. `hard`: 0 and 1, with the gradient of the others."""
         tensor = position.tensor.clamp(-count, count - 1)
         inner = tensor.unsqueeze(-1) - torch.arange(-count, count, dtype=tensor.dtype, device=tensor.device)
         shares = (1 - exit_(inner)).unflatten(-1, (2, count)).sum(-2)
@@ -138,85 +110,116 @@ class EagerMachine(Machine):
             shares = nearest + (shares - shares.detach())
         return [Value(share, position.batched, position.machine) for share in shares.unbind(-1)]
 
-    # -- joining states
+    def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """A function of one item's tensors, on one item or on the whole batch."""
+        values = flat((args, kwargs))
+        if not any(value.batched for value in values):
+            args, kwargs = mapped(lambda x: x.tensor if type(x) is Value else x, (args, kwargs))
+            return wrapped(function(*args, **kwargs))
+        if function in _ELEMENTWISE and all(map(operand, (*args, *kwargs.values()))):
+            places = [k for k, x in enumerate(args) if smooth_kind(x)]
+            tensors, batched = aligned(*(args[k] for k in places))
+            by_place = dict(zip(places, tensors, strict=True))
+            options = {name: x.tensor if type(x) is Value else x for name, x in kwargs.items()}
+            return Value(function(*[by_place.get(k, x) for k, x in enumerate(args)], **options), batched, self)
+        return self._over_batch(function, args, kwargs, values)
 
-    def mix(self, p: Value, then: Any, other: Any) -> Value:
-        (w, t, o), batched = aligned(p, then, other)
-        # Not lerp: the difference of two finite values may be infinite, this never is
-        found = torch.addcmul((1 - w) * o, w, t) if t.dtype == w.dtype == o.dtype else (1 - w) * o + w * t
-        return Value(found, batched, self)
+    def _over_batch(self, function: Callable, args: tuple, kwargs: dict[str, Any], values: list[Value]) -> Any:
+        """The function over the batch, item by item as far as it can tell."""
+        rest: list[Any] = []
 
-    def select(self, p: Value, then: Any, other: Any) -> Value:
-        (w, t, o), batched = aligned(p, then, other)
-        return Value(torch.where(w > 0, t, o), batched, self)
+        def one_item(*tensors: Tensor) -> tuple[Tensor, ...]:
+            source = iter(tensors)
+            own_args, own_kwargs = mapped(lambda x: next(source) if type(x) is Value else x, (args, kwargs))
+            results: list[Tensor] = []
 
-    def keep(self, live: Value, new: Any, old: Any) -> Value:
-        if isinstance(old, NUMBERS):
-            (flags, n), batched = aligned(live, new)
-            return Value(torch.where(flags, n, old), batched, machine_of(live, new))
-        (flags, n, o), batched = aligned(live, new, old)
-        return Value(torch.where(flags, n, o), batched, machine_of(live, new, old))
+            def take(x: Any) -> Any:
+                if not isinstance(x, Tensor):
+                    return x
+                results.append(x)
+                return _TENSOR
 
-    def keep_parts(self, live: Value, new: list[Any], old: list[Any]) -> list[Value] | None:
-        return None
+            rest.append(mapped(take, function(*own_args, **own_kwargs)))
+            # vmap wants at least one tensor back
+            return (*results, tensors[0])
 
-    def weigh(self, weight: Value, x: Any) -> Value:
-        if isinstance(x, NUMBERS):
-            return weight * float(x)
-        # A weight that is not recorded belongs to a loop that has just looked at its state: sum up at once
-        return weight * (Value(x.tensor, x.batched, EAGER) if type(x) is Value else as_value(x))
+        dims = tuple(0 if value.batched else None for value in values)
+        *tensors, _ = torch.vmap(one_item, in_dims=dims, randomness="different")(*(value.tensor for value in values))
+        source = iter(tensors)
+        return mapped(lambda x: Value(next(source), True, self) if x is _TENSOR else x, rest[-1])
 
-    def accumulate(self, total: Any, weight: Value, x: Any) -> Value:
-        return total + self.weigh(weight, x)
+    def attribute(self, value: Value, name: str) -> Any:
+        """value.name: sizes of one item, methods of tensors, properties such as .T."""
+        if name == "shape":
+            return value.tensor.shape[int(value.batched) :]
+        if name == "ndim":
+            return value.tensor.dim() - value.batched
+        if name in _SIZES:
+            self.mark_unrecordable()
+            return getattr(value.tensor, name)
+        if name.startswith("__") or not hasattr(Tensor, name):
+            raise AttributeError(f"tensors have no attribute {name!r}.")
+        if name in ("item", "tolist", "numpy", "backward", "data"):
+            raise TypeError(
+                f"`.{name}` would leave the smooth program and lose its gradient; return the tensor instead."
+            )
+        if name.endswith("_") and not name.endswith("__"):
+            raise TypeError(
+                f"`.{name}()` changes a tensor in place, which has no smooth meaning; write x = x.{name[:-1]}(...)."
+            )
+        if callable(getattr(Tensor, name)):
+            return functools.partial(method, value, name)
+        return self.call(lambda t: getattr(t, name), (value,), {})
 
     # -- numbers from elsewhere
 
     def number(self, x: float, like: Value) -> Value:
+        """A Python number as a value: the same for all items, and it decides smoothly."""
         tensor = like.tensor
         dtype = tensor.dtype if tensor.is_floating_point() else torch.get_default_dtype()
         return Value(torch.tensor(float(x), dtype=dtype, device=tensor.device), False, self)
 
     def draw(self, name: str, draws: Any, size: int | None, precision: torch.dtype, *operands: Value) -> Value:
-        return self._drawn(draws.count(), draws, size, precision, *operands)
-
-    def _drawn(self, counter: int, draws: Any, size: int | None, precision: torch.dtype, *operands: Value) -> Value:
+        """The instruction `uniform`, or `coin` for a probability: a random number for each item."""
         like = operands[0].tensor if operands else torch.empty(size or (), dtype=precision)
         batched = operands[0].batched if operands else size is not None
-        numbers = draws.uniform(like.shape, like, counter)
+        numbers = draws.uniform(like.shape, like)
         return Value((numbers < like).to(like.dtype) if operands else numbers, batched, self)
 
     def derived(self, tensor: Tensor, how: Callable[[Tensor], Tensor]) -> Tensor:
+        """how(tensor) for a tensor from outside."""
         return how(tensor)
-
-    def adopt(self, value: Value) -> None:
-        pass
 
     # -- looking at values
 
     def evaluate(self, value: Value) -> Tensor:
+        """The tensor of a value that has none yet."""
         tensors, value.batched = aligned(*value.parts)
         if not tensors:
             return torch.zeros(0)
-        dtype = tensors[0].dtype
-        for tensor in tensors[1:]:
-            dtype = torch.promote_types(dtype, tensor.dtype)
+        dtype = functools.reduce(torch.promote_types, [tensor.dtype for tensor in tensors])
         if any(t.shape != tensors[0].shape for t in tensors):
             tensors = torch.broadcast_tensors(*tensors)
         return torch.stack([t if t.dtype == dtype else t.to(dtype) for t in tensors], dim=int(value.batched))
 
     def bare(self, value: Value) -> Tensor:
+        """The tensor as the caller knows it."""
         return value.tensor
 
     def parts(self, value: Value) -> list[Value]:
+        """The parts of a tensor along the item's first dimension."""
         return [Value(part, value.batched, self) for part in value.tensor.unbind(int(value.batched))]
 
     def settle(self, *nests: Any) -> None:
-        pass
+        """These will be looked at, or live on: whatever waits for being computed is better computed together."""
 
     def ask(self, value: Value, question: Callable[[Tensor], Any]) -> Any:
+        """What Python has to know about the numbers of a value to go on; also inside `torch.vmap`."""
         return question(unwrapped(value.tensor).detach())
 
     def leave(self, mass: Value, epsilon: float, iterations: int) -> tuple[Value, Value | None, bool | None]:
+        """The mass that stays in a loop, without shares up to epsilon; who is still there (None: everybody), to select by; and
+        whether anybody is, None where that is for `ask` to find out."""
         tensor = mass.tensor
         live = tensor > epsilon
         going, alive = unwrapped(live), True
@@ -225,35 +228,37 @@ class EagerMachine(Machine):
             if count == going.numel() > 0:
                 return mass, None, True
             alive = count > 0
-        cut = Value(torch.where(live, tensor, 0.0), mass.batched, mass.machine)
-        return cut, Value(live, mass.batched, EAGER), alive
+        return (
+            Value(torch.where(live, tensor, 0.0), mass.batched, mass.machine),
+            Value(live, mass.batched, EAGER),
+            alive,
+        )
 
     def looked(self, iterations: int) -> Any:
-        return None
+        """When a loop looked at its mass."""
 
     def early(self, looked: Any, iterations: int) -> bool:
+        """Whether it is too early to look again."""
         return False
 
-    def spoil(self) -> None:
-        pass
+    def mark_unrecordable(self) -> None:
+        """Something that no recording holds looks at numbers, or acts."""
 
-    def journal_for(self, known: Any, arguments: list[Value]) -> Any:
-        return None
+    def unwatched(self) -> AbstractContextManager[None]:
+        """Inside the block, numbers that are read from tensors are nobody's business."""
+        return nullcontext()
 
 
-class GuardedMachine(EagerMachine):
+class GuardedMachine(Machine):
     """For runs that keep states apart: what an untaken branch computes, infinite or not, leaves no trace in gradients."""
 
     leads = True
 
-    def binary(self, name: str, x: Any, y: Any) -> Any:
-        return super().binary(name, _guarded(x), _guarded(y))
+    def operate(self, name: str, *operands: Any) -> Any:
+        return super().operate(name, *(map(_guarded, operands) if name in _OPERATORS else operands))
 
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-        return super().call(function, *pytree.tree_map(_guarded, (args, kwargs), is_leaf=_is_value))
-
-    def adopt(self, value: Value) -> None:
-        value.machine = self
+        return super().call(function, *mapped(_guarded, (args, kwargs)))
 
 
 def _guarded(x: Any) -> Any:
@@ -263,22 +268,107 @@ def _guarded(x: Any) -> Any:
     return Value(guarded(x.tensor), x.batched, x.machine)
 
 
-EAGER = EagerMachine()
+EAGER = Machine()
 GUARDED = GuardedMachine()
 
 
-def _is_value(x: Any) -> bool:
-    return type(x) is Value
+def method(value: Value, name: str, *args: Any, **kwargs: Any) -> Any:
+    """value.name(*args, **kwargs)."""
+    if name == "size":
+        return value.shape[args[0]] if args else value.shape
+    if name in ("dim", "ndimension"):
+        return value.ndim
+    if name in ("numel", "nelement"):
+        return value.shape.numel()
+    return machine_of(value, *args).call(getattr(Tensor, name), (value, *args), kwargs)
+
+
+def _tallied(tensor: Tensor, before: Tensor, batched: bool) -> Tensor:
+    """A tally of single numbers: whole vectors decide element by element, and an item's coins are all of them."""
+    if tensor.dim() == batched:
+        return tensor
+    first = before if before.dim() <= batched else before.flatten(int(batched))[..., 0]
+    return (tensor - before).flatten(int(batched)).sum(int(batched)) + first
+
+
+# -- operands
+
+
+def _counted(x: Any) -> Any:
+    """Flags as 0 and 1: Python computes with them, torch does not always."""
+    if type(x) is Value:
+        flags = x.row is None and x.has_tensor and x.tensor.dtype == torch.bool
+        return Value(x.tensor.long(), x.batched, x.machine) if flags else x
+    if type(x) is bool:
+        return int(x)
+    return x.long() if isinstance(x, Tensor) and x.dtype == torch.bool else x
+
+
+def operand(x: Any) -> bool:
+    """Whether x is something smooth arithmetic can take."""
+    return type(x) is Value or isinstance(x, _NUMERIC)
+
+
+def aligned(*operands: Any) -> tuple[list[Tensor], bool]:
+    """The operands as tensors that broadcast by their item dimensions, and whether a batch is in front of them."""
+    tensors = [x.tensor if type(x) is Value else _plain(x) for x in operands]
+    batched = [type(x) is Value and x.batched for x in operands]
+    if all(batched) and len({t.dim() for t in tensors}) == 1:
+        return tensors, True
+    if any(batched):
+        like = tensors[batched.index(True)]
+    else:
+        like = next((t for x, t in zip(operands, tensors, strict=True) if not isinstance(x, NUMBERS)), None)
+    most = max([0, *[t.dim() - b for t, b in zip(tensors, batched, strict=True)]])
+    found = []
+    for x, t, b in zip(operands, tensors, batched, strict=True):
+        lacking = most - (t.dim() - 1)
+        if b and lacking > 0:
+            t = t.reshape(t.shape[0], *[1] * lacking, *t.shape[1:])
+        found.append(_like(t, like) if isinstance(x, NUMBERS) else t)
+    return found, any(batched)
+
+
+def _plain(x: Any) -> Tensor:
+    """A tensor as it is, a number in Python's own precision until it meets a tensor."""
+    return x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64 if isinstance(x, float) else None)
+
+
+def _like(number: Tensor, like: Tensor | None) -> Tensor:
+    """Python numbers take the precision and the device of the tensors beside them."""
+    real = number.is_floating_point()
+    if like is None:
+        return number.to(torch.get_default_dtype()) if real else number
+    dtype = like.dtype if like.is_floating_point() or not real else torch.get_default_dtype()
+    return number.to(dtype=dtype, device=like.device)
+
+
+def floating(x: Value) -> Value:
+    """x with a floating dtype: integers and flags become numbers of the default precision."""
+    if x.recorded or x.tensor.is_floating_point():
+        return x
+    if x.tensor.is_complex():
+        raise TypeError("complex numbers are neither larger nor smaller than others; compare their .abs() or .real.")
+    return Value(x.tensor.to(torch.get_default_dtype()), x.batched, x.machine)
 
 
 def as_value(x: Any) -> Value:
     """A value as it is; a tensor or a number as one that all items share."""
-    return x if type(x) is Value else Value(plain(x), False, EAGER)
+    return x if type(x) is Value else Value(_plain(x), False, EAGER)
 
 
 def soft_number(x: int | float | bool, like: Value | None) -> Value:
     """A number as a value, in the precision of another one: it is the same for all items, and decides smoothly."""
     return Value(torch.tensor(float(x)), False, EAGER) if like is None else like.machine.number(x, like)
+
+
+def softened(x: Any, like: Any) -> Any:
+    """The same with values for the numbers in it, inside whatever containers they come in.
+
+    A smooth decision may change a variable even where nobody took that way: whether later decisions on it are smooth must
+    not depend on who is in the batch.
+    """
+    return mapped(lambda part: soft_number(part, as_value(like)) if isinstance(part, NUMBERS) else part, x)
 
 
 def stacked(parts: Sequence[Any]) -> Value:
@@ -289,10 +379,9 @@ def stacked(parts: Sequence[Any]) -> Value:
     return Value(None, any(v.batched for v in values), machine_of(*values) if values else EAGER, found)
 
 
-def difference(x: Any, y: Any) -> Value:
+def difference(x: Any, y: Any, machine: Machine = EAGER) -> Value:
     """x - y of two operands, at least one of them a tensor, as a number that can be relaxed."""
-    x, y = as_value(x) if isinstance(x, Tensor) else x, as_value(y) if isinstance(y, Tensor) else y
-    found = machine_of(x, y).binary("sub", x, y)
+    found = machine.operate("sub", x, y)
     if found is NotImplemented:
         other = next(z for z in (x, y) if not operand(z))
         raise TypeError(f"a smooth comparison takes tensors and numbers; this one has a {type(other).__name__}.")
@@ -301,14 +390,9 @@ def difference(x: Any, y: Any) -> Value:
 
 def wrapped(x: Any) -> Any:
     """Results of foreign functions as values, inside whatever containers they come in."""
-    if isinstance(x, Tensor):
-        return Value(x, False, EAGER)
-    if isinstance(x, (tuple, list, dict)):
-        return pytree.tree_map(lambda leaf: Value(leaf, False, EAGER) if isinstance(leaf, Tensor) else leaf, x)
-    return x
+    return mapped(lambda part: Value(part, False, EAGER) if isinstance(part, Tensor) else part, x)
 
 
 def call_tensor_function(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     """A function of one item's tensors, on the machine of the values among its arguments."""
-    leaves = pytree.tree_leaves((args, kwargs), is_leaf=_is_value)
-    return (machine_of(*leaves) or EAGER).call(function, args, kwargs)
+    return (machine_of(*flat((args, kwargs))) or EAGER).call(function, args, kwargs)

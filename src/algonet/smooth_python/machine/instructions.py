@@ -11,12 +11,35 @@ a program refers to them by their place in this table, and kernels are generated
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
 
 #: Below this share of the mass a state is of no consequence; the square of its reciprocal is finite in float32.
 NEGLIGIBLE = 1e-18
 
 ROW, COLUMN, CONSTANT, STEEPNESS, COUNTER = "row", "column", "constant", "steepness", "counter"
+#: Where the reference finds each operand; a counter is the number itself.
+_LOADS = {ROW: "rows[{}]", COLUMN: "columns[{}]", CONSTANT: "constants[{}]", COUNTER: "{}"}
+
+
+def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return torch.addcmul(c, a, b) if a.dtype == b.dtype == c.dtype else a * b + c
+
+
+def _still(x: Tensor) -> Tensor:
+    return x - x.detach()
+
+
+#: The names of the formulas, in torch's terms.
+TORCH_NAMES = {
+    name: getattr(torch, name) for name in ("abs", "sqrt", "where", "cos", "sin", "floor", "minimum", "maximum")
+}
+TORCH_NAMES |= {"exp": torch.exp, "log": torch.log, "exact_exp": torch.exp, "exact_log": torch.log}
+TORCH_NAMES |= {"fma": _fma, "still": _still}
 
 
 # eq=False: the table is part of a key in every call, and an instruction is no other one with the same formulas
@@ -31,6 +54,18 @@ class Instruction:
     operands: tuple[str, ...] = ()
     #: What both formulas need first.
     before: str = ""
+    #: The value in plain torch: step(uniform, rows, columns, constants, a, b, c), by the numbers of its operands.
+    step: Callable[..., Tensor] = field(init=False, repr=False)
+
+    def __post_init__(self):
+        if self.before:
+            return
+        loads = [
+            f"{name} = {_LOADS[source].format(name)}; " for name, source in zip("abc", self.operands, strict=False)
+        ]
+        scope: dict[str, Any] = dict(TORCH_NAMES)
+        exec(f"def step(uniform, rows, columns, constants, a, b, c): {''.join(loads)}return {self.value}", scope)
+        object.__setattr__(self, "step", scope["step"])
 
     @property
     def rows(self) -> int:

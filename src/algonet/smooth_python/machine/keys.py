@@ -15,17 +15,19 @@ import ast
 import collections
 import dataclasses
 import dis
+import inspect
+import itertools
 import types
 from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from algonet.relax import Relaxation, TConorm
 
 from ..paths import Paths
-from .containers import is_record, record_fields
 from .values import Value
 
 #: Longer containers from outside would cost more to compare than recording does.
@@ -39,6 +41,8 @@ _PLAIN_DESCRIPTORS = (
 )
 #: Metaclasses whose classes cannot be subscripted, measured or iterated over.
 _PLAIN_METACLASSES = (type, abc.ABCMeta)
+#: Options are their fields.
+_OPTIONS = (Relaxation, TConorm, Paths)
 _PLAIN = (int, bool, str, bytes, type(None), torch.dtype, torch.device)
 
 
@@ -66,6 +70,7 @@ class Found:
 
     def __init__(self, *functions: Any):
         self.tensors: list[Tensor] = []
+        self.places: dict[int, int] = {}
         self.functions = list(functions)
         self.methods: list[Any] = []
 
@@ -73,39 +78,38 @@ class Found:
         """A tensor is data, wherever it comes from: what matters is its form, and which of them are the same one."""
         if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
             raise UnknownError(f"a {type(x).__name__}")
-        place = next((k for k, known in enumerate(self.tensors) if known is x), None)
-        if place is None:
-            place = len(self.tensors)
+        place = self.places.setdefault(id(x), len(self.tensors))
+        if place == len(self.tensors):
             self.tensors.append(x)
         return place, x.shape, x.dtype, x.device
 
 
 def describe(x: Any, found: Found) -> Hashable:
     """An argument, an option, or something from outside."""
-    kind = type(x)
+    kind: Any = type(x)
+    parts: Any = x
     if kind is Value or isinstance(x, Tensor):
         return found.tensor(x.tensor if kind is Value else x)
     if kind in _PLAIN:
         return kind, x
     if kind is float:
         return kind, x.hex()
-    if isinstance(x, (tuple, list)) and (kind in (tuple, list) or hasattr(kind, "_fields")) and len(x) <= LONGEST:
-        return kind, *[describe(part, found) for part in x]
-    if isinstance(x, dict) and kind is dict and len(x) <= LONGEST:
-        return kind, *[(describe(key, found), describe(part, found)) for key, part in x.items()]
-    if isinstance(x, collections.defaultdict) and len(x) <= LONGEST:
-        items = [(describe(key, found), describe(part, found)) for key, part in x.items()]
-        return kind, describe(x.default_factory, found), *items
-    if isinstance(x, (Relaxation, TConorm, Paths)) and dataclasses.is_dataclass(x):
-        return kind, *[describe(getattr(x, field.name), found) for field in dataclasses.fields(x)]
-    if is_record(x) and _plain_record(kind):
-        return kind, *[describe(getattr(x, name), found) for name in record_fields(x)]
-    if getattr(kind, "is_smooth", False):
+    if isinstance(x, np.generic):
+        return kind, describe(x.item(), found)
+    if kind in (dict, collections.defaultdict):
+        parts = [getattr(x, "default_factory", None), *x, *x.values()]
+    elif dataclasses.is_dataclass(x) and not isinstance(x, type) and (isinstance(x, _OPTIONS) or _plain_record(kind)):
+        parts = [getattr(x, field.name) for field in dataclasses.fields(x)]
+    elif getattr(kind, "is_smooth", False):
         return _smooth_function(x, found)
-    if isinstance(x, types.FunctionType) or kind in _PLAIN_METACLASSES or _of_a_module(x):
+    elif isinstance(x, types.FunctionType) or kind in _PLAIN_METACLASSES or _of_a_module(x):
         # All that a program can do with it is to call it, which the frame sees
         return Same(x)
-    raise UnknownError(f"a {kind.__name__}")
+    elif kind not in (tuple, list) and not (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        raise UnknownError(f"a {kind.__name__}")
+    if len(parts) > LONGEST:
+        raise UnknownError(f"a long {kind.__name__}")
+    return kind, *[describe(part, found) for part in parts]
 
 
 def _smooth_function(x: Any, found: Found) -> Hashable:
@@ -210,26 +214,18 @@ def _attributes(owner: Any, paths: list[tuple[str, ...]], found: Found) -> Hasha
 
 def _attribute(owner: Any, name: str) -> Any:
     """owner.name where reading it runs nobody's code: the program reads it again, and must find the same."""
-    kind = type(owner)
-    own = getattr(owner, "__dict__", {})
-    if kind is types.ModuleType and name in own:
-        return own[name]
-    if isinstance(owner, torch.nn.Module) and name not in own and kind.__getattr__ is torch.nn.Module.__getattr__:
-        for table in (owner._parameters, owner._buffers, owner._modules):
-            if name in table:
-                return table[name]
-    classes = kind.__mro__ if not isinstance(owner, type) else (*owner.__mro__, *kind.__mro__)
-    stored = [vars(c)[name] for c in classes if name in vars(c)]
-    computed = isinstance(owner, Tensor) or isinstance(kind.__getattribute__, types.FunctionType)
-    if computed or any(hasattr(type(s), "__get__") and not _plain_descriptor(s) for s in stored):
+    if isinstance(owner, torch.nn.Module) and type(owner).__getattr__ is torch.nn.Module.__getattr__:
+        listed = (owner.named_parameters(recurse=False), owner.named_buffers(recurse=False), owner.named_children())
+        for known, value in itertools.chain(*listed):
+            if known == name and name not in owner.__dict__:
+                return value
+    if isinstance(owner, Tensor) or isinstance(type(owner).__getattribute__, types.FunctionType):
         raise UnknownError(f"the attribute {name}, which is computed")
-    if not stored and name not in own:
-        raise UnknownError(f"an attribute {name}")
+    stored = inspect.getattr_static(owner, name, UnknownError)
+    computed = hasattr(type(stored), "__get__") and not isinstance(stored, _PLAIN_DESCRIPTORS)
+    if stored is UnknownError or (computed and not getattr(type(stored), "is_smooth", False)):
+        raise UnknownError(f"the attribute {name}, which is computed or missing")
     return getattr(owner, name)
-
-
-def _plain_descriptor(x: Any) -> bool:
-    return isinstance(x, _PLAIN_DESCRIPTORS) or getattr(type(x), "is_smooth", False)
 
 
 class _Scan(ast.NodeVisitor):

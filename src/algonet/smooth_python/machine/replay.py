@@ -1,11 +1,11 @@
 """Recorded runs, run again without recording them anew.
 
-While a program is recorded, a `Journal` notes what runs in terms that hold for other numbers, too: which program, on which
+While a program is recorded, a `Trace` notes what runs in terms that hold for other numbers, too: which program, on which
 columns of which arguments or of what ran before, and what loops and branches learned when they looked. A `Recording` keeps
-these notes for one key (`keys.py`): a tree that forks at every look. The next call with that key walks down the tree,
+these notes for one key (`keys.py`): a tree that forks at every guard. The next call with that key walks down the tree,
 kernel by kernel; where its numbers take a way that nobody took before, the call is recorded and the tree grows.
 
-Nothing is repeated that is not known in full: a tensor whose origin the journal does not know, a foreign function, a
+Nothing is repeated that is not known in full: a tensor whose origin the trace does not know, a foreign function, a
 printed line or a warning makes the run one that is recorded every time.
 """
 
@@ -14,18 +14,18 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from algonet.core.tracing import capturing, transforming
 
 from ..operation import REPAID, Program, evaluate, steepness_tensor
-from ..report import Report
-from ..softness import open_blocks
-from .containers import flat, is_record, record_fields, record_like
-from .eager import EAGER
+from ..softness import BLOCKS
+from .containers import flat, mapped
 from .keys import Found, UnknownError, describe
 from .simplify import simplified
 from .values import NUMBERS, Value
@@ -40,17 +40,15 @@ SEVERAL = 4
 ATTEMPTS = 3
 
 
-class Run(NamedTuple):
-    """The tensors of one call: arguments with the batch in front, all that the key came across, what has run so far."""
+class Run:
+    """One repeated call: the tensors its key came across, what has run so far, and where random numbers come from."""
 
-    arguments: list[Tensor]
-    tensors: list[Tensor]
-    outputs: list[Tensor]
-    unbound: dict[Any, tuple[Tensor, ...]]
-    size: int
-    draws: Any
-    #: What every steepness is multiplied by.
-    steeper: float = 1.0
+    def __init__(self, tensors: list[Tensor], draws: Any, steeper: float):
+        self.tensors, self.draws = tensors, draws
+        #: What every steepness is multiplied by.
+        self.steeper = steeper
+        self.outputs: list[Tensor] = []
+        self.unbound: dict[Any, tuple[Tensor, ...]] = {}
 
 
 #: Where a tensor comes from: found again in another run.
@@ -63,49 +61,46 @@ class Step:
     It is simplified when it first runs again: many recordings never do. A short one that runs again and again gets a kernel.
     """
 
-    __slots__ = ("_draws", "_inputs", "_ready", "_scales", "length")
+    __slots__ = ("_draws", "_inputs", "_ready", "_scales", "_size", "length")
 
     def __init__(
         self,
         program: Program,
         wanted: Tensor,
-        inputs: tuple[Origin, ...],
-        scales: Tensor | tuple[float | Origin, ...],
+        inputs: list[Origin],
+        scales: Tensor | list[float | Origin],
+        size: int,
         draws: bool,
     ):
         """`scales`: every steepness, a tensor where all are numbers, else numbers and origins; `draws`: random numbers."""
         #: The program, the wanted rows, and how often they ran again while that may change them.
         self._ready = program, wanted, 0
-        self._inputs, self._scales, self._draws = inputs, scales, draws
+        self._inputs, self._scales, self._size, self._draws = inputs, scales, size, draws
         #: Instructions as recorded.
-        self.length = program.length
+        self.length = program.instructions.shape[0]
 
     def run(self, run: Run) -> Tensor:
         program, wanted, runs = self._ready
         if not runs or program.backend != program.asked:
-            program, wanted = self._prepared(program, wanted, runs)
+            if not runs:
+                program, wanted = simplified(program, wanted)
+            elif runs * self.length >= REPAID and not capturing(program.constants.device):
+                program = program._replace(backend=program.asked)
+            # Moved where the kernels read them, once and for all; in one assignment: threads may run a step at once
+            device = program.instructions.device if program.backend == "reference" else program.constants.device
+            program = program._replace(instructions=program.instructions.to(device))
+            wanted = wanted.to(device)
+            self._ready = program, wanted, runs + 1
         scales: Any = self._scales
         if not isinstance(scales, Tensor):
             scales = steepness_tensor([s(run) if callable(s) else s for s in scales], program.constants)
         if run.steeper != 1.0:
             scales = scales * run.steeper
         inputs = [origin(run) for origin in self._inputs]
-        return evaluate(program, inputs, scales, wanted, run.size, run.draws.seed if self._draws else None)
-
-    def _prepared(self, program: Program, wanted: Tensor, runs: int) -> tuple[Program, Tensor]:
-        if not runs:
-            program, wanted = simplified(program, wanted)
-        elif runs * program.length >= REPAID and not capturing(program.constants.device):
-            program = program._replace(backend=program.asked)
-        # Moved where the kernels read them, once and for all
-        program = program._replace(instructions=program.moved(program.instructions))
-        wanted = program.moved(wanted)
-        # In one assignment: threads may run a step at once
-        self._ready = program, wanted, runs + 1
-        return program, wanted
+        return evaluate(program, inputs, scales, wanted, self._size, run.draws.seed if self._draws else None)
 
 
-class Look(NamedTuple):
+class Guard(NamedTuple):
     """Python asked something about numbers (is any mass left in this loop?), and the answer."""
 
     at: Origin
@@ -113,15 +108,54 @@ class Look(NamedTuple):
     answer: Hashable
 
 
-class Ending(NamedTuple):
-    """What the run returned, `Leaf`s in place of values, and the iterations of its loops by line."""
+class Outputs(NamedTuple):
+    """What the run returned, `Leaf`s in place of tensors, and the iterations of its loops by line."""
 
     result: Any
     iterations: dict[int, int]
 
 
-class Leaf(NamedTuple):
-    origin: Origin
+class Lowering(NamedTuple):
+    """How the results of a call are given back: plain tensors, every one with the batch in front when there is one.
+
+    Real numbers that no decision touched come as tensors, too: a result's type does not depend on the data.
+    """
+
+    size: int | None
+    half: torch.dtype | None
+    like: tuple[torch.dtype, torch.device] | None
+
+    def __call__(self, result: Any) -> Any:
+        def lower(x: Any) -> Any:
+            if type(x) is float and self.like is not None:
+                return self.number(x)
+            if type(x) is not Value and not isinstance(x, Tensor):
+                return x
+            batched = type(x) is Value and x.batched
+            tensor = self._cast(x.bare if type(x) is Value else x)
+            return tensor.expand(self.size, *tensor.shape) if self.size is not None and not batched else tensor
+
+        return mapped(lower, result)
+
+    def of_batch(self, tensor: Tensor) -> Tensor:
+        """A tensor with the batch in front, which is one of one for a single item."""
+        tensor = tensor.squeeze(0) if self.size is None else tensor
+        return tensor if self.half is None else self._cast(tensor)
+
+    def number(self, x: float) -> Tensor:
+        dtype, device = self.like or (None, None)
+        tensor = self._cast(torch.full((), x, dtype=dtype, device=device))
+        return tensor if self.size is None else tensor.expand(self.size)
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        return tensor if self.half is None or not tensor.is_floating_point() else tensor.to(self.half)
+
+
+class Leaf:
+    """A tensor of a result, as the caller sees it."""
+
+    def __init__(self, origin: Origin):
+        self.origin = origin
 
 
 class _Unbound:
@@ -130,33 +164,83 @@ class _Unbound:
     def __init__(self, origin: Origin):
         self._origin = origin
 
-    def __call__(self, run: Run) -> tuple[Tensor, ...]:
-        if self not in run.unbound:
-            run.unbound[self] = self._origin(run).unbind(1)
-        return run.unbound[self]
+    def part(self, k: int) -> Origin:
+        def origin(run: Run) -> Tensor:
+            if self not in run.unbound:
+                run.unbound[self] = self._origin(run).unbind(1)
+            return run.unbound[self][k]
+
+        return origin
 
 
-class Journal:
+# fmt: off
+_READERS = (
+    "__index__", "__float__", "__int__", "__bool__", "__complex__", "__repr__", "__format__", "__contains__", "item",
+    "tolist", "numpy", "__array__", "is_nonzero", "equal", "allclose", "__dlpack__", "data_ptr",
+)
+# fmt: on
+_READS = frozenset(
+    found for name in _READERS for home in (Tensor, torch) if (found := getattr(home, name, None)) is not None
+)
+
+
+class Watch(TorchFunctionMode):
+    """While it is open, a number that the program reads from a tensor makes the trace incomplete.
+
+    `math.floor(w)`, `table[i]`, `f"{w}"`, `v[:i]` or `[0.0] * n` with tensors from outside turn a tensor into a Python number,
+    without the frame noticing. Torch notices: all of them go through a method of the tensor, and a mode sees every one.
+    """
+
+    def __init__(self, trace: Trace):
+        super().__init__()
+        self._trace, self._open = trace, False
+
+    def __enter__(self) -> Any:
+        self._open = True
+        return super().__enter__()
+
+    def __exit__(self, *problem: Any) -> None:
+        self._open = False
+        super().__exit__(*problem)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside the block nobody watches: foreign functions end the recording, and torch.compile would trace the mode."""
+        if not self._open:
+            yield
+            return
+        self.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self.__enter__()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _READS:
+            self._trace.complete = False
+        return func(*args, **(kwargs or {}))
+
+
+class Trace:
     """Notes of one recording. `complete` as long as they are enough to repeat it."""
 
-    def __init__(self, arguments: list[Tensor], tensors: list[Tensor], fixed: list[Tensor]):
+    def __init__(self, arguments: list[tuple[Tensor, Origin | None]], tensors: list[Tensor], fixed: list[Tensor]):
         self.complete = True
+        self.watch = Watch(self)
         #: Whether random numbers were drawn.
         self.draws = False
-        self._events: list[Step | Look] = []
+        self._events: list[Step | Guard] = []
         #: How many programs have run.
         self.programs = 0
-        self._pieces: dict[int, _Unbound] = {}
-        #: How many columns of each table are returned, by the table's id.
-        self._returned: Counter[int] = Counter()
         # The tensors themselves are kept, or another one could get the id
         self._origins: dict[int, tuple[Tensor, Origin]] = {}
         for tensor in fixed:
             self._know(tensor, lambda run, tensor=tensor: tensor)
         for k, tensor in enumerate(tensors):
             self._know(tensor, lambda run, k=k: run.tensors[k])
-        for k, tensor in enumerate(arguments):
-            self._know(tensor, lambda run, k=k: run.arguments[k])
+        for tensor, origin in arguments:
+            if origin is not None:
+                self._know(tensor, origin)
 
     def _know(self, tensor: Tensor, origin: Origin) -> None:
         self._origins[id(tensor)] = tensor, origin
@@ -181,7 +265,7 @@ class Journal:
         if known is not None:
             all_pieces = _Unbound(known[1])
             for k, piece in enumerate(pieces):
-                self._know(piece, lambda run, k=k: all_pieces(run)[k])
+                self._know(piece, all_pieces.part(k))
 
     def ran(
         self, program: Program, inputs: list[Tensor], scales: list[Any], wanted: Tensor, outputs: Tensor, draws: bool
@@ -191,16 +275,16 @@ class Journal:
         self._know(outputs, lambda run: run.outputs[place])
         if not self.complete:
             return
-        known: Any = tuple(self._origin(s) if isinstance(s, Tensor) else s for s in scales)
-        if not any(isinstance(s, Tensor) for s in scales):
+        known: Any = [self._origin(s) if isinstance(s, Tensor) else s for s in scales]
+        if not any(map(callable, known)):
             known = steepness_tensor(scales, program.constants)
-        origins = tuple(self._origin(tensor) for tensor in inputs)
-        self._events.append(Step(program, wanted, origins, known, draws))
+        origins = [self._origin(tensor) for tensor in inputs]
+        self._events.append(Step(program, wanted, origins, known, outputs.shape[0], draws))
 
     def asked(self, value: Value, question: Callable[[Tensor], Hashable], answer: Hashable) -> None:
-        self._events.append(Look(self.of_value(value), question, answer))
+        self._events.append(Guard(self._of_value(value), question, answer))
 
-    def of_value(self, value: Value) -> Origin:
+    def _of_value(self, value: Value) -> Origin:
         """Where the tensor of a value comes from, which has the batch in front."""
         if not value.batched:
             self.complete = False
@@ -208,43 +292,39 @@ class Journal:
             tensor, column = value.source
             origin = self._origin(tensor)
             return lambda run: origin(run).select(1, column)
-        if value.parted:
-            parts = value.parts
-            if all(type(part) is Value and part.batched for part in parts) and parts:
-                origins = [self.of_value(part) for part in parts]
-                return lambda run: torch.stack([origin(run) for origin in origins], dim=1)
+        if value.parted and value.parts and all(type(part) is Value and part.batched for part in value.parts):
+            origins = [self._of_value(part) for part in value.parts]
+            return lambda run: torch.stack([origin(run) for origin in origins], dim=1)
         return self._origin(value.tensor)
 
-    def notes(self, result: Any, iterations: dict[int, int]) -> list[Step | Look | Ending] | None:
+    def notes(self, result: Any, lowering: Lowering, iterations: dict[int, int]) -> list[Step | Guard | Outputs] | None:
         """The events of the whole run, ended by its result; None where they are not all that happened."""
-        self._returned = Counter(id(value.source[0]) for value in flat(result) if value.source is not None)
-        template = self._template(result) if self.complete else None
-        return [*self._events, Ending(template, dict(iterations))] if self.complete else None
+        values = flat(result)
+        #: How many columns of each table are returned, by the table's id. They are taken apart together, and so are their
+        #: gradients put together, each of which would else be a table of its own. Copies, since views of many may not be
+        #: changed in place.
+        returned = Counter(id(value.source[0]) for value in values if value.source is not None)
+        pieces: dict[int, _Unbound] = {}
 
-    def _result(self, value: Value) -> Origin:
-        """Like `of_value`, for what is returned: a table's columns are taken apart together, and so are their gradients put
-        together, each of which would else be a table of its own. Copies, since views of many may not be changed in place."""
-        if value.source is None or self._returned[id(value.source[0])] < SEVERAL:
-            return self.of_value(value)
-        tensor, column = value.source
-        origin = self._origin(tensor)
-        pieces = self._pieces.setdefault(id(tensor), _Unbound(origin))
-        return lambda run: pieces(run)[column].clone()
+        def origin_of(value: Value) -> Origin:
+            if value.source is None or returned[id(value.source[0])] < SEVERAL:
+                return self._of_value(value)
+            tensor, column = value.source
+            part = pieces.setdefault(id(tensor), _Unbound(self._origin(tensor))).part(column)
+            return lambda run: part(run).clone()
 
-    def _template(self, x: Any) -> Any:
-        if type(x) is Value:
-            return Leaf(self._result(x))
-        if isinstance(x, tuple) and hasattr(x, "_fields"):
-            return type(x)(*map(self._template, x))
-        if type(x) in (list, tuple):
-            return type(x)(map(self._template, x))
-        if type(x) is dict:
-            return {key: self._template(part) for key, part in x.items()}
-        if is_record(x):
-            return record_like(x, {name: self._template(getattr(x, name)) for name in record_fields(x)})
-        if x is not None and not isinstance(x, (*NUMBERS, str)):
-            self.complete = False
-        return x
+        def leaf(x: Any) -> Any:
+            if type(x) is Value:
+                origin = origin_of(x)
+                return Leaf(lambda run: lowering.of_batch(origin(run)))
+            if type(x) is float and lowering.like is not None:
+                return Leaf(lambda run: lowering.number(x))
+            if x is not None and not isinstance(x, (*NUMBERS, str)):
+                self.complete = False
+            return x
+
+        template = mapped(leaf, result) if self.complete else None
+        return [*self._events, Outputs(template, dict(iterations))] if self.complete else None
 
 
 def _nowhere(run: Run) -> Tensor:
@@ -252,55 +332,49 @@ def _nowhere(run: Run) -> Tensor:
 
 
 class _Node:
-    """A stretch of a recording: steps, then a look that decides which way to go on, or the end."""
+    """A stretch of a recording: steps, then a guard that decides which way to go on, or the end."""
 
-    __slots__ = ("ending", "look", "steps", "ways")
+    __slots__ = ("guard", "outputs", "steps", "ways")
 
     def __init__(self):
         self.steps: list[Step] = []
-        self.look: Look | None = None
+        self.guard: Guard | None = None
         self.ways: dict[Hashable, _Node] = {}
-        self.ending: Ending | None = None
+        self.outputs: Outputs | None = None
 
 
-def _way(notes: list[Step | Look | Ending]) -> _Node:
+def _way(notes: list[Step | Guard | Outputs]) -> _Node:
     """One run, from here to its end."""
     first = node = _Node()
     for event in notes:
         if isinstance(event, Step):
             node.steps.append(event)
-        elif isinstance(event, Look):
-            node.look = event
+        elif isinstance(event, Guard):
+            node.guard = event
             node.ways[event.answer] = node = _Node()
         else:
-            node.ending = event
+            node.outputs = event
     return first
-
-
-def _length(notes: list[Step | Look | Ending]) -> int:
-    return sum(event.length for event in notes if isinstance(event, Step))
 
 
 class Recording:
     """All recorded runs with one key. Nodes are whole before anybody sees them: threads may read."""
 
-    def __init__(self, notes: list[Step | Look | Ending]):
+    def __init__(self, notes: list[Step | Guard | Outputs]):
         self._root = _way(notes)
         self.ways = 1
         self.length = _length(notes)
 
-    def run(
-        self, arguments: list[Tensor], tensors: list[Tensor], size: int | None, draws: Any, steeper: float = 1.0
-    ) -> Ending | None:
-        """The result (values for leaves; without the batch if `size` is None); None where the way is not known yet."""
-        single = size is None
-        run, node = Run(arguments, tensors, [], {}, 1 if single else size, draws, steeper), self._root
+    def run(self, tensors: list[Tensor], draws: Any, steeper: float = 1.0) -> Outputs | None:
+        """The result; None where the way is not known yet."""
+        run, node = Run(tensors, draws, steeper), self._root
         while True:
             for step in node.steps:
                 run.outputs.append(step.run(run))
-            if node.ending is not None:
-                return node.ending._replace(result=_filled(node.ending.result, run, single))
-            answer = None if node.look is None else node.look.question(node.look.at(run).detach())
+            if node.outputs is not None:
+                result = mapped(lambda x: x.origin(run) if type(x) is Leaf else x, node.outputs.result)
+                return node.outputs._replace(result=result)
+            answer = None if node.guard is None else node.guard.question(node.guard.at(run).detach())
             way = node.ways.get(answer)
             if way is None and steeper != 1.0:
                 way = next((way for known, way in node.ways.items() if _includes(known, answer)), None)
@@ -308,11 +382,11 @@ class Recording:
                 return None
             node = way
 
-    def learn(self, notes: list[Step | Look | Ending]) -> None:
+    def learn(self, notes: list[Step | Guard | Outputs]) -> None:
         """One more way, from where it leaves those that are known."""
         node = self._root
         for k, event in enumerate(notes):
-            if not isinstance(event, Look):
+            if not isinstance(event, Guard):
                 continue
             if event.answer not in node.ways:
                 if self.ways < WAYS:
@@ -324,25 +398,14 @@ class Recording:
             node = node.ways[event.answer]
 
 
+def _length(notes: list[Step | Guard | Outputs]) -> int:
+    return sum(event.length for event in notes if isinstance(event, Step))
+
+
 def _includes(known: Any, answer: Any) -> bool:
     """Whether a way goes wherever an answer leads, and further where nobody is: answers are yes or no, or several of them."""
     pairs = zip(known, answer, strict=True) if isinstance(known, tuple) else [(known, answer)]
     return all(wide or not narrow for wide, narrow in pairs)
-
-
-def _filled(x: Any, run: Run, single: bool) -> Any:
-    if type(x) is Leaf:
-        tensor = x.origin(run)
-        return Value(tensor.squeeze(0), False, EAGER) if single else Value(tensor, True, EAGER)
-    if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return type(x)(*[_filled(part, run, single) for part in x])
-    if type(x) in (list, tuple):
-        return type(x)([_filled(part, run, single) for part in x])
-    if type(x) is dict:
-        return {key: _filled(part, run, single) for key, part in x.items()}
-    if is_record(x):
-        return record_like(x, {name: _filled(getattr(x, name), run, single) for name in record_fields(x)})
-    return x
 
 
 class Recordings:
@@ -386,7 +449,7 @@ class Recordings:
         times, programs = self._failures.get(key, (0, 0))
         return programs if times >= ATTEMPTS else None
 
-    def learn(self, key: Hashable, notes: list[Step | Look | Ending]) -> None:
+    def learn(self, key: Hashable, notes: list[Step | Guard | Outputs]) -> None:
         with self._lock:
             self._failures.pop(key, None)
             if key in self._recordings:
@@ -401,85 +464,80 @@ class Recordings:
 class Recall:
     """One call with a key: run again as it is known, or recorded and kept."""
 
-    def __init__(self, recordings: Recordings, key: Hashable, found: Found, arguments: list[Tensor], size: int | None):
-        self._recordings = recordings
-        self._key = key
-        self._found = found
-        self._arguments = arguments
-        self._size = size
-        self._journal: Journal | None = None
+    def __init__(self, recordings: Recordings, key: Hashable, found: Found):
+        self._recordings, self._key, self._found = recordings, key, found
+        #: The arguments' tensors, before they are prepared for the run.
+        self.arguments: list[Tensor] = []
+        self._trace: Trace | None = None
 
-    def again(self, report: Report, draws: Any) -> Any:
-        """The result without running the program; None where it has to."""
-        ending = self._run(draws)
-        if ending is None:
-            return None
-        report.iterations.update(ending.iterations)
-        return ending.result
-
-    def steeper(self, factor: float) -> Any:
-        """The result with every steepness multiplied; None where that goes a way that is not recorded."""
-        ending = self._run(None, factor)
-        return None if ending is None else ending.result
-
-    def _run(self, draws: Any, steeper: float = 1.0) -> Ending | None:
+    def run(self, draws: Any, steeper: float = 1.0) -> Outputs | None:
+        """The result without running the program, every steepness multiplied; None where it has to run."""
         recording = self._recordings.find(self._key)
-        if recording is None:
-            return None
-        arguments = [t.unsqueeze(0) for t in self._arguments] if self._size is None else self._arguments
-        return recording.run(arguments, self._found.tensors, self._size, draws, steeper)
+        return None if recording is None else recording.run(self._found.tensors, draws, steeper)
 
     @property
     def plain(self) -> bool:
         """Whether such runs were found to have nothing to record: they compute with vectors, not with numbers."""
         return self._recordings.given_up(self._key) == 0
 
-    def begin(self, arguments: list[Value]) -> Journal | None:
-        """A journal of the recording that follows, on these arguments; None where that is given up."""
+    @property
+    def repeatable(self) -> bool:
+        """Whether all of the run that was recorded is known, and none of it random."""
+        return self._trace is not None and self._trace.complete and not self._trace.draws
+
+    def begin(self, values: list[Value]) -> Trace | None:
+        """A trace of the recording that follows, on these arguments; None where that is given up."""
         if self._recordings.given_up(self._key) is not None:
             return None
         settings = [function.settings for function in self._found.functions]
         scales = [getattr(relax, "steepness", None) for s in settings for relax in (s.relax, s.exit)]
         fixed = [s for s in scales if isinstance(s, Tensor)]
-        self._journal = Journal([value.tensor for value in arguments], self._found.tensors, fixed)
-        return self._journal
+        arguments = [
+            (value.tensor, self._prepared(given, value.tensor))
+            for given, value in zip(self.arguments, values, strict=True)
+        ]
+        self._trace = Trace(arguments, self._found.tensors, fixed)
+        return self._trace
 
-    def learn(self, result: Any, report: Report) -> None:
-        """Keep what the journal has, if that is the whole run."""
-        if self._journal is None:
+    def _prepared(self, given: Tensor, tensor: Tensor) -> Origin | None:
+        """An argument as the run has it: in the precision that is computed in, a single item as a batch of one."""
+        k, dtype, single = self._found.places.get(id(given)), tensor.dtype, tensor.dim() > given.dim()
+        if k is None:
+            return None
+        if given.dtype == dtype and not single:
+            return lambda run: run.tensors[k]
+        return lambda run: (run.tensors[k].unsqueeze(0) if single else run.tensors[k]).to(dtype)
+
+    def learn(self, result: Any, lowering: Lowering, iterations: dict[int, int]) -> None:
+        """Keep what the trace has, if that is the whole run."""
+        if self._trace is None:
             return
-        notes = self._journal.notes(result, report.iterations)
+        notes = self._trace.notes(result, lowering, iterations)
         if notes is not None:
             self._recordings.learn(self._key, notes)
         else:
-            self._recordings.failed(self._key, self._journal.programs)
+            self._recordings.failed(self._key, self._trace.programs)
 
 
 def recall(
-    function: Any,
-    values: list[Any],
-    found: list[Value],
-    options: dict[str, Any],
-    size: int | None,
-    parameters: Any = None,
+    function: Any, way: type, values: list[Any], options: dict[str, Any], batched: bool, parameters: Any = None
 ) -> Recall | None:
-    """The call of a smooth function on these arguments, if there is a key to know it by; `found` are the tensors in them."""
-    if not found or transforming():
+    """The call of a smooth function on these arguments, its paths taken that way, if there is a key to know it by."""
+    if transforming():
         return None
-    seen = Found(function)
+    found = Found(function)
     try:
         key = (
-            size is None,
+            way,
+            batched,
             torch.get_default_dtype(),
             # Tensors made in that mode are no good outside of it, and recordings hold some
             torch.is_inference_mode_enabled(),
-            function.outside.of_arguments(values, seen),
-            describe(open_blocks(), seen),
-            describe(options, seen),
-            function.outside.key(seen),
-            describe(parameters, seen),
+            function.outside.of_arguments(values, found),
+            describe((BLOCKS.get(), options, parameters), found),
+            function.outside.key(found),
         )
         hash(key)
     except (UnknownError, TypeError, RecursionError):
         return None
-    return Recall(function.recordings, key, seen, [value.tensor for value in found], size)
+    return Recall(function.recordings, key, found) if found.tensors else None

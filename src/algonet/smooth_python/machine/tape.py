@@ -1,185 +1,202 @@
-"""Arithmetic on single numbers of a batch is recorded instead of run, then carried out as one kernel.
+"""The machine that records: arithmetic on single numbers of a batch goes to a tape, and is carried out as one kernel.
 
 A smooth program is mostly arithmetic on numbers, one per item of the batch. Running each operation by itself costs far
-more than computing it. So numbers are rows of a `Tape`: an operation appends one instruction (its code and the rows it
+more than computing it. So numbers are rows of a tape: an operation appends one instruction (its code and the rows it
 reads), and nothing runs until a tensor is asked for: at the end, before a loop looks at its mass, or when a function that
-cannot be recorded needs it. What has run becomes the input of the next stretch.
+cannot be recorded needs it. What has run becomes the input of the next stretch. Everything else runs at once.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from algonet.relax import Relaxation
+from algonet.core.tracing import compiling
+from algonet.core.tracing import wrapped as transformed
+from algonet.relax import BumpExit, Exit, Sigmoid, SmoothTent, Tent
 
 from ..operation import Formulas, Program, evaluate, steepness_tensor
+from ..paths import Merge, Particles
 from . import instructions
-from .eager import EagerMachine
-from .replay import Journal
+from .containers import flat, mapped
+from .eager import EAGER, GUARDED, PATIENCE, Machine, wrapped
+from .replay import Recall
 from .values import NUMBERS, Value
 
+#: A look at the mass that is left in a recorded loop costs more than a short iteration: it is taken only after `PATIENCE`
+#: iterations, or after this many instructions.
+LONG_ENOUGH = 2048
+#: Exits that are 1 from a distance of 1 on: a position between two integers is neither of the others.
+_NARROW = (Tent, SmoothTent, BumpExit)
+#: One number per item as a table of one column.
+_COLUMN: Any = operator.methodcaller("unsqueeze", 1)
+#: Up to so many parts, the weights of a mixture are recorded; more are faster as one tensor.
+FEW = 32
+#: Functions that have an instruction of their own.
+INSTRUCTIONS: dict[Any, str] = {
+    getattr(home, name): name for name in ("exp", "log", "sqrt") for home in (torch, Tensor)
+}
 
-class Stretch:
+
+class Stretch(NamedTuple):
     """A finished part of the recording: enough to ask for rows that nobody wanted at the time."""
 
-    __slots__ = ("first", "inputs", "length", "program", "scales")
-
-    def __init__(self, first: int, program: Program, inputs: list[Tensor], scales: list[float | Tensor]):
-        self.first = first
-        self.length = program.length
-        self.program = program
-        self.inputs = inputs
-        self.scales = scales
+    first: int
+    program: Program
+    inputs: list[Tensor]
+    scales: list[float | Tensor]
 
 
-class Tape(EagerMachine):
-    """The recorder of one run. Rows are numbered throughout; those before `first` have run already.
+class TapeMachine(Machine):
+    """The recorder of one run. Rows are numbered throughout; those before `first` have run already."""
 
-    Methods called `record...` return None where an operand is not one number per item.
-    """
+    leads = by_parts = True
 
     def __init__(self, size: int, like: Tensor, backend: str):
         self.size = size
-        #: Notes for running all this again, where someone keeps them.
-        self.journal: Journal | None = None
         self.like = like
         self.backend = backend
         #: Where the seed of random numbers comes from, in programs that draw some.
-        self.draws: Any = None
+        self._draws: Any = None
         #: The code of each instruction; those of relaxations follow.
         self._codes = {name: code for code, name in enumerate(instructions.TABLE)}
-        self._relax = len(self._codes)
         self.first = 0
+        self._shared: dict[int, Value] = {}
+        self.formulas = Formulas()
+        self.stretches: list[Stretch] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        """An empty stretch."""
         self._code: list[int] = []
-        self._length = 0
+        #: How many instructions the present stretch has.
+        self.present = 0
         self._constants: list[float] = []
         self._constant_rows: dict[float, int] = {}
         self._inputs: list[Tensor] = []
         self._columns = 0
         self._places: dict[int, int] = {}
-        self._shared: dict[int, Value] = {}
-        self.formulas = Formulas()
-        self._done: list[Stretch] = []
 
     # -- recording
 
+    def operate(self, name: str, *operands: Any) -> Any:
+        if name == "pow" and isinstance(operands[1], NUMBERS) and operands[1] in (2, 3):
+            x = operands[0]
+            return x * x if operands[1] == 2 else x * x * x
+        code, first, rows = self._codes.get(name), self.first, []
+        for x in operands if code is not None else ():
+            # The common case without a call: this runs for every operation of a program
+            row = x.row if type(x) is Value else None
+            row = self.row(x) if row is None or row < first else row - first
+            if row is None:
+                break
+            rows.append(row)
+        else:
+            if code is not None:
+                return self._new(code, *rows)
+        return super().operate(name, *operands)
+
+    def _record(self, name: str, *operands: Any) -> Value | None:
+        """An instruction by name; None where an operand is not one number per item."""
+        rows = [self.row(x) for x in operands]
+        return None if None in rows else self._new(self._codes[name], *rows)  # pyright: ignore[reportArgumentType]
+
     def _emit(self, code: int, a: int, b: int = 0, c: int = 0) -> int:
         self._code += (code, a, b, c)
-        row = self.first + self._length
-        self._length += 1
-        return row
+        self.present += 1
+        return self.present - 1
 
     def _new(self, code: int, a: int, b: int = 0, c: int = 0) -> Value:
         self._code += (code, a, b, c)
         value = Value(None, True, self)
-        value.row = self.first + self._length
-        self._length += 1
+        value.row = self.first + self.present
+        self.present += 1
         return value
 
-    def record(self, name: str, *operands: Any) -> Value | None:
-        """An operation by name."""
-        code = self._codes.get(name)
-        if code is None:
-            return None
-        first, rows = self.first, []
-        for x in operands:
-            # The common case without a call: this runs for every operation of a program
-            row = x.row if type(x) is Value else None
-            row = self._row(x) if row is None or row < first else row - first
-            if row is None:
-                return None
-            rows.append(row)
-        return self._new(code, *rows)
+    def relax(self, relax: Any, x: Value) -> Value:
+        row = self.row(x)
+        place = None if row is None else self.formulas.place(relax)
+        if row is None or place is None:
+            return super().relax(relax, x)
+        return self._new(len(self._codes) + place[0], row, place[1])
 
-    def record_comparison(self, relax: Relaxation, x: Any, y: Any) -> Value | None:
-        """relax(x - y)."""
-        place = self.formulas.place(relax)
-        a, b = self._row(x), self._row(y)
-        if a is None or b is None or place is None:
-            return None
-        self._code += (self._codes["sub"], a, b, 0)
-        self._length += 1
-        return self._new(self._relax + place[0], self._length - 1, place[1])
+    def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if len(args) == 1 and type(args[0]) is Value and not kwargs:
+            name = known(INSTRUCTIONS, function)
+            recorded = None if name is None else self._record(name, args[0])
+            if recorded is not None:
+                return recorded
+        # It may look at their numbers
+        self.mark_unrecordable()
+        return super().call(function, args, kwargs)
 
-    def record_mix(self, p: Any, then: Any, other: Any) -> Value | None:
-        """p then + (1 - p) other."""
-        first = self.first
-        a = p.row if type(p) is Value else None
-        a = self._row(p) if a is None or a < first else a - first
-        b = then.row if type(then) is Value else None
-        b = self._row(then) if b is None or b < first else b - first
-        c = other.row if type(other) is Value else None
-        c = self._row(other) if c is None or c < first else c - first
-        return None if a is None or b is None or c is None else self._new(self._codes["mix"], a, b, c)
-
-    def record_parts(self, name: str, *columns: Any) -> list[Value] | None:
-        """The same operation on every part; operands are lists of parts, or one number for all of them."""
-        count = next(len(c) for c in columns if isinstance(c, list))
-        row_of = self._row
-        lists = [
-            [row_of(part) for part in column] if isinstance(column, list) else [row_of(column)] * count
-            for column in columns
-        ]
-        if any(None in rows for rows in lists):
-            return None
-        code, filler = self._codes[name], (0,) * (3 - len(columns))
-        row = self.first + self._length
-        found = []
-        for rows in zip(*lists, strict=True):
-            self._code += (code, *rows, *filler)
-            value = Value(None, True, self)
-            value.row = row + len(found)
-            found.append(value)
-        self._length += count
+    def _over_batch(self, function: Callable, args: tuple, kwargs: dict[str, Any], values: list[Value]) -> Any:
+        if not self.single:
+            return super()._over_batch(function, args, kwargs, values)
+        args, kwargs = mapped(lambda x: x.bare if type(x) is Value else x, (args, kwargs))
+        found = wrapped(function(*args, **kwargs))
+        for value in flat(found):
+            value.settle(value.tensor.unsqueeze(0))
+            value.batched, value.machine = True, self
         return found
 
-    def record_draw(self, name: str, counter: int, draws: Any, *operands: Any) -> Value | None:
-        """An instruction that draws a random number; `draws` has the seed."""
-        rows = [row for x in operands if (row := self._row(x)) is not None]
+    def weights(self, exit_: Any, position: Value, count: int, hard: bool) -> list[Value]:
+        inside = None
+        if count <= FEW and self.formulas.place(exit_) is not None:
+            inside = self._record("clamp", position, -float(count), count - 1.0)
+        if inside is None:
+            return super().weights(exit_, position, count, hard)
+        if type(exit_) not in _NARROW:
+            shares = [1.0 - self.relax(exit_, inside - float(k)) for k in range(-count, count)]
+            shares = [a + b for a, b in zip(shares[:count], shares[count:], strict=True)]
+            total = sum(shares[1:], shares[0])
+            return shares if exit_.exact_on_integers else [share / total for share in shares]
+        # No more than two neighbours count: a negative position is moved up by `count`, where -0 is one past the last part
+        inside = self.operate("select", -inside, inside + float(count), inside)
+        shares = [1.0 - self.relax(exit_, inside - float(k)) for k in range(count + 1)]
+        return [shares[0] + shares[count], *shares[1:count]]
+
+    # -- numbers from elsewhere
+
+    def number(self, x: float, like: Value) -> Value:
+        value = Value(None, True, self)
+        value.row = self._constant(float(x)) + self.first
+        return value
+
+    def draw(self, name: str, draws: Any, size: int | None, precision: torch.dtype, *operands: Value) -> Value:
+        rows = [row for x in operands if (row := self.row(x)) is not None]
         if len(rows) < len(operands):
-            return None
-        self.draws = draws
-        a, b, *_ = (*rows, counter, 0)
+            self.mark_unrecordable()
+            return super().draw(name, draws, size, precision, *operands)
+        self._draws = draws
+        a, b = (*rows, draws.count(), 0)[:2]
         return self._new(self._codes[name], a, b)
 
-    def record_relaxation(self, relax: Relaxation, x: Value) -> Value | None:
-        row = self._row(x)
-        place = None if row is None else self.formulas.place(relax)
-        return None if row is None or place is None else self._new(self._relax + place[0], row, place[1])
-
-    def _row(self, x: Any) -> int | None:
-        """The row of an operand in the present stretch, relative to its beginning; None if it is not one number per item."""
+    def row(self, x: Any) -> int | None:
+        """The row of an operand in the present stretch, relative to its beginning, where what is older is taken in; None if it
+        is not one number per item."""
         if type(x) is Value:
             row = x.row
-            if row is not None and row >= self.first:
-                return row - self.first
-            return self._input(x)
+            return row - self.first if row is not None and row >= self.first else self._input(x)
         if isinstance(x, NUMBERS):
             return self._constant(float(x))
         if isinstance(x, Tensor) and self._fits(x, batched=False):
             # A single number from outside, the same for all items; the value keeps it alive, so its id stays its own
-            return self._row(self._shared.setdefault(id(x), Value(x, False, self)))
+            return self.row(self._shared.setdefault(id(x), Value(x, False, self)))
         return None
 
     def _constant(self, number: float) -> int:
         row = self._constant_rows.get(number)
         if row is None:
             self._constants.append(number)
-            row = self._emit(self._codes["const"], len(self._constants) - 1) - self.first
             # -0.0 == 0.0 as keys, and they differ only in the sign of a zero
-            self._constant_rows[number] = row
+            row = self._constant_rows[number] = self._emit(self._codes["const"], len(self._constants) - 1)
         return row
-
-    def record_number(self, x: float) -> Value:
-        """A constant as a value."""
-        value = Value(None, True, self)
-        value.row = self._constant(float(x)) + self.first
-        return value
 
     def _input(self, x: Value) -> int | None:
         """Take in a number that exists already, or one recorded earlier that nobody asked for."""
@@ -188,46 +205,34 @@ class Tape(EagerMachine):
                 return None
             tensor = x.tensor
             if x.source is None:
-                x.source = (self.derived(tensor, _column if x.batched else Spread(self.size)), 0)
+                x.source = (self.derived(tensor, _COLUMN if x.batched else _Spread(self.size)), 0)
         tensor, column = x.source
-        x.row = self._emit(self._codes["input"], self._place(tensor) + column)
-        return x.row - self.first
-
-    def _fits(self, tensor: Tensor, batched: bool) -> bool:
-        return tensor.dim() == batched and tensor.dtype == self.like.dtype and tensor.device == self.like.device
-
-    def _place(self, tensor: Tensor) -> int:
-        """The first column of a (batch, count) tensor among the inputs of this stretch."""
         place = self._places.get(id(tensor))
         if place is None:
             place = self._places[id(tensor)] = self._columns
             self._inputs.append(tensor)
             self._columns += tensor.shape[1]
-        return place
+        row = self._emit(self._codes["input"], place + column)
+        x.row = row + self.first
+        return row
+
+    def _fits(self, tensor: Tensor, batched: bool) -> bool:
+        return tensor.dim() == batched and tensor.dtype == self.like.dtype and tensor.device == self.like.device
 
     def derived(self, tensor: Tensor, how: Callable[[Tensor], Tensor]) -> Tensor:
-        """how(tensor), in a way that can be found again."""
         child = how(tensor)
-        if self.journal is not None:
-            self.journal.derived(child, tensor, how)
+        if self.trace is not None:
+            self.trace.derived(child, tensor, how)
         return child
 
-    def spoil(self) -> None:
-        """Something happens that no recording holds: the run cannot be repeated from its journal."""
-        if self.journal is not None:
-            self.journal.complete = False
+    def mark_unrecordable(self) -> None:
+        if self.trace is not None:
+            self.trace.complete = False
+
+    def unwatched(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.trace is None else self.trace.watch.paused()
 
     # -- the present stretch, by rows counted from its beginning
-
-    @property
-    def present(self) -> int:
-        """How many instructions it has so far."""
-        return self._length
-
-    @property
-    def stretches(self) -> int:
-        """How many have run before it."""
-        return len(self._done)
 
     def instruction(self, row: int) -> tuple[int, int, int, int]:
         code, a, b, c = self._code[4 * row : 4 * row + 4]
@@ -237,61 +242,52 @@ class Tape(EagerMachine):
         """The number of a constant."""
         return self._constants[self._code[4 * row + 1]]
 
-    def place(self, x: Any) -> int | None:
-        """The row of an operand, which is taken in where it is older; None if it is not one number per item."""
-        return self._row(x)
-
     def emit(self, name: str, *rows: int) -> int:
         """One more instruction on rows."""
-        return self._emit(self._codes[name], *rows) - self.first
+        return self._emit(self._codes[name], *rows)
 
     def vector(self, rows: list[int]) -> Value:
         """Rows as one value."""
         parts = []
         for row in rows:
-            part = Value(None, True, self)
-            part.row = row + self.first
-            parts.append(part)
+            parts.append(Value(None, True, self))
+            parts[-1].row = row + self.first
         return Value(None, True, self, parts)
-
-    @property
-    def length(self) -> int:
-        """How many instructions were recorded so far, run or not."""
-        return self.first + self._length
 
     # -- running
 
-    def run(self, *wanted: Value) -> None:
-        """Carry out what was recorded, and give all `wanted` values (numbers, or vectors kept as numbers) their tensors."""
-        vectors = [vector for value in wanted if value.machine is self for vector in self._vectors(value)]
-        groups = [(value, self._waiting(value)) for value in vectors]
-        self._run_again([(value, rows) for value, rows in groups if rows and rows[0] < self.first])
-        groups = [(value, rows) for value, rows in groups if rows and rows[0] >= self.first]
-        if not groups:
+    def settle(self, *nests: Any) -> None:
+        """Carry out what was recorded, and give all values in these (numbers, or vectors kept as numbers) their tensors."""
+        # Each once: a vector that was handed its tensor is parted no more
+        own = [value for value in flat(nests) if value.machine is self]
+        vectors = {id(vector): vector for value in own for vector in self._vectors(value)}
+        groups = [(value, rows) for value in vectors.values() if (rows := self._waiting(value))]
+        now = [group for group in groups if group[1][0] >= self.first]
+        for value, rows in groups:
+            if rows[0] < self.first:
+                # Of a finished stretch, asked for late: computed once more
+                stretch = next(s for s in reversed(self.stretches) if s.first <= rows[0])
+                with self.unwatched():
+                    self._hand_out([(value, rows)], self._rows(stretch, rows))
+        if not now:
             return
-        rows = [row for _, group in groups for row in group]
-        program = Program.of(self._code, self._constants, self.formulas.settings, self.like, self.backend)
-        stretch = Stretch(self.first, program, self._inputs, self.formulas.steepness)
-        self._hand_out(groups, self._rows(stretch, rows))
-        self._done.append(stretch)
-        self.first += self._length
-        self._code, self._constants, self._inputs, self._length, self._columns = [], [], [], 0, 0
-        self._constant_rows, self._places = {}, {}
+        with self.unwatched():
+            program = Program.of(self._code, self._constants, self.formulas.settings, self.like, self.backend)
+            stretch = Stretch(self.first, program, self._inputs, self.formulas.steepness)
+            self._hand_out(now, self._rows(stretch, [row for _, group in now for row in group]))
+        self.stretches.append(stretch)
+        self.first += self.present
+        self._begin()
 
     def _rows(self, stretch: Stretch, rows: list[int]) -> Tensor:
-        """Rows of a stretch as columns."""
+        """Rows of a stretch as columns. Nobody watches: numbers that are read in here are part of the trace."""
         program, inputs, scales = stretch.program, stretch.inputs, list(stretch.scales)
-        wanted = torch.tensor(rows, dtype=torch.int32, device="cpu") - stretch.first
-        with self.own_reading():
-            seed = None if self.draws is None else self.draws.seed
-            outputs = evaluate(program, inputs, steepness_tensor(scales, self.like), wanted, self.size, seed)
-            if self.journal is not None:
-                self.journal.ran(program, inputs, scales, wanted, outputs, seed is not None)
+        wanted = torch.tensor([row - stretch.first for row in rows], dtype=torch.int32, device="cpu")
+        seed = None if self._draws is None else self._draws.seed
+        outputs = evaluate(program, inputs, steepness_tensor(scales, self.like), wanted, self.size, seed)
+        if self.trace is not None:
+            self.trace.ran(program, inputs, scales, wanted, outputs, seed is not None)
         return outputs
-
-    def own_reading(self) -> Any:
-        """Numbers that are read in here are the machine's business, and part of the journal: nobody watches."""
-        return nullcontext() if self.journal is None else torch._C.DisableTorchFunction()
 
     def _vectors(self, value: Value) -> Iterator[Value]:
         """A value that is one number or a list of numbers, or all such values inside one that is kept as nested parts."""
@@ -308,14 +304,13 @@ class Tape(EagerMachine):
             return []
         if not value.parted:
             return [value.row] if value.row is not None and value.source is None else []
-        parts = value.parts
-        if not all(isinstance(p, NUMBERS) or self._recorded(p) for p in parts) or not any(map(self._recorded, parts)):
+        recorded = [type(p) is Value and p.machine is self and p.recorded for p in value.parts]
+        if not all(r or isinstance(p, NUMBERS) for p, r in zip(value.parts, recorded, strict=True)) or not any(
+            recorded
+        ):
             return []
         # Those that ran in an earlier stretch, or never moved, come along as inputs
-        return [r + self.first for p in parts if (r := self._row(p)) is not None]
-
-    def _recorded(self, x: Any) -> bool:
-        return type(x) is Value and x.machine is self and (x.row is not None or x.source is not None)
+        return [r + self.first for p in value.parts if (r := self.row(p)) is not None]
 
     def _hand_out(self, groups: list[tuple[Value, list[int]]], outputs: Tensor) -> None:
         start = 0
@@ -329,19 +324,74 @@ class Tape(EagerMachine):
                 value.source = (outputs, start)
             start += len(rows)
 
-    def _run_again(self, groups: list[tuple[Value, list[int]]]) -> None:
-        """Rows of finished stretches, asked for late: computed once more."""
-        for value, rows in groups:
-            stretch = next(s for s in self._done if s.first <= rows[0] < s.first + s.length)
-            self._hand_out([(value, rows)], self._rows(stretch, rows))
+    # -- looking at values
+
+    def evaluate(self, value: Value) -> Tensor:
+        if value.source is None:
+            self.settle(value)
+        if value.has_tensor:
+            return value.tensor
+        if value.source is not None:
+            tensor, column = value.source
+            return tensor.select(1, column)
+        return super().evaluate(value)
+
+    def bare(self, value: Value) -> Tensor:
+        return value.tensor.squeeze(0) if self.single and value.batched else value.tensor
+
+    def parts(self, value: Value) -> list[Value]:
+        """Those of a vector are single numbers, its tensor untouched."""
+        tensor = value.tensor
+        if not value.batched and self._fits(tensor, batched=True):
+            # The same for all items: one table for the whole vector, of which every number is a column
+            tensor = self.derived(tensor, _Spread(self.size))
+        elif not value.batched:
+            pieces = [self.derived(tensor, operator.itemgetter(k)) for k in range(tensor.shape[0])]
+            return [Value(piece, False, self) for piece in pieces]
+        if tensor.dim() != 2 or tensor.dtype != self.like.dtype:
+            pieces = tensor.unbind(1)
+            if self.trace is not None:
+                self.trace.unbound(pieces, tensor)
+            return [Value(piece, True, self) for piece in pieces]
+        parts = [Value(None, True, self) for _ in range(tensor.shape[1])]
+        for column, part in enumerate(parts):
+            part.source = (tensor, column)
+        return parts
+
+    def ask(self, value: Value, question: Callable[[Tensor], Any]) -> Any:
+        if value.machine is not self or value.row is None:
+            self.mark_unrecordable()
+            return super().ask(value, question)
+        with self.unwatched():
+            answer = question(value.tensor.detach())
+        if self.trace is not None:
+            self.trace.asked(value, question, answer)
+        return answer
+
+    def leave(self, mass: Value, epsilon: float, iterations: int) -> tuple[Value, Value | None, bool | None]:
+        cut = self._record("cut", mass, epsilon) if mass.machine is self else None
+        if cut is None:
+            self.mark_unrecordable()
+            return super().leave(mass, epsilon, iterations)
+        return cut, cut, None
+
+    def looked(self, iterations: int) -> Any:
+        return self.present, iterations, self.first
+
+    def early(self, looked: Any, iterations: int) -> bool:
+        present, before, first = looked
+        return self.present - present < LONG_ENOUGH and iterations - before < PATIENCE and self.first == first
 
 
-def _column(tensor: Tensor) -> Tensor:
-    """One number per item as a table of one column."""
-    return tensor.unsqueeze(1)
+def known(table: dict[Any, Any], function: Any) -> Any:
+    """What a table has for a function; not every callable can be a key."""
+    try:
+        return table.get(function)
+    except TypeError:
+        return None
 
 
-class Spread(NamedTuple):
+class _Spread(NamedTuple):
     """A number, or a vector, that all items share, as a table with a column for each number."""
 
     size: int
@@ -358,3 +408,41 @@ class _Columns(NamedTuple):
         # The gradient of a slice is a table of its own
         whole = (self.first, self.last) == (0, tensor.shape[1])
         return tensor if whole else tensor[:, self.first : self.last]
+
+
+def recordable(settings: Any) -> bool:
+    """Whether runs with these settings are recorded at all."""
+    if settings.hard or settings.checkpoint or compiling():
+        return False
+    # Whose results are taken apart, which is done on the tape
+    if settings.backend == "reference" and not isinstance(settings.paths, Particles):
+        return False
+    return all(isinstance(r, (Sigmoid, Exit)) and r.scalar is not None for r in (settings.relax, settings.exit))
+
+
+def machine_for(
+    values: list[Value], settings: Any, batched: bool, outside: tuple[Tensor, ...] = (), recall: Recall | None = None
+) -> Machine:
+    """The machine for a run on these arguments, which are its own from now on, and on parameters from outside.
+
+    One item is recorded as a batch of one. What is recorded is noted for `recall`.
+    """
+    machine: Machine = EAGER if isinstance(settings.paths, Merge) or compiling() else GUARDED
+    tensors = [v.tensor if batched else v.tensor.unsqueeze(0) for v in values if v.batched or not batched]
+    like = next((t for t in tensors if t.dtype in (torch.float32, torch.float64)), None)
+    plain = machine is EAGER and recall is not None and recall.plain
+    fits = like is not None and like.shape[0] > 0 and not plain and recordable(settings)
+    if like is not None and fits and not any(map(transformed, (*tensors, *outside))):
+        machine = TapeMachine(like.shape[0], like, settings.backend)
+        machine.single = not batched
+        if not batched:
+            for value in values:
+                value.settle(value.tensor.unsqueeze(0))
+                value.batched = True
+        # Always both, in this order: one compiled kernel serves every program with these two
+        machine.formulas.place(settings.relax)
+        machine.formulas.place(settings.exit)
+        machine.trace = None if recall is None else recall.begin(values)
+    for value in values:
+        value.machine = machine
+    return machine

@@ -5,9 +5,9 @@ operators see the item's dimensions only, so a scalar times a vector means the s
 the program subscripts with integers is kept as the list of its parts: reading and writing one part then costs nothing,
 and nothing is ever written in place. Plain tensors among the operands are constants that all items share.
 
-Values belong to a `Machine`, and everything that is computed with them goes through it. There are two: the `EagerMachine` runs
-each operation at once; the `TapeMachine` records those on single numbers and runs them later, many in one kernel. Programs,
-branches and loops do not know which one they run on.
+Values belong to a `Machine`, and everything that is computed with them goes through it: arithmetic by `operate(name, ...)`.
+`Machine` itself runs each operation at once; a `TapeMachine` records those on single numbers and runs them later, many in one
+kernel. Programs, branches and loops do not know which one they run on.
 """
 
 from __future__ import annotations
@@ -25,16 +25,30 @@ HALVES = (torch.float16, torch.bfloat16)
 NUMBERS = (int, float, bool)
 
 
+def _operators(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """An operator of Python on a value, and the one for a value on its right."""
+
+    def from_left(self: Any, other: Any) -> Any:
+        return self.machine.operate(name, self, other)
+
+    def from_right(self: Any, other: Any) -> Any:
+        return self.machine.operate(name, other, self)
+
+    return from_left, from_right
+
+
 class Value:
     """A tensor (`batched`: with the batch in front), or the list of its parts along the item's first dimension."""
 
-    __slots__ = ("_parts", "_tensor", "batched", "machine", "row", "source")
+    __slots__ = ("_newer", "_parts", "_tensor", "batched", "machine", "row", "source")
 
-    def __init__(self, tensor: Tensor | None, batched: bool, machine: Machine, parts: list | None = None):
+    def __init__(self, tensor: Tensor | None, batched: bool, machine: Any, parts: list | None = None):
         self._tensor = tensor
         self.batched = batched
         self.machine = machine
         self._parts = parts
+        #: The value that has the list of parts now, and what was in it at the places where they differ; see `replaced`.
+        self._newer: tuple[Value, dict[int, Any]] | None = None
         #: Of a recorded number: its row, and (tensor, column) where it has run.
         self.row: int | None = None
         self.source: tuple[Tensor, int] | None = None
@@ -56,45 +70,92 @@ class Value:
         return self._tensor is not None
 
     @property
+    def recorded(self) -> bool:
+        """Whether it is a number on a tape, which has run or waits for it."""
+        return self.row is not None or self.source is not None
+
+    @property
     def number(self) -> bool:
         """Whether it is a single number per item."""
-        if self._parts is not None:
-            return False
-        return self.row is not None or self.source is not None or self.tensor.dim() == self.batched
+        return not self.parted and (self.recorded or self.tensor.dim() == self.batched)
 
     @property
     def parts(self) -> list:
         """The parts along the item's first dimension; to be read only."""
+        if self._newer is not None:
+            return self._taken_back()
         if self._parts is None:
             if self.number:
                 raise TypeError("a single number has no parts: it can be neither subscripted nor iterated over.")
             self._parts = self.machine.parts(self)
         return self._parts
 
+    def replaced(self, changes: dict[int, Any], batched: bool, machine: Any) -> Value:
+        """The same with other parts at some places.
+
+        Nothing is copied: the list goes on to the new value, and the old one gets it back when it is asked for its parts.
+        """
+        parts = self.parts
+        new = Value(None, batched, machine, parts)
+        before = {k % len(parts): parts[k] for k in changes}
+        for k, part in changes.items():
+            parts[k] = part
+        self._parts, self._newer = None, (new, before)
+        return new
+
+    def _taken_back(self) -> list:
+        """The list of parts as it was, from the value that has it now."""
+        way: list[Any] = [self]
+        while way[-1]._newer is not None:
+            way.append(way[-1]._newer[0])
+        newer = way.pop()
+        parts = newer.parts
+        for value in reversed(way):
+            before = value._newer[1]
+            newer._parts, newer._newer = None, (value, {k: parts[k] for k in before})
+            for k, part in before.items():
+                parts[k] = part
+            value._parts, value._newer = parts, None
+            newer = value
+        return parts
+
+    def differing(self, other: Value) -> list[int]:
+        """The places where two values that are kept as parts, equally many, may have different ones."""
+        for old, new in ((self, other), (other, self)):
+            places: set[int] = set()
+            while old is not new and old._newer is not None:
+                old, before = old._newer
+                places.update(before)
+            if old is new:
+                return sorted(places)
+        own = list(self.parts)
+        return [k for k, part in enumerate(other.parts) if part is not own[k]]
+
     @property
     def parted(self) -> bool:
         """Whether the value is kept as parts at present."""
-        return self._parts is not None
+        return self._parts is not None or self._newer is not None
 
     def settle(self, tensor: Tensor) -> None:
         """From parts to one tensor."""
         self._tensor = tensor
-        self._parts = None
+        self._parts = self._newer = None
 
     # -- as a sequence
 
     def __len__(self) -> int:
-        if self._parts is not None:
-            return len(self._parts)
+        if self.parted:
+            return len(self.parts)
         if self.tensor.dim() == self.batched:
             raise TypeError("len() of a single number.")
         return self.tensor.shape[int(self.batched)]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.parts)
+        # Not the list itself, which may go on to a value that is written meanwhile
+        return iter(list(self.parts))
 
     def __repr__(self) -> str:
-        self.machine.spoil()
+        self.machine.mark_unrecordable()
         return f"smooth {self.bare!r}"
 
     def __bool__(self) -> bool:
@@ -123,213 +184,31 @@ class Value:
 
     # -- arithmetic
 
-    def __add__(self, other: Any):
-        return self.machine.binary("add", self, other)
+    __add__, __radd__ = _operators("add")
+    __sub__, __rsub__ = _operators("sub")
+    __mul__, __rmul__ = _operators("mul")
+    __truediv__, __rtruediv__ = _operators("truediv")
+    __floordiv__, __rfloordiv__ = _operators("floordiv")
+    __mod__, __rmod__ = _operators("mod")
+    __pow__, __rpow__ = _operators("pow")
 
-    def __radd__(self, other: Any):
-        return self.machine.binary("add", other, self)
+    def __neg__(self) -> Any:
+        return self.machine.operate("neg", self)
 
-    def __sub__(self, other: Any):
-        return self.machine.binary("sub", self, other)
-
-    def __rsub__(self, other: Any):
-        return self.machine.binary("sub", other, self)
-
-    def __mul__(self, other: Any):
-        return self.machine.binary("mul", self, other)
-
-    def __rmul__(self, other: Any):
-        return self.machine.binary("mul", other, self)
-
-    def __truediv__(self, other: Any):
-        return self.machine.binary("truediv", self, other)
-
-    def __rtruediv__(self, other: Any):
-        return self.machine.binary("truediv", other, self)
-
-    def __floordiv__(self, other: Any):
-        return self.machine.binary("floordiv", self, other)
-
-    def __rfloordiv__(self, other: Any):
-        return self.machine.binary("floordiv", other, self)
-
-    def __mod__(self, other: Any):
-        return self.machine.binary("mod", self, other)
-
-    def __rmod__(self, other: Any):
-        return self.machine.binary("mod", other, self)
-
-    def __pow__(self, other: Any):
-        return self.machine.binary("pow", self, other)
-
-    def __rpow__(self, other: Any):
-        return self.machine.binary("pow", other, self)
-
-    def __neg__(self):
-        return self.machine.unary("neg", self)
-
-    def __pos__(self):
+    def __pos__(self) -> Any:
         return self
 
-    def __matmul__(self, other: Any):
+    def __matmul__(self, other: Any) -> Any:
         return machine_of(self, other).call(operator.matmul, (self, other), {})
 
-    def __rmatmul__(self, other: Any):
+    def __rmatmul__(self, other: Any) -> Any:
         return self.machine.call(operator.matmul, (other, self), {})
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         if name in Value.__slots__:
             # One that was made without its constructor, as torch.compile and `copy` do
             raise AttributeError(name)
         return self.machine.attribute(self, name)
-
-
-class Machine:
-    """What a machine does for the program that runs on it.
-
-    Operands are values, tensors that all items share, and Python numbers, unless it says values.
-    """
-
-    #: Whether operations that also have operands of another machine belong to this one.
-    leads = False
-    #: Whether this is one item, run as a batch of one: foreign functions then see it as it came.
-    single = False
-
-    # -- computing
-
-    def binary(self, name: str, x: Any, y: Any) -> Any:
-        """An operator of Python on two operands; NotImplemented where there is no such thing."""
-        raise NotImplementedError
-
-    def unary(self, name: str, x: Value) -> Value:
-        """An operator of Python on one value."""
-        raise NotImplementedError
-
-    def operate(self, name: str, *operands: Any) -> Value:
-        """An instruction of `instructions.TABLE` by its name."""
-        raise NotImplementedError
-
-    def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """A function of one item's tensors, on one item or on the whole batch."""
-        raise NotImplementedError
-
-    def attribute(self, value: Value, name: str) -> Any:
-        """value.name: sizes of one item, methods of tensors, properties such as .T."""
-        raise NotImplementedError
-
-    # -- deciding
-
-    def compare(self, relax: Any, x: Any, y: Any) -> Value:
-        """relax(x - y)."""
-        raise NotImplementedError
-
-    def relax(self, relax: Any, x: Value) -> Value:
-        """A relaxation of a value."""
-        raise NotImplementedError
-
-    def truth(self, x: Value) -> Value:
-        """A number as a condition: the probability min(1, |x|)."""
-        raise NotImplementedError
-
-    def snap(self, p: Value, epsilon: float) -> Value:
-        """Probabilities within epsilon of 0 and 1 are 0 and 1."""
-        raise NotImplementedError
-
-    def cut(self, mass: Value, epsilon: float) -> Value:
-        """Masses up to epsilon are 0."""
-        raise NotImplementedError
-
-    def weights(self, exit_: Any, position: Value, count: int, hard: bool) -> list[Value]:
-        """P(position == k or position == k - count) for each k < count, summing to one; the ends stand for what
-        is beyond. `hard`: 0 and 1, with the gradient of the others."""
-        raise NotImplementedError
-
-    # -- joining states
-
-    def mix(self, p: Value, then: Any, other: Any) -> Value:
-        """p then + (1 - p) other."""
-        raise NotImplementedError
-
-    def select(self, p: Value, then: Any, other: Any) -> Value:
-        """`then` where p > 0, else `other`, however large that is."""
-        raise NotImplementedError
-
-    def keep(self, live: Value, new: Any, old: Any) -> Value:
-        """`new` for the items that `live` says are still in a loop (`leave` made it), `old` for the others."""
-        raise NotImplementedError
-
-    def keep_parts(self, live: Value, new: list[Any], old: list[Any]) -> list[Value] | None:
-        """The same for many at once; None where each has to be kept by itself."""
-        raise NotImplementedError
-
-    def weigh(self, weight: Value, x: Any) -> Value:
-        """weight x, for a sum of states."""
-        raise NotImplementedError
-
-    def accumulate(self, total: Any, weight: Value, x: Any) -> Value:
-        """total + weight x."""
-        raise NotImplementedError
-
-    # -- numbers from elsewhere
-
-    def number(self, x: float, like: Value) -> Value:
-        """A Python number as a value: the same for all items, and it decides smoothly."""
-        raise NotImplementedError
-
-    def draw(self, name: str, draws: Any, size: int | None, precision: torch.dtype, *operands: Value) -> Value:
-        """The instruction `uniform`, or `coin` for a probability: a random number for each item."""
-        raise NotImplementedError
-
-    def derived(self, tensor: Tensor, how: Callable[[Tensor], Tensor]) -> Tensor:
-        """how(tensor) for a tensor from outside."""
-        raise NotImplementedError
-
-    def adopt(self, value: Value) -> None:
-        """A value of another machine goes on as one of this."""
-        raise NotImplementedError
-
-    # -- looking at values
-
-    def evaluate(self, value: Value) -> Tensor:
-        """The tensor of a value that has none yet."""
-        raise NotImplementedError
-
-    def bare(self, value: Value) -> Tensor:
-        """The tensor as the caller knows it."""
-        raise NotImplementedError
-
-    def parts(self, value: Value) -> list[Value]:
-        """The parts of a tensor along the item's first dimension."""
-        raise NotImplementedError
-
-    def settle(self, *nests: Any) -> None:
-        """These will be looked at, or live on: whatever waits for being computed is better computed together."""
-        raise NotImplementedError
-
-    def ask(self, value: Value, question: Callable[[Tensor], Any]) -> Any:
-        """What Python has to know about the numbers of a value to go on; also inside `torch.vmap`."""
-        raise NotImplementedError
-
-    def leave(self, mass: Value, epsilon: float, iterations: int) -> tuple[Value, Value | None, bool | None]:
-        """The mass that stays in a loop, without shares up to epsilon; for `keep`, who is still there (None: everybody); and
-        whether anybody is, None where that is for `look` to find out."""
-        raise NotImplementedError
-
-    def looked(self, iterations: int) -> Any:
-        """When a loop looked at its mass."""
-        raise NotImplementedError
-
-    def early(self, looked: Any, iterations: int) -> bool:
-        """Whether it is too early to look again."""
-        raise NotImplementedError
-
-    def spoil(self) -> None:
-        """Something that no recording holds looks at numbers, or acts."""
-        raise NotImplementedError
-
-    def journal_for(self, known: Any, arguments: list[Value]) -> Any:
-        """Notes for running all this again, begun on these arguments; None where nobody takes any."""
-        raise NotImplementedError
 
 
 def smooth_kind(x: Any) -> bool:
@@ -337,8 +216,8 @@ def smooth_kind(x: Any) -> bool:
     return type(x) is Value or isinstance(x, Tensor)
 
 
-def machine_of(*operands: Any) -> Machine:
-    """The machine of an operation on these, of which one at least is a value."""
+def machine_of(*operands: Any) -> Any:
+    """The machine of an operation on these, of which one at least is a value: one that leads, if there is one."""
     found: Any = None
     for x in operands:
         if type(x) is Value:

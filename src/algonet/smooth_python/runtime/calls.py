@@ -17,13 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..machine import functions
 from ..machine.containers import flat
-from ..machine.eager import EAGER, as_value, call_tensor_function, stacked, wrapped
-from ..machine.functions import INSTRUCTIONS, looked_up
-from ..machine.operands import aligned
+from ..machine.eager import EAGER, aligned, as_value, call_tensor_function, method, stacked, wrapped
+from ..machine.tape import INSTRUCTIONS, known
 from ..machine.values import Value, machine_of, smooth_kind
-from ..machine.watching import unwatched
 from . import comparisons
 from .drawing import RANDOM, TORCH
 
@@ -36,7 +33,7 @@ def call(frame: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if getattr(function, "is_smooth", False):
         return function.inside(frame, args, kwargs)
     if isinstance(function, functools.partial):
-        if function.func is functions.method:
+        if function.func is method:
             return function(*args, **kwargs)
         if getattr(function.func, "is_smooth", False):
             return function.func.inside(frame, (*function.args, *args), {**function.keywords, **kwargs})
@@ -53,8 +50,8 @@ def call(frame: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         return _of_outside(frame, _of_tensors(function), args)
     if not _pure(function):
         # It may look at anything and do anything
-        frame.spoil()
-        with unwatched():
+        frame.mark_unrecordable()
+        with frame.machine.unwatched():
             return _called(function, args, kwargs)
     return _called(function, args, kwargs)
 
@@ -88,7 +85,7 @@ def _of_tensors(function: Any) -> Any:
                 f"math.{function.__name__} takes Python numbers and would lose the gradient; use a torch function."
             )
         return twin
-    if function in (sorted, filter, map, round, divmod):
+    if function in (sorted, filter, map):
         raise TypeError(
             f"{function.__name__}() of tensors has no smooth meaning; write the loop, or use a torch function (for sorting "
             "algonet.sorting)."
@@ -101,7 +98,7 @@ def _of_tensors(function: Any) -> Any:
 
 def _len(frame: Any, x: Any) -> int:
     if not isinstance(x, (Value, list, tuple, dict, str, range, Tensor)):
-        frame.spoil()
+        frame.mark_unrecordable()
     return x.shape[0] if isinstance(x, Tensor) else len(x)
 
 
@@ -159,12 +156,18 @@ def _int(frame: Any, x: Any = 0, *base: Any) -> Any:
     return int(x, *base)
 
 
+def _round(frame: Any, x: Any, ndigits: int | None = None) -> Any:
+    if not smooth_kind(x):
+        return round(x, ndigits)
+    return call(frame, torch.round, x) if ndigits is None else call(frame, torch.round, x, decimals=ndigits)
+
+
 def _bool(frame: Any, x: Any = False) -> Any:
     return comparisons.truth(frame, x) if smooth_kind(x) else bool(x)
 
 
 def _print(frame: Any, *args: Any, **kwargs: Any) -> None:
-    frame.spoil()
+    frame.mark_unrecordable()
     print(*(x.bare if type(x) is Value else x for x in args), **kwargs)
 
 
@@ -227,6 +230,8 @@ _SPECIAL: dict[Any, Callable] = {
     float: _float,
     int: _int,
     bool: _bool,
+    round: _round,
+    divmod: lambda frame, x, y: (x // y, x % y),
     print: _print,
     list: _list,
     zip: lambda frame, *args, strict=False: zip(*args, strict=strict),
@@ -244,7 +249,8 @@ _SPECIAL: dict[Any, Callable] = {
 # fmt: off
 _TWINS = (
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor",
-    "isfinite", "isinf", "isnan", "lgamma", "log", "log10", "log1p", "log2", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
+    "isfinite", "isinf", "isnan", "lgamma", "log", "log10", "log1p", "log2", "sin", "sinh", "sqrt", "tan", "tanh",
+    "trunc",
 )
 # fmt: on
 #: What `math` has for numbers and torch for tensors: one source serves crisp and smooth runs.
@@ -253,7 +259,7 @@ _MATH |= {math.fabs: torch.abs, math.degrees: torch.rad2deg, math.radians: torch
 
 
 #: Functions of Python numbers that do nothing else; with those of `math` they may be left out of a run that is repeated.
-_PURE = dict.fromkeys((round, divmod, pow, str, chr, ord), True)
+_PURE = dict.fromkeys((pow, str, chr, ord), True)
 
 
 def _from_math(function: Any) -> bool:
@@ -263,8 +269,8 @@ def _from_math(function: Any) -> bool:
 def _pure(function: Any) -> bool:
     if _from_math(function):
         return True
-    return looked_up(_PURE, function) or looked_up(INSTRUCTIONS, function) is not None
+    return known(_PURE, function) or known(INSTRUCTIONS, function) is not None
 
 
 def _special(function: Any) -> Callable | None:
-    return looked_up(_SPECIAL, function)
+    return known(_SPECIAL, function)

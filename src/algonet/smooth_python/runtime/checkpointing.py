@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
+from ..machine.containers import flat, mapped
 from ..machine.eager import EAGER
 from ..machine.keys import Found, UnknownError
 from ..machine.values import Value
 from ..report import Report
-from ..softness import open_blocks, within
+from ..softness import BLOCKS, within
 
 
 class _Surroundings:
@@ -29,7 +29,7 @@ class _Surroundings:
 
     def __init__(self, frame: Any):
         self._frame = frame
-        self._blocks = open_blocks()
+        self._blocks = BLOCKS.get()
         self._state = frame.mass, frame.base
         self._outside = self._read()
         self._runs = 0
@@ -66,25 +66,21 @@ class _Surroundings:
 
 def rerun(frame: Any, body: Callable[..., tuple], *state: Any) -> tuple:
     """body(*state), computed again when its gradient is wanted."""
-    leaves, structure = pytree.tree_flatten(list(state), is_leaf=lambda x: type(x) is Value)
-    tensors = [leaf.tensor for leaf in leaves if type(leaf) is Value]
-    shape_of: dict[str, Any] = {}
+    values = flat(state)
     surroundings = _Surroundings(frame)
+    found: list[Any] = []
 
     def run(*moved: Tensor) -> tuple[Tensor, ...]:
         source = iter(moved)
-        filled = [Value(next(source), leaf.batched, EAGER) if type(leaf) is Value else leaf for leaf in leaves]
+        filled = mapped(lambda x: Value(next(source), x.batched, EAGER) if type(x) is Value else x, state)
         with surroundings.run():
-            results = body(*pytree.tree_unflatten(filled, structure))
-        found, shape_of["structure"] = pytree.tree_flatten(list(results), is_leaf=lambda x: type(x) is Value)
-        shape_of["leaves"] = [(f.batched if type(f) is Value else None, None if type(f) is Value else f) for f in found]
-        return tuple(f.tensor for f in found if type(f) is Value)
+            results = body(*filled)
+        # Its structure, without the tensors
+        found[:] = [mapped(lambda x: Value(None, x.batched, EAGER) if type(x) is Value else x, results)]
+        return tuple(value.tensor for value in flat(results))
 
-    outputs = iter(checkpoint(run, *tensors, use_reentrant=False))  # pyright: ignore[reportArgumentType]
-    filled = [
-        other if batched is None else Value(next(outputs), batched, EAGER) for batched, other in shape_of["leaves"]
-    ]
-    return tuple(pytree.tree_unflatten(filled, shape_of["structure"]))
+    outputs = iter(checkpoint(run, *(value.tensor for value in values), use_reentrant=False))  # pyright: ignore[reportArgumentType]
+    return mapped(lambda x: Value(next(outputs), x.batched, EAGER) if type(x) is Value else x, found[0])
 
 
 def rerun_each(frame: Any, body: Callable[..., tuple], items: Iterable[Any], *state: Any) -> tuple:

@@ -8,6 +8,7 @@ Operands of `and`, `or` and `not` are probabilities already: the rewriter puts `
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -16,35 +17,25 @@ from torch import Tensor
 
 from algonet.relax import Probabilistic
 
-from ..machine.containers import flat, softened
-from ..machine.eager import EAGER, as_value, difference
-from ..machine.operands import aligned, floating, operand
+from ..machine.containers import flat
+from ..machine.eager import EAGER, aligned, as_value, difference, floating, operand, softened
 from ..machine.values import Value, smooth_kind
 
 
-def greater(frame: Any, x: Any, y: Any) -> Any:
-    """x > y: r(x - y)."""
-    if type(x) is not Value and not smooth_kind(x) and not smooth_kind(y):
-        return x > y
-    return _step(frame, x, y, strict=True)
+def _ordering(crisp: Callable[[Any, Any], Any], *, swapped: bool, strict: bool) -> Callable[[Any, Any, Any], Any]:
+    def compare(frame: Any, x: Any, y: Any) -> Any:
+        if type(x) is not Value and not smooth_kind(x) and not smooth_kind(y):
+            return crisp(x, y)
+        return _step(frame, y, x, strict) if swapped else _step(frame, x, y, strict)
+
+    return compare
 
 
-def less(frame: Any, x: Any, y: Any) -> Any:
-    if not smooth_kind(x) and not smooth_kind(y):
-        return x < y
-    return _step(frame, y, x, strict=True)
-
-
-def greater_equal(frame: Any, x: Any, y: Any) -> Any:
-    if not smooth_kind(x) and not smooth_kind(y):
-        return x >= y
-    return _step(frame, x, y, strict=False)
-
-
-def less_equal(frame: Any, x: Any, y: Any) -> Any:
-    if not smooth_kind(x) and not smooth_kind(y):
-        return x <= y
-    return _step(frame, y, x, strict=False)
+#: x > y: r(x - y), and its kin.
+greater = _ordering(operator.gt, swapped=False, strict=True)
+less = _ordering(operator.lt, swapped=True, strict=True)
+greater_equal = _ordering(operator.ge, swapped=False, strict=False)
+less_equal = _ordering(operator.le, swapped=True, strict=False)
 
 
 def not_equal(frame: Any, x: Any, y: Any) -> Any:
@@ -53,7 +44,8 @@ def not_equal(frame: Any, x: Any, y: Any) -> Any:
         return negate(frame, _equal_parts(frame, x, y)) if flat((x, y)) else x != y
     if not operand(x) or not operand(y) or _infinite(x) or _infinite(y):
         return True
-    gap = difference(x, y)
+    gap = difference(x, y, frame.machine)
+    frame.compared(gap)
     if frame.decider is not None and frame.decider.crisp:
         return frame.operate("select", gap, 1.0, frame.operate("select", -gap, 1.0, 0.0))
     soft = gap.machine.relax(frame.settings.exit, gap)
@@ -83,14 +75,14 @@ def _infinite(x: Any) -> bool:
     return type(x) is float and math.isinf(x)
 
 
-def _step(frame: Any, x: Any, y: Any, *, strict: bool) -> Any:
+def _step(frame: Any, x: Any, y: Any, strict: bool) -> Any:
     if _infinite(x) or _infinite(y):
         # Everything is on one side of infinity: as crisp as a comparison of numbers
         x, y = (z if _infinite(z) else 0.0 for z in (x, y))
         return x > y if strict else x >= y
     if frame.decider is not None and frame.decider.crisp:
         return _crisp_step(frame, x, y, strict)
-    soft = frame.machine.compare(frame.settings.relax, x, y)
+    soft = frame.machine.relax(frame.settings.relax, difference(x, y, frame.machine))
     if frame.settings.hard:
         return straight_through(soft, difference(x, y), torch.Tensor.gt if strict else torch.Tensor.ge)
     return soft
@@ -99,8 +91,8 @@ def _step(frame: Any, x: Any, y: Any, *, strict: bool) -> Any:
 def _crisp_step(frame: Any, x: Any, y: Any, strict: bool) -> Value:
     """x > y or x >= y as Python decides it, 0 or 1."""
     if strict:
-        return frame.operate("select", difference(x, y), 1.0, 0.0)
-    return frame.operate("select", difference(y, x), 0.0, 1.0)
+        return frame.operate("select", difference(x, y, frame.machine), 1.0, 0.0)
+    return frame.operate("select", difference(y, x, frame.machine), 0.0, 1.0)
 
 
 def straight_through(soft: Value, gap: Value, crisp: Callable[[Tensor, int], Tensor]) -> Value:
@@ -115,7 +107,7 @@ def truth(frame: Any, x: Any) -> Any:
     if not smooth_kind(x):
         return x
     value = floating(as_value(x))
-    return value.machine.truth(value)
+    return value.machine.operate("truth", value)
 
 
 def negate(frame: Any, x: Any) -> Any:
@@ -171,16 +163,12 @@ def contains(frame: Any, x: Any, sequence: Any) -> Any:
 
 def choose_larger(frame: Any, x: Any, y: Any) -> Any:
     """max(x, y) as Python decides it: y if y > x else x."""
-    if not smooth_kind(x) and not smooth_kind(y):
-        return max(x, y)
-    return _chosen(frame, _step(frame, y, x, strict=True), y, x)
+    return _chosen(frame, greater(frame, y, x), y, x)
 
 
 def choose_smaller(frame: Any, x: Any, y: Any) -> Any:
     """min(x, y): y if y < x else x."""
-    if not smooth_kind(x) and not smooth_kind(y):
-        return min(x, y)
-    return _chosen(frame, _step(frame, x, y, strict=True), y, x)
+    return _chosen(frame, less(frame, y, x), y, x)
 
 
 def _chosen(frame: Any, p: Any, then: Any, other: Any) -> Any:
@@ -189,7 +177,7 @@ def _chosen(frame: Any, p: Any, then: Any, other: Any) -> Any:
         return frame.merge(p, then, other) if smooth_kind(p) else then if p else other
     answer = frame.decide(p)
     found = frame.merge(answer, then, other) if smooth_kind(answer) else then if answer else other
-    return softened(found, as_value(p))
+    return softened(found, p)
 
 
 def absolute(frame: Any, x: Any) -> Any:

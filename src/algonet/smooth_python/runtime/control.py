@@ -15,10 +15,9 @@ from torch import Tensor
 
 from algonet.core.tracing import compiling, unwrapped
 
-from ..machine.containers import is_record, record_fields, record_like, softened
-from ..machine.eager import as_value
+from ..machine.eager import as_value, softened
 from ..machine.values import Value, smooth_kind
-from .merging import Missing, Mixture, is_same, merged, share
+from .merging import Mixture, kept, merged, share
 
 
 class Branch:
@@ -69,7 +68,7 @@ class Branch:
         frame, epsilon = self._frame, self._frame.settings.epsilon
         if epsilon == 0 or compiling():
             return
-        self._p = frame.machine.snap(self._p, epsilon)
+        self._p = frame.operate("snap", self._p, epsilon, 1 - epsilon)
         # Looking ends a stretch: whatever will be read after it is better asked for now
         frame.settle(self._p, alive)
         self.then, self.orelse = frame.machine.ask(self._p, sides)
@@ -97,7 +96,7 @@ class Branch:
         if self._p is not None:
             self._frame.inside = self._around
             state = self._joined(state)
-        return state if self._soft is None else softened(state, as_value(self._soft))
+        return state if self._soft is None else softened(state, self._soft)
 
     def _joined(self, state: tuple) -> tuple:
         if not self.then:
@@ -243,12 +242,11 @@ class Loop:
             if frame.mass is not None:
                 self._skipped.add(frame.mass, state)
             frame.mass = self._skipped.mass
-            state = self._skipped.result(True, frame.machine)
+            state = self._skipped.result(True)
             self._skipped = Mixture(self._names)
         if self._live is not None and self._before:
             # Items that have left keep the state they had: it could otherwise run to infinity, and 0 * inf is not 0
-            pairs = zip(state, self._before, strict=True)
-            state = tuple([new if is_same(new, old) else _where(self._live, new, old) for new, old in pairs])
+            state = kept(self._live, state, self._before)
         return state
 
     def advance(self, *state: Any) -> tuple:
@@ -281,7 +279,7 @@ class Loop:
             frame.mass = self._normal.mass
             # With neither `break` nor `return` all mass leaves here: the weights sum to one by construction
             whole = self._breaks.mass is None and not self._returns
-            state = self._normal.result(not whole, frame.machine)
+            state = self._normal.result(not whole)
             if whole:
                 frame.mass = 1.0
         return state
@@ -293,7 +291,7 @@ class Loop:
             if frame.mass is not None:
                 self._breaks.add(frame.mass, state)
             frame.mass = self._breaks.mass
-            state = self._breaks.result(self._returns, frame.machine)
+            state = self._breaks.result(self._returns)
             if not self._returns:
                 frame.mass = 1.0
         if self._decided is not None:
@@ -307,7 +305,7 @@ class Loop:
     def _warn(self, left: Value) -> None:
         if compiling() or self._frame.rerunning:
             return
-        self._frame.spoil()
+        self._frame.mark_unrecordable()
         mass = unwrapped(left.tensor).detach()
         most = float(mass.max()) if mass.numel() else 0.0
         frame = self._frame
@@ -319,28 +317,6 @@ class Loop:
             )
             # At the user's own line, however deep we are below it
             warnings.warn_explicit(message, RuntimeWarning, frame.file, self._line)
-
-
-def _where(live: Value, new: Any, old: Any) -> Any:
-    if isinstance(new, Missing) or isinstance(old, Missing):
-        return new
-    if isinstance(new, (list, tuple)) and type(new) is type(old) and len(new) == len(old):
-        parts = [n if is_same(n, o) else _where(live, n, o) for n, o in zip(new, old, strict=True)]
-        return type(new)(*parts) if hasattr(new, "_fields") else type(new)(parts)
-    if is_record(new) and type(new) is type(old):
-        fields = {n: _where(live, getattr(new, n), getattr(old, n)) for n in record_fields(new)}
-        return record_like(new, fields)
-    if not smooth_kind(new):
-        # Crisp values move on in step for all items, or what they decide would depend on who is in the batch
-        return new
-    if type(new) is Value and type(old) is Value and new.parted and old.parted and len(new) == len(old):
-        parts = list(new.parts)
-        moved = [k for k, part in enumerate(old.parts) if part is not parts[k]]
-        chosen = live.machine.keep_parts(live, [parts[k] for k in moved], [old.parts[k] for k in moved])
-        for place, k in enumerate(moved):
-            parts[k] = chosen[place] if chosen is not None else _where(live, parts[k], old.parts[k])
-        return Value(None, new.batched or live.batched, new.machine, parts)
-    return live.machine.keep(live, new, old)
 
 
 def any_left(mass: Tensor) -> bool:

@@ -2,48 +2,12 @@
 
 from __future__ import annotations
 
-import sys
+import inspect
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from ..machine.credit import Coin
 from ..machine.eager import as_value
 from ..machine.values import Value
-from ..reference import uniform
-
-
-class Draws:
-    """The random numbers of one run: a seed, made when the first one is drawn, and how many were drawn since."""
-
-    def __init__(self, generator: torch.Generator | None = None):
-        self._generator = generator
-        self._seed: Tensor | None = None
-        self._counter = 0
-
-    @property
-    def seed(self) -> Tensor:
-        """Two numbers of 32 bits, from the generator or torch's own."""
-        if self._seed is None:
-            generator = self._generator
-            device = "cpu" if generator is None else generator.device
-            self._seed = torch.randint(0, 2**32, (2,), generator=generator, device=device).cpu()
-        return self._seed
-
-    def count(self) -> int:
-        self._counter += 1
-        return self._counter
-
-    def restart(self) -> None:
-        """The same numbers once more."""
-        self._counter = 0
-
-    def uniform(self, shape: torch.Size, like: Tensor, counter: int) -> Tensor:
-        """What the instruction `uniform` draws, for numbers that are not recorded."""
-        items = torch.arange(shape.numel(), device=like.device).reshape(shape)
-        dtype = like.dtype if like.is_floating_point() else torch.get_default_dtype()
-        return uniform(self.seed, items, counter).to(dtype)
 
 
 class Coins:
@@ -126,16 +90,16 @@ class Sites:
         self.lines: dict[tuple[str, int], float] = {}
 
     def decide(self, frame: Any, p: Value) -> Value:
-        place = _users_line(frame.file)
+        place = users_line(frame.file)
         tensor = p.tensor.detach()
         open_ = float((4 * tensor * (1 - tensor)).max()) if tensor.numel() else 0.0
         self.lines[place] = max(open_, self.lines.get(place, 0.0))
         return frame.operate("select", p - 0.5, 1.0, 0.0) if place == self._harden else p
 
 
-def _users_line(file: str) -> tuple[str, int]:
+def users_line(file: str) -> tuple[str, int]:
     """Where in the user's file we are: rewritten code keeps its line numbers."""
-    code: Any = sys._getframe(1)
+    code: Any = inspect.currentframe()
     while code is not None and code.f_code.co_filename != file:
         code = code.f_back
     return file, 0 if code is None else code.f_lineno

@@ -69,7 +69,7 @@ def _shaped(draw: Callable[[Any], Value], function: Callable[..., Any]) -> Calla
 
     def drawn(frame: Any, *size: Any, generator: Any = None, **options: Any) -> Any:
         if frame.draws is None or options:
-            frame.spoil()
+            frame.mark_unrecordable()
             return as_value(function(*size, generator=generator, **options))
         shape = size[0] if len(size) == 1 and not isinstance(size[0], NUMBERS) else size
 

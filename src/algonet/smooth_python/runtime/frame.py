@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from algonet.core.tracing import compiling
+from algonet.core.tracing import compiling, transforming
 
-from ..machine.containers import Cast, is_real, mapped, softened
-from ..machine.eager import EAGER, as_value, soft_number
-from ..machine.values import Machine, Value, smooth_kind
+from ..machine.containers import mapped
+from ..machine.eager import EAGER, Machine, as_value, soft_number, softened
+from ..machine.values import Value, smooth_kind
+from ..reference import Draws
 from ..report import Report
 from ..softness import Settings
 from . import calls, checkpointing, comparisons, subscripts
 from .control import Branch, Loop, any_left
-from .deciding import Draws
+from .deciding import users_line
 from .merging import Missing, Mixture, merged
 
 
@@ -39,6 +41,26 @@ class _Inside:
         return found
 
 
+def _is_real(x: Any) -> bool:
+    """Whether x is a finite Python float or a floating value: a number that assignments can scale."""
+    if type(x) is float:
+        return math.isfinite(x)
+    if type(x) is not Value:
+        return isinstance(x, Tensor) and x.is_floating_point()
+    if x.parted and not x.has_tensor:
+        return any(map(_is_real, x.parts))
+    return x.recorded or x.tensor.is_floating_point()
+
+
+class _Cast(NamedTuple):
+    """A tensor in another precision."""
+
+    precision: torch.dtype
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.precision)
+
+
 class Frame:
     """`_s` in rewritten code."""
 
@@ -54,7 +76,7 @@ class Frame:
         #: Of numbers that come from nowhere else.
         self.precision = torch.get_default_dtype()
         #: Weights and biases of the assignments, where it is trained, and the gates on them, where these are asked about.
-        self.parameters: tuple[Tensor, Tensor] | None = None
+        self.parameters: tuple[Tensor, ...] = ()
         self.gates: Value | None = None
         self._parameter_values: list[list[Any]] | None = None
         #: What computes.
@@ -113,6 +135,11 @@ class Frame:
             return p
         return self.decider.decide(self, as_value(p))
 
+    def compared(self, gap: Value) -> None:
+        """The exit is asked about this difference: the first few are looked at when the run is over."""
+        if not compiling() and not transforming() and len(self.report.gaps) < 16:
+            self.report.gaps.append((users_line(self.file), gap))
+
     @property
     def chooses(self) -> bool:
         """Whether states are kept apart: decisions are 0 or 1, and one of two states is chosen."""
@@ -161,7 +188,7 @@ class Frame:
             return self.going
         mass, self.mass = self.mass, None
         self.dropped = True
-        cut = self.machine.cut(mass, self.settings.epsilon)
+        cut = self.operate("cut", mass, self.settings.epsilon)
         self.settle(cut)
         left = self.any_left(cut)
         if left:
@@ -172,9 +199,9 @@ class Frame:
         """Compute these, and what the frame itself holds, together: before something is looked at."""
         self.machine.settle(values, self.mass, self.base, self._returns.mass, self._returns.values())
 
-    def spoil(self) -> None:
+    def mark_unrecordable(self) -> None:
         """Something that is not recorded looks at numbers, or acts: the run cannot be repeated without the program."""
-        self.machine.spoil()
+        self.machine.mark_unrecordable()
 
     def branch(self, test: Any, alive: list | None = None, /, **state: Any) -> Branch:
         """An `if` that is left at its end only. One worth skipping is given the variables that live on."""
@@ -218,22 +245,22 @@ class Frame:
 
         Python's floats are numbers of the program here, and become values; integers, words and infinities stay crisp.
         """
-        if self.parameters is not None:
+        if self.parameters:
             if self._parameter_values is None:
                 self._parameter_values = [self._own(t).parts for t in self.parameters]
             weight, bias = (values[number] for values in self._parameter_values)
-            value = mapped(lambda x: self.machine.accumulate(bias, weight, x) if is_real(x) else x, value)
+            value = mapped(lambda x: self.operate("accumulate", bias, weight, x) if _is_real(x) else x, value)
         return value if self.gates is None else self._gated(self.gates.parts[number], value, old)
 
     def _own(self, parameter: Tensor) -> Value:
         """A parameter in the precision that is computed in, for all items."""
-        return Value(self.machine.derived(parameter, Cast(self.precision)), False, self.machine)
+        return Value(self.machine.derived(parameter, _Cast(self.precision)), False, self.machine)
 
     def _gated(self, gate: Value, value: Any, old: Callable[[], Any] | None) -> Any:
         def one(new: Any, *before: Any) -> Any:
-            if not is_real(new):
+            if not _is_real(new):
                 return new
-            return self.merge(gate, new, before[0]) if before and is_real(before[0]) else gate * new
+            return self.merge(gate, new, before[0]) if before and _is_real(before[0]) else gate * new
 
         try:
             return mapped(one, value) if old is None else mapped(one, value, old())

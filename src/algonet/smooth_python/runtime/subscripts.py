@@ -31,7 +31,7 @@ def load(frame: Any, container: Any, index: Any) -> Any:
         _check_key(container, index)
         if not isinstance(container, (list, tuple, dict, str, range, bytes)) or _runs_code(container, index):
             # Whatever its __getitem__ looks at, no recording holds it
-            frame.spoil()
+            frame.mark_unrecordable()
         return container[index]  # pyright: ignore[reportIndexIssue]
     if isinstance(container, Tensor) and not _contains_value(index):
         if _crisp(index):
@@ -57,12 +57,18 @@ def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
     if type(container) is Value and type(index) is int and type(value) is Value and not rest:
         parts = container._parts or container.parts
         if parts and (parts[index].row if type(parts[index]) is Value else None) is not None:
-            return Value(None, container.batched or value.batched, container.machine, _changed(parts, index, value))
+            return container.replaced({index: value}, container.batched or value.batched, container.machine)
     if isinstance(container, Missing):
         container._used()
     index = _position(container, index)
     _check_key(container, index)
-    if isinstance(index, tuple) and len(index) > 0 and (_plain_integers(index) or any(_real(i) for i in index)):
+    whole = isinstance(container, dict)  # A tuple is one key
+    if (
+        not whole
+        and isinstance(index, tuple)
+        and len(index) > 0
+        and (_plain_integers(index) or any(_real(i) for i in index))
+    ):
         if len(index) > 1 and isinstance(index[0], slice):
             return _store_rows(frame, as_value(container), value, index, rest)
         if not all(type(i) is int or isinstance(i, slice) or _real(i) for i in index):
@@ -74,7 +80,7 @@ def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
         value = store(frame, load(frame, container, index), value, *rest)
     if _real(index):
         return _spread(frame, container, index, lambda part: value)
-    if isinstance(container, dict):
+    if whole:
         return dict_like(container, {**container, index: value})
     if isinstance(container, list):
         return _changed(container, index, value)
@@ -84,10 +90,8 @@ def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
         raise TypeError(f"cannot write into a {type(container).__name__}; use a tensor, a list or a dictionary.")
     array = as_value(container)
     if type(index) is int and (isinstance(value, (*NUMBERS, Tensor)) or type(value) is Value):
-        parts = array.parts
-        new = _changed(parts, index, _fitting(parts[index], value))
         known = array.batched or (type(value) is Value and value.batched)
-        return Value(None, known, machine_of(array, value), new)
+        return array.replaced({index: _fitting(array.parts[index], value)}, known, machine_of(array, value))
     if isinstance(index, slice) and _plain_slice(index):
         return stacked(_slice_changed(array.parts, index, value))
     return _tensor_store(array, index, value)
@@ -108,7 +112,7 @@ def _inner(index: tuple) -> list:
 
 
 def _check_key(container: Any, index: Any) -> None:
-    if isinstance(container, dict) and type(index) is Value:
+    if isinstance(container, dict) and _contains_value(index):
         raise TypeError("a dictionary is looked up crisply; a smooth number is a subscript of lists and tensors only.")
 
 
@@ -142,9 +146,11 @@ def live(frame: Any, read: Callable[[], Any], order: str = "") -> Iterator[Any]:
 
 def _position(container: Any, index: Any) -> Any:
     """A Python float as a subscript means what the same number in a tensor means; whole ones are read crisply."""
+    if isinstance(container, dict):
+        return index
     if type(index) is tuple and float in map(type, index):
         return tuple([_position(None, i) for i in index])
-    if type(index) is not float or isinstance(container, dict):
+    if type(index) is not float:
         return index
     if container is None or not index.is_integer():
         return as_value(index)
@@ -154,7 +160,7 @@ def _position(container: Any, index: Any) -> Any:
 def _real(index: Any) -> bool:
     """Whether the position is a real number that needs a mixture."""
     if type(index) is Value:
-        return index.row is not None or index.source is not None or index.tensor.is_floating_point()
+        return index.recorded or index.tensor.is_floating_point()
     return isinstance(index, Tensor) and index.is_floating_point()
 
 
@@ -200,7 +206,7 @@ def _fitting(old: Any, value: Any) -> Any:
     """The value in the shape of the part that it replaces: numbers fill a whole row."""
     if type(old) is not Value:
         return value
-    if old.row is not None or old.source is not None:
+    if old.recorded:
         return soft_number(value, old) if isinstance(value, NUMBERS) else value
     inner = old.tensor.dim() - old.batched if not old.parted else 1
     if inner == 0 and isinstance(value, NUMBERS):
@@ -218,7 +224,9 @@ def _depth(value: Any) -> int:
 
 def weights(frame: Any, index: Any, count: int) -> list[Value]:
     """P(index == k or index == k - count) for each part k, summing to one; positions outside are moved to the nearest end."""
-    return frame.machine.weights(frame.settings.exit, as_value(index), count, frame.settings.hard)
+    index = as_value(index)
+    frame.compared(index)
+    return frame.machine.weights(frame.settings.exit, index, count, frame.settings.hard)
 
 
 def _mixture(frame: Any, container: Any, index: Any) -> Any:
@@ -228,7 +236,7 @@ def _mixture(frame: Any, container: Any, index: Any) -> Any:
     total = Mixture(("the part that is read",))
     for w, part in zip(weights(frame, index, len(parts)), parts, strict=True):
         total.add(w, (part,))
-    return total.result(False, frame.machine)[0]
+    return total.result(False)[0]
 
 
 def _spread(frame: Any, container: Any, index: Any, new: Any) -> Any:

@@ -14,8 +14,8 @@ from types import ModuleType
 
 import numpy as np
 
-from algonet.core.cache import Cache
 from algonet.core.codegen import generate as codegen
+from algonet.core.identity import PLANS
 from algonet.relax import Relaxation
 
 from ...machine import instructions
@@ -155,10 +155,7 @@ _PLAIN = ("s", "-s")
 def kernels(formulas: tuple[Relaxation, ...], dialect: str) -> ModuleType:
     """The compiled module for programs with these relaxations; one for each state of the table."""
     key = (formulas, dialect, *instructions.TABLE.values())
-    return _MODULES.get(key, lambda: _module(formulas, dialect))
-
-
-_MODULES: Cache[ModuleType] = Cache("kernels of smooth programs on the CPU", 256)
+    return PLANS.get(("smooth programs on the CPU", *key), lambda: _module(formulas, dialect))
 
 
 def _module(formulas: tuple[Relaxation, ...], dialect: str) -> ModuleType:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from algonet.core.autograd import plan_from
 from algonet.core.cache import Cache
 from algonet.core.threads import spread, workers
 
@@ -111,3 +112,6 @@ def smooth_program_backward(
     _over_blocks(kernels.backward, read[0], items * (steps + pulls), arguments, (slots, slopes))
     constants = torch.zeros_like(tensors[2]) if needs[2] else None
     return [gx.reshape(x.shape), gs.sum(0) if needs[1] else None, constants, None, None, None]
+
+
+SmoothProgramPlan = plan_from(smooth_program_forward, smooth_program_backward)

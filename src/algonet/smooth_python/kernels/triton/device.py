@@ -11,21 +11,14 @@ import textwrap
 from collections.abc import Callable
 from types import ModuleType
 
-from algonet.core.cache import Cache
 from algonet.core.codegen import generate as codegen
+from algonet.core.identity import PLANS
 from algonet.relax import Relaxation
 
 from ...machine import instructions
 from ...machine.instructions import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, Instruction
 
 _SOURCE = '''
-# No kernel is specialised on its arguments' values or alignment: one compilation serves all, and launches are cheap
-PLAIN = [
-    "x", "steepness", "constants", "program", "wanted", "seed", "y", "g", "gx", "gs", "scratch", "sums",
-    "start", "count", "columns", "length", "results", "scales",
-]
-
-
 @triton.jit
 def fma(a, b, c):
     return a * b + c
@@ -72,7 +65,7 @@ def run_rows(
 @FORWARD@
 
 
-@triton.jit(do_not_specialize=PLAIN)
+@kernel
 def forward_kernel(
     x, steepness, constants, program, wanted, seed, y, scratch, start, count, columns, length, results,
     BLOCK: tl.constexpr,
@@ -88,7 +81,7 @@ def forward_kernel(
         tl.store(y + item * results + j, tl.load(rows + row * BLOCK + lane), mask=inside)
 
 
-@triton.jit(do_not_specialize=PLAIN)
+@kernel
 def backward_kernel(
     x, steepness, constants, program, wanted, seed, g, gx, gs, scratch, sums, start, count, columns, length, results,
     scales, BLOCK: tl.constexpr,
@@ -133,12 +126,11 @@ _LOADS = {
 _PLACES = {"a": "first", "b": "second", "c": "third"}
 #: Names that formulas use beside those of codegen's dialect.
 _NAMES = {"exact_exp(": "tl.exp(", "exact_log(": "tl.log(", "cos(": "tl.cos(", "sin(": "tl.sin(", "floor(": "tl.floor("}
-_MODULES: Cache[ModuleType] = Cache("kernels of smooth programs on the GPU", 256)
 
 
 def kernels(formulas: tuple[Relaxation, ...]) -> ModuleType:
     """The module for programs with these relaxations; one for each state of the table."""
-    return _MODULES.get((formulas, *instructions.TABLE.values()), lambda: _module(formulas))
+    return PLANS.get(("smooth programs on the GPU", formulas, *instructions.TABLE.values()), lambda: _module(formulas))
 
 
 def _module(formulas: tuple[Relaxation, ...]) -> ModuleType:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet.core.cache import Cache
+from algonet.core.autograd import plan_from
+from algonet.core.identity import PLANS
 from algonet.core.launch import Launch
 
 from ...operation import ProgramSettings
@@ -18,9 +19,6 @@ from . import device
 SCRATCH = 256 * 2**20
 #: Items per program: one per lane of its single warp, so that rows never change hands between threads.
 BLOCK = 32
-
-
-_LAUNCHES: Cache[Launch] = Cache("launches of smooth programs", 1024)
 
 
 class _Ready:
@@ -53,9 +51,9 @@ class _Ready:
         sizes: dict[str, Any] = {"start": start, "count": self.count, "columns": self.columns, **more}
         sizes |= {"length": self.length, "results": self.results}
         key = (kernel, self.x.dtype, self.x.get_device(), blocks, *sizes.values())
-        found = _LAUNCHES.find(key)
+        found = PLANS.find(key)
         if found is None:
-            found = _LAUNCHES.put(key, Launch(kernel, blocks, warps=1, BLOCK=BLOCK, **sizes))
+            found = PLANS.put(key, Launch(kernel, blocks, warps=1, BLOCK=BLOCK, **sizes))
         return found
 
 
@@ -92,3 +90,6 @@ def smooth_program_backward(
     by_steepness = gs.sum((0, 2)) if needs[1] else None
     constants = torch.zeros_like(tensors[2]) if needs[2] else None
     return [gx.reshape(x.shape), by_steepness, constants, None, None, None]
+
+
+SmoothProgramPlan = plan_from(smooth_program_forward, smooth_program_backward)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..decorator import smooth
+from algonet import smooth
 
 STEPS, DT, GRAVITY = 100, 0.02, 9.81
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..decorator import smooth
+from algonet import smooth
 
 #: Degrees that an hour of heating brings, the share of the difference that an hour loses, and what a degree too cold costs
 #: an hour, beside a price of about 1 for an hour of heating.

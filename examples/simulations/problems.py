@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..function import SmoothFunction
-from ..paths import Merge
+from algonet.smooth_python import Merge, SmoothFunction
+
 from .ball import bouncing_ball
 from .epidemic import epidemic
 from .inventory import inventory

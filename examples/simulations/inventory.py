@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..decorator import smooth
+from algonet import smooth
 
 #: What an order costs, a piece for every night, and a customer who leaves without one; days until an order arrives.
 ORDER, NIGHT, LOST, LEAD = 12.0, 0.15, 4.0, 2

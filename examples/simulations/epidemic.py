@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..decorator import smooth
+from algonet import smooth
 
 #: How likely a sick neighbour infects within a round, and what a dose costs beside a person who falls sick.
 RATE, DOSE = 0.35, 0.5

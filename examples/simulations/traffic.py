@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..decorator import smooth
+from algonet import smooth
 
 #: Cars that pass a green light in a step, and how many steps they drive to the next one.
 FLOW, DRIVE = 1.0, 4
