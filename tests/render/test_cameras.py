@@ -88,8 +88,14 @@ def test_errors() -> None:
         Camera.look_at((0.0, 0.0, 0.0))
     with pytest.raises(TypeError, match=r"Camera.look_at: places are three numbers .*got eye 'front'"):
         Camera.look_at("front")
-    with pytest.raises(ValueError, match="full vertical angle"):
-        Camera.look_at((0.0, 0.0, 1.0), fov=180.0)
+    for fov, got in (
+        (180.0, "180"),
+        (float("nan"), "nan"),
+        (0.8, "0.8; .* 45.84 degrees"),
+        (torch.tensor([60, 0.8]), "0.8; "),
+    ):
+        with pytest.raises(ValueError, match=f"Camera.look_at: `fov` is .* in degrees, .*got {got}"):
+            Camera.look_at((0.0, 0.0, 1.0), fov=fov)
     with pytest.raises(ValueError, match="focal length"):
         Camera.from_opencv(torch.zeros(3, 3), torch.eye(3), torch.zeros(3), size=SIZE)
     mirror = torch.diag(torch.tensor([1.0, 1.0, -1.0]))

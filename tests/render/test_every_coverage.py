@@ -11,10 +11,11 @@ import typer
 from typer.testing import CliRunner
 
 from algonet.cli import render_commands
+from algonet.fit.targets import blur
 from algonet.ran import load_config
 from algonet.ran.problems import problem_of
 from algonet.ran.trainer import set_softness
-from algonet.relax import SIGMOIDS, Anneal, BoundedSum, Logistic, StudentT, hardened, softness_report
+from algonet.relax import SIGMOIDS, Anneal, Logistic, StudentT, hardened, softness_report
 from algonet.render import (
     Camera,
     EdgeProduct,
@@ -32,8 +33,7 @@ from algonet.render import (
     rotation_error,
 )
 from algonet.render.coverage import COVERAGES, NAMED, Coverage, coverage_named
-from algonet.render.fitting.targets import blur
-from render.fitting_scenes import around
+from fit.fitting_scenes import around
 
 #: Those with a name, and fields that names do not reach.
 COVERED = {
@@ -66,7 +66,7 @@ def test_a_scale_in_pixels_is_as_soft_as_the_blur_of_targets(coverage: Coverage)
         noise = coverage.blur(pixels)
         draws = noise.sample(100_000, generator=torch.Generator().manual_seed(0))[:, 0]
         blurred = (away[:, None] + draws > 0).float().mean(1)
-        # BoundedSum bends a sum of 1 to 0.92, that is 0.08; a sigmoid is not exactly normal; units of ndc and pixels agree
+        # A sigmoid is not exactly normal; units of ndc and pixels agree
         assert (profile - blurred).abs().max() < 0.1, pixels
         assert 0.1 < float(profile[16]) < 0.9
 
@@ -76,7 +76,7 @@ def test_fits_take_it(coverage: Coverage) -> None:
     """The first loss of a fit is the one that a renderer with this coverage has, and the fit then moves."""
     mesh, camera, wide = icosphere(0, 0.5), around(1), coverage.blur(1.5)
     image = render_hard(mesh.vertices * 1.5, mesh.faces, mesh.vertices, camera, size=(8, 8)).silhouette
-    renderer = SmoothRenderer((8, 8), coverage, BoundedSum(32), two_sided=False)
+    renderer = SmoothRenderer((8, 8), coverage, two_sided=False)
     renderer.set_scale(1.5)
     loss = float((renderer(mesh, camera).silhouette - blur(image, wide)).square().mean())
     options = {"steps": 2, "scales": (1.5, 1.5), "coverage": coverage}
@@ -104,7 +104,7 @@ def test_a_configuration_gives_it_to_the_inverse(name: str, tmp_path: Path) -> N
     assert slope.abs().max() > 0
     main = "scale" if "scale" in inverse.state_dict() else "steepness"
     assert set(softness_report(inverse, vertices.detach()).softness) == {
-        f"MeshInverse.{main}", "MeshInverse.depth_steepness"
+        f"RenderInverse.{main}", "RenderInverse.depth_steepness"
     }  # fmt: skip
     set_softness(inverse, 0.5)
     assert float(getattr(inverse, main)) == (0.5 if main == "scale" else 2.0)
@@ -133,7 +133,7 @@ def _small(folder: Path) -> Path:
 @pytest.mark.parametrize("name", NAMED)
 def test_commands_take_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The slow ones search 80 + 100 steps otherwise
-    monkeypatch.setattr("algonet.render.PoseSearch", partial(PoseSearch, steps=1, refine_steps=1))
+    monkeypatch.setattr("algonet.fit.PoseSearch", partial(PoseSearch, steps=1, refine_steps=1))
     program, runner = typer.Typer(), CliRunner()
     render_commands.register(program)
     picture, run = tmp_path / "box.png", tmp_path / "run"

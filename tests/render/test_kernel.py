@@ -9,7 +9,7 @@ import pytest
 import torch
 from numba import njit
 
-from algonet.relax import CONORMS, BoundedSum, Maximum, Probabilistic, StudentT
+from algonet.relax import CONORMS, BoundedSum, Maximum, StudentT
 from algonet.render import Camera, FilteredCoverage, icosphere, render_attributes
 from algonet.render.kernels.numba import host, tiles
 from algonet.render.operation import rasterise
@@ -25,10 +25,13 @@ def _errors(call: RasterCall) -> list[float]:
         call, **{n: getattr(call, n).double() for n in ("points", "attributes", "background", "softness")}
     )
     results, truth = rasterise(call, "numba"), rasterise(exact, "reference")
-    return [float((r.double() - t).abs().max()) for r, t in zip(results, truth, strict=True)]
+    # Depth counts as far as something is there
+    there = truth.silhouette
+    shares = (torch.ones_like(there)[..., None], torch.ones_like(there), there)
+    return [float(((r.double() - t).abs() * s).max()) for r, t, s in zip(results, truth, shares, strict=True)]
 
 
-@pytest.mark.parametrize("steepness", [1.0, 5.0, 20.0])
+@pytest.mark.parametrize("steepness", [1.0, 20.0, 100.0])
 @pytest.mark.parametrize("scale", [0.5, 2.0])
 def test_nothing_above_epsilon_is_left_out(steepness: float, scale: float) -> None:
     for seed in range(2):
@@ -58,8 +61,8 @@ def _gradients(call: RasterCall, backend: str) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"two_sided": False}, {"perspective": False}, {"conorm": Probabilistic()}, {"conorm": BoundedSum(2)}],
-    ids=["default", "one-sided", "orthographic", "probabilistic", "bounded-2"],
+    [{}, {"two_sided": False}, {"perspective": False}, {"over_depth": True}, {"conorm": BoundedSum(2)}],
+    ids=["default", "one-sided", "orthographic", "over-depth", "bounded-2"],
 )
 def test_gradients_match_exactly_when_nothing_is_left_out(options: dict) -> None:
     call = random_call(3, faces=12, height=9, width=18, epsilon=1e-12, **options)
@@ -67,19 +70,32 @@ def test_gradients_match_exactly_when_nothing_is_left_out(options: dict) -> None
 
 
 def test_gradients_match_when_faces_are_left_out() -> None:
-    call = random_call(4, dtype=torch.float32, steepness=2.0)
-    actual, expected = _gradients(call, "numba"), _gradients(call, "reference")
-    for a, e in zip(actual, expected, strict=True):
-        assert (a - e).norm() < 1e-3 * e.norm()
+    for seed in (4, 6, 8):
+        # Depth of next to nothing would count as much as that of a full layer; over a background it does not
+        single = random_call(seed, dtype=torch.float32, steepness=2.0, over_depth=True)
+        call = dataclasses.replace(single, **{n: getattr(single, n).double() for n in FLOATS})
+        exact = _gradients(call, "reference")
+        for a, s, e in zip(_gradients(call, "numba"), _gradients(single, "numba"), exact, strict=True):
+            # Measured: 1.1e-4, by the scale of the noise
+            assert (a - e).norm() < 5e-4 * e.norm()
+            # Measured: 9e-4, from one face 0.004 pixels wide. Its coverage of 1e-3 is what is left of sums over edges, which
+            # float32 rounds at 1e-8 to 1e-7; over coverage and width that is a percent of the face's own gradient. Half a
+            # unit in the last place of the points changes the exact gradient by 1e-6 only.
+            assert (s.double() - e).norm() < 5e-3 * e.norm()
 
 
-def test_depths_too_far_apart_for_one_bound_are_exact_too() -> None:
-    # exp(-k z) spans exp(-600) to 1 in one tile: the kernel takes a maximum per pixel there
-    call = random_call(5, faces=12, steepness=200.0, epsilon=1e-12, height=17, width=16)
-    truth = rasterise(call, "reference")
-    for r, t in zip(rasterise(call, "numba"), truth, strict=True):
-        # Rounding of 1e-16 times exp(k dz) over many faces
-        assert (r - t).abs().max() < 1e-7
+@pytest.mark.parametrize("scale", [2.0, 4.0, 8.0])
+def test_large_faces_that_overlap_are_those_of_the_reference(scale: float) -> None:
+    """Wide noise and steep depth: what is hidden changes along edges finer than the noise."""
+    for seed in range(3):
+        call = random_call(seed, faces=10, height=32, width=36, steepness=100.0, scale=scale)
+        depth = call.points[..., 2:]
+        centre = torch.tensor([18.0, 16.0], dtype=torch.float64)
+        screen = (centre + 3 * (call.points[..., :2] / depth - centre)) * depth
+        image, silhouette, depth = _errors(dataclasses.replace(call, points=torch.cat([screen, depth], -1)))
+        assert image <= 1e-4
+        assert silhouette <= 1e-4
+        assert depth <= 3e-4
 
 
 def test_same_bits_on_every_run_and_for_any_number_of_threads() -> None:
@@ -167,7 +183,7 @@ def test_conorms_of_ones_own_run_on_kernels_unless_they_change_the_formula() -> 
     assert torch.equal(renamed.silhouette, plain.silhouette)
     with pytest.raises(ValueError, match="not Halved"):
         rasterise(random_call(9, faces=2, conorm=Halved(4)), "numba")
-    with pytest.raises(ValueError, match="up to 64, got inf"):
+    with pytest.raises(ValueError, match="up to 1024, got inf"):
         rasterise(random_call(9, faces=2, conorm=BoundedSum(float("inf"))), "numba")
 
 
@@ -184,18 +200,21 @@ def test_the_scale_in_ndc_is_in_halves_of_the_height() -> None:
     assert not torch.allclose(pixels, silhouette(FilteredCoverage(StudentT(scale=1.0))))
 
 
-@pytest.mark.parametrize("power", [0.0, 1.0, 8.0])
+@pytest.mark.parametrize("power", [2.0, 8.0, 1024.0])
 def test_silhouettes_are_right_and_their_loops_vectorised(power: float) -> None:
     """Done pixel by pixel, they took as long as all the faces of a small mesh."""
     module = tiles.kernels("float32", 4)
-    total = np.concatenate([[0.0], np.linspace(-3, 3, 61)]).astype(np.float32)
-    values, slopes = np.empty_like(total), np.empty_like(total)
+    side = np.concatenate([[0.0], np.geomspace(1e-6, 3, 15)])
+    totals = np.stack([x.ravel() for x in np.meshgrid(side, side)], -1).astype(np.float32)
+    found = np.empty((3, len(totals)), np.float32)
     fresh = njit(**module.OPTIONS)(module.silhouettes_of.py_func)
-    fresh(total, power, values, slopes)
-    exact = torch.tensor(total, dtype=torch.float64, requires_grad=True)
-    found = exact / (1 + exact.abs() ** power) ** (1 / power) if power else 1 - exact.exp()
-    found.sum().backward()
-    assert exact.grad is not None
-    np.testing.assert_allclose(values, found.detach(), rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(slopes, exact.grad, rtol=2e-6, atol=1e-6)
+    fresh(totals, power, *found)
+    exact = torch.tensor(totals, dtype=torch.float64, requires_grad=True)
+    sides = exact.clamp_min(1e-30)
+    joined = torch.logsumexp(power * sides.log(), -1)
+    value = torch.exp(-torch.nn.functional.softplus(-joined) / power)
+    (slopes,) = torch.autograd.grad(value.sum(), exact)
+    np.testing.assert_allclose(found[0], value.detach(), rtol=1e-6, atol=1e-6)
+    # The powers of equal sums differ by 1024 roundings
+    np.testing.assert_allclose(found[1:].T[1:], slopes[1:], atol=2e-4)
     assert " x float>" in next(iter(fresh.inspect_llvm().values())), "LLVM did not vectorise the loop"

@@ -46,7 +46,7 @@ def test_small_scale_and_large_steepness_give_the_hard_rasteriser(camera: Camera
         *arguments, size=(32, 40), coverage=SHARP, depth_steepness=60.0, conorm=BoundedSum(64), two_sided=two_sided
     )
     hard = render_hard(*arguments, size=(32, 40), two_sided=two_sided)
-    # A single layer has coverage 1, which the bounded sum shows as 2^(-1/64) = 0.989
+    # One layer has coverage 1, which a bounded sum of 64 shows as 2^(-1/64) = 0.989
     assert _nearly_everywhere(smooth.silhouette, hard.silhouette, 0.02)
     assert _nearly_everywhere(smooth.depth, hard.depth, 0.05)
     assert _nearly_everywhere(smooth.image, hard.image, 0.02)
@@ -226,7 +226,7 @@ def test_softness_report_takes_a_renderer() -> None:
 
     report = softness_report(Ball(), icosphere(1).vertices)
     assert "scale" in report.suggestion
-    assert report.softness == {"renderer.scale": 4.0, "renderer.depth_steepness": 5.0}
+    assert report.softness == {"renderer.scale": 4.0, "renderer.depth_steepness": 20.0}
     assert math.isfinite(report.gap)
 
 

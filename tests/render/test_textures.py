@@ -21,7 +21,7 @@ from algonet.render import (
     sample_texture,
 )
 from algonet.render.pieces import cut_faces
-from render.fitting_scenes import around, seen
+from fit.fitting_scenes import around, seen
 
 WHITE = (AmbientLight((1.0, 1.0, 1.0)),)
 SHEET = torch.tensor([[-1.0, -1.0, 0.0], [1.0, -1.0, 0.0], [1.0, 1.0, 0.0], [-1.0, 1.0, 0.0]])
@@ -199,6 +199,44 @@ def test_other_programs_see_the_same_colours(painted: Mesh, tmp_path, name: str)
     camera = around(1)[0]
     renderer = SmoothRenderer(32)
     assert (renderer(back, camera).rgb - renderer(painted, camera).rgb).abs().max() < 0.02
+
+
+def test_fine_stripes_of_an_atlas_are_grey_far_away() -> None:
+    """Eight stripes to a pixel, on faces that lie apart in the atlas: looked up as they are, they flicker."""
+    stripes = (torch.arange(256) % 2).float()[None, :, None].expand(256, 256, 3)
+    vertices = torch.tensor([[-1.0, -1, 0], [1, -1, 0], [1, 1, 0], [-1, 1, 0]])
+    uv = torch.tensor([[0.0, 0], [0.48, 0], [0.48, 1], [0.52, 0], [1, 1], [0.52, 1]])
+    faces, uv_faces = torch.tensor([[0, 1, 2], [0, 2, 3]]), torch.tensor([[0, 1, 2], [3, 4, 5]])
+    mesh = Mesh(vertices, faces, uv=uv, uv_faces=uv_faces, texture=stripes)
+    assert mesh.seamless is False
+    renderer = SmoothRenderer(16, FilteredCoverage(StudentT(scale=0.3)))
+    for turn in (0.0, 0.013, 0.05):
+        out = renderer(mesh, Camera.look_at((turn, 0.0, 2.2)), WHITE)
+        inner = out.rgb[5:11, 5:11]
+        assert (inner - 0.5).abs().max() < 0.03
+
+
+def test_uv_of_an_atlas_have_smooth_gradients() -> None:
+    """Moved by small steps, the slope of the picture changes in proportion: bilinear lookups jump between texels."""
+    texture = torch.rand(8, 8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    faces = torch.tensor([[0, 1, 2]])
+    vertices = torch.tensor([[-1.0, -1, 0], [1, -1, 0], [0, 1, 0]], dtype=torch.float64)
+    base = torch.tensor([[0.1, 0.1], [0.6, 0.15], [0.3, 0.7]], dtype=torch.float64)
+    slopes = []
+    for step in range(161):
+        uv = (base + 0.002 * step * torch.tensor([1.0, 0.0])).requires_grad_()
+        mesh = Mesh(vertices, faces, uv=uv, uv_faces=faces, texture=texture, seamless=False)
+        table = cut_faces(mesh, (8, 8), None).table
+        slopes.append(torch.autograd.grad(table[:4].sum(), uv)[0].sum(0))
+    change = torch.stack(slopes).diff(dim=0).norm(dim=-1)
+    assert change.max() < 0.25 * torch.stack(slopes).norm(dim=-1).max()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
+def test_uv_that_are_no_places_are_refused(value: float) -> None:
+    mesh = sheet(torch.rand(4, 4, 3))
+    with pytest.raises(ValueError, match="`uv` must be numbers of at most 1e\\+06"):
+        mesh.replace(uv=torch.full_like(mesh.uv, value))
 
 
 def test_pieces_are_the_same_surface(painted: Mesh) -> None:

@@ -17,13 +17,16 @@ from algonet.render.settings import RasterSettings
 
 
 def picture(scale: float | Tensor, backend: str, size: tuple[int, int], df: int = 8, vertices: Tensor | None = None):
-    """A ball that the picture's edge cuts."""
+    """A ball that the picture's edge cuts. Depth is composed: what little covers a pixel by itself is within epsilon of
+    nothing, where the depth of that little is not told (measured 0.02 where the silhouette is 3e-6)."""
     ball = icosphere(1, 0.9).to(torch.float64)
     vertices = ball.vertices if vertices is None else vertices
     camera = Camera.look_at(torch.tensor([0.3, 0.5, 2.3], dtype=torch.float64), (0.5, 0.0, 0.0))
     colors = (ball.vertices + 1) / 2
     coverage = FilteredCoverage(StudentT(df, scale=scale))
-    return render_attributes(vertices, ball.faces, colors, camera, size=size, coverage=coverage, backend=backend)
+    return render_attributes(
+        vertices, ball.faces, colors, camera, size=size, coverage=coverage, backend=backend, background_depth=0.0
+    )
 
 
 def is_wide(scale: float, size: tuple[int, int], df: int = 8) -> bool:

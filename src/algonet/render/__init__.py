@@ -1,29 +1,15 @@
 """A C-infinity mesh renderer: meshes, cameras, light, the smooth rasteriser, and fitting."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from .cameras import Camera
 from .coverage import Coverage, EdgeProduct, EuclideanCoverage, FilteredCoverage
-from .fitting import (
-    CameraFit,
-    LargeSteps,
-    MeshFit,
-    MeshFitter,
-    MeshQuality,
-    MeshWeights,
-    PoseSearch,
-    Remesh,
-    Targets,
-    camera_to_world,
-    fit_camera,
-    fit_mesh,
-    fit_texture,
-    mesh_quality,
-    remesh,
-    rotation_error,
-    smooth_over_mesh,
-)
 from .functional import render_attributes
-from .hard import render_hard
-from .lights import AmbientLight, BlinnPhong, DirectionalLight, Lambert, PointLight
+from .hard import Fragments, interpolate, rasterize, render_hard
+from .lights import AmbientLight, BlinnPhong, DirectionalLight, Headlight, Lambert, PointLight
 from .losses import (
     Topology,
     edge_length_loss,
@@ -39,6 +25,59 @@ from .procedural import box, cylinder, extrusion, icosphere, torus
 from .settings import Raster
 from .textures import sample_pyramid, sample_texture
 
+if TYPE_CHECKING:
+    from algonet.fit import (
+        CameraFit as CameraFit,
+    )
+    from algonet.fit import (
+        LargeSteps as LargeSteps,
+    )
+    from algonet.fit import (
+        MeshFit as MeshFit,
+    )
+    from algonet.fit import (
+        MeshFitter as MeshFitter,
+    )
+    from algonet.fit import (
+        MeshQuality as MeshQuality,
+    )
+    from algonet.fit import (
+        MeshWeights as MeshWeights,
+    )
+    from algonet.fit import (
+        PoseSearch as PoseSearch,
+    )
+    from algonet.fit import (
+        Remesh as Remesh,
+    )
+    from algonet.fit import (
+        Targets as Targets,
+    )
+    from algonet.fit import (
+        camera_to_world as camera_to_world,
+    )
+    from algonet.fit import (
+        fit_camera as fit_camera,
+    )
+    from algonet.fit import (
+        fit_mesh as fit_mesh,
+    )
+    from algonet.fit import (
+        fit_texture as fit_texture,
+    )
+    from algonet.fit import (
+        mesh_quality as mesh_quality,
+    )
+    from algonet.fit import (
+        remesh as remesh,
+    )
+    from algonet.fit import (
+        rotation_error as rotation_error,
+    )
+    from algonet.fit import (
+        smooth_over_mesh as smooth_over_mesh,
+    )
+
 __all__ = [
     "AmbientLight",
     "BlinnPhong",
@@ -49,6 +88,8 @@ __all__ = [
     "EdgeProduct",
     "EuclideanCoverage",
     "FilteredCoverage",
+    "Fragments",
+    "Headlight",
     "Lambert",
     "LargeSteps",
     "Mesh",
@@ -76,8 +117,10 @@ __all__ = [
     "icosphere",
     "image_l1",
     "image_l2",
+    "interpolate",
     "laplacian_loss",
     "mesh_quality",
+    "rasterize",
     "remesh",
     "render_attributes",
     "render_hard",
@@ -88,3 +131,12 @@ __all__ = [
     "smooth_over_mesh",
     "torus",
 ]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """What `algonet.fit` defines, which stands on this package: loaded when first touched."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+        return getattr(importlib.import_module("algonet.fit"), name)

@@ -9,7 +9,9 @@ direction, not along the ray.
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from algonet.core import tracing
 from algonet.core.cache import constant
 from algonet.core.checks import check_size
 
+from .camera_files import read_frames
 from .softness import keepable
 
 #: The full vertical angle of view, in degrees, of a camera, or of a picture, of which nothing else is said.
@@ -73,8 +76,7 @@ class Camera:
         tensor([100.,  50.,   3.])
         """
         position, rotation = _view("Camera.look_at", eye, target, up)
-        if not isinstance(fov, Tensor) and not 0 < fov < 180:
-            raise ValueError(f"Camera.look_at: `fov` is the full vertical angle in degrees, in (0, 180), got {fov!r}.")
+        check_fov("Camera.look_at: `fov`", fov)
         focal = 1 / torch.tan(torch.as_tensor(fov, dtype=position.dtype, device=position.device) * (math.pi / 360))
         return Camera(_matrix(rotation, position, focal), position, True, near)
 
@@ -173,6 +175,22 @@ class Camera:
             return clip
         return torch.cat([clip[..., :2] / clip[..., 2:], clip[..., 2:]], -1)
 
+    @property
+    def axes(self) -> Tensor:
+        """(*B, 3, 3): the world directions of the camera's right, up and backward, as rows."""
+        backward = -torch.nn.functional.normalize(self.matrix[..., 2, :3], dim=-1)
+        up = self.matrix[..., 1, :3]
+        up = torch.nn.functional.normalize(up - (up * backward).sum(-1, keepdim=True) * backward, dim=-1)
+        return torch.stack([torch.linalg.cross(up, backward), up, backward], -2)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], size: tuple[int, int] | None = None) -> Camera:
+        """The cameras (N,) of a `transforms.json`, as NeRF data sets and `algonet fit-camera` write it.
+
+        `size` (H, W) is that of the pictures, where the file does not say it by `h` and `w`.
+        """
+        return read_cameras(Path(path), size)[1]
+
     def to(self, *args, **kwargs) -> Camera:
         """The camera with its tensors moved or cast, as by `Tensor.to`."""
         near: Any = self.near
@@ -186,6 +204,18 @@ class Camera:
         near: Any = self.near
         near = near[index] if isinstance(near, Tensor) and near.dim() else near
         return Camera(self.matrix[index], self.position[index], self.perspective, near)
+
+
+def check_fov(what: str, fov: float | Tensor) -> None:
+    """Raise unless `fov` is an angle in degrees. Below pi it is refused: it would be one in radians, or a telescope's."""
+    given: Any = fov
+    if isinstance(given, Tensor):
+        if given.is_cuda or tracing.compiling() or tracing.wrapped(given):
+            return
+        fov = float(given.amin()) if bool((given < 180).all()) else math.inf
+    if not math.pi <= fov < 180:
+        instead = f"; {fov:g} radians are {math.degrees(fov):.4g} degrees" if 0 < fov < math.pi else ""
+        raise ValueError(f"{what} is the full vertical angle in degrees, from 3.15 to 180, got {fov:g}{instead}.")
 
 
 def _view(where: str, eye, target, up) -> tuple[Tensor, Tensor]:
@@ -247,3 +277,9 @@ def _viewport(size: tuple[int, int], perspective: bool, dtype: torch.dtype, devi
     rows = [[h, 0.0, 0.0, 0.0], [0.0, -h, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]
     rows[0][shift[0]], rows[1][shift[0]] = w, h
     return constant(rows, dtype, device)
+
+
+def read_cameras(path: Path, size: tuple[int, int] | None = None) -> tuple[list[str], Camera]:
+    """Names of the pictures in a `transforms.json`, and their cameras (N,); `size` (H, W) is the pictures', if not there."""
+    frames = read_frames(path, size)
+    return frames.names, Camera.from_opencv(frames.lenses, frames.rotation, frames.translation, size=frames.size)

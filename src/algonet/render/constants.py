@@ -3,11 +3,16 @@
 #: Twice the screen area (square pixels) over which a face turns from back to front, and below which interpolation
 #: inside it gives way to its centroid.
 FLIP_AREA = 1e-4
-#: Coverage below which the mean position inside a face gives way to the face's centroid: for depth and attributes, where
-#: rounding would throw the position out of the face; and for the distance on the screen, which may be rough but not wrong.
-FAINT, FAINTEST = 1e-3, 1e-5
-#: A face that noise reaches only from its full reach away loses exp(-LATERAL) of its weight in depth and colour.
-LATERAL = 16.0
+#: Coverage below which the mean position inside a face gives way to its centroid: rounding would throw it out of the face.
+FAINT = 1e-5
+#: A face seen from the front has no horizon: its slope in depth is taken to be at least 1 / 100000 of its size (as a square).
+FLAT = 1e-10
+#: Back faces are taken to lie as much further as depth changes over this many scales of the noise.
+BACK = 2.0
+#: Silhouette below which the depth of what is seen fades to 0.
+FADE = 1e-4
+#: How many steps of exp beyond all depths the nearest unit of coverage may end, and steps that find where.
+FURTHEST, SOLVER_STEPS = 60.0, 30
 #: Guards the direction of an edge of zero length (square pixels).
 EDGE_GUARD = 1e-12
 #: Screen positions are kept within this many pixels, so that their fourth powers stay finite in float32.

@@ -23,7 +23,7 @@ from algonet.relax import GaussianNoise, Logistic, Sigmoid, StudentT
 from algonet.relax.base import Relaxation
 from algonet.relax.noise import Noise
 
-from .constants import EDGE_GUARD, FAINT, FAINTEST, FLIP_AREA
+from .constants import EDGE_GUARD, FAINT, FLIP_AREA
 from .softness import SoftnessMemory
 
 UNITS = ("pixels", "ndc")
@@ -35,8 +35,8 @@ NODES = 64
 ROUND = 0.05
 
 C = TypeVar("C", bound="Coverage")
-#: Coverage (F, P), signed by orientation; mean position inside the face relative to its centroid (F, P, 2); and to the pixel.
-Seen = tuple[Tensor, Tensor, Tensor]
+#: Coverage (F, P), signed by orientation; mean position inside the face relative to its centroid (F, P, 2).
+Seen = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,9 +105,9 @@ class Coverage:
         """What pixels (P, 2) see of faces with corners (F, 3, 2), y pointing down."""
         raise NotImplementedError
 
-    def reach(self, epsilon: float) -> float:
-        """The distance, in units of the softness, at which depth and colour of a face may be neglected."""
-        return 1.0
+    def width(self, softness: Tensor) -> Tensor:
+        """About how many pixels wide the blur is at this softness."""
+        return softness if self.relax.softness_field in (None, "scale") else 1 / softness
 
     @property
     def df(self) -> int | None:
@@ -123,7 +123,7 @@ class Coverage:
 class FilteredCoverage(Coverage):
     """The probability of landing inside the face when the pixel's position is perturbed by noise.
 
-    C-infinity, positive, exactly additive (the picture does not depend on the tessellation). The noise's `scale` is in pixels,
+    C-infinity, positive, exactly additive (silhouettes do not depend on the tessellation). The noise's `scale` is in pixels,
     or with `units="ndc"` in halves of the image's height; it may be a tensor and has a gradient. `scale -> 0` gives the hard
     rasteriser. Student-t noise of even df has a closed form, which all kernels compute: df = 2 reaches far, large df is nearly
     Gaussian. Any other noise (`GaussianNoise`, your own) is integrated along the edges, in the reference.
@@ -176,13 +176,7 @@ class FilteredCoverage(Coverage):
             p, moment = integrated_coverage(corners, pixels, self.with_softness(softness))
         inwards = pixels - corners.mean(1, keepdim=True)
         p1 = p[..., None]
-        from_centroid = p1 / (p1 * p1 + FAINT * FAINT) * (p1 * inwards + moment)
-        least = FAINTEST * FAINTEST
-        from_pixel = (p1 * moment - least * inwards) / (p1 * p1 + least)
-        return p, from_centroid, from_pixel
-
-    def reach(self, epsilon: float) -> float:
-        return float(unit(self.noise).reach(epsilon))
+        return p, p1 / (p1 * p1 + FAINT * FAINT) * (p1 * inwards + moment)
 
     def why_no_kernel(self) -> str | None:
         if self.df is not None and type(self) is FilteredCoverage:
@@ -190,7 +184,7 @@ class FilteredCoverage(Coverage):
         return f"kernels have the closed form of StudentT noise of even df, not of {type(self.noise).__name__}"
 
 
-@cached(most=64)
+@cached
 def _student_form(df: int) -> FilteredCoverage:
     """Every call asks for one of these."""
     return interned(FilteredCoverage(StudentT(df)))
@@ -220,7 +214,7 @@ class EdgeProduct(Coverage):
         parts = _barycentrics(corners, pixels)
         # Positive with a rounded corner, not clamped: depth and colour have no kinks then
         positive = (parts + (parts * parts + ROUND * ROUND).sqrt()) / 2
-        return coverage, _inside(positive, corners), torch.zeros_like(corners[:, :1, :] * pixels[None, :, :])
+        return coverage, _inside(positive, corners)
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,6 +236,9 @@ class EuclideanCoverage(Coverage):
     def spread(self, height: int) -> float | Tensor:
         return super().spread(height) ** (0.5 if self.squared else 1.0)
 
+    def width(self, softness: Tensor) -> Tensor:
+        return super().width(softness) ** (0.5 if self.squared else 1.0)
+
     def blur(self, pixels: float) -> Noise:
         return GaussianNoise(pixels * _deviation(self.sigmoid) ** (0.5 if self.squared else 1.0))
 
@@ -252,8 +249,7 @@ class EuclideanCoverage(Coverage):
         distance = squares if self.squared else (squares + torch.finfo(squares.dtype).tiny).sqrt()
         coverage = sign * self.with_softness(softness)(torch.where(inside, distance, -distance))
         clamped = _barycentrics(corners, pixels).clamp(0, 1)
-        position = _inside(clamped, corners)
-        return coverage, position, torch.zeros_like(position)
+        return coverage, _inside(clamped, corners)
 
 
 def _deviation(sigmoid: Sigmoid) -> float:
@@ -408,7 +404,7 @@ def _student_edge(t0: Tensor, t1: Tensor, rho2: Tensor, sigma2: Tensor, half: in
     return total / (2 * math.pi), integral * sigma2 / (2 * math.pi)
 
 
-@cached(most=8)
+@cached
 def _gauss(count: int) -> tuple[list[float], list[float]]:
     """Gauss-Legendre nodes and weights on [0, 1]."""
     nodes, weights = np.polynomial.legendre.leggauss(count)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from algonet.core import tracing
-from algonet.core.cache import Cache, TensorCache, cached, constant
+from algonet.core.cache import TENSORS, Cache, cached, constant
 from algonet.core.checks import broadcast_shapes, check_size, widened
 from algonet.core.identity import interned
 from algonet.core.operation import Operation
@@ -25,8 +25,8 @@ from .settings import DEFAULT_CONORM, NormalSettings, Raster, RasterSettings
 from .shading import Shading
 from .vectors import tensor_like
 
-#: Per unit of depth: right for objects about two units large, whose far side then counts exp(-10) of the near one.
-DEPTH_STEEPNESS = 5.0
+#: Per unit of depth: for objects about two units large, of which what lies a twentieth further is half hidden.
+DEPTH_STEEPNESS = 20.0
 
 
 @tracing.outside_autocast
@@ -39,7 +39,7 @@ def render_attributes(
     size: tuple[int, int],
     attribute_faces: Tensor | None = None,
     background: Tensor | float = 0.0,
-    background_depth: Tensor | float = 0.0,
+    background_depth: Tensor | float | None = None,
     coverage: Coverage | None = None,
     conorm: TConorm | None = None,
     depth_steepness: float | Tensor = DEPTH_STEEPNESS,
@@ -50,8 +50,10 @@ def render_attributes(
 ) -> Raster:
     """Pictures of any attributes of a mesh, smooth in everything: `Raster(image, silhouette, depth)`.
 
-    silhouette = conorm of the faces' coverages; image = silhouette * (soft minimum over depth of the attributes) +
-    (1 - silhouette) * background; depth likewise. Scale -> 0 and depth_steepness -> inf give `render_hard`.
+    silhouette = conorm of the faces' coverages; image = sum of w attributes + (1 - silhouette) * background, where
+    w = coverage * logistic(depth_steepness (z* - depth)) is the nearest coverage that adds up to the silhouette. `depth` is
+    the surface's, by the same weights; with a `background_depth` it is composed like the image. Scale -> 0 and
+    depth_steepness -> inf give `render_hard`.
 
     Shapes: vertices (*B, V, 3), faces (F, 3), attributes (*B, V, C), or (*B, N, C) looked up by `attribute_faces` (F, 3)
     (for face colours: each face's own index, thrice), camera of batch shape *B; leading dimensions broadcast. Background:
@@ -74,10 +76,10 @@ def render_attributes(
     check_options(where, coverage, epsilon)
     settings = raster_settings(
         height, width, coverage, float(epsilon), DEFAULT_CONORM if conorm is None else conorm, two_sided,
-        camera.perspective, deterministic,
+        camera.perspective, deterministic, over_depth=background_depth is not None,
     )  # fmt: skip
     soft = (coverage._known_softness(height), depth_steepness, camera.near)
-    behind = (background, background_depth)
+    behind = (background, 0.0 if background_depth is None else background_depth)
     given = (vertices, faces, attributes, attribute_faces, camera.matrix)
     key = form_key(settings, backend, behind, given)
     form = None if key is None else FORMS.find(key)
@@ -116,7 +118,7 @@ def render_lit(
     size: tuple[int, int],
     attribute_faces: Tensor,
     background: Tensor | float | tuple[float, ...],
-    background_depth: Tensor | float,
+    background_depth: Tensor | float | None,
     coverage: Coverage,
     conorm: TConorm,
     depth_steepness: float | Tensor,
@@ -132,9 +134,11 @@ def render_lit(
     """
     where, (height, width) = "SmoothRenderer", size
     settings = raster_settings(
-        height, width, coverage, float(epsilon), conorm, two_sided, camera.perspective, deterministic, shading, colored
-    )
-    soft, behind = (coverage._known_softness(height), depth_steepness, camera.near), (background, background_depth)
+        height, width, coverage, float(epsilon), conorm, two_sided, camera.perspective, deterministic, shading, colored,
+        over_depth=background_depth is not None,
+    )  # fmt: skip
+    soft = (coverage._known_softness(height), depth_steepness, camera.near)
+    behind = (background, 0.0 if background_depth is None else background_depth)
     given = (vertices, faces, attributes, attribute_faces, camera.matrix, lights, normals)
     key = form_key(settings, backend, behind, given)
     form = None if key is None else FORMS.find(key)
@@ -174,7 +178,6 @@ class CallForm:
     def __init__(self, batch: torch.Size, background: Tensor, key: tuple | None):
         self.batch, self.background = batch, background
         self._key = key
-        self._run: Callable[[Sequence[Tensor], RasterSettings], Sequence[Tensor]] | None = None
         self._soft: tuple[tuple[Any, ...], Tensor] | None = None
 
     def softness(self, parts: tuple[Any, ...], coverage: Coverage, height: int, like: Tensor) -> Tensor:
@@ -193,12 +196,9 @@ class CallForm:
         self, operation: Operation, tensors: list[Tensor], settings: RasterSettings, backend: str
     ) -> Sequence[Tensor]:
         """The operation on these tensors; a call that worked makes its form known."""
-        if self._run is not None:
-            return self._run(tensors, settings)
         outputs = operation(tensors, settings, backend)
         # What a graph's capture fills, it fills only when it is replayed
         if self._key is not None and not tracing.capturing(tensors[0].device):
-            self._run = operation.runner(tensors, settings, backend)
             FORMS.put(self._key, self)
         return outputs
 
@@ -242,11 +242,13 @@ def raster_settings(
     deterministic: bool,
     shading: Shading | None = None,
     colored: bool = True,
+    *,
+    over_depth: bool = False,
 ) -> RasterSettings:
     """Settings of a call; calls that come again and again get the same object, which is quicker to look up."""
     return _settings(
         height, width, coverage.form(), epsilon, interned(conorm), two_sided,
-        perspective, deterministic, shading, colored, _is_sharp(coverage._known_softness(height)),
+        perspective, over_depth, deterministic, shading, colored, _is_sharp(coverage._known_softness(height)),
     )  # fmt: skip
 
 
@@ -259,7 +261,7 @@ def _is_sharp(softness: Any) -> bool:
     return not softness.numel() or float(softness.detach().max()) < LEAST_SPACING * SAMPLES_PER_SCALE
 
 
-_settings = cached(most=256, name="settings of the renderer")(RasterSettings)
+_settings = cached(RasterSettings)
 
 
 def camera_matrix(camera: Camera, size: tuple[int, int], like: Tensor) -> Tensor:
@@ -293,7 +295,7 @@ def _batch_shape(where: str, points: Tensor, *others: Any) -> torch.Size:
 
 
 #: torch's own takes longer than launching a kernel.
-_broadcast = cached(most=256, name="broadcast shapes of the renderer")(broadcast_shapes)
+_broadcast = cached(broadcast_shapes)
 
 
 def expanded(t: Tensor, batch: torch.Size, own: int) -> Tensor:
@@ -323,13 +325,10 @@ def _background(
     return torch.cat([color.expand(*batch, channels), far[..., None].expand(*batch, 1)], -1)
 
 
-_ROWS: TensorCache[Tensor] = TensorCache("numbers of the renderer's calls", 256)
-
-
 def _expanded_numbers(numbers: tuple[float, ...], batch: torch.Size, like: Tensor) -> Tensor:
     """(*B, n): a row of numbers, the same for every item, made once."""
     key = (numbers, batch, like.dtype, like.device)
-    return _ROWS.get(key, lambda: constant(numbers, like.dtype, like.device).expand(*batch, -1))
+    return TENSORS.get(("rows", *key), lambda: constant(numbers, like.dtype, like.device).expand(*batch, -1))
 
 
 def softness_of(

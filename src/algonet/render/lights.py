@@ -1,7 +1,8 @@
 """Light and how surfaces answer it, smooth in everything.
 
 Lambert: albedo * sum over lights of color * positive(n . l). Blinn-Phong adds strength * sum of color *
-positive(n . h)^shininess, h halfway between the light and the eye. `positive` is max(0, x) with its corner rounded.
+(positive(n . h) / positive(1))^shininess, h halfway between the light and the eye. `positive` is max(0, x) with its corner
+rounded, a little above 1 at 1.
 
 `light_table` makes numbers of lights; `shading.illuminate` and the kernels compute with those.
 """
@@ -106,7 +107,22 @@ class PointLight:
         return self.position, cast(Triple, self.color), 0.0 if self.radius is None else 1 / self.radius**2
 
 
-Light = AmbientLight | DirectionalLight | PointLight
+@dataclass(frozen=True, eq=False)
+class Headlight:
+    """Light from the viewer: what is seen is lit. A `PointLight` at the camera's place."""
+
+    color: Triple | float = (0.7, 0.7, 0.7)
+
+    def __post_init__(self):
+        object.__setattr__(self, "color", _color(self, self.color))
+
+
+Light = AmbientLight | DirectionalLight | PointLight | Headlight
+
+
+def lights_at(lights: Sequence[Light], eye: Tensor) -> tuple[Any, ...]:
+    """The lights, with those that the viewer carries at the place of the eye (*B, 3)."""
+    return tuple(PointLight(eye, light.color) if isinstance(light, Headlight) else light for light in lights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,14 +141,17 @@ class BlinnPhong:
     strength: float = 0.4
 
     def __post_init__(self):
-        if not self.shininess > 0 or not self.strength >= 0:
-            raise ValueError(f"BlinnPhong: `shininess` must be positive and `strength` not negative, got {self!r}.")
+        # A cosine of single precision is off by up to 1e-7
+        if not 0 < self.shininess <= 1e7 or not 0 <= self.strength < math.inf:
+            raise ValueError(
+                f"BlinnPhong: `shininess` must be positive, 1e7 at most, `strength` finite and not negative, got {self!r}."
+            )
 
 
 Surface = Lambert | BlinnPhong
 
 
-def light_table(lights: Sequence[Light], like: Tensor) -> Tensor:
+def light_table(lights: Sequence[Any], like: Tensor) -> Tensor:
     """The lights as numbers, (L, 8) or (*B, L, 8): a vector, a colour, 1 / radius^2, and one that is not used.
 
     >>> light_table([AmbientLight((1.0, 1.0, 1.0))], torch.zeros(()))
@@ -149,8 +168,8 @@ def light_table(lights: Sequence[Light], like: Tensor) -> Tensor:
     return torch.stack([torch.cat([t.expand(*batch, -1) for t in row], -1) for row in vectors], -2)
 
 
-@cached(most=128)
-def _rows(lights: tuple[Light, ...]) -> tuple[tuple[float, ...], ...] | None:
+@cached
+def _rows(lights: tuple[Any, ...]) -> tuple[tuple[float, ...], ...] | None:
     """The rows of lights that are numbers alone; `None` if one is a tensor."""
     parts = [light.parts() for light in lights]
     if any(isinstance(t, Tensor) for vector, color, _ in parts for t in (vector, color)):
@@ -158,11 +177,11 @@ def _rows(lights: tuple[Light, ...]) -> tuple[tuple[float, ...], ...] | None:
     return tuple((*map(float, v), *map(float, c), float(f), 0.0) for v, c, f in parts)
 
 
-@cached(most=128)
-def _shading(lights: tuple[Light, ...], shininess: float, strength: float, two_sided: bool) -> Shading:
+@cached
+def _shading(lights: tuple[Any, ...], shininess: float, strength: float, two_sided: bool) -> Shading:
     return Shading(tuple(light.kind for light in lights), shininess, strength, two_sided)
 
 
-def shading_of(lights: Sequence[Light], surface: Surface, two_sided: bool) -> Shading:
+def shading_of(lights: Sequence[Any], surface: Surface, two_sided: bool) -> Shading:
     """What kernels are made for: the lights' kinds, the gloss, and on which side surfaces are lit."""
     return _shading(tuple(lights), float(surface.shininess), float(surface.strength), two_sided)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import re
+import struct
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from algonet.core.extras import require
 from algonet.core.files import read_file
 from algonet.core.memory import check_memory
 from algonet.core.pictures import MOST_PIXELS, to_bytes
@@ -27,14 +31,26 @@ FORMATS = ("obj", "ply", "stl", "off", "glb", "gltf")
 WRITTEN = ("obj", "ply", "stl", "off", "glb")
 #: How many times its size a file may take while it is parsed, at most: text, numbers in double precision, faces in 64 bits.
 PARSING = 12
-#: No material, texture or buffer larger than this is read.
+#: Materials, textures and buffers of a mesh may have this many bytes in all.
 MOST_BESIDE = 2**28
+#: Materials of an OBJ, nodes of a glTF and primitives of all its nodes: each takes trimesh a millisecond.
+MOST_PARTS = 2**13
+#: A glTF may name as many elements, over all accessors and primitives of nodes, as it has bytes, or this many: more of them are
+#: zeros, or the same bytes again and again.
+FEW_ELEMENTS = 2**22
 #: Coordinates beyond this, in a file, are refused: the squares that lengths are made of would not fit float32.
 _MOST = 1e18
+#: Texture coordinates beyond this are no place on a picture.
+_MOST_UV = 1e6
+_INDEX = rb"[+-]?0*[1-9]\d*+"
+_GAP = rb"(?:[ \t]|\\\r?\n)"
+#: A face of an OBJ that is none: something else than indices, which begin with 1 or count back from -1.
+_BAD_FACE = re.compile(rb"^f(?!(?:%s++%s(?:/(?:%s)?){0,2})*+%s*+\r?(?:#.*)?$).*" % (_GAP, _INDEX, _INDEX, _GAP), re.M)
 
 
 def read_mesh(path: Path, make: Callable[..., T]) -> T:
     """What `make` makes of the fields in a file; raises ValueError ("Mesh.load: PATH: REASON") where there is no mesh."""
+    require("trimesh", "PIL")
     import trimesh
     from PIL import Image
 
@@ -53,29 +69,38 @@ def read_mesh(path: Path, make: Callable[..., T]) -> T:
             warnings.simplefilter("ignore")
             # Said before a picture is decoded; trimesh then goes on without it
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            loaded = trimesh.load(
-                io.BytesIO(content), file_type=ending, resolver=_beside(path), force="mesh", process=False
-            )
-            return make(**_checked(loaded, shared=ending != "stl"))
+            resolver = _beside(path)
+            content = _checked_content(content, ending, resolver)
+            scene = trimesh.load(io.BytesIO(content), file_type=ending, resolver=resolver, force="scene", process=False)
+            _check_textures(scene)
+            meshes: list[Any] = [part for part in scene.dump() if isinstance(part, trimesh.Trimesh)]
+            return make(**_checked(trimesh.util.concatenate(meshes), shared=ending != "stl"))
     except Exception as error:  # trimesh raises whatever the parser of that format raised
         raise ValueError(f"Mesh.load: {path}: not readable as a mesh: {_reason(error)}") from error
 
 
 def _beside(path: Path) -> Any:
-    """What finds materials, textures and buffers that a mesh file names: ordinary files in its folder and below, no others."""
+    """What finds materials, textures and buffers that a mesh file names: ordinary files in its folder and below, no others.
+
+    Each is read once, and all together have `MOST_BESIDE` bytes.
+    """
     from trimesh.resolvers import Resolver
 
     folder = path.resolve().parent
+    found: dict[Path, bytes] = {}
 
     class Beside(Resolver):
         def __init__(self) -> None:
             pass
 
         def get(self, name: str) -> bytes:
-            found = (folder / name).resolve()
-            if not found.is_relative_to(folder):
+            place = (folder / name).resolve()
+            if not place.is_relative_to(folder):
                 raise ValueError(f"{name[:100]!r} lies outside the folder of {path.name}")
-            return read_file(found, MOST_BESIDE)
+            if place not in found:
+                content = read_file(place, MOST_BESIDE - sum(map(len, found.values())))
+                found[place] = _as_utf8(content) if place.suffix.lower() == ".mtl" else content
+            return found[place]
 
         def keys(self) -> list[str]:
             return []
@@ -87,6 +112,91 @@ def _beside(path: Path) -> Any:
             raise ValueError(f"{path.name}: there are no folders inside a mesh")
 
     return Beside()
+
+
+def _checked_content(content: bytes, ending: str, resolver: Any) -> bytes:
+    """The content as trimesh should get it; raises ValueError for what trimesh would believe or misread."""
+    if ending in ("obj", "off"):
+        content = _as_utf8(content)
+    if ending == "obj":
+        if (bad := _BAD_FACE.search(content)) is not None:
+            line = content.count(b"\n", 0, bad.start()) + 1
+            raise ValueError(
+                f"line {line}: {bad[0][:40].decode(errors='replace').strip()!r}: wanted indices of vertices, from 1 on."
+            )
+        _check_parts("materials", len(set(re.findall(rb"^usemtl .*", content, re.M))))
+    if ending == "ply":
+        counts = map(int, re.findall(rb"^element[ \t]+\S+[ \t]+(\d+)", content.partition(b"end_header")[0], re.M))
+        _check_elements(sum(counts), len(content))
+    if ending == "glb":
+        length = struct.unpack("<I", content[12:16])[0] if len(content) >= 20 else 0
+        _check_gltf(json.loads(content[20 : 20 + length]), len(content), resolver)
+    if ending == "gltf":
+        _check_gltf(json.loads(content), len(content), resolver)
+    return content
+
+
+def _as_utf8(content: bytes) -> bytes:
+    """Text in UTF-8: any other that begins with ASCII is taken for Latin-1, which matters in comments and names alone."""
+    if b"\0" in content:
+        raise ValueError("it is no text, which files of this ending are; has it the ending of its format?")
+    try:
+        content.decode()
+        return content
+    except UnicodeDecodeError:
+        return content.decode("latin-1").encode()
+
+
+def _check_parts(what: str, count: int) -> None:
+    if count > MOST_PARTS:
+        raise ValueError(f"it has {count} {what}; at most {MOST_PARTS} can be read.")
+
+
+def _check_elements(count: int, size: int, few: int = 0) -> None:
+    if count > max(size, few):
+        raise ValueError(f"it names {count} elements in {size} bytes; at most {max(size, few)} can be read.")
+
+
+def _check_gltf(header: Any, size: int, resolver: Any) -> None:
+    """Raise ValueError where the header of a glTF file of `size` bytes names more than the file can hold."""
+    if not isinstance(header, dict):
+        raise ValueError("its header is no JSON object.")
+    for uri in {buffer.get("uri", "data:") for buffer in header.get("buffers", [])}:
+        size += 0 if uri.startswith("data:") else len(resolver.get(uri))
+    accessors, meshes, nodes = (header.get(name, []) for name in ("accessors", "meshes", "nodes"))
+    counts = [accessor["count"] for accessor in accessors]
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise ValueError("it has an accessor whose `count` is no number of elements.")
+    elements = []
+    for mesh in meshes:
+        used = [
+            i
+            for part in mesh["primitives"]
+            for i in (*part["attributes"].values(), part.get("indices"))
+            if i is not None
+        ]
+        if any("bufferView" not in accessors[i] or "sparse" in accessors[i] for i in used):
+            raise ValueError("it is compressed or sparse (an accessor without `bufferView`); save it without that.")
+        elements.append(sum(counts[i] for i in used))
+    instances = [node["mesh"] for node in nodes if "mesh" in node]
+    _check_parts("nodes", len(nodes))
+    _check_parts("primitives", sum(len(meshes[i]["primitives"]) for i in [*instances, *range(len(meshes))]))
+    _check_elements(sum(counts) + sum(elements) + sum(elements[i] for i in instances), size, FEW_ELEMENTS)
+
+
+def _check_textures(scene: Any) -> None:
+    """Raise ValueError where all textures together have more than `MOST_PIXELS`: trimesh makes one of them."""
+    images = {id(image): image for part in scene.geometry.values() if (image := _image_of(part)) is not None}
+    pixels = sum(image.width * image.height for image in images.values())
+    if pixels > MOST_PIXELS:
+        raise ValueError(f"its textures have {pixels} pixels; at most {MOST_PIXELS} in all can be used.")
+
+
+def _image_of(part: Any) -> Any:
+    """The picture on a trimesh object, or None."""
+    material = getattr(getattr(part, "visual", None), "material", None)
+    image = getattr(material, "image", None)
+    return getattr(material, "baseColorTexture", None) if image is None else image
 
 
 def _checked(loaded: Any, *, shared: bool) -> dict[str, Tensor]:
@@ -125,15 +235,10 @@ def _looks(loaded) -> dict[str, Tensor]:
     uv, looks = getattr(visual, "uv", None), {}
     if uv is not None:
         looks["uv"] = torch.from_numpy(np.asarray(uv, dtype=np.float32).copy())
-    material = getattr(visual, "material", None)
-    image = getattr(material, "image", None)
-    if image is None:
-        image = getattr(material, "baseColorTexture", None)
+        if not (np.abs(uv) < _MOST_UV).all():
+            raise ValueError(f"it has texture coordinates that are not finite, or beyond {_MOST_UV:g}.")
+    material, image = getattr(visual, "material", None), _image_of(loaded)
     if uv is not None and image is not None and not _made_up(image):
-        if image.width * image.height > MOST_PIXELS:
-            raise ValueError(
-                f"a texture of {image.width} x {image.height} pixels; at most {MOST_PIXELS} in all can be used."
-            )
         looks["texture"] = _unit_colors(np.asarray(image.convert("RGB")))
     elif (color := _color_of(material)) is not None:
         looks["face_colors"] = _unit_colors(color).repeat(len(loaded.faces), 1)
@@ -159,11 +264,14 @@ def _made_up(image: Any) -> bool:
 
 
 def _unit_colors(colors) -> Tensor:
-    return torch.from_numpy(np.asarray(colors)[..., :3].astype(np.float32) / 255)
+    found = np.asarray(colors)[..., :3].astype(np.float32)
+    found /= 255  # in place: a texture of MOST_PIXELS takes three quarters of a gigabyte
+    return torch.from_numpy(found)
 
 
 def encode_mesh(path: Path, fields: Mapping[str, Tensor]) -> dict[Path, bytes]:
     """Names and contents of the files that hold a mesh of these fields, `path` and what a texture needs beside it."""
+    require("trimesh")
     import trimesh
 
     present = {name: t.detach().cpu() for name, t in fields.items()}

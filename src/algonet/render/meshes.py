@@ -23,6 +23,9 @@ from .operation import NORMALS
 from .settings import NormalSettings
 from .vectors import face_areas, normalise, normalise_area, split_edges
 
+#: Texture coordinates beyond it have no digits left for texels.
+MOST_UV = 1e6
+
 
 @dataclass(frozen=True, eq=False)
 class Mesh:
@@ -62,6 +65,8 @@ class Mesh:
         if self.uv is not None:
             if self.uv.shape[-1] != 2:
                 raise ValueError(f"Mesh: `uv` must be (N, 2), got {tuple(self.uv.shape)}.")
+            if tracing.readable(self.uv) and not bool((self.uv.detach().abs() <= MOST_UV).all()):
+                raise ValueError(f"Mesh: `uv` must be numbers of at most {MOST_UV:g}; [0, 1] is the whole texture.")
             check_faces("Mesh: `uv_faces`", self.uv_faces if self.uv_faces is not None else self.faces, len(self.uv))
         if self.seamless is None and self.texture is not None:
             object.__setattr__(self, "seamless", self.uv_faces is None or _is_seamless(self.faces, self.uv_faces))

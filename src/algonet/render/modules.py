@@ -20,7 +20,7 @@ from algonet.relax.softmax import Choice
 
 from .cameras import Camera
 from .checks import check_picture
-from .constants import EPSILON, GREY
+from .constants import EPSILON, FADE, GREY
 from .coverage import DEFAULT_COVERAGE, Coverage, Held
 from .functional import (
     DEPTH_STEEPNESS,
@@ -31,7 +31,7 @@ from .functional import (
     render_attributes,
     render_lit,
 )
-from .lights import AmbientLight, BlinnPhong, DirectionalLight, Lambert, Light, Surface, light_table, shading_of
+from .lights import AmbientLight, BlinnPhong, Headlight, Lambert, Light, Surface, light_table, lights_at, shading_of
 from .meshes import Mesh, preview
 from .operation import ILLUMINATE
 from .pieces import cut_faces
@@ -42,7 +42,7 @@ from .textures import sample_pyramid, texture_levels
 from .vectors import tensor_like
 
 #: What lights a mesh when nothing is said.
-DEFAULT_LIGHTS = (AmbientLight(), DirectionalLight())
+DEFAULT_LIGHTS = (AmbientLight(), Headlight())
 SHADINGS = ("pixel", "vertex")
 #: Pictures of a batch that a notebook shows.
 SHOWN = 4
@@ -69,7 +69,8 @@ class SmoothRenderer(SoftModule):
     """Renders meshes smoothly, with light and colour; holds the softness, which can be annealed or learned.
 
     `shading="pixel"` lights each pixel by the mean normal and colour that it sees; `"vertex"` lights vertices (face colours:
-    faces) and renders the result. `background` is the colour, and `background_depth` the depth, where nothing is. Any coverage
+    faces) and renders the result. `background` is the colour where nothing is; `depth` is the surface's, composed only
+    with a `background_depth`. Without lights, some ambient light and a headlight. Any coverage
     will do. Its softness and the depth steepness are in the `state_dict`.
 
     >>> from algonet.render import icosphere
@@ -79,6 +80,8 @@ class SmoothRenderer(SoftModule):
     (torch.Size([24, 32, 3]), torch.Size([24, 32]))
     """
 
+    #: What takes features as a mesh, for the error where this is put between layers.
+    as_layer = "RenderInverse(faces, size), from algonet.ran"
     depth_steepness: Tensor
 
     def __init__(
@@ -91,7 +94,7 @@ class SmoothRenderer(SoftModule):
         surface: Surface = Lambert(),
         shading: str = "pixel",
         background: float | Tensor | tuple[float, float, float] = 0.0,
-        background_depth: float = 0.0,
+        background_depth: float | None = None,
         two_sided: bool = True,
         epsilon: float = EPSILON,
         deterministic: bool = False,
@@ -155,6 +158,7 @@ class SmoothRenderer(SoftModule):
     ) -> Rendering:
         _check_scene(mesh, camera, lights, attributes)
         check_finite("SmoothRenderer", mesh.vertices)
+        lights = lights_at(lights, camera.position)
         dtype = mesh.vertices.dtype
         if dtype in (torch.float16, torch.bfloat16):
             # Guards against division by zero are nothing in half precision
@@ -233,15 +237,16 @@ class SmoothRenderer(SoftModule):
         # Attributes come multiplied by the silhouette, over 0; the guard is below what can be seen
         opaque = silhouette[..., None]
         means = image * torch.rsqrt(opaque * opaque + 1e-10)
-        mean_depth = depth * torch.rsqrt(silhouette * silhouette + 1e-10)
+        mean_depth = depth * torch.rsqrt(silhouette * silhouette + FADE * FADE)
         positions = unproject(mean_depth, camera_matrix(camera, self.size, mean_depth), camera.perspective)
         color = sample_pyramid(mesh.texture, means[..., :2], means[..., 2])
         albedo, normals, places = (t.flatten(-3, -2) for t in (color, means[..., 3:6], positions))
         color = self._lit(albedo, normals, places, camera, lights).reshape(color.shape)
         rgb = torch.lerp(self._background(color), color, opaque)
-        rest = 1 - silhouette
+        if self.background_depth is None:
+            return Rendering(rgb, silhouette, mean_depth, image[..., 6:])
         far = tensor_like(self.background_depth, depth)
-        return Rendering(rgb, silhouette, depth + rest * far, image[..., 6:])
+        return Rendering(rgb, silhouette, depth + (1 - silhouette) * far, image[..., 6:])
 
     def _levels(self, mesh: Mesh, camera: Camera, uv: Tensor, rows: Tensor) -> Tensor:
         """The level of the texture's pyramid at every corner, (*B, 3 F, 1)."""
@@ -291,7 +296,13 @@ class SmoothRenderer(SoftModule):
         return ILLUMINATE(tensors, shading_of(lights, self.surface, self.two_sided), _kernel_or_any(self.backend))[0]
 
     def _raster(
-        self, mesh: Mesh, camera: Camera, attributes: Tensor, rows: Tensor, background: Tensor | float, depth: float
+        self,
+        mesh: Mesh,
+        camera: Camera,
+        attributes: Tensor,
+        rows: Tensor,
+        background: Tensor | float,
+        depth: float | None,
     ) -> Raster:
         return render_attributes(
             mesh.vertices,

@@ -1,4 +1,4 @@
-"""The operations of this domain: pictures of attributes, lit pictures, light on points, and normals of vertices."""
+"""The operations of this domain: pictures of attributes, lit pictures, visible faces, light on points, normals of vertices."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from .reference import rasterise_lit
 from .settings import NormalSettings, Raster, RasterCall, RasterSettings, empty_pictures
 from .shading import Shading, illuminate
 from .vectors import area_sums, normalise_area
+from .visibility import VisibilitySettings, visible_faces
 
 NUMBA, TRITON = ".kernels.numba.host", ".kernels.triton.host"
 CALL = ("points", "attributes", "background", "softness", "faces", "attribute_faces", "matrix")
 
 
 def _refuse(tensors: Sequence[Tensor], settings: RasterSettings) -> str | None:
-    """What no kernel takes: other coverages, and conorms that are not a streamed sum."""
+    """What no kernel takes: other coverages, and conorms that do not bound the sum."""
+    if not settings.power:
+        return f"kernels take BoundedSum silhouettes, not {type(settings.conorm).__name__}"
     return settings.coverage.why_no_kernel() or settings.conorm.why_no_kernel()
 
 
@@ -50,7 +53,7 @@ RASTER = Operation(
     settings=RasterSettings,
     inputs=CALL,
     reference=rasterise_reference,
-    kernels={"numba": NUMBA, "triton": KernelModule(TRITON, partial=True)},
+    kernels={"numba": NUMBA, "triton": TRITON},
     outputs=3,
     shared={"faces", "attribute_faces"},
     fake=_fake,
@@ -71,7 +74,7 @@ LIT = Operation(
     settings=RasterSettings,
     inputs=(*CALL, "eye", "lights", "normals"),
     reference=rasterise_lit,
-    kernels={"numba": KernelModule(NUMBA, prepare=_with_normals), "triton": KernelModule(TRITON, partial=True)},
+    kernels={"numba": KernelModule(NUMBA, prepare=_with_normals), "triton": TRITON},
     outputs=4,
     shared={"faces", "attribute_faces"},
     fake=_fake,
@@ -128,6 +131,26 @@ NORMALS = Operation(
     shared={"faces"},
     fake=lambda tensors, settings: [torch.empty_like(tensors[0])],
     example=_normals_example,
+)
+
+
+def _visible_example(device: str) -> tuple[list[Tensor], VisibilitySettings]:
+    tensors, _ = _example(device)
+    return [tensors[0], torch.tensor(0.1, device=device), tensors[4]], VisibilitySettings(8, 8)
+
+
+#: points (*B, V, 3) as in a `RasterCall` without a matrix, near (*B,) and faces (F, 3) give the face (*B, H, W) at each pixel.
+VISIBLE = Operation(
+    "rasterize",
+    settings=VisibilitySettings,
+    inputs=("points", "near", "faces"),
+    reference=visible_faces,
+    kernels={"numba": ".kernels.numba.visibility", "triton": ".kernels.triton.visibility"},
+    shared={"faces"},
+    fake=lambda tensors, settings: [
+        tensors[2].new_empty((*tensors[0].shape[:-2], settings.height, settings.width), dtype=torch.int64)
+    ],
+    example=_visible_example,
 )
 
 

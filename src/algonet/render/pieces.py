@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from algonet.core.cache import TensorCache
+from algonet.core.cache import TENSORS
 from algonet.core.checks import broadcast_shapes
 
-from .textures import sample_texture
+from .textures import TEXEL_SPREAD, sample_pyramid
 
 if TYPE_CHECKING:
     from .meshes import Mesh
 
 #: As many pieces as pixels, within these bounds: seen whole, a mesh then has pieces of about a pixel.
 LEAST_PIECES, MOST_PIECES = 1 << 14, 1 << 18
-#: A corner's colour is the mean over these places, in units of a piece's edges, with these weights: what lies between
-#: corners counts too.
-STENCIL = ((0.0, 0.0), (0.5, 0.0), (-0.5, 0.0), (0.0, 0.5), (0.0, -0.5), (0.5, -0.5), (-0.5, 0.5))
-STENCIL_WEIGHTS = (0.25, 0.125, 0.125, 0.125, 0.125, 0.125, 0.125)
-
-_LATTICES = TensorCache("lattices of cut faces", most=64)
+#: Standard deviation, in edges of a piece, of what a corner's colour is the mean over: what lies between corners counts too.
+PIECE_SPREAD = 0.3
+#: Corners are looked up so far, in edges of a piece, inside their face: texels beyond it may belong to any other.
+INSIDE = 0.35
 
 
 class Pieces(NamedTuple):
@@ -46,9 +44,11 @@ def cut_faces(mesh: Mesh, size: tuple[int, int], attributes: Tensor | None) -> P
     k = _cuts(len(faces), size, int(texture.shape[-3]) * int(texture.shape[-2]))
     lattice, cells = _lattice(k, mesh.vertices), _cells(k, mesh.faces.device)
     corners = mesh.uv.to(mesh.vertices)[(faces if mesh.uv_faces is None else mesh.uv_faces.long())]
-    samples = sample_texture(texture, _spread(corners, lattice, texture))
-    weights = samples.new_tensor(STENCIL_WEIGHTS)
-    colors = torch.einsum("...fnkc,k->...fnc", samples.unflatten(-2, (-1, len(STENCIL))), weights).flatten(-3, -2)
+    places = (lattice + INSIDE / k) / (1 + 3 * INSIDE / k)
+    uv = torch.einsum("ni,fic->fnc", places, corners)
+    uv = uv.expand(*texture.shape[:-3], *uv.shape)
+    level = _piece_levels(corners, k, texture)[:, None].expand(uv.shape[:-1])
+    colors = sample_pyramid(texture, uv, level).flatten(-3, -2)
     normals = _along(mesh.vertex_normals(), faces, lattice)
     table = colors
     if attributes is not None and attributes.shape[-1]:
@@ -70,14 +70,11 @@ def _along(values: Tensor, faces: Tensor, lattice: Tensor) -> Tensor:
     return torch.einsum("ni,...fic->...fnc", lattice, values[..., faces, :]).flatten(-3, -2)
 
 
-def _spread(corners: Tensor, lattice: Tensor, texture: Tensor) -> Tensor:
-    """uv (*B, F, n * 7, 2) of all samples, kept inside their faces, for faces with uv (F, 3, 2)."""
-    shifts = lattice.new_tensor(STENCIL)
-    shifts = torch.cat([shifts, -shifts.sum(-1, keepdim=True)], -1) * (lattice[1] - lattice[0]).abs().max()
-    places = (lattice[:, None] + shifts).clamp_min(0)
-    places = (places / places.sum(-1, keepdim=True)).flatten(0, 1)
-    uv = torch.einsum("ni,fic->fnc", places, corners)
-    return uv.expand(*texture.shape[:-3], *uv.shape)
+def _piece_levels(corners: Tensor, k: int, texture: Tensor) -> Tensor:
+    """The level (F,) of the texture's pyramid whose texels are as wide as the k^2 pieces of each face with uv (F, 3, 2)."""
+    edges = (corners - corners.roll(1, 1)) * corners.new_tensor([texture.shape[-2], texture.shape[-3]])
+    squares = edges.square().sum((-2, -1)) / (3 * k * k)
+    return torch.log2(1 + (squares * (PIECE_SPREAD / TEXEL_SPREAD) ** 2).clamp_max(1e18)) / 2
 
 
 def _lattice(k: int, like: Tensor) -> Tensor:
@@ -87,12 +84,12 @@ def _lattice(k: int, like: Tensor) -> Tensor:
         rows = [(i / k, j / k, (k - i - j) / k) for i in range(k + 1) for j in range(k + 1 - i)]
         return torch.tensor(rows, dtype=like.dtype, device=like.device)
 
-    return _LATTICES.get((k, like.dtype, like.device), make)
+    return TENSORS.get(("lattice", k, like.dtype, like.device), make)
 
 
 def _cells(k: int, device: torch.device) -> Tensor:
     """The k^2 pieces (k^2, 3) of such a triangle, turning the way it does."""
-    return _LATTICES.get((k, device), lambda: torch.tensor(_cell_rows(k), device=device))
+    return TENSORS.get(("cells of a lattice", k, device), lambda: torch.tensor(_cell_rows(k), device=device))
 
 
 def _cell_rows(k: int) -> list[tuple[int, int, int]]:

@@ -1,22 +1,23 @@
 """The smooth rasteriser in plain torch: dense, differentiable to any order, in chunks that fit a memory budget.
 
 This is the truth that the kernels are tested against; `README.md` derives it. Per face and pixel: the signed coverage
-and the first moment of the noise inside the face; the mean position inside it; depth and attributes there. Per pixel: a
-t-conorm of the coverages, and a soft minimum over depth; then background, or light and background.
+and the first moment of the noise inside the face; the mean position inside it; depth and attributes there. Per pixel: the
+bounded sum of the coverages, and the nearest coverage that adds up to it; then background, or light and background.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from algonet.core.autograd import _pushforward, _replaced
+from algonet.relax import BoundedSum
 
-from .constants import FAR_PIXELS, FAR_POINTS, FLIP_AREA, GREY, LATERAL
+from .constants import BACK, EDGE_GUARD, FADE, FAR_PIXELS, FAR_POINTS, FLAT, FLIP_AREA, FURTHEST, GREY, SOLVER_STEPS
 from .coverage import filtered_coverage, twice_area
 from .settings import Raster, RasterSettings
 from .shading import illuminate
@@ -37,9 +38,16 @@ def rasterise(tensors: Sequence[Tensor], settings: RasterSettings, *, budget: in
     looks = _corner_values(attributes, attribute_faces)
     means, silhouette, depth = visible(points, looks, softness, faces, settings, budget)
     ground = background[..., None, None, :]
-    opaque = silhouette[..., None]
-    image = opaque * means + (1 - opaque) * ground[..., :-1]
-    return Raster(image, silhouette, silhouette * depth + (1 - silhouette) * ground[..., -1])
+    share = silhouette[..., None]
+    image = share * means + (1 - share) * ground[..., :-1]
+    return Raster(image, silhouette, _placed(depth, silhouette, ground[..., -1], settings))
+
+
+def _placed(depth: Tensor, silhouette: Tensor, far: Tensor, settings: RasterSettings) -> Tensor:
+    """The surface's depth, 0 where there is next to nothing of it; or over that of the background."""
+    if settings.over_depth:
+        return silhouette * depth + (1 - silhouette) * far
+    return depth * silhouette * torch.rsqrt(silhouette * silhouette + FADE * FADE)
 
 
 def rasterise_lit(tensors: Sequence[Tensor], settings: RasterSettings, *, budget: int = BUDGET) -> tuple[Tensor, ...]:
@@ -60,10 +68,10 @@ def rasterise_lit(tensors: Sequence[Tensor], settings: RasterSettings, *, budget
     albedo = flat[..., :3] if settings.colored else torch.full_like(flat[..., :3], GREY)
     assert settings.shading is not None
     lit = illuminate(albedo, flat[..., -3:], positions.flatten(-3, -2), eye, lights, settings.shading)
-    opaque, ground = silhouette[..., None], background[..., None, None, :]
-    image = opaque * lit.reshape(*silhouette.shape, 3) + (1 - opaque) * ground[..., :3]
-    extra = opaque * means[..., 3 * settings.colored : -3]
-    return image, silhouette, silhouette * depth + (1 - silhouette) * ground[..., 3], extra
+    share, ground = silhouette[..., None], background[..., None, None, :]
+    image = share * lit.reshape(*silhouette.shape, 3) + (1 - share) * ground[..., :3]
+    extra = share * means[..., 3 * settings.colored : -3]
+    return image, silhouette, _placed(depth, silhouette, ground[..., 3], settings), extra
 
 
 def unproject(depth: Tensor, matrix: Tensor, perspective: bool) -> Tensor:
@@ -149,15 +157,84 @@ def visible_at(
     coverage, soft, steepness = settings.coverage, softness[0], softness[1]
     screen, depths, perspective = corners[..., :2], corners[..., 2], corners[..., 3]
     area = twice_area(screen)
-    presence = facing(area, settings.two_sided) * corners[..., 4].prod(-1)
-    signed, from_centroid, from_pixel = coverage.seen(screen, pixels, soft)
-    covered = signed * presence[:, None]
-    weights = perspective_weights(screen, area, perspective, from_centroid)
+    signed, from_centroid = coverage.seen(screen, pixels, soft)
+    shares = barycentrics(screen, area, from_centroid)
+    weights = perspective_weights(shares, perspective)
     depth = (weights * depths[:, None]).sum(-1)
-    lateral = from_pixel.square().sum(-1) / (coverage.reach(settings.epsilon) * soft) ** 2
-    shares = _shares(covered, steepness * depth + LATERAL * lateral.clamp_max(1e3) ** 4)
-    means = torch.einsum("fp,fpi,fic->pc", shares, weights, looks)
-    return means, _aggregate(covered, settings), (shares * depth).sum(0)
+    turn = facing(screen, area, perspective if settings.perspective else depths, shares, coverage.width(soft))
+    front = torch.sigmoid(2 * turn)
+    covered = (signed * torch.tanh(turn)).clamp_min(0) * corners[..., 4].prod(-1)[:, None]
+    if not settings.two_sided:
+        covered = covered * front
+    silhouette, total = opaque(covered, front, settings), covered.sum(0)
+    # Where noise mixes a surface's two sides, its back lies behind: by what depth changes within the noise, depth / turn
+    places = steepness * depth * (1 + BACK * (1 - front) * torch.rsqrt(1 + turn * turn))
+    limit = nearest_unit(covered, places, total, silhouette)
+    seen = covered * torch.sigmoid(limit - places)
+    seen = seen / _positive(seen.sum(0))
+    return torch.einsum("fp,fpi,fic->pc", seen, weights, looks), silhouette, (seen * depth).sum(0)
+
+
+def opaque(covered: Tensor, front: Tensor, settings: RasterSettings) -> Tensor:
+    """The silhouette: T = N / (1 + N^k)^(1/k), N = (A^k + B^k)^(1/k), A the coverage seen from the front, B from the back.
+
+    A closed surface has as much of both: they count once."""
+    if not settings.power:
+        # Coverage is a probability; only rounding leaves [0, 1]
+        return settings.conorm.reduce(covered.clamp(0, 1), dim=0)
+    bound = cast(BoundedSum, settings.conorm).bound
+    if not settings.two_sided:
+        return bound(covered.sum(0))
+    a, b = (covered * front).sum(0), (covered * (1 - front)).sum(0)
+    small, large = torch.minimum(a, b), _positive(torch.maximum(a, b))
+    if settings.power == math.inf:
+        return bound(large)
+    return bound(large * (1 + (small / large) ** settings.power) ** (1 / settings.power))
+
+
+def nearest_unit(covered: Tensor, places: Tensor, total: Tensor, silhouette: Tensor) -> Tensor:
+    """The y of each pixel with sum covered * sigmoid(y - places) = silhouette, (P,); `places` (F, P).
+
+    Solved for what is hidden, sum covered * sigmoid(places - y) = total - silhouette, which stays precise where it is little.
+    Differentiable three times: two of Newton's steps from the solution know its derivatives.
+    """
+    hidden = (total - silhouette).clamp_min(0)
+    with torch.no_grad():
+        c, x, h, t = covered.detach(), places.detach(), hidden.detach(), silhouette.detach()
+        there = c > 0
+        low, high = (
+            torch.where(there, x, torch.inf).amin(0) - FURTHEST,
+            torch.where(there, x, -torch.inf).amax(0) + FURTHEST,
+        )
+        low, high = torch.where(low < high, low, -FURTHEST), torch.where(low < high, high, FURTHEST)
+        y, goal, last = high, _log(h) - _log(t), high - low
+        for _ in range(SOLVER_STEPS):
+            away = torch.sigmoid(x - y)
+            lost = (c * away).sum(0)
+            slope, kept = lost - (c * away * away).sum(0), t + h - lost
+            low, high = torch.where(lost > h, y, low), torch.where(lost > h, high, y)
+            # Newton's step for log(lost / kept), which is a straight line where one depth is seen; halving where it is slow
+            step = (_log(lost) - _log(kept) - goal) * lost * kept / _positive(slope * (t + h))
+            fast = (step.abs() < last.abs() / 2) & (y + step > low) & (y + step < high) | (step.abs() < 1e-6)
+            last = torch.where(fast & (slope > 1e-30), step, (low + high) / 2 - y)
+            y = y + last
+    for _ in range(2):
+        away = torch.sigmoid(places - y)
+        slope = (covered * away * (1 - away)).sum(0)
+        # Where nothing is hidden nothing depends on y
+        step = torch.where(slope > 1e-30, (covered * away).sum(0) - hidden, 0.0) / torch.where(
+            slope > 1e-30, slope, 1.0
+        )
+        y = y + (step - step.detach())
+    return y
+
+
+def _positive(x: Tensor) -> Tensor:
+    return x.clamp_min(1e-30)
+
+
+def _log(x: Tensor) -> Tensor:
+    return _positive(x).log()
 
 
 def project(points: Tensor, near: Tensor, settings: RasterSettings) -> Tensor:
@@ -173,13 +250,18 @@ def project(points: Tensor, near: Tensor, settings: RasterSettings) -> Tensor:
     return torch.cat([screen, torch.stack([depth, 1 / w, presence], -1)], -1)
 
 
-def facing(area: Tensor, two_sided: bool) -> Tensor:
-    """The factor that makes a signed coverage positive: +-1 by orientation, or 0 for back faces when one-sided.
+def facing(screen: Tensor, area: Tensor, level: Tensor, shares: Tensor, width: Tensor) -> Tensor:
+    """How far a position inside a face is from the face's horizon, in scales of the noise (F, P); with the sign of `area`.
 
-    C-infinity and exactly constant from |twice area| = FLIP_AREA on, so that it does not touch additivity.
+    The horizon of a plane is the line of the picture where rays run parallel to it: v / |grad v| pixels away, v being the
+    inverse of depth, linear in the picture (depth without perspective). Noise that moves a pixel past it sees the other side.
+    Faces of one plane share it, however they are cut. `level` (F, 3) is v at the corners.
     """
-    front = smooth_step_infinite(area / FLIP_AREA)
-    return front - smooth_step_infinite(-area / FLIP_AREA) if two_sided else front
+    opposite = torch.stack([screen[:, (i + 2) % 3] - screen[:, (i + 1) % 3] for i in range(3)], 1)
+    slope = (level[..., None] * opposite).sum(1).square().sum(-1)
+    least = EDGE_GUARD + FLAT * opposite.square().sum((1, 2))
+    slope = (slope + least * level.square().mean(-1)).sqrt()
+    return (shares * level[:, None]).sum(-1) * (area / slope)[:, None] / width
 
 
 def smooth_step_infinite(x: Tensor) -> Tensor:
@@ -190,40 +272,24 @@ def smooth_step_infinite(x: Tensor) -> Tensor:
     return torch.where(inside, between, (x >= 1).to(x.dtype))
 
 
-def perspective_weights(screen: Tensor, area: Tensor, perspective: Tensor, from_centroid: Tensor) -> Tensor:
-    """How much each corner of a face counts at a position inside it (F, P, 3): they sum to 1, perspective-correctly."""
+def barycentrics(screen: Tensor, area: Tensor, from_centroid: Tensor) -> Tensor:
+    """Of a position inside a face (F, P, 3); 1/3 each where it has no area."""
     inverse = (area / (area * area + FLIP_AREA * FLIP_AREA))[:, None]
     x, y = from_centroid[..., 0], from_centroid[..., 1]
     parts = []
     for i in range(3):
         opposite = screen[:, (i + 2) % 3] - screen[:, (i + 1) % 3]
-        barycentric = 1 / 3 + (x * opposite[:, None, 1] - y * opposite[:, None, 0]) * inverse
-        parts.append(barycentric * perspective[:, None, i])
-    weights = torch.stack(parts, -1)
+        parts.append(1 / 3 + (x * opposite[:, None, 1] - y * opposite[:, None, 0]) * inverse)
+    return torch.stack(parts, -1)
+
+
+def perspective_weights(shares: Tensor, perspective: Tensor) -> Tensor:
+    """How much each corner of a face counts at a position inside it (F, P, 3): they sum to 1, perspective-correctly."""
+    weights = shares * perspective[:, None]
     # Positions lie inside the face, so the sum is at least the smallest weight: the bound only catches rounding
     least = 0.5 * perspective.detach().amin(-1)[:, None, None]
     total = weights.sum(-1, keepdim=True)
     return weights / torch.where(total > least, total, least)
-
-
-def _aggregate(covered: Tensor, settings: RasterSettings) -> Tensor:
-    if settings.power > 0:
-        return settings.conorm.reduce(covered, dim=0)
-    # Coverage is a probability; only rounding leaves [0, 1]
-    return settings.conorm.reduce(covered.clamp(0, 1), dim=0)
-
-
-def _shares(covered: Tensor, burden: Tensor) -> Tensor:
-    """softmax(log covered - burden) over faces; nothing where no face covers the pixel at all."""
-    if covered.shape[0] == 0:
-        return covered
-    included = covered > torch.finfo(covered.dtype).tiny
-    z = torch.where(included, covered, 1.0).log() - burden
-    z = torch.where(included, z, -torch.inf)
-    peak = z.detach().amax(0, keepdim=True)
-    e = torch.exp(torch.where(included, z - torch.where(peak > -torch.inf, peak, 0.0), -torch.inf))
-    total = e.sum(0, keepdim=True)
-    return e / torch.where(total > 0, total, 1.0)
 
 
 class _Recomputed(torch.autograd.Function):

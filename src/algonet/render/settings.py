@@ -15,8 +15,8 @@ from .constants import EPSILON, SAMPLES_PER_SCALE, SLOPES_EPSILON
 from .coverage import DEFAULT_COVERAGE, Coverage
 from .shading import Shading
 
-#: Of overlapping faces: the sum of their coverages, bounded by 1.
-DEFAULT_CONORM = BoundedSum()
+#: Of overlapping faces: the sum of their coverages, bounded by 1. One full layer is 2^(-1/1024) = 0.9993.
+DEFAULT_CONORM = BoundedSum(1024)
 
 
 def _default_form() -> Coverage:
@@ -31,8 +31,9 @@ def _default_conorm() -> TConorm:
 class RasterSettings:
     """All that is not a tensor. `coverage` is without its softness, which is a tensor; `epsilon` is what may be neglected;
     `deterministic` asks a kernel for the same bits on every run (the CPU kernel always gives them); without `perspective`, w
-    is 1. `shading`: pictures are lit, and the first three attributes, if `colored`, are the albedo. `sharp`: the noise is known
-    to be narrow, so that every pixel is its own sample, and kernels that cannot look need not be ready for both."""
+    is 1. `over_depth`: depth is composed over the background's. `shading`: pictures are lit, and the first three attributes,
+    if `colored`, are the albedo. `sharp`: the noise is known to be narrow, so that every pixel is its own sample, and
+    kernels that cannot look need not be ready for both."""
 
     height: int
     width: int
@@ -41,6 +42,7 @@ class RasterSettings:
     conorm: TConorm = field(default_factory=_default_conorm)
     two_sided: bool = True
     perspective: bool = True
+    over_depth: bool = False
     deterministic: bool = False
     shading: Shading | None = None
     colored: bool = True
@@ -98,7 +100,8 @@ class NormalSettings:
 
 class Raster(NamedTuple):
     """The rasteriser's result, all differentiable: `image` (*B, H, W, C) are the attributes over the background,
-    `silhouette` (*B, H, W) in [0, 1], `depth` (*B, H, W) over the background's depth."""
+    `silhouette` (*B, H, W) in [0, 1], `depth` (*B, H, W) that of the surface (0 where there is none), or over the
+    background's if that was given."""
 
     image: Tensor
     silhouette: Tensor

@@ -14,13 +14,27 @@ from .vectors import GUARD, normalise
 
 #: How far max(0, x) is rounded: at 0 it is half of this.
 ROUNDING = 0.02
+#: max(0, 1) with that corner, by which a highlight is divided: what is above 1 is nothing to be raised to a power.
+TOP = (1 + (1 + ROUNDING**2) ** 0.5) / 2
 #: Normals turn to the eye's side within this cosine; and ways to the eye shorter than this have no side.
 TURN, NOWHERE = 1e-2, 1e-6
 #: Kinds of light, and numbers per light: a vector, a colour, 1 / radius^2, and one that is not used.
 AMBIENT, DIRECTIONAL, POINT = 0, 1, 2
 LIGHT = 8
 
-__all__ = ["AMBIENT", "DIRECTIONAL", "GUARD", "LIGHT", "NOWHERE", "POINT", "ROUNDING", "TURN", "Shading", "illuminate"]
+__all__ = [
+    "AMBIENT",
+    "DIRECTIONAL",
+    "GUARD",
+    "LIGHT",
+    "NOWHERE",
+    "POINT",
+    "ROUNDING",
+    "TOP",
+    "TURN",
+    "Shading",
+    "illuminate",
+]
 
 
 @dataclass(frozen=True)
@@ -80,6 +94,8 @@ def illuminate(
         diffuse = diffuse + color * positive((normals * direction).sum(-1, keepdim=True))
         if shading.strength:
             half = normalise(direction + view)
-            shine = positive((normals * half).sum(-1, keepdim=True)) ** shading.shininess
+            base = positive((normals * half).sum(-1, keepdim=True)) / TOP
+            # Rounding alone brings it above 1
+            shine = base.clamp_max(1.0) ** shading.shininess
             specular = specular + color * (shading.strength * shine)
     return albedo * diffuse + specular

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet.core.extras import require
 from algonet.core.pictures import to_bytes
 
 #: Formats that hold a texture; the others get its colours at the vertices.
@@ -18,6 +19,7 @@ def textured_files(
     path: Path, vertices: Tensor, faces: Tensor, uv: Tensor, uv_faces: Tensor, texture: Tensor
 ) -> dict[Path, bytes]:
     """Names and contents of the files of a mesh with a texture; NAME.obj comes with NAME.mtl and NAME.png."""
+    require("PIL")
     from PIL import Image
 
     # Files have one place and one uv per vertex: each pair that occurs becomes one
@@ -32,6 +34,7 @@ def textured_files(
 
 def _files(vertices: Any, faces: Any, uv: Any, picture: Any, path: Path) -> dict[str, bytes]:
     """Names and contents, the mesh last: whoever waits for it finds the rest there."""
+    require("trimesh")
     import trimesh
     from trimesh.exchange.obj import export_obj
     from trimesh.visual.material import PBRMaterial, SimpleMaterial

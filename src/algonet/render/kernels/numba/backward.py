@@ -11,50 +11,52 @@ from algonet.core.codegen.jit import njit
 
 from .faces import (
     AREA,
+    BACK,
     DEPTH,
-    FACING,
     FAINT2,
-    FAINTEST2,
     FAR_PIXELS,
     FLIP_AREA,
     INVERSE,
     LANES,
-    LATERAL,
     OPTIONS,
-    PRESENCE,
-    SHORT,
     TILE,
+    TURN,
     U,
     X,
     edge_backward,
     exp,
     real,
     row_ranges,
-    step,
+    slope_of,
 )
+from .forward import LEAST_SEEN, bounded, side_of
 
 # --- template ---
 
 #: Sums per face and tile in the backward pass: edge ends, barycentrics times position, weights, depths, centroid, rest.
 ENDS, TURNS, WEIGHTS, DEPTHS, SHIFT, REST = 0, 6, 12, 15, 18, 20
-SUMS = 23
+SUMS = 24
+#: Rows of a sample's gradients before those by the channels: by depth, times means, by the sums of front and back, what the
+#: pair at the limit is worth, and the limit.
+GRADS = 6
+#: Rows of the buffer before the sums.
+LOADED = 12
 
 
 @njit(**OPTIONS)
-def lanes_backward(o, x0, y, steepness, sigma2, lateral, short, buffer):
+def lanes_backward(o, x0, y, steepness, sigma2, perspective, both, buffer):
     """The gradient of one face from the 16 pixels of one row.
 
-    Buffer rows 0 to 6 hold, per sample: the gradient along each corner's attributes, gradients times means, the gradient by
-    the total, the log normaliser, and the gradient by depth. Rows 7 to 9 receive share times corner weight; `SUMS` rows from
-    10 on are added to.
+    Buffer rows 0 to 2 hold, per sample, the gradient along each corner's attributes, and 3 to 8 the `GRADS` rows. Rows 9 to 11
+    receive what is shown times the corners' weights; `SUMS` rows from `LOADED` on are added to.
     """
     ax, ay, bx, by, cx, cy = o[0], o[1] - y, o[2], o[3] - y, o[4], o[5] - y
     ux0, uy0, ux1, uy1, ux2, uy2 = o[6], o[7], o[8], o[9], o[10], o[11]
     l0, l1, l2 = o[12], o[13], o[14]
     gx, gy, inverse, factor = o[15], y - o[16], o[17], o[18]
-    za, zb, zc, wa, wb, wc, least = o[19], o[20], o[21], o[22], o[23], o[24], o[25]
+    za, zb, zc, wa, wb, wc, least, turning = o[19], o[20], o[21], o[22], o[23], o[24], o[25], o[27]
     oax, oay, obx, oby, ocx, ocy = cx - bx, cy - by, ax - cx, ay - cy, bx - ax, by - ay
-    third, tau, least_tau = real(1.0 / 3.0), real(FAINT2), real(FAINTEST2)
+    third, tau = real(1.0 / 3.0), real(FAINT2)
     one, zero, two = real(1.0), real(0.0), real(2.0)
     for i in range(LANES):
         x = x0 + real(i)
@@ -71,11 +73,10 @@ def lanes_backward(o, x0, y, steepness, sigma2, lateral, short, buffer):
         p = c0 + c1 + c2
         mx = uy0 * m0 + uy1 * m1 + uy2 * m2
         my = -(ux0 * m0 + ux1 * m1 + ux2 * m2)
-        den, rough = one / (p * p + tau), one / (p * p + least_tau)
+        den = one / (p * p + tau)
         qx = x - gx
         inx, iny = p * qx + mx, p * gy + my
         fx, fy = p * inx * den, p * iny * den
-        sx, sy = (p * mx - least_tau * qx) * rough, (p * my - least_tau * gy) * rough
         ba = third + (fx * oay - fy * oax) * inverse
         bb = third + (fx * oby - fy * obx) * inverse
         bc = third + (fx * ocy - fy * ocx) * inverse
@@ -83,59 +84,63 @@ def lanes_backward(o, x0, y, steepness, sigma2, lateral, short, buffer):
         scale = one / max(sum_v, least)
         va, vb, vc = ba * wa * scale, bb * wb * scale, bc * wc * scale
         z = va * za + vb * zb + vc * zc
-        raw = (sx * sx + sy * sy) * lateral
-        away = min(raw, real(1e3))
-        away2 = away * away
-        covered = p * factor
-        # shares, and what the exponent is worth
-        ha, hb, hc = buffer[i], buffer[LANES + i], buffer[2 * LANES + i]
-        rate = exp(min(-steepness * z - real(LATERAL) * away2 * away2 - buffer[5 * LANES + i], real(80.0)))
-        # Shares too small to matter are made 0: numbers below the normal range are many times slower
-        rate = min(rate if covered > zero and rate > real(1e-26) else zero, real(1e15))
-        share = min(covered * rate, two)
-        share = share if share > real(1e-24) else zero
-        gain = va * ha + vb * hb + vc * hc - buffer[3 * LANES + i]
-        pull = share * gain
-        clipped = min(max(covered, zero), one)
-        slope = buffer[4 * LANES + i] * (one / (one - clipped * short))
-        slope = slope if short == zero or clipped == covered else zero
-        by_covered = rate * gain + slope
-        buffer[7 * LANES + i], buffer[8 * LANES + i], buffer[9 * LANES + i] = share * va, share * vb, share * vc
-        by_depth = share * buffer[6 * LANES + i] - steepness * pull
+        level = z + perspective * (sum_v - z)
+        turn = turning * level
+        facing, front = side_of(turn)
+        steep = one / np.sqrt(one + turn * turn)
+        behind = one + real(BACK) * (one - front) * steep
+        side = one - both * (one - front)
+        sided = facing * (front + one - side)
+        covered = p * sided * factor
+        # Rounding alone makes it negative
+        there = covered > zero
+        # What is shown of it, and what that is worth
+        ha, hb, hc, edge = buffer[i], buffer[LANES + i], buffer[2 * LANES + i], buffer[7 * LANES + i]
+        away = one / (one + exp(min(max(buffer[8 * LANES + i] - steepness * z * behind, real(-80.0)), real(80.0))))
+        shown = covered * (one - away) if there else zero
+        gain = va * ha + vb * hb + vc * hc - buffer[4 * LANES + i]
+        pull = -shown * away * (gain - edge)
+        by_front, by_back = buffer[5 * LANES + i], buffer[6 * LANES + i]
+        by_covered = (one - away) * (gain - edge) + side * by_front + (one - side) * by_back
+        by_covered = by_covered if there else zero
+        by_share = both * (covered * (by_front - by_back) if there else zero)
+        buffer[9 * LANES + i], buffer[10 * LANES + i], buffer[11 * LANES + i] = shown * va, shown * vb, shown * vc
+        # which side is seen
+        bell = two * front * (one - front)
+        rise = (one - facing * facing) * (front + one - side) + (one - both) * facing * bell
+        tilt = -real(BACK) * steep * (bell + (one - front) * turn * steep * steep)
+        by_turn = by_covered * p * factor * rise + by_share * bell + pull * steepness * z * tilt
+        by_level = by_turn * turning
+        by_place = pull * steepness * behind + (one - perspective) * by_level
+        by_total = perspective * by_level
+        by_depth = shown * buffer[3 * LANES + i] + by_place
         # corner weights to barycentrics
-        wa_, wb_, wc_ = (
-            share * ha - steepness * pull * za,
-            share * hb - steepness * pull * zb,
-            share * hc - steepness * pull * zc,
-        )
+        wa_, wb_, wc_ = shown * ha + by_place * za, shown * hb + by_place * zb, shown * hc + by_place * zc
         mean = wa_ * va + wb_ * vb + wc_ * vc
         mean = mean if sum_v > least else zero
-        ga, gb, gc = (wa_ - mean) * scale, (wb_ - mean) * scale, (wc_ - mean) * scale
-        buffer[(10 + WEIGHTS) * LANES + i] += ga * ba
-        buffer[(11 + WEIGHTS) * LANES + i] += gb * bb
-        buffer[(12 + WEIGHTS) * LANES + i] += gc * bc
-        buffer[(10 + DEPTHS) * LANES + i] += by_depth * va
-        buffer[(11 + DEPTHS) * LANES + i] += by_depth * vb
-        buffer[(12 + DEPTHS) * LANES + i] += by_depth * vc
+        ga, gb, gc = (wa_ - mean) * scale + by_total, (wb_ - mean) * scale + by_total, (wc_ - mean) * scale + by_total
+        buffer[(LOADED + WEIGHTS) * LANES + i] += ga * ba
+        buffer[(LOADED + 1 + WEIGHTS) * LANES + i] += gb * bb
+        buffer[(LOADED + 2 + WEIGHTS) * LANES + i] += gc * bc
+        buffer[(LOADED + DEPTHS) * LANES + i] += by_depth * va
+        buffer[(LOADED + 1 + DEPTHS) * LANES + i] += by_depth * vb
+        buffer[(LOADED + 2 + DEPTHS) * LANES + i] += by_depth * vc
         ga, gb, gc = ga * wa, gb * wb, gc * wc
-        buffer[(10 + TURNS) * LANES + i] += ga * fx
-        buffer[(11 + TURNS) * LANES + i] += ga * fy
-        buffer[(12 + TURNS) * LANES + i] += gb * fx
-        buffer[(13 + TURNS) * LANES + i] += gb * fy
-        buffer[(14 + TURNS) * LANES + i] += gc * fx
-        buffer[(15 + TURNS) * LANES + i] += gc * fy
+        buffer[(LOADED + TURNS) * LANES + i] += ga * fx
+        buffer[(LOADED + 1 + TURNS) * LANES + i] += ga * fy
+        buffer[(LOADED + 2 + TURNS) * LANES + i] += gb * fx
+        buffer[(LOADED + 3 + TURNS) * LANES + i] += gb * fy
+        buffer[(LOADED + 4 + TURNS) * LANES + i] += gc * fx
+        buffer[(LOADED + 5 + TURNS) * LANES + i] += gc * fy
         by_fx = (ga * oay + gb * oby + gc * ocy) * inverse
         by_fy = -(ga * oax + gb * obx + gc * ocx) * inverse
-        by_away = real(-4.0 * LATERAL) * pull * away2 * away
-        by_away = by_away if raw < real(1e3) else zero
-        by_sx, by_sy = two * sx * lateral * by_away, two * sy * lateral * by_away
         # the mean position to coverage, moment and centroid
         by_inx, by_iny = p * den * by_fx, p * den * by_fy
         by_p = (inx * by_fx + iny * by_fy) * den + by_inx * qx + by_iny * gy - two * p * den * (fx * by_fx + fy * by_fy)
-        by_p += (mx * by_sx + my * by_sy) * rough - two * p * rough * (sx * by_sx + sy * by_sy) + by_covered * factor
-        by_mx, by_my = by_inx + p * rough * by_sx, by_iny + p * rough * by_sy
-        buffer[(10 + SHIFT) * LANES + i] += p * by_inx - least_tau * rough * by_sx
-        buffer[(11 + SHIFT) * LANES + i] += p * by_iny - least_tau * rough * by_sy
+        by_p += by_covered * sided * factor
+        by_mx, by_my = by_inx, by_iny
+        buffer[(LOADED + SHIFT) * LANES + i] += p * by_inx
+        buffer[(LOADED + 1 + SHIFT) * LANES + i] += p * by_iny
         # moving an edge outward adds the density along it, times its worth there: even + odd * t
         odd0, odd1, odd2 = by_mx * ux0 + by_my * uy0, by_mx * ux1 + by_my * uy1, by_mx * ux2 + by_my * uy2
         even0 = by_p + d0 * (by_my * ux0 - by_mx * uy0)
@@ -144,34 +149,33 @@ def lanes_backward(o, x0, y, steepness, sigma2, lateral, short, buffer):
         first0, second0 = even0 * p00 + odd0 * p01, even0 * p01 + odd0 * p02
         first1, second1 = even1 * p10 + odd1 * p11, even1 * p11 + odd1 * p12
         first2, second2 = even2 * p20 + odd2 * p21, even2 * p21 + odd2 * p22
-        buffer[(10 + ENDS) * LANES + i] += (t0 + l0) * first0 - second0
-        buffer[(11 + ENDS) * LANES + i] += second0 - t0 * first0
-        buffer[(12 + ENDS) * LANES + i] += (t1 + l1) * first1 - second1
-        buffer[(13 + ENDS) * LANES + i] += second1 - t1 * first1
-        buffer[(14 + ENDS) * LANES + i] += (t2 + l2) * first2 - second2
-        buffer[(15 + ENDS) * LANES + i] += second2 - t2 * first2
-        buffer[(10 + REST) * LANES + i] += by_covered * p
+        buffer[(LOADED + ENDS) * LANES + i] += (t0 + l0) * first0 - second0
+        buffer[(LOADED + 1 + ENDS) * LANES + i] += second0 - t0 * first0
+        buffer[(LOADED + 2 + ENDS) * LANES + i] += (t1 + l1) * first1 - second1
+        buffer[(LOADED + 3 + ENDS) * LANES + i] += second1 - t1 * first1
+        buffer[(LOADED + 4 + ENDS) * LANES + i] += (t2 + l2) * first2 - second2
+        buffer[(LOADED + 5 + ENDS) * LANES + i] += second2 - t2 * first2
+        buffer[(LOADED + REST) * LANES + i] += by_covered * p * sided
         # coverage does not change when everything is scaled, the moment grows with it: that gives the noise's scale
         grown = by_mx * mx + by_my * my - d0 * first0 - d1 * first1 - d2 * first2
-        buffer[(11 + REST) * LANES + i] += grown - two * away * by_away
-        buffer[(12 + REST) * LANES + i] += -z * pull
+        buffer[(LOADED + 1 + REST) * LANES + i] += grown - by_turn * turn
+        buffer[(LOADED + 2 + REST) * LANES + i] += pull * z * behind
+        buffer[(LOADED + 3 + REST) * LANES + i] += by_turn * level
 
 
 @njit(**OPTIONS, cache=True)
 def backward_tiles(
     begin, stride, tile_starts, faces_of, pairs_of, prepared, faces, attribute_faces, attributes, softness, grid, settings,
-    norm, mean, grad_total, grad_mean, records,
+    total, limit, mean, edge, grad_total, grad_mean, records,
 ):  # fmt: skip
     """Every `stride`-th tile from `begin` on: what each pair of face and tile adds to the face's gradient."""
     channels = mean.shape[3] - 1
     per_item = (tile_starts.shape[0] - 1) // grid.shape[0]
     count = faces.shape[0]
-    buffer = np.empty((10 + SUMS) * LANES, prepared.dtype)
+    perspective, both = real(settings[3]), real(settings[4])
+    buffer = np.empty((LOADED + SUMS) * LANES, prepared.dtype)
     pulls = np.empty(3 * channels * LANES, prepared.dtype)
-    grads = np.empty((channels + 4) * TILE, prepared.dtype)
-    short = real(SHORT) if settings[2] == 0 else real(0.0)
-    # Without a power the total is a sum of log(1 - c), which falls with c
-    sign = real(-1.0) if settings[2] == 0 else real(1.0)
+    grads = np.empty((channels + GRADS) * TILE, prepared.dtype)
     for tile in range(begin, tile_starts.shape[0] - 1, stride):
         if tile_starts[tile] == tile_starts[tile + 1]:
             continue
@@ -181,19 +185,21 @@ def backward_tiles(
         first_row, first_column = (tile % per_item) // columns * LANES, (tile % per_item) % columns * LANES
         scale, steepness = softness[item, 0], softness[item, 1]
         sigma2 = real(settings[0]) * scale * scale
-        lateral = real(1.0) / (real(settings[1] * settings[1]) * sigma2)
         reach = real(settings[1]) * np.sqrt(sigma2)
         entries = faces_of[tile_starts[tile] : tile_starts[tile + 1]]
         rows = np.empty((entries.shape[0], 2), np.int64)
         row_ranges(entries, prepared, real(first_row), reach, rows)
-        load_sample_grads(item, first_row, first_column, height, width, sign, norm, mean, grad_total, grad_mean, grads)
+        load_sample_grads(
+            item, first_row, first_column, height, width, real(settings[2]), total, limit, mean, edge, grad_total, grad_mean,
+            grads,
+        )  # fmt: skip
         x0 = real(first_column) + real(0.5)
         looks = attributes[item]
         for entry in range(entries.shape[0]):
             o = prepared[entries[entry]]
             corners = attribute_faces[entries[entry] % count]
             record = records[pairs_of[tile_starts[tile] + entry]]
-            for i in range(10 * LANES, (10 + SUMS) * LANES):
+            for i in range(LOADED * LANES, (LOADED + SUMS) * LANES):
                 buffer[i] = 0
             for i in range(3 * channels * LANES):
                 pulls[i] = 0
@@ -201,17 +207,15 @@ def backward_tiles(
                 at = r * LANES
                 for j in range(3):
                     grad_along_corner(buffer, grads, at, j, o[DEPTH + j], looks, corners[j], channels)
-                for i in range(LANES):
-                    buffer[3 * LANES + i] = grads[TILE + at + i]
-                    buffer[4 * LANES + i] = grads[2 * TILE + at + i]
-                    buffer[5 * LANES + i] = grads[3 * TILE + at + i]
-                    buffer[6 * LANES + i] = grads[at + i]
+                for k in range(GRADS):
+                    for i in range(LANES):
+                        buffer[(3 + k) * LANES + i] = grads[k * TILE + at + i]
                 y = real(first_row + r) + real(0.5)
-                lanes_backward(o, x0, y, steepness, sigma2, lateral, short, buffer)
+                lanes_backward(o, x0, y, steepness, sigma2, perspective, both, buffer)
                 for c in range(channels):
-                    pull_attributes(buffer, grads, pulls, (4 + c) * TILE + at, 3 * c * LANES)
+                    pull_attributes(buffer, grads, pulls, (GRADS + c) * TILE + at, 3 * c * LANES)
             for k in range(SUMS):
-                record[k] = row_sum(buffer, (10 + k) * LANES)
+                record[k] = row_sum(buffer, (LOADED + k) * LANES)
             for k in range(3 * channels):
                 record[SUMS + k] = row_sum(pulls, k * LANES)
 
@@ -221,9 +225,9 @@ def pull_attributes(buffer, grads, pulls, at, to):
     """What one channel's three corners receive from the row, per lane."""
     for i in range(LANES):
         g = grads[at + i]
-        pulls[to + i] += buffer[7 * LANES + i] * g
-        pulls[to + LANES + i] += buffer[8 * LANES + i] * g
-        pulls[to + 2 * LANES + i] += buffer[9 * LANES + i] * g
+        pulls[to + i] += buffer[9 * LANES + i] * g
+        pulls[to + LANES + i] += buffer[10 * LANES + i] * g
+        pulls[to + 2 * LANES + i] += buffer[11 * LANES + i] * g
 
 
 @njit(forceinline=True, **OPTIONS)
@@ -236,30 +240,30 @@ def row_sum(rows, at):
 
 
 @njit(**OPTIONS)
-def load_sample_grads(item, first_row, first_column, height, width, sign, norm, mean, grad_total, grad_mean, grads):
-    """Per sample of the tile: gradients by depth, times means, by the total times `sign`, log normaliser, and by channels."""
+def load_sample_grads(
+    item, first_row, first_column, height, width, power, total, limit, mean, edge, grad_total, grad_mean, grads
+):
+    """The `GRADS` rows of the tile's samples, then gradients by channels; over the silhouette, as what is shown is."""
     channels = mean.shape[3] - 1
     for i in range(grads.shape[0]):
         grads[i] = real(0.0)
-    for i in range(3 * TILE, 4 * TILE):
-        grads[i] = real(1e30)
     for r in range(min(LANES, height - first_row)):
         for i in range(min(LANES, width - first_column)):
             at, y, x = r * LANES + i, first_row + r, first_column + i
-            grads[2 * TILE + at] = sign * grad_total[item, y, x]
-            grads[3 * TILE + at] = norm[item, y, x]
-            if norm[item, y, x] >= real(1e29):
-                # No face has a share here: the means are constants
-                continue
-            dot = real(0.0)
+            opaque, by_front, by_back, _ = bounded(total[item, y, x, 0], total[item, y, x, 1], power)
+            inverse = real(1.0) / opaque if opaque > real(LEAST_SEEN) else real(0.0)
+            dot, turned = real(0.0), real(0.0)
             for c in range(channels + 1):
-                g = grad_mean[item, y, x, c]
+                g = grad_mean[item, y, x, c] * inverse
                 dot += g * mean[item, y, x, c]
-                if c < channels:
-                    grads[(4 + c) * TILE + at] = g
-                else:
-                    grads[at] = g
+                turned += g * edge[item, y, x, c]
+                grads[((GRADS + c) if c < channels else 0) * TILE + at] = g
             grads[TILE + at] = dot
+            # Each unit of silhouette shows as much more of the pair at the limit, and each unit of coverage hides as much
+            worth = turned - dot
+            grads[2 * TILE + at] = grad_total[item, y, x, 0] + by_front * worth
+            grads[3 * TILE + at] = grad_total[item, y, x, 1] + by_back * worth
+            grads[4 * TILE + at], grads[5 * TILE + at] = worth, limit[item, y, x]
 
 
 @njit(forceinline=True, **OPTIONS)
@@ -267,21 +271,21 @@ def grad_along_corner(buffer, grads, at, j, z, looks, row, channels):
     for i in range(LANES):
         buffer[j * LANES + i] = grads[at + i] * z
     for c in range(channels):
-        a, base = looks[row, c], (4 + c) * TILE + at
+        a, base = looks[row, c], (GRADS + c) * TILE + at
         for i in range(LANES):
             buffer[j * LANES + i] += grads[base + i] * a
 
 
 @njit(**OPTIONS, cache=True)
 def gather(
-    item, starts, records, prepared, vertices, points, faces, attribute_faces, softness, perspective, two_sided, guard, spacing,
+    item, starts, records, prepared, vertices, points, faces, attribute_faces, softness, perspective, guard, spacing,
     by_points, by_attributes, by_softness,
 ):  # fmt: skip
     """Sum each face's records, in order, and hand them down to points, attributes and softness of one item."""
     count, channels = faces.shape[0], by_attributes.shape[2]
     by_vertices = np.zeros((points.shape[1], 5))
     sums = np.empty(SUMS + 3 * channels)
-    corner = np.empty((3, 2))
+    corner, level = np.empty((3, 2)), np.empty(3)
     near = float(softness[item, 2])
     flip = FLIP_AREA / (spacing * spacing)
     scale_slope, steepness_slope, near_slope = 0.0, 0.0, 0.0
@@ -318,9 +322,22 @@ def gather(
             corner[j, 1] -= bx * inverse
         square = area * area + flip * flip
         by_area = by_inverse * (flip * flip - area * area) / (square * square)
-        front_slope, back_slope = step(area / flip)[1], step(-area / flip)[1]
-        facing_slope = (front_slope + back_slope if two_sided else front_slope) / flip
-        by_area += sums[REST] * float(o[PRESENCE]) * facing_slope
+        # the turn is area / (scale * sqrt(square of the slope))
+        turn, by_turn = float(o[TURN]), sums[REST + 3]
+        slope_x, slope_y, square, of_edges, of_levels = slope_of(o, perspective, spacing, level)
+        if square > 0:
+            by_area += by_turn / (float(softness[item, 0]) / spacing * np.sqrt(square))
+            by_square = -0.5 * by_turn * turn / square
+            for i in range(3):
+                j, k = (i + 1) % 3, (i + 2) % 3
+                ox, oy = float(o[X + 2 * k] - o[X + 2 * j]), float(o[X + 2 * k + 1] - o[X + 2 * j + 1])
+                sums[(WEIGHTS if perspective else DEPTHS) + i] += (
+                    2 * by_square * (slope_x * ox + slope_y * oy + of_levels * level[i])
+                )
+                bx = 2 * by_square * (slope_x * level[i] + of_edges * ox)
+                by = 2 * by_square * (slope_y * level[i] + of_edges * oy)
+                corner[k, 0], corner[k, 1] = corner[k, 0] + bx, corner[k, 1] + by
+                corner[j, 0], corner[j, 1] = corner[j, 0] - bx, corner[j, 1] - by
         for i in range(3):
             j, k = (i + 1) % 3, (i + 2) % 3
             # twice the area is a cross product of corners, with the sign of y pointing down
@@ -332,7 +349,7 @@ def gather(
             by_vertices[v, 1] += corner[i, 1] - sums[SHIFT + 1] / 3
             by_vertices[v, 2] += sums[DEPTHS + i]
             by_vertices[v, 3] += sums[WEIGHTS + i]
-            by_vertices[v, 4] += sums[REST] * float(o[FACING]) * others
+            by_vertices[v, 4] += sums[REST] * others
             a = attribute_faces[f, i]
             for c in range(channels):
                 by_attributes[item, a, c] += sums[SUMS + 3 * c + i]

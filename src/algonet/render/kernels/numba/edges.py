@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 
-from ...constants import FAINT, FAINTEST, FAR_PIXELS, FLIP_AREA, GREY, LATERAL
-from ...shading import AMBIENT, DIRECTIONAL, GUARD, LIGHT, NOWHERE, ROUNDING, TURN
+from ...constants import BACK, EDGE_GUARD, FADE, FAINT, FAR_PIXELS, FLAT, FLIP_AREA, GREY
+from ...shading import AMBIENT, DIRECTIONAL, GUARD, LIGHT, NOWHERE, ROUNDING, TOP, TURN
 
 _ATAN = (
     1.0,
@@ -34,14 +34,14 @@ _HEADERS = {
     "float32": """from algonet.core.codegen.numba_math import exp32 as exp, log32 as log
 
 real = float32
-SHORT, FLOOR, TINY = 1 - 2.0**-23, -60.0, 1e-37
+EXACT, HIDDEN = 1e-5, 1e-9
 """,
     "float64": """from math import exp, log
 
 from numba import float64
 
 real = float64
-SHORT, FLOOR, TINY = 1 - 2.0**-52, -650.0, 1e-290
+EXACT, HIDDEN = 1e-13, 1e-15
 """,
 }
 
@@ -50,9 +50,10 @@ def prelude(precision: str, half: int) -> str:
     """What the templates stand on: imports, constants, and, for one precision and df, `real`, `exp`, `log`, `angle`,
     `edge_forward` and `edge_backward`."""
     numbers = {
-        "FLIP_AREA": FLIP_AREA, "FAR_PIXELS": FAR_PIXELS, "LATERAL": LATERAL, "FAINT2": FAINT**2, "FAINTEST2": FAINTEST**2,
+        "FLIP_AREA": FLIP_AREA, "FAR_PIXELS": FAR_PIXELS, "FAINT2": FAINT**2, "FLAT": FLAT, "EDGE_GUARD": EDGE_GUARD,
+        "BACK": BACK, "FADE2": FADE**2,
         "GREY": GREY, "AMBIENT": AMBIENT, "DIRECTIONAL": DIRECTIONAL, "LIGHT": LIGHT, "GUARD2": GUARD**2,
-        "NOWHERE2": NOWHERE**2, "ROUNDING2": ROUNDING**2, "TURN2": TURN**2,
+        "NOWHERE2": NOWHERE**2, "ROUNDING2": ROUNDING**2, "TURN2": TURN**2, "INVERSE_TOP": 1 / TOP,
     }  # fmt: skip
     constants = "".join(f"{name} = {value!r}\n" for name, value in numbers.items())
     return "\n\n".join([_IMPORTS + _HEADERS[precision] + constants, _angle(precision), _forward(half), _backward(half)])

@@ -16,17 +16,19 @@ from algonet.core.codegen.jit import njit
 
 OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
 real = float32
-SHORT, FLOOR, TINY = 1 - 2.0**-23, -60.0, 1e-37
+EXACT, HIDDEN = 1e-5, 1e-9
 exp = log = angle = edge_forward = edge_backward = None
-FLIP_AREA, FAR_PIXELS, LATERAL, FAINT2, FAINTEST2 = 1e-4, 1e7, 16.0, 1e-6, 1e-10
+FLIP_AREA, FAR_PIXELS, FAINT2, FLAT, EDGE_GUARD, BACK, FADE2 = 1e-4, 1e7, 1e-10, 1e-10, 1e-12, 2.0, 1e-8
 
 # --- template ---
 LANES = 16
 TILE = LANES * LANES
 #: Numbers kept per face by `prepare`: corners, edge directions, edge lengths, centroid, area terms, depths, weights.
 X, U, LENGTH, CENTROID, INVERSE, FACTOR = 0, 6, 12, 15, 17, 18
-DEPTH, WEIGHT, LEAST, AREA, FACING, PRESENCE = 19, 22, 25, 26, 27, 28
-FACE = 29
+DEPTH, WEIGHT, LEAST, AREA, TURN = 19, 22, 25, 26, 27
+FACE = 28
+#: One-sided faces that are turned away by more than this many scales of the noise add nothing, exp(-32).
+AWAY = -16.0
 
 
 @njit(**OPTIONS)
@@ -61,10 +63,27 @@ def project(points, near, perspective, spacing, margin, out):
             out[v, 0] = np.nan
 
 
+@njit(**OPTIONS)
+def slope_of(o, perspective, spacing, level):
+    """Along the screen, area times the slope of a face's inverse depth (without perspective: of its depth): x, y, its guarded
+    square, and the guard's share in that of squared edges and of squared levels. `level` receives it at the corners."""
+    x, y, edges, levels = 0.0, 0.0, 0.0, 0.0
+    for i in range(3):
+        j, k = (i + 1) % 3, (i + 2) % 3
+        level[i] = o[WEIGHT + i] if perspective else o[DEPTH + i]
+        ex, ey = float(o[X + 2 * k] - o[X + 2 * j]), float(o[X + 2 * k + 1] - o[X + 2 * j + 1])
+        x, y = x + level[i] * ex, y + level[i] * ey
+        edges, levels = edges + ex * ex + ey * ey, levels + level[i] * level[i] / 3
+    least = EDGE_GUARD / (spacing * spacing) + FLAT * edges
+    return x, y, x * x + y * y + least * levels, FLAT * levels, least / 3
+
+
 @njit(**OPTIONS, cache=True)
-def prepare(vertices, faces, two_sided, guard, flip, out):
-    """All that pixels need to know of each face, and whether a vertex is not a number."""
+def prepare(vertices, faces, scale, perspective, two_sided, guard, spacing, out):
+    """All that samples need to know of each face, and whether a vertex is not a number. `scale` is in samples."""
     broken = False
+    level = np.empty(3)
+    flip = FLIP_AREA / (spacing * spacing)
     for f in range(faces.shape[0]):
         o = out[f]
         presence = 1.0
@@ -83,15 +102,15 @@ def prepare(vertices, faces, two_sided, guard, flip, out):
         ax, ay = o[X + 2] - o[X], o[X + 3] - o[X + 1]
         bx, by = o[X + 4] - o[X], o[X + 5] - o[X + 1]
         area = float(ay) * float(bx) - float(ax) * float(by)
-        front, _ = step(area / flip)
-        back, _ = step(-area / flip)
-        facing = front - back if two_sided else front
+        _, _, square, _, _ = slope_of(o, perspective, spacing, level)
+        turn = area / (float(scale) * np.sqrt(square)) if square > 0 else 0.0
         o[CENTROID] = (o[X] + o[X + 2] + o[X + 4]) / 3
         o[CENTROID + 1] = (o[X + 1] + o[X + 3] + o[X + 5]) / 3
         o[INVERSE] = area / (area * area + flip * flip)
-        o[FACTOR] = facing * presence
+        away = not two_sided and turn * min(min(level[0], level[1]), level[2]) < AWAY
+        o[FACTOR] = 0.0 if away else presence
         o[LEAST] = min(min(o[WEIGHT], o[WEIGHT + 1]), o[WEIGHT + 2]) / 2
-        o[AREA], o[FACING], o[PRESENCE] = area, facing, presence
+        o[AREA], o[TURN] = area, turn
     return broken
 
 

@@ -1,4 +1,5 @@
-"""The CPU rasteriser's forward pass: each tile of samples streams over its faces. A template, see `faces`.
+"""The CPU rasteriser's forward pass: each row of a tile of samples finds the nearest unit of its faces' coverage, and mixes
+what it shows. A template, see `faces`.
 
 The innermost loop runs over the 16 pixels of a tile's row, has no branches and touches one flat buffer at constant offsets,
 so that LLVM turns it into vector instructions. Pixels right of or below the image are computed and dropped.
@@ -11,37 +12,67 @@ import numpy as np
 
 from algonet.core.codegen.jit import njit
 
-from .faces import (
-    DEPTH,
-    FAINT2,
-    FAINTEST2,
-    FLOOR,
-    LANES,
-    LATERAL,
-    OPTIONS,
-    SHORT,
-    TILE,
-    TINY,
-    edge_forward,
-    exp,
-    log,
-    real,
-    row_ranges,
-)
+from .faces import BACK, DEPTH, EXACT, FAINT2, HIDDEN, LANES, OPTIONS, edge_forward, exp, log, real, row_ranges
 
 # --- template ---
 
+#: Rows of 16 numbers kept per face: coverage, place (steepness times depth), corner weights, front share, exp(place).
+PAIR = 7
+#: The solver's range in steps of exp around a guess, and its most rounds.
+SPAN, ROUNDS = 25.0, 30
+#: A limit of the places where everything is shown, and the least coverage that is seen at all.
+NOWHERE_FAR, LEAST_SEEN = 1e30, 1e-30
+
+
+@njit(forceinline=True, **OPTIONS)
+def side_of(turn):
+    """tanh(turn), and the front's share logistic(2 turn)."""
+    e = exp(real(-2.0) * abs(turn))
+    part = real(1.0) / (real(1.0) + e)
+    value = (real(1.0) - e) * part
+    positive = turn >= real(0.0)
+    return (value if positive else -value), part * (real(1.0) if positive else e)
+
+
+@njit(forceinline=True, **OPTIONS)
+def log_one_plus(x):
+    return x * (real(1.0) - real(0.5) * x) if x < real(1e-3) else log(real(1.0) + x)
+
+
+@njit(forceinline=True, **OPTIONS)
+def bounded(a, b, k):
+    """The silhouette T = (X / (1 + X))^(1/k), X = a^k + b^k, its slopes by a and b, and a + b - T."""
+    one, tiny = real(1.0), real(LEAST_SEEN)
+    large, small = max(max(a, b), tiny), max(min(a, b), tiny)
+    ratio = exp(max(k * (log(small) - log(large)), real(-80.0)))
+    ratio = ratio if small > tiny else real(0.0)
+    joined = log_one_plus(ratio)
+    power = k * log(large) + joined
+    below = exp(-abs(power)) if abs(power) < real(80.0) else real(0.0)
+    soft = max(power, real(0.0)) + log_one_plus(below)
+    d = (joined - soft) / k
+    grown = exp(d)
+    missing = -d * (one + real(0.5) * d * (one + d * real(1.0 / 3.0))) if abs(d) < real(1e-2) else one - grown
+    # 1 / (1 + X)
+    rest = (one if power < real(0.0) else below) / (one + below)
+    slope = grown * rest / (one + ratio)
+    other = slope * ratio * large / small
+    first = a >= b
+    value = grown * max(max(a, b), real(0.0))
+    hidden = max(max(min(a, b), real(0.0)) + large * missing, real(0.0))
+    return value, (slope if first else other), (other if first else slope), hidden
+
 
 @njit(**OPTIONS)
-def lanes_forward(o, x0, y, steepness, sigma2, lateral, buffer):
-    """One face and the 16 pixels of one row: coverage, exponent, and corner weights, into rows 0 to 5 of the buffer."""
+def lanes_forward(o, x0, y, steepness, sigma2, perspective, both, buffer):
+    """One face and the 16 pixels of one row, into the rows of the buffer."""
     ax, ay, bx, by, cx, cy = o[0], o[1] - y, o[2], o[3] - y, o[4], o[5] - y
     ux0, uy0, ux1, uy1, ux2, uy2 = o[6], o[7], o[8], o[9], o[10], o[11]
     l0, l1, l2 = o[12], o[13], o[14]
     gx, gy, inverse, factor = o[15], y - o[16], o[17], o[18]
-    za, zb, zc, wa, wb, wc, least = o[19], o[20], o[21], o[22], o[23], o[24], o[25]
+    za, zb, zc, wa, wb, wc, least, turning = o[19], o[20], o[21], o[22], o[23], o[24], o[25], o[27]
     oax, oay, obx, oby, ocx, ocy = cx - bx, cy - by, ax - cx, ay - cy, bx - ax, by - ay
-    third, tau, least_tau = real(1.0 / 3.0), real(FAINT2), real(FAINTEST2)
+    third, tau, one = real(1.0 / 3.0), real(FAINT2), real(1.0)
     for i in range(LANES):
         x = x0 + real(i)
         rax, rbx, rcx = ax - x, bx - x, cx - x
@@ -54,71 +85,190 @@ def lanes_forward(o, x0, y, steepness, sigma2, lateral, buffer):
         p = c0 + c1 + c2
         mx = uy0 * m0 + uy1 * m1 + uy2 * m2
         my = -(ux0 * m0 + ux1 * m1 + ux2 * m2)
-        den, rough = real(1.0) / (p * p + tau), real(1.0) / (p * p + least_tau)
-        qx = x - gx
-        fx, fy = p * (p * qx + mx) * den, p * (p * gy + my) * den
-        sx, sy = (p * mx - least_tau * qx) * rough, (p * my - least_tau * gy) * rough
+        part = p / (p * p + tau)
+        fx, fy = part * (p * (x - gx) + mx), part * (p * gy + my)
         va = (third + (fx * oay - fy * oax) * inverse) * wa
         vb = (third + (fx * oby - fy * obx) * inverse) * wb
         vc = (third + (fx * ocy - fy * ocx) * inverse) * wc
-        scale = real(1.0) / max(va + vb + vc, least)
+        total = va + vb + vc
+        scale = one / max(total, least)
         va, vb, vc = va * scale, vb * scale, vc * scale
-        away = min((sx * sx + sy * sy) * lateral, real(1e3))
-        away = away * away
-        covered = p * factor
-        buffer[i] = covered
-        buffer[LANES + i] = -steepness * (va * za + vb * zb + vc * zc) - real(LATERAL) * away * away
+        z = va * za + vb * zb + vc * zc
+        turn = turning * (z + perspective * (total - z))
+        facing, front = side_of(turn)
+        covered = max(p * facing * factor, real(0.0))
+        side = both * (one - front)
+        buffer[i] = covered * (front + side)
+        buffer[LANES + i] = steepness * z * (one + real(BACK) * (one - front) / np.sqrt(one + turn * turn))
         buffer[2 * LANES + i] = va
         buffer[3 * LANES + i] = vb
         buffer[4 * LANES + i] = vc
+        buffer[5 * LANES + i] = one - side
+
+
+@njit(forceinline=True, **OPTIONS)
+def widen_range(pair, work):
+    for i in range(LANES):
+        place, there = pair[LANES + i], pair[i] > real(0.0)
+        low, high = work[i], work[LANES + i]
+        work[i] = min(low, place if there else low)
+        work[LANES + i] = max(high, place if there else high)
+
+
+@njit(forceinline=True, **OPTIONS)
+def add_nearer(pair, work):
+    for i in range(LANES):
+        work[3 * LANES + i] += pair[i] if pair[LANES + i] < work[2 * LANES + i] else real(0.0)
 
 
 @njit(**OPTIONS)
-def peaks(entries, prepared, rows, first_row, x0, steepness, sigma2, lateral, buffer, peak):
-    """The largest exponent, log coverage included, at each pixel: for tiles whose depths span too much for one bound."""
-    for i in range(TILE):
-        peak[i] = real(-1e30)
-    for entry in range(entries.shape[0]):
-        o = prepared[entries[entry]]
-        for r in range(rows[entry, 0], rows[entry, 1]):
-            lanes_forward(o, x0, real(first_row + r) + real(0.5), steepness, sigma2, lateral, buffer)
-            for i in range(LANES):
-                z = buffer[LANES + i] + log(max(buffer[i], real(1e-37)))
-                z = z if buffer[i] > real(1e-37) else real(-1e30)
-                peak[r * LANES + i] = max(peak[r * LANES + i], z)
+def guess_limits(pairs, count, silhouettes, work):
+    """Where the coverages, crisply ordered, add up to the silhouettes, into the third row of `work`: by halving between the
+    nearest and the furthest place (the first two rows), to some steps of exp."""
+    for i in range(LANES):
+        work[i], work[LANES + i] = real(NOWHERE_FAR), real(-NOWHERE_FAR)
+    for n in range(count):
+        widen_range(pairs[n], work)
+    widest = real(0.0)
+    for i in range(LANES):
+        widest = max(widest, work[LANES + i] - work[i])
+        work[2 * LANES + i] = (work[i] + work[LANES + i]) * real(0.5)
+    while widest > real(4.0):
+        for i in range(LANES):
+            work[3 * LANES + i] = real(0.0)
+        for n in range(count):
+            add_nearer(pairs[n], work)
+        for i in range(LANES):
+            middle, below = work[2 * LANES + i], work[3 * LANES + i] < silhouettes[i]
+            work[i], work[LANES + i] = (middle if below else work[i]), (work[LANES + i] if below else middle)
+            work[2 * LANES + i] = (work[i] + work[LANES + i]) * real(0.5)
+        widest *= real(0.5)
+
+
+@njit(forceinline=True, **OPTIONS)
+def exponentials(pair, work):
+    """exp(place - guess), within what the solver's range may meet."""
+    for i in range(LANES):
+        away = pair[LANES + i] - work[2 * LANES + i]
+        pair[6 * LANES + i] = exp(min(max(away, real(-1.6 * SPAN)), real(1.6 * SPAN)))
+
+
+@njit(forceinline=True, **OPTIONS)
+def add_lost(pair, work):
+    """Coverage * away and coverage * away^2, away = logistic(place - y), from exp(guess - y) in the first row."""
+    for i in range(LANES):
+        w = pair[6 * LANES + i] * work[i]
+        away = w / (real(1.0) + w)
+        part = pair[i] * away
+        work[3 * LANES + i] += part
+        work[4 * LANES + i] += part * away
 
 
 @njit(**OPTIONS)
-def shift_of(entries, prepared, steepness, peak):
-    """Fill `peak` with an upper bound of every exponent if depths are close enough for one; whether they are."""
-    high, low = -1e30, 1e30
-    for entry in range(entries.shape[0]):
-        o = prepared[entries[entry]]
-        for i in range(3):
-            z = float(-steepness * o[DEPTH + i])
-            high, low = max(high, z), min(low, z)
-    for i in range(TILE):
-        peak[i] = real(high)
-    return high - low < 30
+def newton_step(silhouettes, hidden, work, limit):
+    """One step for log(lost / kept), a straight line where one depth is seen; halving where that is slow.
+
+    Rows of `work` from 3 on: lost, its squares, the bracket, the last step, the goal. Returns how many are not solved."""
+    unsolved, tiny = real(0.0), real(LEAST_SEEN)
+    for i in range(LANES):
+        lost, low, high = work[3 * LANES + i], work[5 * LANES + i], work[6 * LANES + i]
+        every = max(silhouettes[i] + hidden[i], tiny)
+        kept, slope = max(every - lost, tiny), max(lost - work[4 * LANES + i], tiny)
+        over = lost > hidden[i]
+        low, high = (limit[i] if over else low), (high if over else limit[i])
+        step = (log(max(lost, tiny)) - log(kept) - work[8 * LANES + i]) * (lost / slope) * (kept / every)
+        to, middle = limit[i] + step, (low + high) * real(0.5)
+        fast = (abs(step) < real(0.5) * abs(work[7 * LANES + i])) & (to > low) & (to < high)
+        near = (abs(lost - hidden[i]) <= real(EXACT) * every) | (high - low < real(EXACT))
+        step = step if fast else middle - limit[i]
+        work[5 * LANES + i], work[6 * LANES + i], work[7 * LANES + i] = low, high, step
+        limit[i] += real(0.0) if near else step
+        unsolved += real(0.0) if near else real(1.0)
+    return unsolved
+
+
+@njit(**OPTIONS)
+def solve_limits(pairs, count, silhouettes, hidden, work, limit):
+    """The y of each pixel with sum of coverage * logistic(place - y) = hidden; NOWHERE_FAR where all of a row is shown."""
+    everything = True
+    for i in range(LANES):
+        limit[i] = real(NOWHERE_FAR)
+        everything = everything and hidden[i] <= real(HIDDEN) * silhouettes[i]
+    if everything:
+        return
+    guess_limits(pairs, count, silhouettes, work)
+    for n in range(count):
+        exponentials(pairs[n], work)
+    for i in range(LANES):
+        limit[i], work[5 * LANES + i], work[6 * LANES + i] = real(0.0), real(-SPAN), real(SPAN)
+        work[7 * LANES + i] = real(2 * SPAN)
+        work[8 * LANES + i] = log(max(hidden[i], real(LEAST_SEEN))) - log(max(silhouettes[i], real(LEAST_SEEN)))
+    for _ in range(ROUNDS):
+        for i in range(LANES):
+            work[i], work[3 * LANES + i], work[4 * LANES + i] = exp(-limit[i]), real(0.0), real(0.0)
+        for n in range(count):
+            add_lost(pairs[n], work)
+        if newton_step(silhouettes, hidden, work, limit) == real(0.0):
+            break
+    for i in range(LANES):
+        limit[i] += work[2 * LANES + i]
+
+
+@njit(**OPTIONS)
+def mix_row(pairs, count, here, prepared, limit, looks, corners_of, channels, sums):
+    """Sums over a row's pairs of what is shown, v = coverage * logistic(limit - place), and of what is being hidden,
+    v * logistic(place - limit): alone, then times channels and depth."""
+    width = channels + 2
+    for c in range(2 * width):
+        row = sums[c]
+        for i in range(LANES):
+            row[i] = real(0.0)
+    shown, turning = np.empty(LANES, pairs.dtype), np.empty(LANES, pairs.dtype)
+    for n in range(count):
+        pair, o, corners = pairs[n], prepared[here[n]], corners_of[here[n] % corners_of.shape[0]]
+        for i in range(LANES):
+            away = real(1.0) / (real(1.0) + exp(min(max(limit[i] - pair[LANES + i], real(-80.0)), real(80.0))))
+            shown[i] = pair[i] * (real(1.0) - away)
+            turning[i] = shown[i] * away
+        add_row(shown, sums[0])
+        add_row(turning, sums[width])
+        mix(pair, shown, turning, o[DEPTH], o[DEPTH + 1], o[DEPTH + 2], sums[channels + 1], sums[width + channels + 1])
+        for c in range(channels):
+            x, y, z = looks[corners[0], c], looks[corners[1], c], looks[corners[2], c]
+            mix(pair, shown, turning, x, y, z, sums[1 + c], sums[width + 1 + c])
+
+
+@njit(forceinline=True, **OPTIONS)
+def add_row(row, total):
+    for i in range(LANES):
+        total[i] += row[i]
+
+
+@njit(forceinline=True, **OPTIONS)
+def mix(pair, shown, turning, x, y, z, total, turned):
+    for i in range(LANES):
+        value = pair[2 * LANES + i] * x + pair[3 * LANES + i] * y + pair[4 * LANES + i] * z
+        total[i] += shown[i] * value
+        turned[i] += turning[i] * value
 
 
 @njit(**OPTIONS, cache=True)
 def forward_tiles(
     begin, stride, tile_starts, faces_of, prepared, faces, attribute_faces, attributes, softness, grid, settings,
-    total_out, norm_out, mean_out,
+    total_out, limit_out, mean_out, edge_out,
 ):  # fmt: skip
-    """Every `stride`-th tile from `begin` on. `settings`: df, reach in sigmas, bounded-sum power (0: probabilistic).
+    """Every `stride`-th tile from `begin` on. `settings`: see `tiles._numbers`.
 
-    `softness` is scale and steepness, `grid` rows and columns of samples of each item; `mean_out` has depth as its last
-    channel.
+    `softness` is scale and steepness, `grid` rows and columns of samples of each item. `mean_out` has depth as its last
+    channel; `edge_out` has the means over what is just being hidden.
     """
     channels = mean_out.shape[3] - 1
     per_item = (tile_starts.shape[0] - 1) // grid.shape[0]
-    count = faces.shape[0]
-    buffer, peak = np.empty(8 * LANES, prepared.dtype), np.empty(TILE, prepared.dtype)
-    sums = np.empty((channels + 3) * TILE, prepared.dtype)
-    logs = np.empty(TILE, prepared.dtype)
-    power = settings[2]
+    power, perspective, both = real(settings[2]), real(settings[3]), real(settings[4])
+    sums = np.empty((2 * (channels + 2), LANES), prepared.dtype)
+    front, back = np.empty(LANES, prepared.dtype), np.empty(LANES, prepared.dtype)
+    silhouettes, hidden = np.empty(LANES, prepared.dtype), np.empty(LANES, prepared.dtype)
+    limit, work = np.empty(LANES, prepared.dtype), np.empty(9 * LANES, prepared.dtype)
     for tile in range(begin, tile_starts.shape[0] - 1, stride):
         item = tile // per_item
         height, width = grid[item, 0], grid[item, 1]
@@ -128,68 +278,51 @@ def forward_tiles(
             continue
         scale, steepness = softness[item, 0], softness[item, 1]
         sigma2 = real(settings[0]) * scale * scale
-        lateral = real(1.0) / (real(settings[1] * settings[1]) * sigma2)
         reach = real(settings[1]) * np.sqrt(sigma2)
         entries = faces_of[tile_starts[tile] : tile_starts[tile + 1]]
         rows = np.empty((entries.shape[0], 2), np.int64)
         row_ranges(entries, prepared, real(first_row), reach, rows)
+        pairs = np.empty((max(1, entries.shape[0]), PAIR * LANES), prepared.dtype)
+        here = np.empty(entries.shape[0], np.int64)
         x0 = real(first_column) + real(0.5)
-        if not shift_of(entries, prepared, steepness, peak):
-            peaks(entries, prepared, rows, first_row, x0, steepness, sigma2, lateral, buffer, peak)
-        for i in range(sums.shape[0]):  # a slice would bring broadcasting and its error messages into the compilation
-            sums[i] = real(0.0)
-        for entry in range(entries.shape[0]):
-            o = prepared[entries[entry]]
-            corners = attribute_faces[entries[entry] % count]
-            looks = attributes[item]
-            for r in range(rows[entry, 0], rows[entry, 1]):
-                lanes_forward(o, x0, real(first_row + r) + real(0.5), steepness, sigma2, lateral, buffer)
-                accumulate(buffer, peak, sums, r * LANES, o[DEPTH], o[DEPTH + 1], o[DEPTH + 2], power)
-                for c in range(channels):
-                    mix(buffer, sums, (3 + c) * TILE + r * LANES,
-                        looks[corners[0], c], looks[corners[1], c], looks[corners[2], c])  # fmt: skip
-        for i in range(TILE):
-            norm = sums[TILE + i]
-            seen = norm > real(TINY)
-            logs[i] = peak[i] + log(max(norm, real(TINY))) if seen else real(1e30)
-            sums[TILE + i] = real(1.0) / max(norm, real(TINY)) if seen else real(0.0)
         for r in range(min(LANES, height - first_row)):
+            count = 0
+            for i in range(LANES):
+                front[i], back[i] = real(0.0), real(0.0)
+            for entry in range(entries.shape[0]):
+                if r < rows[entry, 0] or r >= rows[entry, 1]:
+                    continue
+                here[count] = entries[entry]
+                pair = pairs[count]
+                lanes_forward(
+                    prepared[entries[entry]],
+                    x0,
+                    real(first_row + r) + real(0.5),
+                    steepness,
+                    sigma2,
+                    perspective,
+                    both,
+                    pair,
+                )
+                for i in range(LANES):
+                    part = pair[i] * pair[5 * LANES + i]
+                    front[i] += part
+                    back[i] += pair[i] - part
+                count += 1
+            for i in range(LANES):
+                silhouettes[i], _, _, hidden[i] = bounded(front[i], back[i], power)
+            solve_limits(pairs, count, silhouettes, hidden, work, limit)
+            mix_row(pairs, count, here, prepared, limit, attributes[item], attribute_faces, channels, sums)
+            y = first_row + r
             for i in range(min(LANES, width - first_column)):
-                at = r * LANES + i
-                y, x = first_row + r, first_column + i
-                inverse = sums[TILE + at]
-                total_out[item, y, x], norm_out[item, y, x] = sums[at], logs[at]
-                mean_out[item, y, x, channels] = sums[2 * TILE + at] * inverse
-                for c in range(channels):
-                    mean_out[item, y, x, c] = sums[(3 + c) * TILE + at] * inverse
-
-
-@njit(forceinline=True, **OPTIONS)
-def accumulate(buffer, peak, sums, at, za, zb, zc, power):
-    """Add one face's row to the tile's totals, and leave its corner weights times share in the buffer."""
-    for i in range(LANES):
-        covered = buffer[i]
-        # At most 1, unless the exponents are so large that their rounding shows
-        # The floor keeps a pixel that only faint faces reach from losing them all
-        above = min(max(buffer[LANES + i] - peak[at + i], real(FLOOR)), real(80.0))
-        share = min(max(covered, real(0.0)) * exp(above), real(2.0))
-        va, vb, vc = buffer[2 * LANES + i] * share, buffer[3 * LANES + i] * share, buffer[4 * LANES + i] * share
-        buffer[2 * LANES + i], buffer[3 * LANES + i], buffer[4 * LANES + i] = va, vb, vc
-        buffer[5 * LANES + i] = share
-        buffer[6 * LANES + i] = va * za + vb * zb + vc * zc
-    if power > 0:
-        for i in range(LANES):
-            sums[at + i] += buffer[i]
-    else:
-        for i in range(LANES):
-            sums[at + i] += log(real(1.0) - min(max(buffer[i], real(0.0)), real(1.0)) * real(SHORT))
-    for i in range(LANES):
-        sums[TILE + at + i] += buffer[5 * LANES + i]
-    for i in range(LANES):
-        sums[2 * TILE + at + i] += buffer[6 * LANES + i]
-
-
-@njit(forceinline=True, **OPTIONS)
-def mix(buffer, sums, at, a, b, c):
-    for i in range(LANES):
-        sums[at + i] += buffer[2 * LANES + i] * a + buffer[3 * LANES + i] * b + buffer[4 * LANES + i] * c
+                x = first_column + i
+                total_out[item, y, x, 0], total_out[item, y, x, 1], limit_out[item, y, x] = front[i], back[i], limit[i]
+                shown, turning = sums[0, i], sums[channels + 2, i]
+                inverse = real(1.0) / max(shown, real(LEAST_SEEN))
+                edge = real(1.0) / max(turning, real(LEAST_SEEN))
+                for c in range(channels + 1):
+                    mean = sums[1 + c, i] * inverse
+                    mean_out[item, y, x, c] = mean
+                    # Where nothing is being hidden, what might be is the mean
+                    turned = sums[channels + 3 + c, i] * edge
+                    edge_out[item, y, x, c] = turned if turning > real(LEAST_SEEN) else mean

@@ -41,9 +41,9 @@ class Grid(NamedTuple):
     def wide(self) -> bool:
         return self.margin > 0
 
-    def to_pixels(self, samples: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    def to_pixels(self, samples: np.ndarray, size: tuple[int, int], taps: int = TAPS) -> np.ndarray:
         """Samples (H, W, C), of which the upper left corner counts, as pixels (H, W, C)."""
-        down, across = self._matrices(size, samples.dtype)
+        down, across = self._matrices(size, samples.dtype, taps)
         rows = np.tensordot(down, samples[: self.rows, : self.columns], 1)
         return np.einsum("xc,ycn->yxn", across, rows, optimize=True)
 
@@ -55,20 +55,32 @@ class Grid(NamedTuple):
         out[: self.rows, : self.columns] = np.einsum("xc,yxn->ycn", across, rows, optimize=True)
         return out
 
-    def _matrices(self, size: Sequence[int], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    def tells(self, samples: np.ndarray, size: tuple[int, int], error: float) -> bool:
+        """Whether samples tell the pixels: with two taps fewer, totals (the first two channels) change by less than `error`,
+        and means by less than that share of their range. What is hidden may end along edges finer than the noise."""
+        found, fewer = (self.to_pixels(samples, size, taps) for taps in (TAPS, TAPS - 2))
+        there = np.minimum(found[..., :2].sum(-1, keepdims=True), 1)
+        spread = np.where(there > 0.01, found, np.nan)[..., 2:]
+        if np.isnan(spread).all():
+            return True
+        spread = np.nanmax(spread, (0, 1)) - np.nanmin(spread, (0, 1))
+        off = np.abs(found - fewer) * there
+        return bool((off[..., :2] <= error).all() and (off[..., 2:] <= error * spread + 1e-12).all())
+
+    def _matrices(self, size: Sequence[int], dtype: Any, taps: int = TAPS) -> tuple[np.ndarray, np.ndarray]:
         return (
-            lagrange_matrix(size[0], self.rows, self.spacing, self.margin).astype(dtype),
-            lagrange_matrix(size[1], self.columns, self.spacing, self.margin).astype(dtype),
+            lagrange_matrix(size[0], self.rows, self.spacing, self.margin, taps).astype(dtype),
+            lagrange_matrix(size[1], self.columns, self.spacing, self.margin, taps).astype(dtype),
         )
 
 
-@cached(most=32)
-def lagrange_matrix(pixels: int, samples: int, spacing: float, margin: int) -> np.ndarray:
-    """(pixels, samples): what each sample counts in each pixel, by Lagrange's polynomial through TAPS of them."""
+@cached
+def lagrange_matrix(pixels: int, samples: int, spacing: float, margin: int, count: int = TAPS) -> np.ndarray:
+    """(pixels, samples): what each sample counts in each pixel, by Lagrange's polynomial through `count` of them."""
     at = np.arange(pixels) / spacing + margin
-    first = np.floor(at) - (TAPS // 2 - 1)
+    first = np.floor(at) - (count // 2 - 1)
     u = (at - first)[:, None]
-    taps = np.arange(TAPS)
+    taps = np.arange(count)
     matrix = np.zeros((pixels, samples))
     for tap in taps:
         others = taps[taps != tap]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from algonet.core.autograd import plan_from
 from algonet.core.threads import spread
 
 from ...constants import FAR_POINTS
@@ -24,13 +25,16 @@ from .grid import Grid
 from .tiles import Inputs, Samples, kernels_for, pull, sample
 
 Outputs = tuple[list[Tensor], list[Tensor]]
+#: The limit beyond an item's samples, where there are fewer than pixels.
+SAMPLED = -2e30
 
 
 def render_attributes_saved(tensors: list[Tensor], settings: RasterSettings) -> list[Tensor]:
     points, attributes = tensors[:2]
     plane = (*points.shape[:-2], settings.height, settings.width)
     channels = attributes.shape[-1] + (3 if settings.shading else 0)
-    return [points.new_empty(plane), points.new_empty(plane), points.new_empty(*plane, channels + 1)]
+    means = [points.new_empty(*plane, channels + 1) for _ in range(2)]
+    return [points.new_empty(*plane, 2), points.new_empty(plane), *means]
 
 
 render_lit_saved = render_attributes_saved
@@ -64,23 +68,24 @@ def _samples(inputs: Inputs, settings: RasterSettings) -> Samples:
     plane = (len(inputs.points), settings.height, settings.width)
     new, channels = np.empty, inputs.attributes.shape[-1]
     dtype = inputs.points.dtype
-    samples = Samples(new(plane, dtype), new(plane, dtype), new((*plane, channels + 1), dtype))
+    means = (new((*plane, channels + 1), dtype) for _ in range(2))
+    samples = Samples(new((*plane, 2), dtype), new(plane, dtype), *means)
     for item, grid in enumerate(inputs.grids):
         if grid.wide:
             # What lies beyond the samples is never read, but must not look like NaN to those who save it
             for array in samples:
                 array[item] = 0
+            samples.limit[item] = SAMPLED
     return samples
 
 
 def _seen(item: int, grid: Grid, samples: Samples, settings: RasterSettings) -> tuple[np.ndarray, np.ndarray]:
-    """Totals (H, W) and means (H, W, C + 1) at an item's pixels."""
+    """Totals (H, W, 2) and means (H, W, C + 1) at an item's pixels."""
     total, mean = samples.total[item], samples.mean[item]
     if not grid.wide:
         return total, mean
-    both = np.concatenate([total[..., None], mean], -1)
-    pixels = grid.to_pixels(both, (settings.height, settings.width))
-    return np.ascontiguousarray(pixels[..., 0]), np.ascontiguousarray(pixels[..., 1:])
+    pixels = grid.to_pixels(np.concatenate([total, mean], -1), (settings.height, settings.width))
+    return np.ascontiguousarray(pixels[..., :2]), np.ascontiguousarray(pixels[..., 2:])
 
 
 def _forward(tensors: list[Tensor], settings: RasterSettings, paint: Callable[..., None]) -> Outputs:
@@ -88,6 +93,12 @@ def _forward(tensors: list[Tensor], settings: RasterSettings, paint: Callable[..
     inputs, module = _inputs(tensors, settings)
     samples = _samples(inputs, settings)
     broken = sample(inputs, settings, module, samples)
+    size = settings.height, settings.width
+    for item, grid in enumerate(inputs.grids):
+        both = np.concatenate([samples.total[item], samples.mean[item]], -1)
+        if grid.wide and item not in broken and not grid.tells(both, size, settings.epsilon / 4):
+            inputs.grids[item] = Grid(1.0, 0, *size)
+            sample(inputs.items(item, item + 1), settings, module, Samples(*(a[item : item + 1] for a in samples)))
     pictures = empty_pictures(tensors, settings)
     lead = tensors[0].dim() - 2
     arrays = [_flat(p, lead) for p in pictures]
@@ -111,6 +122,9 @@ def _backward(
     inputs, module = _inputs(tensors, settings)
     lead = tensors[0].dim() - 2
     samples = Samples(*(_flat(t, lead) for t in saved))
+    for item, limit in enumerate(samples.limit):
+        if inputs.grids[item].wide and limit[-1, -1] > SAMPLED / 2:
+            inputs.grids[item] = Grid(1.0, 0, *limit.shape)
     sums = np.zeros((len(inputs.points), count))
     grads = [np.empty_like(samples.total), np.empty_like(samples.mean)]
     for item, grid in enumerate(inputs.grids):
@@ -126,8 +140,8 @@ def _backward(
         # In order: the same bits for any number of threads
         sums[item] = partial.sum(0)
         if grid.wide:
-            found = grid.to_samples(np.concatenate([by_total[..., None], by_mean], -1))
-            grads[0][item], grads[1][item] = found[..., 0], found[..., 1:]
+            found = grid.to_samples(np.concatenate([by_total, by_mean], -1))
+            grads[0][item], grads[1][item] = found[..., :2], found[..., 2:]
     return pull(inputs, settings, module, samples, grads), sums, inputs
 
 
@@ -142,11 +156,11 @@ def _by_rows(height: int, work: Callable[[int, int], None]) -> None:
 
 
 def render_attributes_forward(tensors: list[Tensor], settings: RasterSettings) -> Outputs:
-    """Outputs, and per sample: total of the conorm, log normaliser, means of attributes and depth."""
+    """Outputs, and the `Samples`."""
     background = _flat(tensors[2], tensors[0].dim() - 2)
 
     def paint(module, item, first, last, total, mean, pictures):
-        module.composite(first, last, total, mean, background[item], settings.power, *pictures)
+        module.composite(first, last, total, mean, background[item], settings.power, settings.over_depth, *pictures)
 
     return _forward(tensors, settings, paint)
 
@@ -160,7 +174,8 @@ def render_attributes_backward(
 
     def paint_back(module, item, first, last, total, mean, by_total, by_mean, sums):
         own = [p[item] for p in pictures]
-        module.composite_back(first, last, total, mean, background[item], settings.power, *own, by_total, by_mean, sums)
+        how = settings.power, settings.over_depth
+        module.composite_back(first, last, total, mean, background[item], *how, *own, by_total, by_mean, sums)
 
     (by_points, by_attributes, by_softness), sums, _ = _backward(
         tensors, saved, settings, background.shape[-1], paint_back
@@ -191,7 +206,7 @@ def _lit_arguments(tensors: list[Tensor], settings: RasterSettings) -> Callable[
     def of(item: int) -> tuple:
         return (
             background[item], matrix[item], eye[item], lights[item], np.array(shading.kinds, np.int64), settings.power,
-            settings.perspective, settings.colored, shading.two_sided, *_gloss(shading, background),
+            settings.over_depth, settings.perspective, settings.colored, shading.two_sided, *_gloss(shading, background),
         )  # fmt: skip
 
     return of
@@ -337,3 +352,15 @@ def _flat(t: Tensor, lead: int) -> np.ndarray:
 
 def _like(array: np.ndarray, t: Tensor) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array)).to(t.dtype).reshape(t.shape)
+
+
+RenderAttributesPlan = plan_from(render_attributes_forward, render_attributes_backward, render_attributes_saved)
+
+
+RenderLitPlan = plan_from(render_lit_forward, render_lit_backward, render_lit_saved)
+
+
+VertexNormalsPlan = plan_from(vertex_normals_forward, vertex_normals_backward, vertex_normals_saved)
+
+
+IlluminatePlan = plan_from(illuminate_forward, illuminate_backward)

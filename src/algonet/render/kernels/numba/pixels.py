@@ -1,6 +1,6 @@
 """The CPU renderer's pixels: from what is seen to pictures, lit or not, and back. A template, see `faces`.
 
-`seen` (H, W, C + 2) holds, per pixel, the total coverage, the mean of each channel, and the mean depth.
+`total` (H, W, 2) holds the coverage of front and back, `mean` (H, W, C + 1) the mean of each channel and of depth.
 """
 
 # pyright: reportOptionalCall=false, reportAttributeAccessIssue=false
@@ -10,9 +10,11 @@ import numpy as np
 
 from algonet.core.codegen.jit import njit
 
-from .faces import OPTIONS, SHORT, exp, log, real
+from .faces import FADE2, OPTIONS, exp, log, real
+from .forward import bounded
 
 GREY, AMBIENT, DIRECTIONAL, LIGHT, GUARD2, NOWHERE2, ROUNDING2, TURN2 = 0.8, 0, 1, 8, 1e-8, 1e-12, 4e-4, 1e-4
+INVERSE_TOP = 0.9999
 
 # --- template ---
 
@@ -21,67 +23,70 @@ PIXEL_SUMS = 4 + 3 + 12
 
 
 @njit(**OPTIONS)
-def silhouettes_of(totals, power, values, slopes):
-    """The silhouettes of a row from its totals, and their slopes: S / (1 + S^k)^(1/k), or 1 - exp(S) where the power is 0.
+def silhouettes_of(totals, power, values, by_front, by_back):
+    """The silhouettes of a row, and their slopes. By itself this loop is vectorised; its functions cost more than all else."""
+    k = real(power)
+    for x in range(totals.shape[0]):
+        values[x], by_front[x], by_back[x], _ = bounded(totals[x, 0], totals[x, 1], k)
 
-    Without branches and by themselves, these loops are vectorised: four functions per pixel cost more than all channels else.
-    """
-    one, tiny = real(1.0), real(1e-30)
-    if power > 0:
-        k = real(power)
-        for x in range(totals.shape[0]):
-            # The k-th power of the smaller of S and 1/S cannot overflow
-            size = abs(totals[x])
-            small = min(size, one / max(size, tiny))
-            raised = exp(k * log(max(small, tiny)))
-            root = exp(-log(one + raised) / k)
-            within = size <= one
-            value = root * (size if within else one)
-            values[x] = value if totals[x] >= real(0.0) else -value
-            slopes[x] = root * (one if within else raised * small) / (one + raised)
-    else:
-        for x in range(totals.shape[0]):
-            complement = exp(totals[x])
-            values[x] = one - complement
-            slopes[x] = -complement * real(SHORT)
+
+@njit(forceinline=True, **OPTIONS)
+def placed(s, z, far, over):
+    """The depth of a picture, and its slopes by the silhouette and by the mean depth."""
+    if over:
+        return s * z + (real(1.0) - s) * far, z - far, s
+    scale = real(1.0) / np.sqrt(s * s + real(FADE2))
+    return z * s * scale, z * real(FADE2) * scale * scale * scale, s * scale
 
 
 @njit(**OPTIONS, cache=True)
-def composite(first, last, total, mean, background, power, image, silhouette, depth):
+def composite(first, last, total, mean, background, power, over, image, silhouette, depth):
     """Rows `first` to `last` of one picture of any attributes."""
     channels = image.shape[2]
-    slopes = np.empty(image.shape[1], mean.dtype)
+    slopes = np.empty((2, image.shape[1]), mean.dtype)
     for y in range(first, last):
-        silhouettes_of(total[y], power, silhouette[y], slopes)
+        silhouettes_of(total[y], power, silhouette[y], slopes[0], slopes[1])
         for x in range(image.shape[1]):
             s = silhouette[y, x]
             rest = real(1.0) - s
-            depth[y, x] = s * mean[y, x, channels] + rest * background[channels]
+            depth[y, x], _, _ = placed(s, mean[y, x, channels], background[channels], over)
             for c in range(channels):
                 image[y, x, c] = s * mean[y, x, c] + rest * background[c]
 
 
 @njit(**OPTIONS, cache=True)
 def composite_back(
-    first, last, total, mean, background, power, grad_image, grad_silhouette, grad_depth, grad_total, grad_mean, sums
+    first,
+    last,
+    total,
+    mean,
+    background,
+    power,
+    over,
+    grad_image,
+    grad_silhouette,
+    grad_depth,
+    grad_total,
+    grad_mean,
+    sums,
 ):
     """Gradients by total and means of these rows; and, added to `sums`, by the background."""
     channels = grad_image.shape[2]
-    values, slopes = np.empty(grad_image.shape[1], mean.dtype), np.empty(grad_image.shape[1], mean.dtype)
+    values, slopes = np.empty(grad_image.shape[1], mean.dtype), np.empty((2, grad_image.shape[1]), mean.dtype)
     for y in range(first, last):
-        silhouettes_of(total[y], power, values, slopes)
+        silhouettes_of(total[y], power, values, slopes[0], slopes[1])
         for x in range(grad_image.shape[1]):
-            s = values[x]
-            g = grad_depth[y, x]
-            by_s = grad_silhouette[y, x] + g * (mean[y, x, channels] - background[channels])
-            grad_mean[y, x, channels] = s * g
-            sums[channels] += (real(1.0) - s) * g
+            s, g = values[x], grad_depth[y, x]
+            _, by_opaque, by_z = placed(s, mean[y, x, channels], background[channels], over)
+            by_s = grad_silhouette[y, x] + g * by_opaque
+            grad_mean[y, x, channels] = by_z * g
+            sums[channels] += (real(1.0) - s) * g if over else real(0.0)
             for c in range(channels):
                 g = grad_image[y, x, c]
                 by_s += g * (mean[y, x, c] - background[c])
                 grad_mean[y, x, c] = s * g
                 sums[c] += (real(1.0) - s) * g
-            grad_total[y, x] = by_s * slopes[x]
+            grad_total[y, x, 0], grad_total[y, x, 1] = by_s * slopes[0, x], by_s * slopes[1, x]
 
 
 @njit(forceinline=True, **OPTIONS)
@@ -141,7 +146,7 @@ def lit(normal, place, eye, albedo, lights, kinds, two_sided, shininess, strengt
         if strength > 0:
             hx, hy, hz, _ = normalised(lx + vx, ly + vy, lz + vz)
             gloss, _ = positive(nx * hx + ny * hy + nz * hz)
-            gloss = share * strength * exp(shininess * log(gloss))
+            gloss = share * strength * exp(shininess * log(min(gloss * real(INVERSE_TOP), real(1.0))))
             sr, sg, sb = sr + light[3] * gloss, sg + light[4] * gloss, sb + light[5] * gloss
     color[0], color[1], color[2] = albedo[0] * dr + sr, albedo[1] * dg + sg, albedo[2] * db + sb
 
@@ -182,7 +187,7 @@ def lit_back(
         if strength > 0:
             hx, hy, hz, h_scale = normalised(lx + vx, ly + vy, lz + vz)
             base, slope = positive(nx * hx + ny * hy + nz * hz)
-            gloss = strength * exp(shininess * log(base))
+            gloss = strength * exp(shininess * log(min(base * real(INVERSE_TOP), real(1.0))))
             shine = grad[0] * light[3] + grad[1] * light[4] + grad[2] * light[5]
             by_share += shine * gloss
             by_cosine = shine * share * shininess * gloss / base * slope
@@ -249,7 +254,7 @@ def unproject(inverse, matrix, x, y, z, perspective, place):
 
 @njit(**OPTIONS, cache=True)
 def shade(
-    first, last, total, mean, background, matrix, eye, lights, kinds, power, perspective, colored, two_sided, shininess,
+    first, last, total, mean, background, matrix, eye, lights, kinds, power, over, perspective, colored, two_sided, shininess,
     strength, image, silhouette, depth, extra,
 ):  # fmt: skip
     """Rows `first` to `last` of one lit picture. Channels are colour, if there is any, normal, and further ones."""
@@ -259,15 +264,15 @@ def shade(
     albedo = np.empty(3, mean.dtype)
     for axis in range(3):
         albedo[axis] = real(GREY)
-    slopes = np.empty(image.shape[1], mean.dtype)
+    slopes = np.empty((2, image.shape[1]), mean.dtype)
     inverse_of(matrix, inverse)
     for y in range(first, last):
-        silhouettes_of(total[y], power, silhouette[y], slopes)
+        silhouettes_of(total[y], power, silhouette[y], slopes[0], slopes[1])
         for x in range(image.shape[1]):
             seen, s = mean[y, x], silhouette[y, x]
             rest, z = real(1.0) - s, seen[channels]
-            depth[y, x] = s * z + rest * background[3]
-            if total[y, x] == real(0.0):
+            depth[y, x], _, _ = placed(s, z, background[3], over)
+            if s == real(0.0):
                 # Nothing is there to be lit
                 for c in range(3):
                     image[y, x, c] = background[c]
@@ -287,7 +292,7 @@ def shade(
 
 @njit(**OPTIONS, cache=True)
 def shade_back(
-    first, last, total, mean, background, matrix, eye, lights, kinds, power, perspective, colored, two_sided, shininess,
+    first, last, total, mean, background, matrix, eye, lights, kinds, power, over, perspective, colored, two_sided, shininess,
     strength, grad_image, grad_silhouette, grad_depth, grad_extra, grad_total, grad_mean, sums,
 ):  # fmt: skip
     """Gradients by what is seen in these rows; added to `sums`: by background, eye, matrix and lights."""
@@ -300,19 +305,19 @@ def shade_back(
     by_color, by_normal, by_place = np.empty(3, mean.dtype), np.empty(3, mean.dtype), np.empty(3, mean.dtype)
     by_albedo, by_eye = np.empty(3, mean.dtype), np.zeros(3, mean.dtype)
     by_lights = np.zeros((kinds.shape[0], LIGHT), mean.dtype)
-    values, slopes = np.empty(grad_image.shape[1], mean.dtype), np.empty(grad_image.shape[1], mean.dtype)
+    values, slopes = np.empty(grad_image.shape[1], mean.dtype), np.empty((2, grad_image.shape[1]), mean.dtype)
     inverse_of(matrix, inverse)
     for y in range(first, last):
-        silhouettes_of(total[y], power, values, slopes)
+        silhouettes_of(total[y], power, values, slopes[0], slopes[1])
         for x in range(grad_image.shape[1]):
             seen, g, target, s = mean[y, x], grad_image[y, x], grad_mean[y, x], values[x]
             rest, z = real(1.0) - s, seen[channels]
             for c in range(3):
                 sums[c] += rest * g[c]
-            sums[3] += rest * grad_depth[y, x]
-            if total[y, x] == real(0.0):
+            sums[3] += rest * grad_depth[y, x] if over else real(0.0)
+            if s == real(0.0):
                 # Nothing is there to be lit, and no face that would take a gradient
-                grad_total[y, x] = real(0.0)
+                grad_total[y, x, 0], grad_total[y, x, 1] = real(0.0), real(0.0)
                 for c in range(channels + 1):
                     target[c] = real(0.0)
                 continue
@@ -322,23 +327,19 @@ def shade_back(
                     albedo[axis] = seen[axis]
             normal = seen[normals : normals + 3]
             lit(normal, place, eye, albedo, lights, kinds, two_sided, shininess, strength, color)
-            by_s = grad_silhouette[y, x] + grad_depth[y, x] * (z - background[3])
+            _, by_opaque, by_far = placed(s, z, background[3], over)
+            by_s = grad_silhouette[y, x] + grad_depth[y, x] * by_opaque
             for c in range(3):
                 by_s += g[c] * (color[c] - background[c])
                 by_color[c] = s * g[c]
             for c in range(grad_extra.shape[2]):
                 by_s += grad_extra[y, x, c] * seen[normals + 3 + c]
                 target[normals + 3 + c] = s * grad_extra[y, x, c]
-            grad_total[y, x] = by_s * slopes[x]
-            if s == real(0.0):
-                for c in range(normals + 3):
-                    target[c] = real(0.0)
-                target[channels] = real(0.0)
-                continue
+            grad_total[y, x, 0], grad_total[y, x, 1] = by_s * slopes[0, x], by_s * slopes[1, x]
             lit_back(normal, place, eye, albedo, lights, kinds, two_sided, shininess, strength, by_color,
                      by_normal, by_place, by_eye, by_albedo, by_lights)  # fmt: skip
             # The position is inverse(A) (v - t): by v it is g = inverse(A)^T b, by t it is -g, by A it is -g times the position
-            by_z = s * grad_depth[y, x]
+            by_z = by_far * grad_depth[y, x]
             for k in range(3):
                 pull = inverse[0, k] * by_place[0] + inverse[1, k] * by_place[1] + inverse[2, k] * by_place[2]
                 for j in range(3):

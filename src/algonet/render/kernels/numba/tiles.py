@@ -15,7 +15,7 @@ from algonet.core.cache import cached
 from algonet.core.codegen import generate as codegen
 from algonet.core.threads import spread, workers
 
-from ...constants import EDGE_GUARD, FLIP_AREA
+from ...constants import EDGE_GUARD
 from ...settings import RasterSettings
 from .edges import prelude
 from .grid import Grid
@@ -25,7 +25,7 @@ _ROUND = 1 << 20
 TEMPLATES = ("faces", "forward", "backward", "pixels")
 
 
-@cached(most=128)
+@cached
 def kernels(precision: str, half: int) -> ModuleType:
     """The templates' functions for one precision and df / 2."""
     paths = [Path(__file__).with_name(f"{name}.py") for name in TEMPLATES]
@@ -74,11 +74,13 @@ class Inputs(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """Per sample: the total of the conorm, the log normaliser, and means of the channels and, last, of depth."""
+    """Per sample: the coverage of front and back, the limit of what is shown, and means of the channels and, last, of depth: of
+    all that is shown, and of what is just being hidden."""
 
     total: np.ndarray
-    norm: np.ndarray
+    limit: np.ndarray
     mean: np.ndarray
+    edge: np.ndarray
 
 
 def sample(inputs: Inputs, settings: RasterSettings, module: ModuleType, samples: Samples) -> list[int]:
@@ -105,7 +107,7 @@ def pull(
     results = [np.zeros_like(a) for a in inputs[:3]]
     for first, last, binned in _rounds(inputs, settings, module):
         part = inputs.items(first, last)
-        seen = [a[first:last] for a in (samples.norm, samples.mean, *grads)]
+        seen = [a[first:last] for a in (*samples, *grads)]
         _pull_round(part, binned, settings, module, seen, [a[first:last] for a in results])
     return results
 
@@ -136,7 +138,7 @@ def _pull_round(
         for item in range(begin, len(inputs.points), stride):
             module.gather(
                 item, binned.starts, records, binned.prepared, binned.vertices, inputs.points, inputs.faces,
-                inputs.attribute_faces, inputs.softness, settings.perspective, settings.two_sided, _guard(binned.prepared),
+                inputs.attribute_faces, inputs.softness, settings.perspective, _guard(binned.prepared),
                 inputs.grids[item].spacing, by_points, by_attributes, by_softness,
             )  # fmt: skip
 
@@ -160,9 +162,9 @@ def _rounds(inputs: Inputs, settings: RasterSettings, module: ModuleType) -> Ite
         for item in range(begin, items, stride):
             grid, near = inputs.grids[item], inputs.softness[item, 2]
             module.project(inputs.points[item], near, settings.perspective, grid.spacing, grid.margin, vertices[item])
-            flip = FLIP_AREA / grid.spacing**2
             broken[item] = module.prepare(
-                vertices[item], inputs.faces, settings.two_sided, _guard(prepared), flip, prepared[item]
+                vertices[item], inputs.faces, inputs.softness[item, 0] / grid.spacing, settings.perspective, settings.two_sided,
+                _guard(prepared), grid.spacing, prepared[item],
             ) or not np.isfinite(inputs.softness[item]).all()  # fmt: skip
             if not broken[item]:
                 size = grid.rows, grid.columns
@@ -223,8 +225,9 @@ def _tiles(settings: RasterSettings, module: ModuleType) -> int:
 
 
 def _numbers(settings: RasterSettings) -> np.ndarray:
-    """df, the reach in sigmas, and the power of the bounded sum or 0 for the probabilistic one."""
-    return np.array([settings.df, settings.reach, settings.power], np.float64)
+    """df, the reach in sigmas, the power of the bounded sum, and whether there is perspective and both sides are seen."""
+    numbers = [settings.df, settings.reach, settings.power, settings.perspective, settings.two_sided]
+    return np.array(numbers, np.float64)
 
 
 def _guard(array: np.ndarray) -> Any:

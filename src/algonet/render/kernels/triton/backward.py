@@ -6,35 +6,40 @@ they brought back to corners and added to the vertices, once per face. Gradients
 """
 
 # pyright: reportAttributeAccessIssue=false
+# ruff: noqa: RUF005 - Triton knows no starred tuples
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from algonet.core.codegen.triton_math import quick_exp2, reciprocal, short_of_one
+from algonet.core.codegen.triton_math import kernel, reciprocal
 
 from .corners import add, hand_down
 from .formulas import (
+    BACK,
     CORNERS,
     COUNTERS,
     DENOMINATOR,
     DEPTH,
     DIRECTIONS,
+    END,
     FACTOR,
-    FAINTEST2,
-    GRAD_TOTAL,
+    GRAD_BASE,
+    GRAD_BEHIND,
+    GRAD_DEPTH,
+    GRAD_FRONT,
     GRADS,
-    LATERAL_ROOT,
     LEAST,
     LENGTHS,
     LOG2E,
     PLANES,
-    POINTERS,
-    SIZES,
+    TURN,
     coverage,
     falling,
-    load_two,
+    kept,
     mean_position,
+    place_of,
+    turned,
 )
 from .sampling import sample_grid
 from .setup import load_box, window
@@ -60,43 +65,27 @@ def edge_pull(sums, ends, gp, gmx, gmy, t, d, r, e, length, ux, uy, p0, p1, HALF
 
 
 @triton.jit
-def plane(record, CHANNEL: tl.constexpr, CHANNELS: tl.constexpr):
-    """The three numbers of a channel's plane. Channels past the last read channel 0; nothing uses the result."""
-    if CHANNEL < CHANNELS:
-        place = record + (PLANES + 3 * CHANNEL)
-    else:
-        place = record + PLANES
-    return tl.load(place), tl.load(place + 1), tl.load(place + 2)
+def load_planes(record, CHANNELS: tl.constexpr):
+    """The three numbers of each channel's plane."""
+    planes = ()
+    for k in tl.static_range(CHANNELS):
+        place = record + (PLANES + 3 * k)
+        planes = planes + ((tl.load(place), tl.load(place + 1), tl.load(place + 2)),)
+    return planes
 
 
 @triton.jit
-def load_sample_grads(place, first_mean, live, CHANNELS: tl.constexpr, FIRST: tl.constexpr):
-    """Of samples: the logarithm of the normaliser, gradients by means, by depth and by the total, and gradients times means.
-
-    All but the means' count once, in the first pass over the channels.
-    """
-    log_norm, dot = load_two(place)
-    by_total, by_depth = load_two(place + GRAD_TOTAL)
-    dot, by_total, by_depth = tl.where(live, dot, 0.0), tl.where(live, by_total, 0.0), tl.where(live, by_depth, 0.0)
-    if not FIRST:
-        dot, by_total, by_depth = dot * 0.0, by_total * 0.0, by_depth * 0.0
-    grads = place + (GRADS + first_mean)
-    g0 = tl.load(grads, mask=live, other=0.0)
-    g1, g2, g3, g4, g5 = g0, g0, g0, g0, g0
-    if CHANNELS > 1:
-        g1 = tl.load(grads + 1, mask=live, other=0.0)
-    if CHANNELS > 2:
-        g2 = tl.load(grads + 2, mask=live, other=0.0)
-    if CHANNELS > 3:
-        g3 = tl.load(grads + 3, mask=live, other=0.0)
-    if CHANNELS > 4:
-        g4 = tl.load(grads + 4, mask=live, other=0.0)
-    if CHANNELS > 5:
-        g5 = tl.load(grads + 5, mask=live, other=0.0)
-    return log_norm, dot, by_total, by_depth, g0, g1, g2, g3, g4, g5
+def sum_plane(sums):
+    return tl.sum(sums[0]), tl.sum(sums[1]), tl.sum(sums[2])
 
 
-@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
+@triton.jit
+def add_plane(sums, g, gx, gy):
+    """A gradient by a plane at a position, added to its sums."""
+    return sums[0] + g, sums[1] + gx, sums[2] + gy
+
+
+@kernel
 def backward_kernel(
     work, counters, softness, pixel_grads,
     points, matrix, attributes, normals, faces, attribute_faces, by_points, by_attributes, by_normals, by_softness,
@@ -104,7 +93,7 @@ def backward_kernel(
     normals_stride, by_points_stride, by_attributes_stride, by_normals_stride, work_stride, channels, first_channel,
     first_mean, limit,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, NORMALS: tl.constexpr, AREAS: tl.constexpr, HALF: tl.constexpr,
-    BOUNDED: tl.constexpr, REACH: tl.constexpr, NEAR_REACH: tl.constexpr, SPACING: tl.constexpr, FIRST: tl.constexpr,
+    REACH: tl.constexpr, NEAR_REACH: tl.constexpr, SPACING: tl.constexpr, FIRST: tl.constexpr,
     GRAD: tl.constexpr, HUGE: tl.constexpr, WORLD: tl.constexpr, PULL: tl.constexpr, PERSPECTIVE: tl.constexpr,
     TWO_SIDED: tl.constexpr, SOFTNESS: tl.constexpr, KEEP: tl.constexpr, JOBS: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
@@ -129,10 +118,8 @@ def backward_kernel(
     spacing, margin, grid_rows, grid_columns = sample_grid(scale, height, width, SPACING)
     scale = scale / spacing
     sigma2 = 2 * HALF * scale * scale
-    reach2 = (REACH * REACH) * sigma2
-    # As in the forward pass, exponents are in units of log 2
-    steepness2, by_reach2 = steepness * LOG2E, LATERAL_ROOT / reach2
-    lateral_rate = by_reach2 * (-8.0 / LOG2E)
+    # As in the forward pass, places are in units of log 2
+    steepness2 = steepness * LOG2E
     records = work + slot * work_stride
     lx, ly, hx, hy = load_box(records + padded.to(tl.int64) * WIDTH, face, padded, face < count)
     reach = NEAR_REACH * tl.sqrt(sigma2)
@@ -151,7 +138,7 @@ def backward_kernel(
     factor = tl.load(r + FACTOR)
     d0, d1, d2 = tl.load(r + DENOMINATOR), tl.load(r + (DENOMINATOR + 1)), tl.load(r + (DENOMINATOR + 2))
     z0, z1, z2 = tl.load(r + DEPTH), tl.load(r + (DEPTH + 1)), tl.load(r + (DEPTH + 2))
-    least = tl.load(r + LEAST)
+    least, turn = tl.load(r + LEAST), tl.load(r + TURN)
     if band >= 0:
         top, rows = top + band, tl.minimum(rows - band, tl.maximum(limit // tl.maximum(columns, 1), 1)).to(tl.int32)
     elif least < 0:
@@ -159,27 +146,14 @@ def backward_kernel(
     least = tl.abs(least)
     pixels = tl.where(idle, 0, columns * rows)
     gx, gy = (ax + bx + cx) * (1.0 / 3.0), (ay + by + cy) * (1.0 / 3.0)
-    c00, c01, c02 = plane(r, 0, CHANNELS)
-    c10, c11, c12 = plane(r, 1, CHANNELS)
-    c20, c21, c22 = plane(r, 2, CHANNELS)
-    c30, c31, c32 = plane(r, 3, CHANNELS)
-    c40, c41, c42 = plane(r, 4, CHANNELS)
-    c50, c51, c52 = plane(r, 5, CHANNELS)
+    planes = load_planes(r, CHANNELS)
     grads = pixel_grads + slot * height * width * GRAD
-    # Beyond the reach the lateral term turns rounding of a faint coverage into any share at all, and the silhouette is nothing
-    if scale.dtype == tl.float64:
-        most = 1e30
-    else:
-        most = 64.0 * LOG2E
     lane = tl.arange(0, P)
     by_columns = 1.0 / tl.maximum(columns, 1).to(tl.float32)
     zero = tl.zeros([P], dtype=scale.dtype)
     a0, b0, a1, b1, a2, b2 = zero, zero, zero, zero, zero, zero
-    s_factor, s_gx, s_gy, s_scale, s_steepness = zero, zero, zero, zero, zero
-    s_d0, s_d1, s_d2, s_z0, s_z1, s_z2 = zero, zero, zero, zero, zero, zero
-    s00, s01, s02, s10, s11, s12 = zero, zero, zero, zero, zero, zero
-    s20, s21, s22, s30, s31, s32 = zero, zero, zero, zero, zero, zero
-    s40, s41, s42, s50, s51, s52 = zero, zero, zero, zero, zero, zero
+    s_factor, s_turn, s_gx, s_gy, s_scale, s_steepness = zero, zero, zero, zero, zero, zero
+    s_denominator, s_depth, s_planes = (zero, zero, zero), (zero, zero, zero), ((zero, zero, zero),) * CHANNELS
     for start in range(0, pixels, P):
         # Lanes beyond the window see its last pixel, without gradients, which comes to nothing
         live = start + lane < pixels
@@ -192,9 +166,14 @@ def backward_kernel(
             column = i - line * columns
         at = (top + line) * width + left + column
         qx, qy = (left + column).to(scale.dtype) + 0.5, (top + line).to(scale.dtype) + 0.5
-        log_norm, dot, by_total, by_depth, g0, g1, g2, g3, g4, g5 = load_sample_grads(
-            grads + at * GRAD, first_mean, live, CHANNELS, FIRST
-        )
+        own = grads + at * GRAD
+        end = tl.load(own + END)
+        base, by_depth = tl.load(own + GRAD_BASE, mask=live, other=0.0), tl.load(own + GRAD_DEPTH, mask=live, other=0.0)
+        by_front = tl.load(own + GRAD_FRONT, mask=live, other=0.0)
+        by_back = tl.load(own + GRAD_BEHIND, mask=live, other=0.0)
+        if not FIRST:
+            # All but the means count once, in the first pass over the channels
+            base, by_depth, by_front, by_back = zero, zero, zero, zero
 
         # The forward pass again
         p, mx, my, t0, t1, t2, e0, e1, e2, r0, r1, r2, m0, m1, m2, pa, pb, pc = coverage(
@@ -202,86 +181,74 @@ def backward_kernel(
             ux0, uy0, ux1, uy1, ux2, uy2, l0, l1, l2, sigma2, HALF,
         )  # fmt: skip
         qgx, qgy = qx - gx, qy - gy
-        px, py, wx, wy, inverse, rough = mean_position(p, mx, my, qgx, qgy)
-        c = p * factor
+        px, py, inverse = mean_position(p, mx, my, qgx, qgy)
         denominator = d0 + px * d1 + py * d2
         weight = reciprocal(tl.maximum(denominator, least))
         z = (z0 + px * z1 + py * z2) * weight
-        distance = (wx * wx + wy * wy) * by_reach2
-        side = tl.minimum(distance, 1e3 * LATERAL_ROOT)
-        cube = side * side * side
-        burden = side * cube
-        included = (c > 1.2e-38) & (burden < most)
-        rate = quick_exp2(tl.minimum(-(steepness2 * z + burden) - log_norm, 126.0))
-        # A share is at most 1
-        rate = tl.where(included, tl.minimum(rate, reciprocal(tl.where(included, c, 1.0))), 0.0)
-        share = c * rate
+        level = z
+        if PERSPECTIVE:
+            level = denominator
+        c, front, side, t = turned(p, level, turn, factor, TWO_SIDED)
+        place, root = place_of(z, steepness2, front, t)
+        share = kept(end, place)
+        w = c * share
 
-        # The sample's gradient along the planes of all channels together; then gradients by coverage, depth, planes
-        whole0, whole1, whole2 = g0 * c00, g0 * c01, g0 * c02
-        if CHANNELS > 1:
-            whole0, whole1, whole2 = whole0 + g1 * c10, whole1 + g1 * c11, whole2 + g1 * c12
-        if CHANNELS > 2:
-            whole0, whole1, whole2 = whole0 + g2 * c20, whole1 + g2 * c21, whole2 + g2 * c22
-        if CHANNELS > 3:
-            whole0, whole1, whole2 = whole0 + g3 * c30, whole1 + g3 * c31, whole2 + g3 * c32
-        if CHANNELS > 4:
-            whole0, whole1, whole2 = whole0 + g4 * c40, whole1 + g4 * c41, whole2 + g4 * c42
-        if CHANNELS > 5:
-            whole0, whole1, whole2 = whole0 + g5 * c50, whole1 + g5 * c51, whole2 + g5 * c52
+        # The sample's gradient along the planes of all channels together; then by weight, coverage, place
+        whole0, whole1, whole2 = zero, zero, zero
+        for k in tl.static_range(CHANNELS):
+            g = tl.load(own + (GRADS + k) + first_mean, mask=live, other=0.0)
+            whole0, whole1, whole2 = whole0 + g * planes[k][0], whole1 + g * planes[k][1], whole2 + g * planes[k][2]
         by_means = (whole0 + px * whole1 + py * whole2) * weight
-        excess = by_means + by_depth * z - dot
-        f = share * excess
-        if BOUNDED:
-            by_c = rate * excess + by_total
+        excess = by_means + by_depth * z - base
+        by_c = share * excess
+        by_place = -w * (1.0 - share) * excess
+        rest, bend = 1.0 - front, front * (1.0 - front)
+        if TWO_SIDED:
+            by_c += by_front * front + by_back * rest
+            by_side = c * (by_front - by_back)
+            covering = by_c * factor
         else:
-            inside = (c >= 0.0) & (c <= 1.0)
-            by_c = rate * excess - tl.where(inside, by_total / (1.0 - short_of_one(tl.maximum(c, 0.0))), 0.0)
-        by_z = share * by_depth - steepness * f
+            by_c += by_front
+            covering = by_c * factor * front
+            by_side = by_c * tl.maximum(p * side, 0.0) * factor
+        further = steepness * z * BACK * root
+        by_side -= by_place * further
+        # tanh(t) = 2 front - 1; the slope of front is 2 front (1 - front)
+        right = p * side > 0.0
+        by_turn = 2.0 * bend * by_side - by_place * further * rest * t * root * root
+        by_turn += tl.where(right, 4.0 * bend * covering * p, 0.0)
+        by_p = tl.where(right, covering * side, 0.0)
+        by_z = w * by_depth + by_place * steepness * (1.0 + BACK * rest * root)
+        if not PERSPECTIVE:
+            by_z += by_turn * turn
         nz = by_z * weight
-        nd = tl.where(denominator > least, -(share * by_means + by_z * z) * weight, 0.0)
-        # Where the lateral term is at its bound it is constant
-        lateral = tl.where(distance < 1e3 * LATERAL_ROOT, f * cube * lateral_rate, 0.0)
-        by_wx, by_wy = lateral * wx, lateral * wy
-        pull = share * weight
+        nd = tl.where(denominator > least, -(w * by_means + by_z * z) * weight, 0.0)
+        if PERSPECTIVE:
+            nd += by_turn * turn
+        pull = w * weight
         by_px, by_py = pull * whole1 + nz * z1 + nd * d1, pull * whole2 + nz * z2 + nd * d2
-        # With h = p^2 + FAINT^2, x - g = (p^2 (q - g) + p M) / h, so its slope by p is (M + 2 p (q - x)) / h;
-        # likewise x - q with FAINTEST, whose slope is (M - 2 p (x - q)) / h
-        twice, share_m, near_m = p + p, p * inverse, p * rough
-        full, rest = p * share_m, FAINTEST2 * rough
-        gmx, gmy = share_m * by_px + near_m * by_wx, share_m * by_py + near_m * by_wy
-        gp = inverse * (by_px * (mx + twice * (qgx - px)) + by_py * (my + twice * (qgy - py))) + factor * by_c
-        gp += rough * (by_wx * (mx - twice * wx) + by_wy * (my - twice * wy))
+        # With h = p^2 + FAINT^2, x - g = (p^2 (q - g) + p M) / h, so its slope by p is (M + 2 p (q - x)) / h
+        twice, share_m = p + p, p * inverse
+        full = p * share_m
+        gmx, gmy = share_m * by_px, share_m * by_py
+        gp = inverse * (by_px * (mx + twice * (qgx - px)) + by_py * (my + twice * (qgy - py))) + by_p
         s_gx, s_gy = s_gx - full * by_px, s_gy - full * by_py
-        s_gx, s_gy = s_gx + rest * by_wx, s_gy + rest * by_wy
 
         a0, b0, s_0 = edge_pull(a0, b0, gp, gmx, gmy, t0, e0, r0, m0, l0, ux0, uy0, pa, pb, HALF)
         a1, b1, s_1 = edge_pull(a1, b1, gp, gmx, gmy, t1, e1, r1, m1, l1, ux1, uy1, pb, pc, HALF)
         a2, b2, s_2 = edge_pull(a2, b2, gp, gmx, gmy, t2, e2, r2, m2, l2, ux2, uy2, pc, pa, HALF)
+        s_turn += by_turn * level
         if SOFTNESS:
-            moved = tl.where(distance < 1e3 * LATERAL_ROOT, (8.0 / LOG2E) * f * burden, 0.0)
-            s_scale += gmx * mx + gmy * my - s_0 - s_1 - s_2 + moved
-            s_steepness -= z * f
-        s_factor += by_c * p
-        s_d0, s_d1, s_d2 = s_d0 + nd, s_d1 + nd * px, s_d2 + nd * py
-        s_z0, s_z1, s_z2 = s_z0 + nz, s_z1 + nz * px, s_z2 + nz * py
-        pull0 = g0 * pull
-        s00, s01, s02 = s00 + pull0, s01 + pull0 * px, s02 + pull0 * py
-        if CHANNELS > 1:
-            pull1 = g1 * pull
-            s10, s11, s12 = s10 + pull1, s11 + pull1 * px, s12 + pull1 * py
-        if CHANNELS > 2:
-            pull2 = g2 * pull
-            s20, s21, s22 = s20 + pull2, s21 + pull2 * px, s22 + pull2 * py
-        if CHANNELS > 3:
-            pull3 = g3 * pull
-            s30, s31, s32 = s30 + pull3, s31 + pull3 * px, s32 + pull3 * py
-        if CHANNELS > 4:
-            pull4 = g4 * pull
-            s40, s41, s42 = s40 + pull4, s41 + pull4 * px, s42 + pull4 * py
-        if CHANNELS > 5:
-            pull5 = g5 * pull
-            s50, s51, s52 = s50 + pull5, s51 + pull5 * px, s52 + pull5 * py
+            s_scale += gmx * mx + gmy * my - s_0 - s_1 - s_2 - by_turn * t
+            s_steepness += by_place * z * (1.0 + BACK * rest * root)
+        s_factor += tl.where(right, by_c * p * side * (1.0 if TWO_SIDED else front), 0.0)
+        s_denominator = add_plane(s_denominator, nd, nd * px, nd * py)
+        s_depth = add_plane(s_depth, nz, nz * px, nz * py)
+        more = ()
+        for k in tl.static_range(CHANNELS):
+            g = tl.load(own + (GRADS + k) + first_mean, mask=live, other=0.0) * pull
+            more = more + (add_plane(s_planes[k], g, g * px, g * py),)
+        s_planes = more
 
     if pixels > 0:
         if KEEP:
@@ -292,18 +259,18 @@ def backward_kernel(
             points_to = by_points + item * by_points_stride
             attributes_to = by_attributes + item * by_attributes_stride + first_channel
             normals_to = by_normals + item * by_normals_stride
+        summed = ()
+        for k in tl.static_range(CHANNELS):
+            summed = summed + (sum_plane(s_planes[k]),)
         by_near = hand_down(
             r, points + item * points_stride, matrix + item * matrix_stride,
             attributes + item * attributes_stride + first_channel, normals + item * normals_stride,
             faces + face * 3, attribute_faces + face * 3, points_to, attributes_to, normals_to, near, spacing, margin,
             channels,
-            tl.sum(a0), tl.sum(a1), tl.sum(a2), tl.sum(b0), tl.sum(b1), tl.sum(b2),
-            tl.sum(s_factor), tl.sum(s_gx), tl.sum(s_gy),
-            tl.sum(s_d0), tl.sum(s_d1), tl.sum(s_d2), tl.sum(s_z0), tl.sum(s_z1), tl.sum(s_z2),
-            tl.sum(s00), tl.sum(s01), tl.sum(s02), tl.sum(s10), tl.sum(s11), tl.sum(s12),
-            tl.sum(s20), tl.sum(s21), tl.sum(s22), tl.sum(s30), tl.sum(s31), tl.sum(s32),
-            tl.sum(s40), tl.sum(s41), tl.sum(s42), tl.sum(s50), tl.sum(s51), tl.sum(s52),
-            CHANNELS, NORMALS, AREAS, WORLD, PULL, PERSPECTIVE, TWO_SIDED, KEEP,
+            (tl.sum(a0), tl.sum(a1), tl.sum(a2)), (tl.sum(b0), tl.sum(b1), tl.sum(b2)),
+            tl.sum(s_factor), tl.sum(s_turn), tl.sum(s_gx), tl.sum(s_gy),
+            sum_plane(s_denominator), sum_plane(s_depth), summed,
+            CHANNELS, NORMALS, AREAS, WORLD, PULL, PERSPECTIVE, KEEP,
         )  # fmt: skip
         if SOFTNESS:
             soft = by_softness + (slot * count + face) * 3
@@ -312,7 +279,7 @@ def backward_kernel(
             add(soft + 2, by_near, pixels > 0, KEEP)
 
 
-@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
+@kernel
 def gather_kernel(
     pulls, order, bounds, target, corners, vertices_count, stride, width, BLOCK: tl.constexpr, WIDTH: tl.constexpr
 ):

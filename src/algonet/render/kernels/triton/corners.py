@@ -10,8 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .formulas import CORNERS, DIRECTIONS, FAR, FLIP, LENGTHS, LIMIT, PI
-from .setup import face_factor, project_corner
+from .formulas import CORNERS, DIRECTIONS, FAR, FLAT, FLIP, GUARD, LENGTHS, LIMIT, PI, TURN
+from .setup import horizon, project_corner
 from .surface import normal_at
 
 
@@ -65,44 +65,16 @@ def add(place, value, live, KEEP: tl.constexpr):
 
 
 @triton.jit
-def add_channel(
-    attributes, by_attributes, by_normals, i, live, row, vertex, nx, ny, nz, weight, n1, n2, g0, g1, g2, t0, t1, t2, channels,
-    CHANNEL: tl.constexpr, CHANNELS: tl.constexpr, NORMALS: tl.constexpr, KEEP: tl.constexpr,
-):  # fmt: skip
-    """Hand one attribute's gradient down to the corners, and add what it pulls on the planes of their weights."""
-    pull = weight * (g0 * (1.0 / 3.0) + g1 * n1 + g2 * n2)
-    if CHANNEL < CHANNELS - NORMALS:
-        value = tl.load(attributes + row * channels + CHANNEL, mask=live, other=0.0)
-        if KEEP:
-            add(by_attributes + i * (CHANNELS - NORMALS) + CHANNEL, pull, live, KEEP)
-        else:
-            add(by_attributes + row * channels + CHANNEL, pull, live, KEEP)
-    else:
-        if CHANNEL == CHANNELS - NORMALS:
-            value = nx
-        elif CHANNEL == CHANNELS - NORMALS + 1:
-            value = ny
-        else:
-            value = nz
-        if KEEP:
-            add(by_normals + i * 3 + (CHANNEL - CHANNELS + NORMALS), pull, live, KEEP)
-        else:
-            add(by_normals + vertex * 3 + (CHANNEL - CHANNELS + NORMALS), pull, live, KEEP)
-    return t0 + value * g0, t1 + value * g1, t2 + value * g2
-
-
-@triton.jit
 def hand_down(
     record, points, matrix, attributes, normals, face, attribute_face, by_points, by_attributes, by_normals, near, spacing,
     margin, channels,
-    along0, along1, along2, ends0, ends1, ends2, by_factor, by_gx, by_gy, d0, d1, d2, z0, z1, z2,
-    c00, c01, c02, c10, c11, c12, c20, c21, c22, c30, c31, c32, c40, c41, c42, c50, c51, c52,
+    along, ends, by_factor, by_turn, by_gx, by_gy, d, z_sums, planes,
     CHANNELS: tl.constexpr, NORMALS: tl.constexpr, AREAS: tl.constexpr, WORLD: tl.constexpr, PULL: tl.constexpr,
-    PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr, KEEP: tl.constexpr,
+    PERSPECTIVE: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Hand the sums of one face down to its points and attributes; returns the gradient by the near distance.
 
-    Sums are by edge (what pulls on it, and that times the distance to its end), by the factor of its coverage, by its
+    Sums are by edge (what pulls on it, and that times the distance to its end), by the factor of its coverage, its turn and its
     centroid, and by the planes of denominator, depth and attributes; lengths are in samples. Pointers are those of the item,
     `face` and `attribute_face` those of the face's three numbers; KEEP: targets are the face's own places, nobody else's.
     """
@@ -123,51 +95,55 @@ def hand_down(
     inverse = twice / square
     # A corner's weight is its 1/w times 1/3 + n1 x + n2 y; t: the gradient by these three
     n1, n2 = inverse * oy, -inverse * ox
-    t0, t1, t2 = d0 + z * z0, d1 + z * z1, d2 + z * z2
-    nx, ny, nz = x, y, z
+    z0, z1, z2 = z_sums[0], z_sums[1], z_sums[2]
+    t0, t1, t2 = d[0] + z * z0, d[1] + z * z1, d[2] + z * z2
+    normal = (x, y, z)
     if NORMALS > 0:
-        nx, ny, nz = normal_at(normals, vertex, live, AREAS)
-    t0, t1, t2 = add_channel(
-        attributes, by_attributes, by_normals, i, live, row, vertex, nx, ny, nz, weight, n1, n2, c00, c01, c02, t0,
-        t1, t2, channels, 0, CHANNELS, NORMALS, KEEP,
-    )  # fmt: skip
-    if CHANNELS > 1:
-        t0, t1, t2 = add_channel(
-            attributes, by_attributes, by_normals, i, live, row, vertex, nx, ny, nz, weight, n1, n2, c10, c11, c12, t0,
-            t1, t2, channels, 1, CHANNELS, NORMALS, KEEP,
-        )  # fmt: skip
-    if CHANNELS > 2:
-        t0, t1, t2 = add_channel(
-            attributes, by_attributes, by_normals, i, live, row, vertex, nx, ny, nz, weight, n1, n2, c20, c21, c22, t0,
-            t1, t2, channels, 2, CHANNELS, NORMALS, KEEP,
-        )  # fmt: skip
-    if CHANNELS > 3:
-        t0, t1, t2 = add_channel(
-            attributes, by_attributes, by_normals, i, live, row, vertex, nx, ny, nz, weight, n1, n2, c30, c31, c32, t0,
-            t1, t2, channels, 3, CHANNELS, NORMALS, KEEP,
-        )  # fmt: skip
-    if CHANNELS > 4:
-        t0, t1, t2 = add_channel(
-            attributes, by_attributes, by_normals, i, live, row, vertex, nx, ny, nz, weight, n1, n2, c40, c41, c42, t0,
-            t1, t2, channels, 4, CHANNELS, NORMALS, KEEP,
-        )  # fmt: skip
-    if CHANNELS > 5:
-        t0, t1, t2 = add_channel(
-            attributes, by_attributes, by_normals, i, live, row, vertex, nx, ny, nz, weight, n1, n2, c50, c51, c52, t0,
-            t1, t2, channels, 5, CHANNELS, NORMALS, KEEP,
-        )  # fmt: skip
+        normal = normal_at(normals, vertex, live, AREAS)
+    for k in tl.static_range(CHANNELS):
+        g0, g1, g2 = planes[k][0], planes[k][1], planes[k][2]
+        pull = weight * (g0 * (1.0 / 3.0) + g1 * n1 + g2 * n2)
+        if k < CHANNELS - NORMALS:
+            value = tl.load(attributes + row * channels + k, mask=live, other=0.0)
+            if KEEP:
+                add(by_attributes + i * (CHANNELS - NORMALS) + k, pull, live, KEEP)
+            else:
+                add(by_attributes + row * channels + k, pull, live, KEEP)
+        else:
+            value = normal[k - CHANNELS + NORMALS]
+            if KEEP:
+                add(by_normals + i * 3 + (k - CHANNELS + NORMALS), pull, live, KEEP)
+            else:
+                add(by_normals + vertex * 3 + (k - CHANNELS + NORMALS), pull, live, KEEP)
+        t0, t1, t2 = t0 + value * g0, t1 + value * g1, t2 + value * g2
     by_depth = weight * (z0 * (1.0 / 3.0) + z1 * n1 + z2 * n2)
     by_weight = t0 * (1.0 / 3.0) + t1 * n1 + t2 * n2
     t1, t2 = weight * t1, weight * t2
     by_inverse = tl.sum(tl.where(live, t1 * oy - t2 * ox, 0.0), axis=0)
     pa, pb, pc = at_corner(lane, presence, 0), at_corner(lane, presence, 1), at_corner(lane, presence, 2)
     by_factor = by_factor * (0.5 / PI)
-    facing, facing_slope = face_factor(twice, flip, TWO_SIDED)
-    by_area = by_inverse * (flip * flip - twice * twice) / (square * square) + by_factor * facing_slope * pa * pb * pc
+    # turn = twice / (slope scale), slope^2 = |sum level opposite|^2 + (guard + FLAT sum |opposite|^2) mean level^2
+    level = z
+    if PERSPECTIVE:
+        level = weight
+    vx, vy, lowest, mean, slope2 = horizon(
+        at_corner(lane, level, 0), at_corner(lane, level, 1), at_corner(lane, level, 2), ax, ay, bx, by, cx, cy,
+        GUARD / (spacing * spacing),
+    )  # fmt: skip
+    turned = by_turn * tl.load(record + TURN)
+    half = -turned / tl.where(slope2 == 0.0, 1.0, slope2)
+    by_level = half * (vx * ox + vy * oy + lowest * level * (1.0 / 3.0))
+    by_ox, by_oy = half * (vx * level + FLAT * mean * ox), half * (vy * level + FLAT * mean * oy)
+    by_area = by_inverse * (flip * flip - twice * twice) / (square * square)
+    by_area += by_turn * tl.load(record + TURN) / tl.where(twice == 0.0, 1.0, twice)
+    if PERSPECTIVE:
+        by_weight += by_level
+    else:
+        by_depth += by_level
     # Both ends of an edge take together what pulls on it, along its normal (-uy, ux)
-    start = of_corner(i, ends0, ends1, ends2) / tl.maximum(tl.load(record + LENGTHS + i), 1e-30)
-    last = of_corner(before, along0, along1, along2)
-    last -= of_corner(before, ends0, ends1, ends2) / tl.maximum(tl.load(record + LENGTHS + before), 1e-30)
+    start = of_corner(i, ends[0], ends[1], ends[2]) / tl.maximum(tl.load(record + LENGTHS + i), 1e-30)
+    last = of_corner(before, along[0], along[1], along[2])
+    last -= of_corner(before, ends[0], ends[1], ends[2]) / tl.maximum(tl.load(record + LENGTHS + before), 1e-30)
     ux, uy = tl.load(record + DIRECTIONS + 2 * i), tl.load(record + DIRECTIONS + 1 + 2 * i)
     vx, vy = tl.load(record + DIRECTIONS + 2 * before), tl.load(record + DIRECTIONS + 1 + 2 * before)
     ta1, tb1, tc1 = at_corner(lane, t1, 0), at_corner(lane, t1, 1), at_corner(lane, t1, 2)
@@ -176,7 +152,12 @@ def hand_down(
     gx += inverse * (of_corner(before, ta2, tb2, tc2) - of_corner(after, ta2, tb2, tc2))
     gy = by_gy * (1.0 / 3.0) + ux * start + vx * last - by_area * ox
     gy += inverse * (of_corner(after, ta1, tb1, tc1) - of_corner(before, ta1, tb1, tc1))
-    by_presence = by_factor * facing * of_corner(i, pb * pc, pa * pc, pa * pb)
+    # The edge opposite to the next corner ends here, that opposite to the one before begins here
+    gx += of_corner(after, at_corner(lane, by_ox, 0), at_corner(lane, by_ox, 1), at_corner(lane, by_ox, 2))
+    gx -= of_corner(before, at_corner(lane, by_ox, 0), at_corner(lane, by_ox, 1), at_corner(lane, by_ox, 2))
+    gy += of_corner(after, at_corner(lane, by_oy, 0), at_corner(lane, by_oy, 1), at_corner(lane, by_oy, 2))
+    gy -= of_corner(before, at_corner(lane, by_oy, 0), at_corner(lane, by_oy, 1), at_corner(lane, by_oy, 2))
+    by_presence = by_factor * of_corner(i, pb * pc, pa * pc, pa * pb)
     # From samples back to pixels
     gx, gy = gx / spacing, gy / spacing
     x, y = (x - (margin + 0.5)) * spacing + 0.5, (y - (margin + 0.5)) * spacing + 0.5

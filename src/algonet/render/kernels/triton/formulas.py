@@ -12,49 +12,34 @@ import math
 import triton
 import triton.language as tl
 
-from algonet.core.codegen.triton_math import INTERPRETED, reciprocal
+from algonet.core.codegen.triton_math import PTX, quick_exp2, reciprocal
 
-from ...constants import EDGE_GUARD, FAINT, FAINTEST, FAR_PIXELS, FAR_POINTS, FLIP_AREA, LATERAL
+from ... import constants
+from ...constants import EDGE_GUARD, FAINT, FAR_PIXELS, FAR_POINTS, FLIP_AREA
 
 # Numbers that meet float64 tensors must be compile-time constants: run-time floats reach a kernel as float32
 FLIP = tl.constexpr(FLIP_AREA)
 # Kernels carry coverage and moment times 2 pi, which saves a dozen multiplications by 1 / 2 pi
 FAINT2 = tl.constexpr((2 * math.pi * FAINT) ** 2)
-FAINTEST2 = tl.constexpr((2 * math.pi * FAINTEST) ** 2)
+BACK, FLAT = tl.constexpr(constants.BACK), tl.constexpr(constants.FLAT)
 FAR = tl.constexpr(FAR_PIXELS)
 LIMIT = tl.constexpr(FAR_POINTS)
 GUARD = tl.constexpr(EDGE_GUARD)
 LOG2E = tl.constexpr(1.4426950408889634)
-# (x LATERAL_ROOT)^4 = LATERAL x^4 / log 2
-LATERAL_ROOT = tl.constexpr((LATERAL / math.log(2)) ** 0.25)
 PI = tl.constexpr(3.141592653589793)
-#: Numbers and pointers that no kernel is compiled for anew: `algonet.core.launch` relies on it. Pixels go one to a thread, so
-#: that alignment would bring nothing; `bin_kernel` alone reads more at a time, from memory that is always aligned.
-SIZES = [
-    "albedo_stride", "attributes_stride", "background_stride", "bins", "bins_x", "blocks", "by_attributes_stride",
-    "by_normals_stride", "by_points_stride", "capacity", "channels", "clear_attributes", "clear_counters", "clear_normals",
-    "clear_points", "corners", "count", "depth_item", "depth_pixel",
-    "extra_channel", "extra_item", "extra_pixel", "eye_stride", "first", "first_channel", "first_mean", "height",
-    "image_channel", "image_item", "image_pixel", "items", "lights_stride", "limit", "matrix_stride", "normals_stride",
-    "padded", "pixels", "points_stride", "positions_stride", "rows", "scratch_stride", "silhouette_item",
-    "silhouette_pixel", "softness_stride", "stride", "tiles", "tiles_x", "vertices_count", "width", "work_stride",
-]  # fmt: skip
-POINTERS = [
-    "albedo", "attribute_faces", "attributes", "background", "bounds", "by_albedo", "by_attributes", "by_normals",
-    "by_points", "by_positions", "by_softness", "counters", "depth", "extra", "eye", "faces", "grad_color",
-    "grad_depth", "grad_extra", "grad_image", "grad_normals", "grad_silhouette", "image", "lights", "matrix", "normals",
-    "order", "partial", "pixel_grads", "points", "positions", "pulls", "sample_grads", "samples", "scratch", "silhouette",
-    "softness", "sums", "target", "work",
-]  # fmt: skip
 #: Where a face's record has what: corners (x, y of each), directions and lengths of its edges, the factor of its coverage, the
-#: planes of the common denominator and of depth, the least denominator, then three numbers for the plane of each channel.
+#: planes of the common denominator and of depth, the least denominator, how far from its horizon it lies where its level is 1
+#: (see `reference.facing`), then three numbers for the plane of each channel.
 CORNERS, DIRECTIONS, LENGTHS, FACTOR = tl.constexpr(0), tl.constexpr(6), tl.constexpr(12), tl.constexpr(15)
-DENOMINATOR, DEPTH, LEAST, PLANES = tl.constexpr(16), tl.constexpr(19), tl.constexpr(22), tl.constexpr(23)
-#: A sample is the logarithm of its normaliser, its total coverage and its mean depth, then its mean of each channel.
-LOG_NORM, TOTAL, MEAN_DEPTH, MEANS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
-#: The gradient by a sample: the logarithm of its normaliser again, its gradients times its means, then its gradients by
-#: total, depth, and each channel.
-GRAD_DOT, GRAD_TOTAL, GRAD_DEPTH, GRADS = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3), tl.constexpr(4)
+DENOMINATOR, DEPTH, LEAST, TURN, PLANES = (tl.constexpr(n) for n in (16, 19, 22, 23, 24))
+#: Rows of a box: left, top, right, bottom, and depths between which all places of the face lie.
+BOX = tl.constexpr(6)
+#: A sample is where its nearest unit of coverage ends, its coverage from the front and from the back, its mean depth and mean
+#: of each channel, then the same means by how much each face's weight changes with that end.
+END, FRONT, BEHIND, MEAN_DEPTH, MEANS = (tl.constexpr(n) for n in range(5))
+#: The gradient by a sample: where its unit ends again, what counts as no gradient, then its gradients by coverage from the
+#: front and from the back, by depth, and by each channel.
+GRAD_BASE, GRAD_FRONT, GRAD_BEHIND, GRAD_DEPTH, GRADS = (tl.constexpr(n) for n in range(1, 6))
 #: Numbers per item that count what faces take, before its jobs.
 COUNTERS = tl.constexpr(8)
 #: A box that nothing touches has this as its lower and minus this as its upper bound.
@@ -64,7 +49,7 @@ NOWHERE = tl.constexpr(1e15)
 @triton.jit
 def load_four(place):
     """Four numbers in a row, in float32 by one instruction: `place` must be a multiple of 16 bytes."""
-    if place.dtype.element_ty == tl.float64 or INTERPRETED:
+    if place.dtype.element_ty == tl.float64 or not PTX:
         a, b, c, d = tl.load(place), tl.load(place + 1), tl.load(place + 2), tl.load(place + 3)
     else:
         a, b, c, d = tl.inline_asm_elementwise(
@@ -77,7 +62,7 @@ def load_four(place):
 @triton.jit
 def load_two(place):
     """Two numbers in a row, in float32 by one instruction: `place` must be a multiple of 8 bytes."""
-    if place.dtype.element_ty == tl.float64 or INTERPRETED:
+    if place.dtype.element_ty == tl.float64 or not PTX:
         a, b = tl.load(place), tl.load(place + 1)
     else:
         a, b = tl.inline_asm_elementwise(
@@ -90,7 +75,7 @@ def load_two(place):
 @triton.jit
 def store_four(place, a, b, c, d, live):
     """Store four numbers in a row where `live`, in float32 by one instruction: `place` must be a multiple of 16 bytes."""
-    if place.dtype.element_ty == tl.float64 or INTERPRETED:
+    if place.dtype.element_ty == tl.float64 or not PTX:
         tl.store(place, a, mask=live)
         tl.store(place + 1, b, mask=live)
         tl.store(place + 2, c, mask=live)
@@ -106,7 +91,7 @@ def store_four(place, a, b, c, d, live):
 @triton.jit
 def store_two(place, a, b, live):
     """Store two numbers in a row where `live`, in float32 by one instruction: `place` must be a multiple of 8 bytes."""
-    if place.dtype.element_ty == tl.float64 or INTERPRETED:
+    if place.dtype.element_ty == tl.float64 or not PTX:
         tl.store(place, a, mask=live)
         tl.store(place + 1, b, mask=live)
     else:
@@ -271,11 +256,35 @@ def small_coverage(x, y, ax, ay, bx, by, gx, gy, sigma2, HALF: tl.constexpr):
 
 @triton.jit
 def mean_position(p, mx, my, gx, gy):
-    """x - g and x - q from the pixel relative to the centroid, (gx, gy) = q - g; and the reciprocals that they share."""
-    inverse, rough = reciprocal(p * p + FAINT2), reciprocal(p * p + FAINTEST2)
+    """x - g, and the reciprocal that it takes, from the pixel relative to the centroid, (gx, gy) = q - g."""
+    inverse = reciprocal(p * p + FAINT2)
     share, full = p * inverse, p * p * inverse
-    near, rest = p * rough, FAINTEST2 * rough
-    return full * gx + share * mx, full * gy + share * my, near * mx - rest * gx, near * my - rest * gy, inverse, rough
+    return full * gx + share * mx, full * gy + share * my, inverse
+
+
+@triton.jit
+def turned(p, level, turn, factor, TWO_SIDED: tl.constexpr):
+    """What a signed coverage p covers, how much of that from the front, tanh(t) and t, the distance from the face's horizon."""
+    t = level * turn
+    front = 1.0 / (1.0 + quick_exp2(tl.minimum(t * (-2.0 * LOG2E), 126.0)))
+    side = front + front - 1.0
+    c = tl.maximum(p * side, 0.0) * factor
+    if not TWO_SIDED:
+        c = c * front
+    return c, front, side, t
+
+
+@triton.jit
+def place_of(z, steepness, front, t):
+    """Steepness times depth, with what a face seen from the back lies further; and one over the root that falls with t."""
+    root = tl.rsqrt(1.0 + t * t)
+    return steepness * z * (1.0 + BACK * (1.0 - front) * root), root
+
+
+@triton.jit
+def kept(end, place):
+    """The logistic of how far before the end a place lies, in units of log 2."""
+    return reciprocal(1.0 + quick_exp2(tl.minimum(place - end, 126.0)))
 
 
 @triton.jit

@@ -6,11 +6,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .formulas import GRAD_DOT, GRAD_TOTAL, LOG_NORM, POINTERS, SIZES, TOTAL
+from algonet.core.codegen.triton_math import kernel
+
+from .formulas import GRAD_FRONT
 from .sampling import TAPS, outer_product, sample_grid, tap_weight
 
 
-@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
+@kernel
 def gather_columns_kernel(
     softness, pixel_grads, sample_grads, first, height, width, softness_stride,
     GRAD: tl.constexpr, CHANNELS: tl.constexpr, SPACING: tl.constexpr, P: tl.constexpr,
@@ -30,15 +32,14 @@ def gather_columns_kernel(
                         spacing, margin, CHANNELS)  # fmt: skip
 
 
-@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
+@kernel
 def gather_rows_kernel(
-    samples, softness, pixel_grads, sample_grads, first, height, width, softness_stride,
-    SAMPLE: tl.constexpr, GRAD: tl.constexpr, CHANNELS: tl.constexpr, SPACING: tl.constexpr, P: tl.constexpr,
+    softness, pixel_grads, sample_grads, first, height, width, softness_stride,
+    GRAD: tl.constexpr, CHANNELS: tl.constexpr, SPACING: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     """The transpose along columns: from [row of pixels, column of samples] to samples, where the pixels' gradients were."""
     slot = tl.program_id(1).to(tl.int64)
-    item = slot + first
-    scale = tl.load(softness + item * softness_stride)
+    scale = tl.load(softness + (slot + first) * softness_stride)
     spacing, margin, rows, columns = sample_grid(scale, height, width, SPACING)
     if margin > 0:
         across = (columns + P - 1) // P
@@ -47,42 +48,21 @@ def gather_rows_kernel(
             live = column < columns
             low, high = pixel_range(row + column * 0, spacing, margin, height)
             target = pixel_grads + ((slot * height + row) * width + column) * GRAD
-            sample = samples + (item * height * width + row * columns + column) * SAMPLE
-            dot = gather_taps(sample_grads + (slot * height * width + column) * GRAD, target, width * GRAD, row + column * 0,
-                              low, high, live, spacing, margin, CHANNELS, sample)  # fmt: skip
-            tl.store(target + LOG_NORM, tl.load(sample + LOG_NORM, mask=live, other=0.0), mask=live)
-            tl.store(target + GRAD_DOT, dot, mask=live)
+            gather_taps(sample_grads + (slot * height * width + column) * GRAD, target, width * GRAD, row + column * 0,
+                        low, high, live, spacing, margin, CHANNELS)  # fmt: skip
 
 
 @triton.jit
-def gather_taps(source, target, step, place, low, high, live, spacing, margin, CHANNELS: tl.constexpr, sample=None):
-    """Add up, channel by channel, what the pixels from `low` to `high` along a line count in samples at `place`; returns that
-    times the samples' means, where they are given."""
-    dot = spacing * 0.0 + place * 0.0
-    for c in range(0, CHANNELS + 2, 4):
-        a, b, d, e = dot * 0.0, dot * 0.0, dot * 0.0, dot * 0.0
+def gather_taps(source, target, step, place, low, high, live, spacing, margin, CHANNELS: tl.constexpr):
+    """Add up, number by number, what the pixels from `low` to `high` along a line count in samples at `place`."""
+    for c in range(CHANNELS + 3):
+        total = spacing * 0.0 + place * 0.0
         for i in range(tl.max(high - low)):
             x = low + i
             inside = live & (x < high)
             weight = tl.where(inside, pixel_weight(x, place, spacing, margin), 0.0)
-            grad = source + x * step + (GRAD_TOTAL + c)
-            a += weight * tl.load(grad, mask=inside, other=0.0)
-            b += weight * tl.load(grad + 1, mask=inside & (c + 1 < CHANNELS + 2), other=0.0)
-            d += weight * tl.load(grad + 2, mask=inside & (c + 2 < CHANNELS + 2), other=0.0)
-            e += weight * tl.load(grad + 3, mask=inside & (c + 3 < CHANNELS + 2), other=0.0)
-        to = target + (GRAD_TOTAL + c)
-        tl.store(to, a, mask=live)
-        tl.store(to + 1, b, mask=live & (c + 1 < CHANNELS + 2))
-        tl.store(to + 2, d, mask=live & (c + 2 < CHANNELS + 2))
-        tl.store(to + 3, e, mask=live & (c + 3 < CHANNELS + 2))
-        if sample is not None:
-            mean = sample + (TOTAL + c)
-            # The total is no mean
-            dot += a * tl.load(mean, mask=live & (c > 0), other=0.0)
-            dot += b * tl.load(mean + 1, mask=live & (c + 1 < CHANNELS + 2), other=0.0)
-            dot += d * tl.load(mean + 2, mask=live & (c + 2 < CHANNELS + 2), other=0.0)
-            dot += e * tl.load(mean + 3, mask=live & (c + 3 < CHANNELS + 2), other=0.0)
-    return dot
+            total += weight * tl.load(source + x * step + (GRAD_FRONT + c), mask=inside, other=0.0)
+        tl.store(target + (GRAD_FRONT + c), total, mask=live)
 
 
 @triton.jit

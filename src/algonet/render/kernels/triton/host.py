@@ -11,7 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from algonet.core.cache import Cache, cached, constant
+from algonet.core.autograd import plan_from
+from algonet.core.cache import cached, constant
+from algonet.core.identity import PLANS
 from algonet.core.launch import Launch
 
 from ...constants import FAR_POINTS
@@ -96,8 +98,6 @@ def sample(plan: LaunchPlan, tensors: list[Tensor], saved: list[Tensor]) -> None
             if plan.bin:
                 passed.list_bins.start(counters=counters, scratch=scratch)
             passed.forward.start(work=work, scratch=scratch, softness=tensors[SOFTNESS], samples=saved[0])
-        if plan.settings.spacing:
-            part[0].join.start(softness=tensors[SOFTNESS], samples=saved[0])
 
 
 def empty_saved(plan: LaunchPlan, like: Tensor) -> list[Tensor]:
@@ -202,7 +202,9 @@ def backward(
         if settings.spacing and wanted.moving:
             columns, rows = plan.gather_samples(first, items)
             columns.start(softness=softness, pixel_grads=pixel_grads, sample_grads=sample_grads)
-            rows.start(samples=saved[0], softness=softness, pixel_grads=pixel_grads, sample_grads=sample_grads)
+            rows.start(softness=softness, pixel_grads=pixel_grads, sample_grads=sample_grads)
+        if wanted.moving:
+            plan.unit_back(first, items).start(samples=saved[0], softness=softness, pixel_grads=pixel_grads)
         for passed in part if wanted.moving else ():
             if plan.keeps:
                 work, counters = (t.view(plan.items, -1)[first:] if first else t for t in saved[1:3])
@@ -309,7 +311,7 @@ def pictures_of(grads: Sequence[Tensor | None], plan: LaunchPlan, like: Tensor) 
     return pictures, strides
 
 
-@cached(most=256)
+@cached
 def picture_strides(shape: Sequence[int], strides: Sequence[int], own: int) -> tuple[int, ...] | None:
     """Strides of items, pixels and, with `own` = 3, channels; `None` where rows or items do not follow each other."""
     batch = len(shape) - own
@@ -355,17 +357,23 @@ def with_channel(tensors: list[Tensor]) -> list[Tensor]:
 # -- normals and light on points
 
 
-_normals_plans: Cache[tuple[NormalsPlan, bool]] = Cache("plans of normals", 256)
-
-
 def normals_plan(points: Tensor, faces: Tensor) -> tuple[NormalsPlan, Tensor, Tensor]:
-    key = (points.shape, points.stride(), points.dtype, points.device, faces.shape, faces.stride(), faces.dtype)
-    plan = _normals_plans.find(key)
+    key = (
+        NormalsPlan,
+        points.shape,
+        points.stride(),
+        points.dtype,
+        points.device,
+        faces.shape,
+        faces.stride(),
+        faces.dtype,
+    )
+    plan = PLANS.find(key)
     if plan is None:
         stride = item_stride(tuple(points.shape), points.stride(), 2)
         rows = points.shape[-2]
         made = NormalsPlan(math.prod(points.shape[:-2]), rows, len(faces), 3 * rows if stride is None else stride)
-        plan = _normals_plans.put(key, (made, stride is None or not faces.is_contiguous()))
+        plan = PLANS.put(key, (made, stride is None or not faces.is_contiguous()))
     made, copied = plan
     return (made, points.contiguous(), faces.contiguous()) if copied else (made, points, faces)
 
@@ -428,3 +436,17 @@ def illuminate_backward(
         whole = partial.sum(1)
         found[3:] = [whole[:, :3].reshape(eye.shape), whole[:, 3:].reshape(lights.shape)]
     return [g if need else None for g, need in zip(found, needs, strict=True)]
+
+
+RenderAttributesPlan = plan_from(
+    render_attributes_forward, render_attributes_backward, render_attributes_saved, partial=True
+)
+
+
+RenderLitPlan = plan_from(render_lit_forward, render_lit_backward, render_lit_saved, partial=True)
+
+
+VertexNormalsPlan = plan_from(vertex_normals_forward, vertex_normals_backward, vertex_normals_saved)
+
+
+IlluminatePlan = plan_from(illuminate_forward, illuminate_backward)

@@ -10,54 +10,69 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from algonet.core.codegen.triton_math import quick_log2
+from algonet.core.codegen.triton_math import kernel
 
+from ... import constants
 from .formulas import (
-    GRAD_TOTAL,
+    BEHIND,
+    END,
+    FRONT,
+    GRAD_BASE,
+    GRAD_BEHIND,
+    GRAD_DEPTH,
+    GRAD_FRONT,
     GRADS,
-    LOG_NORM,
+    MEAN_DEPTH,
     MEANS,
-    POINTERS,
-    SIZES,
-    TOTAL,
-    store_two,
 )
 from .sampling import load_samples, sample_grid
 
-
-@triton.jit
-def bounded(total, POWER: tl.constexpr):
-    """S / (1 + S^k)^(1/k), by the k-th power of the smaller of S and 1/S."""
-    size = tl.abs(total)
-    large = size > 1.0
-    small = tl.where(large, 1.0 / tl.where(large, size, 1.0), size)
-    # S = 0: log2 of a tiny number instead of -inf
-    raised = tl.exp2(POWER * tl.log2(tl.maximum(small, 1e-37)))
-    root = tl.exp2(tl.log2(1.0 + raised) * (-1.0 / POWER))
-    return tl.where(large, tl.where(total < 0, -root, root), total * root)
+FADE2 = tl.constexpr(constants.FADE**2)
 
 
 @triton.jit
-def silhouette_of(total, BOUNDED: tl.constexpr, POWER: tl.constexpr):
-    """The silhouette from a total: a bounded sum, or 1 - exp of a sum of logarithms."""
-    if BOUNDED:
-        s = bounded(total, POWER)
+def unit_power(x, POWER: tl.constexpr):
+    """x^POWER for x in [0, 1]."""
+    # x = 0: log2 of a tiny number instead of -inf
+    return tl.exp2(POWER * tl.log2(tl.maximum(x, 1e-37)))
+
+
+@triton.jit
+def silhouette_of(front, back, POWER: tl.constexpr):
+    """T = N / (1 + N^k)^(1/k), N = (front^k + back^k)^(1/k): see `reference.opaque`."""
+    small, large = tl.minimum(front, back), tl.maximum(tl.maximum(front, back), 1e-30)
+    n = large * tl.exp2(tl.log2(1.0 + unit_power(small / large, POWER)) * (1.0 / POWER))
+    beyond = n > 1.0
+    root = tl.exp2(tl.log2(1.0 + unit_power(tl.where(beyond, 1.0 / n, n), POWER)) * (-1.0 / POWER))
+    # Maximum drops NaN; the sum brings it back
+    return tl.where(beyond, root, n * root) + (front + back) * 0.0
+
+
+@triton.jit
+def silhouette_slopes(front, back, POWER: tl.constexpr):
+    """Its slopes by both: T / N / (1 + N^k) times (front / N)^(k - 1) or (back / N)^(k - 1)."""
+    s = silhouette_of(front, back, POWER)
+    small, large = tl.minimum(front, back), tl.maximum(tl.maximum(front, back), 1e-30)
+    ratio = small / large
+    raised = unit_power(ratio, POWER)
+    n = large * tl.exp2(tl.log2(1.0 + raised) * (1.0 / POWER))
+    beyond = n > 1.0
+    inner = unit_power(tl.where(beyond, 1.0 / n, n), POWER)
+    outer = s / n * tl.where(beyond, inner, 1.0) / (1.0 + inner)
+    by_large = outer * tl.exp2(tl.log2(1.0 + raised) * ((1.0 - POWER) / POWER))
+    by_small = by_large * tl.exp2((POWER - 1.0) * tl.log2(tl.maximum(ratio, 1e-37)))
+    return tl.where(front >= back, by_large, by_small), tl.where(front >= back, by_small, by_large)
+
+
+@triton.jit
+def placed(z, s, far, OVER: tl.constexpr):
+    """The depth in the picture, and its slopes by mean depth, silhouette and the background's depth."""
+    if OVER:
+        seen, by_z, by_s, by_far = s * z + (1.0 - s) * far, s, z - far, 1.0 - s
     else:
-        s = tl.where(
-            total > -0.01, -total * (1.0 + total * (0.5 + total * (1.0 / 6.0 + total / 24.0))), 1.0 - tl.exp(total)
-        )
-    return s
-
-
-@triton.jit
-def silhouette_slope(s, BOUNDED: tl.constexpr, POWER: tl.constexpr):
-    """Its slope by the total: (1 - s^k)^(1 + 1/k), or s - 1."""
-    if BOUNDED:
-        raised = tl.exp2(POWER * quick_log2(tl.maximum(tl.abs(s), 1e-37)))
-        slope = tl.exp2((1.0 + 1.0 / POWER) * quick_log2(tl.maximum(1.0 - raised, 1e-37)))
-    else:
-        slope = s - 1.0
-    return slope
+        root = tl.rsqrt(s * s + FADE2)
+        seen, by_z, by_s, by_far = z * s * root, s * root, z * FADE2 * root * root * root, s * 0.0
+    return seen, by_z, by_s, by_far
 
 
 @triton.jit
@@ -84,56 +99,40 @@ def pixel_block(softness, samples, first, height, width, softness_stride, SPACIN
     return slot, item, pixel, live, row, column, spacing, margin, columns, samples + item * height * width * SAMPLE
 
 
-@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
+@kernel
 def composite_kernel(
     samples, softness, background, image, silhouette, depth,
     first, height, width, softness_stride, background_stride, channels,
-    SAMPLE: tl.constexpr, BOUNDED: tl.constexpr, POWER: tl.constexpr, SPACING: tl.constexpr, BLOCK: tl.constexpr,
+    SAMPLE: tl.constexpr, POWER: tl.constexpr, OVER: tl.constexpr, SPACING: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     _slot, item, pixel, live, row, column, spacing, margin, columns, own = pixel_block(
         softness, samples, first, height, width, softness_stride, SPACING, SAMPLE, BLOCK
     )
-    total, mean_z, mean0, mean1 = load_samples(own, row, column, spacing, margin, columns, TOTAL, SAMPLE, SAMPLE)
-    s = silhouette_of(total, BOUNDED, POWER)
+    front, back, z, _mean = load_samples(own, row, column, spacing, margin, columns, FRONT, SAMPLE, SAMPLE)
+    s = silhouette_of(front, back, POWER)
     pixel = pixel + item * height * width
     ground = background + item * background_stride
     tl.store(silhouette + pixel, s, mask=live)
-    tl.store(depth + pixel, s * mean_z + (1.0 - s) * tl.load(ground + channels), mask=live)
-    image += pixel * channels
-    tl.store(image, s * mean0 + (1.0 - s) * tl.load(ground), mask=live)
-    if channels > 1:
-        tl.store(image + 1, s * mean1 + (1.0 - s) * tl.load(ground + 1), mask=live)
-    for c in range(2, channels, 4):
-        mean0, mean1, mean2, mean3 = load_samples(own, row, column, spacing, margin, columns, MEANS + c, SAMPLE, SAMPLE)
-        tl.store(image + c, s * mean0 + (1.0 - s) * tl.load(ground + c), mask=live)
-        if c + 1 < channels:
-            tl.store(image + c + 1, s * mean1 + (1.0 - s) * tl.load(ground + c + 1), mask=live)
-        if c + 2 < channels:
-            tl.store(image + c + 2, s * mean2 + (1.0 - s) * tl.load(ground + c + 2), mask=live)
-        if c + 3 < channels:
-            tl.store(image + c + 3, s * mean3 + (1.0 - s) * tl.load(ground + c + 3), mask=live)
+    seen_depth, _by_z, _by_s, _by_far = placed(z, s, tl.load(ground + channels), OVER)
+    tl.store(depth + pixel, seen_depth, mask=live)
+    for c in range(0, channels, 4):
+        means = load_samples(own, row, column, spacing, margin, columns, MEANS + c, SAMPLE, SAMPLE)
+        for k in tl.static_range(4):
+            if c + k < channels:
+                color = s * means[k] + (1.0 - s) * tl.load(ground + c + k)
+                tl.store(image + pixel * channels + c + k, color, mask=live)
 
 
-@triton.jit
-def composite_channel(grad_image, ground, target, partial, mean, s, c, step, live, dot, by_s, NEEDED: tl.constexpr):
-    """One channel's part of a pixel's gradient: stored, and added to gradients times means and to that by the silhouette."""
-    grad = tl.load(grad_image + c * step, mask=live, other=0.0)
-    tl.store(target + c, s * grad, mask=live)
-    if NEEDED:
-        tl.store(partial + c, tl.sum((1.0 - s) * grad))
-    return dot + s * grad * mean, by_s + grad * (mean - tl.load(ground + c))
-
-
-@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
+@kernel
 def composite_backward_kernel(
     samples, softness, background, grad_image, grad_silhouette, grad_depth, pixel_grads, partial,
     by_points, by_attributes,
     first, height, width, softness_stride, background_stride, channels, clear_points, clear_attributes,
     image_item, image_pixel, image_channel, silhouette_item, silhouette_pixel, depth_item, depth_pixel,
-    SAMPLE: tl.constexpr, GRAD: tl.constexpr, BOUNDED: tl.constexpr, POWER: tl.constexpr, SPACING: tl.constexpr,
+    SAMPLE: tl.constexpr, GRAD: tl.constexpr, POWER: tl.constexpr, OVER: tl.constexpr, SPACING: tl.constexpr,
     NEEDED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients by total, mean depth and means at the pixels; NEEDED: also sums of the gradient by the background.
+    """Gradients by coverages, mean depth and means at the pixels; NEEDED: also sums of the gradient by the background.
 
     Clears the gradients that the next kernel adds to.
     """
@@ -142,43 +141,73 @@ def composite_backward_kernel(
     slot, item, pixel, live, row, column, spacing, margin, columns, own = pixel_block(
         softness, samples, first, height, width, softness_stride, SPACING, SAMPLE, BLOCK
     )
-    total, mean_z, mean0, mean1 = load_samples(own, row, column, spacing, margin, columns, TOTAL, SAMPLE, SAMPLE)
-    s = silhouette_of(total, BOUNDED, POWER)
+    front, back, z, _mean = load_samples(own, row, column, spacing, margin, columns, FRONT, SAMPLE, SAMPLE)
+    s = silhouette_of(front, back, POWER)
     ground = background + item * background_stride
     target = pixel_grads + (slot * height * width + pixel) * GRAD
     partial += (slot * tl.num_programs(0) + tl.program_id(0)) * (channels + 1)
     grad_image += item * image_item + pixel * image_pixel
-    by_z = tl.load(grad_depth + item * depth_item + pixel * depth_pixel, mask=live, other=0.0)
+    by_depth = tl.load(grad_depth + item * depth_item + pixel * depth_pixel, mask=live, other=0.0)
     by_s = tl.load(grad_silhouette + item * silhouette_item + pixel * silhouette_pixel, mask=live, other=0.0)
-    by_s += by_z * (mean_z - tl.load(ground + channels))
-    dot = s * by_z * mean_z
-    means = target + GRADS
-    dot, by_s = composite_channel(
-        grad_image, ground, means, partial, mean0, s, 0, image_channel, live, dot, by_s, NEEDED
-    )
-    if channels > 1:
-        dot, by_s = composite_channel(
-            grad_image, ground, means, partial, mean1, s, 1, image_channel, live, dot, by_s, NEEDED
-        )
-    for c in range(2, channels, 4):
-        mean0, mean1, mean2, mean3 = load_samples(own, row, column, spacing, margin, columns, MEANS + c, SAMPLE, SAMPLE)
-        dot, by_s = composite_channel(
-            grad_image, ground, means, partial, mean0, s, c, image_channel, live, dot, by_s, NEEDED
-        )
-        if c + 1 < channels:
-            dot, by_s = composite_channel(
-                grad_image, ground, means, partial, mean1, s, c + 1, image_channel, live, dot, by_s, NEEDED
-            )
-        if c + 2 < channels:
-            dot, by_s = composite_channel(
-                grad_image, ground, means, partial, mean2, s, c + 2, image_channel, live, dot, by_s, NEEDED
-            )
-        if c + 3 < channels:
-            dot, by_s = composite_channel(
-                grad_image, ground, means, partial, mean3, s, c + 3, image_channel, live, dot, by_s, NEEDED
-            )
+    _depth, depth_z, depth_s, depth_far = placed(z, s, tl.load(ground + channels), OVER)
+    by_s += by_depth * depth_s
+    for c in range(0, channels, 4):
+        means = load_samples(own, row, column, spacing, margin, columns, MEANS + c, SAMPLE, SAMPLE)
+        for k in tl.static_range(4):
+            if c + k < channels:
+                grad = tl.load(grad_image + (c + k) * image_channel, mask=live, other=0.0)
+                tl.store(target + GRADS + c + k, s * grad, mask=live)
+                by_s += grad * (means[k] - tl.load(ground + c + k))
+                if NEEDED:
+                    tl.store(partial + c + k, tl.sum((1.0 - s) * grad))
     if NEEDED:
-        tl.store(partial + channels, tl.sum((1.0 - s) * by_z))
-    # Where noise is wide, the normaliser is not this pixel's; then nobody reads it here
-    store_two(target + LOG_NORM, tl.load(own + pixel * SAMPLE + LOG_NORM), dot, live)
-    store_two(target + GRAD_TOTAL, by_s * silhouette_slope(s, BOUNDED, POWER), s * by_z, live)
+        tl.store(partial + channels, tl.sum(depth_far * by_depth))
+    store_by_coverage(target, front, back, by_s, depth_z * by_depth, live, POWER)
+
+
+@triton.jit
+def store_by_coverage(target, front, back, by_s, by_z, live, POWER: tl.constexpr):
+    """Gradients by coverage from the front and from the back, and by mean depth, of pixels."""
+    slope_front, slope_back = silhouette_slopes(front, back, POWER)
+    tl.store(target + GRAD_FRONT, by_s * slope_front, mask=live)
+    tl.store(target + GRAD_BEHIND, by_s * slope_back, mask=live)
+    tl.store(target + GRAD_DEPTH, by_z, mask=live)
+
+
+@kernel
+def unit_backward_kernel(
+    samples, softness, pixel_grads, first, height, width, softness_stride,
+    SAMPLE: tl.constexpr, GRAD: tl.constexpr, CHANNELS: tl.constexpr, POWER: tl.constexpr, SPACING: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """From gradients by means at samples to what faces take: through where the nearest unit of coverage ends.
+
+    With weights w_f, their slopes u_f by the unit's end y, means m = sum w a / T and m' = sum u a / sum u, gradients g by m and
+    h = g / T: an attribute counts h (a - m') for the weight it gets, and a change of y by T, which coverage brings about,
+    h (m' - m).
+    """
+    slot = tl.program_id(1).to(tl.int64)
+    item = slot + first
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    _spacing, _margin, rows, columns = sample_grid(tl.load(softness + item * softness_stride), height, width, SPACING)
+    live = i < rows * columns
+    own = samples + (item * height * width + i) * SAMPLE
+    place = pixel_grads + (slot * height * width + (i // columns) * width + i % columns) * GRAD
+    front, back = tl.load(own + FRONT, mask=live, other=0.0), tl.load(own + BEHIND, mask=live, other=0.0)
+    s = silhouette_of(front, back, POWER)
+    by_weight = tl.where(s > 1e-30, 1.0 / tl.maximum(s, 1e-30), s * 0.0)
+    base, by_end = s * 0.0, s * 0.0
+    for c in range(CHANNELS + 1):
+        grad = tl.load(place + GRAD_DEPTH + c, mask=live, other=0.0) * by_weight
+        mean = tl.load(own + MEAN_DEPTH + c, mask=live, other=0.0)
+        steep = tl.load(own + (SAMPLE + MEAN_DEPTH) // 2 + c, mask=live, other=0.0)
+        tl.store(place + GRAD_DEPTH + c, grad, mask=live)
+        base += grad * steep
+        by_end += grad * (steep - mean)
+    slope_front, slope_back = silhouette_slopes(front, back, POWER)
+    by_front = tl.load(place + GRAD_FRONT, mask=live, other=0.0) + by_end * slope_front
+    by_back = tl.load(place + GRAD_BEHIND, mask=live, other=0.0) + by_end * slope_back
+    tl.store(place + GRAD_FRONT, by_front, mask=live)
+    tl.store(place + GRAD_BEHIND, by_back, mask=live)
+    tl.store(place + END, tl.load(own + END, mask=live, other=0.0), mask=live)
+    tl.store(place + GRAD_BASE, base, mask=live)

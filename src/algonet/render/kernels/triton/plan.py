@@ -21,8 +21,8 @@ from ...settings import RasterSettings
 from ...shading import LIGHT, Shading
 from . import gathering, lit_pixels, pixels, surface
 from .backward import backward_kernel
-from .formulas import COUNTERS, GRADS, MEANS, PLANES
-from .forward import forward_kernel, join_kernel
+from .formulas import BOX, COUNTERS, GRADS, MEAN_DEPTH, PLANES
+from .forward import forward_kernel
 from .setup import bin_kernel, setup_kernel
 
 #: Faces that a setup program takes, and their records and boxes are padded to.
@@ -34,10 +34,10 @@ PLACES = (6, 64)
 #: Up to so many faces a tile looks through all of them; binning would cost more.
 UNBINNED = 2048
 #: Width and height of a forward tile in pixels, its warps, and the registers that a thread may take in float32.
-TILE: tuple[int, int, int, int | None] = (4, 8, 1, 72)
+TILE: tuple[int, int, int, int | None] = (4, 8, 1, 128)
 #: Samples that a backward program takes at a time, its warps, and the registers that a thread may take in float32 with up to
 #: four channels, and with more.
-BACKWARD: tuple[int, int, int | None, int | None] = (32, 1, 96, 128)
+BACKWARD: tuple[int, int, int | None, int | None] = (32, 1, 128, 128)
 #: Pixels that a program of `pixels` takes, and its warps; and programs per item that share the samples of wide ones.
 PIXELS, GATHERS = (128, 4), 2048
 #: Faces with more pixels than this are cut into bands for the backward pass, as far as an item has this many places.
@@ -46,6 +46,8 @@ LARGE, JOBS = 4096, 512
 SURFACE = (128, 4)
 #: From so many pixels on, rounding may send a pixel of a window to the line beside its own, and kernels look after that.
 HUGE = 1 << 21
+#: Units of log 2 within which a forward program finds where the nearest unit of coverage ends, before it interpolates.
+PRECISE = 0.3, 1e-5
 #: A face's diagonal, in units of sigma, up to which a rule of points covers it at epsilon = 1e-4, and at most.
 SMALL = (0.5, 0.8)
 #: Channels that one pass takes, and items: a grid's second side.
@@ -88,7 +90,7 @@ class LaunchPlan:
         #: All channels, normals among them, and those that are neither colour nor normal.
         self.channels = self.attributes + 3 * self.lit
         self.extra = self.attributes - 3 * settings.colored if self.lit else 0
-        self.sample = MEANS.value + self.channels
+        self.sample = MEAN_DEPTH.value + 2 * (self.channels + 1)
         # Even, so that records are aligned
         self.grad = -(-(GRADS.value + self.channels) // 2) * 2
         self.blocks = -(-self.count // BLOCK)
@@ -106,7 +108,7 @@ class LaunchPlan:
         self.copied = [i for i, step in steps.items() if step is None]
         self.copied += [i for i in (FACES, ATTRIBUTE_FACES) if strides[i] != (3, 1)]
         self.steps = {i: math.prod(shapes[i][-OWN[i] :]) if step is None else step for i, step in steps.items()}
-        records = self.padded * (record_width(min(GROUP, self.channels)) + 4) * self.size
+        records = self.padded * (record_width(min(GROUP, self.channels)) + BOX.value) * self.size
         #: Whether what is made of the faces is kept for the backward pass.
         self.keeps = self.channels <= GROUP and self.items * records <= RECORDS and self.items <= MOST_ITEMS
         forth = self.items if self.keeps else min(WORKSPACE // max(1, records + 4 * self.scratch), MOST_ITEMS)
@@ -162,7 +164,7 @@ class LaunchPlan:
         return {
             "height": self.height, "width": self.width, "softness_stride": self.steps[SOFTNESS],
             "background_stride": self.steps[BACKGROUND], "SAMPLE": self.sample, "SPACING": self.settings.spacing,
-            "BLOCK": PIXELS[0], "BOUNDED": self.settings.power > 0, "POWER": self.settings.power or 1.0,
+            "BLOCK": PIXELS[0], "POWER": self.settings.power, "OVER": self.settings.over_depth,
         }  # fmt: skip
 
     def _light(self, shading: Shading) -> dict:
@@ -235,8 +237,21 @@ class LaunchPlan:
             }  # fmt: skip
             grid = (min(GATHERS, self.pixels), items)
             columns = Launch(gathering.gather_columns_kernel, grid, warps=1, **both)
-            rows = Launch(gathering.gather_rows_kernel, grid, warps=1, SAMPLE=self.sample, **both)
+            rows = Launch(gathering.gather_rows_kernel, grid, warps=1, **both)
             found = self._pixels_back.put(key, (columns, rows))
+        return found
+
+    def unit_back(self, first: int, items: int) -> Launch:
+        """From gradients by means at the samples of some items to what their faces take."""
+        found: Any = self._pixels_back.find(("unit", first, items))
+        if found is None:
+            launch = Launch(
+                pixels.unit_backward_kernel, (self.pixel_blocks, items), warps=PIXELS[1],
+                first=first, height=self.height, width=self.width, softness_stride=self.steps[SOFTNESS],
+                SAMPLE=self.sample, GRAD=self.grad, CHANNELS=self.channels, POWER=self.settings.power,
+                SPACING=self.settings.spacing, BLOCK=PIXELS[0],
+            )  # fmt: skip
+            found = self._pixels_back.put(("unit", first, items), launch)
         return found
 
 
@@ -295,7 +310,7 @@ class Pass:
         self.first, self.items = first, items
         self.record = record_width(channels)
         #: Numbers per item for the records and boxes of its faces.
-        self.work = plan.padded * (self.record + 4)
+        self.work = plan.padded * (self.record + BOX.value)
         self.setup = self._setup(plan.bin)
         self.setup_again = self._setup(0)
         self.list_bins = Launch(
@@ -304,7 +319,6 @@ class Pass:
             JOBS=plan.jobs, BLOCK=BLOCK, STEP=BIN_STEP,
         )  # fmt: skip
         self.forward = self._forward()
-        self.join = self._join()
         self._backward: dict[tuple, Launch] = {}
 
     def _setup(self, side: int) -> Launch:
@@ -328,14 +342,6 @@ class Pass:
             return plan.bins * (plan.bin // tx) * (plan.bin // ty)
         return -(-plan.width // tx) * -(-plan.height // ty)
 
-    def _join(self) -> Launch:
-        plan = self.plan
-        return Launch(
-            join_kernel, (min(GATHERS, plan.pixels), self.items), warps=1,
-            first=self.first, height=plan.height, width=plan.width, softness_stride=plan.steps[SOFTNESS],
-            tiles=self._tiles(), SAMPLE=plan.sample, SPACING=plan.settings.spacing, TX=TILE[0], TY=TILE[1], P=32,
-        )  # fmt: skip
-
     def _forward(self) -> Launch:
         plan, settings = self.plan, self.plan.settings
         tx, ty, warps, registers = TILE
@@ -346,7 +352,8 @@ class Pass:
             height=plan.height, width=plan.width, tiles_x=across, softness_stride=plan.steps[SOFTNESS],
             work_stride=self.work, scratch_stride=plan.scratch, first_mean=self.first_mean,
             WIDTH=self.record, CHANNELS=self.channels, HALF=settings.half_df, REACH=settings.reach,
-            BOUNDED=settings.power > 0, SPACING=settings.spacing, FIRST=self.first_mean == 0, SMALL=small_faces(settings),
+            POWER=settings.power, SPACING=settings.spacing, FIRST=self.first_mean == 0, SMALL=small_faces(settings),
+            PERSPECTIVE=settings.perspective, TWO_SIDED=settings.two_sided, PRECISE=PRECISE[0 if plan.single else 1],
             SAMPLE=plan.sample, BIN=plan.bin, TX=tx, TY=ty,
         )  # fmt: skip
 
@@ -371,7 +378,7 @@ class Pass:
             by_attributes_stride=plan.rows * plan.attributes, by_normals_stride=3 * plan.vertices, work_stride=self.work,
             channels=plan.attributes, first_channel=self.first_channel, first_mean=self.first_mean, limit=plan.limit,
             WIDTH=self.record, CHANNELS=self.channels, NORMALS=self.normals, AREAS=plan.areas, HALF=settings.half_df,
-            BOUNDED=settings.power > 0, REACH=settings.reach,
+            REACH=settings.reach,
             NEAR_REACH=settings.reach if softness else settings.near_reach, SPACING=settings.spacing,
             FIRST=self.first_mean == 0, GRAD=plan.grad, HUGE=plan.pixels > HUGE, WORLD=plan.world,
             PULL=pull and plan.world, PERSPECTIVE=settings.perspective, TWO_SIDED=settings.two_sided, SOFTNESS=softness,

@@ -42,18 +42,6 @@ def sample_grid(scale, height, width, SPACING: tl.constexpr):
     )
 
 
-@triton.jit
-def split(rows, columns, height, width, tiles, TX: tl.constexpr, TY: tl.constexpr):
-    """Wide items have few tiles with many faces each, and most of the `tiles` that were started have none: how many of those
-    share a tile's faces, and the tiles across and in all.
-
-    Each of them keeps its part of the samples apart, as many as there are behind the one before.
-    """
-    across = (columns + TX - 1) // TX
-    used = across * ((rows + TY - 1) // TY)
-    return tl.minimum((height * width) // (rows * columns), tiles // used), across, used
-
-
 @triton.constexpr_function
 def tap_factor(tap):
     """1 / product of (tap - k) over the other taps k."""

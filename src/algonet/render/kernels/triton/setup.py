@@ -4,7 +4,7 @@
 planes over which depth, attributes and their common denominator are linear) and its bounding box. `bin_kernel` lists, for
 each bin of BIN x BIN pixels, the faces within reach of it, in order; a bin whose list does not fit says so.
 
-Of each item, `work` holds the records, then the boxes (four rows of `padded` numbers); `counters` hold the places taken in the
+Of each item, `work` holds the records, then the boxes (six rows of `padded` numbers); `counters` hold the places taken in the
 lists, the numbers of bins with many and with few faces, the faces' bins in all, the number of jobs, then the jobs (face, first
 row); `scratch` holds each face's span of bins, then the lists, the bins' heads (start, length), and the order of the bins.
 """
@@ -15,13 +15,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from algonet.core.codegen.triton_math import kernel
+
 from .formulas import (
+    BACK,
     CORNERS,
     COUNTERS,
     DENOMINATOR,
     DEPTH,
     DIRECTIONS,
     FAR,
+    FLAT,
     FLIP,
     GUARD,
     LENGTHS,
@@ -29,13 +33,14 @@ from .formulas import (
     NOWHERE,
     PI,
     PLANES,
-    POINTERS,
-    SIZES,
     smooth_step,
     store_four,
 )
 from .sampling import sample_grid
 from .surface import normal_at
+
+#: Scales of the noise behind its horizon from which a face is not seen: exp(-2 UNSEEN) of it is left.
+UNSEEN = tl.constexpr(20.0)
 
 
 @triton.jit
@@ -92,41 +97,16 @@ def direction(ex, ey):
 
 
 @triton.jit
-def face_factor(area, flip, TWO_SIDED: tl.constexpr):
-    """The factor that makes a signed coverage positive, and its slope; it turns over within `flip`."""
-    front, slope = smooth_step(area / flip)
-    if TWO_SIDED:
-        back, back_slope = smooth_step(-area / flip)
-        front, slope = front - back, slope + back_slope
-    return front, slope / flip
+def horizon(la, lb, lc, ax, ay, bx, by, cx, cy, guard):
+    """Of levels at the corners: their slope times twice the face's area, as a vector, and the guarded square of its length."""
+    vx, vy = la * (cx - bx) + lb * (ax - cx) + lc * (bx - ax), la * (cy - by) + lb * (ay - cy) + lc * (by - ay)
+    size = (cx - bx) * (cx - bx) + (cy - by) * (cy - by) + (ax - cx) * (ax - cx) + (ay - cy) * (ay - cy)
+    size += (bx - ax) * (bx - ax) + (by - ay) * (by - ay)
+    least, mean = guard + FLAT * size, (la * la + lb * lb + lc * lc) * (1.0 / 3.0)
+    return vx, vy, least, mean, vx * vx + vy * vy + least * mean
 
 
-@triton.jit
-def face_plane(
-    attributes, ja, jb, jc, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, ax, ay, az, bx, by, bz, cx, cy, cz,
-    CHANNEL: tl.constexpr, CHANNELS: tl.constexpr, NORMALS: tl.constexpr,
-):  # fmt: skip
-    """The plane over which a channel times the denominator is linear, from its values at the corners; 0 past the last.
-
-    The last NORMALS channels are the normals at the corners, (ax, ay, az) and so on.
-    """
-    p0, p1, p2 = a0 * 0.0, a0 * 0.0, a0 * 0.0
-    if CHANNEL < CHANNELS:
-        if CHANNEL < CHANNELS - NORMALS:
-            fa = tl.load(attributes + ja + CHANNEL, mask=live, other=0.0)
-            fb = tl.load(attributes + jb + CHANNEL, mask=live, other=0.0)
-            fc = tl.load(attributes + jc + CHANNEL, mask=live, other=0.0)
-        elif CHANNEL == CHANNELS - NORMALS:
-            fa, fb, fc = ax, bx, cx
-        elif CHANNEL == CHANNELS - NORMALS + 1:
-            fa, fb, fc = ay, by, cy
-        else:
-            fa, fb, fc = az, bz, cz
-        p0, p1, p2 = fa * a0 + fb * b0 + fc * c0, fa * a1 + fb * b1 + fc * c1, fa * a2 + fb * b2 + fc * c2
-    return p0, p1, p2
-
-
-@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=POINTERS)
+@kernel
 def setup_kernel(
     points, matrix, attributes, normals, softness, faces, attribute_faces, work, counters, scratch,
     first, count, blocks, points_stride, matrix_stride, attributes_stride, normals_stride, softness_stride, work_stride,
@@ -159,12 +139,19 @@ def setup_kernel(
     cx, cy = (cx - 0.5) * by_spacing + (margin + 0.5), (cy - 0.5) * by_spacing + (margin + 0.5)
     area = (by - ay) * (cx - ax) - (bx - ax) * (cy - ay)
     flip = FLIP * by_spacing * by_spacing
-    factor, _slope = face_factor(area, flip, TWO_SIDED)
-    factor = factor * ap * bp * cp
+    factor = ap * bp * cp
     rest = area * 0.0 + az * 0.0 + bz * 0.0 + cz * 0.0 + near * 0.0
     broken = rest != rest
-    seen = live & ((factor != 0.0) | broken)
     inverse = area / (area * area + flip * flip)
+    la, lb, lc = az, bz, cz
+    if PERSPECTIVE:
+        la, lb, lc = aw, bw, cw
+    _vx, _vy, _least, _mean, square = horizon(la, lb, lc, ax, ay, bx, by, cx, cy, GUARD * by_spacing * by_spacing)
+    turn = area / (tl.sqrt(tl.where(square == 0.0, 1.0, square)) * scale)
+    seen = live & ((factor != 0.0) | broken)
+    if not TWO_SIDED:
+        # Nothing is left of a face that turns its back everywhere
+        seen = seen & ((turn * tl.minimum(tl.minimum(la, lb), lc) > -UNSEEN) | broken)
 
     work += slot * work_stride
     record = work + f.to(tl.int64) * WIDTH
@@ -182,12 +169,12 @@ def setup_kernel(
     c0, c1, c2 = cw / 3, cw * inverse * (by - ay), -cw * inverse * (bx - ax)
     attributes += item * attributes_stride + first_channel
     normals += item * normals_stride
-    nax, nay, naz, nbx, nby, nbz, ncx, ncy, ncz = ax, ay, az, bx, by, bz, cx, cy, cz
+    na, nb, nc = (ax, ay, az), (bx, by, bz), (cx, cy, cz)
     if NORMALS > 0:
         # They belong to the vertices, whatever the attributes are looked up by
-        nax, nay, naz = normal_at(normals, ia, live, AREAS)
-        nbx, nby, nbz = normal_at(normals, ib, live, AREAS)
-        ncx, ncy, ncz = normal_at(normals, ic, live, AREAS)
+        na = normal_at(normals, ia, live, AREAS)
+        nb = normal_at(normals, ib, live, AREAS)
+        nc = normal_at(normals, ic, live, AREAS)
     ja, jb, jc = ia, ib, ic
     if CHANNELS > NORMALS:
         ja = tl.load(attribute_faces + f * 3, mask=live, other=0).to(tl.int64) * channels
@@ -203,6 +190,12 @@ def setup_kernel(
     tl.store(box + padded, ly)
     tl.store(box + 2 * padded, hx)
     tl.store(box + 3 * padded, hy)
+    tl.store(box + 4 * padded, tl.where(seen, tl.minimum(tl.minimum(az, bz), cz), NOWHERE))
+    # With as much as a face seen from the back lies further, at most: see `formulas.place_of`
+    least_turn = turn * tl.minimum(tl.minimum(la, lb), lc)
+    rest = tl.where(least_turn > 0.0, 1.0 / (1.0 + tl.exp(tl.minimum(2.0 * least_turn, 80.0))), 1.0)
+    further = 1.0 + BACK * rest * tl.rsqrt(1.0 + least_turn * least_turn)
+    tl.store(box + 5 * padded, tl.where(seen, tl.maximum(tl.maximum(az, bz), cz) * further, -NOWHERE))
     counters += slot * (COUNTERS + 2 * JOBS)
     if BIN > 0:
         # Columns and rows of bins within reach, a byte each; a scale of NaN is within reach of everything
@@ -231,41 +224,23 @@ def setup_kernel(
             tl.store(job + 1, part * band, mask=mine)
     d0, d1, d2 = a0 + b0 + c0, a1 + b1 + c1, a2 + b2 + c2
     z0, z1, z2 = az * a0 + bz * b0 + cz * c0, az * a1 + bz * b1 + cz * c1, az * a2 + bz * b2 + cz * c2
-    p00, p01, p02 = face_plane(
-        attributes, ja, jb, jc, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, nax, nay, naz, nbx, nby, nbz, ncx, ncy, ncz,
-        0, CHANNELS, NORMALS,
-    )  # fmt: skip
-    p10, p11, p12 = face_plane(
-        attributes, ja, jb, jc, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, nax, nay, naz, nbx, nby, nbz, ncx, ncy, ncz,
-        1, CHANNELS, NORMALS,
-    )  # fmt: skip
-    p20, p21, p22 = face_plane(
-        attributes, ja, jb, jc, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, nax, nay, naz, nbx, nby, nbz, ncx, ncy, ncz,
-        2, CHANNELS, NORMALS,
-    )  # fmt: skip
-    p30, p31, p32 = face_plane(
-        attributes, ja, jb, jc, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, nax, nay, naz, nbx, nby, nbz, ncx, ncy, ncz,
-        3, CHANNELS, NORMALS,
-    )  # fmt: skip
-    p40, p41, p42 = face_plane(
-        attributes, ja, jb, jc, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, nax, nay, naz, nbx, nby, nbz, ncx, ncy, ncz,
-        4, CHANNELS, NORMALS,
-    )  # fmt: skip
-    p50, p51, p52 = face_plane(
-        attributes, ja, jb, jc, live, a0, a1, a2, b0, b1, b2, c0, c1, c2, nax, nay, naz, nbx, nby, nbz, ncx, ncy, ncz,
-        5, CHANNELS, NORMALS,
-    )  # fmt: skip
     store_four(record + DENOMINATOR, d0, d1, d2, z0, live)
-    store_four(record + (DEPTH + 1), z1, z2, least, p00, live)
-    store_four(record + (PLANES + 1), p01, p02, p10, p11, live)
-    if CHANNELS > 1:
-        store_four(record + (PLANES + 5), p12, p20, p21, p22, live)
-    if CHANNELS > 3:
-        store_four(record + (PLANES + 9), p30, p31, p32, p40, live)
-    if CHANNELS > 4:
-        store_four(record + (PLANES + 13), p41, p42, p50, p51, live)
-    if CHANNELS > 5:
-        store_four(record + (PLANES + 17), p52, p52, p52, p52, live)
+    store_four(record + (DEPTH + 1), z1, z2, least, turn, live)
+    for channel in tl.static_range(CHANNELS):
+        if channel < CHANNELS - NORMALS:
+            fa = tl.load(attributes + ja + channel, mask=live, other=0.0)
+            fb = tl.load(attributes + jb + channel, mask=live, other=0.0)
+            fc = tl.load(attributes + jc + channel, mask=live, other=0.0)
+        else:
+            fa, fb, fc = (
+                na[channel - CHANNELS + NORMALS],
+                nb[channel - CHANNELS + NORMALS],
+                nc[channel - CHANNELS + NORMALS],
+            )
+        plane = record + (PLANES + 3 * channel)
+        tl.store(plane, fa * a0 + fb * b0 + fc * c0, mask=live)
+        tl.store(plane + 1, fa * a1 + fb * b1 + fc * c1, mask=live)
+        tl.store(plane + 2, fa * a2 + fb * b2 + fc * c2, mask=live)
 
 
 @triton.jit
@@ -303,7 +278,7 @@ def in_bin(spans, index, padded, column, row):
     return tl.where(across & (((word >> 16) & 255) <= row) & (((word >> 24) & 255) >= row), 1, 0)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@kernel
 def bin_kernel(
     counters, scratch, blocks, bins_x, bins, capacity, scratch_stride,
     JOBS: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr,
@@ -312,7 +287,7 @@ def bin_kernel(
     column, row = place % bins_x, place // bins_x
     # Known to be multiples of a block, so that loads are wide
     padded = blocks * BLOCK
-    spans = scratch + tl.multiple_of(slot * scratch_stride, 16)
+    spans = tl.multiple_of(scratch, 16) + tl.multiple_of(slot * scratch_stride, 16)
     lists = spans + padded
     heads = lists + capacity
     order = heads + 2 * bins
