@@ -114,7 +114,11 @@ def test_area_weights_are_shares_of_the_area():
         ((torch.rand(0, 6), torch.zeros(1, 2, dtype=torch.int64)), {}, "n from 1 on"),
         (("fern", torch.zeros(1, 2, dtype=torch.int64)), {}, "expected an IFS or a floating tensor"),
         ((HALVES, torch.zeros(1, 2)), {}, "`choices` must be an integer tensor"),
-        ((HALVES, torch.zeros(3, dtype=torch.int64)), {}, r"`choices` must be \(\*batch, chains, steps\)"),
+        (
+            (HALVES, torch.zeros(3, dtype=torch.int64)),
+            {},
+            r"`choices` must be an integer tensor \(\*batch, chains, steps\), got \(3,\)",
+        ),
         ((HALVES, torch.tensor([[0, 3]])), {}, r"must lie in 0 .. 2, got values from 0 to 3"),
         ((HALVES, torch.tensor([[0, -1]])), {}, "must lie in 0 .. 2"),
         ((HALVES, torch.tensor([[0, 1]]), torch.zeros(2, 2)), {}, r"`start` must be \(1 chains, 2 coordinates\)"),

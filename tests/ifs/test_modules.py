@@ -39,11 +39,33 @@ def test_the_picture_is_a_function_of_parameters_and_seed():
 
 
 @torch.no_grad()
+def test_whole_chains_are_drawn(tmp_path):
+    """By hand: every point that a chain passes once its start is forgotten; the picture is about that of the chains' ends."""
+    colours = torch.rand(3, 3)
+    whole = IFS.preset("sierpinski", chains=8, points=4000, colours=colours)
+    steps = whole.choices.shape[1]
+    state, seen = whole.start.double(), []
+    offset = whole.parameters_.detach().double().unflatten(-1, (2, 3))
+    for step in range(steps):
+        rows = offset[whole.choices[:, step].long()]
+        state = state + rows[..., 0] + (rows[..., 1:] @ state[..., None])[..., 0]
+        seen.append(state)
+    expected = torch.stack(seen, 1)[:, whole.burn_in :].flatten(0, 1)
+    assert expected.shape == (4000, 2)
+    torch.testing.assert_close(whole.points().detach().double(), expected, atol=1e-5, rtol=0)
+    ends = IFS.preset("sierpinski", points=4000, colours=colours)
+    assert float((whole((24, 24)) - ends((24, 24))).detach().abs().mean()) < 0.03
+    whole.save(tmp_path / "whole.json")
+    assert torch.equal(IFS.load(tmp_path / "whole.json")((24, 24)), whole((24, 24)))
+    with pytest.raises(ValueError, match="chains"):
+        IFS.preset("sierpinski", chains=0)
+
+
 def test_exposure_not_the_number_of_points_sets_the_brightness():
     few, many = IFS.preset("sierpinski", points=4096), IFS.preset("sierpinski", points=16384)
-    assert float(few((24, 24)).mean()) == pytest.approx(float(many((24, 24)).mean()), rel=0.02)
+    assert few((24, 24)).detach().mean().item() == pytest.approx(many((24, 24)).detach().mean().item(), rel=0.02)
     brighter = IFS.preset("sierpinski", points=4096, exposure=3.0)
-    assert float(brighter((24, 24)).mean()) > 1.1 * float(few((24, 24)).mean())
+    assert brighter((24, 24)).detach().mean() > 1.1 * few((24, 24)).detach().mean()
 
 
 def test_state_moves_and_loads():

@@ -96,17 +96,15 @@ def test_separable_equals_windows():
 
 
 def test_auto_takes_the_product_only_for_windows_that_cover_the_picture():
-    from algonet.ifs.functional import _raster_call, _separable_is_cheaper
+    from algonet.ifs import functional
+    from algonet.ifs.operation import RasterSettings
 
-    def cheaper(size, sigma, aggregate, device="cuda"):
-        tensors, settings = _raster_call(
-            torch.rand(1000, 2, device="meta"), size, sigma, (0, 1, 0, 1), aggregate, None, None, 1e-4, None
-        )
-        return _separable_is_cheaper(tensors[0], settings, sigma)
-
-    assert not cheaper((512, 512), 1.0, Poisson())
-    assert cheaper((512, 512), 1000.0, Poisson())
-    assert not cheaper((512, 512), 1000.0, Probabilistic())
+    points, settings = torch.rand(1000, 2, device="meta"), RasterSettings(512, 512, False, 1e-4)
+    assert not functional.separable_is_cheaper(points, settings, 1.0)
+    assert functional.separable_is_cheaper(points, settings, 1000.0)
+    options = (512, 512), (0, 1, 0, 1), 1e-4, "auto", False, "auto"
+    for aggregate, may in ((Poisson(), True), (Probabilistic(), False)):
+        assert functional._Raster(points, 1.0, aggregate, None, None, options).choosing == may
 
 
 def test_colours_are_the_mean_of_the_points_times_the_coverage():
@@ -176,8 +174,8 @@ POINTS = torch.rand(3, 2)
         ({"extent": (1, 0, 0, 1)}, "`extent` must have x0 < x1"),
         ({"extent": (0, math.nan, 0, 1)}, "`extent` must be four finite numbers"),
         ({"aggregate": "or"}, r"`aggregate` must be Probabilistic\(\) or Poisson\(\)"),
-        ({"weights": torch.ones(4)}, r"`weights` must be \(\*batch, 3\), one per point, got \(4,\)"),
-        ({"colours": torch.ones(4, 3)}, r"`colours` must be \(\*batch, 3, C\)"),
+        ({"weights": torch.ones(4)}, r"`weights` must be a tensor \(\*batch, 3\), got \(4,\): one per point"),
+        ({"colours": torch.ones(4, 3)}, r"`colours` must be a tensor \(\*batch, 3, C\)"),
         ({"colours": [1.0]}, "`colours` must be a tensor"),
         ({"epsilon": 0.0}, "`epsilon` must lie in"),
         ({"method": "fast"}, "unknown method 'fast'; choose one of auto, windows, separable"),

@@ -1,15 +1,36 @@
 """Smooth iterated function systems: the chaos game, the smooth raster, and finding a system for a picture."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from .aggregates import Poisson
 from .choices import draw_addresses, draw_choices
-from .fitting import FitPlan, FitResult, fit_ifs
 from .functional import chaos_game, smooth_raster
 from .maps import area_weights, contraction
-from .metrics import ssim
 from .modules import IFS
 from .presets import PRESETS, Preset, residual_form
-from .refine import Level
-from .search import Search
+
+if TYPE_CHECKING:
+    from algonet.fit import (
+        FitPlan as FitPlan,
+    )
+    from algonet.fit import (
+        FitResult as FitResult,
+    )
+    from algonet.fit import (
+        Level as Level,
+    )
+    from algonet.fit import (
+        Search as Search,
+    )
+    from algonet.fit import (
+        fit_ifs as fit_ifs,
+    )
+    from algonet.fit import (
+        ssim as ssim,
+    )
 
 __all__ = [
     "IFS",
@@ -30,3 +51,12 @@ __all__ = [
     "smooth_raster",
     "ssim",
 ]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """What `algonet.fit` defines, which stands on this package: loaded when first touched."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+        return getattr(importlib.import_module("algonet.fit"), name)

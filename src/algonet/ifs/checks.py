@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet.core.tracing import readable
 from algonet.relax import GaussianNoise
 from algonet.relax.noise import Noise
 
@@ -17,25 +16,24 @@ Extent = tuple[float, float, float, float]
 
 
 def check_extent(where: str, extent: Any) -> Extent:
-    fine = isinstance(extent, (tuple, list)) and len(extent) == 4
-    if not fine or not all(isinstance(v, (int, float)) and math.isfinite(v) for v in extent):
+    numbers = isinstance(extent, (tuple, list)) and len(extent) == 4 and set(map(type, extent)) <= {int, float}
+    x0, x1, y0, y1 = map(float, extent) if numbers else (math.nan,) * 4
+    most = math.hypot(x0, x1, y0, y1)  # infinite or NaN if one of them is
+    if not most < math.inf:
         raise ValueError(f"{where}: `extent` must be four finite numbers (x0, x1, y0, y1), got {extent!r}.")
-    x0, x1, y0, y1 = (float(v) for v in extent)
     if not (x0 < x1 and y0 < y1):
         raise ValueError(f"{where}: `extent` must have x0 < x1 and y0 < y1 (y points up), got {extent!r}.")
-    if max(map(abs, (x0, x1, y0, y1))) > 1e30:
+    if most > 1e30:
         raise ValueError(
             f"{where}: `extent` must stay within 1e30, which is what float32 can square twice, got {extent!r}."
         )
     return x0, x1, y0, y1
 
 
-def check_noise(where: str, noise: Any, sigma: Any) -> Any:
-    """The standard deviation that a call asks for: `sigma` if it is given, else the noise's scale."""
+def check_noise(where: str, noise: Any) -> None:
     if not isinstance(noise, GaussianNoise):
         kind = "; the share of a pixel has a closed form for normal noise alone" if isinstance(noise, Noise) else ""
         raise TypeError(f"{where}: `noise` must be GaussianNoise(scale), in pixels, got {noise!r}{kind}.")
-    return noise.scale if sigma is None else sigma
 
 
 def check_sigma(where: str, sigma: Any, like: Tensor) -> Tensor:
@@ -51,34 +49,6 @@ def check_sigma(where: str, sigma: Any, like: Tensor) -> Tensor:
             f"{where}: `sigma` must be positive and finite (pixels), got {sigma!r}; for crisp pictures use IFS.crisp()."
         )
     return torch.full((), min(float(sigma), 1e30), dtype=like.dtype, device=like.device)
-
-
-def check_trailing(where: str, name: str, tensor: Any, shape: tuple[int, ...]) -> None:
-    names = f"(*batch, {', '.join('C' if n < 0 else str(n) for n in shape)})"
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{where}: `{name}` must be a tensor {names}, got {type(tensor).__name__}.")
-    fine = tensor.ndim >= len(shape) and all(
-        n < 0 or n == m for n, m in zip(shape, tensor.shape[tensor.ndim - len(shape) :], strict=True)
-    )
-    if not fine:
-        raise ValueError(f"{where}: `{name}` must be {names}, one per point, got {tuple(tensor.shape)}.")
-
-
-def check_choices(choices: Any, parameters: Tensor) -> Tensor:
-    functions = parameters.shape[-2]
-    if not isinstance(choices, Tensor) or choices.is_floating_point() or choices.dtype == torch.bool:
-        kind = choices.dtype if isinstance(choices, Tensor) else type(choices).__name__
-        raise TypeError(f"chaos_game: `choices` must be an integer tensor (chains, steps), got {kind}.")
-    if choices.ndim < 2:
-        raise ValueError(f"chaos_game: `choices` must be (*batch, chains, steps), got {tuple(choices.shape)}.")
-    # On a GPU, and under tracing, reading values would synchronise: the kernels clamp them into range instead
-    if choices.numel() and readable(choices):
-        low, high = (int(v) for v in torch.aminmax(choices))
-        if low < 0 or high >= functions:
-            raise ValueError(
-                f"chaos_game: `choices` must lie in 0 .. {functions - 1}, got values from {low} to {high}."
-            )
-    return choices
 
 
 def parameters_of(where: str, ifs: Any) -> Tensor:

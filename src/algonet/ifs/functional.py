@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from algonet.core.checks import broadcast_shapes, check_integer, check_size, widened
+from algonet.core import tracing
+from algonet.core.checks import broadcast_shapes, check_integer, check_size, check_spec, widened
+from algonet.core.identity import PLANS, signature
 from algonet.core.memory import check_memory
 from algonet.core.tracing import outside_autocast, readable
 from algonet.relax import GaussianNoise, Probabilistic
 
 from .aggregates import Aggregate, check_aggregate
-from .checks import (
-    Extent,
-    check_choices,
-    check_extent,
-    check_noise,
-    check_sigma,
-    check_trailing,
-    parameters_of,
-)
+from .checks import Extent, check_extent, check_noise, check_sigma, parameters_of
 from .operation import CHAOS, RASTER, ChaosSettings, RasterSettings
 from .reference import splat_separable
 
@@ -67,21 +62,88 @@ def smooth_raster(
             [0., 0., 0.],
             [0., 0., 0.]])
     """
-    sigma = check_noise("smooth_raster", noise, sigma)
-    tensors, settings = _raster_call(points, size, sigma, extent, aggregate, weights, colours, epsilon, deterministic)
-    if method not in _METHODS:
-        raise ValueError(f"smooth_raster: unknown method {method!r}; choose one of {', '.join(_METHODS)}.")
-    if method == "separable" and settings.logs:
-        raise ValueError('smooth_raster: method="separable" sums shares: use aggregate=Poisson(), or method="windows".')
-    cheaper = method == "auto" and backend == "auto" and _separable_is_cheaper(tensors[0], settings, sigma)
-    if method == "separable" or cheaper:
-        sums = splat_separable(*tensors, (settings.height, settings.width))
-    else:
-        sums = RASTER(tensors, settings, backend)[0]
-    total = sums[..., 0, :, :]
-    if colours is None:
-        return -torch.expm1(-total).to(points.dtype)
-    return (_coverage_per_sum(total)[..., None, :, :] * sums[..., 1:, :, :]).to(points.dtype)
+    if deterministic is None:
+        deterministic = torch.are_deterministic_algorithms_enabled()
+    if not isinstance(noise, GaussianNoise):
+        check_noise("smooth_raster", noise)
+    sigma = noise.scale if sigma is None else sigma
+    learned = sigma if isinstance(sigma, Tensor) else None  # a number of softness is in no signature
+    options = size, extent, epsilon, method, deterministic, backend
+    key = signature("smooth_raster", points, learned, aggregate, weights, colours, *options)
+    run = None if key is None else PLANS.find(key)
+    if run is None:
+        run = _Raster(points, sigma, aggregate, weights, colours, options)
+        if key is not None:
+            PLANS.put(key, run)
+    return run(points, sigma, weights, colours)
+
+
+class _Raster:
+    """Pictures of one signature: what their checks found, and what is left to do with their tensors."""
+
+    def __init__(
+        self,
+        points: Any,
+        sigma: Any,
+        aggregate: Aggregate,
+        weights: Tensor | None,
+        colours: Tensor | None,
+        options: tuple,
+    ):
+        where = "smooth_raster"
+        size, extent, epsilon, self.method, deterministic, self.backend = options
+        height, width = check_size(where, size)
+        self.extent = check_extent(where, extent)
+        logs = check_aggregate(where, aggregate)
+        check_spec(where, "points", points, "*batch N 2")
+        self.count, self.dtype = points.shape[-2], points.dtype
+        if not 0 < epsilon < 1:
+            raise ValueError(f"{where}: `epsilon` must lie in (0, 1), got {epsilon!r}.")
+        wide = widened(points)
+        shapes = [points.shape[:-2], check_sigma(where, sigma, wide).shape]
+        if weights is not None:
+            check_spec(where, "weights", weights, f"*batch {self.count}", "", ": one per point")
+            shapes.append(weights.shape[:-1])
+        if colours is not None:
+            check_spec(where, "colours", colours, f"*batch {self.count} C", "", ": one per point")
+            shapes.append(colours.shape[:-2])
+        self.batch = broadcast_shapes(*shapes)
+        pictures = math.prod(self.batch) * (1 if colours is None else 1 + colours.shape[-1]) * height * width
+        check_memory(where, f"a picture of {height} x {width}", pictures * wide.element_size(), wide.device)
+        if self.method not in _METHODS:
+            raise ValueError(f"{where}: unknown method {self.method!r}; choose one of {', '.join(_METHODS)}.")
+        if self.method == "separable" and logs:
+            raise ValueError(f'{where}: method="separable" sums shares: use aggregate=Poisson(), or method="windows".')
+        self.settings = RasterSettings(height, width, logs, float(epsilon), bool(deterministic))
+        self.choosing = self.method == "auto" and self.backend == "auto" and not logs and self.count > 0
+        self.windows: Callable[..., Any] | None = None
+
+    def __call__(self, points: Tensor, sigma: Any, weights: Tensor | None, colours: Tensor | None) -> Tensor:
+        settings, batch, (x0, x1, y0, y1) = self.settings, self.batch, self.extent
+        wide = points.float() if points.dtype in (torch.float16, torch.bfloat16) else points
+        ready = isinstance(sigma, Tensor) and sigma.dtype == wide.dtype and sigma.device == wide.device
+        spread = sigma if ready else check_sigma("smooth_raster", sigma, wide)
+        # kept as tensor arithmetic on each axis: an extent of 1e-30 must not overflow the quotient
+        across = (wide[..., 0] - x0) / (x1 - x0) * settings.width
+        down = (y1 - wide[..., 1]) / (y1 - y0) * settings.height
+        tensors = (
+            torch.stack([across, down], dim=-1).expand(*batch, self.count, 2),
+            spread.expand(batch),
+            wide.new_empty(*batch, 0) if weights is None else weights.to(wide).expand(*batch, self.count),
+            wide.new_empty(*batch, self.count, 0)
+            if colours is None
+            else colours.to(wide).expand(*batch, *colours.shape[-2:]),
+        )
+        if self.method == "separable" or (self.choosing and separable_is_cheaper(points, settings, sigma)):
+            sums = splat_separable(*tensors, (settings.height, settings.width))
+        else:
+            if self.windows is None:
+                self.windows = RASTER.bind(tensors, settings, self.backend)
+            sums = self.windows(tensors)[0]
+        total = sums[..., 0, :, :]
+        if colours is None:
+            return -torch.expm1(-total).to(self.dtype)
+        return (_coverage_per_sum(total)[..., None, :, :] * sums[..., 1:, :, :]).to(self.dtype)
 
 
 def chaos_game(
@@ -108,77 +170,59 @@ def chaos_game(
     >>> chaos_game(halves, torch.tensor([[1, 0, 1]]))[:, 0]
     tensor([0.5000, 0.2500, 0.6250])
     """
-    parameters = parameters_of("chaos_game", ifs)
-    dimension = 2 if parameters.shape[-1] == 6 else 3
-    choices = check_choices(choices, parameters)
-    chains, steps = choices.shape[-2:]
-    burn_in = check_integer("chaos_game", "burn_in", burn_in, 0, steps)
-    if horizon is not None:
-        horizon = check_integer("chaos_game", "horizon", horizon, 1)
-    dtype = parameters.dtype
-    wide = widened(parameters)
-    begin: Any = wide.new_zeros(chains, dimension) if start is None else start
-    if begin.ndim < 2 or tuple(begin.shape[-2:]) != (chains, dimension):
-        raise ValueError(
-            f"chaos_game: `start` must be ({chains} chains, {dimension} coordinates), got {tuple(begin.shape)}."
+    parameters: Any = ifs if isinstance(ifs, Tensor) else getattr(ifs, "maps", ifs)
+    key = signature("chaos_game", parameters, choices, start, burn_in, horizon, backend)
+    run = None if key is None else PLANS.find(key)
+    if run is None:
+        run = _Chaos(parameters_of("chaos_game", ifs), choices, start, burn_in, horizon, backend)
+        if key is not None:
+            PLANS.put(key, run)
+    return run(parameters, choices, start)
+
+
+class _Chaos:
+    """Chaos games of one signature: what their checks found, and what is left to do with their tensors."""
+
+    def __init__(
+        self, parameters: Tensor, choices: Tensor, start: Any, burn_in: int, horizon: int | None, backend: str
+    ):
+        where = "chaos_game"
+        self.functions, self.dtype, self.backend = parameters.shape[-2], parameters.dtype, backend
+        check_spec(where, "choices", choices, "*batch chains steps", "integer ")
+        self.shape = chains, steps = choices.shape[-2:]
+        self.states = chains, 2 if parameters.shape[-1] == 6 else 3
+        burn_in = check_integer(where, "burn_in", burn_in, 0, steps)
+        if horizon is not None:
+            horizon = check_integer(where, "horizon", horizon, 1)
+        if start is not None and (start.ndim < 2 or tuple(start.shape[-2:]) != self.states):
+            raise ValueError(
+                f"{where}: `start` must be ({chains} chains, {self.states[1]} coordinates), got {tuple(start.shape)}."
+            )
+        self.batch = broadcast_shapes(
+            parameters.shape[:-2], choices.shape[:-2], () if start is None else start.shape[:-2]
         )
-    batch = broadcast_shapes(wide.shape[:-2], choices.shape[:-2], begin.shape[:-2])
-    tensors = [
-        wide.expand(*batch, *wide.shape[-2:]),
-        choices.expand(*batch, chains, steps),
-        begin.to(wide.dtype).expand(*batch, chains, dimension),
-    ]
-    return CHAOS(tensors, ChaosSettings(burn_in, horizon or 0), backend)[0].flatten(-3, -2).to(dtype)
+        self.settings = ChaosSettings(burn_in, horizon or 0)
+        self.run: Callable[..., Any] | None = None
 
-
-def _raster_call(
-    points: Tensor,
-    size: tuple[int, int],
-    sigma: float | Tensor,
-    extent: Extent,
-    aggregate: Aggregate,
-    weights: Tensor | None,
-    colours: Tensor | None,
-    epsilon: float,
-    deterministic: bool | None,
-) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], RasterSettings]:
-    where = "smooth_raster"
-    height, width = check_size(where, size)
-    x0, x1, y0, y1 = check_extent(where, extent)
-    logs = check_aggregate(where, aggregate)
-    if not isinstance(points, Tensor) or not points.is_floating_point() or points.ndim < 2 or points.shape[-1] != 2:
-        got = tuple(points.shape) if isinstance(points, Tensor) else type(points).__name__
-        kind = f" of {points.dtype}" if isinstance(points, Tensor) else ""
-        raise ValueError(f"{where}: `points` must be a floating tensor (*batch, N, 2), got {got}{kind}.")
-    if not 0 < epsilon < 1:
-        raise ValueError(f"{where}: `epsilon` must lie in (0, 1), got {epsilon!r}.")
-    wide = widened(points)
-    count = points.shape[-2]
-    spread = check_sigma(where, sigma, wide)
-    # kept as tensor arithmetic on each axis: an extent of 1e-30 must not overflow the quotient
-    across = (wide[..., 0] - x0) / (x1 - x0) * width
-    down = (y1 - wide[..., 1]) / (y1 - y0) * height
-    shapes = [points.shape[:-2], spread.shape]
-    if weights is not None:
-        check_trailing(where, "weights", weights, (count,))
-        shapes.append(weights.shape[:-1])
-    if colours is not None:
-        check_trailing(where, "colours", colours, (count, -1))
-        shapes.append(colours.shape[:-2])
-    batch = broadcast_shapes(*shapes)
-    channels = 1 + (0 if colours is None else colours.shape[-1])
-    pictures = math.prod(batch) * channels * height * width
-    check_memory(where, f"a picture of {height} x {width}", pictures * wide.element_size(), wide.device)
-    if deterministic is None:
-        deterministic = torch.are_deterministic_algorithms_enabled()
-    none = wide.new_empty(*batch, 0)
-    tensors = (
-        torch.stack([across, down], dim=-1).expand(*batch, count, 2),
-        spread.expand(batch),
-        none if weights is None else weights.to(wide).expand(*batch, count),
-        wide.new_empty(*batch, count, 0) if colours is None else colours.to(wide).expand(*batch, *colours.shape[-2:]),
-    )
-    return tensors, RasterSettings(height, width, logs, float(epsilon), bool(deterministic))
+    def __call__(self, parameters: Tensor, choices: Tensor, start: Tensor | None) -> Tensor:
+        # On a GPU, and under tracing, reading values would synchronise: the kernels clamp them into range instead
+        plain = type(choices) in tracing.TENSORS and tracing.interpreter() is None and not tracing.compiling()
+        if plain and choices.device.type == "cpu" and choices.numel():
+            low, high = map(int, torch.aminmax(choices))
+            if low < 0 or high >= self.functions:
+                raise ValueError(
+                    f"chaos_game: `choices` must lie in 0 .. {self.functions - 1}, got values from {low} to {high}."
+                )
+        wide = parameters.float() if parameters.dtype in (torch.float16, torch.bfloat16) else parameters
+        begin = wide.new_zeros(self.states) if start is None else start.to(wide.dtype)
+        tensors = [
+            wide.expand(*self.batch, *wide.shape[-2:]),
+            choices.expand(*self.batch, *self.shape),
+            begin.expand(*self.batch, *self.states),
+        ]
+        if self.run is None:
+            self.run = CHAOS.bind(tensors, self.settings, self.backend)
+        return self.run(tensors)[0].flatten(-3, -2).to(self.dtype)
 
 
 def _coverage_per_sum(total: Tensor) -> Tensor:
@@ -190,10 +234,8 @@ def _coverage_per_sum(total: Tensor) -> Tensor:
     return torch.where(small, series, -torch.expm1(-safe) / safe)
 
 
-def _separable_is_cheaper(points: Tensor, settings: RasterSettings, sigma: float | Tensor) -> bool:
+def separable_is_cheaper(points: Tensor, settings: RasterSettings, sigma: float | Tensor) -> bool:
     """Whether one matrix product over all pixels beats the windows; only where sigma is known without a look at a GPU."""
-    if settings.logs or points.numel() == 0:
-        return False
     if not isinstance(sigma, (int, float)):
         if sigma.dim() or not readable(sigma):
             return False

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from algonet.core.checks import check_integer, check_size
-from algonet.core.files import write_text
-from algonet.core.json_files import read_json
+from algonet.core.files import read_json, write_text
+from algonet.core.identity import PLANS, signature
 from algonet.core.memory import check_memory
 from algonet.relax import GaussianNoise, SoftModule
 
@@ -25,6 +25,8 @@ from .presets import SOLIDS, preset
 
 #: A file with more is refused; a thousand times the usual, and 10 GB of choices.
 MOST_POINTS_IN_A_FILE = 2**24
+#: A picture is white long before, and every number of it stays finite in float32.
+MOST_EXPOSURE = 1e6
 
 
 class IFS(SoftModule):
@@ -36,15 +38,21 @@ class IFS(SoftModule):
     often differentiable function of the parameters. `redraw()` draws others. `bound` < 1 scales maps smoothly so that
     they contract (see `contraction`); without it a system that does not contract on average is refused.
 
+    Unless told otherwise each point is the end of a chain of its own, which fills the attractor most evenly. With `chains` the
+    points are all that so many chains pass through once they have forgotten their start: the paper's "plot every
+    intermediate step".
+
     Called, it draws: `ifs((H, W))`. Each point is blurred by `noise`, whose `scale` in pixels is the softness: it is in the
     `state_dict`, is annealed or learned, and `sigma=...` takes its place for one picture. Each of its `points` counts for
-    `exposure` * H W / points, so the picture does not depend on how many there are. Hard limit: `crisp((H, W))`.
+    `exposure` * H W / points, so its brightness does not depend on how many there are. Hard limit: `crisp((H, W))`.
 
     >>> fern = IFS.preset("fern", points=4096)
     >>> fern((64, 64)).shape, fern.crisp((64, 64)).unique()
     (torch.Size([64, 64]), tensor([0., 1.]))
     """
 
+    #: What takes features as its maps, for the error where this is put between layers.
+    as_layer = "IFSInverse(functions, size), from algonet.ran"
     choices: Tensor
     odds: Tensor
     start: Tensor
@@ -60,10 +68,11 @@ class IFS(SoftModule):
         bound: float | None = None,
         exposure: float = 1.0,
         points: int = 16384,
+        chains: int | None = None,
         seed: int = 0,
         noise: GaussianNoise = GaussianNoise(1.0),
     ):
-        check_noise("IFS", noise, None)
+        check_noise("IFS", noise)
         super().__init__(noise)
         parameters = parameters_of("IFS", parameters)
         if parameters.ndim != 2:
@@ -71,21 +80,25 @@ class IFS(SoftModule):
         if not torch.isfinite(parameters).all():
             raise ValueError("IFS: parameters must be finite, got NaN or infinity; check what made them.")
         points = check_integer("IFS", "points", points, 1)
-        if not 0 < exposure < math.inf:
-            raise ValueError(f"IFS: `exposure` must be positive and finite, got {exposure!r}.")
+        if not 0 < exposure <= MOST_EXPOSURE:
+            raise ValueError(f"IFS: `exposure` must be above 0 and at most {MOST_EXPOSURE:g}, got {exposure!r}.")
         self.parameters_ = nn.Parameter(parameters.detach().clone())
         self.bound, self.exposure = bound, float(exposure)
         self.register_buffer("odds", self._check_odds(weights))
         self.colours = None if colours is None else nn.Parameter(self._check_colours(colours))
         self._check_contraction()
         self.dimension = 2 if parameters.shape[1] == 6 else 3
-        depth = self._depth()
+        #: Steps of each chain that are not drawn.
+        self.burn_in = self._depth() - (chains is None)
+        self.chains = None if chains is None else check_integer("IFS", "chains", chains, 1, points)
+        rows = self.chains or points
+        steps = self.burn_in + -(-points // rows)
         # Choices, the start, and what draws them
-        check_memory("IFS", f"{points} points", points * (9 * depth + 40), parameters.device)
+        check_memory("IFS", f"{points} points", rows * (9 * steps + 40), parameters.device)
         # The number of a map as small as can be: there are as many as points times steps
         kind = torch.uint8 if self.functions <= 256 else torch.int32
-        self.register_buffer("choices", torch.zeros(points, depth, dtype=kind, device=parameters.device))
-        self.register_buffer("start", parameters.new_zeros(points, self.dimension))
+        self.register_buffer("choices", torch.zeros(rows, steps, dtype=kind, device=parameters.device))
+        self.register_buffer("start", parameters.new_zeros(rows, self.dimension))
         self.redraw(seed)
         self.extent = check_extent("IFS", extent) if extent is not None else self._bounding_box()
 
@@ -112,13 +125,17 @@ class IFS(SoftModule):
         """Draw the choices anew, from `seed` or a fresh one: another, equally good sample of the same picture."""
         seed = int(torch.randint(2**31, ())) if seed is None else int(seed)
         generator = torch.Generator().manual_seed(seed)
-        drawn = draw_addresses(self.odds.cpu(), len(self.choices), self.choices.shape[1], generator)
+        draw = draw_choices if self.chains else draw_addresses
+        drawn = draw(self.odds.cpu(), len(self.choices), self.choices.shape[1], generator)
         self.seed = seed
         self.choices.copy_(drawn.to(self.choices))
 
     def points(self, *, horizon: int | None = None) -> Tensor:
-        """The end of each chain, (points, D): an even sample of the attractor, differentiable in the parameters."""
-        return chaos_game(self.maps, self.choices, self.start, burn_in=self.choices.shape[1] - 1, horizon=horizon)
+        """What is drawn, (points, D): the end of each chain, or all that `chains` pass; differentiable in the parameters."""
+        return chaos_game(self.maps, self.choices, self.start, burn_in=self.burn_in, horizon=horizon)
+
+    def _count(self) -> int:
+        return len(self.choices) * (self.choices.shape[1] - self.burn_in)
 
     def forward(
         self,
@@ -130,15 +147,23 @@ class IFS(SoftModule):
         backend: str = "auto",
     ) -> Tensor:
         """The smooth picture (H, W), or (C, H, W) with colours. With `Probabilistic` every point counts once."""
-        height, width = check_size("IFS", size)
+        wanted = self.extent if extent is None else extent
+        key = signature("IFS", size, wanted)
+        view = None if key is None else PLANS.find(key)
+        if view is None:
+            shape = check_size("IFS", size)
+            view = shape, fitted_extent(wanted, *shape)
+            if key is not None:
+                PLANS.put(key, view)
+        (height, width), shown = view
         points = self.points()[..., :2]
         weights = None
         if isinstance(aggregate, Poisson):
             weights = points.new_full((len(points),), self.exposure * height * width / len(points))
-        colours = None if self.colours is None else self.colours[self.choices[:, -1].long()]
+        colours = None if self.colours is None else self.colours[self.choices[:, self.burn_in :].flatten().long()]
         return smooth_raster(
             points, (height, width), sigma=sigma, noise=cast(GaussianNoise, self.relax),
-            extent=fitted_extent(extent or self.extent, height, width), aggregate=aggregate,
+            extent=shown, aggregate=aggregate,
             weights=weights, colours=colours, backend=backend,
         )  # fmt: skip
 
@@ -184,7 +209,8 @@ class IFS(SoftModule):
             "colours": None if self.colours is None else self.colours.detach().cpu().double().tolist(),
             "extent": list(self.extent),
             "exposure": self.exposure,
-            "points": len(self.choices),
+            "points": self._count(),
+            "chains": self.chains,
             "seed": self.seed,
             "scale": float(self.scale.detach()),
         }
@@ -204,6 +230,8 @@ class IFS(SoftModule):
             content = read_json(path)
             if content.get("format") != "algonet-ifs":
                 raise ValueError("it is not an algonet-ifs file")
+            if content.get("version", 1) not in (1, 2):
+                raise ValueError(f"versions 1 and 2 can be read, it is of {str(content['version'])[:20]!r}")
             dtype = _dtype(content.get("dtype", "float32"))
             colours = content.get("colours")
             read = {
@@ -216,6 +244,7 @@ class IFS(SoftModule):
                 "bound": content.get("bound"),
                 "noise": GaussianNoise(float(content.get("scale", 1.0))),
                 **({"points": _points(content["points"])} if "points" in content else {}),
+                "chains": None if content.get("chains") is None else _points(content["chains"]),
             }
             return cls(torch.tensor(content["parameters"], dtype=dtype), **{**read, **options})
         except OSError:
@@ -233,7 +262,7 @@ class IFS(SoftModule):
         return png_bytes(1 - picture if picture.ndim == 2 else picture.movedim(0, -1)[..., :3])
 
     def extra_repr(self) -> str:
-        drawn = f"{self.functions} functions in {self.dimension}-D, {len(self.choices)} points, seed {self.seed}"
+        drawn = f"{self.functions} functions in {self.dimension}-D, {self._count()} points, seed {self.seed}"
         return f"{drawn}, {super().extra_repr()}"
 
     def _depth(self) -> int:

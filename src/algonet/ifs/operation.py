@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from algonet.core.cache import cached
 from algonet.core.operation import Operation
 
 from .reference import chaos, splat
@@ -39,7 +38,6 @@ class ChaosSettings:
     horizon: int
 
 
-@cached(most=256)
 def square_reach(epsilon: float) -> float:
     """r with P(|x| > r or |y| > r) = epsilon for a standard normal pair, by bisection."""
     low, high = 0.0, 40.0

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from algonet.core.cache import cached
 from algonet.core.codegen.generate import load_template
+from algonet.core.identity import Signature
 from algonet.core.threads import spread
 
-from ...operation import ChaosSettings, RasterSettings
 from ...reference import FAR_GRADIENT, FAR_PARAMETER, FAR_PIXELS, FAR_STATE, LEAST_SIGMA
-from ..layout import blocks, flat
-from ..layout import chaos_game_saved as chaos_game_saved
+from ..layout import ChaosPlan, RasterPlan, blocks
 
 #: Numbers in a vector register, which inner loops run over; pictures are padded by as many.
 LANES = 16
@@ -24,7 +23,6 @@ LANES = 16
 _SHORTEST, _MOST = 2048, 8
 
 
-@cached(most=4)
 def kernels(name: str, dtype: torch.dtype) -> ModuleType:
     """The functions of `<name>_device.py` in one precision."""
     real = "float32" if dtype == torch.float32 else "float64"
@@ -43,113 +41,126 @@ FAR_STATE, FAR_PARAMETER, FAR_GRADIENT = {FAR_STATE!r}, {FAR_PARAMETER!r}, {FAR_
     return load_template(f"ifs_{name}_{real}", prelude, Path(__file__).with_name(f"{name}_device.py"))
 
 
-def smooth_raster_forward(tensors: Sequence[Tensor], settings: RasterSettings) -> tuple[list[Tensor], list[Tensor]]:
-    points, sigma, weights, features = tensors
-    p, s, w, f = flat(points, 2), flat(sigma, 0), flat(weights, 1), flat(features, 2)
-    items, count, layers = p.shape[0], p.shape[1], 1 + f.shape[2]
-    cut = blocks(items, count, max(_SHORTEST, settings.height * settings.width // 8), _MOST)
-    per_item = max(1, len(cut) // max(1, items))
-    padded = settings.width + LANES
-    pictures = torch.zeros(items, per_item, layers, settings.height, padded, dtype=p.dtype)
-    arrays = p.numpy(), s.numpy(), w.numpy(), f.numpy(), pictures.numpy()
-    kernel = kernels("raster", p.dtype).forward
-    reach = arrays[0].dtype.type(settings.reach)
-    broken: list[int] = []
-
-    def work(i: int, k: int, first: int, last: int) -> None:
-        p, s, w, f, out = arrays
-        if kernel(p[i], s[i], w[i], f[i], first, last, settings.width, reach, settings.logs, out[i, k]):
-            broken.append(i)
-
-    spread(work, cut)
-    total = pictures[..., : settings.width].sum(1) if per_item > 1 else pictures[:, 0, ..., : settings.width].clone()
-    for i in set(broken):
-        total[i] = torch.nan
-    return [total.reshape(*points.shape[:-2], layers, settings.height, settings.width)], []
+def _arrays(tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    """What kernels read: contiguous arrays with leading dimensions as one."""
+    return [t.detach().reshape(shape).contiguous().numpy() for t, shape in zip(tensors, shapes, strict=True)]
 
 
-def smooth_raster_backward(
-    grads: Sequence[Tensor],
-    tensors: Sequence[Tensor],
-    saved: Sequence[Tensor],
-    settings: RasterSettings,
-    needs: Sequence[bool],
-) -> list[Tensor]:
-    points, sigma, weights, features = tensors
-    p, s, w, f = flat(points, 2), flat(sigma, 0), flat(weights, 1), flat(features, 2)
-    g = torch.nn.functional.pad(flat(grads[0], 3), (0, LANES))
-    cut = blocks(p.shape[0], p.shape[1], _SHORTEST, 64)
-    out = [torch.zeros_like(p), torch.zeros(len(cut), dtype=p.dtype), torch.zeros_like(w), torch.zeros_like(f)]
-    arrays = [t.numpy() for t in (g, p, s, w, f, *out)]
-    kernel = kernels("raster", p.dtype).backward
-    reach = arrays[0].dtype.type(settings.reach)
+def _run(work: Callable[..., None], cut: Sequence[tuple[int, ...]]) -> None:
+    """Work on each part of a cut; one part alone needs no threads."""
+    if len(cut) == 1:
+        work(*cut[0])
+    else:
+        spread(work, cut)
 
-    def work(number: int, i: int, first: int, last: int) -> None:
-        g, p, s, w, f, grad_p, grad_s, grad_w, grad_f = arrays
-        grad_s[number] = kernel(
-            g[i],
-            p[i],
-            s[i],
-            w[i],
-            f[i],
-            first,
-            last,
-            settings.width,
-            reach,
-            settings.logs,
-            grad_p[i],
-            grad_w[i],
-            grad_f[i],
+
+class SmoothRasterPlan(RasterPlan):
+    """The picture by blocks of points, each with a picture of its own; its gradients by blocks of points, too."""
+
+    def __init__(self, signature: Signature):
+        super().__init__(signature)
+        settings, double = self.settings, self.dtype == torch.float64
+        pixels = settings.height * settings.width
+        self.cut = blocks(self.items, self.count, max(_SHORTEST, pixels // 8), _MOST)
+        self.back = [
+            (n, i, first, last) for n, (i, _, first, last) in enumerate(blocks(self.items, self.count, _SHORTEST, 64))
+        ]
+        self.per_item = max(1, len(self.cut) // max(1, self.items))
+        self.kernels = kernels("raster", self.dtype)
+        self.reach = (np.float64 if double else np.float32)(settings.reach)
+
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        settings, reach, kernel = self.settings, self.reach, self.kernels.forward
+        pictures = torch.zeros(
+            self.items, self.per_item, self.layers, settings.height, settings.width + LANES, dtype=self.dtype
         )
+        p, s, w, f = _arrays(tensors, self.shapes)
+        out = pictures.numpy()
+        broken: list[int] = []
 
-    spread(work, [(number, i, first, last) for number, (i, _, first, last) in enumerate(cut)])
-    out[1] = out[1].reshape(s.shape[0], -1).sum(1) if len(cut) else torch.zeros_like(s)
-    return [o.reshape(t.shape) for o, t in zip(out, tensors, strict=True)]
+        def work(i: int, k: int, first: int, last: int) -> None:
+            if kernel(p[i], s[i], w[i], f[i], first, last, settings.width, reach, settings.logs, out[i, k]):
+                broken.append(i)
+
+        _run(work, self.cut)
+        drawn = pictures[..., : settings.width]
+        total = drawn.sum(1) if self.per_item > 1 else drawn[:, 0].clone()
+        for i in set(broken):
+            total[i] = torch.nan
+        return [total.reshape(self.shape)], []
+
+    def backward(
+        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
+    ) -> list[Tensor | None]:
+        g = torch.nn.functional.pad(grads[0].reshape(self.flat_shape), (0, LANES))
+        p, s, w, f, g = _arrays((*tensors, g), (*self.shapes, g.shape))
+        by_block = torch.zeros(len(self.back), dtype=self.dtype)
+        of_points, _, of_weights, of_features = [torch.zeros(shape, dtype=self.dtype) for shape in self.shapes]
+        grad_p, grad_s, grad_w, grad_f = of_points.numpy(), by_block.numpy(), of_weights.numpy(), of_features.numpy()
+        settings, reach, kernel = self.settings, self.reach, self.kernels.backward
+
+        def work(number: int, i: int, first: int, last: int) -> None:
+            grad_s[number] = kernel(
+                g[i], p[i], s[i], w[i], f[i], first, last, settings.width, reach, settings.logs,
+                grad_p[i], grad_w[i], grad_f[i],
+            )  # fmt: skip
+
+        _run(work, self.back)
+        of_sigma = by_block.reshape(self.items, -1).sum(1) if self.back else torch.zeros(self.items, dtype=self.dtype)
+        found = of_points, of_sigma, of_weights, of_features
+        return [o.reshape(t.shape) for o, t in zip(found, tensors, strict=True)]
 
 
-def chaos_game_forward(tensors: Sequence[Tensor], settings: ChaosSettings) -> tuple[list[Tensor], list[Tensor]]:
-    parameters, choices, start = tensors
-    burn_in = settings.burn_in
-    a, c, x = flat(parameters, 2), flat(choices, 2), flat(start, 2)
-    items, chains, steps = c.shape
-    states = torch.empty(items, steps + 1, chains, 2, dtype=a.dtype)
-    points = torch.empty(items, chains, steps - burn_in, 2, dtype=a.dtype)
-    arrays = [t.numpy() for t in (a, c, x, states, points)]
-    kernel = kernels("chaos", a.dtype).forward
+class ChaosGamePlan(ChaosPlan):
+    """The points of all chains, and back along the states that were saved."""
 
-    def work(i: int, k: int, first: int, last: int) -> None:
-        a, c, x, states, out = arrays
-        kernel(a[i], c[i], x[i], first, last, burn_in, states[i], out[i])
+    def __init__(self, signature: Signature):
+        super().__init__(signature)
+        self.kernels = kernels("chaos", self.dtype)
+        self.cut = blocks(self.items, self.chains, 256, 8)
+        self.per_item = max(1, len(self.cut) // max(1, self.items))
 
-    spread(work, blocks(items, chains, 256, 8))
-    batch = parameters.shape[:-2]
-    return [points.reshape(*batch, *points.shape[1:])], [states.reshape(*batch, *states.shape[1:])]
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        points, states = self.rooms()
+        a, c, x = _arrays(tensors, self.shapes)
+        visited, out = states.numpy(), points.numpy()
+        burn_in, kernel = self.settings.burn_in, self.kernels.forward
 
+        def work(i: int, k: int, first: int, last: int) -> None:
+            kernel(a[i], c[i], x[i], first, last, burn_in, visited[i], out[i])
 
-def chaos_game_backward(
-    grads: Sequence[Tensor],
-    tensors: Sequence[Tensor],
-    saved: Sequence[Tensor],
-    settings: ChaosSettings,
-    needs: Sequence[bool],
-) -> list[Tensor | None]:
-    parameters, choices, start = tensors
-    a, c, x = flat(parameters, 2), flat(choices, 2), flat(start, 2)
-    cut = blocks(c.shape[0], c.shape[1], 256, 8)
-    per_item = max(1, len(cut) // max(1, c.shape[0]))
-    grad_parameters = torch.zeros(a.shape[0], per_item, *a.shape[1:], dtype=a.dtype)
-    grad_start = torch.zeros_like(x)
-    arrays = [t.numpy() for t in (flat(grads[0], 3), a, c, x, flat(saved[0], 3), grad_parameters, grad_start)]
-    kernel = kernels("chaos", a.dtype).backward
+        _run(work, self.cut)
+        return self.results(points, states)
 
-    def work(i: int, k: int, first: int, last: int) -> None:
-        g, a, c, x, states, grad_a, grad_x = arrays
-        kernel(
-            g[i], a[i], c[i], x[i], first, last, settings.burn_in, settings.horizon, states[i], grad_a[i, k], grad_x[i]
-        )
+    def backward(
+        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
+    ) -> list[Tensor | None]:
+        parameters, _, start = tensors
+        of_parameters, _, of_start = self.shapes
+        grad_parameters = torch.zeros(self.items, self.per_item, *of_parameters[1:], dtype=self.dtype)
+        grad_start = torch.zeros(of_start, dtype=self.dtype)
+        shapes = (self.items, *self.drawn), *self.shapes, (self.items, *self.states)
+        g, a, c, x, states = _arrays((*grads, *tensors, *saved), shapes)
+        grad_a, grad_x = grad_parameters.numpy(), grad_start.numpy()
+        settings, kernel = self.settings, self.kernels.backward
 
-    spread(work, cut)
-    return [grad_parameters.sum(1).reshape(parameters.shape), None, grad_start.reshape(start.shape)]
+        def work(i: int, k: int, first: int, last: int) -> None:
+            kernel(
+                g[i],
+                a[i],
+                c[i],
+                x[i],
+                first,
+                last,
+                settings.burn_in,
+                settings.horizon,
+                states[i],
+                grad_a[i, k],
+                grad_x[i],
+            )
+
+        _run(work, self.cut)
+        return [grad_parameters.sum(1).reshape(parameters.shape), None, grad_start.reshape(start.shape)]
 
 
 def decode_addresses(u: Tensor, bounds: Tensor, steps: int) -> Tensor:

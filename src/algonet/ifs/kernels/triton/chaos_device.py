@@ -5,16 +5,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from algonet.core.codegen.triton_math import kernel
+
 from ...reference import FAR_GRADIENT, FAR_PARAMETER, FAR_STATE
 
 _FAR = tl.constexpr(FAR_STATE)
 _MOST = tl.constexpr(FAR_PARAMETER)
 _STEEPEST = tl.constexpr(FAR_GRADIENT)
-#: No kernel is specialised on its arguments' values or alignment: one compilation serves all, and launches are cheap.
-PLAIN = [
-    "parameters", "choices", "start", "states", "points", "grads", "grad_parameters", "grad_start",
-    "functions", "chains", "steps", "burn_in", "horizon", "programs",
-]  # fmt: skip
 
 
 @triton.jit
@@ -34,7 +31,7 @@ def _map(table, f, live):
     return a0, a1, a2, a3, a4, a5
 
 
-@triton.jit(do_not_specialize=PLAIN)
+@kernel
 def chaos_forward_kernel(
     parameters, choices, start, states, points, functions, chains, steps, burn_in, programs, BLOCK: tl.constexpr
 ):
@@ -63,7 +60,7 @@ def chaos_forward_kernel(
         tl.store(drawn + (s - burn_in) * 2 + 1, y, mask=drawing)
 
 
-@triton.jit(do_not_specialize=PLAIN)
+@kernel
 def chaos_backward_kernel(
     grads, parameters, choices, start, states, grad_parameters, grad_start,
     functions, chains, steps, burn_in, horizon, programs,

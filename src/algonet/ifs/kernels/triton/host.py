@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from algonet.core.cache import cached
+from algonet.core.identity import Signature
 from algonet.core.launch import Launch
 
-from ...operation import ChaosSettings, RasterSettings
 from ...reference import FAR_GRADIENT, FAR_PARAMETER
-from ..layout import chaos_game_saved as chaos_game_saved
-from ..layout import flat
+from ..layout import ChaosPlan, RasterPlan, laid_out
 from .chaos_device import chaos_backward_kernel, chaos_forward_kernel
 from .raster_device import FIXED_POINT, splat_backward_kernel, splat_forward_kernel
 
@@ -23,153 +22,93 @@ TILES = {"forward": (32, 1, 16, 4), "backward": (128, 1, 1, 4)}
 CHAINS = 128
 
 
-def smooth_raster_forward(tensors: Sequence[Tensor], settings: RasterSettings) -> tuple[list[Tensor], list[Tensor]]:
-    points, sigma, weights, features = tensors
-    p, s, w, f = flat(points, 2), flat(sigma, 0), flat(weights, 1), flat(features, 2)
-    items, count, layers = p.shape[0], p.shape[1], 1 + f.shape[2]
-    fixed = settings.deterministic
-    kind = torch.int64 if fixed else p.dtype
-    total = torch.zeros(items, layers, settings.height, settings.width, dtype=kind, device=p.device)
-    flags = torch.zeros(items, dtype=p.dtype, device=p.device)
-    launch = _splat_forward(settings, items, count, layers - 1, w.shape[1] > 0, p.dtype, p.device)
-    launch.start(points=p, sigma=s, weights=w, features=f, out=total, flags=flags)
-    if fixed:
-        total = (total.double() / FIXED_POINT).to(p.dtype)
-    total += flags[:, None, None, None]
-    return [total.reshape(*points.shape[:-2], layers, settings.height, settings.width)], []
+class SmoothRasterPlan(RasterPlan):
+    """The picture by one launch over points; its gradients by another."""
 
+    def __init__(self, signature: Signature):
+        super().__init__(signature)
+        self.draw = self._launch(splat_forward_kernel, "forward", FIXED=self.settings.deterministic)
+        #: Without and with a gradient by sigma
+        self.pull = [self._launch(splat_backward_kernel, "backward", SIGMA=by_sigma) for by_sigma in (False, True)]
 
-def smooth_raster_backward(
-    grads: Sequence[Tensor],
-    tensors: Sequence[Tensor],
-    saved: Sequence[Tensor],
-    settings: RasterSettings,
-    needs: Sequence[bool],
-) -> list[Tensor]:
-    points, sigma, weights, features = tensors
-    g, p, s, w, f = flat(grads[0], 3), flat(points, 2), flat(sigma, 0), flat(weights, 1), flat(features, 2)
-    items, count, channels = p.shape[0], p.shape[1], f.shape[2]
-    grad_points, grad_weights, grad_features = torch.zeros_like(p), torch.zeros_like(w), torch.zeros_like(f)
-    grad_sigma = torch.zeros(items, count if needs[1] else 1, dtype=p.dtype, device=p.device)
-    launch = _splat_backward(settings, items, count, channels, w.shape[1] > 0, needs[1], p.dtype, p.device)
-    launch.start(
-        grads=g, points=p, sigma=s, weights=w, features=f,
-        grad_points=grad_points, grad_sigma=grad_sigma, grad_weights=grad_weights, grad_features=grad_features,
-    )  # fmt: skip
-    found = [grad_points, grad_sigma.sum(1), grad_weights, grad_features]
-    return [o.reshape(t.shape) for o, t in zip(found, tensors, strict=True)]
+    def _launch(self, kernel: Any, direction: str, **constants: bool) -> Launch:
+        per_program, rows, columns, warps = TILES[direction]
+        programs, settings = -(-self.count // per_program), self.settings
+        return Launch(
+            kernel, self.items * programs, warps=warps,
+            count=self.count, height=settings.height, width=settings.width, reach=settings.reach, programs=programs,
+            CHANNELS=self.layers - 1, WEIGHTED=self.weighted, LOGS=settings.logs, **constants,
+            P=per_program, BY=rows, BX=columns,
+        )  # fmt: skip
 
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        points, sigma, weights, features = laid_out(tensors, self.shapes)
+        settings, fixed = self.settings, self.settings.deterministic
+        kind = torch.int64 if fixed else self.dtype
+        total = torch.zeros(self.items, self.layers, settings.height, settings.width, dtype=kind, device=self.device)
+        flags = torch.zeros(self.items, dtype=self.dtype, device=self.device)
+        self.draw.start(points=points, sigma=sigma, weights=weights, features=features, out=total, flags=flags)
+        if fixed:
+            total = (total.double() / FIXED_POINT).to(self.dtype)
+        total += flags[:, None, None, None]
+        return [total.reshape(self.shape)], []
 
-@cached(most=256)
-def _splat_forward(
-    settings: RasterSettings,
-    items: int,
-    count: int,
-    channels: int,
-    weighted: bool,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Launch:
-    per_program, rows, columns, warps = TILES["forward"]
-    programs = -(-count // per_program)
-    return Launch(
-        splat_forward_kernel, items * programs, warps=warps,
-        count=count, height=settings.height, width=settings.width, reach=settings.reach, programs=programs,
-        CHANNELS=channels, WEIGHTED=weighted, LOGS=settings.logs, FIXED=settings.deterministic,
-        P=per_program, BY=rows, BX=columns,
-    )  # fmt: skip
-
-
-@cached(most=256)
-def _splat_backward(
-    settings: RasterSettings,
-    items: int,
-    count: int,
-    channels: int,
-    weighted: bool,
-    by_sigma: bool,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Launch:
-    per_program, rows, columns, warps = TILES["backward"]
-    programs = -(-count // per_program)
-    return Launch(
-        splat_backward_kernel, items * programs, warps=warps,
-        count=count, height=settings.height, width=settings.width, reach=settings.reach, programs=programs,
-        CHANNELS=channels, WEIGHTED=weighted, LOGS=settings.logs, SIGMA=by_sigma,
-        P=per_program, BY=rows, BX=columns,
-    )  # fmt: skip
+    def backward(
+        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
+    ) -> list[Tensor | None]:
+        g, p, s, w, f = laid_out((*grads, *tensors), (self.flat_shape, *self.shapes))
+        grad_points, grad_weights, grad_features = torch.zeros_like(p), torch.zeros_like(w), torch.zeros_like(f)
+        grad_sigma = torch.zeros(self.items, self.count if needs[1] else 1, dtype=self.dtype, device=self.device)
+        self.pull[needs[1]].start(
+            grads=g, points=p, sigma=s, weights=w, features=f,
+            grad_points=grad_points, grad_sigma=grad_sigma, grad_weights=grad_weights, grad_features=grad_features,
+        )  # fmt: skip
+        found = [grad_points, grad_sigma.sum(1), grad_weights, grad_features]
+        return [o.reshape(t.shape) for o, t in zip(found, tensors, strict=True)]
 
 
 def _steps_first(choices: Tensor) -> Tensor:
     """(items, chains, steps) -> (items, steps, chains), so that neighbouring chains read neighbouring memory."""
-    return flat(choices, 2).to(torch.int32).mT.contiguous()
+    return choices.to(torch.int32).mT.contiguous()
 
 
-def chaos_game_forward(tensors: Sequence[Tensor], settings: ChaosSettings) -> tuple[list[Tensor], list[Tensor]]:
-    parameters, choices, start = tensors
-    burn_in = settings.burn_in
-    a, c, x = flat(parameters, 2), _steps_first(choices), flat(start, 2)
-    items, steps, chains = c.shape
-    states = torch.empty(items, steps + 1, chains, 2, dtype=a.dtype, device=a.device)
-    points = torch.empty(items, chains, steps - burn_in, 2, dtype=a.dtype, device=a.device)
-    launch = _chaos_forward(items, a.shape[1], chains, steps, burn_in, a.dtype, a.device)
-    launch.start(parameters=a, choices=c, start=x, states=states, points=points)
-    batch = parameters.shape[:-2]
-    return [points.reshape(*batch, *points.shape[1:])], [states.reshape(*batch, *states.shape[1:])]
+class ChaosGamePlan(ChaosPlan):
+    """The points of all chains, and back along the states that were saved."""
 
+    def __init__(self, signature: Signature):
+        super().__init__(signature)
+        settings = self.settings
+        sizes = {"functions": self.functions, "chains": self.chains, "steps": self.steps, "burn_in": settings.burn_in}
+        programs = -(-self.chains // CHAINS)
+        self.draw = Launch(chaos_forward_kernel, self.items * programs, **sizes, programs=programs, BLOCK=CHAINS)
+        #: Room for functions that each program has
+        self.slots = 1 << max(self.functions - 1, 0).bit_length()
+        # Many functions need many registers per chain: fewer chains per program then
+        block = max(16, min(CHAINS, 1024 // self.slots))
+        self.programs = -(-self.chains // block)
+        self.pull = Launch(
+            chaos_backward_kernel, self.items * self.programs,
+            **sizes, horizon=settings.horizon, programs=self.programs, BLOCK=block, SLOTS=self.slots,
+        )  # fmt: skip
 
-def chaos_game_backward(
-    grads: Sequence[Tensor],
-    tensors: Sequence[Tensor],
-    saved: Sequence[Tensor],
-    settings: ChaosSettings,
-    needs: Sequence[bool],
-) -> list[Tensor | None]:
-    parameters, choices, start = tensors
-    g, a, c, x = flat(grads[0], 3), flat(parameters, 2), _steps_first(choices), flat(start, 2)
-    items, steps, chains = c.shape
-    launch, programs, slots = _chaos_backward(settings, items, a.shape[1], chains, steps, a.dtype, a.device)
-    partial = torch.zeros(items, programs, slots, 6, dtype=a.dtype, device=a.device)
-    grad_start = torch.zeros_like(x)
-    launch.start(
-        grads=g, parameters=a, choices=c, start=x, states=flat(saved[0], 3),
-        grad_parameters=partial, grad_start=grad_start,
-    )  # fmt: skip
-    total = partial.sum(1)[:, : a.shape[1]].clamp(-FAR_GRADIENT, FAR_GRADIENT)
-    total = torch.where(a.abs() > FAR_PARAMETER, 0.0, total)
-    return [total.reshape(parameters.shape), None, grad_start.reshape(start.shape)]
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        points, states = self.rooms()
+        a, c, x = laid_out(tensors, self.shapes)
+        self.draw.start(parameters=a, choices=_steps_first(c), start=x, states=states, points=points)
+        return self.results(points, states)
 
-
-@cached(most=256)
-def _chaos_forward(
-    items: int, functions: int, chains: int, steps: int, burn_in: int, dtype: torch.dtype, device: torch.device
-) -> Launch:
-    programs = -(-chains // CHAINS)
-    return Launch(
-        chaos_forward_kernel, items * programs,
-        functions=functions, chains=chains, steps=steps, burn_in=burn_in, programs=programs, BLOCK=CHAINS,
-    )  # fmt: skip
-
-
-@cached(most=256)
-def _chaos_backward(
-    settings: ChaosSettings,
-    items: int,
-    functions: int,
-    chains: int,
-    steps: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> tuple[Launch, int, int]:
-    """The launch, its programs per item, and the slots for functions that each has."""
-    slots = 1 << max(functions - 1, 0).bit_length()
-    # Many functions need many registers per chain: fewer chains per program then
-    block = max(16, min(CHAINS, 1024 // slots))
-    programs = -(-chains // block)
-    launch = Launch(
-        chaos_backward_kernel, items * programs,
-        functions=functions, chains=chains, steps=steps, burn_in=settings.burn_in, horizon=settings.horizon,
-        programs=programs, BLOCK=block, SLOTS=slots,
-    )  # fmt: skip
-    return launch, programs, slots
+    def backward(
+        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
+    ) -> list[Tensor | None]:
+        parameters, _, start = tensors
+        shapes = (self.items, *self.drawn), *self.shapes, (self.items, *self.states)
+        g, a, c, x, states = laid_out((*grads, *tensors, *saved), shapes)
+        partial = torch.zeros(self.items, self.programs, self.slots, 6, dtype=self.dtype, device=self.device)
+        grad_start = torch.zeros_like(x)
+        self.pull.start(
+            grads=g, parameters=a, choices=_steps_first(c), start=x, states=states,
+            grad_parameters=partial, grad_start=grad_start,
+        )  # fmt: skip
+        total = partial.sum(1)[:, : self.functions].clamp(-FAR_GRADIENT, FAR_GRADIENT)
+        total = torch.where(a.abs() > FAR_PARAMETER, 0.0, total)
+        return [total.reshape(parameters.shape), None, grad_start.reshape(start.shape)]

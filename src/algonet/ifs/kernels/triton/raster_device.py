@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from algonet.core.codegen.triton_math import log_complement, short_of_one
+from algonet.core.codegen.triton_math import kernel, log_complement, short_of_one
 
 from ...reference import FAR_PIXELS, LEAST_SIGMA
 
@@ -18,11 +18,6 @@ from ...reference import FAR_PIXELS, LEAST_SIGMA
 FIXED_POINT = 2.0**32
 _UNITS = tl.constexpr(FIXED_POINT)
 _FAR, _LEAST = tl.constexpr(FAR_PIXELS), tl.constexpr(LEAST_SIGMA)
-#: No kernel is specialised on its arguments' values or alignment: one compilation serves all, and launches are cheap.
-PLAIN = [
-    "points", "sigma", "weights", "features", "out", "flags", "grads", "grad_points", "grad_sigma", "grad_weights",
-    "grad_features", "count", "height", "width", "reach", "programs",
-]  # fmt: skip
 
 
 @triton.jit
@@ -84,7 +79,7 @@ def _load_points(points, sigma, weights, item, i, live, count, reach, height, wi
     return u, v, w, s, 1.0 / s, raw, broken, live, x0, x1, y0, y1
 
 
-@triton.jit(do_not_specialize=PLAIN)
+@kernel
 def splat_forward_kernel(
     points, sigma, weights, features, out, flags,
     count, height, width, reach, programs,
@@ -124,7 +119,7 @@ def splat_forward_kernel(
                     tl.atomic_add(picture + c * area + at, value, mask=inside, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=PLAIN)
+@kernel
 def splat_backward_kernel(
     grads, points, sigma, weights, features, grad_points, grad_sigma, grad_weights, grad_features,
     count, height, width, reach, programs,

@@ -5,8 +5,9 @@ it. So they are found one after the other: from many random maps, ascend
 
     area(f) * (mean of U over f(target) - spill * mean of (1 - T) over f(target)),
 
-T being the target's coverage and U what no earlier map covers. Looking up a blurred picture at the images of a few
-hundred target points is all it takes, so thousands of maps are cheap; the blur is annealed from coarse to fine.
+T being the target's coverage and U what no earlier map covers, both in units of the mean of T over the target. Looking up a
+blurred picture at the images of a few hundred target points is all it takes, so thousands of maps are cheap; the blur is
+annealed from coarse to fine.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .aggregates import Poisson
-from .functional import smooth_raster
-from .maps import capped, determinant, map_norms
-from .reference import join_parameters, split_parameters
+from algonet.ifs import Poisson, smooth_raster
+from algonet.ifs.maps import capped, determinant, map_norms
+from algonet.ifs.reference import join_parameters, split_parameters
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class Shape:
         self.extent = (0.0, width / self.side, 0.0, height / self.side)
 
     def resized(self, side: int) -> Shape:
-        """The same shape on a grid whose longer side is `side`."""
+        """The same shape on a grid whose longer side is `side`, or as it is: never finer than that."""
+        side = min(side, self.side)
         height, width = (max(1, round(n * side / self.side)) for n in self.density.shape)
         if (height, width) == tuple(self.density.shape):
             return self
@@ -139,6 +140,8 @@ def _ascend(
             sigma = settings.blur[0] * (settings.blur[1] / settings.blur[0]) ** progress
             # the outside is stored less 1, because looking up beyond the picture gives 0
             fields = torch.stack([blurred(uncovered, sigma), -blurred(1 - outside, sigma)], dim=1)
+            # in units of what the shape finds where it is: thin lines are faint once blurred
+            fields = fields / (blurred(grid.density, sigma) * grid.density).sum() * grid.density.sum()
         optimiser.param_groups[0]["lr"] = settings.rate * (0.05 + 0.95 * (1 + math.cos(math.pi * progress)) / 2)
         points = cloud[torch.randint(len(cloud), (settings.points,), generator=generator).to(cloud.device)]
         with torch.enable_grad():

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from .aggregates import Poisson
-from .choices import draw_addresses
-from .functional import chaos_game, smooth_raster
-from .maps import contraction
-from .metrics import ssim
-from .reference import join_parameters, split_parameters
-from .search import Shape, blurred
+from algonet.ifs import Poisson, chaos_game, contraction, draw_addresses, smooth_raster
+from algonet.ifs.reference import join_parameters, split_parameters
+
+from .ifs_search import Shape, blurred
+from .ssim import ssim
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def refine(
     groups = [{"params": [code], "start": level.rate}, {"params": [logits], "start": 0.03}]
     groups.append({"params": [exposures, scales], "start": 0.05 if level.tone else 0.0})
     optimiser = torch.optim.Adam(groups, lr=level.rate, betas=(0.9, 0.98))
-    finest = level.side / shape.side
+    finest = target.side / shape.side
     losses, drawn, memory, start, shares = systems.losses, None, logits, cloud, logits
     for step in range(level.steps):
         part = step / max(1, level.steps - 1)
@@ -143,6 +142,10 @@ def refine(
 
 def _loss(picture: Tensor, wanted: Tensor, structure: float) -> Tensor:
     error = ((picture - wanted) ** 2).mean((-2, -1))
-    if min(wanted.shape) < 11:
-        return error
-    return error + structure * (1 - ssim(picture, wanted))
+    return error + structure * (1 - likeness(picture, wanted))
+
+
+def likeness(picture: Tensor, wanted: Tensor) -> Tensor:
+    """`ssim` of pictures of any size: a side that is less than its window is made longer, dark as all is outside."""
+    height, width = (max(0, 11 - n) for n in wanted.shape[-2:])
+    return ssim(functional.pad(picture, (0, width, 0, height)), functional.pad(wanted, (0, width, 0, height)))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 
+from algonet.fit.ifs import picture_of, read_picture
+from algonet.fit.ifs_refine import Systems, Whitening, refine
+from algonet.fit.ifs_search import Shape, blurred, find_maps
 from algonet.ifs import IFS, FitPlan, Level, Search, fit_ifs, ssim
-from algonet.ifs.fitting import picture_of, read_picture
 from algonet.ifs.presets import residual_form
-from algonet.ifs.refine import Systems, Whitening, refine
-from algonet.ifs.search import Shape, blurred, find_maps
 from helpers.tolerances import assert_close
 
 QUICK = FitPlan(
@@ -36,6 +39,30 @@ def test_it_finds_the_triangle(triangle):
     assert result.history[-1]["loss"] < result.history[0]["loss"]
     assert result.frames[-1].shape == (64, 64)
     assert result.frames[-1].dtype == torch.uint8
+
+
+def test_no_level_is_finer_than_the_picture_or_makes_it_worse():
+    """Small pictures: the last levels of a plan for 128 pixels must not undo the first."""
+    with torch.no_grad():
+        target = IFS.preset("sierpinski", points=20_000)((32, 32))
+    level = Level(side=32, sigma=(3.0, 1.0), steps=40, rate=0.01, points=1024, depth=14, keep=2)
+    plan = FitPlan(restarts=10, search=Search(candidates=8, points=64, steps=16, side=48), levels=(level,))
+    early = fit_ifs(target, 3, plan=plan)
+    worse = replace(level, side=128, sigma=(6.0, 6.0), steps=4, rate=0.2, points=64)
+    late = fit_ifs(target, 3, plan=replace(plan, levels=(level, worse)))
+    assert late.similarity >= early.similarity > 0.9
+    assert all(frame.shape == (32, 32) for frame in late.frames)
+    assert len(repr(late)) < 80
+
+
+@pytest.mark.parametrize("size", [(8, 8), (1, 5), (6, 40)])
+def test_small_and_thin_pictures_have_a_similarity(size):
+    image = torch.zeros(size)
+    image[: max(1, size[0] // 2), : size[1] // 2] = 1.0
+    short = Level(16, (2.0, 1.0), steps=1, rate=1e-9, points=16, depth=4, keep=1)
+    result = fit_ifs(image, 1, plan=FitPlan(1, Search(candidates=1, points=8, steps=1), (short,)))
+    assert -1 <= result.similarity <= 1
+    assert ("a poor likeness" in repr(result)) == (result.similarity < 0.8)
 
 
 def test_the_same_seed_gives_the_same_fit(triangle):
@@ -183,6 +210,25 @@ def test_the_search_finds_maps_into_the_shape(triangle):
         row, column = (63 - (images[:, 1] * 64).long()).clamp(0, 63), (images[:, 0] * 64).long().clamp(0, 63)
         inside.append(float((triangle[row, column] > 0.3).float().mean()))
     assert max(inside) > 0.9
+
+
+def test_the_search_does_not_shrink_from_thin_lines():
+    """A binary tree of lines a pixel wide: its halves are maps of 0.68 that every blur leaves faint."""
+    lines = Image.new("L", (256, 256))
+    pen = ImageDraw.Draw(lines)
+
+    def grow(x: float, y: float, angle: float, length: float) -> None:
+        if length > 6:
+            end = x + length * math.sin(angle), y - length * math.cos(angle)
+            pen.line((x, y, *end), fill=255, width=4)
+            for turn in (-math.pi / 6, math.pi / 6):
+                grow(*end, angle + turn, 0.68 * length)
+
+    grow(128, 248, 0.0, 82)
+    shape = Shape(torch.tensor(list(lines.resize((64, 64), Image.Resampling.BOX).tobytes())).reshape(64, 64) / 255)
+    maps = find_maps(shape, 1, 8, Search(candidates=8, points=64, steps=25), torch.Generator().manual_seed(0))
+    linear = maps.unflatten(-1, (2, 3))[..., 1:] + torch.eye(2)
+    assert float(torch.linalg.det(linear).abs().max()) > 0.2
 
 
 def test_blurring_keeps_the_mass_inside():

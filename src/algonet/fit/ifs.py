@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
@@ -15,21 +13,19 @@ from torch import Tensor
 from algonet.core.checks import check_integer
 from algonet.core.pictures import open_picture, to_bytes
 from algonet.core.tracing import outside_autocast
+from algonet.ifs import IFS, Poisson, area_weights, chaos_game, contraction, draw_addresses, smooth_raster
 from algonet.relax import GaussianNoise
 
-from .aggregates import Poisson
-from .choices import draw_addresses
-from .functional import chaos_game, smooth_raster
-from .maps import area_weights, contraction
-from .metrics import ssim
-from .modules import IFS
-from .refine import Level, Systems, refine
-from .search import Search, Shape, find_maps, replace_each
+from .ifs_refine import Level, Systems, likeness, refine
+from .ifs_search import Search, Shape, find_maps, replace_each
+from .progress import progress_of
 
 #: Brighter than this a pixel counts as saturated: its density is unknown.
 _SATURATED = 1 - 1 / 512
 #: A silhouette has so much of its light in pixels brighter than this: files are seldom white to the last bit.
 _SOLID_SHARE, _WHITE = 0.75, 0.98
+#: Below this SSIM the picture found has another shape than the target.
+POOR = 0.8
 #: How many maps a fit takes unless told: what most classic fractals have, and what the outline of a silhouette needs.
 _FEW, _OF_A_SILHOUETTE = 4, 12
 
@@ -59,8 +55,9 @@ class FitResult(NamedTuple):
     """What `fit_ifs` found. `ifs` is trainable; everything else is plain data.
 
     `similarity` is the SSIM of `picture` (the final system, drawn with many points at its own sigma) with `target` (the
-    image in grey, foreground bright). `similarities` are those of all systems that survived to the end. `history` has
-    one row per logged step: stage, step, loss, seconds. `frames` are grey pictures (uint8) of the best system on the way.
+    image in grey, foreground bright). `similarities` are those of the systems drawn at the end: all that survived, and the
+    best of each level before. `history` has one row per logged step: stage, step, loss, seconds. `frames` are grey pictures
+    (uint8) of the best system on the way.
     """
 
     ifs: IFS
@@ -70,6 +67,15 @@ class FitResult(NamedTuple):
     similarities: list[float]
     history: list[dict[str, float]]
     frames: list[Tensor]
+
+    def __repr__(self) -> str:
+        height, width = self.target.shape
+        return f"FitResult({self.ifs.functions} functions, {self.verdict} at {height} x {width} pixels)"
+
+    @property
+    def verdict(self) -> str:
+        """The similarity in words: below 0.8 the shape found is another one."""
+        return f"similarity (SSIM) {self.similarity:.3f}{', a poor likeness' * (self.similarity < POOR)}"
 
 
 @dataclass
@@ -109,7 +115,7 @@ def fit_ifs(
 ) -> FitResult:
     """Find an iterated function system whose picture is `image`, from a random start.
 
-    First a search for maps that send the shape into itself (`algonet.ifs.search`), in `plan.restarts` random ways; then
+    First a search for maps that send the shape into itself (`algonet.fit.ifs_search`), in `plan.restarts` random ways; then
     Adam through the chaos game and the smooth raster, all systems in one batch, sigma annealed from coarse to fine and
     the worse systems dropped from level to level; selection weights are learned along, and in silhouettes the exposure and
     the scale of the noise at the end. Ends by itself.
@@ -141,12 +147,13 @@ def fit_ifs(
     # resized in brightness, then as a density: a saturated pixel's density is unknown
     shape = Shape(-torch.log1p(-full.density.clamp(0, _SATURATED)).to(device))
     steps = sum(level.steps for level in plan.levels)
-    with torch.no_grad(), _bar(progress, steps) as advance:
+    with torch.no_grad(), progress_of(steps, "searching", progress) as advance:
         record = _Record(steps, plan.patience, advance)
         advance(0, "searching for self-similarity")
         found = find_maps(shape, functions, plan.restarts, plan.search, generator)
         systems = _begun(found, shape)
         cloud = shape.sample(20_000, generator)
+        drawn = []
         for stage, level in enumerate(plan.levels, start=1):
             record.best, record.waited = float("inf"), 0
             if level.replace:
@@ -161,8 +168,9 @@ def fit_ifs(
                 lambda a, b, s=stage: record.watch(s, a, b),
                 generator,
             )
-    results = [_finished(systems, i, shape, full.density, plan.bound, seed) for i in range(len(systems.losses))]
-    ranked = sorted(results, key=lambda result: -result[1])
+            kept = systems if stage == len(plan.levels) else systems.best(1)
+            drawn += [_finished(kept, i, shape, full.density, plan.bound, seed) for i in range(len(kept.losses))]
+    ranked = sorted(drawn, key=lambda result: -result[1])
     ifs, similarity, picture = ranked[0]
     if colours is not None:
         ifs = _coloured(ifs, colours, max(target.shape))
@@ -202,7 +210,7 @@ def _finished(
         exposure = float(systems.exposures[index].exp())
         scale = float(systems.scales[index].exp())
         picture = picture_of(maps, weights, shape, exposure, scale).cpu()
-        alike = float(ssim(picture, target)) if min(target.shape) >= 11 else float("nan")
+        alike = float(likeness(picture, target))
         ifs = IFS(
             maps.cpu(),
             weights=weights.cpu(),
@@ -280,17 +288,3 @@ def _read_file(path: str | os.PathLike[str]) -> Tensor:
 
     values = torch.from_numpy(numpy.array(open_picture(path)))
     return values.movedim(-1, 0) if values.ndim == 3 else values
-
-
-@contextmanager
-def _bar(show: bool, total: int) -> Iterator[Callable[[int, str], None]]:
-    """Gives `advance(steps, text)`, which moves a progress bar, or does nothing."""
-    if not show:
-        yield lambda steps, text: None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    with Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as bar:
-        task = bar.add_task("fit", total=total)
-        yield lambda steps, text: bar.update(task, advance=steps, description=text)
-        bar.update(task, completed=total)

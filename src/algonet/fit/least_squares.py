@@ -1,0 +1,186 @@
+"""Cameras by damped least squares: each turned, shifted and zoomed until the mesh looks like its picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from algonet.core.cache import constant
+from algonet.render import Camera, Coverage, SmoothRenderer
+from algonet.render.lights import Light
+
+from .alignment import Move
+from .rotations import rotation_matrix
+from .sides import Sides
+from .targets import blur
+
+#: No more cameras than this are rendered at once, nor more pixels than these (512 pictures of 128 x 128).
+AT_ONCE, PIXELS_AT_ONCE = 4096, 2**23
+#: Shrunken pictures show no more faces than they have pixels, unless told; meshes of fewer than these lose their shape.
+LEAST_FACES = 512
+#: Derivatives are differences over this share of the noise's scale.
+DIFFERENCE = 0.1
+#: No step turns further than this half angle's tangent, or shifts and zooms by a larger share: beyond, nothing is linear.
+LONGEST_TURN, LONGEST_SHIFT = 0.25, 0.3
+#: The damping at first, and what it is multiplied by after a step that helped and one that did not.
+DAMPING, LESS, MORE = 1e-2, 1 / 3, 5.0
+#: Damping counts each parameter's own curvature, and this share of the largest one.
+COMMON = 0.03
+
+
+class LeastSquares:
+    """Cameras (B,) moved until the mesh looks like one picture, or like one each, (1 or B, H, W, C).
+
+    Levenberg and Marquardt's method. With the residuals r of all pixels and their derivatives J by the pose's few parameters,
+
+        step = -(J^T J + damping diag(J^T J))^-1 J^T r,
+
+    taken where it lowers |r|^2, and tried again with more damping where not. Steps by the gradient alone, as Adam's, walk
+    as far where blurred pictures say nothing as where they say much, and lose the start. J comes from rendering the pose
+    once more for each parameter, slightly moved: with so few of them that is cheaper than one backward pass per pixel.
+    """
+
+    def __init__(
+        self, sides: Sides, pictures: Tensor, camera: Camera, *, lights: Sequence[Light], move: Move, learn_fov: bool,
+        coverage: Coverage, least_faces: int = LEAST_FACES,
+    ):  # fmt: skip
+        self.sides = self.detail = sides
+        self.least_faces = least_faces
+        self.pictures, self.lights, mesh = pictures, lights, sides.front
+        self.renderer = SmoothRenderer((1, 1), coverage, shading="vertex", two_sided=False)
+        self.renderer.to(mesh.vertices.device)
+        self.base, self.centre = camera, (mesh.vertices.amin(-2) + mesh.vertices.amax(-2)).detach() / 2
+        #: Per camera three numbers each to turn and to shift by, and one to zoom by; a row (of 7) for each that is fitted.
+        self.values = camera.matrix.new_zeros(len(camera.matrix), 7)
+        fitted = [0, 1, 2] + ([5] if move == "distance" else [3, 4, 5] if move else []) + ([6] if learn_fov else [])
+        self.fitted = torch.eye(7)[fitted].to(self.values)
+        self.damping = camera.matrix.new_full((len(camera.matrix),), DAMPING)
+        self.losses = camera.matrix.new_zeros(len(camera.matrix))
+        self.levels: list[tuple[Tensor, float]] = []
+
+    @torch.no_grad()
+    def run(self, numbers: Iterable[int], steps: int, scales: tuple[float, float], stages: int) -> None:
+        """The steps `numbers` of `steps`, the noise's scale falling geometrically between `scales` in `stages`."""
+        stages = min(stages, steps)
+        current, scale = -1, scales[0]
+        for step in numbers:
+            stage, following = (min(stages - 1, i * stages // steps) if i < steps else stages for i in (step, step + 1))
+            if stage != current:
+                current, scale = stage, scales[0] * (scales[1] / scales[0]) ** (stage / max(1, stages - 1))
+                target = self._set_scale(scale)
+                self.losses, curvature, slope = self._linearised(self.values, target, scale)
+            self.levels.append((self.losses.mean(), scale))
+            tried = self.values + self._step(curvature, slope)
+            if following == stage:
+                losses, other_curvature, other_slope = self._linearised(tried, target, scale)
+            else:
+                # No step is taken from there
+                losses, other_curvature, other_slope = self._losses(tried, target), curvature, slope
+            better = losses < self.losses
+            self.values = torch.where(better[:, None], tried, self.values)
+            self.losses = torch.where(better, losses, self.losses)
+            curvature = torch.where(better[:, None, None], other_curvature, curvature)
+            slope = torch.where(better[:, None], other_slope, slope)
+            self.damping = (self.damping * torch.where(better, LESS, MORE)).clamp(1e-4, 1e3)
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these cameras only."""
+        self.pictures = self.pictures if len(self.pictures) == 1 else self.pictures[rows]
+        self.base, self.values = self.base[rows], self.values[rows]
+        self.damping, self.losses = self.damping[rows], self.losses[rows]
+
+    def camera(self) -> Camera:
+        return self._moved(self.values, slice(None))
+
+    def history(self) -> list[dict[str, float]]:
+        losses = torch.stack([loss for loss, _ in self.levels]).tolist() if self.levels else []
+        return [{"loss": loss, "scale": scale} for loss, (_, scale) in zip(losses, self.levels, strict=True)]
+
+    def _step(self, curvature: Tensor, slope: Tensor) -> Tensor:
+        """(B, 7): the damped step from J^T J (B, P, P) and J^T r (B, P), no longer than is trusted."""
+        own = curvature.diagonal(dim1=-2, dim2=-1)
+        damped = self.damping[:, None] * (own + COMMON * own.amax(-1, keepdim=True)) + 1e-12
+        # Never singular, thanks to the damping: nobody need wait for the device to say so
+        step = -torch.linalg.solve_ex(curvature + torch.diag_embed(damped), slope)[0] @ self.fitted
+        turn, others = step[:, :3].norm(dim=1), step[:, 3:].abs().amax(1)
+        excess = torch.maximum(turn / LONGEST_TURN, others / LONGEST_SHIFT).clamp_min(1.0)
+        return step / excess[:, None]
+
+    def _linearised(self, values: Tensor, target: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean squared residuals (B,) with J^T J (B, P, P) and J^T r (B, P)."""
+        difference = DIFFERENCE * scale / max(self.pictures.shape[1:3])
+        moves = torch.cat([torch.zeros_like(self.fitted[:1]), difference * self.fitted])
+        parts = []
+        for part in self._parts(target, len(moves)):
+            here, *moved = self._seen(values[part] + moves[:, None], part).unbind(0)
+            residuals = here - target[part].flatten(1)
+            slopes = (torch.stack(moved, 1) - here[:, None]) / difference
+            slope = (slopes @ residuals[..., None])[..., 0]
+            parts.append((residuals.square().mean(1), slopes @ slopes.mT, slope))
+        losses, curvature, slope = (torch.cat(part) for part in zip(*parts, strict=True))
+        return losses, curvature, slope
+
+    def _losses(self, values: Tensor, target: Tensor) -> Tensor:
+        """Mean squared residuals (B,) alone."""
+        seen = [
+            (self._seen(values[None, part], part)[0] - target[part].flatten(1)).square().mean(1)
+            for part in self._parts(target, 1)
+        ]
+        return torch.cat(seen)
+
+    def _parts(self, target: Tensor, each: int) -> list[slice]:
+        """The cameras, by as many as are rendered at once where each is rendered `each` times."""
+        most = min(AT_ONCE, PIXELS_AT_ONCE // (target.shape[1] * target.shape[2]))
+        count = max(1, most // each)
+        return [slice(first, first + count) for first in range(0, len(self.values), count)]
+
+    def _seen(self, values: Tensor, part: slice) -> Tensor:
+        """What the cameras of this part show when moved by `values` (K, part, 7): (K, part, H * W * C)."""
+        rows = torch.arange(len(self.values), device=values.device)[part].repeat(len(values))
+        camera = self._moved(values.flatten(0, 1), rows)
+        rgb, silhouette = self.detail.seen(self.renderer, camera, self.lights)
+        layers = silhouette[..., None]
+        if self.pictures.shape[-1] == 4:
+            layers = torch.cat([rgb, layers], -1)
+        return layers.unflatten(0, values.shape[:2]).flatten(2)
+
+    def _set_scale(self, scale: float) -> Tensor:
+        """The pictures blurred for this scale, at the smallest size that shows it, to which renderer and mesh are set."""
+        height, width = self.pictures.shape[1:3]
+        factor = 1
+        while factor * 2 <= scale and all(n % (factor * 2) == 0 and n // factor >= 16 for n in (height, width)):
+            factor *= 2
+        blurred = blur(self.pictures.movedim(-1, 1), self.renderer.coverage.blur(scale))
+        blurred = torch.nn.functional.avg_pool2d(blurred, factor) if factor > 1 else blurred
+        self.renderer.size = (height // factor, width // factor)
+        self.renderer.set_scale(scale / factor)
+        pixels = self.renderer.size[0] * self.renderer.size[1]
+        self.detail = self.sides.at_most(max(self.least_faces, pixels)) if factor > 1 else self.sides
+        return blurred.movedim(1, -1).expand(len(self.values), -1, -1, -1)
+
+    def _moved(self, values: Tensor, rows: Tensor | slice) -> Camera:
+        """The base cameras `rows`, moved rigidly about the centre: a quaternion and a shift each, and a longer lens."""
+        base, (turn, shift, zoom) = self.base[rows], values.split([3, 3, 1], -1)
+        rotation, axes = rotation_matrix(turn), base.axes
+        distance = (base.position - self.centre).norm(dim=-1, keepdim=True)
+        # A longer lens steps back as far as keeps the size: what is left for the zoom is the perspective
+        shift = shift + torch.nn.functional.pad(1 - zoom.exp(), (2, 0))
+        moved = self.centre + distance * (shift[..., None, :] @ axes)[..., 0, :]
+        offset = moved - (rotation @ self.centre[..., None])[..., 0]
+        top = torch.cat([rotation, offset[..., None]], -1)
+        last = constant((0.0, 0.0, 0.0, 1.0), top.dtype, top.device).expand(len(top), 1, 4)
+        eye = (rotation.mT @ (base.position - offset)[..., None])[..., 0]
+        return Camera(_zoomed(base.matrix, zoom) @ torch.cat([top, last], -2), eye, base.perspective, base.near)
+
+
+def _zoomed(matrix: Tensor, zoom: Tensor) -> Tensor:
+    """Camera matrices (B, 4, 4) with focal lengths e^zoom times as long, the principal point as it was."""
+    x, y, depth, last = matrix.unbind(-2)
+    factor = zoom.exp()
+    rows = []
+    for row in (x, y):
+        centre = (row[..., :3] * depth[..., :3]).sum(-1, keepdim=True) * depth
+        rows.append(factor * (row - centre) + centre)
+    return torch.stack([*rows, depth, last], -2)

@@ -1,0 +1,77 @@
+"""What the fits share: learning rates that fall, loops that can be stopped, and progress shown."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+#: Where there is no terminal, a line is written every so many seconds.
+EVERY = 10.0
+
+
+def decay(share: float) -> float:
+    """1 at the start, 0.1 at the end, along a cosine."""
+    return 0.1 + 0.9 * (1 + math.cos(math.pi * min(share, 1.0))) / 2
+
+
+@contextmanager
+def stop_on_interrupt() -> Iterator[None]:
+    """Ctrl-C ends the loop inside, not the program: the fit so far is kept."""
+    with suppress(KeyboardInterrupt):
+        yield
+
+
+@contextmanager
+def progress_of(total: int, text: str, shown: bool, done: int = 0) -> Iterator[Callable[[int, str], None]]:
+    """`advance(steps, text)`: on a terminal it moves a bar, elsewhere it writes a line every ten seconds to standard error;
+    both say how long it still takes. Nothing unless `shown`."""
+    if not shown:
+        yield lambda steps, text: None
+        return
+    if not sys.stderr.isatty():
+        yield _Lines(total, text, done)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(text, total=total, completed=done)
+        yield lambda steps, text: bar.update(task, advance=steps, description=text)
+
+
+class _Lines:
+    """Progress as lines."""
+
+    def __init__(self, total: int, text: str, done: int):
+        self.total, self.text, self.first, self.done = total, text, done, done
+        self.began = self.said = time.monotonic()
+
+    def __call__(self, steps: int, text: str) -> None:
+        self.done += steps
+        now = time.monotonic()
+        if now - self.said < EVERY or self.done <= self.first:
+            return
+        self.said = now
+        left = (self.total - self.done) * (now - self.began) / (self.done - self.first)
+        print(f"{text}: {self.done} of {self.total}, about {_duration(left)} left", file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+@contextmanager
+def progress_bar(numbers: range, text: str, shown: bool) -> Iterator[Iterable[int]]:
+    """The numbers, their progress shown if `shown`."""
+    with progress_of(len(numbers), text, shown) as advance:
+
+        def counted() -> Iterator[int]:
+            for number in numbers:
+                yield number
+                advance(1, text)
+
+        yield counted()

@@ -1,0 +1,350 @@
+"""Remeshing: edges split, collapsed and flipped until they are about as long as wanted, on any device.
+
+Each pass works on many edges at once. Splits never conflict. Collapses and flips are done for a set of edges whose faces do not
+touch: of the edges that ask, each takes a rank, and an edge goes ahead if none of lower rank asks around it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from algonet.core.memory import UNASKED, check_memory
+from algonet.render import Mesh
+from algonet.render.checks import check_mesh
+from algonet.render.vectors import face_areas
+
+#: An edge is split from 4/3 of the wanted length on and collapsed below 4/5: either then comes nearer to it (Botsch, Kobbelt).
+LONG, SHORT = 4 / 3, 4 / 5
+#: No operation may turn a face's normal by more than 60 degrees.
+LEAST_COSINE = 0.5
+#: Edges between faces that meet at more than 37 degrees are kept: flipping them would cut the ridge.
+FLAT_COSINE = 0.8
+#: What a face takes while edges are sorted: corners, edges, their order and neighbours in 64 bits, and half a vertex.
+FACE_BYTES = 400
+
+
+@dataclass(frozen=True)
+class Remesh:
+    """How finely `fit_mesh` meshes: edges about `edge` times the noise's scale long, and at least `least` pixels.
+
+    Every `every` steps, edges are split, collapsed and flipped. Where the surface is flat they may grow up to `flat` times as
+    long. At most `max_faces` faces are aimed at: edges stay longer if there would be more.
+    """
+
+    edge: float = 2.0
+    least: float = 1.25
+    flat: float = 2.0
+    every: int = 20
+    max_faces: int = 60_000
+
+    def __post_init__(self):
+        for name in ("edge", "least"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"Remesh: `{name}` must be positive and finite, got {getattr(self, name)!r}.")
+        if not self.flat >= 1:
+            raise ValueError(f"Remesh: `flat` must be at least 1, got {self.flat!r}.")
+        if self.every < 1 or self.max_faces < 4:
+            raise ValueError(
+                f"Remesh: `every` must be at least 1 and `max_faces` at least 4, got {self.every!r} and {self.max_faces!r}."
+            )
+
+
+def remesh(
+    vertices: Tensor, faces: Tensor, length: float | Tensor, data: Tensor | None = None, *, passes: int = 3
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A mesh of the same surface with edges about `length` long (one, or one per vertex): `(vertices, faces, data)`.
+
+    `data` (V, C) is whatever belongs to the vertices (colours, moments of an optimiser): it is interpolated along. Closed
+    manifold meshes stay so: collapses keep the link condition, and no face's normal turns by more than 60 degrees. Boundaries
+    of open meshes are split but not collapsed. Not differentiable. Cost: some sorts of the edges per pass.
+
+    >>> from algonet.render import icosphere
+    >>> ball = icosphere(2)
+    >>> vertices, faces, _ = remesh(ball.vertices, ball.faces, 0.1)
+    >>> a, b = vertices[Mesh(vertices, faces).edges()].unbind(1)
+    >>> len(faces) > 1000, 0.08 < float((a - b).norm(dim=-1).mean()) < 0.12
+    (True, True)
+    """
+    check_mesh("remesh", vertices, faces)
+    if vertices.dim() != 2:
+        raise ValueError(f"remesh: one mesh at a time, vertices (V, 3), got {tuple(vertices.shape)}.")
+    lengths = torch.as_tensor(length, dtype=vertices.dtype, device=vertices.device).expand(len(vertices))
+    _check_growth(vertices, faces, lengths, passes)
+    rest = vertices.new_zeros(len(vertices), 0) if data is None else data.to(vertices)
+    with torch.no_grad():
+        # Positions first, wanted length last: all of it is interpolated alike
+        table, faces = torch.cat([vertices, rest, lengths[:, None]], -1), faces.long()
+        for _ in range(passes):
+            count = len(faces)
+            table, faces = _split(table, faces)
+            grown = len(faces) > count
+            for _ in range(4):
+                table, faces, collapsed = _collapse(table, faces)
+                if not collapsed:
+                    break
+            for _ in range(4):
+                faces, flipped = _flip(table, faces)
+                if not flipped:
+                    break
+            table = _relaxed(table, faces)
+            if not grown and len(faces) == count:
+                break
+    return table[:, :3].contiguous(), faces, table[:, 3:-1].contiguous()
+
+
+def _check_growth(vertices: Tensor, faces: Tensor, lengths: Tensor, passes: int) -> None:
+    """Raise if edges of that length would be more than fit into memory; a pass cuts a face into four at most."""
+    if not len(faces) * 4.0**passes * FACE_BYTES > UNASKED:
+        return
+    shortest = max(float(lengths.min()), 1e-30)
+    # Of an equilateral triangle with that side
+    area = float(face_areas(vertices.detach(), faces)[0].norm(dim=-1).sum()) / 2
+    wanted = area / (math.sqrt(3) / 4 * shortest**2)
+    count = int(min(wanted + len(faces), len(faces) * 4.0 ** min(passes, 30)))
+    check_memory("remesh", f"edges of {shortest:g}, some {count} faces,", count * FACE_BYTES, vertices.device)
+
+
+def detail_lengths(vertices: Tensor, faces: Tensor, length: float, flat: float) -> Tensor:
+    """Wanted length of edges at each vertex: `length` where the surface bends, up to `flat` times that where it does not."""
+    normals = Mesh(vertices, faces).face_normals()
+    mean = Mesh(vertices, faces).vertex_normals()
+    cosines = (normals[:, None] * mean[faces]).sum(-1)
+    least = torch.ones_like(vertices[:, 0]).scatter_reduce(0, faces.flatten(), cosines.flatten(), "amin")
+    # A face of side l on a surface of radius r tilts by about l / (2 r); a tilt of 0.1 is what the eye begins to see
+    tilt = torch.acos(least.clamp(-1, 1))
+    wanted = length * (0.1 / tilt.clamp_min(1e-4)).clamp(1, flat)
+    for _ in range(2):
+        lowest = wanted[faces].amin(1, keepdim=True).expand(-1, 3)
+        around = torch.full_like(wanted, math.inf).scatter_reduce(0, faces.flatten(), lowest.flatten(), "amin")
+        wanted = torch.minimum(wanted, 1.3 * around)
+    return wanted.clamp(length, flat * length)
+
+
+class Edges(NamedTuple):
+    """Each edge once: `ends` (E, 2) in ascending order, `opposite` (E, 2) the third corners of its first two faces,
+    `owners` (E, 2) these faces, and `count` (E,) how many faces it has."""
+
+    ends: Tensor
+    opposite: Tensor
+    owners: Tensor
+    count: Tensor
+    of_face: Tensor
+
+
+def find_edges(faces: Tensor, vertices: int) -> Edges:
+    """The edges of a mesh with this many vertices; `of_face` (F, 3) are the edges (0, 1), (1, 2), (2, 0) of each face."""
+    ends = torch.cat([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]])
+    third = torch.cat([faces[:, 2], faces[:, 0], faces[:, 1]])
+    keys = ends.amin(1) * vertices + ends.amax(1)
+    unique, index, count = keys.unique(return_inverse=True, return_counts=True)
+    order = index.argsort(stable=True)
+    first = count.cumsum(0) - count
+    one, two = order[first], order[first + (count > 1)]
+    owners = torch.stack([one, two], -1) % len(faces)
+    opposite = torch.stack([third[one], third[two]], -1)
+    return Edges(
+        torch.stack([unique // vertices, unique % vertices], -1), opposite, owners, count, index.reshape(3, -1).T
+    )
+
+
+def _lengths(table: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    """How long edges are, and should be."""
+    a, b = table[ends[:, 0]], table[ends[:, 1]]
+    return (a[:, :3] - b[:, :3]).norm(dim=-1), (a[:, -1] + b[:, -1]) / 2
+
+
+def _split(table: Tensor, faces: Tensor) -> tuple[Tensor, Tensor]:
+    """Long edges cut in the middle; a face becomes two, three or four."""
+    edges = find_edges(faces, len(table))
+    length, wanted = _lengths(table, edges.ends)
+    long = length > LONG * wanted
+    if not bool(long.any()):
+        return table, faces
+    middles = table[edges.ends[long]].mean(1)
+    number = torch.full_like(edges.count, -1)
+    number[long] = len(table) + torch.arange(len(middles), device=faces.device)
+    table = torch.cat([table, middles])
+    cut = number[edges.of_face]
+    cuts = (cut >= 0).sum(1)
+    whole = [faces[cuts == 0]]
+    for kind in (1, 2, 3):
+        chosen = cuts == kind
+        if bool(chosen.any()):
+            whole += _cut(table, *_turned(faces[chosen], cut[chosen], kind), kind)
+    return table, torch.cat(whole)
+
+
+def _turned(faces: Tensor, cut: Tensor, kind: int) -> tuple[Tensor, Tensor]:
+    """Faces with their corners turned so that the edges to cut are the first `kind`."""
+    present = cut >= 0
+    # One cut: it comes first; two: the edge that is not cut comes last
+    first = present.int().argmax(1) if kind == 1 else ((~present).int().argmax(1) + 1) % 3
+    order = (first[:, None] + torch.arange(3, device=faces.device)) % 3
+    return faces.gather(1, order), cut.gather(1, order)
+
+
+def _cut(table: Tensor, faces: Tensor, cut: Tensor, kind: int) -> list[Tensor]:
+    a, b, c = faces.unbind(1)
+    ab, bc, ca = cut.unbind(1)
+    if kind == 1:
+        return [torch.stack([a, ab, c], 1), torch.stack([ab, b, c], 1)]
+    if kind == 3:
+        corners = [(a, ab, ca), (ab, b, bc), (ca, bc, c), (ab, bc, ca)]
+        return [torch.stack(t, 1) for t in corners]
+    position = table[:, :3]
+    shorter = (position[a] - position[bc]).norm(dim=-1) < (position[ab] - position[c]).norm(dim=-1)
+    last = torch.where(shorter, a, ab)
+    return [
+        torch.stack([ab, b, bc], 1),
+        torch.stack([a, ab, torch.where(shorter, bc, c)], 1),
+        torch.stack([last, bc, c], 1),
+    ]
+
+
+def _collapse(table: Tensor, faces: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """Short edges shrunk to their middles, as many as do not touch, where the surface stays a surface."""
+    edges = find_edges(faces, len(table))
+    length, wanted = _lengths(table, edges.ends)
+    border = torch.zeros(len(table), dtype=torch.bool, device=faces.device)
+    border[edges.ends[edges.count != 2]] = True
+    asks = (length < SHORT * wanted) & (edges.count == 2) & ~border[edges.ends].any(1)
+    asks = asks.nonzero()[:, 0]
+    asks = asks[_may_collapse(table, faces, edges, asks)]
+    if not len(asks):
+        return table, faces, False
+    # The shortest go first
+    chosen = asks[_apart(edges.ends[asks], length[asks].argsort().argsort(), faces, len(table))]
+    kept, gone = edges.ends[chosen].unbind(1)
+    table = table.clone()
+    table[kept] = (table[kept] + table[gone]) / 2
+    target = torch.arange(len(table), device=faces.device)
+    target[gone] = kept
+    faces = target[faces]
+    faces = faces[(faces[:, 0] != faces[:, 1]) & (faces[:, 1] != faces[:, 2]) & (faces[:, 2] != faces[:, 0])]
+    return *_compact(table, faces), True
+
+
+def _may_collapse(table: Tensor, faces: Tensor, edges: Edges, asks: Tensor) -> Tensor:
+    """Which of the edges `asks` can go: two common neighbours only, no face turned over, no edge made too long."""
+    count = len(table)
+    ends, opposite = edges.ends[asks], edges.opposite[asks]
+    around, start, number = _faces_around(faces, count)
+    fine = (number[opposite] > 3).all(1)
+    middle = (table[ends[:, 0]] + table[ends[:, 1]]) / 2
+    common = torch.zeros(len(asks), dtype=torch.long, device=faces.device)
+    keys = edges.ends[:, 0] * count + edges.ends[:, 1]
+    position = table[:, :3]
+    for own, other in ((0, 1), (1, 0)):
+        vertex, which = ends[:, own], torch.repeat_interleave(number[ends[:, own]])
+        offset = torch.arange(len(which), device=faces.device) - (number[vertex].cumsum(0) - number[vertex])[which]
+        face = faces[around[start[vertex][which] + offset]]
+        shared = (face == ends[which, other][:, None]).any(1)
+        at = face == vertex[which][:, None]
+        if own == 0:
+            # The next corner of each face around a vertex runs through all its neighbours
+            following = (face * at.roll(1, 1)).sum(1)
+            partner = ends[which, 1]
+            key = torch.minimum(following, partner) * count + torch.maximum(following, partner)
+            place = torch.searchsorted(keys, key).clamp_max(len(keys) - 1)
+            common.index_add_(0, which, ((keys[place] == key) & (following != partner)).long())
+        old = position[face]
+        new = torch.where(at[..., None], middle[which, None, :3], old)
+        before, after = _area_vectors(old), _area_vectors(new)
+        turned = (before * after).sum(-1) < LEAST_COSINE * before.norm(dim=-1) * after.norm(dim=-1)
+        stretched = ((new - middle[which, None, :3]).norm(dim=-1) > LONG * middle[which, -1:]).any(1)
+        bad = (turned | stretched) & ~shared
+        fine &= ~torch.zeros_like(common).index_add_(0, which, bad.long()).bool()
+    return fine & (common == 2)
+
+
+def _flip(table: Tensor, faces: Tensor) -> tuple[Tensor, bool]:
+    """Edges turned to the other diagonal where that makes the smallest angles larger (Delaunay), as many as do not touch."""
+    count, position = len(table), table[:, :3]
+    edges = find_edges(faces, count)
+    inner = (edges.count == 2).nonzero()[:, 0]
+    (a, b), (c, d) = edges.ends[inner].unbind(1), edges.opposite[inner].unbind(1)
+    p, q, r, s = position[a], position[b], position[c], position[d]
+    # The angles that face an edge add up to more than 180 degrees: it is the wrong diagonal
+    asks = _angle(r, p, q) + _angle(s, p, q) > math.pi + 0.05
+    keys = edges.ends[:, 0] * count + edges.ends[:, 1]
+    key = torch.minimum(c, d) * count + torch.maximum(c, d)
+    place = torch.searchsorted(keys, key).clamp_max(len(keys) - 1)
+    asks &= (keys[place] != key) & (c != d)
+    # Which way the first face runs along the edge
+    first, second = edges.owners[inner].unbind(1)
+    corners = faces[first]
+    ahead = ((corners == a[:, None]) & (corners.roll(-1, 1) == b[:, None])).any(1)
+    a, b = torch.where(ahead, a, b), torch.where(ahead, b, a)
+    old = torch.nn.functional.normalize(_area_vectors(position[faces[first]]), dim=-1)
+    other = torch.nn.functional.normalize(_area_vectors(position[faces[second]]), dim=-1)
+    asks &= (old * other).sum(-1) > FLAT_COSINE
+    # First face (a, b, c), second (b, a, d): they become (a, d, c) and (d, b, c)
+    new = torch.stack([torch.stack([a, d, c], 1), torch.stack([d, b, c], 1)], 1)
+    made = torch.nn.functional.normalize(_area_vectors(position[new]), dim=-1)
+    mean = torch.nn.functional.normalize(old + other, dim=-1)[:, None]
+    asks &= ((made * mean).sum(-1) > LEAST_COSINE).all(1)
+    asks = asks.nonzero()[:, 0]
+    if not len(asks):
+        return faces, False
+    touched = torch.stack([a, b, c, d], 1)[asks]
+    rank = torch.arange(len(asks), device=faces.device)
+    lowest = torch.full((count,), len(asks), device=faces.device)
+    lowest.scatter_reduce_(0, touched.flatten(), rank.repeat_interleave(4), "amin")
+    chosen = asks[(lowest[touched] == rank[:, None]).all(1)]
+    faces = faces.clone()
+    faces[first[chosen]], faces[second[chosen]] = new[chosen, 0], new[chosen, 1]
+    return faces, True
+
+
+def _relaxed(table: Tensor, faces: Tensor) -> Tensor:
+    """Vertices moved half-way to the mean of their neighbours, along the surface only; the border stays."""
+    edges = find_edges(faces, len(table))
+    position = table[:, :3]
+    total = torch.zeros_like(position)
+    for own, other in ((0, 1), (1, 0)):
+        total.index_add_(0, edges.ends[:, own], position[edges.ends[:, other]])
+    number = torch.bincount(edges.ends.flatten(), minlength=len(table))[:, None]
+    way = total / number.clamp_min(1) - position
+    normals = Mesh(position, faces).vertex_normals()
+    way = way - (way * normals).sum(-1, keepdim=True) * normals
+    way[edges.ends[edges.count != 2]] = 0
+    return torch.cat([position + 0.5 * way, table[:, 3:]], -1)
+
+
+def _apart(ends: Tensor, rank: Tensor, faces: Tensor, count: int) -> Tensor:
+    """Which of the ranked edges have the lowest rank among all that touch a face around them."""
+    lowest = torch.full((count,), len(ends), device=ends.device)
+    lowest.scatter_reduce_(0, ends.flatten(), rank.repeat_interleave(2), "amin")
+    of_face = lowest[faces].amin(1, keepdim=True).expand(-1, 3)
+    lowest = lowest.scatter_reduce(0, faces.flatten(), of_face.flatten(), "amin")
+    return (lowest[ends] == rank[:, None]).all(1)
+
+
+def _faces_around(faces: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """All faces in the order of their vertices, where each vertex's begin, and how many it has."""
+    order = faces.flatten().argsort(stable=True)
+    number = torch.bincount(faces.flatten(), minlength=count)
+    return order // 3, number.cumsum(0) - number, number
+
+
+def _area_vectors(corners: Tensor) -> Tensor:
+    """Normals as long as twice the area, of corners (*, 3, 3)."""
+    a, b, c = corners.unbind(-2)
+    return torch.linalg.cross(b - a, c - a)
+
+
+def _angle(at: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    u, v = p - at, q - at
+    return torch.atan2(torch.linalg.cross(u, v).norm(dim=-1), (u * v).sum(-1))
+
+
+def _compact(table: Tensor, faces: Tensor) -> tuple[Tensor, Tensor]:
+    """Without the vertices that no face uses."""
+    used = torch.zeros(len(table), dtype=torch.bool, device=faces.device)
+    used[faces.flatten()] = True
+    return table[used], (used.cumsum(0) - 1)[faces]

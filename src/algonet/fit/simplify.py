@@ -1,0 +1,96 @@
+"""A mesh with few faces that looks the same from afar, and colours at its vertices whatever it was coloured by."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from algonet.render import Mesh, sample_texture
+
+
+def simplified(mesh: Mesh, faces: int) -> Mesh:
+    """At most about `faces` faces: vertices in one cell of a grid become one. Colours are kept, at the vertices.
+
+    For small pictures, not for saving: thin parts may close up.
+
+    >>> from algonet.render import icosphere
+    >>> 100 < len(simplified(icosphere(5), 500).faces) <= 500
+    True
+    """
+    mesh = mesh.replace(vertices=mesh.vertices.detach())
+    colors = vertex_colors_of(mesh)
+    plain = Mesh(mesh.vertices, mesh.faces, vertex_colors=colors)
+    if len(mesh.faces) <= faces:
+        return plain
+    corners = mesh.vertices[mesh.faces.long()]
+    area = torch.linalg.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]).norm(dim=-1).sum() / 2
+    extent = (mesh.vertices.amax(0) - mesh.vertices.amin(0)).max()
+    extent, area = torch.stack([extent, area]).tolist()
+    # A smooth surface gets some two faces for each area of a cell; begun with a finer grid than that asks for
+    cells, found = int(min(256, 2 + 1.2 * extent * math.sqrt(faces / (2 * max(area, 1e-12))))), plain
+    while cells >= 4:
+        found = _clustered(plain, extent / cells)
+        if len(found.faces) <= faces:
+            break
+        cells = int(cells * 0.85)
+    return found if len(found.faces) else plain
+
+
+def _clustered(mesh: Mesh, cell: float) -> Mesh:
+    place = ((mesh.vertices - mesh.vertices.amin(0)) / cell).long()
+    key = (place[:, 0] * 2**20 + place[:, 1]) * 2**20 + place[:, 2]
+    _, index, count = key.unique(return_inverse=True, return_counts=True)
+    faces = index[mesh.faces.long()]
+    faces = faces[(faces[:, 0] != faces[:, 1]) & (faces[:, 1] != faces[:, 2]) & (faces[:, 2] != faces[:, 0])]
+    if not len(faces):
+        return mesh
+    # The same face twice would count twice in the silhouette; turned over, it is the other side of a sheet
+    turned = torch.stack([faces.roll(i, 1) for i in range(3)], 1)
+    first = faces.argmin(1)
+    faces = turned[torch.arange(len(faces), device=faces.device), (3 - first) % 3].unique(dim=0)
+
+    def mean(values: Tensor) -> Tensor:
+        return values.new_zeros(len(count), values.shape[-1]).index_add(0, index, values) / count[:, None]
+
+    colors = None if mesh.vertex_colors is None else mean(mesh.vertex_colors)
+    return Mesh(_on_planes(mesh, mean(mesh.vertices), index, cell), faces, vertex_colors=colors)
+
+
+def _on_planes(mesh: Mesh, places: Tensor, index: Tensor, cell: float) -> Tensor:
+    """Places (K, 3) of cells moved, at most a cell away, towards the planes of the faces that they stand for.
+
+    Means of vertices shrink round shapes. The nearest point to all planes, with each face's area as its weight, does not
+    (Lindstrom 2000); where the planes leave it open, the mean counts.
+    """
+    a, b, c = mesh.vertices[mesh.faces.long()].unbind(1)
+    normal = torch.linalg.cross(b - a, c - a)
+    area = normal.norm(dim=-1, keepdim=True)
+    unit = normal / area.clamp_min(1e-20)
+    corner = index[mesh.faces.long()].flatten()
+    # From each corner's place: coordinates far from 0 would lose the small differences
+    unit, weight = unit.repeat_interleave(3, 0), area.repeat_interleave(3, 0)
+    away = ((a.repeat_interleave(3, 0) - places[corner]) * unit).sum(-1, keepdim=True)
+    outer = (weight[..., None] * unit[:, :, None] * unit[:, None, :]).flatten(1)
+    planes = outer.new_zeros(len(places), 9).index_add(0, corner, outer).unflatten(1, (3, 3))
+    pull = outer.new_zeros(len(places), 3).index_add(0, corner, weight * away * unit)
+    total = planes.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
+    own = torch.eye(3).to(planes) * (0.03 * total + 1e-20)
+    way = torch.linalg.solve_ex(planes + own, pull)[0]
+    return places + way * (cell / way.norm(dim=-1, keepdim=True).clamp_min(cell))
+
+
+def vertex_colors_of(mesh: Mesh) -> Tensor | None:
+    """Colours (V, 3) at the vertices: the mesh's own, or the means of its faces' colours or of its texture's; None if none."""
+    if mesh.texture is not None and mesh.uv is not None:
+        rows = mesh.uv_faces if mesh.uv_faces is not None else mesh.faces
+        corners = sample_texture(mesh.texture.detach(), mesh.uv[rows.long()].detach())
+    elif mesh.face_colors is not None:
+        corners = mesh.face_colors.detach()[:, None].expand(-1, 3, -1)
+    else:
+        return None if mesh.vertex_colors is None else mesh.vertex_colors.detach()
+    total = mesh.vertices.new_zeros(len(mesh.vertices), 3)
+    total = total.index_add(0, mesh.faces.long().flatten(), corners.reshape(-1, 3).to(total))
+    number = torch.bincount(mesh.faces.long().flatten(), minlength=len(total)).clamp_min(1)
+    return total / number[:, None]

@@ -1,0 +1,253 @@
+"""What a fit should look like: pictures of any kind, with the cameras that took them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from algonet.core.tracing import outside_autocast
+from algonet.relax import Noise
+from algonet.render import Camera, Coverage
+from algonet.render.coverage import DEFAULT_COVERAGE
+
+from .pictures import CAMERA_FILES, cut_out, picture_files, pictures_with_cameras
+
+#: Fields that hold pictures, and how many channels each may have (0: no channel dimension).
+PICTURES = {"silhouettes": (0,), "rgb": (3, 4), "normals": (3,), "depth": (0,), "masks": (0,)}
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """Pictures of an object from known cameras: silhouettes, colours, normals, depths, or any subset.
+
+    `cameras` is a batch of N. `silhouettes` (N, H, W) in [0, 1]; `rgb` (N, H, W, 3), or (N, H, W, 4) with alpha (not
+    multiplied in), which then is the silhouette; `normals` (N, H, W, 3), of unit length in world coordinates and 0 where
+    there is nothing; `depth` (N, H, W) along the viewing direction, 0 where there is nothing. `masks` (N, H, W) are 1 (or
+    True) where the pictures count and 0 where they are unknown. Colours without any silhouette are compared over `background`.
+
+    >>> cameras = Camera.look_at(torch.tensor([[0.0, 0.0, 3.0], [3.0, 0.0, 0.0]]))
+    >>> Targets(cameras, silhouettes=torch.zeros(2, 16, 24)).size
+    (16, 24)
+    """
+
+    cameras: Camera
+    silhouettes: Tensor | None = None
+    rgb: Tensor | None = None
+    normals: Tensor | None = None
+    depth: Tensor | None = None
+    masks: Tensor | None = None
+    background: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def __post_init__(self):
+        masks = self.masks
+        if masks is not None and getattr(masks, "dtype", None) == torch.bool:
+            object.__setattr__(self, "masks", masks.to(torch.get_default_dtype()))
+        given = {name: getattr(self, name) for name in PICTURES if getattr(self, name) is not None}
+        if not set(given) - {"masks"}:
+            raise ValueError("Targets: give at least one of `silhouettes`, `rgb`, `normals`, `depth`.")
+        for name, pictures in given.items():
+            _check_pictures(name, pictures)
+        shapes = {name: tuple(pictures.shape[:3]) for name, pictures in given.items()}
+        if len(set(shapes.values())) > 1:
+            listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+            raise ValueError(f"Targets: all pictures must share (N, H, W), got {listed}.")
+        count = next(iter(shapes.values()))[0]
+        if tuple(self.cameras.batch_shape) != (count,):
+            raise ValueError(
+                f"Targets: one camera per picture: {count} pictures, cameras of batch shape {tuple(self.cameras.batch_shape)}."
+            )
+        if self.rgb is not None and self.rgb.shape[-1] == 4 and self.silhouettes is not None:
+            raise ValueError(
+                "Targets: `rgb` with alpha holds the silhouettes already; give (N, H, W, 3) or leave them out."
+            )
+
+    @staticmethod
+    def of(pictures: Tensor, cameras: Camera) -> Targets:
+        """Silhouettes (N, H, W) or RGBA (N, H, W, 4), as one tensor."""
+        if pictures.dim() == 3:
+            return Targets(cameras, silhouettes=pictures)
+        if pictures.dim() == 4 and pictures.shape[-1] == 4:
+            return Targets(cameras, rgb=pictures)
+        raise ValueError(
+            f"Targets: a tensor must hold silhouettes (N, H, W) or RGBA (N, H, W, 4), got {tuple(pictures.shape)}; "
+            "name other kinds: Targets(cameras, rgb=..., normals=...)."
+        )
+
+    @staticmethod
+    def load(folder: str | os.PathLike[str], cameras: Camera | None = None, *, size: int = 128) -> Targets:
+        """The pictures of a folder (PNG, JPEG, WebP, BMP), scaled so that the longer side has `size` pixels.
+
+        `cameras` are those of the pictures in order of their names and the numbers in them; else cameras.json or
+        transforms.json in the folder says which picture was taken from where (`Camera.load`). What is transparent, or white
+        where there is no alpha, is background.
+        """
+        folder = Path(folder)
+        if cameras is not None:
+            return Targets(cameras, rgb=cut_out(picture_files(folder), size))
+        found = pictures_with_cameras(folder, None, size)
+        if found is None:
+            raise ValueError(
+                f"Targets.load: {folder} holds no {' or '.join(CAMERA_FILES)}; give `cameras`, one per picture, such as "
+                "Camera.look_at(eyes, fov=40.0)."
+            )
+        return Targets(found[1], rgb=found[0])
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the pictures."""
+        first = next(p for p in (self.silhouettes, self.rgb, self.normals, self.depth) if p is not None)
+        return int(first.shape[1]), int(first.shape[2])
+
+    @property
+    def alpha(self) -> Tensor | None:
+        """The silhouettes (N, H, W): as given, or the alpha of `rgb`, or where normals or depths are not 0."""
+        if self.silhouettes is not None:
+            return self.silhouettes
+        if self.rgb is not None and self.rgb.shape[-1] == 4:
+            return self.rgb[..., 3]
+        if self.normals is not None:
+            return (self.normals.square().sum(-1) > 0.25).to(self.normals.dtype)
+        if self.depth is not None:
+            return (self.depth > 0).to(self.depth.dtype)
+        return None
+
+    def __len__(self) -> int:
+        return int(self.cameras.batch_shape[0])
+
+    def to(self, *args, **kwargs) -> Targets:
+        """With all tensors moved or cast, as by `Tensor.to`."""
+        moved = {n: getattr(self, n).to(*args, **kwargs) for n in PICTURES if getattr(self, n) is not None}
+        return dataclasses.replace(self, cameras=self.cameras.to(*args, **kwargs), **moved)
+
+    def __getitem__(self, index) -> Targets:
+        """Some of the views, by a slice or a tensor of numbers."""
+        index = slice(index, index + 1 or None) if isinstance(index, int) else index
+        chosen = {n: getattr(self, n)[index] for n in PICTURES if getattr(self, n) is not None}
+        return dataclasses.replace(self, cameras=self.cameras[index], **chosen)
+
+    def layers(self) -> dict[str, Tensor]:
+        """What a rendering over the background shows, by kind, each (N, H, W, C), all multiplied by the silhouette."""
+        alpha, found = self.alpha, {}
+        if alpha is not None:
+            found["silhouettes"] = alpha[..., None]
+        if self.rgb is not None:
+            color = self.rgb[..., :3]
+            found["rgb"] = color if alpha is None else color * alpha[..., None]
+        if self.normals is not None:
+            found["normals"] = self.normals if alpha is None else self.normals * alpha[..., None]
+        if self.depth is not None:
+            found["depth"] = self.depth[..., None] if alpha is None else (self.depth * alpha)[..., None]
+        return found
+
+
+class Level:
+    """The targets as the renderer at one scale shows them: blurred by its noise, and smaller where the noise is wide."""
+
+    def __init__(self, targets: Targets, scale: float, coverage: Coverage = DEFAULT_COVERAGE):
+        self.layers: dict[str, Tensor] = {}
+        noise = coverage.blur(scale)
+        height, width = targets.size
+        factor = 1
+        while factor * 2 <= scale and all(n % (factor * 2) == 0 and n // factor >= 32 for n in (height, width)):
+            factor *= 2
+        self.factor, self.scale = factor, scale / factor
+        self.size = (height // factor, width // factor)
+        behind = torch.tensor(targets.background) if targets.alpha is None else torch.zeros(3)
+        there = torch.zeros(len(targets), 1, height, width).to(next(iter(targets.layers().values())))
+        for name, layer in targets.layers().items():
+            empty = behind.to(layer) if name == "rgb" else torch.zeros(layer.shape[-1]).to(layer)
+            shown = (layer - empty).movedim(-1, 1)
+            there = torch.maximum(there, shown.abs().amax(1, keepdim=True))
+            self.layers[name] = self._shrunk(blur(shown, noise)).movedim(1, -1) + empty
+        # Where the noise reaches what is unknown, the blurred picture is unknown too
+        masked = None if targets.masks is None else 1 - targets.masks[:, None]
+        unknown = _unknown(masked, there > 0.02, noise)
+        #: 1 where the pictures count (N, H, W, 1), or None if they do everywhere
+        self.mask = None if unknown is None else (self._shrunk(unknown) < 0.02).to(unknown.dtype).movedim(1, -1)
+
+    @property
+    def known(self) -> float:
+        """The share of pixels that count."""
+        return 1.0 if self.mask is None else float(self.mask.mean())
+
+    def _shrunk(self, pictures: Tensor) -> Tensor:
+        return pictures if self.factor == 1 else torch.nn.functional.avg_pool2d(pictures, self.factor)
+
+
+def _unknown(masked: Tensor | None, there: Tensor, noise: Noise) -> Tensor | None:
+    """How much of what the noise brings to each pixel (N, 1, H, W) is unknown; None if nothing is.
+
+    Unknown is what is `masked`, and what lies beyond the frame near where something is `there` at its border: the object goes
+    on, nobody knows how. Where nothing is at the border, nothing is beyond it.
+    """
+    margin = math.ceil(float(noise.reach(0.02)))
+    wide = torch.nn.functional.pad(there.float(), (margin,) * 4, mode="replicate")
+    inner = torch.zeros_like(wide)
+    inner[..., margin:-margin, margin:-margin] = 1
+    if masked is None and not bool((wide * (1 - inner)).any()):
+        return None
+    around = 2 * margin + 1
+    wide = torch.nn.functional.max_pool2d(wide, (around, 1), 1, (margin, 0))
+    wide = torch.nn.functional.max_pool2d(wide, (1, around), 1, (0, margin)) * (1 - inner)
+    if masked is not None:
+        wide = wide + torch.nn.functional.pad(masked, (margin,) * 4)
+    return blur(wide, noise)[..., margin:-margin, margin:-margin]
+
+
+def blur(image: Tensor, noise: Noise) -> Tensor:
+    """An image (*B, H, W), 0 outside, filtered by noise whose scale is in pixels: what the smooth renderer tends to show."""
+    height, width = image.shape[-2:]
+    reach = math.ceil(float(noise.reach(1e-4)))
+    rows, columns = height + reach, width + reach
+    y = torch.fft.fftfreq(rows, 1 / rows, device=image.device).to(image.dtype)
+    x = torch.fft.fftfreq(columns, 1 / columns, device=image.device).to(image.dtype)
+    # A pixel's share is the density over its area: a grid of points in it, or small scales would be lost
+    offsets = (torch.arange(5, device=image.device).to(image.dtype) - 2) / 5
+    y, x = (y[:, None] + offsets).reshape(-1), (x[:, None] + offsets).reshape(-1)
+    kernel = noise.density((y[:, None].square() + x.square()).sqrt())
+    kernel = kernel.reshape(rows, 5, columns, 5).sum((1, 3))
+    kernel = torch.fft.rfft2(kernel / kernel.sum())
+    padded = torch.nn.functional.pad(image, (0, reach, 0, reach))
+    return torch.fft.irfft2(torch.fft.rfft2(padded) * kernel, s=(rows, columns))[..., :height, :width]
+
+
+@outside_autocast
+def camera_to_world(normals: Tensor, cameras: Camera) -> Tensor:
+    """Normals (N, H, W, 3) given in each camera's own axes (x right, y up, z to the viewer), turned into the world's."""
+    if normals.dim() != 4 or normals.shape[-1] != 3:
+        raise ValueError(f"camera_to_world: `normals` must be (N, H, W, 3), got {tuple(normals.shape)}.")
+    axes = cameras.axes.to(normals)
+    return torch.einsum("nhwi,nij->nhwj", normals, axes)
+
+
+def _check_pictures(name: str, pictures: Tensor) -> None:
+    channels = PICTURES[name]
+    wanted = "(N, H, W)" if channels == (0,) else " or ".join(f"(N, H, W, {c})" for c in channels)
+    fine = isinstance(pictures, Tensor) and pictures.is_floating_point()
+    if not fine:
+        got = pictures.dtype if isinstance(pictures, Tensor) else type(pictures).__name__
+        hint = "call .float()" if got == torch.bool else "divide bytes by 255"
+        raise TypeError(f"Targets: `{name}` must be a floating tensor {wanted}, got {got}; {hint}.")
+    right = pictures.dim() == 3 if channels == (0,) else pictures.dim() == 4 and pictures.shape[-1] in channels
+    if not right or 0 in pictures.shape:
+        hint = " RGBA pictures go into `rgb`." if name == "silhouettes" and pictures.dim() == 4 else ""
+        raise ValueError(f"Targets: `{name}` must be {wanted}, got {tuple(pictures.shape)}.{hint}")
+    if pictures.device.type != "cpu":
+        return
+    if not bool(torch.isfinite(pictures).all()):
+        raise ValueError(f"Targets: `{name}` holds values that are not finite; put 0 there, and 0 into `masks`.")
+    low, high = float(pictures.min()), float(pictures.max())
+    least, most = {"normals": (-1.01, 1.01), "depth": (0.0, math.inf)}.get(name, (-0.01, 1.01))
+    if low < least or high > most:
+        hint = " Divide bytes by 255." if high > 1.5 and most < 2 else ""
+        if name == "depth":
+            hint = " A soft rendering's is the surface's without `background_depth`: leave that out."
+        raise ValueError(
+            f"Targets: `{name}` must lie in [{round(least)}, {most:.0f}], got values from {low:.3g} to {high:.3g}.{hint}"
+        )
