@@ -65,7 +65,7 @@ def run_of_three(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["state.json", "model.safetensors", "training.safetensors"])
-@pytest.mark.parametrize("damage", ["truncated", "emptied", "flipped"])
+@pytest.mark.parametrize("damage", ["truncated", "emptied", "flipped", "removed"])
 def test_a_damaged_checkpoint_is_passed_over(run_of_three, tmp_path, name, damage):
     folder = tmp_path / "run"
     shutil.copytree(run_of_three, folder)
@@ -74,9 +74,12 @@ def test_a_damaged_checkpoint_is_passed_over(run_of_three, tmp_path, name, damag
     # The last byte of a tensor, or a digit in the text: nothing that a parser would notice
     place = data.index(b'"step": 6') + 8 if name == "state.json" else len(data) - 1
     data[place] ^= 1
-    broken.write_bytes({"truncated": data[: len(data) // 2], "emptied": b"", "flipped": bytes(data)}[damage])
+    if damage == "removed":
+        broken.unlink()
+    else:
+        broken.write_bytes({"truncated": data[: len(data) // 2], "emptied": b"", "flipped": bytes(data)}[damage])
     with pytest.raises(ValueError, match="step-00000006: the checkpoint cannot be read"):
-        checkpoints.load_checkpoint(broken.parent)
+        checkpoints.newest_checkpoint(broken.parent)
     again = trainer(folder, toy(seed=1), steps=6, checkpoint_every=2, keep=3)
     with pytest.warns(
         RuntimeWarning, match=r"step-00000006: the checkpoint cannot be read.*; the one before it is taken"

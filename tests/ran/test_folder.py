@@ -99,7 +99,7 @@ def test_a_run_on_a_folder(tmp_path, kind, views):
     config = from_dict({"kind": kind, **SMALL, "data": {"size": 16, "views": views, "folder": str(place)}})
     trainer = build_trainer(config, tmp_path / "run", progress=False)
     trainer.fit()
-    (line,) = lines(figures(trainer.model, config))
+    line, *_ = lines(figures(trainer.model, config))
     assert "apart" in line
     with pytest.raises(ValueError, match="`method` 'supervised' needs the truth"):
         from_dict({**SMALL, "method": "supervised", "data": {"folder": str(place)}})

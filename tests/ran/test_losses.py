@@ -8,7 +8,8 @@ import torch
 
 from algonet.ran import LossWeights, Paths, ran_loss
 from algonet.ran.config import RunConfig
-from algonet.ran.model import TOGETHER, Direct, Supervised
+from algonet.ran.model import TOGETHER, Direct, Prior, Truth
+from algonet.ran.networks import Repaint
 from algonet.ran.problems import problem_of
 from ran.toys import Discs, toy
 
@@ -152,7 +153,7 @@ def test_direct_and_supervised():
 
     problem = problem_of(RunConfig())
     compare = partial(problem.truth_loss, inverse=None)
-    supervised = Supervised(torch.nn.Identity(), lambda v: v, compare, problem.truth)
+    supervised = Direct(torch.nn.Identity(), lambda v: v, truth=Truth(problem.truth, compare))
     vertices, points = torch.rand(2, 5, 3), torch.rand(2, 7, 3)
     apart = (vertices[:, :, None] - points[:, None]).norm(dim=-1)
     expected = 4 * (apart.amin(1).mean() + apart.amin(2).mean())
@@ -169,3 +170,43 @@ def test_wrong_parts():
         type(model)(model.reconstructor, 3, model.a2b, model.b2a, model.discriminator)
     with pytest.raises(ValueError, match="say which section"):
         model(batch())
+
+
+def test_a_prior_is_two_losses_that_can_be_left_out():
+    def draw(count):
+        return torch.rand(count, 3, generator=torch.Generator().manual_seed(0)) - torch.tensor([0.5, 0.5, -0.3])
+
+    data = batch()
+    model = toy(prior=Prior(draw, 2.0, 3.0))
+    assert model.numbers("discriminator") == (1, 2, 3, 4, 5, 6)
+    assert model.numbers("a2b") == (1, 2, 3, 4, 5, 6, 7)
+    assert model.numbers("b2a") == (2, 3, 4, 5, 7)
+    assert toy(prior=Prior(draw, 0.0, 1.0)).numbers("discriminator") == (1, 2, 3, 4, 5)
+    a, b3 = data["a"], model.inverse(draw(4))
+    a3, none = model.b2a(b3), torch.zeros_like(data["a"])
+
+    def judged(b, sign):
+        return float(torch.nn.functional.logsigmoid(sign * model.discriminator(none, b)).mean().detach())
+
+    logs = judged(b3, 1) + judged(model.a2b(a), -1)
+    back = (model.a2b(a3) - b3).abs().mean() + (model.inverse(model.reconstructor(a3)) - b3).abs().mean()
+    assert float(model(data, "a2b", 6).detach()) == pytest.approx(2 * logs, rel=1e-4)
+    assert float(model(data, "a2b", 7).detach()) == pytest.approx(3 * float(back.detach()), rel=1e-4)
+    assert float(model(data, "discriminator", 6).detach()) == pytest.approx(-2 * logs, rel=1e-4)
+    # b' teaches R and is not taught by it: without D nothing of the first loss reaches a2b
+    model = toy(prior=Prior(draw), weights=LossWeights(l1=1.0, adversarial=0.0))
+    with model.training_only("a2b"):
+        model(data, "a2b", 1).backward()
+    assert all(p.grad is None or not p.grad.any() for p in model.a2b.parameters())
+    assert any(p.grad.any() for p in model.reconstructor.parameters())
+
+
+def test_borrowed_colours_are_those_inside_and_outside():
+    inside = (torch.rand(2, 1, 8, 8) > 0.5).float()
+    a = torch.tensor([0.9, 0.2, 0.1]).view(1, 3, 1, 1) * inside + torch.tensor([0.1, 0.5, 0.8]).view(1, 3, 1, 1) * (
+        1 - inside
+    )
+    net = Repaint(1, 3, 4)
+    torch.testing.assert_close(net(inside, a), a, rtol=0, atol=0.02)
+    # Nothing of a place passes: of a constant b one colour comes
+    assert float(net(torch.full_like(inside, 0.5), a).detach().flatten(2).std(-1).max()) < 1e-3

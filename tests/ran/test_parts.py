@@ -14,13 +14,15 @@ from algonet.ran import load_config, load_model
 from algonet.ran.build import build_data, build_model
 from algonet.ran.config import RunConfig, from_dict
 from algonet.ran.data import SPLITS, generator_of
-from algonet.ran.data.labelled import Labelled
-from algonet.ran.data.shapes import KINDS, Shapes, hard_geometry, random_shape
+from algonet.ran.data.fractals import Fractals
+from algonet.ran.data.shapes import KINDS, Shapes, random_shape
+from algonet.ran.data.style import STYLES
 from algonet.ran.metrics import chamfer, iou, occupancy
 from algonet.ran.model import TOGETHER
 from algonet.ran.networks import Encoder, KeepColours, LocalTranslator, PairDiscriminator, UNet
 from algonet.ran.problems import problem_of
-from algonet.ran.problems.mesh import MeshInverse, MeshRegulariser, read_views
+from algonet.ran.problems.mesh import MeshRegulariser, RenderInverse, read_views
+from algonet.ran.report import MARGIN
 from algonet.ran.schedules import set_softness
 from algonet.relax import Anneal
 from algonet.render import Mesh, box, icosphere
@@ -77,16 +79,43 @@ def test_batches_are_stacked_items_and_hold_only_what_was_asked_for():
     torch.testing.assert_close(data.to("cpu")[2]["a"], kept, rtol=0, atol=0)
 
 
-def test_brightness_does_not_give_the_shape_away():
-    data = Shapes(24, 16, 1, seed=0)
-    inside, outside = [], []
-    for index in range(24):
-        grey = data[index]["a"].mean(0)
-        seen = hard_geometry(data.mesh(index), 16, 1)[1][0] > 0
-        inside.append(float(grey[seen].mean()))
-        outside.append(float(grey[~seen].mean()))
-    brighter = np.mean(np.array(inside) > np.array(outside))
-    assert 0.05 < brighter < 0.95
+def _pixels(kind, style, split):
+    """Pixels (N, 3) of 48 items and where they show the object."""
+    if kind == "mesh":
+        data = Shapes(48, 24, 1, seed=0, split=split, style=style, points=1)
+        inside = torch.stack([data.silhouette(i) for i in range(48)])
+    else:
+        data = Fractals(48, 32, 3, seed=0, split=split, style=style)
+        # What the palettes show as warm: the same systems, whatever their style
+        plain = Fractals(48, 32, 3, seed=0, split=split, noise=0.0).batch(list(range(48)), ("a",))["a"]
+        inside = (plain[:, 0] > plain[:, 2]).float()
+    pictures = data.batch(list(range(48)), ("a",))["a"]
+    return pictures.movedim(1, -1).flatten(0, -2).double(), inside.flatten().double()
+
+
+@pytest.mark.parametrize("kind", ["mesh", "ifs"])
+@pytest.mark.parametrize("style", STYLES)
+def test_the_best_rule_on_colours_solves_the_palettes_alone(kind, style):
+    """Logistic regression on RGB and its products, fitted with labels, cut where its IoU is best."""
+
+    def features(x):
+        return torch.cat([x, x.square(), x * x.roll(1, -1), torch.ones_like(x[:, :1])], -1)
+
+    (x, y), (unseen, true) = _pixels(kind, style, "train"), _pixels(kind, style, "test")
+    x, unseen = features(x), features(unseen)
+    w = x.new_zeros(x.shape[1])
+    for _ in range(8):  # Newton's method
+        p = torch.sigmoid(x @ w)
+        curvature = (x * (p * (1 - p))[:, None]).T @ x + 0.1 * torch.eye(len(w))
+        w = w + torch.linalg.solve(curvature, x.T @ (y - p) - 0.1 * w)
+    cuts = torch.logspace(-3, 0, 40).log() - 1.0
+
+    def scores(x, y):
+        return [iou(x @ w > cut, y > 0) for cut in (*cuts.tolist(), 0.0, 1.0)]
+
+    best = int(np.argmax(scores(x, y)))
+    found = scores(unseen, true)[best]
+    assert found > 0.99 if STYLES[style].cue else found < 0.4
 
 
 def test_occupancy_counts_volume_and_unions():
@@ -112,7 +141,7 @@ def test_chamfer_of_shifted_balls():
 
 def test_the_inverse_sees_every_side_and_has_gradients():
     ball = icosphere(1, 0.6)
-    inverse = MeshInverse(ball.faces, 16, views=2)
+    inverse = RenderInverse(ball.faces, 16, views=2)
     stretched = ball.vertices * torch.tensor([1.4, 1.0, 0.6])
     vertices = torch.stack([ball.vertices, stretched]).requires_grad_()
     pictures = inverse(vertices)
@@ -129,7 +158,7 @@ def test_the_inverse_sees_every_side_and_has_gradients():
 def test_shading_is_the_contrast_of_the_renderings():
     ball = icosphere(2, 0.6)
     plain, shaded = (
-        MeshInverse(ball.faces, 24, 1, SHARP, shading)(ball.vertices[None])[0, 0] for shading in (0.0, 0.5)
+        RenderInverse(ball.faces, 24, 1, SHARP, shading)(ball.vertices[None])[0, 0] for shading in (0.0, 0.5)
     )
     inside = slice(9, 15)
     assert float(plain[inside, inside].min()) > 0.99
@@ -190,7 +219,7 @@ def test_every_configuration_has_losses(kind, method, colours):
     if kind == "ifs" and colours:
         pytest.skip("function systems have no colours")
     config = from_dict({"kind": kind, "method": method, **TINY, "model": {**TINY["model"], "colours": colours}})
-    model, data = build_model(config), Labelled(build_data(config, "train"), 0.3)
+    model, data = build_model(config), build_data(config, "train").label(0.3)
     batch = data.batch([0, 1], model.sees)
     assert set(batch) == set(model.sees)
     for section in model.sections:
@@ -216,9 +245,10 @@ def test_a_model_begins_at_its_template():
         ("[train]\nbatchsize = 3", r"unknown key `train\.batchsize`; there are accelerator, accumulate, batch"),
         ("kind = 'sound'", r"`kind` must be one of mesh, ifs.*, got 'sound'"),
         ("[train]\nsteps = 'many'", r"`train\.steps` must be an integer, got 'many'"),
-        ("[train]\nsteps = 0", r"`train\.steps` must be positive, got 0"),
+        ("[train]\nsteps = 0", r"`train\.steps` must be between 1 and .*, got 0"),
         ("[train]\nbatch = 3\naccumulate = 2", r"`train\.batch` = 3 must be a multiple"),
-        ("[loss]\nalpha = [1.0]", r"`alpha` must be five weights"),
+        ("[loss]\nalpha = [1.0]", r"`loss\.alpha` must be a list of 5"),
+        ("[train]\nsave_errors = 'ask'", r"`train\.save_errors` must be one of stop, continue, got 'ask'"),
         ("[train]\nsoftness = [1.0]", r"`train\.softness` must be a list of 2"),
         ("data = 3", r"`data` must be a table"),
         ("[data", "not valid TOML"),
@@ -256,8 +286,10 @@ def test_train_and_reconstruct_from_the_command_line(tmp_path, monkeypatch, kind
     assert ("iou" if kind == "mesh" else "ssim") in done.output
     assert list((tmp_path / "run/tensorboard").iterdir())
     with Image.open(tmp_path / "run/pictures.png") as grid:
-        # Five pictures and their margins in a row, one row per item of the batch
-        assert grid.size == (5 * (18 if kind == "ifs" else 34), 2 * 18)
+        # Five pictures and their margins in a row, one row per item of the batch, and names around them
+        assert grid.size == (MARGIN[0] + 5 * (18 if kind == "ifs" else 34), MARGIN[1] + 2 * 18)
+        names = np.asarray(grid)[: MARGIN[1], MARGIN[0] :].min((0, 2)) < 128
+        assert all(column.any() for column in np.split(names, 5))
     model, config = load_model(tmp_path / "run")
     assert not model.training
     picture = (build_data(config, "test")[0]["a"].permute(1, 2, 0).numpy() * 255).astype(np.uint8)
@@ -285,14 +317,14 @@ def test_pictures_that_cannot_be_read(tmp_path, monkeypatch):
 
 
 def test_labelled_items_accompany_the_others():
-    data = Labelled(Shapes(10, 16, 1, seed=0), 0.2)
+    data = Shapes(10, 16, 1, seed=0).label(0.2)
     assert data.labels == 2
     batch = data.batch([7, 4], ("a", "labelled.a", "labelled.points"))
-    torch.testing.assert_close(batch["a"][0], data.data[7]["a"])
-    torch.testing.assert_close(batch["labelled.a"][0], data.data[1]["a"])
-    torch.testing.assert_close(batch["labelled.points"][1], data.data[0]["points"])
-    with pytest.raises(ValueError, match="`share` must be in"):
-        Labelled(data.data, 0.0)
+    torch.testing.assert_close(batch["a"][0], data[7]["a"])
+    torch.testing.assert_close(batch["labelled.a"][0], data[1]["a"])
+    torch.testing.assert_close(batch["labelled.points"][1], data[0]["points"])
+    with pytest.raises(ValueError, match="share of labelled items must be in"):
+        data.label(0.0)
 
 
 def test_softness_reaches_every_relaxation_of_an_inverse():

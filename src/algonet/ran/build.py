@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from .checkpoints import newest_checkpoint
 from .config import RunConfig, from_dict
 from .data import CachedItems
-from .data.labelled import Labelled
-from .model import RAN, Direct, Supervised, Trainable, Weak
+from .model import RAN, Direct, Prior, Trainable, Truth
 from .problems import problem_of
 from .trainer import RANTrainer
 
@@ -22,17 +23,16 @@ def build_model(config: RunConfig) -> Trainable:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         reconstructor, inverse, regulariser = problem.parts()
-        options = {"weights": config.loss.weights(), "regulariser": regulariser}
-        truth = {"compare": lambda found, batch: problem.truth_loss(found, batch, inverse), "truth": problem.truth}
-        if config.method == "direct":
+        options: Any = {"weights": config.loss.weights(), "regulariser": regulariser}
+        if config.method in ("supervised", "weak"):
+            compare = partial(problem.truth_loss, inverse=inverse)
+            options["truth"] = Truth(problem.truth, compare, config.loss.label_weight)
+        if config.method in ("direct", "supervised"):
             return Direct(reconstructor, inverse, **options)
-        if config.method == "supervised":
-            return Supervised(reconstructor, inverse, **truth, **options)
+        if config.loss.samples or config.loss.way_back:
+            options["prior"] = Prior(reconstructor.draw, config.loss.samples, config.loss.way_back)
         parts = (reconstructor, inverse, *problem.translators(), problem.discriminator())
-        options["separately"] = config.loss.separately
-        if config.method == "weak":
-            return Weak(*parts, **truth, label_weight=config.loss.label_weight, **options)
-        return RAN(*parts, **options)
+        return RAN(*parts, separately=config.loss.separately, **options)
 
 
 def build_data(config: RunConfig, split: str) -> CachedItems:
@@ -44,7 +44,7 @@ def build_trainer(config: RunConfig, folder: str | Path, *, progress: bool = Tru
     """A trainer with everything in place; `fit()` starts it."""
     model, data = build_model(config), build_data(config, "train")
     if config.method == "weak":
-        data = Labelled(data, config.data.labels)
+        data.label(config.data.labels)
     return RANTrainer(
         model, data, config.train, folder, seed=config.seed, description=config.to_dict(), progress=progress
     )

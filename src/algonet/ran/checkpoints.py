@@ -1,7 +1,7 @@
 """Checkpoints: a folder each, with the tensors in safetensors and the rest in JSON. Whole or absent, and never unpickled.
 
 checkpoints/step-00000200/model.safetensors     parameters and buffers
-                          training.safetensors  state of the optimisers and of the random generators
+                          training.safetensors  state of the optimisers
                           state.json            step, configuration, hyper-parameters of the optimisers, checksums of all three
 """
 
@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
-import random
 import shutil
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from algonet.core.extras import require
+
 PREFIX = "step-"
 STATE_FILE = "state.json"
-#: Parameters and buffers; states of the optimisers and of the random generators.
+#: Parameters and buffers; states of the optimisers.
 TENSOR_FILES = ("model.safetensors", "training.safetensors")
 #: Names that begin with this are unfinished or about to be removed.
 HIDDEN = ".unfinished-"
@@ -43,10 +42,8 @@ class Checkpoint:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """The finished checkpoints in `folder`, oldest first."""
-    if not folder.is_dir():
-        return []
-    return sorted(path for path in folder.iterdir() if path.name.startswith(PREFIX) and (path / STATE_FILE).is_file())
+    """The checkpoints in `folder`, oldest first: all under a final name, damaged ones too."""
+    return sorted(path for path in folder.glob(f"{PREFIX}*") if path.is_dir())
 
 
 def save_checkpoint(
@@ -56,6 +53,7 @@ def save_checkpoint(
 
     On an error (a full disk, a folder that may not be written) what was begun is removed and the others stay as they are.
     """
+    require("safetensors")
     from safetensors.torch import save as serialised
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -85,13 +83,14 @@ def save_checkpoint(
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint folder; raises ValueError naming what is missing, damaged or not what was written."""
+    require("safetensors")
     from safetensors import SafetensorError
     from safetensors.torch import load as parsed
 
-    for name in (STATE_FILE, *TENSOR_FILES):
-        if not (path / name).is_file():
-            raise ValueError(f"{path}: not a checkpoint: {name} is missing.")
     try:
+        for name in (STATE_FILE, *TENSOR_FILES):
+            if not (path / name).is_file():
+                raise ValueError(f"{name} is missing")
         state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
         content = {name: (path / name).read_bytes() for name in TENSOR_FILES}
         written = state.pop("checksums")
@@ -121,7 +120,7 @@ def newest_checkpoint(path: Path) -> Checkpoint:
 
     Raises ValueError where there is none.
     """
-    if (path / STATE_FILE).is_file():
+    if any((path / name).is_file() for name in (STATE_FILE, *TENSOR_FILES)):
         return load_checkpoint(path)
     found = list_checkpoints(path / "checkpoints") or list_checkpoints(path)
     if not found:
@@ -166,35 +165,6 @@ def restore_optimiser(
             state.setdefault(int(index), {})[field] = value
     fixed = [{**group, "betas": tuple(group["betas"])} if "betas" in group else group for group in groups]
     optimiser.load_state_dict({"state": state, "param_groups": fixed})
-
-
-def random_state() -> dict[str, Tensor]:
-    """The states of torch's, the GPU's, Python's and NumPy's random generators, as tensors."""
-    tensors = {"random.torch": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        tensors["random.cuda"] = torch.cuda.get_rng_state()
-    version, words, gauss = random.getstate()
-    tensors["random.python"] = torch.tensor([version, *words])
-    tensors["random.python_gauss"] = torch.tensor(math.nan if gauss is None else gauss, dtype=torch.float64)
-    _, keys, place, has_gauss, cached = np.random.get_state(legacy=True)
-    tensors["random.numpy"] = torch.tensor([place, has_gauss, *map(int, keys)])
-    tensors["random.numpy_gauss"] = torch.tensor(float(cached), dtype=torch.float64)
-    return tensors
-
-
-def restore_random(tensors: dict[str, Tensor]) -> None:
-    """Continue the random generators where `random_state` saw them."""
-    # Copies: torch reads a generator's state from the start of the storage, even of a view into it
-    torch.set_rng_state(tensors["random.torch"].cpu().clone())
-    if "random.cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["random.cuda"].cpu().clone())
-    version, *words = tensors["random.python"].tolist()
-    gauss = float(tensors["random.python_gauss"])
-    random.setstate((version, tuple(words), None if math.isnan(gauss) else gauss))
-    place, has_gauss, *keys = tensors["random.numpy"].tolist()
-    np.random.set_state(
-        ("MT19937", np.array(keys, dtype=np.uint32), place, has_gauss, float(tensors["random.numpy_gauss"]))
-    )
 
 
 def detached(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,7 @@
-"""The configuration of a run: a TOML file as frozen dataclasses, with errors that name the key."""
+"""The configuration of a run: a TOML file as frozen dataclasses, with errors that name the key.
+
+A field's type says what it may be: `Annotated[int, (low, high)]` is bounded, `Annotated[str, choices]` is one of some. One
+reader checks every table, whether it comes from a file or from Python."""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ import math
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
 from algonet.core.files import read_file
 from algonet.render.coverage import NAMED as COVERAGES
 
 from .data.shapes import KINDS
+from .data.style import STYLES
 from .data.utterances import TASKS
 from .losses import LossWeights
 
@@ -22,120 +26,154 @@ PROBLEMS = {
     "ifs": ("fractal", "FractalProblem"),
     "speech": ("speech", "SpeechProblem"),
 }
-
-#: No configuration is larger.
-MOST_BYTES = 2**20
-TRANSLATORS = ("local", "unet")
 METHODS = ("ran", "direct", "supervised", "weak")
+#: No configuration is larger; reading one takes the square of the dots in a key.
+MOST_BYTES = 2**14
+
+# Bounds are what a model of several gigabytes would have; more is a slip, and would fail for want of memory without saying why
+Count = Annotated[int, (1, 10**8)]
+Size = Annotated[int, (1, 8192)]
+Machines = Annotated[int, (1, 65536)]
+Share = Annotated[float, (0.0, 1.0)]
+Weight = Annotated[float, (0.0, 1e9)]
+Positive = Annotated[float, (1e-9, 1e9)]
+
+
+class Table:
+    """Checks its fields when it is made; a whole number is taken where any number may stand."""
+
+    table: ClassVar[str]
+
+    def __init_subclass__(cls, table: str = ""):
+        cls.table = table
+
+    def __post_init__(self):
+        for name, hint in get_type_hints(type(self), include_extras=True).items():
+            if get_origin(hint) is not ClassVar:
+                value = _checked(hint, getattr(self, name), f"{self.table}{name}")
+                object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Table, table="data."):
     """`size`: height of a picture (and width of one view), or bands of a spectrogram; `views`: sides shown, next to each
     other; `train`, `validation`, `test`: how many items each; `seed`: of the items (the run's own seed is that of the
-    weights and of the order); `labels`: the share of the training items whose truth method "weak" may see; `task`: what
-    is said ("vowels", "syllables", "words"). `folder`: train on the files there instead (see `data.folder.Folder`);
-    `bad_files`: "skip" or "refuse" those that cannot be read."""
+    weights and of the order); `style`: how inputs look (see `data.style`); `labels`: the share of the training items, above 0
+    and at most 1, whose truth method "weak" may see; `task`: what is said. `folder`: train on the files there instead (see
+    `data.folder.Folder`); `bad_files`: "skip" or "refuse" those that cannot be read."""
 
-    size: int = 64
-    views: int = 2
-    train: int = 2000
-    validation: int = 64
-    test: int = 64
+    size: Annotated[int, (8, 1024)] = 64
+    views: Annotated[int, (1, 64)] = 2
+    train: Count = 2000
+    validation: Count = 64
+    test: Count = 64
     seed: int = 0
-    noise: float = 0.03
-    labels: float = 0.05
-    task: str = "vowels"
+    noise: Weight = 0.03
+    labels: Annotated[float, (1e-9, 1.0)] = 0.05
+    task: Annotated[str, tuple(TASKS)] = "vowels"
     folder: str = ""
-    bad_files: str = "skip"
+    bad_files: Annotated[str, ("skip", "refuse")] = "skip"
+    style: Annotated[str, tuple(STYLES)] = "palettes"
     kinds: tuple[str, ...] = tuple(KINDS)
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Table, table="model."):
     """`level`, `radius`: of the template icosphere; `shading`: contrast of its renderings, 0 for silhouettes; `colours`:
-    reconstruct the colours of its vertices too; `coverage`: how its faces cover pixels, "filtered", "gaussian", "edges" or
-    "euclidean" (all but the first are slow); `functions`: of the IFS; `width`: of codes; `base`: first channels."""
+    reconstruct the colours of its vertices too; `coverage`: how its faces cover pixels (all but "filtered" are slow);
+    `translator`: "local", "unet" (translators see the whole picture, D judges patches) or "repaint" (as "unet", with a b2a
+    that borrows its colours: `networks.Repaint`); `functions`: of the IFS; `width`: of codes; `base`: first channels."""
 
-    level: int = 3
-    radius: float = 0.6
-    functions: int = 3
-    width: int = 256
-    base: int = 32
-    shading: float = 0.55
+    level: Annotated[int, (0, 7)] = 3
+    radius: Positive = 0.6
+    functions: Annotated[int, (1, 255)] = 3
+    width: Size = 256
+    base: Annotated[int, (1, 512)] = 32
+    shading: Share = 0.55
     colours: bool = False
-    coverage: str = "filtered"
-    translator: str = "local"
-    translator_base: int = 24
+    coverage: Annotated[str, tuple(COVERAGES)] = "filtered"
+    translator: Annotated[str, ("local", "unet", "repaint")] = "local"
+    translator_base: Annotated[int, (1, 512)] = 24
 
 
 @dataclass(frozen=True)
-class LossConfig:
+class LossConfig(Table, table="loss."):
     """See `LossWeights`; `l1 = 0` in the file leaves the L1 terms out, `printed_norm = true` takes the sum over elements.
     `laplacian`, `flatten`, `colour`: of the parts of L_reg for meshes, `undecided`, `unbalanced` of that for speech;
-    `label_weight`: of the labelled items of "weak"."""
+    `label_weight`: of the labelled items of "weak"; `samples`, `way_back`: of the two losses of `model.Prior`, 0 for none."""
 
-    alpha: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0, 1.0)
-    adversarial: float = 1.0
-    l1: float = 10.0
+    alpha: tuple[Share, Share, Share, Share, Share] = (1.0, 1.0, 1.0, 1.0, 1.0)
+    adversarial: Weight = 1.0
+    l1: Weight = 10.0
     printed_norm: bool = False
-    regular: float = 1.0
-    laplacian: float = 300.0
-    flatten: float = 0.3
-    colour: float = 1.0
-    undecided: float = 0.1
-    unbalanced: float = 0.5
-    label_weight: float = 10.0
+    regular: Weight = 1.0
+    laplacian: Weight = 300.0
+    flatten: Weight = 0.3
+    colour: Weight = 1.0
+    undecided: Weight = 0.1
+    unbalanced: Weight = 0.5
+    label_weight: Weight = 10.0
+    samples: Weight = 0.0
+    way_back: Weight = 0.0
     separately: bool = True
 
     def weights(self) -> LossWeights:
-        alpha: Any = tuple(float(w) for w in self.alpha)
-        return LossWeights(alpha, self.adversarial, None if self.printed_norm else self.l1, self.regular)
+        return LossWeights(self.alpha, self.adversarial, None if self.printed_norm else self.l1, self.regular)
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Table, table="train."):
     """`batch`: pictures per step over all processes; `softness`: noise of the inverse in pixels, annealed from first to
-    last; `matmul_precision`: "highest", "high" or "medium", how exactly single-precision matrix products are taken on a
-    GPU; `translator_rate`, `reconstructor_rate`: factors on the learning rate of those parts; `wait`: steps for which a
-    RAN's reconstructor stays at its template, so that the translators find each other first; `final_rate`: the learning
-    rate's share at the end of its cosine; `clip`: largest gradient norm per component (0: none); `save_errors`: "stop" or
-    "continue" when a checkpoint cannot be written (a full disk); `deterministic`: sums in a fixed order on a GPU too,
-    where a resumed run is then the same bit for bit, but slower."""
+    last, or nothing: it keeps its own; `matmul_precision`: of single-precision matrix products on a GPU;
+    `translator_rate`, `reconstructor_rate`: factors on the learning rate of those parts; `wait`: steps for which a
+    RAN's reconstructor stays at its template, so that the translators find each other first; `final_rate`: the
+    learning rate's share at the end of its cosine; `clip`: largest gradient norm per component (0: none);
+    `save_errors`: "stop" or "continue" when a checkpoint cannot be written (a full disk); `deterministic`: sums in a
+    fixed order on a GPU too, slower."""
 
-    steps: int = 2000
-    batch: int = 32
-    accumulate: int = 1
-    learning_rate: float = 1e-3
-    betas: tuple[float, float] = (0.5, 0.99)
-    translator_rate: float = 5.0
-    reconstructor_rate: float = 0.5
-    wait: int = 200
-    warmup: int = 50
-    final_rate: float = 0.1
-    clip: float = 1.0
-    softness: tuple[float, float] = (2.0, 0.7)
-    checkpoint_every: int = 200
-    keep: int = 3
-    save_errors: str = "stop"
-    log_every: int = 10
-    pictures_every: int = 200
-    workers: int = 0
+    steps: Annotated[int, (1, 10**12)] = 2000
+    batch: Count = 32
+    accumulate: Count = 1
+    learning_rate: Positive = 1e-3
+    betas: tuple[Share, Share] = (0.5, 0.99)
+    translator_rate: Weight = 5.0
+    reconstructor_rate: Weight = 0.5
+    wait: Annotated[int, (0, 10**12)] = 200
+    warmup: Annotated[int, (0, 10**12)] = 50
+    final_rate: Share = 0.1
+    clip: Weight = 1.0
+    softness: tuple[Positive, ...] = (2.0, 0.7)
+    checkpoint_every: Annotated[int, (1, 10**12)] = 200
+    keep: Count = 3
+    save_errors: Annotated[str, ("stop", "continue")] = "stop"
+    log_every: Annotated[int, (1, 10**12)] = 10
+    pictures_every: Annotated[int, (1, 10**12)] = 200
+    workers: Annotated[int, (0, 1024)] = 0
     accelerator: str = "auto"
-    devices: int = 1
-    nodes: int = 1
+    devices: Machines = 1
+    nodes: Machines = 1
     precision: str = "32-true"
-    matmul_precision: str = "high"
+    matmul_precision: Annotated[str, ("highest", "high", "medium")] = "high"
     deterministic: bool = False
     tensorboard: bool = True
 
+    def __post_init__(self):
+        super().__post_init__()
+        shares = self.accumulate * self.devices * self.nodes
+        if self.batch % shares:
+            raise ValueError(
+                f"config: `train.batch` = {self.batch} must be a multiple of accumulate x devices x nodes = {shares}."
+            )
+        if len(self.softness) not in (0, 2):
+            raise ValueError(f"config: `train.softness` must be a list of 2, first and last, got {self.softness!r}.")
+
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Table):
     """One run: what is reconstructed (`kind`), how it is trained (`method`), and the tables below."""
 
-    kind: str = "mesh"
-    method: str = "ran"
+    kind: Annotated[str, tuple(PROBLEMS)] = "mesh"
+    method: Annotated[str, METHODS] = "ran"
     seed: int = 0
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -143,66 +181,13 @@ class RunConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self):
-        _among("kind", self.kind, tuple(PROBLEMS))
-        _among("data.task", self.data.task, tuple(TASKS))
-        _among("method", self.method, METHODS)
-        _among("data.bad_files", self.data.bad_files, ("skip", "refuse"))
+        super().__post_init__()
         if self.data.folder and self.method in ("supervised", "weak"):
             raise ValueError(f"config: `method` {self.method!r} needs the truth, which `data.folder` does not hold.")
-        _among("train.save_errors", self.train.save_errors, ("stop", "continue"))
-        _among("train.matmul_precision", self.train.matmul_precision, ("highest", "high", "medium"))
-        _among("model.coverage", self.model.coverage, tuple(COVERAGES))
-        _among("model.translator", self.model.translator, TRANSLATORS)
-        for table, keys in _POSITIVE.items():
-            for key in keys:
-                value = getattr(getattr(self, table), key)
-                if value <= 0:
-                    raise ValueError(f"config: `{table}.{key}` must be positive, got {value!r}.")
-        for (table, key), (low, high) in _BETWEEN.items():
-            value = getattr(getattr(self, table), key)
-            if not low <= value <= high:
-                raise ValueError(f"config: `{table}.{key}` must be between {low} and {high}, got {value!r}.")
-        if self.train.batch % (self.train.accumulate * self.train.devices * self.train.nodes):
-            raise ValueError(
-                f"config: `train.batch` = {self.train.batch} must be a multiple of accumulate x devices x nodes = "
-                f"{self.train.accumulate * self.train.devices * self.train.nodes}."
-            )
-        if min(self.train.softness) <= 0:
-            raise ValueError(f"config: `train.softness` must be two positive widths, got {self.train.softness!r}.")
-        self.loss.weights()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, which `from_dict` takes back."""
         return dataclasses.asdict(self)
-
-
-_POSITIVE = {
-    "data": ("size", "views", "train", "validation", "test"),
-    "model": ("radius", "functions", "width", "base", "translator_base"),
-    "train": ("steps", "batch", "accumulate", "learning_rate", "checkpoint_every", "keep", "log_every", "pictures_every",
-              "devices", "nodes"),
-}  # fmt: skip
-
-#: What a model of several gigabytes would have; more is a slip, and would fail for want of memory without saying why.
-_BETWEEN = {
-    ("data", "size"): (8, 1024),
-    ("data", "views"): (1, 64),
-    ("data", "labels"): (1e-9, 1.0),
-    ("model", "level"): (0, 7),
-    ("model", "functions"): (1, 255),
-    ("model", "width"): (1, 8192),
-    ("model", "base"): (1, 512),
-    ("model", "translator_base"): (1, 512),
-    ("data", "train"): (1, 100_000_000),
-    ("data", "validation"): (1, 10_000_000),
-    ("data", "test"): (1, 10_000_000),
-    ("train", "batch"): (1, 1_000_000),
-    ("train", "steps"): (1, 10**12),
-    ("train", "workers"): (0, 1024),
-    ("train", "devices"): (1, 1024),
-    ("train", "nodes"): (1, 65536),
-    ("train", "keep"): (1, 1_000_000),
-}
 
 
 def load_config(path: str | Path) -> RunConfig:
@@ -214,10 +199,10 @@ def load_config(path: str | Path) -> RunConfig:
     path = Path(path)
     try:
         table = tomllib.loads(read_file(path, MOST_BYTES).decode())
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path}: not valid TOML: {error}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path}: not a text file; a TOML configuration is needed.") from None
+    except ValueError as error:  # an integer of too many digits is no TOMLDecodeError
+        raise ValueError(f"{path}: not valid TOML: {error}") from None
     except RecursionError:
         raise ValueError(f"{path}: not valid TOML: brackets nest too deep.") from None
     try:
@@ -230,43 +215,40 @@ def from_dict(table: dict[str, Any]) -> RunConfig:
     """A configuration from nested tables; missing keys have their defaults."""
     if not isinstance(table, dict):
         raise ValueError(f"config: wanted a table of settings, got {type(table).__name__}.")
-    return _read(RunConfig, table, "")
+    return _made(RunConfig, table)
 
 
-def _read(kind: type, table: dict[str, Any], prefix: str) -> Any:
-    hints = get_type_hints(kind)
-    values = {}
-    for key, value in table.items():
-        if key not in hints:
-            raise ValueError(f"config: unknown key `{prefix}{key}`; there are {', '.join(sorted(hints))}.")
-        values[key] = _converted(hints[key], value, f"{prefix}{key}")
-    return kind(**values)
+def _made(kind: Any, table: dict[str, Any]) -> Any:
+    names = [f.name for f in dataclasses.fields(kind)]
+    for key in table:
+        if key not in names:
+            raise ValueError(f"config: unknown key `{kind.table}{key}`; there are {', '.join(sorted(names))}.")
+    return kind(**table)
 
 
-def _converted(hint: Any, value: Any, name: str) -> Any:
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, dict):
-            raise ValueError(f"config: `{name}` must be a table, got {value!r}.")
-        return _read(hint, value, f"{name}.")  # pyright: ignore[reportArgumentType]
-    if getattr(hint, "__origin__", None) is tuple:
-        kinds = hint.__args__
-        item = kinds[0]
+def _checked(hint: Any, value: Any, name: str) -> Any:
+    """`value` as `hint` wants it, or an error that says what is wanted of `name`."""
+    if get_origin(hint) is Annotated:
+        kind, allowed = get_args(hint)
+        value = _checked(kind, value, name)
+        if kind is str and value not in allowed:
+            raise ValueError(f"config: `{name}` must be one of {', '.join(allowed)}, got {value!r}.")
+        if kind is not str and not allowed[0] <= value <= allowed[1]:
+            raise ValueError(f"config: `{name}` must be between {allowed[0]} and {allowed[1]}, got {value!r}.")
+        return value
+    if get_origin(hint) is tuple:
+        kinds = get_args(hint)
         if not isinstance(value, (list, tuple)) or (kinds[-1] is not Ellipsis and len(value) != len(kinds)):
-            count = "a list" if kinds[-1] is Ellipsis else f"a list of {len(kinds)}"
-            raise ValueError(f"config: `{name}` must be {count}, got {value!r}.")
-        return tuple(_converted(item, entry, f"{name}[{i}]") for i, entry in enumerate(value))
+            count = "" if kinds[-1] is Ellipsis else f" of {len(kinds)}"
+            raise ValueError(f"config: `{name}` must be a list{count}, got {value!r}.")
+        return tuple(_checked(kinds[0], entry, f"{name}[{i}]") for i, entry in enumerate(value))
+    if isinstance(value, dict) and dataclasses.is_dataclass(hint):
+        return _made(hint, value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value) if abs(value) < 2**1023 else math.inf
     if hint is float and isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"config: `{name}` must be finite, got {value!r}.")
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise ValueError(f"config: `{name}` must be {_NAMES[hint]}, got {value!r}.")
+        wanted = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}.get(hint, "a table")
+        raise ValueError(f"config: `{name}` must be {wanted}, got {value!r}.")
     return value
-
-
-_NAMES = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
-
-
-def _among(key: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"config: `{key}` must be one of {', '.join(choices)}, got {value!r}.")

@@ -14,14 +14,16 @@ from .data import CachedItems
 from .data.folder import Folder
 from .model import RAN, Trainable
 from .problems import problem_of
+from .report import findings, measures
 
 
 class Figures(NamedTuple):
     """`scores`: for the template that training began from and for the model, each figure by its name; over `items`
-    held-out items."""
+    held-out items. `report`: what is idle or collapsed."""
 
     scores: dict[str, dict[str, float]]
     items: int
+    report: list[str]
 
 
 def figures(model: Trainable, config: RunConfig) -> Figures:
@@ -34,7 +36,8 @@ def figures(model: Trainable, config: RunConfig) -> Figures:
         rows = {config.method: agreement(model, data)}
     else:
         rows = {"template": problem.evaluate(None, data), config.method: problem.evaluate(model, data)}
-    return Figures(rows, len(data))
+    shown = data.batch(list(range(min(16, len(data)))), ("a",))["a"].to(next(model.parameters()).device)
+    return Figures(rows, len(data), findings([measures(model, shown)]) if len(shown) > 1 else [])
 
 
 def lines(found: Figures) -> list[str]:
@@ -42,7 +45,7 @@ def lines(found: Figures) -> list[str]:
     shown = [
         (name, "  ".join(f"{key} {value:.3f}" for key, value in row.items())) for name, row in found.scores.items()
     ]
-    return [f"{name:>12}: {text}  ({found.items} held-out items)" for name, text in shown]
+    return [*(f"{name:>12}: {text}  ({found.items} held-out items)" for name, text in shown), *found.report]
 
 
 @torch.no_grad()

@@ -15,13 +15,18 @@ Discriminator = Callable[[Tensor, Tensor], Tensor]
 
 class Paths(NamedTuple):
     """The five pictures of one input a: b1 = a2b(a), b2 = Inv(R(a)), a1 = b2a(b1), a2 = b2a(b2) (the paper's b', b'', a',
-    a''). What a loss does not need may be None."""
+    a''). What a loss does not need may be None. b3 is a sample of B that no input belongs to, a3 = b2a(b3), b4 = a2b(a3),
+    b5 = Inv(R(a3)), and none an empty picture of A: see `model.Prior`."""
 
     a: Tensor
     b1: Tensor | None = None
     b2: Tensor | None = None
     a1: Tensor | None = None
     a2: Tensor | None = None
+    b3: Tensor | None = None
+    b4: Tensor | None = None
+    b5: Tensor | None = None
+    none: Tensor | None = None
 
     def get(self, name: str) -> Tensor:
         found = getattr(self, name)
@@ -31,10 +36,10 @@ class Paths(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """One loss: the pair the discriminator should accept, the one it should reject, and the pairs that should be alike."""
+    """One loss: the pair that D should accept, the one it should reject (or neither), the pairs that should be alike."""
 
-    real: tuple[str, str]
-    fake: tuple[str, str]
+    real: tuple[str, ...]
+    fake: tuple[str, ...]
     alike: tuple[tuple[str, str], ...]
 
     @property
@@ -43,13 +48,20 @@ class Terms(NamedTuple):
         return frozenset(name for pair in (self.real, self.fake, *self.alike) for name in pair)
 
 
-#: Loss number -> its terms.
-LOSSES: dict[int, Terms] = {
+#: The paper's losses: number -> terms.
+LOSSES = {
     1: Terms(("a", "b2"), ("a", "b1"), (("b2", "b1"),)),
     2: Terms(("a", "b2"), ("a2", "b2"), (("a2", "a"),)),
     3: Terms(("a", "b1"), ("a2", "b1"), (("a1", "a"), ("b2", "b1"))),
     4: Terms(("a", "b2"), ("a1", "b2"), (("a1", "a"), ("b2", "b1"))),
     5: Terms(("a", "b1"), ("a1", "b1"), (("a1", "a"),)),
+}
+#: With those of `model.Prior`: what B looks like, and the way back from a sample of it.
+SAMPLES, WAY_BACK = 6, 7
+ALL_LOSSES = {
+    **LOSSES,
+    SAMPLES: Terms(("none", "b3"), ("none", "b1"), ()),
+    WAY_BACK: Terms((), (), (("b4", "b3"), ("b5", "b3"))),
 }
 
 
@@ -100,31 +112,38 @@ def ran_loss(index: int, paths: Paths, discriminator: Discriminator, weights: Lo
     >>> ran_loss(5, Paths(a, b1=b, a1=a + 0.25), undecided)   # 2 log(1/2) + 4 * 0.25
     tensor(-0.3863)
     """
+    if index not in LOSSES:
+        raise ValueError(f"ran_loss: the losses are numbered 1 to 5, got {index!r}.")
     return ran_losses((index,), paths, discriminator, weights)[index]
 
 
 def ran_losses(
-    indices: Sequence[int], paths: Paths, discriminator: Discriminator, weights: LossWeights = LossWeights()
+    indices: Sequence[int],
+    paths: Paths,
+    discriminator: Discriminator,
+    weights: LossWeights = LossWeights(),
+    *,
+    teaches: bool = False,
 ) -> dict[int, Tensor]:
     """`ran_loss` of several indices at once: what they share is computed once, and the discriminator is asked once.
 
-    It judges all pairs as one batch, so it must judge each pair on its own (no batch normalisation).
+    It judges all pairs as one batch, so it must judge each pair on its own (no batch normalisation). If b' `teaches`, the L1
+    terms move b'' towards it and not the other way.
     """
-    unknown = [index for index in indices if index not in LOSSES]
-    if unknown:
-        raise ValueError(f"ran_loss: the losses are numbered 1 to 5, got {unknown[0]!r}.")
-    chosen = {index: LOSSES[index] for index in indices}
-    alike = dict.fromkeys(pair for terms in chosen.values() for pair in terms.alike)
-    apart = {pair: distance(paths.get(pair[0]), paths.get(pair[1]), weights.l1) for pair in alike}
-    logits: dict[tuple[str, str], Tensor] = {}
-    if weights.adversarial:
-        pairs = list(dict.fromkeys(pair for terms in chosen.values() for pair in (terms.real, terms.fake)))
+    chosen = {index: ALL_LOSSES[index] for index in indices}
+    apart = {
+        (x, y): distance(paths.get(x), paths.get(y).detach() if teaches and y == "b1" else paths.get(y), weights.l1)
+        for x, y in dict.fromkeys(pair for terms in chosen.values() for pair in terms.alike)
+    }
+    pairs = list(dict.fromkeys(pair for terms in chosen.values() for pair in (terms.real, terms.fake) if pair))
+    logits: dict[tuple[str, ...], Tensor] = {}
+    if weights.adversarial and pairs:
         left, right = (torch.cat([paths.get(pair[side]) for pair in pairs]) for side in (0, 1))
         logits = dict(zip(pairs, discriminator(left, right).float().chunk(len(pairs)), strict=True))
     found = {}
     for index, terms in chosen.items():
         total = paths.a.new_zeros((), dtype=torch.float32)
-        if weights.adversarial:
+        if terms.real in logits:
             accepted, rejected = functional.logsigmoid(logits[terms.real]), functional.logsigmoid(-logits[terms.fake])
             total = weights.adversarial * (accepted.mean() + rejected.mean())
         found[index] = sum((apart[pair] for pair in terms.alike), total)

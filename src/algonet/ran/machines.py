@@ -9,35 +9,28 @@ from typing import Any
 
 import torch
 
+from algonet.core.extras import require
+
 from .config import TrainConfig
 
 
 @contextmanager
-def matmul_precision(wanted: str) -> Iterator[None]:
-    """Inside the block, single-precision matrix products are as exact as `wanted`."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(wanted)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-@contextmanager
-def fixed_order(wanted: bool) -> Iterator[None]:
-    """Inside the block, if `wanted`, sums of a GPU are taken in a fixed order; where torch has no such way, it warns."""
-    if not wanted:
-        yield
-        return
-    # cuBLAS reads it before its first call
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+def arithmetic(settings: TrainConfig) -> Iterator[None]:
+    """Inside the block, single-precision matrix products are as exact as the settings say, and if they want it, a GPU takes
+    its sums in a fixed order; where torch has no such way, it warns."""
+    products = torch.get_float32_matmul_precision()
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     convolutions = torch.backends.cudnn.deterministic
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cudnn.deterministic = True
+    torch.set_float32_matmul_precision(settings.matmul_precision)
+    if settings.deterministic:
+        # cuBLAS reads it before its first call
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.deterministic = True
     try:
         yield
     finally:
+        torch.set_float32_matmul_precision(products)
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         torch.backends.cudnn.deterministic = convolutions
 
@@ -51,17 +44,10 @@ def leave_process_group() -> None:
 
 def make_fabric(settings: TrainConfig) -> Any:
     """lightning-fabric with the devices, processes and precision of the settings, or of `torchrun` where it started us."""
-    try:
-        from lightning_fabric import Fabric
-        from lightning_fabric.strategies import DDPStrategy
-    except ImportError:
-        try:
-            from lightning.fabric import Fabric  # pyright: ignore[reportMissingImports]
-            from lightning.fabric.strategies import DDPStrategy  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise ImportError(
-                "RANTrainer: lightning-fabric is not installed; pip install 'algonet-torch[train]'."
-            ) from error
+    require("lightning_fabric")
+    from lightning_fabric import Fabric
+    from lightning_fabric.strategies import DDPStrategy
+
     # torchrun says how many processes there are
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     many = processes > 1 or settings.devices * settings.nodes > 1

@@ -4,47 +4,86 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from .losses import LOSSES, LossWeights, Paths, distance, ran_losses
+from .losses import ALL_LOSSES, LOSSES, SAMPLES, WAY_BACK, LossWeights, Paths, distance, ran_losses
 
 Batch = dict[str, Tensor]
 #: As the number of a loss: all of them, weighted and summed.
 TOGETHER = -1
 Regulariser = Callable[[Any], Tensor]
-#: The distance (B,) between reconstructions and the truth in a batch.
-Compare = Callable[[Any, Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What supervision sees: of a batch, the entries `names`; `compare(reconstruction, batch)` gives the distance (B,) of each
+    item to them. `weight`: of the labelled items of a RAN, which then is weakly supervised; its batches hold them beside the
+    others, as "labelled.a" and "labelled.NAME"."""
+
+    names: tuple[str, ...]
+    compare: Callable[[Any, Batch], Tensor]
+    weight: float = 10.0
+
+    def distance(self, reconstruction: Any, batch: Batch) -> Tensor:
+        missing = [name for name in self.names if name not in batch]
+        if missing:
+            raise ValueError(f"Truth: the batch must hold the true `{missing[0]}`; it holds {', '.join(batch)}.")
+        return self.compare(reconstruction, batch).mean()
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Samples of B cost nothing: the smooth inverse of random reconstructions `draw(count)` is in B.
+
+    With b3 = Inv(draw) and a3 = b2a(b3), a RAN has two more losses, of the weights `judged` and `back`:
+
+        L6 = log D(0, b3) + log(1 - D(0, b'))
+        L7 = ||a2b(a3) - b3||_1 + ||Inv(R(a3)) - b3||_1
+
+    In L6, D learns what B looks like before R finds anything, and a2b learns it from D; in L7, a2b and R learn the way back
+    from samples. b' then teaches R and learns nothing of it: ||b'' - b'||_1 moves R alone, because a2b would otherwise learn
+    the template that R begins from."""
+
+    draw: Callable[[int], Any]
+    judged: float = 1.0
+    back: float = 1.0
 
 
 class Trainable(nn.Module):
     """What the trainer trains: named components with an optimiser each, and sections of them trained in turn.
 
     `sections` maps a section's name to the components it moves, in the order of training. `forward(batch, section, index,
-    precomputed)` is the value that the section *minimises* for its loss number `index`; `precompute(batch, section)`
-    computes what stays the same during the section."""
+    precomputed)` is the value that the section *minimises* for its loss number `index`; with index 0 it computes what stays
+    the same during the section. `forward(pictures)` reconstructs. `sees` names what of an item it is shown in training: the
+    rest of a batch never reaches it."""
 
     reconstructor: nn.Module
     inverse: Callable[[Any], Tensor]
-    #: What of an item it is shown in training: the rest of a batch never reaches it
     sees: tuple[str, ...] = ("a",)
     sections: dict[str, tuple[str, ...]]
 
-    def __init__(self, inverse: Callable[[Any], Tensor], weights: LossWeights, regulariser: Regulariser | None):
+    def __init__(
+        self,
+        inverse: Callable[[Any], Tensor],
+        weights: LossWeights,
+        regulariser: Regulariser | None,
+        truth: Truth | None,
+    ):
         super().__init__()
+        if not callable(inverse):
+            raise TypeError(f"RAN: `inverse` must be a smooth algorithm, got {type(inverse).__name__}.")
         # It is an algorithm: nothing in it is trained
         self.inverse = inverse.requires_grad_(False) if isinstance(inverse, nn.Module) else inverse
-        self.weights, self.regulariser = weights, regulariser
+        self.weights, self.regulariser, self.truth = weights, regulariser, truth
 
     def numbers(self, section: str) -> tuple[int, ...]:
         """The numbers of the losses that `section` trains, in order."""
         raise NotImplementedError
-
-    def precompute(self, batch: Batch, section: str) -> Any:
-        return None
 
     def components(self) -> dict[str, nn.Module]:
         """The trainable parts by name; one optimiser each."""
@@ -53,10 +92,9 @@ class Trainable(nn.Module):
     @contextmanager
     def training_only(self, section: str) -> Iterator[None]:
         """Inside the block, gradients go to the parameters of this section alone."""
-        chosen = self.sections[section]
         flags = [(p, p.requires_grad) for p in self.parameters()]
         for name, component in self.components().items():
-            component.requires_grad_(name in chosen)
+            component.requires_grad_(name in self.sections[section])
         try:
             yield
         finally:
@@ -69,16 +107,16 @@ class Trainable(nn.Module):
             lambda t: t.float() if isinstance(t, Tensor) and t.is_floating_point() else t, self.reconstructor(a)
         )
 
+    def invert(self, reconstruction: Any, like: Tensor) -> Tensor:
+        """The smooth inverse of a reconstruction, never in half precision."""
+        with torch.autocast(like.device.type, enabled=False):
+            return self.inverse(reconstruction)
+
     def _regular(self, reconstruction: Any) -> Tensor:
         """L_reg with its weight."""
         if self.regulariser is None or not self.weights.regular:
             return torch.zeros(())  # a scalar on the CPU adds to anything
         return self.weights.regular * self.regulariser(reconstruction).float()
-
-    def invert(self, reconstruction: Any, like: Tensor) -> Tensor:
-        """The smooth inverse of a reconstruction, never in half precision."""
-        with torch.autocast(like.device.type, enabled=False):
-            return self.inverse(reconstruction)
 
 
 class RAN(Trainable):
@@ -89,8 +127,9 @@ class RAN(Trainable):
     `inverse` is any smooth algorithm from a reconstruction to pictures of domain B: a renderer, an IFS, any callable or
     module; it has no say in training. `discriminator(a, b)` gives logits. `regulariser(reconstruction)` is L_reg, a scalar.
     `separately` trains each section on the five losses one after the other, as the paper does; otherwise on their weighted
-    sum at once, which costs a fifth of the steps. The model itself, called with pictures, reconstructs; `RANTrainer`
-    trains it. The paper's section on the RAN.
+    sum at once, which costs a fifth of the steps. `prior` adds two losses (see `Prior`), `truth` the labels of a few items
+    (see `Truth`). The model itself, called with pictures, reconstructs; `RANTrainer` trains it. The paper's section on the
+    RAN.
 
     >>> from torch import nn
     >>> picture = nn.Conv2d(1, 1, 1)
@@ -115,51 +154,74 @@ class RAN(Trainable):
         weights: LossWeights = LossWeights(),
         regulariser: Regulariser | None = None,
         separately: bool = True,
+        prior: Prior | None = None,
+        truth: Truth | None = None,
     ):
-        if not callable(inverse):
-            raise TypeError(f"RAN: `inverse` must be a smooth algorithm, got {type(inverse).__name__}.")
-        super().__init__(inverse, weights, regulariser)
-        self.separately = separately
+        super().__init__(inverse, weights, regulariser, truth)
         parts = {"reconstructor": reconstructor, "a2b": a2b, "b2a": b2a, "discriminator": discriminator}
         for name, part in parts.items():
             if not isinstance(part, nn.Module):
                 raise TypeError(f"RAN: `{name}` must be a module, got {type(part).__name__}.")
             setattr(self, name, part)
+        self.separately, self.prior = separately, prior
         self.sections = {"discriminator": ("discriminator",), "b2a": ("b2a",), "a2b": ("reconstructor", "a2b")}
+        added = {SAMPLES: prior.judged, WAY_BACK: prior.back} if prior else {}
+        #: Loss number -> its weight, where it has one
+        self.alpha = {i: w for i, w in {**dict(zip(LOSSES, weights.alpha, strict=True)), **added}.items() if w}
+        if truth:
+            self.sees = ("a", "labelled.a", *(f"labelled.{name}" for name in truth.names))
 
     def numbers(self, section: str) -> tuple[int, ...]:
-        if section == "discriminator" and not self.weights.adversarial:
-            return ()
-        if not self.separately:
-            return (TOGETHER,)
-        # b2a does not occur in the first loss: there is nothing to train
-        return tuple(i for i in self.weights.active if section != "b2a" or LOSSES[i].needs & {"a1", "a2"})
+        """The losses in which something of the section occurs."""
+        if section == "discriminator":
+            found = [i for i in self.alpha if self.weights.adversarial and ALL_LOSSES[i].real]
+        elif section == "b2a":
+            found = [i for i in self.alpha if ALL_LOSSES[i].needs & {"a1", "a2", "b4"}]
+        else:
+            found = list(self.alpha)
+        return tuple(found) if self.separately or not found else (TOGETHER,)
+
+    def _chosen(self, index: int) -> list[int]:
+        return list(self.alpha) if index in (0, TOGETHER) else [index]
+
+    def _to_a(self, b: Tensor, a: Tensor) -> Tensor:
+        """b2a of b; one that borrows is shown the picture a to look like."""
+        return self.b2a(b, a) if getattr(self.b2a, "borrows", False) else self.b2a(b)
 
     def paths(
         self, a: Tensor, needs: frozenset[str] = frozenset(("b1", "b2", "a1", "a2")), precomputed: Paths | None = None
     ) -> Paths:
         """The pictures of `needs` and those they come from; what is `precomputed` already is taken as it is."""
-        precomputed = Paths(a) if precomputed is None else precomputed
-        b1, b2, a1, a2 = precomputed.b1, precomputed.b2, precomputed.a1, precomputed.a2
+        _, b1, b2, a1, a2, *_ = precomputed or Paths(a)
         if b1 is None and needs & {"b1", "a1"}:
             b1 = self.a2b(a)
         if b2 is None and needs & {"b2", "a2"}:
             b2 = self.invert(self.reconstruct(a), a)
         if a1 is None and "a1" in needs:
-            a1 = self.b2a(b1)
+            a1 = self._to_a(b1, a)
         if a2 is None and "a2" in needs:
-            a2 = self.b2a(b2)
+            a2 = self._to_a(b2, a)
         return Paths(a, b1, b2, a1, a2)
 
+    def _sampled(self, paths: Paths, needs: frozenset[str]) -> Paths:
+        """`paths` with those of `needs` that begin at samples of B."""
+        if self.prior is None or not needs & {"b3"}:
+            return paths
+        with torch.no_grad():
+            b3 = self.invert(self.prior.draw(len(paths.a)), paths.a)
+        paths = paths._replace(b3=b3, none=torch.zeros_like(paths.a))
+        if "b4" in needs:
+            a3 = self._to_a(b3, paths.a)
+            paths = paths._replace(b4=self.a2b(a3), b5=self.invert(self.reconstruct(a3), a3))
+        return paths
+
     @torch.no_grad()
-    def precompute(self, batch: Batch, section: str) -> Paths | None:
+    def _precomputed(self, a: Tensor, section: str) -> Paths | None:
         """Pictures that do not change while `section` is trained: all of them for D, those of domain B for b2a."""
-        needs = frozenset(name for i in self.weights.active for name in LOSSES[i].needs)
-        if section == "discriminator":
-            return self.paths(batch["a"], needs)
-        if section == "b2a":
-            return self.paths(batch["a"], needs & {"b1", "b2"})
-        return None
+        if section == "a2b":
+            return None
+        needs = frozenset(name for i in self.alpha for name in ALL_LOSSES[i].needs)
+        return self.paths(a, needs if section == "discriminator" else needs & {"b1", "b2"})
 
     def forward(
         self, batch: Batch | Tensor, section: str | None = None, index: int = 0, precomputed: Paths | None = None
@@ -168,37 +230,39 @@ class RAN(Trainable):
             return self.reconstruct(batch)
         if section is None:
             raise ValueError("RAN: to train, say which section; to reconstruct, give the pictures alone.")
-        if index == 0:
-            return self.precompute(batch, section)
         a = batch["a"]
-        chosen = self.weights.active if index == TOGETHER else (index,)
-        needs = frozenset(name for i in chosen for name in LOSSES[i].needs)
+        if index == 0:
+            return self._precomputed(a, section)
+        chosen = self._chosen(index)
+        if section == "discriminator":
+            chosen = [i for i in chosen if ALL_LOSSES[i].real]
+        needs = frozenset(name for i in chosen for name in ALL_LOSSES[i].needs)
         value = a.new_zeros((), dtype=torch.float32)
         if section == "a2b" and needs & {"b2", "a2"}:
             reconstruction = self.reconstruct(a)
             precomputed = Paths(a, b2=self.invert(reconstruction, a))
             value = self._own(reconstruction, chosen, batch)
-        paths = self.paths(a, needs, precomputed)
-        for i, loss in ran_losses(chosen, paths, self.discriminator, self.weights).items():
-            value = value + self.weights.alpha[i - 1] * loss
+        paths = self._sampled(self.paths(a, needs, precomputed), needs)
+        found = ran_losses(chosen, paths, self.discriminator, self.weights, teaches=self.prior is not None)
+        for i, loss in found.items():
+            value = value + self.alpha[i] * loss
         return -value if section == "discriminator" else value
 
-    def _own(self, reconstruction: Any, chosen: tuple[int, ...], batch: Batch) -> Tensor:
-        """The share of what is asked of the reconstruction itself that goes with the chosen losses."""
-        return self._regular(reconstruction) * self._share(chosen)
-
-    def _share(self, chosen: tuple[int, ...]) -> float:
-        """What belongs to R is shared out evenly among the losses that see R, so that it adds up to one."""
-        seeing = [i for i in self.weights.active if LOSSES[i].needs & {"b2", "a2"}]
-        return len(set(chosen) & set(seeing)) / len(seeing)
+    def _own(self, reconstruction: Any, chosen: list[int], batch: Batch) -> Tensor:
+        """What is asked of the reconstruction itself, shared out evenly among the losses that see it: it adds up to one."""
+        value = self._regular(reconstruction)
+        if self.truth:
+            labelled = {name: batch[f"labelled.{name}"] for name in ("a", *self.truth.names)}
+            value = value + self.truth.weight * self.truth.distance(self.reconstruct(labelled["a"]), labelled)
+        seeing = {i for i in self.alpha if ALL_LOSSES[i].needs & {"b2", "a2"}}
+        return value * (len(seeing & set(chosen)) / len(seeing))
 
 
 class Direct(Trainable):
-    """Training without translators, which the paper calls impossible for the domain shift: min over R of ||Inv(R(a)) -
-    a||_1.
+    """Training without translators: min over R of ||Inv(R(a)) - a||_1, which the paper calls impossible for the domain shift.
 
-    Where A has colours and B has not, the mean over the channels stands for a.
-    """
+    Where A has colours and B has not, the mean over the channels stands for a. With `truth` it is the upper bound: R is
+    trained on the truth of every item instead."""
 
     def __init__(
         self,
@@ -207,10 +271,13 @@ class Direct(Trainable):
         *,
         weights: LossWeights = LossWeights(),
         regulariser: Regulariser | None = None,
+        truth: Truth | None = None,
     ):
-        super().__init__(inverse, weights, regulariser)
+        super().__init__(inverse, weights, regulariser, truth)
         self.reconstructor = reconstructor
         self.sections = {"reconstructor": ("reconstructor",)}
+        if truth:
+            self.sees = ("a", *truth.names)
 
     def numbers(self, section: str) -> tuple[int, ...]:
         return (1,)
@@ -224,60 +291,11 @@ class Direct(Trainable):
             return None
         a = batch["a"]
         reconstruction = self.reconstruct(a)
+        if self.truth:
+            apart = (self.weights.l1 or 1.0) * self.truth.distance(reconstruction, batch)
+        else:
+            b2 = self.invert(reconstruction, a)
+            target = a if a.shape[1] == b2.shape[1] else a.mean(1, keepdim=True).expand_as(b2)
+            apart = distance(b2, target, self.weights.l1)
         # As often as a RAN's reconstructor is shown it, so that a regulariser of one weight is as strong for both
-        return sum(self.weights.alpha[:4]) * self.fit(reconstruction, batch) + self._regular(reconstruction)
-
-    def fit(self, reconstruction: Any, batch: Batch) -> Tensor:
-        a = batch["a"]
-        b2 = self.invert(reconstruction, a)
-        target = a if a.shape[1] == b2.shape[1] else a.mean(1, keepdim=True).expand_as(b2)
-        return distance(b2, target, self.weights.l1)
-
-
-class Supervised(Direct):
-    """The upper bound: R trained on the truth. `compare(reconstruction, batch)` gives the distance (B,) of each item to
-    what of the batch `truth` names."""
-
-    def __init__(
-        self,
-        reconstructor: nn.Module,
-        inverse: Callable[[Any], Tensor],
-        compare: Compare,
-        truth: tuple[str, ...],
-        *,
-        weights: LossWeights = LossWeights(),
-        regulariser: Regulariser | None = None,
-    ):
-        super().__init__(reconstructor, inverse, weights=weights, regulariser=regulariser)
-        self.compare, self.truth = compare, truth
-        self.sees = ("a", *truth)
-
-    def fit(self, reconstruction: Any, batch: Batch) -> Tensor:
-        return (self.weights.l1 or 1.0) * _compared(self, reconstruction, batch).mean()
-
-
-class Weak(RAN):
-    """A RAN that also sees the truth of a few items: to R's section it adds `label_weight` times their mean distance.
-
-    The batch holds them beside the unlabelled ones, as "labelled.a" and "labelled.NAME" (`data.Labelled` makes such
-    batches)."""
-
-    def __init__(
-        self, *parts: Any, compare: Compare, truth: tuple[str, ...], label_weight: float = 10.0, **options: Any
-    ):
-        super().__init__(*parts, **options)
-        self.compare, self.truth, self.label_weight = compare, truth, label_weight
-        self.sees = ("a", "labelled.a", *(f"labelled.{name}" for name in truth))
-
-    def _own(self, reconstruction: Any, chosen: tuple[int, ...], batch: Batch) -> Tensor:
-        value = super()._own(reconstruction, chosen, batch)
-        labelled = {name: batch[f"labelled.{name}"] for name in ("a", *self.truth)}
-        share = self._share(chosen)
-        return value + self.label_weight * share * _compared(self, self.reconstruct(labelled["a"]), labelled).mean()
-
-
-def _compared(model: Supervised | Weak, reconstruction: Any, batch: Batch) -> Tensor:
-    missing = [name for name in model.truth if name not in batch]
-    if missing:
-        raise ValueError(f"{type(model).__name__}: the batch must hold the true `{missing[0]}`.")
-    return model.compare(reconstruction, batch)
+        return sum(self.weights.alpha[:4]) * apart + self._regular(reconstruction)

@@ -50,11 +50,13 @@ class Encoder(nn.Module):
 class UNet(nn.Module):
     """A small translator between domains: pictures (B, C, H, W) to pictures (B, C', H, W) in [0, 1].
 
-    `levels` halvings with skip connections; H and W are multiples of 2^levels.
+    `levels` halvings with skip connections; H and W / views are multiples of 2^levels. Each of the `views` side by side is
+    translated on its own.
     """
 
-    def __init__(self, channels: int, out_channels: int, base: int = 24, levels: int = 3):
+    def __init__(self, channels: int, out_channels: int, base: int = 24, levels: int = 3, views: int = 1):
         super().__init__()
+        self.views = views
         widths = [base * 2**i for i in range(levels + 1)]
         self.enter = _block(channels, base)
         self.down = nn.ModuleList(_block(a, b) for a, b in pairwise(widths))
@@ -63,18 +65,18 @@ class UNet(nn.Module):
 
     def forward(self, pictures: Tensor) -> Tensor:
         multiple = 2 ** len(self.down)
-        if pictures.shape[-1] % multiple or pictures.shape[-2] % multiple:
+        if pictures.shape[-1] % (multiple * self.views) or pictures.shape[-2] % multiple:
             raise ValueError(
                 f"UNet: height and width must be multiples of {multiple}, got {tuple(pictures.shape[-2:])}."
             )
-        x = self.enter(pictures)
+        x = self.enter(torch.cat(pictures.chunk(self.views, -1)))
         skipped = []
         for layer in self.down:
             skipped.append(x)
             x = layer(functional.avg_pool2d(x, 2))
         for layer, skip in zip(reversed(self.up), reversed(skipped), strict=True):
             x = layer(torch.cat([functional.interpolate(x, scale_factor=2.0, mode="nearest"), skip], 1))
-        return torch.sigmoid(self.leave(x))
+        return torch.cat(torch.sigmoid(self.leave(x)).chunk(self.views), -1)
 
 
 class LocalTranslator(nn.Module):
@@ -98,6 +100,35 @@ class LocalTranslator(nn.Module):
         return torch.sigmoid(self.layers(pictures))
 
 
+class Repaint(nn.Module):
+    """A b2a that borrows its colours: pictures b (B, C, H, W) and a (B, C', H, W) that it should look like to (B, C', H, W).
+
+        a' = W [b; 1] + local(b),    W = argmin of ||a - W [b; 1]||^2 over pixels
+
+    Where colours say nothing of the content, no b2a can guess them from b. Here only the colours of the content's channels pass
+    from a to a', never a place: a' is near a only if b shows what a shows. For a silhouette they are the mean colours inside
+    and outside, and ||a' - a|| is the functional of Chan and Vese. `local` is learned and begins near 0."""
+
+    borrows = True
+
+    def __init__(self, channels: int, out_channels: int, base: int = 24):
+        super().__init__()
+        self.local = LocalTranslator(channels, out_channels, base)
+        nn.init.normal_(self.local.layers[-1].weight, std=1e-3)
+        nn.init.zeros_(self.local.layers[-1].bias)
+
+    def forward(self, b: Tensor, a: Tensor) -> Tensor:
+        with torch.autocast(b.device.type, enabled=False):
+            b, a = b.float(), a.float()
+            rows = torch.cat([b, torch.ones_like(b[:, :1])], 1).flatten(2)
+            squares = rows @ rows.mT / rows.shape[-1]
+            # A constant b has no colours of its own: a little more than nothing on the diagonal keeps the fit finite
+            ridge = 1e-3 * torch.eye(squares.shape[-1], device=b.device)
+            w = torch.linalg.solve(squares + ridge, rows @ a.flatten(2).mT / rows.shape[-1])
+            painted = (w.mT @ rows).unflatten(-1, b.shape[-2:])
+        return painted + self.local(b) - 0.5
+
+
 class KeepColours(nn.Module):
     """A translator of pictures (B, 3, H, W) that only learns where the object is: (B, 4, H, W), the silhouette s of
     `inner`, and s times the picture's own colours. A translator that may choose colours can agree with B on any, black
@@ -113,12 +144,14 @@ class KeepColours(nn.Module):
 
 
 class PairDiscriminator(nn.Module):
-    """Logits (B,) that a picture from A and one from B show the same: convolutions over both, averaged over places.
+    """Logits (B,) that a picture from A and one from B show the same: convolutions over both, averaged over places, or with
+    `patches` a logit for each place (B, places).
 
     Spectral normalisation bounds the slope of every layer by 1 and so of the whole: that is what keeps the game stable.
     """
 
-    def __init__(self, a_channels: int, b_channels: int, base: int = 32, levels: int = 3):
+    def __init__(self, a_channels: int, b_channels: int, base: int = 32, levels: int = 3,
+                 *, patches: bool = False):  # fmt: skip
         super().__init__()
         widths = [base * 2**i for i in range(levels)]
         layers: list[nn.Module] = []
@@ -126,9 +159,11 @@ class PairDiscriminator(nn.Module):
             layers += [spectral_norm(nn.Conv2d(before, after, 4, stride=2, padding=1)), nn.LeakyReLU(0.2)]
         layers.append(spectral_norm(nn.Conv2d(widths[-1], 1, 3, padding=1)))
         self.layers = nn.Sequential(*layers)
+        self.patches = patches
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        return self.layers(torch.cat([a, b], 1)).mean((1, 2, 3))
+        logits = self.layers(torch.cat([a, b], 1)).flatten(1)
+        return logits if self.patches else logits.mean(1)
 
 
 def levels_of(size: int) -> int:

@@ -1,68 +1,121 @@
-"""What a person sees of a training run: the progress bar and the grid of pictures."""
+"""What a person sees of a training run: how far it is, what is idle or collapsed, and the grid of pictures."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+import time
 
 import torch
 from torch import Tensor
 
-from .losses import Paths
+from algonet.core.extras import require
+from algonet.core.pictures import to_bytes
+
+from .losses import LOSSES, Paths
 from .model import RAN, Trainable
 
 
 class Progress:
-    """A bar with the mean loss of each section; in a context. Disabled, it does nothing."""
+    """The mean loss of each section and the time that is left: always the same line of a terminal, elsewhere a new one every
+    ten seconds."""
 
     def __init__(self, step: int, total: int, *, enabled: bool):
-        self.enabled = enabled
-        if not enabled:
-            return
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        self._bar: Any = Bar(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        self._task = self._bar.add_task("training", total=total, completed=step)
-
-    def __enter__(self) -> Progress:
-        if self.enabled:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.enabled:
-            self._bar.stop()
+        self.first, self.total, self.enabled = step, total, enabled
+        self.terminal = sys.stderr.isatty()
+        self.began = self.told = time.monotonic()
 
     def show(self, step: int, losses: dict[str, float]) -> None:
-        if self.enabled:
-            sums: dict[str, list[float]] = {}
-            for name, value in losses.items():
-                sums.setdefault(name.split("/")[0], []).append(value)
-            shown = "  ".join(f"{name} {sum(values) / len(values):.3f}" for name, values in sums.items())
-            self._bar.update(self._task, completed=step, description=shown)
+        now = time.monotonic()
+        last = step == self.total
+        if not self.enabled or (now - self.told < (0.2 if self.terminal else 10.0) and not last):
+            return
+        self.told = now
+        sums: dict[str, list[float]] = {}
+        for name, value in losses.items():
+            sums.setdefault(name.split("/")[0], []).append(value)
+        shown = "  ".join(f"{name} {sum(values) / len(values):.3f}" for name, values in sums.items())
+        left = (now - self.began) / (step - self.first) * (self.total - step)
+        text = f"step {step} of {self.total}, {left:.0f} s left  {shown}"
+        print(f"\r{text}\033[K" if self.terminal else text, end="" if self.terminal and not last else "\n", file=sys.stderr,
+              flush=True)  # fmt: skip
+
+
+@torch.no_grad()
+def measures(model: Trainable, a: Tensor) -> dict[str, float]:
+    """What shows that a part is idle or collapsed: the share of pairs that D judges rightly, and how much the answers of the
+    others differ between inputs, as the mean absolute deviation per pixel."""
+    if not isinstance(model, RAN):
+        return {"reconstructor": _varied(model.invert(model.reconstruct(a), a))}
+    paths = model.paths(a)
+    found = {name: _varied(paths.get(p)) for name, p in (("reconstructor", "b2"), ("a2b", "b1"), ("b2a", "a1"))}
+    if model.weights.adversarial:
+        right = []
+        for index in model.weights.active:
+            for sign, pair in ((1, LOSSES[index].real), (-1, LOSSES[index].fake)):
+                right.append((sign * model.discriminator(*(paths.get(name) for name in pair)) > 0).float().mean())
+        found["discriminator"] = float(torch.stack(right).mean())
+    return found
+
+
+def findings(checks: list[dict[str, float]], last: int = 3) -> list[str]:
+    """A line for each part that was idle or collapsed in all of the `last` checks, with what usually helps."""
+    recent = checks[-last:]
+    lines = []
+    for name in recent[-1] if recent else ():
+        values = [check[name] for check in recent]
+        if name != "discriminator":
+            if max(values) < SAME:
+                lines.append(
+                    f"{name} answers every input alike (answers differ by {values[-1]:.3f} per pixel): {_HELP[name]}"
+                )
+        elif max(abs(v - 0.5) for v in values) < CHANCE:
+            lines.append(f"discriminator is idle (right in {values[-1]:.0%} of the pairs): {_HELP['idle']}")
+        elif min(values) > 1 - CHANCE:
+            lines.append(f"discriminator has won (right in {values[-1]:.0%} of the pairs): {_HELP['won']}")
+    return lines
+
+
+#: Answers that differ less per pixel are the same, and D this near to 1/2 knows nothing.
+SAME, CHANCE = 0.02, 0.03
+_HELP = {
+    "reconstructor": "raise train.wait until b' shows outlines, or train.reconstructor_rate after it; see a2b first.",
+    "a2b": 'train longer; give it samples of B (loss.prior) and a b2a that borrows colours (model.translator = "repaint").',
+    "b2a": 'colours that say nothing of the content cannot be guessed; try model.translator = "repaint".',
+    "idle": "the losses' L1 terms train alone; raise loss.adversarial or model.base, or leave it out.",
+    "won": "the others cannot follow it; lower loss.adversarial, or give them more (model.translator_base).",
+}
+
+
+def _varied(pictures: Tensor) -> float:
+    return float((pictures - pictures.mean(0)).abs().mean())
 
 
 @torch.no_grad()
 def picture_grid(model: Trainable, a: Tensor) -> Tensor:
-    """One row per input (3, H, W) in [0, 1]: a, then b' b'' a' a'' of a RAN, or the inverse of the reconstruction alone."""
-    if isinstance(model, RAN):
-        paths = model.paths(a)
-    else:
-        paths = Paths(a, b2=model.invert(model.reconstruct(a), a))
-    height, width = a.shape[-2:]
-    shown = [
-        _framed(t.float().cpu(), height, width)
-        for t in (paths.a, paths.b1, paths.b2, paths.a1, paths.a2)
-        if t is not None
-    ]
-    rows = torch.cat(shown, -1)
-    return torch.cat(list(rows), -2).clamp(0, 1)
+    """One row per input (3, H, W) in [0, 1]: a, then b' b'' a' a'' of a RAN, or the inverse of the reconstruction alone. Names
+    stand above the columns, and the input's number in the batch before each row."""
+    require("PIL")
+    from PIL import Image, ImageDraw
+
+    paths = model.paths(a) if isinstance(model, RAN) else Paths(a, b2=model.invert(model.reconstruct(a), a))
+    named = {"a": paths.a, "b'": paths.b1, "b''": paths.b2, "a'": paths.a1, "a''": paths.a2}
+    shown = {name: t for name, t in named.items() if t is not None}
+    (left, top), height, width = MARGIN, a.shape[-2] + 2, a.shape[-1] + 2
+    grid = Image.new("RGB", (left + width * len(shown), top + height * len(a)), "white")
+    pen = ImageDraw.Draw(grid)
+    for column, (name, pictures) in enumerate(shown.items()):
+        pen.text((left + column * width + 1, 0), name, fill="black")
+        for row, picture in enumerate(coloured(pictures)):
+            pen.text((1, top + row * height), str(row), fill="black")
+            pixels = Image.fromarray(to_bytes(picture[..., : width - 2].movedim(0, -1)))
+            grid.paste(pixels, (left + column * width, top + row * height))
+    return (
+        torch.tensor(bytearray(grid.tobytes()), dtype=torch.uint8).view(grid.height, grid.width, 3).movedim(-1, 0) / 255
+    )
+
+
+#: Pixels for the names: left of a grid and above it.
+MARGIN = (14, 12)
 
 
 def coloured(pictures: Tensor) -> Tensor:
@@ -73,8 +126,3 @@ def coloured(pictures: Tensor) -> Tensor:
     if pictures.shape[1] != 3:
         pictures = pictures.mean(1, keepdim=True).expand(-1, 3, -1, -1)
     return pictures
-
-
-def _framed(pictures: Tensor, height: int, width: int) -> Tensor:
-    framed = torch.nn.functional.pad(coloured(pictures), (0, 2, 0, 2), value=1.0)
-    return framed[..., : height + 2, : width + 2]

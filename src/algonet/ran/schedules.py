@@ -1,13 +1,15 @@
-"""What depends on the step alone, so that nothing about it needs saving: learning rates, softness, the order of the data."""
+"""What depends on the step alone, so that nothing about it needs saving: learning rates, softness, the order of the data,
+randomness."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import Sampler
 
 from algonet.relax import Anneal
 from algonet.relax.modules import softnesses
@@ -52,34 +54,30 @@ def set_softness(inverse: nn.Module, value: float) -> None:
             softness.value.fill_(value if softness.field == "scale" else 1 / value)
 
 
-class Order(Sampler):
+def seed_random(*numbers: int) -> None:
+    """Begin torch's, the GPU's, Python's and NumPy's random generators anew, as these numbers say."""
+    random.seed(repr(numbers))
+    torch.manual_seed(random.getrandbits(63))
+    np.random.seed(random.getrandbits(32))
+
+
+def order(
+    count: int, batch: int, seed: int, start: int, stop: int, rank: int = 0, processes: int = 1
+) -> Iterator[list[int]]:
     """Batches of indices for one process, from step `start` on: epochs of seeded permutations, cut into batches.
 
     Which items make up step t depends on the seed and t alone, so that a resumed run, and one with more processes, sees
     the same data.
     """
-
-    def __init__(self, count: int, batch: int, seed: int, start: int, stop: int, rank: int = 0, processes: int = 1):
-        if count < 1:
-            raise ValueError("Order: the data set is empty.")
-        self.count, self.batch, self.seed, self.start, self.stop = count, batch, seed, start, stop
-        self.rank, self.processes = rank, processes
-        self._epoch = -1
-        self._permutation: list[int] = []
-
-    def __len__(self) -> int:
-        return max(0, self.stop - self.start)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        own = self.batch // self.processes
-        for step in range(self.start, self.stop):
-            first = step * self.batch + self.rank * own
-            yield [self._item(place) for place in range(first, first + own)]
-
-    def _item(self, place: int) -> int:
-        epoch, within = divmod(place, self.count)
-        if epoch != self._epoch:
-            random = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-            self._permutation = torch.randperm(self.count, generator=random).tolist()
-            self._epoch = epoch
-        return self._permutation[within]
+    if count < 1:
+        raise ValueError("RANTrainer: the data set is empty.")
+    own, epoch, items = batch // processes, -1, []
+    for step in range(start, stop):
+        chosen = []
+        for place in range(step * batch + rank * own, step * batch + (rank + 1) * own):
+            if place // count != epoch:
+                epoch = place // count
+                generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+                items = torch.randperm(count, generator=generator).tolist()
+            chosen.append(items[place % count])
+        yield chosen

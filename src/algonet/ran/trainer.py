@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
+from algonet.core.extras import require
 from algonet.core.files import write_bytes, write_text
 from algonet.core.pictures import png_bytes
 
@@ -28,17 +29,15 @@ from .checkpoints import (
     list_checkpoints,
     newest_checkpoint,
     optimiser_tensors,
-    random_state,
     remove_unfinished,
     restore_optimiser,
-    restore_random,
     save_checkpoint,
 )
 from .config import TrainConfig
-from .machines import fixed_order, leave_process_group, make_fabric, matmul_precision
+from .machines import arithmetic, leave_process_group, make_fabric
 from .model import Batch, Trainable
-from .report import Progress, picture_grid
-from .schedules import Order, component_rate, set_softness, softness_at
+from .report import Progress, findings, measures, picture_grid
+from .schedules import component_rate, order, seed_random, set_softness, softness_at
 
 History = list[dict[str, float]]
 
@@ -55,17 +54,31 @@ class CheckpointError(OSError):
     """A checkpoint could not be written; the last whole one is as it was."""
 
 
+class _Batches(Dataset):
+    """The batches of a data set by step and indices; what is drawn for one is a function of the step."""
+
+    def __init__(self, data: Dataset, seed: tuple[int, ...]):
+        self.data, self.seed = data, seed
+
+    def __getitem__(self, at: tuple[int, list[int]]) -> Batch:
+        step, indices = at
+        seed_random(*self.seed, step)
+        return default_collate([self.data[index] for index in indices])
+
+
 class RANTrainer:
     """Trains a `RAN` (or another `Trainable`): for each section in turn, for each of its losses in turn, one Adam step.
 
     `data` gives dictionaries with the picture `a`; what else is in them reaches a model only if it `sees` it. A data set
     with `to(device)` and `batch(indices, names)` makes its batches itself, where they are used. Everything goes into
     `folder`: checkpoints, TensorBoard events, and `pictures.png`, the present state of a few items. `fit(resume=True)`
-    continues from the last checkpoint, on the same machine bit for bit. Devices, processes, machines and precision are
+    continues from the last checkpoint, on the same machine bit for bit: every step seeds the random generators of Python,
+    NumPy and torch by `seed` and its number. Devices, processes, machines and precision are
     lightning-fabric's business: see `TrainConfig`; under `torchrun` its processes are used. `description` (plain values)
     is kept in the checkpoints.
 
-    After `fit`, `history` holds one dictionary of losses per logged step, named section/number.
+    After `fit`, `history` holds one dictionary of losses per logged step, named section/number, and `report` names parts that
+    are idle or collapsed.
     """
 
     def __init__(
@@ -84,6 +97,8 @@ class RANTrainer:
         self.seed, self.description, self.progress = seed, description or {}, progress
         self.step = 0
         self.history: History = []
+        #: Of each time that pictures were made, what `report.measures` found
+        self.checks: History = []
         self.fabric = make_fabric(settings)
         self.optimisers = {
             name: torch.optim.Adam(part.parameters(), lr=settings.learning_rate, betas=settings.betas)
@@ -93,6 +108,11 @@ class RANTrainer:
     @property
     def checkpoint_folder(self) -> Path:
         return self.folder / "checkpoints"
+
+    @property
+    def report(self) -> list[str]:
+        """What was idle or collapsed in the last checks, a line each, and what usually helps."""
+        return findings(self.checks)
 
     def fit(
         self, steps: int | None = None, *, resume: bool = False, seconds: float | None = None,
@@ -104,36 +124,27 @@ class RANTrainer:
         SIGTERM the step is finished, a checkpoint is written, and the signal is then passed on to whoever handled it
         before."""
         self._terminated = self._stopping = False
-        with (
-            fixed_order(self.settings.deterministic),
-            matmul_precision(self.settings.matmul_precision),
-            self._ending_on_sigterm(),
-            self._others_watched(),
-        ):
-            return self._fit(self.settings.steps if steps is None else steps, resume, seconds, on_step)
-
-    def _fit(
-        self, total: int, resume: bool, seconds: float | None,
-        on_step: Callable[[RANTrainer, dict[str, float]], None] | None,
-    ) -> History:  # fmt: skip
-        self._launch(resume)
-        started = time.monotonic()
-        with Progress(self.step, total, enabled=self.progress and self.fabric.is_global_zero) as bar:
+        total = self.settings.steps if steps is None else steps
+        with arithmetic(self.settings), self._ending_on_sigterm(), self._others_watched():
+            self._launch(resume)
+            end = time.monotonic() + (math.inf if seconds is None else seconds)
+            bar = Progress(self.step, total, enabled=self.progress and self.fabric.is_global_zero)
             for batch in self._batches(total):
                 self._follow_schedules()
+                seed_random(self.seed, self.fabric.global_rank, self.step, 1)
                 losses = self._train(self.fabric.to_device(batch))
-                values = self._checked(losses, batch)
+                values = self._checked(losses, batch, stop=self._terminated or time.monotonic() > end)
                 self.step += 1
                 bar.show(self.step, values)
                 self._record(values, batch)
                 if on_step is not None:
                     on_step(self, values)
-                stop = self._stopping or (seconds is not None and self._agreed(time.monotonic() - started > seconds))
-                if self.step % self.settings.checkpoint_every == 0 or self.step == total or stop:
+                if self.step % self.settings.checkpoint_every == 0 or self.step == total or self._stopping:
                     self._save_or_explain()
-                if stop:
+                if self._stopping:
                     break
-        self._close()
+        if self._logger is not None:
+            self._logger.flush()
         return self.history
 
     # -- one step
@@ -180,18 +191,17 @@ class RANTrainer:
         for name, optimiser in self.optimisers.items():
             for group in optimiser.param_groups:
                 group["lr"] = component_rate(self.settings, self.step, name, alone=len(self.optimisers) == 1)
-        if isinstance(self.model.inverse, nn.Module):
+        if self.settings.softness and isinstance(self.model.inverse, nn.Module):
             set_softness(self.model.inverse, softness_at(self.settings, self.step))
 
-    def _checked(self, losses: dict[str, Tensor], batch: Batch) -> dict[str, float]:
+    def _checked(self, losses: dict[str, Tensor], batch: Batch, stop: bool) -> dict[str, float]:
         """The losses as numbers, averaged over all processes; raises if one is not finite, after writing the batch down."""
-        terminated = torch.tensor(float(self._terminated), device=self.fabric.device)
-        stacked = torch.stack([*losses.values(), terminated])
+        stacked = torch.stack([*losses.values(), torch.tensor(float(stop), device=self.fabric.device)])
         if self.fabric.world_size > 1:
             stacked = self.fabric.all_reduce(stacked, reduce_op="mean")
-        *numbers, terminated = stacked.tolist()  # pyright: ignore[reportAttributeAccessIssue]
+        *numbers, stopping = stacked.tolist()  # pyright: ignore[reportAttributeAccessIssue]
         # One process that was told to end is enough: all stop after the same step
-        self._stopping = terminated > 0
+        self._stopping = stopping > 0
         values = dict(zip(losses, numbers, strict=True))
         wrong = [name for name, value in values.items() if not math.isfinite(value)]
         if not wrong:
@@ -203,6 +213,7 @@ class RANTrainer:
         )
 
     def _dump(self, values: dict[str, float], batch: Batch) -> Path:
+        require("safetensors")
         from safetensors.torch import save
 
         name = f"nonfinite-step-{self.step:08d}-process-{self.fabric.global_rank}"
@@ -242,28 +253,22 @@ class RANTrainer:
             self._logger = self._open_log()
 
     def _batches(self, total: int) -> Iterator[Batch]:
-        order = Order(
+        batches = order(
             len(self.data), self.settings.batch, self.seed, self.step, total,  # pyright: ignore[reportArgumentType]
             self.fabric.global_rank, self.fabric.world_size,
         )  # fmt: skip
         names = self.model.sees
         if hasattr(self.data, "batch"):
-            return (self.data.batch(indices, names) for indices in order)  # pyright: ignore[reportAttributeAccessIssue]
-        # A generator of its own: making an iterator must not advance the global one, or resuming would
+            return (self.data.batch(indices, names) for indices in batches)  # pyright: ignore[reportAttributeAccessIssue]
         loader = DataLoader(
-            self.data,
-            batch_sampler=order,
+            _Batches(self.data, (self.seed, self.fabric.global_rank)),
+            batch_size=None,
+            sampler=enumerate(batches, self.step),
             num_workers=self.settings.workers,
-            generator=torch.Generator().manual_seed(self.seed),
+            # One of its own: making an iterator must not advance the global one, or resuming would
+            generator=torch.Generator(),
         )
         return ({name: batch[name] for name in names} for batch in loader)
-
-    def _agreed(self, flag: bool) -> bool:
-        """Whether the first process says so: all must stop at the same step."""
-        if self.fabric.world_size == 1:
-            return flag
-        own = torch.tensor(float(flag and self.fabric.is_global_zero), device=self.fabric.device)
-        return bool(self.fabric.all_reduce(own, reduce_op="sum") > 0)
 
     def _open_log(self) -> Any:
         if not self.settings.tensorboard or not self.fabric.is_global_zero:
@@ -276,10 +281,6 @@ class RANTrainer:
             ) from error
         return SummaryWriter(str(self.folder / "tensorboard"))
 
-    def _close(self) -> None:
-        if self._logger is not None:
-            self._logger.flush()
-
     def _record(self, values: dict[str, float], batch: Batch) -> None:
         if self.step % self.settings.log_every == 0:
             self.history.append({"step": float(self.step), **values})
@@ -287,7 +288,9 @@ class RANTrainer:
                 for name, value in values.items():
                     self._logger.add_scalar(name, value, self.step)
         if self.step % self.settings.pictures_every == 0 and self.fabric.is_global_zero:
-            grid = picture_grid(self.model, self.fabric.to_device(batch["a"][:6]))
+            shown = self.fabric.to_device(batch["a"])
+            self.checks.append(measures(self.model, shown))
+            grid = picture_grid(self.model, shown[:6])
             write_bytes(self.folder / "pictures.png", png_bytes(grid.movedim(0, -1)))
             if self._logger is not None:
                 self._logger.add_image("pictures", grid, self.step)
@@ -343,20 +346,17 @@ class RANTrainer:
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     def save(self) -> Path | None:
-        """Write a checkpoint of this step; only the first process does, the others give it their random states."""
-        tensors = {name: t[None] for name, t in random_state().items()}
-        if self.fabric.world_size > 1:
-            tensors = {name: self._gathered(t) for name, t in tensors.items()}
+        """Write a checkpoint of this step; only the first process does."""
         if not self.fabric.is_global_zero:
             self.fabric.barrier()
             return None
+        tensors: dict[str, Tensor] = {}
         groups: dict[str, Any] = {}
         for name, optimiser in self.optimisers.items():
             found, groups[name] = optimiser_tensors(name, optimiser)
             tensors.update(found)
         state = {
             "optimisers": groups,
-            "processes": self.fabric.world_size,
             "precision": self.fabric.strategy.precision.state_dict(),
             "description": self.description,
             "versions": {"torch": str(torch.__version__)},
@@ -369,21 +369,11 @@ class RANTrainer:
             if self.fabric.world_size > 1:
                 self.fabric.barrier()
 
-    def _gathered(self, row: Tensor) -> Tensor:
-        """The rows (1, ...) of all processes in one tensor (processes, ...): zeros but for one's own, summed."""
-        table = row.new_zeros(self.fabric.world_size, *row.shape[1:])
-        table[self.fabric.global_rank] = row[0]
-        return self.fabric.all_reduce(table.to(self.fabric.device), reduce_op="sum")  # pyright: ignore[reportReturnType]
-
     def restore(self, found: Checkpoint) -> None:
-        """Continue from a checkpoint: model, optimisers, random states, step."""
+        """Continue from a checkpoint: model, optimisers, step."""
         self.model.load_state_dict(found.model)
         for name, optimiser in self.optimisers.items():
             restore_optimiser(name, optimiser, found.training, found.state["optimisers"][name])
         if found.state["precision"]:
             self.fabric.strategy.precision.load_state_dict(found.state["precision"])
         self.step = found.step
-        # With another number of processes there is no state to continue; the data order goes on all the same
-        if found.state["processes"] == self.fabric.world_size:
-            own = {n: t[self.fabric.global_rank] for n, t in found.training.items() if n.startswith("random.")}
-            restore_random(own)

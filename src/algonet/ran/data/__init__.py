@@ -43,7 +43,7 @@ class CachedItems(Dataset):
     """
 
     def __init__(self, count: int):
-        self.count = count
+        self.count, self.labels = count, 0
         self.device = torch.device("cpu")
         self._cache: dict[int, Item] = {}
 
@@ -59,6 +59,13 @@ class CachedItems(Dataset):
         self._cache = {i: {name: t.to(device) for name, t in item.items()} for i, item in self._cache.items()}
         return self
 
+    def label(self, share: float) -> CachedItems:
+        """Let batches carry labelled items beside the others: the first `share` of the items is labelled, at least one."""
+        if not 0 < share <= 1:
+            raise ValueError(f"data: the share of labelled items must be in (0, 1], got {share!r}.")
+        self.labels = max(1, round(share * self.count))
+        return self
+
     def __getitem__(self, index: int) -> Item:
         if not 0 <= index < self.count:
             raise IndexError(f"{type(self).__name__}: item {index} of {self.count}.")
@@ -66,9 +73,15 @@ class CachedItems(Dataset):
         return self._cache[index]
 
     def batch(self, indices: list[int], names: tuple[str, ...]) -> Item:
-        """The items `indices` stacked, `names` of them only, on the data set's device."""
-        self._fill(indices)
-        return {name: torch.stack([self._cache[index][name] for index in indices]) for name in names}
+        """The items `indices` stacked, `names` of them only, on the data set's device. "labelled.NAME" is of labelled items,
+        for index i of item i modulo their number, so that few labels are seen as often as many."""
+        found = {}
+        for name in names:
+            plain = name.removeprefix("labelled.")
+            chosen = indices if plain == name else [index % self.labels for index in indices]
+            self._fill(chosen)
+            found[name] = torch.stack([self._cache[index][plain] for index in chosen])
+        return found
 
     def _fill(self, indices: list[int]) -> None:
         missing = [index for index in dict.fromkeys(indices) if index not in self._cache]

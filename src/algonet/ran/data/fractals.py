@@ -1,17 +1,19 @@
-"""Procedural fractals: seeded function systems, drawn by the ordinary chaos game and painted in style A."""
+"""Procedural fractals: seeded function systems, drawn by the ordinary chaos game and painted in one of the styles."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Generator as Random
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from algonet.ifs import chaos_game, draw_choices
 
-from . import CachedItems, Item, generator_of, split_seed, uniform
-from .style import backdrop, cool_colours, warm_colours
+from . import Item, generator_of, uniform
+from .style import Procedural
 
 #: The chaos game: chains, their steps, and how many of these are forgotten.
 _CHAINS, _STEPS, _BURN_IN = 128, 112, 16
@@ -46,36 +48,31 @@ def random_system(random: Random, functions: int) -> Tensor:
     return maps_about(fixed, linear)
 
 
-class Fractals(CachedItems):
-    """Pictures `a` of random systems: crisp dots, one warm colour per map, before a cool backdrop, with noise.
+class Fractals(Procedural):
+    """Pictures `a` of random systems: crisp dots, one colour of the object per map, before a backdrop, with noise.
 
-    Items also hold the true `parameters` (n, 6), for those who may see them (evaluation, bound). `split`: "train",
-    "validation" or "test" have different seeds.
+    Items also hold the true `parameters` (n, 6), for those who may see them (evaluation, bound).
     """
 
-    def __init__(self, count: int, size: int, functions: int, seed: int, *, split: str = "train", noise: float = 0.03):
-        super().__init__(count)
-        self.size, self.functions, self.noise = size, functions, noise
-        self.seed = split_seed(seed, split)
+    def __init__(self, count: int, size: int, functions: int, seed: int, **look: Any):
+        super().__init__(count, size, seed, **look)
+        self.functions = functions
         # About as wide as the smooth raster's points: the losses' medians lose thinner fractals (README, function systems)
         self.dot = max(1, round(size / 16))
 
     def make(self, indices: list[int]) -> list[Item]:
         """Everything random is drawn on the CPU, item by item; the pictures are then made together."""
-        drawn = [self._draw(generator_of(self.seed, index)) for index in indices]
-        parameters, choices, colours, slopes, grain = (
-            torch.stack(part).to(self.device) for part in zip(*drawn, strict=True)
-        )
-        pictures = painted(owners(parameters, choices, self.size, self.dot), colours, slopes) + self.noise * grain
-        return [{"a": a.clamp(0, 1), "parameters": p} for a, p in zip(pictures, parameters, strict=True)]
-
-    def _draw(self, random: Random) -> tuple[Tensor, ...]:
-        n = self.functions
-        system = random_system(random, n)
-        choices = draw_choices(torch.ones(n), _CHAINS, _STEPS, random)
-        colours = torch.cat([warm_colours(random, n), cool_colours(random)])
-        grain = torch.randn(3, self.size, self.size, generator=random)
-        return system, choices, colours, uniform(random, -2, 2, 2), grain
+        random, n = [generator_of(self.seed, index) for index in indices], self.functions
+        parameters = torch.stack([random_system(r, n) for r in random]).to(self.device)
+        choices = torch.stack([draw_choices(torch.ones(n), _CHAINS, _STEPS, r) for r in random]).to(self.device)
+        owner = owners(parameters, choices, self.size, self.dot)
+        return [
+            {
+                "a": self.style.paint((o >= 0).float(), one_hot(o.clamp_min(0), n).float(), r, self.noise),
+                "parameters": p,
+            }
+            for o, p, r in zip(owner, parameters, random, strict=True)
+        ]
 
 
 def owners(parameters: Tensor, choices: Tensor, size: int, dot: int = 1) -> Tensor:
@@ -94,11 +91,3 @@ def owners(parameters: Tensor, choices: Tensor, size: int, dot: int = 1) -> Tens
     canvas = owner.new_full((len(owner), wide**2 + 1), -1).scatter_reduce(1, cell, owner, "amax")
     canvas = canvas[:, None, :-1].unflatten(-1, (wide, wide))
     return torch.nn.functional.max_pool2d(canvas.float(), dot, stride=1)[:, 0].long()
-
-
-def painted(owner: Tensor, colours: Tensor, slopes: Tensor) -> Tensor:
-    """Style A (B, 3, H, W): a colour per map, before a backdrop of the last two of `colours` (B, n + 2, 3)."""
-    batch = torch.arange(len(owner), device=owner.device)[:, None, None]
-    fractal = colours[batch, owner.clamp_min(0)]
-    behind = backdrop(colours[:, -2:], slopes, (owner.shape[-2], owner.shape[-1]))
-    return torch.where(owner[..., None] >= 0, fractal, behind).permute(0, 3, 1, 2)

@@ -1,10 +1,11 @@
-"""Procedural shapes: seeded primitives and pairs of them, painted in style A."""
+"""Procedural shapes: seeded primitives and pairs of them, painted in one of the styles."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Generator as Random
@@ -13,12 +14,12 @@ from torch import Tensor
 from algonet.core.cache import cached
 from algonet.render import Camera, Mesh, box, extrusion, icosphere, render_hard, torus
 
-from . import CachedItems, Item, generator_of, number, split_seed, uniform
-from .style import backdrop, cool_colours, warm_colours
+from . import Item, generator_of, number, uniform
+from .style import Procedural, Style, waves
 
 # Made once: thousands of shapes are stretched from them
-_ball = cached(1, "ran ball")(partial(icosphere, 3))
-_cube = cached(1, "ran cube")(partial(box, (1.0, 1.0, 1.0), segments=6))
+_ball = cached(partial(icosphere, 3))
+_cube = cached(partial(box, (1.0, 1.0, 1.0), segments=6))
 
 
 def _box(random: Random) -> Mesh:
@@ -97,7 +98,7 @@ def side_cameras(
     return Camera.look_at(place * distance, fov=fov)
 
 
-@cached(8)
+@cached
 def _cameras(views: int, device: torch.device) -> Camera:
     return side_cameras(views).to(device)
 
@@ -112,42 +113,24 @@ def hard_geometry(mesh: Mesh, size: int, views: int) -> tuple[Tensor, Tensor]:
     return rendered.image, rendered.silhouette
 
 
-def painted(geometry: Tensor, silhouette: Tensor, random: Random, noise: float) -> Tensor:
-    """Style A (3, H, views * W): a solid texture of warm colours lit from a random side, before the backdrop, with noise."""
-    views, height, width = silhouette.shape
-    # Drawn on the CPU, so that an item looks alike on every device
-    warm = warm_colours(random, 2)
-    direction, phase = uniform(random, -1, 1, 3) * number(random, 4, 14), number(random, 0, 6)
-    contrast = number(random, 2, 8)
+def painted(geometry: Tensor, silhouette: Tensor, random: Random, noise: float, style: Style) -> Tensor:
+    """A picture (3, H, views * W): a solid texture lit from a random side, before the backdrop, with noise."""
     light = torch.nn.functional.normalize(uniform(random, -0.7, 0.7, 3) + torch.tensor([0.0, 1.0, 0.6]), dim=0)
-    cool, slopes = cool_colours(random), uniform(random, -2, 2, 2)
-    grain = noise * torch.randn((views, height, width, 3), generator=random)
-    drawn = (warm, direction, light, cool, slopes, grain)
-    warm, direction, light, cool, slopes, grain = (t.to(geometry) for t in drawn)
-
-    place, normal = geometry[..., :3], geometry[..., 3:]
-    blend = torch.sigmoid(contrast * torch.sin((place * direction).sum(-1) + phase))[..., None]
-    shade = 0.5 + 0.5 * (normal * light).sum(-1).clamp_min(0)[..., None]
-    colour = (warm[0] * blend + warm[1] * (1 - blend)) * shade
-    picture = torch.where(silhouette[..., None] > 0, colour, backdrop(cool, slopes, (height, width))) + grain
-    return picture.clamp(0, 1).permute(3, 1, 0, 2).flatten(2)
+    shade = 0.5 + 0.5 * (geometry[..., 3:] @ light.to(geometry)).clamp_min(0)[..., None]
+    blend = waves(random, geometry[..., :3])
+    return style.paint((silhouette > 0).to(blend), blend, random, noise, shade).permute(0, 2, 1, 3).flatten(2)
 
 
-class Shapes(CachedItems):
-    """Pictures `a` of random shapes, and the true surface's `points` for those who may see them (evaluation, bound).
+class Shapes(Procedural):
+    """Pictures `a` of random shapes, and the true surface's `points` for those who may see them (evaluation, bound)."""
 
-    `split`: "train", "validation" or "test" have different seeds.
-    """
-
-    def __init__(self, count: int, size: int, views: int, seed: int, *, split: str = "train", noise: float = 0.03,
-                 kinds: tuple[str, ...] = tuple(KINDS), points: int = 2000):  # fmt: skip
+    def __init__(self, count: int, size: int, views: int, seed: int, *, kinds: tuple[str, ...] = tuple(KINDS),
+                 points: int = 2000, **look: Any):  # fmt: skip
         unknown = [kind for kind in kinds if kind not in KINDS]
         if unknown:
             raise ValueError(f"Shapes: unknown kind {unknown[0]!r}; choose from {', '.join(KINDS)}.")
-        super().__init__(count)
-        self.size, self.views, self.noise, self.kinds = size, views, noise, kinds
-        self.points = points
-        self.seed = split_seed(seed, split)
+        super().__init__(count, size, seed, **look)
+        self.views, self.kinds, self.points = views, kinds, points
 
     def mesh(self, index: int) -> Mesh:
         """The true shape of item `index`."""
@@ -164,7 +147,7 @@ class Shapes(CachedItems):
         random = generator_of(self.seed, index)
         mesh = random_shape(random, self.kinds)
         geometry, silhouette = hard_geometry(mesh.to(self.device), self.size, self.views)
-        picture = painted(geometry, silhouette, random, self.noise)
+        picture = painted(geometry, silhouette, random, self.noise, self.style)
         return {"a": picture, "points": surface_points(mesh, self.points, random).to(self.device)}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Generator as Random
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from algonet.speech import Inventory, SmoothSynthesizer, Voice, mel_spectrogram, synthesize
 
-from . import CachedItems, Item, generator_of, number, split_seed, uniform
+from . import Item, generator_of, number, uniform
+from .style import Procedural
 
 SAMPLE_RATE = 16_000
 #: Samples between two columns of a picture: 10 ms.
@@ -84,18 +86,16 @@ def heard_picture(sound: Tensor, rate: int, bands: int, frames: int) -> Tensor:
     return speech_picture(mel_spectrogram(sound, hop=HOP, bands=bands)[..., :frames])
 
 
-class Utterances(CachedItems):
-    """Pictures `a` (1, bands, frames) of spoken sounds, and for those who may see them the true `phonemes` (P,), as
+class Utterances(Procedural):
+    """Pictures `a` (C, bands, frames) of spoken sounds, and for those who may see them the true `phonemes` (P,), as
     places in the task's inventory, and `durations` (P,); utterances shorter than P end in silence `_`.
 
     Speakers differ from the synthesizer of the inverse: vocal tracts are shorter by 5 to 25 %, pitch is higher and
-    glides, formants miss their targets, there is breath, noise, and a room. `split`: "train", "validation" or "test" have
-    different seeds."""
+    glides, formants miss their targets, there is breath, noise, and a room."""
 
-    def __init__(self, count: int, task: str, bands: int, seed: int, *, split: str = "train", noise: float = 0.1):
-        super().__init__(count)
-        self.task, self.bands, self.noise = TASKS[task], bands, noise
-        self.seed = split_seed(seed, split)
+    def __init__(self, count: int, task: str, bands: int, seed: int, *, noise: float = 0.1, **look: Any):
+        super().__init__(count, bands, seed, noise=noise, **look)
+        self.task = TASKS[task]
         self.inventory = Inventory.of(self.task.phonemes)
         self.white = SmoothSynthesizer(SAMPLE_RATE, tuple(self.task.phonemes.split()), seed=1).white
 
@@ -109,7 +109,8 @@ class Utterances(CachedItems):
     @torch.no_grad()
     def _make(self, indices: list[int]) -> list[Item]:
         """Everything random is drawn on the CPU, item by item; the sounds are then made together."""
-        drawn = [self._draw(generator_of(self.seed, index)) for index in indices]
+        random = [generator_of(self.seed, index) for index in indices]
+        drawn = [self._draw(r) for r in random]
         parts = [torch.stack(part).to(self.device) for part in zip(*drawn, strict=True)]
         places, durations, pitch, jitter, voice, grain, room = parts
         one_hot = torch.nn.functional.one_hot(places, len(self.inventory)).to(durations)
@@ -127,8 +128,8 @@ class Utterances(CachedItems):
         heard = torch.fft.irfft(torch.fft.rfft(sound, 2 * length) * torch.fft.rfft(room, 2 * length), 2 * length)
         heard = heard[:, :length]
         level = heard.square().mean(-1, keepdim=True).sqrt()
-        mel = mel_spectrogram(heard + self.noise * level * grain, hop=HOP, bands=self.bands)[..., : self.task.frames]
-        pictures = speech_picture(mel)[:, None]
+        mel = mel_spectrogram(heard + self.noise * level * grain, hop=HOP, bands=self.size)[..., : self.task.frames]
+        pictures = [self.style.sound(picture, r) for picture, r in zip(speech_picture(mel), random, strict=True)]
         return [
             {"a": a, "phonemes": p, "durations": d}
             for a, p, d in zip(pictures, places, durations, strict=True)

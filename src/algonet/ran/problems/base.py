@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from algonet.ran.config import RunConfig
 from algonet.ran.data import CachedItems
 from algonet.ran.data.folder import Folder
-from algonet.ran.networks import LocalTranslator, PairDiscriminator, UNet
+from algonet.ran.data.style import STYLES, Style
+from algonet.ran.networks import LocalTranslator, PairDiscriminator, Repaint, UNet
 
 if TYPE_CHECKING:
     from algonet.ran.model import Batch, Regulariser, Trainable
@@ -34,13 +35,25 @@ class Problem(ABC):
     item only supervised training may see; `truth_loss` compares a reconstruction with it.
     """
 
-    a_channels: ClassVar[int] = 3
     truth: ClassVar[tuple[str, ...]]
     #: What its inputs are called where people read it
     inputs: ClassVar[str] = "pictures"
 
     def __init__(self, config: RunConfig):
         self.config = config
+
+    @property
+    def style(self) -> Style:
+        return STYLES[self.config.data.style]
+
+    @property
+    def a_channels(self) -> int:
+        return 3
+
+    @property
+    def views(self) -> int:
+        """How many views stand side by side in a picture."""
+        return 1
 
     @property
     def b_channels(self) -> int:
@@ -53,18 +66,24 @@ class Problem(ABC):
     def translators(self) -> tuple[nn.Module, nn.Module]:
         """a2b and b2a. A pointwise b2a cannot make up for outlines that are too wide or too narrow: the reconstruction
         must."""
+        model = self.config.model
+        if model.translator == "repaint":
+            return self._translator(self.a_channels, self.b_channels, 1), Repaint(
+                self.b_channels, self.a_channels, model.translator_base
+            )
         return self._translator(self.a_channels, self.b_channels, 1), self._translator(
             self.b_channels, self.a_channels, 0
         )
 
     def _translator(self, channels: int, out_channels: int, reach: int) -> nn.Module:
         base = self.config.model.translator_base
-        if self.config.model.translator == "unet":
-            return UNet(channels, out_channels, base)
-        return LocalTranslator(channels, out_channels, base, reach=reach)
+        if self.config.model.translator == "local":
+            return LocalTranslator(channels, out_channels, base, reach=reach)
+        return UNet(channels, out_channels, base, views=self.views)
 
     def discriminator(self) -> nn.Module:
-        return PairDiscriminator(self.a_channels, self.b_channels, self.config.model.base)
+        model = self.config.model
+        return PairDiscriminator(self.a_channels, self.b_channels, model.base, patches=model.translator != "local")
 
     def data(self, split: str) -> CachedItems:
         """The items of "train", "validation" or "test": the user's, where a folder is configured, or made on the spot."""
@@ -93,6 +112,9 @@ class Problem(ABC):
     def encoded(self, found: Any) -> tuple[str, bytes]:
         """One reconstruction as a file: its ending and its content."""
 
-    def count(self, split: str) -> int:
-        """How many items a split has."""
-        return getattr(self.config.data, split)
+    def look(self, split: str) -> dict[str, Any]:
+        """How many procedural items a split has, and how they look."""
+        data = self.config.data
+        return {
+            "count": getattr(data, split), "seed": data.seed, "split": split, "noise": data.noise, "style": data.style,
+        }  # fmt: skip

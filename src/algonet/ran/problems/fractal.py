@@ -37,9 +37,7 @@ class FractalProblem(Problem):
         return Parts(reconstructor, inverse, SystemRegulariser(reconstructor.start))
 
     def procedural(self, split: str) -> CachedItems:
-        data = self.config.data
-        functions = self.config.model.functions
-        return Fractals(self.count(split), data.size, functions, data.seed, split=split, noise=data.noise)
+        return Fractals(size=self.config.data.size, functions=self.config.model.functions, **self.look(split))
 
     def truth_loss(self, reconstruction: Tensor, batch: Batch, inverse: nn.Module) -> Tensor:
         """The mean absolute differences of parameters and of pictures."""
@@ -111,6 +109,10 @@ class IFSReconstructor(nn.Module):
         fixed = self.fixed + self.reach * moves[..., :2]
         return maps_about(fixed, self.linear + self.reach * moves[..., 2:].unflatten(-1, (2, 2)))
 
+    def draw(self, count: int) -> Tensor:
+        """Random reconstructions: each number moved by up to half of what is reachable."""
+        return self.systems(torch.rand(count, *self.start.shape, device=self.fixed.device) - 0.5)
+
 
 class IFSInverse(SoftModule):
     """Parameters (B, n, 6) of function systems to grey pictures (B, 1, H, W): addresses once drawn, then the raster.
@@ -118,7 +120,7 @@ class IFSInverse(SoftModule):
     Point k applies the maps of the k-th address to the origin. Addresses share out the attractor evenly; they are drawn
     once, from `seed`, and kept, so the picture is a smooth function of the parameters without the noise of a chaos game.
     Maps are kept contractive. `exposure`: the sum of the points' weights over the number of pixels.
-    The noise's `scale`, in pixels, is its softness.
+    The noise's `scale`, in pixels, is its softness. Flat features (B, n * 6) give flat pictures, for `Shortcut` and `Residual`.
     """
 
     choices: Tensor
@@ -145,6 +147,8 @@ class IFSInverse(SoftModule):
         return chaos_game(contraction(parameters), self.choices, burn_in=self.choices.shape[-1] - 1)
 
     def forward(self, parameters: Tensor) -> Tensor:
+        if parameters.dim() == 2:
+            return self(parameters.unflatten(-1, (-1, 6))).flatten(1)
         points = self.points(parameters)
         weights = points.new_full(points.shape[:-1], self.exposure * self.size**2 / points.shape[-2])
         picture = smooth_raster(

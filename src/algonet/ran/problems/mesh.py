@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import cast
 
@@ -19,6 +20,7 @@ from algonet.relax import Choice, SoftModule
 from algonet.render import Camera, Coverage, Mesh, icosphere, render_attributes
 from algonet.render.coverage import DEFAULT_COVERAGE, coverage_named
 from algonet.render.functional import DEPTH_STEEPNESS
+from algonet.render.losses import Topology, flatten_loss, laplacian_loss
 from algonet.render.meshes import mesh_files
 
 from .base import Parts, Problem, Scores
@@ -28,6 +30,10 @@ class MeshProblem(Problem):
     """Vertices (B, V, 3) of a deformed icosphere, with `model.colours` vertices and their colours (B, V, 6)."""
 
     truth = ("points",)
+
+    @property
+    def views(self) -> int:
+        return self.config.data.views
 
     @property
     def b_channels(self) -> int:
@@ -43,7 +49,7 @@ class MeshProblem(Problem):
         size = (data.size, data.size * data.views)
         encoder = Encoder(self.a_channels, size, data.views, model.width, model.base, levels_of(data.size))
         coverage = coverage_named(model.coverage, self.config.train.softness[0])
-        inverse = MeshInverse(start.faces, data.size, data.views, coverage, model.shading, colours=model.colours)
+        inverse = RenderInverse(start.faces, data.size, data.views, coverage, model.shading, colours=model.colours)
         regulariser = MeshRegulariser(start, loss.laplacian, loss.flatten, loss.colour if model.colours else 0.0)
         return Parts(
             MeshReconstructor(encoder, start.vertices, model.width, colours=model.colours), inverse, regulariser
@@ -56,9 +62,7 @@ class MeshProblem(Problem):
 
     def procedural(self, split: str) -> CachedItems:
         data = self.config.data
-        return Shapes(
-            self.count(split), data.size, data.views, data.seed, split=split, noise=data.noise, kinds=data.kinds
-        )
+        return Shapes(size=data.size, views=data.views, kinds=data.kinds, **self.look(split))
 
     def truth_loss(self, reconstruction: Tensor, batch: Batch, inverse: nn.Module) -> Tensor:
         """The distance both ways between the vertices and points of the true surface."""
@@ -86,7 +90,7 @@ class MeshProblem(Problem):
         if found.shape[-1] == 3:
             found = torch.cat([found, torch.full_like(found, 0.5)], -1)
         size, views = self.config.data.size, self.config.data.views
-        inverse = MeshInverse(self.template().faces, size, views, coverage_named("filtered", 0.5), colours=True)
+        inverse = RenderInverse(self.template().faces, size, views, coverage_named("filtered", 0.5), colours=True)
         inverse = inverse.to(found.device)
         shown = inverse(found[None])[0]
         both = (shown[0] > 0.5) & (silhouette.to(a.device) > 0)
@@ -148,14 +152,38 @@ class MeshReconstructor(nn.Module):
         colours = torch.sigmoid(self.paint(code).float()).unflatten(-1, self.template.shape)
         return torch.cat([vertices, colours], -1)
 
+    def draw(self, count: int) -> Tensor:
+        """Random reconstructions: the template stretched, waved, turned about the vertical axis, centred, of a random size."""
+        start = self.template
+        stretched = start * torch.exp(0.7 * _between(start, count, 1, 3))
+        wave = torch.sin(
+            stretched @ (4 * _between(start, count, 3, 3)) / start.norm(dim=-1).max()
+            + math.pi * _between(start, count, 1, 3)
+        )
+        angle = math.pi * _between(start, count)
+        zero, one = torch.zeros_like(angle), torch.ones_like(angle)
+        turn = torch.stack([angle.cos(), zero, angle.sin(), zero, one, zero, -angle.sin(), zero, angle.cos()], -1)
+        moved = (stretched + 0.25 * _between(start, count, 1, 1) * wave) @ turn.unflatten(-1, (3, 3))
+        moved = moved - (moved.amax(1, keepdim=True) + moved.amin(1, keepdim=True)) / 2
+        vertices = moved / moved.norm(dim=-1).amax(1)[:, None, None] * (0.85 + 0.1 * _between(start, count, 1, 1))
+        if self.paint is None:
+            return vertices
+        return torch.cat([vertices, (0.5 + 0.5 * _between(start, count, 1, 3)).expand_as(vertices)], -1)
 
-class MeshInverse(SoftModule):
+
+def _between(like: Tensor, *shape: int) -> Tensor:
+    """Uniform in [-1, 1], on the device of `like`."""
+    return 2 * torch.rand(shape, device=like.device) - 1
+
+
+class RenderInverse(SoftModule):
     """Vertices (B, V, 3) of a mesh with fixed faces to grey pictures (B, 1, H, views * W), one view beside the other.
 
     Lambert shading of the vertices over black, 1 where they face the light (upper left of the first camera) and 1 -
     `shading` where they turn away; `shading` 0 gives silhouettes. With `colours`, vertices and colours (B, V, 6) give
     four channels: the silhouette, and the colours before black. The coverage's softness is the module's (of noise, its
-    `scale` in pixels), and so is the depth steepness."""
+    `scale` in pixels), and so is the depth steepness. Flat features (B, V * 3) give flat pictures, for `Shortcut` and
+    `Residual`."""
 
     faces: Tensor
     matrix: Tensor
@@ -176,6 +204,8 @@ class MeshInverse(SoftModule):
         self.register_buffer("light", nn.functional.normalize(torch.tensor([-0.4, 0.7, 0.6]), dim=0))
 
     def forward(self, surface: Tensor) -> Tensor:
+        if surface.dim() == 2:
+            return self(surface.unflatten(-1, (-1, 6 if self.colours else 3))).flatten(1)
         vertices = surface[..., :3]
         shade = torch.ones_like(vertices[..., :1])
         if self.colours:
@@ -198,48 +228,30 @@ class MeshInverse(SoftModule):
 
 
 class MeshRegulariser(nn.Module):
-    """What keeps a reconstructed mesh a surface: mean over vertices of |d - mean of d over the neighbours|^2, d =
-    displacement from the template, and over edges of 1 - cos of the angle between the two faces' normals, with a weight
-    each.
+    """What keeps a reconstructed mesh a surface: `laplacian_loss` of the displacement from the template and `flatten_loss` of
+    the surface, with a weight each.
 
     Displacements, not positions: the Laplacian of a ball points inwards, and a large weight would shrink it away.
     `colour` is the weight of the mean squared difference between the colours of neighbours."""
 
     template: Tensor
-    edges: Tensor
-    degree: Tensor
-    pairs: Tensor
     faces: Tensor
+    edges: Tensor
+    pairs: Tensor
 
     def __init__(self, mesh: Mesh, laplacian: float = 1.0, flatten: float = 0.01, colour: float = 0.0):
         super().__init__()
         self.laplacian, self.flatten, self.colour = laplacian, flatten, colour
-        edges = mesh.edges()
         self.register_buffer("template", mesh.vertices.clone())
-        self.register_buffer("edges", edges)
-        self.register_buffer("degree", torch.bincount(edges.flatten(), minlength=mesh.vertices.shape[-2])[:, None])
-        self.register_buffer("pairs", _face_pairs(mesh.faces))
         self.register_buffer("faces", mesh.faces.clone())
+        for name, found in Topology.of(mesh)._asdict().items():
+            self.register_buffer(name, found)
 
     def forward(self, surface: Tensor) -> Tensor:
-        vertices = surface[..., :3]
-        a, b = self.edges.unbind(-1)
-        moved = vertices - self.template
-        around = torch.zeros_like(moved).index_add(-2, a, moved[..., b, :]).index_add(-2, b, moved[..., a, :])
-        bumps = (moved - around / self.degree).square().sum(-1).mean()
-        normals = Mesh(vertices, self.faces).face_normals()
-        bends = 1 - (normals[..., self.pairs[:, 0], :] * normals[..., self.pairs[:, 1], :]).sum(-1).mean()
-        value = self.laplacian * bumps + self.flatten * bends
+        vertices, topology = surface[..., :3], Topology(self.edges, self.pairs)
+        bumps = laplacian_loss(Mesh(vertices - self.template, self.faces), topology)
+        value = self.laplacian * bumps + self.flatten * flatten_loss(Mesh(vertices, self.faces), topology)
         if self.colour:
+            a, b = self.edges.unbind(-1)
             value = value + self.colour * (surface[..., a, 3:] - surface[..., b, 3:]).square().mean()
         return value
-
-
-def _face_pairs(faces: Tensor) -> Tensor:
-    """The two faces (E, 2) at each inner edge."""
-    ends = torch.cat([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]]).sort(-1).values
-    _, index, counts = ends.unique(dim=0, return_inverse=True, return_counts=True)
-    owners = torch.arange(len(faces)).repeat(3)
-    order = index.argsort(stable=True)
-    inner = counts[index[order]] == 2
-    return owners[order][inner].reshape(-1, 2)

@@ -33,11 +33,14 @@ class Transcript(NamedTuple):
 
 
 class SpeechProblem(Problem):
-    """A `Transcript` of a sound; pictures are spectrograms (B, 1, bands, frames)."""
+    """A `Transcript` of a sound; pictures are spectrograms (B, C, bands, frames)."""
 
-    a_channels = 1
     truth = ("phonemes", "durations")
     inputs = "sounds"
+
+    @property
+    def a_channels(self) -> int:
+        return 1 if self.style.cue else 3
 
     @property
     def task(self) -> Task:
@@ -46,7 +49,12 @@ class SpeechProblem(Problem):
     def parts(self) -> Parts:
         data, model, task = self.config.data, self.config.model, self.task
         encoder = Encoder(
-            1, (data.size, task.frames), 1, model.width, model.base, levels_of(min(data.size, task.frames))
+            self.a_channels,
+            (data.size, task.frames),
+            1,
+            model.width,
+            model.base,
+            levels_of(min(data.size, task.frames)),
         )
         inverse = SpeechInverse(task, data.size, self.config.train.softness[0])
         reconstructor = SpeechReconstructor(
@@ -57,8 +65,7 @@ class SpeechProblem(Problem):
         )
 
     def procedural(self, split: str) -> CachedItems:
-        data = self.config.data
-        return Utterances(self.count(split), data.task, data.size, data.seed, split=split, noise=data.noise)
+        return Utterances(task=self.config.data.task, bands=self.config.data.size, **self.look(split))
 
     def truth_loss(self, reconstruction: Transcript, batch: Batch, inverse: nn.Module) -> Tensor:
         """Cross-entropy of the phonemes, and the durations' mean absolute difference in tenths of a second."""
@@ -90,9 +97,10 @@ class SpeechProblem(Problem):
         }
 
     def read(self, path: Path) -> Tensor:
-        """The beginning of a WAV file, from where it becomes audible, as a spectrogram (1, bands, frames)."""
+        """The beginning of a WAV file, from where it becomes audible, as a spectrogram (C, bands, frames)."""
         sound, rate = read_wav(path)
-        return heard_picture(sound, rate, self.config.data.size, self.task.frames)[None]
+        heard = heard_picture(sound, rate, self.config.data.size, self.task.frames)
+        return self.style.sound(heard, torch.Generator().manual_seed(0))
 
     def encoded(self, found: Transcript) -> tuple[str, bytes]:
         names = self.task.phonemes.split()
@@ -110,16 +118,25 @@ class SpeechReconstructor(nn.Module):
     def __init__(self, encoder: Encoder, places: int, phonemes: int, seconds: float, width: int = 256):
         super().__init__()
         self.encoder = encoder
-        self.places, self.seconds = places, 0.85 * seconds
+        self.places, self.phonemes, self.seconds = places, phonemes, 0.85 * seconds
         self.choose = nn.Sequential(nn.Linear(width, width), nn.SiLU(), near_zero(nn.Linear(width, places * phonemes)))
         self.last = near_zero(nn.Linear(width, places + 1))
 
     def forward(self, pictures: Tensor) -> Transcript:
         code = self.encoder(pictures)
         logits = self.choose(code).float().unflatten(-1, (self.places, -1))
-        last = torch.tanh(self.last(code).float())
+        return self._transcript(logits.softmax(-1), torch.tanh(self.last(code).float()))
+
+    def _transcript(self, phonemes: Tensor, last: Tensor) -> Transcript:
         durations = self.seconds / self.places * torch.exp(0.5 * last[..., :-1])
-        return Transcript(logits.softmax(-1), durations, torch.exp(0.22 * last[..., -1]))
+        return Transcript(phonemes, durations, torch.exp(0.22 * last[..., -1]))
+
+    def draw(self, count: int) -> Transcript:
+        """Random reconstructions: any phoneme in each place, any duration and tract within reach."""
+        device = self.last.weight.device
+        chosen = torch.randint(self.phonemes, (count, self.places), device=device)
+        last = 2 * torch.rand(count, self.places + 1, device=device) - 1
+        return self._transcript(nn.functional.one_hot(chosen, self.phonemes).float(), last)
 
 
 class SpeechInverse(SoftModule):
