@@ -93,6 +93,12 @@ def test_padding_values():
 def test_center_shifts_the_mean_to_zero():
     y = finite_differences(torch.randn(3, 6), center=True)
     torch.testing.assert_close(y.mean(-1), torch.zeros(3), atol=1e-6, rtol=0)
+    x, centred = torch.tensor([1.0, 4.0, 9.0]), {"zero": [-1.0, 1, 0], "edge": [-1.0, 1, 1], "wrap": [3.0, 5, -8]}
+    for pad, expected in centred.items():
+        assert finite_differences(x, center=True, pad=pad).tolist() == expected, pad
+    image = torch.tensor([[0.0, 0, 0], [0, 1, 4], [0, 2, 8]])  # mixed differences [[1, 3], [1, 3]]
+    padded = finite_differences(image, (0, 1), center=True, pad="zero")
+    assert padded.tolist() == [[-1.0, 1, 0], [-1, 1, 0], [0, 0, 0]]
 
 
 def test_shortcut_gives_the_algorithm_the_last_share():
@@ -222,3 +228,28 @@ def test_stacked_differences_are_the_gradient():
     with pytest.raises(ValueError, match=r"`stack` 5 is out of range for x of shape \(2, 5, 6\)"):
         finite_differences(x, pad="zero", stack=5)
     assert "stack=1" in repr(FiniteDifferences(pad="zero", stack=1))
+
+
+def test_pictures_are_drawn_between_layers():
+    """Maps and vertices as features, in all three styles; what needs more than features says what to write."""
+    from algonet.ifs import IFS
+    from algonet.ran import IFSInverse, RenderInverse
+    from algonet.render import SmoothRenderer, icosphere
+
+    ball = icosphere(1)
+    for inverse, features in ((RenderInverse(ball.faces, 8), ball.vertices.numel()), (IFSInverse(3, 8), 18)):
+        x = torch.randn(2, 2 * features, requires_grad=True)
+        plain = inverse(x[:, features:])
+        pixels = Insert(inverse)(x[:, features:])
+        torch.testing.assert_close(pixels.flatten(), plain.flatten())
+        for layer in (Shortcut(inverse), Residual(inverse, nn.Linear(features, features))):
+            result = layer(x)
+            torch.testing.assert_close(result[:, features:], pixels)
+            (slope,) = torch.autograd.grad(result[:, features:].sum(), x)
+            assert slope[:, features:].abs().sum() > 0
+    with pytest.raises(
+        TypeError, match=r"Insert: IFS is not called with features; write IFSInverse\(functions, size\)"
+    ):
+        Insert(IFS.preset("fern", points=16))
+    with pytest.raises(TypeError, match=r"Residual: SmoothRenderer .* write RenderInverse\(faces, size\)"):
+        Residual(SmoothRenderer(8), nn.Identity())

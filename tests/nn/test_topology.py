@@ -82,6 +82,7 @@ def test_whole_depths_are_ordinary_stacks_in_the_limit(depth):
     assert len(hard) == depth
     torch.testing.assert_close(soft(x), hard(x))
     assert soft.price().item() == depth
+    assert stack(min(depth, 3) + 0.5).gates[min(depth, 3)] == 0.5
     near = stack(depth)
     with hardened(near):
         torch.testing.assert_close(near(x), hard(x))

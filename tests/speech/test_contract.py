@@ -76,3 +76,22 @@ def test_derivatives_by_the_inventory():
     assert torch.autograd.gradcheck(_tract, tables)
     some = [tables[0], tables[1], tables[2].detach(), tables[3].detach()]
     assert torch.autograd.gradgradcheck(lambda *t: _tract(*t)[:, ::7], some)
+
+
+def test_derivatives_are_continuous_along():
+    """Through a duration of zero, silence and another phoneme: steps of derivatives shrink with the distance of points."""
+    weights = torch.randn(60, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+    def steps(count):
+        t = ((torch.arange(count, dtype=torch.float64) + 0.5) * 2 / count - 1).requires_grad_()
+        one = torch.ones_like(t)
+        phonemes = torch.stack([torch.stack([0.3 + 0.2 * t, 0.7 - 0.2 * t, 0 * t], -1)] * 2, -2)
+        pairs = ([0.01 * t, 0.015 * one], [140 + 20 * t, 120 * one], [t, one])
+        y = _waveform(phonemes, *(torch.stack(pair, -1) for pair in pairs)) @ weights
+        found = []
+        for _ in range(3):
+            (y,) = torch.autograd.grad(y.sum(), t, create_graph=True)
+            found.append((y[1:] - y[:-1]).detach().abs().max())
+        return torch.stack(found)
+
+    assert (steps(800) < 0.75 * steps(400)).all()

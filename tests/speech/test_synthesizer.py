@@ -18,6 +18,7 @@ from algonet.speech import (
     SmoothSynthesizer,
     Voice,
     mel_spectrogram,
+    read_text,
     read_wav,
     resonance,
     wav_bytes,
@@ -202,6 +203,21 @@ def test_a_voice_that_nobody_has_is_refused():
         Voice(formant_scale=-1.0)
     with pytest.raises(ValueError, match=r"Voice: `breath` must be 0 or more, got -0\.5"):
         Voice(breath=-0.5)
+    with pytest.raises(ValueError, match="Voice: `tilt` must be finite, got -inf"):
+        Voice(tilt=-math.inf)
+
+
+@pytest.mark.parametrize("name", ["tilt", "breath"])
+def test_no_voice_is_beyond_bounds(synthesizer, name):
+    """A source that rises with the frequency ends somewhere: -10 is no louder than -1e30, and all slopes are finite."""
+    score = [t.requires_grad_() for t in synthesizer.score("a s")]
+    for value in (-10.0, -50.0, -1000.0, -1e30, 1e30) if name == "tilt" else (1e3, 1e30):
+        value = torch.tensor(value, requires_grad=True)
+        wave = synthesizer(*score, length=2000, voice=Voice(**{name: value})).waveform
+        slopes = torch.autograd.grad(wave.square().sum(), [*score, value])
+        assert all(torch.isfinite(t).all() for t in slopes)
+        # Measured: 25 and 126
+        assert float(wave.detach().abs().max()) < 1000
 
 
 def test_what_is_no_sound_is_not_written(tmp_path):
@@ -246,11 +262,72 @@ def test_broken_wav_files_are_named(tmp_path, content):
         read_wav(tmp_path / "none.wav")
 
 
+#: Common words and how they sound, which the rules were made for.
+SOUNDS = """
+shop=S o p; fish=f i S; house=h a w s; name=n e j m; night=n a j t; make=m e j k; like=l a j k; home=h o m
+tree=t r i; book=b u k; moon=m u n; happy=h a p i; my=m a j; fly=f l a j; day=d e j; rain=r e j n; boat=b o t
+boy=b o j; cow=k a w; town=t a w n; show=S o; snow=s n o; light=l a j t; knee=n i; write=r a j t; phone=f o n
+queen=k w i n; six=s i k s; box=b o k s; city=s i t i; cent=s E n t; page=p e j d z; bridge=b r i d z
+nation=n e j S @ n; station=s t e j S @ n; little=l i t @ l; table=t e j b @ l; apple=a p @ l; bird=b @ r d
+her=h @ r; turn=t @ r n; car=k a r; door=d o r; horse=h o r s; think=s i n k; this=d i s; that=d a t; then=d E n
+bath=b a s; teach=t i t S; church=t S @ r t S; watch=w o t S; wash=w o S; want=w o n t; head=h E d; bread=b r E d
+read=r i d; sea=s i; new=n u; blue=b l u; fruit=f r u t; use=u z; cute=k u t; sing=s i n; ring=r i n; king=k i n
+song=s o n; walk=w o k; talk=t o k; ball=b o l; call=k o l; half=h a f; dogs=d o g z; cats=k a t s
+stopped=s t o p t; wanted=w o n t @ d; played=p l e j d; running=r @ n i n; cold=k o l d; find=f a j n d
+child=t S a j l d; fire=f a j r; care=k E r; here=h i r; more=m o r; pure=p u r; sun=s @ n; run=r @ n
+sound=s a w n d; round=r a w n d; mouse=m a w s; famous=f e j m @ s; bed=b E d; red=r E d; me=m i; we=w i; she=S i
+he=h i; be=b i; paper=p e j p @ r; river=r i v @ r; letter=l E t @ r; summer=s @ m @ r; winter=w i n t @ r
+music=m u z i k; network=n E t w @ r k; smooth=s m u s; machine=m @ S i n; computer=k o m p u t @ r; loss=l o s
+gradient=g r e j d i E n t; train=t r e j n; layer=l e j @ r; yellow=j E l o; green=g r i n; white=w a j t
+black=b l a k; orange=o r E n d z; jump=d z @ m p; zoo=z u; visit=v i z i t; thumb=s @ m; autumn=o t @ m
+climb=k l a j m; sign=s a j n
+"""
+
+
+def test_words_are_read():
+    wanted = dict(item.strip().split("=") for line in SOUNDS.split("\n") for item in line.split(";") if item.strip())
+    wrong = [word for word, sound in wanted.items() if read_text(word)[0].phonemes != sound]
+    assert len(wanted) > 120
+    assert set(wrong) <= {"gradient", "orange"}
+
+
+def test_rules_name_phonemes_that_there_are():
+    from algonet.speech.reading import _english
+
+    words, rules = _english()
+    names = {phoneme.name for phoneme in PHONEMES}
+    assert len(words) > 100
+    assert len(rules) > 150
+    assert {name for sound in [*words.values(), *(s for _, s in rules)] for name in sound.split()} <= names
+
+
+def test_text_of_any_kind():
+    synthesizer = SmoothSynthesizer()
+    words = read_text("Don't say /h a l o/ 42 times!")
+    assert [word.text for word in words] == ["Don't", "say", "/h a l o/", "4", "2", "times", "!"]
+    assert [word.phonemes for word in words][2:] == ["h a l o", "f o r", "t u", "t a j m z", "_"]
+    score = synthesizer.read("shop /a i/")
+    assert [synthesizer.names[int(row.argmax())] for row in score.phonemes] == ["S", "o", "p", "a", "i"]
+    for text, message in (
+        (" ", "nothing to say"),
+        ("...", "nothing to say"),
+        ("über", "no rule reads"),
+        ("a = b", "cannot read '='"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_text(text)
+    with pytest.raises(TypeError, match="text as one string"):
+        read_text(3)
+    with pytest.raises(ValueError, match="no phoneme begins with 'q'"):
+        synthesizer.read("/q/")
+
+
 def test_say(tmp_path, monkeypatch):
     from algonet.cli.speech_commands import app
 
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["say", "a i u", "--out", "vowels.wav", "--pitch", "110"], catch_exceptions=False)
+    done = CliRunner().invoke(app, ["say", "/a i u/", "--out", "vowels.wav", "--pitch", "110"], catch_exceptions=False)
+    assert "read as /a i u/" in done.output
     assert done.exit_code == 0, done.output
     assert "vowels.wav" in done.output
     assert "vowels.png" in done.output

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from algonet.core.notebooks import html_table
+from algonet.nn.steps import gated_steps
 from algonet.relax.modules import evaluating
 
 from .layers import Data, Layer, batches, changed_output, find_layer, gate_shape, never_ran, per_feature
@@ -32,14 +33,6 @@ class Sensitivity:
     total: float
     share: float
     labels: tuple[str, ...] = ()
-
-    def _repr_html_(self) -> str:
-        """In a notebook: the layer's total and share, and its features by how much the loss feels them."""
-        names = self.labels or [str(i) for i in range(len(self.magnitude))]
-        order = self.magnitude.argsort(descending=True)[:SHOWN].tolist()
-        features = [(f"feature {names[i]}", f"{self.magnitude[i]:.3g}", f"{self.signed[i]:+.3g}") for i in order]
-        whole = ("the layer", f"{self.total:.3g}", f"{self.share:.0%} of those compared")
-        return html_table([whole, *features], head=("", "magnitude", "signed"))
 
     def __str__(self) -> str:
         return f"sensitivity {self.total:.3g} ({self.share:.0%} of the compared layers), {len(self.magnitude)} features"
@@ -74,13 +67,13 @@ def sensitivity(
     weights follow (scaling y is scaling them); the root mean square over items does not, and is the measure of use.
     A layer whose output the rest ignores has exactly 0.
 
-    `inside=True` puts the gates inside the algorithm instead of behind it: one for each comparator of a `SoftSort`, one for
-    each assignment of a `WhileProgram` or of a function under `@smooth`, scaling what that step does. `labels` name them. It
-    runs the algorithm step by step.
+    `inside=True` puts the gates inside the algorithm instead of behind it: one for each comparator of a `SoftSort`, point of a
+    `SoftMedian`, stencil of `FiniteDifferences`, assignment of a `WhileProgram` or of a function under `@smooth`, scaling what
+    that step does (`Trainable` says how). `labels` name them. It runs the algorithm step by step.
 
     `layer` is a module of `model` or its dotted name; for `Insert`, `Shortcut` and `Residual` the algorithm alone is gated.
-    `data` gives (input, target) batches, or is one such pair; `loss(output, target)` is a mean over the items, or one
-    value per item. `against` names layers to compare with; `dim` is the dimension of the features. The model is put into
+    `data` gives (input, target) batches, or is one such pair; `loss(output, target)` is a mean or a sum over the items, or
+    one value per item. `against` names layers to compare with; `dim` is the dimension of the features. The model is put into
     evaluation mode meanwhile and left as it was. Cost: one forward and backward pass per batch.
 
     >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False))
@@ -96,81 +89,91 @@ def sensitivity(
     layers = [find_layer(where, model, named) for named in (layer, *against)]
     if len(set(map(id, layers))) != len(layers):
         raise ValueError(f"{where}: `against` names the measured layer, or one layer twice.")
-    if inside:
-        if against:
-            raise ValueError(f"{where}: steps inside a layer are compared with each other; leave out `against`.")
-        return _inside(model, layers[0], data, loss)
-    sums = [_Sums() for _ in layers]
+    if inside and against:
+        raise ValueError(f"{where}: steps inside a layer are compared with each other; leave out `against`.")
+    sums, labels = [_Sums() for _ in layers], [] if inside else None
     with evaluating(model):
         for inputs, targets in batches(where, data):
-            for total, gradient in zip(sums, _gate_gradients(model, layers, inputs, targets, loss, dim), strict=True):
+            found = _gate_gradients(model, layers, inputs, targets, loss, dim, labels)
+            for total, gradient in zip(sums, found, strict=True):
                 total.add(gradient)
     totals = [s.total for s in sums]
     magnitude, signed = sums[0].result()
-    return Sensitivity(magnitude, signed, totals[0], totals[0] / sum(totals) if sum(totals) != 0 else 0.0)
-
-
-def _inside(model: nn.Module, layer: nn.Module, data: Data, loss: Loss) -> Sensitivity:
-    """Sensitivity by gates at the steps of an algorithm."""
-    # Here, because sorting and WHILE-programs are needed for this alone
-    from .inside import gated_steps
-
-    sums, labels = _Sums(), []
-    with evaluating(model):
-        for inputs, targets in batches("sensitivity", data):
-            gates: list[Tensor] = []
-
-            def make(batch: tuple[int, ...], named: list[str], like: Tensor, gates: list[Tensor] = gates) -> Tensor:
-                labels[:] = named
-                gates.append(like.new_ones(*batch, len(named)).requires_grad_())
-                return gates[-1]
-
-            with torch.enable_grad(), gated_steps(layer, make):
-                value = loss(model(inputs), targets)
-                if not gates:
-                    raise never_ran("sensitivity", layer)
-                found = torch.autograd.grad(
-                    _summed(value, len(gates[0])), gates, allow_unused=True, materialize_grads=True
-                )
-            # Several calls of one layer, and what is between batch and steps, belong to the item
-            sums.add(sum(g.reshape(len(g), -1, g.shape[-1]).sum(1) for g in found))  # pyright: ignore[reportArgumentType]
-    total, (magnitude, signed) = sums.total, sums.result()
-    return Sensitivity(magnitude, signed, total, 1.0, tuple(labels))
+    share = totals[0] / sum(totals) if sum(totals) != 0 else 0.0
+    return Sensitivity(magnitude, signed, totals[0], share, tuple(labels or ()))
 
 
 def _gate_gradients(
-    model: nn.Module, layers: list[nn.Module], inputs: Any, targets: Any, loss: Loss, dim: int
+    model: nn.Module, layers: list[nn.Module], inputs: Any, targets: Any, loss: Loss, dim: int, labels: list[str] | None
 ) -> list[Tensor]:
-    """Per layer, the gradient (items, features) of each item's loss by its gates."""
-    gates: list[Tensor | None] = [None] * len(layers)
+    """Per layer, the gradient (items, features) of each item's loss by its gates; with `labels`, by gates at its steps."""
+    gates: list[list[Tensor]] = [[] for _ in layers]
 
-    def gate(index: int) -> Callable[[Tensor], Tensor]:
+    def at_output(index: int) -> Callable[[Tensor], Tensor]:
         def change(output: Tensor) -> Tensor:
-            if gates[index] is None:
-                gates[index] = output.new_ones(gate_shape(output, dim)).requires_grad_()
-            return output * gates[index]
+            if not gates[index]:
+                gates[index].append(output.new_ones(gate_shape(output, dim)).requires_grad_())
+            return output * gates[index][0]
 
         return change
 
+    def at_steps(batch: tuple[int, ...], named: list[str], like: Tensor) -> Tensor:
+        assert labels is not None
+        labels[:] = named
+        gates[0].append(like.new_ones(*batch, len(named)).requires_grad_())
+        return gates[0][-1]
+
     with torch.enable_grad(), ExitStack() as stack:
         for index, layer in enumerate(layers):
-            stack.enter_context(changed_output(layer, gate(index)))
-        value = loss(model(inputs), targets)
-        reached = []
-        for layer, found in zip(layers, gates, strict=True):
-            if found is None:
+            inside = labels is not None
+            stack.enter_context(
+                gated_steps("sensitivity", layer, at_steps) if inside else changed_output(layer, at_output(index))
+            )
+        output = model(inputs)
+        for layer, made in zip(layers, gates, strict=True):
+            if not made:
                 raise never_ran("sensitivity", layer)
-            reached.append(found)
-        value = _summed(value, len(reached[0]))
-        if not value.requires_grad:
-            raise ValueError("sensitivity: the loss does not depend on any compared layer differentiably.")
-        gradients = torch.autograd.grad(value, reached, allow_unused=True, materialize_grads=True)
-    return [per_feature(g.detach(), dim) for g in gradients]
+        value = _summed(loss, output, targets, len(gates[0][0]))
+        leaves = [gate for made in gates for gate in made]
+        found = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
+    if labels is None:
+        return [per_feature(g.detach(), dim) for g in found]
+    # Several calls of one layer, and what is between batch and steps, belong to the item
+    return [torch.stack([g.detach().reshape(len(g), -1, g.shape[-1]).sum(1) for g in found]).sum(0)]
 
 
-def _summed(loss: Tensor, items: int) -> Tensor:
-    """The sum of the items' losses, so that each has its own gradient: of their mean an item has 1/items."""
-    return loss * items if loss.dim() == 0 else loss.sum()
+def _summed(loss: Loss, output: Any, targets: Any, items: int) -> Tensor:
+    """The sum of the items' losses, so that each has its own gradient: of their mean an item has 1/items.
+
+    With each item twice an item's gradient stays if the loss is a sum, and is half of it if the loss is a mean."""
+    value = loss(output, targets)
+    if not value.requires_grad:
+        raise ValueError("sensitivity: the loss does not depend on any compared layer differentiably.")
+    if value.dim():
+        return value.sum()
+    once, twice = (_output_gradient(loss, output, targets, times) for times in (1, 2))
+    if torch.isclose(twice, once, rtol=1e-2, atol=0.0):
+        return value
+    if torch.isclose(2 * twice, once, rtol=1e-2, atol=0.0) or once.isnan():  # NaN, also the mean over no items
+        return value * items
+    raise ValueError(
+        "sensitivity: the loss is neither a sum nor a mean over the items, so that an item has no loss of its own; "
+        "return one value per item."
+    )
+
+
+def _output_gradient(loss: Loss, output: Any, targets: Any, times: int) -> Tensor:
+    """The norm of the gradient by the output of a batch in which each item is there so many times, over the first."""
+    leaves, structure = pytree.tree_flatten((output, targets))
+    items = next(len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim())
+    leaves = [
+        torch.cat([leaf.detach()] * times) if isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == items else leaf
+        for leaf in leaves
+    ]
+    output, targets = pytree.tree_unflatten(leaves, structure)
+    inputs = [t.requires_grad_() for t in pytree.tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point()]
+    found = torch.autograd.grad(loss(output, targets), inputs, allow_unused=True, materialize_grads=True)
+    return torch.stack([g[:items].double().norm() for g in found]).norm()
 
 
 class _Sums:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from algonet.core.checks import check_module
-from algonet.core.notebooks import html_table
 from algonet.nn import Insert
 from algonet.nn.programs import is_program
 from algonet.relax.modules import evaluating
@@ -36,11 +35,6 @@ class Replacement:
     def change(self) -> float:
         """Score with the algorithm minus score of the trained network."""
         return self.score[-1] - self.score[0]
-
-    def _repr_html_(self) -> str:
-        """In a notebook: the score at each share of the algorithm."""
-        rows = [(f"{share:.0%}", f"{score:.4g}") for share, score in zip(self.mixture, self.score, strict=True)]
-        return html_table(rows, head=("share of the algorithm", "score"))
 
     def __str__(self) -> str:
         return f"score {self.score[0]:.3f} with the trained part, {self.score[-1]:.3f} with the algorithm"

@@ -4,6 +4,7 @@ from .functional import finite_differences
 from .insertion import Insert, Residual, Shortcut
 from .modules import FiniteDifferences, WeightedSoftmax, WeightedSoftmin
 from .refining import refine
+from .steps import Trainable
 from .topology import Connection, Graph, SmoothDepth, SmoothGraph
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Shortcut",
     "SmoothDepth",
     "SmoothGraph",
+    "Trainable",
     "WeightedSoftmax",
     "WeightedSoftmin",
     "finite_differences",

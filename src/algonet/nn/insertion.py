@@ -28,6 +28,10 @@ class AlgorithmLayer(nn.Module):
         super().__init__()
         if not callable(algorithm):
             raise TypeError(f"{type(self).__name__}: `algorithm` must be a module or a function, got {algorithm!r}.")
+        if (instead := getattr(algorithm, "as_layer", None)) is not None:
+            raise TypeError(
+                f"{type(self).__name__}: {type(algorithm).__name__} is not called with features; write {instead}."
+            )
         self.algorithm = algorithm
         self._is_program, self._signature = is_program(algorithm), signature_of(algorithm)
         self.dim = dim

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from algonet.relax import Choice, SoftModule, weighted_softmax, weighted_softmin
 
-from .functional import finite_differences
+from .functional import finite_differences, gated_differences
 
 
 class FiniteDifferences(nn.Module):
@@ -30,6 +30,10 @@ class FiniteDifferences(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return finite_differences(x, self.dims, center=self.center, pad=self.pad, stack=self.stack)
+
+    def run_gated(self, make_gates: Callable[[tuple[int, ...], list[str], Tensor], Tensor], x: Tensor) -> Tensor:
+        """Each difference times its gate; the gates are `make_gates(batch, labels, like)`, (*batch, stencils)."""
+        return gated_differences(x, self.dims, self.center, self.pad, self.stack, make_gates)
 
     if TYPE_CHECKING:
 

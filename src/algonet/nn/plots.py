@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from algonet.core.extras import require
+
 from .topology import INPUT, OUTPUT, Connection
 
 #: Gates below this are not drawn.
@@ -13,6 +15,7 @@ INVISIBLE = 0.02
 
 def draw_connections(axis: Any, connections: Sequence[Connection], *, node_colour: str = "#1f4e79") -> None:
     """Draw the graph of `connections` on a matplotlib axis; nodes that nothing leads to the output from are grey."""
+    require("matplotlib")
     from matplotlib.patches import FancyArrowPatch
 
     names = [INPUT, *dict.fromkeys(c.target for c in connections)]

@@ -20,7 +20,7 @@ INPUT, OUTPUT = "input", "output"
 
 
 class SmoothDepth(SoftModule):
-    """A stack of blocks whose depth is a real number: block k runs to the extent of P(depth > k).
+    """A stack of blocks whose depth is a real number: block k runs to the extent of P(depth > k + 1/2).
 
     x := x + g_k (block_k(x) - x) with g_k = r(depth - k - 1/2) for k = 0, 1, ..., so blocks must keep the shape. `depth` is
     a parameter: a loss that gains from more blocks raises it, and `price()`, the expected number of blocks, added to the

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from algonet.core.cache import TensorCache
+from algonet.core.cache import TENSORS
 from algonet.core.checks import check_softness, widened
 from algonet.core.memory import check_memory
 from algonet.core.tracing import outside_autocast
@@ -18,9 +18,6 @@ from algonet.relax import Logistic, Sigmoid
 
 from .inventory import Inventory
 
-_TABLES = TensorCache("speech tables", most=256)
-#: Which block of samples comes where in the spectrograms' windows.
-_PLACES = TensorCache("speech windows", most=64)
 #: Seconds of silence before the first phoneme.
 LEAD = 0.03
 #: Seconds: where in front of a stop's end its burst lies, and the burst's standard deviation.
@@ -36,8 +33,8 @@ _NARROWEST = 0.01
 @dataclass(frozen=True, eq=False)
 class Voice:
     """Who speaks: factors on all formants and bandwidths, noise through the formants beside the voice (`breath`, as a
-    share of it), and how much steeper than usual the source falls (`tilt`, in powers of frequency). Numbers, or tensors
-    with one per batch item."""
+    share of it), and how much steeper than usual the source falls (`tilt`, in powers of frequency; below -1 it rises, up
+    to 20 times its level at frequency 0). Numbers, or tensors with one per batch item."""
 
     formant_scale: float | Tensor = 1.0
     bandwidth_scale: float | Tensor = 1.0
@@ -49,6 +46,8 @@ class Voice:
             check_softness(self, name, getattr(self, name))
         if not isinstance(self.breath, Tensor) and not 0 <= self.breath < math.inf:
             raise ValueError(f"Voice: `breath` must be 0 or more, got {self.breath!r}.")
+        if not isinstance(self.tilt, Tensor) and not math.isfinite(self.tilt):
+            raise ValueError(f"Voice: `tilt` must be finite, got {self.tilt!r}.")
 
 
 class Controls(NamedTuple):
@@ -108,7 +107,7 @@ def vocal_controls(
         _bounded(formants * _of(voice.formant_scale, 3, phonemes), 64.0),
         _bounded(bandwidths * _of(voice.bandwidth_scale, 3, phonemes), 64.0),
         voiced,
-        sounding * gains[:, 1] + 0.1 * hiss * voiced,
+        sounding * gains[:, 1] + _bounded(0.1 * hiss * voiced, 100.0),
         sounding * gains[:, 2] + bursting * gains[:, 3],
         (order * _bounded(pitch, highest)[..., None, :]).sum(-1),
     )
@@ -151,7 +150,9 @@ def source(frequency: Tensor, tilt: float | Tensor, nyquist: float) -> Tensor:
     """Magnitude of the glottal source with the lips' radiation at `frequency` in kHz: level, then falling like 1/f, and
     fading smoothly to nothing towards the Nyquist frequency."""
     squared = frequency.square()
-    falling = torch.exp(-(0.5 + 0.5 * tilt) * torch.log1p(squared / 0.16))
+    slope = -(0.5 + 0.5 * tilt) * torch.log1p(squared / 0.16)
+    # min(slope, 3), smoothly: a source that rises ends at exp(3); one that falls is changed by less than 2e-6
+    falling = torch.exp(3 - torch.nn.functional.softplus(3 - slope, beta=4.0))
     fade = torch.sigmoid(40 * (0.93 - squared / nyquist**2))
     return falling * fade
 
@@ -328,11 +329,10 @@ def _frames(padded: Tensor, hop: int) -> Tensor:
         return padded.unfold(-1, _FFT, hop)
     short = -padded.shape[-1] % block
     blocks = torch.nn.functional.pad(padded, (0, short)).unflatten(-1, (-1, block))
-    places = _PLACES.get(
-        (count, stride, pieces, padded.device),
-        lambda: (stride * torch.arange(count)[:, None] + torch.arange(pieces)).flatten().to(padded.device),
+    first, inner = (torch.arange(n, device=padded.device) for n in (count, pieces))
+    return (
+        blocks.index_select(-2, (stride * first[:, None] + inner).flatten()).unflatten(-2, (count, pieces)).flatten(-2)
     )
-    return blocks.index_select(-2, places).unflatten(-2, (count, pieces)).flatten(-2)
 
 
 def mel_table(bands: int, sample_rate: int, frequency: Tensor) -> Tensor:
@@ -357,7 +357,9 @@ def _mel_frequencies(bands: int, sample_rate: int) -> Tensor:
 
 def _constant(key: tuple, like: Tensor, make: Callable[[], Tensor]) -> Tensor:
     """A table that calls repeat, in the precision and on the device of `like`."""
-    return _TABLES.get((*key, like.dtype, like.device), lambda: make().to(device=like.device, dtype=like.dtype))
+    return TENSORS.get(
+        ("speech", *key, like.dtype, like.device), lambda: make().to(device=like.device, dtype=like.dtype)
+    )
 
 
 def frame_step(sample_rate: int) -> int:

@@ -12,6 +12,7 @@ from algonet.relax import Logistic, Sigmoid, SoftModule
 
 from .functional import Voice, frame_step, mel_envelope, mel_spectrogram, synthesize
 from .inventory import BY_NAME, Inventory
+from .reading import read_text
 
 
 class Score(NamedTuple):
@@ -101,6 +102,10 @@ class SmoothSynthesizer(SoftModule):
         one_hot = torch.nn.functional.one_hot(torch.tensor(places, device=like.device), len(self.names)).to(like)
         seconds = torch.tensor([BY_NAME[self.names[i]].seconds / rate for i in places]).to(like)
         return Score(one_hot, seconds, torch.full_like(seconds, pitch), torch.ones_like(seconds))
+
+    def read(self, text: str, *, pitch: float = 120.0, rate: float = 1.0) -> Score:
+        """The phonemes of English text (see `read_text`); those between slashes are taken as they are."""
+        return self.score(" ".join(word.phonemes for word in read_text(text)), pitch=pitch, rate=rate)
 
     def forward(
         self,
