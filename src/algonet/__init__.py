@@ -17,10 +17,14 @@ if TYPE_CHECKING:  # what editors and type checkers see; at run time names load 
         replace_gradually as replace_gradually,
         sensitivity as sensitivity,
     )
+    from algonet.fit import (
+        fit_camera as fit_camera,
+        fit_ifs as fit_ifs,
+        fit_mesh as fit_mesh,
+    )
     from algonet.ifs import (
         IFS as IFS,
         chaos_game as chaos_game,
-        fit_ifs as fit_ifs,
         smooth_raster as smooth_raster,
     )
     from algonet.nn import (
@@ -30,6 +34,7 @@ if TYPE_CHECKING:  # what editors and type checkers see; at run time names load 
         Shortcut as Shortcut,
         SmoothDepth as SmoothDepth,
         SmoothGraph as SmoothGraph,
+        Trainable as Trainable,
         WeightedSoftmax as WeightedSoftmax,
         WeightedSoftmin as WeightedSoftmin,
     )
@@ -66,8 +71,6 @@ if TYPE_CHECKING:  # what editors and type checkers see; at run time names load 
         FilteredCoverage as FilteredCoverage,
         Mesh as Mesh,
         SmoothRenderer as SmoothRenderer,
-        fit_camera as fit_camera,
-        fit_mesh as fit_mesh,
         icosphere as icosphere,
         render_attributes as render_attributes,
     )
@@ -136,6 +139,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "Shortcut",
         "SmoothDepth",
         "SmoothGraph",
+        "Trainable",
         "WeightedSoftmax",
         "WeightedSoftmin",
     ),
@@ -160,14 +164,13 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "soft_topk_mask",
         "which_method",
     ),
-    "algonet.ifs": ("IFS", "chaos_game", "fit_ifs", "smooth_raster"),
+    "algonet.fit": ("fit_camera", "fit_ifs", "fit_mesh"),
+    "algonet.ifs": ("IFS", "chaos_game", "smooth_raster"),
     "algonet.render": (
         "Camera",
         "FilteredCoverage",
         "Mesh",
         "SmoothRenderer",
-        "fit_camera",
-        "fit_mesh",
         "icosphere",
         "render_attributes",
     ),

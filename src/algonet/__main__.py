@@ -1,5 +1,22 @@
-"""`python -m algonet` is the `algonet` command."""
+"""The `algonet` command; `python -m algonet` is the same."""
 
-from algonet.cli import main
+from __future__ import annotations
 
-main()
+import sys
+
+from algonet.core.extras import require
+
+
+def main() -> None:
+    """Run the command, or say which extra brings it."""
+    try:
+        require("typer", "rich")
+    except ImportError as error:
+        sys.exit(f"algonet: {error}")
+    from algonet.cli import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import signal
 import sys
 from functools import partial
@@ -10,11 +9,12 @@ from functools import partial
 import pytest
 from PIL import Image
 
+import algonet.apps.gallery
+import algonet.fit
 import algonet.ifs
 import algonet.ran.reconstruct
-import algonet.render
 from algonet import cli
-from algonet.ifs import FitPlan, Level, Search
+from algonet.fit import FitPlan, Level, Search
 from algonet.ran.config import from_dict
 
 SYSTEM = {
@@ -29,12 +29,12 @@ def small(monkeypatch):
     """The same commands with less to compute: what is fitted is not what is tested here."""
     search = Search(candidates=2, points=16, steps=1, side=8)
     level = Level(side=8, sigma=(2.0, 1.0), steps=1, rate=0.01, points=16, depth=4, keep=1)
-    monkeypatch.setattr(algonet.ifs, "FitPlan", lambda **_: FitPlan(1, search, (level,)))
+    monkeypatch.setattr(algonet.fit, "FitPlan", lambda **_: FitPlan(1, search, (level,)))
     least = {"rotations": 1, "steps": 1, "size": 8, "keep": 1, "refine_steps": 1, "refine_size": 8}
-    monkeypatch.setattr(algonet.render, "PoseSearch", lambda **_: algonet.render.fitting.PoseSearch(**least))
-    monkeypatch.setattr(algonet.render, "fit_camera", partial(algonet.render.fit_camera, steps=1, stages=1))
-    # A module; the command of this name hides it in the package
-    monkeypatch.setattr(importlib.import_module("algonet.cli.demo"), "build_gallery", lambda *_: [])
+    poses = algonet.fit.PoseSearch
+    monkeypatch.setattr(algonet.fit, "PoseSearch", lambda **_: poses(**least))
+    monkeypatch.setattr(algonet.fit, "fit_camera", partial(algonet.fit.fit_camera, steps=1, stages=1))
+    monkeypatch.setattr(algonet.apps.gallery, "build", lambda *_: [])
     config = from_dict(SYSTEM)
     model = algonet.ran.build_model(config)
     monkeypatch.setattr(algonet.ran.reconstruct, "load_model", lambda _: (model, config))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from algonet.cli import gallery
-from algonet.cli.pages import explain, nn, ran
+from algonet.apps import gallery
+from algonet.apps.gallery import explain, nn, ran
 
 sys.path.insert(0, str(Path(__file__).parent))
 from chromium import PROGRAM, Chromium
@@ -114,7 +114,9 @@ def test_whole_gallery(tmp_path, request, briefly):
     for section in sections:
         _check_figures(section)
     browser = request.getfixturevalue("browser")
-    url = gallery.write(sections, tmp_path).as_uri()
+    page = tmp_path / gallery.PAGE
+    page.write_text(gallery.page(sections), encoding="utf-8")
+    url = page.as_uri()
     # Colours do not depend on the width, nor widths on the colours
     for width, scheme in ((DESK, "light"), (PHONE, "dark")):
         _check_page(browser, url, sum(len(section.figures) for section in sections), width, scheme)

@@ -6,8 +6,8 @@ import re
 import subprocess
 import sys
 
-from algonet.cli import gallery
-from algonet.cli.gallery import Figure, Section
+from algonet.apps import gallery
+from algonet.apps.gallery import Figure, Section
 
 
 def _algonet(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -38,7 +38,7 @@ def test_errors_are_one_line_without_a_traceback(tmp_path):
     code = (
         "import sys; from algonet import cli\n"
         "def fail(quick, progress): raise ValueError('soft_sort:\\n  went wrong')\n"
-        "import algonet.cli.gallery as gallery; gallery.build = fail\n"
+        "import algonet.apps.gallery as gallery; gallery.build = fail\n"
         "sys.argv = ['algonet', *{options}, 'demo']; cli.main()"
     )
     plain = subprocess.run([sys.executable, "-c", code.format(options=[])], capture_output=True, text=True)
@@ -53,8 +53,7 @@ def test_page_is_self_contained_and_escaped(tmp_path):
     sections = [
         Section("a", "A & B", "is x > 0?", (Figure("one", png, "<caption>", "x < 1"), Figure("two", b"GIF89a", "")))
     ]
-    path = gallery.write(sections, tmp_path / "new")
-    text = path.read_text()
+    text = gallery.page(sections)
     assert "A &amp; B" in text
     assert "&lt;caption&gt;" in text
     assert "x &lt; 1" in text

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
 import os
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 import typer
 
 from algonet import cli
+from algonet.apps.paper import FIGURES
 from algonet.core import files
 
 MESH = ["--steps", "1", "--size", "8", "--level", "0", "--views", "2", "--texture", "16"]
@@ -29,6 +32,7 @@ TABLE = [
     Row(["ifs", "fit", "leaf.png", "--quick"], "new", ["new/leaf.json", "new/leaf.png", "new/leaf.gif"]),
     Row(["ifs", "render", "fern", "--size", "8", "--points", "50"], "fern.png", ["fern.png"]),
     Row(["while", "plot", "add", "--size", "2"], "add.png", ["add.png"]),
+    Row(["paper"], "figures", [f"figures/{name.replace(' ', '_')}.png" for name in FIGURES]),
     Row(["render", "box", "--size", "8", "--backend", "reference"], "box.png", ["box.png"]),
     Row(["render", "box", "--size", "8", "--backend", "reference", "--views", "2"], "box.gif", ["box.gif"]),
     Row(
@@ -85,6 +89,24 @@ def test_writes_all_and_overwrites_nothing_without_force(run, tmp_path, row):
     assert _content(tmp_path)[row.written[-1]] != b"the user's"
 
 
+def _full_disk(file, mode: str = "r", **options):
+    """`open`, but what is written through a descriptor loses its last byte to a full disk."""
+    opened = builtins.open(file, mode, **options)  # noqa: SIM115 (the caller closes it)
+    if mode != "wb":
+        return opened
+    write = opened.write
+
+    def full(data: bytes) -> int:
+        write(data[:-1])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    stand_in = mock.MagicMock(wraps=opened)
+    stand_in.write = full
+    stand_in.__enter__.return_value = stand_in
+    stand_in.__exit__.side_effect = lambda *_: opened.close()
+    return stand_in
+
+
 @each_command
 def test_a_full_disk_leaves_what_was_there(run, tmp_path, monkeypatch, row):
     """No room for the last byte of any result; the user's files of these names are as they were."""
@@ -92,13 +114,7 @@ def test_a_full_disk_leaves_what_was_there(run, tmp_path, monkeypatch, row):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"the user's")
     before = _content(tmp_path)
-    fill = files._fill
-
-    def full(descriptor: int, data: bytes) -> None:
-        fill(descriptor, data[:-1])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(files, "_fill", full)
+    monkeypatch.setattr(files, "open", _full_disk, raising=False)
     code, err = run(*row.words, "--out", row.out, "--force")
     assert code == 1
     assert err.startswith("algonet: ")

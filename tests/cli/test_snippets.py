@@ -9,7 +9,7 @@ import linecache
 import pytest
 import torch
 
-from algonet.cli import gallery
+from algonet.apps import gallery
 
 
 def run_alone(code: str, name: str) -> str:

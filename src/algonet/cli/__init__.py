@@ -6,20 +6,18 @@ traceback); 2 the command was called wrongly; 130 interrupted (Ctrl-C).
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
-import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from algonet.cli.common import Force, Json, examples, print_json
+from algonet.core.extras import EXTRAS
 
 app = typer.Typer(
     name="algonet",
@@ -73,9 +71,57 @@ def demo(
     force: Force = False,
 ) -> None:
     """Render the gallery: one self-contained HTML page with a section per domain."""
-    from algonet.cli.demo import run
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    run(out, quick, force)
+    from algonet.apps import gallery
+    from algonet.cli.common import check_out
+    from algonet.core.files import write_text
+
+    path = out / gallery.PAGE
+    check_out(path, force=force)
+    start = time.perf_counter()
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as bar:
+        task = bar.add_task("starting", total=len(gallery.PAGES))
+        begun: set[str] = set()
+
+        def progress(section: str, figure: str) -> None:
+            begun.add(section)
+            bar.update(task, description=f"{section}: {figure}", completed=len(begun) - 0.5)
+
+        sections = gallery.build(quick, progress)
+        bar.update(task, description="gallery", completed=len(sections))
+    write_text(path, gallery.page(sections), overwrite=force)
+    print(f"{sum(len(section.figures) for section in sections)} pictures in {time.perf_counter() - start:.0f} s")
+    print(path.resolve())
+
+
+@app.command(epilog=examples("algonet paper", "algonet paper --out figures", "algonet paper --json"))
+def paper(
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the paper's figures.")] = None,
+    as_json: Json = False,
+    force: Force = False,
+) -> None:
+    """Check every equation of the paper against a plain reading of it, and draw its figures."""
+    import dataclasses
+
+    from algonet.apps import paper as read
+    from algonet.cli.common import check_out, deliver
+
+    files = {} if out is None else {out / f"{name.replace(' ', '_')}.png": name for name in read.FIGURES}
+    check_out(*files, force=force)
+    found = []
+    for check in read.checks():
+        found.append(check)
+        if not as_json:
+            print(f"{check.section:<6} {check.equation:<46} {check.verdict:<12} {check.note}".rstrip(), flush=True)
+    if as_json:
+        print_json([{**dataclasses.asdict(check), "verdict": check.verdict} for check in found])
+    if out is not None:
+        drawn = dict(read.figures())
+        deliver({path: drawn[name] for path, name in files.items()}, force=force)
+        print(f"{len(files)} figures in {out}")
+    if any(check.verdict != "equal" for check in found):
+        raise ValueError("the library deviates from the paper; see above.")
 
 
 @app.command(epilog=examples("algonet play", "algonet play --port 9000 --no-show", "algonet play --host 0.0.0.0"))
@@ -85,17 +131,13 @@ def play(
     show: Annotated[bool, typer.Option("--show/--no-show", help="Open it in the browser.")] = True,
 ) -> None:
     """Open the playground: five rooms in the browser, computed on this machine while you drag."""
-    from algonet.play import serve
+    from algonet.apps.play import serve
 
     serve(host, port, show)
 
 
 #: Groups of commands, by the name they are called under.
 GROUPS = {"while": "while_commands", "ifs": "ifs_commands", "ran": "ran_commands", "speech": "speech_commands"}
-
-
-#: Which extra brings a package that a command needs.
-EXTRAS = {"safetensors": "train", "tensorboard": "train", "lightning_fabric": "train", "nicegui": "play"}
 
 
 def mount() -> typer.Typer:
@@ -119,50 +161,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, _stop)
     signal.signal(signal.SIGTERM, _stop)
     try:
-        with _patience():
-            mount()()
+        mount()()
     except Exception as error:
         if debug:
             raise
         print(f"algonet: {describe(error)}", file=sys.stderr)
         sys.exit(1)
-
-
-#: A program that has not ended so long after Ctrl-C is ended: its main thread sits in a kernel or a compiler, where Python
-#: cannot interrupt it. Files are written whole or not at all, so nothing is left half.
-PATIENCE = 1.5
-#: How long a command that has heard of it may take to save its state.
-SAVING = 10.0
-_heard = threading.Event()
-
-
-@contextlib.contextmanager
-def _patience() -> Iterator[None]:
-    """End the program `PATIENCE` seconds after Ctrl-C, whatever it is doing."""
-    reading, writing = os.pipe()
-    if hasattr(os, "set_blocking"):  # Windows has it from Python 3.12 on, and asks for it only of sockets
-        os.set_blocking(writing, False)
-    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-
-    def watch() -> None:
-        while (number := os.read(reading, 1)) not in (b"", b"\0"):
-            # Where Python was reached, the command is on its way out, and perhaps saves what it has
-            if number[0] == signal.SIGINT and not (_heard.wait(PATIENCE) and over.wait(SAVING)):
-                os._exit(128 + signal.SIGINT)
-
-    over = threading.Event()
-    _heard.clear()
-    watcher = threading.Thread(target=watch, name="algonet-patience", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        signal.set_wakeup_fd(before)
-        os.write(writing, b"\0")
-        watcher.join(PATIENCE + 1)
-        os.close(writing)
-        os.close(reading)
 
 
 def describe(error: Exception) -> str:
@@ -180,7 +184,6 @@ def describe(error: Exception) -> str:
 
 
 def _stop(number: int, frame: Any) -> None:
-    _heard.set()
     # Python would walk through all that torch has loaded in search of cycles before it ends: most of a second
     gc.freeze()
     raise SystemExit(128 + number)

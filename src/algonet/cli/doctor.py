@@ -85,15 +85,21 @@ def _operations(device: str) -> Table:
     table.add_column("operation")
     for backend in backends.BACKENDS:
         table.add_column(backend)
+    notes: dict[str, int] = {}
     for operation, reasons in backends.survey(device).items():
-        table.add_row(operation, *(_cell(reasons, backend) for backend in backends.BACKENDS))
+        table.add_row(operation, *(_cell(reasons, backend, notes) for backend in backends.BACKENDS))
     if not table.row_count:
         table.add_row("(none registered)", *[""] * len(backends.BACKENDS))
+    table.caption = "\n".join(f"({number}) {reason}" for reason, number in notes.items())
+    table.caption_justify = "left"
     return table
 
 
-def _cell(reasons: dict[str, str | None], backend: str) -> str:
+def _cell(reasons: dict[str, str | None], backend: str, notes: dict[str, int]) -> str:
+    """Whether a backend runs an operation; why not stands below the table, once, under the number that is shown."""
     if backend not in reasons:
         return "[dim]none[/dim]"
     reason = reasons[backend]
-    return "[green]runs[/green]" if reason is None else f"[yellow]{reason}[/yellow]"
+    return (
+        "[green]runs[/green]" if reason is None else f"[yellow]no ({notes.setdefault(reason, len(notes) + 1)})[/yellow]"
+    )

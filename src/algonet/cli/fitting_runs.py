@@ -8,20 +8,22 @@ import json
 import math
 import time
 import zipfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from algonet.cli.common import check_out
-from algonet.core.files import write_bytes, write_files
-from algonet.core.json_files import read_json
+from algonet.core.files import read_file, write_bytes, write_files
+from algonet.core.memory import check_memory
 from algonet.core.pictures import gif_bytes, png_bytes, to_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from algonet.render import Camera, Mesh, MeshFit, MeshFitter, Targets
+    from algonet.fit import MeshFit, MeshFitter, Targets
+    from algonet.render import Mesh
 
 #: The thumbnail is drawn, and a frame of the film kept, this often in a run; the checkpoint is written as often.
 FRAMES = 40
@@ -68,19 +70,18 @@ class FitRun:
 
     def advance(self, *, shown: bool = True) -> bool:
         """Go on until the fit is done (True) or interrupted (False); the checkpoint is written either way."""
-        from rich.progress import Progress
+        from algonet.fit.progress import progress_of
 
         fitter, every = self.fitter, max(1, self.fitter.steps // FRAMES)
         began = time.monotonic()
         try:
-            with Progress(transient=True, disable=not shown) as bar:
-                task = bar.add_task("fitting the mesh", total=fitter.steps, completed=fitter.taken)
+            with progress_of(fitter.steps, "fitting the mesh", shown, fitter.taken) as advance:
                 while not fitter.done:
                     if fitter.taken % every == 0:
                         self._draw_thumbnail()
                         self._save_checkpoint(time.monotonic() - began)
                     fitter.step()
-                    bar.update(task, completed=fitter.taken)
+                    advance(1, "fitting the mesh")
         except (KeyboardInterrupt, SystemExit):
             self._save_checkpoint(time.monotonic() - began)
             return False
@@ -91,7 +92,7 @@ class FitRun:
 
     def finish(self, texture: int, force: bool) -> tuple[MeshFit, dict[str, Any]]:
         """Write mesh, texture, film and report, all or none; the checkpoint is no longer needed."""
-        from algonet.render import fit_texture
+        from algonet.fit import fit_texture
         from algonet.render.meshes import mesh_files
 
         fit, targets, mesh_file = self.fitter.result(), self.fitter.targets, self.files.mesh
@@ -118,6 +119,7 @@ class FitRun:
             "resumed_at_step": self.resumed_at,
             "pictures_loss": fit.history[-1]["pictures"] if fit.history else None,
             "quality": fit.quality._asdict(),
+            "notes": fit.notes,
             "history": fit.history[:: max(1, len(fit.history) // 100)],
             "version": __version__,
         }
@@ -148,24 +150,17 @@ class FitRun:
 
     def _resume(self) -> int:
         """The step from which a checkpoint of the same run lets it go on; 0 if there is none."""
-        import numpy as np
         import torch
 
         if not self.checkpoint.exists():
             return 0
-        try:
-            with np.load(self.checkpoint, allow_pickle=False) as file:
-                found = {name: file[name] for name in file.files}
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise ValueError(
-                f"{self.checkpoint}: not readable as a checkpoint ({error}); remove it to start again."
-            ) from error
+        found = read_arrays(self.checkpoint)
         if str(found.pop("fingerprint", "")) != self._fingerprint():
             raise ValueError(
                 f"{self.checkpoint}: belongs to a run with other settings or pictures; remove it, or choose another --out."
             )
         self.frames, self.seconds = list(found.pop("frames")), float(found.pop("seconds"))
-        self.fitter.load_state_dict({name: torch.from_numpy(np.asarray(value)) for name, value in found.items()})
+        self.fitter.load_state_dict({name: torch.from_numpy(value) for name, value in found.items()})
         return self.fitter.taken
 
     def _fingerprint(self) -> str:
@@ -175,6 +170,27 @@ class FitRun:
             if pictures is not None:
                 digest.update(pictures.detach().cpu().numpy().tobytes())
         return digest.hexdigest()
+
+
+def read_arrays(path: Path) -> dict[str, Any]:
+    """The arrays of a checkpoint; raises ValueError for a file that is none."""
+    import numpy as np
+    from numpy.lib.format import read_array_header_1_0, read_magic
+
+    def array(content: bytes) -> np.ndarray:
+        read_magic(stream := io.BytesIO(content))
+        shape, by_columns, dtype = read_array_header_1_0(stream)
+        if dtype.hasobject:
+            raise ValueError("it holds Python objects")  # a view of them would be a view of any address
+        # A view, which a false shape does not fit: np.load would allocate what the shape says
+        return np.ndarray(shape, dtype, content, stream.tell(), order="F" if by_columns else "C").copy()
+
+    try:
+        with zipfile.ZipFile(io.BytesIO(read_file(path))) as archive:
+            check_memory("fit-mesh", f"{path}", 2 * sum(part.file_size for part in archive.infolist()))
+            return {name.removesuffix(".npy"): array(archive.read(name)) for name in archive.namelist()}
+    except (OSError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path}: not readable as a checkpoint ({error}); remove it to start again.") from error
 
 
 def least_texture(faces: int) -> int:
@@ -190,8 +206,8 @@ def thumbnail(mesh: Mesh, targets: Targets, most: int = 4) -> Any:
     """
     import torch
 
+    from algonet.fit.mesh import UNLIT
     from algonet.render import SmoothRenderer
-    from algonet.render.fitting.mesh import UNLIT
     from algonet.render.modules import DEFAULT_LIGHTS
 
     count = min(most, len(targets))
@@ -221,68 +237,3 @@ def _shown(targets: Targets) -> Tensor:
         assert alpha is not None
         color = torch.full((*alpha.shape, 3), 0.5).to(alpha)
     return color if alpha is None else torch.lerp(torch.ones_like(color), color, alpha[..., None])
-
-
-def read_cameras(path: Path, size: tuple[int, int]) -> tuple[list[str], Camera]:
-    """Names of pictures and their cameras from a `transforms.json`, as NeRF data sets have it; pictures are of `size`.
-
-    `frames` with `file_path` and `transform_matrix` (camera to world, the camera looking along its -z, y up); the angle of
-    view by `camera_angle_x`, or `fl_x`, `fl_y`, `cx`, `cy` with `w` and `h`, for all frames or in each.
-    """
-    import torch
-
-    from algonet.render import Camera
-
-    try:
-        content = read_json(path)
-        frames = content["frames"] if isinstance(content, dict) else None
-        if not (isinstance(frames, list) and frames and all(isinstance(frame, dict) for frame in frames)):
-            raise ValueError("wanted {'frames': [...]}, at least one")
-        names = [str(frame["file_path"]) for frame in frames]
-        poses = torch.tensor([frame["transform_matrix"] for frame in frames], dtype=torch.float32)
-        lenses = torch.stack([_lens({**content, **frame}, size) for frame in frames])
-    except (ValueError, KeyError, TypeError, RuntimeError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
-        raise ValueError(f"{path}: not readable as a camera file (transforms.json): {reason}") from error
-    if poses.shape[1:] != (4, 4):
-        raise ValueError(f"{path}: each `transform_matrix` must be 4 x 4, got {tuple(poses.shape[1:])}.")
-    flip = torch.diag(torch.tensor([1.0, -1.0, -1.0]))
-    rotation = flip @ poses[:, :3, :3].mT
-    translation = -(rotation @ poses[:, :3, 3:])[..., 0]
-    return names, Camera.from_opencv(lenses, rotation, translation, size=size)
-
-
-def _lens(frame: dict[str, Any], size: tuple[int, int]) -> Tensor:
-    """OpenCV's matrix (3, 3) for pictures of `size`."""
-    import torch
-
-    height, width = size
-    if "fl_x" in frame:
-        across, down = width / float(frame.get("w", width)), height / float(frame.get("h", height))
-        fx, fy = float(frame["fl_x"]) * across, float(frame.get("fl_y", frame["fl_x"])) * down
-        cx = float(frame.get("cx", frame.get("w", width) / 2)) * across
-        cy = float(frame.get("cy", frame.get("h", height) / 2)) * down
-    else:
-        angle = float(frame["camera_angle_x"])
-        if not 0 < angle < math.pi:
-            raise ValueError(f"`camera_angle_x` is in radians, between 0 and {math.pi:.2f}, got {angle:g}")
-        fx = fy = width / (2 * math.tan(angle / 2))
-        cx, cy = width / 2, height / 2
-    # OpenCV counts pixels from their centres
-    return torch.tensor([[fx, 0.0, cx - 0.5], [0.0, fy, cy - 0.5], [0.0, 0.0, 1.0]])
-
-
-def camera_file(camera: Camera, names: list[str], aspect: float) -> str:
-    """Cameras as the text of a `transforms.json`; `aspect` is width over height of the pictures."""
-    import torch
-
-    from algonet.render.fitting.targets import camera_axes
-
-    axes, frames = camera_axes(camera).cpu(), []
-    for i, name in enumerate(names):
-        pose = torch.eye(4)
-        pose[:3, :3], pose[:3, 3] = axes[i].T, camera.position[i].cpu()
-        focal = float(camera.matrix[i, 1, :3].norm())
-        angle = 2 * math.atan(aspect / focal)
-        frames.append({"file_path": name, "camera_angle_x": angle, "transform_matrix": pose.tolist()})
-    return json.dumps({"frames": frames}, indent=1) + "\n"

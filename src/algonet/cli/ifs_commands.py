@@ -43,7 +43,8 @@ def fit(
     as_json: Json = False,
 ) -> None:
     """Find a system whose picture is IMAGE: parameters (JSON), a picture (PNG) and a film of the fit (GIF)."""
-    from algonet.ifs import FitPlan, Level, Search, fit_ifs
+    from algonet.fit import FitPlan, Level, Search, fit_ifs
+    from algonet.fit.ifs import POOR
 
     stem = image.stem or "ifs"
     paths = [out / f"{stem}.json", out / f"{stem}.png", out / f"{stem}.gif"]
@@ -59,7 +60,9 @@ def fit(
     if as_json:
         print_json({"similarity": result.similarity, "files": [str(path) for path in paths]})
         return
-    typer.echo(f"similarity (SSIM) {result.similarity:.3f}, best of {len(result.similarities)} that reached the end")
+    typer.echo(f"{result.verdict}; the best of {len(result.similarities)}")
+    if result.similarity < POOR:
+        typer.echo(f"Try more than {result.ifs.functions} functions, another seed or more restarts.")
     for path in paths:
         typer.echo(f"wrote {path}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,13 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from algonet.cli.common import STANDARD_OUTPUT, Force, Json, check_out, deliver, examples, parse_size, print_json, say
-from algonet.core.pictures import gif_bytes, to_bytes
+from algonet.core.pictures import gif_bytes, png_bytes, to_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from algonet.render import Camera, Mesh, Targets
+    from algonet.fit import Targets
+    from algonet.render import Camera, Mesh
 
+#: What --quick computes at most.
+QUICK_STEPS, QUICK_SIZE, QUICK_ROTATIONS = 80, 64, 48
 PROCEDURAL = ("icosphere", "box", "torus", "cylinder")
 Layer = StrEnum("Layer", ["rgb", "silhouette", "depth"])
 Backend = StrEnum("Backend", ["auto", "reference", "numba", "triton"])
@@ -27,7 +29,6 @@ Coverage = Annotated[
     typer.Option(help="How pixels are covered: filtered, gaussian, edges or euclidean; all but the first are slow."),
 ]
 MESHES = (".obj", ".ply", ".stl", ".off", ".glb")
-PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
 def _default_fov() -> float:
@@ -53,6 +54,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "algonet render torus --out torus.png --scale 2",
             "algonet render chair.obj --out chair.gif --views 24",
+            "algonet render chair.obj --out views/ --views 12",
             "algonet render box --layer depth --size 640x480 --out - > depth.png",
         ),
     )(render)
@@ -60,7 +62,8 @@ def register(app: typer.Typer) -> None:
         "fit-mesh",
         epilog=examples(
             "algonet fit-mesh torus --out run/",
-            "algonet fit-mesh photos/ --cameras photos/transforms.json --out run/",
+            "algonet fit-mesh views/ --quick --out run/",
+            "algonet fit-mesh photos/ --cameras colmap/transforms.json --out run/",
             "algonet fit-mesh photos/ --out fit.glb",
         ),
     )(fit)
@@ -83,7 +86,13 @@ def render(
         typer.Argument(help="A mesh file, or one of: icosphere, box, torus, cylinder.", autocompletion=_procedural),
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Picture to write (.png, or .gif for a film), - for standard output.")
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Picture to write (.png, or .gif for a film), - for standard output; or a folder for a picture of each view "
+            "with cameras.json, which fit-mesh reads.",
+        ),
     ] = Path("render.png"),
     size: Annotated[str, typer.Option(help="Width x height in pixels, or one number for a square.")] = "256",
     scale: Annotated[float, typer.Option(help="How soft: the noise's scale in pixels.")] = 0.7,
@@ -100,11 +109,15 @@ def render(
     """Render a mesh smoothly to a picture."""
     from algonet.core.memory import check_memory
     from algonet.render import BlinnPhong, SmoothRenderer
+    from algonet.render.camera_files import camera_file
     from algonet.render.coverage import coverage_named
 
     width, height = parse_size(size)
-    _picture_format(out)
-    check_out(out, force=force, inputs=[Path(mesh)])
+    folder = out != STANDARD_OUTPUT and (out.is_dir() or not out.suffix)
+    names = [f"view{i:03}.png" for i in range(views)]
+    paths = [out / name for name in (*names, "cameras.json")] if folder else [out]
+    _picture_format(paths[0])
+    check_out(*paths, force=force, inputs=[Path(mesh)])
     # All frames are kept until the film is written
     check_memory("render", f"{views} views of {width} x {height}", 3 * views * width * height)
     loaded = _mesh(mesh)
@@ -112,6 +125,12 @@ def render(
         (height, width), coverage_named(coverage, scale), background=1.0, surface=BlinnPhong(), backend=str(backend)
     )
     cameras = _circle(views, elevation, azimuth, fov)
+    if folder:
+        pictures = [png_bytes(_cut_out_view(renderer(loaded, cameras[i]))) for i in range(views)]
+        text = camera_file(cameras, names, (height, width)).encode()
+        deliver(dict(zip(paths, (*pictures, text), strict=True)), force=force)
+        typer.echo(f"wrote {out}/ ({views} views of {width} x {height}, and cameras.json)")
+        return
     frames = [_layer(renderer(loaded, cameras[i]), layer) for i in range(views)]
     counted = f"{len(loaded.faces)} faces, {views} view{'s' if views > 1 else ''}, {width} x {height}"
     deliver({out: _encoded(frames, out)}, force=force)
@@ -132,7 +151,11 @@ def fit(
         Path | None, typer.Option(help="A transforms.json with the pictures' cameras; else they stand on a circle.")
     ] = None,
     steps: Annotated[int, typer.Option(help="Steps of the fit.", min=1, max=1_000_000)] = 500,
-    level: Annotated[int, typer.Option(help="Subdivisions of the sphere to begin with.", min=0, max=6)] = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="At most 80 steps on pictures of 64 pixels.")] = False,
+    level: Annotated[
+        int | None,
+        typer.Option(help="Begin with a sphere of so many subdivisions, not with the visual hull.", min=0, max=6),
+    ] = None,
     remesh: Annotated[bool, typer.Option(help="Refine the mesh where the pictures show detail.")] = True,
     texture: Annotated[
         int, typer.Option(help="Texels a side of the texture (more if the faces need it); 0: none.", min=0, max=8192)
@@ -149,26 +172,31 @@ def fit(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Shape a sphere until it looks like the pictures (or like a mesh, seen from all around).
+    """Find the mesh that looks like the pictures (or like a mesh, seen from all around).
 
-    Pictures of a folder, in order of their names and the numbers in them, are taken as views on a circle around the object
-    at even angles, unless --cameras says where each was taken. What is transparent, or white where there is no alpha, is
-    background. The folder of the run holds progress.png while it goes on, then mesh, texture, fit.gif and report.json. A
-    run that was interrupted goes on where it stopped when it is called again.
+    --cameras, or cameras.json or transforms.json in the folder, says where each picture was taken; else they are taken as views
+    on a circle around the object at even angles, in order of their names and the numbers in them. What is transparent, or
+    white where there is no alpha, is background. The folder of the run holds progress.png while it goes on, then mesh, texture,
+    fit.gif and report.json. A run that was interrupted goes on where it stopped when it is called again.
     """
     from algonet.cli.fitting_runs import FitRun, RunFiles
-    from algonet.render import MeshFitter, Remesh, icosphere
+    from algonet.fit import MeshFitter, Remesh
+    from algonet.fit.mesh import around_targets
+    from algonet.render import icosphere
     from algonet.render.coverage import coverage_named
-    from algonet.render.fitting.mesh import around_targets
 
     covered = coverage_named(coverage)
     folder, mesh_file = _run_folder(out)
     run_files = RunFiles(folder, mesh_file, textured=bool(texture))
     run_files.check(force, inputs=[Path(source)])
+    if quick:
+        steps, size = min(steps, QUICK_STEPS), min(size, QUICK_SIZE)
     targets = _targets(Path(source), source, cameras, size, views, elevation, fov)
     options = {"steps": steps, "level": level, "remesh": remesh, "size": size, "coverage": coverage, "seed": seed}
     again = Remesh() if remesh else None
-    ball = around_targets(icosphere(level, 0.5), targets)
+    if level is None and not remesh:
+        level = 3
+    ball = None if level is None else around_targets(icosphere(level, 0.5), targets)
     fitter = MeshFitter(targets, ball, steps=steps, remesh=again, coverage=covered, seed=seed)
     run = FitRun(run_files, fitter, options, source)
     if run.resumed_at and not as_json:
@@ -183,6 +211,8 @@ def fit(
     counted = (
         f"{len(targets)} views, {steps} steps, {result.quality.faces} faces, {result.quality.share:.2%} of them bad"
     )
+    for note in result.notes:
+        typer.echo(f"note: {note}", err=True)
     typer.echo(f"wrote {mesh_file} ({counted}); film and report in {folder}")
 
 
@@ -195,6 +225,10 @@ def fit_camera(
     learn_fov: Annotated[bool, typer.Option("--learn-fov", help="Find the angle of view too.")] = False,
     rotations: Annotated[int, typer.Option(help="How many rotations the search starts from.", min=1)] = 128,
     size: Annotated[int, typer.Option(help="Pixels along the longer side of the pictures.", min=8, max=2048)] = 128,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="From at most 48 rotations, on pictures of 64 pixels: finds some poses less."),
+    ] = False,
     silhouette: Annotated[bool, typer.Option("--silhouette", help="Compare outlines only, not colours.")] = False,
     coverage: Coverage = "filtered",
     force: Force = False,
@@ -207,23 +241,26 @@ def fit_camera(
     """
     import json
 
-    from algonet.cli.fitting_runs import camera_file, thumbnail
-    from algonet.render import PoseSearch, Targets, rotation_error
-    from algonet.render import fit_camera as search
+    from algonet.cli.fitting_runs import thumbnail
+    from algonet.fit import PoseSearch, Targets, rotation_error
+    from algonet.fit import fit_camera as search
+    from algonet.render.camera_files import camera_file
     from algonet.render.coverage import coverage_named
 
     covered = coverage_named(coverage)
     paths = out / "cameras.json", out / "overlay.png", out / "report.json"
     check_out(*paths, force=force, inputs=[Path(mesh), pictures])
+    if quick:
+        rotations, size = min(rotations, QUICK_ROTATIONS), min(size, QUICK_SIZE)
     loaded = _mesh(mesh, normalised=False)
     names, images = _pictures_of(pictures, size)
     colored = not silhouette and (loaded.vertex_colors, loaded.face_colors, loaded.texture) != (None, None, None)
     found = search(
-        loaded, images if colored else images[..., 3], fov=fov, learn_fov=learn_fov,
+        loaded, images if colored else images[..., 3:], fov=fov, learn_fov=learn_fov,
         search=PoseSearch(rotations=rotations), coverage=covered, progress=not as_json,
     )  # fmt: skip
     height, width = images.shape[1:3]
-    cameras = camera_file(found.camera, names, width / height)
+    cameras = camera_file(found.camera, names, (height, width))
     overlay = thumbnail(loaded, Targets(found.camera, rgb=images), len(names))
     report = [
         {
@@ -262,33 +299,19 @@ def _targets(
     folder: Path, source: str, cameras: Path | None, size: int, views: int, elevation: float, fov: float
 ) -> Targets:
     """Pictures with cameras: of a folder, by a camera file or on a circle; or of a mesh."""
-    from algonet.cli.fitting_runs import read_cameras
-    from algonet.render import Targets
+    from algonet.fit import Targets
+    from algonet.fit.pictures import cut_out, picture_files, pictures_with_cameras
 
     if not folder.is_dir():
         if cameras is not None:
             raise ValueError(f"--cameras goes with a folder of pictures; {source} is none.")
         around = _circle(views, elevation, 0.0, fov, alternate=True)
         return Targets(around, rgb=_views_of(_mesh(source), around, size))
-    if cameras is None:
-        pictures = _cut_out(_picture_files(folder), size)
-        return Targets(_circle(len(pictures), elevation, 0.0, fov), rgb=pictures)
-    names, _ = read_cameras(cameras, (size, size))
-    paths = [_frame_file(name, cameras, folder) for name in names]
-    pictures = _cut_out(paths, size)
-    _, placed = read_cameras(cameras, (int(pictures.shape[1]), int(pictures.shape[2])))
-    return Targets(placed, rgb=pictures)
-
-
-def _frame_file(name: str, cameras: Path, folder: Path) -> Path:
-    """The picture that a camera file names: beside it or in the folder, with or without its ending."""
-    places = cameras.parent.resolve(), folder.resolve()
-    for base in (cameras.parent / name, folder / name, folder / Path(name).name):
-        for path in (base, *(base.with_name(base.name + ending) for ending in PICTURES)):
-            # A camera file from elsewhere does not choose what is read elsewhere
-            if path.is_file() and any(path.resolve().is_relative_to(place) for place in places):
-                return path
-    raise ValueError(f"{cameras}: names the picture {name}, which is neither beside it nor in {folder}.")
+    found = pictures_with_cameras(folder, cameras, size)
+    if found is None:
+        pictures = cut_out(picture_files(folder), size)
+        found = pictures, _circle(len(pictures), elevation, 0.0, fov)
+    return Targets(found[1], rgb=found[0])
 
 
 def _mesh(name: str, *, normalised: bool = True) -> Mesh:
@@ -307,10 +330,9 @@ def _circle(views: int, elevation: float, azimuth: float, fov: float, *, alterna
     """Cameras at even angles around the unit ball, which fills the picture; with `alternate`, every other one from below."""
     import torch
 
-    from algonet.render import Camera
+    from algonet.render.cameras import Camera, check_fov
 
-    if not 0 < fov < 180:
-        raise ValueError(f"--fov: the full vertical angle in degrees, in (0, 180), got {fov:g}.")
+    check_fov("--fov", fov)
     for name, angle in (("--elevation", elevation), ("--azimuth", azimuth)):
         if not math.isfinite(angle):
             raise ValueError(f"{name}: an angle in degrees, got {angle:g}.")
@@ -341,60 +363,21 @@ def _views_of(mesh: Mesh, cameras: Camera, size: int) -> Any:
     return torch.cat([image * alpha, alpha], -1)
 
 
-def _picture_files(folder: Path) -> list[Path]:
-    """All pictures of a folder, in order of their names; numbers in names count as numbers: view 2 comes before view 10."""
-    paths = [p for p in folder.iterdir() if p.suffix.lower() in PICTURES]
-    if not paths:
-        raise ValueError(f"{folder}: holds no pictures (.png, .jpg, .webp, .bmp).")
-    return sorted(paths, key=lambda p: [int(s) if s.isdecimal() else s for s in re.split(r"(\d+)", p.name)])
-
-
 def _pictures_of(path: Path, size: int) -> tuple[list[str], Any]:
     """Names and pictures of a file, or of a folder's."""
-    paths = _picture_files(path) if path.is_dir() else [path]
-    return [p.name for p in paths], _cut_out(paths, size)
+    from algonet.fit.pictures import cut_out, picture_files
+
+    paths = picture_files(path) if path.is_dir() else [path]
+    return [p.name for p in paths], cut_out(paths, size)
 
 
-def _cut_out(paths: list[Path], size: int) -> Tensor:
-    """Pictures as `read_pictures` gives them; in those without alpha, what is white is transparent."""
-    pictures = read_pictures(paths, size)
-    for path, pixels in zip(paths, pictures, strict=True):
-        if bool((pixels[..., 3] > 0.99).all()):
-            pixels[..., 3] = (pixels[..., :3].amin(-1) < 0.95).float()
-            _check_background(path, pixels[..., 3])
-    return pictures
-
-
-def read_pictures(paths: list[Path], size: int) -> Tensor:
-    """Pictures as RGBA (N, H, W, 4) with the longer side `size` pixels."""
-    import numpy as np
+def _cut_out_view(out: Any) -> Tensor:
+    """RGBA (H, W, 4) of a rendering over white."""
     import torch
-    from PIL import Image
 
-    from algonet.core.pictures import open_picture
-
-    pictures, shapes = [], {}
-    for path in paths:
-        whole = open_picture(path).convert("RGBA")
-        share = size / max(whole.size)
-        width, height = (max(1, round(n * share)) for n in whole.size)
-        pixels = np.asarray(whole.resize((width, height), Image.Resampling.BOX)).astype(np.float32) / 255
-        shapes.setdefault((width, height), path)
-        pictures.append(torch.from_numpy(pixels))
-    if len(shapes) > 1:
-        listed = ", ".join(f"{path.name} {w} x {h}" for (w, h), path in list(shapes.items())[:3])
-        raise ValueError(f"{paths[0].parent}: all pictures must have the same proportions; at this size, {listed}.")
-    return torch.stack(pictures)
-
-
-def _check_background(path: Path, covered: Tensor) -> None:
-    """Raise where most of the border of a picture without alpha is not white: nothing says what the object is."""
-    border = [*covered[0].tolist(), *covered[-1].tolist(), *covered[:, 0].tolist(), *covered[:, -1].tolist()]
-    if sum(border) > len(border) / 2:
-        raise ValueError(
-            f"{path}: no background is known: the picture has no alpha, and most of its border is not white; "
-            "cut the object out, with alpha or on white."
-        )
+    alpha = out.silhouette.detach()[..., None]
+    color = (out.rgb.detach() - (1 - alpha)) / alpha.clamp_min(1e-3)
+    return torch.cat([color, alpha], -1).clamp(0, 1)
 
 
 def _layer(out: Any, layer: str) -> Any:

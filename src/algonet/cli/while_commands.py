@@ -120,9 +120,10 @@ def run(
 @app.command(epilog=examples("algonet while plot multiply", "algonet while plot my.while --out my.png --to 4"))
 def plot(
     file: File,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The PNG to write, - for standard output.")] = Path(
-        "while.png"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The PNG to write (default: the program's name), - for standard output."),
+    ] = None,
     low: Annotated[float, typer.Option("--from", help="Where the axes of x1 and x2 begin.")] = 0.0,
     high: Annotated[float, typer.Option("--to", help="Where they end.")] = 6.0,
     size: Annotated[int, typer.Option(help="Points along each axis.", min=2, max=1000)] = 64,
@@ -134,11 +135,12 @@ def plot(
     import matplotlib
 
     matplotlib.use("Agg")
-    from algonet.cli.gallery import png
+    from algonet.apps.drawing import png
     from algonet.while_lang.plots import surfaces
 
     if not low < high:
         raise ValueError(f"while plot: --from must lie below --to, got {low:g} and {high:g}.")
+    out = Path(f"{Path(file).stem}.png") if out is None else out
     check_out(out, force=force, inputs=[Path(file)])
     check_ending(out, ".png")
     library = file if _is_library(file) else None

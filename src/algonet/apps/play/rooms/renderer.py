@@ -14,7 +14,8 @@ import torch
 from nicegui import ui
 from torch import Tensor
 
-from algonet.core.pictures import to_bytes
+from algonet.apps import drawing
+from algonet.apps.drawing import to_bytes
 from algonet.relax import StudentT
 from algonet.render import (
     AmbientLight,
@@ -33,8 +34,7 @@ from algonet.render import (
     torus,
 )  # fmt: skip
 
-from .. import draw
-from ..stage import Code, Latest, Problem, Size, canvas, choice, off_loop, one_line, slider
+from ..stage import Code, Latest, Problem, Size, canvas, choice, image, off_loop, one_line, slider
 
 #: Uploads: bytes of the file, faces of the mesh.
 LARGEST, MOST_FACES = 2_000_000, 30_000
@@ -124,12 +124,11 @@ def _render(wish: Wish, mesh: Mesh) -> str:
     with torch.no_grad():
         out = renderer(mesh, camera(wish.azimuth, wish.height), lights)
     if wish.layer == "silhouette":
-        return draw.picture(draw.coloured(out.silhouette, "magma", 0.0, 1.0))
+        return drawing.picture(drawing.coloured(out.silhouette, "magma", 0.0, 1.0))
     if wish.layer == "depth":
-        depth = out.depth / out.silhouette.clamp(min=1e-6)  # out of the mixture with the background's, which is 0
-        near = (1.0 - (depth - 1.9) / 2.0).clamp(0, 1) * out.silhouette
-        return draw.picture(draw.coloured(near, "viridis", 0.0, 1.0))
-    return draw.picture(to_bytes(out.rgb))
+        near = (1.0 - (out.depth - 1.9) / 2.0).clamp(0, 1) * out.silhouette
+        return drawing.picture(drawing.coloured(near, "viridis", 0.0, 1.0))
+    return drawing.picture(to_bytes(out.rgb))
 
 
 def around() -> Camera:
@@ -162,21 +161,41 @@ def fitting(mesh: Mesh) -> Iterator[tuple[Mesh, float]]:
 
 
 def code(name: str, wish: Wish) -> str:
-    made = CALLS.get(name)
-    what = made.partition("(")[0] if made else "Mesh"
+    """The lines that draw what is seen, or, while a ball takes the mesh's shape, those that fit it."""
+    made, file = CALLS.get(name), f"{Path(name).stem}.obj" if name in MESHES else Path(name).name
+    imported = f", {made.partition('(')[0]}" if made else ", Mesh"
+    loaded = f"mesh = {made or f'Mesh.load({file!r})'}.normalised()\n"
+    if wish.fitted is not None:
+        return (
+            f"import torch\nfrom algonet.render import Camera, Targets, fit_mesh, render_hard{imported}\n\n{loaded}"
+            f"angle = torch.arange({VIEWS}) * (2 * torch.pi / {VIEWS})\n"
+            f"eyes = 2.9 * torch.stack([angle.sin(), torch.full(({VIEWS},), 0.4), angle.cos()], -1)\n"
+            "cameras = Camera.look_at(eyes, fov=45.0)\n"
+            f"seen = render_hard(mesh.vertices, mesh.faces, mesh.vertices, cameras, size=({SIDE}, {SIDE}))\n"
+            f"print(fit_mesh(Targets(cameras, silhouettes=seen.silhouette), steps={ROUNDS * STEPS}))"
+        )
     eye = [round(float(v), 2) for v in camera(wish.azimuth, wish.height).position]
-    names = ", ".join(dict.fromkeys(["Camera", "FilteredCoverage", "SmoothRenderer", "StudentT"]))
-    load_line = made or 'Mesh.load("mesh.obj").normalised()'
+    shown = {"colour": "rgb", "silhouette": "silhouette", "depth": "depth"}[wish.layer]
+    waves = "0.5 + 0.5 * torch.cos(2.6 * mesh.vertices + torch.tensor([0.2, 2.0, 4.2]))"
+    paint = f"mesh = mesh.replace(vertex_colors=0.25 + 0.65 * ({waves}))\n" if made else ""
     return (
-        f"from algonet import {names}\nfrom algonet.render import {what}\n\n"
-        f"renderer = SmoothRenderer(256, FilteredCoverage(StudentT(df=8, scale={wish.scale:.3g})))\n"
-        f"picture = renderer({load_line}, Camera.look_at(({eye[0]}, {eye[1]}, {eye[2]}), fov=45.0))\n"
-        "print(picture.rgb.shape, float(picture.silhouette.mean()))"
+        "import torch\nfrom algonet import Camera, FilteredCoverage, SmoothRenderer, StudentT\n"
+        f"from algonet.render import AmbientLight, DirectionalLight{imported}\n\n{loaded}{paint}"
+        f"coverage = FilteredCoverage(StudentT(df=8, scale={wish.scale:.3g}))\n"
+        f'renderer = SmoothRenderer(256, coverage, shading="vertex", background={BACKGROUND})\n'
+        "lights = AmbientLight((0.45, 0.45, 0.45)), DirectionalLight((-0.5, -0.9, -0.8), (0.75, 0.75, 0.75))\n"
+        f"out = renderer(mesh, Camera.look_at(({eye[0]}, {eye[1]}, {eye[2]}), fov=45.0), lights)\n"
+        f"print(out.{shown}.shape, float(out.silhouette.mean()))"
     )
 
 
+def thumbnail() -> str:
+    """The room's first picture, small."""
+    return image(paint(Wish(painted(torus()), size=240))["picture"])
+
+
 def build() -> None:
-    wish, size = Wish(painted(torus())), Size(360)
+    wish, size = Wish(painted(torus())), Size(640)
     state: dict[str, Any] = {"name": "torus", "held": None, "fit": 0}
 
     def again(**changes: Any) -> None:
@@ -205,13 +224,13 @@ def build() -> None:
         again(mesh=painted(MESHES[name]()), fitted=None)
 
     async def receive(event: Any) -> None:
-        stop()
         try:
             data = await event.file.read()
             mesh = await off_loop(load, event.file.name, data)
         except Exception as error:
             problem.say(one_line(error))
         else:
+            stop()
             state["name"] = event.file.name
             told.set_text(f"{event.file.name}: {len(mesh.vertices)} vertices, {len(mesh.faces)} faces")
             again(mesh=mesh, fitted=None)
@@ -256,7 +275,7 @@ def build() -> None:
                     second = canvas(drag, alt="The ball that takes its shape").classes("dark square")
             beside.set_visibility(False)
             told = ui.label().classes("read").mark("read")
-            problem = Problem()
+            problem = Problem(told)
         with ui.element("div").classes("card"):
             with ui.element("div").classes("controls"):
                 choice("mesh", list(MESHES), "torus", take)

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from algonet.cli.gallery import Figure, png
-from algonet.cli.pages import RED, open_frame
-from algonet.cli.speech_commands import spectrogram_png
+from algonet.apps.drawing import RED, open_frame, png, spectrogram_png
+from algonet.apps.gallery import Figure
 from algonet.speech import SmoothSynthesizer, Speech, wav_bytes
 
 TITLE = "Speech"

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algonet.cli.gallery import Figure, png
-from algonet.cli.pages import BLUE, GOLD, GREY, RED, open_frame
+from algonet.apps.drawing import BLUE, GOLD, GREY, RED, open_frame, png
+from algonet.apps.gallery import Figure
 from algonet.nn import FiniteDifferences, Insert, Residual, SmoothGraph, refine
 from algonet.relax import Anneal, soft_max
 from algonet.sorting import SoftSort, soft_sort
@@ -26,7 +26,6 @@ def figures(quick: bool) -> Iterator[Figure]:
     yield Figure("styles", _styles(), _STYLES_CAPTION)
     yield Figure("learning", _learning(300 if quick else 1000), _LEARNING_CAPTION)
     yield Figure("topology", _topology(300 if quick else 600), _TOPOLOGY_CAPTION)
-    yield Figure("differences", _differences(96 if quick else 200), _DIFFERENCES_CAPTION)
 
 
 def _box(axis: Any, x: float, y: float, size: tuple[float, float], text: str, colour: str) -> None:
@@ -204,30 +203,6 @@ def _every_choice() -> nn.Module:
     )
 
 
-def _differences(side: int) -> bytes:
-    import matplotlib.pyplot as plt
-
-    from algonet.ifs import IFS
-
-    with torch.no_grad():
-        picture = IFS.preset("maple", points=100 * side)((side, side), sigma=side / 100)
-        layers = [
-            FiniteDifferences((-1,), pad="edge"),
-            FiniteDifferences((-2,), pad="edge"),
-            FiniteDifferences((-2, -1), pad="edge"),
-        ]
-        shown = [picture, *(layer(picture[None, None])[0, 0] for layer in layers)]
-    figure, axes = plt.subplots(1, 4, figsize=(9.6, 2.8))
-    for axis, values, title in zip(axes, shown, ("picture", "along x", "along y", "along both"), strict=True):
-        most = float(values.abs().quantile(0.995))
-        first = axis is axes[0]
-        axis.imshow(values.numpy(), cmap="Greys" if first else "RdBu", vmin=0 if first else -most, vmax=most)
-        axis.set_title(title, fontsize=11)
-        axis.set_axis_off()
-    figure.tight_layout(pad=0.4)
-    return png(figure)
-
-
 _STYLES_CAPTION = (
     "The three ways in: everything goes through the algorithm; part of the features goes past it; or that part goes through "
     "layers of its own, and the network may choose."
@@ -243,4 +218,3 @@ _TOPOLOGY_CAPTION = (
     "is asked for the spread of the inner four of six numbers, and pays for each connection. Red is what leads to the output "
     "in the end, after everything that the rest could do without was taken out: of the algorithms, the sort alone."
 )
-_DIFFERENCES_CAPTION = "A layer without weights: finite differences along either side of a picture, and along both."

@@ -71,14 +71,16 @@ class Latest:
     async def _once(self, wish: tuple) -> float | None:
         """Do it and show it; how long it took, or None where it failed."""
         start = time.perf_counter()
-        patience = asyncio.get_running_loop().call_later(0.8, self._problem.wait)
+        loop = asyncio.get_running_loop()
+        patience = [loop.call_later(0.15, self._problem.stale), loop.call_later(0.8, self._problem.wait)]
         try:
             result = await off_loop(self._work, *wish)
         except Exception as error:
             self._problem.say(one_line(error))
             return None
         finally:
-            patience.cancel()
+            for timer in patience:
+                timer.cancel()
         self._problem.say("")
         self._show(result)
         return time.perf_counter() - start
@@ -98,16 +100,23 @@ class Size:
 
 
 class Problem:
-    """One line on the page that says what is wrong, or nothing."""
+    """One line on the page that says what is wrong, or nothing. What was `read` is grey while a new value is computed."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: Any = None) -> None:
+        self._read = read
         self._label = ui.label("").classes("problem").mark("problem")
         self.say("")
 
     def say(self, text: str) -> None:
         self._label.classes(remove="waiting")
+        self.stale(bool(text))
         self._label.set_text(text)
         self._label.set_visibility(bool(text))
+
+    def stale(self, old: bool = True) -> None:
+        """Whether the value on the page belongs to an earlier wish."""
+        if self._read is not None:
+            self._read.classes(**{"add" if old else "remove": "stale"})
 
     def wait(self) -> None:
         """Say that a picture takes a while."""
@@ -172,3 +181,13 @@ class Code:
 
     def show(self, text: str) -> None:
         self._shown.set_content(text.strip())
+
+
+def image(source: str) -> str:
+    """A picture as HTML, for the tiles of the first page."""
+    return f'<img src="{source}" alt="" style="width: 100%; height: 100%; object-fit: cover">'
+
+
+def svg(content: str, width: int, height: int) -> str:
+    """A drawing as HTML, for the tiles of the first page."""
+    return f'<svg viewBox="0 0 {width} {height}" width="100%" height="100%" aria-hidden="true">{content}</svg>'

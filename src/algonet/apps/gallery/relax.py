@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet.cli.gallery import Figure, png
-from algonet.cli.pages import BLUE, GOLD, RED, open_frame
+from algonet.apps.drawing import BLUE, GOLD, RED, open_frame, png
+from algonet.apps.gallery import Figure
 from algonet.relax import CONORMS, EXITS, SIGMOIDS, GaussianNoise, Heaviside, Logistic, SmoothTent, StudentT
 
 TITLE = "How a decision becomes smooth"

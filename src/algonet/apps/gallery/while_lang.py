@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from algonet.cli.gallery import Figure, png
-from algonet.cli.pages import BLUE, GOLD, RED, open_frame
+from algonet.apps.drawing import BLUE, GOLD, RED, open_frame, png
+from algonet.apps.gallery import Figure
 from algonet.relax import BumpExit, Exit, Sech, SmoothTent, Tent
 from algonet.while_lang import NonHaltingWarning, WhileProgram, load_program
 from algonet.while_lang.plots import surfaces
@@ -86,12 +86,12 @@ def _readings(size: int) -> bytes:
     left.set_xlabel("x1")
     left.set_ylabel("x1 − x0: how much too little was counted")
     left.set_title("towards the analog circuit", fontsize=11)
-    p = torch.linspace(0, 1, size, dtype=torch.float64)
-    program = WhileProgram(_FLIPS, Tent(), backend="reference")
+    exit, x2 = BumpExit(), torch.linspace(0, 1, size, dtype=torch.float64)
+    p, program = exit(x2), WhileProgram(_FLIPS, exit, backend="reference")
     turns = 3
     right.plot(p, (1 - (1 - 2 * p) ** turns) / 2, color=GOLD, lw=1.8, label="mass splitting")
     right.plot(p, torch.sin(turns * p.sqrt().asin()) ** 2, color=RED, lw=1.8, label="amplitudes")
-    right.plot(p, program(x1=torch.full_like(p, turns), x2=p), color=BLUE, lw=1.8, label="smooth WHILE")
+    right.plot(p, program(x1=torch.full_like(p, turns), x2=x2), color=BLUE, lw=1.8, label="smooth WHILE")
     right.plot([0, 1], [0, 1], "o", color="black", ms=5, label="the discrete program")
     right.set_ylim(-0.05, 1.45)
     right.set_xlabel("probability of each of three flips")

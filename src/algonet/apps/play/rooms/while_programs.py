@@ -12,7 +12,8 @@ import torch
 from nicegui import ui
 from torch import Tensor
 
-from algonet.core.pictures import to_bytes
+from algonet.apps import drawing
+from algonet.apps.drawing import to_bytes
 from algonet.relax import BumpExit, Exit, Sech, SmoothTent, StudentT, Tent
 from algonet.render import AmbientLight, Camera, DirectionalLight, FilteredCoverage, Mesh, SmoothRenderer
 from algonet.while_lang import (
@@ -26,11 +27,12 @@ from algonet.while_lang import (
     read_source,
 )
 
-from .. import draw
-from ..stage import Code, Latest, Problem, Size, canvas, choice, slider
+from ..stage import Code, Latest, Problem, Size, canvas, choice, image, slider
 
 #: Bounds on what a visitor's program may cost: its text, and how often bodies of loops run in all.
-LARGEST, MOST_RUNS, MOST_STATEMENTS = 4000, 10_000, 80
+LARGEST, MOST_STATEMENTS = 4000, 80
+#: ... on the grid, and at the chosen point, which costs less.
+GRID_RUNS, POINT_RUNS = 10_000, 200_000
 GRID, SPAN = 40, 6.0
 EXITS = ("Sech", "SmoothTent", "BumpExit", "Tent")
 
@@ -38,7 +40,7 @@ EXITS = ("Sech", "SmoothTent", "BumpExit", "Tent")
 @dataclass
 class Wish:
     source: str = library_source("multiply")
-    exit: str = "Sech"
+    exit: str = "SmoothTent"
     steepness: float = 2.0
     solid: bool = True
     azimuth: float = 0.65
@@ -63,15 +65,15 @@ def exit_of(name: str, steepness: float) -> Exit:
     return {"Sech": Sech(steepness), "SmoothTent": SmoothTent(1), "BumpExit": BumpExit(), "Tent": Tent()}[name]
 
 
-def bounded(source: str) -> tuple[Program, int]:
-    """The program, and how many rounds each loop may take so that all of them together stay within bounds."""
+def bounded(source: str, runs: int) -> tuple[Program, int]:
+    """The program, and how many rounds each loop may take so that all of them together stay within `runs`."""
     if len(source) > LARGEST:
         raise ValueError(f"Programs here have at most {LARGEST} characters, this one has {len(source)}.")
     program = read_source(source)
     depth, statements = _measure(program.body)
     if statements > MOST_STATEMENTS or depth > 4:
         raise ValueError(f"Programs here have at most {MOST_STATEMENTS} statements, and loops at most 4 deep.")
-    return program, min(500, int(MOST_RUNS ** (1 / max(depth, 1))))
+    return program, min(500, int(runs ** (1 / max(depth, 1))))
 
 
 def _measure(body: tuple) -> tuple[int, int]:
@@ -87,7 +89,7 @@ def _measure(body: tuple) -> tuple[int, int]:
 
 def evaluate(source: str, exit: str, steepness: float, x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor, Tensor, str]:
     """(value, its slopes by x1 and by x2, what to say of loops that were cut off)."""
-    program, rounds = bounded(source)
+    program, rounds = bounded(source, GRID_RUNS if x1.ndim else POINT_RUNS)
     # The reference: what is typed here changes with every key, and compiling takes longer than running
     module = WhileProgram(program, exit_of(exit, steepness), max_iterations=rounds, backend="reference")
     leaves = {name: t.clone().requires_grad_() for name, t in (("x1", x1), ("x2", x2)) if name in module.inputs}
@@ -99,7 +101,8 @@ def evaluate(source: str, exit: str, steepness: float, x1: Tensor, x2: Tensor) -
     slopes = torch.autograd.grad(value.sum(), list(leaves.values()), allow_unused=True) if value.requires_grad else []
     found = dict(zip(leaves, slopes, strict=False))
     by = [torch.zeros_like(x1) if found.get(name) is None else found[name] for name in ("x1", "x2")]
-    cut = f"Some loops were cut off after {rounds} rounds." if caught else ""
+    where = "Somewhere on the surface" if x1.ndim else "At the chosen point"
+    cut = f"{where} loops were cut off after {rounds} rounds." if caught else ""
     return value.detach(), by[0].detach(), by[1].detach(), cut
 
 
@@ -113,23 +116,23 @@ def paint(wish: Wish, surface: Surface) -> dict[str, Any]:
         surface.slope, surface.key = (a.square() + b.square()).sqrt(), key
     if surface.place != (key, wish.at):
         x1, x2 = wish.at
-        value, a, b, _ = evaluate(*key, torch.tensor(x1), torch.tensor(x2))
+        value, a, b, cut = evaluate(*key, torch.tensor(x1), torch.tensor(x2))
+        surface.note = f"{surface.note} {cut}".strip()
         surface.read = f"x0({x1:.2f}, {x2:.2f}) = {float(value):.3f} · d/dx1 = {float(a):.3f} · d/dx2 = {float(b):.3f}"
         surface.place = (key, wish.at)
     pixels = _solid(wish, surface) if wish.solid else _flat(surface, wish.size)
     return {
-        "picture": draw.picture(pixels),
+        "picture": drawing.picture(pixels),
         "read": surface.read,
         "note": surface.note,
-        "mark": None if wish.solid else wish.at,
-        "size": wish.size,
+        "marks": _axes(wish, surface) if wish.solid else _rings(wish.at, wish.size),
     }
 
 
 def _flat(surface: Surface, size: int) -> np.ndarray:
     """Two maps side by side: the value, and the size of the gradient; x1 to the right, x2 upwards."""
     panels = [
-        draw.coloured(_enlarged(t.T.flip(0), size), name)
+        drawing.coloured(_enlarged(t.T.flip(0), size), name)
         for t, name in ((surface.value, "viridis"), (surface.slope, "magma"))
     ]
     gap = np.full((size, max(4, size // 40), 3), 20, np.uint8)
@@ -151,21 +154,24 @@ def _solid(wish: Wish, surface: Surface) -> np.ndarray:
     index = torch.arange(GRID * GRID).reshape(GRID, GRID)
     a, b, c, d = index[:-1, :-1], index[1:, :-1], index[1:, 1:], index[:-1, 1:]
     faces = torch.cat([torch.stack([a, b, c], -1).reshape(-1, 3), torch.stack([a, c, d], -1).reshape(-1, 3)])
-    colors = torch.from_numpy(draw.coloured(surface.slope.clamp(max=float(surface.slope.quantile(0.99))))).float() / 255
-    mesh = Mesh(vertices, faces, vertex_colors=colors.reshape(-1, 3))
-    # So far that no corner leaves the picture, however it is turned
-    tilt, far = min(max(wish.height, 0.05), 1.4), 4.7
-    eye = (
-        far * math.sin(wish.azimuth) * math.cos(tilt),
-        far * math.sin(tilt),
-        far * math.cos(wish.azimuth) * math.cos(tilt),
+    colors = (
+        torch.from_numpy(drawing.coloured(surface.slope.clamp(max=float(surface.slope.quantile(0.99))))).float() / 255
     )
+    mesh = Mesh(vertices, faces, vertex_colors=colors.reshape(-1, 3))
     renderer = SmoothRenderer(
         wish.size, FilteredCoverage(StudentT(df=8, scale=0.6)), shading="vertex", background=(0.059, 0.078, 0.125)
     )
     lights = (AmbientLight((0.55, 0.55, 0.55)), DirectionalLight((-0.4, -1.0, -0.5), (0.6, 0.6, 0.6)))
     with torch.no_grad():
-        return to_bytes(renderer(mesh, Camera.look_at(eye, fov=42.0), lights).rgb)
+        return to_bytes(renderer(mesh, _camera(wish), lights).rgb)
+
+
+def _camera(wish: Wish) -> Camera:
+    # So far that no corner leaves the picture, however it is turned
+    tilt, far = min(max(wish.height, 0.05), 1.4), 4.7
+    across = far * math.cos(tilt)
+    eye = (across * math.sin(wish.azimuth), far * math.sin(tilt), across * math.cos(wish.azimuth))
+    return Camera.look_at(eye, fov=42.0)
 
 
 def code(wish: Wish) -> str:
@@ -184,8 +190,13 @@ def code(wish: Wish) -> str:
     )
 
 
+def thumbnail() -> str:
+    """The room's first picture, small."""
+    return image(paint(Wish(size=240), Surface())["picture"])
+
+
 def build() -> None:
-    wish, surface, size = Wish(), Surface(), Size(340)
+    wish, surface, size = Wish(), Surface(), Size(560)
     held: dict[str, tuple[float, float]] = {}
 
     def drag(kind: str, x: float, y: float) -> None:
@@ -206,7 +217,7 @@ def build() -> None:
         view.set_source(found["picture"])
         read.set_text(found["read"])
         note.set_text(found["note"])
-        view.set_content(_mark(found["mark"], found["size"]))
+        view.set_content(found["marks"])
         view.classes(add="square" if wish.solid else "", remove="" if wish.solid else "square")
         lines.show(code(wish))
 
@@ -223,28 +234,39 @@ def build() -> None:
             view = canvas(drag, alt="The program's surface").classes("dark square")
             read = ui.label().classes("read").mark("read")
             note = ui.label().classes("caption")
-            problem = Problem()
+            problem = Problem(read)
         with ui.element("div").classes("card"):
             choice("program", list(LIBRARY), "multiply", load)
             editor = ui.codemirror(wish.source, on_change=lambda event: again(source=event.value)).classes("editor")
             with ui.element("div").classes("controls"):
                 ui.switch("solid", value=True, on_change=lambda event: again(solid=event.value)).props("dense")
-                choice("exit", list(EXITS), "Sech", lambda value: again(exit=value))
+                choice("exit", list(EXITS), wish.exit, lambda value: again(exit=value))
             slider("steepness", 0.5, 4.0, 2.0, lambda value: again(steepness=value))
             slider("x1", 0.0, SPAN, 3.0, lambda value: again(at=(value, wish.at[1])))
             slider("x2", 0.0, SPAN, 4.0, lambda value: again(at=(wish.at[0], value)))
             ui.label(
-                "Solid: height is the value, colour the size of the gradient. Flat: value on the left, gradient on the right."
+                "Solid: height is the value, colour the size of the gradient. Flat: value on the left, gradient on the right. "
+                "SmoothTent, BumpExit and Tent are exact on the integers; Sech, the paper's, is not: 3 x 4 is 10.3 with it."
             ).classes("caption")
         lines = Code()
     latest = Latest(paint, show, problem, size)
     again()
 
 
-def _mark(at: tuple[float, float] | None, size: int) -> str:
+def _rings(at: tuple[float, float], size: int) -> str:
     """A ring at the chosen point of both maps."""
-    if at is None:
-        return ""
     x, y = at[0] / SPAN * size, (1 - at[1] / SPAN) * size
     ring = '<circle cx="{:.1f}" cy="{:.1f}" r="{:.1f}" fill="none" stroke="white" stroke-width="{:.1f}"/>'
     return "".join(ring.format(x + shift, y, size / 45, size / 150) for shift in (0, size + max(4, size // 40)))
+
+
+def _axes(wish: Wish, surface: Surface) -> str:
+    """Names and ranges of the axes at the edges of the solid surface: x1, x2 along the ground, the value at a corner."""
+    low, high = float(surface.value.nan_to_num(0).min()), float(surface.value.nan_to_num(0).max())
+    ends = {"x1 = 0": (-1.0, -0.45, 1.1), f"x1 = {SPAN:g}": (1.0, -0.45, 1.1), "x2 = 0": (1.1, -0.45, 1.0)}
+    ends |= {f"x2 = {SPAN:g}": (1.1, -0.45, -1.0), f"{low:.3g}": (-1.1, -0.45, -1.0), f"{high:.3g}": (-1.1, 0.65, -1.0)}
+    places = _camera(wish).project(torch.tensor(list(ends.values())), (wish.size, wish.size))
+    return "".join(
+        drawing.label(float(x), float(y), text, size=wish.size // 32)
+        for text, (x, y, _) in zip(ends, places, strict=True)
+    )

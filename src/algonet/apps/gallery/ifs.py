@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from algonet.cli.gallery import Figure, png
-from algonet.core.pictures import gif_bytes, to_bytes
+from algonet.apps.drawing import gif_bytes, png, to_bytes
+from algonet.apps.gallery import Figure
 
 TITLE = "Smooth iterated function systems"
 INTRO = (

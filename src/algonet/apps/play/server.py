@@ -9,9 +9,10 @@ from importlib import resources
 from typing import Any
 
 import torch
-from nicegui import app, ui
+from nicegui import app, background_tasks, ui
 
 from .rooms import ROOMS
+from .stage import off_loop
 
 #: No request is larger, whatever the browser was told: the largest is a mesh of `rooms.renderer.LARGEST` and its frame.
 MOST_BYTES = 4_000_000
@@ -65,7 +66,7 @@ async def _refuse(scope: dict, send: Any, status: int, text: str) -> None:
 
 def _frame(current: str) -> None:
     """What every page has: style, heading, the way to the other rooms."""
-    style = resources.files("algonet.play").joinpath("style.css").read_text(encoding="utf-8")
+    style = resources.files("algonet.apps.play").joinpath("style.css").read_text(encoding="utf-8")
     ui.add_css(style)
     ui.dark_mode(None)
     with ui.header().classes("bar items-center no-wrap"):
@@ -84,7 +85,7 @@ def _page(name: str) -> None:
         with ui.column().classes("content"):
             ui.label(room.heading).classes("heading")
             ui.label(room.intro).classes("intro")
-            importlib.import_module(f"algonet.play.rooms.{room.module}").build()
+            importlib.import_module(f"algonet.apps.play.rooms.{room.module}").build()
 
 
 @ui.page("/", title="algonet play")
@@ -96,9 +97,23 @@ def _home() -> None:
         with ui.element("div").classes("tiles"):
             for name, room in ROOMS.items():
                 with ui.link(target=f"/{name}").classes("tile"):
-                    ui.icon(room.icon).classes("icon")
+                    picture = ui.html("", sanitize=False).classes("thumb")
+                    background_tasks.create(_thumbnail(picture, room.module), name="thumbnail")
                     ui.label(room.title).classes("tile-title")
                     ui.label(room.heading).classes("tile-text")
+
+
+#: What each room's tile shows, drawn once by the room itself.
+_drawn: dict[str, str] = {}
+
+
+async def _thumbnail(picture: Any, module: str) -> None:
+    """Show the room's first picture, small."""
+    if module not in _drawn:
+        room = importlib.import_module(f"algonet.apps.play.rooms.{module}")
+        _drawn[module] = await off_loop(room.thumbnail)
+    if not picture.client.is_deleted:
+        picture.set_content(_drawn[module])
 
 
 def serve(host: str, port: int, show: bool) -> None:
@@ -107,6 +122,7 @@ def serve(host: str, port: int, show: bool) -> None:
     for name in ROOMS:
         _page(name)
     local = host in ("127.0.0.1", "localhost", "::1")
+    importlib.import_module("algonet.apps.play.rooms.smooth_programs").EDITABLE[0] = local
     app.add_middleware(Limit, names=("127.0.0.1", "localhost", "::1") if local else ())
     print(f"algonet play: http://{'127.0.0.1' if local else host}:{port} (Ctrl-C ends it)", flush=True)
     if not local:

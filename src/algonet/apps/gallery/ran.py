@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algonet.cli.gallery import Figure, png
-from algonet.cli.pages import RED, no_ticks, open_frame
+from algonet.apps.drawing import RED, no_ticks, open_frame, png
+from algonet.apps.gallery import Figure
 from algonet.ran import RAN, LossWeights
 from algonet.ran.config import TrainConfig
 from algonet.ran.losses import LOSSES
@@ -153,17 +153,26 @@ def _data_paths() -> bytes:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(2, 3, figsize=(13.5, 6.2))
+    figure.tight_layout(pad=0.6)
     _network(axes[0, 0], frozenset(_PLACES))
     axes[0, 0].set_title("all of it", fontsize=12)
     for axis, (number, terms) in zip(axes.flat[1:], LOSSES.items(), strict=True):
         _network(axis, terms.needs)
         for pair, colour in ((terms.real, "#2e7d32"), (terms.fake, "#c62828")):
             ends = [_PLACES[name] for name in pair]
-            bend = 0.32 if colour == "#2e7d32" else -0.32
+            bend = 0.62 if ends[0][1] == ends[1][1] or "a" in pair else 0.25
+            bend = bend if colour == "#2e7d32" else -bend
             axis.annotate(
                 "", ends[1], ends[0], zorder=1,
                 arrowprops={"arrowstyle": "-", "color": colour, "lw": 2.5, "connectionstyle": f"arc3,rad={bend}",
                             "shrinkA": 17, "shrinkB": 17},
+            )  # fmt: skip
+            (x0, y0), (x1, y1) = axis.transData.transform(ends)
+            # The middle of such an arc lies beside that of its ends, by half of `rad` times their distance
+            middle = (x0 + x1 + bend * (y1 - y0)) / 2, (y0 + y1 - bend * (x1 - x0)) / 2
+            axis.text(
+                *axis.transData.inverted().transform(middle), "D", ha="center", va="center", color="white", fontsize=11,
+                zorder=4, bbox={"boxstyle": "square,pad=0.3", "fc": colour, "ec": "black"},
             )  # fmt: skip
         for one, other in terms.alike:
             bend = 0.5 if {one, other} & {"a"} else 0.0
@@ -218,7 +227,7 @@ def _paths(ran: Any) -> bytes:
     titles = ("a: what is seen", "b′ = a2b(a)", "b″ = Inv(R(a))", "a′ = b2a(b′)", "a″ = b2a(b″)")
     figure, axes = plt.subplots(4, 5, figsize=(9.4, 7.7))
     for row, line in enumerate(axes):
-        for axis, title, picture in zip(line, titles, paths, strict=True):
+        for axis, title, picture in zip(line, titles, paths[:5], strict=True):
             _show(axis, picture[row])
             if row == 0:
                 axis.set_title(title, fontsize=11)
@@ -260,8 +269,8 @@ def _show(axis: Any, picture: Tensor) -> None:
 
 _DATA_PATHS_CAPTION = (
     "The five data paths. A discriminator D judges pairs of one picture from A (orange) and one from B (grey): in each loss "
-    "it learns to accept the green pair and to reject the red one, while the others learn to fool it; dotted pairs are to be "
-    "alike."
+    "it learns to accept the pair at the green D and to reject the one at the red D, while the others learn to fool it; dotted "
+    "pairs are to be alike."
 )
 _PATHS_CAPTION = (
     "The five pictures that the losses compare. The translator a2b finds out by itself what is disc and what is ground: the "

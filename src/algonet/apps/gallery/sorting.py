@@ -7,12 +7,10 @@ from typing import Any
 
 import torch
 
-from algonet.cli.gallery import Figure, png
-from algonet.cli.pages import no_ticks, open_frame
-from algonet.relax import DECISION, Cauchy, Gaussian, Laplace, Logistic, Optimal, Reciprocal, SmoothStep
+from algonet.apps.drawing import no_ticks, open_frame, png
+from algonet.apps.gallery import Figure
+from algonet.relax import Logistic
 from algonet.sorting import Bitonic, OddEven, soft_median, soft_sort, which_method
-from algonet.sorting.operation import sort_settings
-from algonet.sorting.reference import walk
 
 TITLE = "Soft sorting"
 INTRO = (
@@ -25,9 +23,7 @@ def figures(quick: bool) -> Iterator[Figure]:
     yield _network()
     yield _layers(12 if quick else 32)
     yield _permutations(8 if quick else 16)
-    yield _sigmoids()
     yield _median()
-    yield _sharpness(quick)
     yield _methods(quick)
 
 
@@ -35,11 +31,17 @@ def _items(n: int, seed: int = 3) -> torch.Tensor:
     return torch.rand(n, generator=torch.Generator().manual_seed(seed))
 
 
-def _trace(x: torch.Tensor, network: Any, relax: Any) -> tuple[list[torch.Tensor], list[Any]]:
-    """(items before each layer and at the end, exchanges)."""
-    settings = sort_settings(network, relax)
-    exchanges = list(walk(x, settings, torch.tensor(float(relax.steepness)), torch.empty(0, dtype=torch.int32)))
-    return [x, *(e.after for e in exchanges)], exchanges
+def _trace(x: torch.Tensor, network: Any, relax: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """(items before each layer and at the end, how surely each pair of a layer is in order)."""
+    states, stays, table = [x], [], network.table(len(x))
+    for layer in range(table.depth):
+        first, second = table.layer(layer)
+        a, b, x = x[first], x[second], x.clone()
+        alpha = relax(b - a)
+        x[first], x[second] = alpha * a + (1 - alpha) * b, alpha * b + (1 - alpha) * a
+        states.append(x)
+        stays.append(alpha)
+    return states, stays
 
 
 def _network() -> Figure:
@@ -50,15 +52,13 @@ def _network() -> Figure:
     for ax, network in zip(axes, (OddEven(), Bitonic()), strict=True):
         relax = Logistic(12.0)
         table = network.table(8)
-        states, exchanges = _trace(x, network, relax)
+        states, stays = _trace(x, network, relax)
         place = 0.0
-        for layer, exchange in enumerate(exchanges):
+        for layer, alphas in enumerate(stays):
             first, second = (t.tolist() for t in table.layer(layer))
             # Comparators that overlap in the drawing stand side by side
             lanes: list[list[tuple[int, int]]] = []
-            for f, g, alpha in sorted(
-                zip(first, second, exchange.alpha.tolist(), strict=True), key=lambda p: p[1] - p[0]
-            ):
+            for f, g, alpha in sorted(zip(first, second, alphas.tolist(), strict=True), key=lambda p: p[1] - p[0]):
                 lane = next((i for i, held in enumerate(lanes) if all(g < a or f > b for a, b in held)), len(lanes))
                 if lane == len(lanes):
                     lanes.append([])
@@ -141,34 +141,6 @@ def _permutations(n: int) -> Figure:
     )
 
 
-def _sigmoids() -> Figure:
-    import matplotlib.pyplot as plt
-
-    families = (Logistic, Gaussian, Laplace, Cauchy, Reciprocal, Optimal, SmoothStep)
-    gap = torch.linspace(-3, 3, 241)
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.6))
-    for family in families:
-        relax = family(steepness=2.0)
-        alpha = relax(gap)
-        moved = gap.clone().requires_grad_()
-        pair = torch.stack([torch.zeros_like(moved), moved], -1)
-        low = soft_sort(pair, relax=relax, backend="reference").values[:, 0]
-        axes[0].plot(gap, alpha, label=family.__name__, lw=1.8)
-        axes[1].plot(gap, low.detach() - gap.clamp_max(0), lw=1.8)
-    axes[0].set_title("alpha = r(2 (b - a)): is the pair in order?")
-    axes[1].set_title("soft minimum of (0, b - a), minus the hard one")
-    for ax in axes:
-        ax.set_xlabel("b - a")
-        open_frame(ax)
-    axes[0].legend(frameon=False, fontsize=9)
-    return Figure(
-        "sigmoids",
-        png(figure),
-        "Seven sigmoids of the same steepness and what one exchange makes of a pair. Long tails (Cauchy, Reciprocal, Optimal) "
-        "let gradients reach far, short ones keep values apart.",
-    )
-
-
 def _median() -> Figure:
     import matplotlib.pyplot as plt
 
@@ -196,37 +168,12 @@ def _median() -> Figure:
     )
 
 
-def _sharpness(quick: bool) -> Figure:
-    import matplotlib.pyplot as plt
-
-    sizes = (4, 8, 16, 32) if quick else (4, 8, 16, 32, 64, 128)
-    figure, ax = plt.subplots(figsize=(8, 3.6))
-    for network, colour in ((OddEven(), "tab:purple"), (Bitonic(), "tab:cyan")):
-        for relax, style in ((DECISION, "-"), (Optimal(DECISION.steepness), "--")):
-            errors = []
-            for n in sizes:
-                x = torch.randn(64, n, generator=torch.Generator().manual_seed(n))
-                errors.append((soft_sort(x, method=network, relax=relax).values - x.sort(-1).values).abs().mean())
-            label = f"{type(network).__name__}, {type(relax).__name__}"
-            ax.plot(sizes, errors, style, color=colour, marker="o", ms=4, label=label)
-    ax.set_xscale("log", base=2)
-    ax.set_xlabel("items")
-    ax.set_ylabel("mean deviation from the hard sort")
-    ax.legend(frameon=False, fontsize=9)
-    open_frame(ax)
-    return Figure(
-        "sharpness",
-        png(figure),
-        "The price of depth: the more layers an item passes, the more it is mixed. Steepness 10 on normal numbers.",
-    )
-
-
 def _methods(quick: bool) -> Figure:
     x = torch.randn(16, 16 if quick else 32, generator=torch.Generator().manual_seed(0))
     axis = which_method(x, "sort", seconds=0.0 if quick else 0.3).plot()
     return Figure(
         "methods",
         png(axis.figure),
-        "Six ways to sort the same numbers, by time and by error against the crisp sort. Bright ones have gradients "
+        "Seven ways to sort the same numbers, by time and by error against the crisp sort. Bright ones have gradients "
         "everywhere, dark ones almost nowhere; areas grow with memory. Pairs only rank, so they are not here.",
     )

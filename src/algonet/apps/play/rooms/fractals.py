@@ -12,10 +12,10 @@ import torch
 from nicegui import ui
 from torch import Tensor
 
+from algonet.apps import drawing
 from algonet.ifs import IFS, PRESETS
 
-from .. import draw
-from ..stage import Code, Latest, Problem, Size, canvas, choice, off_loop, one_line, slider
+from ..stage import Code, Latest, Problem, Size, canvas, choice, image, off_loop, one_line, slider
 
 Point = tuple[float, float]
 POINTS = 12_000
@@ -34,6 +34,8 @@ class Wish:
     size: int = 256
     #: Strokes of the drawing, in the unit square; drawn faintly behind.
     strokes: list[list[Point]] = field(default_factory=list)
+    #: An empty sheet to draw on: the maps are not shown.
+    drawing: bool = False
 
 
 def preset(name: str) -> tuple[Tensor, tuple[float, float, float, float]]:
@@ -50,10 +52,10 @@ def paint(wish: Wish) -> dict[str, Any]:
         system = IFS(wish.maps, extent=wish.extent, bound=0.97, points=POINTS)
         # Sigma is in pixels of a picture 256 wide, so that it looks the same while the size adapts
         image = system(wish.size, sigma=max(wish.sigma * wish.size / 256, 0.3))
-    glow = image.clamp(0, 1) ** 0.8
+    glow = torch.zeros_like(image) if wish.drawing else image.clamp(0, 1) ** 0.8
     if wish.strokes:
-        glow = torch.maximum(glow, 0.32 * target(wish.strokes, wish.size))
-    return {"picture": draw.picture(draw.coloured(glow, "magma", 0.0, 1.05)), "size": wish.size}
+        glow = torch.maximum(glow, (0.9 if wish.drawing else 0.32) * target(wish.strokes, wish.size))
+    return {"picture": drawing.picture(drawing.coloured(glow, "magma", 0.0, 1.05)), "size": wish.size}
 
 
 def target(strokes: list[list[Point]], side: int) -> Tensor:
@@ -172,10 +174,15 @@ def _handles(maps: Tensor, extent: tuple[float, float, float, float], size: int)
     return "".join(parts)
 
 
+def thumbnail() -> str:
+    """The room's first picture, small."""
+    return image(paint(Wish(*preset("fern"), size=240))["picture"])
+
+
 def build() -> None:
     maps, extent = preset("fern")
     wish, size = Wish(maps, extent), Size(380)
-    state: dict[str, Any] = {"preset": "fern", "drawing": False, "held": None, "fit": 0}
+    state: dict[str, Any] = {"preset": "fern", "held": None, "fit": 0}
 
     def again(**changes: Any) -> None:
         for name, value in changes.items():
@@ -184,9 +191,7 @@ def build() -> None:
 
     def show(found: dict[str, Any]) -> None:
         view.set_source(found["picture"])
-        view.set_content(
-            _handles(wish.maps, wish.extent, found["size"]) if handles.value and not state["drawing"] else ""
-        )
+        view.set_content(_handles(wish.maps, wish.extent, found["size"]) if handles.value and not wish.drawing else "")
         lines.show(code(state["preset"], wish))
 
     def grab(x: float, y: float) -> tuple[int, int] | None:
@@ -201,7 +206,7 @@ def build() -> None:
         return found
 
     def drag(kind: str, x: float, y: float) -> None:
-        if state["drawing"]:
+        if wish.drawing:
             if kind == "down":
                 wish.strokes.append([])
             if wish.strokes and kind != "up" and sum(map(len, wish.strokes)) < LONGEST:
@@ -231,7 +236,7 @@ def build() -> None:
 
     def set_drawing(on: bool) -> None:
         stop()
-        state["drawing"] = on
+        wish.drawing = on
         if on:
             wish.strokes = []
             again(extent=(0.0, 1.0, 0.0, 1.0), maps=first_maps(torch.ones(SIDE, SIDE), 4))
@@ -256,7 +261,7 @@ def build() -> None:
             problem.say(one_line(error))
             return
         button.set_text("stop")
-        state["drawing"] = False
+        wish.drawing = False
         wish.extent, state["preset"] = (0.0, 1.0, 0.0, 1.0), None
         step = 0
         while state["fit"] == turn and not view.client.is_deleted:
@@ -273,7 +278,7 @@ def build() -> None:
         with ui.element("div").classes("card"):
             view = canvas(drag, alt="The fractal and its maps").classes("dark square")
             told = ui.label().classes("read").mark("read")
-            problem = Problem()
+            problem = Problem(told)
         with ui.element("div").classes("card"):
             choice("system", sorted(PRESETS), "fern", load)
             slider("softness", 0.4, 8.0, 1.0, lambda value: again(sigma=value), step=0.1)

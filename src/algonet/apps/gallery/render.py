@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet.cli.gallery import Figure, png
-from algonet.cli.pages import no_ticks, open_frame
-from algonet.core.pictures import gif_bytes, to_bytes
+from algonet.apps.drawing import gif_bytes, no_ticks, png, to_bytes
+from algonet.apps.gallery import Figure
 
 TITLE = "The smooth renderer"
 INTRO = (
     "Perturb each pixel's position by a little noise and ask how likely it lands in each triangle: that probability has a "
-    "closed form, is infinitely often differentiable, and adds up, so the picture does not depend on how a surface is cut into "
-    "triangles. Gradients come from everywhere: from silhouettes, from hidden faces, from far away."
+    "closed form, is infinitely often differentiable, and adds up, so the picture hardly changes with how a surface is cut "
+    "into triangles. Gradients come from everywhere: from silhouettes, from hidden faces, from far away."
 )
 
 
@@ -29,7 +28,6 @@ def figures(quick: bool) -> Iterator[Figure]:
     yield _turning(quick)
     yield _far_camera(quick)
     yield _tessellation(quick)
-    yield _path(quick)
     yield _textures(quick)
 
 
@@ -123,8 +121,7 @@ def _softness(quick: bool) -> Figure:
             out = renderer(mesh, camera, _lamps())
         _show(axes[0, column], out.rgb.clamp(0, 1))
         _show(axes[1, column], 1 - out.silhouette, cmap="gray", vmin=0, vmax=1)
-        depth = out.depth / (out.silhouette**2 + 1e-8).sqrt()
-        _show(axes[2, column], torch.where(out.silhouette > 0.02, depth, torch.nan), cmap="magma_r")
+        _show(axes[2, column], torch.where(out.silhouette > 0.02, out.depth, torch.nan), cmap="magma_r")
         axes[0, column].set_title(f"scale = {scale:g} px", fontsize=11)
     for axis in axes.flat:
         axis.set_axis_off()
@@ -173,45 +170,6 @@ def _tessellation(quick: bool) -> Figure:
         "soft renderers use, grow fatter with every cut."
     )
     return Figure("Independent of the tessellation", png(figure), caption)
-
-
-def _path(quick: bool) -> Figure:
-    import matplotlib.pyplot as plt
-
-    from algonet.relax import Logistic, StudentT
-    from algonet.render import EuclideanCoverage, FilteredCoverage
-
-    triangle = torch.tensor([[-0.9, -0.8], [-0.7, 1.2], [1.3, 0.2]], dtype=torch.float64)
-    pixel = torch.zeros(1, 2, dtype=torch.float64)
-
-    def covered(t: Tensor, coverage: Any) -> Tensor:
-        moved = triangle + torch.stack([t, 0.25 * t])
-        softness = torch.as_tensor(coverage.softness(1), dtype=torch.float64)
-        return coverage.seen(moved[None], pixel, softness)[0].reshape(())
-
-    count = 300 if quick else 800
-    figure, axes = plt.subplots(1, 3, figsize=(10.5, 2.9))
-    for title, coverage, color in (
-        ("filtered", FilteredCoverage(StudentT(scale=0.45)), "#2a6f97"),
-        ("Euclidean", EuclideanCoverage(Logistic(3.0)), "#e07a5f"),
-    ):
-        times = torch.linspace(-2.5, 2.5, count, dtype=torch.float64, requires_grad=True)
-        value = torch.func.vmap(lambda t, c=coverage: covered(t, c))(times)
-        (first,) = torch.autograd.grad(value.sum(), times, create_graph=True)
-        (second,) = torch.autograd.grad(first.sum(), times)
-        for axis, curve in zip(axes, (value, first, second), strict=True):
-            axis.plot(times.detach().numpy(), curve.detach().numpy(), color=color, label=title, lw=1.6)
-    for axis, title in zip(axes, ("coverage of a pixel", "first derivative", "second derivative"), strict=True):
-        axis.set_title(title, fontsize=10)
-        axis.set_xlabel("shift of the triangle (pixels)", fontsize=9)
-        open_frame(axis)
-    axes[0].legend(frameon=False)
-    figure.tight_layout()
-    caption = (
-        "A triangle slides across a pixel. The filtered coverage and all its derivatives are smooth; the Euclidean one has "
-        "kinks where the nearest edge changes, and jumps in its second derivative."
-    )
-    return Figure("Smooth along every path", png(figure), caption)
 
 
 def _textures(quick: bool) -> Figure:

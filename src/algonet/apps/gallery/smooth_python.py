@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet.cli.gallery import Figure, png
-from algonet.cli.pages import BLUE, GOLD, RED, no_ticks, open_frame
+from algonet.apps.drawing import BLUE, GOLD, RED, no_ticks, open_frame, png
+from algonet.apps.gallery import Figure
 from algonet.smooth_python import smooth
 from algonet.smooth_python.algorithms import ALGORITHMS
 

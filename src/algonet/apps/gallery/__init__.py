@@ -5,18 +5,13 @@ from __future__ import annotations
 import base64
 import html
 import importlib
-import io
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import resources
-from pathlib import Path
-from typing import Any
 
 from algonet import __version__
-from algonet.core.cache import cached
-from algonet.core.files import write_text
 
 #: Sections, the most beautiful first, and what the navigation calls them: it fits on one line of a desktop. Each module has
 #: TITLE, INTRO and figures(quick) -> Iterator[Figure].
@@ -25,7 +20,6 @@ PAGES = {
     "ifs": "Fractals",
     "while_lang": "Programs",
     "smooth_python": "Python",
-    "programs": "Simulations",
     "sorting": "Sorting",
     "speech": "Speech",
     "ran": "Inverse problems",
@@ -57,37 +51,26 @@ class Section:
     figures: tuple[Figure, ...]
 
 
-def png(figure: Any) -> bytes:
-    """A matplotlib figure as PNG bytes; the figure is closed."""
-    import matplotlib.pyplot as plt
-
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight", facecolor="white")
-    plt.close(figure)
-    return buffer.getvalue()
-
-
 def build(quick: bool, progress: Callable[[str, str], None]) -> list[Section]:
     """Make every section; `progress(section, figure)` is told what was just finished."""
     import matplotlib
 
     matplotlib.use("Agg")
-    sections = []
+    sections, code = [], snippets()
     for name in PAGES:
-        module = importlib.import_module(f"algonet.cli.pages.{name}")
+        module = importlib.import_module(f"algonet.apps.gallery.{name}")
         figures = []
         with _one_thread():
             for figure in module.figures(quick):
-                figures.append(replace(figure, code=snippets().get((name, figure.name), figure.code)))
+                figures.append(replace(figure, code=code.get((name, figure.name), figure.code)))
                 progress(module.TITLE, figure.name)
         sections.append(Section(name, module.TITLE, module.INTRO, tuple(figures)))
     return sections
 
 
-@cached(most=1)
 def snippets() -> dict[tuple[str, str], str]:
     """The code under each picture, by section and figure: whole programs that run alone and print something."""
-    text = resources.files("algonet.cli").joinpath("snippets.md").read_text(encoding="utf-8")
+    text = resources.files("algonet.apps.gallery").joinpath("snippets.md").read_text(encoding="utf-8")
     found = re.findall(r"^## (\w+): ([^\n]+)\n\n```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     return {(section, figure): code for section, figure, code in found}
 
@@ -106,14 +89,9 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def write(sections: list[Section], folder: Path, *, overwrite: bool = True) -> Path:
-    """Write the page into `folder` (made if missing) whole or not at all; returns its path."""
-    return write_text(folder / PAGE, page(sections), overwrite=overwrite)
-
-
 def page(sections: list[Section]) -> str:
     """The HTML of the whole gallery, with style and pictures inside."""
-    template = resources.files("algonet.cli").joinpath("gallery.html").read_text(encoding="utf-8")
+    template = resources.files("algonet.apps.gallery").joinpath("gallery.html").read_text(encoding="utf-8")
     links = "\n".join(f'<a href="#{s.slug}">{html.escape(PAGES.get(s.slug, s.title))}</a>' for s in sections)
     template = template.replace("{{links}}", links).replace("{{version}}", __version__)
     return template.replace("{{sections}}", "\n".join(map(_section, sections)))

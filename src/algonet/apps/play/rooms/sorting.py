@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from nicegui import ui
 
+from algonet.apps import drawing
 from algonet.relax import Cauchy, Gaussian, Logistic, Optimal
-from algonet.sorting import soft_sort
+from algonet.sorting import OddEven, soft_sort
 
-from .. import draw
-from ..stage import Code, Latest, Problem, canvas, choice, slider
+from ..stage import Code, Latest, Problem, canvas, choice, slider, svg
 
 FAMILIES = {"Logistic": Logistic, "Cauchy": Cauchy, "Gaussian": Gaussian, "Optimal": Optimal}
 START = (0.62, 0.21, 0.85, 0.43, 0.95, 0.12, 0.55, 0.34)
@@ -31,7 +31,11 @@ def compute(wish: Wish) -> dict[str, Any]:
     """Sorted values, permutation, the states between the layers, and the gradient of the chosen place."""
     relax = FAMILIES[wish.family](wish.steepness)
     x = torch.tensor(wish.values, dtype=torch.float64, requires_grad=True)
-    options: dict[str, Any] = {"relax": relax, "backend": "reference"}  # eight numbers: not worth a kernel
+    options: dict[str, Any] = {
+        "relax": relax,
+        "method": OddEven(),
+        "backend": "reference",
+    }  # eight numbers: not worth a kernel
     result = soft_sort(x, return_permutation=True, **options)
     assert result.permutation is not None
     slope = torch.autograd.grad(result.values[wish.place], x)[0]
@@ -59,9 +63,9 @@ def bars(wish: Wish, slope: list[float]) -> str:
         x, top = (i + 0.5) * step, HEIGHT - 22 - value * (HEIGHT - 84)
         parts.append(
             f'<rect x="{x - step * 0.32:.1f}" y="{top:.1f}" width="{step * 0.64:.1f}" height="{HEIGHT - 22 - top:.1f}" rx="5" '
-            f'fill="{draw.shade(value)}"/>'
+            f'fill="{drawing.shade(value)}"/>'
         )
-        parts.append(draw.label(x, HEIGHT - 6, f"{value:.2f}"))
+        parts.append(drawing.label(x, HEIGHT - 6, f"{value:.2f}"))
         if abs(grad) * scale > 1.5:
             tip, head = top - grad * scale, 5 if grad > 0 else -5
             colour = "#e4572e" if grad > 0 else "#3a86ff"
@@ -81,7 +85,7 @@ def network(states: list[list[float]], swaps: list[dict[int, float]]) -> str:
         for i, value in enumerate(state):
             x, y = column * step + 8, 16 + row * i
             parts.append(
-                f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{x + column:.1f}" y2="{y:.1f}" stroke="{draw.shade(value)}" '
+                f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{x + column:.1f}" y2="{y:.1f}" stroke="{drawing.shade(value)}" '
                 f'stroke-width="{min(9.0, row * 0.36):.1f}" stroke-linecap="round"/>'
             )
         for i, share in (swaps[step] if step < len(swaps) else {}).items():
@@ -100,11 +104,11 @@ def permutation(matrix: list[list[float]]) -> str:
     left = (WIDTH - side * n) / 2
     cells = [
         f'<rect x="{left + j * side:.1f}" y="{8 + i * side:.1f}" width="{side - 1.5:.1f}" height="{side - 1.5:.1f}" rx="2.5" '
-        f'fill="{draw.shade(share**0.7, "magma")}"/>'
+        f'fill="{drawing.shade(share**0.7, "magma")}"/>'
         for i, row in enumerate(matrix)
         for j, share in enumerate(row)
     ]
-    words = draw.label(WIDTH / 2, HEIGHT - 6, "items, as they stand") + draw.label(
+    words = drawing.label(WIDTH / 2, HEIGHT - 6, "items, as they stand") + drawing.label(
         left - 10, HEIGHT / 2, "places", anchor="end"
     )
     return "".join(cells) + words
@@ -113,11 +117,17 @@ def permutation(matrix: list[list[float]]) -> str:
 def code(wish: Wish) -> str:
     numbers = ", ".join(f"{v:.2f}" for v in wish.values)
     return (
-        f"import torch\nfrom algonet import {wish.family}, soft_sort\n\n"
+        f"import torch\nfrom algonet import {wish.family}, OddEven, soft_sort\n\n"
         f"x = torch.tensor([{numbers}], requires_grad=True)\n"
-        f"result = soft_sort(x, relax={wish.family}({wish.steepness:.3g}), return_permutation=True)\n"
+        f"relax = {wish.family}({wish.steepness:.3g})\n"
+        f"result = soft_sort(x, relax=relax, method=OddEven(), return_permutation=True)\n"
         f"result.values[{wish.place}].backward()\nprint(result.values.detach(), x.grad, sep='\\n')"
     )
+
+
+def thumbnail() -> str:
+    """The room's first picture, small."""
+    return svg(compute(Wish())["bars"], WIDTH, HEIGHT)
 
 
 def build() -> None:
@@ -153,7 +163,7 @@ def build() -> None:
         with ui.element("div").classes("card"):
             numbers = canvas(drag, alt="Bars to drag", size=size)
             ordered = ui.label().classes("read").mark("read")
-            problem = Problem()
+            problem = Problem(ordered)
             with ui.element("div").classes("pair"):
                 with ui.column().classes("gap-1"):
                     ui.label("The network, from left to right; red where neighbours exchange").classes("caption")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from algonet.cli.gallery import Figure, png
-from algonet.cli.pages import BLUE, GOLD, RED, open_frame
+from algonet.apps.drawing import BLUE, GOLD, RED, open_frame, png
+from algonet.apps.gallery import Figure
 from algonet.explain import Replacement, replace_gradually, sensitivity
 from algonet.nn import FiniteDifferences, Insert
 from algonet.relax import Logistic

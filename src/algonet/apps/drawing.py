@@ -1,0 +1,122 @@
+"""What the gallery and the playground draw with: frames and colours of plots, arrays as pictures, and SVG."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+#: Seconds before the first phoneme of a sound.
+SILENCE = 0.03
+BLUE, RED, GOLD, GREY = "#1f4e79", "#d1495b", "#c9b458", "#8a93a0"
+
+
+def open_frame(*axes: Any) -> None:
+    """Leave out the frame above and to the right."""
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+
+
+def no_ticks(axis: Any) -> None:
+    axis.set_xticks([])
+    axis.set_yticks([])
+
+
+def png(figure: Any) -> bytes:
+    """A matplotlib figure as PNG bytes; the figure is closed."""
+    import matplotlib.pyplot as plt
+
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight", facecolor="white")
+    plt.close(figure)
+    return buffer.getvalue()
+
+
+def to_bytes(pixels: Tensor) -> np.ndarray:
+    """Values in [0, 1] as bytes."""
+    return (pixels.detach().clamp(0, 1) * 255).round().byte().cpu().numpy()
+
+
+def gif_bytes(frames: Sequence[np.ndarray], milliseconds: int = 80) -> bytes:
+    """Frames of bytes as the content of an animated GIF without end."""
+    from PIL import Image
+
+    first, *others = map(Image.fromarray, frames)
+    buffer = io.BytesIO()
+    first.save(buffer, "GIF", save_all=True, append_images=others, duration=milliseconds, loop=0)
+    return buffer.getvalue()
+
+
+def picture(pixels: np.ndarray) -> str:
+    """Bytes (H, W, 3) as a data URL, encoded for speed."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "WEBP", quality=88, method=0)
+    return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _table(name: str) -> np.ndarray:
+    from matplotlib import colormaps
+
+    return colormaps[name](np.arange(256), bytes=True)[:, :3]
+
+
+def coloured(values: Tensor, name: str = "viridis", low: float | None = None, high: float | None = None) -> np.ndarray:
+    """Values (...) through a colour map, as bytes (..., 3); what is not finite is black."""
+    data = values.detach().cpu().double().numpy()
+    finite = np.isfinite(data)
+    low = float(data[finite].min()) if low is None and finite.any() else (low or 0.0)
+    high = float(data[finite].max()) if high is None and finite.any() else (high or 1.0)
+    span = max(high - low, 1e-12)
+    levels = np.clip((np.where(finite, data, low) - low) / span * 255, 0, 255).astype(np.uint8)
+    return np.where(finite[..., None], _table(name)[levels], 0).astype(np.uint8)
+
+
+def shade(value: float, name: str = "viridis") -> str:
+    """The colour of a value in [0, 1], for SVG."""
+    red, green, blue = _table(name)[int(np.clip(value, 0, 1) * 255)]
+    return f"#{red:02x}{green:02x}{blue:02x}"
+
+
+def curve(points: list[tuple[float, float]], colour: str, width: float = 2.5, dash: str = "") -> str:
+    """A line through points, in SVG."""
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    style = f' stroke-dasharray="{dash}"' if dash else ""
+    return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}" stroke-linejoin="round"{style}/>'
+
+
+def label(
+    x: float, y: float, text: str, *, size: int = 13, anchor: str = "middle", colour: str = "currentColor"
+) -> str:
+    from html import escape
+
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{colour}">{escape(text)}</text>'
+    )
+
+
+def spectrogram_png(speech: Any, names: list[str], durations: Any) -> bytes:
+    """The waveform above its log-mel spectrogram, with the phonemes where they are said."""
+    import matplotlib.pyplot as plt
+
+    frames = speech.mel.shape[-1]
+    figure, (top, below) = plt.subplots(2, 1, figsize=(9, 4.6), height_ratios=[1, 3], sharex=True)
+    seconds = (frames - 1) / 100
+    wave, mel = (t.detach().cpu().numpy() for t in (speech.waveform, speech.mel))
+    top.plot([i * seconds / len(wave) for i in range(len(wave))], wave, lw=0.5)
+    top.set_yticks([])
+    below.imshow(mel, origin="lower", aspect="auto", extent=(0, seconds, 0, len(mel)), vmin=-11.5, vmax=4, cmap="magma")
+    below.set_xlabel("seconds")
+    below.set_ylabel("mel band")
+    begins = SILENCE
+    for name, duration in zip(names, durations.tolist(), strict=True):
+        top.text(begins + duration / 2, top.get_ylim()[1] * 1.05, name, ha="center", fontsize=12)
+        below.axvline(begins, color="white", lw=0.6, alpha=0.6)
+        begins += duration
+    figure.tight_layout()
+    return png(figure)
