@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import doctest
 import importlib
 import inspect
 import io
@@ -20,6 +21,7 @@ import pytest
 import torch
 
 import algonet
+import algonet.fit
 from algonet.relax import Cauchy, Gaussian, Logistic, Optimal, Probabilistic, Reciprocal, StudentT, soft_max, soft_min
 
 ROOT = Path(__file__).parents[1]
@@ -30,25 +32,54 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 IMAGE = re.compile(r"!\[[^\]]*\]\(([^)]+)\)|<img[^>]*src=\"([^\"]+)\"")
 
 
-def blocks(page: Path) -> list[tuple[int, str]]:
-    """(line, code) of each Python block."""
+#: What a Python block prints, where the page shows it right below the block; "..." stands for anything.
+OUTPUT = re.compile(r"\n*```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
+CHECKER, LENIENT = doctest.OutputChecker(), doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def blocks(page: Path) -> list[tuple[int, str, str | None]]:
+    """(line, code, output) of each Python block."""
     text = page.read_text(encoding="utf-8")
-    return [(text[: match.start(1)].count("\n"), match.group(1)) for match in BLOCK.finditer(text)]
+    outputs = [OUTPUT.match(text, match.end()) for match in BLOCK.finditer(text)]
+    return [
+        (text[: match.start(1)].count("\n"), match.group(1), output and output.group(1))
+        for match, output in zip(BLOCK.finditer(text), outputs, strict=True)
+    ]
+
+
+def printed(page: Path, line: int, code: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        # Padded with newlines, so that a traceback names the page's own line
+        exec(compile("\n" * line + code, str(page), "exec"), {"__name__": "__docs__"})
+    return out.getvalue()
+
+
+def show_outputs(page: Path) -> None:
+    """Write what each block prints into the page, where it shows an output: `PYTHONPATH=tests python -m test_docs PAGE ...`"""
+    text = page.read_text(encoding="utf-8")
+    for line, code, output in blocks(page):
+        if output is not None:
+            before, after = f"{code}```", f"```text\n{output}```"
+            start = text.index(after, text.index(before))
+            text = f"{text[:start]}```text\n{printed(page, line, code).rstrip()}\n```{text[start + len(after) :]}"
+    page.write_text(text, encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
 def test_examples_run(page, tmp_path, monkeypatch):
-    """Each alone, as by copy and paste, and each prints something."""
+    """Each alone, as by copy and paste; each prints something, and what the page shows below it."""
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # beside other tests, threads mostly wait for each other
     try:
-        for line, code in blocks(page):
-            out = io.StringIO()
-            with contextlib.redirect_stdout(out):
-                # Padded with newlines, so that a traceback names the page's own line
-                exec(compile("\n" * line + code, str(page), "exec"), {"__name__": "__docs__"})
-            assert out.getvalue().strip(), f"{page.name}, line {line}: prints nothing"
+        for line, code, output in blocks(page):
+            found = printed(page, line, code)
+            assert found.strip(), f"{page.name}, line {line}: prints nothing"
+            same = output is None or CHECKER.check_output(output, found, LENIENT)
+            assert same, (
+                f"{page.name}, line {line}: prints\n{found}`PYTHONPATH=tests python -m test_docs {page.name}` shows it"
+            )
     finally:
         torch.set_num_threads(threads)
 
@@ -66,6 +97,18 @@ def test_pictures_exist_and_are_small():
     assert shown <= made, "a picture that docs/pictures.py does not make"
     assert made == {path.resolve() for path in pictures.ASSETS.glob("*.webp")}
     assert all(path.stat().st_size < pictures.LARGEST for path in made)
+
+
+def test_the_page_of_defaults_says_what_they_give():
+    """Its words exactly, its figures within a tenth: those at the last digit differ from machine to machine."""
+    from docs import defaults
+
+    number = re.compile(r"(?<=\| )\d[\d.e-]*(?= \|)")
+    there, made = defaults.PAGE.read_text(encoding="utf-8"), defaults.markdown()
+    assert number.sub("0", there) == number.sub("0", made), "run `python -m docs.defaults`"
+    for line, again in zip(there.splitlines(), made.splitlines(), strict=True):
+        said, found = ([float(figure) for figure in number.findall(text)] for text in (line, again))
+        assert said == pytest.approx(found, rel=0.1), f"{line}: run `python -m docs.defaults`"
 
 
 #: A line of a shell block, or an indented one, that calls the command.
@@ -107,7 +150,10 @@ def public_names() -> set[str]:
         module = importlib.import_module(domain)
         own = [n for n, v in vars(module).items() if not n.startswith("_") and getattr(v, "__module__", "") == domain]
         names |= {f"{domain}.{name}" for name in getattr(module, "__all__", own)}
-    return names | {f"{home}.{name}" for home, listed in algonet._NAMES.items() for name in listed}
+    names |= {f"{home}.{name}" for home, listed in algonet._NAMES.items() for name in listed}
+    # What renderer and fractals hand on is described where it lives
+    handed_on = {f"{home}.{name}" for home in ("algonet.render", "algonet.ifs") for name in algonet.fit.__all__}
+    return names - handed_on
 
 
 def _is_error(value: object) -> bool:
@@ -266,9 +312,17 @@ def test_softras_silhouette():
     from algonet.render import EuclideanCoverage, icosphere, render_attributes
 
     ball, side = icosphere(1, 0.9), 24
+    # Ours fades a face that turns edge-on, theirs does not: the faces that look at the camera
+    towards = torch.nn.functional.normalize(CAMERA.position, dim=-1)
+    ball = ball.replace(faces=ball.faces[ball.face_normals() @ towards > 0.5])
     coverage = EuclideanCoverage(Logistic(4 / (side**2 * 1e-4)), squared=True)
     ours = render_attributes(
         ball.vertices, ball.faces, ball.vertices, CAMERA, size=(side, side), coverage=coverage, conorm=Probabilistic()
     ).silhouette
     theirs = dense_silhouette(ball.vertices, ball.faces, side).reshape(side, side)
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        show_outputs(ROOT / "docs" / name)

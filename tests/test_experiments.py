@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from algonet import OddEven
+from algonet import Logistic, OddEven
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # experiments/ is not installed
@@ -149,14 +149,14 @@ def test_a_resumed_run_of_sorting_keeps_its_schedule(tmp_path):
 
     def training(steps: int) -> sort_digits.Training:
         numbers = sort_digits.Numbers(pictures, labels, 3)
-        return sort_digits.Training(sort_digits.ours(OddEven()), numbers, steps, 2, 0, "cpu")
+        return sort_digits.Training(sort_digits.ours(OddEven(), Logistic(10.0)), numbers, numbers, steps, 2, 0, "cpu")
 
     first = training(2)
     first.run(checkpoint)
     second = training(4)
     second.run(checkpoint)
     assert second.done == 4
-    assert all(group["lr"] is second.rate for group in second.optimizer.param_groups)
+    assert all(float(group["lr"]) == pytest.approx(10**-3.5) for group in second.optimizer.param_groups)
 
 
 @pytest.mark.parametrize("name", sort_digits.LOSSES)

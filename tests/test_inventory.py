@@ -18,7 +18,7 @@ import algonet
 RECORD = Path(__file__).with_name("inventory.txt")
 UPDATE = "PYTHONPATH=tests python -m test_inventory"
 #: Not for import by users: the command, and what is shared by the domains.
-PRIVATE = {"cli", "core", "play"}
+PRIVATE = {"apps", "cli", "core"}
 
 
 def packages() -> list[str]:
@@ -78,8 +78,8 @@ def inventory() -> str:
         lines.append(f"\n[{package}]")
         for name in sorted(module.__all__):
             value = getattr(module, name)
-            # The root repeats names of the domains: there the name alone is the promise
-            again = package == "algonet" and id(value) in described
+            # The root repeats names of the domains, and layers those of applications: there the name alone is the promise
+            again = package in ("algonet", "algonet.render", "algonet.ifs") and id(value) in described
             lines.append(name if again else f"{name}: {entry(value)}")
             if not again:
                 lines += methods(value)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +64,16 @@ def test_every_public_name_exists():
 def test_unknown_names_are_attribute_errors():
     with pytest.raises(AttributeError, match="module 'algonet' has no attribute 'soft_srot'"):
         algonet.soft_srot  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[1] / "examples").glob("*.py")), ids=lambda path: path.stem
+)
+def test_examples_import_and_explain_themselves(path, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(path), "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert ended.value.code == 0
+    assert "usage: " in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())

@@ -9,8 +9,6 @@ import torch
 
 import algonet
 import algonet.nn
-from algonet.core.notebooks import html_table
-from algonet.explain import Replacement
 from algonet.smooth_python.algorithms import bubble_sort
 
 
@@ -27,8 +25,6 @@ def test_reprs_name_what_matters():
 def test_pictures_in_notebooks():
     assert algonet.icosphere(1)._repr_png_()[:4] == b"\x89PNG"
     assert algonet.IFS.preset("koch", points=512)._repr_png_()[:4] == b"\x89PNG"
-    report = algonet.softness_report(algonet.SoftSort(), torch.randn(2, 4))
-    assert "<table>" in report._repr_html_()
 
 
 def test_renderings_in_notebooks():
@@ -39,20 +35,6 @@ def test_renderings_in_notebooks():
     with Image.open(io.BytesIO(out._repr_png_())) as picture:
         assert picture.size == (24, 12), "both pictures, side by side"
     assert out._replace(rgb=out.rgb[:0])._repr_png_() is None
-
-
-def test_reports_in_notebooks():
-    torch.manual_seed(0)
-    network = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
-    data = [(torch.randn(8, 3), torch.randn(8, 1))]
-    sensitivity = algonet.sensitivity(network, "0", data, torch.nn.functional.mse_loss)
-    assert sensitivity._repr_html_().count("<tr>") == 5, "a head, the layer and its three features"
-    replacement = Replacement(network, [0.0, 1.0], [0.9, 0.8], [0.9])
-    assert "<td>0.8</td>" in replacement._repr_html_()
-
-
-def test_tables_escape_what_they_show():
-    assert "<script>" not in html_table([("<script>", "a & b")], head=["<b>"])
 
 
 def test_functions_where_modules_are_wanted():
@@ -124,3 +106,14 @@ def test_slips_are_answered_by_what_to_write(slip):
     call, answer = SLIPS[slip]
     with pytest.raises((TypeError, ValueError), match=answer):
         call(torch.randn(4))
+
+
+def test_slips_in_names_of_options_are_answered():
+    x = torch.randn(3)
+    for keyword, answer in (
+        ("retun_permutation", "did you mean `return_permutation`"),
+        ("steepnes", "relax=Logistic"),
+        ("zz", "`zz`"),
+    ):
+        with pytest.raises(TypeError, match=answer):
+            algonet.soft_sort(x, **{keyword: 3.0})

@@ -54,9 +54,13 @@ def sort() -> Tensor:
     return soft_sort(_draw(4000, 16), backend="numba").values
 
 
+#: Made once: a program has a plan of its own, of which the table holds some thousands.
+MULTIPLY = WhileProgram.library("multiply", backend="numba")
+
+
 def program() -> Tensor:
     x = 4 * _draw(2, 4000)
-    return WhileProgram.library("multiply", backend="numba")(x1=x[0], x2=x[1])
+    return MULTIPLY(x1=x[0], x2=x[1])
 
 
 def raster() -> Tensor:

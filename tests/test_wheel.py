@@ -22,9 +22,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 #: Read at run time, and no Python.
 DATA = [
     "algonet/py.typed",
-    "algonet/cli/gallery.html",
-    "algonet/cli/snippets.md",
-    "algonet/play/style.css",
+    "algonet/apps/gallery/gallery.html",
+    "algonet/apps/gallery/snippets.md",
+    "algonet/apps/play/style.css",
     "algonet/while_lang/programs/multiply.while",
 ]
 
@@ -92,7 +92,7 @@ def test_works_in_an_environment_of_its_own(built, tmp_path):
     options = {"cwd": tmp_path, "env": environment}
     code = (
         "import algonet, torch, sys; print(algonet.__file__)\n"
-        "from algonet.cli import gallery; assert '<nav>' in gallery.page([])\n"
+        "from algonet.apps import gallery; assert '<nav>' in gallery.page([])\n"
         "x = torch.tensor([[3.0, 1.0, 2.0]], requires_grad=True)\n"
         "algonet.soft_sort(x, relax=algonet.Logistic(1e4), backend='numba').values.sum().backward()\n"
         "print(x.grad.tolist())\n"
@@ -109,7 +109,7 @@ def test_works_in_an_environment_of_its_own(built, tmp_path):
 def test_imports_are_declared_dependencies():
     """Whatever the package imports from elsewhere is installed with it, or with an extra."""
     extras = PROJECT["optional-dependencies"]
-    declared = [*PROJECT["dependencies"], *extras["train"], *extras["play"]]
+    declared = [*PROJECT["dependencies"], *(line for lines in extras.values() for line in lines)]
     names = {re.match(r"[\w-]+", line)[0].lower().replace("-", "_") for line in declared}
     # Pillow's name in Python; what numba and (where there is a GPU) torch bring; fabric under its other name
     names |= {"PIL", "llvmlite", "triton", "lightning", "algonet", *sys.stdlib_module_names}
@@ -179,7 +179,7 @@ def _closure(lines: list[str]) -> set[str]:
 
 def test_licences():
     """Every distribution that `pip install` brings says under which licence, and none is copyleft."""
-    licences = {name: _licence(name) for name in sorted(_closure(PROJECT["dependencies"]))}
+    licences = {name: _licence(name) for name in sorted(_closure(_required("cli")))}
     assert {"torch", "numba", "lark", "trimesh", "pillow", "typer", "rich", "matplotlib"} <= set(licences)
     assert all(licences.values()), licences
     assert not {name: text for name, text in licences.items() if COPYLEFT.search(text)}
@@ -219,17 +219,27 @@ sys.meta_path = [Without(finder) for finder in sys.meta_path]
 """
 
 
-def _without_extras(code: str, folder: Path) -> subprocess.CompletedProcess:
-    """Run code where only the runtime dependencies, and what they bring, can be imported."""
-    brought = _closure(PROJECT["dependencies"]) | {"algonet-torch"}
+def _required(*extras: str) -> list[str]:
+    """What `pip install 'algonet-torch[EXTRAS]'` asks for; extras may name others."""
+    lines = [*PROJECT["dependencies"]]
+    for extra in extras:
+        for line in PROJECT["optional-dependencies"][extra]:
+            more = re.fullmatch(r"algonet-torch\[(.+)\]", line)
+            lines += _required(*more[1].split(",")) if more else [line]
+    return lines
+
+
+def _with_only(code: str, folder: Path, *extras: str) -> subprocess.CompletedProcess:
+    """Run code where only the runtime dependencies, these extras, and what they bring, can be imported."""
+    brought = _closure(_required(*extras)) | {"algonet-torch"}
     provided = importlib.metadata.packages_distributions()
     blocked = {
         name
         for name, distributions in provided.items()
         if not {d.lower().replace("_", "-") for d in distributions} & brought and name not in sys.stdlib_module_names
     }
-    assert {"lightning_fabric", "safetensors", "tensorboard", "nicegui", "pytest"} <= blocked
-    assert not {"torch", "numba", "PIL", "typer", "algonet"} & blocked
+    assert {"lightning_fabric", "tensorboard", "nicegui", "pytest"} <= blocked
+    assert not {"torch", "numba", "lark", "algonet"} & blocked
     environment = {**os.environ, "BLOCKED": ",".join(blocked), "PYTHONPATH": str(ROOT / "src"), "ALGONET_QUIET": "1"}
     return subprocess.run(
         [sys.executable, "-c", BLOCKER + code], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
@@ -237,11 +247,32 @@ def _without_extras(code: str, folder: Path) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.slow
-def test_runtime_dependencies_suffice(tmp_path):
-    """Import, doctor, sort, render, WHILE and IFS with none of the extras."""
-    done = _without_extras(
+def test_runtime_dependencies_suffice_for_layers(tmp_path):
+    """Sort, render, WHILE, IFS, speech and @smooth with none of the extras; what needs one names it."""
+    done = _with_only(
         "import torch, algonet\n"
         "print(algonet.soft_sort(torch.tensor([[3.0, 1.0]]), backend='reference').values.shape)\n"
+        "camera = algonet.Camera.look_at((0.0, 0.0, 3.0))\n"
+        "print(algonet.SmoothRenderer(8, backend='reference')(algonet.icosphere(0), camera).rgb.shape)\n"
+        "program = algonet.WhileProgram.library('multiply', algonet.Tent(), backend='reference')\n"
+        "print(program(x1=torch.tensor(3.0), x2=torch.tensor(4.0)).item())\n"
+        "print(algonet.IFS.preset('koch', points=64)(8, backend='reference').shape)\n"
+        "import algonet.ran, algonet.speech, algonet.explain\n"
+        "from algonet import Mesh, __main__\n"
+        "from algonet.while_lang import plots\n"
+        "for call in (lambda: Mesh.load('a.obj'), lambda: plots.surfaces(None, None, None, (0.0, 1.0), 4, 9), __main__.main):\n"
+        "    try: call()\n"
+        "    except (ImportError, SystemExit) as error: print(error)\n",
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    for extra in ("render", "plots", "cli"):
+        assert f"pip install 'algonet-torch[{extra}]'" in done.stdout, done.stdout
+
+
+@pytest.mark.slow
+def test_the_command_needs_one_extra(tmp_path):
+    done = _with_only(
         "from algonet import cli\n"
         "def command(*words):\n"
         "    sys.argv = ['algonet', *words]\n"
@@ -253,6 +284,7 @@ def test_runtime_dependencies_suffice(tmp_path):
         "command('render', 'box', '--size', '8', '--backend', 'reference', '--out', 'box.png')\n"
         "command('speech', 'say', 'a', '--rate', '8', '--out', 'a.wav')\n",
         tmp_path,
+        "cli",
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert {"koch.png", "box.png", "a.wav"} <= {path.name for path in tmp_path.iterdir()}
@@ -266,13 +298,14 @@ def test_commands_name_the_extra_that_they_need(tmp_path):
     folder.mkdir(parents=True)
     for name in ("state.json", "model.safetensors", "training.safetensors"):
         (folder / name).write_text("{}")
-    done = _without_extras(
+    done = _with_only(
         "from algonet import cli\n"
         f"for words in {list(wanted)!r}:\n"
         "    sys.argv = ['algonet', *words.split()]\n"
         "    try: cli.main()\n"
         "    except SystemExit as stopped: print(stopped.code, file=sys.stderr, flush=True)\n",
         tmp_path,
+        "cli",
     )
     lines = done.stderr.splitlines()
     assert len(lines) == 2 * len(wanted), done.stderr[-2000:]

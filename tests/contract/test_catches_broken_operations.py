@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from algonet.core.autograd import Operator
+from algonet.core.autograd import Operator, Plan
 from helpers import contract
 from helpers.contract import Case, normal
 
@@ -40,18 +40,18 @@ class _FirstOnly(torch.autograd.Function):
 def _kernel(scale: float):
     """tanh(x)/1000 with a kernel whose gradient is `scale` times the right one; it is tiny, so tolerances alone pass it."""
 
-    def forward(tensors, settings):
-        return [tensors[0].tanh() * 1e-3], []
+    class Tanh(Plan):
+        def forward(self, tensors):
+            return [tensors[0].tanh() * 1e-3], []
 
-    def backward(grads, tensors, saved, settings, needs):
-        return [scale * 1e-3 * grads[0] * (1 - tensors[0].tanh() ** 2)]
+        def backward(self, grads, tensors, saved, needs):
+            return [scale * 1e-3 * grads[0] * (1 - tensors[0].tanh() ** 2)]
 
     operator = Operator(
         f"broken_{int(scale * 100)}",
-        forward=forward,
-        backward=backward,
+        load=lambda: Tanh,
         reference=lambda tensors, settings: [tensors[0].tanh() * 1e-3],
-        fake=lambda tensors, settings: ([torch.empty_like(tensors[0])], []),
+        fake=lambda tensors, settings: [torch.empty_like(tensors[0])],
         outputs=1,
     )
     return lambda x, backend="numba": operator([x], "")[0] if backend == "numba" else x.tanh() * 1e-3

@@ -54,11 +54,11 @@ def bounded(seconds: int = SECONDS, mebibytes: int = MEBIBYTES) -> Iterator[None
         signal.signal(signal.SIGPROF, before)
 
 
-def read_or_explain(read: Callable[[], Any], *, names: str = "", lines: int = 1) -> Any:
+def read_or_explain(read: Callable[[], Any], *, names: str = "", lines: int = 1, seconds: int = SECONDS) -> Any:
     """What `read()` gives, or None where it raised a ValueError or OSError whose message has at most `lines` lines and
     holds `names`; anything else fails."""
     try:
-        with bounded():
+        with bounded(seconds):
             return read()
     except (ValueError, OSError) as error:
         refused = error

@@ -36,10 +36,37 @@ def helper(x, y):
 
 
 @smooth
-def program(a, b, c):
+def program(a, b, c, v, m):
     w = [a, b, 0.5]
+    u = v * 0.5
     n = 0
 """
+
+
+class Row(list):
+    """A vector, or a matrix of rows, for plain Python: parts of a tensor would be views, and change with it."""
+
+    def __add__(self, other: Any) -> Row:
+        return Row(x + y for x, y in zip(self, _repeated(other, self), strict=True))
+
+    def __mul__(self, other: Any) -> Row:
+        return Row(x * other for x in self)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self[place[0]][place[1]] if isinstance(place, tuple) else super().__getitem__(place)
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        if isinstance(place, tuple):
+            self[place[0]][place[1]] = value
+        else:
+            super().__setitem__(place, value)
+
+    def sum(self) -> Any:
+        return sum(x.sum() if isinstance(x, Row) else x for x in self)
+
+
+def _repeated(x: Any, like: Row) -> Any:
+    return x if isinstance(x, Row) and isinstance(x[0], Row) == isinstance(like[0], Row) else [x] * len(like)
 
 
 @dataclass
@@ -65,16 +92,22 @@ def source(program: list[Statement]) -> str:
 
 
 class Writer:
-    """A random function of three numbers. Every loop is bounded by a counter, no comparison ties at the test's points."""
+    """A random function of three numbers, a vector and a matrix. Every loop is bounded by a counter, no comparison ties at
+    the test's points."""
 
     def __init__(self, seed: int):
         self.random = random.Random(seed)
         self.counters = 0
         self.program = self.block(0, in_loop=False, size=4)
-        self.program.append(Statement(f"return {self.value()}, {self.value()}, w[0] + 2 * w[2]"))
+        self.program.append(Statement(f"return {self.value()}, {self.value()}, w[0] + 2 * w[2] + u[1], v, m"))
 
     def number(self, bound: float = 1.0) -> float:
         return round(self.random.uniform(-bound, bound), 3) + 0.0000171
+
+    def place(self) -> str:
+        """A part of a vector or a matrix."""
+        row, column = self.random.randrange(-2, 2), self.random.randrange(-3, 3)
+        return self.random.choice((f"v[{column}]", f"v[{column}]", f"m[{row}][{column}]", f"m[{row}, {column}]"))
 
     def value(self) -> str:
         pick, number = self.random.choice, self.number()
@@ -94,6 +127,9 @@ class Writer:
                 f"w[n] * 0.9 + {number}",
                 f"TABLE[n % 3] + {pick(NAMES)} * 0.5",
                 f"sum(w) * 0.3 - {pick(NAMES)} * 0.2",
+                f"{self.place()} * 0.5 + {number}",
+                f"u[{self.random.randrange(3)}] + {self.place()} * 0.3",
+                f"{pick(('v', 'u', 'm'))}.sum() * 0.1",
                 f"{number}",
             )
         )
@@ -107,6 +143,7 @@ class Writer:
                 simple,
                 f"{pick(NAMES)} > {pick(NAMES)} * 0.71 + {number}",
                 f"w[{self.random.randrange(3)}] < {number}",
+                f"{self.place()} < {number}",
                 f"{simple} and {pick(NAMES)} > {number / 3}",
                 f"{simple} or not {pick(NAMES)} > {number / 3}",
                 f"{number} < {pick(NAMES)} < {number + 1.2}",
@@ -118,12 +155,25 @@ class Writer:
         return [self.statement(depth, in_loop) for _ in range(self.random.randint(1, size))]
 
     def statement(self, depth: int, in_loop: bool) -> Statement:
-        kinds = ["assign", "assign", "write", "store"] + (["if", "if", "while", "for", "each"] if depth < 3 else [])
+        kinds = ["assign", "assign", "write", "store", "part", "part", "vector"] + (
+            ["if", "if", "while", "for", "each"] if depth < 3 else []
+        )
         kind = self.random.choice(kinds)
         if kind == "assign":
             return Statement(f"{self.random.choice(NAMES)} = {self.value()}")
         if kind == "write":
             return Statement(f"w[{self.random.randrange(-3, 3)}] = {self.value()}")
+        if kind == "part":
+            return Statement(f"{self.place()} = {self.value()}")
+        if kind == "vector":
+            pick, name, number = self.random.choice, self.random.choice(NAMES), self.number()
+            lines = (
+                f"v = v * 0.5 + {name}",
+                f"v = m[1] * 0.5 + {number}",
+                f"m = m * 0.9 + {name}",
+                f"u = v * {number}",
+            )
+            return Statement(pick((*lines, f"m[{self.random.randrange(2)}] = u * 0.7 + v", f"u = u * 0.5 + {name}")))
         if kind == "store":
             return Statement(f"w[{self.random.randrange(3)}] += {self.value()} * 0.3")
         if kind == "if":
@@ -138,7 +188,11 @@ class Writer:
         orelse = self.block(depth + 1, False, 2) if self.random.random() < 0.3 else []
         if kind == "while":
             # One statement, so that nothing can take the counter away
-            text = f"{counter} = 0\n" + "@" + f"while {counter} < 3 and ({self.test()}):"
+            most = 3
+            if depth == 0 and self.random.random() < 0.5:
+                # Recorded loops look at their mass after eight iterations: some go on for longer, with a body without loops
+                most, body = 9, self.block(3, True, 3)
+            text = f"{counter} = 0\n" + "@" + f"while {counter} < {most} and ({self.test()}):"
             return Statement(text, [Statement(f"{counter} += 1"), *body], orelse)
         if kind == "each":
             number = self.random.randrange(3)
@@ -152,7 +206,7 @@ class Writer:
         if in_loop and way_out < 0.25:
             found.append(Statement(self.random.choice(("break", "continue"))))
         elif way_out > 0.88:
-            found.append(Statement(f"return {self.value()}, {self.value()}, 3.5"))
+            found.append(Statement(f"return {self.value()}, {self.value()}, 3.5, v, m"))
         return found
 
 
@@ -176,7 +230,10 @@ def load(text: str, folder: Path, number: int) -> Any:
 
 
 def columns(shift: float = 0.0) -> list[torch.Tensor]:
-    return [c + shift for c in torch.tensor(POINTS, dtype=torch.float64).unbind(1)]
+    """Three numbers, a vector and a matrix for each item."""
+    points = torch.tensor(POINTS, dtype=torch.float64) + shift
+    vectors = points * 0.77 - 0.113
+    return [*points.unbind(1), vectors, torch.stack([vectors.flip(1) + 0.41, vectors.roll(1, 1) * 0.5], 1)]
 
 
 def slopes(call: Callable, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -184,7 +241,7 @@ def slopes(call: Callable, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     leaves = [x.clone().requires_grad_() for x in inputs]
     found = call(*leaves)
     score = sum((value * (k + 1)).sum() for k, value in enumerate(found))
-    moved = torch.autograd.grad(score, leaves, allow_unused=True) if score.requires_grad else [None] * 3
+    moved = torch.autograd.grad(score, leaves, allow_unused=True) if score.requires_grad else [None] * len(leaves)
     gradients = [torch.zeros_like(x) if m is None else m for m, x in zip(moved, leaves, strict=True)]
     return [*(torch.as_tensor(f).detach() for f in found), *gradients]
 
@@ -272,18 +329,27 @@ def _threaded(module: Any) -> str | None:
     return None
 
 
+def _rows(x: Any) -> Any:
+    return Row(map(_rows, x)) if x.dim() else float(x)
+
+
+def _flat(x: Any) -> list[float]:
+    return [number for part in x for number in _flat(part)] if isinstance(x, (tuple, list)) else [float(x)]
+
+
 def _crisp(module: Any) -> str | None:
     """As Python runs it, at a steepness that leaves nothing in between."""
     outside = module.OUTSIDE
     # As a number: `w[2] += 1` on a list of tensors would change every variable that holds the same one
     module.OUTSIDE = float(outside)
     try:
-        expected = [[float(v) for v in module.program.crisp(*point)] for point in POINTS]
+        expected = [_flat(module.program.crisp(*map(_rows, item))) for item in zip(*columns(), strict=True)]
     finally:
         module.OUTSIDE = outside
     for options in ({}, {"backend": "reference"}, {"hard": True}):
         found = module.program(*columns(), batched=True, steepness=1e7, **options)
-        rows = torch.stack([torch.as_tensor(f, dtype=torch.float64).expand(len(POINTS)) for f in found], 1)
+        found = [torch.as_tensor(f, dtype=torch.float64) for f in found]
+        rows = torch.cat([f.expand(len(POINTS), *f.shape[1:]).reshape(len(POINTS), -1) for f in found], 1)
         problem = _close([rows], [torch.tensor(expected, dtype=torch.float64)], 1e-6)
         if problem:
             return f"{options}: {problem}"

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from algonet.cli.render_commands import read_pictures
-from algonet.ifs.fitting import read_picture
+from algonet.fit.ifs import read_picture
+from algonet.fit.pictures import read_pictures
 from algonet.ran.problems.mesh import read_views
 
 from .mutations import NOISE, damaged

@@ -209,7 +209,9 @@ def _line(pick: random.Random, depth: int) -> Line:
     if kind == "while":
         # What is counted down last ends the loop, as a rule
         return Line(f"WHILE {name} != 0 DO", (*body, Line(f"{name} := {name} - 1")))
-    return Line(f"LOOP {name} DO" if kind == "loop" else f"IF {name} = 0 DO", body)
+    if kind == "if" and pick.random() < 0.5:
+        body = (*body, Line("ELSE"), *_block(pick, depth + 1))
+    return Line(f"LOOP {name} DO" if kind == "loop" else f"IF {name} {pick.choice(('=', '!='))} 0 DO", body)
 
 
 def _smaller(program: tuple[Line, ...]) -> Iterator[tuple[Line, ...]]:
@@ -218,7 +220,8 @@ def _smaller(program: tuple[Line, ...]) -> Iterator[tuple[Line, ...]]:
         before, after = program[:k], program[k + 1 :]
         yield (*before, *after)
         if line.body:
-            yield (*before, *line.body, *after)
+            yield (*before, *(inner for inner in line.body if inner.text != "ELSE"), *after)
             for body in _smaller(line.body):
-                if body:
+                # Both parts of a branch keep a line
+                if body and not any(inner.text == "ELSE" for inner in line.body):
                     yield (*before, Line(line.text, body), *after)
