@@ -34,6 +34,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from algonet.fit.rotations import even_rotations, rotation_matrix
 from algonet.relax import BoundedSum, StudentT
 from algonet.render import (
     Camera,
@@ -48,7 +49,6 @@ from algonet.render import (
     render_hard,
     rotation_error,
 )
-from algonet.render.fitting.rotations import even_rotations, rotation_matrix
 from benchmarks.harness import Row, record, save
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -189,7 +189,7 @@ def drawn(mesh: Mesh, cameras: Camera, size: int) -> tuple[Tensor, Tensor, Tenso
             coverage=FilteredCoverage(StudentT(scale=0.25)), conorm=BoundedSum(32), depth_steepness=40.0,
         )  # fmt: skip
         unit = torch.nn.functional.normalize(out.image, dim=-1)
-        parts.append((out.silhouette, unit, out.depth / out.silhouette.clamp_min(1e-3)))
+        parts.append((out.silhouette, unit, out.depth))
     silhouettes, normals, depths = (torch.cat(layer) for layer in zip(*parts, strict=True))
     return silhouettes, normals, depths
 
@@ -250,7 +250,7 @@ def pose_rows(name: str, mesh: Mesh, count: int, size: int, seed: int, search: P
     pictures = photograph(mesh, true, size)
     rgba = torch.cat([pictures.rgb, pictures.silhouettes[..., None]], -1)
     rows = []
-    for kind, image in (("colour", rgba), ("silhouette", pictures.silhouettes)):
+    for kind, image in (("colour", rgba), ("silhouette", rgba[..., 3:])):
         # The first call compiles kernels, which are kept on disk: not what a search costs
         fit_camera(mesh, image[0], fov=FOV, search=search)
         alone, _ = _timed(lambda image=image: fit_camera(mesh, image[0], fov=FOV, search=search))

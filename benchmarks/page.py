@@ -19,13 +19,22 @@ MARKS = ("<!-- figures -->", "<!-- /figures -->")
 #: (record, workload, column, how the README calls it); what has not been recorded is left out.
 HEADLINES = (
     ("sorting_gpu", "1000 x 32", "odd-even, f+b", "soft sort, odd-even, 1000 x 32"),
-    ("render_gpu", "8 x 5120 x 256^2", "f+b", "render 8 x 5120 faces at 256²"),
-    ("render_gpu", "8 x 20480 x 512^2", "f+b", "render 8 x 20480 faces at 512²"),
+    (
+        "visibility_gpu",
+        "lit, 8 x 5120 faces x 256^2",
+        "noise of 0.45 pixels, f+b",
+        "render 8 x 5120 faces at 256², lit, noise of 0.45 pixels",
+    ),
+    (
+        "visibility_gpu",
+        "lit, 8 x 20480 faces x 512^2",
+        "noise of 0.45 pixels, f+b",
+        "render 8 x 20480 faces at 512², lit, noise of 0.45 pixels",
+    ),
     ("while_lang_gpu", "Sech(2), 64 x 64", "f+b", "multiplication WHILE-program, 64 x 64 inputs"),
     ("smooth_python_gpu", "bubble sort of 100 x 16", "f+b", "bubble sort of 100 x 16 in a smooth language"),
     ("ifs_gpu", "1,000,000 points x 512^2, Probabilistic", "f+b", "a million points into 512², smoothly"),
     ("sorting", "1000 x 32", "odd-even, f+b", "soft sort, odd-even, 1000 x 32"),
-    ("render", "5120 faces x 64^2", "f+b", "render 5120 faces at 64²"),
     ("while_lang", "Sech(2), 64 x 64", "f+b", "multiplication WHILE-program, 64 x 64 inputs"),
     ("smooth_python", "bubble sort of 100 x 16", "f+b", "bubble sort of 100 x 16 in a smooth language"),
     ("ifs", "50,000 points x 128^2, Probabilistic", "f+b", "50,000 points into 128², smoothly"),
@@ -38,6 +47,7 @@ TITLES = {
     "while_lang": "WHILE-programs",
     "ifs": "Iterated function systems",
     "render": "Rendering",
+    "visibility": "Hard and smooth pictures on a GPU, as they are now",
     "render_calls": "Whole calls of the renderer",
     "fitting": "Fitting",
     "ran": "The backward AlgoNet",

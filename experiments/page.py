@@ -10,6 +10,8 @@ from benchmarks.page import about, tables
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 PAGE = HERE.parent / "docs" / "experiments.md"
+#: What was measured and tried beside the tables, section by section; written by hand.
+NOTES = HERE / "notes.md"
 #: Sections in reading order, and their titles; others come after these by name.
 TITLES = {
     "sort_digits": "Sorting supervision: four-digit MNIST",
@@ -48,4 +50,4 @@ def markdown(results: Path = RESULTS) -> str:
         )
         parts += [f"## {TITLES.get(stem, stem.replace('_', ' '))}\n", about(HERE / f"{stem}.py")]
         parts += [f"On {place}; options: {said}.\n" if said else f"On {place}.\n", *tables(results / f"{stem}.json")]
-    return "\n".join(parts)
+    return "\n".join([*parts, NOTES.read_text(encoding="utf-8")])

@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from algonet.fit.alignment import Move
+from algonet.fit.rotations import rotation_matrix
 from algonet.render import Camera, Mesh, PoseSearch, box, fit_camera, render_hard, rotation_error
-from algonet.render.fitting.alignment import Move
-from algonet.render.fitting.rotations import rotation_matrix
 from experiments.harness import Row, arguments, record, save
 
 SIZE, HALF_ANGLE = 64, 20.0
@@ -96,7 +96,7 @@ def main() -> None:
         render_hard(mesh.vertices, mesh.faces, mesh.vertices, placed[i], size=(SIZE, SIZE)).silhouette
         for i in range(options.poses)
     ]
-    images = torch.stack(silhouettes)
+    images = torch.stack(silhouettes)[..., None]
     search = PoseSearch(rotations=8, steps=4, refine_steps=4) if options.quick else PoseSearch()
 
     def fit(start: Camera, move: Move, **given: Any) -> Camera:

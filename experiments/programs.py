@@ -1,6 +1,6 @@
 """Six simulations with decisions: how soon do gradients find good parameters, and how soon does a black box?
 
-The programs and their questions are those of `algonet.smooth_python.programs`: restitutions of a floor from trajectories of
+The programs and their questions are those of `examples.simulations`: restitutions of a floor from trajectories of
 a ball, a thermostat's timetable, when and how much a shop orders, traffic lights, vaccination on a network, skills from the
 results of tournaments. Everybody is judged by the program as written (crisp) on the same scenarios; parameters lie in [0, 1]
 and begin at the same point. Gradients come from merged states whose steepness rises (Merge), from particles, and from
@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from examples.simulations.problems import PROBLEMS, Problem, annealed
 from torch import Tensor
 
 from algonet.core.files import write_bytes
 from algonet.smooth_python import Particles, Perturb
-from algonet.smooth_python.programs.problems import PROBLEMS, Problem, annealed
 from experiments.harness import Row, arguments, record
 
 #: How near to the black box's best value counts as there, as a share of the way from the start.
@@ -235,7 +235,7 @@ def figure(races: dict[str, list[Race]]) -> bytes:
     """Objective over time, all methods, the first instance of each problem."""
     import matplotlib.pyplot as plt
 
-    from algonet.cli.gallery import png
+    from algonet.apps.drawing import png
 
     colours = dict(
         zip((*GRADIENTS, *BLACK_BOXES), ("#1f4e79", "#d1495b", "#2a9d8f", "0.75", "0.35", "0.55"), strict=True)
