@@ -6,11 +6,11 @@ PIP := $(BIN)/python -m pip install --constraint constraints.txt
 # Tests run on this many processes.
 JOBS ?= auto
 
-.PHONY: help demo play wheel test check format lint types docs tests order bench clean
+.PHONY: help demo play wheel test check format lint types docs tests order bench floors release-check clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/.runtime ## Make the gallery of pictures (gallery/index.html)
 	$(BIN)/algonet demo --force
@@ -51,14 +51,22 @@ order: $(VENV)/.dev ## Tests in random order, then each file alone
 bench: $(VENV)/.dev ## Benchmarks this machine can run, beside the peers
 	$(BIN)/python -m benchmarks
 
+floors: $(VENV)/.dev ## Tests with the oldest and newest releases of what we stand on, each in an environment of its own
+	$(BIN)/python tests/floors.py
+
+release-check: $(VENV)/.torch ## Build, check and install both distributions in empty environments; uploads nothing
+	$(PIP) --group release
+	$(BIN)/python tests/release.py
+
 # torch is asked for first, alone and pinned: a range would take the newest build there is.
 $(VENV)/.torch: constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
 	$(PIP) "$$(grep '^torch==' constraints.txt)"
 	@touch $@
 
 $(VENV)/.runtime: $(VENV)/.torch pyproject.toml
-	$(PIP) --editable .
+	$(PIP) --editable '.[cli]'
 	@touch $@
 
 $(VENV)/.play: $(VENV)/.torch pyproject.toml
@@ -71,7 +79,7 @@ $(VENV)/.wheel: constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
-	$(PIP) --editable '.[dev]'
+	$(PIP) --group dev --editable '.[all]'
 	@touch $@ $(VENV)/.runtime $(VENV)/.play $(VENV)/.wheel
 
 clean: ## Remove everything that was made

@@ -23,7 +23,8 @@ def on_files(files: Any, config: Any) -> Any:
     from nbconvert import MarkdownExporter
 
     for path in NOTEBOOKS:
-        body, resources = MarkdownExporter().from_filename(str(path))
+        # Pictures are named by their notebook: all pages share a folder
+        body, resources = MarkdownExporter().from_filename(str(path), resources={"unique_key": path.stem})
         title, _, rest = body.lstrip().partition("\n")
         page = f"{title}\n\n{HEAD.format(path.name)}{rest}"
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=page))

@@ -3,7 +3,7 @@
     python docs/pictures.py            # all of them, some minutes
     python docs/pictures.py ifs render # the sections named
 
-They are drawn by the code behind `algonet demo` (src/algonet/cli/pages), and land in docs/assets as SECTION-FIGURE.webp.
+They are drawn by the code behind `algonet demo` (src/algonet/apps/gallery), and land in docs/assets as SECTION-FIGURE.webp.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 
-from algonet.cli.gallery import Figure
+from algonet.apps.gallery import Figure
 from algonet.core.files import write_bytes
 
 ASSETS = Path(__file__).parent / "assets"
@@ -24,7 +24,6 @@ PICTURES = {
     "nn": ("styles", "learning", "topology"),
     "while_lang": ("surfaces", "accuracy", "halting", "trained", "readings"),
     "smooth_python": ("bubble-sort", "point-in-polygon", "shortest-path", "flood-fill", "levenshtein"),
-    "programs": ("bouncing-ball", "thermostat", "inventory", "traffic-lights", "epidemic", "knockout"),
     "sorting": ("network", "layers", "permutations", "methods"),
     "ifs": ("presets", "levels-of-detail", "a-fit"),
     "render": (
@@ -109,7 +108,7 @@ def tile(name: str) -> None:
 def section(name: str) -> None:
     """Draw and store the wanted figures of a section; stops at the last of them."""
     wanted = set(PICTURES[name])
-    figures = importlib.import_module(f"algonet.cli.pages.{name}").figures(quick=False)
+    figures = importlib.import_module(f"algonet.apps.gallery.{name}").figures(quick=False)
     while wanted:
         figure: Figure | None = next(figures, None)
         if figure is None:

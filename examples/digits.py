@@ -3,6 +3,8 @@
 The algorithm is finite differences: half of the channels are differentiated along both axes (where the strokes' edges
 are), half skip it. Both networks have the same number of weights and see the same few training images.
 
+It needs scikit-learn: pip install scikit-learn.
+
     python examples/digits.py [--seeds 5] [--images 200]
 """
 
@@ -13,7 +15,6 @@ import statistics
 
 import torch
 from rich.progress import track
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from algonet.nn import FiniteDifferences, Shortcut
@@ -37,6 +38,8 @@ def network(layer: nn.Module) -> nn.Module:
 
 def data(images: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Training images, their labels, and the same of everything else."""
+    from sklearn.datasets import load_digits
+
     digits = load_digits()
     x = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16
     y = torch.tensor(digits.target)

@@ -5,7 +5,7 @@ python examples/ifs_fit.py [PRESET] [FOLDER]
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 from algonet.cli.ifs_commands import to_gif
@@ -13,7 +13,7 @@ from algonet.core.files import write_bytes
 from algonet.ifs import IFS, fit_ifs
 
 
-def main(name: str = "sierpinski", folder: str = "out") -> None:
+def main(name: str, folder: str) -> None:
     source = IFS.preset(name, points=2**17)
     picture = source((128, 128)).detach()
     result = fit_ifs(picture, functions=source.functions, progress=True)
@@ -23,4 +23,7 @@ def main(name: str = "sierpinski", folder: str = "out") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="?", default="sierpinski", metavar="PRESET")
+    parser.add_argument("folder", nargs="?", default="out", metavar="FOLDER")
+    main(**vars(parser.parse_args()))

@@ -5,7 +5,7 @@ python examples/ifs_morph.py [OUT.gif]
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 import torch
 
@@ -16,7 +16,7 @@ from algonet.ifs import IFS
 FRAMES, SIDE = 24, 160
 
 
-def main(path: str = "morph.gif") -> None:
+def main(path: str) -> None:
     fern, maple = IFS.preset("fern", points=20_000), IFS.preset("maple", points=20_000)
     frames = []
     with torch.no_grad():
@@ -31,4 +31,6 @@ def main(path: str = "morph.gif") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", nargs="?", default="morph.gif", metavar="OUT.gif")
+    main(**vars(parser.parse_args()))

@@ -12,8 +12,8 @@ import argparse
 
 import torch
 
+from algonet.fit import rotation_matrix
 from algonet.render import Camera, Mesh, box, fit_camera, render_hard, rotation_error
-from algonet.render.fitting import rotation_matrix
 
 
 def wedge() -> Mesh:

@@ -5,6 +5,8 @@ python examples/while_inverse.py
 
 from __future__ import annotations
 
+import argparse
+
 import torch
 
 from algonet.relax import Sech
@@ -12,6 +14,7 @@ from algonet.while_lang import WhileProgram
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     program = WhileProgram.library("multiply", Sech(2.0))
     x1 = torch.tensor(1.0, requires_grad=True)
     optimizer = torch.optim.Adam([x1], lr=0.1)
