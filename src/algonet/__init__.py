@@ -40,7 +40,9 @@ if TYPE_CHECKING:  # what editors and type checkers see; at run time names load 
     )
     from algonet.ran import (
         RAN as RAN,
+        IFSInverse as IFSInverse,
         RANTrainer as RANTrainer,
+        RenderInverse as RenderInverse,
     )
     from algonet.relax import (
         Anneal as Anneal,
@@ -101,6 +103,7 @@ if TYPE_CHECKING:  # what editors and type checkers see; at run time names load 
         SmoothSynthesizer as SmoothSynthesizer,
     )
     from algonet.while_lang import (
+        Programs as Programs,
         WhileProgram as WhileProgram,
     )
 
@@ -143,7 +146,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "WeightedSoftmax",
         "WeightedSoftmin",
     ),
-    "algonet.while_lang": ("WhileProgram",),
+    "algonet.while_lang": ("Programs", "WhileProgram"),
     "algonet.smooth_python": ("smooth", "softness"),
     "algonet.sorting": (
         "Bitonic",
@@ -175,7 +178,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "render_attributes",
     ),
     "algonet.speech": ("SmoothSynthesizer",),
-    "algonet.ran": ("RAN", "RANTrainer"),
+    "algonet.ran": ("IFSInverse", "RAN", "RANTrainer", "RenderInverse"),
     "algonet.explain": ("activation", "replace_gradually", "sensitivity"),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
