@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from algonet.core import tracing
+from algonet.core.cache import cached
 from algonet.core.checks import broadcast_shapes, check_integer
 from algonet.core.hints import write_instead
 from algonet.core.identity import PLANS, interned, signature
@@ -41,7 +42,7 @@ class WhileResult(NamedTuple):
     iterations: Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Prepared:
     """A program ready to run smoothly: flat code, checked settings. Made once, called often.
 
@@ -77,7 +78,13 @@ def prepare(
         raise ValueError(f"run_while: `epsilon` must lie in [0, 1), got {epsilon!r}.")
     check_integer("run_while", "max_iterations", max_iterations, 1, 2**31 - 1)
     code = flatten(parsed, merge=not trainable)
-    return Prepared(code, tuple(outputs), known, float(epsilon), max_iterations, trainable, parsed.by_counter)
+    return _the_one(Prepared(code, tuple(outputs), known, float(epsilon), max_iterations, trainable, parsed.by_counter))
+
+
+@cached
+def _the_one(prepared: Prepared) -> Prepared:
+    """The first of all equal programs: calls of programs that are made again and again have one signature."""
+    return prepared
 
 
 def run_while(
