@@ -336,9 +336,9 @@ def _disc(side: int) -> Image.Image:
 #: Commands that take minutes, and the function in which they spend them.
 LONG = {
     "demo --out page": "algonet.apps.gallery.build",
-    "fit-camera box ball.png --rotations 4000 --size 512": "algonet.render.fit_camera",
+    "fit-camera box ball.png --rotations 4000 --size 512": "algonet.fit.fit_camera",
     "fit-mesh box --steps 100000": "algonet.cli.fitting_runs.FitRun.advance",
-    "ifs fit ball.png": "algonet.ifs.fit_ifs",
+    "ifs fit ball.png": "algonet.fit.fit_ifs",
     "ifs render fern --points 3000000 --size 4096 --sigma 60": "algonet.cli.ifs_commands._drawn",
     "play --no-show --port 18137": "algonet.apps.play.serve",
     "ran train run.toml": "algonet.ran.trainer.RANTrainer.fit",
@@ -350,7 +350,7 @@ LONG = {
 INTERRUPTED = """
 import os, pkgutil, signal, sys, time
 from algonet import cli
-import algonet.cli.fitting_runs, algonet.apps.gallery, algonet.ifs, algonet.ran.trainer, algonet.render, algonet.speech
+import algonet.cli.fitting_runs, algonet.apps.gallery, algonet.fit, algonet.ran.trainer, algonet.render, algonet.speech
 cli.mount()
 for words, place in eval(sys.stdin.read()).items():
     reading, writing = os.pipe()
