@@ -14,7 +14,7 @@ from torch import Tensor
 
 from algonet.core import backends
 from algonet.core.autograd import plan_from
-from algonet.core.operation import Operation
+from algonet.core.operation import OPERATIONS, Operation
 from algonet.ran.problems.mesh import RenderInverse
 from algonet.relax import Exit, Logistic, Sech, Sigmoid
 from algonet.render import Camera, Coverage, SmoothRenderer, fit_camera, fit_mesh, icosphere
@@ -195,9 +195,9 @@ def test_a_backend_is_one_entry_and_its_kernels(monkeypatch):
         reference=lambda tensors, settings: [tensors[0] + settings.amount],
         kernels={"fpga": "fpga_kernels"},
     )
-    monkeypatch.delitem(backends._OPERATIONS, "add_amount")
+    monkeypatch.delitem(OPERATIONS, "add_amount")
     x = torch.ones(3, dtype=torch.float64, requires_grad=True)
-    assert operation.choose([x], AddSettings(2.0), "auto").backend == "fpga"
+    assert operation.choose([x], AddSettings(2.0), "auto") == "fpga"
     (value,) = torch.compile(operation, fullgraph=True, backend="aot_eager")([x], AddSettings(2.0), "fpga")
     assert value.tolist() == [3.0, 3.0, 3.0]
     with pytest.raises(ValueError, match=r"FPGA kernels compute in float64, got torch\.float32"):

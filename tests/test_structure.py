@@ -156,8 +156,7 @@ def test_every_cache_is_of_one_kind():
 #: `core.cache.Cache`.
 FILLED = {
     "apps/play/server.py:_drawn": "one for each room",
-    "core/backends.py:_EXAMPLES": "one for each operation",
-    "core/backends.py:_OPERATIONS": "one for each operation",
+    "core/operation.py:OPERATIONS": "one for each operation",
     "core/codegen/notice.py:_timers": "64",
     "core/codegen/store.py:_chosen": "64",
     "core/codegen/store.py:_private": "one for each process",

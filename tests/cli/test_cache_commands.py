@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from algonet.cli import mount
-from algonet.core import backends
 from algonet.core.codegen import store
+from algonet.core.operation import example_calls
 
 
 @pytest.fixture
@@ -35,5 +35,5 @@ def test_shows_and_clears(folder):
 def test_warmup_runs_every_operation():
     # in the folder that other tests use too: what it compiles, they need not
     said = call("warmup")
-    for operation in backends.operations():
+    for operation in example_calls("cpu"):
         assert f"{operation} on cpu (numba)" in said, said

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from algonet.core import backends, codec
+from algonet.core import codec
 from algonet.core.autograd import plan_from
-from algonet.core.operation import Call, KernelModule, Operation
+from algonet.core.operation import OPERATIONS, KernelModule, Operation, survey
 
 
 class Sense(enum.Enum):
@@ -84,7 +84,7 @@ def toy():
     )
     sys.modules[name] = module
     yield operation
-    del sys.modules[name], backends._OPERATIONS["toy"], backends._EXAMPLES["toy"]
+    del sys.modules[name], OPERATIONS["toy"]
 
 
 def _refuse(settings):
@@ -176,7 +176,7 @@ def test_the_second_call_of_a_signature_asks_nobody(toy, xs, monkeypatch):
 
 
 def test_doctors_row(toy):
-    assert backends.survey()["toy"] == {"numba": None, "reference": None}
+    assert survey()["toy"] == {"numba": None, "reference": None}
 
 
 def test_declarations_are_checked(toy):
@@ -245,7 +245,7 @@ def test_codec_says_what_it_cannot_carry():
 def test_only_hosted_tensors_may_be_on_another_device(hosted, monkeypatch):
     """A recorded program's instructions stay on the CPU while its numbers are on a GPU: the kernel moves them."""
     # Known to nobody else afterwards
-    monkeypatch.setattr(backends, "_OPERATIONS", dict(backends._OPERATIONS))
+    monkeypatch.setattr("algonet.core.operation.OPERATIONS", {})
     operation = Operation(
         f"hosted_{len(hosted)}",
         settings=Power,
@@ -254,6 +254,5 @@ def test_only_hosted_tensors_may_be_on_another_device(hosted, monkeypatch):
         kernels={"numba": ".nowhere"},
         hosted=hosted,
     )
-    call = Call([torch.zeros(2), torch.zeros(2, device="meta")], Power(1))
-    reason = operation._supports("numba")(call)
+    reason = operation.why_not("numba", [torch.zeros(2), torch.zeros(2, device="meta")], Power(1))
     assert reason is None if hosted else "a tensor is on meta" in str(reason)

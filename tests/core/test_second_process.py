@@ -15,7 +15,7 @@ SCRIPT = """
 import json
 from algonet.cli.cache_commands import _run_example
 from algonet.cli.doctor import DOMAINS
-from algonet.core import backends
+from algonet.core.operation import example_calls
 from algonet.core.codegen import store
 from numba.core import compiler
 import importlib
@@ -28,7 +28,8 @@ compiler.compile_extra = lambda *a, **k: (compiled.append(a[2].__qualname__), co
 store.read_sealed = lambda name: (read.append(name), read_sealed(name))[1]
 for domain in DOMAINS:
     importlib.import_module(f"algonet.{domain}")
-ran = {operation: _run_example(operation, "cpu") for operation in sys.argv[1:] or backends.operations()}
+calls = example_calls("cpu")
+ran = {operation: _run_example(operation, *calls[operation]) for operation in sys.argv[1:] or calls}
 found = {"read": read, "written": written, "compiled": compiled, "ran": ran, "folder": str(store.cache_folder())}
 print(json.dumps(found))
 """

@@ -109,7 +109,7 @@ def test_on_a_gpu_a_third_network_runs_in_the_reference(monkeypatch):
         tensors = [x, lengths, torch.empty((), device="cuda")]
         for network, backend in ((OddEven(), "triton"), (Bitonic(), "triton"), (third, "reference")):
             for operation in (SORT, TRANSPOSED):
-                assert operation.choose(tensors, sort_settings(network, Logistic()), "auto").backend == backend
+                assert operation.choose(tensors, sort_settings(network, Logistic()), "auto") == backend
 
 
 @dataclass(frozen=True, eq=False)

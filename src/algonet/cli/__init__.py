@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option, echo
 
-from algonet.cli.common import Force, Json, examples, print_json
+from algonet.cli.common import Force, Json, examples, out_option, print_json
 from algonet.core.extras import EXTRAS
 
 app = typer.Typer(
@@ -37,16 +38,14 @@ def _version(wanted: bool) -> None:
     if wanted:
         from algonet import __version__
 
-        typer.echo(__version__)
+        echo(__version__)
         raise typer.Exit
 
 
 @app.callback()
 def options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
-    ] = False,
+    debug: Annotated[bool, Option("--debug", help="Show the full traceback of an error.")] = False,
+    version: Annotated[bool, Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
 ) -> None:
     """Smooth algorithmic layers for PyTorch."""
 
@@ -64,9 +63,9 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command(epilog=examples("algonet demo", "algonet demo --quick --out /tmp/gallery"))
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("gallery"),
+    out: Annotated[Path, out_option("Folder for the page.")] = Path("gallery"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Smaller pictures and shorter fits, in a fraction of the time.")
+        bool, Option("--quick", help="Smaller pictures and shorter fits, in a fraction of the time.")
     ] = False,
     force: Force = False,
 ) -> None:
@@ -97,7 +96,7 @@ def demo(
 
 @app.command(epilog=examples("algonet paper", "algonet paper --out figures", "algonet paper --json"))
 def paper(
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the paper's figures.")] = None,
+    out: Annotated[Path | None, out_option("Folder for the paper's figures.")] = None,
     as_json: Json = False,
     force: Force = False,
 ) -> None:
@@ -126,9 +125,9 @@ def paper(
 
 @app.command(epilog=examples("algonet play", "algonet play --port 9000 --no-show", "algonet play --host 0.0.0.0"))
 def play(
-    host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port.", min=1, max=65535)] = 8137,
-    show: Annotated[bool, typer.Option("--show/--no-show", help="Open it in the browser.")] = True,
+    host: Annotated[str, Option(help="Where to listen; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, Option(help="The port.", min=1, max=65535)] = 8137,
+    show: Annotated[bool, Option("--show/--no-show", help="Open it in the browser.")] = True,
 ) -> None:
     """Open the playground: five rooms in the browser, computed on this machine while you drag."""
     from algonet.apps.play import serve

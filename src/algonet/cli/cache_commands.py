@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from algonet.cli.common import Json, examples, print_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def register(app: typer.Typer) -> None:
@@ -17,9 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def cache(
-    clear: Annotated[
-        bool, typer.Option("--clear", help="Remove all generated kernels and their machine code.")
-    ] = False,
+    clear: Annotated[bool, Option("--clear", help="Remove all generated kernels and their machine code.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show where compiled kernels are kept and how much there is, or clear it."""
@@ -39,31 +42,29 @@ def cache(
 def warmup() -> None:
     """Compile the kernels of a typical call of every operation, forward and backward, so that first calls are quick."""
     from algonet.cli.doctor import devices, load_domains
-    from algonet.core import backends
     from algonet.core.codegen import store
+    from algonet.core.operation import example_calls
 
     load_domains()
     for device in devices():
-        for operation in backends.operations():
+        for operation, call in example_calls(device).items():
             begun = time.perf_counter()
-            ran = _run_example(operation, device)
+            ran = _run_example(operation, *call)
             print(f"{operation} on {device} ({ran}): {time.perf_counter() - begun:.1f} s")
     print(f"kept in {store.cache_folder()}")
 
 
-def _run_example(operation: str, device: str) -> str:
-    """Run the operation's example and its gradient; says on which backend."""
+def _run_example(operation: str, tensors: Sequence[Tensor], settings: Any) -> str:
+    """Run a call of the operation and its gradient; says on which backend."""
     import torch
 
-    from algonet.core import backends
+    from algonet.core.operation import OPERATIONS
 
-    call = backends.example(operation, device)
-    for tensor in call.tensors:
+    for tensor in tensors:
         tensor.requires_grad_(tensor.is_floating_point())
-    chosen = backends.choose(operation, "auto", call)
-    outputs = chosen.run(call)
-    outputs = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
-    moving = [o.sum() for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
+    backend = OPERATIONS[operation].choose(tensors, settings, "auto")
+    outputs = OPERATIONS[operation].on(backend, tensors, settings)(tensors)
+    moving = [o.sum() for o in outputs if o.requires_grad]
     if moving:
         torch.stack(moving).sum().backward()
-    return chosen.backend
+    return backend

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from algonet import __version__
-from algonet.core import backends
+from algonet.core.backends import BACKENDS
+from algonet.core.operation import survey as survey_operations
 
 DOMAINS = ("while_lang", "smooth_python", "sorting", "ifs", "render", "nn", "ran", "explain")
 PACKAGES = ("torch", "numpy", "numba", "triton", "lark", "trimesh", "pillow", "matplotlib", "lightning-fabric")
@@ -26,7 +27,7 @@ def survey() -> dict[str, Any]:
             "cpu": platform.machine(),
             **{f"cuda:{i}": torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())},
         },
-        "operations": {device: backends.survey(device) for device in devices()},
+        "operations": {device: survey_operations(device) for device in devices()},
     }
 
 
@@ -58,9 +59,7 @@ def devices() -> tuple[str, ...]:
 
 
 def _versions() -> Table:
-    table = Table(title="versions")
-    table.add_column("package")
-    table.add_column("version")
+    table = Table("package", "version", title="versions")
     table.add_row("algonet", __version__)
     table.add_row("python", platform.python_version())
     for package in PACKAGES:
@@ -69,9 +68,7 @@ def _versions() -> Table:
 
 
 def _devices() -> Table:
-    table = Table(title="devices")
-    table.add_column("device")
-    table.add_column("name")
+    table = Table("device", "name", title="devices")
     table.add_row("cpu", f"{platform.machine()}, {torch.get_num_threads()} threads")
     for index in range(torch.cuda.device_count()):
         table.add_row(f"cuda:{index}", torch.cuda.get_device_name(index))
@@ -81,15 +78,12 @@ def _devices() -> Table:
 
 
 def _operations(device: str) -> Table:
-    table = Table(title=f"operations on {device}")
-    table.add_column("operation")
-    for backend in backends.BACKENDS:
-        table.add_column(backend)
+    table = Table("operation", *BACKENDS, title=f"operations on {device}")
     notes: dict[str, int] = {}
-    for operation, reasons in backends.survey(device).items():
-        table.add_row(operation, *(_cell(reasons, backend, notes) for backend in backends.BACKENDS))
+    for operation, reasons in survey_operations(device).items():
+        table.add_row(operation, *(_cell(reasons, backend, notes) for backend in BACKENDS))
     if not table.row_count:
-        table.add_row("(none registered)", *[""] * len(backends.BACKENDS))
+        table.add_row("(none registered)", *[""] * len(BACKENDS))
     table.caption = "\n".join(f"({number}) {reason}" for reason, number in notes.items())
     table.caption_justify = "left"
     return table

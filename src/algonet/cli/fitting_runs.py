@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from algonet.cli.common import check_out
+from algonet.cli.common import check_out, report_bytes
 from algonet.core.files import read_file, write_bytes, write_files
 from algonet.core.memory import check_memory
 from algonet.core.pictures import gif_bytes, png_bytes, to_bytes
@@ -100,7 +100,7 @@ class FitRun:
         if texture and targets.rgb is not None and mesh_file.suffix.lower() in (".obj", ".glb"):
             mesh = fit_texture(mesh, targets, size=max(texture, least_texture(len(mesh.faces))))
         report = self._report(fit, mesh_file)
-        files = {self.folder / REPORT: f"{json.dumps(report, indent=1)}\n".encode(), **mesh_files(mesh, mesh_file)}
+        files = {self.folder / REPORT: report_bytes(report), **mesh_files(mesh, mesh_file)}
         if self.frames:
             files[self.folder / FILM] = gif_bytes(self.frames, 120, rest=1500)
         write_files(files, overwrite=force or self.begun)

@@ -7,8 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option, echo
 
-from algonet.cli.common import Force, Json, check_ending, check_out, deliver, examples, parse_size, print_json, say
+from algonet.cli.common import (
+    Force,
+    Json,
+    check_ending,
+    check_out,
+    deliver,
+    examples,
+    out_option,
+    parse_size,
+    print_json,
+    say,
+)
 from algonet.core.pictures import gif_bytes, png_bytes
 
 if TYPE_CHECKING:
@@ -27,18 +39,16 @@ Foreground = StrEnum("Foreground", ["auto", "bright", "dark"])
 
 @app.command(epilog=examples("algonet ifs fit leaf.png --out leaf", "algonet ifs fit fern.png --functions 4 --seed 1"))
 def fit(
-    image: Annotated[Path, typer.Argument(help="The picture: any image file, bright on dark or dark on bright.")],
+    image: Annotated[Path, Argument(help="The picture: any image file, bright on dark or dark on bright.")],
     functions: Annotated[
         int | None,
-        typer.Option(help="How many maps the system has: unless told, 12 of a silhouette, else 4.", min=1, max=255),
+        Option(help="How many maps the system has: unless told, 12 of a silhouette, else 4.", min=1, max=255),
     ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for the parameters, the picture and the film.")
-    ] = Path("out"),
-    restarts: Annotated[int, typer.Option(help="How many random starts are followed.", min=1, max=10_000)] = 96,
-    seed: Annotated[int, typer.Option(help="Another number, another start.")] = 0,
-    foreground: Annotated[Foreground, typer.Option(help="What the shape is.")] = Foreground.auto,
-    quick: Annotated[bool, typer.Option("--quick", help="A rough fit in seconds.")] = False,
+    out: Annotated[Path, out_option("Folder for the parameters, the picture and the film.")] = Path("out"),
+    restarts: Annotated[int, Option(help="How many random starts are followed.", min=1, max=10_000)] = 96,
+    seed: Annotated[int, Option(help="Another number, another start.")] = 0,
+    foreground: Annotated[Foreground, Option(help="What the shape is.")] = Foreground.auto,
+    quick: Annotated[bool, Option("--quick", help="A rough fit in seconds.")] = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -60,11 +70,11 @@ def fit(
     if as_json:
         print_json({"similarity": result.similarity, "files": [str(path) for path in paths]})
         return
-    typer.echo(f"{result.verdict}; the best of {len(result.similarities)}")
+    echo(f"{result.verdict}; the best of {len(result.similarities)}")
     if result.similarity < POOR:
-        typer.echo(f"Try more than {result.ifs.functions} functions, another seed or more restarts.")
+        echo(f"Try more than {result.ifs.functions} functions, another seed or more restarts.")
     for path in paths:
-        typer.echo(f"wrote {path}")
+        echo(f"wrote {path}")
 
 
 @app.command(
@@ -75,15 +85,15 @@ def fit(
     )
 )
 def render(
-    system: Annotated[str, typer.Argument(help="A JSON file written by `algonet ifs fit`, or the name of a preset.")],
-    size: Annotated[str, typer.Option(help="Width x height in pixels, or one number for a square.")] = "1024x768",
+    system: Annotated[str, Argument(help="A JSON file written by `algonet ifs fit`, or the name of a preset.")],
+    size: Annotated[str, Option(help="Width x height in pixels, or one number for a square.")] = "1024x768",
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The PNG to write, - for standard output (default: named after SYSTEM)."),
+        out_option("The PNG to write, - for standard output (default: named after SYSTEM)."),
     ] = None,
-    sigma: Annotated[float, typer.Option(help="Standard deviation of a point, in pixels.")] = 0.7,
-    points: Annotated[int, typer.Option(help="How many points are drawn.", min=1, max=100_000_000)] = 500_000,
-    crisp: Annotated[bool, typer.Option("--crisp", help="The ordinary chaos game: black and white.")] = False,
+    sigma: Annotated[float, Option(help="Standard deviation of a point, in pixels.")] = 0.7,
+    points: Annotated[int, Option(help="How many points are drawn.", min=1, max=100_000_000)] = 500_000,
+    crisp: Annotated[bool, Option("--crisp", help="The ordinary chaos game: black and white.")] = False,
     force: Force = False,
 ) -> None:
     """Draw a system at any size."""
@@ -106,7 +116,7 @@ def list_presets(as_json: Json = False) -> None:
         print_json({name: {"functions": len(preset.rows)} for name, preset in PRESETS.items()})
         return
     for name, preset in PRESETS.items():
-        typer.echo(f"{name:12} {len(preset.rows)} functions")
+        echo(f"{name:12} {len(preset.rows)} functions")
 
 
 def open_system(name: str, points: int) -> IFS:

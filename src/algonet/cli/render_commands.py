@@ -9,8 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option, echo
 
-from algonet.cli.common import STANDARD_OUTPUT, Force, Json, check_out, deliver, examples, parse_size, print_json, say
+from algonet.cli.common import (
+    STANDARD_OUTPUT,
+    Force,
+    Json,
+    check_out,
+    deliver,
+    examples,
+    out_option,
+    parse_size,
+    print_json,
+    report_bytes,
+    say,
+)
 from algonet.core.pictures import gif_bytes, png_bytes, to_bytes
 
 if TYPE_CHECKING:
@@ -26,9 +39,19 @@ Layer = StrEnum("Layer", ["rgb", "silhouette", "depth"])
 Backend = StrEnum("Backend", ["auto", "reference", "numba", "triton"])
 Coverage = Annotated[
     str,
-    typer.Option(help="How pixels are covered: filtered, gaussian, edges or euclidean; all but the first are slow."),
+    Option(help="How pixels are covered: filtered, gaussian, edges or euclidean; all but the first are slow."),
 ]
+Side = Annotated[int, Option(help="Pixels along the longer side of the pictures.", min=8, max=2048)]
 MESHES = (".obj", ".ply", ".stl", ".off", ".glb")
+
+
+def _procedural(start: str) -> list[str]:
+    return [name for name in PROCEDURAL if name.startswith(start)]
+
+
+MeshName = Annotated[
+    str, Argument(help=f"A mesh file, or one of: {', '.join(PROCEDURAL)}.", autocompletion=_procedural)
+]
 
 
 def _default_fov() -> float:
@@ -40,7 +63,7 @@ def _default_fov() -> float:
 
 Fov = Annotated[
     float,
-    typer.Option(
+    Option(
         help="Full vertical angle of view in degrees.", default_factory=_default_fov,
         show_default="60, as Camera.look_at",
     ),
@@ -76,34 +99,25 @@ def register(app: typer.Typer) -> None:
     )(fit_camera)
 
 
-def _procedural(start: str) -> list[str]:
-    return [name for name in PROCEDURAL if name.startswith(start)]
-
-
 def render(
-    mesh: Annotated[
-        str,
-        typer.Argument(help="A mesh file, or one of: icosphere, box, torus, cylinder.", autocompletion=_procedural),
-    ],
+    mesh: MeshName,
     out: Annotated[
         Path,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Picture to write (.png, or .gif for a film), - for standard output; or a folder for a picture of each view "
+        out_option(
+            "Picture to write (.png, or .gif for a film), - for standard output; or a folder for a picture of each view "
             "with cameras.json, which fit-mesh reads.",
         ),
     ] = Path("render.png"),
-    size: Annotated[str, typer.Option(help="Width x height in pixels, or one number for a square.")] = "256",
-    scale: Annotated[float, typer.Option(help="How soft: the noise's scale in pixels.")] = 0.7,
-    layer: Annotated[Layer, typer.Option(help="What is drawn.")] = Layer.rgb,
-    views: Annotated[int, typer.Option(help="Cameras on a circle around the mesh.", min=1, max=1000)] = 1,
-    elevation: Annotated[float, typer.Option(help="Degrees above the equator.")] = 25.0,
-    azimuth: Annotated[float, typer.Option(help="Degrees around the vertical axis, of the first view.")] = 30.0,
+    size: Annotated[str, Option(help="Width x height in pixels, or one number for a square.")] = "256",
+    scale: Annotated[float, Option(help="How soft: the noise's scale in pixels.")] = 0.7,
+    layer: Annotated[Layer, Option(help="What is drawn.")] = Layer.rgb,
+    views: Annotated[int, Option(help="Cameras on a circle around the mesh.", min=1, max=1000)] = 1,
+    elevation: Annotated[float, Option(help="Degrees above the equator.")] = 25.0,
+    azimuth: Annotated[float, Option(help="Degrees around the vertical axis, of the first view.")] = 30.0,
     *,
     fov: Fov,
     coverage: Coverage = "filtered",
-    backend: Annotated[Backend, typer.Option(help="What runs it.")] = Backend.auto,
+    backend: Annotated[Backend, Option(help="What runs it.")] = Backend.auto,
     force: Force = False,
 ) -> None:
     """Render a mesh smoothly to a picture."""
@@ -129,7 +143,7 @@ def render(
         pictures = [png_bytes(_cut_out_view(renderer(loaded, cameras[i]))) for i in range(views)]
         text = camera_file(cameras, names, (height, width)).encode()
         deliver(dict(zip(paths, (*pictures, text), strict=True)), force=force)
-        typer.echo(f"wrote {out}/ ({views} views of {width} x {height}, and cameras.json)")
+        echo(f"wrote {out}/ ({views} views of {width} x {height}, and cameras.json)")
         return
     frames = [_layer(renderer(loaded, cameras[i]), layer) for i in range(views)]
     counted = f"{len(loaded.faces)} faces, {views} view{'s' if views > 1 else ''}, {width} x {height}"
@@ -138,37 +152,31 @@ def render(
 
 
 def fit(
-    source: Annotated[
-        str, typer.Argument(help="A mesh file (or icosphere, box, torus, cylinder), or a folder of pictures.")
-    ],
+    source: Annotated[str, Argument(help="A mesh file (or icosphere, box, torus, cylinder), or a folder of pictures.")],
     out: Annotated[
         Path,
-        typer.Option(
-            "--out", "-o", help="Folder of the run; or a mesh to write (.obj, .glb, ...), with its folder beside it."
-        ),
+        out_option("Folder of the run; or a mesh to write (.obj, .glb, ...), with its folder beside it."),
     ] = Path("fit"),
     cameras: Annotated[
-        Path | None, typer.Option(help="A transforms.json with the pictures' cameras; else they stand on a circle.")
+        Path | None, Option(help="A transforms.json with the pictures' cameras; else they stand on a circle.")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Steps of the fit.", min=1, max=1_000_000)] = 500,
-    quick: Annotated[bool, typer.Option("--quick", help="At most 80 steps on pictures of 64 pixels.")] = False,
+    steps: Annotated[int, Option(help="Steps of the fit.", min=1, max=1_000_000)] = 500,
+    quick: Annotated[bool, Option("--quick", help="At most 80 steps on pictures of 64 pixels.")] = False,
     level: Annotated[
         int | None,
-        typer.Option(help="Begin with a sphere of so many subdivisions, not with the visual hull.", min=0, max=6),
+        Option(help="Begin with a sphere of so many subdivisions, not with the visual hull.", min=0, max=6),
     ] = None,
-    remesh: Annotated[bool, typer.Option(help="Refine the mesh where the pictures show detail.")] = True,
+    remesh: Annotated[bool, Option(help="Refine the mesh where the pictures show detail.")] = True,
     texture: Annotated[
-        int, typer.Option(help="Texels a side of the texture (more if the faces need it); 0: none.", min=0, max=8192)
+        int, Option(help="Texels a side of the texture (more if the faces need it); 0: none.", min=0, max=8192)
     ] = 1024,
-    size: Annotated[int, typer.Option(help="Pixels along the longer side of the pictures.", min=8, max=2048)] = 128,
-    views: Annotated[int, typer.Option(help="Number of views when the source is a mesh.", min=1, max=1000)] = 24,
-    elevation: Annotated[
-        float, typer.Option(help="Degrees above the equator (a mesh is also seen from below).")
-    ] = 25.0,
+    size: Side = 128,
+    views: Annotated[int, Option(help="Number of views when the source is a mesh.", min=1, max=1000)] = 24,
+    elevation: Annotated[float, Option(help="Degrees above the equator (a mesh is also seen from below).")] = 25.0,
     *,
     fov: Fov,
     coverage: Coverage = "filtered",
-    seed: Annotated[int, typer.Option(help="Which views are drawn at each step.")] = 0,
+    seed: Annotated[int, Option(help="Which views are drawn at each step.")] = 0,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -200,9 +208,9 @@ def fit(
     fitter = MeshFitter(targets, ball, steps=steps, remesh=again, coverage=covered, seed=seed)
     run = FitRun(run_files, fitter, options, source)
     if run.resumed_at and not as_json:
-        typer.echo(f"going on from step {run.resumed_at} of {run.checkpoint}")
+        echo(f"going on from step {run.resumed_at} of {run.checkpoint}")
     if not run.advance(shown=not as_json):
-        typer.echo(f"stopped at step {fitter.taken} of {steps}; the same command goes on from there", err=True)
+        echo(f"stopped at step {fitter.taken} of {steps}; the same command goes on from there", err=True)
         raise typer.Exit(130)
     result, report = run.finish(texture, force)
     if as_json:
@@ -212,24 +220,24 @@ def fit(
         f"{len(targets)} views, {steps} steps, {result.quality.faces} faces, {result.quality.share:.2%} of them bad"
     )
     for note in result.notes:
-        typer.echo(f"note: {note}", err=True)
-    typer.echo(f"wrote {mesh_file} ({counted}); film and report in {folder}")
+        echo(f"note: {note}", err=True)
+    echo(f"wrote {mesh_file} ({counted}); film and report in {folder}")
 
 
 def fit_camera(
-    mesh: Annotated[str, typer.Argument(help="A mesh file, or one of: icosphere, box, torus, cylinder.")],
-    pictures: Annotated[Path, typer.Argument(help="A picture, or a folder of pictures.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run.")] = Path("fit-camera"),
+    mesh: MeshName,
+    pictures: Annotated[Path, Argument(help="A picture, or a folder of pictures.")],
+    out: Annotated[Path, out_option("Folder of the run.")] = Path("fit-camera"),
     *,
     fov: Fov,
-    learn_fov: Annotated[bool, typer.Option("--learn-fov", help="Find the angle of view too.")] = False,
-    rotations: Annotated[int, typer.Option(help="How many rotations the search starts from.", min=1)] = 128,
-    size: Annotated[int, typer.Option(help="Pixels along the longer side of the pictures.", min=8, max=2048)] = 128,
+    learn_fov: Annotated[bool, Option("--learn-fov", help="Find the angle of view too.")] = False,
+    rotations: Annotated[int, Option(help="How many rotations the search starts from.", min=1)] = 128,
+    size: Side = 128,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="From at most 48 rotations, on pictures of 64 pixels: finds some poses less."),
+        Option("--quick", help="From at most 48 rotations, on pictures of 64 pixels: finds some poses less."),
     ] = False,
-    silhouette: Annotated[bool, typer.Option("--silhouette", help="Compare outlines only, not colours.")] = False,
+    silhouette: Annotated[bool, Option("--silhouette", help="Compare outlines only, not colours.")] = False,
     coverage: Coverage = "filtered",
     force: Force = False,
     as_json: Json = False,
@@ -273,7 +281,7 @@ def fit_camera(
         }
         for name, minima in zip(names, found.minima, strict=True)
     ]
-    contents = cameras.encode(), _encoded([overlay], paths[1]), f"{json.dumps(report, indent=1)}\n".encode()
+    contents = cameras.encode(), _encoded([overlay], paths[1]), report_bytes(report)
     deliver(dict(zip(paths, contents, strict=True)), force=force)
     if as_json:
         print_json(
@@ -281,7 +289,7 @@ def fit_camera(
         )
         return
     losses = ", ".join(f"{name}: {float(loss):.5f}" for name, loss in zip(names, found.losses, strict=True))
-    typer.echo(f"wrote {out}/cameras.json (loss of {losses})")
+    echo(f"wrote {out}/cameras.json (loss of {losses})")
 
 
 def _run_folder(out: Path) -> tuple[Path, Path]:

@@ -6,8 +6,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option, echo
 
-from algonet.cli.common import STANDARD_OUTPUT, Force, Json, check_ending, check_out, deliver, examples, print_json, say
+from algonet.cli.common import (
+    STANDARD_OUTPUT,
+    Force,
+    Json,
+    check_ending,
+    check_out,
+    deliver,
+    examples,
+    out_option,
+    print_json,
+    say,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,17 +36,15 @@ app = typer.Typer(
     ),
 )
 def speak(
-    text: Annotated[str, typer.Argument(help="English words; phonemes between slashes, as in /h a l o/.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The WAV file; its spectrogram goes beside it.")] = Path(
-        "speech.wav"
-    ),
-    pitch: Annotated[float, typer.Option(min=20.0, max=2000.0, help="Of the voice, in Hz.")] = 120.0,
-    rate: Annotated[float, typer.Option(min=0.1, max=10.0, help="How fast, 1 being usual.")] = 1.0,
+    text: Annotated[str, Argument(help="English words; phonemes between slashes, as in /h a l o/.")],
+    out: Annotated[Path, out_option("The WAV file; its spectrogram goes beside it.")] = Path("speech.wav"),
+    pitch: Annotated[float, Option(min=20.0, max=2000.0, help="Of the voice, in Hz.")] = 120.0,
+    rate: Annotated[float, Option(min=0.1, max=10.0, help="How fast, 1 being usual.")] = 1.0,
     formant_scale: Annotated[
-        float, typer.Option(min=0.3, max=3.0, help="Shorter vocal tracts have higher formants: 1.15 is a woman's.")
+        float, Option(min=0.3, max=3.0, help="Shorter vocal tracts have higher formants: 1.15 is a woman's.")
     ] = 1.0,
-    breath: Annotated[float, typer.Option(min=0.0, max=10.0, help="Noise in the voice.")] = 0.0,
-    picture: Annotated[bool, typer.Option(help="Draw the spectrogram.")] = True,
+    breath: Annotated[float, Option(min=0.0, max=10.0, help="Noise in the voice.")] = 0.0,
+    picture: Annotated[bool, Option(help="Draw the spectrogram.")] = True,
     force: Force = False,
 ) -> None:
     """Say English text: a WAV file, a picture of its spectrogram, and how each word was read."""
@@ -64,7 +74,7 @@ def speak(
     say(out, "read as " + " ".join(f"/{word.phonemes}/" for word in words))
     say(out, f"{out}: {seconds:.1f} s of sound")
     if drawing:
-        typer.echo(f"{drawing}: its spectrogram")
+        echo(f"{drawing}: its spectrogram")
 
 
 @app.command(epilog=examples("algonet speech phonemes", "algonet speech phonemes --json"))
@@ -79,4 +89,4 @@ def phonemes(as_json: Json = False) -> None:
         return
     for phoneme in PHONEMES:
         formants = " ".join(f"{f:5.0f}" for f in phoneme.formants)
-        typer.echo(f"{phoneme.name:>3}  {formants} Hz  {'vowel' if phoneme.vowel else ''}".rstrip())
+        echo(f"{phoneme.name:>3}  {formants} Hz  {'vowel' if phoneme.vowel else ''}".rstrip())

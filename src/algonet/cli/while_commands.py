@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option, echo
 
-from algonet.cli.common import Force, Json, check_ending, check_out, deliver, examples, print_json, say
+from algonet.cli.common import Force, Json, check_ending, check_out, deliver, examples, out_option, print_json, say
 
 if TYPE_CHECKING:
     from algonet.relax import Exit
@@ -35,13 +36,12 @@ def _library(start: str = "") -> list[str]:
 
 File = Annotated[
     str,
-    typer.Argument(
-        help="A file with a WHILE or GOTO program, or the name of a library program.", autocompletion=_library
-    ),
+    Argument(help="A file with a WHILE or GOTO program, or the name of a library program.", autocompletion=_library),
 ]
-Exits = Annotated[
-    str, typer.Option("--exit", help="How loops are left: sech, sech:STEEPNESS, tent, smooth:K (C^K) or bump.")
-]
+Exits = Annotated[str, Option("--exit", help="How loops are left: sech, sech:STEEPNESS, tent, smooth:K (C^K) or bump.")]
+
+
+Cut = Annotated[int, Option(help="Where loops are cut off.", min=1)]
 
 
 @app.command("list", epilog=examples("algonet while list"))
@@ -54,30 +54,30 @@ def list_programs(as_json: Json = False) -> None:
         print_json(found)
         return
     for name, what in found.items():
-        typer.echo(f"{name:12} {what}")
+        echo(f"{name:12} {what}")
 
 
 @app.command(epilog=examples("algonet while show gcd --core", "algonet while show my.while"))
 def show(
     file: File,
-    core: Annotated[bool, typer.Option("--core", help="Without sugar, in the paper's grammar alone.")] = False,
+    core: Annotated[bool, Option("--core", help="Without sugar, in the paper's grammar alone.")] = False,
 ) -> None:
     """Print a program, neatly laid out."""
     from algonet.while_lang import desugar
 
     program = _read(file)
-    typer.echo((desugar(program) if core else program).text, nl=False)
+    echo((desugar(program) if core else program).text, nl=False)
 
 
 @app.command(epilog=examples("algonet while run multiply x1=3 x2=4", "algonet while run gcd x1=12 x2=18 --exit bump"))
 def run(
     file: File,
-    values: Annotated[list[str] | None, typer.Argument(help="Inputs such as x1=3 x2=4.5; others start at 0.")] = None,
-    smooth: Annotated[bool, typer.Option("--smooth", help="Only the smooth program.")] = False,
+    values: Annotated[list[str] | None, Argument(help="Inputs such as x1=3 x2=4.5; others start at 0.")] = None,
+    smooth: Annotated[bool, Option("--smooth", help="Only the smooth program.")] = False,
     exit: Exits = "sech",
-    output: Annotated[list[str] | None, typer.Option("--output", help="Variable to print; may be repeated.")] = None,
-    max_iterations: Annotated[int, typer.Option(help="Where loops are cut off.", min=1)] = 1000,
-    max_steps: Annotated[int, typer.Option(help="Where the discrete program gives up.", min=1)] = 1_000_000,
+    output: Annotated[list[str] | None, Option("--output", help="Variable to print; may be repeated.")] = None,
+    max_iterations: Cut = 1000,
+    max_steps: Annotated[int, Option(help="Where the discrete program gives up.", min=1)] = 1_000_000,
     as_json: Json = False,
 ) -> None:
     """Run a program on numbers: the discrete and the smooth result side by side, with the smooth one's gradient."""
@@ -114,7 +114,7 @@ def run(
         table.add_row(name, *discrete, f"{outputs[i]:.6g}", *(f"{slope:.6g}" for slope in slopes[i]))
     Console(width=None if Console().is_terminal else 120).print(table)
     if cut:
-        typer.echo(cut)
+        echo(cut)
 
 
 @app.command(epilog=examples("algonet while plot multiply", "algonet while plot my.while --out my.png --to 4"))
@@ -122,13 +122,13 @@ def plot(
     file: File,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The PNG to write (default: the program's name), - for standard output."),
+        out_option("The PNG to write (default: the program's name), - for standard output."),
     ] = None,
-    low: Annotated[float, typer.Option("--from", help="Where the axes of x1 and x2 begin.")] = 0.0,
-    high: Annotated[float, typer.Option("--to", help="Where they end.")] = 6.0,
-    size: Annotated[int, typer.Option(help="Points along each axis.", min=2, max=1000)] = 64,
+    low: Annotated[float, Option("--from", help="Where the axes of x1 and x2 begin.")] = 0.0,
+    high: Annotated[float, Option("--to", help="Where they end.")] = 6.0,
+    size: Annotated[int, Option(help="Points along each axis.", min=2, max=1000)] = 64,
     exit: Exits = "sech",
-    max_iterations: Annotated[int, typer.Option(help="Where loops are cut off.", min=1)] = 1000,
+    max_iterations: Cut = 1000,
     force: Force = False,
 ) -> None:
     """Draw the paper's figure: height is the result over x1 and x2, colour the size of the analytic gradient."""
@@ -170,7 +170,7 @@ def _read(file: str) -> Program:
         raise ValueError(f"while: {file} is not a text file (UTF-8).") from None
     except WhileSyntaxError as error:
         # The caret must keep its place, which a one-line message would lose
-        typer.echo(f"algonet: {file}: {error}", err=True)
+        echo(f"algonet: {file}: {error}", err=True)
         raise typer.Exit(1) from None
 
 

@@ -11,12 +11,9 @@ import importlib.util
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-
-Supports = Callable[[Any], str | None]
 
 
 @dataclass(frozen=True)
@@ -64,91 +61,37 @@ BACKENDS = (*KERNEL_BACKENDS, "reference")
 _INSTALLED = {b.package: importlib.util.find_spec(b.package) is not None for b in KERNEL_BACKENDS.values()}
 
 
-@dataclass(frozen=True)
-class Implementation:
-    """One way to run an operation: `run(call)` computes it, `supports(call)` says `None` or why it cannot."""
-
-    backend: str
-    run: Callable[[Any], Any]
-    supports: Supports
-
-
-_OPERATIONS: dict[str, dict[str, Implementation]] = {}
-_EXAMPLES: dict[str, Callable[[str], Any]] = {}
-
-
-def add(
-    operation: str, implementations: Sequence[Implementation], example: Callable[[str], Any] | None = None
-) -> dict[str, Implementation]:
-    """Make an operation known. `example(device)` is a typical small call, which `algonet doctor` asks each backend about."""
-    for implementation in implementations:
-        if implementation.backend not in BACKENDS:
-            raise ValueError(
-                f"{operation}: unknown backend {implementation.backend!r}; choose one of {', '.join(BACKENDS)}."
-            )
-    _OPERATIONS[operation] = {implementation.backend: implementation for implementation in implementations}
-    if example is not None:
-        _EXAMPLES[operation] = example
-    return _OPERATIONS[operation]
-
-
-def operations() -> tuple[str, ...]:
-    """The names of all registered operations that have an example, sorted: those that can be asked about."""
-    return tuple(sorted(_OPERATIONS.keys() & _EXAMPLES.keys()))
-
-
-def example(operation: str, device: str) -> Any:
-    """A typical small call of the operation."""
-    return _EXAMPLES[operation](device)
-
-
 def check_backend(where: str, backend: str) -> None:
     """Refuse a name that no operation knows, before anything is done."""
     if backend not in ("auto", *BACKENDS):
         raise ValueError(f"{where}: unknown backend {backend!r}; choose one of {', '.join(('auto', *BACKENDS))}.")
 
 
-def choose(operation: str, backend: str, call: Any) -> Implementation:
-    """The implementation of `operation` that takes `call`: the fastest for "auto", else the one named."""
-    return pick(operation, _OPERATIONS[operation], backend, call)
-
-
-def pick(operation: str, implementations: dict[str, Implementation], backend: str, call: Any) -> Implementation:
-    """`choose` from the implementations given."""
+def pick(operation: str, backend: str, known: Sequence[str], why_not: Callable[[str], str | None]) -> str:
+    """Which of the `known` backends takes a call, for which `why_not(name)` is `None`: the fastest for "auto", else the one
+    named; raises with the reasons if none does."""
     if backend == "auto":
         for name in BACKENDS:
             # The interpreter exists for tests of the kernels' logic; it is far slower than the reference.
             if name == "triton" and interpreting():
                 continue
-            if name in implementations and implementations[name].supports(call) is None:
-                return implementations[name]
-        raise ValueError(f"{operation}: no backend takes this call: {_reasons(implementations, call)}.")
-    if backend not in implementations:
-        known = ", ".join(["auto", *(name for name in BACKENDS if name in implementations)])
-        raise ValueError(f"{operation}: unknown backend {backend!r}; choose one of {known}.")
-    reason = implementations[backend].supports(call)
+            if name in known and why_not(name) is None:
+                return name
+        reasons = "; ".join(f"{name}: {why_not(name)}" for name in known)
+        raise ValueError(f"{operation}: no backend takes this call: {reasons}.")
+    if backend not in known:
+        listed = ", ".join(["auto", *(name for name in BACKENDS if name in known)])
+        raise ValueError(f"{operation}: unknown backend {backend!r}; choose one of {listed}.")
+    reason = why_not(backend)
     if reason is not None:
-        able = [name for name in BACKENDS if name in implementations and implementations[name].supports(call) is None]
+        able = [name for name in BACKENDS if name in known and why_not(name) is None]
         raise ValueError(
             f"{operation}: backend {backend!r} cannot take this call: {reason}. "
             f'Use backend="auto"{" or " + ", ".join(map(repr, able)) if able else ""}.'
         )
-    return implementations[backend]
-
-
-def survey(device: str = "cpu") -> dict[str, dict[str, str | None]]:
-    """For each operation and backend: `None` if it would run a typical call on `device`, else why not."""
-    table: dict[str, dict[str, str | None]] = {}
-    for operation in operations():
-        call = example(operation, device)
-        table[operation] = {name: impl.supports(call) for name, impl in _OPERATIONS[operation].items()}
-    return table
+    return backend
 
 
 def interpreting() -> bool:
     """Whether Triton kernels run in Triton's interpreter (on the CPU, for tests)."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
-
-
-def _reasons(implementations: dict[str, Implementation], call: Any) -> str:
-    return "; ".join(f"{name}: {impl.supports(call)}" for name, impl in implementations.items())

@@ -122,7 +122,7 @@ class _Signature(NamedTuple):
 @cached
 def _signature(kernel: Any, values: tuple[str, ...]) -> _Signature:
     """Which of the kernel's arguments are tensors: those that are not among `values`."""
-    names = argument_names(kernel)
+    names = tuple(kernel.arg_names)
     if unknown := [name for name in values if name not in names]:
         raise TypeError(f"{kernel_name(kernel)} has no argument {', '.join(unknown)}; it takes {names}.")
     tensors = tuple(name for name in names if name not in values)
@@ -155,11 +155,6 @@ def _by_name(names: tuple[str, ...]) -> Callable[[Launch], Callable[..., None]]:
     scope: dict[str, Any] = {}
     exec("\n".join(lines), scope)
     return scope["named"]
-
-
-def argument_names(kernel: Any) -> tuple[str, ...]:
-    """The kernel's parameters in order, compiled or interpreted."""
-    return tuple(kernel.arg_names)
 
 
 def kernel_name(kernel: Any) -> str:

@@ -27,11 +27,10 @@ The second call of a signature asks nobody whether it can run, and what its kern
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -42,13 +41,6 @@ from algonet.core.identity import PLANS
 
 S = TypeVar("S")
 Refuse = Callable[[Sequence[Tensor], S], str | None]
-
-
-class Call(NamedTuple, Generic[S]):
-    """One call, as `refuse` functions and backends see it."""
-
-    tensors: Sequence[Tensor]
-    settings: S
 
 
 @dataclass(frozen=True)
@@ -106,34 +98,38 @@ class Operation(Generic[S]):
             for backend, module in kernels.items()
         }
         self.operators = {backend: self._operator(backend, module) for backend, module in self.kernels.items()}
-        self._implementations = backends.add(
-            name,
-            [
-                backends.Implementation(backend, functools.partial(self._run, backend), self._supports(backend))
-                for backend in (*self.kernels, "reference")
-            ],
-            None if example is None else lambda device: Call(*example(device)),
-        )
+        self.backends, self.example = (*self.kernels, "reference"), example
+        OPERATIONS[name] = self
 
     def __call__(self, tensors: Sequence[Tensor], settings: S, backend: str = "auto") -> Sequence[Tensor]:
         """The outputs, on the backend that is named or the fastest that takes the call."""
         return self.bind(tensors, settings, backend)(tensors)
 
-    def choose(self, tensors: Sequence[Tensor], settings: S, backend: str) -> backends.Implementation:
-        """Which implementation takes the call; raises with the reasons if none does."""
-        return backends.pick(self.name, self._implementations, backend, Call(tensors, settings))
+    def choose(self, tensors: Sequence[Tensor], settings: S, backend: str) -> str:
+        """Which backend takes the call; raises with the reasons if none does."""
+        return backends.pick(self.name, backend, self.backends, lambda name: self.why_not(name, tensors, settings))
+
+    def why_not(self, backend: str, tensors: Sequence[Tensor], settings: S) -> str | None:
+        """`None`, or why a backend cannot take the call."""
+        if backend == "reference":
+            return None
+        reason = backends.KERNEL_BACKENDS[backend].why_not([t for i, t in enumerate(tensors) if i not in self.hosted])
+        for refuse in (self.refuse, self.kernels[backend].refuse):
+            if reason is None and refuse is not None:
+                reason = refuse(tensors, settings)
+        return reason
 
     def bind(
         self, tensors: Sequence[Tensor], settings: S, backend: str = "auto"
     ) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
         """What runs calls like this one, as a function of their tensors."""
         if not tracing.plain():
-            return self.on(self.choose(tensors, settings, backend).backend, tensors, settings)
+            return self.on(self.choose(tensors, settings, backend), tensors, settings)
         looked_at = [(t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in tensors]
         key = self, backend, settings, torch.is_grad_enabled(), *looked_at
         found = PLANS.find(key)
         if found is None:
-            found = PLANS.put(key, self.on(self.choose(tensors, settings, backend).backend, tensors, settings))
+            found = PLANS.put(key, self.on(self.choose(tensors, settings, backend), tensors, settings))
         return found
 
     def on(
@@ -148,7 +144,7 @@ class Operation(Generic[S]):
         return lambda tensors: operator(prepare(tensors, settings), settings)
 
     def __repr__(self) -> str:
-        return f"Operation({self.name}: {', '.join(self._implementations)})"
+        return f"Operation({self.name}: {', '.join(self.backends)})"
 
     def _check(self, shared: Iterable[str], kernels: Mapping[str, Any]) -> None:
         params = getattr(self.settings, "__dataclass_params__", None)
@@ -161,24 +157,6 @@ class Operation(Generic[S]):
             if backend not in backends.KERNEL_BACKENDS:
                 known = ", ".join(backends.KERNEL_BACKENDS)
                 raise ValueError(f"Operation {self.name}: unknown backend {backend!r}; those with kernels are {known}.")
-
-    def _run(self, backend: str, call: Call[S]) -> Sequence[Tensor]:
-        return self.on(backend, call.tensors, call.settings)(call.tensors)
-
-    def _supports(self, backend: str) -> Callable[[Call[S]], str | None]:
-        if backend == "reference":
-            return lambda call: None
-        asked = backends.KERNEL_BACKENDS[backend].why_not
-        refusals = [refuse for refuse in (self.refuse, self.kernels[backend].refuse) if refuse is not None]
-
-        def supports(call: Call[S]) -> str | None:
-            reason = asked([t for i, t in enumerate(call.tensors) if i not in self.hosted])
-            for refuse in refusals:
-                if reason is None:
-                    reason = refuse(call.tensors, call.settings)
-            return reason
-
-        return supports
 
     def _operator(self, backend: str, kernels: KernelModule) -> Operator:
         name = f"{self.name}_{backend}"
@@ -198,3 +176,20 @@ class Operation(Generic[S]):
             encode=codec.encode,
             decode=codec.decode,
         )
+
+
+#: Every operation by its name.
+OPERATIONS: dict[str, Operation] = {}
+
+
+def example_calls(device: str) -> dict[str, tuple[Sequence[Tensor], Any]]:
+    """A typical small call (tensors, settings) of each operation that has one, sorted by name."""
+    return {name: o.example(device) for name, o in sorted(OPERATIONS.items()) if o.example is not None}
+
+
+def survey(device: str = "cpu") -> dict[str, dict[str, str | None]]:
+    """For each operation and backend: `None` if it would run a typical call on `device`, else why not."""
+    return {
+        name: {backend: OPERATIONS[name].why_not(backend, *call) for backend in OPERATIONS[name].backends}
+        for name, call in example_calls(device).items()
+    }

@@ -7,11 +7,12 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import max_pool3d, normalize, pad
 
 from algonet.core.tracing import outside_autocast
 from algonet.render import Camera, FilteredCoverage, Mesh, render_hard
 
-from .targets import Targets, blur
+from .targets import Targets, blur, looked_up
 
 #: Points along the longest side of the grid, at most, and of the first, coarser one that finds where the object is.
 SIDE, FIRST_SIDE = 80, 40
@@ -48,7 +49,7 @@ def visual_hull(targets: Targets) -> tuple[Mesh | None, str]:
             None,
             "the object covers most of the pictures' borders: are the silhouettes inverted? The fit began with a ball",
         )
-    axes = torch.nn.functional.normalize(targets.cameras.matrix[:, 2, :3], dim=-1)
+    axes = normalize(targets.cameras.matrix[:, 2, :3], dim=-1)
     # Opposite cameras see the same outline
     if float((axes @ axes.mT).abs().min()) > math.cos(math.radians(LEAST_ANGLE)):
         seen = "one view" if len(targets) == 1 else "views along nearly one line"
@@ -84,7 +85,7 @@ def visual_hull(targets: Targets) -> tuple[Mesh | None, str]:
 def viewed_place(targets: Targets) -> tuple[Tensor, float]:
     """The point nearest to all viewing axes, and the radius of a ball around it that fills most pictures from top to bottom."""
     camera = targets.cameras
-    axes = torch.nn.functional.normalize(camera.matrix[..., 2, :3], dim=-1)
+    axes = normalize(camera.matrix[..., 2, :3], dim=-1)
     across = torch.eye(3).to(axes) - axes[..., :, None] * axes[..., None, :]
     eye = torch.eye(3).to(axes) * 1e-6
     middle = torch.linalg.solve(across.sum(0) + eye, (across @ camera.position[..., None]).sum(0))[:, 0]
@@ -103,7 +104,7 @@ def _blurred(targets: Targets, alpha: Tensor) -> Tensor:
     """Silhouettes (N, 1, H, W) under the noise; what is unknown counts as covered."""
     known = alpha if targets.masks is None else torch.where(targets.masks > 0, alpha, 1.0)
     margin = 4
-    wide = torch.nn.functional.pad(known[:, None], (margin,) * 4, mode="replicate")
+    wide = pad(known[:, None], (margin,) * 4, mode="replicate")
     return blur(wide, FilteredCoverage().blur(BLUR))[..., margin:-margin, margin:-margin]
 
 
@@ -119,10 +120,7 @@ def _least(views: Tensor, cameras: Camera, points: Tensor) -> Tensor:
     least = points.new_full((points[..., 0].numel(),), math.inf)
     for i in range(len(views)):
         places = cameras[i].project(points.reshape(-1, 3), (height, width))
-        grid = 2 * places[:, :2] / places.new_tensor([width, height]) - 1
-        value = torch.nn.functional.grid_sample(
-            views[i : i + 1], grid[None, None], padding_mode="border", align_corners=False
-        ).flatten()
+        value = looked_up(views[i], places[:, :2])[0]
         # Behind a perspective camera there is nothing to see, and nothing to say
         least = torch.minimum(least, torch.where(places[:, 2] > 0, value, math.inf) if cameras.perspective else value)
     return least.reshape(points.shape[:-1])
@@ -142,12 +140,12 @@ def level_set(values: Tensor, low: Tensor, step: float, level: float = 0.5) -> M
 
     Closed (outside of the grid there is nothing), without crossings, facing away from where the values are larger.
     """
-    values = torch.nn.functional.pad(values, (1,) * 6, value=-math.inf).clamp(min=level - 1)
+    values = pad(values, (1,) * 6, value=-math.inf).clamp(min=level - 1)
     _, sy, sz = values.shape
     strides = torch.tensor([sy * sz, sz, 1], device=values.device)
     flat = values.flatten()
     # Cubes with corners on both sides
-    most, least = (torch.nn.functional.max_pool3d(v[None], 2, 1)[0] for v in (values, -values))
+    most, least = (max_pool3d(v[None], 2, 1)[0] for v in (values, -values))
     inner = torch.zeros_like(values, dtype=torch.bool)
     inner[:-1, :-1, :-1] = (most >= level) & (-least < level)
     paths = _PATHS.to(values.device)

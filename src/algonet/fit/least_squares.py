@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d, pad
 
 from algonet.render import Camera, Coverage, SmoothRenderer
 from algonet.render.lights import Light
@@ -151,7 +152,7 @@ class LeastSquares:
         height, width = self.pictures.shape[1:3]
         factor = shrinking(scale, (height, width), 8)
         blurred = blur(self.pictures.movedim(-1, 1), self.renderer.coverage.blur(scale))
-        blurred = torch.nn.functional.avg_pool2d(blurred, factor) if factor > 1 else blurred
+        blurred = avg_pool2d(blurred, factor) if factor > 1 else blurred
         self.renderer.size = (height // factor, width // factor)
         self.renderer.set_scale(scale / factor)
         pixels = self.renderer.size[0] * self.renderer.size[1]
@@ -164,7 +165,7 @@ class LeastSquares:
         rotation, axes = rotation_matrix(turn), base.axes
         distance = (base.position - self.centre).norm(dim=-1, keepdim=True)
         # A longer lens steps back as far as keeps the size: what is left for the zoom is the perspective
-        shift = shift + torch.nn.functional.pad(1 - zoom.exp(), (2, 0))
+        shift = shift + pad(1 - zoom.exp(), (2, 0))
         place = self.centre + distance * (shift[..., None, :] @ axes)[..., 0, :]
         base = Camera(_zoomed(base.matrix, zoom), base.position, base.perspective, base.near)
         return moved(base, rotation, place - (rotation @ self.centre[..., None])[..., 0])

@@ -242,7 +242,7 @@ def _search(
             found = Minima(descent.camera(), descent.losses)
             found, which, levels = _varied(coarse, part, found, which, around, search, common)
             history += levels
-            kept += [found.cameras[(which == i).nonzero()[:, 0]] for i in range(len(part))]
+            kept += [found.cameras[own] for own in _rows(which, len(part))]
     sides = sides.at_most(search.refine_faces)
     larger = _shrunk(pictures, search.refine_size)
     which = torch.repeat_interleave(torch.tensor([len(camera.matrix) for camera in kept])).to(device)
@@ -253,8 +253,8 @@ def _search(
     chosen = _chosen(descent.camera(), descent.losses, which, len(pictures), search.keep)
     descent.keep(chosen)
     found, which = descent.camera(), which[chosen]
-    rows = [(which == i).nonzero()[:, 0] for i in range(len(pictures))]
-    return [Minima(found[own], descent.losses[own]) for own in rows], history + descent.history()
+    minima = [Minima(found[own], descent.losses[own]) for own in _rows(which, len(pictures))]
+    return minima, history + descent.history()
 
 
 def _halves(search: PoseSearch, count: int) -> list[tuple[range, int]]:
@@ -290,10 +290,14 @@ def _varied(
     return Minima(cameras[rows], losses[rows]), which[rows], descent.history()
 
 
+def _rows(which: Tensor, pictures: int) -> list[Tensor]:
+    """The rows that show each picture; `which` picture each row shows."""
+    return [(which == i).nonzero()[:, 0] for i in range(pictures)]
+
+
 def _chosen(cameras: Camera, losses: Tensor, which: Tensor, pictures: int, keep: int) -> Tensor:
-    """The rows of at most `keep` distinct cameras of each picture, its best first; `which` picture each row shows."""
-    rows = [(which == i).nonzero()[:, 0] for i in range(pictures)]
-    return torch.cat([own[_distinct(cameras[own], losses[own])[:keep]] for own in rows])
+    """The rows of at most `keep` distinct cameras of each picture, its best first."""
+    return torch.cat([own[_distinct(cameras[own], losses[own])[:keep]] for own in _rows(which, pictures)])
 
 
 def _best(minima: list[Minima]) -> tuple[Camera, Tensor]:
@@ -330,11 +334,8 @@ def _shrunk(pictures: Tensor, size: int) -> Tensor:
 
 
 def _batched(camera: Camera) -> Camera:
-    return (
-        camera
-        if camera.batch_shape
-        else Camera(camera.matrix[None], camera.position[None], camera.perspective, camera.near)
-    )
+    alone = not camera.batch_shape
+    return Camera(camera.matrix[None], camera.position[None], camera.perspective, camera.near) if alone else camera
 
 
 def _checked_pictures(image: Tensor, mesh: Mesh) -> tuple[Tensor, bool]:

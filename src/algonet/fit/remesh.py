@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from algonet.core.memory import UNASKED, check_memory
 from algonet.render import Mesh
@@ -291,13 +292,13 @@ def _flip(table: Tensor, faces: Tensor) -> tuple[Tensor, bool]:
     corners = faces[first]
     ahead = ((corners == a[:, None]) & (corners.roll(-1, 1) == b[:, None])).any(1)
     a, b = torch.where(ahead, a, b), torch.where(ahead, b, a)
-    old = torch.nn.functional.normalize(_area_vectors(position[faces[first]]), dim=-1)
-    other = torch.nn.functional.normalize(_area_vectors(position[faces[second]]), dim=-1)
+    old = normalize(_area_vectors(position[faces[first]]), dim=-1)
+    other = normalize(_area_vectors(position[faces[second]]), dim=-1)
     asks &= (old * other).sum(-1) > FLAT_COSINE
     # First face (a, b, c), second (b, a, d): they become (a, d, c) and (d, b, c)
     new = torch.stack([torch.stack([a, d, c], 1), torch.stack([d, b, c], 1)], 1)
-    made = torch.nn.functional.normalize(_area_vectors(position[new]), dim=-1)
-    mean = torch.nn.functional.normalize(old + other, dim=-1)[:, None]
+    made = normalize(_area_vectors(position[new]), dim=-1)
+    mean = normalize(old + other, dim=-1)[:, None]
     asks &= ((made * mean).sum(-1) > LEAST_COSINE).all(1)
     asks = asks.nonzero()[:, 0]
     if not len(asks):

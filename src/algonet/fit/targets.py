@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d, grid_sample, max_pool2d, pad
 
 from algonet.core.tracing import outside_autocast
 from algonet.relax import Noise
@@ -175,7 +176,7 @@ class Level:
         return 1.0 if self.mask is None else float(self.mask.mean())
 
     def _shrunk(self, pictures: Tensor) -> Tensor:
-        return pictures if self.factor == 1 else torch.nn.functional.avg_pool2d(pictures, self.factor)
+        return pictures if self.factor == 1 else avg_pool2d(pictures, self.factor)
 
 
 def shrinking(scale: float, size: tuple[int, int], least: int) -> int:
@@ -193,16 +194,16 @@ def _unknown(masked: Tensor | None, there: Tensor, noise: Noise) -> Tensor | Non
     on, nobody knows how. Where nothing is at the border, nothing is beyond it.
     """
     margin = math.ceil(float(noise.reach(0.02)))
-    wide = torch.nn.functional.pad(there.float(), (margin,) * 4, mode="replicate")
+    wide = pad(there.float(), (margin,) * 4, mode="replicate")
     inner = torch.zeros_like(wide)
     inner[..., margin:-margin, margin:-margin] = 1
     if masked is None and not bool((wide * (1 - inner)).any()):
         return None
     around = 2 * margin + 1
-    wide = torch.nn.functional.max_pool2d(wide, (around, 1), 1, (margin, 0))
-    wide = torch.nn.functional.max_pool2d(wide, (1, around), 1, (0, margin)) * (1 - inner)
+    wide = max_pool2d(wide, (around, 1), 1, (margin, 0))
+    wide = max_pool2d(wide, (1, around), 1, (0, margin)) * (1 - inner)
     if masked is not None:
-        wide = wide + torch.nn.functional.pad(masked, (margin,) * 4)
+        wide = wide + pad(masked, (margin,) * 4)
     return blur(wide, noise)[..., margin:-margin, margin:-margin]
 
 
@@ -219,8 +220,15 @@ def blur(image: Tensor, noise: Noise) -> Tensor:
     kernel = noise.density((y[:, None].square() + x.square()).sqrt())
     kernel = kernel.reshape(rows, 5, columns, 5).sum((1, 3))
     kernel = torch.fft.rfft2(kernel / kernel.sum())
-    padded = torch.nn.functional.pad(image, (0, reach, 0, reach))
+    padded = pad(image, (0, reach, 0, reach))
     return torch.fft.irfft2(torch.fft.rfft2(padded) * kernel, s=(rows, columns))[..., :height, :width]
+
+
+def looked_up(pictures: Tensor, places: Tensor) -> Tensor:
+    """Pictures (C, H, W) at places (T, 2) in pixels, x first, bilinear: (C, T)."""
+    height, width = pictures.shape[1:]
+    grid = 2 * places / places.new_tensor([width, height]) - 1
+    return grid_sample(pictures[None], grid[None, None], padding_mode="border", align_corners=False)[0, :, 0]
 
 
 @outside_autocast

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from algonet.core.memory import check_memory
 from algonet.core.tracing import outside_autocast
@@ -14,7 +15,7 @@ from algonet.render import Mesh, render_hard
 from algonet.render.meshes import check_mesh_given
 
 from .simplify import vertex_colors_of
-from .targets import Targets
+from .targets import Targets, looked_up
 
 #: Texels of a cell that belong to no face: one beside each leg, and three between the two faces that share the cell, so that
 #: bilinear lookups in a face never meet the other's colours.
@@ -126,11 +127,11 @@ def _collected(mesh: Mesh, targets: Targets, points: Tensor, normals: Tensor, fa
         layers = [targets.rgb[i, ..., :3], depth[..., None]]
         for extra in (alpha, targets.masks):
             layers += [] if extra is None else [extra[i][..., None]]
-        found = _looked_up(torch.cat(layers, -1), place[:, :2])
+        found = looked_up(torch.cat(layers, -1).movedim(-1, 0), place[:, :2]).T
         # The nearest of the pixels around: at an outline their mean would lie behind the object
         front = _nearest(depth, place[:, :2])
-        view = torch.nn.functional.normalize(camera.position - points, dim=-1)
-        cosine = (torch.nn.functional.normalize(normals, dim=-1) * view).sum(-1)
+        view = normalize(camera.position - points, dim=-1)
+        cosine = (normalize(normals, dim=-1) * view).sum(-1)
         # A slanted surface changes its depth within a pixel
         seen = (
             (place[:, 2] > 0) & (cosine > 0.1) & ((place[:, 2] - front).abs() < 0.01 * extent / cosine.clamp_min(0.1))
@@ -141,16 +142,6 @@ def _collected(mesh: Mesh, targets: Targets, points: Tensor, normals: Tensor, fa
         total += share[:, None] * found[:, :3]
         weight += share[:, None]
     return total, weight
-
-
-def _looked_up(layers: Tensor, place: Tensor) -> Tensor:
-    """Layers (H, W, C) at places (T, 2) in pixels, bilinear."""
-    height, width = layers.shape[:2]
-    grid = place / place.new_tensor([width / 2, height / 2]) - 1
-    found = torch.nn.functional.grid_sample(
-        layers.movedim(-1, 0)[None], grid[None, None], padding_mode="border", align_corners=False
-    )
-    return found[0, :, 0].T
 
 
 def _nearest(depth: Tensor, place: Tensor) -> Tensor:
