@@ -28,9 +28,6 @@ MOST_POWER = 1024
 class TConorm(Relaxation):
     """An associative, commutative, monotone "or" with neutral element 0; `smoothness` is that inside (0, 1)."""
 
-    #: How kernels stream it: k > 0 for S / (1 + S^k)^(1/k) with S = sum(p), 0 for 1 - exp(sum(log(1 - p))); else `None`.
-    power: ClassVar[float | None] = None
-
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         check_tensor(self, a)
         check_tensor(self, b)
@@ -52,6 +49,11 @@ class TConorm(Relaxation):
 
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         raise NotImplementedError
+
+    @property
+    def power(self) -> float | None:
+        """How kernels stream it: k > 0 for S / (1 + S^k)^(1/k) with S = sum(p), 0 for 1 - exp(sum(log(1 - p))); else `None`."""
+        return None
 
     def why_no_kernel(self) -> str | None:
         """Why kernels that stream events cannot join them so; `None` if they can."""
@@ -82,10 +84,12 @@ class Probabilistic(TConorm):
     tensor(0.7500)
     """
 
-    power = 0.0
-
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         return _one_minus_exp(torch.log1p(-_short_of_one(p)).sum(dim))
+
+    @property
+    def power(self) -> float:
+        return 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +114,7 @@ class BoundedSum(TConorm):
         return self.bound(p.sum(dim))
 
     @property
-    def power(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def power(self) -> float:
         return float(self.k)
 
     def bound(self, total: Tensor) -> Tensor:

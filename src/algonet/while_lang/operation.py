@@ -16,7 +16,7 @@ from torch import Tensor
 from algonet.core import tracing
 from algonet.core.identity import Spec, up_to_date
 from algonet.core.operation import Operation
-from algonet.relax import Exit, Sech
+from algonet.relax import Exit, Relaxation, Sech
 
 from .code import Code, decode
 from .compiler import why_not_kernel
@@ -86,7 +86,7 @@ def _fake(tensors: Sequence[Tensor], settings: WhileSettings) -> list[Tensor]:
 def _refuse(tensors: Sequence[Tensor], settings: WhileSettings) -> str | None:
     exit = settings.exit
     # A tracer cannot follow formulas that format numbers; that the class states one is enough there
-    if type(exit).scalar is None or (not tracing.compiling() and exit.scalar is None):
+    if type(exit).scalar is Relaxation.scalar or (not tracing.compiling() and exit.scalar is None):
         return f"{type(exit).__name__} has no formula for kernels"
     if not up_to_date(type(exit), "scalar", "_value", "_argument", "__call__"):
         return f"{type(exit).__name__} changes its value but not `scalar`, the formula that kernels inline"
@@ -104,7 +104,7 @@ RUN_WHILE = Operation(
     settings=WhileSettings,
     inputs=("steepness", "weight", "bias", "*elements"),
     reference=_reference,
-    kernels={"numba": ".kernels.numba.host", "triton": ".kernels.triton.host"},
+    kernels={"numba": ".kernels.numba", "triton": ".kernels.triton"},
     outputs=lambda count, settings: 1 + settings.watched,
     shared={"steepness", "weight", "bias"},
     fake=_fake,
