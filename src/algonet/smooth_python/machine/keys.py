@@ -102,8 +102,12 @@ def describe(x: Any, found: Found) -> Hashable:
         parts = [getattr(x, field.name) for field in dataclasses.fields(x)]
     elif getattr(kind, "is_smooth", False):
         return _smooth_function(x, found)
-    elif isinstance(x, types.FunctionType) or kind in _PLAIN_METACLASSES or _of_a_module(x):
-        # All that a program can do with it is to call it, which the frame sees
+    elif (
+        isinstance(x, types.FunctionType)
+        or kind in _PLAIN_METACLASSES
+        or (isinstance(x, types.BuiltinFunctionType) and isinstance(x.__self__, (types.ModuleType, type, type(None))))
+    ):
+        # All that a program can do with it is to call it, which the frame sees; not a method of C that was bound to an object
         return Same(x)
     elif kind not in (tuple, list) and not (issubclass(kind, tuple) and hasattr(kind, "_fields")):
         raise UnknownError(f"a {kind.__name__}")
@@ -131,11 +135,6 @@ def _plain_record(kind: type) -> bool:
     """Whether objects of a dataclass are nothing but their fields."""
     own = (vars(c) for c in kind.__mro__ if c is not object)
     return not any(isinstance(attribute, property) for names in own for attribute in names.values())
-
-
-def _of_a_module(x: Any) -> bool:
-    """Whether it is a function written in C, and not a method that was bound to some object just now."""
-    return isinstance(x, types.BuiltinFunctionType) and isinstance(x.__self__, (types.ModuleType, type, type(None)))
 
 
 class Outside:
