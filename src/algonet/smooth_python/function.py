@@ -21,6 +21,7 @@ from algonet.relax import Sigmoid
 
 from .checking import check_once
 from .language.assignments import numbered
+from .language.expressions import arguments, defined
 from .language.refuse import NotSmoothError, check
 from .language.rewrite import rewritten
 from .machine.containers import mapped
@@ -399,11 +400,7 @@ def _compiled(tree: ast.FunctionDef, function: types.FunctionType, file: str) ->
     module = ast.Module([tree], [])
     if outer:
         # Free variables must be someone's locals for the compiler to see them as such
-        parameters = ast.arguments(
-            posonlyargs=[], args=[ast.arg(n) for n in outer], kwonlyargs=[], kw_defaults=[], defaults=[]
-        )
-        factory = ast.FunctionDef(name="_outer", args=parameters, body=[tree], decorator_list=[])
-        factory.type_params = []  # pyright: ignore[reportAttributeAccessIssue]
+        factory = defined("_outer", arguments(outer), [tree])
         module = ast.Module([ast.copy_location(factory, tree)], [])
     code = compile(ast.fix_missing_locations(module), file, "exec")
     depth = 2 if outer else 1

@@ -26,6 +26,16 @@ def root(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
+def parameters(function: ast.FunctionDef) -> list[ast.arg]:
+    given = function.args
+    return [*given.posonlyargs, *given.args, *given.kwonlyargs]
+
+
+def places(node: ast.Assign | ast.AugAssign | ast.AnnAssign | ast.For) -> list[ast.expr]:
+    """The targets of an assignment or a loop."""
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
+
+
 def targets(node: ast.expr) -> tuple[Names, Names]:
     """(names bound, names written into) by an assignment target."""
     if isinstance(node, ast.Name):
@@ -54,7 +64,7 @@ def stored(statements: list[ast.stmt]) -> tuple[Names, Names]:
     written: set[str] = set()
     for node in (node for statement in statements for node in ast.walk(statement)):
         if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For)):
-            for place in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            for place in places(node):
                 names, inside = targets(place)
                 bound |= names
                 written |= inside
@@ -108,10 +118,9 @@ class Liveness:
         if isinstance(node, (ast.While, ast.For)):
             return self._loop(node, out, on_break, on_continue)
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
-            places = node.targets if isinstance(node, ast.Assign) else [node.target]
-            pairs = [targets(place) for place in places]
+            pairs = [targets(place) for place in places(node)]
             bound = NOTHING.union(*(p[0] for p in pairs))
-            inside = NOTHING.union(*(read(place) | p[1] for place, p in zip(places, pairs, strict=True)))
+            inside = NOTHING.union(*map(read, places(node)), *(p[1] for p in pairs))
             return (out | bound if self._keeping else out - bound) | read(node.value) | inside
         if isinstance(node, ast.AugAssign):
             bound, written = targets(node.target)
@@ -149,12 +158,11 @@ def defined_before(function: ast.FunctionDef) -> dict[ast.stmt, Names]:
                 block(node.body, inner)
                 block(node.orelse, names)
             elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-                for place in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                for place in places(node):
                     names |= targets(place)[0]
         return names
 
-    arguments = function.args
-    block(function.body, frozenset(a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)))
+    block(function.body, frozenset(a.arg for a in parameters(function)))
     return found
 
 

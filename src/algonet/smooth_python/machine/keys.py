@@ -27,6 +27,7 @@ from torch import Tensor
 
 from algonet.relax import Relaxation, TConorm
 
+from ..language.liveness import parameters
 from ..paths import Paths
 from .values import Value
 
@@ -146,8 +147,7 @@ class Outside:
         scan = _Scan()
         for statement in tree.body:
             scan.visit(statement)
-        arguments = tree.args
-        self._parameters = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        self._parameters = [a.arg for a in parameters(tree)]
         outside = {*self._cells, *_globals(function.__code__)}
         scan.sort_methods(outside)
         constant = {*self._parameters, *outside} - scan.bound
