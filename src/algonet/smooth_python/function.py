@@ -20,8 +20,8 @@ from algonet.core.tracing import compiling
 from algonet.relax import Sigmoid
 
 from .checking import check_once
-from .language.assignments import numbered
 from .language.expressions import arguments, defined
+from .language.liveness import numbered
 from .language.refuse import NotSmoothError, check
 from .language.rewrite import rewritten
 from .machine.containers import mapped
@@ -31,10 +31,9 @@ from .machine.replay import Recall, Recordings, recall
 from .machine.values import HALVES, Value
 from .paths import Merge
 from .reference import Draws
-from .report import Report
 from .running import Call, outcome
 from .runtime.frame import Frame
-from .softness import OPTIONS, Settings, check_options, resolved
+from .softness import OPTIONS, Report, Settings, check_options, resolved
 
 P = ParamSpec("P")
 R = TypeVar("R")

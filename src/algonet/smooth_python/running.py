@@ -28,11 +28,10 @@ from .machine.tape import machine_for, recordable
 from .machine.values import Value
 from .paths import Enumerate, Merge, Particles, Paths, Perturb
 from .reference import Draws
-from .report import Report
 from .runtime.deciding import Answers, Coins, Numbers, PathEndedError
 from .runtime.frame import Frame
 from .runtime.merging import Mixture
-from .softness import Settings
+from .softness import Report, Settings
 
 #: How much probability the paths that `Enumerate` leaves out may have together.
 MISSING = 0.01

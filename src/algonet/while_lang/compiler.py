@@ -13,7 +13,7 @@ from functools import cached_property
 
 from algonet.relax import Exit
 
-from .code import Code
+from .code import STEPS, Code
 
 #: Programs beyond these take the reference: Python itself nests at most 20 loops, and compile times grow with size.
 MAX_KERNEL_DEPTH = 12
@@ -403,7 +403,7 @@ def _forks(code: Code) -> dict[int, set[int]]:
     """The levels of branches, and the slots that a branch there may change."""
     level, found = 0, {}
     for index, op in enumerate(code.ops):
-        level += {"while": 1, "if": 1, "end": -1, "fi": -1}.get(op.kind, 0)
+        level += STEPS.get(op.kind, 0)
         if op.kind == "if":
             found.setdefault(level, set()).update(code.written(index))
     return found

@@ -15,7 +15,6 @@ import ast
 import copy
 from typing import Any
 
-from .assignments import numbered
 from .expressions import (
     Expressions,
     arguments,
@@ -38,6 +37,7 @@ from .liveness import (
     assigned,
     defined_before,
     leaves,
+    numbered,
     parameters,
     read,
     returns,

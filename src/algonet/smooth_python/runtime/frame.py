@@ -16,8 +16,7 @@ from ..machine.containers import mapped
 from ..machine.eager import EAGER, Machine, as_value, soft_number, softened
 from ..machine.values import Value, smooth_kind
 from ..reference import Draws
-from ..report import Report
-from ..softness import Settings
+from ..softness import Report, Settings
 from . import calls, checkpointing, comparisons, subscripts
 from .control import Branch, Loop, any_left
 from .deciding import users_line
