@@ -51,6 +51,9 @@ class CameraFit:
     history: list[dict[str, float]]
     minima: list[Minima]
 
+    def __repr__(self) -> str:
+        return f"CameraFit({self.camera}, losses {', '.join(f'{loss:.3g}' for loss in self.losses.flatten().tolist())})"
+
 
 @dataclass(frozen=True)
 class PoseSearch:
