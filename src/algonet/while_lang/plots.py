@@ -12,7 +12,7 @@ from torch import Tensor
 from algonet.core.extras import require
 from algonet.relax import Exit, Tent
 
-from .modules import WhileProgram
+from .functional import run_while
 from .reference import Branch, Recurrent, Sequence, Unit
 from .syntax import NonHaltingWarning, Program
 
@@ -94,12 +94,13 @@ def surfaces(
 
 
 def _function(program: Program, exit: Exit, max_iterations: int) -> Callable[[Tensor, Tensor], Tensor]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NonHaltingWarning)
+    def run(x1: Tensor, x2: Tensor) -> Tensor:
+        given = {f"x{number}": x for number, x in ((1, x1), (2, x2)) if number in program.variables}
         # The reference: a picture is a few thousand elements, and compiling for it would take longer
-        layer = WhileProgram(program, exit, max_iterations=max_iterations, backend="reference")
-    known = {name: position for position, name in enumerate(("x1", "x2")) if name in layer.variables}
-    return lambda *arguments: layer(**{name: arguments[position] for name, position in known.items()})
+        result = run_while(program, given, exit=exit, max_iterations=max_iterations, backend="reference")
+        return result.outputs["x0"]
+
+    return run
 
 
 def _smoothness(exit: Exit) -> str:
