@@ -85,6 +85,19 @@ class Trainable(nn.Module):
         """The numbers of the losses that `section` trains, in order."""
         raise NotImplementedError
 
+    def loss(self, batch: Batch, section: str, index: int, precomputed: Any) -> Any:
+        """What `forward` says, for a batch."""
+        raise NotImplementedError
+
+    def forward(
+        self, batch: Batch | Tensor, section: str | None = None, index: int = 0, precomputed: Any = None
+    ) -> Any:
+        if isinstance(batch, Tensor):
+            return self.reconstruct(batch)
+        if section is None:
+            raise ValueError("RAN: to train, say which section; to reconstruct, give the pictures alone.")
+        return self.loss(batch, section, index, precomputed)
+
     def components(self) -> dict[str, nn.Module]:
         """The trainable parts by name; one optimiser each."""
         return {name: getattr(self, name) for names in self.sections.values() for name in names}
@@ -223,13 +236,7 @@ class RAN(Trainable):
         needs = frozenset(name for i in self.alpha for name in ALL_LOSSES[i].needs)
         return self.paths(a, needs if section == "discriminator" else needs & {"b1", "b2"})
 
-    def forward(
-        self, batch: Batch | Tensor, section: str | None = None, index: int = 0, precomputed: Paths | None = None
-    ) -> Any:
-        if isinstance(batch, Tensor):
-            return self.reconstruct(batch)
-        if section is None:
-            raise ValueError("RAN: to train, say which section; to reconstruct, give the pictures alone.")
+    def loss(self, batch: Batch, section: str, index: int, precomputed: Paths | None) -> Any:
         a = batch["a"]
         if index == 0:
             return self._precomputed(a, section)
@@ -282,11 +289,7 @@ class Direct(Trainable):
     def numbers(self, section: str) -> tuple[int, ...]:
         return (1,)
 
-    def forward(
-        self, batch: Batch | Tensor, section: str | None = None, index: int = 0, precomputed: Any = None
-    ) -> Any:
-        if isinstance(batch, Tensor):
-            return self.reconstruct(batch)
+    def loss(self, batch: Batch, section: str, index: int, precomputed: Any) -> Any:
         if index == 0:
             return None
         a = batch["a"]
