@@ -306,7 +306,7 @@ class WhileNetwork(WhileProgram):
 
     def draw(self) -> Any:
         """The network as a matplotlib figure: loops are frames with an arrow back to their start."""
-        from .plots import draw_network
+        from .network_drawing import draw_network
 
         return draw_network(self)
 
