@@ -73,7 +73,8 @@ def surfaces(
     if library in EXACT:
         name, function = EXACT[library]
         panels.append((name, function))
-    for title, chosen in ((f"{exit.key}: {_smoothness(exit)}", exit), ("Tent: C⁰", Tent())):
+    smoothness = "C∞" if exit.smoothness == float("inf") else f"C^{int(exit.smoothness)}"
+    for title, chosen in ((f"{exit.key}: {smoothness}", exit), ("Tent: C⁰", Tent())):
         panels.append((f"smooth program, {title}", _function(program, chosen, max_iterations)))
     data = [surface(function, *span, size) for _, function in panels]
     values = torch.stack([d[2] for d in data])
@@ -99,7 +100,3 @@ def _function(program: Program, exit: Exit, max_iterations: int) -> Callable[[Te
         layer = WhileProgram(program, exit, max_iterations=max_iterations, backend="reference")
     known = {name: position for position, name in enumerate(("x1", "x2")) if name in layer.variables}
     return lambda *arguments: layer(**{name: arguments[position] for name, position in known.items()})
-
-
-def _smoothness(exit: Exit) -> str:
-    return "C∞" if exit.smoothness == float("inf") else f"C^{int(exit.smoothness)}"

@@ -179,7 +179,7 @@ class Outside:
 
     def inner_key(self, found: Found, owned: bool) -> Hashable:
         """The same for a function that another one calls; nobody knows the arguments, except for a method's object."""
-        if any(name in self._of_arguments for name in self._parameters[int(owned) :]):
+        if not self._of_arguments.keys().isdisjoint(self._parameters[int(owned) :]):
             raise UnknownError("an attribute of an argument")
         return self.key(found)
 
