@@ -77,7 +77,9 @@ def refine(network: nn.Module, refit: Callable[[], float], *, price: float) -> l
         while changed:
             changed = False
             for change in list(_changes(graph)):
-                found = _tried(network, graph, change, refit, loss, price) if _still_there(graph, change) else None
+                read = graph.sources()
+                there = all(source in read.get(target, ()) for source, target in change.cut)
+                found = _tried(network, graph, change, refit, loss, price) if there else None
                 if found is not None:
                     loss, changed = found, True
                     made.append(change.label)
@@ -88,19 +90,15 @@ def _tried(
     network: nn.Module, graph: SmoothGraph, change: _Change, refit: Callable[[], float], loss: float, price: float
 ) -> float | None:
     """The loss with the change; None where that costs more than it saves, and all is as before."""
-    before, spent = copy.deepcopy(network.state_dict()), _spent(graph)
+    before, spent = copy.deepcopy(network.state_dict()), float(graph.price().detach())
     change.make(graph)
     _cut_unused(graph)
-    saved = spent - _spent(graph)
+    saved = spent - float(graph.price().detach())
     found = refit()
     if found <= loss + price * saved:
         return found
     network.load_state_dict(before)
     return None
-
-
-def _spent(graph: SmoothGraph) -> float:
-    return float(graph.price().detach())
 
 
 def _beside(graph: SmoothGraph, name: str) -> _Change | None:
@@ -129,11 +127,6 @@ def _changes(graph: SmoothGraph) -> Iterator[_Change]:
         for source in names:
             if len(names) > 1 or target != OUTPUT:
                 yield _Change(f"out: {source} -> {target}", ((source, target),))
-
-
-def _still_there(graph: SmoothGraph, change: _Change) -> bool:
-    read = graph.sources()
-    return all(source in read.get(target, ()) for source, target in change.cut)
 
 
 def _cut_unused(graph: SmoothGraph) -> None:

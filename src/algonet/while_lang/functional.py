@@ -192,7 +192,9 @@ class _Run:
         elements: list[Any] = []
         for name, fits in self.names:
             elements.append(inputs[name] if fits else self._fitted(inputs[name], self.shape))
-        scalar = self._scalar(1.0 if softness is None or self.per_element else softness)
+        scalar = 1.0 if softness is None or self.per_element else softness
+        if not isinstance(scalar, Tensor) or scalar.dtype != self.wide or scalar.device != self.device:
+            scalar = self._fitted(scalar, ())
         if self.per_element:
             elements.append(self._fitted(softness, self.shape))
         shared = [scalar, scalar]
@@ -220,11 +222,6 @@ class _Run:
         if isinstance(value, Tensor):
             return value.to(self.device, self.wide).expand(shape)
         return torch.full(shape, float(value), dtype=self.wide, device=self.device)
-
-    def _scalar(self, value: Any) -> Tensor:
-        if isinstance(value, Tensor) and value.dtype == self.wide and value.device == self.device:
-            return value
-        return self._fitted(value, ())
 
 
 def _warn_by_counter() -> None:

@@ -205,7 +205,11 @@ class Loop:
         # Whether or not anything is dropped this time: an item's result must not depend on when the others leave
         self._frame.dropped = self._frame.dropped or self._returns
         if compiling():
-            self._frame.need_bound(self._line)
+            if not self._frame.settings.bounded:
+                raise RuntimeError(
+                    f"the loop in line {self._line} ends by its probability mass, which torch.compile cannot look at; give "
+                    "max_iterations to unroll it that often, or compile the parts around."
+                )
             return mass, True
         mass, self._live, alive = self._frame.machine.leave(mass, self._frame.settings.epsilon, self._iterations)
         return mass, alive

@@ -270,10 +270,3 @@ class Frame:
         """The mixture of all returned values; what is left undone in endless loops is shared out."""
         found = self._returns.result(normalise=self.mass is not None or self.dropped)[0]
         return found if self.forked is None else softened(found, self.forked)
-
-    def need_bound(self, line: int) -> None:
-        if not self.settings.bounded:
-            raise RuntimeError(
-                f"the loop in line {line} ends by its probability mass, which torch.compile cannot look at; give "
-                "max_iterations to unroll it that often, or compile the parts around."
-            )
