@@ -14,7 +14,7 @@ def keepable(*tensors: Tensor) -> bool:
     """Whether what is made of these may be kept for later calls: nobody learns them, and no transform or graph looks on."""
     if not tracing.plain() or (tensors and tracing.capturing(tensors[0].device)):
         return False
-    return not any(t.requires_grad or t.is_inference() for t in tensors)
+    return True not in [t.requires_grad or t.is_inference() for t in tensors]
 
 
 class SoftnessMemory:
