@@ -7,7 +7,7 @@ Rows and columns of P sum to 1.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,13 +22,25 @@ from .methods import Method, SmoothedCDF, chosen, names, short, suggestions
 from .networks import Network
 from .operation import SORT
 
+#: A tensor where a payload is given.
+Payload = TypeVar("Payload", bound="Tensor | None")
 
-class SortResult(NamedTuple):
-    """`values` (*x), `payload` (*x, *trailing) or None, `permutation` (*batch, n, n) or None; all differentiable."""
+if TYPE_CHECKING:
 
-    values: Tensor
-    payload: Tensor | None
-    permutation: Tensor | None
+    class SortResult(NamedTuple, Generic[Payload]):
+        values: Tensor
+        payload: Payload
+        permutation: Tensor | None
+
+else:
+    # torch knows tuples with names by their only base
+
+    class SortResult(NamedTuple):
+        """`values` (*x), `payload` (*x, *trailing) or None, `permutation` (*batch, n, n) or None; all differentiable."""
+
+        values: Tensor
+        payload: Tensor | None
+        permutation: Tensor | None
 
 
 class TopKResult(NamedTuple):
@@ -51,13 +63,13 @@ def soft_sort(
     relax: Sigmoid = DECISION,
     method: Method = SmoothedCDF(),
     steps: int | None = None,
-    payload: Tensor | None = None,
+    payload: Payload = None,  # pyright: ignore[reportArgumentType]
     mask: Tensor | None = None,
     return_permutation: bool = False,
     hard: bool = False,
     backend: str = "auto",
     network: Network | None = None,
-) -> SortResult:
+) -> SortResult[Payload]:
     """Sort smoothly along `dim`: each item goes to a place as far as it lies between the two thresholds of that place.
 
     With b_k where sum_j r(steepness (x_j - b_k)) = k, item j is among the k largest to the degree
