@@ -8,14 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from algonet.fit.alignment import turn_around
+from algonet.fit.alignment import turn_around, variations
 from algonet.fit.least_squares import LEAST_FACES
 from algonet.fit.mesh import UNLIT
 from algonet.fit.rotations import even_rotations, rotation_matrix
-from algonet.fit.sides import Sides
-from algonet.fit.simplify import simplified, vertex_colors_of
+from algonet.fit.simplify import Sides, simplified, vertex_colors_of
 from algonet.fit.targets import blur
-from algonet.fit.variations import variations
 from algonet.relax import StudentT
 from algonet.render import (
     Camera,

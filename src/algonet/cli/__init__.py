@@ -152,6 +152,19 @@ def mount() -> typer.Typer:
     return app
 
 
+def command() -> Any:
+    """The program as one click command, whose help shows no type beside flags."""
+    program = typer.main.get_command(mount())
+    waiting: list[Any] = [program]
+    while waiting:
+        found = waiting.pop()
+        waiting += getattr(found, "commands", {}).values()
+        for option in [*found.params, found.get_help_option(typer.Context(found, **program.context_settings))]:
+            if getattr(option, "is_flag", False):
+                option.metavar = ""
+    return program
+
+
 def main() -> None:
     """The entry point: one-line errors, exit codes."""
     debug = "--debug" in sys.argv
@@ -161,7 +174,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, _stop)
     signal.signal(signal.SIGTERM, _stop)
     try:
-        mount()()
+        command()()
     except Exception as error:
         if debug:
             raise

@@ -1,4 +1,5 @@
-"""Cameras moved, without turning, to where a mesh's silhouette has the middle and size that a picture's has."""
+"""Cameras moved, without turning, to where a mesh's silhouette has the middle and size that a picture's has; and turned to
+where its outline may look much the same."""
 
 from __future__ import annotations
 
@@ -8,39 +9,31 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from algonet.render import Camera, SmoothRenderer
+from algonet.render import Camera, Mesh, SmoothRenderer
+from algonet.render.vectors import face_areas
 
 from .mesh import UNLIT
-from .sides import Sides
+from .rotations import moved, rotation_matrix
+from .simplify import Sides
 
 #: Whether a camera is shifted while it turns: not at all, in all three directions, or nearer and farther only.
 Move = bool | Literal["distance"]
+#: By so many degrees a camera is turned each way about its axes: outlines have valleys of minima some ten degrees apart.
+VARIED_BY = (10.0, 25.0)
 
 
 def align_rotations(sides: Sides, pictures: Tensor, rotations: Tensor, fov: float, move: Move = True) -> Camera:
     """For each picture and rotation (P * R cameras) one whose silhouette has the picture's middle (unless the camera moves
     by distance alone and looks at the mesh's) and size."""
-    count, mesh = len(pictures) * len(rotations), sides.front
-    size = (int(pictures.shape[1]), int(pictures.shape[2]))
-    centre = (mesh.vertices.amin(-2) + mesh.vertices.amax(-2)) / 2
-    radius = float((mesh.vertices - centre).norm(dim=-1).max())
+    vertices, axes = sides.front.vertices, rotations.repeat(len(pictures), 1, 1)
+    centre = (vertices.amin(-2) + vertices.amax(-2)) / 2
     focal = 1 / math.tan(math.radians(fov) / 2)
-    axes = rotations.repeat(len(pictures), 1, 1)
-    place = axes.new_zeros(count, 3)
-    place[:, 2] = 1.3 * radius * math.hypot(1, focal)
-    wanted = silhouette_moments(pictures[..., -1], size).repeat_interleave(len(rotations), 0)
-    renderer = SmoothRenderer(size, shading="vertex", two_sided=False).to(mesh.vertices.device)
-    camera = _camera(axes, place, centre, focal)
-    with torch.no_grad():
-        for _ in range(3):
-            seen = silhouette_moments(sides.seen(renderer, camera, UNLIT)[1], size)
-            grown = (seen[:, 2:] / wanted[:, 2:].clamp_min(1e-6)).clamp(0.3, 3.0)
-            depth = (place[:, 2:] * grown).clamp_min(1.05 * radius)
-            # The camera moves against the way the picture is to move
-            across = place[:, :2] / place[:, 2:] - (wanted[:, :2] - seen[:, :2]) / focal
-            place = torch.cat([across * depth if move is True else place[:, :2], depth], -1)
-            camera = _camera(axes, place, centre, focal)
-    return camera
+    away = 1.3 * float((vertices - centre).norm(dim=-1).max()) * math.hypot(1, focal)
+    eye = centre + away * axes[:, 2]
+    view = torch.cat([axes, -(axes @ eye[..., None])], -1)
+    last = view.new_tensor([0.0, 0.0, 0.0, 1.0]).expand(len(view), 4)
+    camera = Camera(torch.stack([focal * view[:, 0], focal * view[:, 1], -view[:, 2], last], 1), eye)
+    return _matched(sides, pictures.repeat_interleave(len(rotations), 0), camera, move)
 
 
 def match_silhouettes(sides: Sides, pictures: Tensor, camera: Camera, move: Move = True) -> Camera:
@@ -50,28 +43,33 @@ def match_silhouettes(sides: Sides, pictures: Tensor, camera: Camera, move: Move
     From far off, this is what gradients would spend most steps on. Pictures that are empty, or cut off by the frame, tell
     neither: their cameras stay.
     """
-    silhouettes, mesh = pictures[..., -1], sides.front
-    size = (int(silhouettes.shape[1]), int(silhouettes.shape[2]))
+    silhouettes = pictures[..., -1]
     edge = torch.cat([silhouettes[:, 0], silhouettes[:, -1], silhouettes[:, :, 0], silhouettes[:, :, -1]], 1)
-    usable = (silhouettes.sum((-2, -1)) > 4) & (edge.amax(1) < 0.5)
-    centre = (mesh.vertices.amin(-2) + mesh.vertices.amax(-2)).detach() / 2
-    radius = (mesh.vertices.detach() - centre).norm(dim=-1).max()
-    axes, wanted = camera.axes, silhouette_moments(silhouettes, size)
-    depth_row = camera.matrix[:, 2, :3]
-    up = camera.matrix[:, 1, :3]
-    focal = (up - (up * depth_row).sum(-1, keepdim=True) * depth_row).norm(dim=-1, keepdim=True)
+    return _matched(sides, pictures, camera, move, (silhouettes.sum((-2, -1)) > 4) & (edge.amax(1) < 0.5))
+
+
+@torch.no_grad()
+def _matched(sides: Sides, pictures: Tensor, camera: Camera, move: Move, usable: Tensor | None = None) -> Camera:
+    """Cameras shifted towards what the pictures show; if told which are `usable`, only these and those that see the mesh."""
+    mesh, size = sides.front, (int(pictures.shape[1]), int(pictures.shape[2]))
+    centre = (mesh.vertices.amin(-2) + mesh.vertices.amax(-2)) / 2
+    radius = (mesh.vertices - centre).norm(dim=-1).max()
+    axes, wanted = camera.axes, silhouette_moments(pictures[..., -1], size)
+    up, ahead = camera.matrix[:, 1, :3], camera.matrix[:, 2, :3]
+    focal = (up - (up * ahead).sum(-1, keepdim=True) * ahead).norm(dim=-1, keepdim=True)
     renderer = SmoothRenderer(size, shading="vertex", two_sided=False).to(mesh.vertices.device)
-    with torch.no_grad():
-        for _ in range(3):
-            seen = silhouette_moments(sides.seen(renderer, camera, UNLIT)[1], size)
-            place = (axes @ (camera.position - centre)[..., None])[..., 0]
-            grown = (seen[:, 2:] / wanted[:, 2:]).clamp(0.3, 3.0)
-            depth = torch.maximum(place[:, 2:] * grown, 1.05 * radius)
-            across = place[:, :2] / place[:, 2:] - (wanted[:, :2] - seen[:, :2]) / focal
-            way = torch.cat([across * depth if move is True else place[:, :2], depth], -1) - place
+    for _ in range(3):
+        seen = silhouette_moments(sides.seen(renderer, camera, UNLIT)[1], size)
+        place = (axes @ (camera.position - centre)[..., None])[..., 0]
+        grown = (seen[:, 2:] / wanted[:, 2:]).clamp(0.3, 3.0)
+        depth = torch.maximum(place[:, 2:] * grown, 1.05 * radius)
+        # The camera moves against the way the picture is to move
+        across = place[:, :2] / place[:, 2:] - (wanted[:, :2] - seen[:, :2]) / focal
+        way = torch.cat([across * depth if move is True else place[:, :2], depth], -1) - place
+        if usable is not None:
             # A camera that sees nothing of the mesh learns nothing from it
-            fine = (usable & (seen[:, 2] * size[0] > 1) & (place[:, 2] > 0))[:, None]
-            camera = _shifted(camera, torch.where(fine, (way[:, None] @ axes)[:, 0], 0.0))
+            way = way.where((usable & (seen[:, 2] * size[0] > 1) & (place[:, 2] > 0))[:, None], 0.0)
+        camera = moved(camera, torch.eye(3).to(axes).expand_as(axes), -(way[:, None] @ axes)[:, 0])
     return camera
 
 
@@ -81,26 +79,7 @@ def turn_around(camera: Camera, turns: Tensor, centre: Tensor) -> Camera:
     count = len(camera.matrix)
     rows = torch.arange(count, device=turns.device).repeat_interleave(turns.shape[-3])
     rotation = turns.expand(count, -1, -1, -1).flatten(0, 1)
-    offset = centre - (rotation @ centre[..., None])[..., 0]
-    rigid = torch.eye(4).to(turns).repeat(len(rows), 1, 1)
-    rigid[:, :3] = torch.cat([rotation, offset[..., None]], -1)
-    eye = (rotation.mT @ (camera.position[rows] - offset)[..., None])[..., 0]
-    return Camera(camera.matrix[rows] @ rigid, eye, camera.perspective, camera.near)
-
-
-def _shifted(camera: Camera, way: Tensor) -> Camera:
-    """Cameras moved by `way` (B, 3) in the world, looking as before."""
-    column = camera.matrix[:, :, 3] - (camera.matrix[:, :, :3] @ way[..., None])[..., 0]
-    matrix = torch.cat([camera.matrix[:, :, :3], column[..., None]], -1)
-    return Camera(matrix, camera.position + way, camera.perspective, camera.near)
-
-
-def _camera(axes: Tensor, place: Tensor, centre: Tensor, focal: float) -> Camera:
-    """Cameras with these axes (B, 3, 3) at `place` (B, 3), given along them, from the centre."""
-    eye = centre + (place[:, None] @ axes)[:, 0]
-    view = torch.cat([axes, -(axes @ eye[..., None])], -1)
-    last = view.new_tensor([0.0, 0.0, 0.0, 1.0]).expand(len(view), 4)
-    return Camera(torch.stack([focal * view[:, 0], focal * view[:, 1], -view[:, 2], last], 1), eye)
+    return moved(camera[rows], rotation, centre - (rotation @ centre[..., None])[..., 0])
 
 
 def silhouette_moments(silhouettes: Tensor, size: tuple[int, int]) -> Tensor:
@@ -112,3 +91,30 @@ def silhouette_moments(silhouettes: Tensor, size: tuple[int, int]) -> Tensor:
     middle_x = (silhouettes.sum(-2) * x).sum(-1) / total
     middle_y = (silhouettes.sum(-1) * y).sum(-1) / total
     return torch.stack([middle_x, middle_y, total.sqrt() / height], -1)
+
+
+def variations(cameras: Camera, mesh: Mesh, around: float) -> Tensor:
+    """Turns (B, R, 3, 3) of the world to cameras (B,) from which the outline of the mesh may look much the same.
+
+    By `VARIED_BY` degrees about the camera's axes; and to the twin that each of the mesh's principal planes would make were it
+    a plane of symmetry: from far away, depth reversed is seen alike, and mirrored in that plane it is the same mesh. Twins
+    may be anywhere; only those turns are made that a search of all rotations, or `around` degrees of a start, allows.
+    """
+    axes = cameras.axes[:, None]
+    half = [math.tan(math.radians(angle) / 2) for angle in VARIED_BY if angle < around]
+    small = torch.cat([torch.zeros(0, 3), *(way * angle * torch.eye(3) for angle in half for way in (1, -1))])
+    turns = axes.mT @ rotation_matrix(small).to(axes) @ axes
+    if around < 180:
+        return turns
+    normals = principal_axes(mesh)
+    mirrors = torch.eye(3).to(axes) - 2 * normals[:, :, None] * normals[:, None, :]
+    reverse = torch.diag(torch.tensor([1.0, 1.0, -1.0])).to(axes)
+    return torch.cat([turns, axes.mT @ reverse @ axes @ mirrors], 1)
+
+
+def principal_axes(mesh: Mesh) -> Tensor:
+    """The principal axes (3, 3) of the surface, as rows."""
+    vertices = mesh.vertices.detach()
+    area, middle = face_areas(vertices, mesh.faces)[0].norm(dim=-1), vertices[mesh.faces.long()].mean(1)
+    middle = middle - (area @ middle) / area.sum().clamp_min(1e-20)
+    return torch.linalg.eigh((middle.mT * area) @ middle)[1].mT

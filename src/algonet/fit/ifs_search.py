@@ -23,6 +23,8 @@ from algonet.ifs import Poisson, smooth_raster
 from algonet.ifs.maps import capped, determinant, map_norms
 from algonet.ifs.reference import join_parameters, split_parameters
 
+from .progress import decay, geometric
+
 
 @dataclass(frozen=True)
 class Search:
@@ -137,12 +139,12 @@ def _ascend(
     for step in range(settings.steps):
         progress = step / max(1, settings.steps - 1)
         if step % 5 == 0:
-            sigma = settings.blur[0] * (settings.blur[1] / settings.blur[0]) ** progress
+            sigma = geometric(settings.blur, progress)
             # the outside is stored less 1, because looking up beyond the picture gives 0
             fields = torch.stack([blurred(uncovered, sigma), -blurred(1 - outside, sigma)], dim=1)
             # in units of what the shape finds where it is: thin lines are faint once blurred
             fields = fields / (blurred(grid.density, sigma) * grid.density).sum() * grid.density.sum()
-        optimiser.param_groups[0]["lr"] = settings.rate * (0.05 + 0.95 * (1 + math.cos(math.pi * progress)) / 2)
+        optimiser.param_groups[0]["lr"] = settings.rate * decay(progress, 0.05)
         points = cloud[torch.randint(len(cloud), (settings.points,), generator=generator).to(cloud.device)]
         with torch.enable_grad():
             maps = capped(raw, caps[:, None])

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from algonet.core.cache import constant
 from algonet.render import Camera, Coverage, SmoothRenderer
 from algonet.render.lights import Light
 
 from .alignment import Move
-from .rotations import rotation_matrix
-from .sides import Sides
-from .targets import blur
+from .progress import geometric
+from .rotations import moved, rotation_matrix
+from .simplify import Sides
+from .targets import blur, shrinking
 
 #: No more cameras than this are rendered at once, nor more pixels than these (512 pictures of 128 x 128).
 AT_ONCE, PIXELS_AT_ONCE = 4096, 2**23
@@ -68,7 +68,7 @@ class LeastSquares:
         for step in numbers:
             stage, following = (min(stages - 1, i * stages // steps) if i < steps else stages for i in (step, step + 1))
             if stage != current:
-                current, scale = stage, scales[0] * (scales[1] / scales[0]) ** (stage / max(1, stages - 1))
+                current, scale = stage, geometric(scales, stage / max(1, stages - 1))
                 target = self._set_scale(scale)
                 self.losses, curvature, slope = self._linearised(self.values, target, scale)
             self.levels.append((self.losses.mean(), scale))
@@ -149,9 +149,7 @@ class LeastSquares:
     def _set_scale(self, scale: float) -> Tensor:
         """The pictures blurred for this scale, at the smallest size that shows it, to which renderer and mesh are set."""
         height, width = self.pictures.shape[1:3]
-        factor = 1
-        while factor * 2 <= scale and all(n % (factor * 2) == 0 and n // factor >= 16 for n in (height, width)):
-            factor *= 2
+        factor = shrinking(scale, (height, width), 8)
         blurred = blur(self.pictures.movedim(-1, 1), self.renderer.coverage.blur(scale))
         blurred = torch.nn.functional.avg_pool2d(blurred, factor) if factor > 1 else blurred
         self.renderer.size = (height // factor, width // factor)
@@ -167,12 +165,9 @@ class LeastSquares:
         distance = (base.position - self.centre).norm(dim=-1, keepdim=True)
         # A longer lens steps back as far as keeps the size: what is left for the zoom is the perspective
         shift = shift + torch.nn.functional.pad(1 - zoom.exp(), (2, 0))
-        moved = self.centre + distance * (shift[..., None, :] @ axes)[..., 0, :]
-        offset = moved - (rotation @ self.centre[..., None])[..., 0]
-        top = torch.cat([rotation, offset[..., None]], -1)
-        last = constant((0.0, 0.0, 0.0, 1.0), top.dtype, top.device).expand(len(top), 1, 4)
-        eye = (rotation.mT @ (base.position - offset)[..., None])[..., 0]
-        return Camera(_zoomed(base.matrix, zoom) @ torch.cat([top, last], -2), eye, base.perspective, base.near)
+        place = self.centre + distance * (shift[..., None, :] @ axes)[..., 0, :]
+        base = Camera(_zoomed(base.matrix, zoom), base.position, base.perspective, base.near)
+        return moved(base, rotation, place - (rotation @ self.centre[..., None])[..., 0])
 
 
 def _zoomed(matrix: Tensor, zoom: Tensor) -> Tensor:

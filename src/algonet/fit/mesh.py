@@ -30,9 +30,9 @@ from algonet.render.lights import Light
 
 from .hull import viewed_place, visual_hull
 from .large_steps import LargeSteps
-from .progress import decay, progress_bar, stop_on_interrupt
+from .progress import decay, geometric, progress_bar, stop_on_interrupt
 from .quality import MeshQuality, mesh_quality, roll_back
-from .remesh import Remesh, detail_lengths, remesh
+from .remesh import EQUILATERAL, Remesh, detail_lengths, remesh, surface
 from .targets import Level, Targets
 
 #: Light from everywhere: colours are seen as they are.
@@ -182,9 +182,10 @@ class MeshFitter:
         colors = template.vertex_colors
         colors = torch.full_like(template.vertices, 0.5) if colors is None else colors
         self.paint = _Paint(torch.logit(colors.detach().clamp(0.02, 0.98)), PAINT_RATE)
-        self.lights = [_learnable(light) for light in lights]
-        tensors = [t for light in self.lights for t in _tensors(light)]
-        self.light_optimizer = torch.optim.Adam(tensors, lr=LIGHT_RATE) if tensors else None
+        self.lights = [_mapped(light, lambda t: t.clone().requires_grad_()) for light in lights]
+        #: Their tensors that are learned
+        self.learned = [t for light in self.lights for t in _learned(light).values()]
+        self.light_optimizer = torch.optim.Adam(self.learned, lr=LIGHT_RATE) if self.learned else None
         background = targets.background if targets.alpha is None else 0.0
         self.renderer = SmoothRenderer(
             (1, 1), coverage, shading="vertex", two_sided=two_sided, background=background, background_depth=0.0
@@ -210,7 +211,7 @@ class MeshFitter:
     def scale(self, step: int) -> float:
         """The noise's scale at a step, in pixels of the targets."""
         stage = min(STAGES - 1, step * STAGES // self.steps)
-        return self.scales[0] * (self.scales[1] / self.scales[0]) ** (stage / (STAGES - 1))
+        return geometric(self.scales, stage / (STAGES - 1))
 
     @outside_autocast
     def step(self) -> None:
@@ -252,30 +253,28 @@ class MeshFitter:
         with torch.no_grad():
             mesh = self.mesh()
             mesh = mesh.replace(vertices=mesh.vertices.detach())
-        lights = [_detached(light) for light in self.lights]
+        lights = [_mapped(light, Tensor.detach) for light in self.lights]
         return MeshFit(mesh, history, lights, mesh_quality(mesh), self.notes)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and numbers from which a fit with the same arguments goes on as if it had not stopped."""
         state = {f"moves.{k}": v for k, v in self.moves.state_dict().items()}
         state |= {f"paint.{k}": v for k, v in self.paint.state_dict().items()}
-        for i, tensor in enumerate(t for light in self.lights for t in _tensors(light)):
-            state[f"light.{i}"] = tensor.detach()
-        losses = torch.stack(self.losses) if self.losses else torch.zeros(0, 2)
-        more = {
+        state |= {f"light.{i}": tensor.detach() for i, tensor in enumerate(self.learned)}
+        return state | {
             "taken": self.taken,
             "apart": self.apart,
-            "losses": losses,
+            "losses": torch.stack(self.losses) if self.losses else torch.zeros(0, 2),
             "faces": torch.tensor(self.faces, dtype=torch.long),
+            "generator": self.generator.get_state(),
         }
-        return state | more | {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`."""
         self.moves.load_state_dict({k[6:]: v for k, v in state.items() if k.startswith("moves.")})
         self.paint.load_state_dict({k[6:]: v for k, v in state.items() if k.startswith("paint.")})
         with torch.no_grad():
-            for i, tensor in enumerate(t for light in self.lights for t in _tensors(light)):
+            for i, tensor in enumerate(self.learned):
                 tensor.copy_(state[f"light.{i}"])
         self.apart = state["apart"].to(self.moves.vertices)
         self.taken, self.faces = int(state["taken"]), state["faces"].tolist()
@@ -345,9 +344,7 @@ class MeshFitter:
         """Edges brought to the length that suits the noise; colours and moments go along."""
         vertices, faces = self.moves.vertices.detach(), self.moves.faces
         length = max(options.edge * self.scale(self.taken), options.least) * self._pixel()
-        area = float(torch.linalg.cross(*_sides(vertices, faces)).norm(dim=-1).sum()) / 2
-        # An equilateral triangle of side 1 has the area 0.433
-        length = max(length, math.sqrt(area / (0.433 * options.max_faces)))
+        length = max(length, math.sqrt(surface(vertices, faces) / (EQUILATERAL * options.max_faces)))
         lengths = detail_lengths(vertices, faces, length, options.flat)
         data = torch.cat([self.moves.momentum, self.paint.table()], -1)
         vertices, faces, data = remesh(vertices, faces, lengths, data)
@@ -449,29 +446,11 @@ def _scales_within_masks(
     ]
 
 
-def _sides(vertices: Tensor, faces: Tensor) -> tuple[Tensor, Tensor]:
-    a, b, c = vertices[faces].unbind(1)
-    return b - a, c - a
-
-
-def _learnable(light: Light) -> Light:
-    """The light with its own copies of the tensors that are to be learned."""
-    return _mapped(light, lambda t: t.detach().clone().requires_grad_())
-
-
-def _detached(light: Light) -> Light:
-    return _mapped(light, lambda t: t.detach())
+def _learned(light: Light) -> dict[str, Tensor]:
+    """The tensors of a light that are to be learned, by name."""
+    values = {field.name: getattr(light, field.name) for field in dataclasses.fields(light)}
+    return {name: value for name, value in values.items() if isinstance(value, Tensor) and value.requires_grad}
 
 
 def _mapped(light: Light, change: Callable[[Tensor], Tensor]) -> Light:
-    changes = {}
-    for field in dataclasses.fields(light):
-        value = getattr(light, field.name)
-        if isinstance(value, Tensor) and value.requires_grad:
-            changes[field.name] = change(value)
-    return dataclasses.replace(light, **changes) if changes else light
-
-
-def _tensors(light: Light) -> list[Tensor]:
-    values = [getattr(light, field.name) for field in dataclasses.fields(light)]
-    return [value for value in values if isinstance(value, Tensor) and value.requires_grad]
+    return dataclasses.replace(light, **{name: change(value.detach()) for name, value in _learned(light).items()})

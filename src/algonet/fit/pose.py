@@ -17,14 +17,12 @@ from algonet.render.coverage import DEFAULT_COVERAGE
 from algonet.render.lights import Light
 from algonet.render.meshes import check_mesh_given
 
-from .alignment import Move, align_rotations, match_silhouettes, turn_around
+from .alignment import Move, align_rotations, match_silhouettes, turn_around, variations
 from .least_squares import AT_ONCE, LeastSquares
 from .mesh import UNLIT
 from .progress import progress_bar, stop_on_interrupt
 from .rotations import even_rotations
-from .sides import Sides
-from .simplify import simplified
-from .variations import variations
+from .simplify import Sides, simplified
 
 #: Poses closer than this are one minimum; measured, runs that end in one agree to a tenth of a degree.
 SAME_POSE = 5.0
@@ -52,6 +50,9 @@ class CameraFit:
     losses: Tensor
     history: list[dict[str, float]]
     minima: list[Minima]
+
+    def __repr__(self) -> str:
+        return f"CameraFit({self.camera}, losses {', '.join(f'{loss:.3g}' for loss in self.losses.flatten().tolist())})"
 
 
 @dataclass(frozen=True)

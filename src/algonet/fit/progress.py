@@ -12,9 +12,14 @@ from contextlib import contextmanager, suppress
 EVERY = 10.0
 
 
-def decay(share: float) -> float:
-    """1 at the start, 0.1 at the end, along a cosine."""
-    return 0.1 + 0.9 * (1 + math.cos(math.pi * min(share, 1.0))) / 2
+def decay(share: float, last: float = 0.1) -> float:
+    """1 at the start, `last` at the end, along a cosine."""
+    return last + (1 - last) * (1 + math.cos(math.pi * min(share, 1.0))) / 2
+
+
+def geometric(ends: tuple[float, float], share: float) -> float:
+    """From the first of `ends` to the second, by equal factors."""
+    return ends[0] * (ends[1] / ends[0]) ** share
 
 
 @contextmanager
@@ -48,11 +53,14 @@ class _Lines:
 
     def __init__(self, total: int, text: str, done: int):
         self.total, self.text, self.first, self.done = total, text, done, done
-        self.began = self.said = time.monotonic()
+        self.began: float | None = None
+        self.said = time.monotonic()
 
     def __call__(self, steps: int, text: str) -> None:
         self.done += steps
         now = time.monotonic()
+        if self.began is None:  # the first step compiles kernels, so its time says nothing of the others
+            self.first, self.began = self.done, now
         if now - self.said < EVERY or self.done <= self.first:
             return
         self.said = now

@@ -24,6 +24,8 @@ LONG, SHORT = 4 / 3, 4 / 5
 LEAST_COSINE = 0.5
 #: Edges between faces that meet at more than 37 degrees are kept: flipping them would cut the ridge.
 FLAT_COSINE = 0.8
+#: The area of an equilateral triangle of side 1.
+EQUILATERAL = math.sqrt(3) / 4
 #: What a face takes while edges are sorted: corners, edges, their order and neighbours in 64 bits, and half a vertex.
 FACE_BYTES = 400
 
@@ -102,11 +104,14 @@ def _check_growth(vertices: Tensor, faces: Tensor, lengths: Tensor, passes: int)
     if not len(faces) * 4.0**passes * FACE_BYTES > UNASKED:
         return
     shortest = max(float(lengths.min()), 1e-30)
-    # Of an equilateral triangle with that side
-    area = float(face_areas(vertices.detach(), faces)[0].norm(dim=-1).sum()) / 2
-    wanted = area / (math.sqrt(3) / 4 * shortest**2)
+    wanted = surface(vertices, faces) / (EQUILATERAL * shortest**2)
     count = int(min(wanted + len(faces), len(faces) * 4.0 ** min(passes, 30)))
     check_memory("remesh", f"edges of {shortest:g}, some {count} faces,", count * FACE_BYTES, vertices.device)
+
+
+def surface(vertices: Tensor, faces: Tensor) -> float:
+    """The area of a mesh."""
+    return float(face_areas(vertices.detach(), faces)[0].norm(dim=-1).sum()) / 2
 
 
 def detail_lengths(vertices: Tensor, faces: Tensor, length: float, flat: float) -> Tensor:
@@ -123,6 +128,11 @@ def detail_lengths(vertices: Tensor, faces: Tensor, length: float, flat: float) 
         around = torch.full_like(wanted, math.inf).scatter_reduce(0, faces.flatten(), lowest.flatten(), "amin")
         wanted = torch.minimum(wanted, 1.3 * around)
     return wanted.clamp(length, flat * length)
+
+
+def proper(faces: Tensor) -> Tensor:
+    """Those of the faces (F, 3) whose corners differ."""
+    return faces[(faces != faces.roll(1, 1)).all(1)]
 
 
 class Edges(NamedTuple):
@@ -224,9 +234,10 @@ def _collapse(table: Tensor, faces: Tensor) -> tuple[Tensor, Tensor, bool]:
     table[kept] = (table[kept] + table[gone]) / 2
     target = torch.arange(len(table), device=faces.device)
     target[gone] = kept
-    faces = target[faces]
-    faces = faces[(faces[:, 0] != faces[:, 1]) & (faces[:, 1] != faces[:, 2]) & (faces[:, 2] != faces[:, 0])]
-    return *_compact(table, faces), True
+    faces = proper(target[faces])
+    used = torch.zeros(len(table), dtype=torch.bool, device=faces.device)
+    used[faces.flatten()] = True
+    return table[used], (used.cumsum(0) - 1)[faces], True
 
 
 def _may_collapse(table: Tensor, faces: Tensor, edges: Edges, asks: Tensor) -> Tensor:
@@ -341,10 +352,3 @@ def _area_vectors(corners: Tensor) -> Tensor:
 def _angle(at: Tensor, p: Tensor, q: Tensor) -> Tensor:
     u, v = p - at, q - at
     return torch.atan2(torch.linalg.cross(u, v).norm(dim=-1), (u * v).sum(-1))
-
-
-def _compact(table: Tensor, faces: Tensor) -> tuple[Tensor, Tensor]:
-    """Without the vertices that no face uses."""
-    used = torch.zeros(len(table), dtype=torch.bool, device=faces.device)
-    used[faces.flatten()] = True
-    return table[used], (used.cumsum(0) - 1)[faces]

@@ -1,4 +1,4 @@
-"""Rotations: by a quaternion that learns, spread evenly, and compared."""
+"""Rotations: by a quaternion that learns, spread evenly, and compared; and what they do to cameras."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from algonet.core.cache import constant
 from algonet.render import Camera
 
 
@@ -46,6 +47,14 @@ def even_rotations(count: int) -> Tensor:
     a, b = t.sqrt(), (1 - t).sqrt()
     quaternions = torch.stack([a * first.sin(), a * first.cos(), b * second.sin(), b * second.cos()], -1)
     return _from_quaternion(quaternions).to(torch.get_default_dtype())
+
+
+def moved(camera: Camera, rotation: Tensor, offset: Tensor) -> Camera:
+    """What sees the world (B,) as the camera sees it once each point x is at `rotation` (B, 3, 3) x + `offset` (B, 3)."""
+    top = torch.cat([rotation, offset[..., None]], -1)
+    last = constant((0.0, 0.0, 0.0, 1.0), top.dtype, top.device).expand(len(top), 1, 4)
+    eye = (rotation.mT @ (camera.position - offset)[..., None])[..., 0]
+    return Camera(camera.matrix @ torch.cat([top, last], -2), eye, camera.perspective, camera.near)
 
 
 def rotation_error(a: Camera, b: Camera) -> Tensor:

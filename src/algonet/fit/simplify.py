@@ -1,13 +1,19 @@
-"""A mesh with few faces that looks the same from afar, and colours at its vertices whatever it was coloured by."""
+"""A mesh with few faces that looks the same from afar, colours at its vertices whatever it was coloured by, and a mesh at
+several levels of detail."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from algonet.render import Mesh, sample_texture
+from algonet.render import Camera, Mesh, SmoothRenderer, sample_texture
+from algonet.render.lights import Light
+from algonet.render.vectors import face_areas
+
+from .remesh import proper, surface
 
 
 def simplified(mesh: Mesh, faces: int) -> Mesh:
@@ -24,10 +30,8 @@ def simplified(mesh: Mesh, faces: int) -> Mesh:
     plain = Mesh(mesh.vertices, mesh.faces, vertex_colors=colors)
     if len(mesh.faces) <= faces:
         return plain
-    corners = mesh.vertices[mesh.faces.long()]
-    area = torch.linalg.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]).norm(dim=-1).sum() / 2
-    extent = (mesh.vertices.amax(0) - mesh.vertices.amin(0)).max()
-    extent, area = torch.stack([extent, area]).tolist()
+    extent = float((mesh.vertices.amax(0) - mesh.vertices.amin(0)).max())
+    area = surface(mesh.vertices, mesh.faces)
     # A smooth surface gets some two faces for each area of a cell; begun with a finer grid than that asks for
     cells, found = int(min(256, 2 + 1.2 * extent * math.sqrt(faces / (2 * max(area, 1e-12))))), plain
     while cells >= 4:
@@ -42,8 +46,7 @@ def _clustered(mesh: Mesh, cell: float) -> Mesh:
     place = ((mesh.vertices - mesh.vertices.amin(0)) / cell).long()
     key = (place[:, 0] * 2**20 + place[:, 1]) * 2**20 + place[:, 2]
     _, index, count = key.unique(return_inverse=True, return_counts=True)
-    faces = index[mesh.faces.long()]
-    faces = faces[(faces[:, 0] != faces[:, 1]) & (faces[:, 1] != faces[:, 2]) & (faces[:, 2] != faces[:, 0])]
+    faces = proper(index[mesh.faces.long()])
     if not len(faces):
         return mesh
     # The same face twice would count twice in the silhouette; turned over, it is the other side of a sheet
@@ -64,20 +67,20 @@ def _on_planes(mesh: Mesh, places: Tensor, index: Tensor, cell: float) -> Tensor
     Means of vertices shrink round shapes. The nearest point to all planes, with each face's area as its weight, does not
     (Lindstrom 2000); where the planes leave it open, the mean counts.
     """
-    a, b, c = mesh.vertices[mesh.faces.long()].unbind(1)
-    normal = torch.linalg.cross(b - a, c - a)
+    normal, _ = face_areas(mesh.vertices, mesh.faces)
     area = normal.norm(dim=-1, keepdim=True)
     unit = normal / area.clamp_min(1e-20)
     corner = index[mesh.faces.long()].flatten()
     # From each corner's place: coordinates far from 0 would lose the small differences
     unit, weight = unit.repeat_interleave(3, 0), area.repeat_interleave(3, 0)
-    away = ((a.repeat_interleave(3, 0) - places[corner]) * unit).sum(-1, keepdim=True)
+    own = mesh.vertices[mesh.faces[:, 0].long()].repeat_interleave(3, 0)
+    away = ((own - places[corner]) * unit).sum(-1, keepdim=True)
     outer = (weight[..., None] * unit[:, :, None] * unit[:, None, :]).flatten(1)
     planes = outer.new_zeros(len(places), 9).index_add(0, corner, outer).unflatten(1, (3, 3))
     pull = outer.new_zeros(len(places), 3).index_add(0, corner, weight * away * unit)
     total = planes.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
-    own = torch.eye(3).to(planes) * (0.03 * total + 1e-20)
-    way = torch.linalg.solve_ex(planes + own, pull)[0]
+    ridge = torch.eye(3).to(planes) * (0.03 * total + 1e-20)
+    way = torch.linalg.solve_ex(planes + ridge, pull)[0]
     return places + way * (cell / way.norm(dim=-1, keepdim=True).clamp_min(cell))
 
 
@@ -94,3 +97,25 @@ def vertex_colors_of(mesh: Mesh) -> Tensor | None:
     total = total.index_add(0, mesh.faces.long().flatten(), corners.reshape(-1, 3).to(total))
     number = torch.bincount(mesh.faces.long().flatten(), minlength=len(total)).clamp_min(1)
     return total / number[:, None]
+
+
+class Sides:
+    """A mesh as the fits see it: a closed one from outside, an `open` one from both sides."""
+
+    def __init__(self, mesh: Mesh, open: bool):
+        self.front, self.open = mesh, open
+        self._coarser: dict[int, Sides] = {}
+
+    def at_most(self, faces: int) -> Sides:
+        """The same with a mesh simplified to about `faces` faces, made once; itself if it has no more."""
+        if len(self.front.faces) <= faces:
+            return self
+        if faces not in self._coarser:
+            self._coarser[faces] = Sides(simplified(self.front, faces), self.open)
+        return self._coarser[faces]
+
+    def seen(self, renderer: SmoothRenderer, camera: Camera, lights: Sequence[Light]) -> tuple[Tensor, Tensor]:
+        """Colours (*B, H, W, 3) before black, and the silhouette (*B, H, W)."""
+        renderer.two_sided = self.open
+        out = renderer(self.front, camera, lights)
+        return out.rgb, out.silhouette

@@ -117,6 +117,10 @@ class Targets:
             return (self.depth > 0).to(self.depth.dtype)
         return None
 
+    def __repr__(self) -> str:
+        kinds = ", ".join(name for name in PICTURES if getattr(self, name) is not None)
+        return f"Targets({len(self)} views of {self.size[0]} x {self.size[1]} pixels: {kinds})"
+
     def __len__(self) -> int:
         return int(self.cameras.batch_shape[0])
 
@@ -153,9 +157,7 @@ class Level:
         self.layers: dict[str, Tensor] = {}
         noise = coverage.blur(scale)
         height, width = targets.size
-        factor = 1
-        while factor * 2 <= scale and all(n % (factor * 2) == 0 and n // factor >= 32 for n in (height, width)):
-            factor *= 2
+        factor = shrinking(scale, targets.size, 16)
         self.factor, self.scale = factor, scale / factor
         self.size = (height // factor, width // factor)
         behind = torch.tensor(targets.background) if targets.alpha is None else torch.zeros(3)
@@ -178,6 +180,14 @@ class Level:
 
     def _shrunk(self, pictures: Tensor) -> Tensor:
         return pictures if self.factor == 1 else torch.nn.functional.avg_pool2d(pictures, self.factor)
+
+
+def shrinking(scale: float, size: tuple[int, int], least: int) -> int:
+    """By what power of two pictures of this size may be shrunken, to no side below `least`, that show noise of this scale."""
+    factor = 1
+    while factor * 2 <= scale and all(n % (factor * 2) == 0 and n // (factor * 2) >= least for n in size):
+        factor *= 2
+    return factor
 
 
 def _unknown(masked: Tensor | None, there: Tensor, noise: Noise) -> Tensor | None:

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from algonet.core.checks import check_epsilon, check_integer, check_tensor, log_floor, widened
 
-from .base import FAR, Relaxation, scaled
-from .polynomials import smooth_step, smooth_step_scalar
+from .base import FAR, Relaxation, scaled, smooth_step, smooth_step_scalar
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,6 +53,12 @@ class Camera:
         if not isinstance(self.near, Tensor) and not 0 < self.near < math.inf:
             raise ValueError(f"Camera: `near` must be positive and finite, got {self.near!r}.")
 
+    def __repr__(self) -> str:
+        kind = "perspective" if self.perspective else "orthographic"
+        if self.batch_shape:
+            return f"Camera({' x '.join(map(str, self.batch_shape))} cameras, {kind})"
+        return f"Camera({kind}, at ({', '.join(f'{x:.3g}' for x in self.position.tolist())}))"
+
     @property
     def batch_shape(self) -> torch.Size:
         return self.matrix.shape[:-2]

@@ -14,9 +14,7 @@ from algonet.core import tracing
 from algonet.relax import Exit, Relaxation, Sech, SoftModule
 from algonet.relax.modules import MAIN, departure
 
-from .code import read_first
-from .crisp import run_crisp
-from .errors import NonHaltingWarning
+from .code import read_first, run_crisp
 from .fitting import DiscreteFit, fit_discrete
 from .functional import (
     EPSILON,
@@ -33,7 +31,7 @@ from .python import read_python
 from .reference import Unit, build
 from .source import library_inputs, load_program, read_source
 from .sugar import desugar
-from .syntax import Program
+from .syntax import NonHaltingWarning, Program
 
 #: Up to here `Sech` was seen to halt on the multiplication program off the integers; at 4 it overshoots zero.
 HALTING_STEEPNESS = 3.0
@@ -312,7 +310,7 @@ class WhileNetwork(WhileProgram):
 
     def draw(self) -> Any:
         """The network as a matplotlib figure: loops are frames with an arrow back to their start."""
-        from .network_drawing import draw_network
+        from .plots import draw_network
 
         return draw_network(self)
 

@@ -20,8 +20,7 @@ from ..machine.containers import flat, mapped
 from ..machine.eager import EAGER
 from ..machine.keys import Found, UnknownError
 from ..machine.values import Value
-from ..report import Report
-from ..softness import BLOCKS, within
+from ..softness import BLOCKS, Report, within
 
 
 class _Surroundings:

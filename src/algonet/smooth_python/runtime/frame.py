@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +16,7 @@ from ..machine.containers import mapped
 from ..machine.eager import EAGER, Machine, as_value, soft_number, softened
 from ..machine.values import Value, smooth_kind
 from ..reference import Draws
-from ..report import Report
-from ..softness import Settings
+from ..softness import Report, Settings
 from . import calls, checkpointing, comparisons, subscripts
 from .control import Branch, Loop, any_left
 from .deciding import users_line
@@ -50,15 +50,6 @@ def _is_real(x: Any) -> bool:
     if x.parted and not x.has_tensor:
         return any(map(_is_real, x.parts))
     return x.recorded or x.tensor.is_floating_point()
-
-
-class _Cast(NamedTuple):
-    """A tensor in another precision."""
-
-    precision: torch.dtype
-
-    def __call__(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.precision)
 
 
 class Frame:
@@ -115,6 +106,7 @@ class Frame:
     append = subscripts.append
     call = calls.call
     slice = slice
+    missing = Missing
     live = subscripts.live
     rerun = checkpointing.rerun
     rerun_each = checkpointing.rerun_each
@@ -247,14 +239,14 @@ class Frame:
         """
         if self.parameters:
             if self._parameter_values is None:
-                self._parameter_values = [self._own(t).parts for t in self.parameters]
+                # In the precision that is computed in, for all items
+                cast, machine = operator.methodcaller("to", self.precision), self.machine
+                self._parameter_values = [
+                    Value(machine.derived(t, cast), False, machine).parts for t in self.parameters
+                ]
             weight, bias = (values[number] for values in self._parameter_values)
             value = mapped(lambda x: self.operate("accumulate", bias, weight, x) if _is_real(x) else x, value)
         return value if self.gates is None else self._gated(self.gates.parts[number], value, old)
-
-    def _own(self, parameter: Tensor) -> Value:
-        """A parameter in the precision that is computed in, for all items."""
-        return Value(self.machine.derived(parameter, _Cast(self.precision)), False, self.machine)
 
     def _gated(self, gate: Value, value: Any, old: Callable[[], Any] | None) -> Any:
         def one(new: Any, *before: Any) -> Any:
@@ -267,9 +259,6 @@ class Frame:
         except (NameError, ValueError, TypeError, KeyError):
             # It was nothing before, or something else
             return mapped(one, value)
-
-    def missing(self, name: str) -> Missing:
-        return Missing(name)
 
     def give(self, value: Any) -> None:
         """`return` before the end."""
