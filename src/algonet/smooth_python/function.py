@@ -90,11 +90,14 @@ class SmoothFunction(Generic[P, R]):
         # For `help`, `inspect.signature` and doctests
         self.__wrapped__ = function
 
-    # To an editor a plain call has the function's own parameters; one with options is not checked further
-    @overload
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    # To an editor a plain call has the function's own parameters; one with options is not checked further. What is a number
+    # as written is a tensor, when it runs on tensors
     @overload
     def __call__(self, *args: Any, with_report: Literal[True], **kwargs: Any) -> tuple[R, Report]: ...
+    @overload
+    def __call__(self: SmoothFunction[..., float], *args: Any, **kwargs: Any) -> Tensor: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
     def __call__(self, *args: Any, batched: bool, **kwargs: Any) -> R: ...
     @overload

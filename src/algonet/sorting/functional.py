@@ -141,10 +141,11 @@ def soft_sort(
         carried = carried if call.dim is None else carried.movedim(-2, dim % x.dim())
         carried = carried if carried.shape == payload.shape else carried.reshape(payload.shape)
         carried = carried if carried.dtype == payload.dtype else carried.to(payload.dtype)
-    return SortResult(call.restore(values), carried, None if permutation is None else permutation.to(x.dtype))
+    found: Any = SortResult(call.restore(values), carried, None if permutation is None else permutation.to(x.dtype))
+    return found
 
 
-def _ready(call: SortCall, payload: Tensor | None, given: Any) -> Callable[..., SortResult] | None:
+def _ready(call: SortCall, payload: Tensor | None, given: Any) -> Callable[..., SortResult[Any]] | None:
     """What runs further calls like this one; `None` where their tensors need more than the kernel."""
     learned = isinstance(given, Tensor)
     if learned and (given.dim() or given.dtype != call.x.dtype or given.device != call.x.device):
