@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,11 @@ class SoftModule(nn.Module):
     softness as `depth_steepness`, and `self.relaxation("depth")` is that relaxation. A module around others, whose own
     decisions should not be annealed with theirs, holds named ones only. `Anneal`, `hardened` and `softness_report` see all.
     """
+
+    if TYPE_CHECKING:
+        # What a relaxation without one of them does not have raises AttributeError
+        steepness: Tensor
+        scale: Tensor
 
     def __init__(self, relax: Relaxation | None = None, **others: Relaxation):
         super().__init__()

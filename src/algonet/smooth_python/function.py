@@ -10,7 +10,7 @@ import textwrap
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from .machine.eager import EAGER
 from .machine.keys import Outside
 from .machine.replay import Recall, Recordings, recall
 from .machine.values import HALVES, Value
-from .paths import Merge
+from .paths import Merge, Paths
 from .reference import Draws
 from .running import Call, outcome
 from .runtime.frame import Frame
@@ -90,21 +90,26 @@ class SmoothFunction(Generic[P, R]):
         # For `help`, `inspect.signature` and doctests
         self.__wrapped__ = function
 
-    # To an editor a plain call has the function's own parameters; one with options is not checked further
+    # To an editor a plain call has the function's own parameters; one with options is not checked further. What is a number
+    # as written is a tensor, when it runs on tensors
+    @overload
+    def __call__(self, *args: Any, with_report: Literal[True], **kwargs: Any) -> tuple[R, Report]: ...
+    @overload
+    def __call__(self: SmoothFunction[..., float], *args: Any, **kwargs: Any) -> Tensor: ...
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
-    def __call__(self, *args: Any, batched: bool, with_report: bool = False, **kwargs: Any) -> Any: ...
+    def __call__(self, *args: Any, batched: bool, **kwargs: Any) -> R: ...
     @overload
-    def __call__(self, *args: Any, with_report: bool, **kwargs: Any) -> Any: ...
+    def __call__(self, *args: Any, relax: Sigmoid, **kwargs: Any) -> R: ...
     @overload
-    def __call__(self, *args: Any, relax: Sigmoid, **kwargs: Any) -> Any: ...
+    def __call__(self, *args: Any, steepness: float | Tensor, **kwargs: Any) -> R: ...
     @overload
-    def __call__(self, *args: Any, steepness: float | Tensor, **kwargs: Any) -> Any: ...
+    def __call__(self, *args: Any, hard: bool, **kwargs: Any) -> R: ...
     @overload
-    def __call__(self, *args: Any, hard: bool, **kwargs: Any) -> Any: ...
+    def __call__(self, *args: Any, max_iterations: int, **kwargs: Any) -> R: ...
     @overload
-    def __call__(self, *args: Any, max_iterations: int, **kwargs: Any) -> Any: ...
+    def __call__(self, *args: Any, paths: Paths, **kwargs: Any) -> R: ...
 
     def __call__(self, *args: Any, batched: bool = False, with_report: bool = False, **kwargs: Any) -> Any:
         """Run smoothly on tensors. See `smooth` for the options that may be given with a call."""
@@ -269,7 +274,7 @@ class SmoothFunction(Generic[P, R]):
             inner.enter(here, True, None)
         return self._run(inner, self._bound(args, kwargs))
 
-    def crisp(self, *args: Any, **kwargs: Any) -> Any:
+    def crisp(self, *args: Any, **kwargs: Any) -> R:
         """The function as written, on copies of the arguments: the limit that `smooth` names."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()

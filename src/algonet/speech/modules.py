@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -130,6 +130,19 @@ class SmoothSynthesizer(SoftModule):
             sample_rate=self.sample_rate, harmonics=self.harmonics, relax=cast(Sigmoid, self.relax), voice=voice,
         )  # fmt: skip
         return Speech(waveform, self.spectrogram(waveform))
+
+    if TYPE_CHECKING:
+
+        def __call__(
+            self,
+            phonemes: Tensor,
+            durations: Tensor,
+            pitch: Tensor,
+            loudness: Tensor,
+            *,
+            length: int | None = None,
+            voice: Voice = Voice(),
+        ) -> Speech: ...
 
     def spectrogram(self, waveform: Tensor) -> Tensor:
         """The log-mel spectrogram of any waveform at this sample rate, in steps of 10 ms."""

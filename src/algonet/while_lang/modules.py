@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -91,13 +91,13 @@ class WhileProgram(SoftModule):
         _warn_if_steep(exit)
 
     @classmethod
-    def library(cls, name: str, exit: Exit = Sech(), **options) -> WhileProgram:
+    def library(cls, name: str, exit: Exit = Sech(), **options: Any) -> WhileProgram:
         """A program that ships with the package; see `load_program` for the names."""
         program = load_program(name)
         return cls(program, exit, **{"name": name, "inputs": library_inputs(name), **options})
 
     @classmethod
-    def from_python(cls, function: Callable[..., Any], exit: Exit = Sech(), **options) -> WhileProgram:
+    def from_python(cls, function: Callable[..., Any], exit: Exit = Sech(), **options: Any) -> WhileProgram:
         """The program that computes what a Python function does on natural numbers; its parameters are x1, x2, ...
 
         Functions assign, use + - *, comparisons, `and`, `or`, `not`, `if`, `while` and `for i in range(...)`, and call other
@@ -117,6 +117,10 @@ class WhileProgram(SoftModule):
         program, inputs, outputs = read_python(function)
         given = {"name": function.__name__, "inputs": inputs or None, "outputs": outputs}
         return cls(program, exit, **{**given, **options})
+
+    #: Several outputs are a tuple; it is taken apart as a tensor is.
+    if TYPE_CHECKING:
+        __call__: Callable[..., Tensor]
 
     def forward(self, *positional: Tensor, **inputs: Tensor | float) -> Tensor | tuple[Tensor, ...]:
         """The output, or a tuple of them where several were asked for."""
