@@ -54,10 +54,9 @@ class Camera:
             raise ValueError(f"Camera: `near` must be positive and finite, got {self.near!r}.")
 
     def __repr__(self) -> str:
-        kind = "perspective" if self.perspective else "orthographic"
-        if self.batch_shape:
-            return f"Camera({' x '.join(map(str, self.batch_shape))} cameras, {kind})"
-        return f"Camera({kind}, at ({', '.join(f'{x:.3g}' for x in self.position.tolist())}))"
+        shape, eye = self.batch_shape, self.position.tolist()
+        where = f"{shape.numel()} views" if shape else "at ({:.3g}, {:.3g}, {:.3g})".format(*eye)
+        return f"Camera({'perspective' if self.perspective else 'orthographic'}, {where})"
 
     @property
     def batch_shape(self) -> torch.Size:
