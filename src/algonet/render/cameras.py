@@ -35,7 +35,7 @@ class Camera:
     """A perspective or orthographic camera, or a batch of them.
 
     `matrix` (*B, 4, 4) maps homogeneous world points to (x w, y w, depth, 1) with x, y in NDC and w the depth (perspective)
-    or 1 (orthographic). `near` is the depth at which faces have faded out; they begin to at twice that. `position` (*B, 3)
+    or 1 (orthographic). A face fades from depth 2 x `near` and is gone at `near`. `position` (*B, 3)
     is the camera's place in the world (for orthographic cameras: of its origin). Build one with `look_at`,
     `orthographic` or `from_opencv`; all of them are differentiable in their tensors.
     """
