@@ -28,13 +28,12 @@ class _Change(NamedTuple):
 def refine(network: nn.Module, refit: Callable[[], float], *, price: float) -> list[str]:
     """Try on the smooth graphs in `network` what annealing has not: put nodes in, take nodes and connections out.
 
-    A node that the layers behind it could replace survives annealing, since it can only go if they change at the same time;
-    another may be lost before they knew what to do with it. So every node is put between input and output, beside the others
-    and in their place, then every node is bypassed (what reads it reads its sources instead) and every connection cut, one
-    at a time: `refit()` trains the network a little and returns its loss, best on examples that it does not train on. A change
-    stays if the loss plus `price` times the graph's own price has not grown; else all is put back. Connections below one half
-    are cut first, and the others as strong as the strongest, so that what is left is what `harden()` returns. The result says
-    what was changed.
+    Annealing keeps a node that the layers behind it could replace, and may lose one before they learn to use it. So changes
+    are tried one at a time: each node put between input and output (beside the others, and in their place), each node
+    bypassed (its readers read its sources instead), each connection cut. `refit()` trains the network a little and returns its
+    loss, best on examples that it does not train on. A change stays if the loss plus `price` times the graph's own price has
+    not grown; else it is undone. Connections below one half are cut first, and the others made as strong as the strongest, so
+    that what is left is what `harden()` returns. The result says what was changed.
 
     Cost: three refits for each node and one for each connection, and again after each round in which something went.
 

@@ -80,7 +80,7 @@ class SmoothSynthesizer(SoftModule):
         for name in _TABLES:
             self.register_buffer(name, getattr(found, name))
         bins = 2 * frame_step(sample_rate) + 1
-        # 256 frames are 1.3 seconds: the noise of longer utterances repeats, which nobody hears
+        # 256 frames are 1.3 seconds: the noise of longer utterances repeats, inaudibly
         white = torch.randn(256, bins, 2, generator=torch.Generator().manual_seed(seed)) * 0.5**0.5
         self.register_buffer("white", white, persistent=False)
 

@@ -96,9 +96,9 @@ def run_while(
     max_iterations: int = MAX_ITERATIONS,
     backend: str = "auto",
 ) -> WhileResult:
-    """Run a WHILE-program smoothly: every statement to the extent of its probability.
+    """Run a WHILE-program smoothly: each statement changes its variable by the share of its probability.
 
-    A loop over v inside probability p repeats { p := p phi(v); stop if p <= epsilon; run the body with p }, at most
+    A loop over v, reached with probability p, repeats { p := p phi(v); stop if p <= epsilon; run the body with p }, at most
     `max_iterations` times. `y := x` is y := p x + (1-p) y; `y := y + 1` is y := y + p. Hard limit: with `Tent`,
     `SmoothTent(k)` or `BumpExit` and integer inputs the result is the discrete program's, exactly (up to 2^24 in float32).
 

@@ -162,7 +162,7 @@ class Loop:
 
     @property
     def over(self) -> bool:
-        """Whether nobody is in the loop any more."""
+        """Whether no item has probability left in the loop."""
         return self._frame.mass is None or self._exhausted(bounded=False)
 
     def goes(self, test: Any, *state: Any) -> bool:
@@ -329,6 +329,6 @@ def any_left(mass: Tensor) -> bool:
 
 
 def sides(p: Tensor) -> tuple[bool, bool]:
-    """Which sides of a branch anybody takes; one of them even where nobody is there."""
+    """Which sides of a branch have probability; at least one of them is run."""
     then = not bool((p == 0).all())
     return then, not bool((p == 1).all()) or not then

@@ -77,7 +77,7 @@ class Frame:
         self.base: Any = 1.0
         #: Options given with the call: they hold for the smooth functions it calls, too.
         self.overrides: dict[str, Any] = {}
-        #: Who takes the decisions (nobody: states are merged), the random numbers, and the coins of the branches around.
+        #: Who takes the decisions (`None`: states are merged), the random numbers, and the coins of the branches around.
         self.decider: Any = None
         self.draws: Draws | None = None
         self.inside: _Inside | None = None
