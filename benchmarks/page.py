@@ -31,6 +31,18 @@ HEADLINES = (
         "noise of 0.45 pixels, f+b",
         "render 8 x 20480 faces at 512², lit, noise of 0.45 pixels",
     ),
+    (
+        "visibility_gpu",
+        "lit, 8 x 5120 faces x 256^2",
+        "noise of a pixel, f+b",
+        "render 8 x 5120 faces at 256², lit, noise of 1 pixel, the default",
+    ),
+    (
+        "visibility_gpu",
+        "lit, 8 x 20480 faces x 512^2",
+        "noise of a pixel, f+b",
+        "render 8 x 20480 faces at 512², lit, noise of 1 pixel, the default",
+    ),
     ("while_lang_gpu", "Sech(2), 64 x 64", "f+b", "multiplication WHILE-program, 64 x 64 inputs"),
     ("smooth_python_gpu", "bubble sort of 100 x 16", "f+b", "bubble sort of 100 x 16 in a smooth language"),
     ("ifs_gpu", "1,000,000 points x 512^2, Probabilistic", "f+b", "a million points into 512², smoothly"),

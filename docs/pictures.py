@@ -8,13 +8,12 @@ They are drawn by the code behind `algonet demo` (src/algonet/apps/gallery), and
 
 from __future__ import annotations
 
-import importlib
 import io
 import re
 import sys
 from pathlib import Path
 
-from algonet.apps.gallery import Figure
+from algonet.apps import gallery
 from algonet.core.files import write_bytes
 
 ASSETS = Path(__file__).parent / "assets"
@@ -106,22 +105,13 @@ def tile(name: str) -> None:
 
 
 def section(name: str) -> None:
-    """Draw and store the wanted figures of a section; stops at the last of them."""
-    wanted = set(PICTURES[name])
-    figures = importlib.import_module(f"algonet.apps.gallery.{name}").figures(quick=False)
-    while wanted:
-        figure: Figure | None = next(figures, None)
-        if figure is None:
-            raise ValueError(f"section {name} has no figure {', '.join(sorted(wanted))}")
-        if slug(figure.name) in wanted:
-            wanted.remove(slug(figure.name))
-            store(f"{name}-{slug(figure.name)}", figure.image)
+    """Draw and store the wanted figures of a section."""
+    figures = {slug(figure): figure for figure in gallery.programs(name)}
+    for wanted in PICTURES[name]:
+        store(f"{name}-{wanted}", gallery.draw(name, figures[wanted]).image)
 
 
 if __name__ == "__main__":
-    import matplotlib
-
-    matplotlib.use("Agg")
     for chosen in sys.argv[1:] or PICTURES:
         section(chosen)
     for chosen in TILES:

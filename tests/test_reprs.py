@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import re
+import subprocess
+import sys
 
 import pytest
 import torch
 
 import algonet
+import algonet.fit
 import algonet.nn
 from algonet.smooth_python.algorithms import bubble_sort
 
@@ -20,6 +24,13 @@ def test_reprs_name_what_matters():
     mesh = algonet.icosphere(1)
     assert repr(mesh) == "Mesh(42 vertices, 80 faces)"
     assert repr(mesh.replace(vertex_colors=mesh.vertices)) == "Mesh(42 vertices, 80 faces, vertex_colors)"
+    assert repr(algonet.Camera.look_at((0.0, 1.5, 3.0))) == "Camera(perspective, at (0, 1.5, 3))"
+    cameras = algonet.Camera.look_at(torch.tensor([[0.0, 0.0, 3.0], [3.0, 0.0, 0.0]]))
+    assert repr(cameras) == "Camera(perspective, 2 views)"
+    targets = algonet.fit.Targets(cameras, silhouettes=torch.zeros(2, 16, 24))
+    assert repr(targets) == "Targets(2 views of 16 x 24 pixels: silhouettes)"
+    found = algonet.fit.CameraFit(cameras, torch.tensor([0.1, 0.2]), [], [])
+    assert repr(found) == "CameraFit(camera=Camera(perspective, 2 views), losses=tensor([0.1000, 0.2000]))"
 
 
 def test_pictures_in_notebooks():
@@ -117,3 +128,12 @@ def test_slips_in_names_of_options_are_answered():
     ):
         with pytest.raises(TypeError, match=answer):
             algonet.soft_sort(x, **{keyword: 3.0})
+
+
+@pytest.mark.parametrize("typo", ["sorting.SoftTopk", "render.SmoothRender", "ifs.chaos_gam", "SoftTopk"])
+def test_slips_in_names_are_answered(typo: str):
+    """As Python answers at the prompt."""
+    program = f"import algonet; algonet.{typo}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    right = {"SoftTopk": "SoftTopK", "SmoothRender": "SmoothRenderer", "chaos_gam": "chaos_game"}
+    assert re.search(rf"[Dd]id you mean:? '?{right[typo.split('.')[-1]]}", done.stderr), done.stderr

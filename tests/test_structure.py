@@ -202,8 +202,6 @@ CACHES = {
     "identity of classes": "asked of every option of every call: keys of one word",
     "interned options": "an option must stay itself as long as settings hold it",
     "canonical options": "the same",
-    "forms of the renderer's calls": "until the renderer's functions have signatures",
-    "plans of the CUDA rasteriser": "the same",
     "layouts of soft sorts on the CPU": "weighed by bytes",
     "schedules of smooth programs": "the same",
     "launches from pictures back": "one for each plan of the CUDA rasteriser",

@@ -23,7 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 DATA = [
     "algonet/py.typed",
     "algonet/apps/gallery/gallery.html",
-    "algonet/apps/gallery/snippets.md",
+    "algonet/apps/gallery/render.md",
     "algonet/apps/play/style.css",
     "algonet/while_lang/programs/multiply.while",
 ]

@@ -190,6 +190,8 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
 
     def __getattr__(name: str) -> Any:
         home = _HOMES.get(name)
+        if f"algonet.{name}" in _NAMES:
+            return importlib.import_module(f"algonet.{name}")
         if home is None:
             import difflib
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from algonet.apps import gallery
-from algonet.apps.gallery import explain, nn, ran
 
 sys.path.insert(0, str(Path(__file__).parent))
 from chromium import PROGRAM, Chromium
@@ -100,10 +99,9 @@ def _check_links(browser: Chromium, sections: list[gallery.Section], width: int)
 @pytest.fixture
 def briefly(monkeypatch):
     """The trainings of the gallery in a few steps: what they learn is not what is tested here."""
-    for module, name, steps in ((ran, "_trained", 20), (nn, "_topology", 60), (nn, "_learning", 60), (explain, "_use", 30),
-                                (explain, "_replacement", 60)):  # fmt: skip
-        train = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda _, train=train, steps=steps: train(steps))
+    source = gallery._source
+    brief = re.compile(r"(steps = \d+  # quick: )\d+")
+    monkeypatch.setattr(gallery, "_source", lambda slug: brief.sub(r"\g<1>30", source(slug)))
 
 
 @pytest.mark.slow

@@ -68,6 +68,8 @@ def test_help_has_examples_that_name_the_command(algonet, words):
     done = algonet(*words, "--help")
     assert done.code == 0
     shown = done.out.decode()
+    assert "<bool>" not in shown, "flags take no value"
+    assert "-h" in shown.split()
     assert "Example" in shown
     assert " ".join(("algonet", *words)) in shown.rpartition("Example")[2]
 

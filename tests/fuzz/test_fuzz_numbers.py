@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from algonet.while_lang.kernels.numba import host
-from algonet.while_lang.kernels.numba.device import source
+from algonet.while_lang.kernels import numba as host
+from algonet.while_lang.kernels.numba import source
 
 from .hunt import Found, failure, sample, shrunk
 from .scenes import Scenes

@@ -20,7 +20,7 @@ import torch
 from algonet import relax
 from algonet.core.codegen import generate
 from algonet.while_lang import DidNotHaltError, WhileProgram
-from algonet.while_lang.kernels.numba import host
+from algonet.while_lang.kernels import numba as host
 
 from .hunt import differs, gradients
 

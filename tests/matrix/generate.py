@@ -70,23 +70,35 @@ def page(matrix: dict[str, dict[str, str]], layers: dict[str, dict[str, str]]) -
         return f"[{reasons.index(text) + 1}]"
 
     def table(kind: str, rows: dict[str, dict[str, str]], columns: list[str]) -> list[str]:
+        """The columns and rows that are all ticks as sentences, the others as a table."""
+        whole = [c for c in columns if all(row[c] == "yes" for row in rows.values())]
+        others = [c for c in columns if c not in whole]
+        complete = [name for name, row in rows.items() if all(row[c] == "yes" for c in others)]
         return [
-            f"| {kind} | " + " | ".join(columns) + " |",
-            "|---" * (len(columns) + 1) + "|",
-            *(f"| {name} | " + " | ".join(mark(row[c]) for c in columns) + " |" for name, row in rows.items()),
+            f"**Passed by every {kind}:** {', '.join(whole)}.",
+            "",
+            f"**{', '.join(others)}: passed by** {', '.join(f'`{name}`' for name in complete)}. The others:",
+            "",
+            f"| {kind} | " + " | ".join(others) + " |",
+            "|---" * (len(others) + 1) + "|",
+            *(
+                f"| {name} | " + " | ".join(mark(row[c]) for c in others) + " |"
+                for name, row in rows.items()
+                if name not in complete
+            ),
             "",
         ]
 
     lines = [
         "# What works with what",
         "",
-        "Every operation and every transform of PyTorch, measured by the tests: a tick is a check that passed. Kernels are",
+        "Every operation and every transform of PyTorch, checked by the tests; a tick is a check that passed. Kernels are",
         "compared with the reference, values and gradients; those of the GPU on an NVIDIA H200.",
+        "",
+        "## Operations",
         "",
         *table("operation", matrix, list(TRANSFORMS)),
         "## Layers",
-        "",
-        "The same for modules, and what people do with them.",
         "",
         *table("layer", layers, list(LAYER_TRANSFORMS)),
         *(f"- [{i}] {reason}" for i, reason in enumerate(reasons, 1)),

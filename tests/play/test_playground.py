@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
+import io
 import json
 import os
 import signal
@@ -14,7 +16,9 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 from chromium import PROGRAM, Chromium
@@ -28,6 +32,8 @@ SHOWN = """JSON.stringify([...document.querySelectorAll('.stage')]
   .map(s => [s.querySelector('img')?.src, s.querySelector('svg')?.innerHTML])
   .concat([...document.querySelectorAll('.read')].map(r => r.textContent)))"""
 DRAWN = "(s => s.includes('data:image/webp') || s.includes('<rect') || s.includes('<polyline'))(" + SHOWN + ")"
+READ = "document.querySelector('.read').textContent"
+CODE = "document.querySelector('.code code, .code pre').innerText"
 PROBLEM = "[...document.querySelectorAll('.problem:not(.waiting)')].map(p => p.textContent).join('')"
 #: Everything the page loaded that is not from this server.
 ELSEWHERE = """performance.getEntriesByType('resource').map(e => e.name)
@@ -98,6 +104,33 @@ def _key(browser: Chromium, name: str, key: str = "ArrowRight", times: int = 3) 
         )
 
 
+def _choose(browser: Chromium, name: str, option: str) -> None:
+    """In the list of that name."""
+    browser.value(
+        "(name => [...document.querySelectorAll('.q-select')]"
+        f".find(s => s.querySelector('.q-field__label')?.textContent === name).click())({json.dumps(name)})"
+    )
+    item = f"[...document.querySelectorAll('.q-menu .q-item')].find(i => i.innerText.trim() === {json.dumps(option)})"
+    _until(browser, f"!!{item}", 60)
+    browser.value(f"{item}.click()")
+    _until(browser, "!document.querySelector('.q-menu')", 60)
+
+
+def _press(browser: Chromium, text: str) -> None:
+    """A button or a switch."""
+    browser.value(
+        "(text => [...document.querySelectorAll('button, .q-toggle')].find(b => b.innerText.trim() === text).click())"
+        f"({json.dumps(text)})"
+    )
+
+
+def _picture(browser: Chromium) -> np.ndarray:
+    """The pixels of the first picture."""
+    source = browser.value("document.querySelector('.stage img').src")
+    with Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))) as picture:
+        return np.asarray(picture.convert("RGB")).astype(int)
+
+
 def _drag(browser: Chromium, start: tuple[float, float], end: tuple[float, float]) -> None:
     """With the mouse over the first picture, in shares of its sides."""
     box = browser.value(
@@ -113,7 +146,7 @@ def _drag(browser: Chromium, start: tuple[float, float], end: tuple[float, float
 
 def test_each_room_draws_and_reacts(server, browser):
     sliders = {
-        "while": "steepness",
+        "while": "x1",
         "sort": "steepness",
         "fractals": "softness",
         "render": "softness",
@@ -212,6 +245,15 @@ def _upload(browser: Chromium, path: Path) -> None:
     browser._ask("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
 
 
+def _rests(browser: Chromium, side: int) -> None:
+    """Until the picture has its full size, and no other comes."""
+    _until(browser, f"document.querySelector('.stage img').naturalWidth === {side}")
+    shown = browser.value(SHOWN)
+    time.sleep(1)
+    while shown != (shown := browser.value(SHOWN)):
+        time.sleep(1)
+
+
 def test_uploads(server, browser, tmp_path):
     """A mesh is shown; what is none, or too large, is one line on the page, and the room goes on."""
     good, bad, large = (tmp_path / f"{name}.obj" for name in ("good", "bad", "large"))
@@ -220,11 +262,103 @@ def test_uploads(server, browser, tmp_path):
     large.write_text("# " + "x" * 2_100_000)
     browser.open(f"{server}/render", width=1200)
     _until(browser, DRAWN)
+    _press(browser, "fit a ball to it")
+    _until(browser, f"{READ}.startsWith('step')")
     for path, said in ((bad, "bad.obj"), (large, "2 MB")):
         _upload(browser, path)
         _until(browser, f"{PROBLEM}.includes({json.dumps(said)})")
         assert "\n" not in browser.value(PROBLEM).strip()
         assert "Traceback" not in browser.value("document.body.textContent")
-    before = browser.value(SHOWN)
+    step = browser.value(READ)
+    _until(browser, f"{READ} !== {json.dumps(step)} && {READ}.startsWith('step')")  # the fit goes on
+    assert "fit_mesh(targets" in browser.value(CODE)
     _upload(browser, good)
-    _until(browser, f"{SHOWN} !== {json.dumps(before)} && {PROBLEM} === ''")
+    _until(browser, f"{READ} === 'good.obj: 4 vertices, 4 faces' && {PROBLEM} === ''")
+    _until(browser, f"{CODE}.includes('Mesh.load(') && {CODE}.includes('good.obj')")
+    chosen = "[...document.querySelectorAll('.q-select')].map(s => s.innerText).join()"
+    assert "good.obj" in browser.value(chosen)
+
+
+def test_the_code_draws_what_is_seen(server, browser, tmp_path):
+    browser.open(f"{server}/render", width=1200)
+    _until(browser, DRAWN)
+    for layer in ("colour", "depth"):
+        _choose(browser, "layer", layer)
+        _until(browser, f"{CODE}.includes({json.dumps({'colour': 'rgb.clamp', 'depth': 'viridis'}[layer])})")
+        _rests(browser, 640)
+        script = tmp_path / "seen.py"
+        script.write_text(browser.value(CODE), encoding="utf-8")
+        subprocess.run([sys.executable, str(script)], check=True, cwd=tmp_path, timeout=600)
+        with Image.open(tmp_path / "mesh.png") as written:
+            drawn = np.asarray(written.convert("RGB")).astype(int)
+        seen = _picture(browser)
+        assert seen.shape == drawn.shape == (640, 640, 3)
+        assert drawn.std() > 20
+        assert np.abs(seen - drawn).mean() < 2, "but for the page's compression"
+
+
+def test_loops_say_what_they_show(server, browser):
+    browser.open(f"{server}/while", width=1200)
+    _until(browser, DRAWN)
+    _until(browser, f"{READ}.includes('= 12.000')")  # an exact exit greets
+    words = browser.value("[...document.querySelectorAll('.stage svg text')].map(t => t.textContent).join()")
+    assert "x1 = 6" in words
+    assert "x2 = 6" in words
+    steepness = "document.querySelector('[aria-label=steepness]').offsetParent !== null"
+    assert not browser.value(steepness), "nothing that this exit has"
+    _choose(browser, "exit", "Sech")
+    _until(browser, f"{READ}.includes('= 10.349') && {CODE}.includes('Sech(2)') && {steepness}")
+    _choose(browser, "exit", "SmoothTent")
+    _until(browser, f"{READ}.includes('= 12.000') && {CODE}.includes('SmoothTent(1)')")
+    browser.value(
+        "(window.seen = [], new MutationObserver(() => window.seen.push("
+        "[document.querySelector('.read').classList.contains('stale'), document.querySelector('.read').textContent]))"
+        ".observe(document.querySelector('.read'), {attributes: true, childList: true, characterData: true, subtree: true}))"
+    )
+    _choose(browser, "program", "power")
+    _until(browser, f"{READ}.includes('= 81.000') && {CODE}.includes('power')")
+    _until(browser, "!document.querySelector('.read').classList.contains('stale')")
+    assert any(stale and "12.000" in text for stale, text in browser.value("window.seen")), "the old value is greyed"
+
+
+def test_drawing_starts_empty_and_a_fit_takes_it_over(server, browser):
+    browser.open(f"{server}/fractals", width=1200)
+    _until(browser, DRAWN)
+    _press(browser, "fit the drawing")
+    _until(browser, f"{PROBLEM}.includes('Draw something first')")
+    _press(browser, "draw on the picture")
+    _until(browser, f"{CODE}.includes('Draw something')")
+    _rests(browser, 380)
+    assert _picture(browser).max() < 16, "an empty sheet"
+    assert browser.value("document.querySelectorAll('.stage svg polygon').length") == 0
+    _drag(browser, (0.3, 0.7), (0.7, 0.3))
+    _rests(browser, 380)
+    assert _picture(browser).max() > 120
+    on = "[...document.querySelectorAll('.q-toggle')].find(t => t.innerText.includes('draw')).getAttribute('aria-checked')"
+    assert browser.value(on) == "true"
+    _press(browser, "fit the drawing")
+    _until(browser, f"{READ}.startsWith('step') && {on} === 'false' && {CODE}.includes('IFS(torch.tensor')")
+    _press(browser, "stop")
+
+
+def test_functions_of_ones_own(server, browser):
+    browser.open(f"{server}/programs", width=1200)
+    _until(browser, DRAWN)
+    browser.value(WRITE % json.dumps("def mine(speed, gain):\n    return gain * speed if speed > 0 else 0.0 * gain\n"))
+    _until(browser, f"{READ}.includes('by speed') && {READ}.includes('by gain') && {CODE}.includes('mine(*inputs')")
+    names = browser.value("[...document.querySelectorAll('.slider .name')].map(n => n.textContent)")
+    assert names == ["speed", "gain", "steepness"]
+    assert "A function of your own" in browser.value("document.body.innerText")
+    browser.value(WRITE % json.dumps("def mine(speed):\n    speed = 2 * speed\n    return speed + missing\n"))
+    _until(browser, f"{PROBLEM}.includes(\"line 3: name 'missing' is not defined\")")
+    _choose(browser, "program", "bouncing_ball")
+    _until(browser, "document.body.innerText.includes('far from the mean over the program')")
+    colours = browser.value("[...document.querySelectorAll('.stage polyline')].map(p => p.getAttribute('stroke'))")
+    assert "#e9a23b" in colours, "particles beside"
+
+
+def test_home_shows_what_the_rooms_draw(server, browser):
+    browser.open(server, width=1200)
+    _until(browser, "document.querySelectorAll('.thumb img, .thumb svg').length === 5")
+    drawn = browser.value("[...document.querySelectorAll('.thumb')].map(t => t.innerHTML.length)")
+    assert min(drawn) > 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import re
 import time
 
 import pytest
@@ -16,7 +17,7 @@ from algonet.apps import drawing
 from algonet.apps.play import sandbox
 from algonet.apps.play.rooms import fractals, renderer, smooth_programs, sorting, while_programs
 from algonet.ifs import PRESETS
-from algonet.render import icosphere
+from algonet.render import Mesh, icosphere
 
 
 def _runs(code: str) -> str:
@@ -104,10 +105,19 @@ def test_the_value_at_a_point_is_that_of_the_code_below_it():
     assert "81." in _runs(while_programs.code(wish))
 
 
-def test_the_surface_has_axes():
-    marks = while_programs.paint(while_programs.Wish(size=64), while_programs.Surface())["marks"]
-    assert "x1 = 6" in marks
-    assert "x2 = 6" in marks
+@pytest.mark.parametrize("azimuth", [0.3, 1.9, 3.4, 5.0])
+def test_the_surface_has_axes(azimuth):
+    """Lines along the near edges of the ground and at the left, and words that lie apart and within the picture."""
+    wish = while_programs.Wish(size=400, azimuth=azimuth, height=0.5)
+    marks = while_programs.paint(wish, while_programs.Surface())["marks"]
+    assert marks.count("<polyline") == 3
+    assert marks.count("<circle") == 1, "the chosen point"
+    found = re.findall(r'<text x="([^"]+)" y="([^"]+)"[^>]*>([^<]+)<', marks)
+    assert {text for _, _, text in found} == {"x1 = 0", "x1 = 6", "x2 = 0", "x2 = 6", "0", "36"}
+    places = {text: (float(x), float(y)) for x, y, text in found}
+    for (one, (x, y)), (other, (u, v)) in itertools.combinations(places.items(), 2):
+        assert abs(x - u) > 45 or abs(y - v) > 11, f"{one} and {other} stand on each other"
+    assert all(0 < c < 400 for place in places.values() for c in place)
 
 
 # Sorting
@@ -142,8 +152,7 @@ def test_every_system_can_be_bent():
 def test_a_drawing_is_fitted(monkeypatch):
     monkeypatch.setattr(fractals, "STEPS", 30)
     strokes = [[(0.2, 0.8), (0.5, 0.2), (0.8, 0.8)]]
-    goal = fractals.target(strokes, fractals.SIDE)
-    overlaps = [overlap for _, overlap in fractals.fitting(goal, fractals.first_maps(goal, 3))]
+    overlaps = [overlap for _, _, overlap in fractals.fitting(strokes, 3)]
     assert len(overlaps) == 30
     assert max(overlaps[:15]) > overlaps[0] + 0.05
     with pytest.raises(ValueError, match="Draw something first"):
@@ -183,7 +192,8 @@ def test_a_ball_is_fitted(monkeypatch):
     monkeypatch.setattr(renderer, "STEPS", 4)
     monkeypatch.setattr(renderer, "SIDE", 24)
     rounds = list(itertools.islice(renderer.fitting(renderer.painted(renderer.MESHES["star"]())), 3))
-    assert rounds[-1][1] < rounds[0][1]
+    assert [step for step, _, _ in rounds] == [4, 8, 12]
+    assert rounds[-1][2] < rounds[0][2]
 
 
 # Python
@@ -296,13 +306,17 @@ def test_the_code_of_each_room_runs(tmp_path, monkeypatch):
     maps, extent = fractals.preset("koch")
     assert "256" in _runs(fractals.code("koch", fractals.Wish(maps, extent)))
     assert "256" in _runs(fractals.code(None, fractals.Wish(maps, extent)))
-    for name in (*renderer.CALLS, "star"):
-        if name == "star":
-            icosphere(1).save(tmp_path / "star.obj")
-        assert "256" in _runs(renderer.code(name, renderer.Wish(icosphere(0))))
+    assert "Draw something" in fractals.code(None, fractals.Wish(maps, extent, drawing=True))
+    icosphere(1).save(tmp_path / "mine.obj")
+    for name in (*renderer.CALLS, "mine.obj"):
+        for layer in renderer.PICTURES:
+            wish = renderer.Wish(icosphere(0), layer=layer, scale=2.0)
+            assert "640" in _runs(renderer.code(name, wish))
     monkeypatch.setattr(renderer, "STEPS", 1)
     monkeypatch.setattr(renderer, "SIDE", 16)
-    assert "faces" in _runs(renderer.code("box", renderer.Wish(icosphere(0), fitted=icosphere(0))))
+    for name in ("box", "star"):
+        assert "faces" in _runs(renderer.code(name, renderer.Wish(icosphere(0), fitted=icosphere(0))))
+    assert len(Mesh.load(tmp_path / "fitted.obj").faces) == 1280
 
 
 @pytest.mark.parametrize("room", [while_programs, sorting, fractals, renderer, smooth_programs])

@@ -25,7 +25,16 @@ from algonet.render import torus as make_torus
 
 SIZE, FINE = 40, 8
 #: Rolled, so that no edge of a scene is a row of samples.
-CAMERA = Camera.look_at((0.0, 0.0, 4.0), up=(0.3, 1.0, 0.0), fov=45.0).to(torch.float64)
+
+
+def _camera(pixels: int = SIZE) -> Camera:
+    """So many pixels, as large as those of SIZE."""
+    half = math.tan(math.radians(22.5)) * pixels / SIZE
+    fov = 2 * math.degrees(math.atan(half))
+    return Camera.look_at((0.0, 0.0, 4.0), up=(0.3, 1.0, 0.0), fov=fov).to(torch.float64)
+
+
+CAMERA = _camera()
 
 
 def _soft(mesh: Mesh, attributes: Tensor, scale: float = 1.0, steepness: float = 20.0, **options):
@@ -35,19 +44,21 @@ def _soft(mesh: Mesh, attributes: Tensor, scale: float = 1.0, steepness: float =
     )  # fmt: skip
 
 
-def _truth(mesh: Mesh, attributes: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
-    """Attributes (times the silhouette), silhouette and mean depth: what a z-buffer of 8 x 8 samples a pixel sees, convolved
-    with the noise's density. Nothing lies beyond the frame."""
-    hard = render_hard(mesh.vertices, mesh.faces, attributes, CAMERA, size=(SIZE * FINE, SIZE * FINE))
-    reach = int(10 * scale * FINE)
-    t = torch.arange(-reach, reach + 1, dtype=torch.float64) / (scale * FINE)
+def _truth(mesh: Mesh, attributes: Tensor, scale: float = 1.0, fine: int = FINE) -> tuple[Tensor, Tensor, Tensor]:
+    """Attributes (times the silhouette), silhouette and mean depth: what a z-buffer of `fine` x `fine` samples a pixel sees,
+    convolved with the noise's density. It sees as far beyond the frame as the noise reaches."""
+    beyond = int(10 * scale) + 1
+    reach, side = beyond * fine, (SIZE + 2 * beyond) * fine
+    hard = render_hard(mesh.vertices, mesh.faces, attributes, _camera(SIZE + 2 * beyond), size=(side, side))
+    t = torch.arange(-reach, reach + 1, dtype=torch.float64) / (scale * fine)
     density = (1 + (t[:, None] ** 2 + t**2) / 8) ** -5
-    shape = [SIZE * FINE + 2 * reach] * 2
+    shape = [side + 2 * reach] * 2
     spectrum = torch.fft.rfft2(density / density.sum(), s=shape)
+    inner = slice(2 * reach, 2 * reach + SIZE * fine)
 
     def blurred(x: Tensor) -> Tensor:
-        wide = torch.fft.irfft2(torch.fft.rfft2(x, s=shape) * spectrum, s=shape)[reach : reach + SIZE * FINE, reach:]
-        return torch.nn.functional.avg_pool2d(wide[None, None, :, : SIZE * FINE], FINE)[0, 0]
+        wide = torch.fft.irfft2(torch.fft.rfft2(x, s=shape) * spectrum, s=shape)
+        return torch.nn.functional.avg_pool2d(wide[None, None, inner, inner], fine)[0, 0]
 
     there = hard.silhouette
     opaque = blurred(there)
@@ -71,6 +82,36 @@ def _ring() -> Mesh:
     mesh = make_torus(segments=(24, 12)).to(torch.float64)
     x, y, z = mesh.vertices.unbind(-1)
     return mesh.replace(vertices=torch.stack([x, -z, y], -1))
+
+
+def _windows() -> Mesh:
+    """A closed plate with two windows."""
+    cells = [(i, j) for i in range(3) for j in range(5) if i != 1 or j % 2 == 0]
+    places: dict[tuple[int, int, int], int] = {}
+    faces: list[list[int]] = []
+
+    def quad(*corners: tuple[int, int, int]) -> None:
+        a, b, c, d = (places.setdefault(corner, len(places)) for corner in corners)
+        faces.extend([[a, b, c], [a, c, d]])
+
+    for i, j in cells:
+        low, high = ([(j + x, i + y, side) for x, y in ((0, 0), (1, 0), (1, 1), (0, 1))] for side in (0, 1))
+        quad(*high)
+        quad(*low[::-1])
+        for corner, other in enumerate([(i - 1, j), (i, j + 1), (i + 1, j), (i, j - 1)]):
+            after = (corner + 1) % 4
+            if other not in cells:
+                quad(low[corner], low[after], high[after], high[corner])
+    x = torch.tensor(list(places), dtype=torch.float64)
+    return Mesh((x - x.mean(0)) * torch.tensor([0.38, 0.47, 0.5]), torch.tensor(faces))
+
+
+def _bumpy(level: int) -> Mesh:
+    """A closed mesh whose hills hide parts of it."""
+    mesh = icosphere(level).to(torch.float64)
+    x, y, z = mesh.vertices.unbind(-1)
+    radius = 0.8 + 0.1 * torch.sin(5 * x + 1) * torch.sin(4 * y) + 0.08 * torch.cos(6 * z) * torch.sin(3 * x + 2 * y)
+    return mesh.replace(vertices=mesh.vertices * radius[:, None])
 
 
 def _range(x: Tensor) -> float:
@@ -118,18 +159,27 @@ def test_what_is_in_front_does_not_swell(scale: float, most: float, distance: fl
     assert abs(float(out.image[2, :, 0].sum()) - SIZE / 2) < most
 
 
-@pytest.mark.parametrize("name", ["ball", "ring"])
-def test_colours_tend_to_the_blurred_hard_picture(name: str) -> None:
-    mesh = icosphere(2, 0.9).to(torch.float64) if name == "ball" else _turned(_ring(), 0.4)
-    image, opaque, _ = _truth(mesh, mesh.vertices)
-    errors = []
-    for steepness in (5.0, 20.0, 80.0):
-        out = _soft(mesh, mesh.vertices, steepness=steepness)
+#: What silhouettes are off by at most: outlines of hills before hills end in one pixel, and their coverages add up there.
+@pytest.mark.parametrize(("name", "most"), [("ball", 0.02), ("ring", 0.02), ("bumpy", 0.3)])
+def test_colours_tend_to_the_blurred_hard_picture(name: str, most: float) -> None:
+    mesh = {"ball": icosphere(2, 0.9), "ring": _turned(_ring(), 0.4), "bumpy": _turned(_bumpy(3), 0.5)}[name]
+    mesh = mesh.to(torch.float64)
+    colors = (mesh.vertices + 1) / 2
+    image, opaque, _ = _truth(mesh, colors)
+    inside, errors, means = opaque > 0.5, [], []
+    for steepness in (5.0, 20.0, 50.0, 100.0):
+        out = _soft(mesh, colors, steepness=steepness)
         errors.append(float((out.image - image).square().mean().sqrt()))
-        assert float((out.silhouette - opaque).abs().max()) < 0.02
-    assert errors[1] < 0.01
-    assert errors[2] <= errors[1] * 1.02
-    assert errors[1] < errors[0]
+        mean = out.image / out.silhouette[..., None] - image / opaque[..., None]
+        means.append(float(mean[inside].square().mean().sqrt()))
+        assert float((out.silhouette - opaque).abs().max()) < most
+    # Measured: at most 0.0045, of means 0.0025
+    assert max(errors[1:]) < 0.01
+    assert max(means[1:]) < 0.01
+    # From there on they stay: what is left is not the order in depth
+    for found in (errors, means):
+        assert found[3] <= found[1] * 1.1
+        assert found[1] < found[0]
 
 
 @pytest.mark.parametrize("two_sided", [True, False])
@@ -199,20 +249,35 @@ def test_gradients_change_in_proportion_to_the_step_of_a_turn() -> None:
     assert fine < coarse / 3
 
 
-@pytest.mark.parametrize("scale", [0.5, 4.0])
-@pytest.mark.parametrize("name", ["ball", "ring", "box"])
+#: Closed meshes, two of them with holes, one that leaves the frame.
+MESHES = {
+    "ball": lambda: icosphere(2, 0.9),
+    "ring": lambda: _turned(_ring(), 0.5),
+    "windows": lambda: _turned(_windows(), 0.5),
+    "box": lambda: _turned(box().to(torch.float64), 0.5),
+    "leaving": lambda: icosphere(2, 1.2).replace(vertices=icosphere(2, 1.2).vertices + torch.tensor([1.0, 0.5, 0.0])),
+}
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize("name", MESHES)
 def test_the_truth_is_the_minimum(name: str, scale: float) -> None:
-    """Of sizes around a mesh's own: against its hard picture blurred by the same noise, the loss is least within 0.5 %."""
-    mesh = {"ball": icosphere(2, 0.9), "ring": _ring(), "box": box()}[name].to(torch.float64)
-    mesh = _turned(mesh, 0.5)
-    image, opaque, _ = _truth(mesh, mesh.vertices, scale)
+    """Of sizes around a mesh's own: against its hard picture blurred by the same noise, the losses by silhouette, colour and
+    depth over a background are least within 0.5 %."""
+    mesh = MESHES[name]().to(torch.float64)
+    image, opaque, depth = _truth(mesh, mesh.vertices, scale, FINE if scale <= 1 else FINE // 2)
+    far, centre = 6.0, mesh.vertices.mean(0)
+    depth = depth * opaque + far * (1 - opaque)
     factors = torch.tensor([0.985, 0.995, 1.005, 1.015], dtype=torch.float64)
     losses = []
     for factor in factors:
-        out = _soft(mesh.replace(vertices=mesh.vertices * factor), mesh.vertices, scale)
-        losses.append(torch.stack([(out.silhouette - opaque).square().mean(), (out.image - image).square().mean()]))
+        other = mesh.replace(vertices=centre + (mesh.vertices - centre) * factor)
+        out = _soft(other, mesh.vertices, scale, background_depth=far)
+        off = (out.silhouette - opaque, out.image - image, out.depth - depth)
+        losses.append(torch.stack([d.square().mean() for d in off]))
     powers = torch.stack([factors**k for k in range(3)], -1)
     curves = torch.linalg.lstsq(powers, torch.stack(losses)).solution
     least = -curves[1] / (2 * curves[2])
+    # Measured: 4e-4 to 4e-3, most for the box at 4 pixels
     assert (curves[2] > 0).all()
     assert float((least - 1).abs().max()) < 5e-3

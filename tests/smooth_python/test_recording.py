@@ -125,7 +125,7 @@ def test_every_slope_is_the_derivative_of_its_value():
 
 
 def test_threads_agree_with_one(monkeypatch):
-    from algonet.smooth_python.kernels.numba import host
+    from algonet.smooth_python.kernels import numba as host
 
     x = torch.randn(130, 6, dtype=torch.float64)
     serial = bubble_sort(x, batched=True, backend="numba")
@@ -450,7 +450,7 @@ def test_triton_kernels_in_the_interpreter(tmp_path):
         "print('same formulas')\n",
     )
     bounded.write_text(
-        CHECK + "from algonet.smooth_python.kernels.triton import host\nhost.SCRATCH = 1\n"
+        CHECK + "from algonet.smooth_python.kernels import triton as host\nhost.SCRATCH = 1\n"
         "for one, other in zip(run('triton', 'cpu', torch.float64), run('reference', 'cpu', torch.float64)):\n"
         "    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)\n"
         "print('same in parts')\n",
@@ -482,7 +482,7 @@ def test_every_formula_on_the_gpu(dtype, tmp_path):
 
 @pytest.mark.gpu
 def test_bounded_scratch_on_the_gpu(monkeypatch):
-    from algonet.smooth_python.kernels.triton import host
+    from algonet.smooth_python.kernels import triton as host
 
     x = torch.randn(500, 6, device="cuda", requires_grad=True)
 

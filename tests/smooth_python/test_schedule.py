@@ -68,7 +68,7 @@ def test_kernels_with_slots_agree_with_the_reference(needs):
 
 def test_slots_are_shared_and_only_what_gradients_read_is_kept():
     """x -> 0.3 x + x, a thousand times: three rows are alive at a time, and no gradient reads any but that of the constant."""
-    from algonet.smooth_python.kernels.numba import device, schedule
+    from algonet.smooth_python.kernels import numba, schedule
 
     names = [row.name for row in TABLE]
     mul, add = names.index("mul"), names.index("add")
@@ -76,7 +76,7 @@ def test_slots_are_shared_and_only_what_gradients_read_is_kept():
     for _ in range(1000):
         row = 0 if len(lines) == 2 else len(lines) - 1
         lines += [[mul, 1, row, 0], [add, len(lines), row, 0]]
-    table = device.kernels((interned(Logistic()),), "numba64").table
+    table = numba.kernels((interned(Logistic()),), "numba64").table
     program, wanted = np.array(lines, dtype=np.int32), np.array([len(lines) - 1], dtype=np.int32)
     _, _, (steps, slots) = schedule.forward_schedule(program, wanted, table)
     assert steps == 2002

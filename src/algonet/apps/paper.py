@@ -69,11 +69,10 @@ def table() -> str:
 
 def figures() -> Iterator[tuple[str, bytes]]:
     """Names and PNGs of the paper's figures."""
-    import importlib
+    from algonet.apps import gallery
 
-    for name, (section, wanted) in FIGURES.items():
-        drawn = importlib.import_module(f"algonet.apps.gallery.{section}").figures(quick=True)
-        yield name, next(figure.image for figure in drawn if figure.name == wanted)
+    for name, (section, figure) in FIGURES.items():
+        yield name, gallery.draw(section, figure, quick=True).image
 
 
 def _items(*shape: int, seed: int = 0) -> Tensor:

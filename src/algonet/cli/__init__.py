@@ -52,7 +52,7 @@ def options(
 
 @app.command(epilog=examples("algonet doctor", "algonet doctor --json"))
 def doctor(as_json: Json = False) -> None:
-    """Print versions, devices, and for each operation which backends can run here, and why not."""
+    """Print versions and devices, and which backends run here for each operation, and why the others don't."""
     from algonet.cli.doctor import print_report, survey
 
     if as_json:
@@ -151,6 +151,19 @@ def mount() -> typer.Typer:
     return app
 
 
+def command() -> Any:
+    """The program as one click command, whose help shows no type beside flags."""
+    program = typer.main.get_command(mount())
+    waiting: list[Any] = [program]
+    while waiting:
+        found = waiting.pop()
+        waiting += getattr(found, "commands", {}).values()
+        for option in [*found.params, found.get_help_option(typer.Context(found, **program.context_settings))]:
+            if getattr(option, "is_flag", False):
+                option.metavar = ""
+    return program
+
+
 def main() -> None:
     """The entry point: one-line errors, exit codes."""
     debug = "--debug" in sys.argv
@@ -160,7 +173,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, _stop)
     signal.signal(signal.SIGTERM, _stop)
     try:
-        mount()()
+        command()()
     except Exception as error:
         if debug:
             raise

@@ -53,11 +53,14 @@ class _Lines:
 
     def __init__(self, total: int, text: str, done: int):
         self.total, self.text, self.first, self.done = total, text, done, done
-        self.began = self.said = time.monotonic()
+        self.began: float | None = None
+        self.said = time.monotonic()
 
     def __call__(self, steps: int, text: str) -> None:
         self.done += steps
         now = time.monotonic()
+        if self.began is None:  # the first step compiles kernels, so its time says nothing of the others
+            self.first, self.began = self.done, now
         if now - self.said < EVERY or self.done <= self.first:
             return
         self.said = now

@@ -118,6 +118,10 @@ class Targets:
             return (self.depth > 0).to(self.depth.dtype)
         return None
 
+    def __repr__(self) -> str:
+        kinds = ", ".join(name for name in PICTURES if getattr(self, name) is not None)
+        return f"Targets({len(self)} views of {self.size[0]} x {self.size[1]} pixels: {kinds})"
+
     def __len__(self) -> int:
         return int(self.cameras.batch_shape[0])
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
-from .aggregates import Poisson
+from .checks import Poisson
 from .choices import draw_addresses, draw_choices
 from .functional import chaos_game, smooth_raster
 from .maps import area_weights, contraction
@@ -13,24 +14,7 @@ from .modules import IFS
 from .presets import PRESETS, Preset, residual_form
 
 if TYPE_CHECKING:
-    from algonet.fit import (
-        FitPlan as FitPlan,
-    )
-    from algonet.fit import (
-        FitResult as FitResult,
-    )
-    from algonet.fit import (
-        Level as Level,
-    )
-    from algonet.fit import (
-        Search as Search,
-    )
-    from algonet.fit import (
-        fit_ifs as fit_ifs,
-    )
-    from algonet.fit import (
-        ssim as ssim,
-    )
+    from algonet.fit import FitPlan, FitResult, Level, Search, fit_ifs, ssim
 
 __all__ = [
     "IFS",
@@ -58,5 +42,5 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         """What `algonet.fit` defines, which stands on this package: loaded when first touched."""
         if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
         return getattr(importlib.import_module("algonet.fit"), name)

@@ -16,8 +16,7 @@ from algonet.core.memory import check_memory
 from algonet.core.tracing import outside_autocast, readable
 from algonet.relax import GaussianNoise, Probabilistic
 
-from .aggregates import Aggregate, check_aggregate
-from .checks import Extent, check_extent, check_noise, check_sigma, parameters_of
+from .checks import Aggregate, Extent, check_aggregate, check_extent, check_noise, check_sigma, parameters_of
 from .operation import CHAOS, RASTER, ChaosSettings, RasterSettings
 from .reference import splat_separable
 

@@ -16,8 +16,7 @@ from algonet.core.identity import PLANS, signature
 from algonet.core.memory import check_memory
 from algonet.relax import GaussianNoise, SoftModule
 
-from .aggregates import Aggregate, Poisson
-from .checks import Extent, check_extent, check_noise, parameters_of
+from .checks import Aggregate, Extent, Poisson, check_extent, check_noise, parameters_of
 from .choices import draw_addresses, draw_choices
 from .functional import chaos_game, smooth_raster
 from .maps import area_weights, contraction, map_norms

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from algonet.core.checks import check_integer, check_tensor, widened
 
-from .base import FAR, Relaxation, scaled
-from .polynomials import smooth_step, smooth_step_scalar
+from .base import FAR, Relaxation, scaled, smooth_step, smooth_step_scalar
 
 
 @dataclass(frozen=True, eq=False)

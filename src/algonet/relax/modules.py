@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,11 @@ class SoftModule(nn.Module):
     softness as `depth_steepness`, and `self.relaxation("depth")` is that relaxation. A module around others, whose own
     decisions should not be annealed with theirs, holds named ones only. `Anneal`, `hardened` and `softness_report` see all.
     """
+
+    if TYPE_CHECKING:
+        # What a relaxation without one of them does not have raises AttributeError
+        steepness: Tensor
+        scale: Tensor
 
     def __init__(self, relax: Relaxation | None = None, **others: Relaxation):
         super().__init__()
@@ -56,7 +61,8 @@ class SoftModule(nn.Module):
         if isinstance(value, nn.Parameter):
             self.register_parameter(attribute, value)
         else:
-            self.register_buffer(attribute, torch.as_tensor(value, dtype=_dtype(value)).detach().clone())
+            dtype = value.dtype if isinstance(value, Tensor) else torch.get_default_dtype()
+            self.register_buffer(attribute, torch.as_tensor(value, dtype=dtype).detach().clone())
 
     @property
     def relax(self) -> Relaxation:
@@ -123,10 +129,6 @@ def softnesses(model: nn.Module) -> list[Softness]:
 
 def _attribute(name: str, field: str) -> str:
     return field if name == MAIN else f"{name}_{field}"
-
-
-def _dtype(value: Any) -> torch.dtype:
-    return value.dtype if isinstance(value, Tensor) else torch.get_default_dtype()
 
 
 def _named(form: Relaxation) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from .cameras import Camera
@@ -138,5 +139,5 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         """What `algonet.fit` defines, which stands on this package: loaded when first touched."""
         if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
         return getattr(importlib.import_module("algonet.fit"), name)

@@ -123,7 +123,7 @@ class Coverage:
 class FilteredCoverage(Coverage):
     """The probability of landing inside the face when the pixel's position is perturbed by noise.
 
-    C-infinity, positive, exactly additive (silhouettes do not depend on the tessellation). The noise's `scale` is in pixels,
+    C-infinity and exactly additive: cutting a face changes nothing until it is seen edge-on. The noise's `scale` is in pixels,
     or with `units="ndc"` in halves of the image's height; it may be a tensor and has a gradient. `scale -> 0` gives the hard
     rasteriser. Student-t noise of even df has a closed form, which all kernels compute: df = 2 reaches far, large df is nearly
     Gaussian. Any other noise (`GaussianNoise`, your own) is integrated along the edges, in the reference.

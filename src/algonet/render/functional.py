@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from algonet.core import tracing
-from algonet.core.cache import TENSORS, Cache, cached, constant
+from algonet.core.cache import TENSORS, cached, constant
 from algonet.core.checks import broadcast_shapes, check_size, widened
-from algonet.core.identity import interned
+from algonet.core.identity import PLANS, interned
 from algonet.core.operation import Operation
 from algonet.relax import TConorm
 
@@ -82,7 +82,7 @@ def render_attributes(
     behind = (background, 0.0 if background_depth is None else background_depth)
     given = (vertices, faces, attributes, attribute_faces, camera.matrix)
     key = form_key(settings, backend, behind, given)
-    form = None if key is None else FORMS.find(key)
+    form = None if key is None else PLANS.find(key)
     dtype = None
     if form is None:
         check_mesh(where, vertices, faces)
@@ -141,7 +141,7 @@ def render_lit(
     behind = (background, 0.0 if background_depth is None else background_depth)
     given = (vertices, faces, attributes, attribute_faces, camera.matrix, lights, normals)
     key = form_key(settings, backend, behind, given)
-    form = None if key is None else FORMS.find(key)
+    form = None if key is None else PLANS.find(key)
     if form is None:
         batch = _batch_shape(where, vertices, attributes, *behind, camera.matrix)
         if lights.dim() > 2 and lights.shape[:-2] != batch:
@@ -199,13 +199,11 @@ class CallForm:
         outputs = operation(tensors, settings, backend)
         # What a graph's capture fills, it fills only when it is replayed
         if self._key is not None and not tracing.capturing(tensors[0].device):
-            FORMS.put(self._key, self)
+            PLANS.put(self._key, self)
         return outputs
 
 
 _NUMBERS = frozenset({int, float})
-#: Forms of calls that were made before.
-FORMS: Cache[CallForm] = Cache("forms of the renderer's calls", 1024)
 
 
 def form_key(settings: RasterSettings, backend: str, behind: tuple[Any, Any], given: tuple[Any, ...]) -> tuple | None:
@@ -223,7 +221,7 @@ def form_key(settings: RasterSettings, backend: str, behind: tuple[Any, Any], gi
     for part in behind:
         if type(part) not in _NUMBERS and not (isinstance(part, tuple) and _NUMBERS.issuperset(map(type, part))):
             return None
-    key: list[Any] = [settings, backend, *behind]
+    key: list[Any] = [CallForm, settings, backend, *behind]
     for tensor in given:
         if tensor is not None and not isinstance(tensor, Tensor):
             return None

@@ -127,7 +127,7 @@ def lights_at(lights: Sequence[Light], eye: Tensor) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Lambert:
-    """Matt surfaces: as bright as the light is steep."""
+    """Matt surfaces: brightness is the cosine between the normal and the light."""
 
     shininess: ClassVar[float] = 1.0
     strength: ClassVar[float] = 0.0
@@ -157,31 +157,27 @@ def light_table(lights: Sequence[Any], like: Tensor) -> Tensor:
     >>> light_table([AmbientLight((1.0, 1.0, 1.0))], torch.zeros(()))
     tensor([[0., 0., 0., 1., 1., 1., 0., 0.]])
     """
-    rows = _rows(tuple(lights))
-    if rows is not None:
-        if not rows:
-            return like.new_zeros(0, 8)
-        return constant(rows, like.dtype, like.device)
-    parts = [light.parts() for light in lights]
-    vectors = [(tensor_like(v, like), tensor_like(c, like), tensor_like((f, 0.0), like)) for v, c, f in parts]
-    batch = broadcast_shapes(*(t.shape[:-1] for row in vectors for t in row))
-    return torch.stack([torch.cat([t.expand(*batch, -1) for t in row], -1) for row in vectors], -2)
+    if not lights:
+        return like.new_zeros(0, 8)
+    rows = []
+    for vector, color, falloff in [light.parts() for light in lights]:
+        if isinstance(vector, Tensor) or isinstance(color, Tensor):
+            parts = [tensor_like(part, like) for part in (vector, color, (falloff, 0.0))]
+            batch = broadcast_shapes(*[t.shape[:-1] for t in parts])
+            rows.append(torch.cat([t.expand(*batch, -1) for t in parts], -1))
+        else:
+            rows.append((*vector, *color, falloff, 0.0))
+    if not any(isinstance(row, Tensor) for row in rows):
+        return constant(tuple(rows), like.dtype, like.device)
+    rows = [tensor_like(row, like) for row in rows]
+    batch = broadcast_shapes(*[row.shape[:-1] for row in rows])
+    return torch.stack([row.expand(*batch, -1) for row in rows], -2)
 
 
-@cached
-def _rows(lights: tuple[Any, ...]) -> tuple[tuple[float, ...], ...] | None:
-    """The rows of lights that are numbers alone; `None` if one is a tensor."""
-    parts = [light.parts() for light in lights]
-    if any(isinstance(t, Tensor) for vector, color, _ in parts for t in (vector, color)):
-        return None
-    return tuple((*map(float, v), *map(float, c), float(f), 0.0) for v, c, f in parts)
-
-
-@cached
-def _shading(lights: tuple[Any, ...], shininess: float, strength: float, two_sided: bool) -> Shading:
-    return Shading(tuple(light.kind for light in lights), shininess, strength, two_sided)
+_shading = cached(Shading)
 
 
 def shading_of(lights: Sequence[Any], surface: Surface, two_sided: bool) -> Shading:
     """What kernels are made for: the lights' kinds, the gloss, and on which side surfaces are lit."""
-    return _shading(tuple(lights), float(surface.shininess), float(surface.strength), two_sided)
+    kinds = tuple([light.kind for light in lights])
+    return _shading(kinds, float(surface.shininess), float(surface.strength), two_sided)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .decorator import smooth
+from .trainable import smooth
 
 
 @smooth

@@ -16,7 +16,7 @@ from algonet.relax.report import VANISHED, SoftnessReport
 
 from .machine.containers import mapped
 from .paths import Enumerate, Merge, Particles, Paths, Perturb
-from .running import Call, crisply
+from .running import crisply
 from .runtime.deciding import Sites
 
 #: Particles that stand for the truth where there are too many paths to enumerate.
@@ -45,15 +45,17 @@ class ProgramReport(SoftnessReport):
 
 def report(function: Any, args: tuple, kwargs: dict[str, Any]) -> ProgramReport:
     """What `softness_report` says of a smooth function."""
-    merged, leaves = _run(function, args, {**kwargs, "paths": Merge(check=False), "backend": "reference"})
+    plain = {**kwargs, "paths": Merge(check=False), "backend": "reference"}
+    merged, leaves = _run(function, args, plain)
     if not leaves:
         raise ValueError("softness_report: give at least one floating tensor as input.")
-    crisp = _crisp(function, args, kwargs)
+    with torch.no_grad():
+        crisp = _tensors(crisply(function.call(args, dict(plain))))
     drawn, moved = _run(function, args, {**kwargs, "paths": Particles(256)})
     gap = _gap(merged, crisp)
     slopes, wanted = _slopes(merged, leaves), _slopes(drawn, moved)
     vanished = float((slopes.abs() <= VANISHED * max(float(wanted.abs().max()), 1e-30)).float().mean())
-    lines = _lines(function, args, kwargs, crisp) if gap > 0.05 else {}
+    lines = _lines(function, args, plain, crisp) if gap > 0.05 else {}
     blame = ""
     if lines:
         line = min(lines, key=lambda k: lines[k])
@@ -83,12 +85,8 @@ def _suggestion(gap: float, vanished: float, close: float) -> str:
     return "balanced: keep the steepness, or anneal to a harder one near the end of training"
 
 
-def _call(function: Any, args: tuple, kwargs: dict[str, Any]) -> Call:
-    return function.call(args, dict(kwargs))
-
-
-def _moving(args: tuple) -> tuple[tuple, list[Tensor]]:
-    """The arguments with leaves of their own in place of floating tensors."""
+def _run(function: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
+    """The tensors of a result, and leaves that took the place of the floating ones among the arguments."""
     leaves: list[Tensor] = []
 
     def leaf(x: Any) -> Any:
@@ -97,11 +95,7 @@ def _moving(args: tuple) -> tuple[tuple, list[Tensor]]:
             return leaves[-1]
         return x
 
-    return tuple(mapped(leaf, list(args))), leaves
-
-
-def _run(function: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
-    moving, leaves = _moving(args)
+    moving = mapped(leaf, list(args))
     with torch.enable_grad():
         return _tensors(function(*moving, **kwargs)), leaves
 
@@ -115,11 +109,6 @@ def _tensors(result: Any) -> list[Tensor]:
 
     mapped(note, result)
     return found
-
-
-def _crisp(function: Any, args: tuple, kwargs: dict[str, Any]) -> list[Tensor]:
-    with torch.no_grad():
-        return _tensors(crisply(_call(function, args, {**kwargs, "paths": Merge(check=False), "backend": "reference"})))
 
 
 def _gap(soft: list[Tensor], hard: list[Tensor]) -> float:
@@ -145,7 +134,7 @@ def _lines(function: Any, args: tuple, kwargs: dict[str, Any], crisp: list[Tenso
     """The gap that is left when the decisions of one line are taken crisply, by line."""
 
     def run(harden: tuple[str, int] | None) -> tuple[Sites, list[Tensor]]:
-        call = _call(function, args, {**kwargs, "paths": Merge(check=False), "backend": "reference"})
+        call = function.call(args, dict(kwargs))
         frame = call.frame()
         frame.decider = sites = Sites(harden)
         with torch.no_grad():
@@ -215,14 +204,12 @@ class PathsReport:
 
 
 def _title(paths: Paths) -> str:
-    numbers = {Particles: "count", Enumerate: "limit", Perturb: "count"}
-    name = numbers.get(type(paths))
-    scale = ""
+    number, scale = getattr(paths, "count", getattr(paths, "limit", "")), ""
     if isinstance(paths, Perturb):
         sizes = paths.scale if isinstance(paths.scale, Mapping) else {"": paths.scale}
         means = (f"{name} {float(torch.as_tensor(s).double().mean()):g}".strip() for name, s in sizes.items())
         scale = ", " + ", ".join(means)
-    return f"{type(paths).__name__}({'' if name is None else getattr(paths, name)}{scale})"
+    return f"{type(paths).__name__}({number}{scale})"
 
 
 def paths_report(

@@ -10,7 +10,7 @@ import textwrap
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 import numpy as np
 import torch
@@ -20,7 +20,8 @@ from algonet.core.tracing import compiling
 from algonet.relax import Sigmoid
 
 from .checking import check_once
-from .language.assignments import numbered
+from .language.expressions import arguments, defined
+from .language.liveness import numbered
 from .language.refuse import NotSmoothError, check
 from .language.rewrite import rewritten
 from .machine.containers import mapped
@@ -28,12 +29,11 @@ from .machine.eager import EAGER
 from .machine.keys import Outside
 from .machine.replay import Recall, Recordings, recall
 from .machine.values import HALVES, Value
-from .paths import Merge
+from .paths import Merge, Paths
 from .reference import Draws
-from .report import Report
 from .running import Call, outcome
 from .runtime.frame import Frame
-from .softness import OPTIONS, Settings, check_options, resolved
+from .softness import OPTIONS, Report, Settings, check_options, resolved
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -90,21 +90,26 @@ class SmoothFunction(Generic[P, R]):
         # For `help`, `inspect.signature` and doctests
         self.__wrapped__ = function
 
-    # To an editor a plain call has the function's own parameters; one with options is not checked further
+    # To an editor a plain call has the function's own parameters; one with options is not checked further. What is a number
+    # as written is a tensor, when it runs on tensors
+    @overload
+    def __call__(self, *args: Any, with_report: Literal[True], **kwargs: Any) -> tuple[R, Report]: ...
+    @overload
+    def __call__(self: SmoothFunction[..., float], *args: Any, **kwargs: Any) -> Tensor: ...
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
-    def __call__(self, *args: Any, batched: bool, with_report: bool = False, **kwargs: Any) -> Any: ...
+    def __call__(self, *args: Any, batched: bool, **kwargs: Any) -> R: ...
     @overload
-    def __call__(self, *args: Any, with_report: bool, **kwargs: Any) -> Any: ...
+    def __call__(self, *args: Any, relax: Sigmoid, **kwargs: Any) -> R: ...
     @overload
-    def __call__(self, *args: Any, relax: Sigmoid, **kwargs: Any) -> Any: ...
+    def __call__(self, *args: Any, steepness: float | Tensor, **kwargs: Any) -> R: ...
     @overload
-    def __call__(self, *args: Any, steepness: float | Tensor, **kwargs: Any) -> Any: ...
+    def __call__(self, *args: Any, hard: bool, **kwargs: Any) -> R: ...
     @overload
-    def __call__(self, *args: Any, hard: bool, **kwargs: Any) -> Any: ...
+    def __call__(self, *args: Any, max_iterations: int, **kwargs: Any) -> R: ...
     @overload
-    def __call__(self, *args: Any, max_iterations: int, **kwargs: Any) -> Any: ...
+    def __call__(self, *args: Any, paths: Paths, **kwargs: Any) -> R: ...
 
     def __call__(self, *args: Any, batched: bool = False, with_report: bool = False, **kwargs: Any) -> Any:
         """Run smoothly on tensors. See `smooth` for the options that may be given with a call."""
@@ -116,8 +121,8 @@ class SmoothFunction(Generic[P, R]):
         self, args: tuple, kwargs: dict[str, Any], with_report: bool = False, parameters: tuple[Tensor, ...] = ()
     ) -> Any:
         """The result of a call; `parameters` are weights and biases of its assignments."""
-        bound, options, batched, generator = self._sorted(args, kwargs)
-        known, draws = None, Draws(generator or next((x for x in bound if isinstance(x, torch.Generator)), None))
+        bound, options, batched, draws = self._sorted(args, kwargs)
+        known = None
         if self._make_gates is None and not compiling():
             # What was run like this before runs again, without a further look at what is given
             known = recall(self, Merge, bound, options, batched, parameters)
@@ -160,14 +165,10 @@ class SmoothFunction(Generic[P, R]):
 
     def call(self, args: tuple, kwargs: dict[str, Any], parameters: tuple[Tensor, ...] = ()) -> Call:
         """A call with these arguments and options, about to run."""
-        bound, options, batched, generator = self._sorted(args, kwargs)
-        draws = Draws(generator or next((x for x in bound if isinstance(x, torch.Generator)), None))
-        return self._call(bound, options, batched, draws, parameters, None)
+        return self._call(*self._sorted(args, kwargs), parameters, None)
 
-    def _sorted(
-        self, args: tuple, kwargs: dict[str, Any]
-    ) -> tuple[list[Any], dict[str, Any], bool, torch.Generator | None]:
-        """The arguments in the order of the parameters, the options, whether there is a batch, and a generator."""
+    def _sorted(self, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any], bool, Draws]:
+        """The arguments in the order of the parameters, the options, whether there is a batch, and random numbers."""
         batched = kwargs.pop("batched", False)
         generator = None if self._has_generator else kwargs.pop("generator", None)
         if generator is not None and not isinstance(generator, torch.Generator):
@@ -176,7 +177,13 @@ class SmoothFunction(Generic[P, R]):
                 "generator=torch.Generator().manual_seed(0)."
             )
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs} if kwargs else {}
-        return self._bound(args, kwargs), options, batched, generator
+        bound = self._bound(args, kwargs)
+        return (
+            bound,
+            options,
+            batched,
+            Draws(generator or next((x for x in bound if isinstance(x, torch.Generator)), None)),
+        )
 
     def _call(
         self,
@@ -267,12 +274,13 @@ class SmoothFunction(Generic[P, R]):
             inner.enter(here, True, None)
         return self._run(inner, self._bound(args, kwargs))
 
-    def crisp(self, *args: Any, **kwargs: Any) -> Any:
+    def crisp(self, *args: Any, **kwargs: Any) -> R:
         """The function as written, on copies of the arguments: the limit that `smooth` names."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         copies = mapped(lambda x: x.clone() if isinstance(x, Tensor) else x, bound.arguments)
-        positional = [copies.pop(name) for name in list(copies) if _positional(self._signature, name)]
+        fixed = [p.name for p in self._signature.parameters.values() if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+        positional = [copies.pop(name) for name in fixed]
         token = _crisply.set(True)
         try:
             return self._function(*positional, **copies)
@@ -396,11 +404,7 @@ def _compiled(tree: ast.FunctionDef, function: types.FunctionType, file: str) ->
     module = ast.Module([tree], [])
     if outer:
         # Free variables must be someone's locals for the compiler to see them as such
-        parameters = ast.arguments(
-            posonlyargs=[], args=[ast.arg(n) for n in outer], kwonlyargs=[], kw_defaults=[], defaults=[]
-        )
-        factory = ast.FunctionDef(name="_outer", args=parameters, body=[tree], decorator_list=[])
-        factory.type_params = []  # pyright: ignore[reportAttributeAccessIssue]
+        factory = defined("_outer", arguments(outer), [tree])
         module = ast.Module([ast.copy_location(factory, tree)], [])
     code = compile(ast.fix_missing_locations(module), file, "exec")
     depth = 2 if outer else 1
@@ -417,7 +421,3 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             yield from _codes(inner)
-
-
-def _positional(signature: inspect.Signature, name: str) -> bool:
-    return signature.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY

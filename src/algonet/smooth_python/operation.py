@@ -5,7 +5,6 @@ The program is data: instructions (code, a, b, c), each making the next row; `ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +16,8 @@ from algonet.core.identity import identity, interned
 from algonet.core.operation import Operation
 from algonet.relax import Relaxation
 
-from .machine.instructions import code_of
+from .machine import instructions
+from .machine.instructions import COUNTER, code_of
 from .reference import run_program
 
 #: Shorter programs run operation by operation when the backend is "auto": loading a kernel is not worth it, until so many
@@ -114,11 +114,6 @@ def steepness_tensor(scales: list[Any], like: Tensor) -> Tensor:
     return torch.stack([torch.as_tensor(s, dtype=like.dtype, device=like.device) for s in scales])
 
 
-def _fake(tensors: Sequence[Tensor], settings: ProgramSettings) -> list[Tensor]:
-    x, wanted = tensors[0], tensors[4]
-    return [x.new_empty(*x.shape[:-1], wanted.shape[0])]
-
-
 def _example(device: str) -> tuple[list[Tensor], ProgramSettings]:
     x = torch.zeros(2, 2, device=device)
     first, second = code_of("input"), code_of("add")
@@ -134,9 +129,48 @@ PROGRAM = Operation(
     settings=ProgramSettings,
     inputs=("x", "steepness", "constants", "program", "wanted", "seed"),
     reference=run_program,
-    kernels={"numba": ".kernels.numba.host", "triton": ".kernels.triton.host"},
+    kernels={"numba": ".kernels.numba", "triton": ".kernels.triton"},
     shared={"steepness", "constants", "program", "wanted", "seed"},
     hosted={"program", "wanted", "seed"},
-    fake=_fake,
+    fake=lambda tensors, settings: [tensors[0].new_empty(*tensors[0].shape[:-1], tensors[4].shape[0])],
     example=_example,
 )
+
+
+_COMMUTES = frozenset(("add", "mul"))
+
+
+def simplified(program: Program, wanted: Tensor) -> tuple[Program, Tensor]:
+    """The same rows from fewer instructions: equal ones (on equal rows) run once, and 0 - a is -a. Draws stay as they are."""
+    table = instructions.with_relaxations(len(program.settings.formulas))
+    reads, names = [i.rows for i in table], [i.name for i in table]
+    draws = [COUNTER in i.operands for i in table]
+    sub, neg, const = (names.index(name) for name in ("sub", "neg", "const"))
+    constants, code = program.constants.tolist(), program.instructions.tolist()
+    place: list[int] = []
+    kept: list[tuple[int, int, int, int]] = []
+    rows_by_instruction: dict[tuple[int, int, int, int], int] = {}
+    zero = -1
+    for number, a, b, c in code:
+        count = reads[number]
+        if count:
+            a = place[a]
+            b = place[b] if count > 1 else b
+            c = place[c] if count > 2 else c
+            if number == sub and a == zero:
+                number, a, b = neg, b, 0
+            elif b < a and names[number] in _COMMUTES:
+                a, b = b, a
+        found = (number, a, b, c)
+        row = rows_by_instruction.get(found)
+        if row is None or draws[number]:
+            row = rows_by_instruction[found] = len(kept)
+            kept.append(found)
+            if number == const and constants[a] == 0.0:
+                zero = row
+        place.append(row)
+    if len(kept) == len(code):
+        return program, wanted
+    fewer = torch.tensor(kept, dtype=torch.int32, device=program.instructions.device).reshape(-1, 4)
+    rows = torch.tensor([place[row] for row in wanted.tolist()], dtype=wanted.dtype, device=wanted.device)
+    return program._replace(instructions=fewer), rows

@@ -28,11 +28,10 @@ from .machine.tape import machine_for, recordable
 from .machine.values import Value
 from .paths import Enumerate, Merge, Particles, Paths, Perturb
 from .reference import Draws
-from .report import Report
 from .runtime.deciding import Answers, Coins, Numbers, PathEndedError
 from .runtime.frame import Frame
 from .runtime.merging import Mixture
-from .softness import Settings
+from .softness import Report, Settings
 
 #: How much probability the paths that `Enumerate` leaves out may have together.
 MISSING = 0.01
@@ -288,7 +287,7 @@ def _by_shape(mean: Callable[[Tensor], Tensor], result: Any, call: Call) -> Any:
 def _enumerate(call: Call, paths: Enumerate) -> Any:
     name = call.function.__name__
     if call.size == 0:
-        return _of_nobody(call)
+        return _empty_batch_result(call)
 
     def program(frame: Frame) -> Any:
         open_, total, count, most = [[]], Mixture(("the returned value",)), 0, 0
@@ -340,14 +339,14 @@ def _scales(call: Call, paths: Perturb) -> list[tuple[Value, Any]]:
     return found
 
 
-def _of_nobody(call: Call) -> Any:
-    """The result for an empty batch: which paths are taken makes no difference, and none may be taken at all."""
+def _empty_batch_result(call: Call) -> Any:
+    """Which paths are taken makes no difference, and none may be taken at all."""
     return _merge(call, Merge(check=False))
 
 
 def _perturb(call: Call, paths: Perturb) -> Any:
     if call.size == 0:
-        return _of_nobody(call)
+        return _empty_batch_result(call)
     noisy = _scales(call, paths)
     for value, _ in noisy:
         if call.size is not None and not value.batched:
@@ -386,8 +385,8 @@ def _as_written(call: Call) -> Any:
     precision = torch.get_default_dtype() if call.like is None else call.like.dtype
     results = []
     for k in range(call.size or 0):
-        arguments = mapped(lambda v, k=k: _item(v, k), call.values)
-        results.append(call.function.crisp(*arguments))
+        item = mapped(lambda v, k=k: (v.tensor[k] if v.batched else v.tensor) if type(v) is Value else v, call.values)
+        results.append(call.function.crisp(*item))
 
     def stack(*parts: Any) -> Any:
         if all(isinstance(p, (Tensor, int, float)) for p in parts):
@@ -395,12 +394,6 @@ def _as_written(call: Call) -> Any:
         return parts[0]
 
     return mapped(stack, *results)
-
-
-def _item(value: Any, k: int) -> Any:
-    if type(value) is not Value:
-        return value
-    return value.tensor[k] if value.batched else value.tensor
 
 
 def _paired_means(result: Any, score: Any, call: Call, count: int) -> Any:

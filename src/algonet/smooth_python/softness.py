@@ -7,9 +7,10 @@ import dataclasses
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from algonet.core.checks import check_integer, check_softness
@@ -30,16 +31,14 @@ from algonet.relax import (
 
 from .paths import Merge, Paths
 
-_RELAX, _EXIT, _CONORM, _PATHS = DECISION, BumpExit(), Probabilistic(), Merge()
-
 
 @dataclass(frozen=True, eq=False)
 class Settings:
     """The options of a smooth run; see `smooth` for what each one means. Every default is written here once."""
 
-    relax: Sigmoid = _RELAX
-    exit: Exit = _EXIT
-    conorm: TConorm = _CONORM
+    relax: Sigmoid = DECISION
+    exit: Exit = BumpExit()  # noqa: RUF009
+    conorm: TConorm = Probabilistic()  # noqa: RUF009
     steepness: float | Tensor | None = None
     epsilon: float = 1e-6
     max_iterations: int = 1000
@@ -47,7 +46,7 @@ class Settings:
     hard: bool = False
     checkpoint: bool = False
     backend: str = "auto"
-    paths: Paths = _PATHS
+    paths: Paths = Merge()  # noqa: RUF009
     shared: tuple[str, ...] = ()
     #: Whether someone chose `max_iterations`: a loop that cannot look at its mass runs that long, and no default does.
     bounded: bool = False
@@ -66,10 +65,13 @@ class Settings:
 
 #: The names of all options: parameters of a smooth function may not use them.
 OPTIONS = tuple(field.name for field in dataclasses.fields(Settings) if field.name != "bounded")
-_KINDS = {"relax": (Sigmoid, "a sigmoid such as Logistic(10.0)"), "exit": (Exit, "an exit such as BumpExit()")}
-_KINDS["conorm"] = (TConorm, "a t-conorm such as Probabilistic()")
-_FAMILIES: dict[str, tuple[type, ...]] = {"relax": SIGMOIDS, "exit": EXITS, "conorm": CONORMS}
-_KINDS["paths"] = (Paths, "a way to take paths: Merge(), Particles(64), Enumerate(1024) or Perturb(64, 0.1)")
+#: Options that are objects: their kind, what is wanted, and the families to choose from.
+_KINDS: dict[str, tuple[type, str, tuple[type, ...]]] = {
+    "relax": (Sigmoid, "a sigmoid such as Logistic(10.0)", SIGMOIDS),
+    "exit": (Exit, "an exit such as BumpExit()", EXITS),
+    "conorm": (TConorm, "a t-conorm such as Probabilistic()", CONORMS),
+    "paths": (Paths, "a way to take paths: Merge(), Particles(64), Enumerate(1024) or Perturb(64, 0.1)", ()),
+}
 
 #: The options of the blocks around, the innermost last.
 BLOCKS: contextvars.ContextVar[tuple[dict[str, Any], ...]] = contextvars.ContextVar("algonet_softness", default=())
@@ -98,10 +100,9 @@ def check_options(where: str, options: dict[str, Any]) -> dict[str, Any]:
 
 def _check_option(where: str, name: str, value: Any) -> None:
     if name in _KINDS:
-        kind, wanted = _KINDS[name]
+        kind, wanted, family = _KINDS[name]
         if not isinstance(value, kind):
-            number = "Logistic" if name == "relax" else ""
-            instead = write_instead(name, value, _FAMILIES.get(name, ()), number)
+            instead = write_instead(name, value, family, "Logistic" if name == "relax" else "")
             raise TypeError(f"{where}: `{name}` must be {wanted}, got {value!r}{instead}.")
     elif name == "steepness":
         check_softness(where, "steepness", value)
@@ -170,3 +171,23 @@ def resolved(own: Settings, call: dict[str, Any]) -> Settings:
     for block in BLOCKS.get():
         settings = settings.changed(block)
     return settings.changed(call)
+
+
+@dataclass
+class Report:
+    """`iterations`: of each loop by source line (the longest run of it). `mass_left`: the probability, per item, that had
+    not left the loop in that line when it was stopped; lines of loops that ended by themselves are not in it."""
+
+    iterations: dict[int, int] = field(default_factory=dict)
+    mass_left: dict[int, Tensor] = field(default_factory=dict)
+    #: Smooth decisions that were taken while the program ran (none are counted while it is repeated).
+    decisions: int = 0
+    #: The first differences that exits were asked about, with their lines, until the run is over.
+    gaps: list[Any] = field(default_factory=list, init=False, repr=False)
+
+    def add(self, line: int, iterations: int) -> None:
+        self.iterations[line] = max(iterations, self.iterations.get(line, 0))
+
+    def left(self, line: int, mass: Tensor) -> None:
+        before = self.mass_left.get(line)
+        self.mass_left[line] = mass if before is None else torch.maximum(before, mass)

@@ -7,7 +7,7 @@ Rows and columns of P sum to 1.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,13 +22,25 @@ from .methods import Method, SmoothedCDF, chosen, names, short, suggestions
 from .networks import Network
 from .operation import SORT
 
+#: A tensor where a payload is given.
+Payload = TypeVar("Payload", bound="Tensor | None")
 
-class SortResult(NamedTuple):
-    """`values` (*x), `payload` (*x, *trailing) or None, `permutation` (*batch, n, n) or None; all differentiable."""
+if TYPE_CHECKING:
 
-    values: Tensor
-    payload: Tensor | None
-    permutation: Tensor | None
+    class SortResult(NamedTuple, Generic[Payload]):
+        values: Tensor
+        payload: Payload
+        permutation: Tensor | None
+
+else:
+    # torch knows tuples with names by their only base
+
+    class SortResult(NamedTuple):
+        """`values` (*x), `payload` (*x, *trailing) or None, `permutation` (*batch, n, n) or None; all differentiable."""
+
+        values: Tensor
+        payload: Tensor | None
+        permutation: Tensor | None
 
 
 class TopKResult(NamedTuple):
@@ -51,13 +63,13 @@ def soft_sort(
     relax: Sigmoid = DECISION,
     method: Method = SmoothedCDF(),
     steps: int | None = None,
-    payload: Tensor | None = None,
+    payload: Payload = None,  # pyright: ignore[reportArgumentType]
     mask: Tensor | None = None,
     return_permutation: bool = False,
     hard: bool = False,
     backend: str = "auto",
     network: Network | None = None,
-) -> SortResult:
+) -> SortResult[Payload]:
     """Sort smoothly along `dim`: each item goes to a place as far as it lies between the two thresholds of that place.
 
     With b_k where sum_j r(steepness (x_j - b_k)) = k, item j is among the k largest to the degree
@@ -129,10 +141,11 @@ def soft_sort(
         carried = carried if call.dim is None else carried.movedim(-2, dim % x.dim())
         carried = carried if carried.shape == payload.shape else carried.reshape(payload.shape)
         carried = carried if carried.dtype == payload.dtype else carried.to(payload.dtype)
-    return SortResult(call.restore(values), carried, None if permutation is None else permutation.to(x.dtype))
+    found: Any = SortResult(call.restore(values), carried, None if permutation is None else permutation.to(x.dtype))
+    return found
 
 
-def _ready(call: SortCall, payload: Tensor | None, given: Any) -> Callable[..., SortResult] | None:
+def _ready(call: SortCall, payload: Tensor | None, given: Any) -> Callable[..., SortResult[Any]] | None:
     """What runs further calls like this one; `None` where their tensors need more than the kernel."""
     learned = isinstance(given, Tensor)
     if learned and (given.dim() or given.dtype != call.x.dtype or given.device != call.x.device):

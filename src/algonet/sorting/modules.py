@@ -12,7 +12,7 @@ from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Sigmoid, SoftModule
 
 from .checks import check_options, check_quantiles
-from .functional import SortResult, TopKResult, soft_argsort, soft_rank, soft_sort, soft_topk
+from .functional import Payload, SortResult, TopKResult, soft_argsort, soft_rank, soft_sort, soft_topk
 from .gated import MakeGates, gated_median, gated_sort
 from .methods import Method, SmoothedCDF, chosen, suggestions
 from .networks import Network
@@ -76,7 +76,12 @@ class SoftSort(_Sorting):
             "hard": hard,
         }
 
-    def forward(self, x: Tensor, payload: Tensor | None = None, mask: Tensor | None = None) -> SortResult:
+    def forward(
+        self,
+        x: Tensor,
+        payload: Payload = None,  # pyright: ignore[reportArgumentType]
+        mask: Tensor | None = None,
+    ) -> SortResult[Payload]:
         return soft_sort(x, payload=payload, mask=mask, **self._common, **self.options)
 
     def run_gated(self, make_gates: MakeGates, x: Tensor) -> SortResult:
@@ -85,7 +90,12 @@ class SoftSort(_Sorting):
 
     if TYPE_CHECKING:
 
-        def __call__(self, x: Tensor, payload: Tensor | None = None, mask: Tensor | None = None) -> SortResult: ...
+        def __call__(
+            self,
+            x: Tensor,
+            payload: Payload = None,  # pyright: ignore[reportArgumentType]
+            mask: Tensor | None = None,
+        ) -> SortResult[Payload]: ...
 
 
 class SoftArgsort(_Sorting):

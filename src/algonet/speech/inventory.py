@@ -33,43 +33,53 @@ class Phoneme:
     vowel: bool = False
 
 
-def _vowel(name: str, f1: float, f2: float, f3: float) -> Phoneme:
-    return Phoneme(name, (f1, f2, f3, 3500.0), seconds=0.25, vowel=True)
+#: Name, first three formants (the fourth is 3500 Hz), and what differs from `_VOWEL` and `_CONSONANT`. Names as in X-SAMPA;
+#: `_` is silence.
+_VOWELS = """
+a 730 1090 2440
+e 430 2000 2600
+i 270 2290 3010
+o 450 900 2300
+u 300 870 2240
+E 530 1840 2480
+@ 490 1350 1690
+"""
+_CONSONANTS = """
+m 250 1270 2130 voice=0.5 bandwidths=80,200,200,300
+n 250 1740 2470 voice=0.5 bandwidths=80,300,300,300
+l 310 1050 2880 voice=0.6
+r 310 1060 1380 voice=0.6
+w 290 610 2150 voice=0.6
+j 260 2070 3020 voice=0.6
+h 500 1500 2500 breath=0.25 bandwidths=300,160,250,300
+f 340 1100 2080 friction=0.03 centre=5000 width=6000 seconds=0.12
+v 220 1100 2080 voice=0.3 friction=0.02 centre=5000 width=6000
+s 320 1390 2530 friction=0.12 centre=5800 width=1800 seconds=0.14
+z 240 1390 2530 voice=0.3 friction=0.08 centre=5800 width=1800
+S 300 1840 2750 friction=0.14 centre=3000 width=1500 seconds=0.14
+p 400 1100 2150 burst=0.15 centre=900 width=1500
+t 400 1600 2600 burst=0.3 centre=4500 width=2500
+k 300 1990 2850 burst=0.3 centre=2000 width=900
+b 200 1100 2150 voice=0.12 burst=0.1 centre=900 width=1500
+d 200 1600 2600 voice=0.12 burst=0.15 centre=4500 width=2500
+g 200 1990 2850 voice=0.12 burst=0.15 centre=2000 width=900
+_ 490 1350 1690 seconds=0.15
+"""
+_VOWEL: dict[str, Any] = {"seconds": 0.25, "vowel": True}
+_CONSONANT: dict[str, Any] = {"bandwidths": (80.0, 120.0, 200.0, 300.0), "voice": 0.0, "seconds": 0.1}
 
 
-def _consonant(name: str, f1: float, f2: float, f3: float, **options: Any) -> Phoneme:
-    settings: dict[str, Any] = {"bandwidths": (80.0, 120.0, 200.0, 300.0), "voice": 0.0, "seconds": 0.1, **options}
-    return Phoneme(name, (f1, f2, f3, 3500.0), **settings)
+def _read(line: str, usual: dict[str, Any]) -> Phoneme:
+    name, *words = line.split()
+    formants: Any = (*map(float, words[:3]), 3500.0)
+    pairs = (word.split("=") for word in words[3:])
+    own = {k: tuple(map(float, v.split(","))) if "," in v else float(v) for k, v in pairs}
+    return Phoneme(name, formants, **{**usual, **own})
 
 
-#: Names as in X-SAMPA; `_` is silence.
-PHONEMES: tuple[Phoneme, ...] = (
-    _vowel("a", 730, 1090, 2440),
-    _vowel("e", 430, 2000, 2600),
-    _vowel("i", 270, 2290, 3010),
-    _vowel("o", 450, 900, 2300),
-    _vowel("u", 300, 870, 2240),
-    _vowel("E", 530, 1840, 2480),
-    _vowel("@", 490, 1350, 1690),
-    _consonant("m", 250, 1270, 2130, voice=0.5, bandwidths=(80.0, 200.0, 200.0, 300.0)),
-    _consonant("n", 250, 1740, 2470, voice=0.5, bandwidths=(80.0, 300.0, 300.0, 300.0)),
-    _consonant("l", 310, 1050, 2880, voice=0.6),
-    _consonant("r", 310, 1060, 1380, voice=0.6),
-    _consonant("w", 290, 610, 2150, voice=0.6),
-    _consonant("j", 260, 2070, 3020, voice=0.6),
-    _consonant("h", 500, 1500, 2500, breath=0.25, bandwidths=(300.0, 160.0, 250.0, 300.0)),
-    _consonant("f", 340, 1100, 2080, friction=0.03, centre=5000.0, width=6000.0, seconds=0.12),
-    _consonant("v", 220, 1100, 2080, voice=0.3, friction=0.02, centre=5000.0, width=6000.0),
-    _consonant("s", 320, 1390, 2530, friction=0.12, centre=5800.0, width=1800.0, seconds=0.14),
-    _consonant("z", 240, 1390, 2530, voice=0.3, friction=0.08, centre=5800.0, width=1800.0),
-    _consonant("S", 300, 1840, 2750, friction=0.14, centre=3000.0, width=1500.0, seconds=0.14),
-    _consonant("p", 400, 1100, 2150, burst=0.15, centre=900.0, width=1500.0),
-    _consonant("t", 400, 1600, 2600, burst=0.3, centre=4500.0, width=2500.0),
-    _consonant("k", 300, 1990, 2850, burst=0.3, centre=2000.0, width=900.0),
-    _consonant("b", 200, 1100, 2150, voice=0.12, burst=0.1, centre=900.0, width=1500.0),
-    _consonant("d", 200, 1600, 2600, voice=0.12, burst=0.15, centre=4500.0, width=2500.0),
-    _consonant("g", 200, 1990, 2850, voice=0.12, burst=0.15, centre=2000.0, width=900.0),
-    _consonant("_", 490, 1350, 1690, seconds=0.15),
+_TABLES = (_VOWELS, _VOWEL), (_CONSONANTS, _CONSONANT)
+PHONEMES: tuple[Phoneme, ...] = tuple(
+    _read(line, usual) for table, usual in _TABLES for line in table.split("\n") if line
 )
 BY_NAME = {phoneme.name: phoneme for phoneme in PHONEMES}
 

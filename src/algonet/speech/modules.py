@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from algonet.relax import Logistic, Sigmoid, SoftModule
 from .functional import Voice, frame_step, mel_envelope, mel_spectrogram, synthesize
 from .inventory import BY_NAME, Inventory
 from .reading import read_text
+
+#: Of an inventory, in order.
+_TABLES = ("formants", "bandwidths", "gains", "noise")
 
 
 class Score(NamedTuple):
@@ -74,20 +77,20 @@ class SmoothSynthesizer(SoftModule):
         self.sample_rate, self.harmonics, self.bands = sample_rate, harmonics, bands
         found = Inventory.of(phonemes)
         self.names = found.names
-        for name in ("formants", "bandwidths", "gains", "noise"):
+        for name in _TABLES:
             self.register_buffer(name, getattr(found, name))
         bins = 2 * frame_step(sample_rate) + 1
-        # 256 frames are 1.3 seconds: the noise of longer utterances repeats, which nobody hears
+        # 256 frames are 1.3 seconds: the noise of longer utterances repeats, inaudibly
         white = torch.randn(256, bins, 2, generator=torch.Generator().manual_seed(seed)) * 0.5**0.5
         self.register_buffer("white", white, persistent=False)
 
     @property
     def inventory(self) -> Inventory:
-        return Inventory(self.names, self.formants, self.bandwidths, self.gains, self.noise)
+        return Inventory(self.names, *(getattr(self, name) for name in _TABLES))
 
     def learnable(self) -> SmoothSynthesizer:
         """Make formants, bandwidths, gains and noise parameters."""
-        for name in ("formants", "bandwidths", "gains", "noise"):
+        for name in _TABLES:
             value = getattr(self, name)
             delattr(self, name)
             self.register_parameter(name, torch.nn.Parameter(value.detach().clone()))
@@ -127,6 +130,19 @@ class SmoothSynthesizer(SoftModule):
             sample_rate=self.sample_rate, harmonics=self.harmonics, relax=cast(Sigmoid, self.relax), voice=voice,
         )  # fmt: skip
         return Speech(waveform, self.spectrogram(waveform))
+
+    if TYPE_CHECKING:
+
+        def __call__(
+            self,
+            phonemes: Tensor,
+            durations: Tensor,
+            pitch: Tensor,
+            loudness: Tensor,
+            *,
+            length: int | None = None,
+            voice: Voice = Voice(),
+        ) -> Speech: ...
 
     def spectrogram(self, waveform: Tensor) -> Tensor:
         """The log-mel spectrogram of any waveform at this sample rate, in steps of 10 ms."""

@@ -1,8 +1,6 @@
 """Smooth WHILE-programs: any program of loops, increments and copies as a smooth function with gradients."""
 
-from .code import Code, flatten
-from .crisp import run_crisp
-from .errors import DidNotHaltError, NonHaltingWarning, WhileSyntaxError
+from .code import Code, flatten, run_crisp
 from .fitting import DiscreteFit
 from .functional import WhileResult, run_while
 from .goto import parse_goto, write_goto
@@ -10,7 +8,20 @@ from .modules import Programs, WhileNetwork, WhileProgram
 from .parser import parse
 from .source import LIBRARY, library_source, load_program, read_source
 from .sugar import desugar
-from .syntax import Assign, Copy, Decrement, If, Increment, Loop, Program, Statement, While
+from .syntax import (
+    Assign,
+    Copy,
+    Decrement,
+    DidNotHaltError,
+    If,
+    Increment,
+    Loop,
+    NonHaltingWarning,
+    Program,
+    Statement,
+    While,
+    WhileSyntaxError,
+)
 
 __all__ = [
     "LIBRARY",

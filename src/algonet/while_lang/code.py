@@ -1,18 +1,23 @@
-"""Flat code: what the interpreters run and the compiler reads. One operation after the other, loops by jumps.
+"""Flat code: what interpreters run and the compiler reads, and the discrete interpreter.
 
-Variables become slots 0, 1, 2, ... Neighbouring increments of one variable are one operation, unless each has parameters.
+One operation after the other, loops by jumps. Variables become slots 0, 1, 2, ... Neighbouring increments of one variable are
+one operation, unless each has parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from algonet.core.cache import cached
 
 from .sugar import desugar
-from .syntax import Copy, Decrement, If, Increment, Program, Statement, While
+from .syntax import Copy, Decrement, DidNotHaltError, If, Increment, Program, Statement, While
+
+#: How an operation changes the depth of loops and branches.
+STEPS = {"while": 1, "if": 1, "end": -1, "fi": -1}
 
 
 class Op(NamedTuple):
@@ -57,13 +62,17 @@ class Code:
         # At once, and not as cached properties: before Python 3.12 those take a lock, which torch.compile cannot trace
         loops = tuple(i for i, op in enumerate(self.ops) if op.kind == "while")
         listed = [i for i, op in enumerate(self.ops) if op.kind in ("copy", "add")]
+        depth = most = 0
+        for op in self.ops:
+            depth += STEPS.get(op.kind, 0)
+            most = max(most, depth)
         derived = {
             "slots": {name: slot for slot, name in enumerate(self.names)},
             "loops": loops,
             "loop_numbers": {index: number for number, index in enumerate(loops)},
             "assignments": {index: number for number, index in enumerate(listed)},
-            "depth": _depth(self.ops),
-            "text": _encode(self.ops, self.names),
+            "depth": most,
+            "text": f"{' '.join(self.names)}:{' '.join(map(_encode, self.ops))}",
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
@@ -78,17 +87,8 @@ class Code:
 _LETTERS = {"copy": "c", "add": "a", "while": "w", "end": "e", "if": "i", "else": "l", "fi": "f"}
 
 
-def _depth(ops: tuple[Op, ...]) -> int:
-    depth = most = 0
-    for op in ops:
-        depth += {"while": 1, "if": 1, "end": -1, "fi": -1}.get(op.kind, 0)
-        most = max(most, depth)
-    return most
-
-
-def _encode(ops: tuple[Op, ...], names: tuple[str, ...]) -> str:
-    words = [f"{_LETTERS[k]}{target}" + (f",{value}" if k in ("copy", "add") else "") for k, target, value in ops]
-    return f"{' '.join(names)}:{' '.join(words)}"
+def _encode(op: Op) -> str:
+    return f"{_LETTERS[op.kind]}{op.target}" + (f",{op.argument}" if op.kind in ("copy", "add") else "")
 
 
 def flatten(program: Program, *, merge: bool = True) -> Code:
@@ -178,3 +178,44 @@ def read_first(code: Code, outputs: Iterable[int]) -> frozenset[int]:
                 live = live | after.pop() | {target}
         if sum(map(len, at_loop.values())) == known:
             return frozenset(live)
+
+
+def run_crisp(code: Code, inputs: Mapping[str, int], max_steps: int = 1_000_000) -> dict[str, int]:
+    """Every variable's value after the program has halted.
+
+    Integers, not naturals: `x1 := x1 - 1` at 0 gives -1, because that is what the smooth semantics does and both must
+    agree. A loop over a negative variable that counts down therefore never halts. `DidNotHaltError` after `max_steps`
+    operations, naming the loop that was running. Memory is one integer per variable.
+    """
+    values = [0] * len(code.names)
+    for name, value in inputs.items():
+        try:
+            values[code.slots[name]] = operator.index(value)
+        except TypeError:
+            raise TypeError(
+                f"crisp: `{name}` must be an integer, got {value!r}; the smooth program takes reals."
+            ) from None
+    position, steps, loop = 0, 0, 0
+    ops = code.ops
+    while position < len(ops):
+        steps += 1
+        if steps > max_steps:
+            line = code.lines[loop] if code.lines else "?"
+            raise DidNotHaltError(f"crisp: no halt within {max_steps} steps; the loop at line {line} was running.")
+        kind, target, argument = ops[position]
+        if kind == "add":
+            values[target] += argument
+        elif kind == "copy":
+            values[target] = values[argument]
+        elif kind in ("while", "if"):
+            if values[target] == 0:
+                position = argument
+            elif kind == "while":
+                loop = position
+        elif kind == "else":
+            position = argument
+        elif kind == "end":
+            position = argument
+            continue
+        position += 1
+    return dict(zip(code.names, values, strict=True))

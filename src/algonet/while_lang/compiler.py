@@ -7,12 +7,13 @@ them over many elements. Tangents that are zero whatever the input are found fir
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 from algonet.relax import Exit
 
-from .code import Code
+from .code import STEPS, Code
 
 #: Programs beyond these take the reference: Python itself nests at most 20 loops, and compile times grow with size.
 MAX_KERNEL_DEPTH = 12
@@ -390,21 +391,105 @@ def state_names(spec: KernelSpec) -> list[str]:
         kept = [spec.code.names[slot] for slot in sorted(slots)]
         names += [held(level, name) for name in kept]
         tangents += [held(level, tangent(name, d)) for name in kept for d in sorted(active[name])]
-    watch = ["steps", "mass", "cut"] if spec.watched else []
-    return [*names, *tangents, *watch, *(["poison"] if spec.trainable else [])]
+    names += [*tangents, *(["steps", "mass", "cut"] if spec.watched else [])]
+    return [
+        *names,
+        *(["poison"] if spec.trainable else []),
+        *(["steepness"] if spec.scaled and spec.per_element else []),
+    ]
 
 
 def _forks(code: Code) -> dict[int, set[int]]:
     """The levels of branches, and the slots that a branch there may change."""
     level, found = 0, {}
     for index, op in enumerate(code.ops):
-        level += {"while": 1, "if": 1, "end": -1, "fi": -1}.get(op.kind, 0)
+        level += STEPS.get(op.kind, 0)
         if op.kind == "if":
             found.setdefault(level, set()).update(code.written(index))
     return found
 
 
-def seed(spec: KernelSpec, name: str, direction: int) -> str:
-    """A tangent's first value: 1 where an input is differentiated by itself."""
-    kind, slot = spec.directions[direction]
-    return "1.0" if kind == "input" and spec.code.names[slot] == name else "0.0"
+def load(spec: KernelSpec) -> tuple[list[Line], list[Line]]:
+    """What a kernel begins with: numbers that all elements share, and what each element starts from.
+
+    `array[item]` is the element's own number; `INSIDE` says that there is such an element.
+    """
+    shared = [Line("steepness", "steepness_in[0]")] if spec.scaled and not spec.per_element else []
+    for number in spec.code.assignments.values() if spec.trainable else ():
+        shared += [Line(f"{name[0]}{number}", f"{name}[{number}]") for name in ("weight", "bias")]
+    shared += [Line(name, f"seeds[{place}]") for name, place in spec.seeds]
+    own = [Line("finite", "INSIDE")]
+    for slot in spec.inputs:
+        name = spec.code.names[slot]
+        own.append(Line("given", f"in_{name}[item]"))
+        own.append(Line("finite", "finite & (abs(given) < INF)"))
+        own.append(Line(name, "where(abs(given) < INF, given, ZERO)"))
+        own += [Line(tangent(name, d), "ZERO + 1.0") for d, by in enumerate(spec.directions) if by == ("input", slot)]
+    if spec.scaled and spec.per_element:
+        own.append(Line("steepness", "steepness_in[item]"))
+    return shared, [*own, Line("p0", "where(finite, ZERO + 1.0, ZERO)")]
+
+
+def store(spec: KernelSpec) -> list[Line]:
+    """What a kernel ends with, for each element; what goes to `slopes` is summed over the good ones of a block."""
+    names, active, width = spec.code.names, activity(spec), len(spec.outputs)
+    lines = [Line("good", "p0 > 0.0")]
+    poison = " + poison" if spec.trainable else ""
+    for column, slot in enumerate(() if spec.reduce else spec.outputs):
+        lines.append(Line(f"values[item * {width} + {column}]", f"where(good, {names[slot]}{poison}, NAN)"))
+    for column, name in enumerate(("mass", "steps", "cut") if spec.watched and not spec.reduce else ()):
+        lines.append(Line(f"diagnostics[item * 3 + {column}]", name))
+    for d in range(len(spec.directions)):
+        found = [f"bounded({tangent(names[i], d)})" if d in active[names[i]] else "ZERO" for i in spec.outputs]
+        places = [f"[item * {width} + {column}]" for column in range(width)]
+        if spec.reduce:
+            total = " + ".join(f"grads{place} * {slope}" for place, slope in zip(places, found, strict=True))
+            lines.append(Line(f"slopes[block * {len(spec.directions)} + {d}]", total))
+        else:
+            lines += [
+                Line(f"slope_{d}{place}", f"where(good, {slope}, ZERO)")
+                for place, slope in zip(places, found, strict=True)
+            ]
+    return lines
+
+
+class Emitter:
+    """Writes the steps of a kernel as source. Dialects say how a line runs for all elements, and what a test finds out."""
+
+    def __init__(self, indent: int):
+        self.lines: list[str] = []
+        self.indent = indent
+
+    def write(self, text: str) -> None:
+        self.lines.append("    " * self.indent + text)
+
+    def line(self, line: Line) -> None:
+        raise NotImplementedError
+
+    def ask(self, level: int) -> None:
+        """Set `alive` of this level: whether any element is `live`."""
+        raise NotImplementedError
+
+    def steps(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            if isinstance(step, Line):
+                self.line(step)
+            elif isinstance(step, Test):
+                for line in step.lines:
+                    self.line(line)
+                self.ask(step.level)
+            elif isinstance(step, Open):
+                self.write(f"count{step.level} = 0")
+                self.write(f"while (alive{step.level} > 0) & (count{step.level} < cap):")
+                self.indent += 1
+                self.write(f"count{step.level} += 1")
+            else:
+                self.indent -= 1
+
+
+#: What a generated module begins with.
+HEAD = '''"""Generated by algonet from the WHILE-program below; do not edit.
+
+{spec.code.text}
+exit {spec.exit.key}, directions {spec.directions}
+"""'''

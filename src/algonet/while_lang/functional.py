@@ -20,11 +20,10 @@ from algonet.core.identity import PLANS, interned, signature
 from algonet.relax import EXITS, Exit, Sech
 
 from .code import Code, flatten
-from .errors import NonHaltingWarning
 from .operation import RUN_WHILE, WhileSettings
 from .reference import assignment_text, run_reference
 from .source import read_source
-from .syntax import Program
+from .syntax import NonHaltingWarning, Program
 
 #: A loop is left at this probability of going on, and cut off after so many iterations.
 EPSILON, MAX_ITERATIONS = 1e-6, 1000
@@ -97,9 +96,9 @@ def run_while(
     max_iterations: int = MAX_ITERATIONS,
     backend: str = "auto",
 ) -> WhileResult:
-    """Run a WHILE-program smoothly: every statement to the extent of its probability.
+    """Run a WHILE-program smoothly: each statement changes its variable by the share of its probability.
 
-    A loop over v inside probability p repeats { p := p phi(v); stop if p <= epsilon; run the body with p }, at most
+    A loop over v, reached with probability p, repeats { p := p phi(v); stop if p <= epsilon; run the body with p }, at most
     `max_iterations` times. `y := x` is y := p x + (1-p) y; `y := y + 1` is y := y + p. Hard limit: with `Tent`,
     `SmoothTent(k)` or `BumpExit` and integer inputs the result is the discrete program's, exactly (up to 2^24 in float32).
 
@@ -166,7 +165,9 @@ class _Run:
         if per_element:
             elements.append(steepness)
         self.shape = _broadcast_shape(names, elements)
-        self.names = [(name, self._fits(inputs[name])) for name in names]
+        kind = self.wide, self.device, self.shape
+        given = ((name, inputs[name]) for name in names)
+        self.names = [(n, isinstance(x, Tensor) and (x.dtype, x.device, x.shape) == kind) for n, x in given]
         self.by_counter, self.per_element = prepared.by_counter, per_element
         self.one_sided = exit.smoothness < 1
         slots = prepared.code.slots
@@ -191,7 +192,9 @@ class _Run:
         elements: list[Any] = []
         for name, fits in self.names:
             elements.append(inputs[name] if fits else self._fitted(inputs[name], self.shape))
-        scalar = self._scalar(1.0 if softness is None or self.per_element else softness)
+        scalar = 1.0 if softness is None or self.per_element else softness
+        if not isinstance(scalar, Tensor) or scalar.dtype != self.wide or scalar.device != self.device:
+            scalar = self._fitted(scalar, ())
         if self.per_element:
             elements.append(self._fitted(softness, self.shape))
         shared = [scalar, scalar]
@@ -215,19 +218,10 @@ class _Run:
         values = values if values.dtype == self.dtype else values.to(self.dtype)
         return values, diagnostics[0].detach() if self.watched else None
 
-    def _fits(self, value: Any) -> bool:
-        tensor = isinstance(value, Tensor)
-        return tensor and (value.dtype, value.device, value.shape) == (self.wide, self.device, self.shape)
-
     def _fitted(self, value: Any, shape: Sequence[int]) -> Tensor:
         if isinstance(value, Tensor):
             return value.to(self.device, self.wide).expand(shape)
         return torch.full(shape, float(value), dtype=self.wide, device=self.device)
-
-    def _scalar(self, value: Any) -> Tensor:
-        if isinstance(value, Tensor) and value.dtype == self.wide and value.device == self.device:
-            return value
-        return self._fitted(value, ())
 
 
 def _warn_by_counter() -> None:
@@ -255,7 +249,9 @@ def execute_reference(
     code = prepared.code
     shared = [*(parameters or (None, None)), None]
     if make_gates is not None:
-        shared[2] = make_gates(tuple(elements[0].shape), assignment_labels(code), elements[0])
+        # Each assignment of the core program by its source line and what it does
+        labels = [f"line {code.lines[index]}: {assignment_text(code, index)}" for index in code.assignments]
+        shared[2] = make_gates(tuple(elements[0].shape), labels, elements[0])
 
     def run(given: list[Tensor], free: bool = True) -> tuple[Tensor, Tensor]:
         weight, bias, gates = (t if free or t is None else t.detach() for t in shared)
@@ -306,11 +302,6 @@ def _one_sided(
         found = run(given, count == 0)
         result = result + (found - found.detach())
     return result
-
-
-def assignment_labels(code: Code) -> list[str]:
-    """Each assignment of the core program by its source line and what it does."""
-    return [f"line {code.lines[index]}: {assignment_text(code, index)}" for index in code.assignments]
 
 
 def check_exit(where: str, exit: Any) -> None:
@@ -392,6 +383,3 @@ def _broadcast_shape(names: tuple[str, ...], elements: list[Tensor]) -> torch.Si
         labels = [*names, "steepness"]
         shapes = ", ".join(f"{label} {tuple(t.shape)}" for label, t in zip(labels, elements, strict=False))
         raise ValueError(f"run_while: inputs must broadcast together, got {shapes}.") from None
-
-
-__all__ = ["NonHaltingWarning", "WhileResult", "run_while"]

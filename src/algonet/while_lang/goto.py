@@ -39,10 +39,21 @@ from typing import Any
 
 from algonet.core.cache import cached
 
-from .errors import WhileSyntaxError
-from .parser import TERMINALS, build_constant, build_copy, build_shift, check_increments, number_of, parse_with, zero_of
+from .parser import check_size, lalr, number_of, parse_with, zero_of
 from .sugar import desugar
-from .syntax import MAX_DEPTH, Assign, Copy, Decrement, If, Increment, Program, Statement, While, depth_of
+from .syntax import (
+    MAX_DEPTH,
+    Assign,
+    Copy,
+    Decrement,
+    If,
+    Increment,
+    Program,
+    Statement,
+    While,
+    WhileSyntaxError,
+    depth_of,
+)
 
 GRAMMAR = r"""
 start: instruction*
@@ -92,8 +103,7 @@ def looks_like_goto(source: str) -> bool:
 def parse_goto(source: str) -> Program:
     """The WHILE-program that does what the register-machine program `source` does.
 
-    >>> from .code import flatten
-    >>> from .crisp import run_crisp
+    >>> from .code import flatten, run_crisp
     >>> doubling = parse_goto("L: IF x1 = 0 THEN GOTO E  x0 := x0 + 2  x1 := x1 - 1  GOTO L  E: HALT")
     >>> run_crisp(flatten(doubling), {"x1": 21})["x0"]
     42
@@ -102,13 +112,15 @@ def parse_goto(source: str) -> Program:
     if not instructions:
         raise WhileSyntaxError("the program is empty; write at least one statement, such as x0 := x1", source, 1, 1)
     blocks = _blocks(instructions, source)
-    fresh = count(1 + _last_used(blocks))
+    statements = tuple(statement for block in blocks.values() for statement in block.statements)
+    used = *Program(statements).all_variables, *(block.variable or 0 for block in blocks.values())
+    fresh = count(1 + max(used))
     first = next(fresh)
     body = _nested({number: replace(block) for number, block in blocks.items()}, fresh)
     by_counter = body is None or depth_of(body) > MAX_DEPTH
     if body is None or by_counter:
         body = _counted(blocks, first, first + 1)
-    check_increments(body, source, "the constants and jumps of the program")
+    check_size(body, source, "the constants and jumps of the program")
     program = Program(body, source)
     return replace(program, fresh=tuple(n for n in program.all_variables if n > first - 1), by_counter=by_counter)
 
@@ -188,12 +200,6 @@ def _blocks(instructions: list[tuple[list[Any], Any]], source: str) -> dict[int,
             equal = following if variable is not None and not end.equal else there
         blocks[number] = _Block(tuple(statements), variable, unequal, equal, line)
     return blocks
-
-
-def _last_used(blocks: dict[int, _Block]) -> int:
-    """The largest number of a variable in the program."""
-    statements = tuple(statement for block in blocks.values() for statement in block.statements)
-    return max(*Program(statements).all_variables, *(block.variable or 0 for block in blocks.values()))
 
 
 def _nested(blocks: dict[int, _Block], fresh: Iterator[int]) -> tuple[Statement, ...] | None:
@@ -330,30 +336,18 @@ def _moved(counter: int, source: int, target: int, line: int) -> tuple[Statement
     return (Assign(counter, counter if near else None, target - source if near else target, line=line),)
 
 
+def _jump(variable: Any, relation: Any, zero: Any, label: Any) -> Jump:
+    zero_of(zero)
+    return Jump(label, label.line, number_of(variable), relation == "=")
+
+
 @cached
 def _parser() -> Any:
-    from lark import Lark, Transformer, v_args
-
-    @v_args(inline=True)
-    class Build(Transformer):
-        def start(self, *instructions: Any) -> list[Any]:
-            return list(instructions)
-
-        def instruction(self, *parts: Any) -> tuple[list[Any], Any]:
-            return list(parts[:-1]), parts[-1]
-
-        copy = staticmethod(build_copy)
-        shift = staticmethod(build_shift)
-        constant = staticmethod(build_constant)
-
-        def jump(self, label: Any) -> Jump:
-            return Jump(label, label.line)
-
-        def branch(self, variable: Any, relation: Any, zero: Any, label: Any) -> Jump:
-            zero_of(zero)
-            return Jump(label, label.line, number_of(variable), relation == "=")
-
-        def halt(self, token: Any) -> Jump:
-            return Jump(None, token.line)
-
-    return Lark(GRAMMAR + TERMINALS, parser="lalr", transformer=Build(), maybe_placeholders=False)
+    return lalr(
+        GRAMMAR,
+        start=lambda *instructions: [*instructions],
+        instruction=lambda *parts: ([*parts[:-1]], parts[-1]),
+        jump=lambda label: Jump(label, label.line),
+        branch=_jump,
+        halt=lambda token: Jump(None, token.line),
+    )

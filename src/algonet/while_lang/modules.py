@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,7 @@ from algonet.core import tracing
 from algonet.relax import Exit, Relaxation, Sech, SoftModule
 from algonet.relax.modules import MAIN, departure
 
-from .code import read_first
-from .crisp import run_crisp
-from .errors import NonHaltingWarning
+from .code import read_first, run_crisp
 from .fitting import DiscreteFit, fit_discrete
 from .functional import (
     EPSILON,
@@ -33,7 +31,7 @@ from .python import read_python
 from .reference import Unit, build
 from .source import library_inputs, load_program, read_source
 from .sugar import desugar
-from .syntax import Program
+from .syntax import NonHaltingWarning, Program
 
 #: Up to here `Sech` was seen to halt on the multiplication program off the integers; at 4 it overshoots zero.
 HALTING_STEEPNESS = 3.0
@@ -93,13 +91,13 @@ class WhileProgram(SoftModule):
         _warn_if_steep(exit)
 
     @classmethod
-    def library(cls, name: str, exit: Exit = Sech(), **options) -> WhileProgram:
+    def library(cls, name: str, exit: Exit = Sech(), **options: Any) -> WhileProgram:
         """A program that ships with the package; see `load_program` for the names."""
         program = load_program(name)
         return cls(program, exit, **{"name": name, "inputs": library_inputs(name), **options})
 
     @classmethod
-    def from_python(cls, function: Callable[..., Any], exit: Exit = Sech(), **options) -> WhileProgram:
+    def from_python(cls, function: Callable[..., Any], exit: Exit = Sech(), **options: Any) -> WhileProgram:
         """The program that computes what a Python function does on natural numbers; its parameters are x1, x2, ...
 
         Functions assign, use + - *, comparisons, `and`, `or`, `not`, `if`, `while` and `for i in range(...)`, and call other
@@ -119,6 +117,10 @@ class WhileProgram(SoftModule):
         program, inputs, outputs = read_python(function)
         given = {"name": function.__name__, "inputs": inputs or None, "outputs": outputs}
         return cls(program, exit, **{**given, **options})
+
+    #: Several outputs are a tuple; it is taken apart as a tensor is.
+    if TYPE_CHECKING:
+        __call__: Callable[..., Tensor]
 
     def forward(self, *positional: Tensor, **inputs: Tensor | float) -> Tensor | tuple[Tensor, ...]:
         """The output, or a tuple of them where several were asked for."""
@@ -308,7 +310,7 @@ class WhileNetwork(WhileProgram):
 
     def draw(self) -> Any:
         """The network as a matplotlib figure: loops are frames with an arrow back to their start."""
-        from .network_drawing import draw_network
+        from .plots import draw_network
 
         return draw_network(self)
 

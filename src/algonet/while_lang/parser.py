@@ -6,15 +6,14 @@ line breaks mean nothing. LALR with the tree built as the parser reduces: no rec
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from algonet.core.cache import cached
 
-from .errors import WhileSyntaxError
 from .syntax import (
     MAX_DEPTH,
     Assign,
-    Block,
     Copy,
     Decrement,
     If,
@@ -23,6 +22,7 @@ from .syntax import (
     Program,
     Statement,
     While,
+    WhileSyntaxError,
     depth_of,
     walk,
 )
@@ -87,16 +87,15 @@ def parse(source: str) -> Program:
     body = parse_with(_parser, source)
     if not body:
         raise WhileSyntaxError("the program is empty; write at least one statement, such as x0 := x1", source, 1, 1)
-    depth = depth_of(body)
-    if depth > MAX_DEPTH:
-        raise WhileSyntaxError(f"blocks nest {depth} levels deep; at most {MAX_DEPTH} are supported", source, 1, 1)
-    check_increments(body, source, "the constants of the program; count in a loop instead")
+    check_size(body, source, "the constants of the program; count in a loop instead")
     return Program(body, source)
 
 
-def check_increments(body: tuple[Statement, ...], source: str, what: str) -> None:
-    """Refuse a program of which `what` would become too many increments, at the statement that goes beyond."""
-    increments = 0
+def check_size(body: tuple[Statement, ...], source: str, what: str) -> None:
+    """Refuse a program that nests too deep, or of which `what` would become too many increments, where that goes beyond."""
+    depth, increments = depth_of(body), 0
+    if depth > MAX_DEPTH:
+        raise WhileSyntaxError(f"blocks nest {depth} levels deep; at most {MAX_DEPTH} are supported", source, 1, 1)
     for event, statement in walk(body):
         if event == "leaf" and isinstance(statement, Assign):
             increments += abs(statement.offset)
@@ -120,14 +119,18 @@ def parse_with(make_parser: Any, source: str) -> Any:
     except _MistakeError as error:
         mistake = error
     except exceptions.UnexpectedToken as error:
-        at_end = error.token.type == "$END"
-        line, column = _end_of(source) if at_end else (error.line, error.column)
+        at_end, lines = error.token.type == "$END", source.rstrip().split("\n")
+        line, column = (len(lines), len(lines[-1]) + 1) if at_end else (error.line, error.column)
         got = "the program ends" if at_end else f"got `{error.token}`"
         raise WhileSyntaxError(
             f"expected {_options(error.accepts or error.expected)}, {got}", source, line, column
         ) from None
     except exceptions.UnexpectedCharacters as error:
-        got = f"got {_word_at(source, error.pos_in_stream)}"
+        found = source[error.pos_in_stream]
+        # The word that starts there, or the code of a character that would not be seen in print
+        shown = found.isprintable() and not found.isspace()
+        word = f"`{source[error.pos_in_stream :][:20].split()[0]}`" if shown else f"the character U+{ord(found):04X}"
+        got = f"got {word}"
         wanted = _options(error.allowed)
         raise WhileSyntaxError(f"expected {wanted}, {got}", source, error.line, error.column) from None
     raise WhileSyntaxError(mistake.message, source, mistake.token.line, mistake.token.column)
@@ -136,18 +139,6 @@ def parse_with(make_parser: Any, source: str) -> Any:
 def _options(terminals: Any) -> str:
     names = sorted({_READABLE.get(name, f"`{name}`") for name in terminals or () if name not in ("WS", "COMMENT")})
     return " or ".join(names) if names else "something else"
-
-
-def _word_at(source: str, place: int) -> str:
-    """The word that starts at `place`, or the code of a character that would not be seen in print."""
-    if not source[place].isprintable() or source[place].isspace():
-        return f"the character U+{ord(source[place]):04X}"
-    return f"`{source[place : place + 20].split()[0]}`"
-
-
-def _end_of(source: str) -> tuple[int, int]:
-    lines = source.rstrip().split("\n")
-    return len(lines), len(lines[-1]) + 1
 
 
 def number_of(token: Any) -> int:
@@ -187,32 +178,32 @@ def build_constant(target: Any, number: Any) -> Statement:
     return Assign(number_of(target), None, constant_of(number), line=target.line)
 
 
-@cached
-def _parser() -> Any:
+def lalr(grammar: str, **rules: Callable[..., Any]) -> Any:
+    """A parser for a grammar: what each rule builds; assignments are those of both languages."""
     from lark import Lark, Transformer, v_args
 
-    @v_args(inline=True)
-    class Build(Transformer):
-        def start(self, body: tuple[Statement, ...] = ()) -> tuple[Statement, ...]:
-            return body
+    rules |= {"copy": build_copy, "shift": build_shift, "constant": build_constant}
+    build: Any = type("Build", (Transformer,), {name: staticmethod(rule) for name, rule in rules.items()})
+    return Lark(grammar + TERMINALS, parser="lalr", transformer=v_args(inline=True)(build)(), maybe_placeholders=False)
 
-        def body(self, *statements: Statement) -> tuple[Statement, ...]:
-            return statements
 
-        copy = staticmethod(build_copy)
-        shift = staticmethod(build_shift)
-        constant = staticmethod(build_constant)
+def _loop(variable: Any, unequal: Any, zero: Any, body: tuple[Statement, ...]) -> Statement:
+    zero_of(zero)
+    return While(number_of(variable), body, line=variable.line)
 
-        def while_loop(self, variable: Any, unequal: Any, zero: Any, body: tuple[Statement, ...]) -> Block:
-            zero_of(zero)
-            return While(number_of(variable), body, line=variable.line)
 
-        def counted(self, variable: Any, body: tuple[Statement, ...]) -> Block:
-            return Loop(number_of(variable), body, line=variable.line)
+def _branch(variable: Any, relation: Any, zero: Any, body: Any, otherwise: Any = ()) -> Statement:
+    zero_of(zero)
+    return If(number_of(variable), body, otherwise, relation == "=", line=variable.line)
 
-        def branch(self, variable: Any, relation: Any, zero: Any, body: Any, otherwise: Any = ()) -> Block:
-            zero_of(zero)
-            equal = relation == "="
-            return If(number_of(variable), body, otherwise, equal, line=variable.line)
 
-    return Lark(GRAMMAR + TERMINALS, parser="lalr", transformer=Build(), maybe_placeholders=False)
+@cached
+def _parser() -> Any:
+    return lalr(
+        GRAMMAR,
+        start=lambda body=(): body,
+        body=lambda *statements: statements,
+        while_loop=_loop,
+        counted=lambda variable, body: Loop(number_of(variable), body, line=variable.line),
+        branch=_branch,
+    )

@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from .errors import WhileSyntaxError
-from .parser import MAX_CONSTANT, check_increments
-from .syntax import MAX_DEPTH, Assign, Copy, Decrement, If, Increment, Loop, Program, Statement, While, depth_of, walk
+from .parser import MAX_CONSTANT, check_size
+from .syntax import Assign, Copy, Decrement, If, Increment, Loop, Program, Statement, While, WhileSyntaxError, walk
 
 #: A variable, and whether the condition holds where it is 0 (otherwise, where it is not).
 Condition = tuple[int, bool]
@@ -39,12 +38,7 @@ def read_python(function: Callable[..., Any]) -> tuple[Program, tuple[str, ...],
     statements = [*(Copy(next(fresh), number) for number in parameters if number not in used), *statements]
     program = Program(tuple(statements))
     shown = {0, *parameters, *results}
-    depth = depth_of(program.body)
-    if depth > MAX_DEPTH:
-        raise WhileSyntaxError(
-            f"blocks nest {depth} levels deep; at most {MAX_DEPTH} are supported", compiler.source, 1, 1
-        )
-    check_increments(program.body, compiler.source, "the constants of the function; count in a loop instead")
+    check_size(program.body, compiler.source, "the constants of the function; count in a loop instead")
     hidden = tuple(number for number in program.all_variables if number not in shown)
     inputs, outputs = (tuple(f"x{number}" for number in numbers) for numbers in (parameters, results))
     return Program(program.body, fresh=hidden), inputs, outputs
@@ -175,10 +169,10 @@ class _Function:
             raise self.refuse(node, "range takes an end, or a start and an end")
         counter = next(self.fresh)
         turns = self.value(bounds[-1])
-        start = self.value(bounds[0]) if len(bounds) == 2 else None
-        if start is None:
+        if len(bounds) == 1:
             self.write(Assign(counter, None, 0, line=node.lineno))
         else:
+            start = self.value(bounds[0])
             self.copy(counter, start)
             turns = self.remainder(turns, start)
         target = self.place(name)
@@ -222,7 +216,9 @@ class _Function:
                 self.shift(result, node.right, isinstance(node.op, ast.Add))
                 return result
             case ast.BinOp(op=ast.Mult()):
-                return self.product(self.value(node.left), self.value(node.right))
+                left, right, result = self.value(node.left), self.value(node.right), self.number(0)
+                self.write(Loop(left, (Loop(right, (Increment(result),)),)))
+                return result
             case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
                 return self.flag(self.condition(node))
             case ast.IfExp():
@@ -260,11 +256,6 @@ class _Function:
         statements, results = inner.compile(arguments)
         self.write(*statements)
         return results
-
-    def product(self, left: int, right: int) -> int:
-        result = self.number(0)
-        self.write(Loop(left, (Loop(right, (Increment(result),)),)))
-        return result
 
     def remainder(self, left: int, right: int) -> int:
         """left - right, but not below 0."""
@@ -333,9 +324,7 @@ class _Function:
         return self.names[name]
 
     def place(self, name: str) -> int:
-        if name not in self.names:
-            self.names[name] = next(self.fresh)
-        return self.names[name]
+        return self.names[name] if name in self.names else self.names.setdefault(name, next(self.fresh))
 
     def number(self, value: int) -> int:
         return self.made(Assign(next(self.fresh), None, int(value)))

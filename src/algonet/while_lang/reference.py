@@ -42,7 +42,7 @@ def run_reference(
 ) -> Outcome:
     """Run `code` smoothly on `inputs` (slot -> tensor, all of one shape); `like` gives dtype and device if there are none.
 
-    A loop over v inside probability p repeats { p := p phi(v); stop if p <= epsilon; run the body with p }; a branch
+    A loop over v, reached with probability p, repeats { p := p phi(v); stop if p <= epsilon; run the body with p }; a branch
     mixes what its two parts make of the state. Elements that stopped have p = 0 from then on, so that they no longer
     change while others go on. An element with an infinite or NaN input is NaN in every output and does not run. `gates`
     (*batch, assignments) scale the probability with which each assignment is made. `body` is the network that
@@ -69,17 +69,11 @@ def _unused(exit: Exit, elements: Iterable[Tensor], shared: Iterable[Tensor | No
     """0 that depends on every tensor, with gradient 0: which of them a run used must not decide who has a gradient."""
     softness = getattr(exit, exit.softness_field) if exit.softness_field is not None else None
     total: Tensor | float = 0.0
-    for tensor in (softness, *elements):
+    for tensor in (softness, *elements, *shared):
         if isinstance(tensor, Tensor):
-            total = total + _nothing(tensor)
-    for tensor in shared:
-        if tensor is not None:
-            total = total + _nothing(tensor).sum()
+            nothing = torch.where(torch.zeros_like(tensor, dtype=torch.bool), tensor, 0.0)
+            total = total + (nothing.sum() if any(tensor is t for t in shared) else nothing)
     return total
-
-
-def _nothing(tensor: Tensor) -> Tensor:
-    return torch.where(torch.zeros_like(tensor, dtype=torch.bool), tensor, 0.0)
 
 
 @dataclass
@@ -102,7 +96,7 @@ class Run:
 
 
 class Unit(nn.Module):
-    """One assignment inside probability p: y := p (w value + b) + (1 - p) y, for the value that the statement assigns."""
+    """One assignment, reached with probability p: y := p (w value + b) + (1 - p) y, with the value that it assigns."""
 
     def __init__(self, code: Code, index: int, weight: Tensor | None, bias: Tensor | None):
         super().__init__()
@@ -137,14 +131,24 @@ class Sequence(nn.ModuleList):
             part(state, p, run)
 
 
-class Recurrent(nn.Module):
+class _Part(nn.Module):
+    """A loop or a branch, which shows its condition."""
+
+    def __init__(self, code: Code, index: int, trainable: bool):
+        super().__init__()
+        self.slot, self.trainable = code.ops[index].target, trainable
+        self.text = f"{code.names[self.slot]} != 0"
+
+    def extra_repr(self) -> str:
+        return self.text
+
+
+class Recurrent(_Part):
     """A loop: the body runs on its own result, inside p phi(v), p phi(v)^2, ..., until none of the probability is left."""
 
     def __init__(self, code: Code, index: int, body: Sequence, trainable: bool):
-        super().__init__()
-        self.slot, self.number, self.trainable = code.ops[index].target, code.loop_numbers[index], trainable
-        self.text = f"{code.names[self.slot]} != 0"
-        self.body = body
+        super().__init__(code, index, trainable)
+        self.number, self.body = code.loop_numbers[index], body
 
     def forward(self, state: list[Tensor], p: Tensor, run: Run) -> None:
         for turn in range(run.max_iterations + 1):
@@ -160,17 +164,12 @@ class Recurrent(nn.Module):
         run.mass = torch.where(worse, p.detach(), run.mass)
         run.cut = torch.where(worse, float(self.number), run.cut)
 
-    def extra_repr(self) -> str:
-        return self.text
 
-
-class Branch(nn.Module):
+class Branch(_Part):
     """A branch: both parts run on the state before it, which then is phi(v) then + (1 - phi(v)) otherwise."""
 
     def __init__(self, code: Code, index: int, then: Sequence, otherwise: Sequence, trainable: bool):
-        super().__init__()
-        self.slot, self.trainable = code.ops[index].target, trainable
-        self.text = f"{code.names[self.slot]} != 0"
+        super().__init__(code, index, trainable)
         self.then, self.otherwise = then, otherwise
 
     def forward(self, state: list[Tensor], p: Tensor, run: Run) -> None:
@@ -187,9 +186,6 @@ class Branch(nn.Module):
         for slot, (one, other) in enumerate(zip(then, state, strict=True)):
             if one is not other:
                 state[slot] = q * one + (1 - q) * other
-
-    def extra_repr(self) -> str:
-        return self.text
 
 
 def build(code: Code, weight: Iterable[Tensor] | None = None, bias: Iterable[Tensor] | None = None) -> Sequence:

@@ -168,7 +168,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "smooth": lambda function: function,
     }
     exec(compile(source, FILE, "exec"), scope)
-    function = smooth(scope[name])
+    function: Any = smooth(scope[name])
     options: dict[str, Any] = {"batched": True, "relax": Logistic(request["steepness"]), "backend": "reference"}
     axis = torch.linspace(request["low"], request["high"], POINTS)
     grid = [axis if key == along else torch.full_like(axis, value) for key, value in at.items()]

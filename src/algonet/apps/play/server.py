@@ -92,7 +92,7 @@ def _page(name: str) -> None:
 def _home() -> None:
     _frame("")
     with ui.column().classes("content"):
-        ui.label("Algorithms that can be turned").classes("heading")
+        ui.label("Algorithms you can turn by hand").classes("heading")
         ui.label(INTRO).classes("intro")
         with ui.element("div").classes("tiles"):
             for name, room in ROOMS.items():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -33,48 +34,57 @@ def one_line(error: BaseException | Warning | str) -> str:
 
 
 class Latest:
-    """Runs `work(*wish)` in a thread and shows the result; wishes made meanwhile replace each other, so none queue up.
+    """Follows a wish: `work(wish)` runs in a thread, and its result is shown with the wish that it answers. Wishes made
+    meanwhile replace each other, so none queue up. Nothing of a wish is changed in place.
 
     With a `size`, pictures are as large as the machine draws in time while wishes come, and once as large as can be when
-    they rest: `wish[0].size` is set accordingly.
+    they rest: `wish.size` is set accordingly.
     """
 
     def __init__(
-        self, work: Callable[..., Any], show: Callable[[Any], None], problem: Problem, size: Size | None = None
+        self,
+        wish: Any,
+        work: Callable[[Any], Any],
+        show: Callable[[Any, Any], None],
+        problem: Problem,
+        size: Size | None = None,
     ):
-        self._work, self._show, self._problem, self._size = work, show, problem, size
-        self._wish: tuple | None = None
+        self.wish, self._work, self._show, self._problem, self._size = wish, work, show, problem, size
+        self._next: Any = None
         self._running = False
 
-    def ask(self, *wish: Any) -> None:
-        self._wish = wish
+    def again(self, **changes: Any) -> None:
+        """Wish for something else."""
+        for name, value in changes.items():
+            setattr(self.wish, name, value)
+        self._next = copy.copy(self.wish)
         if not self._running:
             self._running = True
             background_tasks.create(self._run(), name="play")
 
     async def _run(self) -> None:
         try:
-            while self._wish is not None:
-                wish, self._wish = self._wish, None
+            while self._next is not None:
+                wish, self._next = self._next, None
                 if self._size is not None:
-                    wish[0].size = self._size.now
+                    wish.size = self._size.now
                 took = await self._once(wish)
                 if self._size is not None and took is not None:
                     self._size.adapt(took)
-                    await asyncio.sleep(0 if self._wish is not None else REST)
-                    if self._wish is None and wish[0].size < self._size.most:
-                        wish[0].size = self._size.most
+                    await asyncio.sleep(0 if self._next is not None else REST)
+                    if self._next is None and wish.size < self._size.most:
+                        wish.size = self._size.most
                         await self._once(wish)
         finally:
             self._running = False
 
-    async def _once(self, wish: tuple) -> float | None:
+    async def _once(self, wish: Any) -> float | None:
         """Do it and show it; how long it took, or None where it failed."""
         start = time.perf_counter()
         loop = asyncio.get_running_loop()
         patience = [loop.call_later(0.15, self._problem.stale), loop.call_later(0.8, self._problem.wait)]
         try:
-            result = await off_loop(self._work, *wish)
+            result = await off_loop(self._work, wish)
         except Exception as error:
             self._problem.say(one_line(error))
             return None
@@ -82,8 +92,40 @@ class Latest:
             for timer in patience:
                 timer.cancel()
         self._problem.say("")
-        self._show(result)
+        self._show(result, wish)
         return time.perf_counter() - start
+
+
+class Fit:
+    """A button that begins a fit and ends it: what `begin()` yields is shown as it comes, until it ends, is stopped, or a
+    newer fit begins."""
+
+    def __init__(self, name: str, begin: Callable[[], Iterator[tuple]], show: Callable[..., None], problem: Problem):
+        self._name, self._begin, self._show, self._problem, self._turn = name, begin, show, problem, 0
+        self._button = ui.button(name, on_click=self._click).props("no-caps unelevated")
+
+    def stop(self) -> None:
+        self._turn += 1
+        self._button.set_text(self._name)
+
+    async def _click(self) -> None:
+        running = self._button.text == "stop"
+        self.stop()
+        if running:
+            return
+        turn = self._turn
+        self._button.set_text("stop")
+        try:
+            steps = self._begin()
+            turn = self._turn
+            while (found := await off_loop(next, steps, None)) is not None:
+                if turn != self._turn or self._button.client.is_deleted:
+                    return
+                self._show(*found)
+        except Exception as error:
+            self._problem.say(one_line(error))
+        if turn == self._turn:
+            self.stop()
 
 
 class Size:
@@ -120,7 +162,7 @@ class Problem:
 
     def wait(self) -> None:
         """Say that a picture takes a while."""
-        self.say("Working; the first picture of a room compiles its kernels, once.")
+        self.say("Computing. The first picture of a room takes longest: its kernels are compiled, once.")
         self._label.classes(add="waiting")
 
 
@@ -163,7 +205,7 @@ def slider(
     return moved
 
 
-def choice(name: str, options: list[str] | dict[str, str], value: str, change: Callable[[str], None]) -> Any:
+def choice(name: str, options: list[str] | dict[str, str], value: str, change: Callable[[str], object]) -> Any:
     return (
         ui.select(options, value=value, label=name, on_change=lambda event: change(event.value))
         .props("dense outlined options-dense")
@@ -185,7 +227,7 @@ class Code:
 
 def image(source: str) -> str:
     """A picture as HTML, for the tiles of the first page."""
-    return f'<img src="{source}" alt="" style="width: 100%; height: 100%; object-fit: cover">'
+    return f'<img src="{source}" alt="" style="width: 100%; height: 100%; object-fit: contain">'
 
 
 def svg(content: str, width: int, height: int) -> str:

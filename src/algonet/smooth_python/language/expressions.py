@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from typing import Any
 
 _COMPARISONS: dict[type[ast.cmpop], str] = {
@@ -24,7 +25,7 @@ _LIGHT = frozenset((
 
 
 def is_heavy(nodes: list[Any]) -> bool:
-    """Whether these contain a loop or a call that is worth skipping when nearly nobody takes that way."""
+    """Whether these contain a loop or a call that is worth skipping when that branch has almost no probability."""
     return has_calls(nodes) or any(isinstance(node, (ast.For, ast.While)) for top in nodes for node in ast.walk(top))
 
 
@@ -42,13 +43,41 @@ def attribute(owner: str, method: str) -> ast.Attribute:
     return ast.Attribute(named(owner), method, ast.Load())
 
 
-def call(owner: str, method: str, *args: ast.expr, **keywords: ast.expr) -> ast.Call:
-    return ast.Call(attribute(owner, method), list(args), [ast.keyword(k, v) for k, v in keywords.items()])
+def call(owner: str, method: str, *args: ast.expr | str, **keywords: ast.expr) -> ast.Call:
+    """owner.method(...); variables by their names."""
+    given: list[ast.expr] = [named(arg) if isinstance(arg, str) else arg for arg in args]
+    return ast.Call(attribute(owner, method), given, [ast.keyword(k, v) for k, v in keywords.items()])
+
+
+def frame(method: str, *args: ast.expr | str, **keywords: ast.expr) -> ast.Call:
+    """A call of the frame."""
+    return call("_s", method, *args, **keywords)
+
+
+def assign(name: str, value: ast.expr) -> ast.Assign:
+    return ast.Assign([named(name, store=True)], value)
+
+
+def arguments(names: Iterable[str] = (), fixed: Iterable[str] = ()) -> ast.arguments:
+    """Parameters with these names, and keywords that have the variables of their names as defaults."""
+    keywords = [*fixed]
+    return ast.arguments(
+        posonlyargs=[],
+        args=[ast.arg(n) for n in names],
+        kwonlyargs=[ast.arg(n) for n in keywords],
+        kw_defaults=[named(n) for n in keywords],
+        defaults=[],
+    )
+
+
+def defined(name: str, parameters: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:
+    function = ast.FunctionDef(name=name, args=parameters, body=body, decorator_list=[])
+    function.type_params = []  # pyright: ignore[reportAttributeAccessIssue]
+    return function
 
 
 def thunk(body: ast.expr) -> ast.Lambda:
-    nothing = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-    return ast.Lambda(nothing, body)
+    return ast.Lambda(arguments(), body)
 
 
 def placed(new: ast.AST, old: ast.AST) -> None:
@@ -87,7 +116,7 @@ class Expressions(ast.NodeTransformer):
             return new
         if _is_not(node):
             return new
-        return call("_s", "truth", new)
+        return frame("truth", new)
 
     def _decides(self) -> bool:
         """Whether the expression that is visited now has to decide by itself."""
@@ -97,7 +126,7 @@ class Expressions(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         decides = self._decides()
         compared = self._compared(node)
-        return call("_s", "decided", compared) if decides else compared
+        return frame("decided", compared) if decides else compared
 
     def _compared(self, node: ast.Compare) -> ast.expr:
         left = self.visit(node.left)
@@ -116,34 +145,34 @@ class Expressions(ast.NodeTransformer):
         # Links behind the first run later, and what they assign would stay inside a thunk: nest them
         chain = links[-1]
         for link in reversed(links[:-1]):
-            chain = call("_s", "both", link, thunk(chain))
+            chain = frame("both", link, thunk(chain))
         return chain
 
     def _link(self, left: ast.expr, operation: ast.cmpop, right: ast.expr) -> ast.expr:
         if isinstance(operation, (ast.Is, ast.IsNot)):
             return ast.Compare(left, [operation], [right])
         if isinstance(operation, ast.NotIn):
-            return call("_s", "negate", call("_s", "contains", left, right))
-        return call("_s", _COMPARISONS[type(operation)], left, right)
+            return frame("negate", frame("contains", left, right))
+        return frame(_COMPARISONS[type(operation)], left, right)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         decides = self._decides()
         first, *rest = [self.probability(value) for value in node.values]
         method = "both" if isinstance(node.op, ast.And) else "either"
-        found = call("_s", method, first, *(thunk(value) for value in rest))
-        return call("_s", "decided", found) if decides else found
+        found = frame(method, first, *(thunk(value) for value in rest))
+        return frame("decided", found) if decides else found
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         if isinstance(node.op, ast.Not):
             decides = self._decides()
-            found = call("_s", "negate", self.probability(node.operand))
-            return call("_s", "decided", found) if decides else found
+            found = frame("negate", self.probability(node.operand))
+            return frame("decided", found) if decides else found
         return ast.UnaryOp(node.op, self.visit(node.operand))
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         parts = self.probability(node.test), thunk(self.visit(node.body)), thunk(self.visit(node.orelse))
         heavy = {"heavy": ast.Constant(True)} if is_heavy([node.body, node.orelse]) else {}
-        return call("_s", "choose", *parts, **heavy)
+        return frame("choose", *parts, **heavy)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         function = self.visit(node.func)
@@ -152,7 +181,7 @@ class Expressions(ast.NodeTransformer):
         return ast.Call(attribute("_s", "call"), [function, *args], keywords)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        return call("_s", "load", self.visit(node.value), self.index(node.slice))
+        return frame("load", self.visit(node.value), self.index(node.slice))
 
     def index(self, node: ast.expr) -> ast.expr:
         """A subscript as an ordinary expression."""
@@ -160,11 +189,11 @@ class Expressions(ast.NodeTransformer):
             bounds: list[ast.expr] = [
                 self.visit(b) if b is not None else ast.Constant(None) for b in (node.lower, node.upper, node.step)
             ]
-            return call("_s", "slice", *bounds)
+            return frame("slice", *bounds)
         if isinstance(node, ast.Tuple):
             return ast.Tuple([self.index(part) for part in node.elts], ast.Load())
         return self.visit(node)
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
-        tests: list[ast.expr] = [call("_s", "crisp", self.visit(test)) for test in node.ifs]
+        tests: list[ast.expr] = [frame("crisp", self.visit(test)) for test in node.ifs]
         return ast.comprehension(node.target, self.visit(node.iter), tests, node.is_async)

@@ -6,7 +6,9 @@ Only variables that a branch or loop assigns *and* that live on after it are mer
 from __future__ import annotations
 
 import ast
+import textwrap
 from dataclasses import dataclass
+from typing import NamedTuple
 
 Names = frozenset[str]
 NOTHING: Names = frozenset()
@@ -24,6 +26,16 @@ def root(node: ast.expr) -> str | None:
     while isinstance(node, ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None
+
+
+def parameters(function: ast.FunctionDef) -> list[ast.arg]:
+    given = function.args
+    return [*given.posonlyargs, *given.args, *given.kwonlyargs]
+
+
+def places(node: ast.Assign | ast.AugAssign | ast.AnnAssign | ast.For) -> list[ast.expr]:
+    """The targets of an assignment or a loop."""
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
 
 
 def targets(node: ast.expr) -> tuple[Names, Names]:
@@ -54,7 +66,7 @@ def stored(statements: list[ast.stmt]) -> tuple[Names, Names]:
     written: set[str] = set()
     for node in (node for statement in statements for node in ast.walk(statement)):
         if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For)):
-            for place in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            for place in places(node):
                 names, inside = targets(place)
                 bound |= names
                 written |= inside
@@ -108,10 +120,9 @@ class Liveness:
         if isinstance(node, (ast.While, ast.For)):
             return self._loop(node, out, on_break, on_continue)
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
-            places = node.targets if isinstance(node, ast.Assign) else [node.target]
-            pairs = [targets(place) for place in places]
+            pairs = [targets(place) for place in places(node)]
             bound = NOTHING.union(*(p[0] for p in pairs))
-            inside = NOTHING.union(*(read(place) | p[1] for place, p in zip(places, pairs, strict=True)))
+            inside = NOTHING.union(*map(read, places(node)), *(p[1] for p in pairs))
             return (out | bound if self._keeping else out - bound) | read(node.value) | inside
         if isinstance(node, ast.AugAssign):
             bound, written = targets(node.target)
@@ -149,12 +160,11 @@ def defined_before(function: ast.FunctionDef) -> dict[ast.stmt, Names]:
                 block(node.body, inner)
                 block(node.orelse, names)
             elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-                for place in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                for place in places(node):
                     names |= targets(place)[0]
         return names
 
-    arguments = function.args
-    block(function.body, frozenset(a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)))
+    block(function.body, frozenset(a.arg for a in parameters(function)))
     return found
 
 
@@ -200,3 +210,47 @@ def _breaks(statements: list[ast.stmt]) -> bool:
         if isinstance(node, (ast.While, ast.For)) and _breaks(node.orelse):
             return True
     return False
+
+
+class Assignment(NamedTuple):
+    """One value that a statement assigns. `target` and `value` are its parts of the source."""
+
+    number: int
+    target: ast.expr
+    value: ast.expr
+    operator: ast.operator | None
+
+    @property
+    def label(self) -> str:
+        """The line and what is written there."""
+        operator = "" if self.operator is None else ast.unparse(ast.BinOp(ast.Name("a"), self.operator, ast.Name("b")))
+        sign = f"{operator[2:-2]}=" if operator else "="
+        source = f"{ast.unparse(self.target)} {sign} {ast.unparse(self.value)}"
+        return f"line {self.target.lineno}: {textwrap.shorten(source, 60, placeholder='...')}"
+
+
+def numbered(function: ast.FunctionDef) -> dict[ast.stmt, list[Assignment]]:
+    """The assignments of each statement that has some, in the order of the source; `a, b = c, d` has two."""
+    statements = [n for n in ast.walk(function) if isinstance(n, (ast.Assign, ast.AugAssign, ast.AnnAssign))]
+    found: dict[ast.stmt, list[Assignment]] = {}
+    count = 0
+    for node in sorted(statements, key=lambda n: (n.lineno, n.col_offset)):
+        if node.value is None:
+            continue
+        found[node] = [
+            Assignment(count + k, target, value, node.op if isinstance(node, ast.AugAssign) else None)
+            for k, (target, value) in enumerate(_pairs(node, node.value))
+        ]
+        count += len(found[node])
+    return found
+
+
+def _pairs(node: ast.Assign | ast.AugAssign | ast.AnnAssign, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+    if not isinstance(target, (ast.Tuple, ast.List)) or not isinstance(value, (ast.Tuple, ast.List)):
+        return [(target, value)]
+    chained = isinstance(node, ast.Assign) and len(node.targets) > 1
+    starred = any(isinstance(part, ast.Starred) for part in (*target.elts, *value.elts))
+    if chained or starred or len(target.elts) != len(value.elts):
+        return [(target, value)]
+    return list(zip(target.elts, value.elts, strict=True))

@@ -6,7 +6,7 @@ import ast
 import re
 
 from ..softness import OPTIONS
-from .liveness import falls_through, read, returns, root, stored, targets
+from .liveness import falls_through, parameters, read, root, stored, targets
 
 _WRITE_OUTSIDE = "call it outside the smooth function and pass the result in"
 #: Syntax that has no smooth meaning -> what to write instead.
@@ -67,7 +67,8 @@ def check(function: ast.AST, file: str, lines: list[str], first: int) -> None:
             refuse(node, f"the name `{node.id}`", "smooth code uses it itself; choose another")
         _check_assignment(node, written, refuse)
         _check_method(node, refuse)
-    if returns(function.body) and falls_through(function.body) and _gives_values(function):
+    gives = any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(function))
+    if gives and falls_through(function.body):
         refuse(function.body[-1], "a path that ends without `return`", "add a final `return` after this line")
 
 
@@ -76,7 +77,7 @@ def _check_signature(function: ast.FunctionDef, refuse) -> None:
     for extra in (arguments.vararg, arguments.kwarg):
         if extra is not None:
             refuse(extra, f"the parameter `*{extra.arg}`", "give every parameter a name")
-    for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+    for parameter in parameters(function):
         if parameter.arg in (*OPTIONS, "batched", "with_report"):
             refuse(
                 parameter, f"a parameter called `{parameter.arg}`", "it is an option of every smooth call; rename it"
@@ -130,7 +131,3 @@ def _check_method(node: ast.AST, refuse) -> None:
             refuse(node, "appending to a part of an expression", "give the list a name first")
     if isinstance(node, ast.Attribute) and node.attr in ("pop", "popitem"):
         refuse(node, f"`.{node.attr}()`, which changes a list in place,", "read x[-1], then write x = x[:-1]")
-
-
-def _gives_values(function: ast.FunctionDef) -> bool:
-    return any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(function))

@@ -15,9 +15,35 @@ import ast
 import copy
 from typing import Any
 
-from .assignments import numbered
-from .expressions import Expressions, attribute, call, has_calls, is_heavy, named, placed, thunk
-from .liveness import NOTHING, Liveness, Names, appended, assigned, defined_before, leaves, read, returns, root, stored
+from .expressions import (
+    Expressions,
+    arguments,
+    assign,
+    attribute,
+    call,
+    defined,
+    frame,
+    has_calls,
+    is_heavy,
+    named,
+    placed,
+    thunk,
+)
+from .liveness import (
+    NOTHING,
+    Liveness,
+    Names,
+    appended,
+    assigned,
+    defined_before,
+    leaves,
+    numbered,
+    parameters,
+    read,
+    returns,
+    root,
+    stored,
+)
 
 
 def rewritten(
@@ -41,20 +67,20 @@ def _unpacked(names: list[str], value: ast.expr) -> ast.stmt:
 def _live(items: ast.expr, changed: Names) -> ast.expr:
     """Rewritten items of a `for` whose body changes these names: iterators that look at them anew at each step."""
     if isinstance(items, ast.Name) and items.id in changed:
-        return call("_s", "live", thunk(items))
+        return frame("live", thunk(items))
     if not isinstance(items, ast.Call) or not items.args:
         return items
     function, *args = items.args
     if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id in changed:
         known = function.attr in ("items", "keys", "values")
-        return call("_s", "live", thunk(function.value), ast.Constant(function.attr)) if known else items
+        return frame("live", thunk(function.value), ast.Constant(function.attr)) if known else items
     if not isinstance(function, ast.Name) or function.id not in ("enumerate", "zip", "reversed"):
         return items
     new = [_live(arg, changed) for arg in args]
     if all(n is a for n, a in zip(new, args, strict=True)):
         return items
     if function.id == "reversed":
-        return call("_s", "live", *new[0].args, ast.Constant("reversed")) if isinstance(new[0], ast.Call) else items
+        return frame("live", *new[0].args, ast.Constant("reversed")) if isinstance(new[0], ast.Call) else items
     return ast.Call(items.func, [function, *new], items.keywords)
 
 
@@ -85,9 +111,7 @@ class _Rewriter(Expressions):
         self._loops: list[tuple[str, list[str], int]] = []
         self._defined = defined_before(function)
         self._unset: set[str] = set()
-        arguments = function.args
-        parameters = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-        self._variables = frozenset(a.arg for a in parameters) | assigned(function.body)
+        self._variables = frozenset(a.arg for a in parameters(function)) | assigned(function.body)
         body = function.body
         only = sum(isinstance(n, ast.Return) for n in ast.walk(function)) == 1
         self._plain_return = only and isinstance(body[-1], ast.Return)
@@ -96,25 +120,17 @@ class _Rewriter(Expressions):
         function = self._function
         body = self.block(function.body)
         if not self._plain_return and returns(function.body):
-            body.append(ast.Return(call("_s", "result")))
-        parameters = [
-            ast.arg(a.arg) for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-        ]
+            body.append(ast.Return(frame("result")))
         start = self._missing(self._unset)
-        arguments = ast.arguments(
-            posonlyargs=[], args=[ast.arg("_s"), *parameters], kwonlyargs=[], kw_defaults=[], defaults=[]
-        )
-        new = ast.FunctionDef(
-            name=function.name, args=arguments, body=[*start, *body] or [ast.Pass()], decorator_list=[]
-        )
-        new.type_params = []  # pyright: ignore[reportAttributeAccessIssue]
+        names = "_s", *(a.arg for a in parameters(function))
+        new = defined(function.name, arguments(names), [*start, *body] or [ast.Pass()])
         for statement in start:
             ast.copy_location(statement, function)
         ast.copy_location(new, function)
         return ast.fix_missing_locations(new)
 
     def _missing(self, names: Any) -> list[ast.stmt]:
-        return [ast.Assign([named(n, store=True)], call("_s", "missing", ast.Constant(n))) for n in sorted(names)]
+        return [assign(n, frame("missing", ast.Constant(n))) for n in sorted(names)]
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         new: list[ast.stmt] = []
@@ -128,7 +144,7 @@ class _Rewriter(Expressions):
                 # Everybody may be gone: then the rest must not run, nor call anything where hardly anybody is left
                 test: ast.expr = attribute("_s", "going")
                 if not self._loops and has_calls(rest):
-                    test = call("_s", "likely")
+                    test = frame("likely")
                 return [*new, *self._located([ast.If(test, self.block(rest), [])], rest[0])]
         return new
 
@@ -152,13 +168,13 @@ class _Rewriter(Expressions):
             return [node]
         name = appended(node)
         if name is not None and isinstance(node.value, ast.Call):
-            value = call("_s", "append", named(name), *(self.visit(arg) for arg in node.value.args))
-            return [ast.Assign([named(name, store=True)], value)]
+            value = frame("append", name, *(self.visit(arg) for arg in node.value.args))
+            return [assign(name, value)]
         return [ast.Expr(self.visit(node.value))]
 
     def _Assert(self, node: ast.Assert) -> list[ast.stmt]:
         message = [] if node.msg is None else [thunk(self.visit(node.msg))]
-        return [ast.Expr(call("_s", "check", self.probability(node.test), *message))]
+        return [ast.Expr(frame("check", self.probability(node.test), *message))]
 
     def _AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
         return [ast.Pass()] if node.value is None else self._assign([node.target], self._assigned(node, node.value))
@@ -180,7 +196,7 @@ class _Rewriter(Expressions):
         if assignments is None:
             return value
         before = [thunk(old)] if old is not None and self._gated else []
-        return call("_s", "assign", ast.Constant(assignments[place].number), value, *before)
+        return frame("assign", ast.Constant(assignments[place].number), value, *before)
 
     def _before(self, target: ast.expr) -> ast.expr | None:
         """An expression for what a target is before it is assigned; None where that is several things and an open end."""
@@ -190,7 +206,7 @@ class _Rewriter(Expressions):
         if isinstance(target, ast.Subscript):
             old: ast.expr = named(root(target) or "")
             for index in self._path(copy.deepcopy(target)):
-                old = call("_s", "load", old, index)
+                old = frame("load", old, index)
             return old
         return named(target.id) if isinstance(target, ast.Name) else None
 
@@ -200,14 +216,14 @@ class _Rewriter(Expressions):
         if isinstance(target, ast.Subscript):
             path = self._path(target)
             names = [self.temporary() for _ in path]
-            before = [ast.Assign([named(n, store=True)], index) for n, index in zip(names, path, strict=True)]
+            before = [assign(n, index) for n, index in zip(names, path, strict=True)]
             variable = root(target) or ""
             old: ast.expr = named(variable)
             for name in names:
-                old = call("_s", "load", old, named(name))
+                old = frame("load", old, name)
             value = self._marked(node, 0, ast.BinOp(old, node.op, self.visit(node.value)), copy.deepcopy(old))
-            stored = call("_s", "store", named(variable), value, *(named(n) for n in names))
-            return [*before, ast.Assign([named(variable, store=True)], stored)]
+            stored = frame("store", variable, value, *names)
+            return [*before, assign(variable, stored)]
         variable = root(target) or ""
         value = ast.BinOp(named(variable), node.op, self.visit(node.value))
         return [ast.Assign([target], self._marked(node, 0, value, named(variable)))]
@@ -235,9 +251,7 @@ class _Rewriter(Expressions):
 
     def _stored(self, place: ast.Subscript, value: ast.expr) -> ast.stmt:
         variable = root(place) or ""
-        return ast.Assign(
-            [named(variable, store=True)], call("_s", "store", named(variable), value, *self._path(place))
-        )
+        return assign(variable, frame("store", variable, value, *self._path(place)))
 
     def _path(self, place: ast.expr) -> list[ast.expr]:
         path: list[ast.expr] = []
@@ -250,15 +264,15 @@ class _Rewriter(Expressions):
 
     def _Return(self, node: ast.Return) -> list[ast.stmt]:
         value = ast.Constant(None) if node.value is None else self.visit(node.value)
-        return [ast.Return(value)] if self._plain_return else [ast.Expr(call("_s", "give", value))]
+        return [ast.Return(value)] if self._plain_return else [ast.Expr(frame("give", value))]
 
     def _Break(self, node: ast.Break) -> list[ast.stmt]:
         loop, names, keep = self._loops[-1]
-        return [ast.Expr(call(loop, "leave", *(named(n) for n in names[:keep])))]
+        return [ast.Expr(call(loop, "leave", *names[:keep]))]
 
     def _Continue(self, node: ast.Continue) -> list[ast.stmt]:
         loop, names, _ = self._loops[-1]
-        return [ast.Expr(call(loop, "skip", *(named(n) for n in names)))]
+        return [ast.Expr(call(loop, "skip", *names))]
 
     # -- branches and loops
 
@@ -275,9 +289,7 @@ class _Rewriter(Expressions):
         heavy = [self._alive_here(node)] if is_heavy([*node.body, *node.orelse]) else []
         method = "fork" if leaves([node]) else "branch"
         test = self.probability(node.test)
-        new: list[ast.stmt] = [
-            ast.Assign([named(branch, store=True)], call("_s", method, test, *heavy, **{n: named(n) for n in saved}))
-        ]
+        new: list[ast.stmt] = [assign(branch, frame(method, test, *heavy, **{n: named(n) for n in saved}))]
         then = [*self.block(node.body), self._transfer(branch, "turn", saved)]
         new.append(ast.If(attribute(branch, "then"), then, []))
         if node.orelse:
@@ -292,7 +304,7 @@ class _Rewriter(Expressions):
         return ast.List([named(n) for n in sorted(alive & self._defined[node])], ast.Load())
 
     def _transfer(self, owner: str, method: str, names: list[str]) -> ast.stmt:
-        return _unpacked(names, call(owner, method, *(named(n) for n in names)))
+        return _unpacked(names, call(owner, method, *names))
 
     def _For(self, node: ast.For) -> list[ast.stmt]:
         items, live = self._items(node)
@@ -317,12 +329,12 @@ class _Rewriter(Expressions):
     def _While(self, node: ast.While) -> list[ast.stmt]:
         loop, names, keep, new = self._begin(node)
         self._loops.append((loop, names, keep))
-        test = call(loop, "goes", self.probability(node.test), *(named(n) for n in names))
+        test = call(loop, "goes", self.probability(node.test), *names)
         body = self.block(node.body) if not self._checkpoint or leaves(node.body) else []
         if not body:
             function = self._again(node, names, None)
             new.append(function)
-            body = [_unpacked(names, call("_s", "rerun", named(function.name), *(named(n) for n in names)))]
+            body = [_unpacked(names, frame("rerun", function.name, *names))]
         body.append(self._transfer(loop, "next", names))
         self._loops.pop()
         return [*new, ast.While(test, body, []), *self._finish(node, loop, names[:keep])]
@@ -335,15 +347,8 @@ class _Rewriter(Expressions):
         self._unset |= set(names) - self._defined[node]
         loop = self._fresh("_loop")
         leaky = returns(node.body) or leaves(node.orelse)
-        made = call(
-            "_s",
-            "loop",
-            ast.Constant(node.lineno),
-            ast.Constant(" ".join(names)),
-            ast.Constant(len(kept)),
-            *([ast.Constant(True)] if leaky else []),
-        )
-        return loop, names, len(kept), [ast.Assign([named(loop, store=True)], made)]
+        told = node.lineno, " ".join(names), len(kept), *([True] if leaky else [])
+        return loop, names, len(kept), [assign(loop, frame("loop", *map(ast.Constant, told)))]
 
     def _finish(self, node: ast.While | ast.For, loop: str, kept: list[str]) -> list[ast.stmt]:
         new = [self._transfer(loop, "finish", kept)]
@@ -367,24 +372,14 @@ class _Rewriter(Expressions):
         found = NOTHING.union(*(read(statement) for statement in node.body)) & self._variables
         fixed = sorted(found - assigned([node]) - set(names))
         self._unset |= set(fixed) - self._defined[node]
-        parameters = ast.arguments(
-            posonlyargs=[],
-            args=[ast.arg(n) for n in ([item] if item else []) + names],
-            kwonlyargs=[ast.arg(n) for n in fixed],
-            kw_defaults=[named(n) for n in fixed],
-            defaults=[],
-        )
         result = ast.Return(ast.Tuple([named(n) for n in names], ast.Load()))
-        function = ast.FunctionDef(
-            name=self._fresh("_body"), args=parameters, body=[*start, *inner, result], decorator_list=[]
-        )
-        function.type_params = []  # pyright: ignore[reportAttributeAccessIssue]
-        return function
+        given = arguments([*([item] if item else []), *names], fixed)
+        return defined(self._fresh("_body"), given, [*start, *inner, result])
 
     def _checkpointed(self, node: ast.For, items: ast.expr) -> list[ast.stmt]:
         living = self._alive.around[node]
         names = sorted(assigned([node]) & (living.after | living.head))
         self._unset |= set(names) - self._defined[node]
         function = self._again(node, names, self.temporary())
-        run = call("_s", "rerun_each", named(function.name), items, *(named(n) for n in names))
+        run = frame("rerun_each", function.name, items, *names)
         return [function, _unpacked(names, run)]

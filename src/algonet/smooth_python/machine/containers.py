@@ -27,7 +27,14 @@ def opened(x: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
     if is_record(x):
         record: Any = x
         names = [field.name for field in dataclasses.fields(record)]
-        return [getattr(x, name) for name in names], lambda parts: _record_like(x, names, parts)
+
+        def make(parts: list[Any]) -> Any:
+            new = copy.copy(x)
+            for name, part in zip(names, parts, strict=True):
+                object.__setattr__(new, name, part)
+            return new
+
+        return [getattr(x, name) for name in names], make
     return None
 
 
@@ -91,10 +98,3 @@ def _parts_like(one: Any, other: Any) -> list[Any] | None:
         return [other[key] for key in one] if one.keys() == other.keys() else None
     found = opened(other) if type(one) is type(other) else None
     return None if found is None or (not is_record(one) and len(one) != len(other)) else found[0]
-
-
-def _record_like(like: Any, names: list[str], values: list[Any]) -> Any:
-    new = copy.copy(like)
-    for name, value in zip(names, values, strict=True):
-        object.__setattr__(new, name, value)
-    return new

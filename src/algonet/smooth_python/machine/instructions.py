@@ -22,6 +22,8 @@ from torch import Tensor
 NEGLIGIBLE = 1e-18
 
 ROW, COLUMN, CONSTANT, STEEPNESS, COUNTER = "row", "column", "constant", "steepness", "counter"
+#: The operands, and what kernels call their numbers.
+PLACES = {"a": "first", "b": "second", "c": "third"}
 #: Where the reference finds each operand; a counter is the number itself.
 _LOADS = {ROW: "rows[{}]", COLUMN: "columns[{}]", CONSTANT: "constants[{}]", COUNTER: "{}"}
 
@@ -60,12 +62,22 @@ class Instruction:
     def __post_init__(self):
         if self.before:
             return
-        loads = [
-            f"{name} = {_LOADS[source].format(name)}; " for name, source in zip("abc", self.operands, strict=False)
-        ]
+        loads = [f"{name} = {_LOADS[kind].format(name)}; " for name, kind, _ in self.sources]
         scope: dict[str, Any] = dict(TORCH_NAMES)
         exec(f"def step(uniform, rows, columns, constants, a, b, c): {''.join(loads)}return {self.value}", scope)
         object.__setattr__(self, "step", scope["step"])
+
+    @property
+    def sources(self) -> list[tuple[str, str, str]]:
+        """Of each operand its name, where it comes from, and what kernels call its number in the instruction."""
+        return [(name, kind, place) for (name, place), kind in zip(PLACES.items(), self.operands, strict=False)]
+
+    def drawn(self, formula: str, draw: str) -> str:
+        """The formula with a kernel's own words for its random numbers."""
+        for name, kind, place in self.sources:
+            if kind == COUNTER:
+                formula = formula.replace(f"uniform({name})", draw.format(place=place))
+        return formula
 
     @property
     def rows(self) -> int:

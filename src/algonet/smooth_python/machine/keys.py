@@ -27,6 +27,7 @@ from torch import Tensor
 
 from algonet.relax import Relaxation, TConorm
 
+from ..language.liveness import parameters
 from ..paths import Paths
 from .values import Value
 
@@ -102,8 +103,12 @@ def describe(x: Any, found: Found) -> Hashable:
         parts = [getattr(x, field.name) for field in dataclasses.fields(x)]
     elif getattr(kind, "is_smooth", False):
         return _smooth_function(x, found)
-    elif isinstance(x, types.FunctionType) or kind in _PLAIN_METACLASSES or _of_a_module(x):
-        # All that a program can do with it is to call it, which the frame sees
+    elif (
+        isinstance(x, types.FunctionType)
+        or kind in _PLAIN_METACLASSES
+        or (isinstance(x, types.BuiltinFunctionType) and isinstance(x.__self__, (types.ModuleType, type, type(None))))
+    ):
+        # All that a program can do with it is to call it, which the frame sees; not a method of C that was bound to an object
         return Same(x)
     elif kind not in (tuple, list) and not (issubclass(kind, tuple) and hasattr(kind, "_fields")):
         raise UnknownError(f"a {kind.__name__}")
@@ -133,11 +138,6 @@ def _plain_record(kind: type) -> bool:
     return not any(isinstance(attribute, property) for names in own for attribute in names.values())
 
 
-def _of_a_module(x: Any) -> bool:
-    """Whether it is a function written in C, and not a method that was bound to some object just now."""
-    return isinstance(x, types.BuiltinFunctionType) and isinstance(x.__self__, (types.ModuleType, type, type(None)))
-
-
 class Outside:
     """The names that a function reads and does not bind, and the attributes it reads of them and of its arguments."""
 
@@ -147,8 +147,7 @@ class Outside:
         scan = _Scan()
         for statement in tree.body:
             scan.visit(statement)
-        arguments = tree.args
-        self._parameters = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        self._parameters = [a.arg for a in parameters(tree)]
         outside = {*self._cells, *_globals(function.__code__)}
         scan.sort_methods(outside)
         constant = {*self._parameters, *outside} - scan.bound
@@ -180,7 +179,7 @@ class Outside:
 
     def inner_key(self, found: Found, owned: bool) -> Hashable:
         """The same for a function that another one calls; nobody knows the arguments, except for a method's object."""
-        if any(name in self._of_arguments for name in self._parameters[int(owned) :]):
+        if not self._of_arguments.keys().isdisjoint(self._parameters[int(owned) :]):
             raise UnknownError("an attribute of an argument")
         return self.key(found)
 
@@ -213,7 +212,7 @@ def _attributes(owner: Any, paths: list[tuple[str, ...]], found: Found) -> Hasha
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """owner.name where reading it runs nobody's code: the program reads it again, and must find the same."""
+    """owner.name where reading it runs no code of the user's: the program reads it again, and must find the same."""
     if isinstance(owner, torch.nn.Module) and type(owner).__getattr__ is torch.nn.Module.__getattr__:
         listed = (owner.named_parameters(recurse=False), owner.named_buffers(recurse=False), owner.named_children())
         for known, value in itertools.chain(*listed):

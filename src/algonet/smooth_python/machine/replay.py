@@ -23,11 +23,10 @@ from torch.overrides import TorchFunctionMode
 
 from algonet.core.tracing import capturing, transforming
 
-from ..operation import REPAID, Program, evaluate, steepness_tensor
+from ..operation import REPAID, Program, evaluate, simplified, steepness_tensor
 from ..softness import BLOCKS
 from .containers import flat, mapped
 from .keys import Found, UnknownError, describe
-from .simplify import simplified
 from .values import NUMBERS, Value
 
 #: Instructions that one function's recordings may hold together (16 bytes each); how many recordings, and ways through one.

@@ -67,6 +67,8 @@ class TapeMachine(Machine):
         self._codes = {name: code for code, name in enumerate(instructions.TABLE)}
         self.first = 0
         self._shared: dict[int, Value] = {}
+        #: A number, or a vector, that all items share, as a table with a column for each number.
+        self._spread: Callable[[Tensor], Tensor] = lambda tensor: tensor.reshape(1, -1).expand(size, -1)
         self.formulas = Formulas()
         self.stretches: list[Stretch] = []
         self._begin()
@@ -106,8 +108,9 @@ class TapeMachine(Machine):
         rows = [self.row(x) for x in operands]
         return None if None in rows else self._new(self._codes[name], *rows)  # pyright: ignore[reportArgumentType]
 
-    def _emit(self, code: int, a: int, b: int = 0, c: int = 0) -> int:
-        self._code += (code, a, b, c)
+    def emit(self, name: str, a: int, b: int = 0, c: int = 0) -> int:
+        """One more instruction, by name; its row."""
+        self._code += (self._codes[name], a, b, c)
         self.present += 1
         return self.present - 1
 
@@ -195,7 +198,7 @@ class TapeMachine(Machine):
         if row is None:
             self._constants.append(number)
             # -0.0 == 0.0 as keys, and they differ only in the sign of a zero
-            row = self._constant_rows[number] = self._emit(self._codes["const"], len(self._constants) - 1)
+            row = self._constant_rows[number] = self.emit("const", len(self._constants) - 1)
         return row
 
     def _input(self, x: Value) -> int | None:
@@ -205,14 +208,14 @@ class TapeMachine(Machine):
                 return None
             tensor = x.tensor
             if x.source is None:
-                x.source = (self.derived(tensor, _COLUMN if x.batched else _Spread(self.size)), 0)
+                x.source = (self.derived(tensor, _COLUMN if x.batched else self._spread), 0)
         tensor, column = x.source
         place = self._places.get(id(tensor))
         if place is None:
             place = self._places[id(tensor)] = self._columns
             self._inputs.append(tensor)
             self._columns += tensor.shape[1]
-        row = self._emit(self._codes["input"], place + column)
+        row = self.emit("input", place + column)
         x.row = row + self.first
         return row
 
@@ -241,10 +244,6 @@ class TapeMachine(Machine):
     def number_at(self, row: int) -> float:
         """The number of a constant."""
         return self._constants[self._code[4 * row + 1]]
-
-    def emit(self, name: str, *rows: int) -> int:
-        """One more instruction on rows."""
-        return self._emit(self._codes[name], *rows)
 
     def vector(self, rows: list[int]) -> Value:
         """Rows as one value."""
@@ -319,7 +318,7 @@ class TapeMachine(Machine):
                 for k, part in enumerate(value.parts):
                     if type(part) is Value:
                         part.source = (outputs, start + k)
-                value.settle(self.derived(outputs, _Columns(start, start + len(rows))))
+                value.settle(self.derived(outputs, _columns(start, start + len(rows))))
             else:
                 value.source = (outputs, start)
             start += len(rows)
@@ -344,7 +343,7 @@ class TapeMachine(Machine):
         tensor = value.tensor
         if not value.batched and self._fits(tensor, batched=True):
             # The same for all items: one table for the whole vector, of which every number is a column
-            tensor = self.derived(tensor, _Spread(self.size))
+            tensor = self.derived(tensor, self._spread)
         elif not value.batched:
             pieces = [self.derived(tensor, operator.itemgetter(k)) for k in range(tensor.shape[0])]
             return [Value(piece, False, self) for piece in pieces]
@@ -391,23 +390,9 @@ def known(table: dict[Any, Any], function: Any) -> Any:
         return None
 
 
-class _Spread(NamedTuple):
-    """A number, or a vector, that all items share, as a table with a column for each number."""
-
-    size: int
-
-    def __call__(self, tensor: Tensor) -> Tensor:
-        return tensor.reshape(1, -1).expand(self.size, -1)
-
-
-class _Columns(NamedTuple):
-    first: int
-    last: int
-
-    def __call__(self, tensor: Tensor) -> Tensor:
-        # The gradient of a slice is a table of its own
-        whole = (self.first, self.last) == (0, tensor.shape[1])
-        return tensor if whole else tensor[:, self.first : self.last]
+def _columns(first: int, last: int) -> Callable[[Tensor], Tensor]:
+    # The gradient of a slice is a table of its own
+    return lambda table: table if (first, last) == (0, table.shape[1]) else table[:, first:last]
 
 
 def recordable(settings: Any) -> bool:

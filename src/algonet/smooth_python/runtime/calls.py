@@ -27,7 +27,7 @@ from .drawing import RANDOM, TORCH
 
 def call(frame: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """function(*args, **kwargs) as a smooth program means it."""
-    special = _special(function)
+    special = known(_SPECIAL, function)
     if special is not None:
         return special(frame, *args, **kwargs)
     if getattr(function, "is_smooth", False):
@@ -45,15 +45,20 @@ def call(frame: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if drawn is not None and frame.draws is not None:
         return drawn(frame, *args, **kwargs)
     if isinstance(owner, (list, tuple, dict)) and flat((owner, args, kwargs)):
-        return _of_container(function, args, kwargs)
+        # Moved, not looked at
+        if function.__name__ in ("index", "count", "remove"):
+            raise TypeError(f".{function.__name__}() compares crisply; write the loop with an `if` in it.")
+        return function(*args, **kwargs)
     if not flat((args, kwargs)) and _from_math(function) and any(isinstance(x, Tensor) for x in args):
-        return _of_outside(frame, _of_tensors(function), args)
-    if not _pure(function):
-        # It may look at anything and do anything
-        frame.mark_unrecordable()
-        with frame.machine.unwatched():
-            return _called(function, args, kwargs)
-    return _called(function, args, kwargs)
+        # Of tensors from outside: with their gradient, and again in every run
+        twin = _of_tensors(function)
+        return Value(frame.machine.derived(args[0], twin) if len(args) == 1 else twin(*args), False, EAGER)
+    if _from_math(function) or known(_PURE, function) or known(INSTRUCTIONS, function) is not None:
+        return _called(function, args, kwargs)
+    # It may look at anything and do anything
+    frame.mark_unrecordable()
+    with frame.machine.unwatched():
+        return _called(function, args, kwargs)
 
 
 def _called(function: Any, args: tuple, kwargs: dict) -> Any:
@@ -61,19 +66,6 @@ def _called(function: Any, args: tuple, kwargs: dict) -> Any:
     if not values:
         return wrapped(function(*args, **kwargs))
     return machine_of(*values).call(_of_tensors(function), args, kwargs)
-
-
-def _of_outside(frame: Any, twin: Callable, args: tuple) -> Any:
-    """A function of `math` on tensors from outside: with their gradient, and again in every run."""
-    found = frame.machine.derived(args[0], twin) if len(args) == 1 else twin(*args)
-    return Value(found, False, EAGER)
-
-
-def _of_container(function: Any, args: tuple, kwargs: dict) -> Any:
-    """A method of a list, tuple or dictionary with smooth values inside, or as arguments: moved, not looked at."""
-    if function.__name__ in ("index", "count", "remove"):
-        raise TypeError(f".{function.__name__}() compares crisply; write the loop with an `if` in it.")
-    return function(*args, **kwargs)
 
 
 def _of_tensors(function: Any) -> Any:
@@ -111,30 +103,28 @@ def _sum(frame: Any, items: Any, start: Any = 0) -> Any:
     return start
 
 
-def _extreme(choose: Callable, crisp: Callable) -> Callable:
+def _extreme(better: Callable, crisp: Callable) -> Callable:
+    """max and min as Python decides them: y if y is better than x, else x."""
+
     def extreme(frame: Any, *args: Any, **kwargs: Any) -> Any:
         items = list(args[0]) if len(args) == 1 else list(args)
         if not any(smooth_kind(x) for x in items):
             return crisp(*args, **kwargs)
         if kwargs:
             raise TypeError(f"{crisp.__name__} of tensors takes no `{next(iter(kwargs))}` in a smooth program.")
-        return functools.reduce(functools.partial(choose, frame), items)
+        return functools.reduce(lambda x, y: comparisons.chosen(frame, better(frame, y, x), y, x), items)
 
     return extreme
 
 
-def _any(frame: Any, items: Any) -> Any:
-    found: Any = False
-    for item in items:
-        found = comparisons.either(frame, found, lambda item=item: comparisons.truth(frame, item))
-    return frame.decided(found)
+def _joined(join: Callable, found: Any) -> Callable:
+    def joined(frame: Any, items: Any) -> Any:
+        answer = found
+        for item in items:
+            answer = join(frame, answer, lambda item=item: comparisons.truth(frame, item))
+        return frame.decided(answer)
 
-
-def _all(frame: Any, items: Any) -> Any:
-    found: Any = True
-    for item in items:
-        found = comparisons.both(frame, found, lambda item=item: comparisons.truth(frame, item))
-    return frame.decided(found)
+    return joined
 
 
 def _range(frame: Any, *bounds: Any) -> range:
@@ -144,10 +134,6 @@ def _range(frame: Any, *bounds: Any) -> range:
             "or loop over the largest range with an `if` inside."
         )
     return range(*bounds)
-
-
-def _float(frame: Any, x: Any = 0.0) -> Any:
-    return as_value(x) if smooth_kind(x) else float(x)
 
 
 def _int(frame: Any, x: Any = 0, *base: Any) -> Any:
@@ -162,17 +148,9 @@ def _round(frame: Any, x: Any, ndigits: int | None = None) -> Any:
     return call(frame, torch.round, x) if ndigits is None else call(frame, torch.round, x, decimals=ndigits)
 
 
-def _bool(frame: Any, x: Any = False) -> Any:
-    return comparisons.truth(frame, x) if smooth_kind(x) else bool(x)
-
-
 def _print(frame: Any, *args: Any, **kwargs: Any) -> None:
     frame.mark_unrecordable()
     print(*(x.bare if type(x) is Value else x for x in args), **kwargs)
-
-
-def _list(frame: Any, items: Any = ()) -> list:
-    return list(items)
 
 
 def _tensor_from(frame: Any, data: Any, **options: Any) -> Any:
@@ -190,15 +168,12 @@ def _stack(frame: Any, parts: Any, dim: int = 0) -> Any:
 
 def _where(frame: Any, condition: Any, *sides: Any, **options: Any) -> Any:
     """torch.where(c, a, b): `a if c else b`, where c is a smooth decision."""
-    crisp = not smooth_kind(condition) or (_holds_tensor(condition) and as_value(condition).tensor.dtype == torch.bool)
+    # A recorded number is no flag
+    held = type(condition) is not Value or condition.has_tensor
+    crisp = not smooth_kind(condition) or (held and as_value(condition).tensor.dtype == torch.bool)
     if crisp or len(sides) != 2 or options:
         return call_tensor_function(torch.where, (condition, *sides), options)
     return frame.choose(comparisons.truth(frame, condition), lambda: sides[0], lambda: sides[1])
-
-
-def _holds_tensor(x: Any) -> bool:
-    """Whether x is a tensor, rather than a recorded number."""
-    return type(x) is not Value or x.has_tensor
 
 
 def _of_two(crisp: Callable, twin: Callable) -> Callable:
@@ -214,26 +189,25 @@ def _of_two(crisp: Callable, twin: Callable) -> Callable:
 
 
 _SPECIAL: dict[Any, Callable] = {
-    math.atan2: _of_two(math.atan2, torch.atan2),
-    math.hypot: _of_two(math.hypot, torch.hypot),
-    math.pow: _of_two(math.pow, torch.pow),
-    math.fmod: _of_two(math.fmod, torch.fmod),
-    math.copysign: _of_two(math.copysign, torch.copysign),
+    **{
+        getattr(math, name): _of_two(getattr(math, name), getattr(torch, name))
+        for name in ("atan2", "hypot", "pow", "fmod", "copysign")
+    },
     abs: comparisons.absolute,
-    min: _extreme(comparisons.choose_smaller, min),
-    max: _extreme(comparisons.choose_larger, max),
-    any: _any,
-    all: _all,
+    min: _extreme(comparisons.less, min),
+    max: _extreme(comparisons.greater, max),
+    any: _joined(comparisons.either, False),
+    all: _joined(comparisons.both, True),
     sum: _sum,
     len: _len,
     range: _range,
-    float: _float,
+    float: lambda frame, x=0.0: as_value(x) if smooth_kind(x) else float(x),
     int: _int,
-    bool: _bool,
+    bool: lambda frame, x=False: comparisons.truth(frame, x) if smooth_kind(x) else bool(x),
     round: _round,
     divmod: lambda frame, x, y: (x // y, x % y),
     print: _print,
-    list: _list,
+    list: lambda frame, items=(): list(items),
     zip: lambda frame, *args, strict=False: zip(*args, strict=strict),
     enumerate: lambda frame, items, start=0: enumerate(items, start),
     reversed: lambda frame, items: reversed(list(items)),
@@ -264,13 +238,3 @@ _PURE = dict.fromkeys((pow, str, chr, ord), True)
 
 def _from_math(function: Any) -> bool:
     return isinstance(function, types.BuiltinFunctionType) and function.__self__ is math
-
-
-def _pure(function: Any) -> bool:
-    if _from_math(function):
-        return True
-    return known(_PURE, function) or known(INSTRUCTIONS, function) is not None
-
-
-def _special(function: Any) -> Callable | None:
-    return known(_SPECIAL, function)

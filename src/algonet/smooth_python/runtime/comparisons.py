@@ -81,18 +81,13 @@ def _step(frame: Any, x: Any, y: Any, strict: bool) -> Any:
         x, y = (z if _infinite(z) else 0.0 for z in (x, y))
         return x > y if strict else x >= y
     if frame.decider is not None and frame.decider.crisp:
-        return _crisp_step(frame, x, y, strict)
+        # As Python decides it, 0 or 1
+        gap = difference(x, y, frame.machine) if strict else difference(y, x, frame.machine)
+        return frame.operate("select", gap, float(strict), float(not strict))
     soft = frame.machine.relax(frame.settings.relax, difference(x, y, frame.machine))
     if frame.settings.hard:
         return straight_through(soft, difference(x, y), torch.Tensor.gt if strict else torch.Tensor.ge)
     return soft
-
-
-def _crisp_step(frame: Any, x: Any, y: Any, strict: bool) -> Value:
-    """x > y or x >= y as Python decides it, 0 or 1."""
-    if strict:
-        return frame.operate("select", difference(x, y, frame.machine), 1.0, 0.0)
-    return frame.operate("select", difference(y, x, frame.machine), 0.0, 1.0)
 
 
 def straight_through(soft: Value, gap: Value, crisp: Callable[[Tensor, int], Tensor]) -> Value:
@@ -161,23 +156,11 @@ def contains(frame: Any, x: Any, sequence: Any) -> Any:
     return found
 
 
-def choose_larger(frame: Any, x: Any, y: Any) -> Any:
-    """max(x, y) as Python decides it: y if y > x else x."""
-    return _chosen(frame, greater(frame, y, x), y, x)
-
-
-def choose_smaller(frame: Any, x: Any, y: Any) -> Any:
-    """min(x, y): y if y < x else x."""
-    return _chosen(frame, less(frame, y, x), y, x)
-
-
-def _chosen(frame: Any, p: Any, then: Any, other: Any) -> Any:
-    if not frame.chooses or not smooth_kind(p):
-        p = frame.decide(p)
-        return frame.merge(p, then, other) if smooth_kind(p) else then if p else other
+def chosen(frame: Any, p: Any, then: Any, other: Any) -> Any:
+    """`then if p else other`, both of which are there already."""
     answer = frame.decide(p)
     found = frame.merge(answer, then, other) if smooth_kind(answer) else then if answer else other
-    return softened(found, p)
+    return softened(found, p) if frame.chooses and smooth_kind(p) else found
 
 
 def absolute(frame: Any, x: Any) -> Any:

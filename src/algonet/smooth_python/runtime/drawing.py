@@ -16,14 +16,6 @@ from ..machine.eager import as_value, stacked
 from ..machine.values import NUMBERS, Value, smooth_kind
 
 
-def _random(frame: Any) -> Value:
-    return frame.uniform()
-
-
-def _uniform(frame: Any, a: Any = 0.0, b: Any = 1.0) -> Value:
-    return frame.uniform() * (b - a) + a
-
-
 def _gauss(frame: Any, mu: Any = 0.0, sigma: Any = 1.0) -> Value:
     """By Box and Muller; 1 - u is never 0."""
     radius = frame.operate("sqrt", frame.operate("log", 1.0 - frame.uniform()) * -2.0)
@@ -31,11 +23,8 @@ def _gauss(frame: Any, mu: Any = 0.0, sigma: Any = 1.0) -> Value:
 
 
 def _expovariate(frame: Any, lambd: Any = 1.0) -> Value:
-    return (
-        -frame.operate("log", 1.0 - frame.uniform()) / as_value(lambd)
-        if smooth_kind(lambd)
-        else (frame.operate("log", 1.0 - frame.uniform()) * (-1.0 / lambd))
-    )
+    drawn = frame.operate("log", 1.0 - frame.uniform())
+    return -drawn / as_value(lambd) if smooth_kind(lambd) else drawn * (-1.0 / lambd)
 
 
 def _randrange(frame: Any, start: int, stop: int | None = None, step: int = 1) -> Value:
@@ -43,24 +32,16 @@ def _randrange(frame: Any, start: int, stop: int | None = None, step: int = 1) -
     return frame.operate("floor", frame.uniform() * float(len(places))) * float(places.step) + float(places.start)
 
 
-def _randint(frame: Any, a: int, b: int) -> Value:
-    return _randrange(frame, a, b + 1)
-
-
-def _choice(frame: Any, items: Any) -> Any:
-    return frame.load(items, _randrange(frame, len(items)))
-
-
 #: Methods of `random`, and of generators made by `random.Random`.
 RANDOM: dict[str, Callable[..., Any]] = {
-    "random": _random,
-    "uniform": _uniform,
+    "random": lambda frame: frame.uniform(),
+    "uniform": lambda frame, a=0.0, b=1.0: frame.uniform() * (b - a) + a,
     "gauss": _gauss,
     "normalvariate": _gauss,
     "expovariate": _expovariate,
     "randrange": _randrange,
-    "randint": _randint,
-    "choice": _choice,
+    "randint": lambda frame, a, b: _randrange(frame, a, b + 1),
+    "choice": lambda frame, items: frame.load(items, _randrange(frame, len(items))),
 }
 
 
@@ -82,6 +63,6 @@ def _shaped(draw: Callable[[Any], Value], function: Callable[..., Any]) -> Calla
 
 
 TORCH: dict[Any, Callable[..., Any]] = {
-    torch.rand: _shaped(_random, torch.rand),
+    torch.rand: _shaped(RANDOM["random"], torch.rand),
     torch.randn: _shaped(_gauss, torch.randn),
 }

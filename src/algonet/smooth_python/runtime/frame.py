@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +16,7 @@ from ..machine.containers import mapped
 from ..machine.eager import EAGER, Machine, as_value, soft_number, softened
 from ..machine.values import Value, smooth_kind
 from ..reference import Draws
-from ..report import Report
-from ..softness import Settings
+from ..softness import Report, Settings
 from . import calls, checkpointing, comparisons, subscripts
 from .control import Branch, Loop, any_left
 from .deciding import users_line
@@ -52,15 +52,6 @@ def _is_real(x: Any) -> bool:
     return x.recorded or x.tensor.is_floating_point()
 
 
-class _Cast(NamedTuple):
-    """A tensor in another precision."""
-
-    precision: torch.dtype
-
-    def __call__(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.precision)
-
-
 class Frame:
     """`_s` in rewritten code."""
 
@@ -86,7 +77,7 @@ class Frame:
         self.base: Any = 1.0
         #: Options given with the call: they hold for the smooth functions it calls, too.
         self.overrides: dict[str, Any] = {}
-        #: Who takes the decisions (nobody: states are merged), the random numbers, and the coins of the branches around.
+        #: Who takes the decisions (`None`: states are merged), the random numbers, and the coins of the branches around.
         self.decider: Any = None
         self.draws: Draws | None = None
         self.inside: _Inside | None = None
@@ -115,6 +106,7 @@ class Frame:
     append = subscripts.append
     call = calls.call
     slice = slice
+    missing = Missing
     live = subscripts.live
     rerun = checkpointing.rerun
     rerun_each = checkpointing.rerun_each
@@ -247,14 +239,14 @@ class Frame:
         """
         if self.parameters:
             if self._parameter_values is None:
-                self._parameter_values = [self._own(t).parts for t in self.parameters]
+                # In the precision that is computed in, for all items
+                cast, machine = operator.methodcaller("to", self.precision), self.machine
+                self._parameter_values = [
+                    Value(machine.derived(t, cast), False, machine).parts for t in self.parameters
+                ]
             weight, bias = (values[number] for values in self._parameter_values)
             value = mapped(lambda x: self.operate("accumulate", bias, weight, x) if _is_real(x) else x, value)
         return value if self.gates is None else self._gated(self.gates.parts[number], value, old)
-
-    def _own(self, parameter: Tensor) -> Value:
-        """A parameter in the precision that is computed in, for all items."""
-        return Value(self.machine.derived(parameter, _Cast(self.precision)), False, self.machine)
 
     def _gated(self, gate: Value, value: Any, old: Callable[[], Any] | None) -> Any:
         def one(new: Any, *before: Any) -> Any:
@@ -268,9 +260,6 @@ class Frame:
             # It was nothing before, or something else
             return mapped(one, value)
 
-    def missing(self, name: str) -> Missing:
-        return Missing(name)
-
     def give(self, value: Any) -> None:
         """`return` before the end."""
         if self.mass is not None:
@@ -281,10 +270,3 @@ class Frame:
         """The mixture of all returned values; what is left undone in endless loops is shared out."""
         found = self._returns.result(normalise=self.mass is not None or self.dropped)[0]
         return found if self.forked is None else softened(found, self.forked)
-
-    def need_bound(self, line: int) -> None:
-        if not self.settings.bounded:
-            raise RuntimeError(
-                f"the loop in line {line} ends by its probability mass, which torch.compile cannot look at; give "
-                "max_iterations to unroll it that often, or compile the parts around."
-            )

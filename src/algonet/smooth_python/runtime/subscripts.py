@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..machine.containers import dict_like
+from ..machine.containers import dict_like, mapped
 from ..machine.eager import EAGER, as_value, call_tensor_function, soft_number, stacked
-from ..machine.values import NUMBERS, Value, machine_of
+from ..machine.values import NUMBERS, Value, machine_of, smooth_kind
 from .merging import Missing, Mixture
 
 
@@ -29,8 +29,9 @@ def load(frame: Any, container: Any, index: Any) -> Any:
         if _real(index) and isinstance(container, (list, tuple)):
             return _mixture(frame, container, index)
         _check_key(container, index)
-        if not isinstance(container, (list, tuple, dict, str, range, bytes)) or _runs_code(container, index):
-            # Whatever its __getitem__ looks at, no recording holds it
+        made_up = isinstance(container, dict) and hasattr(type(container), "__missing__") and index not in container
+        if made_up or not isinstance(container, (list, tuple, dict, str, range, bytes)):
+            # Whatever its __getitem__ looks at, or makes up, no recording holds it
             frame.mark_unrecordable()
         return container[index]  # pyright: ignore[reportIndexIssue]
     if isinstance(container, Tensor) and not _contains_value(index):
@@ -42,7 +43,7 @@ def load(frame: Any, container: Any, index: Any) -> Any:
             for i in index:
                 container = as_value(container).parts[i]
             return container
-        if any(_real(i) for i in index):
+        if any(map(_real, index)):
             return _load_real_tuple(frame, as_value(container), index)
     elif type(index) is int:
         return as_value(container).parts[index]
@@ -63,12 +64,8 @@ def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
     index = _position(container, index)
     _check_key(container, index)
     whole = isinstance(container, dict)  # A tuple is one key
-    if (
-        not whole
-        and isinstance(index, tuple)
-        and len(index) > 0
-        and (_plain_integers(index) or any(_real(i) for i in index))
-    ):
+    several = not whole and isinstance(index, tuple) and len(index) > 0
+    if several and (_plain_integers(index) or any(map(_real, index))):
         if len(index) > 1 and isinstance(index[0], slice):
             return _store_rows(frame, as_value(container), value, index, rest)
         if not all(type(i) is int or isinstance(i, slice) or _real(i) for i in index):
@@ -83,7 +80,9 @@ def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
     if whole:
         return dict_like(container, {**container, index: value})
     if isinstance(container, list):
-        return _changed(container, index, value)
+        new = list(container)
+        new[index] = value
+        return new
     if isinstance(container, tuple):
         raise TypeError("a tuple cannot be written to; make it a list.")
     if type(container) is not Value and not isinstance(container, Tensor):
@@ -92,7 +91,7 @@ def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
     if type(index) is int and (isinstance(value, (*NUMBERS, Tensor)) or type(value) is Value):
         known = array.batched or (type(value) is Value and value.batched)
         return array.replaced({index: _fitting(array.parts[index], value)}, known, machine_of(array, value))
-    if isinstance(index, slice) and _plain_slice(index):
+    if isinstance(index, slice) and all(i is None or type(i) is int for i in (index.start, index.stop, index.step)):
         return stacked(_slice_changed(array.parts, index, value))
     return _tensor_store(array, index, value)
 
@@ -114,11 +113,6 @@ def _inner(index: tuple) -> list:
 def _check_key(container: Any, index: Any) -> None:
     if isinstance(container, dict) and _contains_value(index):
         raise TypeError("a dictionary is looked up crisply; a smooth number is a subscript of lists and tensors only.")
-
-
-def _runs_code(container: Any, key: Any) -> bool:
-    """Whether a dictionary makes up what it does not have."""
-    return isinstance(container, dict) and hasattr(type(container), "__missing__") and key not in container
 
 
 def append(frame: Any, container: Any, value: Any) -> list:
@@ -165,21 +159,11 @@ def _real(index: Any) -> bool:
 
 
 def _contains_value(index: Any) -> bool:
-    return any(type(i) is Value or _real(i) for i in (index if isinstance(index, tuple) else (index,)))
+    return any(type(i) is Value or _real(i) for i in _as_tuple(index))
 
 
 def _plain_integers(index: tuple[Any, ...]) -> bool:
     return all(type(i) is int for i in index)
-
-
-def _plain_slice(index: slice) -> bool:
-    return all(i is None or type(i) is int for i in (index.start, index.stop, index.step))
-
-
-def _changed(parts: list, index: Any, value: Any) -> list:
-    new = list(parts)
-    new[index] = value
-    return new
 
 
 def _slice_changed(parts: list, index: slice, value: Any) -> list:
@@ -262,7 +246,7 @@ def _tensor_load(array: Value, index: Any) -> Any:
     if isinstance(index, slice) and array.parted:
         return stacked(array.parts[index])
     if not array.batched or _crisp(index):
-        key = (slice(None), *_as_tuple(index)) if array.batched else _bare(index)
+        key = (slice(None), *_as_tuple(index)) if array.batched else mapped(_bare, index)
         return Value(array.tensor[key], array.batched, array.machine)
     return call_tensor_function(lambda t, i: t[i], (array, index), {})
 
@@ -275,23 +259,16 @@ def _tensor_store(array: Value, index: Any, value: Any) -> Value:
         mask = torch.zeros_like(t, dtype=torch.bool)
         mask[i] = True
         spread = torch.zeros_like(t, dtype=torch.promote_types(t.dtype, v.dtype) if isinstance(v, Tensor) else t.dtype)
-        # index_put keeps the gradient of v, and t stays as it is
-        spread = _index_put(spread, i, v)
+        # Which keeps the gradient of v; t stays as it is
+        spread[i] = v
         return torch.where(mask, spread, t)
 
     return call_tensor_function(write, (array, index, value), {})
 
 
-def _index_put(t: Tensor, index: Any, value: Any) -> Tensor:
-    t = t.clone()
-    t[index] = value
-    return t
-
-
 def _crisp(index: Any) -> bool:
     """No tensor inside: the same for every item of a batch."""
-    parts = index if isinstance(index, tuple) else (index,)
-    return not any(type(i) is Value or isinstance(i, Tensor) for i in parts)
+    return not any(map(smooth_kind, _as_tuple(index)))
 
 
 def _as_tuple(index: Any) -> tuple:
@@ -299,6 +276,4 @@ def _as_tuple(index: Any) -> tuple:
 
 
 def _bare(index: Any) -> Any:
-    if isinstance(index, tuple):
-        return tuple(_bare(i) for i in index)
     return index.tensor if type(index) is Value else index

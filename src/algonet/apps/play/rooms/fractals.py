@@ -15,10 +15,12 @@ from torch import Tensor
 from algonet.apps import drawing
 from algonet.ifs import IFS, PRESETS
 
-from ..stage import Code, Latest, Problem, Size, canvas, choice, image, off_loop, one_line, slider
+from ..stage import Code, Fit, Latest, Problem, Size, canvas, choice, image, slider
 
 Point = tuple[float, float]
 POINTS = 12_000
+#: The frame of a drawing.
+UNIT = (0.0, 1.0, 0.0, 1.0)
 #: A fit ends after so many steps or seconds.
 STEPS, SECONDS, SIDE = 160, 90.0, 96
 #: A drawing is at most so many points long.
@@ -67,7 +69,7 @@ def target(strokes: list[list[Point]], side: int) -> Tensor:
     pen = ImageDraw.Draw(sheet)
     for stroke in strokes:
         line = [(x * 4 * side, y * 4 * side) for x, y in stroke]
-        if len(line) > 8 and math.dist(stroke[0], stroke[-1]) < 0.12:
+        if len(line) > 3 and math.dist(stroke[0], stroke[-1]) < 0.12:
             pen.polygon(line, fill=255)
         pen.line(line if len(line) > 1 else line * 2, fill=255, width=max(1, side // 5), joint="curve")
     return torch.from_numpy(np.asarray(sheet.resize((side, side), Image.Resampling.BOX)).astype("float32") / 255)
@@ -114,9 +116,10 @@ def first_maps(goal: Tensor, count: int) -> Tensor:
     return torch.tensor(rows_)
 
 
-def fitting(goal: Tensor, maps: Tensor) -> Iterator[tuple[Tensor, float]]:
-    """Gradient descent on the maps, from blurred to sharp: after each step the maps and the picture's similarity."""
-    system = IFS(maps, extent=(0.0, 1.0, 0.0, 1.0), bound=0.95, points=4096)
+def fitting(strokes: list[list[Point]], count: int) -> Iterator[tuple[int, Tensor, float]]:
+    """Gradient descent on the maps, from blurred to sharp: each step's number, its maps and the picture's similarity."""
+    goal = target(strokes, SIDE)
+    system = IFS(first_maps(goal, count), extent=UNIT, bound=0.95, points=4096)
     optimizer = torch.optim.Adam([system.parameters_], lr=0.02)
     begin = time.monotonic()
     for step in range(STEPS):
@@ -132,7 +135,7 @@ def fitting(goal: Tensor, maps: Tensor) -> Iterator[tuple[Tensor, float]]:
         loss.backward()
         optimizer.step()
         overlap = torch.minimum(image, blurred).sum() / torch.maximum(image, blurred).sum().clamp_min(1e-6)
-        yield system.maps.detach().clone(), float(overlap.detach())
+        yield step + 1, system.maps.detach().clone(), float(overlap.detach())
         if time.monotonic() - begin > SECONDS:
             return
 
@@ -146,6 +149,8 @@ def _blurred(image: Tensor, sigma: float) -> Tensor:
 
 
 def code(name: str | None, wish: Wish) -> str:
+    if wish.drawing:
+        return "# Draw something, and fit it: its maps appear here."
     if name is not None:
         made = f'IFS.preset("{name}")'
     else:
@@ -154,8 +159,10 @@ def code(name: str | None, wish: Wish) -> str:
         made = f"IFS(torch.tensor([\n    {rows},\n]), extent=({extent}), bound=0.97)"
     head = "import torch\n" if name is None else ""
     return (
-        f"{head}from algonet import IFS\n\nsystem = {made}\nimage = system(256, sigma={wish.sigma:.3g})\n"
-        "image.sum().backward()\nprint(image.shape, system.parameters_.grad.shape)"
+        f"import matplotlib.pyplot as plt\n{head}from algonet import IFS\n\nsystem = {made}\n"
+        f"image = system(256, sigma={wish.sigma:.3g})\nimage.sum().backward()      # by every number of every map\n"
+        'plt.imsave("fractal.png", image.detach().clamp(0, 1) ** 0.8, cmap="magma", vmin=0, vmax=1.05)\n'
+        "print(image.shape, system.parameters_.grad.shape)"
     )
 
 
@@ -180,16 +187,9 @@ def thumbnail() -> str:
 
 
 def build() -> None:
-    maps, extent = preset("fern")
-    wish, size = Wish(maps, extent), Size(380)
-    state: dict[str, Any] = {"preset": "fern", "held": None, "fit": 0}
+    state: dict[str, Any] = {"preset": "fern", "held": None}
 
-    def again(**changes: Any) -> None:
-        for name, value in changes.items():
-            setattr(wish, name, value)
-        latest.ask(Wish(**{**vars(wish), "maps": wish.maps.clone()}))
-
-    def show(found: dict[str, Any]) -> None:
+    def show(found: dict[str, Any], wish: Wish) -> None:
         view.set_source(found["picture"])
         view.set_content(_handles(wish.maps, wish.extent, found["size"]) if handles.value and not wish.drawing else "")
         lines.show(code(state["preset"], wish))
@@ -197,7 +197,7 @@ def build() -> None:
     def grab(x: float, y: float) -> tuple[int, int] | None:
         """Which map, and which of its corners (3: its middle), is near."""
         best, found = 0.05, None
-        for i, (o, r, u) in enumerate(corners(wish.maps, wish.extent)):
+        for i, (o, r, u) in enumerate(corners(latest.wish.maps, latest.wish.extent)):
             middle = ((r[0] + u[0]) / 2, (r[1] + u[1]) / 2)
             for k, p in enumerate((o, r, u, middle)):
                 distance = math.dist(p, (x, y)) + (0.01 if k == 3 else 0)
@@ -206,14 +206,13 @@ def build() -> None:
         return found
 
     def drag(kind: str, x: float, y: float) -> None:
+        wish: Wish = latest.wish
         if wish.drawing:
-            if kind == "down":
-                wish.strokes.append([])
-            if wish.strokes and kind != "up" and sum(map(len, wish.strokes)) < LONGEST:
-                wish.strokes[-1].append((x, y))
-            again()
-            return
-        if kind == "down":
+            strokes = [*wish.strokes, []] if kind == "down" else wish.strokes
+            if strokes and kind != "up" and sum(map(len, strokes)) < LONGEST:
+                strokes = [*strokes[:-1], [*strokes[-1], (x, y)]]
+            latest.again(strokes=strokes)
+        elif kind == "down":
             state["held"], state["last"] = grab(x, y), (x, y)
         elif state["held"] is not None:
             i, k = state["held"]
@@ -223,56 +222,36 @@ def build() -> None:
                 points = [(p + dx, q + dy) for p, q in points]
             else:
                 points[k] = (x, y)
-            wish.maps[i] = map_through(points, wish.extent)
+            maps = wish.maps.clone()
+            maps[i] = map_through(points, wish.extent)
             state["last"], state["preset"] = (x, y), None
-            again()
+            latest.again(maps=maps)
 
     def load(name: str) -> None:
-        stop()
-        state["preset"], wish.strokes = name, []
-        draw_mode.set_value(False)
+        fit.stop()
+        state["preset"] = name
         found, frame = preset(name)
-        again(maps=found, extent=frame)
+        latest.again(maps=found, extent=frame, strokes=[], drawing=False)
+        draw_mode.set_value(False)
 
     def set_drawing(on: bool) -> None:
-        stop()
-        wish.drawing = on
         if on:
-            wish.strokes = []
-            again(extent=(0.0, 1.0, 0.0, 1.0), maps=first_maps(torch.ones(SIDE, SIDE), 4))
-            state["preset"] = None
-        else:
-            again()
+            fit.stop()
+            latest.again(extent=UNIT, strokes=[], drawing=True)
+        elif latest.wish.drawing:
+            load(systems.value)
 
-    def stop() -> None:
-        state["fit"] += 1
-        button.set_text("fit the drawing")
+    def begin() -> Iterator[tuple[int, Tensor, float]]:
+        if not latest.wish.strokes:
+            raise ValueError("Draw something first: switch `draw on the picture` on, press and move.")
+        steps = fitting(latest.wish.strokes, int(count.value or 2))
+        state["preset"], latest.wish.drawing, latest.wish.extent = None, False, UNIT
+        draw_mode.set_value(False)
+        return steps
 
-    async def fit() -> None:
-        if button.text == "stop":
-            stop()
-            return
-        stop()
-        turn = state["fit"]
-        try:
-            goal = target(wish.strokes, SIDE)
-            steps = fitting(goal, await off_loop(first_maps, goal, int(count.value)))
-        except ValueError as error:
-            problem.say(one_line(error))
-            return
-        button.set_text("stop")
-        wish.drawing = False
-        wish.extent, state["preset"] = (0.0, 1.0, 0.0, 1.0), None
-        step = 0
-        while state["fit"] == turn and not view.client.is_deleted:
-            found = await off_loop(next, steps, None)
-            if found is None:
-                break
-            step += 1
-            again(maps=found[0])
-            told.set_text(f"step {step} of {STEPS}, overlap {found[1]:.2f}")
-        if state["fit"] == turn:
-            stop()
+    def progress(step: int, maps: Tensor, overlap: float) -> None:
+        latest.again(maps=maps)
+        told.set_text(f"step {step} of {STEPS}, overlap {overlap:.2f}")
 
     with ui.element("div").classes("desk"):
         with ui.element("div").classes("card"):
@@ -280,18 +259,17 @@ def build() -> None:
             told = ui.label().classes("read").mark("read")
             problem = Problem(told)
         with ui.element("div").classes("card"):
-            choice("system", sorted(PRESETS), "fern", load)
-            slider("softness", 0.4, 8.0, 1.0, lambda value: again(sigma=value), step=0.1)
-            handles = ui.switch("show the maps", value=True, on_change=lambda: again()).props("dense")
-            draw_mode = ui.switch("draw on the picture", on_change=lambda event: set_drawing(event.value)).props(
-                "dense"
-            )
+            systems = choice("system", sorted(PRESETS), "fern", load)
+            slider("softness", 0.4, 8.0, 1.0, lambda value: latest.again(sigma=value), step=0.1)
+            handles = ui.switch("show the maps", value=True, on_change=lambda: latest.again()).props("dense")
+            draw_mode = ui.switch("draw on the picture", on_change=lambda event: set_drawing(bool(event.value)))
+            draw_mode.props("dense")
             with ui.element("div").classes("controls"):
                 count = ui.number("maps", value=5, min=2, max=8, step=1).props("dense outlined").style("width: 5rem")
-                button = ui.button("fit the drawing", on_click=fit).props("no-caps unelevated")
+                fit = Fit("fit the drawing", begin, progress, problem)
             ui.label(
                 "Closed shapes are filled. The fit moves the maps by the gradient of the picture, from blurred to sharp."
             ).classes("caption")
         lines = Code()
-    latest = Latest(paint, show, problem, size)
-    again()
+    latest = Latest(Wish(*preset("fern")), paint, show, problem, Size(380))
+    latest.again()

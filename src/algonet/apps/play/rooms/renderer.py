@@ -34,7 +34,7 @@ from algonet.render import (
     torus,
 )  # fmt: skip
 
-from ..stage import Code, Latest, Problem, Size, canvas, choice, image, off_loop, one_line, slider
+from ..stage import Code, Fit, Latest, Problem, Size, canvas, choice, image, off_loop, one_line, slider
 
 #: Uploads: bytes of the file, faces of the mesh.
 LARGEST, MOST_FACES = 2_000_000, 30_000
@@ -42,7 +42,6 @@ KINDS = (".obj", ".ply", ".off", ".stl")
 #: A fit: pictures of this side from so many views, in rounds of so many steps, each shown; no longer than so many seconds.
 SIDE, VIEWS, ROUNDS, STEPS, SECONDS = 64, 8, 24, 12, 120.0
 BACKGROUND = (0.059, 0.078, 0.125)
-LAYERS = ("colour", "silhouette", "depth")
 
 
 def _star() -> Mesh:
@@ -58,7 +57,23 @@ MESHES = {
     "box": lambda: box(segments=6),
     "cylinder": cylinder,
 }
-CALLS = {"torus": "torus()", "ball": "icosphere(3)", "box": "box(segments=6)", "cylinder": "cylinder()"}
+CALLS = {
+    "torus": "torus()",
+    "star": "extrusion(torch.stack([radius * angle.sin(), radius * angle.cos()], -1), 0.5)",
+    "ball": "icosphere(3)",
+    "box": "box(segments=6)",
+    "cylinder": "cylinder()",
+}
+OUTLINE = "angle, radius = torch.arange(10) * (torch.pi / 5), torch.tensor([1.0, 0.45]).repeat(5)\n"
+WAVES = "0.25 + 0.65 * (0.5 + 0.5 * torch.cos(2.6 * mesh.vertices + torch.tensor([0.2, 2.0, 4.2])))"
+#: What of the renderer's output a layer shows, and its colours.
+PICTURES = {
+    "colour": ("out.rgb.clamp(0, 1)", ""),
+    "silhouette": ("out.silhouette", ', cmap="magma", vmin=0, vmax=1'),
+    "depth": ("((1 - (out.depth - 1.9) / 2).clamp(0, 1) * out.silhouette)", ', cmap="viridis", vmin=0, vmax=1'),
+}
+#: The side of a picture that is not moved, in pixels; the noise is measured in them.
+FULL = 640
 
 
 @dataclass
@@ -116,7 +131,7 @@ def paint(wish: Wish) -> dict[str, Any]:
 
 
 def _render(wish: Wish, mesh: Mesh) -> str:
-    scale = wish.scale * wish.size / 256  # pixels of a picture 256 wide: the same look at every size
+    scale = wish.scale * wish.size / FULL  # the same look at every size
     renderer = SmoothRenderer(
         wish.size, FilteredCoverage(StudentT(df=8, scale=max(scale, 0.2))), shading="vertex", background=BACKGROUND
     )
@@ -145,47 +160,54 @@ def targets(mesh: Mesh) -> Tensor:
     return torch.cat([rendered.image, rendered.silhouette[..., None]], -1)
 
 
-def fitting(mesh: Mesh) -> Iterator[tuple[Mesh, float]]:
-    """A ball becomes the mesh, from pictures alone: after each round the present mesh and its loss."""
+def fitting(mesh: Mesh) -> Iterator[tuple[int, Mesh, float]]:
+    """A ball becomes the mesh, from pictures alone: after each round the steps taken, the present mesh and its loss."""
     fitter = MeshFitter(
         Targets(around(), rgb=targets(mesh)), icosphere(3, 0.7), steps=ROUNDS * STEPS, views=4, scales=(3.0, 0.7)
     )
     begin = time.monotonic()
-    for _ in range(ROUNDS):
+    for done in range(1, ROUNDS + 1):
         for _ in range(STEPS):
             fitter.step()
         found = fitter.result()
-        yield found.mesh, found.history[-1]["pictures"]
+        yield done * STEPS, found.mesh, found.history[-1]["pictures"]
         if time.monotonic() - begin > SECONDS:
             return
 
 
 def code(name: str, wish: Wish) -> str:
     """The lines that draw what is seen, or, while a ball takes the mesh's shape, those that fit it."""
-    made, file = CALLS.get(name), f"{Path(name).stem}.obj" if name in MESHES else Path(name).name
-    imported = f", {made.partition('(')[0]}" if made else ", Mesh"
-    loaded = f"mesh = {made or f'Mesh.load({file!r})'}.normalised()\n"
-    if wish.fitted is not None:
+    made = CALLS.get(name, f"Mesh.load({name!r})")
+    kind, fits = made.partition("(")[0].partition(".")[0], wish.fitted is not None
+    head = "import torch\n" if fits else "import matplotlib.pyplot as plt\nimport torch\n"
+    mesh = (
+        f"{OUTLINE if name == 'star' else ''}mesh = {made}.normalised()\n"
+        f"if mesh.vertex_colors is None:\n    mesh = mesh.replace(vertex_colors={WAVES})\n"
+    )
+    if fits:
+        names = dict.fromkeys(("Camera", "Targets", "fit_mesh", "icosphere", "render_hard", kind))
         return (
-            f"import torch\nfrom algonet.render import Camera, Targets, fit_mesh, render_hard{imported}\n\n{loaded}"
+            f"{head}from algonet.render import {', '.join(names)}\n\n{mesh}"
             f"angle = torch.arange({VIEWS}) * (2 * torch.pi / {VIEWS})\n"
-            f"eyes = 2.9 * torch.stack([angle.sin(), torch.full(({VIEWS},), 0.4), angle.cos()], -1)\n"
+            f"tilt = torch.tensor([0.5, -0.5]).repeat({VIEWS // 2})\n"
+            "eyes = 2.9 * torch.stack([angle.sin() * tilt.cos(), tilt.sin(), angle.cos() * tilt.cos()], -1)\n"
             "cameras = Camera.look_at(eyes, fov=45.0)\n"
-            f"seen = render_hard(mesh.vertices, mesh.faces, mesh.vertices, cameras, size=({SIDE}, {SIDE}))\n"
-            f"print(fit_mesh(Targets(cameras, silhouettes=seen.silhouette), steps={ROUNDS * STEPS}))"
+            f"seen = render_hard(mesh.vertices, mesh.faces, mesh.vertex_colors, cameras, size=({SIDE}, {SIDE}))\n"
+            "targets = Targets(cameras, rgb=torch.cat([seen.image, seen.silhouette[..., None]], -1))\n"
+            f"fit = fit_mesh(targets, template=icosphere(3, 0.7), steps={ROUNDS * STEPS}, views=4, scales=(3.0, 0.7))\n"
+            'fit.mesh.save("fitted.obj")\nprint(fit)'
         )
-    eye = [round(float(v), 2) for v in camera(wish.azimuth, wish.height).position]
-    shown = {"colour": "rgb", "silhouette": "silhouette", "depth": "depth"}[wish.layer]
-    waves = "0.5 + 0.5 * torch.cos(2.6 * mesh.vertices + torch.tensor([0.2, 2.0, 4.2]))"
-    paint = f"mesh = mesh.replace(vertex_colors=0.25 + 0.65 * ({waves}))\n" if made else ""
+    eye = ", ".join(f"{float(v):.2f}" for v in camera(wish.azimuth, wish.height).position)
+    pixels, colours = PICTURES[wish.layer]
     return (
-        "import torch\nfrom algonet import Camera, FilteredCoverage, SmoothRenderer, StudentT\n"
-        f"from algonet.render import AmbientLight, DirectionalLight{imported}\n\n{loaded}{paint}"
+        f"{head}from algonet import Camera, FilteredCoverage, SmoothRenderer, StudentT\n"
+        f"from algonet.render import AmbientLight, DirectionalLight, {kind}\n\n{mesh}"
         f"coverage = FilteredCoverage(StudentT(df=8, scale={wish.scale:.3g}))\n"
-        f'renderer = SmoothRenderer(256, coverage, shading="vertex", background={BACKGROUND})\n'
+        f'renderer = SmoothRenderer({FULL}, coverage, shading="vertex", background={BACKGROUND})\n'
         "lights = AmbientLight((0.45, 0.45, 0.45)), DirectionalLight((-0.5, -0.9, -0.8), (0.75, 0.75, 0.75))\n"
-        f"out = renderer(mesh, Camera.look_at(({eye[0]}, {eye[1]}, {eye[2]}), fov=45.0), lights)\n"
-        f"print(out.{shown}.shape, float(out.silhouette.mean()))"
+        f"out = renderer(mesh, Camera.look_at(({eye}), fov=45.0), lights)\n"
+        f'plt.imsave("mesh.png", {pixels}.detach().numpy(){colours})\n'
+        "print(out.rgb.shape, float(out.silhouette.mean()))"
     )
 
 
@@ -195,15 +217,9 @@ def thumbnail() -> str:
 
 
 def build() -> None:
-    wish, size = Wish(painted(torus())), Size(640)
-    state: dict[str, Any] = {"name": "torus", "held": None, "fit": 0}
+    state: dict[str, Any] = {"name": "torus", "held": None}
 
-    def again(**changes: Any) -> None:
-        for name, value in changes.items():
-            setattr(wish, name, value)
-        latest.ask(Wish(**vars(wish)))
-
-    def show(found: dict[str, Any]) -> None:
+    def show(found: dict[str, Any], wish: Wish) -> None:
         view.set_source(found["picture"])
         beside.set_visibility("fitted" in found)
         if "fitted" in found:
@@ -216,54 +232,35 @@ def build() -> None:
         elif state["held"] is not None:
             dx, dy = x - state["held"][0], y - state["held"][1]
             state["held"] = None if kind == "up" else (x, y)
-            again(azimuth=wish.azimuth - 4 * dx, height=min(max(wish.height + 3 * dy, -1.4), 1.4))
+            wish = latest.wish
+            latest.again(azimuth=wish.azimuth - 4 * dx, height=min(max(wish.height + 3 * dy, -1.4), 1.4))
 
-    def take(name: str) -> None:
-        stop()
+    def take(name: str, mesh: Mesh | None = None) -> None:
+        mesh = painted(MESHES[name]()) if mesh is None else mesh
+        fit.stop()
         state["name"] = name
-        again(mesh=painted(MESHES[name]()), fitted=None)
+        told.set_text(f"{name}: {len(mesh.vertices)} vertices, {len(mesh.faces)} faces")
+        latest.again(mesh=mesh, fitted=None)
 
     async def receive(event: Any) -> None:
+        name = Path(event.file.name).name
         try:
-            data = await event.file.read()
-            mesh = await off_loop(load, event.file.name, data)
+            mesh = await off_loop(load, name, await event.file.read())
         except Exception as error:
             problem.say(one_line(error))
         else:
-            stop()
-            state["name"] = event.file.name
-            told.set_text(f"{event.file.name}: {len(mesh.vertices)} vertices, {len(mesh.faces)} faces")
-            again(mesh=mesh, fitted=None)
+            take(name, mesh)
+            meshes.set_options([*MESHES, name], value=name)
         upload.reset()
 
-    def stop() -> None:
-        state["fit"] += 1
-        button.set_text("fit a ball to it")
-
-    async def fit() -> None:
-        if button.text == "stop":
-            stop()
-            return
-        stop()
-        turn = state["fit"]
-        button.set_text("stop")
-        steps = fitting(wish.mesh)
-        again(fitted=icosphere(3, 0.7))
+    def begin() -> Iterator[tuple[int, Mesh, float]]:
+        latest.again(fitted=icosphere(3, 0.7))
         told.set_text("looking at it from eight sides")
-        done = 0
-        while state["fit"] == turn and not view.client.is_deleted:
-            try:
-                found = await off_loop(next, steps, None)
-            except Exception as error:
-                problem.say(one_line(error))
-                break
-            if found is None or state["fit"] != turn:
-                break
-            done += 1
-            again(fitted=found[0])
-            told.set_text(f"step {done * STEPS} of {ROUNDS * STEPS}, loss of the pictures {found[1]:.3f}")
-        if state["fit"] == turn:
-            stop()
+        return fitting(latest.wish.mesh)
+
+    def progress(step: int, mesh: Mesh, loss: float) -> None:
+        latest.again(fitted=mesh)
+        told.set_text(f"step {step} of {ROUNDS * STEPS}, loss of the pictures {loss:.3f}")
 
     with ui.element("div").classes("desk"):
         with ui.element("div").classes("card"):
@@ -278,9 +275,16 @@ def build() -> None:
             problem = Problem(told)
         with ui.element("div").classes("card"):
             with ui.element("div").classes("controls"):
-                choice("mesh", list(MESHES), "torus", take)
-                choice("layer", list(LAYERS), "colour", lambda value: again(layer=value))
-            slider("softness", -0.7, 1.4, 0.0, lambda value: again(scale=10**value), shown=lambda v: f"{10**v:.2g} px")
+                meshes = choice("mesh", list(MESHES), "torus", lambda name: take(name) if name in MESHES else None)
+                choice("layer", list(PICTURES), "colour", lambda value: latest.again(layer=value))
+            slider(
+                "softness",
+                -0.3,
+                1.6,
+                0.0,
+                lambda value: latest.again(scale=10**value),
+                shown=lambda v: f"{10**v:.2g} px",
+            )
             upload = (
                 ui.upload(
                     label="upload OBJ, PLY, OFF or STL", auto_upload=True, max_file_size=LARGEST, on_upload=receive
@@ -291,7 +295,7 @@ def build() -> None:
             upload.on(
                 "rejected", lambda: problem.say(f"Meshes are {', '.join(KINDS)} of at most {LARGEST // 1_000_000} MB.")
             )
-            button = ui.button("fit a ball to it", on_click=fit).props("no-caps unelevated")
+            fit = Fit("fit a ball to it", begin, progress, problem)
         lines = Code()
-    latest = Latest(paint, show, problem, size)
-    again()
+    latest = Latest(Wish(painted(torus())), paint, show, problem, Size(FULL))
+    latest.again()

@@ -17,7 +17,7 @@ from algonet.relax import Logistic
 from algonet.smooth_python import smooth
 from algonet.smooth_python.algorithms import point_in_polygon
 
-from ..sandbox import Worker, arguments_of
+from ..sandbox import PARTICLES, Worker, arguments_of
 from ..stage import Code, Latest, Problem, Size, canvas, choice, one_line, slider, svg
 
 WIDTH, HEIGHT, MARGIN = 560, 340, 40
@@ -81,7 +81,7 @@ CURVES = {
     "thermostat": Example(thermostat, -10.0, 19.0, 14.0, "Hours of heating in a day, by the temperature outside"),
     "bouncing_ball": Example(bouncing_ball, 0.2, 2.0, 1.0, "Height after sixty steps of a ball that bounces"),
 }
-PICTURE = "point_in_polygon"
+PICTURE, OWN = "point_in_polygon", "your own"
 
 
 @dataclass
@@ -233,7 +233,7 @@ def thumbnail() -> str:
 
 
 def build() -> None:
-    wish, size, worker = Wish(source=source_of("fare")), Size(320, 96), Worker()
+    wish, worker = Wish(source=source_of("fare")), Worker()
     ui.context.client.on_disconnect(worker.close)
 
     def drag(kind: str, x: float, y: float) -> None:
@@ -241,7 +241,7 @@ def build() -> None:
         sliders[wish.along].set_value(round(wish.low + across * (wish.high - wish.low), 3))
         move(wish.along, sliders[wish.along].value)
 
-    def show(found: dict[str, Any]) -> None:
+    def show(found: dict[str, Any], wish: Wish) -> None:
         flat, deep = (plot, picture) if found["picture"] is None else (picture, plot)
         flat.set_visibility(True)
         deep.set_visibility(False)
@@ -252,17 +252,13 @@ def build() -> None:
         note.set_text(found["note"])
         lines.show(code(wish))
 
-    def again(**changes: Any) -> None:
-        for name, value in changes.items():
-            setattr(wish, name, value)
-        latest.ask(Wish(**{**vars(wish), "at": dict(wish.at)}), worker)
-
     def move(name: str, value: float) -> None:
-        wish.at[name] = float(value)
-        again(along=name)
+        latest.again(along=name, at={**wish.at, name: float(value)})
 
     def edit(source: str) -> None:
         wish.source = source
+        if wish.name in CURVES and source.strip() != source_of(wish.name).strip():
+            programs.set_value(OWN)
         try:
             names = arguments_of(source)
         except ValueError as error:
@@ -272,7 +268,7 @@ def build() -> None:
             wish.at = {name: wish.at.get(name, 1.0) for name in names}
             wish.along, (wish.low, wish.high) = names[0], RANGE
             lay_out()
-        again()
+        latest.again()
 
     def lay_out() -> None:
         """A slider for each argument; the curve runs along the one that was moved last."""
@@ -283,6 +279,10 @@ def build() -> None:
                 sliders[name] = slider(name, wish.low, wish.high, value, lambda v, name=name: move(name, v))
 
     def turn_to(name: str) -> None:
+        if name == OWN and wish.source:
+            wish.name, about.text = OWN, "A function of your own"
+            return
+        name = "fare" if name == OWN else name
         known = name in CURVES
         wish.name, about.text = name, CURVES[name].what if known else "Is the point inside the star?"
         wish.low, wish.high, start = CURVES[name][1:4] if known else (0.0, 1.0, 0.3)
@@ -292,7 +292,7 @@ def build() -> None:
         lay_out()
         editor.set_visibility(known)
         editor.set_value(wish.source)
-        again()
+        latest.again()
 
     sliders: dict[str, Any] = {}
     with ui.element("div").classes("desk"):
@@ -308,19 +308,19 @@ def build() -> None:
             problem = Problem(read)
             ui.label(
                 "Dashed: as written. Green: smooth. Red: value and slope at the input. Yellow, where the mean of the states "
-                "misleads: the mean over 256 particles, each of which takes its decisions."
+                f"misleads: the mean over {PARTICLES} particles, each of which takes its decisions."
             ).classes("caption")
         with ui.element("div").classes("card"):
-            choice("program", [*CURVES, PICTURE], wish.name, turn_to)
+            programs = choice("program", [*CURVES, PICTURE, OWN], wish.name, turn_to)
             editor = ui.codemirror(wish.source, language="Python", on_change=lambda event: edit(event.value)).classes(
                 "editor"
             )
             arguments = ui.column().classes("w-full gap-0")
             lay_out()
-            slider("steepness", 0.5, 30.0, wish.steepness, lambda value: again(steepness=value), step=0.1)
+            slider("steepness", 0.5, 30.0, wish.steepness, lambda value: latest.again(steepness=value), step=0.1)
             ui.label("Write a function of your own: one to four arguments, numbers, if, while, for, lists.").classes(
                 "caption"
             )
         lines = Code()
-    latest = Latest(compute, show, problem, size)
-    again()
+    latest = Latest(wish, lambda wish: compute(wish, worker), show, problem, Size(320, 96))
+    latest.again()

@@ -131,32 +131,28 @@ def thumbnail() -> str:
 
 
 def build() -> None:
-    wish = Wish()
     held: dict[str, int] = {}
 
     def drag(kind: str, x: float, y: float) -> None:
+        values = list(latest.wish.values)
         if kind == "down":
-            held["bar"] = min(int(x * len(wish.values)), len(wish.values) - 1)
+            held["bar"] = min(int(x * len(values)), len(values) - 1)
         if kind != "up" and "bar" in held:
             value = (HEIGHT - 22 - y * HEIGHT) / (HEIGHT - 84)
-            wish.values[held["bar"]] = round(min(max(value, 0.0), 1.0), 2)
-            again()
+            values[held["bar"]] = round(min(max(value, 0.0), 1.0), 2)
+            latest.again(values=values)
 
-    def show(found: dict[str, Any]) -> None:
+    def show(found: dict[str, Any], wish: Wish) -> None:
         for element, name in ((numbers, "bars"), (wires, "network"), (shares, "permutation")):
             element.set_content(found[name])
         lines.show(code(wish))
         ordered.set_text("sorted: " + "  ".join(f"{v:.2f}" for v in found["sorted"]))
 
-    def again(**changes: Any) -> None:
-        for name, value in changes.items():
-            setattr(wish, name, value)
-        latest.ask(Wish(**{**vars(wish), "values": list(wish.values)}))
-
     def change_count(count: int) -> None:
-        values = [*wish.values, *START, *START][:count]
-        again(values=values, place=min(wish.place, count - 1))
-        place.set_options([str(k + 1) for k in range(count)], value=str(wish.place + 1))
+        last = min(latest.wish.place, count - 1)
+        held.clear()
+        latest.again(values=[*latest.wish.values, *START, *START][:count], place=last)
+        place.set_options([str(k + 1) for k in range(count)], value=str(last + 1))
 
     size = (WIDTH, HEIGHT)
     with ui.element("div").classes("desk"):
@@ -172,17 +168,17 @@ def build() -> None:
                     ui.label("The soft permutation").classes("caption")
                     shares = canvas(lambda *_: None, alt="The soft permutation", size=size)
         with ui.element("div").classes("card"):
-            slider("steepness", 1.0, 100.0, wish.steepness, lambda value: again(steepness=value), step=0.5)
-            slider("numbers", 3, 12, len(wish.values), lambda value: change_count(int(value)), step=1)
+            slider("steepness", 1.0, 100.0, Wish.steepness, lambda value: latest.again(steepness=value), step=0.5)
+            slider("numbers", 3, 12, len(START), lambda value: change_count(int(value)), step=1)
             with ui.element("div").classes("controls"):
-                choice("family", list(FAMILIES), wish.family, lambda value: again(family=value))
+                choice("family", list(FAMILIES), Wish.family, lambda value: latest.again(family=value))
                 place = choice(
-                    "raise place", [str(k + 1) for k in range(len(START))], str(wish.place + 1),
-                    lambda value: again(place=int(value) - 1) if value else None,
+                    "raise place", [str(k + 1) for k in range(len(START))], str(len(START)),
+                    lambda value: latest.again(place=int(value) - 1) if value else None,
                 )  # fmt: skip
             ui.label("Arrows: the gradient of that place. Up, in red: a larger number would raise it.").classes(
                 "caption"
             )
         lines = Code()
-    latest = Latest(compute, show, problem)
-    again()
+    latest = Latest(Wish(), compute, show, problem)
+    latest.again()

@@ -34,6 +34,8 @@ LARGEST, MOST_STATEMENTS = 4000, 80
 #: ... on the grid, and at the chosen point, which costs less.
 GRID_RUNS, POINT_RUNS = 10_000, 200_000
 GRID, SPAN = 40, 6.0
+#: Where the lowest value lies in the solid picture.
+GROUND = -0.45
 EXITS = ("Sech", "SmoothTent", "BumpExit", "Tent")
 
 
@@ -58,6 +60,7 @@ class Surface:
     read: str = ""
     value: Tensor = field(default_factory=lambda: torch.zeros(GRID, GRID))
     slope: Tensor = field(default_factory=lambda: torch.zeros(GRID, GRID))
+    here: float = 0.0
     note: str = ""
 
 
@@ -119,7 +122,7 @@ def paint(wish: Wish, surface: Surface) -> dict[str, Any]:
         value, a, b, cut = evaluate(*key, torch.tensor(x1), torch.tensor(x2))
         surface.note = f"{surface.note} {cut}".strip()
         surface.read = f"x0({x1:.2f}, {x2:.2f}) = {float(value):.3f} · d/dx1 = {float(a):.3f} · d/dx2 = {float(b):.3f}"
-        surface.place = (key, wish.at)
+        surface.here, surface.place = float(value), (key, wish.at)
     pixels = _solid(wish, surface) if wish.solid else _flat(surface, wish.size)
     return {
         "picture": drawing.picture(pixels),
@@ -145,9 +148,8 @@ def _enlarged(t: Tensor, size: int) -> Tensor:
 
 def _solid(wish: Wish, surface: Surface) -> np.ndarray:
     """The surface, drawn by our own renderer: height is the value, colour the size of the gradient."""
-    value = torch.nan_to_num(surface.value, nan=0.0, posinf=0.0, neginf=0.0).clamp(-1e4, 1e4)
-    low, high = float(value.min()), float(value.max())
-    height = (value - low) / max(high - low, 1e-6) * 1.1 - 0.45
+    value = surface.value.nan_to_num(0.0, 0.0, 0.0).clamp(-1e4, 1e4)
+    height = _height(value, surface)
     axis = torch.linspace(-1, 1, GRID)
     x1, x2 = torch.meshgrid(axis, axis, indexing="ij")
     vertices = torch.stack([x1, height, -x2], -1).reshape(-1, 3)
@@ -164,6 +166,16 @@ def _solid(wish: Wish, surface: Surface) -> np.ndarray:
     lights = (AmbientLight((0.55, 0.55, 0.55)), DirectionalLight((-0.4, -1.0, -0.5), (0.6, 0.6, 0.6)))
     with torch.no_grad():
         return to_bytes(renderer(mesh, _camera(wish), lights).rgb)
+
+
+def _range(surface: Surface) -> tuple[float, float]:
+    value = surface.value.nan_to_num(0.0, 0.0, 0.0).clamp(-1e4, 1e4)
+    return float(value.min()), float(value.max())
+
+
+def _height(value: Any, surface: Surface) -> Any:
+    low, high = _range(surface)
+    return (value - low) / max(high - low, 1e-6) * 1.1 + GROUND
 
 
 def _camera(wish: Wish) -> Camera:
@@ -196,24 +208,23 @@ def thumbnail() -> str:
 
 
 def build() -> None:
-    wish, surface, size = Wish(), Surface(), Size(560)
+    surface, size = Surface(), Size(560)
     held: dict[str, tuple[float, float]] = {}
 
     def drag(kind: str, x: float, y: float) -> None:
+        wish = latest.wish
         if not wish.solid:
             width = 2 + 1 / 40
             place = x * width if x * width <= 1 else x * width - 1 - 1 / 40
-            wish.at = (round(min(max(place, 0.0), 1.0) * SPAN, 2), round((1 - y) * SPAN, 2))
+            latest.again(at=(round(min(max(place, 0.0), 1.0) * SPAN, 2), round((1 - y) * SPAN, 2)))
         elif kind == "down":
             held["from"] = (x, y)
-            return
         elif "from" in held:
-            wish.azimuth -= (x - held["from"][0]) * 4
-            wish.height = min(max(wish.height + (y - held["from"][1]) * 3, 0.05), 1.4)
+            dx, dy = x - held["from"][0], y - held["from"][1]
             held["from"] = (x, y)
-        again()
+            latest.again(azimuth=wish.azimuth - 4 * dx, height=min(max(wish.height + 3 * dy, 0.05), 1.4))
 
-    def show(found: dict[str, Any]) -> None:
+    def show(found: dict[str, Any], wish: Wish) -> None:
         view.set_source(found["picture"])
         read.set_text(found["read"])
         note.set_text(found["note"])
@@ -221,13 +232,9 @@ def build() -> None:
         view.classes(add="square" if wish.solid else "", remove="" if wish.solid else "square")
         lines.show(code(wish))
 
-    def again(**changes: Any) -> None:
-        for name, value in changes.items():
-            setattr(wish, name, value)
-        latest.ask(Wish(**vars(wish)), surface)
-
-    def load(name: str) -> None:
-        editor.set_value(library_source(name))
+    def leave_by(name: str) -> None:
+        steepness.set_visibility(name == "Sech")
+        latest.again(exit=name)
 
     with ui.element("div").classes("desk"):
         with ui.element("div").classes("card"):
@@ -236,37 +243,59 @@ def build() -> None:
             note = ui.label().classes("caption")
             problem = Problem(read)
         with ui.element("div").classes("card"):
-            choice("program", list(LIBRARY), "multiply", load)
-            editor = ui.codemirror(wish.source, on_change=lambda event: again(source=event.value)).classes("editor")
+            choice("program", list(LIBRARY), "multiply", lambda name: editor.set_value(library_source(name)))
+            editor = ui.codemirror(Wish.source, on_change=lambda event: latest.again(source=event.value)).classes(
+                "editor"
+            )
             with ui.element("div").classes("controls"):
-                ui.switch("solid", value=True, on_change=lambda event: again(solid=event.value)).props("dense")
-                choice("exit", list(EXITS), wish.exit, lambda value: again(exit=value))
-            slider("steepness", 0.5, 4.0, 2.0, lambda value: again(steepness=value))
-            slider("x1", 0.0, SPAN, 3.0, lambda value: again(at=(value, wish.at[1])))
-            slider("x2", 0.0, SPAN, 4.0, lambda value: again(at=(wish.at[0], value)))
+                ui.switch("solid", value=True, on_change=lambda event: latest.again(solid=event.value)).props("dense")
+                choice("exit", list(EXITS), Wish.exit, leave_by)
+            with ui.element("div").classes("w-full") as steepness:
+                slider("steepness", 0.5, 4.0, 2.0, lambda value: latest.again(steepness=value))
+            steepness.set_visibility(False)
+            slider("x1", 0.0, SPAN, 3.0, lambda value: latest.again(at=(value, latest.wish.at[1])))
+            slider("x2", 0.0, SPAN, 4.0, lambda value: latest.again(at=(latest.wish.at[0], value)))
             ui.label(
                 "Solid: height is the value, colour the size of the gradient. Flat: value on the left, gradient on the right. "
                 "SmoothTent, BumpExit and Tent are exact on the integers; Sech, the paper's, is not: 3 x 4 is 10.3 with it."
             ).classes("caption")
         lines = Code()
-    latest = Latest(paint, show, problem, size)
-    again()
+    latest = Latest(Wish(), lambda wish: paint(wish, surface), show, problem, size)
+    latest.again()
 
 
 def _rings(at: tuple[float, float], size: int) -> str:
     """A ring at the chosen point of both maps."""
     x, y = at[0] / SPAN * size, (1 - at[1] / SPAN) * size
-    ring = '<circle cx="{:.1f}" cy="{:.1f}" r="{:.1f}" fill="none" stroke="white" stroke-width="{:.1f}"/>'
-    return "".join(ring.format(x + shift, y, size / 45, size / 150) for shift in (0, size + max(4, size // 40)))
+    return _ring(x, y, size) + _ring(x + size + max(4, size // 40), y, size)
+
+
+def _ring(x: float, y: float, size: int) -> str:
+    width, radius = size / 150, size / 45
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="none" stroke="white" stroke-width="{width:.1f}"/>'
 
 
 def _axes(wish: Wish, surface: Surface) -> str:
-    """Names and ranges of the axes at the edges of the solid surface: x1, x2 along the ground, the value at a corner."""
-    low, high = float(surface.value.nan_to_num(0).min()), float(surface.value.nan_to_num(0).max())
-    ends = {"x1 = 0": (-1.0, -0.45, 1.1), f"x1 = {SPAN:g}": (1.0, -0.45, 1.1), "x2 = 0": (1.1, -0.45, 1.0)}
-    ends |= {f"x2 = {SPAN:g}": (1.1, -0.45, -1.0), f"{low:.3g}": (-1.1, -0.45, -1.0), f"{high:.3g}": (-1.1, 0.65, -1.0)}
-    places = _camera(wish).project(torch.tensor(list(ends.values())), (wish.size, wish.size))
-    return "".join(
-        drawing.label(float(x), float(y), text, size=wish.size // 32)
-        for text, (x, y, _) in zip(ends, places, strict=True)
-    )
+    """The ground's two near edges with x1 and x2, the value at an upright on the left, and the chosen point."""
+    size, camera, (low, high) = wish.size, _camera(wish), _range(surface)
+
+    def seen(*point: float) -> tuple[float, float]:
+        x, y, _ = camera.project(torch.tensor([point]), (size, size))[0].tolist()
+        return x, y
+
+    x, z = math.copysign(1, math.sin(wish.azimuth)), math.copysign(1, math.cos(wish.azimuth))
+    left = min((-x, z), (x, -z), key=lambda corner: seen(corner[0], GROUND, corner[1]))
+    upright = [seen(left[0], y, left[1]) for y in (GROUND, GROUND + 1.1)]
+    parts = [drawing.curve(upright, "currentColor", 1)]
+    parts += [drawing.curve([seen(-1, GROUND, z), seen(1, GROUND, z)], "currentColor", 1)]
+    parts += [drawing.curve([seen(x, GROUND, -1), seen(x, GROUND, 1)], "currentColor", 1)]
+    words = {f"{low:.3g}": (upright[0], "end"), f"{high:.3g}": (upright[1], "end")}
+    for share, value in ((-0.8, 0.0), (0.8, SPAN)):
+        words[f"x1 = {value:g}"] = (seen(share, GROUND, 1.14 * z), "middle")
+        words[f"x2 = {value:g}"] = (seen(1.14 * x, GROUND, -share), "middle")
+    for text, (place, anchor) in words.items():
+        aside = -size / 90 if anchor == "end" else 0
+        parts.append(drawing.label(place[0] + aside, place[1] + size / 70, text, size=size // 36, anchor=anchor))
+    here = min(max(surface.here, low), high)
+    at = [2 * v / SPAN - 1 for v in wish.at]
+    return "".join(parts) + _ring(*seen(at[0], _height(here, surface), -at[1]), size)

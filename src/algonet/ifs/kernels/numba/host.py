@@ -15,7 +15,7 @@ from algonet.core.identity import Signature
 from algonet.core.threads import spread
 
 from ...reference import FAR_GRADIENT, FAR_PARAMETER, FAR_PIXELS, FAR_STATE, LEAST_SIGMA
-from ..layout import ChaosPlan, RasterPlan, blocks
+from ..layout import ChaosPlan, RasterPlan, blocks, laid_out
 
 #: Numbers in a vector register, which inner loops run over; pictures are padded by as many.
 LANES = 16
@@ -42,8 +42,7 @@ FAR_STATE, FAR_PARAMETER, FAR_GRADIENT = {FAR_STATE!r}, {FAR_PARAMETER!r}, {FAR_
 
 
 def _arrays(tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[np.ndarray]:
-    """What kernels read: contiguous arrays with leading dimensions as one."""
-    return [t.detach().reshape(shape).contiguous().numpy() for t, shape in zip(tensors, shapes, strict=True)]
+    return [t.numpy() for t in laid_out(tensors, shapes)]
 
 
 def _run(work: Callable[..., None], cut: Sequence[tuple[int, ...]]) -> None:
@@ -145,19 +144,8 @@ class ChaosGamePlan(ChaosPlan):
         settings, kernel = self.settings, self.kernels.backward
 
         def work(i: int, k: int, first: int, last: int) -> None:
-            kernel(
-                g[i],
-                a[i],
-                c[i],
-                x[i],
-                first,
-                last,
-                settings.burn_in,
-                settings.horizon,
-                states[i],
-                grad_a[i, k],
-                grad_x[i],
-            )
+            steps = first, last, settings.burn_in, settings.horizon
+            kernel(g[i], a[i], c[i], x[i], *steps, states[i], grad_a[i, k], grad_x[i])
 
         _run(work, self.cut)
         return [grad_parameters.sum(1).reshape(parameters.shape), None, grad_start.reshape(start.shape)]

@@ -22,10 +22,11 @@ _FAR, _LEAST = tl.constexpr(FAR_PIXELS), tl.constexpr(LEAST_SIGMA)
 
 @triton.jit
 def _window(u, radius, size):
-    """First and last pixel within `radius` of u, inside the picture; last < first where there is none."""
+    """First and last pixel within `radius` of u inside the picture, and whether there is one."""
     first = tl.minimum(tl.maximum(tl.floor(u - radius), 0.0), size * 1.0)
     last = tl.minimum(tl.maximum(tl.floor(u + radius), -1.0), size - 1.0)
-    return first.to(tl.int32), last.to(tl.int32)
+    # Not `last >= first`: in float64 Triton 3.7 fails to lay out that comparison, for every target
+    return first.to(tl.int32), last.to(tl.int32), (u + radius >= 0.0) & (u - radius < size * 1.0)
 
 
 @triton.jit
@@ -71,11 +72,11 @@ def _load_points(points, sigma, weights, item, i, live, count, reach, height, wi
     broken = live & ((u != u) | (v != v) | (rest != rest))
     u = tl.where(u != u, -_FAR, tl.minimum(tl.maximum(u, -_FAR), _FAR))
     v = tl.where(v != v, -_FAR, tl.minimum(tl.maximum(v, -_FAR), _FAR))
-    x0, x1 = _window(u, reach * s, width)
-    y0, y1 = _window(v, reach * s, height)
-    live = live & (broken == 0) & (x1 >= x0) & (y1 >= y0)
+    x0, x1, across = _window(u, reach * s, width)
+    y0, y1, down = _window(v, reach * s, height)
+    live = live & (broken == 0) & across & down
     if not WEIGHTED:
-        w = tl.where(live, 1.0, 0.0).to(u.dtype)
+        w = u * 0.0 + 1.0  # no longer NaN
     return u, v, w, s, 1.0 / s, raw, broken, live, x0, x1, y0, y1
 
 

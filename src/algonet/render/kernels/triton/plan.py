@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from algonet.core.cache import Cache
+from algonet.core.identity import PLANS
 from algonet.core.launch import Launch
 
 from ...constants import GREY
@@ -386,16 +387,13 @@ class Pass:
         )  # fmt: skip
 
 
-_PLANS: Cache[LaunchPlan] = Cache("plans of the CUDA rasteriser", 1024)
-
-
 def plan_of(tensors: Sequence[Tensor], settings: RasterSettings) -> LaunchPlan:
     """The plan for calls like this one."""
-    key = (settings, tensors[0].device, *[(t.shape, t.stride(), t.dtype) for t in tensors])
-    plan = _PLANS.find(key)
+    key = (LaunchPlan, settings, tensors[0].device, *[(t.shape, t.stride(), t.dtype) for t in tensors])
+    plan = PLANS.find(key)
     if plan is None:
         shapes, strides = [tuple(t.shape) for t in tensors], [t.stride() for t in tensors]
-        plan = _PLANS.put(key, LaunchPlan(settings, shapes, strides, tensors[0].dtype))
+        plan = PLANS.put(key, LaunchPlan(settings, shapes, strides, tensors[0].dtype))
     return plan
 
 

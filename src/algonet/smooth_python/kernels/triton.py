@@ -1,22 +1,34 @@
-"""Source of the GPU kernels, generated from the table of instructions: a warp walks through the program for 32 items, its
-rows in global memory.
+"""Recorded programs on the GPU: a warp walks through the program for 32 items, its rows in global memory of bounded size.
 
-Every lane reads only what it wrote itself, so no barrier is needed. Nothing is kept between forward and backward: backward
-runs the program again. Where a gradient is 0 so are those before it: 0 times infinity is nobody's business.
+The kernels' source is generated from the table of instructions. Every lane reads only what it wrote itself, so no barrier is
+needed. Nothing is kept between forward and backward: backward runs the program again. Zero output gradients are skipped, so
+0 * inf never arises.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from algonet.core.autograd import plan_from
 from algonet.core.codegen import generate as codegen
 from algonet.core.identity import PLANS
+from algonet.core.launch import Launch
 from algonet.relax import Relaxation
 
-from ...machine import instructions
-from ...machine.instructions import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, Instruction
+from ..machine import instructions
+from ..machine.instructions import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, Instruction
+from ..operation import ProgramSettings
+
+#: Bytes of rows at a time; longer programs or larger batches run in several launches.
+SCRATCH = 256 * 2**20
+#: Items per program: one per lane of its single warp, so that rows never change hands between threads.
+BLOCK = 32
 
 _SOURCE = '''
 @triton.jit
@@ -123,17 +135,18 @@ _LOADS = {
     STEEPNESS: "{name} = tl.zeros((BLOCK,), dtype=steepness.dtype.element_ty) + tl.load(steepness + {place})",
     COUNTER: "",
 }
-_PLACES = {"a": "first", "b": "second", "c": "third"}
 #: Names that formulas use beside those of codegen's dialect.
 _NAMES = {"exact_exp(": "tl.exp(", "exact_log(": "tl.log(", "cos(": "tl.cos(", "sin(": "tl.sin(", "floor(": "tl.floor("}
 
 
 def kernels(formulas: tuple[Relaxation, ...]) -> ModuleType:
     """The module for programs with these relaxations; one for each state of the table."""
-    return PLANS.get(("smooth programs on the GPU", formulas, *instructions.TABLE.values()), lambda: _module(formulas))
+    return PLANS.get(
+        ("smooth programs on the GPU", formulas, *instructions.TABLE.values()), lambda: _generated(formulas)
+    )
 
 
-def _module(formulas: tuple[Relaxation, ...]) -> ModuleType:
+def _generated(formulas: tuple[Relaxation, ...]) -> ModuleType:
     table = instructions.with_relaxations(len(formulas))
     functions = [
         codegen.scalar_function(relax, f"curve{k}", "triton") + _FORMULA.format(k=k) for k, relax in enumerate(formulas)
@@ -159,17 +172,11 @@ def _formula(text: str, instruction: Instruction) -> str:
     found = codegen.translated(text, "triton")
     for name, theirs in _NAMES.items():
         found = found.replace(name, theirs)
-    for name, kind in zip("abc", instruction.operands, strict=False):
-        if kind == COUNTER:
-            found = found.replace(f"uniform({name})", f"drawn(seed, item, {_PLACES[name]})")
-    return found
+    return instruction.drawn(found, "drawn(seed, item, {place})")
 
 
 def _loads(instruction: Instruction) -> list[str]:
-    lines = [
-        _LOADS[kind].format(name=name, place=_PLACES[name])
-        for name, kind in zip("abc", instruction.operands, strict=False)
-    ]
+    lines = [_LOADS[kind].format(name=name, place=place) for name, kind, place in instruction.sources]
     return [line for line in (*lines, instruction.before) if line]
 
 
@@ -183,15 +190,89 @@ def _backward(instruction: Instruction) -> str:
     if not any(instruction.slopes):
         return "pass"
     lines = [] if COLUMN in instruction.operands else [*_loads(instruction), "y = tl.load(rows + k * BLOCK + lane)"]
-    for name, kind, slope in zip("abc", instruction.operands, instruction.slopes, strict=False):
+    for (_, kind, place), slope in zip(instruction.sources, instruction.slopes, strict=False):
         if not slope:
             continue
         amount = f"tl.where(asked, {_formula(slope, instruction)}, 0.0)"
         if kind == ROW:
-            lines.append(f"add_to(slopes + {_PLACES[name]} * BLOCK, lane, {amount})")
+            lines.append(f"add_to(slopes + {place} * BLOCK, lane, {amount})")
         elif kind == COLUMN:
-            lines.append(f"place = gx + item * columns + {_PLACES[name]}")
+            lines.append(f"place = gx + item * columns + {place}")
             lines.append(f"tl.store(place, tl.load(place, mask=inside, other=0.0) + {amount}, mask=inside)")
         else:
-            lines.append(f"add_to(gs + {_PLACES[name]} * BLOCK, lane, {amount})")
+            lines.append(f"add_to(gs + {place} * BLOCK, lane, {amount})")
     return "\n".join(lines)
+
+
+class _Ready:
+    """The tensors of a call as the kernels want them."""
+
+    def __init__(self, tensors: Sequence[Tensor]):
+        x, steepness, constants, program, wanted, seed = tensors
+        self.x = x.reshape(-1, x.shape[-1]).contiguous()
+        self.count, self.columns = self.x.shape
+        self.length, self.results = program.shape[0], wanted.shape[0]
+        self.blocks = -(-self.count // BLOCK)
+        self.inputs = {
+            "x": self.x,
+            "steepness": steepness.contiguous(),
+            "constants": constants.contiguous(),
+            "program": program.to(x.device, non_blocking=True).contiguous(),
+            "wanted": wanted.to(x.device, non_blocking=True),
+            "seed": seed.to(x.device, non_blocking=True),
+        }
+
+    def stretches(self, copies: int) -> Iterator[tuple[int, int]]:
+        """(first block, blocks) of each launch, such that `copies` sets of rows fit into the scratch."""
+        each = copies * self.length * BLOCK * self.x.element_size()
+        size = max(1, min(self.blocks, SCRATCH // max(each, 1)))
+        for start in range(0, self.blocks, size):
+            yield start, min(size, self.blocks - start)
+
+    def launch(self, kernel: Any, start: int, blocks: int, **more: int) -> Launch:
+        """The kernel for these blocks; made once for each size of batch and program."""
+        sizes: dict[str, Any] = {"start": start, "count": self.count, "columns": self.columns, **more}
+        sizes |= {"length": self.length, "results": self.results}
+        key = (kernel, self.x.dtype, self.x.get_device(), blocks, *sizes.values())
+        found = PLANS.find(key)
+        if found is None:
+            found = PLANS.put(key, Launch(kernel, blocks, warps=1, BLOCK=BLOCK, **sizes))
+        return found
+
+
+def smooth_program_forward(tensors: Sequence[Tensor], settings: ProgramSettings) -> tuple[list[Tensor], list[Tensor]]:
+    x = tensors[0]
+    ready = _Ready(tensors)
+    y = x.new_empty(ready.count, ready.results)
+    kernel = kernels(settings.formulas).forward_kernel
+    for start, blocks in ready.stretches(1):
+        rows = x.new_empty(blocks, ready.length, BLOCK)
+        ready.launch(kernel, start, blocks).start(**ready.inputs, y=y, scratch=rows)
+    return [y.reshape(*x.shape[:-1], ready.results)], []
+
+
+def smooth_program_backward(
+    grads: Sequence[Tensor],
+    tensors: Sequence[Tensor],
+    saved: Sequence[Tensor],
+    settings: ProgramSettings,
+    needs: Sequence[bool],
+) -> list[Tensor | None]:
+    x = tensors[0]
+    ready = _Ready(tensors)
+    gx = torch.zeros_like(ready.x)
+    scales = tensors[1].shape[0]
+    gs = x.new_zeros(ready.blocks, scales, BLOCK)
+    g = grads[0].reshape(ready.count, ready.results).contiguous()
+    kernel = kernels(settings.formulas).backward_kernel
+    for start, blocks in ready.stretches(2):
+        rows = x.new_empty(blocks, ready.length, BLOCK)
+        slopes = x.new_zeros(blocks, ready.length, BLOCK)
+        launch = ready.launch(kernel, start, blocks, scales=scales)
+        launch.start(**ready.inputs, g=g, gx=gx, gs=gs, scratch=rows, sums=slopes)
+    by_steepness = gs.sum((0, 2)) if needs[1] else None
+    constants = torch.zeros_like(tensors[2]) if needs[2] else None
+    return [gx.reshape(x.shape), by_steepness, constants, None, None, None]
+
+
+SmoothProgramPlan = plan_from(smooth_program_forward, smooth_program_backward)

@@ -14,9 +14,9 @@ import numpy as np
 from algonet.core.codegen.jit import njit
 
 #: Columns of a table of instructions: how many rows it reads; whether it reads an input, or a steepness; whether its slope is
-#: kept beside its value; for each of three operands, which values its gradient reads (`READS_A` ...), -1 if it has none.
+#: kept beside its value; for each of three operands, which values its gradient reads (1, 2, 4 for a, b, c), -1 if it has none.
 ROWS, FROM_INPUT, FROM_STEEPNESS, KEEPS_SLOPE, GRADIENTS = 0, 1, 2, 3, 4
-READS_A, READS_B, READS_C, READS_Y, READS_SLOPE = 1, 2, 4, 8, 16
+READS_Y, READS_SLOPE = 8, 16
 #: Columns of a forward step (instruction, slot of its row, its three operands) and of a backward one.
 STEP, PULL = 5, 8
 

@@ -1,0 +1,381 @@
+"""Recorded programs on the CPU: blocks of items side by side, one instruction at a time, each a loop that LLVM vectorises.
+
+The kernels' source is generated from the table of instructions. What a block does is listed by `schedule.py`; operands are
+slots, addresses of a block's numbers. Nothing is kept between forward and backward: backward runs the program again, block by
+block, as far as gradients need its values. Zero output gradients are skipped, so 0 * inf never arises.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from algonet.core.autograd import plan_from
+from algonet.core.cache import Cache
+from algonet.core.codegen import generate as codegen
+from algonet.core.identity import PLANS
+from algonet.core.threads import spread, workers
+from algonet.relax import Relaxation
+
+from ..machine import instructions
+from ..machine.instructions import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, Instruction
+from ..operation import ProgramSettings
+from . import schedule
+
+#: Items times instructions from which on waking further threads pays.
+PARALLEL_FROM = 4_000_000
+#: Items side by side: more of them take fewer steps, until what backward keeps of them leaves the second cache.
+WIDTH = 128
+
+_SOURCE = '''
+import numpy as np
+from numba import @FLOAT@ as REAL, int32, uint32
+from numpy import cos, exp as exact_exp, floor, log as exact_log, sin
+
+from algonet.core.codegen.numba_pointers import offset, pointer_at
+
+W = @WIDTH@
+
+
+@njit(fastmath={"contract"}, error_model="numpy")
+def fma(a, b, c):
+    return a * b + c
+
+
+@njit(error_model="numpy")
+def mixed(h):
+    h = np.uint32(np.uint32(h ^ np.uint32(h >> np.uint32(16))) * np.uint32(0x85EBCA6B))
+    h = np.uint32(np.uint32(h ^ np.uint32(h >> np.uint32(13))) * np.uint32(0xC2B2AE35))
+    return np.uint32(h ^ np.uint32(h >> np.uint32(16)))
+
+
+@njit(error_model="numpy")
+def drawn(mixed_item, high, counter):
+    """A number in [0, 1) with 24 bits, from an item mixed with one half of the seed, the other half, and a counter."""
+    h = mixed(np.uint32(np.uint32(mixed_item + np.uint32(np.uint32(counter) * np.uint32(0x9E3779B9))) ^ high))
+    return REAL(np.int32(h >> np.uint32(8))) * REAL(5.9604644775390625e-08)
+
+
+@njit(error_model="numpy")
+def mix_items(mixed_items, low, start):
+    for i in range(W):
+        mixed_items[i] = mixed(np.uint32(np.uint32(start + i) ^ low))
+
+
+@njit(error_model="numpy")
+def still(x):
+    return REAL(0.0)
+
+
+@FUNCTIONS@
+
+
+@njit(fastmath={"contract"}, error_model="numpy")
+def run_block(steps, count, rows, x, columns, steepness, constants, mixed_items, high, start, items):
+    """All steps on the items start ... start + W - 1."""
+    for k in range(count):
+        step = offset(steps, @STEP@ * k)
+        code, first, second, third = step[0], step[2], step[3], step[4]
+        y = offset(rows, step[1] * W)
+@FORWARD@
+
+
+@njit(fastmath={"contract"}, error_model="numpy")
+def pull_block(pulls, count, rows, slopes, gx, columns, gs, steepness, start, items):
+    """Gradients of one block, from the last instruction to the first; `slopes` comes in with those of the results."""
+    for k in range(count):
+        step = offset(pulls, @PULL@ * k)
+        code, place, first, second, third, own = step[0], step[2], step[3], step[4], step[5], step[6]
+        s, started = offset(slopes, step[1] * W), step[7] != 0
+@BACKWARD@
+
+
+@njit(error_model="numpy", nogil=True, cache=True)
+def forward(first, last, numbers, seed, run, results, memory):
+    """Blocks first ... last - 1; threads take different ones, each with memory of its own. Arrays come by address:
+    numbers (total, columns, x, steepness, constants), run (steps, count), results (y, slots, count), memory (rows, items)."""
+    total, columns = numbers[0], numbers[1]
+    x, steepness, constants = pointer_at(numbers[2], REAL), pointer_at(numbers[3], REAL), pointer_at(numbers[4], REAL)
+    y, slots, wanted = pointer_at(results[0], REAL), pointer_at(results[1], int32), results[2]
+    rows, mixed_items = pointer_at(memory[0], REAL), pointer_at(memory[1], uint32)
+    steps, low, high = pointer_at(run[0], int32), np.uint32(seed[0]), np.uint32(seed[1])
+    for block in range(first, last):
+        start = block * W
+        items = min(W, total - start)
+        mix_items(mixed_items, low, start)
+        run_block(steps, run[1], rows, x, columns, steepness, constants, mixed_items, high, start, items)
+        for i in range(items):
+            for j in range(wanted):
+                y[(start + i) * wanted + j] = rows[slots[j] * W + i]
+
+
+@njit(error_model="numpy", nogil=True, cache=True)
+def backward(first, last, numbers, seed, run, pull, results, grads, memory):
+    """As `forward`; pull (steps, count), results (gradients of the wanted rows, their slots or -1, count, slots to clear),
+    grads (of x, of each block's steepness, number of those), memory (rows, items, slopes)."""
+    total, columns = numbers[0], numbers[1]
+    x, steepness, constants = pointer_at(numbers[2], REAL), pointer_at(numbers[3], REAL), pointer_at(numbers[4], REAL)
+    g, slots, wanted = pointer_at(results[0], REAL), pointer_at(results[1], int32), results[2]
+    gx, gs = pointer_at(grads[0], REAL), pointer_at(grads[1], REAL)
+    rows, mixed_items, slopes = pointer_at(memory[0], REAL), pointer_at(memory[1], uint32), pointer_at(memory[2], REAL)
+    steps, low, high = pointer_at(run[0], int32), np.uint32(seed[0]), np.uint32(seed[1])
+    pulls = pointer_at(pull[0], int32)
+    for block in range(first, last):
+        start = block * W
+        items = min(W, total - start)
+        mix_items(mixed_items, low, start)
+        run_block(steps, run[1], rows, x, columns, steepness, constants, mixed_items, high, start, items)
+        for k in range(results[3] * W):
+            slopes[k] = REAL(0.0)
+        for i in range(items):
+            for j in range(wanted):
+                if slots[j] >= 0:
+                    slopes[slots[j] * W + i] += g[(start + i) * wanted + j]
+        of_block = offset(gs, block * grads[2])
+        pull_block(pulls, pull[1], rows, slopes, gx, columns, of_block, steepness, start, items)
+'''
+#: Each operand of one item, by where it comes from; `{name}` is a, b or c, `{place}` its number in the step. An instruction's
+#: own value, or its slope, is one of them for gradients.
+OWN = "own"
+_LOADS = {
+    ROW: "{name} = {name}_row[i]",
+    COLUMN: "{name} = x[(start + i) * columns + {place}] if i < items else REAL(0.0)",
+    CONSTANT: "{name} = constants[{place}]",
+    STEEPNESS: "{name} = steepness[{place}]",
+    COUNTER: "",
+    OWN: "{name} = own_row[i]",
+}
+#: What a function needs to load it.
+_NEEDS = {
+    COLUMN: "x, columns, start, items, first",
+    CONSTANT: "constants, {place}",
+    STEEPNESS: "steepness, {place}",
+    COUNTER: "mixed_items, high, {place}",
+    ROW: "{name}_row",
+    OWN: "own_row",
+}
+#: What a function adds a gradient to.
+_TARGETS = {ROW: "g, started", COLUMN: "gx, columns, start, items, place", STEEPNESS: "gs, items, place"}
+_OWN = (("y", OWN, ""), ("slope", OWN, ""))
+_BITS = {"a": 1, "b": 2, "c": 4, "y": schedule.READS_Y, "slope": schedule.READS_SLOPE}
+#: Rows by their slots, as a block has them.
+_ROWS = {f"{name}_row": f"offset(rows, {place} * W)" for name, place in (*instructions.PLACES.items(), ("own", "own"))}
+_DECORATOR = '@njit(fastmath={"contract"}, error_model="numpy")'
+
+
+def kernels(formulas: tuple[Relaxation, ...], dialect: str) -> ModuleType:
+    """The compiled module for programs with these relaxations; one for each state of the table."""
+    key = (formulas, dialect, *instructions.TABLE.values())
+    return PLANS.get(("smooth programs on the CPU", *key), lambda: _generated(formulas, dialect))
+
+
+def _generated(formulas: tuple[Relaxation, ...], dialect: str) -> ModuleType:
+    table = instructions.with_relaxations(len(formulas))
+    functions = [codegen.scalar_function(relax, f"formula{k}", dialect) for k, relax in enumerate(formulas)]
+    runs, pulls, run_cases, pull_cases = [], [], [], []
+    for code, instruction in enumerate(table):
+        run_cases += [
+            f"{'elif' if code else 'if'} code == {code}:  # {instruction.name}",
+            *_run_case(code, instruction),
+        ]
+        runs += _runs(code, instruction, dialect)
+        for operand, slope in enumerate(instruction.slopes):
+            if slope:
+                word = "elif" if pull_cases else "if"
+                case, function = _pull(code, operand, instruction, dialect)
+                pull_cases += [f"{word} code == {3 * code + operand}:  # {instruction.name}, operand {operand}", case]
+                pulls.append(function)
+    body = (
+        _SOURCE.replace("@WIDTH@", str(WIDTH))
+        .replace("@FLOAT@", "float32" if dialect == "numba32" else "float64")
+        .replace("@STEP@", str(schedule.STEP))
+        .replace("@PULL@", str(schedule.PULL))
+        .replace("@FUNCTIONS@", "\n\n".join(runs + pulls))
+        .replace("@FORWARD@", textwrap.indent("\n".join(run_cases), " " * 8))
+        .replace("@BACKWARD@", textwrap.indent("\n".join(pull_cases), " " * 8))
+    )
+    source = codegen.PRELUDES[dialect] + "\n\n" + "\n\n".join(functions) + "\n" + body
+    module = codegen.load("smooth_program_" + dialect, source)
+    module.__dict__["table"] = np.array([_table_row(i) for i in table], dtype=np.int32)
+    return module
+
+
+def _table_row(instruction: Instruction) -> list[int]:
+    """What `schedule.py` knows of an instruction."""
+    gradients = [-1, -1, -1]
+    for operand, slope in enumerate(instruction.slopes):
+        if slope:
+            gradients[operand] = sum(_BITS[name] for name, kind, _ in _read(instruction, slope) if kind in (ROW, OWN))
+    kinds = instruction.operands
+    return [instruction.rows, int(COLUMN in kinds), int(STEEPNESS in kinds), int(_keeps_slope(instruction)), *gradients]
+
+
+def _read(instruction: Instruction, slope: str) -> list[tuple[str, str, str]]:
+    """The operands, the own value and the slope, as far as a formula reads them."""
+    return [source for source in (*instruction.sources, *_OWN) if re.search(rf"\b{source[0]}\b", slope)]
+
+
+def _keeps_slope(instruction: Instruction) -> bool:
+    """Whether value and slope come from one formula, which is then computed once for both."""
+    return "slope" in instruction.before
+
+
+def _filled(forms: dict[str, str], sources: list[tuple[str, str, str]]) -> list[str]:
+    return [forms[kind].format(name=name, place=place) for name, kind, place in sources]
+
+
+def _function(name: str, arguments: list[str], count: str, lines: list[str]) -> str:
+    body = textwrap.indent("\n".join(line for line in lines if line), " " * 8)
+    return f"{_DECORATOR}\ndef {name}({', '.join(arguments)}):\n    for i in range({count}):\n{body}\n"
+
+
+def _runs(code: int, instruction: Instruction, dialect: str) -> list[str]:
+    """The function of an instruction: a row from its operands. With a slope to keep there are two of them."""
+    body = [
+        *_filled(_LOADS, instruction.sources),
+        codegen.translated(instruction.before, dialect),
+        f"y[i] = {_formula(instruction.value, instruction, dialect)}",
+    ]
+    arguments = ["y", *_filled(_NEEDS, instruction.sources)]
+    found = [_function(f"run{code}", arguments, "W", body)]
+    if _keeps_slope(instruction):
+        found.append(_function(f"run{code}_slope", ["slopes", *arguments], "W", [*body, "slopes[i] = slope"]))
+    return found
+
+
+def _run_case(code: int, instruction: Instruction) -> list[str]:
+    arguments = ", ".join(_ROWS.get(a, a) for a in ("y", *_filled(_NEEDS, instruction.sources)))
+    if not _keeps_slope(instruction):
+        return [f"    run{code}({arguments})"]
+    with_slope = f"        run{code}_slope(offset(rows, third * W), {arguments})"
+    return ["    if third < 0:", f"        run{code}({arguments})", "    else:", with_slope]
+
+
+def _formula(text: str, instruction: Instruction, dialect: str) -> str:
+    return instruction.drawn(codegen.translated(text, dialect), "drawn(mixed_items[i], high, {place})")
+
+
+def _pull(code: int, operand: int, instruction: Instruction, dialect: str) -> tuple[str, str]:
+    """The call of, and the function that adds to the gradient of one operand, or begins it: two operands may be one row."""
+    kind, slope, name = instruction.operands[operand], instruction.slopes[operand], f"pull{code}_{operand}"
+    sources = _read(instruction, slope)
+    arguments = [_TARGETS[kind], "s_row", *_filled(_NEEDS, sources)]
+    passed = ", ".join({**_ROWS, "s_row": "s"}.get(a, a) for a in arguments)
+    call = f"    {name}({passed.replace('g, started', 'offset(slopes, place * W), started')})"
+    lines = ["s = s_row[i]", *_filled(_LOADS, sources)]
+    amount = _formula(slope, instruction, dialect)
+    if slope not in ("s", "-s") and not slope.startswith("where("):
+        # No gradient stays none, whatever the numbers of a row that no result depends on
+        amount = f"where(s == REAL(0.0), s, {amount})"
+    if kind == ROW:
+        lines.append(f"g[i] = where(started, g[i], REAL(0.0)) + {amount}")
+        return call, _function(name, arguments, "W", lines)
+    if kind == COLUMN:
+        lines.append(f"gx[(start + i) * columns + place] += {amount}")
+        return call, _function(name, arguments, "items", lines)
+    # Summed up by itself: the products run in vector registers. The row's own gradient is of no further use, as steepness
+    # comes after rows
+    function = _function(name, arguments, "W", [*lines, f"s_row[i] = {amount}"])
+    return call, function + "    for i in range(items):\n        gs[place] += s_row[i]\n"
+
+
+class _Schedule(NamedTuple):
+    """What `schedule.py` made of a program, with the tensors it was made of: while it is kept, no others have their ids."""
+
+    arrays: tuple[np.ndarray, ...]
+    addresses: tuple[int, ...]
+    sizes: tuple[int, ...]
+    program: Tensor
+    wanted: Tensor
+
+
+_SCHEDULES: Cache[_Schedule] = Cache(
+    "schedules of smooth programs", 1024, budget=2**24, weigh=lambda s: sum(array.nbytes for array in s.arrays)
+)
+
+
+def _scheduled(make: Callable[..., Any], tensors: Sequence[Tensor], module: ModuleType, *needs: bool) -> _Schedule:
+    """A program's schedule by `make`; one that runs again is the same tensor, which nobody changes."""
+    program, wanted = tensors[3], tensors[4]
+    key = make, module, id(program), id(wanted), *needs
+    found = _SCHEDULES.find(key)
+    if found is None:
+        arrays, addresses, sizes = make(program.numpy(), wanted.numpy(), module.table, *needs)
+        found = _SCHEDULES.put(key, _Schedule(arrays, addresses, sizes, program, wanted))
+    return found
+
+
+def _module(x: Tensor, settings: ProgramSettings) -> ModuleType:
+    return kernels(settings.formulas, "numba32" if x.dtype == torch.float32 else "numba64")
+
+
+def _numbers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], tuple[int, ...]]:
+    """x, steepness and constants as kernels can read them, and what they get of these: sizes and addresses."""
+    x, *rest = tensors[:3]
+    found = [t.detach().contiguous() for t in (x.reshape(-1, x.shape[-1]), *rest)]
+    return found, (*found[0].shape, *(t.data_ptr() for t in found))
+
+
+def _over_blocks(kernel: Callable[..., None], x: Tensor, work: int, arguments: tuple, slots: tuple[int, ...]) -> None:
+    """The kernel on all blocks, in several threads (it holds no lock) where there is enough to do; each has its own slots."""
+    blocks = -(-x.shape[0] // WIDTH)
+    threads = min(workers(), blocks) if work >= PARALLEL_FROM else 1
+    # Rows, the items' part of draws (integers, which take no more than numbers do), and gradients
+    row = WIDTH * x.element_size()
+    starts = [0, *accumulate((slots[0], 1, *slots[1:]))]
+    memory = x.new_empty(threads * starts[-1] * WIDTH)
+    calls = []
+    for k in range(threads):
+        own = memory.data_ptr() + k * starts[-1] * row
+        calls.append(
+            (blocks * k // threads, blocks * (k + 1) // threads, *arguments, tuple(own + row * s for s in starts[:-1]))
+        )
+    spread(kernel, calls)
+
+
+def _seed(tensors: Sequence[Tensor]) -> tuple[int, int]:
+    low, high = tensors[5].tolist()
+    return low & 0xFFFFFFFF, high & 0xFFFFFFFF
+
+
+def smooth_program_forward(tensors: Sequence[Tensor], settings: ProgramSettings) -> tuple[list[Tensor], list[Tensor]]:
+    x, count = tensors[0], tensors[4].shape[0]
+    y = x.new_empty(*x.shape[:-1], count)
+    module, (read, numbers) = _module(x, settings), _numbers(tensors)
+    found = _scheduled(schedule.forward_schedule, tensors, module)
+    (steps, slots), addresses = found.sizes, found.addresses
+    arguments = (numbers, _seed(tensors), (addresses[0], steps), (y.data_ptr(), addresses[1], count))
+    _over_blocks(module.forward, read[0], read[0].shape[0] * steps, arguments, (slots,))
+    return [y], []
+
+
+def smooth_program_backward(
+    grads: Sequence[Tensor],
+    tensors: Sequence[Tensor],
+    saved: Sequence[Tensor],
+    settings: ProgramSettings,
+    needs: Sequence[bool],
+) -> list[Tensor | None]:
+    x, module, (read, numbers) = tensors[0], _module(tensors[0], settings), _numbers(tensors)
+    found = _scheduled(schedule.backward_schedule, tensors, module, bool(needs[0]), bool(needs[1]))
+    (steps, slots, pulls, seeded, slopes), addresses = found.sizes, found.addresses
+    items, scales = read[0].shape[0], read[1].shape[0]
+    gx, gs = torch.zeros_like(read[0]), read[0].new_zeros(-(-items // WIDTH), scales)
+    g = grads[0].detach().reshape(-1, grads[0].shape[-1]).contiguous()
+    results = (g.data_ptr(), addresses[2], g.shape[1], seeded)
+    run, pull, out = (addresses[0], steps), (addresses[1], pulls), (gx.data_ptr(), gs.data_ptr(), scales)
+    arguments = (numbers, _seed(tensors), run, pull, results, out)
+    _over_blocks(module.backward, read[0], items * (steps + pulls), arguments, (slots, slopes))
+    constants = torch.zeros_like(tensors[2]) if needs[2] else None
+    return [gx.reshape(x.shape), gs.sum(0) if needs[1] else None, constants, None, None, None]
+
+
+SmoothProgramPlan = plan_from(smooth_program_forward, smooth_program_backward)

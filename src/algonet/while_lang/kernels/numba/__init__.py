@@ -1,1 +1,0 @@
-"""Numba kernels: `device.py` writes their source, `host.py` calls them."""

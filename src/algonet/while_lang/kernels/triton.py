@@ -1,0 +1,91 @@
+"""On the GPU: one warp per block, one element per thread, so that "is any element live?" is one instruction."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algonet.core.codegen import generate as codegen
+from algonet.core.launch import Launch
+
+from ..compiler import HEAD, Emitter, KernelSpec, Line, load, lower, state_names, store
+from .runner import WhilePlan
+
+#: Elements of a block: the threads of one warp.
+BLOCK = 32
+#: Qualified, because Triton's interpreter replaces the attributes of `tl` and not names imported from it.
+_NAMES = {"where(": "tl.where(", "abs(": "tl.abs(", "NAN": 'float("nan")', "INF": 'float("inf")'}
+_NAMES |= {"ZERO": "zero", "INSIDE": "inside"}
+_PLACE = re.compile(r"(\w+)\[(.+?)\]")
+
+
+class RunWhilePlan(WhilePlan):
+    """On a GPU, one element a thread."""
+
+    def load(self, spec: KernelSpec) -> Any:
+        return codegen.load("while_triton", source(spec)).run
+
+    def starter(self, kernel: Any, spec: KernelSpec) -> Callable[[list[Tensor]], None]:
+        epsilon, cap = self.settings.epsilon, self.settings.max_iterations
+        launch = Launch(kernel, -(-self.n // BLOCK), warps=1, epsilon=epsilon, cap=cap, n=self.n, BLOCK=BLOCK)
+        return lambda tensors: launch.start(**dict(zip(spec.arrays, tensors, strict=True)))
+
+    def partial_sums(self, directions: int, like: Tensor) -> Tensor:
+        return torch.empty((self.n + BLOCK - 1) // BLOCK, directions, dtype=like.dtype, device=like.device)
+
+
+class _Writer(Emitter):
+    def line(self, line: Line) -> None:
+        expression = _PLACE.sub(_loaded, line.expression)
+        for name, theirs in _NAMES.items():
+            expression = expression.replace(name, theirs)
+        place = _PLACE.fullmatch(line.target)
+        if place is None:
+            self.write(f"{line.target} = {expression}")
+        elif place[1] == "slopes":
+            self.write(f"tl.store(slopes + {place[2]}, tl.sum(tl.where(good, {expression}, zero), 0))")
+        else:
+            self.write(f"tl.store({place[1]} + {place[2]}, {expression}, mask=inside)")
+
+    def ask(self, level: int) -> None:
+        self.write(f"alive{level} = tl.max(live.to(tl.int32), 0)")
+
+
+def _loaded(place: re.Match[str]) -> str:
+    own = ", mask=inside, other=0.0" if "item" in place[2] else ""
+    return f"tl.load({place[1]} + {place[2]}{own})"
+
+
+def source(spec: KernelSpec) -> str:
+    """The module: `run(*spec.arguments)`."""
+    writer = _Writer(1)
+    for name in state_names(spec):
+        # What belongs to a loop or a branch is set where it begins
+        if not re.match(r"d?[pr][1-9]|h\d", name):
+            writer.write(f"{name} = zero")
+    shared, own = load(spec)
+    writer.steps([*shared, *own, *lower(spec), *store(spec)])
+    body = "\n".join(writer.lines)
+    return f'''{HEAD.format(spec=spec)}
+{codegen.PRELUDES["triton"]}
+
+{codegen.scalar_function(spec.exit, "phi", "triton")}
+
+@triton.jit
+def bounded(slope):
+    """A tangent kept in range: a loop that never halts can drive it beyond, and a gradient must stay finite."""
+    return tl.where(slope == slope, tl.minimum(tl.maximum(slope, -1e30), 1e30), 0.0)
+
+
+@kernel
+def run({", ".join(spec.arguments)}, BLOCK: tl.constexpr):
+    block = tl.program_id(0).to(tl.int64)
+    item = block * BLOCK + tl.arange(0, BLOCK)
+    inside = item < n
+    zero = tl.zeros([BLOCK], dtype={"slopes" if spec.reduce else "values"}.dtype.element_ty)
+{body}
+'''

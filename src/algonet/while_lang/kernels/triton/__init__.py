@@ -1,1 +1,0 @@
-"""Triton kernels: `device.py` writes their source, `host.py` launches them."""
