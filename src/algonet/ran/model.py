@@ -125,7 +125,7 @@ class RAN(Trainable):
         a -> R -> reconstruction -> Inv -> b''        b' = a2b(a)   a' = b2a(b')   a'' = b2a(b'')
 
     `inverse` is any smooth algorithm from a reconstruction to pictures of domain B: a renderer, an IFS, any callable or
-    module; it has no say in training. `discriminator(a, b)` gives logits. `regulariser(reconstruction)` is L_reg, a scalar.
+    module; it is not trained. `discriminator(a, b)` gives logits. `regulariser(reconstruction)` is L_reg, a scalar.
     `separately` trains each section on the five losses one after the other, as the paper does; otherwise on their weighted
     sum at once, which costs a fifth of the steps. `prior` adds two losses (see `Prior`), `truth` the labels of a few items
     (see `Truth`). The model itself, called with pictures, reconstructs; `RANTrainer` trains it. The paper's section on the
