@@ -79,7 +79,8 @@ def findings(checks: list[dict[str, float]], last: int = 3) -> list[str]:
 SAME, CHANCE = 0.02, 0.03
 _HELP = {
     "reconstructor": "raise train.wait until b' shows outlines, or train.reconstructor_rate after it; see a2b first.",
-    "a2b": 'train longer; give it samples of B (loss.prior) and a b2a that borrows colours (model.translator = "repaint").',
+    "a2b": "train longer; give it samples of B (loss.samples, loss.way_back) and a b2a that borrows colours "
+    '(model.translator = "repaint").',
     "b2a": 'colours that say nothing of the content cannot be guessed; try model.translator = "repaint".',
     "idle": "the losses' L1 terms train alone; raise loss.adversarial or model.base, or leave it out.",
     "won": "the others cannot follow it; lower loss.adversarial, or give them more (model.translator_base).",
