@@ -15,7 +15,7 @@ from algonet.core.identity import Signature
 from algonet.core.threads import spread
 
 from ...reference import FAR_GRADIENT, FAR_PARAMETER, FAR_PIXELS, FAR_STATE, LEAST_SIGMA
-from ..layout import ChaosPlan, RasterPlan, blocks, laid_out
+from ..layout import ChaosPlan, RasterPlan, blocks
 
 #: Numbers in a vector register, which inner loops run over; pictures are padded by as many.
 LANES = 16
@@ -42,7 +42,8 @@ FAR_STATE, FAR_PARAMETER, FAR_GRADIENT = {FAR_STATE!r}, {FAR_PARAMETER!r}, {FAR_
 
 
 def _arrays(tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[np.ndarray]:
-    return [t.numpy() for t in laid_out(tensors, shapes)]
+    """What kernels read: contiguous arrays with leading dimensions as one."""
+    return [t.detach().reshape(shape).contiguous().numpy() for t, shape in zip(tensors, shapes, strict=True)]
 
 
 def _run(work: Callable[..., None], cut: Sequence[tuple[int, ...]]) -> None:
