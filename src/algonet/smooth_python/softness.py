@@ -138,13 +138,12 @@ def softness(**options: Any) -> Iterator[None]:
     tensor([1., 2., 3.])
     """
     given = check_options("softness", options)
-    token = BLOCKS.set((*BLOCKS.get(), given))
     with _lock:
         _open["blocks"] += 1
     try:
-        yield
+        with within((*BLOCKS.get(), given)):
+            yield
     finally:
-        BLOCKS.reset(token)
         with _lock:
             _open["blocks"] -= 1
 

@@ -201,7 +201,7 @@ def _in_frames(score: tuple[Tensor, ...], frames: int, hop: int, sample_rate: in
     """What the vocal tract does every `hop` samples."""
     like = score[0]
     times = _constant(("times", frames, hop, sample_rate), like, lambda: torch.arange(frames) * (hop / sample_rate))
-    return vocal_controls(*score, times, highest=sample_rate / 4, **options)
+    return vocal_controls(*score, times=times, highest=sample_rate / 4, **options)
 
 
 def _voiced(

@@ -40,14 +40,14 @@ def call(frame: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if (isinstance(function, type) and dataclasses.is_dataclass(function)) or function is dataclasses.replace:
         # Fields are moved, not looked at
         return function(*args, **kwargs)
-    owner = getattr(function, "__self__", None)
-    drawn = RANDOM.get(getattr(function, "__name__", "")) if isinstance(owner, random.Random) else None
+    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+    drawn = RANDOM.get(name) if isinstance(owner, random.Random) else None
     if drawn is not None and frame.draws is not None:
         return drawn(frame, *args, **kwargs)
     if isinstance(owner, (list, tuple, dict)) and flat((owner, args, kwargs)):
         # Moved, not looked at
-        if function.__name__ in ("index", "count", "remove"):
-            raise TypeError(f".{function.__name__}() compares crisply; write the loop with an `if` in it.")
+        if name in ("index", "count", "remove"):
+            raise TypeError(f".{name}() compares crisply; write the loop with an `if` in it.")
         return function(*args, **kwargs)
     if not flat((args, kwargs)) and _from_math(function) and any(isinstance(x, Tensor) for x in args):
         # Of tensors from outside: with their gradient, and again in every run

@@ -64,8 +64,7 @@ def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
     index = _position(container, index)
     _check_key(container, index)
     whole = isinstance(container, dict)  # A tuple is one key
-    several = not whole and isinstance(index, tuple) and len(index) > 0
-    if several and (_plain_integers(index) or any(map(_real, index))):
+    if not whole and isinstance(index, tuple) and len(index) > 0 and (_plain_integers(index) or any(map(_real, index))):
         if len(index) > 1 and isinstance(index[0], slice):
             return _store_rows(frame, as_value(container), value, index, rest)
         if not all(type(i) is int or isinstance(i, slice) or _real(i) for i in index):
@@ -81,7 +80,7 @@ def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
         return dict_like(container, {**container, index: value})
     if isinstance(container, list):
         new = list(container)
-        new[index] = value
+        new[index] = value  # pyright: ignore[reportCallIssue, reportArgumentType]
         return new
     if isinstance(container, tuple):
         raise TypeError("a tuple cannot be written to; make it a list.")

@@ -42,6 +42,7 @@ FAR_STATE, FAR_PARAMETER, FAR_GRADIENT = {FAR_STATE!r}, {FAR_PARAMETER!r}, {FAR_
 
 
 def _arrays(tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    """What kernels read: contiguous arrays with leading dimensions as one."""
     return [t.detach().reshape(shape).contiguous().numpy() for t, shape in zip(tensors, shapes, strict=True)]
 
 
