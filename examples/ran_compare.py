@@ -19,7 +19,7 @@ from algonet.core.files import write_bytes
 from algonet.core.pictures import png_bytes
 from algonet.ran import build_data, build_trainer, load_config
 from algonet.ran.config import METHODS, TASKS
-from algonet.ran.data.espeak import EspeakUtterances
+from algonet.ran.data.utterances import EspeakUtterances
 from algonet.ran.problems import problem_of
 from algonet.ran.report import picture_grid
 

@@ -29,7 +29,7 @@ TESTS = (
     "tests/ifs/test_contract.py",
     "tests/render/test_kernel.py",
 )
-TOOLS = ("pytest>=8.0", "hypothesis", "scipy", "mpmath", "pytest-xdist")
+TOOLS = ("pytest>=8.0", "hypothesis", "scipy", "mpmath", "pytest-xdist", "scikit-learn")  # what those tests import
 
 
 def tried(torch: str, pins: tuple[str, ...], tests: list[str]) -> bool:

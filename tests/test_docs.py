@@ -88,6 +88,18 @@ def test_there_are_examples():
     assert sum(len(blocks(page)) for page in PAGES) >= 10
 
 
+IMPORT = re.compile(r"\bfrom (algonet[\w.]*) import ([\w, ]+)")
+
+
+def test_imports_that_prose_names_work():
+    """In indented lines and sentences, too, which do not run."""
+    named = {(home, name.split()[0]) for page in PAGES for home, names in IMPORT.findall(page.read_text("utf-8"))
+             for name in names.split(",") if name.strip()}  # fmt: skip
+    assert len(named) > 50
+    missing = [f"{home}.{name}" for home, name in sorted(named) if not hasattr(importlib.import_module(home), name)]
+    assert not missing
+
+
 def test_pictures_exist_and_are_small():
     from docs import pictures
 
@@ -216,6 +228,10 @@ def test_site_is_complete_and_works_offline(tmp_path):
     for page in site.glob("**/*.html"):
         tags = re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", page.read_text("utf-8"))
         assert not [tag for tag in tags if re.search(r'(?:src|href)="(?:https?:)?//', tag) and "canonical" not in tag]
+    for page in (site / "notebooks").glob("*.html"):
+        shown = re.findall(r'<img[^>]*\bsrc="([^"/]+\.png)"', page.read_text("utf-8"))
+        assert all(name.startswith(f"{page.stem}_") for name in shown), f"{page.name} shows another notebook's pictures"
+        assert all((page.parent / name).is_file() for name in shown)
     _look_at(site, tmp_path / "profile")
 
 

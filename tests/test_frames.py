@@ -26,7 +26,7 @@ MOST = {
     "soft_median": (106, 18),
     "WhileProgram": (25, 6),
     "IFS": (35, 8),
-    "SmoothRenderer": (250, 22),
+    "SmoothRenderer": (220, 22),
     "smooth": (70, 9),
 }
 

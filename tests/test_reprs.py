@@ -26,11 +26,11 @@ def test_reprs_name_what_matters():
     assert repr(mesh.replace(vertex_colors=mesh.vertices)) == "Mesh(42 vertices, 80 faces, vertex_colors)"
     assert repr(algonet.Camera.look_at((0.0, 1.5, 3.0))) == "Camera(perspective, at (0, 1.5, 3))"
     cameras = algonet.Camera.look_at(torch.tensor([[0.0, 0.0, 3.0], [3.0, 0.0, 0.0]]))
-    assert repr(cameras) == "Camera(2 cameras, perspective)"
+    assert repr(cameras) == "Camera(perspective, 2 views)"
     targets = algonet.fit.Targets(cameras, silhouettes=torch.zeros(2, 16, 24))
     assert repr(targets) == "Targets(2 views of 16 x 24 pixels: silhouettes)"
     found = algonet.fit.CameraFit(cameras, torch.tensor([0.1, 0.2]), [], [])
-    assert repr(found) == "CameraFit(Camera(2 cameras, perspective), losses 0.1, 0.2)"
+    assert repr(found) == "CameraFit(camera=Camera(perspective, 2 views), losses=tensor([0.1000, 0.2000]))"
 
 
 def test_pictures_in_notebooks():

@@ -63,12 +63,12 @@ def _launch(function: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any
         "module": function.__module__,
         "source": "".join(linecache.getlines(path)) if home is None else "",  # generated
         "kernel": function.__name__,
-        "types": {name: _type(given[name]) for name in names if name not in fixed},
+        "types": {name: type_of(given[name]) for name in names if name not in fixed},
         "constants": {name: given[name] for name in names if name in fixed},
     }
 
 
-def _type(value: Any) -> str:
+def type_of(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return _POINTERS[value.dtype]
     if isinstance(value, bool):

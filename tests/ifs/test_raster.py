@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from algonet.ifs import Poisson, smooth_raster
 from algonet.ifs.kernels.layout import blocks
-from algonet.ifs.operation import square_reach
+from algonet.ifs.operation import RasterSettings
 from algonet.relax import Probabilistic
 from helpers.tolerances import assert_close
 
@@ -70,7 +70,7 @@ def test_windows_leave_out_less_than_epsilon_of_each_point(epsilon, aggregate):
 
 def test_reach_holds_all_but_epsilon():
     for epsilon in (0.1, 1e-3, 1e-9):
-        tail = math.erfc(square_reach(epsilon) / math.sqrt(2))
+        tail = math.erfc(RasterSettings(1, 1, True, epsilon).reach / math.sqrt(2))
         assert tail * (2 - tail) == pytest.approx(epsilon, rel=1e-6)
 
 

@@ -42,7 +42,7 @@ def test_places_are_found_in_drawings_of_any_colour(tmp_path, method):
     pictures, where = drawings()
     truth = {"ran": None, "weak": where[:8], "supervised": where}[method]
     torch.manual_seed(0)
-    steps = {"ran": 90, "weak": 4, "supervised": 60}[method]
+    steps = {"ran": 150, "weak": 4, "supervised": 60}[method]
     settings = TrainConfig(
         steps=steps, batch=8, learning_rate=2e-3, wait=20, warmup=5, reconstructor_rate=2.0, tensorboard=False, softness=(),
         accelerator="cpu", pictures_every=20,

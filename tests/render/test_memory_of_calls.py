@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from algonet.core.cache import caches
 from algonet.relax import Anneal, StudentT
 from algonet.render import Camera, FilteredCoverage, SmoothRenderer, icosphere
 from algonet.render.softness import SoftnessMemory
@@ -106,3 +107,16 @@ def test_what_was_made_is_made_again_when_something_changes(change: str) -> None
     key, source = ("b" if change == "key" else "a"), (source.clone() if change == "source" else source)
     assert torch.equal(ask(key, source), source * 2)
     assert len(made) == 2
+
+
+def test_cameras_that_move_leave_nothing_behind() -> None:
+    """The default light is at the camera's place: a tensor of each call."""
+    renderer = SmoothRenderer(16)
+
+    def kept(calls: int) -> dict[str, int]:
+        for i in range(calls):
+            silhouette(renderer, Camera.look_at((0.0, 0.01 * i, 3.0)))
+        return {cache.name: len(cache) for cache in caches()}
+
+    first = kept(3)
+    assert kept(20) == first

@@ -82,7 +82,7 @@ def retune(monkeypatch: pytest.MonkeyPatch, **sizes: object) -> None:
 
     for name, value in sizes.items():
         monkeypatch.setattr(plan, name, value)
-    monkeypatch.setattr(plan, "_PLANS", Cache("plans of a test", 8))
+    monkeypatch.setattr(plan, "PLANS", Cache("plans of a test", 8))
 
 
 def through_a_camera(eye: torch.Tensor, vertices: torch.Tensor, faces: torch.Tensor, backend: str) -> torch.Tensor:

@@ -98,8 +98,8 @@ def test_cost_does_not_grow_with_the_scale() -> None:
             mesh.faces,
         ]
         settings = RasterSettings(256, 256)
-        inputs, module = host._inputs(tensors, settings)
-        pairs[scale] = sum(int(binned.starts[-1]) for _, _, binned in tiles._rounds(inputs, settings, module))
+        inputs, run = host._inputs(host._arrays(tensors), settings), tiles.Run.of(settings, tensors[0])
+        pairs[scale] = sum(int(binned.starts[-1]) for _, _, binned in tiles.rounds(inputs, run))
     # Pairs of a face and a tile of 256 samples
     assert pairs[20.0] < 1.3 * pairs[2.0]
 

@@ -53,7 +53,7 @@ def options(
 
 @app.command(epilog=examples("algonet doctor", "algonet doctor --json"))
 def doctor(as_json: Json = False) -> None:
-    """Print versions, devices, and for each operation which backends can run here, and why not."""
+    """Print versions and devices, and which backends run here for each operation, and why the others don't."""
     from algonet.cli.doctor import print_report, survey
 
     if as_json:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option, echo
 
 #: No picture larger than this: it would not fit into memory together with its gradient.
 _MOST_PIXELS = 2**26
@@ -18,14 +18,24 @@ STANDARD_OUTPUT = Path("-")
 
 
 #: The option of every command that prints a result.
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
+Json = Annotated[bool, Option("--json", help="Print the result as JSON, for programs.")]
 #: The option of every command that writes files.
-Force = Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")]
+Force = Annotated[bool, Option("--force", help="Overwrite files that are there.")]
+
+
+def out_option(help: str) -> Any:
+    """The option of every command that writes to a file or folder of the user's choice."""
+    return Option("--out", "-o", help=help)
+
+
+def report_bytes(report: Any) -> bytes:
+    """A report as the content of a JSON file."""
+    return f"{json.dumps(report, indent=1)}\n".encode()
 
 
 def print_json(result: Any) -> None:
     """A result on one line; numbers that are not finite become null, which JSON has no other word for."""
-    typer.echo(json.dumps(_finite(result), ensure_ascii=False))
+    echo(json.dumps(_finite(result), ensure_ascii=False))
 
 
 def _finite(value: Any) -> Any:
@@ -81,4 +91,4 @@ def deliver(files: Mapping[Path, bytes], *, force: bool) -> None:
 def say(out: Path, done: str) -> None:
     """Say what was done, unless standard output is where the result went."""
     if out != STANDARD_OUTPUT:
-        typer.echo(done)
+        echo(done)

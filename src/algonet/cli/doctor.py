@@ -1,4 +1,4 @@
-"""What this machine can run, and why not."""
+"""What runs on this machine, and why the rest doesn't."""
 
 from __future__ import annotations
 

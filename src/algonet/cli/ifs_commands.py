@@ -30,15 +30,15 @@ def fit(
     image: Annotated[Path, typer.Argument(help="The picture: any image file, bright on dark or dark on bright.")],
     functions: Annotated[
         int | None,
-        typer.Option(help="How many maps the system has: unless told, 12 of a silhouette, else 4.", min=1, max=255),
+        typer.Option(help="How many maps the system has (default: 12 for a silhouette, else 4).", min=1, max=255),
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for the parameters, the picture and the film.")
     ] = Path("out"),
     restarts: Annotated[int, typer.Option(help="How many random starts are followed.", min=1, max=10_000)] = 96,
-    seed: Annotated[int, typer.Option(help="Another number, another start.")] = 0,
-    foreground: Annotated[Foreground, typer.Option(help="What the shape is.")] = Foreground.auto,
-    quick: Annotated[bool, typer.Option("--quick", help="A rough fit in seconds.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the random starts.")] = 0,
+    foreground: Annotated[Foreground, typer.Option(help="Whether the shape is bright or dark.")] = Foreground.auto,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter searches: a rough fit in seconds.")] = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option, echo
 
-from algonet.cli.common import Force, Json, check_out, deliver, examples, print_json, say
+from algonet.cli.common import Force, Json, check_out, deliver, examples, out_option, print_json, say
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,14 +24,12 @@ app = typer.Typer(
     )
 )
 def train(
-    config: Annotated[Path, typer.Argument(help="The run's TOML file.")],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for checkpoints, TensorBoard events and pictures.")
-    ] = Path("runs/ran"),
+    config: Annotated[Path, Argument(help="The run's TOML file.")],
+    out: Annotated[Path, out_option("Folder for checkpoints, TensorBoard events and pictures.")] = Path("runs/ran"),
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue from the folder's last checkpoint, if it has one.")
+        bool, Option("--resume", help="Continue from the folder's last checkpoint, if it has one.")
     ] = False,
-    steps: Annotated[int | None, typer.Option(help="Train up to this step instead of the file's.", min=1)] = None,
+    steps: Annotated[int | None, Option(help="Train up to this step instead of the file's.", min=1)] = None,
     as_json: Json = False,
 ) -> None:
     """Train what CONFIG describes, evaluate it on held-out items, and print where it is."""
@@ -50,8 +49,8 @@ def train(
             print_json({"folder": str(out.resolve()), "step": trainer.step, **found._asdict()})
             return
         for line in lines(found):
-            typer.echo(line)
-        typer.echo(str(out.resolve()))
+            echo(line)
+        echo(str(out.resolve()))
 
 
 CONFIGS = ("cpu", "gpu", "ifs", "ifs_gpu", "speech")
@@ -59,8 +58,8 @@ CONFIGS = ("cpu", "gpu", "ifs", "ifs_gpu", "speech")
 
 @app.command(epilog=examples("algonet ran init", "algonet ran init ifs --out fractals.toml"))
 def init(
-    name: Annotated[str, typer.Argument(help=f"Which example: {', '.join(CONFIGS)}.")] = "cpu",
-    out: Annotated[Path, typer.Option("--out", "-o", help="The TOML file to write.")] = Path("run.toml"),
+    name: Annotated[str, Argument(help=f"Which example: {', '.join(CONFIGS)}.")] = "cpu",
+    out: Annotated[Path, out_option("The TOML file to write.")] = Path("run.toml"),
     force: Force = False,
 ) -> None:
     """Write an example configuration to begin with."""
@@ -83,17 +82,13 @@ def _config(name: str) -> str:
 
 @app.command(epilog=examples("algonet ran reconstruct runs/shapes photo.png --out found"))
 def reconstruct(
-    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint, or a run's folder (its last one is taken).")],
-    images: Annotated[
-        list[Path], typer.Argument(help="Pictures, several views side by side in one; for speech, WAV files.")
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for what is found, and side-by-side pictures.")
-    ] = Path("found"),
+    checkpoint: Annotated[Path, Argument(help="A checkpoint, or a run's folder (its last one is taken).")],
+    images: Annotated[list[Path], Argument(help="Pictures, several views side by side in one; for speech, WAV files.")],
+    out: Annotated[Path, out_option("Folder for what is found, and side-by-side pictures.")] = Path("found"),
     force: Force = False,
 ) -> None:
     """Write what each input shows: a mesh (.obj, .ply), a function system or a transcript (.json), and a picture to compare."""
-    from algonet.ran.reconstruct import reconstruct_files
+    from algonet.ran.evaluate import reconstruct_files
 
     for path in reconstruct_files(checkpoint, images, out, overwrite=force):
-        typer.echo(str(path))
+        echo(str(path))

@@ -103,7 +103,7 @@ def render(
     *,
     fov: Fov,
     coverage: Coverage = "filtered",
-    backend: Annotated[Backend, typer.Option(help="What runs it.")] = Backend.auto,
+    backend: Annotated[Backend, typer.Option(help="Which kernels render.")] = Backend.auto,
     force: Force = False,
 ) -> None:
     """Render a mesh smoothly to a picture."""
@@ -148,7 +148,7 @@ def fit(
         ),
     ] = Path("fit"),
     cameras: Annotated[
-        Path | None, typer.Option(help="A transforms.json with the pictures' cameras; else they stand on a circle.")
+        Path | None, typer.Option(help="A transforms.json with the pictures' cameras; without it, cameras on a circle.")
     ] = None,
     steps: Annotated[int, typer.Option(help="Steps of the fit.", min=1, max=1_000_000)] = 500,
     quick: Annotated[bool, typer.Option("--quick", help="At most 80 steps on pictures of 64 pixels.")] = False,
@@ -158,7 +158,10 @@ def fit(
     ] = None,
     remesh: Annotated[bool, typer.Option(help="Refine the mesh where the pictures show detail.")] = True,
     texture: Annotated[
-        int, typer.Option(help="Texels a side of the texture (more if the faces need it); 0: none.", min=0, max=8192)
+        int,
+        typer.Option(
+            help="Texels along each side of the texture (more if the faces need it); 0: no texture.", min=0, max=8192
+        ),
     ] = 1024,
     size: Annotated[int, typer.Option(help="Pixels along the longer side of the pictures.", min=8, max=2048)] = 128,
     views: Annotated[int, typer.Option(help="Number of views when the source is a mesh.", min=1, max=1000)] = 24,
@@ -168,16 +171,16 @@ def fit(
     *,
     fov: Fov,
     coverage: Coverage = "filtered",
-    seed: Annotated[int, typer.Option(help="Which views are drawn at each step.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the views that are drawn at each step.")] = 0,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Find the mesh that looks like the pictures (or like a mesh, seen from all around).
 
-    --cameras, or cameras.json or transforms.json in the folder, says where each picture was taken; else they are taken as views
-    on a circle around the object at even angles, in order of their names and the numbers in them. What is transparent, or
-    white where there is no alpha, is background. The folder of the run holds progress.png while it goes on, then mesh, texture,
-    fit.gif and report.json. A run that was interrupted goes on where it stopped when it is called again.
+    Where pictures were taken is read from --cameras, or from cameras.json or transforms.json in the folder. Without these,
+    the pictures are taken as views at even angles on a circle around the object, in the order of their names. Transparent
+    pixels are background; so are white ones where there is no alpha. The run's folder holds progress.png while the fit
+    goes on, then mesh, texture, fit.gif and report.json. An interrupted run goes on where it stopped when called again.
     """
     from algonet.cli.fitting_runs import FitRun, RunFiles
     from algonet.fit import MeshFitter, Remesh
@@ -227,14 +230,14 @@ def fit_camera(
     size: Annotated[int, typer.Option(help="Pixels along the longer side of the pictures.", min=8, max=2048)] = 128,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="From at most 48 rotations, on pictures of 64 pixels: finds some poses less."),
+        typer.Option("--quick", help="At most 48 rotations, on pictures of 64 pixels: faster, but misses some poses."),
     ] = False,
     silhouette: Annotated[bool, typer.Option("--silhouette", help="Compare outlines only, not colours.")] = False,
     coverage: Coverage = "filtered",
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Find the cameras from which a mesh looks like the pictures, among all there are.
+    """Find the cameras from which a mesh looks like the pictures. No start is needed.
 
     Writes cameras.json (a transforms.json, as fit-mesh reads it), overlay.png (each picture above the mesh seen from its
     camera) and report.json, with every distinct minimum and its loss.

@@ -28,8 +28,8 @@ def speak(
     out: Annotated[Path, typer.Option("--out", "-o", help="The WAV file; its spectrogram goes beside it.")] = Path(
         "speech.wav"
     ),
-    pitch: Annotated[float, typer.Option(min=20.0, max=2000.0, help="Of the voice, in Hz.")] = 120.0,
-    rate: Annotated[float, typer.Option(min=0.1, max=10.0, help="How fast, 1 being usual.")] = 1.0,
+    pitch: Annotated[float, typer.Option(min=20.0, max=2000.0, help="Pitch of the voice, in Hz.")] = 120.0,
+    rate: Annotated[float, typer.Option(min=0.1, max=10.0, help="Speed of speech; 1 is usual.")] = 1.0,
     formant_scale: Annotated[
         float, typer.Option(min=0.3, max=3.0, help="Shorter vocal tracts have higher formants: 1.15 is a woman's.")
     ] = 1.0,

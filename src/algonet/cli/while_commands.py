@@ -60,7 +60,7 @@ def list_programs(as_json: Json = False) -> None:
 @app.command(epilog=examples("algonet while show gcd --core", "algonet while show my.while"))
 def show(
     file: File,
-    core: Annotated[bool, typer.Option("--core", help="Without sugar, in the paper's grammar alone.")] = False,
+    core: Annotated[bool, typer.Option("--core", help="In the paper's grammar alone.")] = False,
 ) -> None:
     """Print a program, neatly laid out."""
     from algonet.while_lang import desugar
@@ -76,8 +76,8 @@ def run(
     smooth: Annotated[bool, typer.Option("--smooth", help="Only the smooth program.")] = False,
     exit: Exits = "sech",
     output: Annotated[list[str] | None, typer.Option("--output", help="Variable to print; may be repeated.")] = None,
-    max_iterations: Annotated[int, typer.Option(help="Where loops are cut off.", min=1)] = 1000,
-    max_steps: Annotated[int, typer.Option(help="Where the discrete program gives up.", min=1)] = 1_000_000,
+    max_iterations: Annotated[int, typer.Option(help="Most rounds of a loop before it is cut off.", min=1)] = 1000,
+    max_steps: Annotated[int, typer.Option(help="Most operations of the discrete program.", min=1)] = 1_000_000,
     as_json: Json = False,
 ) -> None:
     """Run a program on numbers: the discrete and the smooth result side by side, with the smooth one's gradient."""
@@ -125,10 +125,10 @@ def plot(
         typer.Option("--out", "-o", help="The PNG to write (default: the program's name), - for standard output."),
     ] = None,
     low: Annotated[float, typer.Option("--from", help="Where the axes of x1 and x2 begin.")] = 0.0,
-    high: Annotated[float, typer.Option("--to", help="Where they end.")] = 6.0,
+    high: Annotated[float, typer.Option("--to", help="Where the axes of x1 and x2 end.")] = 6.0,
     size: Annotated[int, typer.Option(help="Points along each axis.", min=2, max=1000)] = 64,
     exit: Exits = "sech",
-    max_iterations: Annotated[int, typer.Option(help="Where loops are cut off.", min=1)] = 1000,
+    max_iterations: Annotated[int, typer.Option(help="Most rounds of a loop before it is cut off.", min=1)] = 1000,
     force: Force = False,
 ) -> None:
     """Draw the paper's figure: height is the result over x1 and x2, colour the size of the analytic gradient."""

@@ -42,8 +42,10 @@ class Launch:
         self.start: Callable[..., None] = _by_name(signature.tensors)(self)
         self.rest = tuple([values[name] for name in signature.rest])
         constants = tuple([values[name] for name in signature.constants])
-        # Said, because releases of Triton differ in what they do unasked
-        self.options = {"num_warps": warps, "maxnreg": registers, "enable_fp_fusion": fused}
+        # Said, because releases of Triton differ in what they do unasked; AMD's compiler knows no limit of registers
+        self.options = {"num_warps": warps, "enable_fp_fusion": fused}
+        if registers is not None and torch.version.hip is None:
+            self.options["maxnreg"] = registers
         # Triton takes an integer for 32 or 64 bits wide by its size, so code is shared between narrow ones only
         narrow = all(abs(values[name]) < 2**31 for name in signature.numbers)
         self.key = (kernel, constants, warps, registers, fused) if narrow else None

@@ -14,7 +14,7 @@ import torch
 
 from algonet.core import tracing
 
-#: Up to this many bytes nobody is asked: it is there, and a call stays as quick as it was.
+#: Below this many bytes free memory is not looked up, which keeps calls quick.
 UNASKED = 2**29
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 

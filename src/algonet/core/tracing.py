@@ -56,7 +56,7 @@ def _private(name: str) -> Any:
 
 
 def say_missing(package: str, name: str, effect: str) -> None:
-    """One line for whoever wonders why this release of a package is slower here than others."""
+    """One line that says why this release of a package is slower here than others."""
     if not os.environ.get("ALGONET_QUIET"):
         print(f"algonet: this {package} has no {name}: {effect}, results are the same.", file=sys.stderr)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -116,7 +117,7 @@ def replace_gradually(
     _put(network, part, fade)
     rest = [p for p in network.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(rest, lr=learning_rate) if rest and steps else None
-    endless = _endless(where, data)
+    endless = itertools.chain.from_iterable(batches(where, data) for _ in itertools.repeat(None))
     mixture, scores, fixed = [0.0], [_measured(network, score)], []
     fixed.append(scores[0])
     for level in range(1, levels + 1):
@@ -147,11 +148,6 @@ class _Function(nn.Module):
 def _put(network: nn.Module, name: str, module: nn.Module) -> None:
     owner, _, last = name.rpartition(".")
     setattr(network.get_submodule(owner), last, module)
-
-
-def _endless(where: str, data: Data) -> Iterator[tuple[Any, Any]]:
-    while True:
-        yield from batches(where, data)
 
 
 def _measured(network: nn.Module, score: Measure) -> float:

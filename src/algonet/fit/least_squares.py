@@ -102,7 +102,7 @@ class LeastSquares:
         """(B, 7): the damped step from J^T J (B, P, P) and J^T r (B, P), no longer than is trusted."""
         own = curvature.diagonal(dim1=-2, dim2=-1)
         damped = self.damping[:, None] * (own + COMMON * own.amax(-1, keepdim=True)) + 1e-12
-        # Never singular, thanks to the damping: nobody need wait for the device to say so
+        # Never singular, thanks to the damping, so no check waits for the device
         step = -torch.linalg.solve_ex(curvature + torch.diag_embed(damped), slope)[0] @ self.fitted
         turn, others = step[:, :3].norm(dim=1), step[:, 3:].abs().amax(1)
         excess = torch.maximum(turn / LONGEST_TURN, others / LONGEST_SHIFT).clamp_min(1.0)

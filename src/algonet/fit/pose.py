@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -48,11 +48,8 @@ class CameraFit:
 
     camera: Camera
     losses: Tensor
-    history: list[dict[str, float]]
-    minima: list[Minima]
-
-    def __repr__(self) -> str:
-        return f"CameraFit({self.camera}, losses {', '.join(f'{loss:.3g}' for loss in self.losses.flatten().tolist())})"
+    history: list[dict[str, float]] = field(repr=False)
+    minima: list[Minima] = field(repr=False)
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,7 @@ def draw_choices(weights: Tensor, chains: int, steps: int, generator: torch.Gene
     shift = torch.rand(*batch, steps, 1, generator=generator, dtype=torch.float64, device=device)
     ladder = (order + shift) / chains
     bounds = (weights.cumsum(-1) / weights.sum(-1, keepdim=True))[..., :-1].contiguous()
-    if batch:
-        chosen = torch.searchsorted(bounds, ladder.flatten(-2), right=True).reshape(ladder.shape)
-    else:
-        chosen = torch.searchsorted(bounds, ladder.contiguous(), right=True)
-    return chosen.mT.contiguous()
+    return torch.searchsorted(bounds, ladder.flatten(-2), right=True).reshape(ladder.shape).mT.contiguous()
 
 
 def draw_addresses(weights: Tensor, points: int, steps: int, generator: torch.Generator | None = None) -> Tensor:

@@ -26,8 +26,16 @@ class RasterSettings:
 
     @property
     def reach(self) -> float:
-        """Half the side, in sigmas, of the square outside of which a Gaussian has the mass epsilon."""
-        return square_reach(self.epsilon)
+        """Half the side, in sigmas, of the square outside of which a Gaussian has the mass epsilon.
+
+        r with P(|x| > r or |y| > r) = epsilon for a standard normal pair, by bisection.
+        """
+        low, high = 0.0, 40.0
+        for _ in range(80):
+            middle = (low + high) / 2
+            tail = math.erfc(middle / math.sqrt(2))
+            low, high = (middle, high) if tail * (2 - tail) > self.epsilon else (low, middle)
+        return high
 
 
 @dataclass(frozen=True)
@@ -36,21 +44,6 @@ class ChaosSettings:
 
     burn_in: int
     horizon: int
-
-
-def square_reach(epsilon: float) -> float:
-    """r with P(|x| > r or |y| > r) = epsilon for a standard normal pair, by bisection."""
-    low, high = 0.0, 40.0
-    for _ in range(80):
-        middle = (low + high) / 2
-        tail = math.erfc(middle / math.sqrt(2))
-        low, high = (middle, high) if tail * (2 - tail) > epsilon else (low, middle)
-    return high
-
-
-def _raster_reference(tensors: Sequence[Tensor], settings: RasterSettings) -> list[Tensor]:
-    points, sigma, weights, features = tensors
-    return [splat(points, sigma, weights, features, (settings.height, settings.width), settings.logs)]
 
 
 def _raster_fake(tensors: Sequence[Tensor], settings: RasterSettings) -> list[Tensor]:
@@ -70,16 +63,11 @@ RASTER = Operation(
     "smooth_raster",
     settings=RasterSettings,
     inputs=("points", "sigma", "weights", "features"),
-    reference=_raster_reference,
+    reference=lambda tensors, settings: [splat(*tensors, (settings.height, settings.width), settings.logs)],
     kernels={"numba": ".kernels.numba.host", "triton": ".kernels.triton.host"},
     fake=_raster_fake,
     example=_raster_example,
 )
-
-
-def _chaos_reference(tensors: Sequence[Tensor], settings: ChaosSettings) -> list[Tensor]:
-    parameters, choices, start = tensors
-    return [chaos(parameters, choices, start, settings.burn_in, settings.horizon)]
 
 
 def _chaos_fake(tensors: Sequence[Tensor], settings: ChaosSettings) -> list[Tensor]:
@@ -88,15 +76,13 @@ def _chaos_fake(tensors: Sequence[Tensor], settings: ChaosSettings) -> list[Tens
     return [parameters.new_empty(*batch, chains, steps - settings.burn_in, start.shape[-1])]
 
 
-def _refuse_space(tensors: Sequence[Tensor], settings: ChaosSettings) -> str | None:
-    return None if tensors[2].shape[-1] == 2 else "the kernels step points in the plane; 3-D systems use the reference"
-
-
 def _chaos_example(device: str) -> tuple[list[Tensor], ChaosSettings]:
     parameters = torch.full((1, 3, 6), -0.5, device=device)
     choices = torch.zeros(1, 8, 4, dtype=torch.int64, device=device)
     return [parameters, choices, parameters.new_zeros(1, 8, 2)], ChaosSettings(0, 0)
 
+
+_IN_SPACE = "the kernels step points in the plane; 3-D systems use the reference"
 
 #: parameters (*batch, n, 6), choices (*batch, chains, steps) and start (*batch, chains, 2) give the points that are drawn,
 #: (*batch, chains, steps - burn_in, 2).
@@ -104,9 +90,9 @@ CHAOS = Operation(
     "chaos_game",
     settings=ChaosSettings,
     inputs=("parameters", "choices", "start"),
-    reference=_chaos_reference,
+    reference=lambda tensors, settings: [chaos(*tensors, settings.burn_in, settings.horizon)],
     kernels={"numba": ".kernels.numba.host", "triton": ".kernels.triton.host"},
     fake=_chaos_fake,
-    refuse=_refuse_space,
+    refuse=lambda tensors, settings: None if tensors[2].shape[-1] == 2 else _IN_SPACE,
     example=_chaos_example,
 )

@@ -55,7 +55,10 @@ def gated_differences(
         raise ValueError(f"finite_differences: unknown pad {pad!r}; choose one of {', '.join(map(repr, _PADDINGS))}.")
     gates = {} if make_gates is None else _stencil_gates(x, chosen, pad, make_gates)
     if stack is not None:
-        _check_stack(x, pad, stack)
+        if pad is None:
+            raise ValueError("finite_differences: `stack` needs a `pad` that keeps the size: 'zero', 'edge' or 'wrap'.")
+        if not -x.dim() - 1 <= stack <= x.dim():
+            raise ValueError(f"finite_differences: `stack` {stack} is out of range for x of shape {tuple(x.shape)}.")
         return torch.stack([_differentiated(x, (dim,), center, pad, gates) for dim in chosen], stack)
     return _differentiated(x, chosen, center, pad, gates)
 
@@ -87,13 +90,6 @@ def _differentiated(
         last = x.narrow(dim, x.shape[dim] - 1, 1)
         x = torch.cat([x, last if pad == "edge" else torch.zeros_like(last)], dim)
     return x
-
-
-def _check_stack(x: Tensor, pad: str | None, stack: int) -> None:
-    if pad is None:
-        raise ValueError("finite_differences: `stack` needs a `pad` that keeps the size: 'zero', 'edge' or 'wrap'.")
-    if not -x.dim() - 1 <= stack <= x.dim():
-        raise ValueError(f"finite_differences: `stack` {stack} is out of range for x of shape {tuple(x.shape)}.")
 
 
 def _checked_dims(x: Tensor, dims: int | Sequence[int]) -> tuple[int, ...]:

@@ -28,13 +28,12 @@ class _Change(NamedTuple):
 def refine(network: nn.Module, refit: Callable[[], float], *, price: float) -> list[str]:
     """Try on the smooth graphs in `network` what annealing has not: put nodes in, take nodes and connections out.
 
-    A node that the layers behind it could replace survives annealing, since it can only go if they change at the same time;
-    another may be lost before they knew what to do with it. So every node is put between input and output, beside the others
-    and in their place, then every node is bypassed (what reads it reads its sources instead) and every connection cut, one
-    at a time: `refit()` trains the network a little and returns its loss, best on examples that it does not train on. A change
-    stays if the loss plus `price` times the graph's own price has not grown; else all is put back. Connections below one half
-    are cut first, and the others as strong as the strongest, so that what is left is what `harden()` returns. The result says
-    what was changed.
+    Annealing keeps a node that the layers behind it could replace, and may lose one before they learn to use it. So changes
+    are tried one at a time: each node put between input and output (beside the others, and in their place), each node
+    bypassed (its readers read its sources instead), each connection cut. `refit()` trains the network a little and returns its
+    loss, best on examples that it does not train on. A change stays if the loss plus `price` times the graph's own price has
+    not grown; else it is undone. Connections below one half are cut first, and the others made as strong as the strongest, so
+    that what is left is what `harden()` returns. The result says what was changed.
 
     Cost: three refits for each node and one for each connection, and again after each round in which something went.
 
@@ -77,7 +76,9 @@ def refine(network: nn.Module, refit: Callable[[], float], *, price: float) -> l
         while changed:
             changed = False
             for change in list(_changes(graph)):
-                found = _tried(network, graph, change, refit, loss, price) if _still_there(graph, change) else None
+                read = graph.sources()
+                there = all(source in read.get(target, ()) for source, target in change.cut)
+                found = _tried(network, graph, change, refit, loss, price) if there else None
                 if found is not None:
                     loss, changed = found, True
                     made.append(change.label)
@@ -88,19 +89,15 @@ def _tried(
     network: nn.Module, graph: SmoothGraph, change: _Change, refit: Callable[[], float], loss: float, price: float
 ) -> float | None:
     """The loss with the change; None where that costs more than it saves, and all is as before."""
-    before, spent = copy.deepcopy(network.state_dict()), _spent(graph)
+    before, spent = copy.deepcopy(network.state_dict()), float(graph.price().detach())
     change.make(graph)
     _cut_unused(graph)
-    saved = spent - _spent(graph)
+    saved = spent - float(graph.price().detach())
     found = refit()
     if found <= loss + price * saved:
         return found
     network.load_state_dict(before)
     return None
-
-
-def _spent(graph: SmoothGraph) -> float:
-    return float(graph.price().detach())
 
 
 def _beside(graph: SmoothGraph, name: str) -> _Change | None:
@@ -129,11 +126,6 @@ def _changes(graph: SmoothGraph) -> Iterator[_Change]:
         for source in names:
             if len(names) > 1 or target != OUTPUT:
                 yield _Change(f"out: {source} -> {target}", ((source, target),))
-
-
-def _still_there(graph: SmoothGraph, change: _Change) -> bool:
-    read = graph.sources()
-    return all(source in read.get(target, ()) for source, target in change.cut)
 
 
 def _cut_unused(graph: SmoothGraph) -> None:

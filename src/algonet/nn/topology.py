@@ -89,7 +89,7 @@ class Connection(NamedTuple):
 class SmoothGraph(SoftModule):
     """Layers and algorithms whose connections are gates: which of them the network uses is learned with the rest.
 
-    `nodes` (name -> layer or algorithm) are in an order that no connection goes against: node j reads
+    `nodes` (name -> layer or algorithm) are sorted so that connections only lead forwards: node j reads
     sum_i g_ij h_i over the input and all nodes i before it, and so does the output. A gate is g = r(a), a its
     parameter: P(a > 0) by the sigmoid `relax`. All nodes start equally connected. Each node maps the features of the
     input to as many features (along the last dimension) or to one, which then stands for all; programs and functions

@@ -1,20 +1,23 @@
-"""How good a trained model is, in the lines that the command prints."""
+"""What a trained model is good for: figures, in the lines that the command prints; and reconstructions of a user's files."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .build import build_data
+from algonet.core.files import check_outputs, write_files
+from algonet.core.pictures import png_bytes
+
+from .build import build_data, load_model
 from .config import RunConfig
-from .data import CachedItems
-from .data.folder import Folder
+from .data import CachedItems, Folder
 from .model import RAN, Trainable
 from .problems import problem_of
-from .report import findings, measures
+from .report import coloured, findings, measures
 
 
 class Figures(NamedTuple):
@@ -42,10 +45,8 @@ def figures(model: Trainable, config: RunConfig) -> Figures:
 
 def lines(found: Figures) -> list[str]:
     """One line per row of figures."""
-    shown = [
-        (name, "  ".join(f"{key} {value:.3f}" for key, value in row.items())) for name, row in found.scores.items()
-    ]
-    return [*(f"{name:>12}: {text}  ({found.items} held-out items)" for name, text in shown), *found.report]
+    rows = {name: "  ".join(f"{key} {value:.3f}" for key, value in row.items()) for name, row in found.scores.items()}
+    return [*(f"{name:>12}: {row}  ({found.items} held-out items)" for name, row in rows.items()), *found.report]
 
 
 @torch.no_grad()
@@ -63,3 +64,31 @@ def agreement(model: Trainable, data: CachedItems) -> dict[str, float]:
         drawn.append(b2)
     varied = [float((x - y).abs().mean()) for x, y in pairwise(drawn)]
     return {"apart": sum(apart) / len(apart), "varied": sum(varied) / max(1, len(varied))}
+
+
+@torch.no_grad()
+def reconstruct_files(checkpoint: Path, inputs: list[Path], out: Path, *, overwrite: bool = True) -> list[Path]:
+    """Reconstruct each input: the answer in a file of its problem's format, and a picture of both beside each other
+    (.png). Both are written together, or neither; files that exist are left alone without `overwrite`."""
+    check_outputs([out / f"{path.stem}.png" for path in inputs], force=overwrite, inputs=inputs)
+    model, config = load_model(checkpoint)
+    problem = problem_of(config)
+    written = []
+    for path in inputs:
+        a = problem.read(path)[None]
+        found = model.reconstruct(a)
+        # The first item, of a tensor or of each in a tuple
+        first = found[0] if isinstance(found, Tensor) else type(found)(*(t[0] for t in found))
+        ending, content = problem.encoded(first)
+        written.append(out / f"{path.stem}{ending}")
+        files = {written[-1]: content, out / f"{path.stem}.png": _beside(model, a, found)}
+        check_outputs(files, force=overwrite, inputs=inputs)
+        write_files(files, overwrite=overwrite)
+    return written
+
+
+def _beside(model: Trainable, a: Tensor, found: Any) -> bytes:
+    shown = [coloured(picture) for picture in (a, model.invert(found, a))]
+    both = torch.cat(shown, -2 if a.shape[-1] > a.shape[-2] else -1)[0].clamp(0, 1)
+    scale = max(1, 256 // a.shape[-2])
+    return png_bytes(both.repeat_interleave(scale, -1).repeat_interleave(scale, -2).movedim(0, -1))

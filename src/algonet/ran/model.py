@@ -85,6 +85,19 @@ class Trainable(nn.Module):
         """The numbers of the losses that `section` trains, in order."""
         raise NotImplementedError
 
+    def loss(self, batch: Batch, section: str, index: int, precomputed: Any) -> Any:
+        """What `forward` says, for a batch."""
+        raise NotImplementedError
+
+    def forward(
+        self, batch: Batch | Tensor, section: str | None = None, index: int = 0, precomputed: Any = None
+    ) -> Any:
+        if isinstance(batch, Tensor):
+            return self.reconstruct(batch)
+        if section is None:
+            raise ValueError("RAN: to train, say which section; to reconstruct, give the pictures alone.")
+        return self.loss(batch, section, index, precomputed)
+
     def components(self) -> dict[str, nn.Module]:
         """The trainable parts by name; one optimiser each."""
         return {name: getattr(self, name) for names in self.sections.values() for name in names}
@@ -125,7 +138,7 @@ class RAN(Trainable):
         a -> R -> reconstruction -> Inv -> b''        b' = a2b(a)   a' = b2a(b')   a'' = b2a(b'')
 
     `inverse` is any smooth algorithm from a reconstruction to pictures of domain B: a renderer, an IFS, any callable or
-    module; it has no say in training. `discriminator(a, b)` gives logits. `regulariser(reconstruction)` is L_reg, a scalar.
+    module; it is not trained. `discriminator(a, b)` gives logits. `regulariser(reconstruction)` is L_reg, a scalar.
     `separately` trains each section on the five losses one after the other, as the paper does; otherwise on their weighted
     sum at once, which costs a fifth of the steps. `prior` adds two losses (see `Prior`), `truth` the labels of a few items
     (see `Truth`). The model itself, called with pictures, reconstructs; `RANTrainer` trains it. The paper's section on the
@@ -223,13 +236,7 @@ class RAN(Trainable):
         needs = frozenset(name for i in self.alpha for name in ALL_LOSSES[i].needs)
         return self.paths(a, needs if section == "discriminator" else needs & {"b1", "b2"})
 
-    def forward(
-        self, batch: Batch | Tensor, section: str | None = None, index: int = 0, precomputed: Paths | None = None
-    ) -> Any:
-        if isinstance(batch, Tensor):
-            return self.reconstruct(batch)
-        if section is None:
-            raise ValueError("RAN: to train, say which section; to reconstruct, give the pictures alone.")
+    def loss(self, batch: Batch, section: str, index: int, precomputed: Paths | None) -> Any:
         a = batch["a"]
         if index == 0:
             return self._precomputed(a, section)
@@ -282,11 +289,7 @@ class Direct(Trainable):
     def numbers(self, section: str) -> tuple[int, ...]:
         return (1,)
 
-    def forward(
-        self, batch: Batch | Tensor, section: str | None = None, index: int = 0, precomputed: Any = None
-    ) -> Any:
-        if isinstance(batch, Tensor):
-            return self.reconstruct(batch)
+    def loss(self, batch: Batch, section: str, index: int, precomputed: Any) -> Any:
         if index == 0:
             return None
         a = batch["a"]

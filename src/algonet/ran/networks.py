@@ -182,6 +182,11 @@ def _groups(channels: int) -> int:
     return next(g for g in (8, 4, 2, 1) if channels % g == 0)
 
 
+def head(width: int, out: int) -> nn.Module:
+    """From a code of this width to `out` numbers, at first close to 0."""
+    return nn.Sequential(nn.Linear(width, width), nn.SiLU(), near_zero(nn.Linear(width, out)))
+
+
 def near_zero(layer: nn.Linear) -> nn.Linear:
     """The layer with weights drawn close to zero, so that a network begins at its template."""
     nn.init.normal_(layer.weight, std=1e-3)

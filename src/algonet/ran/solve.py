@@ -78,19 +78,6 @@ class _Pictures(nn.Module):
             return _as_pictures(self.inverse(parameters))
 
 
-class _Items(CachedItems):
-    def __init__(self, **columns: Tensor):
-        super().__init__(len(columns["a"]))
-        self._cache = {i: {} for i in range(self.count)}
-        for name, column in columns.items():
-            self.add(name, column)
-
-    def add(self, name: str, column: Tensor) -> None:
-        """Give the first items an entry each."""
-        for i, entry in enumerate(column):
-            self._cache[i][name] = entry
-
-
 @dataclass(frozen=True, eq=False)
 class Solution:
     """What `solve_inverse` found: `reconstruct(picture)` answers one input or a batch of them."""
@@ -155,7 +142,7 @@ def solve_inverse(
         _refuse(f"wanted pictures (N, C, H, W) or traces (N, L) or (N, C, L), got {tuple(pictures.shape)}.")
     smooth = _Pictures(inverse)
     channels = _checked(smooth, parameters, pictures, a)
-    items: Any = _Items(a=a)
+    items = CachedItems([{"a": picture} for picture in a])
     options: dict[str, Any] = {"weights": LossWeights(adversarial=0.1, l1=10.0)}
     if method in ("supervised", "weak"):
         options["truth"] = _labelled(items, truth, parameters, method)
@@ -210,7 +197,7 @@ def _checked(smooth: nn.Module, parameters: Box, pictures: Tensor, a: Tensor) ->
     return b.shape[1]
 
 
-def _labelled(items: _Items, truth: Tensor | None, parameters: Box, method: str) -> Truth:
+def _labelled(items: CachedItems, truth: Tensor | None, parameters: Box, method: str) -> Truth:
     """Give the first items their truth."""
     shape, count = parameters.low.shape, len(items) if method == "supervised" else None
     wrong = truth is None or truth.shape[1:] != shape or not 0 < len(truth) <= len(items)
@@ -219,7 +206,8 @@ def _labelled(items: _Items, truth: Tensor | None, parameters: Box, method: str)
             f"method {method!r} needs `truth` ({count or 'n'}, {', '.join(map(str, shape))}), got "
             f"{None if truth is None else tuple(truth.shape)}."
         )
-    items.add("truth", truth.detach().float().cpu())
+    for i, entry in enumerate(truth.detach().float().cpu()):
+        items[i]["truth"] = entry
     if method == "weak":
         items.label(len(truth) / len(items))
     width = parameters.high - parameters.low

@@ -61,7 +61,8 @@ class SoftModule(nn.Module):
         if isinstance(value, nn.Parameter):
             self.register_parameter(attribute, value)
         else:
-            self.register_buffer(attribute, torch.as_tensor(value, dtype=_dtype(value)).detach().clone())
+            dtype = value.dtype if isinstance(value, Tensor) else torch.get_default_dtype()
+            self.register_buffer(attribute, torch.as_tensor(value, dtype=dtype).detach().clone())
 
     @property
     def relax(self) -> Relaxation:
@@ -128,10 +129,6 @@ def softnesses(model: nn.Module) -> list[Softness]:
 
 def _attribute(name: str, field: str) -> str:
     return field if name == MAIN else f"{name}_{field}"
-
-
-def _dtype(value: Any) -> torch.dtype:
-    return value.dtype if isinstance(value, Tensor) else torch.get_default_dtype()
 
 
 def _named(form: Relaxation) -> str:

@@ -416,8 +416,8 @@ class Relative(Sigmoid):
     """A sigmoid whose steepness is per standard deviation of a row, or per median gap between neighbours (`by="gap"`).
 
     `Logistic(10.0).relative()` sorts, ranks and selects alike whatever the unit and the spread of the items: x and 1000 x
-    have the same soft ranks. The scale is that of the present finite items of each row and is detached: no gradient makes items
-    differ less to be sorted better. Called itself, it takes numbers that are in this unit already.
+    have the same soft ranks. The scale is that of the present finite items of each row and is detached, so a loss
+    cannot change it. Called directly, it expects numbers in this unit.
     Take it where data come in a unit of their own; where scores are learned, an absolute steepness lets their spread say
     how sure they are.
     """

@@ -191,7 +191,14 @@ def _check(
     check_softness(where, "steepness", steepness if isinstance(steepness, Tensor) else float(steepness))
     if weights is not None:
         check_tensor(where, weights)
-        _check_broadcast(where, x, weights)
+        try:
+            fits = broadcast_shapes(x.shape, weights.shape) == x.shape
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"{where}: `weights` must broadcast to x: x is {tuple(x.shape)}, weights {tuple(weights.shape)}."
+            )
 
 
 def _warn_if_even(where: str, shares: Tensor, dim: int, steepness: float | Tensor) -> None:
@@ -203,15 +210,4 @@ def _warn_if_even(where: str, shares: Tensor, dim: int, steepness: float | Tenso
         warn_too_soft(
             f"{where}: the default steepness of 1 is too soft for {n:,} items so close: the extremum has a small share of the "
             "result. Give steepness=10.0, or more, for items that spread by 1."
-        )
-
-
-def _check_broadcast(where: str, x: Tensor, weights: Tensor) -> None:
-    try:
-        fits = broadcast_shapes(x.shape, weights.shape) == x.shape
-    except RuntimeError:
-        fits = False
-    if not fits:
-        raise ValueError(
-            f"{where}: `weights` must broadcast to x: x is {tuple(x.shape)}, weights {tuple(weights.shape)}."
         )

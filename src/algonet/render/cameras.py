@@ -35,7 +35,7 @@ class Camera:
     """A perspective or orthographic camera, or a batch of them.
 
     `matrix` (*B, 4, 4) maps homogeneous world points to (x w, y w, depth, 1) with x, y in NDC and w the depth (perspective)
-    or 1 (orthographic). `near` is the depth at which faces have faded out; they begin to at twice that. `position` (*B, 3)
+    or 1 (orthographic). A face fades from depth 2 x `near` and is gone at `near`. `position` (*B, 3)
     is the camera's place in the world (for orthographic cameras: of its origin). Build one with `look_at`,
     `orthographic` or `from_opencv`; all of them are differentiable in their tensors.
     """
@@ -54,10 +54,9 @@ class Camera:
             raise ValueError(f"Camera: `near` must be positive and finite, got {self.near!r}.")
 
     def __repr__(self) -> str:
-        kind = "perspective" if self.perspective else "orthographic"
-        if self.batch_shape:
-            return f"Camera({' x '.join(map(str, self.batch_shape))} cameras, {kind})"
-        return f"Camera({kind}, at ({', '.join(f'{x:.3g}' for x in self.position.tolist())}))"
+        shape, eye = self.batch_shape, self.position.tolist()
+        where = f"{shape.numel()} views" if shape else "at ({:.3g}, {:.3g}, {:.3g})".format(*eye)
+        return f"Camera({'perspective' if self.perspective else 'orthographic'}, {where})"
 
     @property
     def batch_shape(self) -> torch.Size:

@@ -46,7 +46,7 @@ def check_faces(where: str, faces: Tensor, count: int) -> None:
 
 
 def check_colors(where: str, colors: Tensor) -> None:
-    """Raise where colours are bytes, or numbers up to 255; values are looked at where that is free and nobody learns them."""
+    """Raise where colours are bytes, or numbers up to 255; values are checked where that is free and they are not learned."""
     if not isinstance(colors, Tensor) or not colors.is_floating_point():
         got = colors.dtype if isinstance(colors, Tensor) else type(colors).__name__
         raise TypeError(f"{where} must be a floating tensor with values in [0, 1], got {got}; divide bytes by 255.")

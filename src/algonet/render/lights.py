@@ -127,7 +127,7 @@ def lights_at(lights: Sequence[Light], eye: Tensor) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Lambert:
-    """Matt surfaces: as bright as the light is steep."""
+    """Matt surfaces: brightness is the cosine between the normal and the light."""
 
     shininess: ClassVar[float] = 1.0
     strength: ClassVar[float] = 0.0

@@ -33,7 +33,7 @@ def textured_files(
 
 
 def _files(vertices: Any, faces: Any, uv: Any, picture: Any, path: Path) -> dict[str, bytes]:
-    """Names and contents, the mesh last: whoever waits for it finds the rest there."""
+    """Names and contents, the mesh last: when it is there, its texture is, too."""
     require("trimesh")
     import trimesh
     from trimesh.exchange.obj import export_obj

@@ -130,7 +130,7 @@ def barycentrics(points: Tensor, faces: Tensor, seen: Tensor, perspective: bool)
     there = seen >= 0
     rows = faces.long()[seen.clamp_min(0)].reshape(*batch, -1, 1).expand(*batch, -1, 3)
     corners = torch.gather(points, -2, rows).reshape(*batch, height, width, 3, 3)
-    # A pixel that sees nothing takes a face that is not there, or its gradients could be NaN
+    # A pixel that sees nothing reads a dummy face, or its gradients could be NaN
     corners = torch.where(there[..., None, None], corners, torch.eye(3).to(points))
     x, y, z = corners.unbind(-1)
     w = z if perspective else torch.ones_like(z)

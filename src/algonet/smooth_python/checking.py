@@ -1,4 +1,4 @@
-"""The first result of merging states, compared with the crisp one: nobody should trust a mean that is no state by accident."""
+"""The first result of merging states, compared with the crisp one: a mean may be a state that the program never reaches."""
 
 from __future__ import annotations
 

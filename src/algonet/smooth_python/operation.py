@@ -5,7 +5,6 @@ The program is data: instructions (code, a, b, c), each making the next row; `ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -115,11 +114,6 @@ def steepness_tensor(scales: list[Any], like: Tensor) -> Tensor:
     return torch.stack([torch.as_tensor(s, dtype=like.dtype, device=like.device) for s in scales])
 
 
-def _fake(tensors: Sequence[Tensor], settings: ProgramSettings) -> list[Tensor]:
-    x, wanted = tensors[0], tensors[4]
-    return [x.new_empty(*x.shape[:-1], wanted.shape[0])]
-
-
 def _example(device: str) -> tuple[list[Tensor], ProgramSettings]:
     x = torch.zeros(2, 2, device=device)
     first, second = code_of("input"), code_of("add")
@@ -138,7 +132,7 @@ PROGRAM = Operation(
     kernels={"numba": ".kernels.numba", "triton": ".kernels.triton"},
     shared={"steepness", "constants", "program", "wanted", "seed"},
     hosted={"program", "wanted", "seed"},
-    fake=_fake,
+    fake=lambda tensors, settings: [tensors[0].new_empty(*tensors[0].shape[:-1], tensors[4].shape[0])],
     example=_example,
 )
 

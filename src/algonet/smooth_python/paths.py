@@ -75,9 +75,9 @@ class Perturb(Paths):
     """The crisp program on inputs with Gaussian noise of that `scale`, `count` times in antithetic pairs.
 
     E[f(x + scale e)], whose gradient is the mean of (f(x + scale e) - f(x - scale e)) e / (2 scale): smooth in x whatever f
-    does inside. A mapping as `scale` has the noise of each parameter by its name, and the others have none: they keep
-    their numbers, and have the gradient of the paths that were taken, without that of what they decide. `as_written` runs the
-    function itself, sample by sample, for those that call what nobody can rewrite or map.
+    does inside. A mapping as `scale` gives each named parameter its own noise. The other parameters keep their
+    values; their gradient is that along the paths taken, without that of the decisions. `as_written` runs the
+    function itself, sample by sample, for functions whose calls cannot be rewritten or mapped.
     """
 
     count: int = 64

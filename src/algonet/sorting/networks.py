@@ -169,8 +169,8 @@ class OddEven(Network):
 class Bitonic(Network):
     """Batcher's bitonic sorter with all comparators pointing one way: about log2(n)^2 / 2 layers.
 
-    For n that is not a power of two the items are the last n of the next power; what would meet a missing item meets
-    nobody, so nothing leaks in. Items far apart meet early: it blurs far less than `OddEven` at large n.
+    For n that is not a power of two the items are the last n of the next power; a comparator with a missing item is
+    left out, so nothing leaks in. Items far apart meet early: it blurs far less than `OddEven` at large n.
     """
 
     right_aligned: ClassVar[bool] = True

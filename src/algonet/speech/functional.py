@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -189,13 +189,19 @@ def synthesize(
     needed = math.prod(phonemes.shape[:-2]) * harmonics * (2 * length + frames * phonemes.shape[-1])
     what = f"{length} samples with {harmonics} harmonics"
     check_memory("synthesize", what, needed * phonemes.element_size(), phonemes.device)
-    times = _constant(("times", frames, hop, sample_rate), phonemes, lambda: torch.arange(frames) * (hop / sample_rate))
-    score, highest = (phonemes, durations, pitch, loudness), sample_rate / 4
-    controls = vocal_controls(*score, times, inventory=inventory, relax=relax, voice=voice, highest=highest)
+    score = phonemes, durations, pitch, loudness
+    controls = _in_frames(score, frames, hop, sample_rate, inventory=inventory, relax=relax, voice=voice)
     nyquist, tilt = sample_rate / 2000, _of(voice.tilt, 2, phonemes)
     voiced = _voiced(controls, hop, harmonics, sample_rate, tilt, nyquist)
     noise = _noise(controls, inventory, white, hop, nyquist)
     return (_VOICE_LEVEL * voiced + _NOISE_LEVEL * noise)[..., :length].to(given)
+
+
+def _in_frames(score: tuple[Tensor, ...], frames: int, hop: int, sample_rate: int, **options: Any) -> Controls:
+    """What the vocal tract does every `hop` samples."""
+    like = score[0]
+    times = _constant(("times", frames, hop, sample_rate), like, lambda: torch.arange(frames) * (hop / sample_rate))
+    return vocal_controls(*score, times, highest=sample_rate / 4, **options)
 
 
 def _voiced(
@@ -266,18 +272,11 @@ def mel_envelope(
     phonemes, durations, pitch, loudness = (widened(t) for t in (phonemes, durations, pitch, loudness))
     needed = math.prod(phonemes.shape[:-2]) * frames * phonemes.shape[-1] * bands * phonemes.element_size()
     check_memory("mel_envelope", f"{frames} frames of {bands} bands", needed, phonemes.device)
-    times = _constant(("times", frames, hop, sample_rate), phonemes, lambda: torch.arange(frames) * (hop / sample_rate))
-    score, highest = (phonemes, durations, pitch, loudness), sample_rate / 4
-    controls = vocal_controls(*score, times, inventory=inventory, relax=relax, voice=voice, highest=highest)
-    nyquist = sample_rate / 2000
-    frequency = _constant(
-        ("mel frequencies", bands, sample_rate), phonemes, lambda: _mel_frequencies(bands, sample_rate) / 1000
-    )
-    table = _constant(
-        ("mel samples", bands, sample_rate),
-        phonemes,
-        lambda: mel_table(bands, sample_rate, _mel_frequencies(bands, sample_rate)),
-    )
+    score = phonemes, durations, pitch, loudness
+    controls = _in_frames(score, frames, hop, sample_rate, inventory=inventory, relax=relax, voice=voice)
+    nyquist, key = sample_rate / 2000, (bands, sample_rate)
+    frequency = _constant(("mel frequencies", *key), phonemes, lambda: _mel_frequencies(*key) / 1000)
+    table = _constant(("mel samples", *key), phonemes, lambda: mel_table(*key, _mel_frequencies(*key)))
     shaped = resonance(frequency, controls.formants, controls.bandwidths)
     voiced = (controls.voice[..., None] * shaped).sum(-2) * source(frequency, _of(voice.tilt, 2, phonemes), nyquist)
     friction = controls.friction @ band_noise(frequency, inventory.noise.to(phonemes))
@@ -338,8 +337,7 @@ def _frames(padded: Tensor, hop: int) -> Tensor:
 def mel_table(bands: int, sample_rate: int, frequency: Tensor) -> Tensor:
     """Weights (bands, F) of triangular bands, evenly spaced in mel = 2595 log10(1 + f / 700), over `frequency` (F,) in
     Hz; rows sum to 1."""
-    top = 2595 * math.log10(1 + sample_rate / 2 / 700)
-    edges = 700 * (10 ** (torch.linspace(0, top, bands + 2, dtype=torch.float64) / 2595) - 1)
+    edges = _evenly_in_mel(bands + 2, sample_rate)
     low, middle, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
     rising, falling = (frequency - low) / (middle - low), (high - frequency) / (high - middle)
     rows = torch.minimum(rising, falling).clamp_min(0)
@@ -351,8 +349,12 @@ def mel_table(bands: int, sample_rate: int, frequency: Tensor) -> Tensor:
 
 def _mel_frequencies(bands: int, sample_rate: int) -> Tensor:
     """Three frequencies per band, in Hz."""
+    return _evenly_in_mel(3 * bands + 2, sample_rate)[1:-1]
+
+
+def _evenly_in_mel(count: int, sample_rate: int) -> Tensor:
     top = 2595 * math.log10(1 + sample_rate / 2 / 700)
-    return 700 * (10 ** (torch.linspace(0, top, 3 * bands + 2, dtype=torch.float64)[1:-1] / 2595) - 1)
+    return 700 * (10 ** (torch.linspace(0, top, count, dtype=torch.float64) / 2595) - 1)
 
 
 def _constant(key: tuple, like: Tensor, make: Callable[[], Tensor]) -> Tensor:

@@ -14,6 +14,9 @@ from .functional import Voice, frame_step, mel_envelope, mel_spectrogram, synthe
 from .inventory import BY_NAME, Inventory
 from .reading import read_text
 
+#: Of an inventory, in order.
+_TABLES = ("formants", "bandwidths", "gains", "noise")
+
 
 class Score(NamedTuple):
     """What to say: phonemes (..., P, K), one-hot or probabilities; durations in seconds, pitch in Hz and loudness (...,
@@ -74,20 +77,20 @@ class SmoothSynthesizer(SoftModule):
         self.sample_rate, self.harmonics, self.bands = sample_rate, harmonics, bands
         found = Inventory.of(phonemes)
         self.names = found.names
-        for name in ("formants", "bandwidths", "gains", "noise"):
+        for name in _TABLES:
             self.register_buffer(name, getattr(found, name))
         bins = 2 * frame_step(sample_rate) + 1
-        # 256 frames are 1.3 seconds: the noise of longer utterances repeats, which nobody hears
+        # 256 frames are 1.3 seconds: the noise of longer utterances repeats, inaudibly
         white = torch.randn(256, bins, 2, generator=torch.Generator().manual_seed(seed)) * 0.5**0.5
         self.register_buffer("white", white, persistent=False)
 
     @property
     def inventory(self) -> Inventory:
-        return Inventory(self.names, self.formants, self.bandwidths, self.gains, self.noise)
+        return Inventory(self.names, *(getattr(self, name) for name in _TABLES))
 
     def learnable(self) -> SmoothSynthesizer:
         """Make formants, bandwidths, gains and noise parameters."""
-        for name in ("formants", "bandwidths", "gains", "noise"):
+        for name in _TABLES:
             value = getattr(self, name)
             delattr(self, name)
             self.register_parameter(name, torch.nn.Parameter(value.detach().clone()))

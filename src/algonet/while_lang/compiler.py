@@ -431,7 +431,7 @@ def load(spec: KernelSpec) -> tuple[list[Line], list[Line]]:
 
 
 def store(spec: KernelSpec) -> list[Line]:
-    """What a kernel ends with, for each element; what goes to `slopes` is summed over a block."""
+    """What a kernel ends with, for each element; what goes to `slopes` is summed over the good ones of a block."""
     names, active, width = spec.code.names, activity(spec), len(spec.outputs)
     lines = [Line("good", "p0 > 0.0")]
     poison = " + poison" if spec.trainable else ""
@@ -444,7 +444,7 @@ def store(spec: KernelSpec) -> list[Line]:
         places = [f"[item * {width} + {column}]" for column in range(width)]
         if spec.reduce:
             total = " + ".join(f"grads{place} * {slope}" for place, slope in zip(places, found, strict=True))
-            lines.append(Line(f"slopes[block * {len(spec.directions)} + {d}]", f"where(good, {total}, ZERO)"))
+            lines.append(Line(f"slopes[block * {len(spec.directions)} + {d}]", total))
         else:
             lines += [
                 Line(f"slope_{d}{place}", f"where(good, {slope}, ZERO)")

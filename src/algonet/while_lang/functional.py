@@ -96,9 +96,9 @@ def run_while(
     max_iterations: int = MAX_ITERATIONS,
     backend: str = "auto",
 ) -> WhileResult:
-    """Run a WHILE-program smoothly: every statement to the extent of its probability.
+    """Run a WHILE-program smoothly: each statement changes its variable by the share of its probability.
 
-    A loop over v inside probability p repeats { p := p phi(v); stop if p <= epsilon; run the body with p }, at most
+    A loop over v, reached with probability p, repeats { p := p phi(v); stop if p <= epsilon; run the body with p }, at most
     `max_iterations` times. `y := x` is y := p x + (1-p) y; `y := y + 1` is y := y + p. Hard limit: with `Tent`,
     `SmoothTent(k)` or `BumpExit` and integer inputs the result is the discrete program's, exactly (up to 2^24 in float32).
 
@@ -192,7 +192,9 @@ class _Run:
         elements: list[Any] = []
         for name, fits in self.names:
             elements.append(inputs[name] if fits else self._fitted(inputs[name], self.shape))
-        scalar = self._scalar(1.0 if softness is None or self.per_element else softness)
+        scalar = 1.0 if softness is None or self.per_element else softness
+        if not isinstance(scalar, Tensor) or scalar.dtype != self.wide or scalar.device != self.device:
+            scalar = self._fitted(scalar, ())
         if self.per_element:
             elements.append(self._fitted(softness, self.shape))
         shared = [scalar, scalar]
@@ -220,11 +222,6 @@ class _Run:
         if isinstance(value, Tensor):
             return value.to(self.device, self.wide).expand(shape)
         return torch.full(shape, float(value), dtype=self.wide, device=self.device)
-
-    def _scalar(self, value: Any) -> Tensor:
-        if isinstance(value, Tensor) and value.dtype == self.wide and value.device == self.device:
-            return value
-        return self._fitted(value, ())
 
 
 def _warn_by_counter() -> None:

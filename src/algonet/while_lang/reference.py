@@ -42,7 +42,7 @@ def run_reference(
 ) -> Outcome:
     """Run `code` smoothly on `inputs` (slot -> tensor, all of one shape); `like` gives dtype and device if there are none.
 
-    A loop over v inside probability p repeats { p := p phi(v); stop if p <= epsilon; run the body with p }; a branch
+    A loop over v, reached with probability p, repeats { p := p phi(v); stop if p <= epsilon; run the body with p }; a branch
     mixes what its two parts make of the state. Elements that stopped have p = 0 from then on, so that they no longer
     change while others go on. An element with an infinite or NaN input is NaN in every output and does not run. `gates`
     (*batch, assignments) scale the probability with which each assignment is made. `body` is the network that
@@ -96,7 +96,7 @@ class Run:
 
 
 class Unit(nn.Module):
-    """One assignment inside probability p: y := p (w value + b) + (1 - p) y, for the value that the statement assigns."""
+    """One assignment, reached with probability p: y := p (w value + b) + (1 - p) y, with the value that it assigns."""
 
     def __init__(self, code: Code, index: int, weight: Tensor | None, bias: Tensor | None):
         super().__init__()

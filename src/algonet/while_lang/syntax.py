@@ -229,8 +229,8 @@ class DidNotHaltError(RuntimeError):
 
 
 class NonHaltingWarning(UserWarning):
-    """A smooth loop still had probability to go on when it reached `max_iterations`, or may well do so: also where a
-    machine's jumps do not nest."""
+    """A smooth loop reached `max_iterations` with probability left, or is likely to. Machines whose jumps do not nest warn
+    with it, too."""
 
 
 def _excerpt(source: str, line: int, column: int) -> str:

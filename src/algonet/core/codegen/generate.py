@@ -121,7 +121,7 @@ def _execute(module_name: str, source: str, stamp: str) -> ModuleType:
 
 
 def _forget_oldest() -> None:
-    """Bound how many modules stay loaded; whoever holds a kernel of one keeps it alive, and `load` makes it again."""
+    """Bound how many modules stay loaded; a module whose kernel is in use stays alive, and `load` makes it again."""
     loaded = [name for name in sys.modules if name.startswith(_PREFIX)]
     for name in loaded[:-MOST_MODULES]:
         linecache.cache.pop(sys.modules.pop(name).__file__ or "", None)

@@ -1,4 +1,4 @@
-"""A line for whoever waits while a kernel is compiled for the first time: silence for twenty seconds looks like a hang."""
+"""A line while a kernel compiles for the first time: twenty seconds of silence would look like a hang."""
 
 from __future__ import annotations
 

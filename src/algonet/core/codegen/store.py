@@ -25,11 +25,11 @@ from algonet.core.files import read_file, write_bytes
 
 #: The folder may grow to this; the files that were used longest ago go first. A kernel takes some 100 kB.
 MOST_BYTES = 512 * 2**20
-#: Whom folders above ours may belong to: root, and whoever stands for it in a container.
+#: Owners that folders above ours may have: root, and root's stand-in inside a container.
 _ROOTS = (0, 65534)
 #: Names of files that this library writes there; others are never touched.
 _PREFIX = "algonet_generated_"
-#: An ordinary file that nobody else can write or read: what others can write is not run.
+#: Permissions of a file that only its owner can read and write: code that others can write is not run.
 _OURS = stat.S_IFREG | 0o600
 _PRUNE_EVERY = 60.0
 _INLINED = ("numba_math", "numba_pointers", "triton_math")

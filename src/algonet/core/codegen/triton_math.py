@@ -58,16 +58,6 @@ def quick_exp2(x):
 
 
 @triton.jit
-def quick_log2(x):
-    """log2 for normal x > 0; in float32 the processor's own, to 2e-7 of itself (and as much near 1), not 20 instructions."""
-    if x.dtype == tl.float64 or not PTX:
-        y = tl.log2(x)
-    else:
-        y = tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
-    return y
-
-
-@triton.jit
 def log_complement(c):
     """log(1 - c) for c in [0, 1 - 1e-7], to full relative precision."""
     if c.dtype == tl.float64:

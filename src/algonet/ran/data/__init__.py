@@ -5,6 +5,11 @@ process."""
 
 from __future__ import annotations
 
+import warnings
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
 import torch
 from torch import Generator as Random
 from torch import Tensor
@@ -13,6 +18,10 @@ from torch.utils.data import Dataset
 Item = dict[str, Tensor]
 #: Seeds of the splits: settings are chosen on "validation", results are reported on "test".
 SPLITS = {"train": 0, "test": 1, "validation": 2}
+#: Percent of the files that belong to each split, by their names.
+SHARES = {"train": range(80), "validation": range(80, 90), "test": range(90, 100)}
+#: Files that are looked at; others (notes, hidden files) are passed over.
+ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".wav")
 
 
 def split_seed(seed: int, split: str) -> int:
@@ -39,15 +48,19 @@ def number(random: Random, low: float, high: float) -> float:
 class CachedItems(Dataset):
     """Items (dictionaries of tensors) made when first asked for, on the device chosen by `to`, and cached there.
 
-    Subclasses say in `make` how the items of some indices are made. `batch` gives several at once, stacked.
+    Subclasses say in `make_one`, or for several at once in `make`, how the items of some indices are made; or hand them over
+    instead of their number. `batch` gives several at once, stacked.
     """
 
-    def __init__(self, count: int):
-        self.count, self.labels = count, 0
+    def __init__(self, items: int | list[Item]):
+        self._cache: dict[int, Item] = {} if isinstance(items, int) else dict(enumerate(items))
+        self.count, self.labels = items if isinstance(items, int) else len(items), 0
         self.device = torch.device("cpu")
-        self._cache: dict[int, Item] = {}
 
     def make(self, indices: list[int]) -> list[Item]:
+        return [self.make_one(index) for index in indices]
+
+    def make_one(self, index: int) -> Item:
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -87,3 +100,59 @@ class CachedItems(Dataset):
         missing = [index for index in dict.fromkeys(indices) if index not in self._cache]
         if missing:
             self._cache.update(zip(missing, self.make(missing), strict=True))
+
+
+def split_of(name: str) -> str:
+    """The split of a file: a function of its name alone, so that files that come later move no other one.
+
+    >>> split_of("mug.png"), split_of("mug.png") == split_of("mug.jpg")
+    ('train', True)
+    """
+    place = zlib.crc32(Path(name).stem.encode()) % 100
+    return next(split for split, share in SHARES.items() if place in share)
+
+
+class Folder(CachedItems):
+    """The inputs `a` in a folder: pictures, or sounds for speech; nothing else is known of them.
+
+    Folders "train", "validation" and "test" inside say which file is which; without them the name decides, see
+    `split_of`: about 80, 10 and 10 of 100. All files are read at once. One that cannot be is named, and passed over
+    (`bad_files` "skip") or refused."""
+
+    def __init__(
+        self, folder: str | Path, read: Callable[[Path], Tensor], *, split: str = "train", bad_files: str = "skip"
+    ):
+        split_seed(0, split)  # refuses what is none
+        root = Path(folder)
+        if not root.is_dir():
+            raise ValueError(f"data.folder: {root} is not a folder.")
+        self.files: list[Path] = []
+        items: list[Item] = []
+        bad: list[str] = []
+        for path in _files(root, split):
+            try:
+                items.append({"a": read(path)})
+                self.files.append(path)
+            except (ValueError, OSError) as error:
+                bad.append(" ".join(str(error).split()))
+        if bad:
+            more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+            if bad_files == "refuse":
+                raise ValueError(f'data.folder: {bad[0]}{more}; remove it, or set data.bad_files = "skip".')
+            warnings.warn(f"data.folder: passed over: {'; '.join(bad)}", RuntimeWarning, stacklevel=2)
+        if not items:
+            raise ValueError(
+                f"data.folder: {root} holds no {split} files that can be used; wanted names that end in {', '.join(ENDINGS)}, "
+                f"in {root / split} or shared out by name."
+            )
+        super().__init__(items)
+
+
+def _files(root: Path, split: str) -> list[Path]:
+    """The files of a split, in the order of their names."""
+    apart = any((root / name).is_dir() for name in SPLITS)
+    inside = root / split if apart else root
+    if not inside.is_dir():
+        return []
+    found = [p for p in inside.iterdir() if p.suffix.lower() in ENDINGS and not p.name.startswith(".") and p.is_file()]
+    return sorted(p for p in found if apart or split_of(p.name) == split)

@@ -140,10 +140,7 @@ class Shapes(Procedural):
         """Where the views (H, views * W) of item `index` show the object."""
         return hard_geometry(self.mesh(index), self.size, self.views)[1].permute(1, 0, 2).flatten(1)
 
-    def make(self, indices: list[int]) -> list[Item]:
-        return [self._make(index) for index in indices]
-
-    def _make(self, index: int) -> Item:
+    def make_one(self, index: int) -> Item:
         random = generator_of(self.seed, index)
         mesh = random_shape(random, self.kinds)
         geometry, silhouette = hard_geometry(mesh.to(self.device), self.size, self.views)

@@ -13,10 +13,10 @@ from algonet.ifs import IFS, Poisson, chaos_game, contraction, draw_addresses, s
 from algonet.ran.data import CachedItems
 from algonet.ran.data.fractals import Fractals, maps_about
 from algonet.ran.model import Batch, Trainable
-from algonet.ran.networks import Encoder, levels_of, near_zero
+from algonet.ran.networks import Encoder, head
 from algonet.relax import GaussianNoise, SoftModule
 
-from .base import Parts, Problem, Scores
+from . import Parts, Problem, Scores
 from .mesh import read_views
 
 #: What pictures of function systems show.
@@ -29,11 +29,9 @@ class FractalProblem(Problem):
     truth = ("parameters",)
 
     def parts(self) -> Parts:
-        data, model = self.config.data, self.config.model
-        size = (data.size, data.size)
-        encoder = Encoder(self.a_channels, size, 1, model.width, model.base, levels_of(data.size))
-        inverse = IFSInverse(model.functions, data.size, scale=self.config.train.softness[0])
-        reconstructor = IFSReconstructor(encoder, *ring(model.functions), model.width)
+        model = self.config.model
+        inverse = IFSInverse(model.functions, self.config.data.size, scale=self.config.train.softness[0])
+        reconstructor = IFSReconstructor(self.encoder(), *ring(model.functions), model.width)
         return Parts(reconstructor, inverse, SystemRegulariser(reconstructor.start))
 
     def procedural(self, split: str) -> CachedItems:
@@ -57,8 +55,7 @@ class FractalProblem(Problem):
         inverse = IFSInverse(data.functions, data.size, points=4096, depth=16, scale=scale, seed=1).to(device)
         start = maps_about(*ring(data.functions)).to(device)
         scores = []
-        for first in range(0, len(data), 64):
-            items = data.batch(list(range(first, min(first + 64, len(data)))), ("a", "parameters"))
+        for items in self.batches(data, ("a", "parameters")):
             a, true = items["a"].to(device), items["parameters"].to(device)
             found = start.expand_as(true) if model is None else model.reconstruct(a)
             scores.append(ssim(inverse(found)[:, 0], inverse(true)[:, 0]))
@@ -94,7 +91,7 @@ class IFSReconstructor(nn.Module):
         self.reach = reach
         self.register_buffer("fixed", fixed.clone())
         self.register_buffer("linear", linear.clone())
-        self.move = nn.Sequential(nn.Linear(width, width), nn.SiLU(), near_zero(nn.Linear(width, 6 * len(fixed))))
+        self.move = head(width, 6 * len(fixed))
 
     @property
     def start(self) -> Tensor:

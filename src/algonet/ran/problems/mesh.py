@@ -15,7 +15,7 @@ from algonet.ran.data import CachedItems
 from algonet.ran.data.shapes import Shapes, side_cameras
 from algonet.ran.metrics import chamfer, iou, occupancy
 from algonet.ran.model import Batch, Trainable
-from algonet.ran.networks import Encoder, KeepColours, levels_of, near_zero
+from algonet.ran.networks import Encoder, KeepColours, head, near_zero
 from algonet.relax import Choice, SoftModule
 from algonet.render import Camera, Coverage, Mesh, icosphere, render_attributes
 from algonet.render.coverage import DEFAULT_COVERAGE, coverage_named
@@ -23,7 +23,7 @@ from algonet.render.functional import DEPTH_STEEPNESS
 from algonet.render.losses import Topology, flatten_loss, laplacian_loss
 from algonet.render.meshes import mesh_files
 
-from .base import Parts, Problem, Scores
+from . import Parts, Problem, Scores
 
 
 class MeshProblem(Problem):
@@ -46,14 +46,11 @@ class MeshProblem(Problem):
     def parts(self) -> Parts:
         data, model, loss = self.config.data, self.config.model, self.config.loss
         start = self.template()
-        size = (data.size, data.size * data.views)
-        encoder = Encoder(self.a_channels, size, data.views, model.width, model.base, levels_of(data.size))
         coverage = coverage_named(model.coverage, self.config.train.softness[0])
         inverse = RenderInverse(start.faces, data.size, data.views, coverage, model.shading, colours=model.colours)
         regulariser = MeshRegulariser(start, loss.laplacian, loss.flatten, loss.colour if model.colours else 0.0)
-        return Parts(
-            MeshReconstructor(encoder, start.vertices, model.width, colours=model.colours), inverse, regulariser
-        )
+        reconstructor = MeshReconstructor(self.encoder(), start.vertices, model.width, colours=model.colours)
+        return Parts(reconstructor, inverse, regulariser)
 
     def translators(self) -> tuple[nn.Module, nn.Module]:
         if not self.config.model.colours:
@@ -140,7 +137,7 @@ class MeshReconstructor(nn.Module):
         self.register_buffer("template", template.clone())
         self.stretch = near_zero(nn.Linear(width, 3))
         self.paint = near_zero(nn.Linear(width, template.numel())) if colours else None
-        self.displace = nn.Sequential(nn.Linear(width, width), nn.SiLU(), near_zero(nn.Linear(width, template.numel())))
+        self.displace = head(width, template.numel())
 
     def forward(self, pictures: Tensor) -> Tensor:
         code = self.encoder(pictures)

@@ -12,15 +12,23 @@ import torch
 from torch import Tensor, nn
 
 from algonet.ran.data import CachedItems
-from algonet.ran.data.espeak import EspeakUtterances
-from algonet.ran.data.utterances import HOP, SAMPLE_RATE, TASKS, Task, Utterances, heard_picture, speech_picture
+from algonet.ran.data.utterances import (
+    HOP,
+    SAMPLE_RATE,
+    TASKS,
+    EspeakUtterances,
+    Task,
+    Utterances,
+    heard_picture,
+    speech_picture,
+)
 from algonet.ran.metrics import edit_distance
 from algonet.ran.model import Batch, Trainable
-from algonet.ran.networks import Encoder, levels_of, near_zero
+from algonet.ran.networks import Encoder, head, near_zero
 from algonet.relax import GaussianNoise, SoftModule
 from algonet.speech import SmoothSynthesizer, Voice, read_wav
 
-from .base import Parts, Problem, Scores
+from . import Parts, Problem, Scores
 
 
 class Transcript(NamedTuple):
@@ -47,22 +55,13 @@ class SpeechProblem(Problem):
         return TASKS[self.config.data.task]
 
     def parts(self) -> Parts:
-        data, model, task = self.config.data, self.config.model, self.task
-        encoder = Encoder(
-            self.a_channels,
-            (data.size, task.frames),
-            1,
-            model.width,
-            model.base,
-            levels_of(min(data.size, task.frames)),
-        )
-        inverse = SpeechInverse(task, data.size, self.config.train.softness[0])
+        config, task = self.config, self.task
+        inverse = SpeechInverse(task, config.data.size, config.train.softness[0])
+        seconds = task.frames * HOP / SAMPLE_RATE
         reconstructor = SpeechReconstructor(
-            encoder, task.places, len(inverse.names), task.frames * HOP / SAMPLE_RATE, model.width
+            self.encoder(task.frames), task.places, len(inverse.names), seconds, config.model.width
         )
-        return Parts(
-            reconstructor, inverse, TranscriptRegulariser(self.config.loss.undecided, self.config.loss.unbalanced)
-        )
+        return Parts(reconstructor, inverse, TranscriptRegulariser(config.loss.undecided, config.loss.unbalanced))
 
     def procedural(self, split: str) -> CachedItems:
         return Utterances(task=self.config.data.task, bands=self.config.data.size, **self.look(split))
@@ -79,8 +78,7 @@ class SpeechProblem(Problem):
         template answers every sound with the most frequent phoneme of each place, which is more than it knows."""
         device = torch.device("cpu") if model is None else next(model.parameters()).device
         found, true = [], []
-        for first in range(0, len(data), 64):
-            batch = data.batch(list(range(first, min(first + 64, len(data)))), ("a", "phonemes"))
+        for batch in self.batches(data, ("a", "phonemes")):
             true.append(batch["phonemes"].cpu())
             if model is not None:
                 found.append(model.reconstruct(batch["a"].to(device)).phonemes.argmax(-1).cpu())
@@ -119,7 +117,7 @@ class SpeechReconstructor(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.places, self.phonemes, self.seconds = places, phonemes, 0.85 * seconds
-        self.choose = nn.Sequential(nn.Linear(width, width), nn.SiLU(), near_zero(nn.Linear(width, places * phonemes)))
+        self.choose = head(width, places * phonemes)
         self.last = near_zero(nn.Linear(width, places + 1))
 
     def forward(self, pictures: Tensor) -> Transcript:

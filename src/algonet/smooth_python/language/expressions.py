@@ -25,7 +25,7 @@ _LIGHT = frozenset((
 
 
 def is_heavy(nodes: list[Any]) -> bool:
-    """Whether these contain a loop or a call that is worth skipping when nearly nobody takes that way."""
+    """Whether these contain a loop or a call that is worth skipping when that branch has almost no probability."""
     return has_calls(nodes) or any(isinstance(node, (ast.For, ast.While)) for top in nodes for node in ast.walk(top))
 
 

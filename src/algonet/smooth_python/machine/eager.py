@@ -245,7 +245,7 @@ class Machine:
         """Something that no recording holds looks at numbers, or acts."""
 
     def unwatched(self) -> AbstractContextManager[None]:
-        """Inside the block, numbers that are read from tensors are nobody's business."""
+        """Inside the block, numbers that are read from tensors do not count: the trace stays complete."""
         return nullcontext()
 
 

@@ -179,7 +179,7 @@ class Outside:
 
     def inner_key(self, found: Found, owned: bool) -> Hashable:
         """The same for a function that another one calls; nobody knows the arguments, except for a method's object."""
-        if any(name in self._of_arguments for name in self._parameters[int(owned) :]):
+        if not self._of_arguments.keys().isdisjoint(self._parameters[int(owned) :]):
             raise UnknownError("an attribute of an argument")
         return self.key(found)
 
@@ -212,7 +212,7 @@ def _attributes(owner: Any, paths: list[tuple[str, ...]], found: Found) -> Hasha
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """owner.name where reading it runs nobody's code: the program reads it again, and must find the same."""
+    """owner.name where reading it runs no code of the user's: the program reads it again, and must find the same."""
     if isinstance(owner, torch.nn.Module) and type(owner).__getattr__ is torch.nn.Module.__getattr__:
         listed = (owner.named_parameters(recurse=False), owner.named_buffers(recurse=False), owner.named_children())
         for known, value in itertools.chain(*listed):

@@ -103,14 +103,16 @@ def _sum(frame: Any, items: Any, start: Any = 0) -> Any:
     return start
 
 
-def _extreme(choose: Callable, crisp: Callable) -> Callable:
+def _extreme(better: Callable, crisp: Callable) -> Callable:
+    """max and min as Python decides them: y if y is better than x, else x."""
+
     def extreme(frame: Any, *args: Any, **kwargs: Any) -> Any:
         items = list(args[0]) if len(args) == 1 else list(args)
         if not any(smooth_kind(x) for x in items):
             return crisp(*args, **kwargs)
         if kwargs:
             raise TypeError(f"{crisp.__name__} of tensors takes no `{next(iter(kwargs))}` in a smooth program.")
-        return functools.reduce(functools.partial(choose, frame), items)
+        return functools.reduce(lambda x, y: comparisons.chosen(frame, better(frame, y, x), y, x), items)
 
     return extreme
 
@@ -192,8 +194,8 @@ _SPECIAL: dict[Any, Callable] = {
         for name in ("atan2", "hypot", "pow", "fmod", "copysign")
     },
     abs: comparisons.absolute,
-    min: _extreme(comparisons.choose_smaller, min),
-    max: _extreme(comparisons.choose_larger, max),
+    min: _extreme(comparisons.less, min),
+    max: _extreme(comparisons.greater, max),
     any: _joined(comparisons.either, False),
     all: _joined(comparisons.both, True),
     sum: _sum,

@@ -8,6 +8,7 @@ autograd keeps a tensor that is changed in place.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
@@ -70,16 +71,20 @@ def rerun(frame: Any, body: Callable[..., tuple], *state: Any) -> tuple:
     found: list[Any] = []
 
     def run(*moved: Tensor) -> tuple[Tensor, ...]:
-        source = iter(moved)
-        filled = mapped(lambda x: Value(next(source), x.batched, EAGER) if type(x) is Value else x, state)
         with surroundings.run():
-            results = body(*filled)
+            results = body(*_filled(state, moved))
         # Its structure, without the tensors
-        found[:] = [mapped(lambda x: Value(None, x.batched, EAGER) if type(x) is Value else x, results)]
+        found[:] = [_filled(results, itertools.repeat(None))]
         return tuple(value.tensor for value in flat(results))
 
-    outputs = iter(checkpoint(run, *(value.tensor for value in values), use_reentrant=False))  # pyright: ignore[reportArgumentType]
-    return mapped(lambda x: Value(next(outputs), x.batched, EAGER) if type(x) is Value else x, found[0])
+    outputs: Any = checkpoint(run, *(value.tensor for value in values), use_reentrant=False)
+    return _filled(found[0], outputs)
+
+
+def _filled(nest: Any, tensors: Iterable[Tensor | None]) -> Any:
+    """The nest with these tensors for those of its values."""
+    source = iter(tensors)
+    return mapped(lambda x: Value(next(source), x.batched, EAGER) if type(x) is Value else x, nest)
 
 
 def rerun_each(frame: Any, body: Callable[..., tuple], items: Iterable[Any], *state: Any) -> tuple:

@@ -156,17 +156,8 @@ def contains(frame: Any, x: Any, sequence: Any) -> Any:
     return found
 
 
-def choose_larger(frame: Any, x: Any, y: Any) -> Any:
-    """max(x, y) as Python decides it: y if y > x else x."""
-    return _chosen(frame, greater(frame, y, x), y, x)
-
-
-def choose_smaller(frame: Any, x: Any, y: Any) -> Any:
-    """min(x, y): y if y < x else x."""
-    return _chosen(frame, less(frame, y, x), y, x)
-
-
-def _chosen(frame: Any, p: Any, then: Any, other: Any) -> Any:
+def chosen(frame: Any, p: Any, then: Any, other: Any) -> Any:
+    """`then if p else other`, both of which are there already."""
     answer = frame.decide(p)
     found = frame.merge(answer, then, other) if smooth_kind(answer) else then if answer else other
     return softened(found, p) if frame.chooses and smooth_kind(p) else found

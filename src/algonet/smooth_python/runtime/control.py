@@ -162,7 +162,7 @@ class Loop:
 
     @property
     def over(self) -> bool:
-        """Whether nobody is in the loop any more."""
+        """Whether no item has probability left in the loop."""
         return self._frame.mass is None or self._exhausted(bounded=False)
 
     def goes(self, test: Any, *state: Any) -> bool:
@@ -205,7 +205,11 @@ class Loop:
         # Whether or not anything is dropped this time: an item's result must not depend on when the others leave
         self._frame.dropped = self._frame.dropped or self._returns
         if compiling():
-            self._frame.need_bound(self._line)
+            if not self._frame.settings.bounded:
+                raise RuntimeError(
+                    f"the loop in line {self._line} ends by its probability mass, which torch.compile cannot look at; give "
+                    "max_iterations to unroll it that often, or compile the parts around."
+                )
             return mass, True
         mass, self._live, alive = self._frame.machine.leave(mass, self._frame.settings.epsilon, self._iterations)
         return mass, alive
@@ -325,6 +329,6 @@ def any_left(mass: Tensor) -> bool:
 
 
 def sides(p: Tensor) -> tuple[bool, bool]:
-    """Which sides of a branch anybody takes; one of them even where nobody is there."""
+    """Which sides of a branch have probability; at least one of them is run."""
     then = not bool((p == 0).all())
     return then, not bool((p == 1).all()) or not then

@@ -77,7 +77,7 @@ class Frame:
         self.base: Any = 1.0
         #: Options given with the call: they hold for the smooth functions it calls, too.
         self.overrides: dict[str, Any] = {}
-        #: Who takes the decisions (nobody: states are merged), the random numbers, and the coins of the branches around.
+        #: Who takes the decisions (`None`: states are merged), the random numbers, and the coins of the branches around.
         self.decider: Any = None
         self.draws: Draws | None = None
         self.inside: _Inside | None = None
@@ -270,10 +270,3 @@ class Frame:
         """The mixture of all returned values; what is left undone in endless loops is shared out."""
         found = self._returns.result(normalise=self.mass is not None or self.dropped)[0]
         return found if self.forked is None else softened(found, self.forked)
-
-    def need_bound(self, line: int) -> None:
-        if not self.settings.bounded:
-            raise RuntimeError(
-                f"the loop in line {line} ends by its probability mass, which torch.compile cannot look at; give "
-                "max_iterations to unroll it that often, or compile the parts around."
-            )

@@ -80,8 +80,8 @@ class _Writer(Emitter):
         for name in reads:
             self.write(f"{name} = state[{self.rows[name]}, lane]")
         for line in self.pending:
-            sign = "+=" if line.target.startswith("slopes[") else "="
-            self.write(f"{line.target} {sign} {self._typed(line.expression)}")
+            start, sign = ("if good: ", "+=") if line.target.startswith("slopes[") else ("", "=")
+            self.write(f"{start}{line.target} {sign} {self._typed(line.expression)}")
         for name in writes:
             self.write(f"state[{self.rows[name]}, lane] = {name}")
         if last:
@@ -149,10 +149,10 @@ def bounded(slope):
 
 @njit(fastmath={{"contract"}}, error_model="numpy", cache=True, nogil=True)
 def run(first, step, {", ".join(spec.arguments)}):
-    epsilon = np.{real}(epsilon)
     for block in range(first, (n + LANES - 1) // LANES, step):
         start = block * LANES
         stop = min(start + LANES, n)
         state = np.zeros(({len(writer.rows)}, LANES), np.{real})
+        epsilon = np.{real}(epsilon)
 {body}
 '''

@@ -47,7 +47,7 @@ class _Writer(Emitter):
         if place is None:
             self.write(f"{line.target} = {expression}")
         elif place[1] == "slopes":
-            self.write(f"tl.store(slopes + {place[2]}, tl.sum({expression}, 0))")
+            self.write(f"tl.store(slopes + {place[2]}, tl.sum(tl.where(good, {expression}, zero), 0))")
         else:
             self.write(f"tl.store({place[1]} + {place[2]}, {expression}, mask=inside)")
 

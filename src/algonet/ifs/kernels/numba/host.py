@@ -42,7 +42,6 @@ FAR_STATE, FAR_PARAMETER, FAR_GRADIENT = {FAR_STATE!r}, {FAR_PARAMETER!r}, {FAR_
 
 
 def _arrays(tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[np.ndarray]:
-    """What kernels read: contiguous arrays with leading dimensions as one."""
     return [t.detach().reshape(shape).contiguous().numpy() for t, shape in zip(tensors, shapes, strict=True)]
 
 
@@ -145,19 +144,8 @@ class ChaosGamePlan(ChaosPlan):
         settings, kernel = self.settings, self.kernels.backward
 
         def work(i: int, k: int, first: int, last: int) -> None:
-            kernel(
-                g[i],
-                a[i],
-                c[i],
-                x[i],
-                first,
-                last,
-                settings.burn_in,
-                settings.horizon,
-                states[i],
-                grad_a[i, k],
-                grad_x[i],
-            )
+            steps = first, last, settings.burn_in, settings.horizon
+            kernel(g[i], a[i], c[i], x[i], *steps, states[i], grad_a[i, k], grad_x[i])
 
         _run(work, self.cut)
         return [grad_parameters.sum(1).reshape(parameters.shape), None, grad_start.reshape(start.shape)]

@@ -22,7 +22,7 @@ from ...settings import NormalSettings, RasterSettings, empty_pictures
 from ...shading import LIGHT, Shading
 from ...vectors import FLATNESS, LEAST_SQUARE, SMALL
 from .grid import Grid
-from .tiles import Inputs, Samples, kernels_for, pull, sample
+from .tiles import Inputs, Run, Samples, kernels_for, pull, sample
 
 Outputs = tuple[list[Tensor], list[Tensor]]
 #: The limit beyond an item's samples, where there are fewer than pixels.
@@ -77,6 +77,10 @@ def _seen(item: int, grid: Grid, samples: Samples, settings: RasterSettings) -> 
 class RenderAttributesPlan(Plan):
     """Faces to samples, samples to pictures, lit if the settings have a shading; and back."""
 
+    def __init__(self, signature: Signature):
+        super().__init__(signature)
+        self.run = Run.of(self.settings, signature.tensors[0])
+
     @classmethod
     def saves(cls, signature: Signature) -> Sequence[tuple[Sequence[int], torch.dtype]]:
         settings, (points, attributes) = signature.settings, signature.tensors[:2]
@@ -86,16 +90,16 @@ class RenderAttributesPlan(Plan):
 
     def forward(self, tensors: Sequence[Tensor]) -> Outputs:
         """The pictures, and the `Samples`."""
-        settings, arrays, module = self.settings, _arrays(tensors), kernels_for(tensors[0], self.settings.half_df)
+        settings, module, arrays = self.settings, self.run.module, _arrays(tensors)
         inputs = _inputs(arrays, settings)
         samples = _samples(inputs, settings)
-        broken = sample(inputs, settings, module, samples)
+        broken = sample(inputs, self.run, samples)
         size = settings.height, settings.width
         for item, grid in enumerate(inputs.grids):
             both = np.concatenate([samples.total[item], samples.mean[item]], -1)
             if grid.wide and item not in broken and not grid.tells(both, size, settings.epsilon / 4):
                 inputs.grids[item] = Grid(1.0, 0, *size)
-                sample(inputs.items(item, item + 1), settings, module, Samples(*(a[item : item + 1] for a in samples)))
+                sample(inputs.items(item, item + 1), self.run, Samples(*(a[item : item + 1] for a in samples)))
         pictures = empty_pictures(list(tensors), settings)
         flat = [_flat(p, tensors[0].dim() - 2) for p in pictures]
         paint = module.shade if settings.shading else module.composite
@@ -113,7 +117,7 @@ class RenderAttributesPlan(Plan):
     def backward(
         self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
     ) -> list[Tensor | None]:
-        settings, arrays, module = self.settings, _arrays(tensors), kernels_for(tensors[0], self.settings.half_df)
+        settings, module, arrays = self.settings, self.run.module, _arrays(tensors)
         lead, inputs = tensors[0].dim() - 2, _inputs(arrays, settings)
         samples, pictures = Samples(*(_flat(t, lead) for t in saved)), [_flat(g, lead) for g in grads]
         for item, limit in enumerate(samples.limit):
@@ -135,7 +139,7 @@ class RenderAttributesPlan(Plan):
             if grid.wide:
                 found = grid.to_samples(np.concatenate([a[item] for a in by_seen], -1))
                 by_seen[0][item], by_seen[1][item] = found[..., :2], found[..., 2:]
-        by_points, by_attributes, by_softness = pull(inputs, settings, module, samples, by_seen)
+        by_points, by_attributes, by_softness = pull(inputs, self.run, samples, by_seen)
         found = [by_points, by_attributes, sums, by_softness, None, None]
         if len(tensors) > 6:
             found[0], by_matrix = _to_the_world(by_points, arrays[0], arrays[6])

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from algonet.core.cache import cached
 from algonet.core.codegen import generate as codegen
@@ -32,8 +31,26 @@ def kernels(precision: str, half: int) -> ModuleType:
     return codegen.load_template(f"render_{precision}_{half}", prelude(precision, half), *paths)
 
 
-def kernels_for(like: Tensor, half: int = 4) -> ModuleType:
+def kernels_for(like: Any, half: int = 4) -> ModuleType:
     return kernels("float64" if like.dtype == torch.float64 else "float32", half)
+
+
+class Run(NamedTuple):
+    """What the passes of all calls of one signature share: `numbers` are the noise's df, its reach in sigmas, the power of the
+    bounded sum, and whether there is perspective and both sides are seen; `guard` that of edges without length."""
+
+    settings: RasterSettings
+    module: ModuleType
+    numbers: np.ndarray
+    guard: Any
+
+    @staticmethod
+    def of(settings: RasterSettings, like: Any) -> Run:
+        """For tensors of the precision of `like`."""
+        module = kernels_for(like, settings.half_df)
+        numbers = [settings.df, settings.reach, settings.power, settings.perspective, settings.two_sided]
+        guard = np.float64(EDGE_GUARD**2) if like.dtype == torch.float64 else np.float32(EDGE_GUARD)
+        return Run(settings, module, np.array(numbers, np.float64), guard)
 
 
 class BinnedFaces(NamedTuple):
@@ -83,41 +100,31 @@ class Samples(NamedTuple):
     edge: np.ndarray
 
 
-def sample(inputs: Inputs, settings: RasterSettings, module: ModuleType, samples: Samples) -> list[int]:
+def sample(inputs: Inputs, run: Run, samples: Samples) -> list[int]:
     """Fill the samples; returns the items that hold something that is not a number."""
     broken = []
-    for first, last, binned in _rounds(inputs, settings, module):
+    for first, last, binned in rounds(inputs, run):
         part = inputs.items(first, last)
         parts = [a[first:last] for a in samples]
         lists = (binned.tile_starts, binned.faces_of, binned.prepared, part.faces, part.attribute_faces)
-        arguments = (*lists, part.attributes, part.sample_softness, part.sizes, _numbers(settings), *parts)
-
-        def work(begin: int, stride: int, arguments=arguments) -> None:
-            module.forward_tiles(begin, stride, *arguments)
-
-        _in_threads(work)
+        arguments = (*lists, part.attributes, part.sample_softness, part.sizes, run.numbers, *parts)
+        _in_threads(run.module.forward_tiles, *arguments)
         broken += [first + item for item in binned.broken]
     return broken
 
 
-def pull(
-    inputs: Inputs, settings: RasterSettings, module: ModuleType, samples: Samples, grads: list[np.ndarray]
-) -> list[np.ndarray]:
+def pull(inputs: Inputs, run: Run, samples: Samples, grads: list[np.ndarray]) -> list[np.ndarray]:
     """Gradients by points, attributes and softness, from those by the samples' totals and means."""
     results = [np.zeros_like(a) for a in inputs[:3]]
-    for first, last, binned in _rounds(inputs, settings, module):
-        part = inputs.items(first, last)
+    for first, last, binned in rounds(inputs, run):
         seen = [a[first:last] for a in (*samples, *grads)]
-        _pull_round(part, binned, settings, module, seen, [a[first:last] for a in results])
+        _pull_round(inputs.items(first, last), binned, run, seen, [a[first:last] for a in results])
     return results
 
 
-def _pull_round(
-    inputs: Inputs, binned: BinnedFaces, settings: RasterSettings, module: ModuleType, seen: list, results: list
-) -> None:
-    records = np.empty(
-        (max(1, binned.starts[-1]), module.SUMS + 3 * inputs.attributes.shape[-1]), binned.prepared.dtype
-    )
+def _pull_round(inputs: Inputs, binned: BinnedFaces, run: Run, seen: list, results: list) -> None:
+    width = run.module.SUMS + 3 * inputs.attributes.shape[-1]
+    records = np.empty((max(1, binned.starts[-1]), width), binned.prepared.dtype)
     lists = (
         binned.tile_starts,
         binned.faces_of,
@@ -126,28 +133,24 @@ def _pull_round(
         inputs.faces,
         inputs.attribute_faces,
     )
-    arguments = (*lists, inputs.attributes, inputs.sample_softness, inputs.sizes, _numbers(settings), *seen, records)
-
-    def work(begin: int, stride: int) -> None:
-        module.backward_tiles(begin, stride, *arguments)
-
-    _in_threads(work)
+    arguments = (*lists, inputs.attributes, inputs.sample_softness, inputs.sizes, run.numbers, *seen, records)
+    _in_threads(run.module.backward_tiles, *arguments)
     by_points, by_attributes, by_softness = results
 
     def hand_down(begin: int, stride: int) -> None:
         for item in range(begin, len(inputs.points), stride):
-            module.gather(
+            run.module.gather(
                 item, binned.starts, records, binned.prepared, binned.vertices, inputs.points, inputs.faces,
-                inputs.attribute_faces, inputs.softness, settings.perspective, _guard(binned.prepared),
+                inputs.attribute_faces, inputs.softness, run.settings.perspective, run.guard,
                 inputs.grids[item].spacing, by_points, by_attributes, by_softness,
             )  # fmt: skip
 
     _in_threads(hand_down)
 
 
-def _rounds(inputs: Inputs, settings: RasterSettings, module: ModuleType) -> Iterator[tuple[int, int, BinnedFaces]]:
+def rounds(inputs: Inputs, run: Run) -> Iterator[tuple[int, int, BinnedFaces]]:
     """Binned faces of as many items at a time as keep the number of pairs bounded; yields (first, last, binned)."""
-    items, count = len(inputs.points), len(inputs.faces)
+    items, count, settings, module = len(inputs.points), len(inputs.faces), run.settings, run.module
     if items == 0:
         return
     dtype = inputs.points.dtype
@@ -156,7 +159,8 @@ def _rounds(inputs: Inputs, settings: RasterSettings, module: ModuleType) -> Ite
     starts = np.zeros((items, count), np.int64)
     tile_counts = np.zeros((items, _tiles(settings, module)), np.int64)
     broken = np.zeros(items, np.bool_)
-    reaches = [_reach(inputs, item, settings) for item in range(items)]
+    spacings = np.array([grid.spacing for grid in inputs.grids], dtype)
+    reaches = (run.numbers[1] * np.sqrt(run.numbers[0]) * (inputs.softness[:, 0] / spacings)).astype(dtype)
 
     def prepare(begin: int, stride: int) -> None:
         for item in range(begin, items, stride):
@@ -164,7 +168,7 @@ def _rounds(inputs: Inputs, settings: RasterSettings, module: ModuleType) -> Ite
             module.project(inputs.points[item], near, settings.perspective, grid.spacing, grid.margin, vertices[item])
             broken[item] = module.prepare(
                 vertices[item], inputs.faces, inputs.softness[item, 0] / grid.spacing, settings.perspective, settings.two_sided,
-                _guard(prepared), grid.spacing, prepared[item],
+                run.guard, grid.spacing, prepared[item],
             ) or not np.isfinite(inputs.softness[item]).all()  # fmt: skip
             if not broken[item]:
                 size = grid.rows, grid.columns
@@ -187,7 +191,7 @@ def _rounds(inputs: Inputs, settings: RasterSettings, module: ModuleType) -> Ite
 
 def _bin_faces(
     first: int, last: int, inputs: Inputs, module: ModuleType, vertices: np.ndarray, prepared: np.ndarray,
-    counts: np.ndarray, tile_counts: np.ndarray, broken: np.ndarray, reaches: list,
+    counts: np.ndarray, tile_counts: np.ndarray, broken: np.ndarray, reaches: np.ndarray,
 ) -> BinnedFaces:  # fmt: skip
     count, tiles = len(inputs.faces), tile_counts.shape[1]
     starts, tile_starts = _offsets(counts[first:last]), _offsets(tile_counts[first:last])
@@ -210,11 +214,6 @@ def _bin_faces(
     return BinnedFaces(vertices[first:last], flat, starts, tile_starts, faces_of, pairs_of, wrong)
 
 
-def _reach(inputs: Inputs, item: int, settings: RasterSettings) -> Any:
-    scale = inputs.softness[item, 0] / inputs.grids[item].spacing
-    return inputs.points.dtype.type(settings.reach * np.sqrt(settings.df) * scale)
-
-
 def _offsets(counts: np.ndarray) -> np.ndarray:
     """Where each one's entries begin, and where the last ends."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts.reshape(-1))])
@@ -224,16 +223,7 @@ def _tiles(settings: RasterSettings, module: ModuleType) -> int:
     return -(-settings.height // module.LANES) * -(-settings.width // module.LANES)
 
 
-def _numbers(settings: RasterSettings) -> np.ndarray:
-    """df, the reach in sigmas, the power of the bounded sum, and whether there is perspective and both sides are seen."""
-    numbers = [settings.df, settings.reach, settings.power, settings.perspective, settings.two_sided]
-    return np.array(numbers, np.float64)
-
-
-def _guard(array: np.ndarray) -> Any:
-    return array.dtype.type(EDGE_GUARD if array.dtype == np.float32 else EDGE_GUARD**2)
-
-
-def _in_threads(work: Callable[[int, int], None]) -> None:
-    """work(i, n) for i below n, at once."""
-    spread(work, [(i, workers()) for i in range(workers())])
+def _in_threads(work: Callable[..., None], *arguments: Any) -> None:
+    """work(i, n, *arguments) for i below n, at once."""
+    count = workers()
+    spread(work, [(i, count, *arguments) for i in range(count)])
