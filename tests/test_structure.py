@@ -287,7 +287,7 @@ def test_the_map_is_the_tree():
 LAYERS = {"core", "relax", "sorting", "ranking", "while_lang", "smooth_python", "ifs", "render", "nn"}
 #: Tokens of code, without comments and docstrings. To add, take away; who raises a number says in the commit which
 #: capability it paid for. The house is to come down to 310,000 tokens in 220 files, of which layers 245,000 and core 16,000.
-MOST_TOKENS = {"library": 425_000, "layers": 338_500, "core": 22_050, "apps": 40_700}
+MOST_TOKENS = {"library": 425_000, "layers": 338_500, "core": 22_050, "apps": 22_700}
 MOST_FILES = 315
 MOST_CACHES = 12
 #: No longer file; no fuller folder.
@@ -320,7 +320,7 @@ def test_the_house_is_within_its_budget():
         "library": sum(n for path, n in count.items() if path not in apps),
         "layers": sum(n for path, n in count.items() if path.parts[0] in LAYERS),
         "core": sum(n for path, n in count.items() if path.parts[0] == "core"),
-        "apps": sum(count[path] for path in apps),
+        "apps": 22_700sum(count[path] for path in apps),
     }
     assert {part: n for part, n in used.items() if n > MOST_TOKENS[part]} == {}, "to add, take away"
     assert len(count) - len(apps) <= MOST_FILES
