@@ -21,14 +21,14 @@ from algonet.core.files import read_file
 from algonet.core.memory import check_memory
 from algonet.core.pictures import MOST_PIXELS, to_bytes
 
-from .texture_files import TEXTURED, textured_files
-
 T = TypeVar("T")
 
 #: What is read. Not archives: a small one may hold terabytes.
 FORMATS = ("obj", "ply", "stl", "off", "glb", "gltf")
 #: What is written.
 WRITTEN = ("obj", "ply", "stl", "off", "glb")
+#: Formats that hold a texture; the others get its colours at the vertices.
+TEXTURED = ("obj", "glb")
 #: How many times its size a file may take while it is parsed, at most: text, numbers in double precision, faces in 64 bits.
 PARSING = 12
 #: Materials, textures and buffers of a mesh may have this many bytes in all.
@@ -283,8 +283,8 @@ def encode_mesh(path: Path, fields: Mapping[str, Tensor]) -> dict[Path, bytes]:
         raise ValueError(
             f"Mesh.save: {path}: meshes are written as {', '.join(f'.{name}' for name in WRITTEN)}; choose one of them."
         )
-    if "texture" in present and path.suffix.lower() in TEXTURED:
-        return textured_files(path, vertices, faces, present["uv"], present.get("uv_faces", faces), present["texture"])
+    if "texture" in present and ending in TEXTURED:
+        return _textured_files(path, vertices, faces, present["uv"], present.get("uv_faces", faces), present["texture"])
     colors = {name: to_bytes(present[name]) for name in ("vertex_colors", "face_colors") if name in present}
     try:
         data = trimesh.Trimesh(vertices.double().numpy(), faces.numpy(), process=False, **colors).export(
@@ -293,6 +293,42 @@ def encode_mesh(path: Path, fields: Mapping[str, Tensor]) -> dict[Path, bytes]:
     except Exception as error:
         raise ValueError(f"Mesh.save: {path}: cannot be written in this format: {_reason(error)}") from error
     return {path: data.encode() if isinstance(data, str) else data}
+
+
+def _textured_files(
+    path: Path, vertices: Tensor, faces: Tensor, uv: Tensor, uv_faces: Tensor, texture: Tensor
+) -> dict[Path, bytes]:
+    """Names and contents of the files of a mesh with a texture; NAME.obj comes with NAME.mtl and NAME.png."""
+    require("PIL")
+    from PIL import Image
+
+    # Files have one place and one uv per vertex: each pair that occurs becomes one
+    pairs, index = torch.stack([faces.long().flatten(), uv_faces.long().flatten()], -1).unique(
+        dim=0, return_inverse=True
+    )
+    places, uv_places = vertices[pairs[:, 0]].double().numpy(), uv[pairs[:, 1]].double().numpy()
+    picture = Image.fromarray(to_bytes(texture))
+    contents = _exported(places, index.reshape(-1, 3).numpy(), uv_places, picture, path)
+    return {path.with_name(name): content for name, content in contents.items()}
+
+
+def _exported(vertices: Any, faces: Any, uv: Any, picture: Any, path: Path) -> dict[str, bytes]:
+    """Names and contents, the mesh last: when it is there, its texture is, too."""
+    require("trimesh")
+    import trimesh
+    from trimesh.exchange.obj import export_obj
+    from trimesh.visual.material import PBRMaterial, SimpleMaterial
+
+    if path.suffix.lower() == ".glb":
+        material: Any = PBRMaterial(baseColorTexture=picture, metallicFactor=0.0, roughnessFactor=1.0)
+        visual = trimesh.visual.TextureVisuals(uv=uv, material=material)
+        whole = trimesh.Trimesh(vertices, faces, visual=visual, process=False)
+        return {path.name: whole.export(file_type="glb")}
+    material = SimpleMaterial(image=picture, diffuse=[255, 255, 255, 255], name=path.stem)
+    visual = trimesh.visual.TextureVisuals(uv=uv, material=material)
+    whole = trimesh.Trimesh(vertices, faces, visual=visual, process=False)
+    text, beside = export_obj(whole, return_texture=True, include_normals=False, mtl_name=f"{path.stem}.mtl")
+    return {**beside, path.name: text.encode()}
 
 
 def _reason(error: Exception) -> str:

@@ -155,31 +155,42 @@ def exponentials(pair, work):
 
 @njit(forceinline=True, **OPTIONS)
 def add_lost(pair, work):
-    """Coverage * away and coverage * away^2, away = logistic(place - y), from exp(guess - y) in the first row."""
+    """With away = logistic(place - y), from exp(guess - y) in the first row: of fronts the coverage * away that is lost, of
+    backs the coverage * (1 - away) that is kept, and the slopes of both."""
+    one = real(1.0)
     for i in range(LANES):
         w = pair[6 * LANES + i] * work[i]
-        away = w / (real(1.0) + w)
-        part = pair[i] * away
-        work[3 * LANES + i] += part
-        work[4 * LANES + i] += part * away
+        kept = one / (one + w)
+        away = w * kept
+        front = pair[i] * pair[5 * LANES + i]
+        back = (pair[i] - front) * kept
+        front *= away
+        work[3 * LANES + i] += front
+        work[4 * LANES + i] += front * kept
+        work[9 * LANES + i] += back
+        work[10 * LANES + i] += back * away
 
 
 @njit(**OPTIONS)
-def newton_step(silhouettes, hidden, work, limit):
-    """One step for log(lost / kept), a straight line where one depth is seen; halving where that is slow.
+def newton_step(silhouettes, hidden, back, work, limit):
+    """One step for lost fronts = kept backs + surplus, as logarithms: a straight line where one depth is seen, and where what
+    is hidden is one side of a surface; halving where that is slow.
 
-    Rows of `work` from 3 on: lost, its squares, the bracket, the last step, the goal. Returns how many are not solved."""
-    unsolved, tiny = real(0.0), real(LEAST_SEEN)
+    Rows of `work` from 3 on: lost and its slope, the bracket, the last step, (9) kept and its slope. Returns how many are not
+    solved."""
+    unsolved, tiny, zero = real(0.0), real(LEAST_SEEN), real(0.0)
     for i in range(LANES):
-        lost, low, high = work[3 * LANES + i], work[5 * LANES + i], work[6 * LANES + i]
-        every = max(silhouettes[i] + hidden[i], tiny)
-        kept, slope = max(every - lost, tiny), max(lost - work[4 * LANES + i], tiny)
-        over = lost > hidden[i]
+        lost, kept, low, high = work[3 * LANES + i], work[9 * LANES + i], work[5 * LANES + i], work[6 * LANES + i]
+        surplus = hidden[i] - back[i]
+        off = lost - kept - surplus
+        over = off > zero
         low, high = (limit[i] if over else low), (high if over else limit[i])
-        step = (log(max(lost, tiny)) - log(kept) - work[8 * LANES + i]) * (lost / slope) * (kept / every)
+        left, right = max(lost - min(surplus, zero), tiny), max(kept + max(surplus, zero), tiny)
+        slope = work[4 * LANES + i] / left + work[10 * LANES + i] / right
+        step = (log(left) - log(right)) / max(slope, tiny)
         to, middle = limit[i] + step, (low + high) * real(0.5)
         fast = (abs(step) < real(0.5) * abs(work[7 * LANES + i])) & (to > low) & (to < high)
-        near = (abs(lost - hidden[i]) <= real(EXACT) * every) | (high - low < real(EXACT))
+        near = (abs(off) <= real(EXACT) * max(silhouettes[i] + hidden[i], tiny)) | (high - low < real(EXACT))
         step = step if fast else middle - limit[i]
         work[5 * LANES + i], work[6 * LANES + i], work[7 * LANES + i] = low, high, step
         limit[i] += real(0.0) if near else step
@@ -188,7 +199,7 @@ def newton_step(silhouettes, hidden, work, limit):
 
 
 @njit(**OPTIONS)
-def solve_limits(pairs, count, silhouettes, hidden, work, limit):
+def solve_limits(pairs, count, silhouettes, hidden, back, work, limit):
     """The y of each pixel with sum of coverage * logistic(place - y) = hidden; NOWHERE_FAR where all of a row is shown."""
     everything = True
     for i in range(LANES):
@@ -202,13 +213,13 @@ def solve_limits(pairs, count, silhouettes, hidden, work, limit):
     for i in range(LANES):
         limit[i], work[5 * LANES + i], work[6 * LANES + i] = real(0.0), real(-SPAN), real(SPAN)
         work[7 * LANES + i] = real(2 * SPAN)
-        work[8 * LANES + i] = log(max(hidden[i], real(LEAST_SEEN))) - log(max(silhouettes[i], real(LEAST_SEEN)))
     for _ in range(ROUNDS):
         for i in range(LANES):
             work[i], work[3 * LANES + i], work[4 * LANES + i] = exp(-limit[i]), real(0.0), real(0.0)
+            work[9 * LANES + i], work[10 * LANES + i] = real(0.0), real(0.0)
         for n in range(count):
             add_lost(pairs[n], work)
-        if newton_step(silhouettes, hidden, work, limit) == real(0.0):
+        if newton_step(silhouettes, hidden, back, work, limit) == real(0.0):
             break
     for i in range(LANES):
         limit[i] += work[2 * LANES + i]
@@ -268,7 +279,7 @@ def forward_tiles(
     sums = np.empty((2 * (channels + 2), LANES), prepared.dtype)
     front, back = np.empty(LANES, prepared.dtype), np.empty(LANES, prepared.dtype)
     silhouettes, hidden = np.empty(LANES, prepared.dtype), np.empty(LANES, prepared.dtype)
-    limit, work = np.empty(LANES, prepared.dtype), np.empty(9 * LANES, prepared.dtype)
+    limit, work = np.empty(LANES, prepared.dtype), np.empty(11 * LANES, prepared.dtype)
     for tile in range(begin, tile_starts.shape[0] - 1, stride):
         item = tile // per_item
         height, width = grid[item, 0], grid[item, 1]
@@ -311,7 +322,7 @@ def forward_tiles(
                 count += 1
             for i in range(LANES):
                 silhouettes[i], _, _, hidden[i] = bounded(front[i], back[i], power)
-            solve_limits(pairs, count, silhouettes, hidden, work, limit)
+            solve_limits(pairs, count, silhouettes, hidden, back, work, limit)
             mix_row(pairs, count, here, prepared, limit, attributes[item], attribute_faces, channels, sums)
             y = first_row + r
             for i in range(min(LANES, width - first_column)):
