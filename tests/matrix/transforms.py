@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.contract import Case, check_empty_batch, check_non_contiguous, gradients
 from helpers.tolerances import assert_close
@@ -116,6 +118,37 @@ def _export(operation: Operation) -> None:
         assert_close(o, e, factor=case.factor)
 
 
+class _Operators(TorchDispatchMode):
+    """Notes one call of each of the package's operators that run inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls: dict[Any, tuple] = {}
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if operator.namespace == "algonet":
+            self.calls.setdefault(operator, args)
+        return operator(*args, **(kwargs or {}))
+
+
+def _opcheck(operation: Operation) -> None:
+    case = operation.case
+    tensors = case.draw(3, torch.float32)
+    graph = torch.export.export(_Layer(case), tensors).module()
+    leaves = [t.clone().requires_grad_(t.is_floating_point()) for t in tensors]
+    with _Operators() as seen:
+        outputs = [o for o in graph(*leaves) if o.requires_grad]
+        ones = [torch.ones_like(o) for o in outputs]
+        torch.autograd.grad(outputs, [leaf for leaf in leaves if leaf.requires_grad], ones, allow_unused=True)
+    if not seen.calls:
+        pytest.skip("has no operator of its own: graphs hold torch's")
+    for operator, (given, *rest) in seen.calls.items():
+        # Backward operators without their own derivatives, which are those of the reference: plain torch
+        moving = not operator.name().endswith("_backward")
+        copies = [t.detach().clone().requires_grad_(moving and t.is_floating_point()) for t in given]
+        torch.library.opcheck(operator, (copies, *rest))
+
+
 def _autocast(operation: Operation) -> None:
     case = operation.case
     with torch.autocast("cpu", torch.bfloat16):
@@ -149,6 +182,7 @@ TRANSFORMS: dict[str, Callable[[Operation], None]] = {
     "vmap": _vmap,
     "torch.compile": _compile,
     "torch.export": _export,
+    "opcheck": _opcheck,
     "autocast": _autocast,
     "empty batch": lambda operation: check_empty_batch(operation.case),
     "non-contiguous": lambda operation: check_non_contiguous(operation.case),

@@ -175,11 +175,13 @@ class Bound:
         ]
 
     def gradients(self, needs: list[bool], tensors: Tensors) -> list[Tensor]:
-        """The backward kernel, with a fresh empty tensor for each gradient nobody needs (operators return no `None`)."""
+        """The backward kernel, with a fresh empty tensor for each gradient nobody needs (operators return no `None`), and zeros
+        by what has none."""
         grads, inputs, saved = self.split(tensors)
         found = self.plan_for(inputs).backward(grads, inputs, saved, needs)
         return [
-            g if need and g is not None else t.new_empty(0) for g, t, need in zip(found, inputs, needs, strict=True)
+            t.new_empty(0) if not need else t.new_zeros(t.shape) if g is None else g
+            for g, t, need in zip(found, inputs, needs, strict=True)
         ]
 
     def split(self, tensors: Tensors) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:

@@ -339,7 +339,10 @@ def softness_of(
 
     def make() -> Tensor:
         every = (coverage.softness(height), steepness, near)
-        return torch.stack([expanded(tensor_like(p, like), batch, 0) for p in every], -1)
+        rows = [tensor_like(p, like) for p in every]
+        if any(row.dim() for row in rows):
+            rows = [expanded(row, batch, 0) for row in rows]
+        return torch.stack(rows, -1).expand(*batch, -1)
 
     return coverage._stacked((steepness, near), height, (batch, like.dtype, like.device), make)
 
