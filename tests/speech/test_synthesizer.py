@@ -344,3 +344,18 @@ def test_say(tmp_path, monkeypatch):
     assert CliRunner().invoke(app, [*again, "--force"], catch_exceptions=False).exit_code == 0
     wrong = CliRunner().invoke(app, ["say", "a", "--pitch", "-5"])
     assert wrong.exit_code != 0
+
+
+def test_spectrograms_name_frequencies(monkeypatch):
+    """The axis says kHz: a tone lies at the tick of its frequency."""
+    pytest.importorskip("matplotlib").use("Agg")
+    from algonet.apps import drawing
+    from algonet.speech import Speech, mel_spectrogram
+
+    monkeypatch.setattr(drawing, "png", lambda figure: figure)
+    rate = 16_000
+    tone = torch.sin(2 * torch.pi * 2000 * torch.arange(rate) / rate)
+    mel = mel_spectrogram(tone, sample_rate=rate)
+    axis = drawing.spectrogram_png(Speech(tone, mel), ["a"], torch.tensor([0.9])).axes[1]
+    (tick,) = [y for y, text in zip(axis.get_yticks(), axis.get_yticklabels(), strict=True) if text.get_text() == "2"]
+    assert abs(mel.mean(-1).argmax() + 0.5 - tick) <= 0.6

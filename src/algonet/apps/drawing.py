@@ -100,6 +100,10 @@ def label(
     )
 
 
+#: What the axis of a spectrogram names.
+HERTZ = (250, 500, 1000, 2000, 4000, 7000)
+
+
 def spectrogram_png(speech: Any, names: list[str], durations: Any) -> bytes:
     """The waveform above its log-mel spectrogram, with the phonemes where they are said."""
     import matplotlib.pyplot as plt
@@ -112,7 +116,10 @@ def spectrogram_png(speech: Any, names: list[str], durations: Any) -> bytes:
     top.set_yticks([])
     below.imshow(mel, origin="lower", aspect="auto", extent=(0, seconds, 0, len(mel)), vmin=-11.5, vmax=4, cmap="magma")
     below.set_xlabel("seconds")
-    below.set_ylabel("mel band")
+    # Bands are evenly spaced in mel; the middle of the first lies a band's width above 0
+    middles = np.log1p(np.array([*HERTZ, len(wave) / seconds / 2]) / 700)
+    below.set_yticks((len(mel) + 1) * middles[:-1] / middles[-1] - 0.5, [f"{hertz / 1000:g}" for hertz in HERTZ])
+    below.set_ylabel("kHz")
     begins = SILENCE
     for name, duration in zip(names, durations.tolist(), strict=True):
         top.text(begins + duration / 2, top.get_ylim()[1] * 1.05, name, ha="center", fontsize=12)

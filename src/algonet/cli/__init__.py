@@ -155,8 +155,7 @@ def command() -> Any:
     """The program as one click command, whose help shows no type beside flags."""
     program = typer.main.get_command(mount())
     waiting: list[Any] = [program]
-    while waiting:
-        found = waiting.pop()
+    for found in waiting:
         waiting += getattr(found, "commands", {}).values()
         for option in [*found.params, found.get_help_option(typer.Context(found, **program.context_settings))]:
             if getattr(option, "is_flag", False):

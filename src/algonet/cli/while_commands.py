@@ -238,7 +238,7 @@ def _is_short(program, inputs: dict[str, float]) -> bool:
 
 
 def _smooth(program, inputs: dict[str, float]) -> tuple[list[float], list[list[float]], str]:
-    """Outputs, their gradients by each input, and what to say if a loop was cut off."""
+    """Outputs, their gradients in each input, and what to say if a loop was cut off."""
     import warnings
 
     import torch

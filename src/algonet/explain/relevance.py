@@ -23,7 +23,7 @@ SHOWN = 12
 
 @dataclass(frozen=True, eq=False)
 class Sensitivity:
-    """`magnitude` (features,): root mean square over the items of the gradient by their own gate; `signed` (features,):
+    """`magnitude` (features,): root mean square over the items of the gradient in their own gate; `signed` (features,):
     its mean, the gradient by one gate shared by all items; `total`: the whole layer's magnitude, all features gated at
     once; `share`: total over the sum of the totals of this layer and those it was compared with (1 without any);
     `labels`: with `inside`, what each of the gated steps is, in the place of features."""

@@ -20,7 +20,7 @@ from algonet.render.meshes import check_mesh_given
 from .alignment import Move, align_rotations, match_silhouettes, turn_around, variations
 from .least_squares import AT_ONCE, LeastSquares
 from .mesh import UNLIT
-from .progress import progress_bar, stop_on_interrupt
+from .progress import counted, progress_bar, progress_of, stop_on_interrupt
 from .rotations import even_rotations
 from .simplify import Sides, simplified
 
@@ -226,15 +226,16 @@ def _search(
     count, begin, around = begun
     mesh, device = sides.front, sides.front.vertices.device
     coarse, small = Sides(simplified(mesh, search.faces), sides.open), _shrunk(pictures, search.size)
-    each, history = max(1, AT_ONCE // count), []
+    each, history, text = max(1, AT_ONCE // count), [], "searching the camera"
     kept: list[Camera] = []
-    with progress_bar(range(0, len(pictures), each), "searching the camera", progress) as firsts:
+    firsts = range(0, len(pictures), each)
+    with progress_of(len(firsts) * search.steps, text, progress) as advance:
         for first in firsts:
             part = small[first : first + each]
             which = torch.arange(len(part), device=device).repeat_interleave(count)
             descent = LeastSquares(coarse, part[which], begin(coarse, part, first + which[::count]), **common)
             for steps, kept_each in _halves(search, count):
-                descent.run(steps, search.steps, (max(part.shape[1:3]) / 8, 0.5), 4)
+                descent.run(counted(steps, advance, text), search.steps, (max(part.shape[1:3]) / 8, 0.5), 4)
                 chosen = _chosen(descent.camera(), descent.losses, which, len(part), kept_each)
                 descent.keep(chosen)
                 which = which[chosen]

@@ -37,7 +37,7 @@ def progress_of(total: int, text: str, shown: bool, done: int = 0) -> Iterator[C
         yield lambda steps, text: None
         return
     if not sys.stderr.isatty():
-        yield _Lines(total, text, done)
+        yield _Lines(total, done)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -51,8 +51,8 @@ def progress_of(total: int, text: str, shown: bool, done: int = 0) -> Iterator[C
 class _Lines:
     """Progress as lines."""
 
-    def __init__(self, total: int, text: str, done: int):
-        self.total, self.text, self.first, self.done = total, text, done, done
+    def __init__(self, total: int, done: int):
+        self.total, self.first, self.done = total, done, done
         self.began: float | None = None
         self.said = time.monotonic()
 
@@ -61,25 +61,25 @@ class _Lines:
         now = time.monotonic()
         if self.began is None:  # the first step compiles kernels, so its time says nothing of the others
             self.first, self.began = self.done, now
-        if now - self.said < EVERY or self.done <= self.first:
-            return
-        self.said = now
-        left = (self.total - self.done) * (now - self.began) / (self.done - self.first)
-        print(f"{text}: {self.done} of {self.total}, about {_duration(left)} left", file=sys.stderr, flush=True)
+        elif now - self.said >= EVERY:
+            self.said = now
+            left = (self.total - self.done) * (now - self.began) / (self.done - self.first)
+            print(f"{text}: {self.done} of {self.total}, about {_duration(left)} left", file=sys.stderr, flush=True)
 
 
 def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
+def counted(numbers: Iterable[int], advance: Callable[[int, str], None], text: str) -> Iterator[int]:
+    """The numbers, each counted when what is done with it is done."""
+    for number in numbers:
+        yield number
+        advance(1, text)
+
+
 @contextmanager
 def progress_bar(numbers: range, text: str, shown: bool) -> Iterator[Iterable[int]]:
     """The numbers, their progress shown if `shown`."""
     with progress_of(len(numbers), text, shown) as advance:
-
-        def counted() -> Iterator[int]:
-            for number in numbers:
-                yield number
-                advance(1, text)
-
-        yield counted()
+        yield counted(numbers, advance, text)

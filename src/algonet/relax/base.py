@@ -27,7 +27,7 @@ class Relaxation:
     field that makes it harder or softer, `None` where there is none.
 
     `scalar` is the formula for kernels, in the few names that `algonet.core.codegen` knows in each dialect: statements that
-    set `value` and `slope` (the derivative by z) from the scaled argument `z`. `None` means that no kernel can inline it.
+    set `value` and `slope` (the derivative in z) from the scaled argument `z`. `None` means that no kernel can inline it.
     """
 
     smoothness: ClassVar[float] = math.inf

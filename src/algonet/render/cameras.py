@@ -40,7 +40,7 @@ class Camera:
     `orthographic` or `from_opencv`; all of them are differentiable in their tensors.
     """
 
-    matrix: Tensor
+    matrix: Tensor = field(repr=False)
     position: Tensor
     perspective: bool = True
     near: float | Tensor = 0.1
@@ -52,11 +52,6 @@ class Camera:
             raise ValueError(f"Camera: `matrix` must be (*batch, 4, 4), got {tuple(self.matrix.shape)}.")
         if not isinstance(self.near, Tensor) and not 0 < self.near < math.inf:
             raise ValueError(f"Camera: `near` must be positive and finite, got {self.near!r}.")
-
-    def __repr__(self) -> str:
-        shape, eye = self.batch_shape, self.position.tolist()
-        where = f"{shape.numel()} views" if shape else "at ({:.3g}, {:.3g}, {:.3g})".format(*eye)
-        return f"Camera({'perspective' if self.perspective else 'orthographic'}, {where})"
 
     @property
     def batch_shape(self) -> torch.Size:

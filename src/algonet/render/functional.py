@@ -60,7 +60,7 @@ def render_attributes(
     a number, (C,) or (*B, C). Results are (*B, H, W, C), (*B, H, W), (*B, H, W).
 
     C-infinity, differentiable in all floating arguments, the camera, the noise's scale and the depth steepness. What is
-    left out weighs less than `epsilon` (of gradients by vertices and attributes on a GPU: four times that; the reference
+    left out weighs less than `epsilon` (of gradients in vertices and attributes on a GPU: four times that; the reference
     leaves nothing out). Cost grows with the faces' visible area, widened by the noise's reach; beyond a scale of about 3
     pixels it no longer grows with the scale, because soft pictures are interpolated from fewer samples.
 

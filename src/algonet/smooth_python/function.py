@@ -149,7 +149,7 @@ class SmoothFunction(Generic[P, R]):
         """Inside the block, calls make each assignment to the extent of its gate: y = g value + (1 - g) y.
 
         `make_gates(batch, labels, like)` gives them, (*batch, assignments); `labels` are `self.assignments`. What had no value
-        before counts as 0. Gates of 1 change nothing; the gradient by them is what `explain.sensitivity(inside=True)` measures.
+        before counts as 0. Gates of 1 change nothing; the gradient in them is what `explain.sensitivity(inside=True)` measures.
         Calls run operation by operation meanwhile.
         """
         self._make_gates, before = make_gates, self._make_gates

@@ -105,7 +105,7 @@ def run_while(
     `inputs` maps variable names to tensors of broadcastable shapes or numbers. Differentiable as often as the exit is
     (apart from the cut at epsilon). With `Tent` an integer is a corner: its gradient is the slope on the side of 0 (at 0, the
     slope above), to about 1e-3, for one run more per input. Kernels give the first derivative, higher ones run the reference.
-    Memory is that of inputs and outputs (each output's derivative by each input is kept for backward). Warns with
+    Memory is that of inputs and outputs (each output's derivative in each input is kept for backward). Warns with
     `NonHaltingWarning` where a loop is cut off. The paper's "Smooth WHILE-Programs".
 
     >>> result = run_while("WHILE x1 != 0 DO x0 := x0 + 2 x1 := x1 - 1 END", {"x1": torch.tensor([3.0, 2.5])})
@@ -285,7 +285,7 @@ def _one_sided(
 ) -> Tensor:
     """`values`, with the gradients of an exit that has corners on integers, where those of `values` mix both sides.
 
-    The gradient by an input is that of a run in which it alone is a step off an integer, towards 0 (from 0: up). `run` takes
+    The gradient in an input is that of a run in which it alone is a step off an integer, towards 0 (from 0: up). `run` takes
     the inputs, and whether gradients by what all elements share are wanted of this run too.
     """
     moving = [i for i, t in enumerate(elements) if t.requires_grad or tracing.transforming()]

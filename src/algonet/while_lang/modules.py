@@ -152,7 +152,7 @@ class WhileProgram(SoftModule):
         """What a call gives if each assignment is made to the extent of its gate: y := (1 - g p) y + g p value.
 
         `make_gates(batch, labels, like)` gives them, (*batch, assignments); `labels` say which assignment each is. Runs the
-        reference. Gates of 1 change nothing; the gradient by them is what `explain.sensitivity(inside=True)` measures.
+        reference. Gates of 1 change nothing; the gradient in them is what `explain.sensitivity(inside=True)` measures.
         """
         given = self._named(positional, inputs)
         if not given:
