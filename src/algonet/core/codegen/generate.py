@@ -39,7 +39,7 @@ import triton.language as tl
 from algonet.core.codegen.triton_math import atan, kernel
 """,
 }
-_NUMBA = '@njit(fastmath={"contract"}, error_model="numpy")'
+_NUMBA = '@njit(fastmath={"contract"}, error_model="numpy", forceinline=True)'
 _DECORATORS = {"numba32": _NUMBA, "numba64": _NUMBA, "triton": "@triton.jit"}
 _LITERAL = re.compile(r"(?<![\w.])\d+\.\d+(?:e-?\d+)?")
 _TRITON_NAMES = re.compile(r"\b(abs|erf|exp|log|maximum|minimum|sqrt|where)(?=\()")

@@ -17,6 +17,8 @@ from algonet.core.codegen.jit import njit
 
 #: Contraction to fused multiply-adds is the only liberty taken: NaN and infinities keep their meaning.
 _OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy"}
+#: Of long functions: a loop that calls them runs in vector registers only where they are compiled into it.
+_INLINED = {**_OPTIONS, "forceinline": True}
 
 
 @intrinsic
@@ -133,7 +135,7 @@ def log32(x):
     return result if x > float32(0.0) else (float32(-np.inf) if x == float32(0.0) else float32(np.nan))
 
 
-@njit(**_OPTIONS)
+@njit(**_INLINED)
 def atan32(x):
     """atan in float32, absolute error below 2e-7."""
     x = float32(x)
@@ -153,7 +155,7 @@ def atan32(x):
     return -y if x < float32(0.0) else y
 
 
-@njit(**_OPTIONS)
+@njit(**_INLINED)
 def erf32(x):
     """erf in float32, absolute error below 4e-7."""
     x = float32(x)

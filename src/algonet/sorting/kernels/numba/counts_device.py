@@ -26,6 +26,10 @@ ERROR, STEP = (2e-8, 1e-8) if REAL.bitwidth == 32 else (1e-15, 1e-15)
 SUM, PAIR, SPLINE, NODE, PRODUCT = 50.0, (2.0 if REAL.bitwidth == 32 else 8.0), 12.0, 20.0, 0.2
 #: Pairs are evaluated some six times in the search for a root.
 SEARCH = 6.0
+#: Items that a sum over pairs takes at a time, and those of one turn of a loop in vector registers.
+CHUNK, BLOCK = 1024, 32
+#: Roots that are searched side by side.
+TOGETHER = 64
 
 
 @njit(**SUMS)
@@ -50,12 +54,12 @@ def piece(field, i):
     """The spline between nodes i + 2 and i + 3 as a polynomial in t."""
     a, b, c, d, e, f = field[i], field[i + 1], field[i + 2], field[i + 3], field[i + 4], field[i + 5]
     return (
-        (a + 26.0 * b + 66.0 * c + 26.0 * d + e) / 120.0,
-        (e - a + 10.0 * (d - b)) / 24.0,
-        (a + e + 2.0 * (b + d) - 6.0 * c) / 12.0,
-        (e - a + 2.0 * (b - d)) / 12.0,
-        (a + e - 4.0 * (b + d) + 6.0 * c) / 24.0,
-        (f - a + 5.0 * (b - e) + 10.0 * (d - c)) / 120.0,
+        (a + 26.0 * b + 66.0 * c + 26.0 * d + e) * (1 / 120),
+        (e - a + 10.0 * (d - b)) * (1 / 24),
+        (a + e + 2.0 * (b + d) - 6.0 * c) * (1 / 12),
+        (e - a + 2.0 * (b - d)) * (1 / 12),
+        (a + e - 4.0 * (b + d) + 6.0 * c) * (1 / 24),
+        (f - a + 5.0 * (b - e) + 10.0 * (d - c)) * (1 / 120),
     )
 
 
@@ -66,7 +70,7 @@ def spread(x, w, least, per, grid):
         u = (x[j] - least) * per
         i = int(u)
         a, b, c, d, e, f = basis(u - i)
-        mass = w[j] / 120.0
+        mass = w[j] * (1 / 120)
         grid[i] += mass * a
         grid[i + 1] += mass * b
         grid[i + 2] += mass * c
@@ -134,6 +138,29 @@ def pairs(y, x, w):
 
 
 @njit(**SUMS)
+def room(n):
+    """Space for n items, more where a loop would sum many of few one at a time: those beyond whole blocks of vectors."""
+    return n if n > 8 * BLOCK or n % BLOCK < BLOCK // 4 else -(-n // BLOCK) * BLOCK
+
+
+@njit(**SUMS)
+def filled(x, size, rest):
+    """x with `rest` behind it."""
+    items = np.empty(size)
+    items[: len(x)], items[len(x) :] = x, rest
+    return items
+
+
+@njit(**SUMS)
+def grid_cost(y, x, per, half):
+    """Of S at the points y by the grid; without one, more than that of any pairs."""
+    if per == 0.0:
+        return np.inf
+    low, high = bounds(y)
+    return layout(x, low, high, per, half)[4] + SPLINE * len(y)
+
+
+@njit(**SUMS)
 def count_row(y, x, w, per, table, value, slope):
     """S and S' at finite points y."""
     if not len(y) or not len(x):
@@ -143,8 +170,10 @@ def count_row(y, x, w, per, table, value, slope):
     low, high = bounds(y)
     least, items, first, points, cost = layout(x, low, high, per, half)
     if per == 0.0 or cost + SPLINE * len(y) > (SUM + PAIR * np.float64(len(x))) * len(y):
+        size = room(len(x))
+        items, weights = (x, w) if size == len(x) else (filled(x, size, x[0]), filled(w, size, 0.0))
         for i in range(len(y)):
-            value[i], slope[i] = pairs(y[i], x, w)
+            value[i], slope[i] = pairs(y[i], items, weights)
         return
     grid, field = np.empty(items), np.empty(points)
     spread(x, w, least, per, grid)
@@ -156,6 +185,28 @@ def count_row(y, x, w, per, table, value, slope):
         a, b, c, d, e, f = piece(field, cell)
         value[i] = a + t * (b + t * (c + t * (d + t * (e + t * f))))
         slope[i] = (b + t * (2.0 * c + t * (3.0 * d + t * (4.0 * e + t * 5.0 * f)))) * per
+
+
+@njit(**SUMS)
+def pair_slopes(y, x, w, g, grad_y, grad_x, grad_w):
+    """Gradients of S (channels, m) at finite points, every pair evaluated once; w and grad_w are (channels, n)."""
+    values, slopes = np.empty(CHUNK, REAL), np.empty(CHUNK, REAL)
+    grad_y[:], grad_x[:], grad_w[:] = 0.0, 0.0, 0.0
+    for start in range(0, len(x), CHUNK):
+        part, pull = x[start : start + CHUNK], grad_x[start : start + CHUNK]
+        for i in range(len(y)):
+            for j in range(len(part)):
+                z = REAL(y[i] - part[j])
+                values[j], slopes[j] = gate(min(max(z, -FAR), FAR))
+            felt = 0.0
+            for c in range(len(g)):
+                h, weights, sent = g[c, i], w[c, start : start + CHUNK], grad_w[c, start : start + CHUNK]
+                for j in range(len(part)):
+                    force = h * weights[j] * np.float64(slopes[j])
+                    felt += force
+                    pull[j] -= force
+                    sent[j] += h * np.float64(values[j])
+            grad_y[i] += felt
 
 
 @njit(**SUMS)
@@ -193,28 +244,37 @@ def counts(begin, end, y, x, w, per, table, out):
 def count_slopes(begin, end, y, x, w, grad, per, table, grad_y, grad_x, grad_w):
     """Gradients of `counts`: those by items and weights are counts of the points, seen from the items: r(-x - (-y))."""
     m, n, channels = y.shape[1], x.shape[1], w.shape[2]
-    near, value, slope, g = np.empty(m), np.empty(m), np.empty(m), np.empty(m)
-    column, back, back_slope = np.empty(n), np.empty(n), np.empty(n)
+    near, value, slope = np.empty(m), np.empty(m), np.empty(m)
+    size = room(n)
+    columns, back, back_slope = np.zeros((channels, size)), np.empty((channels, size)), np.empty(size)
     for row in range(begin, end):
         whole = finite_points(y[row], near)
-        mirrored = -near
-        opposite = -x[row]
-        grad_y[row], grad_x[row] = 0.0, 0.0
+        mirrored, opposite = -near, -x[row]
+        columns[:, :n], g = w[row].T, np.ascontiguousarray(grad[row].T)
+        passed = np.zeros(channels)
+        for i in range(0 if whole else m):
+            if not abs(y[row, i]) < np.inf:
+                for c in range(channels):
+                    passed[c] += g[c, i] if y[row, i] > 0.0 else 0.0
+                    g[c, i] = 0.0
+        cost = 0.0
+        if m and n:
+            cost = grid_cost(near, x[row], per, len(table) // 2) + grid_cost(opposite, mirrored, per, len(table) // 2)
+        if cost * channels > (SUM + PAIR * np.float64(n)) * m * (1.0 + 0.3 * channels):
+            pair_slopes(near, filled(x[row], size, x[row, 0]), columns, g, grad_y[row], back_slope, back)
+            grad_x[row] = back_slope[:n]
+        else:
+            grad_y[row], grad_x[row] = 0.0, 0.0
+            for c in range(channels):
+                count_row(near, x[row], columns[c, :n], per, table, value, slope)
+                count_row(opposite, mirrored, g[c], per, table, back[c, :n], back_slope[:n])
+                for i in range(m):
+                    grad_y[row, i] += g[c, i] * slope[i]
+                for j in range(n):
+                    grad_x[row, j] -= columns[c, j] * back_slope[j]
         for c in range(channels):
             for j in range(n):
-                column[j] = w[row, j, c]
-            count_row(near, x[row], column, per, table, value, slope)
-            passed = 0.0
-            for i in range(m):
-                g[i] = grad[row, i, c]
-                if not (whole or abs(y[row, i]) < np.inf):
-                    passed += g[i] if y[row, i] > 0.0 else 0.0
-                    g[i] = 0.0
-                grad_y[row, i] += g[i] * slope[i]
-            count_row(opposite, mirrored, g, per, table, back, back_slope)
-            for j in range(n):
-                grad_w[row, j, c] = back[j] + passed
-                grad_x[row, j] -= column[j] * back_slope[j]
+                grad_w[row, j, c] = back[c, j] + passed[c]
 
 
 NONE = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -271,19 +331,16 @@ def cell_of(values, k, cell):
 
 
 @njit(**SUMS)
-def root_in_cell(cell, k, low, high, z, mass):
-    """(t, slope): Newton's method without a look at where it goes, which nearly always is to the root."""
-    a, b, c, d, e, f = cell
-    t = (k - low) / (high - low)
-    t = t if 0.0 < t < 1.0 else 0.5
-    slope, error = 1.0, 0.0
-    for _ in range(5):
-        slope = b + t * (2.0 * c + t * (3.0 * d + t * (4.0 * e + t * 5.0 * f)))
-        error = a + t * (b + t * (c + t * (d + t * (e + t * f)))) - k
-        t = min(max(t - error / max(slope, 1e-12), 0.0), 1.0)
-    if abs(error) <= STEP * slope:
-        return t, slope
-    return newton(0.0, 1.0, t, k, z, mass, cell, True)
+def roots_in_cells(count, cells, t, error, slope):
+    """Newton's method side by side in vector registers, without a look at where it goes: nearly always to the roots."""
+    for i in range(count):
+        a, b, c, d, e, f = cells[0, i], cells[1, i], cells[2, i], cells[3, i], cells[4, i], cells[5, i]
+        u, rise, off = t[i], 1.0, 0.0
+        for _ in range(5):
+            rise = b + u * (2.0 * c + u * (3.0 * d + u * (4.0 * e + u * 5.0 * f)))
+            off = a + u * (b + u * (c + u * (d + u * (e + u * f))))
+            u = min(max(u - off / max(rise, 1e-12), 0.0), 1.0)
+        t[i], error[i], slope[i] = u, off, rise
 
 
 @njit(**SUMS, cache=True)
@@ -291,6 +348,8 @@ def inverse(begin, end, x, w, k, per, margin, table, out, slopes):
     """Points y with S(y) = k, infinite where there is none, and S' there."""
     m, half = k.shape[1], len(table) // 2
     items, weights = np.empty(x.shape[1]), np.empty(x.shape[1])
+    cells, places, which = np.empty((6, TOGETHER)), np.empty(TOGETHER, np.int64), np.empty(TOGETHER, np.int64)
+    t, errors, rises = np.empty(TOGETHER), np.empty(TOGETHER), np.empty(TOGETHER)
     for row in range(begin, end):
         n, total = 0, 0.0
         for j in range(x.shape[1]):
@@ -319,7 +378,7 @@ def inverse(begin, end, x, w, k, per, margin, table, out, slopes):
             for b in range(points - 5):
                 values[b] = (
                     field[b] + 26.0 * field[b + 1] + 66.0 * field[b + 2] + 26.0 * field[b + 3] + field[b + 4]
-                ) / 120.0
+                ) * (1 / 120)
             values[0], values[points - 5 :] = -np.inf, np.inf
         cell, y, slope, before = 0, 0.5 * low + 0.5 * high, 0.0, 0.0
         for i in range(m):
@@ -327,17 +386,34 @@ def inverse(begin, end, x, w, k, per, margin, table, out, slopes):
             if not (0.0 < wanted < total):
                 out[row, i] = np.nan if wanted != wanted else (np.inf if wanted > 0.0 else -np.inf)
                 slopes[row, i] = 0.0
-                continue
-            if splined:
-                cell = cell_of(values, wanted, cell)
-                t, slope = root_in_cell(piece(field, cell), wanted, values[cell], values[cell + 1], z, mass)
-                out[row, i], slopes[row, i] = least + (cell + first + t) / per, slope * per
-            else:
+            elif not splined:
                 guess = y + (wanted - before) / slope if slope > 0.0 else 0.5 * low + 0.5 * high
                 guess = guess if low < guess < high else 0.5 * low + 0.5 * high
                 y, slope = newton(low, high, guess, wanted, z, mass, NONE, False)
-                out[row, i], slopes[row, i] = y, slope
-            before = wanted
+                out[row, i], slopes[row, i], before = y, slope, wanted
+        for start in range(0, m if splined else 0, TOGETHER):
+            count = 0
+            for i in range(start, min(start + TOGETHER, m)):
+                wanted = k[row, i]
+                if 0.0 < wanted < total:
+                    cell = cell_of(values, wanted, cell)
+                    a, b, c, d, e, f = piece(field, cell)
+                    cells[0, count], cells[1, count], cells[2, count] = a - wanted, b, c
+                    cells[3, count], cells[4, count], cells[5, count] = d, e, f
+                    guess = (wanted - values[cell]) / (values[cell + 1] - values[cell])
+                    t[count], places[count], which[count] = guess if 0.0 < guess < 1.0 else 0.5, cell, i
+                    count += 1
+            roots_in_cells(count, cells, t, errors, rises)
+            for found in range(count):
+                u, slope = t[found], rises[found]
+                if not (abs(errors[found]) <= STEP * slope):
+                    a, b, c, d, e, f = (
+                        cells[0, found], cells[1, found], cells[2, found],
+                        cells[3, found], cells[4, found], cells[5, found],
+                    )  # fmt: skip
+                    u, slope = newton(0.0, 1.0, u, 0.0, z, mass, (a, b, c, d, e, f), True)
+                i = which[found]
+                out[row, i], slopes[row, i] = least + (places[found] + first + u) / per, slope * per
 
 
 @njit(**SUMS, cache=True)
