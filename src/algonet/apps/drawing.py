@@ -1,10 +1,9 @@
-"""What the gallery and the playground draw with: frames and colours of plots, arrays as pictures, and SVG."""
+"""What the playground and commands draw with: figures and arrays as pictures, and SVG."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,6 @@ from torch import Tensor
 
 #: Seconds before the first phoneme of a sound.
 SILENCE = 0.03
-BLUE, RED, GOLD, GREY = "#1f4e79", "#d1495b", "#c9b458", "#8a93a0"
-
-
-def open_frame(*axes: Any) -> None:
-    """Leave out the frame above and to the right."""
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-
-
-def no_ticks(axis: Any) -> None:
-    axis.set_xticks([])
-    axis.set_yticks([])
 
 
 def png(figure: Any) -> bytes:
@@ -39,16 +26,6 @@ def png(figure: Any) -> bytes:
 def to_bytes(pixels: Tensor) -> np.ndarray:
     """Values in [0, 1] as bytes."""
     return (pixels.detach().clamp(0, 1) * 255).round().byte().cpu().numpy()
-
-
-def gif_bytes(frames: Sequence[np.ndarray], milliseconds: int = 80) -> bytes:
-    """Frames of bytes as the content of an animated GIF without end."""
-    from PIL import Image
-
-    first, *others = map(Image.fromarray, frames)
-    buffer = io.BytesIO()
-    first.save(buffer, "GIF", save_all=True, append_images=others, duration=milliseconds, loop=0)
-    return buffer.getvalue()
 
 
 def picture(pixels: np.ndarray) -> str:

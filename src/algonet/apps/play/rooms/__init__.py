@@ -8,7 +8,6 @@ from typing import NamedTuple
 class Room(NamedTuple):
     module: str
     title: str
-    icon: str
     heading: str
     intro: str
 
@@ -17,7 +16,6 @@ ROOMS = {
     "while": Room(
         "while_programs",
         "Loops",
-        "loop",
         "A program with loops, on real numbers",
         "Loops are left gradually, so the program has a value and a gradient between the integers. Change the program or the "
         "exit; drag the surface to turn it.",
@@ -25,7 +23,6 @@ ROOMS = {
     "sort": Room(
         "sorting",
         "Sorting",
-        "sort",
         "Sort, and ask who should move",
         "Drag the bars. The network exchanges neighbours as far as they are out of order; arrows show how each number would "
         "have to move to raise the place you chose.",
@@ -33,7 +30,6 @@ ROOMS = {
     "fractals": Room(
         "fractals",
         "Fractals",
-        "spa",
         "Bend a fractal by its maps",
         "Every parallelogram is one map: drag its corners or its middle. Or draw something and let gradient descent find maps "
         "for it.",
@@ -41,14 +37,12 @@ ROOMS = {
     "render": Room(
         "renderer",
         "Renderer",
-        "view_in_ar",
         "A renderer that is smooth in every vertex",
         "Turn the mesh, soften the noise, upload your own, and let a ball take its shape from eight pictures.",
     ),
     "programs": Room(
         "smooth_programs",
         "Python",
-        "code",
         "Plain Python under @smooth",
         "The function as written, dashed, and smooth. Move the input and the steepness; the slope is exact.",
     ),
