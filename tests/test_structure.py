@@ -290,8 +290,8 @@ def test_the_map_is_the_tree():
 LAYERS = {"core", "relax", "sorting", "ranking", "while_lang", "smooth_python", "ifs", "render", "nn"}
 #: Tokens of code, without comments and docstrings. To add, take away; who raises a number says in the commit which
 #: capability it paid for. The house is to come down to 310,000 tokens in 220 files, of which layers 245,000 and core 16,000.
-MOST_TOKENS = {"library": 427_000, "layers": 339_000, "core": 22_500, "apps": 40_700}
-MOST_FILES = 322
+MOST_TOKENS = {"library": 423_400, "layers": 335_800, "core": 22_500, "apps": 40_700}
+MOST_FILES = 303
 MOST_CACHES = 12
 #: No longer file; no fuller folder.
 LONGEST, FULLEST = 545, 24
