@@ -132,6 +132,27 @@ def test_the_version_is_written_the_same_everywhere():
     assert PROJECT["version"] in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
+def test_the_conda_recipe_asks_for_the_same():
+    recipe = (ROOT / "conda" / "recipe.yaml").read_text(encoding="utf-8")
+    listed = {
+        name: bound
+        for line in re.findall(r"^  (?:host|run|run_constraints): \[(.+)\]$", recipe, re.MULTILINE)
+        for name, bound in re.findall(r'"([\w-]+) >=([\d.]+)"', line)
+    }
+    names = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
+    lines = _required("cli")
+    wanted = {names.get(n, n): b for n, b in (re.fullmatch(r"([\w-]+)>=([\d.]+)", line).groups() for line in lines)}
+    wanted["python"] = PROJECT["requires-python"].removeprefix(">=")
+    assert {name: _numbers(listed[name]) for name in wanted} == {name: _numbers(b) for name, b in wanted.items()}
+    assert f'version: "{PROJECT["version"]}"' in recipe
+    assert f'"algonet = {PROJECT["scripts"]["algonet"]}"' in recipe
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """3.0 is 3."""
+    return tuple(int(part) for part in re.sub(r"(\.0)+$", "", version).split("."))
+
+
 def test_install_lines_name_our_distribution():
     """`pip install algonet` would fetch another project; what an error or a page says must work."""
     texts = [
