@@ -24,7 +24,17 @@ from torch import Tensor
 
 from algonet.ranking import average_precision_loss, kendall_loss, ndcg_loss, spearman_loss
 from algonet.relax import Laplace, Logistic
-from algonet.sorting import Bitonic, Pairwise, Permutahedron, soft_rank, soft_topk, soft_topk_mask
+from algonet.sorting import (
+    Bitonic,
+    OddEven,
+    Pairwise,
+    Permutahedron,
+    soft_median,
+    soft_rank,
+    soft_sort,
+    soft_topk,
+    soft_topk_mask,
+)
 from benchmarks import harness
 from benchmarks.harness import Row
 
@@ -34,6 +44,8 @@ STEEPNESS, STRENGTH, TOLERANCE = 10.0, 0.1, 1e-3
 TOPK = [(1000, 32, 5), (100, 512, 10), (100, 10_000, 100), (64, 4096, 32), (4, 131_072, 32)]
 TOPK_ON_GPU = [*TOPK[:2], (64, 4096, 32), (64, 131_072, 32), (256, 50_257, 10), (1, 1_000_000, 100)]
 RANKS = [(1000, 32), (100, 512), (16, 4096), (1, 24_000)]
+#: (batch, n) of whole orders: sorted values, ranks and medians by the default method.
+ORDERS = [(1000, 32), (100, 512), (16, 4096), (1, 1_000_000)]
 LOSSES = [(64, 256), (64, 4096), (1, 24_000)]
 #: Matrices beyond so many bytes are not formed, and products of matrices not beyond so many items.
 MOST_BYTES, MOST_IN_DIFFSORT = 2**28, 32
@@ -59,6 +71,30 @@ def lapsum(x: Tensor, k: int) -> Tensor:
     d = z - t.log()
     tail = 0.5 * torch.exp(-d.abs())
     return torch.where(d > 0, 1 - tail, tail).to(x.dtype)
+
+
+def lapsum_sort(x: Tensor) -> Tensor:
+    """Sorted values between smoothed quantiles of the Laplace distribution, each in closed form between two sorted items."""
+    mean = x.detach().mean(-1, keepdim=True)
+    z = (STEEPNESS * (x - mean)).double().sort(-1).values
+    one, grown, shrunk = torch.ones_like(z), z.exp(), (-z).exp()
+
+    def sums(t: Tensor, w: Tensor) -> Tensor:
+        return torch.nn.functional.pad((t * w).cumsum(-1), (1, 0))
+
+    def behind(w: Tensor) -> Tensor:
+        return torch.nn.functional.pad((shrunk * w).flip(-1).cumsum(-1).flip(-1), (0, 1))
+
+    before, after = sums(grown, one), behind(one)
+    place = torch.arange(1, z.shape[-1] + 1, device=x.device)
+    counts = place - 0.5 * before[..., 1:] * shrunk + 0.5 * after[..., 1:] * grown
+    k = place[:-1].double().expand(*z.shape[:-1], -1).contiguous()
+    i = torch.searchsorted(counts.detach(), k)
+    a, b, off = before.gather(-1, i), after.gather(-1, i), k - i
+    t = (off + (off.square() + a * b).sqrt()) / b
+    total = sums(one, z).gather(-1, i) - 0.5 * sums(grown, z).gather(-1, i) / t + 0.5 * behind(z).gather(-1, i) * t
+    ends = torch.nn.functional.pad(total, (1, 0)), torch.cat([total, z.sum(-1, keepdim=True)], -1)
+    return ((ends[1] - ends[0]) / STEEPNESS + mean).to(x.dtype)
 
 
 def softsort_topk(x: Tensor, k: int) -> Tensor:
@@ -147,6 +183,34 @@ def rank_candidates(batch: int, n: int) -> dict[tuple[str, str], Function]:
     return found
 
 
+def order_candidates(task: str, batch: int, n: int) -> dict[tuple[str, str], Function]:
+    """Sorts, ranks or medians by the default method, and by what else there is."""
+    ask: dict[str, Any] = {"sort": lambda x, **o: soft_sort(x, **o).values, "ranks": soft_rank, "median": soft_median}
+    soft = ask[task]
+    found: dict[tuple[str, str], Function] = {("f+b", "algonet"): soft}
+    if n <= 512:
+        found["Laplace, f+b", "algonet"] = lambda x: soft(x, relax=Laplace(STEEPNESS))
+        found["odd-even, f+b", "algonet"] = lambda x: soft(x, method=OddEven())
+    if n <= 4096:
+        found["bitonic, f+b", "algonet"] = lambda x: soft(x, method=Bitonic())
+    if task == "sort":
+        found["f+b", "LapSum's formula"] = lapsum_sort
+    if task != "median":
+        found["permutahedron, f+b", "algonet"] = lambda x: soft(x, method=Permutahedron(STRENGTH))
+        with contextlib.suppress(ImportError):
+            import torchsort
+
+            theirs = {"sort": torchsort.soft_sort, "ranks": torchsort.soft_rank}[task]
+            found["f+b", "torchsort"] = lambda x: theirs(x, regularization_strength=STRENGTH)
+        matrix = diffsort_matrix(n)
+        if matrix is not None:
+            places = torch.arange(float(n), device=DEVICE)
+            found["f+b", "diffsort"] = lambda x: (
+                (matrix(x) @ x.unsqueeze(-1)).squeeze(-1) if task == "sort" else matrix(x).mT @ places
+            )
+    return found
+
+
 def spearman_candidates(batch: int, n: int) -> dict[tuple[str, str], Function]:
     y = torch.randn(batch, n, device=DEVICE)
     found: dict[tuple[str, str], Function] = {
@@ -188,8 +252,9 @@ def parity() -> str:
     y = torch.randint(0, 5, (5, 24), device=DEVICE).float()
     pairs = {
         "LapSum": (lapsum(x, 6), soft_topk_mask(x, 6, relax=Laplace(STEEPNESS))),
+        "LapSum's order": (lapsum_sort(x), soft_sort(x, relax=Laplace(STEEPNESS)).values),
         "all pairs": (dense_ranks(x), soft_rank(x, method=Pairwise(), relax=Logistic(STEEPNESS))),
-        "ApproxNDCG": (dense_ndcg(x, y), ndcg_loss(x, y, relax=Logistic(STEEPNESS))),
+        "ApproxNDCG": (dense_ndcg(x, y), ndcg_loss(x, y, relax=Logistic(STEEPNESS), method=Pairwise())),
     }
     ranks, matrix = torchsort_rank(), diffsort_matrix(16)
     if ranks is not None:
@@ -254,6 +319,8 @@ def workloads(quick: bool) -> list[tuple[str, int, int, dict[tuple[str, str], Fu
     sizes = TOPK_ON_GPU if DEVICE == "cuda" else TOPK
     found = [(f"top-{k} of {b} x {n:,}", b, n, topk_candidates(b, n, k)) for b, n, k in sizes[some]]
     found += [(f"ranks of {b} x {n:,}", b, n, rank_candidates(b, n)) for b, n in RANKS[some]]
+    for task in ("sort", "ranks", "median"):
+        found += [(f"soft order, {task} of {b} x {n:,}", b, n, order_candidates(task, b, n)) for b, n in ORDERS[some]]
     for b, n in LOSSES[some]:
         found.append((f"NDCG of {b} x {n:,}", b, n, ndcg_candidates(b, n)))
         found.append((f"Spearman's loss of {b} x {n:,}", b, n, spearman_candidates(b, n)))

@@ -70,7 +70,8 @@ def check_memberships(n, masked, relax):
     x = torch.randn(2, n, generator=generator, dtype=torch.float64, requires_grad=True)
     k = torch.tensor([3.0, 4.5], dtype=torch.float64, requires_grad=True)
     mask = torch.rand(2, n, generator=generator) < 0.8 if masked else None
-    check_both(lambda backend: soft_topk_mask(x, k, relax=relax, mask=mask, backend=backend), x, k)
+    relax = type(relax)(torch.tensor(relax.steepness, dtype=torch.float64, requires_grad=True))
+    check_both(lambda backend: soft_topk_mask(x, k, relax=relax, mask=mask, backend=backend), x, k, relax.steepness)
 
 def check_gap():
     # The threshold lies between 5 and 1, where tails of 1e-9 share the derivative by k

@@ -186,8 +186,7 @@ class SortCall:
 
     def restore(self, values: Tensor) -> Tensor:
         """With the sorted dimension where x has it, in x's precision."""
-        values = self.restore_positions(values)
-        return values if values.dtype == self.dtype else values.to(self.dtype)
+        return self.restore_positions(values).to(self.dtype)
 
     def restore_positions(self, positions: Tensor) -> Tensor:
         """The same for positions, which stay in float32 at least: half precisions cannot count beyond 256 or 2048."""

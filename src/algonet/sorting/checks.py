@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Real
 from typing import Any
 
@@ -60,15 +61,8 @@ def check_payload(where: str, x: Tensor, given: Any, dim: int) -> Tensor | None:
             f"{tuple(given.shape)}. Use expand to give every row the same payload."
         )
     if given.dim() != x.dim() + 1:
-        given = given.reshape(*x.shape, -1 if given.numel() else _channels(given, x))
+        given = given.reshape(*x.shape, math.prod(given.shape[x.dim() :]))
     return given if dim in (-1, x.dim() - 1) else given.movedim(dim % x.dim(), -2)
-
-
-def _channels(given: Tensor, x: Tensor) -> int:
-    count = 1
-    for size in given.shape[x.dim() :]:
-        count *= size
-    return count
 
 
 def check_mask(where: str, x: Tensor, given: Any) -> Tensor | None:

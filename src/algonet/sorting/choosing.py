@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 import time
 import warnings
@@ -96,7 +97,7 @@ class MethodReport:
         axis = plt.subplots(figsize=(7, 4), layout="constrained")[1] if axis is None else axis
         rows = [row for row in self.rows if not row.why]
         errors = [max(row.error, 1e-7) for row in rows]
-        areas = [40 + 60 * max(0.0, _log10(row.mebibytes) + 3) for row in rows]
+        areas = [40 + 60 * max(0.0, math.log10(max(row.mebibytes, 1e-9)) + 3) for row in rows]
         spots = axis.scatter(
             [row.milliseconds for row in rows], errors, s=areas, c=[row.vanished for row in rows],
             cmap="plasma_r", vmin=0, vmax=1, edgecolors="0.3", zorder=3,
@@ -318,7 +319,3 @@ def _suggest(rows: Sequence[MethodRow]) -> str:
         return "mostly hard with every method: lower the steepness by about 5x, or take a sigmoid with longer tails"
     least = min(answered, key=lambda row: row.error)
     return f"mostly blurred: {least.name} is the least so; raise the steepness by about 3x"
-
-
-def _log10(value: float) -> float:
-    return float(torch.tensor(max(value, 1e-9)).log10())

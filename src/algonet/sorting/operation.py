@@ -57,6 +57,7 @@ def _like(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
+_OF_NETWORKS = {"numba": ".kernels.numba.host", "triton": KernelModule(".kernels.triton.host", refuse=_refuse_on_gpu)}
 #: x (*batch, n), lengths (*batch,) (read if masked), steepness () and perhaps a payload (*batch, n, c) give the sorted values
 #: (*batch, n) and, where there is one, the payload in the same order.
 SORT: Operation[SortSettings] = Operation(
@@ -64,10 +65,7 @@ SORT: Operation[SortSettings] = Operation(
     settings=SortSettings,
     inputs=("x", "lengths", "steepness", "payload"),
     reference=sort_reference,
-    kernels={
-        "numba": ".kernels.numba.host",
-        "triton": KernelModule(".kernels.triton.host", refuse=_refuse_on_gpu),
-    },
+    kernels=_OF_NETWORKS,
     outputs=lambda tensors, settings: tensors - 2,
     shared={"steepness"},
     fake=lambda tensors, settings: [_like(tensors[0]), *map(_like, tensors[3:])],
@@ -81,10 +79,7 @@ TRANSPOSED: Operation[SortSettings] = Operation(
     settings=SortSettings,
     inputs=("x", "lengths", "steepness", "v"),
     reference=transposed_reference,
-    kernels={
-        "numba": ".kernels.numba.host",
-        "triton": KernelModule(".kernels.triton.host", refuse=_refuse_on_gpu),
-    },
+    kernels=_OF_NETWORKS,
     shared={"steepness"},
     fake=lambda tensors, settings: [_like(tensors[3])],
     refuse=refuse_formula,
@@ -133,11 +128,6 @@ PAIRWISE: Operation[PairwiseSettings] = Operation(
 )
 
 
-def _laplace_example(device: str) -> tuple[list[Tensor], LaplaceSettings]:
-    x = torch.zeros(4, 8, device=device)
-    return [x, torch.ones_like(x), x.new_ones(())], LaplaceSettings()
-
-
 def _refuse_long(tensors: Sequence[Tensor], settings: LaplaceSettings) -> str | None:
     n, most = tensors[0].shape[-1], 2**24
     return f"it counts up to {most:,} items per row there, and x has {n:,}" if n > most else None
@@ -155,7 +145,7 @@ LAPLACE: Operation[LaplaceSettings] = Operation(
     },
     shared={"steepness"},
     fake=lambda tensors, settings: [_like(tensors[0])],
-    example=_laplace_example,
+    example=lambda device: (_pairwise_example(device)[0], LaplaceSettings()),
 )
 
 

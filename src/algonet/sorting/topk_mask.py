@@ -74,8 +74,7 @@ def soft_topk_mask(
     if hard:
         crisp = _indicator(wide, wanted, present)
         p = crisp + (p - p.detach())  # NaN, where there is no order, stays
-    p = p if last else p.movedim(-1, dim)
-    return p if p.dtype == x.dtype else p.to(x.dtype)
+    return (p if last else p.movedim(-1, dim)).to(x.dtype)
 
 
 def _wanted(where: str, k: Any, n: int, x: Tensor) -> Tensor:

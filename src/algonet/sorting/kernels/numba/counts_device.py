@@ -407,11 +407,8 @@ def inverse(begin, end, x, w, k, per, margin, table, out, slopes):
             for found in range(count):
                 u, slope = t[found], rises[found]
                 if not (abs(errors[found]) <= STEP * slope):
-                    a, b, c, d, e, f = (
-                        cells[0, found], cells[1, found], cells[2, found],
-                        cells[3, found], cells[4, found], cells[5, found],
-                    )  # fmt: skip
-                    u, slope = newton(0.0, 1.0, u, 0.0, z, mass, (a, b, c, d, e, f), True)
+                    cell, wanted = places[found], k[row, which[found]]
+                    u, slope = newton(0.0, 1.0, u, wanted, z, mass, piece(field, cell), True)
                 i = which[found]
                 out[row, i], slopes[row, i] = least + (places[found] + first + u) / per, slope * per
 

@@ -96,8 +96,9 @@ def counts(begin, end, x, w, order, s, falls, near, out):
 
 @njit(**_OPTIONS)
 def slopes(begin, end, x, w, g, order, falls, near, s, of_steepness, grad_x, grad_s):
-    """Gradients by items, and of each row by steepness: of count_i, half of sum_j w_j (x_i - x_j) exp(-s |x_i - x_j|)."""
+    """Gradients by items, and of each row by steepness."""
     n = x.shape[1]
+    pull = np.empty(n)
     for row in range(begin, end):
         if n and np.isnan(x[row, order[row, n - 1]]):
             grad_x[row] = 0.0
@@ -107,42 +108,22 @@ def slopes(begin, end, x, w, g, order, falls, near, s, of_steepness, grad_x, gra
         for i in range(n):
             k = order[row, i]
             here = np.float64(g[row, k])
-            grad_x[row, k] = 0.5 * s * (here * near[row, i] - w[row, k] * before) if abs(x[row, k]) < np.inf else 0.0
+            pull[k] = 0.5 * (here * near[row, i] - w[row, k] * before) if abs(x[row, k]) < np.inf else 0.0
             before = (before + here) * falls[row, i] if abs(x[row, k]) < np.inf else 0.0
         behind = 0.0
         for back in range(n):
             i = n - 1 - back
             k = order[row, i]
             behind = behind * falls[row, i]
-            grad_x[row, k] -= 0.5 * s * w[row, k] * behind
+            pull[k] -= 0.5 * w[row, k] * behind
             behind = behind + g[row, k] if abs(x[row, k]) < np.inf else 0.0
-        if of_steepness:
-            # d = sum_{j < i} w_j (x_i - x_j) e^..., and of the other side, by the same recurrence
-            mass, d, total = 0.0, 0.0, 0.0
-            for i in range(n):
-                k = order[row, i]
-                total += 0.5 * g[row, k] * d
-                gap = _gap(x, row, order, i)
-                mass = (mass + w[row, k]) * falls[row, i]
-                d = d * falls[row, i] + gap * mass
-            mass, d = 0.0, 0.0
-            for back in range(n):
-                i = n - 1 - back
-                k = order[row, i]
-                mass, d = mass * falls[row, i], d * falls[row, i]
-                d += _gap(x, row, order, i) * mass
-                total -= 0.5 * g[row, k] * d
-                mass += w[row, k] if abs(x[row, k]) < np.inf else 0.0
-            grad_s[row] = total
-
-
-@njit(error_model="numpy")
-def _gap(x, row, order, i):
-    """To the next item, in sorted order; 0 where there is none, or one of them is infinite."""
-    if i + 1 >= x.shape[1]:
-        return 0.0
-    a, b = np.float64(x[row, order[row, i]]), np.float64(x[row, order[row, i + 1]])
-    return b - a if abs(a) < np.inf and abs(b) < np.inf else 0.0
+        # The gradients of a row sum to 0: seen from its middle, items lose no digits
+        middle = np.float64(x[row, order[row, n // 2]]) if n else 0.0
+        middle = middle if abs(middle) < np.inf else 0.0
+        for i in range(n):
+            grad_x[row, i] = s * pull[i]
+            if of_steepness and pull[i] != 0.0:
+                grad_s[row] += pull[i] * (x[row, i] - middle)
 
 
 SoftLaplaceCountPlan = plan_from(soft_laplace_count_forward, soft_laplace_count_backward)

@@ -49,26 +49,29 @@ def rise(z):
 
 
 @njit(**SUMS, cache=True)
-def counts(x, w, ordered, s, begin, end, out):
-    n = len(x)
-    for i in range(begin, end):
-        a, y = x[i], w[i]
-        total = 0.0
-        for start in range(0, n, CHUNK):
-            part = REAL(0.0)
-            stop = min(start + CHUNK, n)
-            if ordered:
-                for j in range(start, stop):
-                    value = chance(difference(a, x[j]), s)
-                    part += value if y > w[j] else REAL(0.0)
-            else:
-                for j in range(start, stop):
-                    value = chance(difference(a, x[j]), s)
-                    part += w[j] * value if w[j] != REAL(0.0) else REAL(0.0)
-            total += np.float64(part)
-        if not ordered and y != REAL(0.0):
-            total -= np.float64(y * chance(REAL(0.0), s))
-        out[i] = REAL(total) if a == a else a
+def counts(rows, w_rows, ordered, s, first, last, begin, end, out):
+    """Counts of items begin ... end in rows first ... last."""
+    n = rows.shape[1]
+    for row in range(first, last):
+        x, w = rows[row], w_rows[row]
+        for i in range(begin, end):
+            a, y = x[i], w[i]
+            total = 0.0
+            for start in range(0, n, CHUNK):
+                part = REAL(0.0)
+                stop = min(start + CHUNK, n)
+                if ordered:
+                    for j in range(start, stop):
+                        value = chance(difference(a, x[j]), s)
+                        part += value if y > w[j] else REAL(0.0)
+                else:
+                    for j in range(start, stop):
+                        value = chance(difference(a, x[j]), s)
+                        part += w[j] * value if w[j] != REAL(0.0) else REAL(0.0)
+                total += np.float64(part)
+            if not ordered and y != REAL(0.0):
+                total -= np.float64(y * chance(REAL(0.0), s))
+            out[row, i] = REAL(total) if a == a else a
 
 
 @njit(**SUMS)
@@ -116,24 +119,26 @@ def weight_pull(x, grad, a, s, start, stop):
 
 
 @njit(**SUMS, cache=True)
-def slopes(x, w, grad, ordered, weighted, s, begin, end, grad_x, grad_w, grad_s):
-    """Gradients of items begin..end, `weighted` of their weights too."""
-    n = len(x)
-    for i in range(begin, end):
-        a, y, g = x[i], w[i], grad[i]
-        by_x, by_w, by_s = 0.0, 0.0, 0.0
-        for start in range(0, n, CHUNK):
-            stop = min(start + CHUNK, n)
-            if ordered:
-                part_x, part_s = ordered_pull(x, w, grad, a, y, g, s, start, stop)
-            else:
-                part_x, part_s = weighted_pull(x, w, grad, a, y, g, s, start, stop)
-            by_x += np.float64(part_x)
-            by_s += np.float64(part_s)
+def slopes(rows, w_rows, grads, ordered, weighted, s, first, last, begin, end, grad_x, grad_w, grad_s):
+    """Gradients of items begin ... end in rows first ... last, `weighted` of their weights too."""
+    n = rows.shape[1]
+    for row in range(first, last):
+        x, w, grad = rows[row], w_rows[row], grads[row]
+        for i in range(begin, end):
+            a, y, g = x[i], w[i], grad[i]
+            by_x, by_w, by_s = 0.0, 0.0, 0.0
+            for start in range(0, n, CHUNK):
+                stop = min(start + CHUNK, n)
+                if ordered:
+                    part_x, part_s = ordered_pull(x, w, grad, a, y, g, s, start, stop)
+                else:
+                    part_x, part_s = weighted_pull(x, w, grad, a, y, g, s, start, stop)
+                by_x += np.float64(part_x)
+                by_s += np.float64(part_s)
+                if weighted:
+                    by_w += np.float64(weight_pull(x, grad, a, s, start, stop))
+            # Infinite items take part crisply: ties among them have no slope
+            grad_x[row, i] = REAL(0.0) if abs(a) == INF else REAL(by_x) * s
+            grad_s[row, i] = by_s
             if weighted:
-                by_w += np.float64(weight_pull(x, grad, a, s, start, stop))
-        # Infinite items take part crisply: ties among them have no slope
-        grad_x[i] = REAL(0.0) if abs(a) == INF else REAL(by_x) * s
-        grad_s[i] = by_s
-        if weighted:
-            grad_w[i] = REAL(by_w - np.float64(g * chance(REAL(0.0), s)))
+                grad_w[row, i] = REAL(by_w - np.float64(g * chance(REAL(0.0), s)))

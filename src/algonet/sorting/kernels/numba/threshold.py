@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,21 +17,14 @@ from .source import flat, kernels, spread_rows
 
 def soft_topk_mask_forward(tensors: list[Tensor], settings: ThresholdSettings) -> tuple[list[Tensor], list[Tensor]]:
     """The kernel of `threshold_reference`; saves the thresholds."""
-    x, mask, steepness, k = tensors
-    masked = settings.masked
-    n, rows = x.shape[-1], math.prod(x.shape[:-1])
+    x, k = tensors[0], tensors[3]
     p = torch.empty_like(x, memory_format=torch.contiguous_format)
     b = torch.empty(x.shape[:-1], dtype=torch.float64)
-    module = kernels("threshold", settings.sigmoid, x.dtype)
-    items, s, presence = flat(x), steepness.detach().numpy()[()], _presence(mask, masked)
-    wanted, step = _counts(k, rows)
-    reach = float(settings.sigmoid.reach(1e-9))
-    shares, thresholds = p.numpy().reshape(rows, n), b.numpy().reshape(rows)
-
-    def run(begin: int, end: int) -> None:
-        module.forward(items, presence, masked, wanted, step, s, reach, shares, thresholds, begin, end)
-
-    spread_rows(run, rows, n)
+    module, (items, presence, masked, s) = _read(tensors, settings)
+    step = int(any(k.stride()) or k.numel() != len(items))  # 0 where one number stands for all
+    wanted = _numbers(k if step else k.as_strided((min(len(items), 1),), (1,)))
+    given = items, presence, masked, wanted, step, s, float(settings.sigmoid.reach(1e-9)), flat(p), _numbers(b)
+    spread_rows(lambda begin, end: module.forward(*given, begin, end), *items.shape)
     return [p], [b]
 
 
@@ -43,32 +36,22 @@ def soft_topk_mask_backward(
     grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: ThresholdSettings, needs: list[bool]
 ) -> list[Any]:
     """The gradients by items, (mask,) steepness and k."""
-    x, mask, steepness, _ = tensors
-    masked = settings.masked
-    n, rows = x.shape[-1], math.prod(x.shape[:-1])
+    x = tensors[0]
     grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
-    by_k, by_s = torch.empty(x.shape[:-1], dtype=torch.float64), torch.empty(rows, dtype=torch.float64)
-    module = kernels("threshold", settings.sigmoid, x.dtype)
-    items, s, presence = flat(x), steepness.detach().numpy()[()], _presence(mask, masked)
-    grad, thresholds = flat(grads[0]), _numbers(saved[0])
-    found = grad_x.numpy().reshape(rows, n), by_k.numpy().reshape(rows), by_s.numpy()
-
-    def run(begin: int, end: int) -> None:
-        module.backward(items, presence, masked, s, thresholds, grad, *found, begin, end)
-
-    spread_rows(run, rows, n)
-    return [grad_x, None, by_s.sum().to(x.dtype) if needs[2] else None, by_k if needs[3] else None]
+    module, read = _read(tensors, settings)
+    by_k, by_s = torch.empty(x.shape[:-1], dtype=torch.float64), np.empty(len(read[0]))
+    given = *read, _numbers(saved[0]), flat(grads[0]), flat(grad_x), _numbers(by_k), by_s
+    spread_rows(lambda begin, end: module.backward(*given, begin, end), *read[0].shape)
+    grad_s = torch.as_tensor(by_s.sum(), dtype=x.dtype) if needs[2] else None
+    return [grad_x, None, grad_s, by_k if needs[3] else None]
 
 
-def _presence(mask: Tensor, masked: bool) -> np.ndarray:
-    return flat(mask) if masked else np.empty((1, 0), np.bool_)
-
-
-def _counts(k: Tensor, rows: int) -> tuple[np.ndarray, int]:
-    """k as a flat array and the step between its rows: 0 where one number stands for all."""
-    if any(k.stride()) or k.numel() != rows:
-        return _numbers(k), 1
-    return _numbers(k.as_strided((min(rows, 1),), (1,))), 0
+def _read(tensors: list[Tensor], settings: ThresholdSettings) -> tuple[ModuleType, tuple[Any, ...]]:
+    """The kernels, and what both read: items, whether they are present, whether that is asked, the steepness."""
+    x, mask, steepness, _ = tensors
+    presence = flat(mask) if settings.masked else np.empty((1, 0), np.bool_)
+    given = flat(x), presence, settings.masked, steepness.detach().numpy()[()]
+    return kernels("threshold", settings.sigmoid, x.dtype), given
 
 
 def _numbers(x: Tensor) -> np.ndarray:

@@ -17,10 +17,10 @@ from .threshold_device import (
     load_items,
     member,
     newton,
-    part_sums,
     scaled,
     split,
     tail,
+    weights_at,
 )
 
 # --- template ---
@@ -244,7 +244,7 @@ def sums_kernel(
     x_ptr, mask_ptr, steepness_ptr, threshold_ptr, grad_ptr, part_ptr, n, parts, chunk,
     MASKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """(w, g w, u, g u) of each part of each row."""
+    """The sums of w and g w over each part of each row."""
     pid = tl.program_id(0)
     row, part = (pid // parts).to(tl.int64), pid % parts
     b = tl.load(threshold_ptr + row)
@@ -252,18 +252,16 @@ def sums_kernel(
     s = tl.load(steepness_ptr)
     lane = tl.arange(0, BLOCK)
     ws = tl.zeros([BLOCK], x_ptr.dtype.element_ty)
-    gws, us, gus = ws, ws, ws
+    gws = ws
     for start in range(part * chunk, tl.minimum((part + 1) * chunk, n), BLOCK):
         live = (start + lane < n) & (start + lane < (part + 1) * chunk)
         x, present, finite = load_items(x_ptr, mask_ptr, row * n + start + lane, live, MASKED)
         g = tl.load(grad_ptr + row * n + start + lane, mask=live, other=0.0)
-        w, gw, u, gu = part_sums(x, finite, g, b, s)
-        ws, gws, us, gus = ws + w, gws + gw, us + u, gus + gu
-    part_ptr += pid.to(tl.int64) * 4
+        w, away = weights_at(x, finite, b, s)
+        ws, gws = ws + w, gws + tl.where(w > 0, g * w, 0.0)
+    part_ptr += pid.to(tl.int64) * 2
     tl.store(part_ptr, tl.sum(ws, 0).to(tl.float64))
     tl.store(part_ptr + 1, tl.sum(gws, 0).to(tl.float64))
-    tl.store(part_ptr + 2, tl.sum(us, 0).to(tl.float64))
-    tl.store(part_ptr + 3, tl.sum(gus, 0).to(tl.float64))
 
 
 @kernel
@@ -277,22 +275,23 @@ def slopes_kernel(
     interior = b - b == 0
     s = tl.load(steepness_ptr)
     p = tl.arange(0, PARTS)
-    part_ptr += (row * parts + p) * 4
+    part_ptr += (row * parts + p) * 2
     w_sum = tl.sum(tl.load(part_ptr, mask=p < parts, other=0.0), 0)
     gw_sum = tl.sum(tl.load(part_ptr + 1, mask=p < parts, other=0.0), 0)
     mean = tl.where(interior & (w_sum > 0), gw_sum / tl.where(w_sum > 0, w_sum, 1.0), 0.0)
     if part == 0:
-        u_sum = tl.sum(tl.load(part_ptr + 2, mask=p < parts, other=0.0), 0)
-        gu_sum = tl.sum(tl.load(part_ptr + 3, mask=p < parts, other=0.0), 0)
         tl.store(grad_k_ptr + row, mean)
-        tl.store(grad_s_ptr + row, tl.where(interior, gu_sum - mean * u_sum, 0.0))
     lane = tl.arange(0, BLOCK)
+    pulls = tl.zeros([BLOCK], x_ptr.dtype.element_ty)
     safe = tl.where(interior, b, 0.0)
     for start in range(part * chunk, tl.minimum((part + 1) * chunk, n), BLOCK):
         live = (start + lane < n) & (start + lane < (part + 1) * chunk)
         x, present, finite = load_items(x_ptr, mask_ptr, row * n + start + lane, live, MASKED)
         g = tl.load(grad_ptr + row * n + start + lane, mask=live, other=0.0)
-        w, gw, u, gu = part_sums(x, finite, g, safe, s)
-        slope = tl.where(w > 0, s * w * (g - mean.to(x.dtype)), 0.0)
-        slope = tl.where(interior, slope, tl.where(b != b, float("nan"), 0.0))
+        w, away = weights_at(x, finite, safe, s)
+        slope = tl.where(w > 0, w * (g - mean.to(x.dtype)), 0.0)
+        pulls += tl.where(slope != 0, slope * away, 0.0)
+        slope = tl.where(interior, s * slope, tl.where(b != b, float("nan"), 0.0))
         tl.store(grad_x_ptr + row * n + start + lane, slope.to(x.dtype), mask=live)
+    # Items are scaled from the threshold
+    tl.store(grad_s_ptr + pid, tl.where(interior, tl.sum(pulls, 0).to(tl.float64), 0.0))

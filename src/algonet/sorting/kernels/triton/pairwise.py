@@ -20,7 +20,7 @@ def soft_pairwise_count_forward(tensors: list[Tensor], settings: PairwiseSetting
     x, weights, steepness = (t.contiguous() for t in tensors)
     counts = torch.empty_like(x)
     if x.numel():
-        launch = _forward(settings, x.shape, x.dtype, x.device)
+        launch = _launch(settings, x.shape, x.dtype, x.device)
         launch.start(x_ptr=x, w_ptr=weights, steepness_ptr=steepness, out_ptr=counts)
     return [counts], []
 
@@ -34,7 +34,7 @@ def soft_pairwise_count_backward(
     grad_w = torch.empty_like(x) if weighted else grad_x
     if not x.numel():
         return [grad_x, torch.zeros_like(weights), torch.zeros_like(steepness)]
-    launch = _backward(settings, x.shape, x.dtype, x.device, weighted, needs[2])
+    launch = _launch(settings, x.shape, x.dtype, x.device, WEIGHTS=weighted, STEEP=needs[2])
     by_s = torch.empty(launch.grid[0] if needs[2] else 0, dtype=torch.float64, device=x.device)
     launch.start(
         x_ptr=x, w_ptr=weights, steepness_ptr=steepness, grad_ptr=grads[0].contiguous(),
@@ -52,29 +52,14 @@ def _tile(n: int) -> tuple[int, int]:
 
 
 @cached
-def _forward(settings: PairwiseSettings, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Launch:
-    n, (i, j) = shape[-1], _tile(shape[-1])
-    blocks = -(-n // i)
-    kernel = kernels("pairwise", settings.sigmoid).pairwise_forward_kernel
-    grid = math.prod(shape[:-1]) * blocks
-    return Launch(kernel, grid, warps=4, n=n, blocks=blocks, ORDERED=settings.ordered, ITEMS=i, OTHERS=j)
-
-
-@cached
-def _backward(
-    settings: PairwiseSettings,
-    shape: torch.Size,
-    dtype: torch.dtype,
-    device: torch.device,
-    weighted: bool,
-    steep: bool,
+def _launch(
+    settings: PairwiseSettings, shape: torch.Size, dtype: torch.dtype, device: torch.device, **backward: bool
 ) -> Launch:
     n, (i, j) = shape[-1], _tile(shape[-1])
-    blocks = -(-n // i)
-    return Launch(
-        kernels("pairwise", settings.sigmoid).pairwise_backward_kernel, math.prod(shape[:-1]) * blocks, warps=4, n=n,
-        blocks=blocks, ORDERED=settings.ordered, WEIGHTS=weighted, STEEP=steep, ITEMS=i, OTHERS=j,
-    )  # fmt: skip
+    module, blocks = kernels("pairwise", settings.sigmoid), -(-n // i)
+    kernel = module.pairwise_backward_kernel if backward else module.pairwise_forward_kernel
+    grid = math.prod(shape[:-1]) * blocks
+    return Launch(kernel, grid, warps=4, n=n, blocks=blocks, ORDERED=settings.ordered, ITEMS=i, OTHERS=j, **backward)
 
 
 SoftPairwiseCountPlan = plan_from(soft_pairwise_count_forward, soft_pairwise_count_backward)

@@ -30,13 +30,18 @@ BLOCK = 512
 
 
 def soft_topk_mask_forward(tensors: list[Tensor], settings: ThresholdSettings) -> tuple[list[Tensor], list[Tensor]]:
-    x, mask, steepness, k = tensors
-    x, mask, (k, step) = x.contiguous(), mask.contiguous(), _laid_out(k)
+    x, k = tensors[0].contiguous(), tensors[3]
     memberships = torch.empty_like(x)
     thresholds = torch.empty(x.shape[:-1], dtype=torch.float64, device=x.device)
     if x.numel():
-        solver = _solver(settings, x.shape, x.dtype, x.device, step)
-        solver.forward(x, mask.view(torch.uint8), steepness, k, memberships, thresholds)
+        _solver(settings, x, k).forward(
+            {
+                **_given(tensors),
+                "k_ptr": k.contiguous() if _step(k) else k,
+                "out_ptr": memberships,
+                "threshold_ptr": thresholds,
+            }
+        )
     return [memberships], [thresholds]
 
 
@@ -47,35 +52,33 @@ def soft_topk_mask_saved(tensors: list[Tensor], settings: ThresholdSettings) -> 
 def soft_topk_mask_backward(
     grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: ThresholdSettings, needs: list[bool]
 ) -> list[Any]:
-    x, mask, steepness, k = tensors
-    x, mask, (_, step) = x.contiguous(), mask.contiguous(), _laid_out(k)
+    x, k = tensors[0].contiguous(), tensors[3]
     grad_x = torch.empty_like(x)
     grad_k = torch.empty(x.shape[:-1], dtype=torch.float64, device=x.device)
     if not x.numel():
-        return [grad_x, None, torch.zeros_like(steepness), grad_k.zero_()]
-    grad_s = torch.empty_like(grad_k)
-    solver = _solver(settings, x.shape, x.dtype, x.device, step)
-    tensors = [
-        x,
-        mask.view(torch.uint8),
-        steepness,
-        saved[0].contiguous(),
-        grads[0].contiguous(),
-        grad_x,
-        grad_k,
-        grad_s,
-    ]
-    solver.backward(*tensors)
-    return [grad_x, None, grad_s.sum().to(x.dtype) if needs[2] else None, grad_k if needs[3] else None]
+        return [grad_x, None, torch.zeros_like(tensors[2]), grad_k.zero_()]
+    given = {**_given(tensors), "threshold_ptr": saved[0].contiguous(), "grad_ptr": grads[0].contiguous()}
+    by_s = _solver(settings, x, k).backward({**given, "grad_x_ptr": grad_x, "grad_k_ptr": grad_k})
+    return [grad_x, None, by_s.sum().to(x.dtype) if needs[2] else None, grad_k if needs[3] else None]
 
 
-def _laid_out(k: Tensor) -> tuple[Tensor, int]:
-    """k as kernels read it, and the step between rows: 0 where one number stands for all."""
-    return (k.contiguous(), 1) if any(k.stride()) or k.dim() == 0 else (k, 0)
+def _given(tensors: list[Tensor]) -> dict[str, Tensor]:
+    """What all kernels read."""
+    x, mask, steepness, _ = tensors
+    return {"x_ptr": x.contiguous(), "mask_ptr": mask.contiguous().view(torch.uint8), "steepness_ptr": steepness}
+
+
+def _step(k: Tensor) -> int:
+    """From row to row of k as kernels read it: 0 where one number stands for all."""
+    return int(any(k.stride()) or k.dim() == 0)
+
+
+def _solver(settings: ThresholdSettings, x: Tensor, k: Tensor) -> RowSolver | LongSolver:
+    return _solver_of(settings, x.shape, x.dtype, x.device, _step(k))
 
 
 @cached
-def _solver(
+def _solver_of(
     settings: ThresholdSettings, shape: torch.Size, dtype: torch.dtype, device: torch.device, step: int
 ) -> RowSolver | LongSolver:
     rows, n = math.prod(shape[:-1]), shape[-1]
@@ -99,19 +102,14 @@ class RowSolver:
         self._forward = Launch(module.rows_forward_kernel, grid, **common, **numbers)
         self._backward = Launch(module.rows_backward_kernel, grid, **common)
 
-    def forward(self, x: Tensor, mask: Tensor, steepness: Tensor, k: Tensor, out: Tensor, thresholds: Tensor) -> None:
-        self._forward.start(
-            x_ptr=x, mask_ptr=mask, steepness_ptr=steepness, k_ptr=k, out_ptr=out, threshold_ptr=thresholds
-        )  # fmt: skip
+    def forward(self, given: dict[str, Tensor]) -> None:
+        self._forward.start(**given)
 
-    def backward(
-        self, x: Tensor, mask: Tensor, steepness: Tensor, thresholds: Tensor, grad: Tensor,
-        grad_x: Tensor, grad_k: Tensor, grad_s: Tensor,
-    ) -> None:  # fmt: skip
-        self._backward.start(
-            x_ptr=x, mask_ptr=mask, steepness_ptr=steepness, threshold_ptr=thresholds, grad_ptr=grad,
-            grad_x_ptr=grad_x, grad_k_ptr=grad_k, grad_s_ptr=grad_s,
-        )  # fmt: skip
+    def backward(self, given: dict[str, Tensor]) -> Tensor:
+        """Parts of the gradient by the steepness."""
+        by_s = torch.empty_like(given["grad_k_ptr"])
+        self._backward.start(**given, grad_s_ptr=by_s)
+        return by_s
 
 
 class LongSolver:
@@ -147,32 +145,23 @@ class LongSolver:
     def _scratch(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.float64, device=self.device)
 
-    def forward(self, x: Tensor, mask: Tensor, steepness: Tensor, k: Tensor, out: Tensor, thresholds: Tensor) -> None:
+    def forward(self, given: dict[str, Tensor]) -> None:
         found = self._scratch(2, self.rows * self.parts, 4 * CANDIDATES)
         state = self._scratch(STEPS + 1, self.rows, self.numbers)
-        self._survey.start(x_ptr=x, mask_ptr=mask, part_ptr=found)
-        self._gather.start(steepness_ptr=steepness, k_ptr=k, part_ptr=found, state_ptr=state)
+        read = {name: given[name] for name in ("x_ptr", "mask_ptr")}
+        sought = {name: given[name] for name in ("steepness_ptr", "k_ptr")}
+        self._survey.start(**read, part_ptr=found)
+        self._gather.start(**sought, part_ptr=found, state_ptr=state)
         for step in self._search:
-            step.start(x_ptr=x, mask_ptr=mask, steepness_ptr=steepness, k_ptr=k, part_ptr=found, state_ptr=state)
-        self._members.start(
-            x_ptr=x, mask_ptr=mask, steepness_ptr=steepness, k_ptr=k, state_ptr=state, out_ptr=out,
-            threshold_ptr=thresholds,
-        )  # fmt: skip
+            step.start(**read, **sought, part_ptr=found, state_ptr=state)
+        self._members.start(**given, state_ptr=state)
 
-    def backward(
-        self, x: Tensor, mask: Tensor, steepness: Tensor, thresholds: Tensor, grad: Tensor,
-        grad_x: Tensor, grad_k: Tensor, grad_s: Tensor,
-    ) -> None:  # fmt: skip
-        found = self._scratch(self.rows * self.parts, 4)
-        given = {
-            "x_ptr": x,
-            "mask_ptr": mask,
-            "steepness_ptr": steepness,
-            "threshold_ptr": thresholds,
-            "grad_ptr": grad,
-        }
-        self._sums.start(**given, part_ptr=found)
-        self._slopes.start(**given, part_ptr=found, grad_x_ptr=grad_x, grad_k_ptr=grad_k, grad_s_ptr=grad_s)
+    def backward(self, given: dict[str, Tensor]) -> Tensor:
+        """Parts of the gradient by the steepness."""
+        found, by_s = self._scratch(self.rows * self.parts, 2), self._scratch(self.rows * self.parts)
+        self._sums.start(part_ptr=found, **{k: t for k, t in given.items() if k not in ("grad_x_ptr", "grad_k_ptr")})
+        self._slopes.start(**given, part_ptr=found, grad_s_ptr=by_s)
+        return by_s
 
 
 def _precision(sigmoid: Sigmoid, dtype: torch.dtype) -> dict[str, float]:

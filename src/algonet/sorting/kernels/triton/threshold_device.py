@@ -220,16 +220,13 @@ def member(x, present, finite, b, s, k, count, above, below):
 
 
 @triton.jit
-def part_sums(x, finite, grad, b, s):
-    """(w, g w, u, g u) of items: w the slope by x / s, u that by s."""
+def weights_at(x, finite, b, s):
+    """(w, x - b): the slope of a membership by s x, 0 where all sigmoids are flat."""
     c, d = split(b, x)
     away = tl.where(finite, (x - c) - d, 0.0).to(x.dtype)
     z = scaled(away, s)
     rest, slope = tail(z)
-    w = tl.where(finite & (tl.abs(z) < 1e18), slope, 0.0).to(x.dtype)
-    u = tl.where(w > 0, w * away, 0.0)
-    g = tl.where(w > 0, grad, 0.0)
-    return w, g * w, u, g * u
+    return tl.where(finite & (tl.abs(z) < 1e18), slope, 0.0).to(x.dtype), away
 
 
 @kernel
@@ -246,23 +243,24 @@ def rows_backward_kernel(
     interior = here & (b - b == 0)
     safe = tl.where(interior, b, 0.0)
     ws = tl.zeros([ROWS, BLOCK], x_ptr.dtype.element_ty)
-    gws, us, gus = ws, ws, ws
+    gws, pulls = ws, ws
     for start in range(0, n, BLOCK):
         live = here[:, None] & (start + lane < n)
         x, present, finite = load_items(x_ptr, mask_ptr, base + start + lane, live, MASKED)
         g = tl.load(grad_ptr + base + start + lane, mask=live, other=0.0)
-        w, gw, u, gu = part_sums(x, finite, g, safe[:, None], s)
-        ws, gws, us, gus = ws + w, gws + gw, us + u, gus + gu
+        w, away = weights_at(x, finite, safe[:, None], s)
+        ws, gws = ws + w, gws + tl.where(w > 0, g * w, 0.0)
     w_sum, gw_sum = tl.sum(ws, 1).to(tl.float64), tl.sum(gws, 1).to(tl.float64)
-    u_sum, gu_sum = tl.sum(us, 1).to(tl.float64), tl.sum(gus, 1).to(tl.float64)
     mean = tl.where(interior & (w_sum > 0), gw_sum / tl.where(w_sum > 0, w_sum, 1.0), 0.0)
     tl.store(grad_k_ptr + row, mean, mask=here)
-    tl.store(grad_s_ptr + row, tl.where(interior, gu_sum - mean * u_sum, 0.0), mask=here)
     for start in range(0, n, BLOCK):
         live = here[:, None] & (start + lane < n)
         x, present, finite = load_items(x_ptr, mask_ptr, base + start + lane, live, MASKED)
         g = tl.load(grad_ptr + base + start + lane, mask=live, other=0.0)
-        w, gw, u, gu = part_sums(x, finite, g, safe[:, None], s)
-        slope = tl.where(w > 0, s * w * (g - mean[:, None].to(x.dtype)), 0.0)
-        slope = tl.where(interior[:, None], slope, tl.where(b != b, float("nan"), 0.0)[:, None])
+        w, away = weights_at(x, finite, safe[:, None], s)
+        slope = tl.where(w > 0, w * (g - mean[:, None].to(x.dtype)), 0.0)
+        pulls += tl.where(slope != 0, slope * away, 0.0)
+        slope = tl.where(interior[:, None], s * slope, tl.where(b != b, float("nan"), 0.0)[:, None])
         tl.store(grad_x_ptr + base + start + lane, slope.to(x.dtype), mask=live)
+    # Items are scaled from the threshold
+    tl.store(grad_s_ptr + row, tl.where(interior, tl.sum(pulls, 1).to(tl.float64), 0.0), mask=here)
