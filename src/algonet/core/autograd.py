@@ -192,7 +192,7 @@ class Bound:
     def vjp(self, grads: Tensors, tensors: Tensors, needs: Sequence[bool]) -> list[Tensor]:
         """What `backward` computes, from the reference: differentiable again."""
         moving = [i for i, need in enumerate(needs) if need]
-        _, pull = torch.func.vjp(self._reference(tensors, moving), *(tensors[i] for i in moving))
+        pull = torch.func.vjp(self._reference(tensors, moving), *(tensors[i] for i in moving))[1]
         return list(pull(tuple(grads)))
 
     def jvp(self, tensors: Tensors, tangents: Sequence[Any]) -> tuple[Tensor, ...]:
@@ -329,9 +329,9 @@ _apply_eagerly: Callable[..., Any] = _apply_first
 def _pushforward(function: Callable, primals: Tensors, tangents: Sequence[Any]) -> tuple[Tensor, ...]:
     """The Jacobian-vector product as the transpose of a vector-Jacobian product: torch does not nest forward modes."""
     with torch.enable_grad():
-        outputs, pull = torch.func.vjp(function, *primals)
+        outputs, pull = torch.func.vjp(function, *primals)[:2]
         # pull is linear, so its own transpose is the same at every point, zero among them
-        _, push = torch.func.vjp(pull, tuple(torch.zeros_like(o) for o in outputs))
+        push = torch.func.vjp(pull, tuple(torch.zeros_like(o) for o in outputs))[1]
         return push(tuple(tangents))[0]
 
 
@@ -339,7 +339,7 @@ def _second_derivative(bound: Bound, needs: list[bool], tensors: Tensors, second
     """The vector-Jacobian product of the first derivative, for (grads, tensors, saved) in that order."""
     count = bound.count + len(needs)
     moving = [i for i in range(count) if tensors[i].is_floating_point()]
-    _, pull = torch.func.vjp(bound.first_derivative(tensors, needs, moving), *(tensors[i] for i in moving))
+    pull = torch.func.vjp(bound.first_derivative(tensors, needs, moving), *(tensors[i] for i in moving))[1]
     pulled = pull(tuple(s for s, need in zip(seconds, needs, strict=True) if need))
     found: list[Tensor | None] = [None] * len(tensors)
     for i, gradient in zip(moving, pulled, strict=True):
@@ -354,8 +354,8 @@ _DEFINING = threading.Lock()
 def _define_traced(operator: Operator):
     """The `torch.library` twin of the operator, for graphs that must not break; its settings are text."""
 
-    def bound(tensors: Tensors, settings: str) -> Bound:
-        return Bound(operator, operator.decode(settings), (True,) * len(tensors))
+    def bound(inputs: Sequence[Any], settings: str) -> Bound:
+        return Bound(operator, operator.decode(settings), (True,) * len(inputs))
 
     def forward(tensors: list[Tensor], settings: str) -> list[Tensor]:
         outputs, saved = bound(tensors, settings).plan_for(tensors).forward(tensors)

@@ -96,9 +96,10 @@ def _straight(compiled: Any, grid: tuple[int, ...], runner: Callable[..., None])
         from triton import knobs
         from triton.runtime import driver
 
-        hooks, stream_of = knobs.runtime, driver.active.get_current_stream
+        active: Any = driver.active
+        hooks, stream_of = knobs.runtime, active.get_current_stream
         run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
-        (x, y, z), device = grid, driver.active.get_current_device()
+        (x, y, z), device = grid, active.get_current_device()
         _ = hooks.launch_enter_hook.calls, hooks.launch_exit_hook.calls
     except (ImportError, AttributeError):  # other releases than 3.5 to 3.7
         return runner

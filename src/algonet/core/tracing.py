@@ -126,7 +126,8 @@ def untransformed_apply(function: type[torch.autograd.Function]) -> Callable[...
     """`function.apply` for calls without transforms, which it need not look for again."""
     if _private("apply") is None:
         return function.apply
-    return super(torch.autograd.Function, function).apply
+    above: Any = super(torch.autograd.Function, function)
+    return above.apply
 
 
 def readable(*tensors: Tensor) -> bool:

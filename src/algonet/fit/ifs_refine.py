@@ -93,6 +93,7 @@ def refine(
     `watch(loss, picture)` is told the best loss and picture at each step and ends the level by returning False.
     """
     target = shape.resized(level.side)
+    height, width = target.density.shape
     whitening = Whitening(cloud)
     code = whitening.encode(systems.parameters).requires_grad_()
     logits = systems.logits.clone().requires_grad_()
@@ -123,7 +124,7 @@ def refine(
             change = (memory @ (logits.log_softmax(-1) - shares.log())[..., None])[..., 0].clamp(-3, 3)
             brightness = exposures.exp() * (target.density.numel() / level.points)
             picture = smooth_raster(
-                points, tuple(target.density.shape), sigma=sigma * scales.exp(), extent=shape.extent, aggregate=Poisson(),
+                points, (height, width), sigma=sigma * scales.exp(), extent=shape.extent, aggregate=Poisson(),
                 weights=change.exp() * brightness[:, None], epsilon=1e-3, method="windows",
             )  # fmt: skip
             losses = _loss(picture, wanted, 0.5 if level.tone else 0.1)

@@ -227,10 +227,10 @@ def _lottery(maps: Tensor, scores: Tensor, generator: torch.Generator) -> Tensor
 def _covered(maps: Tensor, grid: Shape) -> Tensor:
     """What the image of the target under each map covers, (restarts, H, W)."""
     rows, columns = (grid.density > 0.02).nonzero(as_tuple=True)
-    height = grid.density.shape[0]
+    height, width = grid.density.shape
     centres = torch.stack([columns + 0.5, height - 0.5 - rows], dim=-1).to(grid.density) / grid.side
     weights = 2 * grid.density[rows, columns]
     return smooth_raster(
-        _apply(maps, centres), tuple(grid.density.shape), sigma=0.7, extent=grid.extent, aggregate=Poisson(),
+        _apply(maps, centres), (height, width), sigma=0.7, extent=grid.extent, aggregate=Poisson(),
         weights=weights, epsilon=1e-3, method="windows",
     )  # fmt: skip

@@ -30,7 +30,8 @@ def build_model(config: RunConfig) -> Trainable:
         if config.method in ("direct", "supervised"):
             return Direct(reconstructor, inverse, **options)
         if config.loss.samples or config.loss.way_back:
-            options["prior"] = Prior(reconstructor.draw, config.loss.samples, config.loss.way_back)
+            draw: Any = reconstructor.draw
+            options["prior"] = Prior(draw, config.loss.samples, config.loss.way_back)
         parts = (reconstructor, inverse, *problem.translators(), problem.discriminator())
         return RAN(*parts, separately=config.loss.separately, **options)
 

@@ -143,6 +143,10 @@ class RAN(Trainable):
     torch.Size([2, 1, 4, 4])
     """
 
+    a2b: nn.Module
+    b2a: nn.Module
+    discriminator: nn.Module
+
     def __init__(
         self,
         reconstructor: nn.Module,
@@ -197,9 +201,9 @@ class RAN(Trainable):
             b1 = self.a2b(a)
         if b2 is None and needs & {"b2", "a2"}:
             b2 = self.invert(self.reconstruct(a), a)
-        if a1 is None and "a1" in needs:
+        if a1 is None and b1 is not None and "a1" in needs:
             a1 = self._to_a(b1, a)
-        if a2 is None and "a2" in needs:
+        if a2 is None and b2 is not None and "a2" in needs:
             a2 = self._to_a(b2, a)
         return Paths(a, b1, b2, a1, a2)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -114,8 +115,9 @@ class Repaint(nn.Module):
     def __init__(self, channels: int, out_channels: int, base: int = 24):
         super().__init__()
         self.local = LocalTranslator(channels, out_channels, base)
-        nn.init.normal_(self.local.layers[-1].weight, std=1e-3)
-        nn.init.zeros_(self.local.layers[-1].bias)
+        last: Any = self.local.layers[-1]
+        nn.init.normal_(last.weight, std=1e-3)
+        nn.init.zeros_(last.bias)
 
     def forward(self, b: Tensor, a: Tensor) -> Tensor:
         with torch.autocast(b.device.type, enabled=False):

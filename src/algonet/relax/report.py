@@ -73,7 +73,7 @@ def softness_report(module: Any, *inputs: Any, **options: Any) -> SoftnessReport
             hard = _tensors(module(*leaves))
         gap = _gap([s.detach() for s in soft], [h.detach() for h in hard])
         generator = torch.Generator().manual_seed(0)
-        score = sum(
+        score: Any = sum(
             ((s - h) * torch.randn(s.shape, generator=generator).to(s)).sum() for s, h in zip(soft, hard, strict=True)
         )
         slopes = torch.autograd.grad(score, moving, allow_unused=True, materialize_grads=True)

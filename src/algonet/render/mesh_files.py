@@ -71,7 +71,9 @@ def read_mesh(path: Path, make: Callable[..., T]) -> T:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             resolver = _beside(path)
             content = _checked_content(content, ending, resolver)
-            scene = trimesh.load(io.BytesIO(content), file_type=ending, resolver=resolver, force="scene", process=False)
+            scene: Any = trimesh.load(
+                io.BytesIO(content), file_type=ending, resolver=resolver, force="scene", process=False
+            )
             _check_textures(scene)
             meshes: list[Any] = [part for part in scene.dump() if isinstance(part, trimesh.Trimesh)]
             return make(**_checked(trimesh.util.concatenate(meshes), shared=ending != "stl"))
@@ -259,7 +261,7 @@ def _made_up(image: Any) -> bool:
     """Whether this is the four grey pixels that trimesh gives to uv for which the file has no picture."""
     from trimesh.visual.material import empty_material
 
-    grey = empty_material().image
+    grey: Any = empty_material().image
     return image.size == grey.size and image.mode == grey.mode and image.tobytes() == grey.tobytes()
 
 
@@ -285,9 +287,11 @@ def encode_mesh(path: Path, fields: Mapping[str, Tensor]) -> dict[Path, bytes]:
         )
     if "texture" in present and ending in TEXTURED:
         return _textured_files(path, vertices, faces, present["uv"], present.get("uv_faces", faces), present["texture"])
-    colors = {name: to_bytes(present[name]) for name in ("vertex_colors", "face_colors") if name in present}
+    colors: dict[str, Any] = {
+        name: to_bytes(present[name]) for name in ("vertex_colors", "face_colors") if name in present
+    }
     try:
-        data = trimesh.Trimesh(vertices.double().numpy(), faces.numpy(), process=False, **colors).export(
+        data: Any = trimesh.Trimesh(vertices.double().numpy(), faces.numpy(), process=False, **colors).export(
             file_type=ending
         )
     except Exception as error:
@@ -318,14 +322,15 @@ def _exported(vertices: Any, faces: Any, uv: Any, picture: Any, path: Path) -> d
     import trimesh
     from trimesh.exchange.obj import export_obj
     from trimesh.visual.material import PBRMaterial, SimpleMaterial
+    from trimesh.visual.texture import TextureVisuals
 
     if path.suffix.lower() == ".glb":
         material: Any = PBRMaterial(baseColorTexture=picture, metallicFactor=0.0, roughnessFactor=1.0)
-        visual = trimesh.visual.TextureVisuals(uv=uv, material=material)
-        whole = trimesh.Trimesh(vertices, faces, visual=visual, process=False)
+        visual = TextureVisuals(uv=uv, material=material)
+        whole: Any = trimesh.Trimesh(vertices, faces, visual=visual, process=False)
         return {path.name: whole.export(file_type="glb")}
     material = SimpleMaterial(image=picture, diffuse=[255, 255, 255, 255], name=path.stem)
-    visual = trimesh.visual.TextureVisuals(uv=uv, material=material)
+    visual = TextureVisuals(uv=uv, material=material)
     whole = trimesh.Trimesh(vertices, faces, visual=visual, process=False)
     text, beside = export_obj(whole, return_texture=True, include_normals=False, mtl_name=f"{path.stem}.mtl")
     return {**beside, path.name: text.encode()}

@@ -328,7 +328,7 @@ class _Recomputed(torch.autograd.Function):
             def moved(*some: Tensor) -> tuple[Tensor, ...]:
                 return function(*_replaced(inputs, moving, some))
 
-            _, pull = torch.func.vjp(moved, *(inputs[i] for i in moving))
+            pull = torch.func.vjp(moved, *(inputs[i] for i in moving))[1]
             return pull(tuple(arguments[: len(grads)]))
 
         found = iter(recomputed(pulled, *grads, *tensors))

@@ -148,7 +148,7 @@ def inverse_reference(tensors: Sequence[Tensor], settings: CountSettings) -> tup
         less = still(middle).squeeze(-1) < wanted.detach()
         low, high = torch.where(less, middle, low), torch.where(less, high, middle)
     y = ((low + high) / 2).detach()
-    _, pull = torch.func.vjp(still, y)
+    pull = torch.func.vjp(still, y)[1]
     slope = pull(torch.ones_like(y).unsqueeze(-1))[0].detach()
     steep, moving = inside & (slope > 1e-290), _counter(x, w.unsqueeze(-1), settings, ends, m)
     for _ in range(CHORDS):

@@ -185,15 +185,15 @@ def _at(values: Tensor, level: float, lengths: Tensor | None, n: int, first: int
     """The sorted values, the first of which is in place `first`, at place level (n - 1), between two neighbours if need be."""
     if lengths is None:
         place = level * (n - 1) - first
-        low, high = math.floor(place), math.ceil(place)
-        if low == high:
-            return values[..., low]
-        return _between(values[..., low], values[..., high], place - low)
+        below, above = math.floor(place), math.ceil(place)
+        if below == above:
+            return values[..., below]
+        return _between(values[..., below], values[..., above], place - below)
     place = level * (lengths - 1).clamp_min(0).to(torch.float64)
     low = place.floor().long()
     high = place.ceil().long()
-    first, second = (torch.gather(values, -1, i.unsqueeze(-1)).squeeze(-1) for i in (low, high))
-    found = _between(first, second, (place - low).to(values.dtype))
+    lower, upper = (torch.gather(values, -1, i.unsqueeze(-1)).squeeze(-1) for i in (low, high))
+    found = _between(lower, upper, (place - low).to(values.dtype))
     return torch.where(lengths > 0, found, torch.nan)
 
 

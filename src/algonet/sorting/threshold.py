@@ -48,7 +48,7 @@ def threshold_reference(tensors: Sequence[Tensor], settings: ThresholdSettings) 
     slack = 4e-16 * anchor.squeeze(-1).abs()
     low, high = fixed.bisect(wide_low - slack, wide_high + slack, inner.detach())
     b, between, exact = fixed.solution(low, high, inner.detach())
-    _, pull = torch.func.vjp(lambda z: fixed.tails(z), fixed.scaled(b))
+    pull = torch.func.vjp(lambda z: fixed.tails(z), fixed.scaled(b))[1]
     slope = (torch.where(finite, pull(torch.ones_like(wide))[0], 0.0) * s.detach()).sum(-1)
     steep = interior & exact & (slope > 0)
     for _ in range(CHORDS):

@@ -255,7 +255,10 @@ def execute_reference(
 
     def run(given: list[Tensor], free: bool = True) -> tuple[Tensor, Tensor]:
         weight, bias, gates = (t if free or t is None else t.detach() for t in shared)
-        fixed = {} if body is None or free else {name: t.detach() for name, t in body.named_parameters()}
+        called: Any = body
+        if body is not None and not free:
+            fixed = {name: t.detach() for name, t in body.named_parameters()}
+            called = lambda *state, of=body: torch.func.functional_call(of, fixed, state)  # noqa: E731
         return run_reference(
             code,
             {code.slots[name]: element for name, element in zip(names, given, strict=False)},
@@ -267,7 +270,7 @@ def execute_reference(
             bias=bias,
             like=given[0],
             gates=gates,
-            body=body if body is None or free else lambda *state: torch.func.functional_call(body, fixed, state),
+            body=called,
         )
 
     values, diagnostics = run(elements)

@@ -82,7 +82,7 @@ def surfaces(
     heights = (float(values.min()), max(float(values.max()), float(values.min()) + 1e-6))
     limits = (0.0, max(float(slopes.flatten().quantile(0.98)), 1e-6))
     figure = plt.figure(figsize=(4.3 * len(panels), 4.2))
-    mappable = None
+    mappable: Any = None
     for i, ((title, _), d) in enumerate(zip(panels, data, strict=True), start=1):
         axis = figure.add_subplot(1, len(panels), i, projection="3d")
         mappable = draw(axis, d, limits, heights)

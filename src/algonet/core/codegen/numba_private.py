@@ -188,13 +188,15 @@ def dispatcher(function: Callable, stamp: str | None, options: dict[str, Any]) -
 class LazyCFunc(CFunc):
     """A C function that is compiled when its address is first asked for."""
 
+    _wrapper_address: int | None
+
     def __init__(self, function: Callable, signature: Any, options: dict[str, Any], stamp: str | None):
         super().__init__(function, normalize_signature(signature), {}, options, pipeline_class=KernelCompiler)
         if stamp is not None:
             self._cache = KernelCache(function, stamp)
 
     @property
-    def address(self) -> int:
+    def address(self) -> Any:
         if self._wrapper_address is None:
             self.compile()
         return super().address

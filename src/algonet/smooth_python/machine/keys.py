@@ -90,7 +90,7 @@ def describe(x: Any, found: Found) -> Hashable:
     kind: Any = type(x)
     parts: Any = x
     if kind is Value or isinstance(x, Tensor):
-        return found.tensor(x.tensor if kind is Value else x)
+        return found.tensor(parts.tensor if kind is Value else parts)
     if kind in _PLAIN:
         return kind, x
     if kind is float:

@@ -131,7 +131,7 @@ class Lowering(NamedTuple):
             if type(x) is not Value and not isinstance(x, Tensor):
                 return x
             batched = type(x) is Value and x.batched
-            tensor = self._cast(x.bare if type(x) is Value else x)
+            tensor = self._cast(x.bare if isinstance(x, Value) else x)
             return tensor.expand(self.size, *tensor.shape) if self.size is not None and not batched else tensor
 
         return mapped(lower, result)

@@ -78,7 +78,7 @@ def _launches(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> _L
     whole = 1 << (n - 1).bit_length()
     block = max(min(BLOCK, whole), whole // MOST_PARTS, 16)
     parts = -(-n // block)
-    cut = {"n": n, "parts": parts, "BLOCK": block, "warps": max(1, min(16, block // 256))}
+    cut: dict[str, Any] = {"n": n, "parts": parts, "BLOCK": block, "warps": max(1, min(16, block // 256))}
     together = 1 << (parts - 1).bit_length()
     return _Launches(
         Launch(kernels.parts_kernel, rows * parts, **cut) if parts > 1 else None,
