@@ -283,6 +283,18 @@ def test_the_map_is_the_tree():
     assert core == files - {"__init__.py"}, "write it into the map"
 
 
+def test_the_table_of_formulas_names_files_that_exist():
+    """A name without a folder lies where the one before it does."""
+    table = MAP.read_text(encoding="utf-8").split("## Where a formula is")[1].split("\n## ")[0]
+    rows = [line.split("|")[2] for line in table.splitlines() if ".py`" in line]
+    assert len(rows) > 10
+    for row in rows:
+        folder = ""
+        for name in re.findall(r"`([\w/]+\.py)`", row):
+            folder = name.rpartition("/")[0] or folder
+            assert (ROOT / folder / Path(name).name).is_file(), name
+
+
 #: Layers stand below, applications above; `apps` uses what every user can.
 LAYERS = {"core", "relax", "sorting", "ranking", "while_lang", "smooth_python", "ifs", "render", "nn"}
 #: Tokens of code, without comments and docstrings. To add, take away; who raises a number says in the commit which
