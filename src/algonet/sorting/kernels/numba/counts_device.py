@@ -140,7 +140,7 @@ def pairs(y, x, w):
 @njit(**SUMS)
 def room(n):
     """Space for n items, more where a loop would sum many of few one at a time: those beyond whole blocks of vectors."""
-    return n if n > 8 * BLOCK or n % BLOCK < BLOCK // 4 else -(-n // BLOCK) * BLOCK
+    return n if n > 8 * BLOCK or n % BLOCK < BLOCK // 2 else -(-n // BLOCK) * BLOCK
 
 
 @njit(**SUMS)
