@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from algonet.relax import Heaviside, Logistic, Sech, hardened
+from algonet.relax import Heaviside, Logistic, Sech, hardened, softness_report
 from algonet.sorting import (
     Bitonic,
     OddEven,
@@ -124,3 +124,14 @@ def test_networks_are_equal_by_kind():
 def test_import_is_light():
     code = "import sys, algonet.sorting; print([m for m in ('numba', 'triton', 'matplotlib') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_report_says_where_a_method_moves_values_further_than_one_over_the_steepness():
+    x = torch.randn(4, 1000, generator=torch.Generator().manual_seed(0))
+    # 1,000 layers move values by 0.18, and 1 / steepness is 0.1
+    blurred = softness_report(SoftSort(method=OddEven()), x)
+    assert blurred.suggestion.startswith("mostly blurred: OddEven() moves values by 0.")
+    assert "1 / steepness" not in softness_report(SoftSort(), x).suggestion
+    assert "1 / steepness" not in softness_report(SoftRank(method=OddEven()), x[:, :100]).suggestion
+    unit = softness_report(SoftMedian(Logistic(10.0).relative()), 1e3 * x)
+    assert "1 / steepness" not in unit.suggestion

@@ -168,10 +168,3 @@ def check_quantiles(where: str, q: Any) -> list[float]:
         if not 0 <= level <= 1:
             raise ValueError(f"{where}: `q` must lie in [0, 1], got {level}.")
     return [float(level) for level in levels]
-
-
-def check_degree(where: str, value: Any) -> None:
-    if not is_integer(value):
-        raise TypeError(f"{where}: `degree` must be an integer, got {value!r}.")
-    if value < 0:
-        raise ValueError(f"{where}: `degree` must not be negative, got {value}.")

@@ -244,10 +244,9 @@ def _measured(
 
 
 def _memberships(x: Tensor, k: int, relax: Sigmoid, mask: Tensor | None, seconds: float, backend: str) -> MethodRow:
-    name = "soft_topk_mask (memberships)"
     soft = functools.partial(soft_topk_mask, k=k, relax=relax, mask=mask, backend=backend)
     crisp = functools.partial(soft_topk_mask, k=k, relax=Heaviside(), mask=mask)
-    return _measured(name, lambda x: soft(x), lambda x: crisp(x), x, mask, seconds)
+    return _measured("soft_topk_mask (memberships)", soft, crisp, x, mask, seconds)
 
 
 def _gap(soft: Tensor, crisp: Tensor, used: Tensor | None) -> float:

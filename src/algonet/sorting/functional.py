@@ -139,8 +139,7 @@ def soft_sort(
     if payload is not None and moved is not None:
         carried = moved[..., :user_channels] if moved.shape[-1] > user_channels else moved
         carried = carried if call.dim is None else carried.movedim(-2, dim % x.dim())
-        carried = carried if carried.shape == payload.shape else carried.reshape(payload.shape)
-        carried = carried if carried.dtype == payload.dtype else carried.to(payload.dtype)
+        carried = carried.reshape(payload.shape).to(payload.dtype)
     found: Any = SortResult(call.restore(values), carried, None if permutation is None else permutation.to(x.dtype))
     return found
 

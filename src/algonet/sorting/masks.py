@@ -36,12 +36,12 @@ class Placement(NamedTuple):
 
     def values_from_places(self, values: Tensor, x: Tensor) -> Tensor:
         absent = torch.gather(x.detach(), -1, self.absent_order)
-        return torch.where(self._present_by_position(), torch.gather(values, -1, self.rank), absent)
+        return torch.where(occupied(self.present, self.lengths), torch.gather(values, -1, self.rank), absent)
 
     def payload_from_places(self, sent: Tensor, payload: Tensor, user_channels: int) -> Tensor:
         moved = _gather(sent, self.rank)
         absent = _gather(payload[..., :user_channels].detach(), self.absent_order)
-        user = torch.where(self._present_by_position().unsqueeze(-1), moved[..., :user_channels], absent)
+        user = torch.where(occupied(self.present, self.lengths).unsqueeze(-1), moved[..., :user_channels], absent)
         return torch.cat([user, moved[..., user_channels:]], -1)
 
     def items_from_places(self, v: Tensor) -> Tensor:
@@ -50,9 +50,6 @@ class Placement(NamedTuple):
 
     def _present_by_place(self) -> Tensor:
         return torch.gather(self.present, -1, self.order)
-
-    def _present_by_position(self) -> Tensor:
-        return occupied(self.present, self.lengths)
 
 
 def occupied(x: Tensor, lengths: Tensor | None) -> Tensor:

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from algonet.core.checks import check_integer
 from algonet.core.hints import hints_at_relax
-from algonet.relax import DECISION, Sigmoid, SoftModule
+from algonet.relax import DECISION, Relative, Sigmoid, SoftModule
 
 from .checks import check_options, check_quantiles
 from .functional import Payload, SortResult, TopKResult, soft_argsort, soft_rank, soft_sort, soft_topk
 from .gated import MakeGates, gated_median, gated_sort
-from .methods import Method, SmoothedCDF, chosen, suggestions
+from .methods import Method, Permutahedron, SmoothedCDF, chosen, suggestions
 from .networks import Network
 from .quantile import METHODS, soft_median, soft_quantile
 from .topk_mask import soft_topk_mask
@@ -25,6 +25,8 @@ class _Sorting(SoftModule):
     task = "sort"
     #: Methods that are names.
     names: tuple[str, ...] = ()
+    #: Whether results are in the unit of x.
+    valued = False
 
     def __init__(self, relax: Sigmoid, method: Any, network: Network | None, dim: int, backend: str):
         super().__init__(relax)
@@ -36,6 +38,17 @@ class _Sorting(SoftModule):
         else:
             check_options(type(self).__name__, relax, method, None, self.task)
         self.method, self.dim, self.backend = method, dim, backend
+
+    def blur_note(self, soft: Tensor, hard: Tensor) -> str:
+        """What `softness_report` says where the method moves values by more than 1 / steepness; "" elsewhere."""
+        steepness, blur = getattr(self.relax, "steepness", 0.0), float((soft - hard).abs().nanmean())
+        read = not isinstance(self.relax, Relative) and not isinstance(self.method, str | Permutahedron)
+        if not (self.valued and read and blur * float(steepness) > 1):
+            return ""
+        return (
+            f"mostly blurred: {self.method} moves values by {blur:.2g}, further than 1 / steepness: "
+            "raise the steepness by about 3x, or take SmoothedCDF()"
+        )
 
     @property
     def _common(self) -> dict[str, Any]:
@@ -53,6 +66,8 @@ class SoftSort(_Sorting):
     >>> SoftSort(Logistic(20.0))(torch.tensor([2.0, 1.0, 3.0])).values
     tensor([1.0000, 2.0000, 3.0000])
     """
+
+    valued = True
 
     @hints_at_relax
     def __init__(
@@ -226,6 +241,7 @@ class SoftQuantile(_Sorting):
     """`soft_quantile` as a layer: forward(x, mask=None) -> quantiles."""
 
     task = "quantile"
+    valued = True
 
     @hints_at_relax
     def __init__(
@@ -259,6 +275,7 @@ class SoftMedian(_Sorting):
 
     task = "quantile"
     names = METHODS
+    valued = True
 
     @hints_at_relax
     def __init__(

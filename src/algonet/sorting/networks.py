@@ -65,11 +65,6 @@ class Comparators:
         """The comparators of each layer."""
         return [slice(*ends) for ends in zip(self.start.tolist(), self.stop.tolist(), strict=True)]
 
-    @functools.cached_property
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """(first, second, need, start, stop, layer_need) as NumPy arrays that share the tensors' memory."""
-        return tuple(t.cpu().numpy() for t in self.tensors())
-
 
 @dataclass(frozen=True)
 class Network(Method):

@@ -9,13 +9,12 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from algonet.core.checks import widened
+from algonet.core.checks import is_integer, widened
 from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Sigmoid, weighted_softmax, weighted_softmin
 
 from .call import SortCall
 from .checks import (
-    check_degree,
     check_items,
     check_mask,
     check_quantiles,
@@ -119,7 +118,10 @@ def soft_median(
         known = ", ".join(map(repr, (*suggestions("quantile"), *METHODS)))
         raise ValueError(f"soft_median: unknown method {method!r}; choose one of {known}.")
     check_sigmoid("soft_median", relax)
-    check_degree("soft_median", degree)
+    if not is_integer(degree):
+        raise TypeError(f"soft_median: `degree` must be an integer, got {degree!r}.")
+    if degree < 0:
+        raise ValueError(f"soft_median: `degree` must not be negative, got {degree}.")
     return _by_weights(x, dim, method, degree, relax, check_mask("soft_median", x, mask), keepdim)
 
 

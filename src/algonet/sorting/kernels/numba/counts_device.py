@@ -140,7 +140,7 @@ def pairs(y, x, w):
 @njit(**SUMS)
 def room(n):
     """Space for n items, more where a loop would sum many of few one at a time: those beyond whole blocks of vectors."""
-    return n if n > 8 * BLOCK or n % BLOCK < BLOCK // 4 else -(-n // BLOCK) * BLOCK
+    return n if n > 8 * BLOCK or n % BLOCK < BLOCK // 2 else -(-n // BLOCK) * BLOCK
 
 
 @njit(**SUMS)
@@ -245,7 +245,7 @@ def count_slopes(begin, end, y, x, w, grad, per, table, grad_y, grad_x, grad_w):
     """Gradients of `counts`: those by items and weights are counts of the points, seen from the items: r(-x - (-y))."""
     m, n, channels = y.shape[1], x.shape[1], w.shape[2]
     near, value, slope = np.empty(m), np.empty(m), np.empty(m)
-    size = room(n)
+    size, half = room(n), len(table) // 2
     columns, back, back_slope = np.zeros((channels, size)), np.empty((channels, size)), np.empty(size)
     for row in range(begin, end):
         whole = finite_points(y[row], near)
@@ -257,9 +257,7 @@ def count_slopes(begin, end, y, x, w, grad, per, table, grad_y, grad_x, grad_w):
                 for c in range(channels):
                     passed[c] += g[c, i] if y[row, i] > 0.0 else 0.0
                     g[c, i] = 0.0
-        cost = 0.0
-        if m and n:
-            cost = grid_cost(near, x[row], per, len(table) // 2) + grid_cost(opposite, mirrored, per, len(table) // 2)
+        cost = grid_cost(near, x[row], per, half) + grid_cost(opposite, mirrored, per, half) if m and n else 0.0
         if cost * channels > (SUM + PAIR * np.float64(n)) * m * (1.0 + 0.3 * channels):
             pair_slopes(near, filled(x[row], size, x[row, 0]), columns, g, grad_y[row], back_slope, back)
             grad_x[row] = back_slope[:n]
@@ -405,11 +403,9 @@ def inverse(begin, end, x, w, k, per, margin, table, out, slopes):
                     count += 1
             roots_in_cells(count, cells, t, errors, rises)
             for found in range(count):
-                u, slope = t[found], rises[found]
+                i, u, slope = which[found], t[found], rises[found]
                 if not (abs(errors[found]) <= STEP * slope):
-                    cell, wanted = places[found], k[row, which[found]]
-                    u, slope = newton(0.0, 1.0, u, wanted, z, mass, piece(field, cell), True)
-                i = which[found]
+                    u, slope = newton(0.0, 1.0, u, k[row, i], z, mass, piece(field, places[found]), True)
                 out[row, i], slopes[row, i] = least + (places[found] + first + u) / per, slope * per
 
 
