@@ -149,7 +149,11 @@ def declared() -> dict[str, int]:
     """How many kernels of each name stand in the package's source."""
     import algonet
 
-    files = Path(algonet.__file__).parent.rglob("kernels/triton/*.py")
+    files = [
+        file
+        for pattern in ("triton.py", "triton/*.py")
+        for file in Path(algonet.__file__).parent.rglob(f"kernels/{pattern}")
+    ]
     names = [
         name for file in files for name in re.findall(r"^@kernel\ndef (\w+)", file.read_text("utf-8"), re.MULTILINE)
     ]
