@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -38,6 +39,9 @@ from torch import Tensor
 from algonet.core import backends, codec, tracing
 from algonet.core.autograd import Operator, Plan
 from algonet.core.identity import PLANS
+
+#: What a signature holds of a tensor beside its strides, read without a frame of Python.
+_ABOUT = operator.attrgetter("shape", "dtype", "device", "requires_grad")
 
 S = TypeVar("S")
 Refuse = Callable[[Sequence[Tensor], S], str | None]
@@ -123,10 +127,10 @@ class Operation(Generic[S]):
         self, tensors: Sequence[Tensor], settings: S, backend: str = "auto"
     ) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
         """What runs calls like this one, as a function of their tensors."""
-        if not tracing.plain():
+        if tracing.compiling() or tracing.interpreter() is not None or tracing.modes():
             return self.on(self.choose(tensors, settings, backend), tensors, settings)
-        looked_at = [(t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in tensors]
-        key = self, backend, settings, torch.is_grad_enabled(), *looked_at
+        about = (*map(_ABOUT, tensors), *map(Tensor.stride, tensors))
+        key = self, backend, settings, torch.is_grad_enabled(), about
         found = PLANS.find(key)
         if found is None:
             found = PLANS.put(key, self.on(self.choose(tensors, settings, backend), tensors, settings))

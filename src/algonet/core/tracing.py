@@ -93,9 +93,14 @@ def differentiating(tensors: Iterable[Tensor]) -> bool:
     return pushing()
 
 
-def pushing() -> bool:
-    """Whether forward mode is at work: tangents are pushed along with the values."""
-    return _private("level") is None or forward_ad._current_level >= 0
+def _first_pushing() -> bool:
+    global pushing
+    pushing = (lambda: True) if _private("level") is None else (lambda: forward_ad._current_level >= 0)
+    return pushing()
+
+
+#: Whether forward mode is at work: tangents are pushed along with the values.
+pushing: Callable[[], bool] = _first_pushing
 
 
 def faking() -> bool:
