@@ -2,7 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+UV := $(shell command -v uv 2>/dev/null)
+# With uv on the machine, the files that uv.lock names by their hashes; else pip, held to the same versions by constraints.txt.
+ifdef UV
+PIP := $(UV) pip install --python $(BIN)/python --constraint constraints.txt
+install = UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --frozen --inexact --no-default-groups --extra $(1) $(2:%=--group %)
+else
 PIP := $(BIN)/python -m pip install --constraint constraints.txt
+install = $(PIP) $(2:%=--group %) --editable '.[$(1)]'
+endif
 # Tests run on this many processes.
 JOBS ?= auto
 
@@ -66,11 +74,11 @@ $(VENV)/.torch: constraints.txt
 	@touch $@
 
 $(VENV)/.runtime: $(VENV)/.torch pyproject.toml
-	$(PIP) --editable '.[cli]'
+	$(call install,cli)
 	@touch $@
 
 $(VENV)/.play: $(VENV)/.torch pyproject.toml
-	$(PIP) --editable '.[play]'
+	$(call install,play)
 	@touch $@ $(VENV)/.runtime
 
 $(VENV)/.wheel: constraints.txt
@@ -79,7 +87,7 @@ $(VENV)/.wheel: constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
-	$(PIP) --group dev --editable '.[all]'
+	$(call install,all,dev)
 	@touch $@ $(VENV)/.runtime $(VENV)/.play $(VENV)/.wheel
 
 clean: ## Remove everything that was made

@@ -148,6 +148,31 @@ def test_the_conda_recipe_asks_for_the_same():
     assert f'"algonet = {PROJECT["scripts"]["algonet"]}"' in recipe
 
 
+def test_the_lock_file_is_of_these_requirements_and_pins():
+    """Where this fails, `uv lock` makes it again, and `uv export` says what changes in constraints.txt."""
+    packages = tomllib.loads((ROOT / "uv.lock").read_text("utf-8"))["package"]
+    own = next(package for package in packages if package["name"] == PROJECT["name"])
+    assert own["version"] == PROJECT["version"]
+
+    def read(line: str) -> tuple[str, str]:
+        name, bounds = re.match(r"([\w-]+)(?:\[[\w,]+\])?([^;]*)", line).groups()
+        return name.lower().replace("_", "-"), bounds.strip()
+
+    wanted = {
+        read(line) for lines in (PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()) for line in lines
+    }
+    locked = {(line["name"], line.get("specifier", "")) for line in own["metadata"]["requires-dist"]}
+    assert locked == wanted
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["dependency-groups"]
+    for name, lines in own["metadata"]["requires-dev"].items():
+        own_lines = {read(line) for line in groups[name] if isinstance(line, str)}
+        assert own_lines <= {(line["name"], line.get("specifier", "")) for line in lines}
+    pins = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
+    versions = {package["name"]: package["version"] for package in packages}
+    assert len(pins) > 100
+    assert {n: v for n, v in pins if versions.get(re.sub(r"[._]", "-", n.lower()), v) != v} == {}
+
+
 def _numbers(version: str) -> tuple[int, ...]:
     """3.0 is 3."""
     return tuple(int(part) for part in re.sub(r"(\.0)+$", "", version).split("."))
