@@ -167,7 +167,7 @@ class SmoothingSystem:
         while len(terms) < len(coefficients):
             terms.append(recur(terms[-1], terms[-2]))
         weights = torch.from_numpy(coefficients).to(columns)
-        return tuple(torch.tensordot(weights, torch.stack(terms), dims=1).unbind(0))
+        return tuple(torch.tensordot(weights.mT, torch.stack(terms), dims=1).unbind(0))
 
     def _recur_bagged(self, term: Tensor, before: Tensor) -> Tensor:
         """The Chebyshev polynomial after `term`: 2 S term - before, with S = (M - middle) / half of spectrum [-1, 1]."""
