@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,7 +50,7 @@ TAKEN = {
 
 
 def _run(before: str, folder: str) -> subprocess.CompletedProcess[str]:
-    environment = {"ALGONET_CACHE": folder, "PATH": "", "HOME": folder, "PYTHONPATH": ":".join(sys.path)}
+    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}  # the kernels that other tests compiled serve
     file = Path(folder, "calls.py")  # smooth functions are read from files
     file.write_text(f"{before}\n{CALLS}")
     return subprocess.run([sys.executable, str(file)], capture_output=True, text=True, env=environment, check=False)
