@@ -8,7 +8,7 @@ Files are written whole or not at all; a file that is not what it should be is w
 from __future__ import annotations
 
 import atexit
-import hashlib
+import hmac
 import os
 import shutil
 import stat
@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,8 @@ MOST_BYTES = 512 * 2**20
 _ROOTS = (0, 65534)
 #: Names of files that this library writes there; others are never touched.
 _PREFIX = "algonet_generated_"
+#: The file of the key that machine code is sealed with.
+_KEY = ".algonet_key"
 #: Permissions of a file that only its owner can read and write: code that others can write is not run.
 _OURS = stat.S_IFREG | 0o600
 _PRUNE_EVERY = 60.0
@@ -188,10 +191,9 @@ def read_sealed(name: str) -> bytes | None:
     could have written, which is removed."""
     path = cache_folder() / name
     try:
-        about = path.lstat()
-        sealed = read_file(path) if os.name == "nt" or (about.st_uid, about.st_mode) == (os.getuid(), _OURS) else b""
+        sealed = _read_ours(path)
         seal, data = sealed[:32], sealed[32:]
-        if _seal(name, data) == seal:
+        if hmac.compare_digest(_seal(name, data), seal):
             os.utime(path)
             return data
     except FileNotFoundError:
@@ -203,7 +205,7 @@ def read_sealed(name: str) -> bytes | None:
 
 
 def write_sealed(name: str, data: bytes) -> None:
-    """Keep `data` with a checksum, for later processes; a full disk keeps nothing."""
+    """Keep `data` with a seal, for later processes; a full disk keeps nothing."""
     try:
         write_bytes(cache_folder() / name, _seal(name, data) + data, private=True)
         prune()
@@ -211,8 +213,26 @@ def write_sealed(name: str, data: bytes) -> None:
         discard(name)
 
 
+def _read_ours(path: Path) -> bytes:
+    """What a file holds that only this user can read and write; nothing of any other file."""
+    about = path.lstat()
+    return read_file(path) if os.name == "nt" or (about.st_uid, about.st_mode) == (os.getuid(), _OURS) else b""
+
+
 def _seal(name: str, data: bytes) -> bytes:
-    return hashlib.sha256(name.encode() + b"\0" + data).digest()
+    """A checksum of a file's name and content that cannot be made without the folder's key."""
+    return hmac.digest(_key(cache_folder() / _KEY), name.encode() + b"\0" + data, "sha256")
+
+
+def _key(path: Path) -> bytes:
+    """The random number of the folder, which its owner alone can read; made anew where there is none to rely on."""
+    if path.exists():
+        if len(key := _read_ours(path)) == 32:
+            return key
+        path.unlink(missing_ok=True)
+    with suppress(FileExistsError):  # another process was faster
+        write_bytes(path, os.urandom(32), overwrite=False, private=True)
+    return _read_ours(path)
 
 
 def discard(name: str) -> None:
@@ -293,8 +313,8 @@ def prune(most: int | None = None, now: bool = False) -> int:
 def clear() -> int:
     """Remove every file of this library from the folder; returns how many there were."""
     found = entries()
-    for entry in found:
-        _delete(entry.path)
+    for path in (*(entry.path for entry in found), cache_folder() / _KEY):
+        _delete(path)
     return len(found)
 
 
