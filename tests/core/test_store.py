@@ -8,11 +8,13 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from algonet.core.codegen import generate, notice, store
+from algonet.core.codegen import generate, numba_private, store
 
 SOURCE = """
 from algonet.core.codegen.jit import njit
@@ -309,17 +311,20 @@ def test_folders_of_triton_go_whole(folder):
 
 
 def test_whoever_waits_is_told_once(folder, monkeypatch, capsys):
-    monkeypatch.setattr(notice, "PATIENCE", 0.01)
-    monkeypatch.setattr(notice, "_said", False)
+    monkeypatch.setattr(numba_private, "PATIENCE", 0.01)
+    monkeypatch.setattr(numba_private, "_TOLD", threading.Lock())
     monkeypatch.delenv("ALGONET_QUIET", raising=False)
-    for _ in range(2):
-        notice.begin("kernel")
-        timer = notice._timers[next(iter(notice._timers))] if notice._timers else None
-        if timer is not None:
-            timer.join(300)
-        notice.end("kernel")
-    with notice.compiling("quick"):
-        pass
-    told = capsys.readouterr().err
+    told, end = "", time.monotonic() + 300
+    with numba_private.announced():
+        while not told.endswith("\n") and time.monotonic() < end:
+            time.sleep(0.01)
+            told += capsys.readouterr().err
     assert told.count("compiling kernels, once") == 1
     assert str(folder) in told
+    numba_private._tell()
+    assert not capsys.readouterr().err, "told already"
+    monkeypatch.setattr(numba_private, "_TOLD", threading.Lock())
+    monkeypatch.setattr(numba_private, "PATIENCE", 300)
+    with numba_private.announced():
+        pass
+    assert not capsys.readouterr().err, "it did not take long"

@@ -10,9 +10,12 @@ a kernel is a closure. This one has a file per kernel and signature with a check
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
@@ -27,7 +30,12 @@ from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
 from numba.core.typed_passes import NativeLowering
 
-from algonet.core.codegen import notice, store
+from algonet.core.codegen import store
+
+#: Whoever waits longer than this for a compilation is told why: twenty seconds of silence would look like a hang.
+PATIENCE = 1.0
+#: Held by whoever has told it.
+_TOLD = threading.Lock()
 
 
 class KernelCache(caching._Cache):
@@ -165,8 +173,28 @@ class KernelCompiler(Compiler):
         return pipelines
 
     def compile_extra(self, func: Callable) -> Any:
-        with notice.compiling(func.__qualname__):
+        with announced():
             return super().compile_extra(func)
+
+
+@contextmanager
+def announced() -> Iterator[None]:
+    """Around a compilation: if it takes long, one line says so, once per process."""
+    timer = threading.Timer(PATIENCE, _tell)
+    timer.daemon = True
+    if not _TOLD.locked() and not os.environ.get("ALGONET_QUIET"):
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _tell() -> None:
+    if _TOLD.acquire(blocking=False):
+        rest = "" if store.private() else f", later ones and later processes load them from {store.cache_folder()}"
+        line = f"algonet: compiling kernels, once: this call takes some seconds{rest} (ALGONET_QUIET=1 hides this line)"
+        print(line, file=sys.stderr, flush=True)
 
 
 class DeviceCompiler(KernelCompiler):
