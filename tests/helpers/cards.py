@@ -50,7 +50,6 @@ def more_calls() -> Iterator[Callable[[], Any]]:
     from algonet.render import BlinnPhong, Camera, FilteredCoverage, PointLight, SmoothRenderer, icosphere, rasterize
     from algonet.render.modules import DEFAULT_LIGHTS
     from algonet.sorting import Bitonic, OddEven, Pairwise, SmoothedCDF, soft_rank, soft_sort, soft_topk_mask
-    from algonet.sorting.operation import LAPLACE, LaplaceSettings
 
     def drawn(*shape: int) -> torch.Tensor:
         return torch.randn(shape, requires_grad=True)
@@ -78,10 +77,6 @@ def more_calls() -> Iterator[Callable[[], Any]]:
     yield both(lambda x: soft_rank(x, method=Pairwise(), backend="triton"), drawn(2, 50))
     for n in (40, 100_000):
         yield both(lambda x: soft_topk_mask(x, 5, backend="triton"), drawn(1, n))
-    for n in (13, 5000):
-        yield both(
-            lambda x, s: LAPLACE([x, torch.rand(x.shape), s], LaplaceSettings(), "triton")[0], drawn(2, n), drawn()
-        )
     ball, camera = icosphere(2), Camera.look_at(torch.tensor([[0.3, 0.2, 3.0], [0.3, 2.0, 3.0]]))
     yield lambda: rasterize(ball.vertices, ball.faces, camera, size=(90, 210), backend="triton")
     pointed, wide = (PointLight((1.0, 2.0, 3.0)),), FilteredCoverage(StudentT(scale=6.0))

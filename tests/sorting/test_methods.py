@@ -6,7 +6,6 @@ import pytest
 import scipy.stats
 import torch
 
-from algonet.core.identity import interned
 from algonet.relax import (
     SIGMOIDS,
     Bump,
@@ -40,9 +39,9 @@ from algonet.sorting import (
     soft_topk,
 )
 from algonet.sorting.methods import TASKS, suggestions
-from algonet.sorting.operation import LAPLACE, PAIRWISE
-from algonet.sorting.pairwise import laplace_counts
-from algonet.sorting.settings import LaplaceSettings, PairwiseSettings
+from algonet.sorting.operation import LAPLACE
+from algonet.sorting.pairwise import pair_counts
+from algonet.sorting.settings import LaplaceSettings
 from helpers.contract import CHECKS, Case, normal
 from helpers.sigmoids import KERNEL_SIGMOIDS
 
@@ -259,13 +258,13 @@ def test_weighted_laplace_counts_are_those_of_all_pairs():
     weights = torch.rand(3, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64) - 0.4
     weights = weights.clamp_min(0.0)
     x.data[0, :4], x.data[1, 3], x.data[1, 4], x.data[2, 5] = 0.5, torch.inf, torch.inf, -torch.inf
-    pairs = PAIRWISE([x, weights, s], PairwiseSettings(interned(Laplace(4.0))), "reference")[0]
+    pairs = pair_counts(x, weights, Laplace(), s, "reference")
     draws = torch.randn(3, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     expected = torch.autograd.grad(pairs, (x, s), draws, retain_graph=True)
     others = {
         "scan": LAPLACE([x, weights, s], LaplaceSettings(), "reference")[0],
         "scan, kernel": LAPLACE([x, weights, s], LaplaceSettings(), "numba")[0],
-        "pairs, kernel": PAIRWISE([x, weights, s], PairwiseSettings(interned(Laplace(4.0))), "numba")[0],
+        "pairs, kernel": pair_counts(x, weights, Laplace(), s, "numba"),
     }
     for name, found in others.items():
         assert torch.allclose(found, pairs), name
@@ -279,34 +278,18 @@ def test_laplace_counts_have_second_derivatives_where_a_gradient_is_zero():
     assert torch.autograd.gradgradcheck(lambda x: LAPLACE([x, ones, s], settings, "numba")[0][:, :1], x)
 
 
-@pytest.mark.parametrize("name", ["weighted_pull", "ordered_pull"])
-def test_gradients_of_pairs_run_in_vector_registers(name):
-    """With conditions in place of factors they did not, and took five times as long."""
-    import numpy as np
-    from numba import njit
-
-    from algonet.sorting.kernels.numba.source import kernels
-
-    module = kernels("pairwise", interned(Logistic(10.0)), torch.float32)
-    fresh = njit(**module.SUMS)(getattr(module, name).py_func)
-    x, ones, real = np.array([2.0, -1.0, 0.5], np.float32), np.ones(3, np.float32), np.float32
-    assert all(np.isfinite(fresh(x, ones, ones, real(0.3), real(1), real(2), real(1), 0, 3)))
-    assert " x float>" in next(iter(fresh.inspect_llvm().values())), "LLVM did not vectorise the loop"
-
-
 def test_pairwise_ranks_of_infinite_and_absent_items():
     inf = float("inf")
     x = torch.tensor([inf, 1.0, -inf, inf, float("nan")])
     mask = torch.tensor([True, True, True, True, False])
     for backend in ("reference", "numba"):
         assert soft_rank(x, method=Pairwise(), mask=mask, backend=backend).tolist() == [2.5, 1.0, 0.0, 2.5, 4.0]
-    assert laplace_counts(x[:4], torch.tensor(5.0)).tolist() == [2.5, 1.0, 0.0, 2.5]
-    assert laplace_counts(x, torch.tensor(5.0)).isnan().all()
-    kernel = [
-        LAPLACE([part, torch.ones_like(part), torch.tensor(5.0)], LaplaceSettings(), "numba")[0] for part in (x, x[:4])
-    ]
-    assert kernel[0].isnan().all()
-    assert kernel[1].tolist() == [2.5, 1.0, 0.0, 2.5]
+    for way in ("reference", "numba"):
+        whole, part = (
+            LAPLACE([t, torch.ones_like(t), torch.tensor(5.0)], LaplaceSettings(), way)[0] for t in (x, x[:4])
+        )
+        assert whole.isnan().all()
+        assert part.tolist() == [2.5, 1.0, 0.0, 2.5]
 
 
 def test_the_gradient_of_ties_goes_by_position():

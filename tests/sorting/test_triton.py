@@ -9,14 +9,13 @@ import torch
 
 from algonet.relax import Logistic
 from algonet.sorting import Bitonic, OddEven, SmoothedCDF, soft_sort
-from algonet.sorting.operation import LAPLACE, LaplaceSettings
 from helpers.tolerances import assert_close
 
 INTERPRETED = """
 import torch
 from algonet.sorting import Bitonic, OddEven, soft_sort, soft_topk
-from algonet.sorting.kernels.triton import bitonic, counts, laplace, odd_even, threshold
-from algonet.sorting.operation import COUNTS, LAPLACE, QUANTILES, LaplaceSettings
+from algonet.sorting.kernels.triton import bitonic, counts, odd_even, threshold
+from algonet.sorting.operation import COUNTS, QUANTILES
 from algonet.sorting.settings import CountSettings
 from algonet.core.identity import interned
 from algonet.sorting import Pairwise, soft_rank, soft_topk_mask
@@ -91,16 +90,6 @@ z = torch.randn(2, 19, generator=generator, dtype=torch.float64)
 z[0, 3:6] = -torch.inf
 z.requires_grad_()
 check_both(lambda backend: soft_rank(z, relax=Logistic(2.0), method=Pairwise(), backend=backend), z)
-
-def check_counts(n):
-    x = torch.randn(2, n, generator=generator, dtype=torch.float64)
-    x[0, :2], x[0, 3:5], x[1, -1], w = torch.inf, -torch.inf, x[1, 0], torch.rand(2, n, generator=generator).double()
-    x, s = x.requires_grad_(), torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
-    check_both(lambda backend: LAPLACE([x, w, s], LaplaceSettings(), backend)[0], x, s)
-
-check_counts(13)
-laplace.BLOCK = 16
-check_counts(37)
 
 def check_smooth_counts(sigmoid, precise, few):
     # Pairs and grids; infinite points, weights of 0, counts beyond the ends
@@ -202,21 +191,3 @@ def test_gpu_rows_do_not_feel_each_other(method):
     assert b.values[4, 0] == -float("inf")
     assert b.values[4, -1] == float("inf")
     assert b.values[4, 1:-1].isfinite().all()
-
-
-@pytest.mark.gpu
-@on_gpu
-@pytest.mark.parametrize("n", [1, 37, 1024, 5000])
-def test_laplace_counts_on_a_gpu_are_those_of_the_reference(n):
-    """Rows of one program and of several; ties, infinities and weights of 0."""
-    x, w, slopes = torch.randn(3, 3, n, device="cuda", dtype=torch.float64)
-    w = w.abs()
-    if n > 1:
-        x[0, :3], x[0, 5:8], x[1, n // 2 :], w[2, ::3] = torch.inf, -torch.inf, x[1, 0].clone(), 0.0
-    x, s = x.requires_grad_(), torch.tensor(20.0, dtype=torch.float64, device="cuda", requires_grad=True)
-    results = []
-    for backend in ("reference", "triton"):
-        counts = LAPLACE([x, w, s], LaplaceSettings(), backend)[0]
-        results.append([counts, *torch.autograd.grad(counts, (x, s), slopes)])
-    for wanted, found in zip(*results, strict=True):
-        assert_close(found, wanted, factor=100)

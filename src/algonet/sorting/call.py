@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -11,38 +10,19 @@ from torch import Tensor
 from algonet.core.backends import check_backend
 from algonet.core.cache import constant
 from algonet.core.checks import widened
-from algonet.core.identity import interned
-from algonet.core.tracing import readable
 from algonet.relax import Heaviside, Relative, Sigmoid
 
 from .checks import check_mask, check_options, check_room, signed_steepness
 from .masks import Placement, occupied, place
 from .methods import Method, Pairwise, Permutahedron, SmoothedCDF, SoftmaxMethod, short
 from .networks import Network
-from .operation import COUNTS, LAPLACE, PAIRWISE, SORT, TRANSPOSED
+from .operation import SORT, TRANSPOSED
 from .order import Order
-from .settings import CountSettings, LaplaceSettings, PairwiseSettings, sort_settings
+from .pairwise import pair_counts
+from .settings import sort_settings
 
 #: The question that each function asks a method.
 _TASKS = {"soft_sort": "sort", "soft_argsort": "argsort", "soft_rank": "rank", "soft_topk": "topk"}
-
-
-#: Up to so many items all pairs are counted.
-FEW = 64
-
-
-def pair_counts(
-    x: Tensor, weights: Tensor, relax: Sigmoid, steepness: Tensor, backend: str, ordered: bool = False
-) -> Tensor:
-    """sum over j != i of v_ij r(steepness (x_i - x_j)), by a scan where that is the faster way; see `PAIRWISE`."""
-    if not ordered and x.shape[-1] > FEW and readable(x) and relax.smoothness == math.inf and bool(x.isfinite().all()):
-        settings, wide = CountSettings(interned(relax), x.dtype == torch.float64), x.double() * steepness.double()
-        w = weights.double()
-        own = w * settings.sigmoid(torch.zeros((), dtype=torch.float64, device=x.device))
-        return (COUNTS([wide, wide, w.unsqueeze(-1)], settings, backend)[0].squeeze(-1) - own).to(x.dtype)
-    if not ordered and backend == "auto" and Pairwise.scans(relax, x):
-        return LAPLACE([x, weights.to(x.dtype), steepness], LaplaceSettings())[0]
-    return PAIRWISE([x, weights, steepness], PairwiseSettings(interned(relax), ordered), backend)[0]
 
 
 class SortCall:

@@ -98,11 +98,9 @@ class Pairwise(Method):
     """rank_i = sum over j != i of r(steepness (x_i - x_j)): every pair is compared once, and equal items rank equally.
 
     For any sigmoid. steepness -> inf gives the mean of the positions that equal items share (SciPy's `rankdata` less 1).
-    Ranks of
-    symmetric sigmoids sum to n (n - 1) / 2. Smooth as the sigmoid is. O(n^2) pairs, streamed: O(n) memory. With `Laplace` it is
-    O(n log n): the items are sorted, and A_{i+1} = (A_i + 1) exp(-steepness (x_{i+1} - x_i)) sums the exponentials of
-    all before.
-    Answers ranks.
+    Ranks of symmetric sigmoids sum to n (n - 1) / 2. Smooth as the sigmoid is. O(n) without kinks in the sigmoid, O(n^2) pairs,
+    streamed, with them, O(n) memory. With `Laplace` it is O(n log n): the items are sorted, and A_{i+1} = (A_i + 1)
+    exp(-steepness (x_{i+1} - x_i)) sums the exponentials of all before. Answers ranks.
     """
 
     answers: ClassVar[frozenset[str]] = frozenset({"rank"})
@@ -110,7 +108,7 @@ class Pairwise(Method):
     kernels: ClassVar[bool] = True
 
     def work(self, n: int, relax: Sigmoid) -> float:
-        return super().work(n, relax) if type(relax) is Laplace else float(n) ** 2
+        return super().work(n, relax) if type(relax) is Laplace or relax.smoothness == math.inf else float(n) ** 2
 
     @staticmethod
     def scans(relax: Sigmoid, x: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""The operations of this domain: sorting by a network, its transpose, memberships by threshold, soft counts over all pairs."""
+"""The operations of this domain: sorting by a network, its transpose, memberships by threshold, soft counts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from algonet.core.identity import interned, up_to_date
 from algonet.core.operation import KernelModule, Operation
 from algonet.relax import Logistic
 
-from .counts import counts_reference, inverse_reference
+from .counts import counts_reference, inverse_reference, laplace_reference
 from .networks import Bitonic, OddEven
-from .pairwise import laplace_reference, pairwise_reference
 from .reference import sort_reference, transposed_reference
 from .settings import (
     CountSettings,
     LaplaceSettings,
-    PairwiseSettings,
     SortSettings,
     ThresholdSettings,
     sort_settings,
@@ -26,9 +24,7 @@ from .settings import (
 from .threshold import threshold_reference
 
 
-def refuse_formula(
-    tensors: Sequence[Tensor], settings: SortSettings | ThresholdSettings | PairwiseSettings | CountSettings
-) -> str | None:
+def refuse_formula(tensors: Sequence[Tensor], settings: SortSettings | ThresholdSettings | CountSettings) -> str | None:
     """Why kernels cannot take the sigmoid: it has no formula for them, or inherits one of a value that it has changed."""
     kind = type(settings.sigmoid)
     if settings.sigmoid.scalar is None or not up_to_date(kind, "scalar", "_value", "__call__"):
@@ -108,44 +104,22 @@ THRESHOLD: Operation[ThresholdSettings] = Operation(
 )
 
 
-def _pairwise_example(device: str) -> tuple[list[Tensor], PairwiseSettings]:
+def _laplace_example(device: str) -> tuple[list[Tensor], LaplaceSettings]:
     x = torch.zeros(4, 8, device=device)
-    return [x, torch.ones_like(x), x.new_ones(())], PairwiseSettings(interned(Logistic()))
+    return [x, torch.ones_like(x), x.new_ones(())], LaplaceSettings()
 
 
-#: x (*batch, n), weights (*batch, n), steepness () give counts (*batch, n): count_i = sum over j != i of
-#: v_ij r(steepness (x_i - x_j)), v_ij = weights_j, or with `ordered` 1 where weights_i > weights_j and 0 elsewhere.
-PAIRWISE: Operation[PairwiseSettings] = Operation(
-    "soft_pairwise_count",
-    settings=PairwiseSettings,
-    inputs=("x", "weights", "steepness"),
-    reference=pairwise_reference,
-    kernels={"numba": ".kernels.numba.pairwise", "triton": ".kernels.triton.pairwise"},
-    shared={"steepness"},
-    fake=lambda tensors, settings: [_like(tensors[0])],
-    refuse=refuse_formula,
-    example=_pairwise_example,
-)
-
-
-def _refuse_long(tensors: Sequence[Tensor], settings: LaplaceSettings) -> str | None:
-    n, most = tensors[0].shape[-1], 2**24
-    return f"it counts up to {most:,} items per row there, and x has {n:,}" if n > most else None
-
-
-#: The same for the Laplace sigmoid, unordered, by sorting and a scan; weights are not negative and get no gradient.
+#: x (*batch, n), weights (*batch, n), not negative and without a gradient, steepness () give counts (*batch, n):
+#: count_i = sum over j != i of weights_j r(steepness (x_i - x_j)) for the Laplace sigmoid r, by sorting and a scan.
 LAPLACE: Operation[LaplaceSettings] = Operation(
     "soft_laplace_count",
     settings=LaplaceSettings,
     inputs=("x", "weights", "steepness"),
     reference=laplace_reference,
-    kernels={
-        "numba": ".kernels.numba.laplace",
-        "triton": KernelModule(".kernels.triton.laplace", refuse=_refuse_long),
-    },
+    kernels={"numba": ".kernels.numba.laplace"},
     shared={"steepness"},
     fake=lambda tensors, settings: [_like(tensors[0])],
-    example=lambda device: (_pairwise_example(device)[0], LaplaceSettings()),
+    example=_laplace_example,
 )
 
 

@@ -1,74 +1,83 @@
-"""Soft counts over all pairs, in plain torch: the truth that the kernels mirror, and a shorter way for `Laplace`."""
+"""Soft counts over pairs of items: how many lie below each, and how many pairs stand in the order of other numbers."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from .settings import LaplaceSettings, PairwiseSettings
+from algonet.core.identity import interned
+from algonet.core.tracing import readable
+from algonet.relax import Sigmoid
+
+from .methods import Pairwise
+from .operation import COUNTS, LAPLACE
+from .settings import CountSettings, LaplaceSettings
+
+#: Items of a block in which all pairs are formed at once.
+BLOCK = 32
 
 
-def pairwise_reference(tensors: Sequence[Tensor], settings: PairwiseSettings) -> tuple[Tensor]:
-    """(counts,) of [x, weights, steepness], see `operation.PAIRWISE`. Dense: n^2 numbers."""
-    x, weights, steepness = tensors
-    a, b = x.unsqueeze(-1), x.unsqueeze(-2)
-    # A difference that is not finite decides crisply; equal infinities are a tie
+def pair_counts(x: Tensor, weights: Tensor, relax: Sigmoid, steepness: Tensor, backend: str) -> Tensor:
+    """sum over j != i of weights_j r(steepness (x_i - x_j)), by a scan where that is the faster way; (*batch, n)."""
+    if backend == "auto" and Pairwise.scans(relax, x):
+        return LAPLACE([x, weights.to(x.dtype), steepness], LaplaceSettings())[0]
+    own = weights.double() * interned(relax)(torch.zeros((), dtype=torch.float64, device=x.device))
+    return (_steps(x, x, weights.unsqueeze(-1), relax, steepness, backend).squeeze(-1) - own).to(x.dtype)
+
+
+def ordered_pairs(x: Tensor, y: Tensor, relax: Sigmoid, steepness: Tensor, backend: str) -> Tensor:
+    """sum over all pairs with y_i > y_j of r(steepness (x_i - x_j)), (*batch,) in float64; where y is NaN there is no item.
+
+    Sorted by y, they are the pairs inside blocks and those between neighbouring blocks of 32, 64, 128, ... items, which are
+    soft counts: O(n log^2 n) for sigmoids without kinks, O(n) memory.
+    """
+    n = x.shape[-1]
+    block = min(max(n, 1), BLOCK)
+    levels = max(-(-n // block) - 1, 0).bit_length()
+    order = y.argsort(-1)
+    x, y = x.gather(-1, order), y.detach().gather(-1, order)
+    missing = (block << levels) - n
+    x, y = torch.nn.functional.pad(x, (0, missing)), torch.nn.functional.pad(y, (0, missing), value=torch.nan)
+    a, label = x.unflatten(-1, (-1, block)), y.unflatten(-1, (-1, block))
+    ordered = label.unsqueeze(-1) > label.unsqueeze(-2)
+    decided = _decided(a.unsqueeze(-1), a.unsqueeze(-2), relax, steepness)
+    total = torch.where(ordered, decided, 0.0).double().sum((-1, -2, -3))
+    ties = not readable(y) or bool((y[..., 1:] == y[..., :-1]).any())
+    present = (~y.isnan()).double()
+    for level in range(levels):
+        (low, high), (w, wanted), (y_low, y_high) = (
+            t.unflatten(-1, (-1, 2, block << level)).unbind(-2) for t in (x, present, y)
+        )
+        w, wanted = w.unsqueeze(-1), wanted.unsqueeze(-1)
+        if ties:  # equal labels on both sides are those that the lower block ends with: their pairs do not count
+            end = y_low[..., -1:]
+            w = torch.cat([w, w * (y_low == end).unsqueeze(-1)], -1)
+            wanted = torch.cat([wanted, -wanted * (y_high == end).unsqueeze(-1)], -1)
+        total = total + (_steps(high, low, w, relax, steepness, backend) * wanted).sum((-1, -2, -3))
+    return total
+
+
+def _decided(a: Tensor, b: Tensor, relax: Sigmoid, steepness: Tensor) -> Tensor:
+    """r(steepness (a - b)); a difference that is not finite decides crisply, and equal infinities are a tie."""
     crisp = ~(a - b).isfinite() & ~(a.isnan() | b.isnan())
     d = torch.where(crisp, 0.0, a) - torch.where(crisp, 0.0, b)
-    r = torch.where(crisp & (a != b), (a > b).to(x.dtype), settings.sigmoid(steepness * d))
-    if settings.ordered:
-        v = (weights.unsqueeze(-1) > weights.unsqueeze(-2)).to(x.dtype)
-    else:
-        v = weights.unsqueeze(-2).expand_as(r)
-    others = ~torch.eye(x.shape[-1], dtype=torch.bool, device=x.device)
-    used = others & (v.detach() != 0) if not settings.differentiable_weights else others
-    return ((torch.where(used, v, 0.0) * torch.where(used, r, 0.0)).sum(-1),)
+    return torch.where(crisp & (a != b), (a > b).to(d.dtype), interned(relax)(steepness * d))
 
 
-def laplace_reference(tensors: Sequence[Tensor], settings: LaplaceSettings) -> tuple[Tensor]:
-    """(counts,) of [x, weights, steepness], see `operation.LAPLACE`."""
-    x, weights, steepness = tensors
-    return (laplace_counts(x, steepness, weights),)
-
-
-def laplace_counts(x: Tensor, steepness: Tensor, weights: Tensor | None = None) -> Tensor:
-    """sum over j != i of weights_j r(steepness (x_i - x_j)) for the Laplace sigmoid, by sorting: O(n log n), float64 inside.
-
-    With the items sorted, A_i = sum_{j < i} w_j exp(-steepness (x_i - x_j)) obeys A_{i+1} = (A_i + w_i) exp(-steepness
-    (x_{i+1} - x_i)), and B_i, the sum over those behind, the same from the other end; the count is sum_{j < i} w_j - A_i / 2
-    + B_i / 2. Weights are not negative, 1 by default, and
-    get no gradient; equal infinities tie, and a NaN spoils its row.
-    """
-    wide, s = x.double(), steepness.double()
-    ordered, order = wide.detach().sort(dim=-1, stable=True)
-    w = torch.ones_like(ordered) if weights is None else torch.gather(weights.detach().double(), -1, order)
-    infinite = ordered.isinf()
-    # Infinite items are crisp: they have no share in an exponential
-    scaled, w_finite = s * torch.where(infinite, 0.0, torch.gather(wide, -1, order)), torch.where(infinite, 0.0, w)
-    lower, upper = _sums_by_doubling(scaled, w_finite, infinite)
-    count = torch.where(infinite, _tied(ordered, w), w.cumsum(-1) - w + (upper - lower) / 2)
-    count = torch.where(ordered.isnan().any(-1, keepdim=True), torch.nan, count)
-    return torch.zeros_like(count).scatter(-1, order, count).to(x.dtype)
-
-
-def _tied(ordered: Tensor, w: Tensor) -> Tensor:
-    """The counts of infinite items: equal ones tie, so each has half of the others."""
-    least = ordered == -torch.inf
-    low, high = (torch.where(where, w, 0.0).sum(-1, keepdim=True) for where in (least, ordered == torch.inf))
-    return torch.where(least, (low - w) / 2, w.sum(-1, keepdim=True) - (high + w) / 2)
-
-
-def _sums_by_doubling(scaled: Tensor, w: Tensor, infinite: Tensor) -> tuple[Tensor, Tensor]:
-    """A and B by a scan in log2 n steps: each item adds what it knows of those a power of two away. Any derivative."""
-    apart = infinite[..., 1:] | infinite[..., :-1]
-    falls = torch.where(apart, 0.0, torch.exp(-torch.where(apart, 0.0, scaled.diff(dim=-1))))
-    # Both directions in one scan: from the first item on, and from the last one on
-    falls = torch.nn.functional.pad(torch.stack([falls, falls.flip(-1)]), (1, 0))[..., : w.shape[-1]]
-    sums = falls * torch.nn.functional.pad(torch.stack([w, w.flip(-1)]), (1, 0))[..., :-1]
-    step = 1
-    while step < w.shape[-1]:
-        near = torch.nn.functional.pad(torch.stack([sums, falls]), (step, 0))[..., :-step]
-        sums, falls, step = sums + falls * near[0], falls * near[1], 2 * step
-    return sums[0], sums[1].flip(-1)
+def _steps(y: Tensor, x: Tensor, w: Tensor, relax: Sigmoid, steepness: Tensor, backend: str) -> Tensor:
+    """sum_j w_jc r(steepness (y_i - x_j)), (*batch, m, c) in float64. Infinite items decide crisply; a NaN spoils its row."""
+    settings = CountSettings(interned(relax), x.dtype == torch.float64)
+    s, w = steepness.double(), w.double()
+    if readable(x, y) and bool(x.isfinite().all()) and (y is x or bool(y.isfinite().all())):
+        z = x.double() * s
+        return COUNTS([z if y is x else y.double() * s, z, w], settings, backend)[0]
+    far, soft = y.isinf(), x.isfinite()
+    points = torch.where(far, y.detach().double(), torch.where(far, 0.0, y).double() * s)
+    finite = torch.where(soft.unsqueeze(-1), w, 0.0)
+    found = COUNTS([points, torch.where(soft, x, 0.0).double() * s, finite], settings, backend)[0]
+    tie = settings.sigmoid(torch.zeros((), dtype=torch.float64, device=x.device))
+    for end in (-torch.inf, torch.inf):
+        share = torch.where(y == end, tie, 1.0 if end < 0 else 0.0).unsqueeze(-1)
+        found = found + share * torch.where((x == end).unsqueeze(-1), w, 0.0).sum(-2, keepdim=True)
+    spoiled = (x.isnan() & (w != 0).any(-1)).any(-1)[..., None, None]
+    return torch.where(spoiled, torch.nan, found)

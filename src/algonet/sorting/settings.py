@@ -65,14 +65,5 @@ class CountSettings:
 
 
 @dataclass(frozen=True)
-class PairwiseSettings:
-    """The sigmoid (interned); whether pairs are chosen by the order of the weights; whether weights may get a gradient."""
-
-    sigmoid: Sigmoid
-    ordered: bool = False
-    differentiable_weights: bool = False
-
-
-@dataclass(frozen=True)
 class LaplaceSettings:
     """There is nothing to choose."""

@@ -8,7 +8,7 @@ have nothing to rank give 0 and no gradient; a mean counts them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,11 +16,11 @@ from torch import Tensor
 from algonet.core.cache import constant
 from algonet.relax import Logistic, Relative, Sigmoid
 
-from ..call import pair_counts
 from ..checks import signed_steepness
 from ..functional import soft_rank
 from ..methods import Method, SmoothedCDF
 from ..order import Order
+from ..pairwise import ordered_pairs, pair_counts
 from ..topk_mask import soft_topk_mask
 from .lists import Lists, average_ranks, check_gains, correlation, cutoff, lists, quotient, reduced
 from .metrics import distinct_pairs, ideal_dcg
@@ -85,8 +85,8 @@ def average_precision_loss(
     """
     data = lists("average_precision_loss", scores, relevance, mask, reduction)
     relevant = data.relevant
-    above = _counts("average_precision_loss", data, -1, data.present.to(relevant.dtype), relax, backend)
-    relevant_above = _counts("average_precision_loss", data, -1, relevant, relax, backend)
+    above = _counted(pair_counts, "average_precision_loss", data, -1, data.present.to(relevant.dtype), relax, backend)
+    relevant_above = _counted(pair_counts, "average_precision_loss", data, -1, relevant, relax, backend)
     shares, count = relevant * (1 + relevant_above) / (1 + above), relevant.sum(-1)
     k = cutoff("average_precision_loss", k, scores.shape[-1])
     if k is not None and k < scores.shape[-1]:
@@ -159,7 +159,7 @@ def kendall_loss(
 
     `pairs` counts all pairs, pairs_y those that differ in targets. tau-b leaves pairs of equal scores out of the first, and
     so jumps where two scores pass each other; this does not, and where no two are equal it is the same.
-    O(n^2) pairs, streamed: O(n) memory.
+    O(n log^2 n) with sigmoids without kinks, O(n^2) pairs, streamed, with others; O(n) memory.
 
     >>> from algonet.relax import Logistic
     >>> x = torch.tensor([1.0, 2.0, 3.0, 4.0])
@@ -168,9 +168,8 @@ def kendall_loss(
     """
     data = lists("kendall_loss", scores, targets, mask, reduction)
     order = torch.where(data.present, average_ranks(data.relevance, data.present), torch.nan).to(data.scores.dtype)
-    above = _counts("kendall_loss", data, 1, order, relax, backend, ordered=True)
+    total = _counted(ordered_pairs, "kendall_loss", data, 1, order, relax, backend)
     count, pairs_y = data.present.sum(-1).double(), distinct_pairs(data.relevance, data.present)
-    total = torch.where(data.present, above, 0.0).sum(-1)
     found = quotient(2 * total - pairs_y, (count * (count - 1) / 2 * pairs_y).sqrt())
     return reduced(torch.where(pairs_y > 0, 1 - found, 0.0), reduction, data)
 
@@ -195,7 +194,7 @@ def auc_loss(
     data = lists("auc_loss", scores, relevance, mask, reduction)
     relevant = data.relevant
     others = data.present.to(relevant.dtype) - relevant
-    above = _counts("auc_loss", data, 1, others, relax, backend)
+    above = _counted(pair_counts, "auc_loss", data, 1, others, relax, backend)
     pairs = relevant.sum(-1) * others.sum(-1)
     loss = torch.where(pairs > 0, 1 - quotient((relevant * above).sum(-1), pairs), 0.0)
     return reduced(loss, reduction, data)
@@ -289,10 +288,10 @@ def _mask(data: Lists, mask: Tensor | None) -> Tensor | None:
     return None if mask is None else data.present
 
 
-def _counts(
-    where: str, data: Lists, sign: int, weights: Tensor, relax: Sigmoid, backend: str, ordered: bool = False
+def _counted(
+    count: Callable[..., Tensor], where: str, data: Lists, sign: int, weights: Tensor, relax: Sigmoid, backend: str
 ) -> Tensor:
     x = sign * data.scores
     if isinstance(relax, Relative):
         relax, x = relax.absolute(x, data.present)
-    return pair_counts(x, weights, relax, signed_steepness(where, relax, x, 1.0), backend, ordered)
+    return count(x, weights, relax, signed_steepness(where, relax, x, 1.0), backend)
