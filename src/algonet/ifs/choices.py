@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from algonet.core import backends
 from algonet.core.memory import check_memory
 
 
@@ -60,10 +59,6 @@ def draw_addresses(weights: Tensor, points: int, steps: int, generator: torch.Ge
     device = generator.device if generator is not None else torch.device("cpu")
     jitter = torch.rand(len(shares), points, generator=generator, dtype=torch.float64, device=device).to(shares.device)
     u = (torch.arange(points, device=shares.device) + jitter) / points
-    if backends.NUMBA.why_not_here([shares]) is None:
-        from .kernels.numba.host import decode_addresses
-
-        return decode_addresses(u, bounds, steps).reshape(*batch, points, steps)
     digits = []
     for _ in range(steps):
         digit = torch.searchsorted(bounds[:, 1:-1].contiguous(), u, right=True)

@@ -7,13 +7,17 @@ them over many elements. Tangents that are zero whatever the input are found fir
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, NamedTuple
 
 from algonet.relax import Exit
 
-from .code import STEPS, Code
+from .code import Code
 
 #: Programs beyond these take the reference: Python itself nests at most 20 loops, and compile times grow with size.
 MAX_KERNEL_DEPTH = 12
@@ -85,35 +89,26 @@ class KernelSpec:
         return self.exit.softness_field is not None
 
 
-@dataclass(frozen=True)
-class Line:
-    """`target = expression`, for every element by itself."""
+class Line(NamedTuple):
+    """`target = expression`, for every element by itself. `smooth`: tangents follow it."""
 
     target: str
     expression: str
+    smooth: bool = True
 
 
-@dataclass(frozen=True)
-class Test:
-    """The exit test of a loop at nesting `level`: ends in `live`, true for the elements that go on."""
+class Mark(NamedTuple):
+    """What a loop at nesting `level` does besides.
 
-    level: int
-    lines: tuple[Line, ...]
+    "ask": find out whether any element is `live`. "open": repeat up to the matching "close" while any is, and fewer than the
+    cap of iterations were run.
+    """
 
-
-@dataclass(frozen=True)
-class Open:
-    """Repeat up to the matching `Close` while any element is live and fewer than the cap of iterations were run."""
-
+    kind: str
     level: int
 
 
-@dataclass(frozen=True)
-class Close:
-    level: int
-
-
-Step = Line | Test | Open | Close
+Step = Line | Mark
 
 
 def why_not_kernel(code: Code) -> str | None:
@@ -130,290 +125,219 @@ def tangents_at_once(code: Code) -> int:
     return max(1, min(16, MAX_KERNEL_STATE // (len(code.names) + code.depth) - 1))
 
 
-def activity(spec: KernelSpec) -> dict[str, frozenset[int]]:
-    """Which directions each variable ("x3"), probability ("p2", by level) and branch ("r2") can depend on: a fixed point."""
-    code = spec.code
-    active: dict[str, set[int]] = {name: set() for name in code.names}
-    active.update({f"{kind}{level}": set() for level in range(code.depth + 1) for kind in "pr"})
-    kinds = {direction: d for d, direction in enumerate(spec.directions)}
-    for slot in spec.inputs:
-        if ("input", slot) in kinds:
-            active[code.names[slot]].add(kinds["input", slot])
-    while True:
-        before = sum(map(len, active.values()))
-        level = 0
-        for index, (kind, target, argument) in enumerate(code.ops):
-            name = code.names[target]
-            if kind == "while":
-                level += 1
-                active[f"p{level}"] |= active[f"p{level - 1}"] | active[name]
-                if ("steepness", 0) in kinds:
-                    active[f"p{level}"].add(kinds["steepness", 0])
-            elif kind == "if":
-                level += 1
-                active[f"p{level}"] |= active[f"p{level - 1}"]
-                active[f"r{level}"] |= active[name]
-                if ("steepness", 0) in kinds:
-                    active[f"r{level}"].add(kinds["steepness", 0])
-                for slot in code.written(index):
-                    active[code.names[slot]] |= active[f"r{level}"]
-            elif kind in ("end", "fi"):
-                level -= 1
-            elif kind != "else":
-                active[name] |= active[f"p{level}"]
-                if kind == "copy":
-                    active[name] |= active[code.names[argument]]
-                number = code.assignments[index]
-                active[name].update(kinds[k, number] for k in ("weight", "bias") if (k, number) in kinds)
-                if spec.trainable:
-                    active[name].update(d for d, (k, _) in enumerate(spec.directions) if k == "seed")
-        if sum(map(len, active.values())) == before:
-            return {name: frozenset(found) for name, found in active.items()}
-
-
 def tangent(name: str, direction: int) -> str:
     """The name of the tangent of `name` in a direction."""
     return f"d{name}_{direction}"
 
 
-def held(level: int, name: str) -> str:
-    """Where the branch at `level` keeps a variable, or a tangent of one."""
-    return f"h{level}_{name}"
+def _values(spec: KernelSpec) -> list[Step]:
+    """The program without tangents: p1, p2, ... are the probabilities by level, r1, ... the shares of branches' first parts."""
+    code = spec.code
+    steps: list[Step] = []
 
+    def emit(target: str, expression: str, smooth: bool = True) -> None:
+        steps.append(Line(target, expression, smooth))
 
-class _Lowering:
-    def __init__(self, spec: KernelSpec):
-        self.spec, self.code = spec, spec.code
-        self.active = activity(spec)
-        self.steps: list[Step] = []
-        self.kinds = {direction: d for d, direction in enumerate(spec.directions)}
+    def phi(name: str) -> None:
+        emit(f"value{level}, slope{level}", f"phi(steepness * {name})" if spec.scaled else f"phi({name})")
 
-    def emit(self, target: str, expression: str) -> None:
-        self.steps.append(Line(target, expression))
-
-    def run(self) -> list[Step]:
-        level = 0
-        opened: list[int] = []
-        for index, (kind, target, argument) in enumerate(self.code.ops):
-            name = self.code.names[target]
-            if kind == "while":
-                level += 1
-                opened.append(index)
-                self._enter(level, name)
-            elif kind == "end":
-                self._leave(level, name, self.code.loop_numbers[opened.pop()])
-                level -= 1
-            elif kind == "if":
-                level += 1
-                opened.append(index)
-                self._fork(level, name, self.code.written(index))
-            elif kind == "else":
-                self._turn(level, self.code.written(opened[-1]))
-            elif kind == "fi":
-                self._join(level, self.code.written(opened.pop()))
-                level -= 1
-            elif self.spec.trainable:
-                self._trained(index, name, level)
-            elif kind == "copy":
-                self._copy(name, self.code.names[argument], level)
-            else:
-                self._add(name, argument, level)
-        return self.steps
-
-    def _enter(self, level: int, name: str) -> None:
-        p, outer = f"p{level}", f"p{level - 1}"
-        self.emit(p, outer)
-        for d in sorted(self.active[p]):
-            self.emit(tangent(p, d), tangent(outer, d) if d in self.active[outer] else "ZERO")
-        self.steps.append(self._test(level, name))
-        self.steps.append(Open(level))
-
-    def _leave(self, level: int, name: str, number: int) -> None:
-        p = f"p{level}"
-        self.steps.append(self._test(level, name))
-        self.steps.append(Close(level))
-        if not self.spec.watched:
-            return
-        # p is left positive only where the loop was cut off; that last test ran no body
-        self.emit("steps", f"steps - where({p} > 0.0, 1.0, 0.0)")
-        self.emit("cut", f"where({p} > mass, {number}.0, cut)")
-        self.emit("mass", f"where({p} > mass, {p}, mass)")
-
-    def _test(self, level: int, name: str) -> Test:
-        p, spec = f"p{level}", self.spec
-        lines = [
-            Line("value, slope", self._phi(name)),
-            Line("q", f"{p} * value"),
-            Line("live", "q > epsilon"),
-        ]
+    def test(name: str) -> None:
+        """The exit test: `live` is true for the elements that go on."""
+        phi(name)
+        emit(q, f"{p} * value{level}")
+        emit("live", f"{q} > epsilon", False)
         if spec.trainable:
             # Weights can drive a value out of range: such an element stops, and is NaN rather than wrong
-            lines.append(Line("poison", f"poison + where({p} > 0.0, q - q, 0.0)"))
-        for d in sorted(self.active[p]):
-            # A direction of p comes from the loop variable, from an outer probability or from an earlier pass
-            inner = self._inner(name, d)
-            moved = f"{tangent(p, d)} * value"
-            if inner:
-                moved += f" + {p} * slope * ({' + '.join(inner)})"
-            lines.append(Line(tangent(p, d), f"where(live, {moved}, 0.0)"))
-        lines.append(Line(p, "where(live, q, 0.0)"))
+            emit("poison", f"poison + where({p} > 0.0, {q} - {q}, 0.0)", False)
+        emit(p, f"where(live, {q}, 0.0)")
         if spec.watched:
-            lines.append(Line("steps", "steps + where(live, 1.0, 0.0)"))
-        return Test(level, tuple(lines))
+            emit("steps", "steps + where(live, 1.0, 0.0)", False)
+        steps.append(Mark("ask", level))
 
-    def _fork(self, level: int, name: str, written: list[int]) -> None:
-        """The share r of the first part, and the state before it, which the second part will need."""
-        p, r = f"p{level - 1}", f"r{level}"
-        self.emit("value, slope", self._phi(name))
-        if self.spec.trainable:
-            self.emit("poison", f"poison + where({p} > 0.0, value - value, 0.0)")
-        # A part that is taken with less than epsilon is not run at all: what it would do may never halt
-        self.emit(r, f"where({p} * value > epsilon, value, 0.0)")
-        self.emit(r, f"where({p} * (1.0 - {r}) > epsilon, {r}, 1.0)")
-        for d in sorted(self.active[r]):
-            inner = " + ".join(self._inner(name, d))
-            self.emit(tangent(r, d), f"where({r} * (1.0 - {r}) > 0.0, slope * ({inner}), 0.0)" if inner else "ZERO")
-        self._enter_part(level, f"{r} > 0.0")
-        for y in self._carried(written):
-            self.emit(held(level, y), y)
+    def begin_part(taken: str) -> None:
+        emit(p, f"where({taken}, {outer}, 0.0)")
 
-    def _turn(self, level: int, written: list[int]) -> None:
-        """From the first part to the second: what the first made of the state is held, and the state is as before."""
-        self._enter_part(level, f"r{level} < 1.0")
-        for y in self._carried(written):
-            self.emit("new", y)
-            self.emit(y, held(level, y))
-            self.emit(held(level, y), "new")
-
-    def _join(self, level: int, written: list[int]) -> None:
-        r = f"r{level}"
-        for slot in written:
-            y = self.code.names[slot]
-            for d in sorted(self.active[y]):
-                dy = tangent(y, d)
-                mixed = f"{r} * {held(level, dy)} + (1.0 - {r}) * {dy}"
-                if d in self.active[r]:
-                    mixed += f" + {tangent(r, d)} * {held(level, y)} - {tangent(r, d)} * {y}"
-                self.emit(dy, mixed)
-            self.emit(y, f"{r} * {held(level, y)} + (1.0 - {r}) * {y}")
-
-    def _enter_part(self, level: int, taken: str) -> None:
-        p, outer = f"p{level}", f"p{level - 1}"
-        for d in sorted(self.active[p]):
-            moved = f"where({taken}, {tangent(outer, d)}, 0.0)" if d in self.active[outer] else "ZERO"
-            self.emit(tangent(p, d), moved)
-        self.emit(p, f"where({taken}, {outer}, 0.0)")
-
-    def _carried(self, written: list[int]) -> list[str]:
-        """Variables and their tangents."""
-        names = [self.code.names[slot] for slot in written]
-        return [*names, *(tangent(name, d) for name in names for d in sorted(self.active[name]))]
-
-    def _phi(self, name: str) -> str:
-        return f"phi(steepness * {name})" if self.spec.scaled else f"phi({name})"
-
-    def _inner(self, name: str, d: int) -> list[str]:
-        """The terms of the derivative of what phi is asked."""
-        inner = []
-        if d in self.active[name]:
-            inner.append(f"steepness * {tangent(name, d)}" if self.spec.scaled else tangent(name, d))
-        if self.kinds.get(("steepness", 0)) == d:
-            inner.append(name)
-        return inner
-
-    def _copy(self, y: str, x: str, level: int) -> None:
-        p = f"p{level}"
-        for d in sorted(self.active[y]):
-            if level == 0:
-                self.emit(tangent(y, d), tangent(x, d) if d in self.active[x] else "ZERO")
-                continue
-            terms = []
-            if d in self.active[p]:
-                # Not p' (x - y): the difference of huge numbers overflows, and infinity times 0 is NaN
-                terms.append(f"{tangent(p, d)} * {x} - {tangent(p, d)} * {y}")
-            if d in self.active[x]:
-                terms.append(f"{p} * {tangent(x, d)}")
-            terms.append(f"(1.0 - {p}) * {tangent(y, d)}")
-            self.emit(tangent(y, d), " + ".join(terms))
-        self.emit(y, x if level == 0 else f"{p} * {x} + (1.0 - {p}) * {y}")
-
-    def _add(self, y: str, amount: int, level: int) -> None:
-        p = f"p{level}"
-        sign, size = ("-", -amount) if amount < 0 else ("+", amount)
-        if level == 0:
-            self.emit(y, f"{y} {sign} {size}.0")
-            return
-        factor = "" if size == 1 else f"{size}.0 * "
-        for d in sorted(self.active[p]):
-            self.emit(tangent(y, d), f"{tangent(y, d)} {sign} {factor}{tangent(p, d)}")
-        self.emit(y, f"{y} {sign} {factor}{p}")
-
-    def _trained(self, index: int, y: str, level: int) -> None:
-        """y := p (w value + b) + (1 - p) y, for the value the core statement would assign."""
-        kind, _, argument = self.code.ops[index]
-        number, p = self.code.assignments[index], f"p{level}"
-        x = self.code.names[argument] if kind == "copy" else y
-        self.emit("new", x if kind == "copy" else f"{y} {'-' if argument < 0 else '+'} {abs(argument)}.0")
-        # A weight can push a value out of range. Where p is 0 that must not matter: such an element only waits for others
-        self.emit("fitted", f"where({p} > 0.0, w{number} * new + b{number}, {y})")
-        for d in sorted(self.active[y]):
-            moved = []
-            if d in self.active[x]:
-                moved.append(f"w{number} * {tangent(x, d)}")
-            if self.kinds.get(("weight", number)) == d:
-                moved.append("new")
-            if self.kinds.get(("bias", number)) == d:
-                moved.append("1.0")
-            if self.spec.directions[d][0] == "seed":
-                moved.append(f"seed{2 * number}_{d} * new + seed{2 * number + 1}_{d}")
-            terms = [f"(1.0 - {p}) * {tangent(y, d)}"]
-            if moved:
-                terms.append(f"{p} * ({' + '.join(moved)})")
-            if d in self.active[p]:
-                terms.append(f"{tangent(p, d)} * (fitted - {y})")
-            self.emit(tangent(y, d), f"where({p} > 0.0, {' + '.join(terms)}, {tangent(y, d)})")
-        self.emit(y, f"{p} * fitted + (1.0 - {p}) * {y}")
+    level = 0
+    opened: list[int] = []
+    for index, (kind, target, argument) in enumerate(code.ops):
+        y = code.names[target]
+        level += kind in ("while", "if")
+        p, outer, q, r = f"p{level}", f"p{level - 1}", f"q{level}", f"r{level}"
+        if kind in ("while", "if"):
+            opened.append(index)
+        changed = code.written(opened[-1]) if kind in ("if", "else", "fi") else ()
+        kept = [(code.names[slot], f"h{level}_{code.names[slot]}") for slot in changed]
+        if kind == "while":
+            emit(p, outer)
+            test(y)
+            steps.append(Mark("open", level))
+        elif kind == "end":
+            test(y)
+            steps.append(Mark("close", level))
+            if spec.watched:
+                # p is left positive only where the loop was cut off; that last test ran no body
+                emit("steps", f"steps - where({p} > 0.0, 1.0, 0.0)", False)
+                emit("cut", f"where({p} > mass, {code.loop_numbers[opened[-1]]}.0, cut)", False)
+                emit("mass", f"where({p} > mass, {p}, mass)", False)
+        elif kind == "if":
+            # The share of the first part, and the state before it, which the second part will need
+            phi(y)
+            if spec.trainable:
+                emit("poison", f"poison + where({outer} > 0.0, value{level} - value{level}, 0.0)", False)
+            # A part that is taken with less than epsilon is not run at all: what it would do may never halt
+            emit(r, f"where({outer} * value{level} > epsilon, value{level}, 0.0)")
+            emit(r, f"where({outer} * (1.0 - {r}) > epsilon, {r}, 1.0)")
+            begin_part(f"{r} > 0.0")
+            for name, before in kept:
+                emit(before, name)
+        elif kind == "else":
+            begin_part(f"{r} < 1.0")
+            for name, before in kept:
+                emit(f"new_{name}", name)
+                emit(name, before)
+                emit(before, f"new_{name}")
+        elif kind == "fi":
+            for name, first in kept:
+                emit(name, f"{r} * {first} + (1.0 - {r}) * {name}")
+        elif spec.trainable:
+            # y := p (w value + b) + (1 - p) y, for the value the core statement would assign
+            n = code.assignments[index]
+            emit(f"new{n}", code.names[argument] if kind == "copy" else f"{y} {'+-'[argument < 0]} {abs(argument)}.0")
+            # A weight can push a value out of range. Where p is 0 that must not matter: such an element only waits for others
+            emit(f"fitted{n}", f"where({p} > 0.0, w{n} * new{n} + b{n}, {y})")
+            emit(y, f"{p} * fitted{n} + (1.0 - {p}) * {y}")
+        elif kind == "copy":
+            x = code.names[argument]
+            emit(y, x if level == 0 else f"{p} * {x} + (1.0 - {p}) * {y}")
+        else:
+            size = f"{abs(argument)}.0" if level == 0 else p if abs(argument) == 1 else f"{abs(argument)}.0 * {p}"
+            emit(y, f"{y} {'+-'[argument < 0]} {size}")
+        if kind in ("end", "fi"):
+            level -= 1
+            opened.pop()
+    return steps
 
 
-def lower(spec: KernelSpec) -> list[Step]:
-    """The kernel's body: assignments, exit tests and loops, in order."""
-    return _Lowering(spec).run()
+#: What only the statements right behind it read.
+_PASSING = re.compile(r"d?(value|slope|q|new|fitted)\d*(_.*)?|live|given|finite")
 
 
-def state_names(spec: KernelSpec) -> list[str]:
-    """Every number that an element carries through the kernel: variables, probabilities, their tangents, diagnostics."""
-    active = activity(spec)
-    levels = range(spec.code.depth + 1)
-    forks = _forks(spec.code)
-    names = [*spec.code.names, *(f"p{level}" for level in levels), *(f"r{level}" for level in forks)]
-    tangents = [tangent(name, d) for name in names for d in sorted(active[name])]
-    for level, slots in forks.items():
-        kept = [spec.code.names[slot] for slot in sorted(slots)]
-        names += [held(level, name) for name in kept]
-        tangents += [held(level, tangent(name, d)) for name in kept for d in sorted(active[name])]
-    names += [*tangents, *(["steps", "mass", "cut"] if spec.watched else [])]
-    return [
-        *names,
-        *(["poison"] if spec.trainable else []),
-        *(["steepness"] if spec.scaled and spec.per_element else []),
-    ]
+class _Tangents:
+    """Forward mode: the derivative of each line in each direction.
 
-
-def _forks(code: Code) -> dict[int, set[int]]:
-    """The levels of branches, and the slots that a branch there may change."""
-    level, found = 0, {}
-    for index, op in enumerate(code.ops):
-        level += STEPS.get(op.kind, 0)
-        if op.kind == "if":
-            found.setdefault(level, set()).update(code.written(index))
-    return found
-
-
-def load(spec: KernelSpec) -> tuple[list[Line], list[Line]]:
-    """What a kernel begins with: numbers that all elements share, and what each element starts from.
-
-    `array[item]` is the element's own number; `INSIDE` says that there is such an element.
+    `active[name]` are the directions that a name can depend on; tangents that are zero whatever the input are not computed.
     """
+
+    def __init__(self, spec: KernelSpec, steps: Sequence[Step]):
+        self.known: dict[tuple[str, int], str] = {}
+        self.active: defaultdict[str, set[int]] = defaultdict(set)
+        for d, (kind, number) in enumerate(spec.directions):
+            if kind == "input":
+                self.active[spec.code.names[number]].add(d)
+            elif kind == "seed":
+                for k in range(2 * len(spec.code.assignments)):
+                    self.known[f"{'wb'[k % 2]}{k // 2}", d] = f"seed{k}_{d}"
+            else:
+                self.known["steepness" if kind == "steepness" else f"{kind[0]}{number}", d] = "1.0"
+        for name, d in self.known:
+            self.active[name].add(d)
+        self.trees = {line: ast.parse(line.expression, mode="eval").body for line in steps if isinstance(line, Line)}
+        read = [
+            (line.target.split(", ")[0], set(_smooth_names(tree))) for line, tree in self.trees.items() if line.smooth
+        ]
+        changed = True
+        while changed:
+            changed = False
+            for target, names in read:
+                found = set().union(*(self.active[name] for name in names)) - self.active[target]
+                self.active[target] |= found
+                changed |= bool(found)
+
+    def follow(self, line: Line) -> Iterator[Line]:
+        """The line among those for its tangents."""
+        name, _, slope = line.target.partition(", ")
+        tree: Any = self.trees[line]
+        if slope:
+            yield line
+        for d in sorted(self.active[name]) if line.smooth else ():
+            found = _product(slope, self.of(line, tree.args[0], d)) if slope else self.of(line, tree, d)
+            if found != tangent(name, d):
+                yield Line(tangent(name, d), found or "ZERO")
+        if not slope:
+            yield line
+
+    def of(self, line: Line, node: ast.expr, d: int) -> str:
+        """The derivative of a part of the line's expression, empty where it is 0."""
+        match node:
+            case ast.Name(id=name) if d in self.active[name]:
+                return self.known.get((name, d)) or tangent(name, d)
+            case ast.BinOp(left=left, op=ast.Mult(), right=right):
+                first = _product(self.of(line, left, d), _source(line, right))
+                second = _product(_source(line, left), self.of(line, right, d))
+                return f"{first} + {second}" if first and second else first or second
+            case ast.BinOp(left=left, op=op, right=right):
+                first, second = self.of(line, left, d), self.of(line, right, d)
+                if second and isinstance(op, ast.Sub):
+                    return f"{first} - {_apart(second)}" if first else f"-{_apart(second)}"
+                return f"{first} + {second}" if first and second else first or second
+            case ast.Call(args=[test, left, right]):
+                first, second = self.of(line, left, d), self.of(line, right, d)
+                if first or second:
+                    return f"where({_source(line, test)}, {first or '0.0'}, {second or '0.0'})"
+        return ""
+
+
+def _source(line: Line, node: ast.expr) -> str:
+    return line.expression[node.col_offset : node.end_col_offset]
+
+
+def _apart(text: str) -> str:
+    return f"({text})" if " " in text else text
+
+
+def _product(first: str, second: str) -> str:
+    if "" in (first, second) or "1.0" in (first, second):
+        return "" if "" in (first, second) else first if second == "1.0" else second
+    return f"{_apart(first)} * {_apart(second)}"
+
+
+def _smooth_names(node: ast.AST) -> Iterator[str]:
+    """The names in an expression, but for those in conditions."""
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif not isinstance(node, ast.Compare):
+        for part in ast.iter_child_nodes(node):
+            yield from _smooth_names(part)
+
+
+class Body(NamedTuple):
+    """A kernel's lines: numbers that all elements share, what each element starts from, the program, and what is stored.
+
+    `array[item]` is the element's own number; `INSIDE` says that there is such an element. `state` names every number that an
+    element carries along: variables, probabilities, their tangents, diagnostics. What goes to `slopes` is summed over the good
+    elements of a block.
+    """
+
+    shared: list[Line]
+    own: list[Line]
+    steps: list[Step]
+    last: list[Line]
+    state: list[str]
+
+
+def lower(spec: KernelSpec) -> Body:
+    """The body of the kernel."""
+    values = _values(spec)
+    tangents = _Tangents(spec, values)
+    steps = [found for step in values for found in (tangents.follow(step) if isinstance(step, Line) else (step,))]
+    shared, own = _load(spec)
+    written = (name for line in (*own, *steps) if isinstance(line, Line) for name in line.target.split(", "))
+    told = [*(["steps", "mass", "cut"] if spec.watched else []), *(["poison"] if spec.trainable else [])]
+    state = [*spec.code.names, "p0", *told, *(name for name in written if not _PASSING.fullmatch(name))]
+    return Body(shared, own, steps, _store(spec, tangents.active), list(dict.fromkeys(state)))
+
+
+def _load(spec: KernelSpec) -> tuple[list[Line], list[Line]]:
     shared = [Line("steepness", "steepness_in[0]")] if spec.scaled and not spec.per_element else []
     for number in spec.code.assignments.values() if spec.trainable else ():
         shared += [Line(f"{name[0]}{number}", f"{name}[{number}]") for name in ("weight", "bias")]
@@ -430,9 +354,8 @@ def load(spec: KernelSpec) -> tuple[list[Line], list[Line]]:
     return shared, [*own, Line("p0", "where(finite, ZERO + 1.0, ZERO)")]
 
 
-def store(spec: KernelSpec) -> list[Line]:
-    """What a kernel ends with, for each element; what goes to `slopes` is summed over the good ones of a block."""
-    names, active, width = spec.code.names, activity(spec), len(spec.outputs)
+def _store(spec: KernelSpec, active: Mapping[str, set[int]]) -> list[Line]:
+    names, width = spec.code.names, len(spec.outputs)
     lines = [Line("good", "p0 > 0.0")]
     poison = " + poison" if spec.trainable else ""
     for column, slot in enumerate(() if spec.reduce else spec.outputs):
@@ -474,11 +397,9 @@ class Emitter:
         for step in steps:
             if isinstance(step, Line):
                 self.line(step)
-            elif isinstance(step, Test):
-                for line in step.lines:
-                    self.line(line)
+            elif step.kind == "ask":
                 self.ask(step.level)
-            elif isinstance(step, Open):
+            elif step.kind == "open":
                 self.write(f"count{step.level} = 0")
                 self.write(f"while (alive{step.level} > 0) & (count{step.level} < cap):")
                 self.indent += 1

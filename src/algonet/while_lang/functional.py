@@ -13,15 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from algonet.core import tracing
-from algonet.core.cache import cached
 from algonet.core.checks import broadcast_shapes, check_integer
 from algonet.core.hints import write_instead
 from algonet.core.identity import PLANS, interned, signature
 from algonet.relax import EXITS, Exit, Sech
 
 from .code import Code, flatten
-from .operation import RUN_WHILE, WhileSettings
-from .reference import assignment_text, run_reference
+from .operation import FIRST, RUN_WHILE, WhileSettings, reference
 from .source import read_source
 from .syntax import NonHaltingWarning, Program
 
@@ -43,7 +41,7 @@ class WhileResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A program ready to run smoothly: flat code, checked settings. Made once, called often.
+    """A program ready to run smoothly: flat code, checked settings. Equal ones share what was found out about their calls.
 
     `known` are the variables a user may set and read.
     """
@@ -77,13 +75,7 @@ def prepare(
         raise ValueError(f"run_while: `epsilon` must lie in [0, 1), got {epsilon!r}.")
     check_integer("run_while", "max_iterations", max_iterations, 1, 2**31 - 1)
     code = flatten(parsed, merge=not trainable)
-    return _the_one(Prepared(code, tuple(outputs), known, float(epsilon), max_iterations, trainable, parsed.by_counter))
-
-
-@cached
-def _the_one(prepared: Prepared) -> Prepared:
-    """The first of all equal programs: calls of programs that are made again and again have one signature."""
-    return prepared
+    return Prepared(code, tuple(outputs), known, float(epsilon), max_iterations, trainable, parsed.by_counter)
 
 
 def run_while(
@@ -127,11 +119,13 @@ def execute(
     parameters: tuple[Tensor, Tensor] | None = None,
     watched: bool = True,
     backend: str = "auto",
+    **network: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Values, and if `watched` the diagnostics (*batch, 3): probability left, bodies run, number of the cut loop.
 
     Values are (*batch) for one output, (*batch, outputs) for several. `parameters` are a trainable program's weights and
-    biases.
+    biases. `network` is what the reference takes besides: `make_gates(like)`, the extent to which each assignment is made, or
+    the `body` of a network.
     """
     softness: Any = getattr(exit, getattr(exit, "softness_field", None) or "", None)
     given = softness if isinstance(softness, Tensor) else None
@@ -141,7 +135,7 @@ def execute(
         run = _Run(prepared, inputs, exit, parameters, watched, backend)
         if key is not None:
             PLANS.put(key, run)
-    return run(inputs, softness, parameters)
+    return run(inputs, softness, parameters, **network)
 
 
 class _Run:
@@ -185,7 +179,12 @@ class _Run:
         self.run: Callable[..., Any] | None = None
 
     def __call__(
-        self, inputs: Mapping[str, Tensor | float], softness: Any, parameters: tuple[Tensor, Tensor] | None
+        self,
+        inputs: Mapping[str, Tensor | float],
+        softness: Any,
+        parameters: tuple[Tensor, Tensor] | None,
+        make_gates: Callable[[Tensor], Tensor] | None = None,
+        body: nn.Module | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         if self.by_counter and not tracing.compiling():
             _warn_by_counter()
@@ -204,17 +203,22 @@ class _Run:
                 for p in parameters
             ]
         tensors = scalar, *shared, *elements
-        if self.run is None:
+        gates = None if make_gates is None else make_gates(elements[0])
+        beside = make_gates is not None or body is not None
+        if self.run is None and not beside:
             self.run = RUN_WHILE.bind(tensors, self.settings, self.backend)
-        values, *diagnostics = self.run(tensors)
+        values, *diagnostics = reference(tensors, self.settings, gates, body) if beside else self.run(tensors)
         if self.one_sided:
 
             def run(given: list[Tensor], free: bool) -> Tensor:
-                together = scalar, *shared
-                fixed = together if free else [t.detach() for t in together]
-                return RUN_WHILE((*fixed, *given), self.settings, self.backend)[0]
+                fixed = [t if free or t is None else t.detach() for t in (*tensors[:FIRST], gates)]
+                moved = (*fixed[:FIRST], *given)
+                if beside:
+                    # Of the network too, gradients are wanted once
+                    return reference(moved, self.settings, fixed[FIRST], body if free else None)[0]
+                return RUN_WHILE(moved, self.settings, self.backend)[0]
 
-            values = _one_sided(values, run, elements, (scalar, *shared), self.settings.epsilon)
+            values = _one_sided(values, run, elements, tensors[:FIRST], self.settings.epsilon)
         values = values if values.dtype == self.dtype else values.to(self.dtype)
         return values, diagnostics[0].detach() if self.watched else None
 
@@ -231,52 +235,6 @@ def _warn_by_counter() -> None:
         NonHaltingWarning,
         stacklevel=5,
     )
-
-
-def execute_reference(
-    prepared: Prepared,
-    inputs: Mapping[str, Tensor | float],
-    *,
-    exit: Exit,
-    parameters: tuple[Tensor, Tensor] | None = None,
-    make_gates: Callable[[tuple[int, ...], list[str], Tensor], Tensor] | None = None,
-    body: nn.Module | None = None,
-) -> tuple[Tensor, Tensor]:
-    """As `execute`, by the reference: with gates, the extent to which each assignment is made, or of a network's `body`."""
-    names, elements, dtype = checked_inputs(prepared, inputs)
-    shape = _broadcast_shape(names, elements)
-    elements = [t.expand(shape) for t in elements] or [torch.zeros((), dtype=dtype)]
-    code = prepared.code
-    shared = [*(parameters or (None, None)), None]
-    if make_gates is not None:
-        # Each assignment of the core program by its source line and what it does
-        labels = [f"line {code.lines[index]}: {assignment_text(code, index)}" for index in code.assignments]
-        shared[2] = make_gates(tuple(elements[0].shape), labels, elements[0])
-
-    def run(given: list[Tensor], free: bool = True) -> tuple[Tensor, Tensor]:
-        weight, bias, gates = (t if free or t is None else t.detach() for t in shared)
-        called: Any = body
-        if body is not None and not free:
-            fixed = {name: t.detach() for name, t in body.named_parameters()}
-            called = lambda *state, of=body: torch.func.functional_call(of, fixed, state)  # noqa: E731
-        return run_reference(
-            code,
-            {code.slots[name]: element for name, element in zip(names, given, strict=False)},
-            [code.slots[name] for name in prepared.outputs],
-            exit=exit,
-            epsilon=prepared.epsilon,
-            max_iterations=prepared.max_iterations,
-            weight=weight,
-            bias=bias,
-            like=given[0],
-            gates=gates,
-            body=called,
-        )
-
-    values, diagnostics = run(elements)
-    if exit.smoothness < 1:
-        values = _one_sided(values, lambda given, free: run(given, free)[0], elements, shared, prepared.epsilon)
-    return (values.squeeze(-1) if len(prepared.outputs) == 1 else values).to(dtype), diagnostics
 
 
 def _one_sided(

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from algonet.core import tracing
-from algonet.relax import Exit, Relaxation, Sech, SoftModule
-from algonet.relax.modules import MAIN, departure
+from algonet.relax import Exit, Sech, SoftModule
+from algonet.relax.modules import departure
 
 from .code import read_first, run_crisp
 from .fitting import DiscreteFit, fit_discrete
@@ -23,12 +23,11 @@ from .functional import (
     as_result,
     check_exit,
     execute,
-    execute_reference,
     prepare,
     warn_if_cut,
 )
 from .python import read_python
-from .reference import Unit, build
+from .reference import Unit, assignment_text, build
 from .source import library_inputs, load_program, read_source
 from .sugar import desugar
 from .syntax import NonHaltingWarning, Program
@@ -82,7 +81,6 @@ class WhileProgram(SoftModule):
         )
         self.backend, self.name = backend, name
         self._inputs = None if inputs is None else _input_names(inputs, self._prepared.known)
-        self._cached_exit: tuple[Tensor, Relaxation] | None = None
         self.weight: nn.Parameter | None
         self.bias: nn.Parameter | None
         count = len(self._prepared.code.assignments)
@@ -157,10 +155,10 @@ class WhileProgram(SoftModule):
         given = self._named(positional, inputs)
         if not given:
             raise ValueError("run_gated: give at least one input.")
-        parameters = self._weight_and_bias()
-        values, _ = execute_reference(
-            self._prepared, given, exit=self._exit(), parameters=parameters, make_gates=make_gates
-        )
+        code = self._prepared.code
+        # Each assignment of the core program by its source line and what it does
+        labels = [f"line {code.lines[index]}: {assignment_text(code, index)}" for index in code.assignments]
+        values, _ = self._execute((), given, True, make_gates=lambda like: make_gates(tuple(like.shape), labels, like))
         return values if len(self._prepared.outputs) == 1 else values.unbind(-1)
 
     def crisp(self, *, max_steps: int = 1_000_000, **inputs: int) -> int | tuple[int, ...]:
@@ -239,33 +237,20 @@ class WhileProgram(SoftModule):
         return self._prepared.outputs
 
     def _execute(
-        self, positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float], watched: bool
+        self, positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float], watched: bool, **network: Any
     ) -> tuple[Tensor, Tensor | None]:
-        inputs = named if not positional else self._named(positional, named)
-        parameters = self._weight_and_bias()
         return execute(
-            self._prepared, inputs, exit=self._exit(), parameters=parameters, watched=watched, backend=self.backend
+            self._prepared,
+            named if not positional else self._named(positional, named),
+            exit=self.relax,  # pyright: ignore[reportArgumentType]
+            parameters=self._weight_and_bias(),
+            watched=watched,
+            backend=self.backend,
+            **network,
         )
 
     def _weight_and_bias(self) -> tuple[Tensor, Tensor] | None:
         return None if self.weight is None or self.bias is None else (self.weight, self.bias)
-
-    def _exit(self) -> Exit:
-        """`self.relax`, made anew only when its tensor is another one: making it takes as long as starting a kernel."""
-        field = self._forms[MAIN].softness_field
-        if field is None or self._overrides or tracing.compiling():
-            return self.relax  # pyright: ignore[reportReturnType]
-        softness: Tensor = getattr(self, field)
-        if self._cached_exit is None or self._cached_exit[0] is not softness:
-            exit = self.relax
-            if not softness.is_leaf or tracing.wrapped(softness):
-                # Put in by `functional_call`: keeping it would keep its graph, and outlive the transform it belongs to
-                return exit  # pyright: ignore[reportReturnType]
-            self._cached_exit = (softness, exit)
-        return self._cached_exit[1]  # pyright: ignore[reportReturnType]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cached_exit": None}
 
     def _named(self, positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float]) -> dict[str, Tensor | float]:
         return named_inputs("WhileProgram", self.inputs, positional, named)
@@ -294,7 +279,7 @@ class WhileNetwork(WhileProgram):
         prepared = program._prepared
         super().__init__(
             program.program,
-            copy.deepcopy(program._exit()),
+            copy.deepcopy(program.relax),
             epsilon=prepared.epsilon,
             max_iterations=prepared.max_iterations,
             inputs=program._inputs,
@@ -315,10 +300,9 @@ class WhileNetwork(WhileProgram):
         return draw_network(self)
 
     def _execute(
-        self, positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float], watched: bool
+        self, positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float], watched: bool, **network: Any
     ) -> tuple[Tensor, Tensor | None]:
-        inputs, parameters = self._named(positional, named), self._weight_and_bias()
-        return execute_reference(self._prepared, inputs, exit=self._exit(), parameters=parameters, body=self.body)
+        return super()._execute(positional, named, True, body=self.body, **network)
 
     def _weight_and_bias(self) -> tuple[Tensor, Tensor] | None:
         units = [unit for unit in self.modules() if isinstance(unit, Unit)]

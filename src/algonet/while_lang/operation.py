@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from algonet.core import tracing
 from algonet.core.identity import Spec, up_to_date
@@ -56,7 +56,9 @@ def batch_shape(tensors: Sequence[Tensor] | Sequence[Spec]) -> torch.Size:
     return tensors[FIRST].shape if len(tensors) > FIRST else torch.Size()
 
 
-def _reference(tensors: Sequence[Tensor], settings: WhileSettings) -> list[Tensor]:
+def reference(
+    tensors: Sequence[Tensor], settings: WhileSettings, gates: Tensor | None = None, body: nn.Module | None = None
+) -> list[Tensor]:
     exit = settings.exit
     if exit.softness_field is not None:
         softness = tensors[-1] if settings.per_element else tensors[STEEPNESS]
@@ -71,6 +73,8 @@ def _reference(tensors: Sequence[Tensor], settings: WhileSettings) -> list[Tenso
         weight=tensors[WEIGHT] if settings.trainable else None,
         bias=tensors[BIAS] if settings.trainable else None,
         like=tensors[STEEPNESS],
+        gates=gates,
+        body=body,
     )
     values = values.squeeze(-1) if len(settings.outputs) == 1 else values
     return [values, diagnostics] if settings.watched else [values]
@@ -103,7 +107,7 @@ RUN_WHILE = Operation(
     "run_while",
     settings=WhileSettings,
     inputs=("steepness", "weight", "bias", "*elements"),
-    reference=_reference,
+    reference=reference,
     kernels={"numba": ".kernels.numba", "triton": ".kernels.triton"},
     outputs=lambda count, settings: 1 + settings.watched,
     shared={"steepness", "weight", "bias"},

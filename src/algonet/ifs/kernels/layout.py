@@ -11,6 +11,8 @@ from torch import Tensor
 from algonet.core.autograd import Plan
 from algonet.core.identity import Signature
 
+from ..reference import FAR_GRADIENT, FAR_PARAMETER
+
 
 def laid_out(tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
     """Tensors with their leading dimensions as one, contiguous and detached."""
@@ -25,7 +27,11 @@ def blocks(items: int, length: int, shortest: int, most: int) -> list[tuple[int,
 
 
 class RasterPlan(Plan):
-    """Sizes of a picture and its points, for either backend."""
+    """Sizes of a picture and its points, and the way back, for either backend.
+
+    Backends have `forward`, `parts(needs)` (how many parts the gradient of an item's sigma is written in) and `pull(picture's
+    gradients, points, sigma, weights, features, gradients of these four to write, needs)`.
+    """
 
     def __init__(self, signature: Signature):
         super().__init__(signature)
@@ -41,9 +47,24 @@ class RasterPlan(Plan):
             (self.items, self.count, self.layers - 1),
         )  # fmt: skip
 
+    def backward(
+        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
+    ) -> list[Tensor | None]:
+        given = laid_out((*grads, *tensors), (self.flat_shape, *self.shapes))
+        found = [torch.zeros_like(t) for t in given[1:]]
+        found[1] = given[1].new_zeros(self.items, self.parts(needs))
+        self.pull(*given, found, needs)
+        found[1] = found[1].sum(1)
+        return [o.reshape(t.shape) for o, t in zip(found, tensors, strict=True)]
+
 
 class ChaosPlan(Plan):
-    """Sizes of a chaos game, for either backend; what is saved are the states of all chains, step by step."""
+    """The points of all chains, and back along the states that were saved, step by step, for either backend.
+
+    Backends have `draw(parameters, choices, start, states, points)`, of which the last two are to be written, and
+    `pull(gradients of points, parameters, choices, start, states, gradients to write of parameters and start)`, where an item's
+    parameters have gradients in `parts` with room for `slots` functions each.
+    """
 
     def __init__(self, signature: Signature):
         super().__init__(signature)
@@ -66,10 +87,20 @@ class ChaosPlan(Plan):
         *batch, chains, steps = choices.shape
         return [((*batch, steps + 1, chains, start.shape[-1]), parameters.dtype)]
 
-    def rooms(self) -> tuple[Tensor, Tensor]:
-        """Room for the points, and for the states that led to them."""
-        options = {"dtype": self.dtype, "device": self.device}
-        return torch.empty(self.items, *self.drawn, **options), torch.empty(self.items, *self.states, **options)
-
-    def results(self, points: Tensor, states: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        given = laid_out(tensors, self.shapes)
+        points, states = (given[0].new_empty(self.items, *shape) for shape in (self.drawn, self.states))
+        self.draw(*given, states, points)
         return [points.reshape(*self.batch, *self.drawn)], [states.reshape(*self.batch, *self.states)]
+
+    def backward(
+        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
+    ) -> list[Tensor | None]:
+        shapes = (self.items, *self.drawn), *self.shapes, (self.items, *self.states)
+        given = laid_out((*grads, *tensors, *saved), shapes)
+        parameters, start = given[1], given[3]
+        found = parameters.new_zeros(self.items, self.parts, self.slots, 6), torch.zeros_like(start)
+        self.pull(*given, *found)
+        total = found[0].clamp(-FAR_GRADIENT, FAR_GRADIENT).sum(1)[:, : self.functions]
+        total = torch.where(parameters.abs() > FAR_PARAMETER, 0.0, total)
+        return [total.reshape(tensors[0].shape), None, found[1].reshape(tensors[2].shape)]

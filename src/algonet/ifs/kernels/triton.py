@@ -32,6 +32,17 @@ _FAR_PIXELS, _LEAST = tl.constexpr(FAR_PIXELS), tl.constexpr(LEAST_SIGMA)
 
 
 @triton.jit
+def _pair(at, mask):
+    return tl.load(at, mask=mask, other=0.0), tl.load(at + 1, mask=mask, other=0.0)
+
+
+@triton.jit
+def _store_pair(at, x, y, mask):
+    tl.store(at, x, mask=mask)
+    tl.store(at + 1, y, mask=mask)
+
+
+@triton.jit
 def _window(u, radius, size):
     """First and last pixel within `radius` of u inside the picture, and whether there is one."""
     first = tl.minimum(tl.maximum(tl.floor(u - radius), 0.0), size * 1.0)
@@ -41,19 +52,21 @@ def _window(u, radius, size):
 
 
 @triton.jit
-def _masses(pixel, last, u, inverse):
-    low = (pixel.to(u.dtype) - u) * inverse
+def _axis(first, last, u, inverse, tile, B: tl.constexpr):
+    """Pixels of a tile of the windows along one axis, which of them there are, a point's mass in each, and its edges."""
+    pixel = first[:, None] + tile + tl.arange(0, B)[None, :]
+    inside = pixel <= last[:, None]
+    low = (pixel.to(u.dtype) - u[:, None]) * inverse
     high = low + inverse
     mass = 0.5 * (tl.erf(high * 0.7071067811865476) - tl.erf(low * 0.7071067811865476))
-    return tl.where(pixel <= last, mass, 0.0), low, high
+    return pixel, inside, tl.where(inside, mass, 0.0), low, high
 
 
 @triton.jit
-def _slopes(pixel, last, low, high, inverse):
+def _slopes(inside, low, high, inverse):
     """Derivatives of the masses by position and by sigma."""
     near = 0.3989422804014327 * tl.exp(-0.5 * low * low)
     far = 0.3989422804014327 * tl.exp(-0.5 * high * high)
-    inside = pixel <= last
     return tl.where(inside, (near - far) * inverse, 0.0), tl.where(inside, (low * near - high * far) * inverse, 0.0)
 
 
@@ -68,27 +81,33 @@ def _intensity(share, LOGS: tl.constexpr):
 
 
 @triton.jit
-def _load_points(points, sigma, weights, item, i, live, count, reach, height, width, WEIGHTED: tl.constexpr):
-    """Positions, weights and windows of a program's points; windows of points that are NaN are empty."""
-    at = item.to(tl.int64) * count + i
-    u = tl.load(points + 2 * at, mask=live, other=0.0)
-    v = tl.load(points + 2 * at + 1, mask=live, other=0.0)
+def _load_points(
+    points, sigma, weights, count, reach, height, width, programs, WEIGHTED: tl.constexpr, P: tl.constexpr
+):  # fmt: skip
+    """A program's points with their windows, and the extent of the largest; windows of points that are NaN are empty."""
+    item = (tl.program_id(0) // programs).to(tl.int64)
+    i = (tl.program_id(0) % programs) * P + tl.arange(0, P)
+    exists = i < count
+    at = item * count + i
+    u, v = _pair(points + 2 * at, exists)
     if WEIGHTED:
-        w = tl.load(weights + at, mask=live, other=0.0)
+        w = tl.load(weights + at, mask=exists, other=0.0)
     else:
         w = u * 0.0 + 1.0
     raw = tl.load(sigma + item)
     s = tl.maximum(raw, _LEAST)
     rest = w * 0.0 + raw * 0.0
-    broken = live & ((u != u) | (v != v) | (rest != rest))
+    broken = exists & ((u != u) | (v != v) | (rest != rest))
     u = tl.where(u != u, -_FAR_PIXELS, tl.minimum(tl.maximum(u, -_FAR_PIXELS), _FAR_PIXELS))
     v = tl.where(v != v, -_FAR_PIXELS, tl.minimum(tl.maximum(v, -_FAR_PIXELS), _FAR_PIXELS))
     x0, x1, across = _window(u, reach * s, width)
     y0, y1, down = _window(v, reach * s, height)
-    live = live & (broken == 0) & across & down
+    live = exists & (broken == 0) & across & down
     if not WEIGHTED:
         w = u * 0.0 + 1.0  # no longer NaN
-    return u, v, w, s, 1.0 / s, raw, broken, live, x0, x1, y0, y1
+    columns = tl.max(tl.where(live, x1 - x0 + 1, 0))
+    rows = tl.max(tl.where(live, y1 - y0 + 1, 0))
+    return item, at, exists, u, v, w, 1.0 / s, raw, broken, live, x0, x1, y0, y1, columns, rows
 
 
 @kernel
@@ -98,37 +117,27 @@ def splat_forward_kernel(
     CHANNELS: tl.constexpr, WEIGHTED: tl.constexpr, LOGS: tl.constexpr, FIXED: tl.constexpr,
     P: tl.constexpr, BY: tl.constexpr, BX: tl.constexpr,
 ):  # fmt: skip
-    item = tl.program_id(0) // programs
-    i = (tl.program_id(0) % programs) * P + tl.arange(0, P)
-    u, v, w, _s, inverse, _raw, broken, live, x0, x1, y0, y1 = _load_points(
-        points, sigma, weights, item, i, i < count, count, reach, height, width, WEIGHTED
+    item, offset, _exists, u, v, w, inverse, _raw, broken, live, x0, x1, y0, y1, columns, rows = _load_points(
+        points, sigma, weights, count, reach, height, width, programs, WEIGHTED, P
     )
-    tl.atomic_add(flags + item + i * 0, tl.where(broken, float("nan"), 0.0), mask=broken, sem="relaxed")
-    columns = tl.max(tl.where(live, x1 - x0 + 1, 0))
-    rows = tl.max(tl.where(live, y1 - y0 + 1, 0))
+    tl.atomic_add(flags + item + offset * 0, tl.where(broken, float("nan"), 0.0), mask=broken, sem="relaxed")
     area = height * width
-    picture = out + item.to(tl.int64) * ((1 + CHANNELS) * area)
+    picture = out + item * ((1 + CHANNELS) * area)
     for tx in range(0, columns, BX):
-        jx = x0[:, None] + tx + tl.arange(0, BX)[None, :]
-        across, _low, _high = _masses(jx, x1[:, None], u[:, None], inverse)
+        jx, in_x, across, _low, _high = _axis(x0, x1, u, inverse, tx, BX)
         for ty in range(0, rows, BY):
-            jy = y0[:, None] + ty + tl.arange(0, BY)[None, :]
-            down, _below, _above = _masses(jy, y1[:, None], v[:, None], inverse)
+            jy, in_y, down, _below, _above = _axis(y0, y1, v, inverse, ty, BY)
             q = _intensity((w[:, None] * down)[:, :, None] * across[:, None, :], LOGS)
-            inside = (live[:, None] & (jy <= y1[:, None]))[:, :, None] & (jx <= x1[:, None])[:, None, :]
+            inside = (live[:, None] & in_y)[:, :, None] & in_x[:, None, :]
             at = jy[:, :, None] * width + jx[:, None, :]
             for c in tl.static_range(1 + CHANNELS):
                 if c == 0:
                     value = q
                 else:
-                    f = tl.load(features + (item.to(tl.int64) * count + i) * CHANNELS + (c - 1), mask=live, other=0.0)
-                    value = q * f[:, None, None]
+                    value = q * tl.load(features + offset * CHANNELS + (c - 1), mask=live, other=0.0)[:, None, None]
                 if FIXED:
-                    tl.atomic_add(
-                        picture + c * area + at, tl.floor(value * _UNITS + 0.5).to(tl.int64), mask=inside, sem="relaxed"
-                    )
-                else:
-                    tl.atomic_add(picture + c * area + at, value, mask=inside, sem="relaxed")
+                    value = tl.floor(value * _UNITS + 0.5).to(tl.int64)
+                tl.atomic_add(picture + c * area + at, value, mask=inside, sem="relaxed")
 
 
 @kernel
@@ -138,27 +147,19 @@ def splat_backward_kernel(
     CHANNELS: tl.constexpr, WEIGHTED: tl.constexpr, LOGS: tl.constexpr, SIGMA: tl.constexpr,
     P: tl.constexpr, BY: tl.constexpr, BX: tl.constexpr,
 ):  # fmt: skip
-    item = tl.program_id(0) // programs
-    i = (tl.program_id(0) % programs) * P + tl.arange(0, P)
-    exists = i < count
-    u, v, w, _s, inverse, raw, _broken, live, x0, x1, y0, y1 = _load_points(
-        points, sigma, weights, item, i, exists, count, reach, height, width, WEIGHTED
+    item, offset, exists, u, v, w, inverse, raw, _broken, live, x0, x1, y0, y1, columns, rows = _load_points(
+        points, sigma, weights, count, reach, height, width, programs, WEIGHTED, P
     )
-    columns = tl.max(tl.where(live, x1 - x0 + 1, 0))
-    rows = tl.max(tl.where(live, y1 - y0 + 1, 0))
     area = height * width
-    picture = grads + item.to(tl.int64) * ((1 + CHANNELS) * area)
-    offset = item.to(tl.int64) * count + i
+    picture = grads + item * ((1 + CHANNELS) * area)
     total_u, total_v, total_s, total_w = u * 0.0, u * 0.0, u * 0.0, u * 0.0
     for tx in range(0, columns, BX):
-        jx = x0[:, None] + tx + tl.arange(0, BX)[None, :]
-        across, low, high = _masses(jx, x1[:, None], u[:, None], inverse)
-        across_u, across_s = _slopes(jx, x1[:, None], low, high, inverse)
+        jx, in_x, across, low, high = _axis(x0, x1, u, inverse, tx, BX)
+        across_u, across_s = _slopes(in_x, low, high, inverse)
         for ty in range(0, rows, BY):
-            jy = y0[:, None] + ty + tl.arange(0, BY)[None, :]
-            down, below, above = _masses(jy, y1[:, None], v[:, None], inverse)
-            down_v, down_s = _slopes(jy, y1[:, None], below, above, inverse)
-            inside = (live[:, None] & (jy <= y1[:, None]))[:, :, None] & (jx <= x1[:, None])[:, None, :]
+            jy, in_y, down, below, above = _axis(y0, y1, v, inverse, ty, BY)
+            down_v, down_s = _slopes(in_y, below, above, inverse)
+            inside = (live[:, None] & in_y)[:, :, None] & in_x[:, None, :]
             at = jy[:, :, None] * width + jx[:, None, :]
             grad_q = tl.load(picture + at, mask=inside, other=0.0)
             if LOGS or CHANNELS > 0:
@@ -182,8 +183,9 @@ def splat_backward_kernel(
                 total_w += tl.sum(down * a, axis=1)
             if SIGMA:
                 total_s += tl.sum(down * tl.sum(grad_q * across_s[:, None, :], axis=2) + down_s * a, axis=1)
-    tl.store(grad_points + 2 * offset, tl.where(live, w * total_u, 0.0), mask=exists)
-    tl.store(grad_points + 2 * offset + 1, tl.where(live, w * total_v, 0.0), mask=exists)
+    _store_pair(
+        grad_points + 2 * offset, tl.where(live, w * total_u, 0.0), tl.where(live, w * total_v, 0.0), exists
+    )  # fmt: skip
     if WEIGHTED:
         tl.store(grad_weights + offset, tl.where(live, total_w, 0.0), mask=exists)
     if SIGMA:
@@ -202,43 +204,65 @@ def _bounded(x, limit):
 
 
 @triton.jit
-def _map(table, f, live):
-    a0 = _bounded(tl.load(table + f * 6, mask=live, other=0.0), _MOST)
-    a1 = _bounded(tl.load(table + f * 6 + 1, mask=live, other=0.0), _MOST) + 1.0
-    a2 = _bounded(tl.load(table + f * 6 + 2, mask=live, other=0.0), _MOST)
-    a3 = _bounded(tl.load(table + f * 6 + 3, mask=live, other=0.0), _MOST)
-    a4 = _bounded(tl.load(table + f * 6 + 4, mask=live, other=0.0), _MOST)
-    a5 = _bounded(tl.load(table + f * 6 + 5, mask=live, other=0.0), _MOST) + 1.0
-    return a0, a1, a2, a3, a4, a5
+def _entry(table, f, k: tl.constexpr, live):
+    return _bounded(tl.load(table + f * 6 + k, mask=live, other=0.0), _MOST)
+
+
+@triton.jit
+def _row(table, f, d: tl.constexpr, live):
+    """Offset and linear part of coordinate d of the chosen maps."""
+    a = _entry(table, f, 3 * d + 1, live)
+    b = _entry(table, f, 3 * d + 2, live)
+    if d == 0:
+        a += 1.0
+    else:
+        b += 1.0
+    return _entry(table, f, 3 * d, live), a, b
+
+
+@triton.jit
+def _chains(parameters, choices, start, states, functions, chains, steps, programs, BLOCK: tl.constexpr):
+    """The item and chains of a program, which of them there are, and where their maps, choices, starts and states are."""
+    item = (tl.program_id(0) // programs).to(tl.int64)
+    c = (tl.program_id(0) % programs) * BLOCK + tl.arange(0, BLOCK)
+    row = item * chains + c
+    visited = states + (item * (steps + 1) * chains + c) * 2
+    return (
+        c < chains,
+        row,
+        parameters + item * functions * 6,
+        choices + item * steps * chains + c,
+        start + row * 2,
+        visited,
+    )
+
+
+@triton.jit
+def _tally(total, chosen, p):
+    return total + tl.where(chosen, p[:, None], 0.0)
 
 
 @kernel
 def chaos_forward_kernel(
     parameters, choices, start, states, points, functions, chains, steps, burn_in, programs, BLOCK: tl.constexpr
 ):
-    item = (tl.program_id(0) // programs).to(tl.int64)
-    c = (tl.program_id(0) % programs) * BLOCK + tl.arange(0, BLOCK)
-    live = c < chains
-    table = parameters + item * functions * 6
-    x = _bounded(tl.load(start + (item * chains + c) * 2, mask=live, other=0.0), _FAR_STATE)
-    y = _bounded(tl.load(start + (item * chains + c) * 2 + 1, mask=live, other=0.0), _FAR_STATE)
-    visited = states + (item * (steps + 1) * chains + c) * 2
-    tl.store(visited, x, mask=live)
-    tl.store(visited + 1, y, mask=live)
-    drawn = points + (item * chains + c) * (steps - burn_in) * 2
+    live, row, table, chosen, begin, visited = _chains(
+        parameters, choices, start, states, functions, chains, steps, programs, BLOCK
+    )
+    x, y = _pair(begin, live)
+    x, y = _bounded(x, _FAR_STATE), _bounded(y, _FAR_STATE)
+    _store_pair(visited, x, y, live)
+    drawn = points + row * (steps - burn_in) * 2
     for s in range(steps):
-        f = tl.load(choices + (item * steps + s) * chains + c, mask=live, other=0)
+        f = tl.load(chosen + s * chains, mask=live, other=0)
         f = tl.minimum(tl.maximum(f, 0), functions - 1)
-        a0, a1, a2, a3, a4, a5 = _map(table, f, live)
+        a0, a1, a2 = _row(table, f, 0, live)
+        a3, a4, a5 = _row(table, f, 1, live)
         new_x = _bounded(a0 + a1 * x + a2 * y, _FAR_STATE)
         y = _bounded(a3 + a4 * x + a5 * y, _FAR_STATE)
         x = new_x
-        tl.store(visited + (s + 1) * chains * 2, x, mask=live)
-        tl.store(visited + (s + 1) * chains * 2 + 1, y, mask=live)
-        now = c * 0 + s
-        drawing = live & (now >= burn_in)
-        tl.store(drawn + (s - burn_in) * 2, x, mask=drawing)
-        tl.store(drawn + (s - burn_in) * 2 + 1, y, mask=drawing)
+        _store_pair(visited + (s + 1) * chains * 2, x, y, live)
+        _store_pair(drawn + (s - burn_in) * 2, x, y, live & (row * 0 + s >= burn_in))
 
 
 @kernel
@@ -247,56 +271,42 @@ def chaos_backward_kernel(
     functions, chains, steps, burn_in, horizon, programs,
     BLOCK: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    item = (tl.program_id(0) // programs).to(tl.int64)
-    c = (tl.program_id(0) % programs) * BLOCK + tl.arange(0, BLOCK)
-    live = c < chains
-    table = parameters + item * functions * 6
-    visited = states + (item * (steps + 1) * chains + c) * 2
-    grad_drawn = grads + (item * chains + c) * (steps - burn_in) * 2
-    x_after = tl.load(visited + steps * chains * 2, mask=live, other=0.0)
-    y_after = tl.load(visited + steps * chains * 2 + 1, mask=live, other=0.0)
+    live, row, table, chosen, begin, visited = _chains(
+        parameters, choices, start, states, functions, chains, steps, programs, BLOCK
+    )
+    grad_drawn = grads + row * (steps - burn_in) * 2
+    x_after, y_after = _pair(visited + steps * chains * 2, live)
     gx, gy = x_after * 0.0, y_after * 0.0
-    slot = tl.arange(0, SLOTS)[None, :]
+    slot = tl.arange(0, SLOTS)
     # one column per function: a sum over chains at the very end, instead of one atomic addition per step
-    t0 = gx[:, None] + slot * 0.0
+    t0 = gx[:, None] + slot[None, :] * 0.0
     t1, t2, t3, t4, t5 = t0, t0, t0, t0, t0
     for back in range(steps):
         s = steps - 1 - back
-        f = tl.load(choices + (item * steps + s) * chains + c, mask=live, other=0)
+        f = tl.load(chosen + s * chains, mask=live, other=0)
         f = tl.minimum(tl.maximum(f, 0), functions - 1)
-        _a0, a1, a2, _a3, a4, a5 = _map(table, f, live)
-        now = c * 0 + s
-        drawing = live & (now >= burn_in)
-        px = gx + tl.load(grad_drawn + (s - burn_in) * 2, mask=drawing, other=0.0)
-        py = gy + tl.load(grad_drawn + (s - burn_in) * 2 + 1, mask=drawing, other=0.0)
-        px = tl.where(tl.abs(x_after) >= _FAR_STATE, 0.0, _bounded(px, _STEEPEST))
-        py = tl.where(tl.abs(y_after) >= _FAR_STATE, 0.0, _bounded(py, _STEEPEST))
-        x = tl.load(visited + s * chains * 2, mask=live, other=0.0)
-        y = tl.load(visited + s * chains * 2 + 1, mask=live, other=0.0)
-        chosen = (f[:, None] == slot) & live[:, None]
-        t0 += tl.where(chosen, px[:, None], 0.0)
-        t1 += tl.where(chosen, (px * x)[:, None], 0.0)
-        t2 += tl.where(chosen, (px * y)[:, None], 0.0)
-        t3 += tl.where(chosen, py[:, None], 0.0)
-        t4 += tl.where(chosen, (py * x)[:, None], 0.0)
-        t5 += tl.where(chosen, (py * y)[:, None], 0.0)
+        _a0, a1, a2 = _row(table, f, 0, live)
+        _a3, a4, a5 = _row(table, f, 1, live)
+        now = row * 0 + s
+        px, py = _pair(grad_drawn + (s - burn_in) * 2, live & (now >= burn_in))
+        px = tl.where(tl.abs(x_after) >= _FAR_STATE, 0.0, _bounded(gx + px, _STEEPEST))
+        py = tl.where(tl.abs(y_after) >= _FAR_STATE, 0.0, _bounded(gy + py, _STEEPEST))
+        x, y = _pair(visited + s * chains * 2, live)
+        here = (f[:, None] == slot[None, :]) & live[:, None]
+        t0, t1, t2 = _tally(t0, here, px), _tally(t1, here, px * x), _tally(t2, here, px * y)
+        t3, t4, t5 = _tally(t3, here, py), _tally(t4, here, py * x), _tally(t5, here, py * y)
         cut = (now * 0 + horizon > 0) & (now > 0) & (now % tl.maximum(horizon, 1) == 0)
         gx = tl.where(cut, 0.0, a1 * px + a4 * py)
         gy = tl.where(cut, 0.0, a2 * px + a5 * py)
         x_after, y_after = x, y
-    there = start + (item * chains + c) * 2
-    first_x = tl.load(there, mask=live, other=0.0)
-    first_y = tl.load(there + 1, mask=live, other=0.0)
-    out = grad_start + (item * chains + c) * 2
-    tl.store(out, tl.where(tl.abs(first_x) > _FAR_STATE, 0.0, _bounded(gx, _STEEPEST)), mask=live)
-    tl.store(out + 1, tl.where(tl.abs(first_y) > _FAR_STATE, 0.0, _bounded(gy, _STEEPEST)), mask=live)
-    row = grad_parameters + (tl.program_id(0).to(tl.int64) * SLOTS + tl.arange(0, SLOTS)) * 6
-    tl.store(row, tl.sum(t0, axis=0))
-    tl.store(row + 1, tl.sum(t1, axis=0))
-    tl.store(row + 2, tl.sum(t2, axis=0))
-    tl.store(row + 3, tl.sum(t3, axis=0))
-    tl.store(row + 4, tl.sum(t4, axis=0))
-    tl.store(row + 5, tl.sum(t5, axis=0))
+    x, y = _pair(begin, live)
+    gx = tl.where(tl.abs(x) > _FAR_STATE, 0.0, _bounded(gx, _STEEPEST))
+    gy = tl.where(tl.abs(y) > _FAR_STATE, 0.0, _bounded(gy, _STEEPEST))
+    _store_pair(grad_start + row * 2, gx, gy, live)
+    out = grad_parameters + (tl.program_id(0).to(tl.int64) * SLOTS + slot) * 6
+    _store_pair(out, tl.sum(t0, axis=0), tl.sum(t1, axis=0), slot >= 0)
+    _store_pair(out + 2, tl.sum(t2, axis=0), tl.sum(t3, axis=0), slot >= 0)
+    _store_pair(out + 4, tl.sum(t4, axis=0), tl.sum(t5, axis=0), slot >= 0)
 
 
 #: (points per program, rows and columns of a tile, warps): chosen by timing a million points at sigma 1 px on an H200.
@@ -312,7 +322,7 @@ class SmoothRasterPlan(RasterPlan):
         super().__init__(signature)
         self.draw = self._launch(splat_forward_kernel, "forward", FIXED=self.settings.deterministic)
         #: Without and with a gradient by sigma
-        self.pull = [self._launch(splat_backward_kernel, "backward", SIGMA=by_sigma) for by_sigma in (False, True)]
+        self.way_back = [self._launch(splat_backward_kernel, "backward", SIGMA=by_sigma) for by_sigma in (False, True)]
 
     def _launch(self, kernel: Any, direction: str, **constants: bool) -> Launch:
         per_program, rows, columns, warps = TILES[direction]
@@ -336,18 +346,24 @@ class SmoothRasterPlan(RasterPlan):
         total += flags[:, None, None, None]
         return [total.reshape(self.shape)], []
 
-    def backward(
-        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
-    ) -> list[Tensor | None]:
-        g, p, s, w, f = laid_out((*grads, *tensors), (self.flat_shape, *self.shapes))
-        grad_points, grad_weights, grad_features = torch.zeros_like(p), torch.zeros_like(w), torch.zeros_like(f)
-        grad_sigma = torch.zeros(self.items, self.count if needs[1] else 1, dtype=self.dtype, device=self.device)
-        self.pull[needs[1]].start(
-            grads=g, points=p, sigma=s, weights=w, features=f,
+    def parts(self, needs: Sequence[bool]) -> int:
+        return self.count if needs[1] else 1
+
+    def pull(
+        self,
+        picture: Tensor,
+        points: Tensor,
+        sigma: Tensor,
+        weights: Tensor,
+        features: Tensor,
+        out: Sequence[Tensor],
+        needs: Any,
+    ) -> None:
+        grad_points, grad_sigma, grad_weights, grad_features = out
+        self.way_back[needs[1]].start(
+            grads=picture, points=points, sigma=sigma, weights=weights, features=features,
             grad_points=grad_points, grad_sigma=grad_sigma, grad_weights=grad_weights, grad_features=grad_features,
         )  # fmt: skip
-        found = [grad_points, grad_sigma.sum(1), grad_weights, grad_features]
-        return [o.reshape(t.shape) for o, t in zip(found, tensors, strict=True)]
 
 
 def _steps_first(choices: Tensor) -> Tensor:
@@ -356,42 +372,30 @@ def _steps_first(choices: Tensor) -> Tensor:
 
 
 class ChaosGamePlan(ChaosPlan):
-    """The points of all chains, and back along the states that were saved."""
-
     def __init__(self, signature: Signature):
         super().__init__(signature)
         settings = self.settings
         sizes = {"functions": self.functions, "chains": self.chains, "steps": self.steps, "burn_in": settings.burn_in}
         programs = -(-self.chains // CHAINS)
-        self.draw = Launch(chaos_forward_kernel, self.items * programs, **sizes, programs=programs, BLOCK=CHAINS)
-        #: Room for functions that each program has
+        self.there = Launch(chaos_forward_kernel, self.items * programs, **sizes, programs=programs, BLOCK=CHAINS)
         self.slots = 1 << max(self.functions - 1, 0).bit_length()
         # Many functions need many registers per chain: fewer chains per program then
         block = max(16, min(CHAINS, 1024 // self.slots))
-        self.programs = -(-self.chains // block)
-        self.pull = Launch(
-            chaos_backward_kernel, self.items * self.programs,
-            **sizes, horizon=settings.horizon, programs=self.programs, BLOCK=block, SLOTS=self.slots,
+        self.parts = -(-self.chains // block)
+        self.way_back = Launch(
+            chaos_backward_kernel, self.items * self.parts,
+            **sizes, horizon=settings.horizon, programs=self.parts, BLOCK=block, SLOTS=self.slots,
         )  # fmt: skip
 
-    def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        points, states = self.rooms()
-        a, c, x = laid_out(tensors, self.shapes)
-        self.draw.start(parameters=a, choices=_steps_first(c), start=x, states=states, points=points)
-        return self.results(points, states)
+    def draw(self, parameters: Tensor, choices: Tensor, start: Tensor, states: Tensor, points: Tensor) -> None:
+        self.there.start(
+            parameters=parameters, choices=_steps_first(choices), start=start, states=states, points=points
+        )
 
-    def backward(
-        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
-    ) -> list[Tensor | None]:
-        parameters, _, start = tensors
-        shapes = (self.items, *self.drawn), *self.shapes, (self.items, *self.states)
-        g, a, c, x, states = laid_out((*grads, *tensors, *saved), shapes)
-        partial = torch.zeros(self.items, self.programs, self.slots, 6, dtype=self.dtype, device=self.device)
-        grad_start = torch.zeros_like(x)
-        self.pull.start(
-            grads=g, parameters=a, choices=_steps_first(c), start=x, states=states,
-            grad_parameters=partial, grad_start=grad_start,
+    def pull(
+        self, grads: Tensor, parameters: Tensor, choices: Tensor, start: Tensor, states: Tensor, *found: Tensor
+    ) -> None:
+        self.way_back.start(
+            grads=grads, parameters=parameters, choices=_steps_first(choices), start=start, states=states,
+            grad_parameters=found[0], grad_start=found[1],
         )  # fmt: skip
-        total = partial.sum(1)[:, : self.functions].clamp(-FAR_GRADIENT, FAR_GRADIENT)
-        total = torch.where(a.abs() > FAR_PARAMETER, 0.0, total)
-        return [total.reshape(parameters.shape), None, grad_start.reshape(start.shape)]

@@ -15,7 +15,7 @@ from torch import Tensor
 from algonet.core.codegen import generate as codegen
 from algonet.core.threads import spread, workers
 
-from ..compiler import HEAD, Emitter, KernelSpec, Line, load, lower, state_names, store
+from ..compiler import HEAD, Emitter, KernelSpec, Line, lower
 from .runner import WhilePlan
 
 #: Elements of a block. Measured on the multiplication program, against one element at a time: 8 lanes 5 times, 16 lanes 8
@@ -55,9 +55,9 @@ class RunWhilePlan(WhilePlan):
 class _Writer(Emitter):
     """Collects statements for the running loop over lanes, and writes it out when control flow intervenes."""
 
-    def __init__(self, spec: KernelSpec):
+    def __init__(self, state: Iterable[str]):
         super().__init__(2)
-        self.rows = {name: row for row, name in enumerate(state_names(spec))}
+        self.rows = {name: row for row, name in enumerate(state)}
         self.constants: set[str] = set()
         self.pending: list[Line] = []
 
@@ -118,17 +118,16 @@ def source(spec: KernelSpec, double: bool) -> str:
     Neighbours take similarly long, so threads take turns instead of a half each.
     """
     dialect, real = ("numba64", "float64") if double else ("numba32", "float32")
-    writer = _Writer(spec)
-    shared, own = load(spec)
-    for line in shared:
+    body = lower(spec)
+    writer = _Writer(body.state)
+    for line in body.shared:
         writer.write(f"{line.target} = {line.expression}")
-    writer.pending = own
+    writer.pending = body.own
     writer.flush(lanes="stop - start")
-    writer.steps(lower(spec))
+    writer.steps(body.steps)
     writer.flush()
-    writer.pending = store(spec)
+    writer.pending = body.last
     writer.flush(lanes="stop - start")
-    body = "\n".join(writer.lines)
     constants = "\n".join(f"{_constant(c)} = np.{real}({c})" for c in sorted(writer.constants))
     return f'''{HEAD.format(spec=spec)}
 import numpy as np
@@ -154,5 +153,5 @@ def run(first, step, {", ".join(spec.arguments)}):
         stop = min(start + LANES, n)
         state = np.zeros(({len(writer.rows)}, LANES), np.{real})
         epsilon = np.{real}(epsilon)
-{body}
+{chr(10).join(writer.lines)}
 '''

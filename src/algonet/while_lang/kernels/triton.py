@@ -12,7 +12,7 @@ from torch import Tensor
 from algonet.core.codegen import generate as codegen
 from algonet.core.launch import Launch
 
-from ..compiler import HEAD, Emitter, KernelSpec, Line, load, lower, state_names, store
+from ..compiler import HEAD, Emitter, KernelSpec, Line, lower
 from .runner import WhilePlan
 
 #: Elements of a block: the threads of one warp.
@@ -62,14 +62,12 @@ def _loaded(place: re.Match[str]) -> str:
 
 def source(spec: KernelSpec) -> str:
     """The module: `run(*spec.arguments)`."""
-    writer = _Writer(1)
-    for name in state_names(spec):
+    writer, body = _Writer(1), lower(spec)
+    for name in body.state:
         # What belongs to a loop or a branch is set where it begins
-        if not re.match(r"d?[pr][1-9]|h\d", name):
+        if not re.match(r"d?([pr][1-9]|h\d)", name):
             writer.write(f"{name} = zero")
-    shared, own = load(spec)
-    writer.steps([*shared, *own, *lower(spec), *store(spec)])
-    body = "\n".join(writer.lines)
+    writer.steps([*body.shared, *body.own, *body.steps, *body.last])
     return f'''{HEAD.format(spec=spec)}
 {codegen.PRELUDES["triton"]}
 
@@ -87,5 +85,5 @@ def run({", ".join(spec.arguments)}, BLOCK: tl.constexpr):
     item = block * BLOCK + tl.arange(0, BLOCK)
     inside = item < n
     zero = tl.zeros([BLOCK], dtype={"slopes" if spec.reduce else "values"}.dtype.element_ty)
-{body}
+{chr(10).join(writer.lines)}
 '''

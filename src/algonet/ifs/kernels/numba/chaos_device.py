@@ -84,23 +84,3 @@ def backward(grads, parameters, choices, start, first, last, burn_in, horizon, s
         inside_x, inside_y = abs(start[c, 0]) <= far, abs(start[c, 1]) <= far
         grad_start[c, 0] = bounded(gx[c - first], steepest) if inside_x else zero
         grad_start[c, 1] = bounded(gy[c - first], steepest) if inside_y else zero
-    for n in range(parameters.shape[0]):
-        for k in range(6):
-            if abs(parameters[n, k]) > most:
-                grad_parameters[n, k] = zero
-            grad_parameters[n, k] = bounded(grad_parameters[n, k], steepest)
-
-
-@njit(**_OPTIONS, cache=True)
-def decode_addresses(u, bounds, choices):
-    """Digits of each u in [0, 1) in the mixed code given by `bounds` (n + 1 rising numbers), the last step first."""
-    points, steps = choices.shape
-    for k in range(points):
-        x = u[k]
-        for s in range(steps):
-            digit = 0
-            while x >= bounds[digit + 1]:
-                digit += 1
-            x = (x - bounds[digit]) / (bounds[digit + 1] - bounds[digit])
-            x = min(max(x, 0.0), 1.0 - 1e-12)
-            choices[k, steps - 1 - s] = digit
