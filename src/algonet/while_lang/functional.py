@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from algonet.core import tracing
 from algonet.core.cache import cached
-from algonet.core.checks import broadcast_shapes, check_integer
+from algonet.core.checks import as_tensor, broadcast_shapes, check_integer
 from algonet.core.hints import write_instead
 from algonet.core.identity import PLANS, interned, signature
 from algonet.relax import EXITS, Exit, Sech
@@ -133,6 +133,10 @@ def execute(
     Values are (*batch) for one output, (*batch, outputs) for several. `parameters` are a trainable program's weights and
     biases.
     """
+    for value in inputs.values():
+        if hasattr(value, "__array__") and not isinstance(value, Tensor):
+            inputs = {name: as_tensor(given) for name, given in inputs.items()}
+            break
     softness: Any = getattr(exit, getattr(exit, "softness_field", None) or "", None)
     given = softness if isinstance(softness, Tensor) else None
     key = signature(prepared, (*inputs,), watched, backend, exit, given, *(parameters or ()), *inputs.values())
