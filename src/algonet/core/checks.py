@@ -7,10 +7,22 @@ from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from algonet.core import tracing
+
+
+def as_tensor(value: Any) -> Any:
+    """An array of NumPy, JAX, CuPy (what has `__dlpack__` or `__array__`) as a tensor, which shares its memory where that
+    may be written; anything else, numbers among it, as it is."""
+    if isinstance(value, Tensor) or not hasattr(value, "__array__") or not getattr(value, "shape", ()):
+        return value
+    try:
+        return torch.from_dlpack(value)
+    except (AttributeError, BufferError, TypeError):  # no DLPack, or memory that is only read
+        return torch.tensor(np.asarray(value))
 
 
 def check_softness(owner: object, name: str, value: Any) -> None:
@@ -37,7 +49,8 @@ def check_module(where: str, module: Any) -> None:
 
 
 def check_tensor(owner: object, x: Any) -> Tensor:
-    """`x` itself if it is a floating tensor; an error that says what to do otherwise."""
+    """`x` as a tensor if it is a floating one; an error that says what to do otherwise."""
+    x = as_tensor(x)
     where = owner if isinstance(owner, str) else type(owner).__name__
     if not isinstance(x, Tensor):
         raise TypeError(f"{where}: expected a tensor, got {type(x).__name__}; wrap it in torch.tensor(...).")

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 from torch import Tensor
 
 from . import tracing
+from .checks import as_tensor
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,6 +66,10 @@ def hints_at_relax(function: Callable[P, R]) -> Callable[P, R]:
             extra = args[len(first)]
             instead = f"relax=Logistic({extra!r})" if isinstance(extra, (int, float)) else "relax=Logistic(10.0)"
             raise TypeError(f"{name}: options are given by name, such as {instead}; only {', '.join(named)} by place.")
+        for value in (*args, *kwargs.values()):
+            if hasattr(value, "__array__") and not isinstance(value, Tensor):
+                given: Any = {name: as_tensor(argument) for name, argument in kwargs.items()}
+                return function(*map(as_tensor, args), **given)
         return function(*args, **kwargs)
 
     return call

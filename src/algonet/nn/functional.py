@@ -49,7 +49,7 @@ def gated_differences(
     make_gates: Callable[[tuple[int, ...], list[str], Tensor], Tensor] | None = None,
 ) -> Tensor:
     """`finite_differences` whose difference i along a dim is gate_i (x_{i+1} - x_i), with the gates that `make_gates` makes."""
-    check_tensor("finite_differences", x)
+    x = check_tensor("finite_differences", x)
     chosen = _checked_dims(x, dims)
     if pad not in _PADDINGS:
         raise ValueError(f"finite_differences: unknown pad {pad!r}; choose one of {', '.join(map(repr, _PADDINGS))}.")

@@ -29,20 +29,18 @@ class TConorm(Relaxation):
     """An associative, commutative, monotone "or" with neutral element 0; `smoothness` is that inside (0, 1)."""
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
-        check_tensor(self, a)
-        check_tensor(self, b)
+        a, b = check_tensor(self, a), check_tensor(self, b)
         return self.reduce(torch.stack(torch.broadcast_tensors(a, b)), dim=0)
 
     def both(self, a: Tensor, b: Tensor) -> Tensor:
         """The dual t-norm: P(a and b)."""
-        check_tensor(self, a)
-        check_tensor(self, b)
+        a, b = check_tensor(self, a), check_tensor(self, b)
         # In float64: 1 - a has no digits of a small a left
         return (1 - self(1 - a.double(), 1 - b.double())).to(torch.promote_types(a.dtype, b.dtype))
 
     def reduce(self, p: Tensor, dim: int = -1) -> Tensor:
         """P(at least one of `p` along `dim`)."""
-        check_tensor(self, p)
+        p = check_tensor(self, p)
         if p.shape[dim] == 0:
             return p.sum(dim)
         return self._reduce(widened(p), dim).to(p.dtype)

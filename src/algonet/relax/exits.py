@@ -21,7 +21,7 @@ class Exit(Relaxation):
     exact_on_integers: ClassVar[bool] = True
 
     def __call__(self, x: Tensor) -> Tensor:
-        check_tensor(self, x)
+        x = check_tensor(self, x)
         return self._value(self._argument(x)).to(x.dtype)
 
     def _argument(self, x: Tensor) -> Tensor:

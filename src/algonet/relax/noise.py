@@ -26,11 +26,11 @@ class Noise(Relaxation):
     softness_field: ClassVar[str | None] = "scale"
 
     def tail(self, r: Tensor) -> Tensor:
-        check_tensor(self, r)
+        r = check_tensor(self, r)
         return self._tail(widened(r) / self.scale).to(r.dtype)
 
     def density(self, r: Tensor) -> Tensor:
-        check_tensor(self, r)
+        r = check_tensor(self, r)
         return (self._density(widened(r) / self.scale) / self.scale**2).to(r.dtype)
 
     def reach(self, epsilon: float) -> float | Tensor:

@@ -31,11 +31,11 @@ class Sigmoid(Relaxation):
     softness_field: ClassVar[str | None] = "steepness"
 
     def __call__(self, x: Tensor) -> Tensor:
-        check_tensor(self, x)
+        x = check_tensor(self, x)
         return self._value(self._argument(x)).to(x.dtype)
 
     def log(self, x: Tensor) -> Tensor:
-        check_tensor(self, x)
+        x = check_tensor(self, x)
         return self._log(self._argument(x)).clamp_min(torch.finfo(x.dtype).min).to(x.dtype)
 
     def reach(self, epsilon: float) -> float | Tensor:

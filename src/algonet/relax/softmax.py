@@ -40,7 +40,7 @@ def weighted_softmax(
     >>> weighted_softmax(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([1.0, 1.0, 0.0]))
     tensor([0.2689, 0.7311, 0.0000])
     """
-    _check("weighted_softmax", x, dim, weights, steepness)
+    x, weights = _check("weighted_softmax", x, dim, weights, steepness)
     return _shares(widened(x), weights, dim, steepness).to(x.dtype)
 
 
@@ -48,7 +48,7 @@ def weighted_softmin(
     x: Tensor, weights: Tensor | None = None, *, dim: int = -1, steepness: float | Tensor = 1.0
 ) -> Tensor:
     """softmax(-steepness x + log w) along `dim`: `weighted_softmax(-x, weights)`."""
-    _check("weighted_softmin", x, dim, weights, steepness)
+    x, weights = _check("weighted_softmin", x, dim, weights, steepness)
     return weighted_softmax(-x, weights, dim=dim, steepness=steepness)
 
 
@@ -65,7 +65,7 @@ def soft_max(
     >>> soft_max(torch.tensor([1.0, 2.0, 3.0]), steepness=10.0)
     tensor(3.0000)
     """
-    _check("soft_max", x, dim, weights, steepness, extremum=True)
+    x, weights = _check("soft_max", x, dim, weights, steepness, extremum=True)
     return _soft_max("soft_max", x, dim, weights, steepness, keepdim)
 
 
@@ -90,7 +90,7 @@ def soft_min(
     keepdim: bool = False,
 ) -> Tensor:
     """sum_i x_i weighted_softmin(x, weights)_i along `dim`; steepness -> inf gives `torch.amin`."""
-    _check("soft_min", x, dim, weights, steepness, extremum=True)
+    x, weights = _check("soft_min", x, dim, weights, steepness, extremum=True)
     return -_soft_max("soft_min", -x, dim, weights, steepness, keepdim)
 
 
@@ -109,7 +109,7 @@ def soft_argmax(
     >>> soft_argmax(torch.tensor([1.0, 5.0, 2.0]), steepness=10.0)
     tensor(1.)
     """
-    _check("soft_argmax", x, dim, weights, steepness, extremum=True)
+    x, weights = _check("soft_argmax", x, dim, weights, steepness, extremum=True)
     return _soft_argmax("soft_argmax", x, dim, weights, steepness, keepdim)
 
 
@@ -133,7 +133,7 @@ def soft_argmin(
     keepdim: bool = False,
 ) -> Tensor:
     """sum_i i weighted_softmin(x, weights)_i along `dim`; steepness -> inf gives `torch.argmin`."""
-    _check("soft_argmin", x, dim, weights, steepness, extremum=True)
+    x, weights = _check("soft_argmin", x, dim, weights, steepness, extremum=True)
     return _soft_argmax("soft_argmin", -x, dim, weights, steepness, keepdim)
 
 
@@ -178,8 +178,8 @@ def _included(x: Tensor, weights: Tensor | None, dim: int) -> Tensor | None:
 
 def _check(
     where: str, x: Tensor, dim: int, weights: Tensor | None, steepness: float | Tensor, *, extremum: bool = False
-) -> None:
-    check_tensor(where, x)
+) -> tuple[Tensor, Tensor | None]:
+    x = check_tensor(where, x)
     if not is_integer(dim):
         raise TypeError(f"{where}: `dim` must be one integer, got {dim!r}; flatten x first to take several at once.")
     if not -x.dim() <= dim < x.dim():
@@ -190,7 +190,7 @@ def _check(
         raise TypeError(f"{where}: `steepness` must be a number or a floating tensor, got {steepness!r}.")
     check_softness(where, "steepness", steepness if isinstance(steepness, Tensor) else float(steepness))
     if weights is not None:
-        check_tensor(where, weights)
+        weights = check_tensor(where, weights)
         try:
             fits = broadcast_shapes(x.shape, weights.shape) == x.shape
         except RuntimeError:
@@ -199,6 +199,7 @@ def _check(
             raise ValueError(
                 f"{where}: `weights` must broadcast to x: x is {tuple(x.shape)}, weights {tuple(weights.shape)}."
             )
+    return x, weights
 
 
 def _warn_if_even(where: str, shares: Tensor, dim: int, steepness: float | Tensor) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from algonet.core import tracing
 from algonet.core.cache import TENSORS, cached, constant
-from algonet.core.checks import broadcast_shapes, check_size, widened
+from algonet.core.checks import as_tensor, broadcast_shapes, check_size, widened
 from algonet.core.identity import PLANS, interned
 from algonet.core.operation import Operation
 from algonet.relax import TConorm
@@ -72,6 +72,8 @@ def render_attributes(
     """
     where = "render_attributes"
     height, width = check_size(where, size)
+    if not isinstance(vertices, Tensor):
+        vertices, faces, attributes = map(as_tensor, (vertices, faces, attributes))
     coverage = DEFAULT_COVERAGE if coverage is None else coverage
     check_options(where, coverage, epsilon)
     settings = raster_settings(

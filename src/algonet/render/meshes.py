@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from algonet.core import tracing
-from algonet.core.checks import widened
+from algonet.core.checks import as_tensor, widened
 from algonet.core.files import write_files
 from algonet.core.pictures import png_bytes
 
@@ -52,6 +52,9 @@ class Mesh:
     seamless: bool | None = None
 
     def __post_init__(self):
+        for name, value in vars(self).items():
+            if hasattr(value, "__array__") and not isinstance(value, Tensor):
+                object.__setattr__(self, name, as_tensor(value))
         check_mesh("Mesh", self.vertices, self.faces)
         if self.texture is not None and self.uv is None:
             raise ValueError("Mesh: a `texture` needs `uv` coordinates (N, 2); give both.")

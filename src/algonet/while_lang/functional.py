@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from algonet.core import tracing
-from algonet.core.checks import broadcast_shapes, check_integer
+from algonet.core.checks import as_tensor, broadcast_shapes, check_integer
 from algonet.core.hints import write_instead
 from algonet.core.identity import PLANS, interned, signature
 from algonet.relax import EXITS, Exit, Sech
@@ -127,6 +127,10 @@ def execute(
     biases. `network` is what the reference takes besides: `make_gates(like)`, the extent to which each assignment is made, or
     the `body` of a network.
     """
+    for value in inputs.values():
+        if hasattr(value, "__array__") and not isinstance(value, Tensor):
+            inputs = {name: as_tensor(given) for name, given in inputs.items()}
+            break
     softness: Any = getattr(exit, getattr(exit, "softness_field", None) or "", None)
     given = softness if isinstance(softness, Tensor) else None
     key = signature(prepared, (*inputs,), watched, backend, exit, given, *(parameters or ()), *inputs.values())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from algonet.core.cache import TENSORS, constant
-from algonet.core.checks import check_tensor, is_integer, widened
+from algonet.core.checks import as_tensor, check_tensor, is_integer, widened
 from algonet.core.tracing import readable
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -45,7 +45,7 @@ class Lists(NamedTuple):
 
 
 def lists(where: str, scores: Any, relevance: Any, mask: Any, reduction: str) -> Lists:
-    check_tensor(where, scores)
+    scores, relevance, mask = check_tensor(where, scores), as_tensor(relevance), as_tensor(mask)
     if scores.dim() == 0:
         raise ValueError(f"{where}: `scores` must be (*batch, n), got a scalar.")
     if not isinstance(relevance, Tensor) or relevance.is_complex():
