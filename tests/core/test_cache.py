@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import os
-import pickle
 import pkgutil
 import threading
 
@@ -41,15 +39,6 @@ def test_none_is_a_value():
     assert function(1) is None
     assert function(1) is None
     assert calls == [1]
-
-
-def test_copies_start_empty():
-    cache: Cache[int] = Cache("test", 3)
-    cache.put("a", 1)
-    for other in (copy.deepcopy(cache), pickle.loads(pickle.dumps(cache))):
-        assert len(other) == 0
-        assert other.most == 3
-        assert other.name == "test"
 
 
 def _modes():

@@ -104,17 +104,6 @@ class Cache(Generic[V]):
     def __repr__(self) -> str:
         return f"Cache({self.name}, {len(self)} of {self.most})"
 
-    def __deepcopy__(self, memo: dict) -> Cache[V]:
-        """A cache that belongs to an object starts empty in its copy."""
-        return type(self)(self.name, self.most, budget=self.budget, weigh=self._weigh)
-
-    def __reduce__(self) -> Any:
-        return _empty, (type(self), self.name, self.most, self.budget)
-
-
-def _empty(kind: type[Cache], name: str, most: int, budget: int | None) -> Cache:
-    return kind(name, most) if budget is None else kind(name, most, budget=budget)
-
 
 class TensorCache(Cache[V]):
     """Tensors that calls repeat, kept where that is safe: never one that belongs to a mode, a transform or a graph.
@@ -130,9 +119,7 @@ class TensorCache(Cache[V]):
         super().__init__(name, most, budget=budget, weigh=_size)
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
-        if tracing.compiling():
-            return make()
-        if tracing.faking():
+        if tracing.compiling() or tracing.faking():
             return make()
         found = self._young.get(key)
         if found is not None:

@@ -16,7 +16,10 @@ from ..reference import FAR_GRADIENT, FAR_PARAMETER
 
 def laid_out(tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
     """Tensors with their leading dimensions as one, contiguous and detached."""
-    return [tensor.detach().reshape(shape).contiguous() for tensor, shape in zip(tensors, shapes, strict=True)]
+    found = []
+    for tensor, shape in zip(tensors, shapes, strict=True):
+        found.append(tensor.detach().reshape(shape).contiguous())
+    return found
 
 
 def blocks(items: int, length: int, shortest: int, most: int) -> list[tuple[int, int, int, int]]:
@@ -89,7 +92,7 @@ class ChaosPlan(Plan):
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         given = laid_out(tensors, self.shapes)
-        points, states = (given[0].new_empty(self.items, *shape) for shape in (self.drawn, self.states))
+        points, states = given[0].new_empty(self.items, *self.drawn), given[0].new_empty(self.items, *self.states)
         self.draw(*given, states, points)
         return [points.reshape(*self.batch, *self.drawn)], [states.reshape(*self.batch, *self.states)]
 

@@ -43,7 +43,7 @@ FAR_STATE, FAR_PARAMETER, FAR_GRADIENT = {FAR_STATE!r}, {FAR_PARAMETER!r}, {FAR_
 
 
 def _arrays(*tensors: Tensor) -> list[np.ndarray]:
-    return [t.numpy() for t in tensors]
+    return list(map(Tensor.numpy, tensors))
 
 
 def _run(work: Callable[..., None], cut: Sequence[tuple[int, ...]]) -> None:
