@@ -1,5 +1,5 @@
-"""Trains the toy in a process of its own: python run_toy.py FOLDER STEPS [batch] [accumulate] [checkpoint_every]; prints
-"ready", "step" after the first step, and the losses as JSON."""
+"""Trains the toy in a process of its own: python run_toy.py FOLDER STEPS [batch] [accumulate] [checkpoint_every] [until];
+prints "ready", "step" after the first step, and the losses as JSON. It stops after `until` of the steps, if given."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from ran.toys import Discs, settings, toy
 
 
 def train(
-    tell: Callable[[str], None], folder: str | Path, steps: int, batch: int = 4, accumulate: int = 1, every: int = 1
+    tell: Callable[[str], None],
+    folder: str | Path,
+    steps: int,
+    batch: int = 4,
+    accumulate: int = 1,
+    every: int = 1,
+    until: int | None = None,
 ) -> None:
     torch.set_num_threads(1)
     chosen = settings(steps=steps, batch=batch, accumulate=accumulate, checkpoint_every=every)
@@ -28,7 +34,7 @@ def train(
             tell("step")
             begun.append(True)
 
-    history = trainer.fit(resume=True, on_step=tell_of_the_first)
+    history = trainer.fit(until, resume=True, on_step=tell_of_the_first)
     if trainer.fabric.is_global_zero:
         tell(json.dumps(history))
 

@@ -33,7 +33,7 @@ def same(a, b) -> bool:
 @pytest.mark.slow
 def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path):
     """A checkpoint is written after every step, so that kills fall into writing as well as into training."""
-    steps, pause, kills = 20 + 12 * KILLS, random.Random(0), 0
+    steps, pause = 1_000_000, random.Random(0)
     for _ in range(KILLS):
         process, hears = fork_toy(tmp_path / "killed", steps)
         for told in ("ready", "step"):  # a busy machine may take long to come that far
@@ -41,18 +41,19 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path):
         time.sleep(pause.uniform(0.0, 0.3))
         process.kill()
         process.join()
-        kills += process.exitcode == -signal.SIGKILL
+        assert process.exitcode == -signal.SIGKILL
         # Whatever is there can be read
         for path in checkpoints.list_checkpoints(tmp_path / "killed" / "checkpoints"):
             assert math.isfinite(float(checkpoints.load_checkpoint(path).model["a2b.weight"].sum()))
-    assert kills >= KILLS // 2
+    written = checkpoints.list_checkpoints(tmp_path / "killed" / "checkpoints")
+    until = 4 + (checkpoints.newest_checkpoint(tmp_path / "killed").step if written else 0)
     # In processes like the killed ones: another number of threads would round differently
     for name in ("killed", "whole"):
-        process, _ = fork_toy(tmp_path / name, steps)
+        process, _ = fork_toy(tmp_path / name, steps, 4, 1, 1 if name == "killed" else until, until)
         process.join(600)
         assert process.exitcode == 0
     a, b = (checkpoints.newest_checkpoint(tmp_path / name) for name in ("killed", "whole"))
-    assert a.step == b.step == steps
+    assert a.step == b.step == until
     assert same(a.model, b.model)
 
 
