@@ -209,7 +209,7 @@ def _finished(
     exposure, scale = float(systems.exposures[index].exp()), float(systems.scales[index].exp())
     picture = picture_of(maps, weights, shape, exposure, scale).cpu()
     options = {"weights": weights.cpu(), "extent": shape.extent, "exposure": exposure, "noise": GaussianNoise(scale)}
-    return {"maps": maps.cpu(), "bound": None, **options}, float(likeness(picture, target)), picture
+    return {"parameters": maps.cpu(), **options}, float(likeness(picture, target)), picture
 
 
 @torch.no_grad()

@@ -4,7 +4,6 @@ lines that the command prints, and reconstructions of a user's files."""
 from __future__ import annotations
 
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,12 +112,11 @@ def agreement(model: Trainable, data: CachedItems) -> dict[str, float]:
     apart, drawn = [], []
     for index in range(len(data)):
         a = data[index]["a"][None].to(device)
-        b2 = model.invert(model.reconstruct(a), a)
-        wanted: Tensor = model.a2b(a) if isinstance(model, RAN) else a.mean(1, keepdim=True).expand_as(b2)
-        apart.append(float((b2 - wanted).abs().mean()))
-        drawn.append(b2)
-    varied = [float((x - y).abs().mean()) for x, y in pairwise(drawn)]
-    return {"apart": sum(apart) / len(apart), "varied": sum(varied) / max(1, len(varied))}
+        drawn.append(model.invert(model.reconstruct(a), a))
+        wanted: Tensor = model.a2b(a) if isinstance(model, RAN) else a.mean(1, keepdim=True).expand_as(drawn[-1])
+        apart.append((drawn[-1] - wanted).abs().mean())
+    varied = torch.cat(drawn).diff(dim=0).abs().mean() if len(drawn) > 1 else 0.0
+    return {"apart": float(torch.stack(apart).mean()), "varied": float(varied)}
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from algonet.core.identity import unit
 from algonet.core.pictures import open_picture
+from algonet.fit import rotation_matrix
 from algonet.ran.data import CachedItems
 from algonet.ran.data.shapes import Shapes, side_cameras, surface_points
 from algonet.ran.model import Batch, Trainable
@@ -156,10 +157,9 @@ class MeshReconstructor(nn.Module):
             stretched @ (4 * _between(start, count, 3, 3)) / start.norm(dim=-1).max()
             + math.pi * _between(start, count, 1, 3)
         )
-        angle = math.pi * _between(start, count)
-        zero, one = torch.zeros_like(angle), torch.ones_like(angle)
-        turn = torch.stack([angle.cos(), zero, angle.sin(), zero, one, zero, -angle.sin(), zero, angle.cos()], -1)
-        moved = (stretched + 0.25 * _between(start, count, 1, 1) * wave) @ turn.unflatten(-1, (3, 3))
+        half = math.pi / 2 * _between(start, count, 1)
+        turn = rotation_matrix(torch.cat([torch.zeros_like(half), half.tan(), torch.zeros_like(half)], -1))
+        moved = (stretched + 0.25 * _between(start, count, 1, 1) * wave) @ turn
         moved = moved - (moved.amax(1, keepdim=True) + moved.amin(1, keepdim=True)) / 2
         vertices = moved / moved.norm(dim=-1).amax(1)[:, None, None] * (0.85 + 0.1 * _between(start, count, 1, 1))
         if self.paint is None:
