@@ -34,7 +34,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from algonet.fit.rotations import even_rotations, rotation_matrix
+from algonet.fit.alignment import even_rotations, rotation_matrix
 from algonet.relax import BoundedSum, StudentT
 from algonet.render import (
     Camera,

@@ -28,8 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algonet.fit.alignment import Move
-from algonet.fit.rotations import rotation_matrix
+from algonet.fit.alignment import Move, rotation_matrix
 from algonet.render import Camera, Mesh, PoseSearch, box, fit_camera, render_hard, rotation_error
 from experiments.harness import Row, arguments, record, save
 

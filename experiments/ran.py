@@ -61,7 +61,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from algonet.ran.data.style import STYLES
+from algonet.ran.data import STYLES
 from experiments.harness import Row, arguments, record, save, spread_of
 
 CONFIGS = Path(__file__).parents[1] / "examples" / "configs"

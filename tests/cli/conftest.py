@@ -12,7 +12,7 @@ from PIL import Image
 import algonet.apps.gallery
 import algonet.fit
 import algonet.ifs
-import algonet.ran.evaluate
+import algonet.ran.build
 from algonet import cli
 from algonet.fit import FitPlan, Level, Search
 from algonet.ran.config import from_dict
@@ -37,7 +37,7 @@ def small(monkeypatch):
     monkeypatch.setattr(algonet.apps.gallery, "build", lambda *_: [])
     config = from_dict(SYSTEM)
     model = algonet.ran.build_model(config)
-    monkeypatch.setattr(algonet.ran.evaluate, "load_model", lambda _: (model, config))
+    monkeypatch.setattr(algonet.ran.build, "load_model", lambda _: (model, config))
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ import torch
 from PIL import Image
 
 import algonet
-import algonet.ran.evaluate
+import algonet.ran.build
 from algonet.ifs import IFS
 from algonet.ran.config import from_dict
 from fuzz.reading import bounded
@@ -262,7 +262,7 @@ CASES = [pytest.param(kind, row, id=f"{kind}: {row.what}") for kind, (_, rows) i
 def listener(monkeypatch):
     """A model that takes sounds."""
     config = from_dict({"kind": "speech", "data": {"size": 16}, "model": {"width": 8, "base": 4, "translator_base": 4}})
-    monkeypatch.setattr(algonet.ran.evaluate, "load_model", lambda _: (None, config))
+    monkeypatch.setattr(algonet.ran.build, "load_model", lambda _: (None, config))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes and limits of POSIX")

@@ -13,7 +13,7 @@ import pytest
 #: Runs a typical call of the operations named (or of every one), forward and backward; tells what it read and had to compile.
 SCRIPT = """
 import json
-from algonet.cli.cache_commands import _run_example
+from algonet.cli import _run_example
 from algonet.cli.doctor import DOMAINS
 from algonet.core.operation import example_calls
 from algonet.core.codegen import store

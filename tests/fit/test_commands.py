@@ -13,8 +13,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from algonet.cli import render_commands
-from algonet.fit.pictures import picture_files
 from algonet.fit.progress import progress_of
+from algonet.fit.targets import picture_files
 from algonet.render import Camera, Mesh, MeshFitter, Targets
 from algonet.render.camera_files import camera_file
 from algonet.render.cameras import DEFAULT_FOV, read_cameras
@@ -22,9 +22,7 @@ from algonet.render.cameras import DEFAULT_FOV, read_cameras
 
 @pytest.fixture
 def program() -> typer.Typer:
-    app = typer.Typer()
-    render_commands.register(app)
-    return app
+    return render_commands.app
 
 
 def test_render_command_writes_a_picture(program: typer.Typer, tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import torch
 from PIL import Image, ImageDraw
 
 from algonet.fit.ifs import picture_of, read_picture
-from algonet.fit.ifs_refine import Systems, Whitening, refine
-from algonet.fit.ifs_search import Shape, blurred, find_maps
+from algonet.fit.ifs_search import Shape, Systems, Whitening, blurred, find_maps, refine
 from algonet.ifs import IFS, FitPlan, Level, Search, fit_ifs, ssim
 from algonet.ifs.presets import residual_form
 from helpers.tolerances import assert_close

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from algonet.fit.alignment import turn_around, variations
+from algonet.fit.alignment import even_rotations, rotation_matrix, turn_around, variations
 from algonet.fit.least_squares import LEAST_FACES
 from algonet.fit.mesh import UNLIT
-from algonet.fit.rotations import even_rotations, rotation_matrix
 from algonet.fit.simplify import Sides, simplified, vertex_colors_of
 from algonet.fit.targets import blur
 from algonet.relax import StudentT

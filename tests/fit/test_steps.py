@@ -38,7 +38,7 @@ def test_smoothing_has_both_derivatives() -> None:
 def test_sparse_and_bagged_products_agree() -> None:
     """GPUs multiply by a CSR matrix, other devices sum over neighbours."""
     ring = torus(segments=(12, 6))
-    system = SmoothingSystem(ring.faces, len(ring.vertices), 19.0).to(ring.vertices)
+    system = SmoothingSystem(ring.faces, ring.vertices, 19.0)
     term, before = ring.vertices, ring.vertices.flip(0)
     assert torch.allclose(system._recur_sparse(term, before), system._recur_bagged(term, before), atol=1e-5)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from algonet.fit.ifs import read_picture
-from algonet.fit.pictures import read_pictures
+from algonet.fit.targets import read_pictures
 from algonet.ran.problems.mesh import read_views
 
 from .mutations import NOISE, damaged

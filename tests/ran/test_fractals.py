@@ -9,9 +9,8 @@ from algonet.ifs import IFS, ssim
 from algonet.ran import build_data, build_model, build_trainer
 from algonet.ran.config import from_dict
 from algonet.ran.data import generator_of
-from algonet.ran.data.fractals import Fractals, maps_about, owners, random_system
 from algonet.ran.problems import problem_of
-from algonet.ran.problems.fractal import IFSInverse, system_of
+from algonet.ran.problems.fractal import Fractals, IFSInverse, maps_about, owners, random_system, system_of
 
 TINY = {
     "kind": "ifs",

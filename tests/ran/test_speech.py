@@ -14,9 +14,8 @@ from algonet.cli.ran_commands import app
 from algonet.ran import build_data, build_model, build_trainer
 from algonet.ran.config import from_dict
 from algonet.ran.data.utterances import TASKS, EspeakUtterances, Utterances, heard_picture, speech_picture
-from algonet.ran.metrics import edit_distance
 from algonet.ran.problems import problem_of
-from algonet.ran.problems.speech import SpeechInverse, Transcript, TranscriptRegulariser
+from algonet.ran.problems.speech import SpeechInverse, Transcript, TranscriptRegulariser, edit_distance
 from algonet.speech import SmoothSynthesizer, write_wav
 
 TINY = {

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option, echo
 
-from algonet.cli.common import Force, Json, examples, out_option, print_json
+from algonet.cli.common import Force, Json, check_out, deliver, examples, out_option, print_json
 from algonet.core.extras import EXTRAS
 
 app = typer.Typer(
@@ -70,25 +70,21 @@ def demo(
     force: Force = False,
 ) -> None:
     """Render the gallery: one self-contained HTML page with a section per domain."""
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
     from algonet.apps import gallery
-    from algonet.cli.common import check_out
     from algonet.core.files import write_text
+    from algonet.fit.progress import progress_of
 
     path = out / gallery.PAGE
     check_out(path, force=force)
     start = time.perf_counter()
-    with Progress(SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as bar:
-        task = bar.add_task("starting", total=len(gallery.PAGES))
-        begun: set[str] = set()
+    begun = {""}
+    with progress_of(len(gallery.PAGES), "starting", True) as advance:
 
         def progress(section: str, figure: str) -> None:
+            advance(int(section not in begun and len(begun) > 1), f"{section}: {figure}")
             begun.add(section)
-            bar.update(task, description=f"{section}: {figure}", completed=len(begun) - 0.5)
 
         sections = gallery.build(quick, progress)
-        bar.update(task, description="gallery", completed=len(sections))
     write_text(path, gallery.page(sections), overwrite=force)
     print(f"{sum(len(section.figures) for section in sections)} pictures in {time.perf_counter() - start:.0f} s")
     print(path.resolve())
@@ -104,7 +100,6 @@ def paper(
     import dataclasses
 
     from algonet.apps import paper as read
-    from algonet.cli.common import check_out, deliver
 
     files = {} if out is None else {out / f"{name.replace(' ', '_')}.png": name for name in read.FIGURES}
     check_out(*files, force=force)
@@ -135,6 +130,57 @@ def play(
     serve(host, port, show)
 
 
+@app.command(epilog=examples("algonet cache", "algonet cache --clear"))
+def cache(
+    clear: Annotated[bool, Option("--clear", help="Remove all generated kernels and their machine code.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show where compiled kernels are kept and how much there is, or clear it."""
+    from algonet.core.codegen import store
+
+    folder, found = store.cache_folder(), store.entries()
+    size = sum(entry.size for entry in found)
+    removed = store.clear() if clear else 0
+    if as_json:
+        print_json({"folder": str(folder), "files": len(found), "bytes": size, "removed": removed})
+        return
+    print(f"{folder}: {len(found)} files, {size / 2**20:.1f} MiB of at most {store.MOST_BYTES / 2**20:.0f} MiB")
+    if clear:
+        print(f"removed {removed} files")
+
+
+@app.command(epilog=examples("algonet warmup"))
+def warmup() -> None:
+    """Compile the kernels of a typical call of every operation, forward and backward, so that first calls are quick."""
+    from algonet.cli.doctor import devices, load_domains
+    from algonet.core.codegen import store
+    from algonet.core.operation import example_calls
+
+    load_domains()
+    for device in devices():
+        for operation, call in example_calls(device).items():
+            begun = time.perf_counter()
+            ran = _run_example(operation, *call)
+            print(f"{operation} on {device} ({ran}): {time.perf_counter() - begun:.1f} s")
+    print(f"kept in {store.cache_folder()}")
+
+
+def _run_example(operation: str, tensors: Any, settings: Any) -> str:
+    """Run a call of the operation and its gradient; says on which backend."""
+    import torch
+
+    from algonet.core.operation import OPERATIONS
+
+    for tensor in tensors:
+        tensor.requires_grad_(tensor.is_floating_point())
+    backend = OPERATIONS[operation].choose(tensors, settings, "auto")
+    outputs = OPERATIONS[operation].on(backend, tensors, settings)(tensors)
+    moving = [o.sum() for o in outputs if o.requires_grad]
+    if moving:
+        torch.stack(moving).sum().backward()
+    return backend
+
+
 #: Groups of commands, by the name they are called under.
 GROUPS = {"while": "while_commands", "ifs": "ifs_commands", "ran": "ran_commands", "speech": "speech_commands"}
 
@@ -146,8 +192,7 @@ def mount() -> typer.Typer:
         if name not in mounted:
             app.add_typer(importlib.import_module(f"algonet.cli.{module}").app, name=name)
     if not any(command.name == "render" for command in app.registered_commands):
-        importlib.import_module("algonet.cli.render_commands").register(app)
-        importlib.import_module("algonet.cli.cache_commands").register(app)
+        app.registered_commands += importlib.import_module("algonet.cli.render_commands").app.registered_commands
     return app
 
 

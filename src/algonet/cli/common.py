@@ -35,15 +35,8 @@ def report_bytes(report: Any) -> bytes:
 
 def print_json(result: Any) -> None:
     """A result on one line; numbers that are not finite become null, which JSON has no other word for."""
-    echo(json.dumps(_finite(result), ensure_ascii=False))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not abs(value) < float("inf") else value
+    finite = json.loads(json.dumps(result), parse_constant=lambda name: None)
+    echo(json.dumps(finite, ensure_ascii=False))
 
 
 def examples(*lines: str) -> str:

@@ -39,12 +39,16 @@ def _version(package: str) -> str | None:
 
 
 def print_report() -> None:
-    console = Console()
-    console.print(_versions())
-    console.print(_devices())
-    load_domains()
-    for device in devices():
-        console.print(_operations(device))
+    found, console = survey(), Console()
+    versions, machine = Table("package", "version", title="versions"), Table("device", "name", title="devices")
+    for package, version in found["versions"].items():
+        versions.add_row(package, version or "[yellow]not installed[/yellow]")
+    for device, name in found["devices"].items():
+        machine.add_row(device, f"{name}, {torch.get_num_threads()} threads" if device == "cpu" else name)
+    if torch.backends.mps.is_available():
+        machine.add_row("mps", "Apple GPU (runs the reference)")
+    for table in (versions, machine, *(_operations(*row) for row in found["operations"].items())):
+        console.print(table)
 
 
 def load_domains() -> None:
@@ -58,32 +62,11 @@ def devices() -> tuple[str, ...]:
     return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
-def _versions() -> Table:
-    table = Table("package", "version", title="versions")
-    table.add_row("algonet", __version__)
-    table.add_row("python", platform.python_version())
-    for package in PACKAGES:
-        table.add_row(package, _version(package) or "[yellow]not installed[/yellow]")
-    return table
-
-
-def _devices() -> Table:
-    table = Table("device", "name", title="devices")
-    table.add_row("cpu", f"{platform.machine()}, {torch.get_num_threads()} threads")
-    for index in range(torch.cuda.device_count()):
-        table.add_row(f"cuda:{index}", torch.cuda.get_device_name(index))
-    if torch.backends.mps.is_available():
-        table.add_row("mps", "Apple GPU (runs the reference)")
-    return table
-
-
-def _operations(device: str) -> Table:
+def _operations(device: str, operations: dict[str, dict[str, str | None]]) -> Table:
     table = Table("operation", *BACKENDS, title=f"operations on {device}")
     notes: dict[str, int] = {}
-    for operation, reasons in survey_operations(device).items():
+    for operation, reasons in operations.items():
         table.add_row(operation, *(_cell(reasons, backend, notes) for backend in BACKENDS))
-    if not table.row_count:
-        table.add_row("(none registered)", *[""] * len(BACKENDS))
     table.caption = "\n".join(f"({number}) {reason}" for reason, number in notes.items())
     table.caption_justify = "left"
     return table

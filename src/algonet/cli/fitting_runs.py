@@ -10,7 +10,6 @@ import time
 import zipfile
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,36 +32,24 @@ MOST_SIDE = 160
 CHECKPOINT, THUMBNAIL, FILM, REPORT = "checkpoint.npz", "progress.png", "fit.gif", "report.json"
 
 
-@dataclass(frozen=True)
-class RunFiles:
-    """What a run writes: a folder with checkpoint, thumbnail, film and report, and a mesh with its texture."""
-
-    folder: Path
-    mesh: Path
-    textured: bool
-
-    def check(self, force: bool, inputs: Iterable[Path] = ()) -> None:
-        """Raise if a file would be overwritten that is not this run's; what an interrupted run left here is."""
-        beside = (".mtl", ".png") if self.textured and self.mesh.suffix.lower() == ".obj" else ()
-        results = [self.mesh, *(self.mesh.with_suffix(ending) for ending in beside), self.folder / REPORT]
-        pictures = [self.folder / FILM, self.folder / THUMBNAIL]
-        check_out(*results, *pictures, force=force or self.begun, inputs=inputs)
-
-    @property
-    def begun(self) -> bool:
-        """Whether a run was interrupted here; whether it was this one, its checkpoint tells."""
-        return (self.folder / CHECKPOINT).is_file()
+def check_run(folder: Path, mesh: Path, textured: bool, force: bool, inputs: Iterable[Path] = ()) -> None:
+    """Raise if a file would be overwritten that is not this run's; what an interrupted run left here is."""
+    beside = (".mtl", ".png") if textured and mesh.suffix.lower() == ".obj" else ()
+    results = [mesh, *map(mesh.with_suffix, beside), *(folder / name for name in (REPORT, FILM, THUMBNAIL))]
+    check_out(*results, force=force or (folder / CHECKPOINT).is_file(), inputs=inputs)
 
 
 class FitRun:
-    """One fit in its folder: `advance()` to the end, from wherever an earlier call with the same settings stopped."""
+    """One fit in its folder: `advance()` to the end, from wherever an earlier call with the same settings stopped.
 
-    def __init__(self, files: RunFiles, fitter: MeshFitter, settings: dict[str, Any], source: str):
-        self.files, self.fitter, self.settings, self.source = files, fitter, settings, source
-        self.folder, self.begun = files.folder, files.begun
+    Whether a checkpoint is this run's, its fingerprint tells."""
+
+    def __init__(self, folder: Path, mesh: Path, fitter: MeshFitter, settings: dict[str, Any], source: str):
+        self.folder, self.mesh, self.fitter, self.settings, self.source = folder, mesh, fitter, settings, source
+        self.begun = self.checkpoint.is_file()
         self.frames: list[Any] = []
         self.seconds = 0.0
-        self.resumed_at = self._resume()
+        self.resumed_at = self._resume() if self.begun else 0
 
     @property
     def checkpoint(self) -> Path:
@@ -95,11 +82,11 @@ class FitRun:
         from algonet.fit import fit_texture
         from algonet.render.meshes import mesh_files
 
-        fit, targets, mesh_file = self.fitter.result(), self.fitter.targets, self.files.mesh
+        fit, targets, mesh_file = self.fitter.result(), self.fitter.targets, self.mesh
         mesh = fit.mesh
         if texture and targets.rgb is not None and mesh_file.suffix.lower() in (".obj", ".glb"):
             mesh = fit_texture(mesh, targets, size=max(texture, least_texture(len(mesh.faces))))
-        report = self._report(fit, mesh_file)
+        report = self._report(fit)
         files = {self.folder / REPORT: report_bytes(report), **mesh_files(mesh, mesh_file)}
         if self.frames:
             files[self.folder / FILM] = gif_bytes(self.frames, 120, rest=1500)
@@ -107,12 +94,12 @@ class FitRun:
         self.checkpoint.unlink(missing_ok=True)
         return fit, report
 
-    def _report(self, fit: MeshFit, mesh_file: Path) -> dict[str, Any]:
+    def _report(self, fit: MeshFit) -> dict[str, Any]:
         from algonet import __version__
 
         return {
             "source": self.source,
-            "mesh": mesh_file.name,
+            "mesh": self.mesh.name,
             "settings": self.settings,
             "steps": len(fit.history),
             "seconds": round(self.seconds, 1),
@@ -135,25 +122,17 @@ class FitRun:
         import torch
 
         state = self.fitter.state_dict()
-        arrays = {
-            k: v.detach().cpu().numpy() if isinstance(v, torch.Tensor) else np.asarray(v) for k, v in state.items()
-        }
+        arrays = {name: torch.as_tensor(value).detach().cpu().numpy() for name, value in state.items()}
         frames = np.stack(self.frames) if self.frames else np.zeros((0, 1, 1, 3), np.uint8)
         buffer = io.BytesIO()
-        arrays |= {
-            "fingerprint": np.asarray(self._fingerprint()),
-            "frames": frames,
-            "seconds": np.asarray(self.seconds + more_seconds),
-        }
-        np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
+        about: dict[str, Any] = {"fingerprint": self._fingerprint(), "seconds": self.seconds + more_seconds}
+        np.savez_compressed(buffer, frames=frames, **about, **arrays)
         write_bytes(self.checkpoint, buffer.getvalue())
 
     def _resume(self) -> int:
-        """The step from which a checkpoint of the same run lets it go on; 0 if there is none."""
+        """The step from which a checkpoint of the same run lets it go on."""
         import torch
 
-        if not self.checkpoint.exists():
-            return 0
         found = read_arrays(self.checkpoint)
         if str(found.pop("fingerprint", "")) != self._fingerprint():
             raise ValueError(
@@ -225,15 +204,11 @@ def thumbnail(mesh: Mesh, targets: Targets, most: int = 4) -> Any:
 
 
 def _shown(targets: Targets) -> Tensor:
-    """The targets as pictures on white (N, H, W, 3)."""
+    """The targets as pictures on white (N, H, W, 3): colours, or normals from -1 to 1, or grey."""
     import torch
 
-    alpha = targets.alpha
-    if targets.rgb is not None:
-        color = targets.rgb[..., :3]
-    elif targets.normals is not None:
-        color = targets.normals / 2 + 0.5
-    else:
-        assert alpha is not None
-        color = torch.full((*alpha.shape, 3), 0.5).to(alpha)
-    return color if alpha is None else torch.lerp(torch.ones_like(color), color, alpha[..., None])
+    layers = targets.layers()
+    alpha, color = layers.get("silhouettes", torch.ones(())), layers.get("rgb")
+    if color is None:
+        color = (layers.get("normals", 0) + alpha.expand(*alpha.shape[:-1], 3)) / 2
+    return color + 1 - alpha

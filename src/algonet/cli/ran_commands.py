@@ -35,7 +35,7 @@ def train(
     """Train what CONFIG describes, evaluate it on held-out items, and print where it is."""
     from algonet.core.files import make_folder
     from algonet.ran import build_trainer, load_config
-    from algonet.ran.evaluate import figures, lines
+    from algonet.ran.build import figures, lines
 
     settings = load_config(config)
     if not resume and not (out / "checkpoints").exists():
@@ -88,7 +88,7 @@ def reconstruct(
     force: Force = False,
 ) -> None:
     """Write what each input shows: a mesh (.obj, .ply), a function system or a transcript (.json), and a picture to compare."""
-    from algonet.ran.evaluate import reconstruct_files
+    from algonet.ran.build import reconstruct_files
 
     for path in reconstruct_files(checkpoint, images, out, overwrite=force):
         echo(str(path))

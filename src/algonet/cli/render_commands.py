@@ -70,35 +70,17 @@ Fov = Annotated[
 ]  # fmt: skip
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
-    app.command(
-        "render",
-        epilog=examples(
-            "algonet render torus --out torus.png --scale 2",
-            "algonet render chair.obj --out chair.gif --views 24",
-            "algonet render chair.obj --out views/ --views 12",
-            "algonet render box --layer depth --size 640x480 --out - > depth.png",
-        ),
-    )(render)
-    app.command(
-        "fit-mesh",
-        epilog=examples(
-            "algonet fit-mesh torus --out run/",
-            "algonet fit-mesh views/ --quick --out run/",
-            "algonet fit-mesh photos/ --cameras colmap/transforms.json --out run/",
-            "algonet fit-mesh photos/ --out fit.glb",
-        ),
-    )(fit)
-    app.command(
-        "fit-camera",
-        epilog=examples(
-            "algonet fit-camera chair.obj photo.png --out run/",
-            "algonet fit-camera chair.obj turntable/ --fov 35 --learn-fov --out run/",
-        ),
-    )(fit_camera)
+app = typer.Typer()
 
 
+@app.command(
+    epilog=examples(
+        "algonet render torus --out torus.png --scale 2",
+        "algonet render chair.obj --out chair.gif --views 24",
+        "algonet render chair.obj --out views/ --views 12",
+        "algonet render box --layer depth --size 640x480 --out - > depth.png",
+    )
+)
 def render(
     mesh: MeshName,
     out: Annotated[
@@ -151,6 +133,15 @@ def render(
     say(out, f"wrote {out} ({counted})")
 
 
+@app.command(
+    "fit-mesh",
+    epilog=examples(
+        "algonet fit-mesh torus --out run/",
+        "algonet fit-mesh views/ --quick --out run/",
+        "algonet fit-mesh photos/ --cameras colmap/transforms.json --out run/",
+        "algonet fit-mesh photos/ --out fit.glb",
+    ),
+)
 def fit(
     source: Annotated[str, Argument(help="A mesh file (or icosphere, box, torus, cylinder), or a folder of pictures.")],
     out: Annotated[
@@ -190,7 +181,7 @@ def fit(
     pixels are background; so are white ones where there is no alpha. The run's folder holds progress.png while the fit
     goes on, then mesh, texture, fit.gif and report.json. An interrupted run goes on where it stopped when called again.
     """
-    from algonet.cli.fitting_runs import FitRun, RunFiles
+    from algonet.cli.fitting_runs import FitRun, check_run
     from algonet.fit import MeshFitter, Remesh
     from algonet.fit.mesh import around_targets
     from algonet.render import icosphere
@@ -198,18 +189,17 @@ def fit(
 
     covered = coverage_named(coverage)
     folder, mesh_file = _run_folder(out)
-    run_files = RunFiles(folder, mesh_file, textured=bool(texture))
-    run_files.check(force, inputs=[Path(source)])
+    check_run(folder, mesh_file, bool(texture), force, [Path(source)])
     if quick:
         steps, size = min(steps, QUICK_STEPS), min(size, QUICK_SIZE)
-    targets = _targets(Path(source), source, cameras, size, views, elevation, fov)
+    targets = _targets(Path(source), cameras, size, views, elevation, fov)
     options = {"steps": steps, "level": level, "remesh": remesh, "size": size, "coverage": coverage, "seed": seed}
     again = Remesh() if remesh else None
     if level is None and not remesh:
         level = 3
     ball = None if level is None else around_targets(icosphere(level, 0.5), targets)
     fitter = MeshFitter(targets, ball, steps=steps, remesh=again, coverage=covered, seed=seed)
-    run = FitRun(run_files, fitter, options, source)
+    run = FitRun(folder, mesh_file, fitter, options, source)
     if run.resumed_at and not as_json:
         echo(f"going on from step {run.resumed_at} of {run.checkpoint}")
     if not run.advance(shown=not as_json):
@@ -227,6 +217,12 @@ def fit(
     echo(f"wrote {mesh_file} ({counted}); film and report in {folder}")
 
 
+@app.command(
+    epilog=examples(
+        "algonet fit-camera chair.obj photo.png --out run/",
+        "algonet fit-camera chair.obj turntable/ --fov 35 --learn-fov --out run/",
+    )
+)
 def fit_camera(
     mesh: MeshName,
     pictures: Annotated[Path, Argument(help="A picture, or a folder of pictures.")],
@@ -306,23 +302,18 @@ def _run_folder(out: Path) -> tuple[Path, Path]:
     return out, out / "mesh.obj"
 
 
-def _targets(
-    folder: Path, source: str, cameras: Path | None, size: int, views: int, elevation: float, fov: float
-) -> Targets:
+def _targets(folder: Path, cameras: Path | None, size: int, views: int, elevation: float, fov: float) -> Targets:
     """Pictures with cameras: of a folder, by a camera file or on a circle; or of a mesh."""
     from algonet.fit import Targets
-    from algonet.fit.pictures import cut_out, picture_files, pictures_with_cameras
+    from algonet.fit.targets import camera_file_in, picture_files
 
-    if not folder.is_dir():
-        if cameras is not None:
-            raise ValueError(f"--cameras goes with a folder of pictures; {source} is none.")
-        around = _circle(views, elevation, 0.0, fov, alternate=True)
-        return Targets(around, rgb=_views_of(_mesh(source), around, size))
-    found = pictures_with_cameras(folder, cameras, size)
-    if found is None:
-        pictures = cut_out(picture_files(folder), size)
-        found = pictures, _circle(len(pictures), elevation, 0.0, fov)
-    return Targets(found[1], rgb=found[0])
+    if folder.is_dir():
+        known = cameras or camera_file_in(folder)
+        return Targets.load(folder, known or _circle(len(picture_files(folder)), elevation, 0.0, fov), size=size)
+    if cameras is not None:
+        raise ValueError(f"--cameras goes with a folder of pictures; {folder} is none.")
+    around = _circle(views, elevation, 0.0, fov, alternate=True)
+    return Targets(around, rgb=_views_of(_mesh(str(folder)), around, size))
 
 
 def _mesh(name: str, *, normalised: bool = True) -> Mesh:
@@ -376,7 +367,7 @@ def _views_of(mesh: Mesh, cameras: Camera, size: int) -> Any:
 
 def _pictures_of(path: Path, size: int) -> tuple[list[str], Any]:
     """Names and pictures of a file, or of a folder's."""
-    from algonet.fit.pictures import cut_out, picture_files
+    from algonet.fit.targets import cut_out, picture_files
 
     paths = picture_files(path) if path.is_dir() else [path]
     return [p.name for p in paths], cut_out(paths, size)

@@ -3,15 +3,14 @@
 It stands on the renderer's and the fractals' public names; `algonet.render` and `algonet.ifs` hand these names on.
 """
 
+from .alignment import rotation_error, rotation_matrix
 from .ifs import FitPlan, FitResult, fit_ifs
-from .ifs_refine import Level, ssim
-from .ifs_search import Search
+from .ifs_search import Level, Search, ssim
 from .large_steps import LargeSteps, LargeStepsState, smooth_over_mesh
 from .mesh import MeshFit, MeshFitter, MeshWeights, fit_mesh
 from .pose import CameraFit, Minima, PoseSearch, fit_camera
 from .quality import MeshQuality, mesh_quality
 from .remesh import Remesh, remesh
-from .rotations import rotation_error, rotation_matrix
 from .targets import Targets, blur, camera_to_world
 from .texture import fit_texture
 

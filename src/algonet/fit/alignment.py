@@ -1,5 +1,5 @@
 """Cameras moved, without turning, to where a mesh's silhouette has the middle and size that a picture's has; and turned to
-where its outline may look much the same."""
+where its outline may look much the same. Rotations: by a quaternion that learns, spread evenly, and compared."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from algonet.core.cache import constant
 from algonet.render import Camera, Mesh, SmoothRenderer
 from algonet.render.vectors import face_areas
 
 from .mesh import UNLIT
-from .rotations import moved, rotation_matrix
 from .simplify import Sides
 
 #: Whether a camera is shifted while it turns: not at all, in all three directions, or nearer and farther only.
@@ -25,14 +25,11 @@ VARIED_BY = (10.0, 25.0)
 def align_rotations(sides: Sides, pictures: Tensor, rotations: Tensor, fov: float, move: Move = True) -> Camera:
     """For each picture and rotation (P * R cameras) one whose silhouette has the picture's middle (unless the camera moves
     by distance alone and looks at the mesh's) and size."""
-    vertices, axes = sides.front.vertices, rotations.repeat(len(pictures), 1, 1)
+    vertices = sides.front.vertices
     centre = (vertices.amin(-2) + vertices.amax(-2)) / 2
-    focal = 1 / math.tan(math.radians(fov) / 2)
-    away = 1.3 * float((vertices - centre).norm(dim=-1).max()) * math.hypot(1, focal)
-    eye = centre + away * axes[:, 2]
-    view = torch.cat([axes, -(axes @ eye[..., None])], -1)
-    last = view.new_tensor([0.0, 0.0, 0.0, 1.0]).expand(len(view), 4)
-    camera = Camera(torch.stack([focal * view[:, 0], focal * view[:, 1], -view[:, 2], last], 1), eye)
+    away = 1.3 * (vertices - centre).norm(dim=-1).max() / math.sin(math.radians(fov) / 2)
+    eye = centre + away * torch.eye(3).to(centre)[2:].expand(len(pictures), 3)
+    camera = turn_around(Camera.look_at(eye, centre, fov=fov), rotations, centre)
     return _matched(sides, pictures.repeat_interleave(len(rotations), 0), camera, move)
 
 
@@ -118,3 +115,51 @@ def principal_axes(mesh: Mesh) -> Tensor:
     area, middle = face_areas(vertices, mesh.faces)[0].norm(dim=-1), vertices[mesh.faces.long()].mean(1)
     middle = middle - (area @ middle) / area.sum().clamp_min(1e-20)
     return torch.linalg.eigh((middle.mT * area) @ middle)[1].mT
+
+
+def rotation_matrix(turn: Tensor) -> Tensor:
+    """Rotations (*B, 3, 3) from (*B, 3): the quaternion (1, turn), normalised. Smooth, and the identity at 0.
+
+    >>> rotation_matrix(torch.zeros(3))
+    tensor([[1., 0., 0.],
+            [0., 1., 0.],
+            [0., 0., 1.]])
+    """
+    return _from_quaternion(torch.cat([torch.ones_like(turn[..., :1]), turn], -1))
+
+
+def _from_quaternion(q: Tensor) -> Tensor:
+    """Rotations from quaternions (*B, 4), the real part w first, of any length: I + 2 (w K + K^2) / |q|^2, K u = v x u."""
+    real, vector = q[..., None].split([1, 3], -2)
+    eye = torch.eye(3, dtype=q.dtype, device=q.device).expand(*q.shape[:-1], 3, 3)
+    cross = torch.linalg.cross(eye, vector.mT)
+    return eye + 2 * (real * cross + cross @ cross) / q.square().sum(-1)[..., None, None]
+
+
+def even_rotations(count: int) -> Tensor:
+    """`count` rotations (count, 3, 3) spread evenly over all: super-Fibonacci spirals (Alexa, CVPR 2022).
+
+    >>> torch.linalg.det(even_rotations(3))
+    tensor([1.0000, 1.0000, 1.0000])
+    """
+    s = torch.arange(count, dtype=torch.float64) + 0.5
+    t, angle = s / count, 2 * math.pi * s
+    # The spiral's two frequencies: sqrt(2), and the root of x^4 = x + 4 near 1.53
+    first, second = angle / math.sqrt(2), angle / 1.533751168755204288
+    a, b = t.sqrt(), (1 - t).sqrt()
+    quaternions = torch.stack([a * first.sin(), a * first.cos(), b * second.sin(), b * second.cos()], -1)
+    return _from_quaternion(quaternions).to(torch.get_default_dtype())
+
+
+def moved(camera: Camera, rotation: Tensor, offset: Tensor) -> Camera:
+    """What sees the world (B,) as the camera sees it once each point x is at `rotation` (B, 3, 3) x + `offset` (B, 3)."""
+    top = torch.cat([rotation, offset[..., None]], -1)
+    last = constant((0.0, 0.0, 0.0, 1.0), top.dtype, top.device).expand(len(top), 1, 4)
+    eye = (rotation.mT @ (camera.position - offset)[..., None])[..., 0]
+    return Camera(camera.matrix @ torch.cat([top, last], -2), eye, camera.perspective, camera.near)
+
+
+def rotation_error(a: Camera, b: Camera) -> Tensor:
+    """The angle, in degrees, between the directions of view and roll of two cameras (or batches)."""
+    cosine = ((a.axes.double() @ b.axes.double().mT).diagonal(dim1=-2, dim2=-1).sum(-1) - 1) / 2
+    return torch.rad2deg(torch.acos(cosine.clamp(-1, 1)))

@@ -127,12 +127,7 @@ def _least(views: Tensor, cameras: Camera, points: Tensor) -> Tensor:
 
 
 #: The six tetrahedra of a cube, each along a path of its edges from corner 000 to corner 111, all turning the same way.
-_PATHS = torch.tensor(
-    [
-        [(0, 0, 0), *(tuple(int(axis in order[: n + 1]) for axis in range(3)) for n in range(2)), (1, 1, 1)]
-        for order in itertools.permutations(range(3))
-    ]
-)
+_PATHS = pad(torch.eye(3, dtype=torch.long)[torch.tensor([*itertools.permutations(range(3))])].cumsum(1), (0, 0, 1, 0))
 
 
 def level_set(values: Tensor, low: Tensor, step: float, level: float = 0.5) -> Mesh:
@@ -141,8 +136,7 @@ def level_set(values: Tensor, low: Tensor, step: float, level: float = 0.5) -> M
     Closed (outside of the grid there is nothing), without crossings, facing away from where the values are larger.
     """
     values = pad(values, (1,) * 6, value=-math.inf).clamp(min=level - 1)
-    _, sy, sz = values.shape
-    strides = torch.tensor([sy * sz, sz, 1], device=values.device)
+    strides = torch.tensor(values.stride(), device=values.device)
     flat = values.flatten()
     # Cubes with corners on both sides
     most, least = (max_pool3d(v[None], 2, 1)[0] for v in (values, -values))
@@ -174,7 +168,7 @@ def level_set(values: Tensor, low: Tensor, step: float, level: float = 0.5) -> M
     ends = torch.cat(triangles).reshape(-1, 2)
     keys, faces = (ends[:, 0] * len(flat) + ends[:, 1]).unique(return_inverse=True)
     ends = torch.stack([keys // len(flat), keys % len(flat)], -1)
-    places = torch.stack([ends // strides[0], ends // strides[1] % sy, ends % sz], -1).to(low)
+    places = torch.stack(torch.unravel_index(ends, values.shape), -1).to(low)
     one, two = flat[ends].unbind(1)
     share = ((level - one) / (two - one)).clamp(APART, 1 - APART)[:, None]
     vertices = low + step * (torch.lerp(places[:, 0], places[:, 1], share) - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +16,7 @@ from algonet.core.tracing import outside_autocast
 from algonet.ifs import IFS, Poisson, area_weights, chaos_game, contraction, draw_addresses, smooth_raster
 from algonet.relax import GaussianNoise
 
-from .ifs_refine import Level, Systems, likeness, refine
-from .ifs_search import Search, Shape, find_maps, replace_each
+from .ifs_search import Level, Search, Shape, Systems, find_maps, likeness, refine, replace_each
 from .progress import progress_of
 
 #: Brighter than this a pixel counts as saturated: its density is unknown.
@@ -169,11 +168,12 @@ def fit_ifs(
                 generator,
             )
             kept = systems if stage == len(plan.levels) else systems.best(1)
-            drawn += [_finished(kept, i, shape, full.density, plan.bound, seed) for i in range(len(kept.losses))]
+            drawn += [_finished(kept, i, shape, full.density, plan.bound) for i in range(len(kept.losses))]
     ranked = sorted(drawn, key=lambda result: -result[1])
-    ifs, similarity, picture = ranked[0]
+    options, similarity, picture = ranked[0]
+    ifs = IFS(**options, seed=seed)
     if colours is not None:
-        ifs = _coloured(ifs, colours, max(target.shape))
+        ifs = IFS(**options, seed=seed, colours=_mean_colours(ifs, colours, max(target.shape)))
     record.frames.append(torch.from_numpy(to_bytes(picture)))
     return FitResult(ifs, similarity, picture, full.density, [r[1] for r in ranked], record.history, record.frames)
 
@@ -202,47 +202,26 @@ def picture_of(
 
 
 def _finished(
-    systems: Systems, index: int, shape: Shape, target: Tensor, bound: float, seed: int
-) -> tuple[IFS, float, Tensor]:
-    with torch.no_grad():
-        maps = contraction(systems.parameters[index], bound)
-        weights = systems.logits[index].softmax(-1)
-        exposure = float(systems.exposures[index].exp())
-        scale = float(systems.scales[index].exp())
-        picture = picture_of(maps, weights, shape, exposure, scale).cpu()
-        alike = float(likeness(picture, target))
-        ifs = IFS(
-            maps.cpu(),
-            weights=weights.cpu(),
-            extent=shape.extent,
-            exposure=exposure,
-            bound=None,
-            seed=seed,
-            noise=GaussianNoise(scale),
-        )
-    return ifs, alike, picture
+    systems: Systems, index: int, shape: Shape, target: Tensor, bound: float
+) -> tuple[dict[str, Any], float, Tensor]:
+    """One system as arguments of an `IFS`, its likeness to the target, and its picture."""
+    maps, weights = contraction(systems.parameters[index], bound), systems.logits[index].softmax(-1)
+    exposure, scale = float(systems.exposures[index].exp()), float(systems.scales[index].exp())
+    picture = picture_of(maps, weights, shape, exposure, scale).cpu()
+    options = {"weights": weights.cpu(), "extent": shape.extent, "exposure": exposure, "noise": GaussianNoise(scale)}
+    return {"parameters": maps.cpu(), **options}, float(likeness(picture, target)), picture
 
 
-def _coloured(ifs: IFS, colours: Tensor, side: int) -> IFS:
-    """The same system with the mean colour that the image has where each function's points lie."""
-    with torch.no_grad():
-        points, last = ifs.points(), ifs.choices[:, -1].long()
-        height, width = colours.shape[-2:]
-        column = (points[:, 0] * side).long().clamp(0, width - 1)
-        row = (height - 1 - (points[:, 1] * side).long()).clamp(0, height - 1)
-        below = colours[:, row, column].T
-        means = torch.stack(
-            [below[last == k].mean(0) if bool((last == k).any()) else below.mean(0) for k in range(ifs.functions)]
-        )
-    return IFS(
-        ifs.maps.detach(),
-        weights=ifs.odds,
-        colours=means,
-        extent=ifs.extent,
-        exposure=ifs.exposure,
-        seed=ifs.seed,
-        noise=cast(GaussianNoise, ifs.relax),
-    )
+@torch.no_grad()
+def _mean_colours(ifs: IFS, colours: Tensor, side: int) -> Tensor:
+    """The mean colour (n, 3) that the image has where each function's points lie."""
+    points, last = ifs.points(), ifs.choices[:, -1].long()
+    height, width = colours.shape[-2:]
+    column = (points[:, 0] * side).long().clamp(0, width - 1)
+    row = (height - 1 - (points[:, 1] * side).long()).clamp(0, height - 1)
+    below = colours[:, row, column].T
+    own = [below[last == k] for k in range(ifs.functions)]
+    return torch.stack([(points if len(points) else below).mean(0) for points in own])
 
 
 def read_picture(image: Tensor | str | os.PathLike[str], foreground: str = "auto") -> tuple[Tensor, Tensor | None]:

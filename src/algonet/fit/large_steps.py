@@ -77,7 +77,7 @@ class LargeStepsState:
         self.options = options
         self.vertices = vertices.detach().clone().requires_grad_()
         self.faces = faces
-        self.system = SmoothingSystem(faces, len(vertices), options.stiffness).to(vertices)
+        self.system = SmoothingSystem(faces, vertices, options.stiffness)
         self.radius = (vertices.detach().amax(0) - vertices.detach().amin(0)).amax() / 2
         self.momentum = torch.zeros_like(self.vertices, requires_grad=False)
         self.second_moment = vertices.new_zeros(())
@@ -104,7 +104,7 @@ class LargeStepsState:
         """Go on with other vertices and faces, as after remeshing; `momentum` (V, 3) belongs to the new vertices."""
         self.vertices = vertices.detach().clone().requires_grad_()
         self.faces, self.momentum = faces, momentum.detach().clone()
-        self.system = SmoothingSystem(faces, len(vertices), self.options.stiffness).to(vertices)
+        self.system = SmoothingSystem(faces, vertices, self.options.stiffness)
 
     def state_dict(self) -> dict[str, Any]:
         """What a run needs to go on from here."""
@@ -126,35 +126,26 @@ class LargeStepsState:
 
 
 class SmoothingSystem:
-    """M = I + stiffness L of a mesh, L = degree - adjacency: `solve` applies powers of its inverse to columns (V, C)."""
+    """M = I + stiffness L of a mesh, L = degree - adjacency: `solve` applies powers of its inverse to columns (V, C) as `like`.
 
-    def __init__(self, faces: Tensor, count: int, stiffness: float, tolerance: float = TOLERANCE):
+    Kept as the rows of 2 S, S = (M - middle) / half of spectrum [-1, 1], each vertex among its own neighbours."""
+
+    def __init__(self, faces: Tensor, like: Tensor, stiffness: float, tolerance: float = TOLERANCE):
+        count = len(like)
         check_faces("SmoothingSystem: `faces`", faces, count)
-        self.count, self.stiffness, self.tolerance = count, stiffness, tolerance
-        ends = torch.cat([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]]).long()
-        ends = ends[ends[:, 0] != ends[:, 1]]
-        keys = torch.cat([ends[:, 0] * count + ends[:, 1], ends[:, 1] * count + ends[:, 0]]).unique()
+        faces, own = faces.long().to(like.device), torch.arange(count, device=like.device)
+        a, b = torch.cat([faces, faces.roll(1, 1)]).T.flatten(), torch.cat([faces.roll(1, 1), faces]).T.flatten()
+        keys = torch.cat([a * count + b, own * (count + 1)]).unique()
         rows, self.neighbors = keys // count, keys % count
-        degree = torch.bincount(rows, minlength=count)
-        self.offsets = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
-        widest = int((degree[rows] + degree[self.neighbors]).max()) if len(rows) else 0
-        self.largest = 1 + stiffness * widest
-        self.diagonal = 1 + stiffness * degree.to(torch.float64)[:, None]
+        entries, beside = torch.bincount(rows, minlength=count), rows != self.neighbors
+        self.offsets = torch.cat([entries.new_zeros(1), entries.cumsum(0)])
+        degree = entries - 1
+        self.tolerance, widest = tolerance, ((degree[rows] + degree[self.neighbors]) * beside).max()
+        self.largest = 1 + stiffness * int(widest)
+        middle, half = (self.largest + 1) / 2, (self.largest - 1) / 2
+        own_values = 1 + stiffness * degree.double() - middle
+        self.values = (own_values[rows].where(~beside, -stiffness) * (2 / max(half, 1e-30))).to(like)
         self._matrix: Tensor | None = None
-
-    def to(self, like: Tensor) -> SmoothingSystem:
-        """For columns of this dtype, on this device."""
-        self.neighbors, self.offsets = self.neighbors.to(like.device), self.offsets.to(like.device)
-        self.diagonal = self.diagonal.to(like)
-        return self
-
-    def apply(self, columns: Tensor) -> Tensor:
-        """M times columns (V, C)."""
-        # A sum over neighbours without a sparse tensor: those need MKL on the CPU, which not every build has
-        summed = torch.nn.functional.embedding_bag(
-            self.neighbors, columns, self.offsets, mode="sum", include_last_offset=True
-        )
-        return self.diagonal * columns - self.stiffness * summed
 
     @outside_autocast
     def solve(self, columns: Tensor, powers: int = 1) -> tuple[Tensor, ...]:
@@ -170,31 +161,23 @@ class SmoothingSystem:
         return tuple(torch.tensordot(weights.T, torch.stack(terms), dims=1).unbind(0))
 
     def _recur_bagged(self, term: Tensor, before: Tensor) -> Tensor:
-        """The Chebyshev polynomial after `term`: 2 S term - before, with S = (M - middle) / half of spectrum [-1, 1]."""
-        middle, half = (self.largest + 1) / 2, (self.largest - 1) / 2
-        return self.apply(term).sub_(term, alpha=middle).mul_(2 / half).sub_(before)
+        """The Chebyshev polynomial after `term`: 2 S term - before."""
+        # A sum over neighbours without a sparse tensor: those need MKL on the CPU, which not every build has
+        summed = torch.nn.functional.embedding_bag(
+            self.neighbors, term, self.offsets, mode="sum", per_sample_weights=self.values, include_last_offset=True
+        )
+        return summed.sub_(before)
 
     def _recur_sparse(self, term: Tensor, before: Tensor) -> Tensor:
         """The same by a sparse matrix, as one kernel: on a GPU launches are what it costs."""
-        return torch.addmm(before, self._scaled(term), term, beta=-1, alpha=2)
-
-    def _scaled(self, like: Tensor) -> Tensor:
-        """(M - middle) / half as a CSR matrix."""
         if self._matrix is None:
-            middle, half = (self.largest + 1) / 2, (self.largest - 1) / 2
-            rows = torch.repeat_interleave(self.offsets.diff())
-            own = torch.arange(self.count, device=like.device)
-            keys = torch.cat([rows * self.count + self.neighbors, own * (self.count + 1)])
-            values = torch.cat([torch.full((len(rows),), -self.stiffness).to(like), self.diagonal[:, 0] - middle])
-            order = keys.argsort()
-            offsets = self.offsets + torch.arange(self.count + 1, device=like.device)
             with warnings.catch_warnings():
                 # CSR is "in beta"; all it is asked for here is a product
                 warnings.simplefilter("ignore")
                 self._matrix = torch.sparse_csr_tensor(
-                    offsets, keys[order] % self.count, values[order] / half, (self.count,) * 2, check_invariants=False
+                    self.offsets, self.neighbors, self.values, (len(term), len(term)), check_invariants=False
                 )
-        return self._matrix
+        return torch.addmm(before, self._matrix, term, beta=-1)
 
 
 class _Solve(torch.autograd.Function):
@@ -226,7 +209,7 @@ def smooth_over_mesh(values: Tensor, faces: Tensor, stiffness: float = 19.0) -> 
     if values.dim() != 2 or not values.is_floating_point():
         raise ValueError(f"smooth_over_mesh: `values` must be a floating tensor (V, C), got {tuple(values.shape)}.")
     tolerance = 1e-12 if values.dtype == torch.float64 else 1e-7
-    system = SmoothingSystem(faces, len(values), float(stiffness), tolerance).to(values)
+    system = SmoothingSystem(faces, values, float(stiffness), tolerance)
     return _Solve.apply(values.contiguous(), system)  # pyright: ignore[reportReturnType]
 
 

@@ -11,9 +11,8 @@ from torch.nn.functional import avg_pool2d, pad
 from algonet.render import Camera, Coverage, SmoothRenderer
 from algonet.render.lights import Light
 
-from .alignment import Move
+from .alignment import Move, moved, rotation_matrix
 from .progress import geometric
-from .rotations import moved, rotation_matrix
 from .simplify import Sides
 from .targets import blur, shrinking
 
@@ -173,10 +172,6 @@ class LeastSquares:
 
 def _zoomed(matrix: Tensor, zoom: Tensor) -> Tensor:
     """Camera matrices (B, 4, 4) with focal lengths e^zoom times as long, the principal point as it was."""
-    x, y, depth, last = matrix.unbind(-2)
-    factor = zoom.exp()
-    rows = []
-    for row in (x, y):
-        centre = (row[..., :3] * depth[..., :3]).sum(-1, keepdim=True) * depth
-        rows.append(factor * (row - centre) + centre)
-    return torch.stack([*rows, depth, last], -2)
+    across, depth, last = matrix.split([2, 1, 1], -2)
+    centre = (across[..., :3] * depth[..., :3]).sum(-1, keepdim=True) * depth
+    return torch.cat([zoom.exp()[..., None] * (across - centre) + centre, depth, last], -2)

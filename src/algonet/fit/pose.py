@@ -17,11 +17,10 @@ from algonet.render.coverage import DEFAULT_COVERAGE
 from algonet.render.lights import Light
 from algonet.render.meshes import check_mesh_given
 
-from .alignment import Move, align_rotations, match_silhouettes, turn_around, variations
+from .alignment import Move, align_rotations, even_rotations, match_silhouettes, turn_around, variations
 from .least_squares import AT_ONCE, LeastSquares
 from .mesh import UNLIT
 from .progress import counted, progress_bar, progress_of, stop_on_interrupt
-from .rotations import even_rotations
 from .simplify import Sides, simplified
 
 #: Poses closer than this are one minimum; measured, runs that end in one agree to a tenth of a degree.
@@ -146,7 +145,8 @@ def fit_camera(
         camera, losses = _best(minima)
         return CameraFit(camera[0] if single else camera, losses[0] if single else losses, history, minima)
     start = start.to(mesh.vertices)
-    alone, camera = not start.batch_shape, _batched(start)
+    alone, flat = not start.batch_shape, start.matrix.reshape(-1, 4, 4)
+    camera = Camera(flat, start.position.reshape(-1, 3), start.perspective, start.near)
     if len(pictures) > 1 and len(camera.matrix) not in (1, len(pictures)):
         raise ValueError(
             f"fit_camera: one start, or one per picture: {len(pictures)} pictures, starts of batch shape "
@@ -332,11 +332,6 @@ def _shrunk(pictures: Tensor, size: int) -> Tensor:
         return pictures
     rows, columns = (max(2, 2 * round(n * share / 2)) for n in (height, width))
     return torch.nn.functional.interpolate(pictures.movedim(-1, 1), (rows, columns), mode="area").movedim(1, -1)
-
-
-def _batched(camera: Camera) -> Camera:
-    alone = not camera.batch_shape
-    return Camera(camera.matrix[None], camera.position[None], camera.perspective, camera.near) if alone else camera
 
 
 def _checked_pictures(image: Tensor, mesh: Mesh) -> tuple[Tensor, bool]:

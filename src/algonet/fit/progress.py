@@ -61,7 +61,7 @@ class _Lines:
         now = time.monotonic()
         if self.began is None:  # the first step compiles kernels, so its time says nothing of the others
             self.first, self.began = self.done, now
-        elif now - self.said >= EVERY:
+        elif now - self.said >= EVERY and self.done > self.first:
             self.said = now
             left = (self.total - self.done) * (now - self.began) / (self.done - self.first)
             print(f"{text}: {self.done} of {self.total}, about {_duration(left)} left", file=sys.stderr, flush=True)

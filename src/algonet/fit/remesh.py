@@ -249,7 +249,6 @@ def _may_collapse(table: Tensor, faces: Tensor, edges: Edges, asks: Tensor) -> T
     fine = (number[opposite] > 3).all(1)
     middle = (table[ends[:, 0]] + table[ends[:, 1]]) / 2
     common = torch.zeros(len(asks), dtype=torch.long, device=faces.device)
-    keys = edges.ends[:, 0] * count + edges.ends[:, 1]
     position = table[:, :3]
     for own, other in ((0, 1), (1, 0)):
         vertex, which = ends[:, own], torch.repeat_interleave(number[ends[:, own]])
@@ -261,9 +260,7 @@ def _may_collapse(table: Tensor, faces: Tensor, edges: Edges, asks: Tensor) -> T
             # The next corner of each face around a vertex runs through all its neighbours
             following = (face * at.roll(1, 1)).sum(1)
             partner = ends[which, 1]
-            key = torch.minimum(following, partner) * count + torch.maximum(following, partner)
-            place = torch.searchsorted(keys, key).clamp_max(len(keys) - 1)
-            common.index_add_(0, which, ((keys[place] == key) & (following != partner)).long())
+            common.index_add_(0, which, (_joined(edges, following, partner, count) & (following != partner)).long())
         old = position[face]
         new = torch.where(at[..., None], middle[which, None, :3], old)
         before, after = _area_vectors(old), _area_vectors(new)
@@ -272,6 +269,13 @@ def _may_collapse(table: Tensor, faces: Tensor, edges: Edges, asks: Tensor) -> T
         bad = (turned | stretched) & ~shared
         fine &= ~torch.zeros_like(common).index_add_(0, which, bad.long()).bool()
     return fine & (common == 2)
+
+
+def _joined(edges: Edges, a: Tensor, b: Tensor, count: int) -> Tensor:
+    """Whether there is an edge between vertices; edges lie in ascending order."""
+    keys = edges.ends[:, 0] * count + edges.ends[:, 1]
+    key = torch.minimum(a, b) * count + torch.maximum(a, b)
+    return keys[torch.searchsorted(keys, key).clamp_max(len(keys) - 1)] == key
 
 
 def _flip(table: Tensor, faces: Tensor) -> tuple[Tensor, bool]:
@@ -283,10 +287,7 @@ def _flip(table: Tensor, faces: Tensor) -> tuple[Tensor, bool]:
     p, q, r, s = position[a], position[b], position[c], position[d]
     # The angles that face an edge add up to more than 180 degrees: it is the wrong diagonal
     asks = _angle(r, p, q) + _angle(s, p, q) > math.pi + 0.05
-    keys = edges.ends[:, 0] * count + edges.ends[:, 1]
-    key = torch.minimum(c, d) * count + torch.maximum(c, d)
-    place = torch.searchsorted(keys, key).clamp_max(len(keys) - 1)
-    asks &= (keys[place] != key) & (c != d)
+    asks &= ~_joined(edges, c, d, count) & (c != d)
     # Which way the first face runs along the edge
     first, second = edges.owners[inner].unbind(1)
     corners = faces[first]

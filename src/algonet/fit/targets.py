@@ -1,24 +1,30 @@
-"""What a fit should look like: pictures of any kind, with the cameras that took them."""
+"""What a fit should look like: pictures of any kind, with the cameras that took them; from tensors, or a folder of files."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, grid_sample, max_pool2d, pad
 
+from algonet.core.extras import require
+from algonet.core.pictures import open_picture
 from algonet.core.tracing import outside_autocast
 from algonet.relax import Noise
 from algonet.render import Camera, Coverage
+from algonet.render.cameras import read_cameras
 from algonet.render.coverage import DEFAULT_COVERAGE
 
-from .pictures import CAMERA_FILES, cut_out, picture_files, pictures_with_cameras
-
+ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+#: Names under which a folder's cameras are looked for.
+CAMERA_FILES = ("cameras.json", "transforms.json")
 #: Fields that hold pictures, and how many channels each may have (0: no channel dimension).
 PICTURES = {"silhouettes": (0,), "rgb": (3, 4), "normals": (3,), "depth": (0,), "masks": (0,)}
 
@@ -81,23 +87,27 @@ class Targets:
         )
 
     @staticmethod
-    def load(folder: str | os.PathLike[str], cameras: Camera | None = None, *, size: int = 128) -> Targets:
+    def load(
+        folder: str | os.PathLike[str], cameras: Camera | str | os.PathLike[str] | None = None, *, size: int = 128
+    ) -> Targets:
         """The pictures of a folder (PNG, JPEG, WebP, BMP), scaled so that the longer side has `size` pixels.
 
-        `cameras` are those of the pictures in order of their names and the numbers in them; else cameras.json or
-        transforms.json in the folder says which picture was taken from where (`Camera.load`). What is transparent, or white
-        where there is no alpha, is background.
+        `cameras` are those of the pictures in order of their names and the numbers in them, or a file that says which picture
+        was taken from where (`Camera.load`): unless given, cameras.json or transforms.json in the folder. What is transparent,
+        or white where there is no alpha, is background.
         """
         folder = Path(folder)
-        if cameras is not None:
+        if isinstance(cameras, Camera):
             return Targets(cameras, rgb=cut_out(picture_files(folder), size))
-        found = pictures_with_cameras(folder, None, size)
-        if found is None:
+        file = camera_file_in(folder) if cameras is None else Path(cameras)
+        if file is None:
             raise ValueError(
                 f"Targets.load: {folder} holds no {' or '.join(CAMERA_FILES)}; give `cameras`, one per picture, such as "
                 "Camera.look_at(eyes, fov=40.0)."
             )
-        return Targets(found[1], rgb=found[0])
+        names, _ = read_cameras(file, (size, size))
+        pictures = cut_out([_frame_file(name, file, folder) for name in names], size)
+        return Targets(read_cameras(file, (int(pictures.shape[1]), int(pictures.shape[2])))[1], rgb=pictures)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -228,11 +238,11 @@ def blur(image: Tensor, noise: Noise) -> Tensor:
     return torch.fft.irfft2(torch.fft.rfft2(padded) * kernel, s=(rows, columns))[..., :height, :width]
 
 
-def looked_up(pictures: Tensor, places: Tensor) -> Tensor:
-    """Pictures (C, H, W) at places (T, 2) in pixels, x first, bilinear: (C, T)."""
+def looked_up(pictures: Tensor, places: Tensor, mode: str = "bilinear") -> Tensor:
+    """Pictures (C, H, W) at places (T, 2) in pixels, x first: (C, T)."""
     height, width = pictures.shape[1:]
     grid = 2 * places / places.new_tensor([width, height]) - 1
-    return grid_sample(pictures[None], grid[None, None], padding_mode="border", align_corners=False)[0, :, 0]
+    return grid_sample(pictures[None], grid[None, None], mode, padding_mode="border", align_corners=False)[0, :, 0]
 
 
 @outside_autocast
@@ -269,3 +279,66 @@ def _check_pictures(name: str, pictures: Tensor) -> None:
         raise ValueError(
             f"Targets: `{name}` must lie in [{round(least)}, {most:.0f}], got values from {low:.3g} to {high:.3g}.{hint}"
         )
+
+
+def camera_file_in(folder: Path) -> Path | None:
+    """The file in a folder that says where its pictures were taken from."""
+    return next((folder / name for name in CAMERA_FILES if (folder / name).is_file()), None)
+
+
+def picture_files(folder: Path) -> list[Path]:
+    """All pictures of a folder, in order of their names; numbers in names count as numbers: view 2 comes before view 10."""
+    paths = [p for p in folder.iterdir() if p.suffix.lower() in ENDINGS]
+    if not paths:
+        raise ValueError(f"{folder}: holds no pictures (.png, .jpg, .webp, .bmp).")
+    return sorted(paths, key=lambda p: [int(s) if s.isdecimal() else s for s in re.split(r"(\d+)", p.name)])
+
+
+def cut_out(paths: list[Path], size: int) -> Tensor:
+    """Pictures as `read_pictures` gives them; in those without alpha, what is white is transparent."""
+    pictures = read_pictures(paths, size)
+    for path, pixels in zip(paths, pictures, strict=True):
+        if bool((pixels[..., 3] > 0.99).all()):
+            pixels[..., 3] = (pixels[..., :3].amin(-1) < 0.95).float()
+            _check_background(path, pixels[..., 3])
+    return pictures
+
+
+def read_pictures(paths: list[Path], size: int) -> Tensor:
+    """Pictures as RGBA (N, H, W, 4) with the longer side `size` pixels."""
+    require("PIL")
+    from PIL import Image
+
+    pictures, shapes = [], {}
+    for path in paths:
+        whole = open_picture(path).convert("RGBA")
+        share = size / max(whole.size)
+        width, height = (max(1, round(n * share)) for n in whole.size)
+        pixels = np.asarray(whole.resize((width, height), Image.Resampling.BOX)).astype(np.float32) / 255
+        shapes.setdefault((width, height), path)
+        pictures.append(torch.from_numpy(pixels))
+    if len(shapes) > 1:
+        listed = ", ".join(f"{path.name} {w} x {h}" for (w, h), path in list(shapes.items())[:3])
+        raise ValueError(f"{paths[0].parent}: all pictures must have the same proportions; at this size, {listed}.")
+    return torch.stack(pictures)
+
+
+def _check_background(path: Path, covered: Tensor) -> None:
+    """Raise where most of the border of a picture without alpha is not white: nothing says what the object is."""
+    border = [*covered[0].tolist(), *covered[-1].tolist(), *covered[:, 0].tolist(), *covered[:, -1].tolist()]
+    if sum(border) > len(border) / 2:
+        raise ValueError(
+            f"{path}: no background is known: the picture has no alpha, and most of its border is not white; "
+            "cut the object out, with alpha or on white."
+        )
+
+
+def _frame_file(name: str, cameras: Path, folder: Path) -> Path:
+    """The picture that a camera file names: beside it or in the folder, with or without its ending."""
+    places = cameras.parent.resolve(), folder.resolve()
+    for base in (cameras.parent / name, folder / name, folder / Path(name).name):
+        for path in (base, *(base.with_name(base.name + ending) for ending in ENDINGS)):
+            # A camera file from elsewhere does not choose what is read elsewhere
+            if path.is_file() and any(path.resolve().is_relative_to(place) for place in places):
+                return path
+    raise ValueError(f"{cameras}: names the picture {name}, which is neither beside it nor in {folder}.")

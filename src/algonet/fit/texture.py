@@ -129,7 +129,7 @@ def _collected(mesh: Mesh, targets: Targets, points: Tensor, normals: Tensor, fa
             layers += [] if extra is None else [extra[i][..., None]]
         found = looked_up(torch.cat(layers, -1).movedim(-1, 0), place[:, :2]).T
         # The nearest of the pixels around: at an outline their mean would lie behind the object
-        front = _nearest(depth, place[:, :2])
+        front = looked_up(depth[None], place[:, :2], "nearest")[0]
         view = normalize(camera.position - points, dim=-1)
         cosine = (normalize(normals, dim=-1) * view).sum(-1)
         # A slanted surface changes its depth within a pixel
@@ -142,12 +142,6 @@ def _collected(mesh: Mesh, targets: Targets, points: Tensor, normals: Tensor, fa
         total += share[:, None] * found[:, :3]
         weight += share[:, None]
     return total, weight
-
-
-def _nearest(depth: Tensor, place: Tensor) -> Tensor:
-    column = place[:, 0].long().clamp(0, depth.shape[1] - 1)
-    row = place[:, 1].long().clamp(0, depth.shape[0] - 1)
-    return depth[row, column]
 
 
 def _own_colors(mesh: Mesh, atlas: Atlas, seen: Tensor) -> Tensor:

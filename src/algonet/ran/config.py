@@ -15,8 +15,8 @@ from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hint
 from algonet.core.files import read_file
 from algonet.render.coverage import NAMED as COVERAGES
 
+from .data import STYLES
 from .data.shapes import KINDS
-from .data.style import STYLES
 from .data.utterances import TASKS
 from .losses import LossWeights
 
@@ -58,7 +58,7 @@ class Table:
 class DataConfig(Table, table="data."):
     """`size`: height of a picture (and width of one view), or bands of a spectrogram; `views`: sides shown, next to each
     other; `train`, `validation`, `test`: how many items each; `seed`: of the items (the run's own seed is that of the
-    weights and of the order); `style`: how inputs look (see `data.style`); `labels`: the share of the training items, above 0
+    weights and of the order); `style`: how inputs look (see `data.Style`); `labels`: the share of the training items, above 0
     and at most 1, whose truth method "weak" may see; `task`: what is said. `folder`: train on the files there instead (see
     `data.folder.Folder`); `bad_files`: "skip" or "refuse" those that cannot be read."""
 

@@ -35,7 +35,7 @@ class Encoder(nn.Module):
         widths = [min(base * 2**i, 8 * base) for i in range(levels)]
         layers: list[nn.Module] = []
         for before, after in zip([channels, *widths[:-1]], widths, strict=True):
-            layers += [nn.Conv2d(before, after, 4, stride=2, padding=1), nn.GroupNorm(_groups(after), after), nn.SiLU()]
+            layers += _normalised(nn.Conv2d(before, after, 4, stride=2, padding=1))
         self.features = nn.Sequential(*layers)
         cells = (height >> levels) * (across // views >> levels)
         self.code = nn.Sequential(
@@ -174,14 +174,13 @@ def levels_of(size: int) -> int:
 
 
 def _block(before: int, after: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(before, after, 3, padding=1), nn.GroupNorm(_groups(after), after), nn.SiLU(),
-        nn.Conv2d(after, after, 3, padding=1), nn.GroupNorm(_groups(after), after), nn.SiLU(),
-    )  # fmt: skip
+    layers = [nn.Conv2d(count, after, 3, padding=1) for count in (before, after)]
+    return nn.Sequential(*_normalised(layers[0]), *_normalised(layers[1]))
 
 
-def _groups(channels: int) -> int:
-    return next(g for g in (8, 4, 2, 1) if channels % g == 0)
+def _normalised(layer: nn.Conv2d) -> tuple[nn.Module, ...]:
+    channels = layer.out_channels
+    return layer, nn.GroupNorm(math.gcd(8, channels), channels), nn.SiLU()
 
 
 def head(width: int, out: int) -> nn.Module:

@@ -1,9 +1,6 @@
-"""What a person sees of a training run: how far it is, what is idle or collapsed, and the grid of pictures."""
+"""What a person sees of a training run: what is idle or collapsed, and the grid of pictures."""
 
 from __future__ import annotations
-
-import sys
-import time
 
 import torch
 from torch import Tensor
@@ -13,31 +10,6 @@ from algonet.core.pictures import to_bytes
 
 from .losses import LOSSES, Paths
 from .model import RAN, Trainable
-
-
-class Progress:
-    """The mean loss of each section and the time that is left: always the same line of a terminal, elsewhere a new one every
-    ten seconds."""
-
-    def __init__(self, step: int, total: int, *, enabled: bool):
-        self.first, self.total, self.enabled = step, total, enabled
-        self.terminal = sys.stderr.isatty()
-        self.began = self.told = time.monotonic()
-
-    def show(self, step: int, losses: dict[str, float]) -> None:
-        now = time.monotonic()
-        last = step == self.total
-        if not self.enabled or (now - self.told < (0.2 if self.terminal else 10.0) and not last):
-            return
-        self.told = now
-        sums: dict[str, list[float]] = {}
-        for name, value in losses.items():
-            sums.setdefault(name.split("/")[0], []).append(value)
-        shown = "  ".join(f"{name} {sum(values) / len(values):.3f}" for name, values in sums.items())
-        left = (now - self.began) / (step - self.first) * (self.total - step)
-        text = f"step {step} of {self.total}, {left:.0f} s left  {shown}"
-        print(f"\r{text}\033[K" if self.terminal else text, end="" if self.terminal and not last else "\n", file=sys.stderr,
-              flush=True)  # fmt: skip
 
 
 @torch.no_grad()

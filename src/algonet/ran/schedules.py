@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from algonet.fit.progress import decay
 from algonet.relax import Anneal
 from algonet.relax.modules import softnesses
 
@@ -22,9 +23,7 @@ def learning_rate(settings: TrainConfig, step: int, wait: int = 0) -> float:
     if step < wait:
         return 0.0
     rise = min(1.0, (step - wait + 1) / settings.warmup) if settings.warmup else 1.0
-    progress = min(1.0, step / settings.steps)
-    fall = settings.final_rate + (1 - settings.final_rate) * (1 + math.cos(math.pi * progress)) / 2
-    return settings.learning_rate * rise * fall
+    return settings.learning_rate * rise * decay(step / settings.steps, settings.final_rate)
 
 
 def component_rate(settings: TrainConfig, step: int, component: str, alone: bool = False) -> float:

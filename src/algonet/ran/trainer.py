@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +22,19 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from algonet.core.extras import require
 from algonet.core.files import write_bytes, write_text
 from algonet.core.pictures import png_bytes
+from algonet.fit.progress import progress_of
 
 from .checkpoints import (
     Checkpoint,
     detached,
     list_checkpoints,
     newest_checkpoint,
-    optimiser_tensors,
     remove_unfinished,
-    restore_optimiser,
     save_checkpoint,
 )
 from .config import TrainConfig
-from .machines import arithmetic, leave_process_group, make_fabric
 from .model import Batch, Trainable
-from .report import Progress, findings, measures, picture_grid
+from .report import findings, measures, picture_grid
 from .schedules import component_rate, order, seed_random, set_softness, softness_at
 
 History = list[dict[str, float]]
@@ -57,13 +55,16 @@ class CheckpointError(OSError):
 class _Batches(Dataset):
     """The batches of a data set by step and indices; what is drawn for one is a function of the step."""
 
-    def __init__(self, data: Dataset, seed: tuple[int, ...]):
-        self.data, self.seed = data, seed
+    def __init__(self, data: Any, names: tuple[str, ...], seed: tuple[int, ...]):
+        self.data, self.names, self.seed = data, names, seed
 
     def __getitem__(self, at: tuple[int, list[int]]) -> Batch:
         step, indices = at
         seed_random(*self.seed, step)
-        return default_collate([self.data[index] for index in indices])
+        if hasattr(self.data, "batch"):
+            return self.data.batch(indices, self.names)
+        found = default_collate([self.data[index] for index in indices])
+        return {name: found[name] for name in self.names}
 
 
 class RANTrainer:
@@ -125,17 +126,20 @@ class RANTrainer:
         before."""
         self._terminated = self._stopping = False
         total = self.settings.steps if steps is None else steps
-        with arithmetic(self.settings), self._ending_on_sigterm(), self._others_watched():
+        with ExitStack() as stack:
+            for around in (arithmetic(self.settings), self._ending_on_sigterm(), self._others_watched()):
+                stack.enter_context(around)
             self._launch(resume)
             end = time.monotonic() + (math.inf if seconds is None else seconds)
-            bar = Progress(self.step, total, enabled=self.progress and self.fabric.is_global_zero)
+            shown = self.progress and self.fabric.is_global_zero
+            advance = stack.enter_context(progress_of(total, "training", shown, self.step))
             for batch in self._batches(total):
                 self._follow_schedules()
                 seed_random(self.seed, self.fabric.global_rank, self.step, 1)
                 losses = self._train(self.fabric.to_device(batch))
                 values = self._checked(losses, batch, stop=self._terminated or time.monotonic() > end)
                 self.step += 1
-                bar.show(self.step, values)
+                advance(1, _means(values))
                 self._record(values, batch)
                 if on_step is not None:
                     on_step(self, values)
@@ -253,22 +257,20 @@ class RANTrainer:
             self._logger = self._open_log()
 
     def _batches(self, total: int) -> Iterator[Batch]:
+        rank = self.fabric.global_rank
         batches = order(
             len(self.data), self.settings.batch, self.seed, self.step, total,  # pyright: ignore[reportArgumentType]
-            self.fabric.global_rank, self.fabric.world_size,
+            rank, self.fabric.world_size,
         )  # fmt: skip
-        names = self.model.sees
-        if hasattr(self.data, "batch"):
-            return (self.data.batch(indices, names) for indices in batches)  # pyright: ignore[reportAttributeAccessIssue]
         loader = DataLoader(
-            _Batches(self.data, (self.seed, self.fabric.global_rank)),
+            _Batches(self.data, self.model.sees, (self.seed, rank)),
             batch_size=None,
             sampler=enumerate(batches, self.step),
-            num_workers=self.settings.workers,
+            num_workers=0 if hasattr(self.data, "batch") else self.settings.workers,
             # One of its own: making an iterator must not advance the global one, or resuming would
             generator=torch.Generator(),
         )
-        return ({name: batch[name] for name in names} for batch in loader)
+        return iter(loader)
 
     def _open_log(self) -> Any:
         if not self.settings.tensorboard or not self.fabric.is_global_zero:
@@ -350,13 +352,14 @@ class RANTrainer:
         if not self.fabric.is_global_zero:
             self.fabric.barrier()
             return None
-        tensors: dict[str, Tensor] = {}
-        groups: dict[str, Any] = {}
-        for name, optimiser in self.optimisers.items():
-            found, groups[name] = optimiser_tensors(name, optimiser)
-            tensors.update(found)
+        # Of an optimiser only the moments: its options are those of the settings
+        tensors = {
+            f"optimiser.{name}.{index}.{key}": torch.as_tensor(value)
+            for name, optimiser in self.optimisers.items()
+            for index, entries in optimiser.state_dict()["state"].items()
+            for key, value in entries.items()
+        }
         state = {
-            "optimisers": groups,
             "precision": self.fabric.strategy.precision.state_dict(),
             "description": self.description,
             "versions": {"torch": str(torch.__version__)},
@@ -372,8 +375,66 @@ class RANTrainer:
     def restore(self, found: Checkpoint) -> None:
         """Continue from a checkpoint: model, optimisers, step."""
         self.model.load_state_dict(found.model)
+        states = {name: optimiser.state_dict() for name, optimiser in self.optimisers.items()}
+        for key, value in found.training.items():
+            _, name, index, entry = key.split(".", 3)
+            states[name]["state"].setdefault(int(index), {})[entry] = value
         for name, optimiser in self.optimisers.items():
-            restore_optimiser(name, optimiser, found.training, found.state["optimisers"][name])
+            optimiser.load_state_dict(states[name])
         if found.state["precision"]:
             self.fabric.strategy.precision.load_state_dict(found.state["precision"])
         self.step = found.step
+
+
+def _means(losses: dict[str, float]) -> str:
+    """The mean loss of each section."""
+    sums: dict[str, list[float]] = {}
+    for name, value in losses.items():
+        sums.setdefault(name.split("/")[0], []).append(value)
+    return "  ".join(f"{name} {sum(values) / len(values):.3f}" for name, values in sums.items())
+
+
+@contextmanager
+def arithmetic(settings: TrainConfig) -> Iterator[None]:
+    """Inside the block, single-precision matrix products are as exact as the settings say, and if they want it, a GPU takes
+    its sums in a fixed order; where torch has no such way, it warns."""
+    products = torch.get_float32_matmul_precision()
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    convolutions = torch.backends.cudnn.deterministic
+    torch.set_float32_matmul_precision(settings.matmul_precision)
+    if settings.deterministic:
+        # cuBLAS reads it before its first call
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.backends.cudnn.deterministic = convolutions
+
+
+def leave_process_group() -> None:
+    """Leave the other processes while Python still lives: gloo's threads may abort a process that ends without it, and
+    fabric does this for NCCL only."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def make_fabric(settings: TrainConfig) -> Any:
+    """lightning-fabric with the devices, processes and precision of the settings, or of `torchrun` where it started us."""
+    require("lightning_fabric")
+    from lightning_fabric import Fabric
+    from lightning_fabric.strategies import DDPStrategy
+
+    # torchrun says how many processes there are
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    many = processes > 1 or settings.devices * settings.nodes > 1
+    devices = int(os.environ.get("LOCAL_WORLD_SIZE", settings.devices)) if processes > 1 else settings.devices
+    nodes = max(1, processes // devices) if processes > 1 else settings.nodes
+    # Each section leaves the parameters of the others out
+    strategy = DDPStrategy(find_unused_parameters=True) if many else "auto"
+    return Fabric(
+        accelerator=settings.accelerator, devices=devices, num_nodes=nodes, strategy=strategy, precision=settings.precision,  # pyright: ignore[reportArgumentType]
+    )  # fmt: skip

@@ -14,8 +14,7 @@ from torch import Tensor
 from algonet.core.cache import cached
 from algonet.render import Camera, Mesh, box, extrusion, icosphere, render_hard, torus
 
-from . import Item, generator_of, number, uniform
-from .style import Procedural, Style, waves
+from . import Item, Procedural, Style, generator_of, number, uniform, waves
 
 # Made once: thousands of shapes are stretched from them
 _ball = cached(partial(icosphere, 3))

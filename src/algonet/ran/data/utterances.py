@@ -17,8 +17,7 @@ from torch import Tensor
 
 from algonet.speech import Inventory, SmoothSynthesizer, Voice, mel_spectrogram, read_wav, synthesize
 
-from . import CachedItems, Item, generator_of, number, uniform
-from .style import Procedural
+from . import CachedItems, Item, Procedural, generator_of, number, uniform
 
 SAMPLE_RATE = 16_000
 #: Samples between two columns of a picture: 10 ms.

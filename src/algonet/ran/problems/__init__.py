@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from torch import Tensor, nn
 
 from algonet.ran.config import PROBLEMS, RunConfig
-from algonet.ran.data import CachedItems, Folder, Item
-from algonet.ran.data.style import STYLES, Style
+from algonet.ran.data import STYLES, CachedItems, Folder, Item, Style
 from algonet.ran.networks import Encoder, LocalTranslator, PairDiscriminator, Repaint, UNet, levels_of
 
 if TYPE_CHECKING:

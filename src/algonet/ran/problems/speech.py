@@ -22,7 +22,6 @@ from algonet.ran.data.utterances import (
     heard_picture,
     speech_picture,
 )
-from algonet.ran.metrics import edit_distance
 from algonet.ran.model import Batch, Trainable
 from algonet.ran.networks import Encoder, head, near_zero
 from algonet.relax import GaussianNoise, SoftModule
@@ -188,3 +187,17 @@ class TranscriptRegulariser(nn.Module):
 
 def _entropy(q: Tensor) -> Tensor:
     return -(q * (q + 1e-9).log()).sum(-1)
+
+
+def edit_distance(a: list[int], b: list[int]) -> int:
+    """The fewest insertions, deletions and replacements that turn one sequence into the other (Levenshtein).
+
+    >>> edit_distance([1, 2, 3], [2, 3, 4])
+    2
+    """
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        last, row[0] = row[0], i
+        for j, y in enumerate(b, 1):
+            last, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, last + (x != y))
+    return row[-1]
