@@ -5,6 +5,7 @@ The program is data: instructions (code, a, b, c), each making the next row; `ma
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,12 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algonet.core.identity import identity, interned
+from algonet.core.identity import interned
 from algonet.core.operation import Operation
 from algonet.relax import Relaxation
 
-from .machine import instructions
-from .machine.instructions import COUNTER, code_of
+from .machine.instructions import code_of
 from .reference import run_program
 
 #: Shorter programs run operation by operation when the backend is "auto": loading a kernel is not worth it, until so many
@@ -38,37 +38,32 @@ class Formulas:
     def __init__(self):
         self.relaxations: list[Relaxation] = []
         self.steepness: list[float | Tensor] = []
-        self._places: dict[int, tuple[int, int]] = {}
-        self._held: list[Relaxation] = []
+        # With the relaxations themselves: while they are held, no others have their ids
+        self._places: dict[int, tuple[Relaxation, tuple[int, int] | None]] = {}
 
     def place(self, relax: Relaxation) -> tuple[int, int] | None:
         """(number of the formula, number of the steepness), None where kernels cannot have it."""
-        known = self._places.get(id(relax))
-        if known is not None:
-            return known
-        steepness: Any = getattr(relax, "steepness", 1.0)
-        steepness = steepness if isinstance(steepness, Tensor) else float(steepness)
-        if relax.scalar is None or (isinstance(steepness, Tensor) and steepness.dim() > 0):
-            return None
-        unit = interned(relax)
-        number = next((k for k, r in enumerate(self.relaxations) if identity(r) == identity(unit)), None)
-        if number is None:
-            number = len(self.relaxations)
-            self.relaxations.append(unit)
-        self._held.append(relax)
-        found = self._places[id(relax)] = number, self._scale(steepness)
-        return found
+        if id(relax) not in self._places:
+            steepness: Any = getattr(relax, "steepness", 1.0)
+            steepness = steepness if isinstance(steepness, Tensor) else float(steepness)
+            found = None
+            if relax.scalar is not None and not (isinstance(steepness, Tensor) and steepness.dim()):
+                found = _place(self.relaxations, interned(relax)), _place(self.steepness, steepness)
+            self._places[id(relax)] = relax, found
+        return self._places[id(relax)][1]
 
     @property
     def settings(self) -> ProgramSettings:
         return ProgramSettings(tuple(self.relaxations))
 
-    def _scale(self, steepness: float | Tensor) -> int:
-        for k, known in enumerate(self.steepness):
-            if known is steepness or (isinstance(known, float) and isinstance(steepness, float) and known == steepness):
-                return k
-        self.steepness.append(steepness)
-        return len(self.steepness) - 1
+
+def _place(items: list[Any], item: Any) -> int:
+    """Where an item is in a list, which it joins if it is not there yet; numbers are found by value."""
+    for k, known in enumerate(items):
+        if known is item or (type(known) is type(item) is float and known == item):
+            return k
+    items.append(item)
+    return len(items) - 1
 
 
 class Program(NamedTuple):
@@ -84,12 +79,15 @@ class Program(NamedTuple):
     asked: str
 
     @staticmethod
-    def of(code: list[int], constants: list[float], settings: ProgramSettings, like: Tensor, backend: str) -> Program:
-        """From flat lists; `like` tells the precision and the device of the numbers."""
-        short = backend == "auto" and len(code) < 4 * SHORT
+    def of(
+        code: Iterable[Any], constants: Iterable[float], settings: ProgramSettings, like: Tensor, backend: str
+    ) -> Program:
+        """From its instructions and constants; `like` tells the precision and the device of the numbers."""
+        rows = np.array([*code], dtype=np.int32).reshape(-1, 4)
+        short = backend == "auto" and len(rows) < SHORT
         return Program(
-            torch.from_numpy(np.array(code, dtype=np.int32).reshape(-1, 4)),
-            torch.tensor(constants, dtype=like.dtype, device=like.device),
+            torch.from_numpy(rows),
+            torch.tensor([*constants], dtype=like.dtype, device=like.device),
             settings,
             "reference" if short else backend,
             backend,
@@ -135,42 +133,3 @@ PROGRAM = Operation(
     fake=lambda tensors, settings: [tensors[0].new_empty(*tensors[0].shape[:-1], tensors[4].shape[0])],
     example=_example,
 )
-
-
-_COMMUTES = frozenset(("add", "mul"))
-
-
-def simplified(program: Program, wanted: Tensor) -> tuple[Program, Tensor]:
-    """The same rows from fewer instructions: equal ones (on equal rows) run once, and 0 - a is -a. Draws stay as they are."""
-    table = instructions.with_relaxations(len(program.settings.formulas))
-    reads, names = [i.rows for i in table], [i.name for i in table]
-    draws = [COUNTER in i.operands for i in table]
-    sub, neg, const = (names.index(name) for name in ("sub", "neg", "const"))
-    constants, code = program.constants.tolist(), program.instructions.tolist()
-    place: list[int] = []
-    kept: list[tuple[int, int, int, int]] = []
-    rows_by_instruction: dict[tuple[int, int, int, int], int] = {}
-    zero = -1
-    for number, a, b, c in code:
-        count = reads[number]
-        if count:
-            a = place[a]
-            b = place[b] if count > 1 else b
-            c = place[c] if count > 2 else c
-            if number == sub and a == zero:
-                number, a, b = neg, b, 0
-            elif b < a and names[number] in _COMMUTES:
-                a, b = b, a
-        found = (number, a, b, c)
-        row = rows_by_instruction.get(found)
-        if row is None or draws[number]:
-            row = rows_by_instruction[found] = len(kept)
-            kept.append(found)
-            if number == const and constants[a] == 0.0:
-                zero = row
-        place.append(row)
-    if len(kept) == len(code):
-        return program, wanted
-    fewer = torch.tensor(kept, dtype=torch.int32, device=program.instructions.device).reshape(-1, 4)
-    rows = torch.tensor([place[row] for row in wanted.tolist()], dtype=wanted.dtype, device=wanted.device)
-    return program._replace(instructions=fewer), rows
