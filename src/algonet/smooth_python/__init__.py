@@ -1,7 +1,6 @@
 """@smooth: write the algorithm in plain Python, get it smooth. if, while, for, comparisons and subscripts have gradients."""
 
-from .checking import MergedStatesWarning
-from .explaining import PathsReport, ProgramReport, paths_report
+from .explaining import MergedStatesWarning, PathsReport, ProgramReport, paths_report
 from .function import SmoothFunction
 from .language.refuse import NotSmoothError
 from .paths import Enumerate, Merge, Particles, Paths, Perturb

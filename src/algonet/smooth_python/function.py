@@ -19,7 +19,7 @@ from torch import Tensor
 from algonet.core.tracing import compiling
 from algonet.relax import Sigmoid
 
-from .checking import check_once
+from .explaining import check_once, report
 from .language.expressions import arguments, defined
 from .language.liveness import numbered
 from .language.refuse import NotSmoothError, check
@@ -220,8 +220,6 @@ class SmoothFunction(Generic[P, R]):
 
     def softness_report(self, *args: Any, **kwargs: Any) -> Any:
         """See `algonet.softness_report`, which asks this."""
-        from .explaining import report
-
         return report(self, args, kwargs)
 
     def _lifted(self, bound: list[Any], batched: bool, shared: tuple[str, ...], found: list[Value]) -> list[Any]:

@@ -333,7 +333,10 @@ class Recording:
             last = stretch.last
             if isinstance(last, Outputs):
                 return last._replace(result=mapped(lambda x: x(run) if callable(x) else x, last.result))
-            stretch = stretch.ways.get(last.ask(run))
+            answer, ways = last.ask(run), stretch.ways
+            stretch = ways.get(answer)
+            if stretch is None and run.steeper != 1.0:
+                stretch = next((way for known, way in ways.items() if _includes(known, answer)), None)
         return None
 
     def learn(self, notes: list[Any]) -> None:
@@ -350,6 +353,12 @@ class Recording:
                     self.length += _length(rest)
                 return
             stretch = stretch.ways[event.answer]
+
+
+def _includes(known: Any, answer: Any) -> bool:
+    """Whether a way goes wherever an answer leads, and further where nobody is: answers are yes or no, or several of them."""
+    pairs = zip(known, answer, strict=True) if isinstance(known, tuple) else [(known, answer)]
+    return all(wide or not narrow for wide, narrow in pairs)
 
 
 def _length(notes: list[Any]) -> int:
