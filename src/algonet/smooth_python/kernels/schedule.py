@@ -98,7 +98,7 @@ def forward_schedule(program, wanted, table):
 
 @njit()
 def _pulls(program, wanted, table, of_input, of_steepness):
-    """Which operands of which rows get a gradient: they depend on what asks for one, and wanted rows depend on them by slopes."""
+    """Which operands of rows get a gradient: they depend on what asks for one, and wanted rows depend on them by slopes."""
     length = program.shape[0]
     pulls = np.zeros((length, 3), dtype=np.uint8)
     active, reached = np.zeros((2, length), dtype=np.uint8)

@@ -168,48 +168,42 @@ def defined_before(function: ast.FunctionDef) -> dict[ast.stmt, Names]:
     return found
 
 
-def leaves(statements: list[ast.stmt]) -> bool:
-    """Whether control can leave these statements other than at their end: `return`, or `break`/`continue` of a loop outside."""
+#: What control can meet at the end of a block, beside what leaves it early.
+END = ast.Pass
+
+
+def ways_out(statements: list[ast.stmt], endless: bool = False) -> set[type[ast.stmt]]:
+    """How control can go on from a block: `return`, `break` or `continue` of a loop outside, or its end.
+
+    `endless`: nothing follows a `while True` but what its `break`s go on with; in a smooth run something may.
+    """
+    found: set[type[ast.stmt]] = set()
     for node in statements:
         if isinstance(node, (ast.Return, ast.Break, ast.Continue)):
-            return True
-        if isinstance(node, ast.If) and (leaves(node.body) or leaves(node.orelse)):
-            return True
-        if isinstance(node, (ast.While, ast.For)) and (returns(node.body) or leaves(node.orelse)):
-            return True
-    return False
+            return {*found, type(node)}
+        if isinstance(node, ast.If):
+            here = ways_out(node.body, endless) | ways_out(node.orelse, endless)
+        elif isinstance(node, (ast.While, ast.For)):
+            inside = ways_out(node.body, endless)
+            test = node.test if isinstance(node, ast.While) else None
+            stays = endless and isinstance(test, ast.Constant) and test.value
+            here = set() if stays else ways_out(node.orelse, endless)
+            here |= inside & {ast.Return} | ({END} if ast.Break in inside else set())
+        else:
+            continue
+        found |= here - {END}
+        if endless and END not in here:
+            return found
+    return found | {END}
+
+
+def leaves(statements: list[ast.stmt]) -> bool:
+    """Whether control can leave these statements other than at their end: `return`, or `break`/`continue` of a loop outside."""
+    return ways_out(statements) != {END}
 
 
 def returns(statements: list[ast.stmt]) -> bool:
     return any(isinstance(n, ast.Return) for statement in statements for n in ast.walk(statement))
-
-
-def falls_through(statements: list[ast.stmt]) -> bool:
-    """Whether the end of these statements can be reached."""
-    for node in statements:
-        if isinstance(node, (ast.Return, ast.Break, ast.Continue)):
-            return False
-        if isinstance(node, ast.If) and node.orelse and not falls_through(node.body) and not falls_through(node.orelse):
-            return False
-        if (
-            isinstance(node, ast.While)
-            and isinstance(node.test, ast.Constant)
-            and node.test.value
-            and not _breaks(node.body)
-        ):
-            return False
-    return True
-
-
-def _breaks(statements: list[ast.stmt]) -> bool:
-    for node in statements:
-        if isinstance(node, ast.Break):
-            return True
-        if isinstance(node, ast.If) and (_breaks(node.body) or _breaks(node.orelse)):
-            return True
-        if isinstance(node, (ast.While, ast.For)) and _breaks(node.orelse):
-            return True
-    return False
 
 
 class Assignment(NamedTuple):

@@ -6,7 +6,7 @@ import ast
 import re
 
 from ..softness import OPTIONS
-from .liveness import falls_through, parameters, read, root, stored, targets
+from .liveness import END, parameters, read, root, stored, targets, ways_out
 
 _WRITE_OUTSIDE = "call it outside the smooth function and pass the result in"
 #: Syntax that has no smooth meaning -> what to write instead.
@@ -68,7 +68,7 @@ def check(function: ast.AST, file: str, lines: list[str], first: int) -> None:
         _check_assignment(node, written, refuse)
         _check_method(node, refuse)
     gives = any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(function))
-    if gives and falls_through(function.body):
+    if gives and END in ways_out(function.body, endless=True):
         refuse(function.body[-1], "a path that ends without `return`", "add a final `return` after this line")
 
 
