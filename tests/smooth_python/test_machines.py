@@ -13,7 +13,7 @@ from algonet.relax import BumpExit, Logistic, Sech
 from algonet.smooth_python.machine.eager import EAGER, GUARDED, GuardedMachine, Machine, difference
 from algonet.smooth_python.machine.tape import TapeMachine
 from algonet.smooth_python.machine.values import Value
-from algonet.smooth_python.reference import Draws
+from algonet.smooth_python.operation import Draws
 from algonet.smooth_python.runtime.merging import Mixture, kept
 
 X = torch.tensor([-1.5, 0.2, 0.7, 2.0], dtype=torch.float64)

@@ -18,11 +18,10 @@ from torch import Tensor
 from algonet.core.extras import require
 from algonet.relax.report import VANISHED, SoftnessReport
 
-from .machine.containers import flat, mapped
-from .machine.values import Value
-from .paths import Enumerate, Merge, Particles, Paths, Perturb
+from .machine.values import Value, flat, mapped
 from .running import Call, crisply, outcome
-from .runtime.deciding import Sites
+from .runtime.frame import Sites
+from .softness import Enumerate, Merge, Particles, Paths, Perturb
 
 #: Particles that stand for the truth where there are too many paths to enumerate.
 PLENTY = 4096

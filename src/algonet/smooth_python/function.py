@@ -21,19 +21,16 @@ from algonet.relax import Sigmoid
 
 from .explaining import check_once, report
 from .language.expressions import arguments, defined
-from .language.liveness import numbered
-from .language.refuse import NotSmoothError, check
+from .language.liveness import NotSmoothError, check, numbered
 from .language.rewrite import rewritten
-from .machine.containers import mapped
 from .machine.eager import EAGER
 from .machine.keys import Outside
 from .machine.replay import Recall, Recordings, recall
-from .machine.values import HALVES, Value
-from .paths import Merge, Paths
-from .reference import Draws
+from .machine.values import HALVES, Value, mapped
+from .operation import Draws
 from .running import Call, outcome
 from .runtime.frame import Frame
-from .softness import OPTIONS, Report, Settings, check_options, resolved
+from .softness import OPTIONS, Merge, Paths, Report, Settings, check_options, resolved
 
 P = ParamSpec("P")
 R = TypeVar("R")

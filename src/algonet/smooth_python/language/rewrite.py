@@ -50,7 +50,7 @@ from .liveness import (
 def rewritten(
     function: ast.FunctionDef, checkpoint: bool = False, weighted: bool = False, gated: bool = False
 ) -> ast.FunctionDef:
-    """The smooth form of a function that `refuse.check` has passed.
+    """The smooth form of a function that `check` has passed.
 
     Where it is `weighted` or `gated`, every assignment `y = value` becomes `y = _s.assign(number, value)`, with a function that
     reads the old y where it is gated.

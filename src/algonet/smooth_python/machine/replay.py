@@ -25,9 +25,8 @@ from algonet.core.tracing import capturing, transforming
 
 from ..operation import REPAID, Program, evaluate, steepness_tensor
 from ..softness import BLOCKS
-from .containers import flat, mapped
 from .keys import Found, UnknownError, describe
-from .values import NUMBERS, Value
+from .values import NUMBERS, Value, flat, mapped
 
 #: Instructions that one function's recordings may hold together (16 bytes each); how many recordings, and ways through one.
 CAPACITY = 2**20

@@ -21,12 +21,11 @@ from algonet.core.tracing import wrapped as transformed
 from algonet.relax import BumpExit, Exit, Sigmoid, SmoothTent, Tent
 
 from ..operation import Formulas, Program, evaluate, steepness_tensor
-from ..paths import Merge, Particles
+from ..softness import Merge, Particles
 from . import instructions
-from .containers import flat, mapped
 from .eager import EAGER, GUARDED, PATIENCE, Machine, wrapped
 from .replay import Recall
-from .values import NUMBERS, Value
+from .values import NUMBERS, Value, flat, mapped
 
 #: A look at the mass that is left in a recorded loop costs more than a short iteration: it is taken only after `PATIENCE`
 #: iterations, or after this many instructions.
@@ -86,23 +85,21 @@ class TapeMachine(Machine):
     # -- recording
 
     def operate(self, name: str, *operands: Any) -> Any:
-        if name == "pow" and isinstance(operands[1], NUMBERS) and operands[1] in (2, 3):
+        code, first, rows = self._codes.get(name), self.first, []
+        if code is not None:
+            for x in operands:
+                # The common case without a call: this runs for every operation of a program
+                row = x.row if type(x) is Value else None
+                row = self.row(x) if row is None or row < first else row - first
+                if row is None:
+                    break
+                rows.append(row)
+            else:
+                return self._new(code, *rows)
+        elif name == "pow" and isinstance(operands[1], NUMBERS) and operands[1] in (2, 3):
             x = operands[0]
             return x * x if operands[1] == 2 else x * x * x
-        found = self._record(name, *operands) if name in self._codes else None
-        return super().operate(name, *operands) if found is None else found
-
-    def _record(self, name: str, *operands: Any) -> Value | None:
-        """An instruction by name; None where an operand is not one number per item."""
-        rows, first = [], self.first
-        for x in operands:
-            # The common case without a call: this runs for every operation of a program
-            row = x.row if type(x) is Value else None
-            row = self.row(x) if row is None or row < first else row - first
-            if row is None:
-                return None
-            rows.append(row)
-        return self._new(self._codes[name], *rows)
+        return super().operate(name, *operands)
 
     def emit(self, name: str, a: int, b: int = 0, c: int = 0) -> int:
         """The row of an instruction, by name."""
@@ -123,9 +120,8 @@ class TapeMachine(Machine):
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         if len(args) == 1 and type(args[0]) is Value and not kwargs:
             name = known(INSTRUCTIONS, function)
-            recorded = None if name is None else self._record(name, args[0])
-            if recorded is not None:
-                return recorded
+            if name is not None and self.row(args[0]) is not None:
+                return self.operate(name, args[0])
         # It may look at their numbers
         self.mark_unrecordable()
         return super().call(function, args, kwargs)
@@ -141,11 +137,9 @@ class TapeMachine(Machine):
         return found
 
     def weights(self, exit_: Any, position: Value, count: int, hard: bool) -> list[Value]:
-        inside = None
-        if count <= FEW and self.formulas.place(exit_) is not None:
-            inside = self._record("clamp", position, -float(count), count - 1.0)
-        if inside is None:
+        if count > FEW or self.formulas.place(exit_) is None or self.row(position) is None:
             return super().weights(exit_, position, count, hard)
+        inside = self.operate("clamp", position, -float(count), count - 1.0)
         if type(exit_) not in _NARROW:
             shares = [1.0 - self.relax(exit_, inside - float(k)) for k in range(-count, count)]
             shares = [a + b for a, b in zip(shares[:count], shares[count:], strict=True)]
@@ -335,10 +329,10 @@ class TapeMachine(Machine):
         return answer
 
     def leave(self, mass: Value, epsilon: float, iterations: int) -> tuple[Value, Value | None, bool | None]:
-        cut = self._record("cut", mass, epsilon) if mass.machine is self else None
-        if cut is None:
+        if mass.machine is not self or self.row(mass) is None:
             self.mark_unrecordable()
             return super().leave(mass, epsilon, iterations)
+        cut = self.operate("cut", mass, epsilon)
         return cut, cut, None
 
     def looked(self, iterations: int) -> Any:
