@@ -13,7 +13,7 @@ from algonet.relax import BumpExit, Logistic, Sech
 from algonet.smooth_python.machine.eager import EAGER, GUARDED, GuardedMachine, Machine, difference
 from algonet.smooth_python.machine.tape import TapeMachine
 from algonet.smooth_python.machine.values import Value
-from algonet.smooth_python.reference import Draws
+from algonet.smooth_python.operation import Draws
 from algonet.smooth_python.runtime.merging import Mixture, kept
 
 X = torch.tensor([-1.5, 0.2, 0.7, 2.0], dtype=torch.float64)
@@ -101,7 +101,7 @@ def test_the_interface_is_small_and_all_there_is():
     """No machine has a public method that the others lack, but for what the recorder tells `credit.py` about its rows."""
     methods = {name for name, _ in inspect.getmembers(Machine, inspect.isfunction) if not name.startswith("_")}
     assert len(methods) <= 18
-    told = {"row", "instruction", "number_at", "emit", "vector"}
+    told = {"row", "at", "emit"}
     for kind, more in ((GuardedMachine, set()), (TapeMachine, told)):
         own = {name for name in vars(kind) if callable(getattr(kind, name)) and not name.startswith("_")}
         assert own <= methods | more, own - methods

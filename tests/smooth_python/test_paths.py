@@ -516,10 +516,10 @@ def test_a_gross_difference_is_said_once():
 
 def test_a_near_result_is_found_near_without_running_the_program_again(monkeypatch):
     """The recording runs once more, steeply; its loop ends sooner then, which is no other way through it."""
-    from algonet.smooth_python import checking
+    from algonet.smooth_python import explaining
 
     runs = []
-    monkeypatch.setattr(checking, "crisply", lambda call: runs.append(call))
+    monkeypatch.setattr(explaining, "crisply", lambda call: runs.append(call))
 
     @smooth(steepness=5.0)
     def bubble_sort(a):

@@ -488,11 +488,8 @@ def test_branches_that_nobody_takes():
         torch.testing.assert_close(program(x, batched=True), reference(program, x, batched=True), atol=1e-6, rtol=1e-6)
 
 
-def test_programs_are_simplified_when_they_first_run_again(monkeypatch):
-    """Not in the first call, which may be the only one, and not twice; with a default device, too."""
-    calls = []
-    original = replay.simplified
-    monkeypatch.setattr(replay, "simplified", lambda *args: calls.append(1) or original(*args))
+def test_equal_instructions_are_recorded_once():
+    """x, 1, x + 1, its square, 0, the decision, the difference and the mixture; with a default device, too."""
 
     @smooth
     def twice(x):
@@ -502,13 +499,10 @@ def test_programs_are_simplified_when_they_first_run_again(monkeypatch):
         return y
 
     first = twice(X, batched=True)
-    assert not calls
     with torch.device("meta"):
-        second = twice(X, batched=True)
-    assert len(calls) == 1
-    torch.testing.assert_close(second, first, rtol=1e-12, atol=1e-12)
-    twice(X, batched=True)
-    assert len(calls) == 1
+        torch.testing.assert_close(twice(X, batched=True), first, rtol=1e-12, atol=1e-12)
+    (recording,) = twice.recordings
+    assert recording.length == 9
 
 
 def test_short_programs_that_run_again_and_again_get_a_kernel(monkeypatch):

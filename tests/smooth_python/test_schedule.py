@@ -78,10 +78,10 @@ def test_slots_are_shared_and_only_what_gradients_read_is_kept():
         lines += [[mul, 1, row, 0], [add, len(lines), row, 0]]
     table = numba.kernels((interned(Logistic()),), "numba64").table
     program, wanted = np.array(lines, dtype=np.int32), np.array([len(lines) - 1], dtype=np.int32)
-    _, _, (steps, slots) = schedule.forward_schedule(program, wanted, table)
+    _, (steps, slots) = schedule.forward_schedule(program, wanted, table)
     assert steps == 2002
     assert slots <= 4
-    _, _, (steps, slots, _, _, slopes) = schedule.backward_schedule(program, wanted, table, True, False)
+    _, (steps, slots, _, _, slopes) = schedule.backward_schedule(program, wanted, table, True, False)
     assert (steps, slots) == (1, 1)
     assert slopes <= 3
 

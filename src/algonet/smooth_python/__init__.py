@@ -1,11 +1,9 @@
 """@smooth: write the algorithm in plain Python, get it smooth. if, while, for, comparisons and subscripts have gradients."""
 
-from .checking import MergedStatesWarning
-from .explaining import PathsReport, ProgramReport, paths_report
+from .explaining import MergedStatesWarning, PathsReport, ProgramReport, paths_report
 from .function import SmoothFunction
-from .language.refuse import NotSmoothError
-from .paths import Enumerate, Merge, Particles, Paths, Perturb
-from .softness import Report, Settings, softness
+from .language.liveness import NotSmoothError
+from .softness import Enumerate, Merge, Particles, Paths, Perturb, Report, Settings, softness
 from .trainable import SmoothProgram, smooth
 
 __all__ = [

@@ -1,9 +1,13 @@
-"""Is merging states the right way for this program, and if not, which line is to blame and what else is there?"""
+"""Is merging states the right way for this program, and if not, which line is to blame and what else is there?
+
+The first result of many decisions is compared with the crisp one unasked: a mean may be a state that no program ever reaches.
+"""
 
 from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,15 +18,100 @@ from torch import Tensor
 from algonet.core.extras import require
 from algonet.relax.report import VANISHED, SoftnessReport
 
-from .machine.containers import mapped
-from .paths import Enumerate, Merge, Particles, Paths, Perturb
-from .running import crisply
-from .runtime.deciding import Sites
+from .machine.values import Value, flat, mapped
+from .running import Call, crisply, outcome
+from .runtime.frame import Sites
+from .softness import Enumerate, Merge, Particles, Paths, Perturb
 
 #: Particles that stand for the truth where there are too many paths to enumerate.
 PLENTY = 4096
 #: Lines that are tried one by one.
 MOST_LINES = 16
+#: From so many decisions on a result is compared with the crisp one: a few soft decisions blur, many of them lead to states
+#: that are none. One that is further from it than `GROSS` of it is worth a warning, if it is also further than `APART` of it
+#: from the mean over paths at the same softness: where that is as far from the crisp result, the program is merely soft.
+MANY = 32
+GROSS, APART = 0.9, 0.5
+#: What every steepness is multiplied by for a result that is nearly the crisp one.
+STEEP = 2.0**20
+#: Particles that the mean over paths is taken of, on so many items at most.
+PROBES, ITEMS = 64, 4
+
+
+class MergedStatesWarning(UserWarning):
+    """The result of merging states is far from what the program gives."""
+
+
+def check_once(call: Call, result: Any) -> None:
+    """One warning where the first result that took many decisions is nowhere near what the program gives, and merging, not
+    softness, is why; unless `Merge` was told not to look.
+
+    What was recorded runs once more, so steeply that its states are those of the crisp program, up to ties; only where that is
+    far away, or goes where the recording does not, is the program itself run crisply, which takes as long as recording it.
+    """
+    function, recording, paths = call.function, call.recall, call.settings.paths
+    # A program that was trained is not meant to be the one as written
+    if call.decisions < MANY or function.checked or call.parameters or not isinstance(paths, Merge) or not paths.check:
+        return
+    if recording is None or not recording.repeatable:
+        return
+    function.checked = True
+    items = 1 if call.size is None else min(call.size, ITEMS)
+    try:
+        with torch.no_grad():
+            soft, steep = _numbers(result, call, items), recording.run(None, STEEP)
+            if steep is not None and _distance(soft, nearly := _numbers(steep.result[0], call, items), nearly) <= GROSS:
+                return
+            crisp = _numbers(crisply(_first(call, items)), None, items)
+            gap = _distance(soft, crisp, crisp)
+            if gap <= GROSS:
+                return
+            drawn = _numbers(outcome(_first(call, items, paths=Particles(PROBES))), None, items)
+            apart = _distance(soft, drawn, crisp)
+    except Exception:
+        # The crisp program may refuse these numbers; then there is nothing to compare with
+        return
+    if apart > APART:
+        name = function.__name__
+        warnings.warn(
+            f"{name}: after {call.decisions} smooth decisions the merged state is far from any that the program has: the "
+            f"result differs from the crisp one by {gap:.0%} of it, and from the mean over paths likewise. Try "
+            f"paths=Particles(64) or a higher steepness, ask softness_report({name}, ...) for the line to blame, or silence "
+            "this by paths=Merge(check=False).",
+            MergedStatesWarning,
+            stacklevel=4,
+        )
+
+
+def _numbers(result: Any, call: Call | None, items: int) -> Tensor:
+    """All numbers of the first items of a result, which has a batch in front unless it is that of a call without one."""
+    single = call is not None and call.size is None
+    found = [(t if single else t[:items]).detach().flatten() for t in _tensors(result)]
+    return torch.cat(found) if found else torch.zeros(1)
+
+
+def _distance(one: Tensor, other: Tensor, crisp: Tensor) -> float:
+    """Relative to the crisp numbers; 0 where these are nothing but zeros."""
+    scale = float(crisp.norm())
+    return float((one - other).norm()) / scale if scale > 0 else 0.0
+
+
+def _first(call: Call, items: int, **options: Any) -> Call:
+    """The same call on the first items alone, with a batch in front."""
+    one, function = call.size is None, call.function
+
+    def part(x: Any) -> Any:
+        if type(x) is not Value:
+            return x
+        # One item has had its batch put in front where it was recorded
+        return x.tensor[:items] if x.batched else x.tensor[None] if one else x.tensor
+
+    given = {**call.options, "paths": Merge(check=False), **options, "batched": True}
+    together = zip(function.parameter_names, call.values, strict=True)
+    given["shared"] = () if one else tuple(name for name, x in together if any(not v.batched for v in flat(x)))
+    if "generator" not in function.parameter_names:
+        given["generator"] = torch.Generator().manual_seed(0)
+    return function.call(tuple(mapped(part, x) for x in call.values), given)
 
 
 @dataclass(frozen=True)

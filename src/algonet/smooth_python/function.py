@@ -19,21 +19,18 @@ from torch import Tensor
 from algonet.core.tracing import compiling
 from algonet.relax import Sigmoid
 
-from .checking import check_once
+from .explaining import check_once, report
 from .language.expressions import arguments, defined
-from .language.liveness import numbered
-from .language.refuse import NotSmoothError, check
+from .language.liveness import NotSmoothError, check, numbered
 from .language.rewrite import rewritten
-from .machine.containers import mapped
 from .machine.eager import EAGER
 from .machine.keys import Outside
 from .machine.replay import Recall, Recordings, recall
-from .machine.values import HALVES, Value
-from .paths import Merge, Paths
-from .reference import Draws
+from .machine.values import HALVES, Value, mapped
+from .operation import Draws
 from .running import Call, outcome
 from .runtime.frame import Frame
-from .softness import OPTIONS, Report, Settings, check_options, resolved
+from .softness import OPTIONS, Merge, Paths, Report, Settings, check_options, resolved
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -220,8 +217,6 @@ class SmoothFunction(Generic[P, R]):
 
     def softness_report(self, *args: Any, **kwargs: Any) -> Any:
         """See `algonet.softness_report`, which asks this."""
-        from .explaining import report
-
         return report(self, args, kwargs)
 
     def _lifted(self, bound: list[Any], batched: bool, shared: tuple[str, ...], found: list[Value]) -> list[Any]:

@@ -5,6 +5,7 @@ The program is data: instructions (code, a, b, c), each making the next row; `ma
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algonet.core.identity import identity, interned
+from algonet.core import tracing
+from algonet.core.identity import interned
 from algonet.core.operation import Operation
-from algonet.relax import Relaxation
+from algonet.relax import Logistic, Relaxation
 
 from .machine import instructions
-from .machine.instructions import COUNTER, code_of
-from .reference import run_program
+from .machine.instructions import code_of
 
 #: Shorter programs run operation by operation when the backend is "auto": loading a kernel is not worth it, until so many
 #: instructions of one have run that it would have been.
@@ -38,37 +39,32 @@ class Formulas:
     def __init__(self):
         self.relaxations: list[Relaxation] = []
         self.steepness: list[float | Tensor] = []
-        self._places: dict[int, tuple[int, int]] = {}
-        self._held: list[Relaxation] = []
+        # With the relaxations themselves: while they are held, no others have their ids
+        self._places: dict[int, tuple[Relaxation, tuple[int, int] | None]] = {}
 
     def place(self, relax: Relaxation) -> tuple[int, int] | None:
         """(number of the formula, number of the steepness), None where kernels cannot have it."""
-        known = self._places.get(id(relax))
-        if known is not None:
-            return known
-        steepness: Any = getattr(relax, "steepness", 1.0)
-        steepness = steepness if isinstance(steepness, Tensor) else float(steepness)
-        if relax.scalar is None or (isinstance(steepness, Tensor) and steepness.dim() > 0):
-            return None
-        unit = interned(relax)
-        number = next((k for k, r in enumerate(self.relaxations) if identity(r) == identity(unit)), None)
-        if number is None:
-            number = len(self.relaxations)
-            self.relaxations.append(unit)
-        self._held.append(relax)
-        found = self._places[id(relax)] = number, self._scale(steepness)
-        return found
+        if id(relax) not in self._places:
+            steepness: Any = getattr(relax, "steepness", 1.0)
+            steepness = steepness if isinstance(steepness, Tensor) else float(steepness)
+            found = None
+            if relax.scalar is not None and not (isinstance(steepness, Tensor) and steepness.dim()):
+                found = _place(self.relaxations, interned(relax)), _place(self.steepness, steepness)
+            self._places[id(relax)] = relax, found
+        return self._places[id(relax)][1]
 
     @property
     def settings(self) -> ProgramSettings:
         return ProgramSettings(tuple(self.relaxations))
 
-    def _scale(self, steepness: float | Tensor) -> int:
-        for k, known in enumerate(self.steepness):
-            if known is steepness or (isinstance(known, float) and isinstance(steepness, float) and known == steepness):
-                return k
-        self.steepness.append(steepness)
-        return len(self.steepness) - 1
+
+def _place(items: list[Any], item: Any) -> int:
+    """Where an item is in a list, which it joins if it is not there yet; numbers are found by value."""
+    for k, known in enumerate(items):
+        if known is item or (type(known) is type(item) is float and known == item):
+            return k
+    items.append(item)
+    return len(items) - 1
 
 
 class Program(NamedTuple):
@@ -84,12 +80,15 @@ class Program(NamedTuple):
     asked: str
 
     @staticmethod
-    def of(code: list[int], constants: list[float], settings: ProgramSettings, like: Tensor, backend: str) -> Program:
-        """From flat lists; `like` tells the precision and the device of the numbers."""
-        short = backend == "auto" and len(code) < 4 * SHORT
+    def of(
+        code: Iterable[Any], constants: Iterable[float], settings: ProgramSettings, like: Tensor, backend: str
+    ) -> Program:
+        """From its instructions and constants; `like` tells the precision and the device of the numbers."""
+        rows = np.array([*code], dtype=np.int32).reshape(-1, 4)
+        short = backend == "auto" and len(rows) < SHORT
         return Program(
-            torch.from_numpy(np.array(code, dtype=np.int32).reshape(-1, 4)),
-            torch.tensor(constants, dtype=like.dtype, device=like.device),
+            torch.from_numpy(rows),
+            torch.tensor([*constants], dtype=like.dtype, device=like.device),
             settings,
             "reference" if short else backend,
             backend,
@@ -122,6 +121,136 @@ def _example(device: str) -> tuple[list[Tensor], ProgramSettings]:
     return [x, x.new_zeros(0), x.new_zeros(0), program, wanted, torch.zeros(2, dtype=torch.int64)], ProgramSettings(())
 
 
+_MASK = 0xFFFFFFFF
+
+
+def uniform(seed: Tensor, item: Tensor, counter: int) -> Tensor:
+    """Numbers in [0, 1) from the seed, the items and a counter: integers are mixed by 32-bit multiplications and shifts."""
+    low, high = seed.to(item.device).unbind()
+    mixed = _mixed((item & _MASK) ^ low)
+    mixed = _mixed((mixed + ((counter * 0x9E3779B9) & _MASK) & _MASK) ^ high)
+    return (mixed >> 8).double() * 2.0**-24
+
+
+def _mixed(h: Tensor) -> Tensor:
+    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & _MASK
+    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & _MASK
+    return h ^ (h >> 16)
+
+
+class Draws:
+    """The random numbers of one run: a seed, made when the first one is drawn, and how many were drawn since."""
+
+    def __init__(self, generator: torch.Generator | None = None):
+        self._generator = generator
+        self._seed: Tensor | None = None
+        self._counter = 0
+
+    @property
+    def seed(self) -> Tensor:
+        """Two numbers of 32 bits, from the generator or torch's own."""
+        if self._seed is None:
+            generator = self._generator
+            device = "cpu" if generator is None else generator.device
+            self._seed = torch.randint(0, 2**32, (2,), generator=generator, device=device).cpu()
+        return self._seed
+
+    def count(self) -> int:
+        self._counter += 1
+        return self._counter
+
+    def restart(self) -> None:
+        """The same numbers once more."""
+        self._counter = 0
+
+    def uniform(self, shape: torch.Size, like: Tensor) -> Tensor:
+        """What the instruction `uniform` draws, for numbers that are not recorded."""
+        items = torch.arange(shape.numel(), device=like.device).reshape(shape)
+        dtype = like.dtype if like.is_floating_point() else torch.get_default_dtype()
+        return uniform(self.seed, items, self.count()).to(dtype)
+
+
+class _Finite(torch.autograd.Function):
+    """The tensor as it is; where its gradient is not a number though the tensor is one, there is none.
+
+    A branch that an item does not take has gradient 0 there, and 0 times an infinite slope is what it would be given else.
+    Kernels skip gradients that are 0.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (x,) = ctx.saved_tensors
+        return torch.where(gradient.isnan() & ~x.isnan(), 0.0, gradient)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return tangent.view_as(tangent)
+
+
+def guarded(x: Tensor) -> Tensor:
+    """x, whose gradient is a number if x is: for operands where one of two states is chosen whatever the other is."""
+    if not tracing.transforming() and not tracing.differentiating((x,)):
+        return x
+    return x if tracing.compiling() else _Finite.apply(x)  # pyright: ignore[reportReturnType]
+
+
+def direct(name: str, *operands: Any) -> Tensor:
+    """An instruction on tensors at once, in programs that are not recorded."""
+    return instructions.TABLE[name].step(None, operands, None, None, 0, 1, 2)
+
+
+def relaxed(relax: Any, x: Tensor) -> Tensor:
+    """A relaxation of a tensor."""
+    if type(relax) is Logistic and x.dtype in (torch.float32, torch.float64):
+        # The same numbers as relax(x) without its clamp: the logistic is flat at infinity anyway
+        return torch.sigmoid(x * relax.steepness)
+    return relax(x)
+
+
+#: Instructions that take one of two numbers, or draw which.
+_CHOOSING = frozenset(map(instructions.code_of, ("select", "coin")))
+
+
+class _Guarded(list[Tensor]):
+    """Rows whose gradient is a number if they are."""
+
+    def __getitem__(self, k: Any) -> Any:
+        return guarded(super().__getitem__(k))
+
+
+def run_program(tensors: Sequence[Tensor], settings: Any) -> list[Tensor]:
+    """y[..., k] = row wanted[k] of the instructions on x[..., column]."""
+    x, steepness, constants, program, wanted, seed = tensors
+    shape, dtype = x.shape[:-1], x.dtype
+
+    def draw(counter: int) -> Tensor:
+        items = torch.arange(shape.numel(), device=x.device).reshape(shape)
+        return uniform(seed, items, counter).to(dtype)
+
+    listed, steps = program.tolist(), [*instructions.TABLE.values()]
+    columns, numbers, scales = x.unbind(-1), constants.unbind(0), steepness.unbind(0)
+    rows: list[Tensor] = [] if _CHOOSING.isdisjoint([code for code, _, _, _ in listed]) else _Guarded()
+    for code, a, b, c in listed:
+        if code >= len(steps):
+            y = relaxed(settings.formulas[code - len(steps)], rows[a] * scales[b])
+        else:
+            y = steps[code].step(draw, rows, columns, numbers, a, b, c)
+        # A choice between two constants has torch's own precision
+        rows.append(y if y.dtype == dtype else y.to(dtype))
+    found = list(rows)
+    return [torch.stack([found[k].expand(shape) for k in wanted.tolist()], dim=-1)]
+
+
 #: x (*batch, columns), steepness (number of scales), constants, program (instructions, 4), wanted (rows) and seed (2) give
 #: y (*batch, rows).
 PROGRAM = Operation(
@@ -135,42 +264,3 @@ PROGRAM = Operation(
     fake=lambda tensors, settings: [tensors[0].new_empty(*tensors[0].shape[:-1], tensors[4].shape[0])],
     example=_example,
 )
-
-
-_COMMUTES = frozenset(("add", "mul"))
-
-
-def simplified(program: Program, wanted: Tensor) -> tuple[Program, Tensor]:
-    """The same rows from fewer instructions: equal ones (on equal rows) run once, and 0 - a is -a. Draws stay as they are."""
-    table = instructions.with_relaxations(len(program.settings.formulas))
-    reads, names = [i.rows for i in table], [i.name for i in table]
-    draws = [COUNTER in i.operands for i in table]
-    sub, neg, const = (names.index(name) for name in ("sub", "neg", "const"))
-    constants, code = program.constants.tolist(), program.instructions.tolist()
-    place: list[int] = []
-    kept: list[tuple[int, int, int, int]] = []
-    rows_by_instruction: dict[tuple[int, int, int, int], int] = {}
-    zero = -1
-    for number, a, b, c in code:
-        count = reads[number]
-        if count:
-            a = place[a]
-            b = place[b] if count > 1 else b
-            c = place[c] if count > 2 else c
-            if number == sub and a == zero:
-                number, a, b = neg, b, 0
-            elif b < a and names[number] in _COMMUTES:
-                a, b = b, a
-        found = (number, a, b, c)
-        row = rows_by_instruction.get(found)
-        if row is None or draws[number]:
-            row = rows_by_instruction[found] = len(kept)
-            kept.append(found)
-            if number == const and constants[a] == 0.0:
-                zero = row
-        place.append(row)
-    if len(kept) == len(code):
-        return program, wanted
-    fewer = torch.tensor(kept, dtype=torch.int32, device=program.instructions.device).reshape(-1, 4)
-    rows = torch.tensor([place[row] for row in wanted.tolist()], dtype=wanted.dtype, device=wanted.device)
-    return program._replace(instructions=fewer), rows

@@ -20,18 +20,15 @@ from torch import Tensor
 from algonet.core import tracing
 from algonet.core.memory import check_memory
 
-from .machine.containers import flat, mapped
 from .machine.credit import credit
 from .machine.eager import EAGER
 from .machine.replay import Lowering, Recall, recall
 from .machine.tape import machine_for, recordable
-from .machine.values import Value
-from .paths import Enumerate, Merge, Particles, Paths, Perturb
-from .reference import Draws
-from .runtime.deciding import Answers, Coins, Numbers, PathEndedError
-from .runtime.frame import Frame
+from .machine.values import Value, flat, mapped
+from .operation import Draws
+from .runtime.frame import Answers, Coins, Frame, Numbers, PathEndedError
 from .runtime.merging import Mixture
-from .softness import Report, Settings
+from .softness import Enumerate, Merge, Particles, Paths, Perturb, Report, Settings
 
 #: How much probability the paths that `Enumerate` leaves out may have together.
 MISSING = 0.01

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from algonet.relax.modules import departure
 
+from .explaining import report
 from .function import SmoothFunction
 from .runtime.frame import Frame
 
@@ -96,8 +97,6 @@ class SmoothProgram(nn.Module):
 
     def softness_report(self, *args: Any, **kwargs: Any) -> Any:
         """See `algonet.softness_report`, which asks this."""
-        from .explaining import report
-
         return report(self, args, kwargs)
 
     @property

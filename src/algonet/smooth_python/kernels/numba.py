@@ -75,16 +75,12 @@ def still(x):
     return REAL(0.0)
 
 
-@FUNCTIONS@
-
-
 @njit(fastmath={"contract"}, error_model="numpy")
 def run_block(steps, count, rows, x, columns, steepness, constants, mixed_items, high, start, items):
     """All steps on the items start ... start + W - 1."""
     for k in range(count):
         step = offset(steps, @STEP@ * k)
-        code, first, second, third = step[0], step[2], step[3], step[4]
-        y = offset(rows, step[1] * W)
+        code, own, first, second, third = step[0], step[1], step[2], step[3], step[4]
 @FORWARD@
 
 
@@ -94,7 +90,7 @@ def pull_block(pulls, count, rows, slopes, gx, columns, gs, steepness, start, it
     for k in range(count):
         step = offset(pulls, @PULL@ * k)
         code, place, first, second, third, own = step[0], step[2], step[3], step[4], step[5], step[6]
-        s, started = offset(slopes, step[1] * W), step[7] != 0
+        result, started = step[1], step[7] != 0
 @BACKWARD@
 
 
@@ -144,31 +140,16 @@ def backward(first, last, numbers, seed, run, pull, results, grads, memory):
 '''
 #: Each operand of one item, by where it comes from; `{name}` is a, b or c, `{place}` its number in the step. An instruction's
 #: own value, or its slope, is one of them for gradients.
-OWN = "own"
+OWN = ("y", ROW, "own"), ("slope", ROW, "own")
 _LOADS = {
-    ROW: "{name} = {name}_row[i]",
+    ROW: "{name} = rows[{place} * W + i]",
     COLUMN: "{name} = x[(start + i) * columns + {place}] if i < items else REAL(0.0)",
     CONSTANT: "{name} = constants[{place}]",
     STEEPNESS: "{name} = steepness[{place}]",
     COUNTER: "",
-    OWN: "{name} = own_row[i]",
+    "slopes": "{name} = slopes[{place} * W + i]",
 }
-#: What a function needs to load it.
-_NEEDS = {
-    COLUMN: "x, columns, start, items, first",
-    CONSTANT: "constants, {place}",
-    STEEPNESS: "steepness, {place}",
-    COUNTER: "mixed_items, high, {place}",
-    ROW: "{name}_row",
-    OWN: "own_row",
-}
-#: What a function adds a gradient to.
-_TARGETS = {ROW: "g, started", COLUMN: "gx, columns, start, items, place", STEEPNESS: "gs, items, place"}
-_OWN = (("y", OWN, ""), ("slope", OWN, ""))
 _BITS = {"a": 1, "b": 2, "c": 4, "y": schedule.READS_Y, "slope": schedule.READS_SLOPE}
-#: Rows by their slots, as a block has them.
-_ROWS = {f"{name}_row": f"offset(rows, {place} * W)" for name, place in (*instructions.PLACES.items(), ("own", "own"))}
-_DECORATOR = '@njit(fastmath={"contract"}, error_model="numpy")'
 
 
 def kernels(formulas: tuple[Relaxation, ...], dialect: str) -> ModuleType:
@@ -180,27 +161,20 @@ def kernels(formulas: tuple[Relaxation, ...], dialect: str) -> ModuleType:
 def _generated(formulas: tuple[Relaxation, ...], dialect: str) -> ModuleType:
     table = instructions.with_relaxations(len(formulas))
     functions = [codegen.scalar_function(relax, f"formula{k}", dialect) for k, relax in enumerate(formulas)]
-    runs, pulls, run_cases, pull_cases = [], [], [], []
-    for code, instruction in enumerate(table):
-        run_cases += [
-            f"{'elif' if code else 'if'} code == {code}:  # {instruction.name}",
-            *_run_case(code, instruction),
-        ]
-        runs += _runs(code, instruction, dialect)
-        for operand, slope in enumerate(instruction.slopes):
-            if slope:
-                word = "elif" if pull_cases else "if"
-                case, function = _pull(code, operand, instruction, dialect)
-                pull_cases += [f"{word} code == {3 * code + operand}:  # {instruction.name}, operand {operand}", case]
-                pulls.append(function)
+    runs = {code: _run(instruction, dialect) for code, instruction in enumerate(table)}
+    pulls = {
+        3 * code + operand: _pull(instruction, operand, dialect)
+        for code, instruction in enumerate(table)
+        for operand, slope in enumerate(instruction.slopes)
+        if slope
+    }
     body = (
         _SOURCE.replace("@WIDTH@", str(WIDTH))
         .replace("@FLOAT@", "float32" if dialect == "numba32" else "float64")
         .replace("@STEP@", str(schedule.STEP))
         .replace("@PULL@", str(schedule.PULL))
-        .replace("@FUNCTIONS@", "\n\n".join(runs + pulls))
-        .replace("@FORWARD@", textwrap.indent("\n".join(run_cases), " " * 8))
-        .replace("@BACKWARD@", textwrap.indent("\n".join(pull_cases), " " * 8))
+        .replace("@FORWARD@", _cases(runs))
+        .replace("@BACKWARD@", _cases(pulls))
     )
     source = codegen.PRELUDES[dialect] + "\n\n" + "\n\n".join(functions) + "\n" + body
     module = codegen.load("smooth_program_" + dialect, source)
@@ -213,78 +187,61 @@ def _table_row(instruction: Instruction) -> list[int]:
     gradients = [-1, -1, -1]
     for operand, slope in enumerate(instruction.slopes):
         if slope:
-            gradients[operand] = sum(_BITS[name] for name, kind, _ in _read(instruction, slope) if kind in (ROW, OWN))
+            gradients[operand] = sum(_BITS[name] for name, kind, _ in _read(instruction, slope) if kind == ROW)
     kinds = instruction.operands
-    return [instruction.rows, int(COLUMN in kinds), int(STEEPNESS in kinds), int(_keeps_slope(instruction)), *gradients]
+    keeps_slope = "slope" in instruction.before
+    return [instruction.rows, int(COLUMN in kinds), int(STEEPNESS in kinds), int(keeps_slope), *gradients]
 
 
 def _read(instruction: Instruction, slope: str) -> list[tuple[str, str, str]]:
     """The operands, the own value and the slope, as far as a formula reads them."""
-    return [source for source in (*instruction.sources, *_OWN) if re.search(rf"\b{source[0]}\b", slope)]
+    return [source for source in (*instruction.sources, *OWN) if re.search(rf"\b{source[0]}\b", slope)]
 
 
-def _keeps_slope(instruction: Instruction) -> bool:
-    """Whether value and slope come from one formula, which is then computed once for both."""
-    return "slope" in instruction.before
+def _cases(cases: dict[int, str]) -> str:
+    return "\n".join(
+        f"        {'elif' if k else 'if'} code == {code}:\n{textwrap.indent(case, ' ' * 12)}"
+        for k, (code, case) in enumerate(cases.items())
+    )
 
 
-def _filled(forms: dict[str, str], sources: list[tuple[str, str, str]]) -> list[str]:
-    return [forms[kind].format(name=name, place=place) for name, kind, place in sources]
+def _loop(count: str, sources: list[tuple[str, str, str]], *lines: str) -> str:
+    loads = [_LOADS[kind].format(name=name, place=place) for name, kind, place in sources]
+    return f"for i in range({count}):\n" + textwrap.indent("\n".join(filter(None, (*loads, *lines))), "    ")
 
 
-def _function(name: str, arguments: list[str], count: str, lines: list[str]) -> str:
-    body = textwrap.indent("\n".join(line for line in lines if line), " " * 8)
-    return f"{_DECORATOR}\ndef {name}({', '.join(arguments)}):\n    for i in range({count}):\n{body}\n"
-
-
-def _runs(code: int, instruction: Instruction, dialect: str) -> list[str]:
-    """The function of an instruction: a row from its operands. With a slope to keep there are two of them."""
-    body = [
-        *_filled(_LOADS, instruction.sources),
-        codegen.translated(instruction.before, dialect),
-        f"y[i] = {_formula(instruction.value, instruction, dialect)}",
-    ]
-    arguments = ["y", *_filled(_NEEDS, instruction.sources)]
-    found = [_function(f"run{code}", arguments, "W", body)]
-    if _keeps_slope(instruction):
-        found.append(_function(f"run{code}_slope", ["slopes", *arguments], "W", [*body, "slopes[i] = slope"]))
-    return found
-
-
-def _run_case(code: int, instruction: Instruction) -> list[str]:
-    arguments = ", ".join(_ROWS.get(a, a) for a in ("y", *_filled(_NEEDS, instruction.sources)))
-    if not _keeps_slope(instruction):
-        return [f"    run{code}({arguments})"]
-    with_slope = f"        run{code}_slope(offset(rows, third * W), {arguments})"
-    return ["    if third < 0:", f"        run{code}({arguments})", "    else:", with_slope]
+def _run(instruction: Instruction, dialect: str) -> str:
+    """A row from its operands. Where value and slope come from one formula, the slope is kept if somebody will read it."""
+    value = _formula(instruction.value, instruction, dialect)
+    lines = codegen.translated(instruction.before, dialect), f"rows[own * W + i] = {value}"
+    found = _loop("W", instruction.sources, *lines)
+    if not instruction.before:
+        return found
+    kept = _loop("W", instruction.sources, *lines, "rows[third * W + i] = slope")
+    return f"if third < 0:\n{textwrap.indent(found, '    ')}\nelse:\n{textwrap.indent(kept, '    ')}"
 
 
 def _formula(text: str, instruction: Instruction, dialect: str) -> str:
     return instruction.drawn(codegen.translated(text, dialect), "drawn(mixed_items[i], high, {place})")
 
 
-def _pull(code: int, operand: int, instruction: Instruction, dialect: str) -> tuple[str, str]:
-    """The call of, and the function that adds to the gradient of one operand, or begins it: two operands may be one row."""
-    kind, slope, name = instruction.operands[operand], instruction.slopes[operand], f"pull{code}_{operand}"
-    sources = _read(instruction, slope)
-    arguments = [_TARGETS[kind], "s_row", *_filled(_NEEDS, sources)]
-    passed = ", ".join({**_ROWS, "s_row": "s"}.get(a, a) for a in arguments)
-    call = f"    {name}({passed.replace('g, started', 'offset(slopes, place * W), started')})"
-    lines = ["s = s_row[i]", *_filled(_LOADS, sources)]
+def _pull(instruction: Instruction, operand: int, dialect: str) -> str:
+    """Adds to the gradient of one operand, or begins it: two operands may be one row."""
+    kind, slope = instruction.operands[operand], instruction.slopes[operand]
+    sources = [("s", "slopes", "result"), *_read(instruction, slope)]
     amount = _formula(slope, instruction, dialect)
     if slope not in ("s", "-s") and not slope.startswith("where("):
         # No gradient stays none, whatever the numbers of a row that no result depends on
         amount = f"where(s == REAL(0.0), s, {amount})"
     if kind == ROW:
-        lines.append(f"g[i] = where(started, g[i], REAL(0.0)) + {amount}")
-        return call, _function(name, arguments, "W", lines)
+        place = "slopes[place * W + i]"
+        return _loop("W", sources, f"{place} = where(started, {place}, REAL(0.0)) + {amount}")
     if kind == COLUMN:
-        lines.append(f"gx[(start + i) * columns + place] += {amount}")
-        return call, _function(name, arguments, "items", lines)
+        return _loop("items", sources, f"gx[(start + i) * columns + place] += {amount}")
     # Summed up by itself: the products run in vector registers. The row's own gradient is of no further use, as steepness
     # comes after rows
-    function = _function(name, arguments, "W", [*lines, f"s_row[i] = {amount}"])
-    return call, function + "    for i in range(items):\n        gs[place] += s_row[i]\n"
+    products = _loop("W", sources, f"slopes[result * W + i] = {amount}")
+    return products + "\nfor i in range(items):\n    gs[place] += slopes[result * W + i]"
 
 
 class _Schedule(NamedTuple):
@@ -308,8 +265,8 @@ def _scheduled(make: Callable[..., Any], tensors: Sequence[Tensor], module: Modu
     key = make, module, id(program), id(wanted), *needs
     found = _SCHEDULES.find(key)
     if found is None:
-        arrays, addresses, sizes = make(program.numpy(), wanted.numpy(), module.table, *needs)
-        found = _SCHEDULES.put(key, _Schedule(arrays, addresses, sizes, program, wanted))
+        arrays, sizes = make(program.numpy(), wanted.numpy(), module.table, *needs)
+        found = _SCHEDULES.put(key, _Schedule(arrays, tuple(a.ctypes.data for a in arrays), sizes, program, wanted))
     return found
 
 

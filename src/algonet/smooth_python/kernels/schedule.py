@@ -22,16 +22,14 @@ STEP, PULL = 5, 8
 
 
 @njit()
-def used_rows(program, wanted, table):
-    """Which rows the wanted ones depend on."""
-    used = np.zeros(program.shape[0], dtype=np.uint8)
-    for j in range(wanted.shape[0]):
-        used[wanted[j]] = 1
+def _with_sources(marked, program, table):
+    """The marked rows and all that they depend on."""
+    found = marked.copy()
     for k in range(program.shape[0] - 1, -1, -1):
-        if used[k]:
+        if found[k]:
             for j in range(table[program[k, 0], ROWS]):
-                used[program[k, 1 + j]] = 1
-    return used
+                found[program[k, 1 + j]] = 1
+    return found
 
 
 @njit()
@@ -89,114 +87,74 @@ def _steps(program, used, stays, slopes, table):
     return steps, slots, slope_slots, count
 
 
-@njit()
-def _taken(values, places):
-    found = np.empty(places.shape[0], dtype=np.int32)
-    for j in range(places.shape[0]):
-        found[j] = values[places[j]]
-    return found
-
-
 @njit(cache=True)
 def forward_schedule(program, wanted, table):
-    """((steps, slots of the wanted rows), their addresses, (number of steps, of slots)): arrays must outlive their use."""
-    stays = np.zeros(program.shape[0], dtype=np.uint8)
-    for j in range(wanted.shape[0]):
-        stays[wanted[j]] = 1
-    none = np.zeros(program.shape[0], dtype=np.uint8)
-    steps, slots, _, count = _steps(program, used_rows(program, wanted, table), stays, none, table)
-    taken = _taken(slots, wanted)
-    return (steps, taken), (steps.ctypes.data, taken.ctypes.data), (len(steps), count)
+    """((steps, slots of the wanted rows), (number of steps, of slots))."""
+    none, stays = np.zeros((2, program.shape[0]), dtype=np.uint8)
+    stays[wanted] = 1
+    steps, slots, _, count = _steps(program, _with_sources(stays, program, table), stays, none, table)
+    return (steps, slots[wanted]), (len(steps), count)
 
 
 @njit()
-def _reached(program, wanted, table, of_input, of_steepness):
-    """Which rows have a gradient that is asked for: they depend on what has one, and wanted rows depend on them by slopes."""
+def _pulls(program, wanted, table, of_input, of_steepness):
+    """Which operands of rows get a gradient: they depend on what asks for one, and wanted rows depend on them by slopes."""
     length = program.shape[0]
-    active = np.zeros(length, dtype=np.uint8)
+    pulls = np.zeros((length, 3), dtype=np.uint8)
+    active, reached = np.zeros((2, length), dtype=np.uint8)
     for k in range(length):
         code = program[k, 0]
-        if (of_input and table[code, FROM_INPUT]) or (of_steepness and table[code, FROM_STEEPNESS]):
-            active[k] = 1
-        for j in range(table[code, ROWS]):
-            if table[code, GRADIENTS + j] >= 0 and active[program[k, 1 + j]]:
-                active[k] = 1
-    reached = np.zeros(length, dtype=np.uint8)
-    for j in range(wanted.shape[0]):
-        reached[wanted[j]] = active[wanted[j]]
+        asked = (of_input and table[code, FROM_INPUT]) or (of_steepness and table[code, FROM_STEEPNESS])
+        for j in range(3):
+            if table[code, GRADIENTS + j] >= 0:
+                pulls[k, j] = active[program[k, 1 + j]] if j < table[code, ROWS] else asked
+                active[k] |= pulls[k, j]
+    reached[wanted] = 1
     for k in range(length - 1, -1, -1):
-        if reached[k]:
-            code = program[k, 0]
-            for j in range(table[code, ROWS]):
-                if table[code, GRADIENTS + j] >= 0:
-                    reached[program[k, 1 + j]] |= active[program[k, 1 + j]]
-    return reached
-
-
-@njit()
-def _pulls(code, row, j, table, reached, of_input, of_steepness):
-    """Whether operand j of a reached instruction gets a gradient."""
-    if table[code, GRADIENTS + j] < 0:
-        return False
-    if j < table[code, ROWS]:
-        return reached[row] == 1
-    return (of_input and table[code, FROM_INPUT] == 1) or (of_steepness and table[code, FROM_STEEPNESS] == 1)
+        pulls[k] *= reached[k]
+        for j in range(table[program[k, 0], ROWS]):
+            reached[program[k, 1 + j]] |= pulls[k, j]
+    return pulls
 
 
 @njit(cache=True)
 def backward_schedule(program, wanted, table, of_input, of_steepness):
-    """((steps, backward steps, slots of the wanted rows' gradients or -1), their addresses, (number of steps, of slots, of
-    backward steps, of gradients that come in, of slots of gradients)).
+    """((steps, backward steps, slots of the wanted rows' gradients or -1), (number of steps, of slots, of backward steps, of
+    gradients that come in, of slots of gradients)).
 
     A backward step is (3 instruction + operand, slot of the row's gradient, slot or place of the operand's, slots of a, b, c
     and of the row or its slope, whether the operand's slot has a part of its gradient already).
     """
     length = program.shape[0]
-    reached = _reached(program, wanted, table, of_input, of_steepness)
-    saved = np.zeros(length, dtype=np.uint8)
-    sloped = np.zeros(length, dtype=np.uint8)
-    count = 0
+    wants = _pulls(program, wanted, table, of_input, of_steepness)
+    saved, sloped = np.zeros((2, length), dtype=np.uint8)
     for k in range(length):
-        if not reached[k]:
-            continue
         code = program[k, 0]
         for j in range(3):
-            if not _pulls(code, program[k, 1 + j], j, table, reached, of_input, of_steepness):
-                continue
-            count += 1
-            reads = table[code, GRADIENTS + j]
-            for operand in range(table[code, ROWS]):
-                if reads & (1 << operand):
-                    saved[program[k, 1 + operand]] = 1
-            if reads & READS_Y:
-                saved[k] = 1
-            if reads & READS_SLOPE:
-                sloped[k] = 1
-    needed = np.zeros(length, dtype=np.uint8)
-    for k in range(length - 1, -1, -1):
-        needed[k] |= saved[k] | sloped[k]
-        if needed[k]:
-            for j in range(table[program[k, 0], ROWS]):
-                needed[program[k, 1 + j]] = 1
+            if wants[k, j]:
+                reads = table[code, GRADIENTS + j]
+                for operand in range(table[code, ROWS]):
+                    if reads & (1 << operand):
+                        saved[program[k, 1 + operand]] = 1
+                saved[k] |= (reads & READS_Y) > 0
+                sloped[k] |= (reads & READS_SLOPE) > 0
+    needed = _with_sources(saved | sloped, program, table)
     steps, slots, slope_slots, size = _steps(program, needed, saved, sloped, table)
 
-    pulls = np.empty((count, PULL), dtype=np.int32)
+    pulls = np.empty((wants.sum(), PULL), dtype=np.int32)
     places = np.full(length, -1, dtype=np.int32)
     free = np.empty(length + 1, dtype=np.int32)
     spare, used, made = 0, 0, 0
-    for j in range(wanted.shape[0]):
-        row = wanted[j]
-        if reached[row] and places[row] < 0:
+    for row in wanted:
+        if wants[row].any() and places[row] < 0:
             places[row] = used
             used += 1
-    seeds, seeded = _taken(places, wanted), used
+    seeds, seeded = places[wanted], used
     for k in range(length - 1, -1, -1):
-        if not reached[k]:
-            continue
         code = program[k, 0]
         for j in range(3):
             row = program[k, 1 + j]
-            if not _pulls(code, row, j, table, reached, of_input, of_steepness):
+            if not wants[k, j]:
                 continue
             place, started = row, 1
             if j < table[code, ROWS]:
@@ -210,7 +168,7 @@ def backward_schedule(program, wanted, table, of_input, of_steepness):
                 pulls[made, 3 + operand] = slots[row] if operand < table[code, ROWS] else row
             pulls[made, 6] = slope_slots[k] if table[code, KEEPS_SLOPE] else slots[k]
             made += 1
-        free[spare] = places[k]
-        spare += 1
-    addresses = (steps.ctypes.data, pulls.ctypes.data, seeds.ctypes.data)
-    return (steps, pulls, seeds), addresses, (len(steps), size, made, seeded, used)
+        if places[k] >= 0:
+            free[spare] = places[k]
+            spare += 1
+    return (steps, pulls, seeds), (len(steps), size, made, seeded, used)

@@ -8,7 +8,7 @@ needed. Nothing is kept between forward and backward: backward runs the program 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -204,51 +204,37 @@ def _backward(instruction: Instruction) -> str:
     return "\n".join(lines)
 
 
-class _Ready:
-    """The tensors of a call as the kernels want them."""
+def _launch(kernel: Any, x: Tensor, tensors: Sequence[Tensor], scales: dict[str, int], **results: Tensor) -> None:
+    """The kernel on all blocks, as many at a time as rows (and, where there are scales, gradients of rows) fit for. A launch is
+    made once for each size of batch and program."""
+    _, steepness, constants, program, wanted, seed = tensors
+    length, blocks = program.shape[0], -(-x.shape[0] // BLOCK)
+    inputs = {"x": x, "steepness": steepness.contiguous(), "constants": constants.contiguous(), **results}
+    inputs["program"] = program.to(x.device, non_blocking=True).contiguous()
+    inputs |= {name: t.to(x.device, non_blocking=True) for name, t in (("wanted", wanted), ("seed", seed))}
+    each = (2 if scales else 1) * length * BLOCK * x.element_size()
+    most = max(1, min(blocks, SCRATCH // max(each, 1)))
+    for start in range(0, blocks, most):
+        some = min(most, blocks - start)
+        sizes: dict[str, Any] = {"start": start, "count": x.shape[0], "columns": x.shape[1], "length": length}
+        sizes |= {"results": wanted.shape[0], **scales}
+        key = (kernel, x.dtype, x.get_device(), some, *sizes.values())
+        launch = PLANS.find(key) or PLANS.put(key, Launch(kernel, some, warps=1, BLOCK=BLOCK, **sizes))
+        inputs["scratch"] = x.new_empty(some, length, BLOCK)
+        if scales:
+            inputs["sums"] = x.new_zeros(some, length, BLOCK)
+        launch.start(**inputs)
 
-    def __init__(self, tensors: Sequence[Tensor]):
-        x, steepness, constants, program, wanted, seed = tensors
-        self.x = x.reshape(-1, x.shape[-1]).contiguous()
-        self.count, self.columns = self.x.shape
-        self.length, self.results = program.shape[0], wanted.shape[0]
-        self.blocks = -(-self.count // BLOCK)
-        self.inputs = {
-            "x": self.x,
-            "steepness": steepness.contiguous(),
-            "constants": constants.contiguous(),
-            "program": program.to(x.device, non_blocking=True).contiguous(),
-            "wanted": wanted.to(x.device, non_blocking=True),
-            "seed": seed.to(x.device, non_blocking=True),
-        }
 
-    def stretches(self, copies: int) -> Iterator[tuple[int, int]]:
-        """(first block, blocks) of each launch, such that `copies` sets of rows fit into the scratch."""
-        each = copies * self.length * BLOCK * self.x.element_size()
-        size = max(1, min(self.blocks, SCRATCH // max(each, 1)))
-        for start in range(0, self.blocks, size):
-            yield start, min(size, self.blocks - start)
-
-    def launch(self, kernel: Any, start: int, blocks: int, **more: int) -> Launch:
-        """The kernel for these blocks; made once for each size of batch and program."""
-        sizes: dict[str, Any] = {"start": start, "count": self.count, "columns": self.columns, **more}
-        sizes |= {"length": self.length, "results": self.results}
-        key = (kernel, self.x.dtype, self.x.get_device(), blocks, *sizes.values())
-        found = PLANS.find(key)
-        if found is None:
-            found = PLANS.put(key, Launch(kernel, blocks, warps=1, BLOCK=BLOCK, **sizes))
-        return found
+def _table(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1]).contiguous()
 
 
 def smooth_program_forward(tensors: Sequence[Tensor], settings: ProgramSettings) -> tuple[list[Tensor], list[Tensor]]:
-    x = tensors[0]
-    ready = _Ready(tensors)
-    y = x.new_empty(ready.count, ready.results)
-    kernel = kernels(settings.formulas).forward_kernel
-    for start, blocks in ready.stretches(1):
-        rows = x.new_empty(blocks, ready.length, BLOCK)
-        ready.launch(kernel, start, blocks).start(**ready.inputs, y=y, scratch=rows)
-    return [y.reshape(*x.shape[:-1], ready.results)], []
+    x = _table(tensors[0])
+    y = x.new_empty(*tensors[0].shape[:-1], tensors[4].shape[0])
+    _launch(kernels(settings.formulas).forward_kernel, x, tensors, {}, y=y)
+    return [y], []
 
 
 def smooth_program_backward(
@@ -258,21 +244,12 @@ def smooth_program_backward(
     settings: ProgramSettings,
     needs: Sequence[bool],
 ) -> list[Tensor | None]:
-    x = tensors[0]
-    ready = _Ready(tensors)
-    gx = torch.zeros_like(ready.x)
-    scales = tensors[1].shape[0]
-    gs = x.new_zeros(ready.blocks, scales, BLOCK)
-    g = grads[0].reshape(ready.count, ready.results).contiguous()
+    x, scales = _table(tensors[0]), tensors[1].shape[0]
+    gx, gs = torch.zeros_like(x), x.new_zeros(-(-x.shape[0] // BLOCK), scales, BLOCK)
     kernel = kernels(settings.formulas).backward_kernel
-    for start, blocks in ready.stretches(2):
-        rows = x.new_empty(blocks, ready.length, BLOCK)
-        slopes = x.new_zeros(blocks, ready.length, BLOCK)
-        launch = ready.launch(kernel, start, blocks, scales=scales)
-        launch.start(**ready.inputs, g=g, gx=gx, gs=gs, scratch=rows, sums=slopes)
-    by_steepness = gs.sum((0, 2)) if needs[1] else None
+    _launch(kernel, x, tensors, {"scales": scales}, g=_table(grads[0]), gx=gx, gs=gs)
     constants = torch.zeros_like(tensors[2]) if needs[2] else None
-    return [gx.reshape(x.shape), by_steepness, constants, None, None, None]
+    return [gx.reshape(tensors[0].shape), gs.sum((0, 2)) if needs[1] else None, constants, None, None, None]
 
 
 SmoothProgramPlan = plan_from(smooth_program_forward, smooth_program_backward)

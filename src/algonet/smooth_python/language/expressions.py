@@ -86,22 +86,20 @@ def placed(new: ast.AST, old: ast.AST) -> None:
     new.end_lineno, new.end_col_offset = new.lineno, new.col_offset + 1  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _is_not(node: ast.expr) -> bool:
-    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
-
-
 class Expressions(ast.NodeTransformer):
     """Expressions: comparisons, and/or/not, conditional expressions, subscripts and calls become calls of the frame."""
 
     def __init__(self):
         self._temporaries = 0
-        #: Whether a comparison is wanted as a probability, because what is around it decides.
-        self._asked = False
 
     def visit(self, node: ast.AST) -> Any:
-        new = super().visit(node)
-        if isinstance(new, ast.expr) and not hasattr(new, "lineno") and hasattr(node, "lineno"):
-            placed(new, node)
+        decision = self._decision(node)
+        # The value of a comparison that is kept
+        return self._placed(super().visit(node) if decision is None else frame("decided", decision), node)
+
+    def _placed(self, new: Any, old: ast.AST) -> Any:
+        if isinstance(new, ast.expr) and not hasattr(new, "lineno") and hasattr(old, "lineno"):
+            placed(new, old)
         return new
 
     def temporary(self) -> str:
@@ -110,38 +108,31 @@ class Expressions(ast.NodeTransformer):
 
     def probability(self, node: ast.expr) -> ast.expr:
         """A condition: comparisons are probabilities already, anything else is asked for its truth."""
-        self._asked = isinstance(node, (ast.Compare, ast.BoolOp)) or _is_not(node)
-        new = self.visit(node)
-        if isinstance(node, (ast.Compare, ast.BoolOp, ast.Constant)):
-            return new
-        if _is_not(node):
-            return new
-        return frame("truth", new)
+        if isinstance(node, ast.Constant):
+            return self.visit(node)
+        return self._placed(self._decision(node) or frame("truth", self.visit(node)), node)
 
-    def _decides(self) -> bool:
-        """Whether the expression that is visited now has to decide by itself."""
-        asked, self._asked = self._asked, False
-        return not asked
-
-    def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        decides = self._decides()
-        compared = self._compared(node)
-        return frame("decided", compared) if decides else compared
+    def _decision(self, node: ast.AST) -> ast.expr | None:
+        """The probability of a comparison, and of `and`, `or` and `not`; None for anything else."""
+        if isinstance(node, ast.Compare):
+            return self._compared(node)
+        if isinstance(node, ast.BoolOp):
+            first, *rest = [self.probability(value) for value in node.values]
+            return frame("both" if isinstance(node.op, ast.And) else "either", first, *map(thunk, rest))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return frame("negate", self.probability(node.operand))
+        return None
 
     def _compared(self, node: ast.Compare) -> ast.expr:
         left = self.visit(node.left)
         links: list[ast.expr] = []
         for k, (operation, right) in enumerate(zip(node.ops, node.comparators, strict=True)):
-            right = self.visit(right)
+            right = following = self.visit(right)
             if k + 1 < len(node.ops) and not isinstance(right, (ast.Name, ast.Constant)):
                 middle = self.temporary()
-                links.append(self._link(left, operation, ast.NamedExpr(named(middle, store=True), right)))
-                left = named(middle)
-            else:
-                links.append(self._link(left, operation, right))
-                left = right
-        if len(links) == 1:
-            return links[0]
+                right, following = ast.NamedExpr(named(middle, store=True), right), named(middle)
+            links.append(self._link(left, operation, right))
+            left = following
         # Links behind the first run later, and what they assign would stay inside a thunk: nest them
         chain = links[-1]
         for link in reversed(links[:-1]):
@@ -155,45 +146,23 @@ class Expressions(ast.NodeTransformer):
             return frame("negate", frame("contains", left, right))
         return frame(_COMPARISONS[type(operation)], left, right)
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        decides = self._decides()
-        first, *rest = [self.probability(value) for value in node.values]
-        method = "both" if isinstance(node.op, ast.And) else "either"
-        found = frame(method, first, *(thunk(value) for value in rest))
-        return frame("decided", found) if decides else found
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        if isinstance(node.op, ast.Not):
-            decides = self._decides()
-            found = frame("negate", self.probability(node.operand))
-            return frame("decided", found) if decides else found
-        return ast.UnaryOp(node.op, self.visit(node.operand))
-
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         parts = self.probability(node.test), thunk(self.visit(node.body)), thunk(self.visit(node.orelse))
         heavy = {"heavy": ast.Constant(True)} if is_heavy([node.body, node.orelse]) else {}
         return frame("choose", *parts, **heavy)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        function = self.visit(node.func)
-        args: list[ast.expr] = [self.visit(arg) for arg in node.args]
-        keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
-        return ast.Call(attribute("_s", "call"), [function, *args], keywords)
+        self.generic_visit(node)
+        return ast.Call(attribute("_s", "call"), [node.func, *node.args], node.keywords)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        return frame("load", self.visit(node.value), self.index(node.slice))
+        return frame("load", self.visit(node.value), self.visit(node.slice))
 
-    def index(self, node: ast.expr) -> ast.expr:
-        """A subscript as an ordinary expression."""
-        if isinstance(node, ast.Slice):
-            bounds: list[ast.expr] = [
-                self.visit(b) if b is not None else ast.Constant(None) for b in (node.lower, node.upper, node.step)
-            ]
-            return frame("slice", *bounds)
-        if isinstance(node, ast.Tuple):
-            return ast.Tuple([self.index(part) for part in node.elts], ast.Load())
-        return self.visit(node)
+    def visit_Slice(self, node: ast.Slice) -> ast.expr:
+        bounds = (node.lower, node.upper, node.step)
+        return frame("slice", *(ast.Constant(None) if b is None else self.visit(b) for b in bounds))
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
-        tests: list[ast.expr] = [frame("crisp", self.visit(test)) for test in node.ifs]
-        return ast.comprehension(node.target, self.visit(node.iter), tests, node.is_async)
+        self.generic_visit(node)
+        node.ifs = [frame("crisp", test) for test in node.ifs]
+        return node

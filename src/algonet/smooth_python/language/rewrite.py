@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 from .expressions import (
@@ -49,7 +50,7 @@ from .liveness import (
 def rewritten(
     function: ast.FunctionDef, checkpoint: bool = False, weighted: bool = False, gated: bool = False
 ) -> ast.FunctionDef:
-    """The smooth form of a function that `refuse.check` has passed.
+    """The smooth form of a function that `check` has passed.
 
     Where it is `weighted` or `gated`, every assignment `y = value` becomes `y = _s.assign(number, value)`, with a function that
     reads the old y where it is gated.
@@ -204,29 +205,23 @@ class _Rewriter(Expressions):
             parts = [self._before(part) for part in target.elts]
             return None if None in parts else ast.Tuple(parts, ast.Load())  # pyright: ignore[reportArgumentType]
         if isinstance(target, ast.Subscript):
-            old: ast.expr = named(root(target) or "")
-            for index in self._path(copy.deepcopy(target)):
-                old = frame("load", old, index)
-            return old
+            return self._loaded(target, self._path(copy.deepcopy(target)))
         return named(target.id) if isinstance(target, ast.Name) else None
 
+    def _loaded(self, target: ast.expr, path: Sequence[ast.expr | str]) -> ast.expr:
+        old: ast.expr = named(root(target) or "")
+        for index in path:
+            old = frame("load", old, index)
+        return old
+
     def _AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
-        before: list[ast.stmt] = []
-        target = node.target
-        if isinstance(target, ast.Subscript):
-            path = self._path(target)
-            names = [self.temporary() for _ in path]
-            before = [assign(n, index) for n, index in zip(names, path, strict=True)]
-            variable = root(target) or ""
-            old: ast.expr = named(variable)
-            for name in names:
-                old = frame("load", old, name)
-            value = self._marked(node, 0, ast.BinOp(old, node.op, self.visit(node.value)), copy.deepcopy(old))
-            stored = frame("store", variable, value, *names)
-            return [*before, assign(variable, stored)]
-        variable = root(target) or ""
-        value = ast.BinOp(named(variable), node.op, self.visit(node.value))
-        return [ast.Assign([target], self._marked(node, 0, value, named(variable)))]
+        path = self._path(node.target)
+        names = [self.temporary() for _ in path]
+        before = [assign(n, index) for n, index in zip(names, path, strict=True)]
+        value = ast.BinOp(self._loaded(node.target, names), node.op, self.visit(node.value))
+        value = self._marked(node, 0, value, self._loaded(node.target, names))
+        variable = root(node.target) or ""
+        return [*before, assign(variable, frame("store", variable, value, *names) if names else value)]
 
     def _assign(self, places: list[ast.expr], value: ast.expr) -> list[ast.stmt]:
         if len(places) == 1 and isinstance(places[0], ast.Subscript):
@@ -256,7 +251,7 @@ class _Rewriter(Expressions):
     def _path(self, place: ast.expr) -> list[ast.expr]:
         path: list[ast.expr] = []
         while isinstance(place, ast.Subscript):
-            path.insert(0, self.index(place.slice))
+            path.insert(0, self.visit(place.slice))
             place = place.value
         return path
 

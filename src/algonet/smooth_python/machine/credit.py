@@ -9,6 +9,7 @@ a choice between two numbers that know nothing of it, the choice is replaced by 
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any, NamedTuple
 
 from .instructions import TABLE, code_of
@@ -55,7 +56,7 @@ def credit(tape: Any, results: list[Any], coins: list[Coin], expected: bool) -> 
         counts.append(len(groups))
         terms += [term for term, _ in groups]
         scores += [graph.score(coins_of) for _, coins_of in groups]
-    return Credit(tape.vector(terms + scores), counts)
+    return Credit(Value(None, True, tape, [tape.at(row) for row in terms + scores]), counts)
 
 
 class _Graph:
@@ -66,9 +67,10 @@ class _Graph:
 
     def __init__(self, tape: TapeMachine, coins: list[Coin], expected: bool):
         self._tape = tape
+        self._code = [*tape.code]
         here = [coin for coin in coins if coin.row is not None and coin.row >= tape.first]
         before = coins[: len(coins) - len(here)]
-        self._p = {row: tape.instruction(row)[1] for row in ((coin.row or 0) - tape.first for coin in here)}
+        self._p = {row: self._code[row][1] for row in ((coin.row or 0) - tape.first for coin in here)}
         self._bits = {row: 2 << k for k, row in enumerate(self._p)}
         # The scores of coins by their bit, alone and summed up
         self._summed = [0.0 if not before else before[-1].score, *(coin.score for coin in here)]
@@ -100,23 +102,25 @@ class _Graph:
 
     def _trace(self) -> None:
         """Extend `deps` to the end of the tape."""
-        deps, tape = self.deps, self._tape
-        for row in range(len(deps), tape.present):
-            code, *operands = tape.instruction(row)
-            reads = self._reads[code] if code < len(self._reads) else 1
+        code, deps = self._code, self.deps
+        lacking = len(self._tape.code) - len(code)
+        code += [*islice(reversed(self._tape.code), lacking)][::-1]
+        for row in range(len(deps), len(code)):
+            number, *operands = code[row]
+            reads = self._reads[number] if number < len(self._reads) else 1
             found = self._bits.get(row, 0)
             for operand in operands[:reads]:
                 found |= deps[operand]
-            if self._earlier and code == self._input:
+            if self._earlier and number == self._input:
                 found |= 1
             deps.append(found)
 
     def name(self, row: int) -> str:
-        code = self._tape.instruction(row)[0]
+        code = self._code[row][0]
         return self._names[code] if code < len(self._names) else ""
 
     def _operands(self, row: int) -> tuple[int, ...]:
-        return self._tape.instruction(row)[1:]
+        return self._code[row][1:]
 
     def _emit(self, name: str, *rows: int) -> int:
         row = self._tape.emit(name, *rows)
@@ -124,7 +128,7 @@ class _Graph:
         return row
 
     def _number(self, row: int) -> float | None:
-        return self._tape.number_at(row) if self.name(row) == "const" else None
+        return [*self._tape.constants][self._code[row][1]] if self.name(row) == "const" else None
 
     # -- sums
 

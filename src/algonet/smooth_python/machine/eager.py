@@ -13,9 +13,8 @@ from torch import Tensor
 
 from algonet.core.tracing import unwrapped
 
-from ..reference import direct, guarded, relaxed
-from .containers import flat, mapped
-from .values import NUMBERS, Value, machine_of, smooth_kind
+from ..operation import direct, guarded, relaxed
+from .values import NUMBERS, Value, flat, machine_of, mapped, smooth_kind
 
 #: On a GPU a look at the mass that is left in a loop costs more than an iteration: it is taken after this many.
 PATIENCE = 8

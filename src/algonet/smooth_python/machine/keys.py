@@ -28,7 +28,7 @@ from torch import Tensor
 from algonet.relax import Relaxation, TConorm
 
 from ..language.liveness import parameters
-from ..paths import Paths
+from ..softness import Paths
 from .values import Value
 
 #: Longer containers from outside would cost more to compare than recording does.

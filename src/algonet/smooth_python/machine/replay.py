@@ -23,11 +23,10 @@ from torch.overrides import TorchFunctionMode
 
 from algonet.core.tracing import capturing, transforming
 
-from ..operation import REPAID, Program, evaluate, simplified, steepness_tensor
+from ..operation import REPAID, Program, evaluate, steepness_tensor
 from ..softness import BLOCKS
-from .containers import flat, mapped
 from .keys import Found, UnknownError, describe
-from .values import NUMBERS, Value
+from .values import NUMBERS, Value, flat, mapped
 
 #: Instructions that one function's recordings may hold together (16 bytes each); how many recordings, and ways through one.
 CAPACITY = 2**20
@@ -55,12 +54,7 @@ Origin = Callable[[Run], Tensor]
 
 
 class Step:
-    """One program on its inputs, and the rows that were asked for.
-
-    It is simplified when it first runs again: many recordings never do. A short one that runs again and again gets a kernel.
-    """
-
-    __slots__ = ("_draws", "_inputs", "_ready", "_scales", "_size", "length")
+    """One program on its inputs, and the rows that were asked for. A short one that runs again and again gets a kernel."""
 
     def __init__(
         self,
@@ -75,20 +69,16 @@ class Step:
         #: The program, the wanted rows, and how often they ran again while that may change them.
         self._ready = program, wanted, 0
         self._inputs, self._scales, self._size, self._draws = inputs, scales, size, draws
-        #: Instructions as recorded.
         self.length = program.instructions.shape[0]
 
     def run(self, run: Run) -> Tensor:
         program, wanted, runs = self._ready
         if not runs or program.backend != program.asked:
-            if not runs:
-                program, wanted = simplified(program, wanted)
-            elif runs * self.length >= REPAID and not capturing(program.constants.device):
+            if runs * self.length >= REPAID and not capturing(program.constants.device):
                 program = program._replace(backend=program.asked)
             # Moved where the kernels read them, once and for all; in one assignment: threads may run a step at once
             device = program.instructions.device if program.backend == "reference" else program.constants.device
-            program = program._replace(instructions=program.instructions.to(device))
-            wanted = wanted.to(device)
+            program, wanted = program._replace(instructions=program.instructions.to(device)), wanted.to(device)
             self._ready = program, wanted, runs + 1
         scales: Any = self._scales
         if not isinstance(scales, Tensor):
@@ -102,13 +92,12 @@ class Step:
 class Guard(NamedTuple):
     """Python asked something about numbers (is any mass left in this loop?), and the answer."""
 
-    at: Origin
-    question: Callable[[Tensor], Hashable]
+    ask: Callable[[Run], Hashable]
     answer: Hashable
 
 
 class Outputs(NamedTuple):
-    """What the run returned, `Leaf`s in place of tensors, and the iterations of its loops by line."""
+    """What the run returned, origins in place of tensors, and the iterations of its loops by line."""
 
     result: Any
     iterations: dict[int, int]
@@ -150,26 +139,16 @@ class Lowering(NamedTuple):
         return tensor if self.half is None or not tensor.is_floating_point() else tensor.to(self.half)
 
 
-class Leaf:
-    """A tensor of a result, as the caller sees it."""
+def _unbound(origin: Origin) -> Callable[[int], Origin]:
+    """The parts of a tensor along the items' first dimension, which a run takes apart once."""
+    key = object()
 
-    def __init__(self, origin: Origin):
-        self.origin = origin
+    def piece(run: Run, k: int) -> Tensor:
+        if key not in run.unbound:
+            run.unbound[key] = origin(run).unbind(1)
+        return run.unbound[key][k]
 
-
-class _Unbound:
-    """The parts of a tensor along the items' first dimension."""
-
-    def __init__(self, origin: Origin):
-        self._origin = origin
-
-    def part(self, k: int) -> Origin:
-        def origin(run: Run) -> Tensor:
-            if self not in run.unbound:
-                run.unbound[self] = self._origin(run).unbind(1)
-            return run.unbound[self][k]
-
-        return origin
+    return lambda k: lambda run: piece(run, k)
 
 
 # fmt: off
@@ -223,7 +202,7 @@ class Watch(TorchFunctionMode):
 class Trace:
     """Notes of one recording. `complete` as long as they are enough to repeat it."""
 
-    def __init__(self, arguments: list[tuple[Tensor, Origin | None]], tensors: list[Tensor], fixed: list[Tensor]):
+    def __init__(self, known: list[tuple[Tensor, Origin]]):
         self.complete = True
         self.watch = Watch(self)
         #: Whether random numbers were drawn.
@@ -233,38 +212,29 @@ class Trace:
         self.programs = 0
         # The tensors themselves are kept, or another one could get the id
         self._origins: dict[int, tuple[Tensor, Origin]] = {}
-        for tensor in fixed:
-            self._know(tensor, lambda run, tensor=tensor: tensor)
-        for k, tensor in enumerate(tensors):
-            self._know(tensor, lambda run, k=k: run.tensors[k])
-        for tensor, origin in arguments:
-            if origin is not None:
-                self._know(tensor, origin)
+        for tensor, origin in known:
+            self._know(tensor, origin)
 
     def _know(self, tensor: Tensor, origin: Origin) -> None:
         self._origins[id(tensor)] = tensor, origin
 
     def _origin(self, tensor: Any) -> Origin:
-        known = self._origins.get(id(tensor))
-        if known is None:
-            self.complete = False
-            return _nowhere
-        return known[1]
+        _, origin = self._origins.get(id(tensor), (None, _nowhere))
+        self.complete = self.complete and origin is not _nowhere
+        return origin
 
-    def derived(self, child: Tensor, parent: Tensor, how: Callable[[Tensor], Tensor]) -> None:
+    def derived(self, parent: Tensor, child: Tensor, how: Callable[[Tensor], Tensor]) -> None:
         """`child` is `how(parent)`."""
-        known = self._origins.get(id(parent))
-        if known is not None:
-            origin = known[1]
+        if id(parent) in self._origins:
+            _, origin = self._origins[id(parent)]
             self._know(child, lambda run: how(origin(run)))
 
-    def unbound(self, pieces: tuple[Tensor, ...], parent: Tensor) -> None:
-        """The pieces are parent.unbind(1); a later run takes it apart once, too."""
-        known = self._origins.get(id(parent))
-        if known is not None:
-            all_pieces = _Unbound(known[1])
+    def unbound(self, parent: Tensor, pieces: tuple[Tensor, ...]) -> None:
+        """The pieces are parent.unbind(1)."""
+        if id(parent) in self._origins:
+            part = _unbound(self._origins[id(parent)][1])
             for k, piece in enumerate(pieces):
-                self._know(piece, all_pieces.part(k))
+                self._know(piece, part(k))
 
     def ran(
         self, program: Program, inputs: list[Tensor], scales: list[Any], wanted: Tensor, outputs: Tensor, draws: bool
@@ -281,12 +251,12 @@ class Trace:
         self._events.append(Step(program, wanted, origins, known, outputs.shape[0], draws))
 
     def asked(self, value: Value, question: Callable[[Tensor], Hashable], answer: Hashable) -> None:
-        self._events.append(Guard(self._of_value(value), question, answer))
+        origin = self._of_value(value)
+        self._events.append(Guard(lambda run: question(origin(run).detach()), answer))
 
     def _of_value(self, value: Value) -> Origin:
         """Where the tensor of a value comes from, which has the batch in front."""
-        if not value.batched:
-            self.complete = False
+        self.complete = self.complete and value.batched
         if value.source is not None:
             tensor, column = value.source
             origin = self._origin(tensor)
@@ -296,31 +266,26 @@ class Trace:
             return lambda run: torch.stack([origin(run) for origin in origins], dim=1)
         return self._origin(value.tensor)
 
-    def notes(self, result: Any, lowering: Lowering, iterations: dict[int, int]) -> list[Step | Guard | Outputs] | None:
+    def notes(self, result: Any, lowering: Lowering, iterations: dict[int, int]) -> list[Any] | None:
         """The events of the whole run, ended by its result; None where they are not all that happened."""
-        values = flat(result)
         #: How many columns of each table are returned, by the table's id. They are taken apart together, and so are their
         #: gradients put together, each of which would else be a table of its own. Copies, since views of many may not be
         #: changed in place.
-        returned = Counter(id(value.source[0]) for value in values if value.source is not None)
-        pieces: dict[int, _Unbound] = {}
-
-        def origin_of(value: Value) -> Origin:
-            if value.source is None or returned[id(value.source[0])] < SEVERAL:
-                return self._of_value(value)
-            tensor, column = value.source
-            part = pieces.setdefault(id(tensor), _Unbound(self._origin(tensor))).part(column)
-            return lambda run: part(run).clone()
+        returned = Counter(id(value.source[0]) for value in flat(result) if value.source is not None)
+        pieces: dict[int, Callable[[int], Origin]] = {}
 
         def leaf(x: Any) -> Any:
-            if type(x) is Value:
-                origin = origin_of(x)
-                return Leaf(lambda run: lowering.of_batch(origin(run)))
             if type(x) is float and lowering.like is not None:
-                return Leaf(lambda run: lowering.number(x))
-            if x is not None and not isinstance(x, (*NUMBERS, str)):
-                self.complete = False
-            return x
+                return lambda run: lowering.number(x)
+            if type(x) is not Value:
+                self.complete = self.complete and (x is None or isinstance(x, (*NUMBERS, str)))
+                return x
+            if x.source is None or returned[id(x.source[0])] < SEVERAL:
+                origin = self._of_value(x)
+                return lambda run: lowering.of_batch(origin(run))
+            tensor, column = x.source
+            part = pieces.setdefault(id(tensor), _unbound(self._origin(tensor)))(column)
+            return lambda run: lowering.of_batch(part(run).clone())
 
         template = mapped(leaf, result) if self.complete else None
         return [*self._events, Outputs(template, dict(iterations))] if self.complete else None
@@ -330,81 +295,73 @@ def _nowhere(run: Run) -> Tensor:
     raise RuntimeError("a tensor of unknown origin in a recording.")
 
 
-class _Node:
-    """A stretch of a recording: steps, then a guard that decides which way to go on, or the end."""
+class _Stretch(NamedTuple):
+    """A part of a recording: steps, then what is asked and the ways that go on from there, or the end."""
 
-    __slots__ = ("guard", "outputs", "steps", "ways")
-
-    def __init__(self):
-        self.steps: list[Step] = []
-        self.guard: Guard | None = None
-        self.ways: dict[Hashable, _Node] = {}
-        self.outputs: Outputs | None = None
+    steps: list[Step]
+    last: Guard | Outputs
+    ways: dict[Hashable, _Stretch]
 
 
-def _way(notes: list[Step | Guard | Outputs]) -> _Node:
+def _way(notes: list[Any]) -> _Stretch:
     """One run, from here to its end."""
-    first = node = _Node()
-    for event in notes:
+    *events, outputs = notes
+    found = _Stretch([], outputs, {})
+    for event in reversed(events):
         if isinstance(event, Step):
-            node.steps.append(event)
-        elif isinstance(event, Guard):
-            node.guard = event
-            node.ways[event.answer] = node = _Node()
+            found.steps.insert(0, event)
         else:
-            node.outputs = event
-    return first
+            found = _Stretch([], event, {event.answer: found})
+    return found
 
 
 class Recording:
-    """All recorded runs with one key. Nodes are whole before anybody sees them: threads may read."""
+    """All recorded runs with one key. Stretches are whole before anybody sees them: threads may read."""
 
-    def __init__(self, notes: list[Step | Guard | Outputs]):
-        self._root = _way(notes)
+    def __init__(self, notes: list[Any]):
+        self._first = _way(notes)
         self.ways = 1
         self.length = _length(notes)
 
-    def run(self, tensors: list[Tensor], draws: Any, steeper: float = 1.0) -> Outputs | None:
+    def run(self, run: Run) -> Outputs | None:
         """The result; None where the way is not known yet."""
-        run, node = Run(tensors, draws, steeper), self._root
-        while True:
-            for step in node.steps:
+        stretch: _Stretch | None = self._first
+        while stretch is not None:
+            for step in stretch.steps:
                 run.outputs.append(step.run(run))
-            if node.outputs is not None:
-                result = mapped(lambda x: x.origin(run) if type(x) is Leaf else x, node.outputs.result)
-                return node.outputs._replace(result=result)
-            answer = None if node.guard is None else node.guard.question(node.guard.at(run).detach())
-            way = node.ways.get(answer)
-            if way is None and steeper != 1.0:
-                way = next((way for known, way in node.ways.items() if _includes(known, answer)), None)
-            if way is None:
-                return None
-            node = way
+            last = stretch.last
+            if isinstance(last, Outputs):
+                return last._replace(result=mapped(lambda x: x(run) if callable(x) else x, last.result))
+            answer, ways = last.ask(run), stretch.ways
+            stretch = ways.get(answer)
+            if stretch is None and run.steeper != 1.0:
+                stretch = next((way for known, way in ways.items() if _includes(known, answer)), None)
+        return None
 
-    def learn(self, notes: list[Step | Guard | Outputs]) -> None:
+    def learn(self, notes: list[Any]) -> None:
         """One more way, from where it leaves those that are known."""
-        node = self._root
+        stretch = self._first
         for k, event in enumerate(notes):
             if not isinstance(event, Guard):
                 continue
-            if event.answer not in node.ways:
+            if event.answer not in stretch.ways:
                 if self.ways < WAYS:
                     rest = notes[k + 1 :]
-                    node.ways[event.answer] = _way(rest)
+                    stretch.ways[event.answer] = _way(rest)
                     self.ways += 1
                     self.length += _length(rest)
                 return
-            node = node.ways[event.answer]
-
-
-def _length(notes: list[Step | Guard | Outputs]) -> int:
-    return sum(event.length for event in notes if isinstance(event, Step))
+            stretch = stretch.ways[event.answer]
 
 
 def _includes(known: Any, answer: Any) -> bool:
     """Whether a way goes wherever an answer leads, and further where nobody is: answers are yes or no, or several of them."""
     pairs = zip(known, answer, strict=True) if isinstance(known, tuple) else [(known, answer)]
     return all(wide or not narrow for wide, narrow in pairs)
+
+
+def _length(notes: list[Any]) -> int:
+    return sum(event.length for event in notes if isinstance(event, Step))
 
 
 class Recordings:
@@ -448,7 +405,7 @@ class Recordings:
         times, programs = self._failures.get(key, (0, 0))
         return programs if times >= ATTEMPTS else None
 
-    def learn(self, key: Hashable, notes: list[Step | Guard | Outputs]) -> None:
+    def learn(self, key: Hashable, notes: list[Any]) -> None:
         with self._lock:
             self._failures.pop(key, None)
             if key in self._recordings:
@@ -472,7 +429,7 @@ class Recall:
     def run(self, draws: Any, steeper: float = 1.0) -> Outputs | None:
         """The result without running the program, every steepness multiplied; None where it has to run."""
         recording = self._recordings.find(self._key)
-        return None if recording is None else recording.run(self._found.tensors, draws, steeper)
+        return None if recording is None else recording.run(Run(self._found.tensors, draws, steeper))
 
     @property
     def plain(self) -> bool:
@@ -488,21 +445,21 @@ class Recall:
         """A trace of the recording that follows, on these arguments; None where that is given up."""
         if self._recordings.given_up(self._key) is not None:
             return None
-        settings = [function.settings for function in self._found.functions]
-        scales = [getattr(relax, "steepness", None) for s in settings for relax in (s.relax, s.exit)]
-        fixed = [s for s in scales if isinstance(s, Tensor)]
-        arguments = [
-            (value.tensor, self._prepared(given, value.tensor))
+        known: list[Any] = [(t, lambda run, k=k: run.tensors[k]) for k, t in enumerate(self._found.tensors)]
+        for settings in (function.settings for function in self._found.functions):
+            scales = [getattr(relax, "steepness", None) for relax in (settings.relax, settings.exit)]
+            known[:0] = [(s, lambda run, s=s: s) for s in scales if isinstance(s, Tensor)]
+        known += [
+            (value.tensor, self._prepared(k, given, value.tensor))
             for given, value in zip(self.arguments, values, strict=True)
+            if (k := self._found.places.get(id(given))) is not None
         ]
-        self._trace = Trace(arguments, self._found.tensors, fixed)
+        self._trace = Trace(known)
         return self._trace
 
-    def _prepared(self, given: Tensor, tensor: Tensor) -> Origin | None:
+    def _prepared(self, k: int, given: Tensor, tensor: Tensor) -> Origin:
         """An argument as the run has it: in the precision that is computed in, a single item as a batch of one."""
-        k, dtype, single = self._found.places.get(id(given)), tensor.dtype, tensor.dim() > given.dim()
-        if k is None:
-            return None
+        dtype, single = tensor.dtype, tensor.dim() > given.dim()
         if given.dtype == dtype and not single:
             return lambda run: run.tensors[k]
         return lambda run: (run.tensors[k].unsqueeze(0) if single else run.tensors[k]).to(dtype)

@@ -21,12 +21,11 @@ from algonet.core.tracing import wrapped as transformed
 from algonet.relax import BumpExit, Exit, Sigmoid, SmoothTent, Tent
 
 from ..operation import Formulas, Program, evaluate, steepness_tensor
-from ..paths import Merge, Particles
+from ..softness import Merge, Particles
 from . import instructions
-from .containers import flat, mapped
 from .eager import EAGER, GUARDED, PATIENCE, Machine, wrapped
 from .replay import Recall
-from .values import NUMBERS, Value
+from .values import NUMBERS, Value, flat, mapped
 
 #: A look at the mass that is left in a recorded loop costs more than a short iteration: it is taken only after `PATIENCE`
 #: iterations, or after this many instructions.
@@ -75,11 +74,10 @@ class TapeMachine(Machine):
 
     def _begin(self) -> None:
         """An empty stretch."""
-        self._code: list[int] = []
-        #: How many instructions the present stretch has.
-        self.present = 0
-        self._constants: list[float] = []
-        self._constant_rows: dict[float, int] = {}
+        #: The row of each instruction, in this order: equal ones on equal rows are one.
+        self.code: dict[tuple[int, int, int, int], int] = {}
+        #: The number of each constant, likewise.
+        self.constants: dict[float, int] = {}
         self._inputs: list[Tensor] = []
         self._columns = 0
         self._places: dict[int, int] = {}
@@ -87,38 +85,29 @@ class TapeMachine(Machine):
     # -- recording
 
     def operate(self, name: str, *operands: Any) -> Any:
-        if name == "pow" and isinstance(operands[1], NUMBERS) and operands[1] in (2, 3):
+        code, first, rows = self._codes.get(name), self.first, []
+        if code is not None:
+            for x in operands:
+                # The common case without a call: this runs for every operation of a program
+                row = x.row if type(x) is Value else None
+                row = self.row(x) if row is None or row < first else row - first
+                if row is None:
+                    break
+                rows.append(row)
+            else:
+                return self._new(code, *rows)
+        elif name == "pow" and isinstance(operands[1], NUMBERS) and operands[1] in (2, 3):
             x = operands[0]
             return x * x if operands[1] == 2 else x * x * x
-        code, first, rows = self._codes.get(name), self.first, []
-        for x in operands if code is not None else ():
-            # The common case without a call: this runs for every operation of a program
-            row = x.row if type(x) is Value else None
-            row = self.row(x) if row is None or row < first else row - first
-            if row is None:
-                break
-            rows.append(row)
-        else:
-            if code is not None:
-                return self._new(code, *rows)
         return super().operate(name, *operands)
 
-    def _record(self, name: str, *operands: Any) -> Value | None:
-        """An instruction by name; None where an operand is not one number per item."""
-        rows = [self.row(x) for x in operands]
-        return None if None in rows else self._new(self._codes[name], *rows)  # pyright: ignore[reportArgumentType]
-
     def emit(self, name: str, a: int, b: int = 0, c: int = 0) -> int:
-        """One more instruction, by name; its row."""
-        self._code += (self._codes[name], a, b, c)
-        self.present += 1
-        return self.present - 1
+        """The row of an instruction, by name."""
+        return self.code.setdefault((self._codes[name], a, b, c), len(self.code))
 
     def _new(self, code: int, a: int, b: int = 0, c: int = 0) -> Value:
-        self._code += (code, a, b, c)
         value = Value(None, True, self)
-        value.row = self.first + self.present
-        self.present += 1
+        value.row = self.first + self.code.setdefault((code, a, b, c), len(self.code))
         return value
 
     def relax(self, relax: Any, x: Value) -> Value:
@@ -131,9 +120,8 @@ class TapeMachine(Machine):
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         if len(args) == 1 and type(args[0]) is Value and not kwargs:
             name = known(INSTRUCTIONS, function)
-            recorded = None if name is None else self._record(name, args[0])
-            if recorded is not None:
-                return recorded
+            if name is not None and self.row(args[0]) is not None:
+                return self.operate(name, args[0])
         # It may look at their numbers
         self.mark_unrecordable()
         return super().call(function, args, kwargs)
@@ -149,11 +137,9 @@ class TapeMachine(Machine):
         return found
 
     def weights(self, exit_: Any, position: Value, count: int, hard: bool) -> list[Value]:
-        inside = None
-        if count <= FEW and self.formulas.place(exit_) is not None:
-            inside = self._record("clamp", position, -float(count), count - 1.0)
-        if inside is None:
+        if count > FEW or self.formulas.place(exit_) is None or self.row(position) is None:
             return super().weights(exit_, position, count, hard)
+        inside = self.operate("clamp", position, -float(count), count - 1.0)
         if type(exit_) not in _NARROW:
             shares = [1.0 - self.relax(exit_, inside - float(k)) for k in range(-count, count)]
             shares = [a + b for a, b in zip(shares[:count], shares[count:], strict=True)]
@@ -167,9 +153,7 @@ class TapeMachine(Machine):
     # -- numbers from elsewhere
 
     def number(self, x: float, like: Value) -> Value:
-        value = Value(None, True, self)
-        value.row = self._constant(float(x)) + self.first
-        return value
+        return self.at(self._constant(float(x)))
 
     def draw(self, name: str, draws: Any, size: int | None, precision: torch.dtype, *operands: Value) -> Value:
         rows = [row for x in operands if (row := self.row(x)) is not None]
@@ -194,12 +178,8 @@ class TapeMachine(Machine):
         return None
 
     def _constant(self, number: float) -> int:
-        row = self._constant_rows.get(number)
-        if row is None:
-            self._constants.append(number)
-            # -0.0 == 0.0 as keys, and they differ only in the sign of a zero
-            row = self._constant_rows[number] = self.emit("const", len(self._constants) - 1)
-        return row
+        # -0.0 == 0.0 as keys, and they differ only in the sign of a zero
+        return self.emit("const", self.constants.setdefault(number, len(self.constants)))
 
     def _input(self, x: Value) -> int | None:
         """Take in a number that exists already, or one recorded earlier that nobody asked for."""
@@ -225,7 +205,7 @@ class TapeMachine(Machine):
     def derived(self, tensor: Tensor, how: Callable[[Tensor], Tensor]) -> Tensor:
         child = how(tensor)
         if self.trace is not None:
-            self.trace.derived(child, tensor, how)
+            self.trace.derived(tensor, child, how)
         return child
 
     def mark_unrecordable(self) -> None:
@@ -235,58 +215,53 @@ class TapeMachine(Machine):
     def unwatched(self) -> AbstractContextManager[None]:
         return nullcontext() if self.trace is None else self.trace.watch.paused()
 
-    # -- the present stretch, by rows counted from its beginning
-
-    def instruction(self, row: int) -> tuple[int, int, int, int]:
-        code, a, b, c = self._code[4 * row : 4 * row + 4]
-        return code, a, b, c
-
-    def number_at(self, row: int) -> float:
-        """The number of a constant."""
-        return self._constants[self._code[4 * row + 1]]
-
-    def vector(self, rows: list[int]) -> Value:
-        """Rows as one value."""
-        parts = []
-        for row in rows:
-            parts.append(Value(None, True, self))
-            parts[-1].row = row + self.first
-        return Value(None, True, self, parts)
+    def at(self, row: int) -> Value:
+        """A row of the present stretch as a value."""
+        value = Value(None, True, self)
+        value.row = row + self.first
+        return value
 
     # -- running
 
     def settle(self, *nests: Any) -> None:
         """Carry out what was recorded, and give all values in these (numbers, or vectors kept as numbers) their tensors."""
         # Each once: a vector that was handed its tensor is parted no more
-        own = [value for value in flat(nests) if value.machine is self]
-        vectors = {id(vector): vector for value in own for vector in self._vectors(value)}
-        groups = [(value, rows) for value in vectors.values() if (rows := self._waiting(value))]
+        own = [vector for value in flat(nests) if value.machine is self for vector in self._vectors(value)]
+        groups = [(value, rows) for value in {id(v): v for v in own}.values() if (rows := self._waiting(value))]
         now = [group for group in groups if group[1][0] >= self.first]
         for value, rows in groups:
             if rows[0] < self.first:
                 # Of a finished stretch, asked for late: computed once more
-                stretch = next(s for s in reversed(self.stretches) if s.first <= rows[0])
-                with self.unwatched():
-                    self._hand_out([(value, rows)], self._rows(stretch, rows))
-        if not now:
-            return
-        with self.unwatched():
-            program = Program.of(self._code, self._constants, self.formulas.settings, self.like, self.backend)
+                self._run(next(s for s in reversed(self.stretches) if s.first <= rows[0]), [(value, rows)])
+        if now:
+            with self.unwatched():
+                program = Program.of(self.code, self.constants, self.formulas.settings, self.like, self.backend)
             stretch = Stretch(self.first, program, self._inputs, self.formulas.steepness)
-            self._hand_out(now, self._rows(stretch, [row for _, group in now for row in group]))
-        self.stretches.append(stretch)
-        self.first += self.present
-        self._begin()
+            self._run(stretch, now)
+            self.stretches.append(stretch)
+            self.first += len(self.code)
+            self._begin()
 
-    def _rows(self, stretch: Stretch, rows: list[int]) -> Tensor:
-        """Rows of a stretch as columns. Nobody watches: numbers that are read in here are part of the trace."""
-        program, inputs, scales = stretch.program, stretch.inputs, list(stretch.scales)
-        wanted = torch.tensor([row - stretch.first for row in rows], dtype=torch.int32, device="cpu")
-        seed = None if self._draws is None else self._draws.seed
-        outputs = evaluate(program, inputs, steepness_tensor(scales, self.like), wanted, self.size, seed)
-        if self.trace is not None:
-            self.trace.ran(program, inputs, scales, wanted, outputs, seed is not None)
-        return outputs
+    def _run(self, stretch: Stretch, groups: list[tuple[Value, list[int]]]) -> None:
+        """Give numbers and vectors their rows of a stretch. Nobody watches: what is read in here is part of the trace."""
+        with self.unwatched():
+            program, inputs, scales = stretch.program, stretch.inputs, list(stretch.scales)
+            rows = [row - stretch.first for _, group in groups for row in group]
+            wanted = torch.tensor(rows, dtype=torch.int32, device="cpu")
+            seed = None if self._draws is None else self._draws.seed
+            outputs = evaluate(program, inputs, steepness_tensor(scales, self.like), wanted, self.size, seed)
+            if self.trace is not None:
+                self.trace.ran(program, inputs, scales, wanted, outputs, seed is not None)
+            start = 0
+            for value, group in groups:
+                if value.parted:
+                    for k, part in enumerate(value.parts):
+                        if type(part) is Value:
+                            part.source = (outputs, start + k)
+                    value.settle(self.derived(outputs, _columns(start, start + len(group))))
+                else:
+                    value.source = (outputs, start)
+                start += len(group)
 
     def _vectors(self, value: Value) -> Iterator[Value]:
         """A value that is one number or a list of numbers, or all such values inside one that is kept as nested parts."""
@@ -304,24 +279,10 @@ class TapeMachine(Machine):
         if not value.parted:
             return [value.row] if value.row is not None and value.source is None else []
         recorded = [type(p) is Value and p.machine is self and p.recorded for p in value.parts]
-        if not all(r or isinstance(p, NUMBERS) for p, r in zip(value.parts, recorded, strict=True)) or not any(
-            recorded
-        ):
-            return []
-        # Those that ran in an earlier stretch, or never moved, come along as inputs
-        return [r + self.first for p in value.parts if (r := self.row(p)) is not None]
-
-    def _hand_out(self, groups: list[tuple[Value, list[int]]], outputs: Tensor) -> None:
-        start = 0
-        for value, rows in groups:
-            if value.parted:
-                for k, part in enumerate(value.parts):
-                    if type(part) is Value:
-                        part.source = (outputs, start + k)
-                value.settle(self.derived(outputs, _columns(start, start + len(rows))))
-            else:
-                value.source = (outputs, start)
-            start += len(rows)
+        if any(recorded) and all(r or isinstance(p, NUMBERS) for p, r in zip(value.parts, recorded, strict=True)):
+            # Those that ran in an earlier stretch, or never moved, come along as inputs
+            return [r + self.first for p in value.parts if (r := self.row(p)) is not None]
+        return []
 
     # -- looking at values
 
@@ -350,7 +311,7 @@ class TapeMachine(Machine):
         if tensor.dim() != 2 or tensor.dtype != self.like.dtype:
             pieces = tensor.unbind(1)
             if self.trace is not None:
-                self.trace.unbound(pieces, tensor)
+                self.trace.unbound(tensor, pieces)
             return [Value(piece, True, self) for piece in pieces]
         parts = [Value(None, True, self) for _ in range(tensor.shape[1])]
         for column, part in enumerate(parts):
@@ -368,18 +329,18 @@ class TapeMachine(Machine):
         return answer
 
     def leave(self, mass: Value, epsilon: float, iterations: int) -> tuple[Value, Value | None, bool | None]:
-        cut = self._record("cut", mass, epsilon) if mass.machine is self else None
-        if cut is None:
+        if mass.machine is not self or self.row(mass) is None:
             self.mark_unrecordable()
             return super().leave(mass, epsilon, iterations)
+        cut = self.operate("cut", mass, epsilon)
         return cut, cut, None
 
     def looked(self, iterations: int) -> Any:
-        return self.present, iterations, self.first
+        return len(self.code), iterations, self.first
 
     def early(self, looked: Any, iterations: int) -> bool:
         present, before, first = looked
-        return self.present - present < LONG_ENOUGH and iterations - before < PATIENCE and self.first == first
+        return len(self.code) - present < LONG_ENOUGH and iterations - before < PATIENCE and self.first == first
 
 
 def known(table: dict[Any, Any], function: Any) -> Any:

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from algonet.relax import Probabilistic
 
-from ..machine.containers import flat
 from ..machine.eager import EAGER, aligned, as_value, difference, floating, operand, softened
-from ..machine.values import Value, smooth_kind
+from ..machine.values import Value, flat, smooth_kind
 
 
 def _ordering(crisp: Callable[[Any, Any], Any], *, swapped: bool, strict: bool) -> Callable[[Any, Any, Any], Any]:

@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..machine.containers import flat, is_same, mapped
 from ..machine.eager import as_value, operand
-from ..machine.values import NUMBERS, Value, machine_of, smooth_kind
+from ..machine.values import NUMBERS, Value, flat, is_same, machine_of, mapped, smooth_kind
 
 
 class Missing:
@@ -41,10 +40,8 @@ def merged(p: Value, then: Any, other: Any, name: str = "result", chosen: bool =
 
     def one(then: Any, other: Any) -> Any:
         if type(then) is Value and type(other) is Value:
-            if then.parted and other.parted and len(then) == len(other) and p.number:
-                batched = then.batched or other.batched or p.batched
-                return other.replaced(_by_place(one, then, other), batched, machine_of(then, p))
-            return _joined(p, then, other, name, how)
+            parts = _by_parts(one, p, then, other)
+            return _joined(p, then, other, name, how) if parts is None else parts
         if isinstance(then, NUMBERS) and isinstance(other, NUMBERS) and then == other:
             return then
         if operand(then) and operand(other):
@@ -58,25 +55,28 @@ def merged(p: Value, then: Any, other: Any, name: str = "result", chosen: bool =
     return mapped(one, then, other, keep=True)
 
 
-def _by_place(function: Callable[..., Any], a: Value, b: Value) -> dict[int, Any]:
-    """The function of the parts of two values at the places where they differ; each is asked for its parts once."""
-    places = a.differing(b)
-    own, others = ([value.parts[k] for k in places] for value in (a, b))
-    return {k: mapped(function, *pair, keep=True) for k, *pair in zip(places, own, others, strict=True)}
+def _by_parts(function: Callable[..., Any], weight: Value, old: Any, new: Any) -> Value | None:
+    """The function of the parts of two vectors where these differ, each asked for its parts once; None for all else."""
+    both = type(old) is Value and type(new) is Value and old.parted and new.parted
+    if not both or len(old) != len(new) or not weight.number:
+        return None
+    places = old.differing(new)
+    pairs = zip(*([value.parts[k] for k in places] for value in (old, new)), strict=True)
+    changes = {k: mapped(function, *pair, keep=True) for k, pair in zip(places, pairs, strict=True)}
+    return new.replaced(changes, old.batched or new.batched or weight.batched, machine_of(old, new, weight))
 
 
 def kept(live: Value, new: Any, old: Any) -> Any:
     """`new` for the items that are still in a loop, `old` for those that have left: it could run to infinity meanwhile."""
 
-    def one(new: Any, old: Any) -> Any:
+    def one(old: Any, new: Any) -> Any:
         if isinstance(old, Missing) or not smooth_kind(new):
             # Crisp values move on in step for all items, or what they decide would depend on who is in the batch
             return new
-        if type(new) is Value and type(old) is Value and new.parted and old.parted and len(new) == len(old):
-            return new.replaced(_by_place(one, new, old), new.batched or live.batched, new.machine)
-        return live.machine.operate("select", live, new, old)
+        parts = _by_parts(one, live, old, new)
+        return live.machine.operate("select", live, new, old) if parts is None else parts
 
-    return mapped(one, new, old, keep=True)
+    return mapped(one, old, new, keep=True)
 
 
 def _mixed(p: Value, then: Any, other: Any, name: str) -> Any:
@@ -161,14 +161,13 @@ class Mixture:
 
     def result(self, normalise: bool) -> tuple:
         """The mixed state; `normalise` divides by the total weight where it is not one by construction."""
-        scale = _reciprocal(self.mass) if normalise and type(self.mass) is Value else None
+        divided = normalise and type(self.mass) is Value
+        scale = self.mass.machine.operate("reciprocal", self.mass) if divided else None
         return tuple([total.result(scale) for total in self._sums])
 
 
 class _Sum:
     """One variable of a `Mixture`: the very value as long as all paths agree on it, else the weighted sum."""
-
-    __slots__ = ("name", "same", "total")
 
     def __init__(self, name: str, value: Any):
         self.name, self.total, self.same = name, value, True
@@ -179,49 +178,32 @@ class _Sum:
             if is_same(value, self.total) or (numbers and value == self.total):
                 return
             self.same = False
-            self.total = mapped(lambda x: self._weighted(mass, x), self.total)
-        self.total = mapped(lambda total, x: self._added(total, weight, x), self.total, value)
+            self.total = mapped(lambda x: self._added(mass, x), self.total)
+        self.total = mapped(lambda total, x: self._added(weight, x, total), self.total, value)
 
     def result(self, scale: Value | None) -> Any:
         if self.same or scale is None:
             return self.total
         return mapped(lambda part: part if isinstance(part, Missing) else part * scale, self.total)
 
-    def _weighted(self, weight: Any, x: Any) -> Any:
-        if isinstance(x, Missing):
+    def _added(self, weight: Any, x: Any, *total: Any) -> Any:
+        """weight * x, and what there is already."""
+        given = (*total, x)
+        if any(isinstance(part, Missing) for part in given):
             return Missing(self.name, "has a value on some paths only")
-        if not operand(x):
-            raise _unlike(self.name, x, 0)
+        if not all(map(operand, given)):
+            raise _unlike(self.name, *(given if total else (x, 0)))
         if type(weight) is not Value:
-            return weight * (float(x) if isinstance(x, NUMBERS) else as_value(x))
-        if weight.machine.by_parts and weight.number and type(x) is Value and x.parted:
-            return Value(None, True, weight.machine, [self._weighted(weight, part) for part in x.parts])
-        return weight * x
-
-    def _added(self, total: Any, weight: Any, x: Any) -> Any:
-        if isinstance(total, Missing) or isinstance(x, Missing):
-            return Missing(self.name, "has a value on some paths only")
-        if not operand(total) or not operand(x):
-            raise _unlike(self.name, total, x)
-        if type(weight) is not Value:
-            return total + self._weighted(weight, x)
-        if weight.machine.by_parts and weight.number and _one_parted(total, x):
-            parts = [self._added(t, weight, v) for t, v in zip(total.parts, x.parts, strict=True)]
-            return Value(None, True, weight.machine, parts)
-        return weight.machine.operate("accumulate", total, weight, x)
-
-
-def _one_parted(a: Any, b: Any) -> bool:
-    """Whether two vectors of one length are best taken part by part."""
-    if type(a) is not Value or type(b) is not Value or not (a.parted or b.parted):
-        return False
-    return not a.number and not b.number and len(a) == len(b)
-
-
-def _reciprocal(mass: Value) -> Value:
-    return mass.machine.operate("reciprocal", mass)
+            return sum(total, weight * (float(x) if isinstance(x, NUMBERS) else as_value(x)))
+        vectors = all(type(part) is Value and not part.number for part in given)
+        vectors = vectors and any(part.parted for part in given) and len(set(map(len, given))) == 1
+        if vectors and weight.machine.by_parts and weight.number:
+            rows = zip(*(part.parts for part in given), strict=True)
+            return Value(None, True, weight.machine, [self._added(weight, row[-1], *row[:-1]) for row in rows])
+        return weight.machine.operate("accumulate", *total, weight, x) if total else weight * x
 
 
 def share(part: Any, total: Any) -> Value:
     """part / total, 0 where there is nothing to share."""
-    return as_value(part) * _reciprocal(as_value(total))
+    mass = as_value(total)
+    return as_value(part) * mass.machine.operate("reciprocal", mass)

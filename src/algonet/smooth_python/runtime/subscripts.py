@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..machine.containers import dict_like, mapped
 from ..machine.eager import EAGER, as_value, call_tensor_function, soft_number, stacked
-from ..machine.values import NUMBERS, Value, machine_of, smooth_kind
+from ..machine.values import NUMBERS, Value, dict_like, machine_of, mapped, smooth_kind
 from .merging import Missing, Mixture
 
 
