@@ -3,11 +3,13 @@ can be read; on a desk and on a phone, in light and in dark."""
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from algonet.apps import gallery
 
@@ -63,12 +65,18 @@ def browser(tmp_path):
 
 def _check_figures(section: gallery.Section) -> None:
     assert section.figures, section.slug
-    assert len({figure.name for figure in section.figures}) == len(section.figures)
+    programs = gallery.programs(section.slug)
+    assert [figure.name for figure in section.figures] == list(programs)
     for figure in section.figures:
         assert figure.image[:4] in (b"\x89PNG", b"GIF8")
         assert len(figure.image) > 1000
+        with Image.open(io.BytesIO(figure.image)) as picture:
+            assert len(picture.convert("RGB").getcolors(1 << 24) or ()) > 16, f"{figure.name}: hardly a picture"
         assert re.search(r"\w.*\.$", figure.caption, re.DOTALL), f"{figure.name}: a caption is a sentence"
-        assert figure.code.strip(), f"{figure.name}: the code that made it is missing"
+        assert "{" not in figure.caption
+        assert figure.code == programs[figure.name], f"{figure.name}: what is shown is what is run, at its full size"
+        assert figure.code.strip()
+        assert "quick" not in figure.code
 
 
 def _check_page(browser: Chromium, url: str, pictures: int, width: int, scheme: str) -> None:

@@ -1,28 +1,8 @@
-"""The program under each of the gallery's pictures runs alone, in an empty folder, and draws that picture."""
+"""What a figure of the gallery says comes from the run that draws it. That each draws its picture: `test_browser`."""
 
 from __future__ import annotations
 
-import io
-import os
-
-import pytest
-from PIL import Image
-
 from algonet.apps import gallery
-
-FIGURES = [(section, name) for section in gallery.PAGES for name in gallery.programs(section)]
-
-
-@pytest.mark.parametrize(("section", "name"), FIGURES, ids=lambda word: word.replace(" ", "_"))
-def test_draws_its_picture(section, name):
-    before = os.getcwd()
-    figure = gallery.draw(section, name, quick=True)
-    with Image.open(io.BytesIO(figure.image)) as picture:
-        assert len(picture.convert("RGB").getcolors(1 << 24) or ()) > 16
-    assert figure.code == gallery.programs(section)[name], "what is shown is what is run, at its full size"
-    assert "quick" not in figure.code
-    assert "{" not in figure.caption
-    assert os.getcwd() == before
 
 
 def test_numbers_of_a_caption_are_those_of_the_run(monkeypatch):
