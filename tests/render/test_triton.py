@@ -26,11 +26,10 @@ from algonet.render import (
     icosphere,
     render_attributes,
 )
-from algonet.render.lights import light_table
-from algonet.render.operation import ILLUMINATE, rasterise
-from algonet.render.settings import RasterCall, RasterSettings
-from algonet.render.shading import POINT, Shading
-from render.scenes import random_call
+from algonet.render.lights import POINT, Shading, light_table
+from algonet.render.operation import ILLUMINATE
+from algonet.render.settings import RasterSettings
+from render.scenes import RasterCall, random_call, rasterise
 
 ROOT = Path(__file__).parents[2]
 FLOATS = ("points", "attributes", "background", "softness")
@@ -77,12 +76,14 @@ def tiny(seed: int, **options) -> RasterCall:
 
 def retune(monkeypatch: pytest.MonkeyPatch, **sizes: object) -> None:
     """Other sizes of what kernels take at a time, and no plans that were made with the usual ones."""
+    from algonet.core import autograd, operation
     from algonet.core.cache import Cache
     from algonet.render.kernels.triton import plan
 
     for name, value in sizes.items():
         monkeypatch.setattr(plan, name, value)
-    monkeypatch.setattr(plan, "PLANS", Cache("plans of a test", 8))
+    for module in (autograd, operation):
+        monkeypatch.setattr(module, "PLANS", Cache("plans of a test", 8))
 
 
 def through_a_camera(eye: torch.Tensor, vertices: torch.Tensor, faces: torch.Tensor, backend: str) -> torch.Tensor:
