@@ -126,7 +126,7 @@ class FitRun:
         frames = np.stack(self.frames) if self.frames else np.zeros((0, 1, 1, 3), np.uint8)
         buffer = io.BytesIO()
         about: dict[str, Any] = {"fingerprint": self._fingerprint(), "seconds": self.seconds + more_seconds}
-        np.savez_compressed(buffer, frames=frames, **about, **arrays)
+        np.savez_compressed(buffer, frames=frames, **about, **arrays)  # pyright: ignore[reportArgumentType]
         write_bytes(self.checkpoint, buffer.getvalue())
 
     def _resume(self) -> int:

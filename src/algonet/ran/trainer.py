@@ -201,8 +201,7 @@ class RANTrainer:
     def _checked(self, losses: dict[str, Tensor], batch: Batch, stop: bool) -> dict[str, float]:
         """The losses as numbers, averaged over all processes; raises if one is not finite, after writing the batch down."""
         stacked = torch.stack([*losses.values(), torch.tensor(float(stop), device=self.fabric.device)])
-        if self.fabric.world_size > 1:
-            stacked = self.fabric.all_reduce(stacked, reduce_op="mean")
+        stacked = self.fabric.all_reduce(stacked, reduce_op="mean")
         *numbers, stopping = stacked.tolist()  # pyright: ignore[reportAttributeAccessIssue]
         # One process that was told to end is enough: all stop after the same step
         self._stopping = stopping > 0
@@ -349,9 +348,6 @@ class RANTrainer:
 
     def save(self) -> Path | None:
         """Write a checkpoint of this step; only the first process does."""
-        if not self.fabric.is_global_zero:
-            self.fabric.barrier()
-            return None
         # Of an optimiser only the moments: its options are those of the settings
         tensors = {
             f"optimiser.{name}.{index}.{key}": torch.as_tensor(value)
@@ -364,13 +360,12 @@ class RANTrainer:
             "description": self.description,
             "versions": {"torch": str(torch.__version__)},
         }
+        folder, keep = self.checkpoint_folder, self.settings.keep
         try:
-            return save_checkpoint(
-                self.checkpoint_folder, self.step, self.model.state_dict(), tensors, state, self.settings.keep
-            )
+            if self.fabric.is_global_zero:
+                return save_checkpoint(folder, self.step, self.model.state_dict(), tensors, state, keep)
         finally:
-            if self.fabric.world_size > 1:
-                self.fabric.barrier()
+            self.fabric.barrier()
 
     def restore(self, found: Checkpoint) -> None:
         """Continue from a checkpoint: model, optimisers, step."""

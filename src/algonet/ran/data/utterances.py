@@ -29,8 +29,6 @@ WHITE = 8.5
 
 #: Variants of the voices of espeak-ng: men's and women's.
 VARIANTS = ("m1", "m3", "m5", "m7", "f1", "f2", "f3", "f4")
-#: Its names of our phonemes, where they differ.
-NAMES = {"_": ""}
 
 VOWELS = "a e i o u"
 _LEXICON = (
@@ -186,9 +184,8 @@ class EspeakUtterances(CachedItems):
     def make_one(self, index: int) -> Item:
         text, variant, pitch = self.spoken[index]
         places, count = self.task.parse(self.inventory, text)
-        names = [NAMES.get(self.inventory.names[i], self.inventory.names[i]) for i in places[:count]]
-        # A sustained vowel is a long one, which espeak-ng writes with a colon
-        said = "".join(names) + (":" if len(names) == 1 else "")
+        # Its names are ours but for silence; a sustained vowel is a long one, which it writes with a colon
+        said = "".join(self.inventory.names[i] for i in places[:count]).replace("_", "") + ":" * (count == 1)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "said.wav"
             options = f"-v {self.voice}+{variant} -p {pitch} -s 120 -w".split()
