@@ -16,8 +16,7 @@ from algonet.cli import render_commands
 from algonet.fit.progress import progress_of
 from algonet.fit.targets import picture_files
 from algonet.render import Camera, Mesh, MeshFitter, Targets
-from algonet.render.camera_files import camera_file
-from algonet.render.cameras import DEFAULT_FOV, read_cameras
+from algonet.render.cameras import DEFAULT_FOV, camera_file, read_cameras
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 import torch
 from numba import njit
 
+from algonet.core.identity import Signature, specs
 from algonet.relax import CONORMS, BoundedSum, Maximum, StudentT
 from algonet.render import Camera, FilteredCoverage, icosphere, render_attributes
 from algonet.render.kernels.numba import host, tiles
@@ -146,8 +147,9 @@ def test_cost_grows_with_visible_area_not_with_faces_times_pixels() -> None:
         softness = torch.tensor([[0.45, 5.0, 0.1]])
         tensors = [points, mesh.vertices[None], torch.zeros(1, 4), softness, mesh.faces, mesh.faces]
         settings = RasterSettings(256, 256)
-        inputs, run = host._inputs(host._arrays(tensors), settings), tiles.Run.of(settings, points)
-        pairs.append(sum(int(binned.starts[-1]) for _, _, binned in tiles.rounds(inputs, run)))
+        plan = host.RenderAttributesPlan(Signature(settings, specs(tensors), (False,) * 6))
+        arrays = plan.arrays(tensors, (4, 5))
+        pairs.append(int(plan.scene(arrays, plan.grids(arrays[3][:, 0])).pairs.sum()))
     # Sixteen times the faces on the same area; each pair is a face and a tile of 256 pixels, of which there are 256
     assert pairs[2] < 16 * pairs[0]
     assert pairs[2] < 0.02 * 20480 * 256

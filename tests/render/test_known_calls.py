@@ -10,7 +10,7 @@ from algonet.core import tracing
 from algonet.core.identity import PLANS
 from algonet.relax import BoundedSum, StudentT
 from algonet.render import Camera, FilteredCoverage, SmoothRenderer, icosphere, render_attributes
-from algonet.render.functional import CallForm
+from algonet.render.functional import Pictures
 
 BALL = icosphere(1)
 CAMERA = Camera.look_at((0.0, 0.5, 3.0))
@@ -18,7 +18,7 @@ CAMERA = Camera.look_at((0.0, 0.5, 3.0))
 
 def known() -> int:
     """How many forms of calls are known."""
-    return sum(isinstance(key, tuple) and key[0] is CallForm for key in PLANS)
+    return sum(isinstance(PLANS.find(key), Pictures) for key in PLANS)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,10 @@ OPTIONS = [
     {"depth_steepness": torch.tensor(0.1)},
     {"two_sided": False},
     {"backend": "auto"},
-    {"backend": "numba", "epsilon": 0.1},  # the reference leaves nothing out; 0.01 would still reach nearly all of so small a picture
+    {
+        "backend": "numba",
+        "epsilon": 0.1,
+    },  # the reference leaves nothing out; 0.01 would still reach nearly all of so small a picture
     {"attribute_faces": BALL.faces.flip(0)},
     {"attributes": torch.rand(BALL.vertices.shape[0], 2)},
     {"camera": Camera.look_at((0.0, 0.5, 3.0), near=1.5)},

@@ -5,14 +5,12 @@ from __future__ import annotations
 import copy
 import pickle
 
-import pytest
 import torch
 from torch import Tensor, nn
 
 from algonet.core.cache import caches
 from algonet.relax import Anneal, StudentT
 from algonet.render import Camera, FilteredCoverage, SmoothRenderer, icosphere
-from algonet.render.softness import SoftnessMemory
 
 BALL = icosphere(0, 0.9)
 
@@ -75,38 +73,21 @@ def test_a_learned_scale_is_never_taken_from_memory() -> None:
         (slope,) = torch.autograd.grad(renderer(BALL, camera).silhouette.square().sum(), scale)
         assert slope.abs() > 0
     renderer.to(torch.float64)
-    assert renderer._memory.number(renderer.scale) is None
+    assert renderer._number() is None
 
 
 def test_what_is_known_of_a_softness() -> None:
     renderer = SmoothRenderer(16)
     renderer.to(torch.float64)
-    assert renderer._memory.number(renderer.scale) == 1.0
+    assert renderer._number() == 1.0
     Anneal(4.0, 2.0, 2, field="scale").attach(renderer)
-    assert renderer._memory.number(renderer.scale) == 4.0
+    assert renderer._number() == 4.0
     renderer.scale.mul_(2.0)
-    assert renderer._memory.number(renderer.scale) is None
+    assert renderer._number() is None
     renderer.set_scale(3.0)
     for copied in (copy.deepcopy(renderer), pickle.loads(pickle.dumps(renderer))):
-        assert copied._memory.number(copied.scale) is None
+        assert copied._number() is None
         assert float(copied.scale) == 3.0
-
-
-@pytest.mark.parametrize("change", ["key", "source", "version"])
-def test_what_was_made_is_made_again_when_something_changes(change: str) -> None:
-    memory, source, made = SoftnessMemory(), torch.ones(()), []
-
-    def ask(key: str, source: Tensor) -> Tensor:
-        return memory.get((source, 0.5), (key,), lambda: made.append(0) or source * 2)
-
-    ask("a", source)
-    ask("a", source)
-    assert len(made) == 1
-    if change == "version":
-        source.fill_(3.0)
-    key, source = ("b" if change == "key" else "a"), (source.clone() if change == "source" else source)
-    assert torch.equal(ask(key, source), source * 2)
-    assert len(made) == 2
 
 
 def test_cameras_that_move_leave_nothing_behind() -> None:

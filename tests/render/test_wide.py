@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from algonet.core.identity import Signature, specs
 from algonet.relax import StudentT
 from algonet.render import Camera, FilteredCoverage, SmoothRenderer, icosphere, render_attributes
 from algonet.render.constants import LEAST_SPACING, SAMPLES_PER_SCALE
-from algonet.render.kernels.numba import host, tiles
-from algonet.render.kernels.numba.grid import Grid, lagrange_matrix
+from algonet.render.kernels.numba import host
+from algonet.render.kernels.numba.tiles import Grid, lagrange_matrix
 from algonet.render.settings import RasterSettings
 
 
@@ -30,7 +31,7 @@ def picture(scale: float | Tensor, backend: str, size: tuple[int, int], df: int 
 
 
 def is_wide(scale: float, size: tuple[int, int], df: int = 8) -> bool:
-    return Grid.of(scale, RasterSettings(*size, FilteredCoverage(StudentT(df)).form())).wide
+    return Grid.of(scale * RasterSettings(*size, FilteredCoverage(StudentT(df)).form()).spacing, *size).margin > 0
 
 
 @pytest.mark.parametrize(
@@ -98,8 +99,9 @@ def test_cost_does_not_grow_with_the_scale() -> None:
             mesh.faces,
         ]
         settings = RasterSettings(256, 256)
-        inputs, run = host._inputs(host._arrays(tensors), settings), tiles.Run.of(settings, tensors[0])
-        pairs[scale] = sum(int(binned.starts[-1]) for _, _, binned in tiles.rounds(inputs, run))
+        plan = host.RenderAttributesPlan(Signature(settings, specs(tensors), (False,) * 6))
+        arrays = plan.arrays(tensors, (4, 5))
+        pairs[scale] = int(plan.scene(arrays, plan.grids(arrays[3][:, 0])).pairs.sum())
     # Pairs of a face and a tile of 256 samples
     assert pairs[20.0] < 1.3 * pairs[2.0]
 

@@ -105,7 +105,7 @@ def render(
     """Render a mesh smoothly to a picture."""
     from algonet.core.memory import check_memory
     from algonet.render import BlinnPhong, SmoothRenderer
-    from algonet.render.camera_files import camera_file
+    from algonet.render.cameras import camera_file
     from algonet.render.coverage import coverage_named
 
     width, height = parse_size(size)
@@ -251,7 +251,7 @@ def fit_camera(
     from algonet.cli.fitting_runs import thumbnail
     from algonet.fit import PoseSearch, Targets, rotation_error
     from algonet.fit import fit_camera as search
-    from algonet.render.camera_files import camera_file
+    from algonet.render.cameras import camera_file
     from algonet.render.coverage import coverage_named
 
     covered = coverage_named(coverage)

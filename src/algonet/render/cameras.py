@@ -8,6 +8,7 @@ direction, not along the ray.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from dataclasses import dataclass, field
@@ -20,14 +21,16 @@ from torch import Tensor
 from algonet.core import tracing
 from algonet.core.cache import constant
 from algonet.core.checks import check_size
-
-from .camera_files import read_frames
-from .softness import keepable
+from algonet.core.files import read_json
 
 #: The full vertical angle of view, in degrees, of a camera, or of a picture, of which nothing else is said.
 DEFAULT_FOV = 60.0
 #: Products of a rotation's rows may be this far from 0 and 1: files are rounded, poses come from estimates.
 ROTATION_ERROR = 1e-2
+#: In a camera file, in pixels: a longer lens sees nothing, and float32 could not place its pixels.
+MOST_LENGTH = 1e6
+#: Where a camera may stand.
+MOST_PLACE = 1e9
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +47,6 @@ class Camera:
     position: Tensor
     perspective: bool = True
     near: float | Tensor = 0.1
-    _pixel_matrices: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False)
-    _ready: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self):
         if self.matrix.shape[-2:] != (4, 4):
@@ -132,39 +133,10 @@ class Camera:
         )
         return Camera(_matrix(own, eye, focal, centre), eye, True, near)
 
+    @tracing.outside_autocast
     def pixel_matrix(self, size: tuple[int, int]) -> Tensor:
         """(*B, 3, 4): homogeneous world points to (x w, y w, depth), x and y in pixels of an image of `size` (H, W)."""
-        matrix = self.matrix
-        if not keepable(matrix):
-            return _viewport(size, self.perspective, matrix.dtype, matrix.device) @ matrix
-        # A camera that stays is asked at every step of a training loop
-        key = (size, matrix._version)
-        found = self._pixel_matrices.get(key)
-        if found is None:
-            self._pixel_matrices.clear()
-            with tracing.outside_modes():
-                found = _viewport(size, self.perspective, matrix.dtype, matrix.device) @ matrix
-            self._pixel_matrices[key] = found
-        return found
-
-    def _ready_for(self, size: tuple[int, int], like: Tensor, batch: torch.Size) -> tuple[Tensor, Tensor]:
-        """`pixel_matrix` (*batch, 3, 4) and `position` (*batch, 3), moved, cast and expanded as renderers want them."""
-        matrix, position = self.matrix, self.position
-        if not keepable(matrix, position):
-            return self._prepared(size, like, batch)
-        key = (size, matrix._version, position._version, like.dtype, like.device, batch)
-        found = self._ready.get(key)
-        if found is None:
-            self._ready.clear()
-            with tracing.outside_modes():
-                found = self._ready[key] = self._prepared(size, like, batch)
-        return found
-
-    def _prepared(self, size: tuple[int, int], like: Tensor, batch: torch.Size) -> tuple[Tensor, Tensor]:
-        if torch.is_autocast_enabled(like.device.type):
-            with torch.autocast(like.device.type, enabled=False):
-                return self._prepared(size, like, batch)
-        return self.pixel_matrix(size).to(like).expand(*batch, 3, 4), self.position.to(like).expand(*batch, 3)
+        return viewport(size, self.perspective, self.matrix) @ self.matrix
 
     @tracing.outside_autocast
     def project(self, points: Tensor, size: tuple[int, int]) -> Tensor:
@@ -270,16 +242,79 @@ def _matrix(rotation: Tensor, eye: Tensor, focal: Tensor, centre: Tensor | None 
     return torch.stack(torch.broadcast_tensors(x, y, -view[..., 2, :], last), -2)
 
 
-def _viewport(size: tuple[int, int], perspective: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
+def viewport(size: tuple[int, int], perspective: bool, like: Tensor) -> Tensor:
     """(3, 4): NDC to pixels, before the division by w."""
     h, w = size[0] / 2, size[1] / 2
     shift = (2, 3) if perspective else (3, 2)
     rows = [[h, 0.0, 0.0, 0.0], [0.0, -h, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]
     rows[0][shift[0]], rows[1][shift[0]] = w, h
-    return constant(rows, dtype, device)
+    return constant(rows, like.dtype, like.device)
 
 
 def read_cameras(path: Path, size: tuple[int, int] | None = None) -> tuple[list[str], Camera]:
-    """Names of the pictures in a `transforms.json`, and their cameras (N,); `size` (H, W) is the pictures', if not there."""
-    frames = read_frames(path, size)
-    return frames.names, Camera.from_opencv(frames.lenses, frames.rotation, frames.translation, size=frames.size)
+    """Names of the pictures in a `transforms.json`, as NeRF data sets have it, and their cameras (N,); pictures are of `size`
+    (H, W), or of the file's `h` and `w`.
+
+    `frames` with `file_path` and `transform_matrix` (camera to world, the camera looking along its -z, y up); the angle of
+    view by `camera_angle_x`, or `fl_x`, `fl_y`, `cx`, `cy` with `w` and `h`, for all frames or in each.
+    """
+    try:
+        content = read_json(path)
+        frames = content["frames"] if isinstance(content, dict) else None
+        if not (isinstance(frames, list) and frames and all(isinstance(frame, dict) for frame in frames)):
+            raise ValueError("wanted {'frames': [...]}, at least one")
+        names = [str(frame["file_path"]) for frame in frames]
+        poses = torch.tensor([frame["transform_matrix"] for frame in frames], dtype=torch.float32)
+        if size is None:
+            size = int(_length(content, "h")), int(_length(content, "w"))
+        lenses = torch.stack([_lens({**content, **frame}, size) for frame in frames])
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
+        raise ValueError(f"{path}: not readable as a camera file (transforms.json): {reason}") from error
+    if poses.shape[1:] != (4, 4):
+        raise ValueError(f"{path}: each `transform_matrix` must be 4 x 4, got {tuple(poses.shape[1:])}.")
+    if not (poses.abs() < MOST_PLACE).all():
+        raise ValueError(f"{path}: each number in `transform_matrix` must be below {MOST_PLACE:g}.")
+    flip = torch.diag(torch.tensor([1.0, -1.0, -1.0]))
+    rotation = flip @ poses[:, :3, :3].mT
+    translation = -(rotation @ poses[:, :3, 3:])[..., 0]
+    return names, Camera.from_opencv(lenses, rotation, translation, size=size)
+
+
+def _lens(frame: dict[str, Any], size: tuple[int, int]) -> Tensor:
+    """OpenCV's matrix (3, 3) for pictures of `size`."""
+    height, width = size
+    if "fl_x" in frame:
+        w, h = _length(frame, "w", width), _length(frame, "h", height)
+        fx = _length(frame, "fl_x")
+        fy = _length(frame, "fl_y", fx)
+        cx, cy = _length(frame, "cx", w / 2, -MOST_LENGTH), _length(frame, "cy", h / 2, -MOST_LENGTH)
+        fx, cx, fy, cy = fx * width / w, cx * width / w, fy * height / h, cy * height / h
+    else:
+        angle = float(frame["camera_angle_x"])
+        if not 0 < angle < math.pi:
+            raise ValueError(f"`camera_angle_x` is in radians, between 0 and {math.pi:.2f}, got {angle:g}")
+        fx = fy = width / (2 * math.tan(angle / 2))
+        cx, cy = width / 2, height / 2
+    # OpenCV counts pixels from their centres
+    return torch.tensor([[fx, 0.0, cx - 0.5], [0.0, fy, cy - 0.5], [0.0, 0.0, 1.0]])
+
+
+def _length(frame: dict[str, Any], key: str, otherwise: float | None = None, above: float = 0.0) -> float:
+    """A number of pixels."""
+    found = frame[key] if otherwise is None else frame.get(key, otherwise)
+    if not above < found <= MOST_LENGTH:
+        raise ValueError(f"`{key}` is in pixels, above {above:g} and at most {MOST_LENGTH:g}, got {str(found)[:20]}")
+    return float(found)
+
+
+def camera_file(camera: Any, names: list[str], size: tuple[int, int]) -> str:
+    """Cameras as the text of a `transforms.json`, of pictures of `size` (H, W) with these names."""
+    axes, frames = camera.axes.cpu(), []
+    for i, name in enumerate(names):
+        pose = torch.eye(4)
+        pose[:3, :3], pose[:3, 3] = axes[i].T, camera.position[i].cpu()
+        focal = float(camera.matrix[i, 1, :3].norm())
+        angle = 2 * math.atan(size[1] / size[0] / focal)
+        frames.append({"file_path": name, "camera_angle_x": angle, "transform_matrix": pose.tolist()})
+    return json.dumps({"w": size[1], "h": size[0], "frames": frames}, indent=1) + "\n"

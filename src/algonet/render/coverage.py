@@ -24,7 +24,6 @@ from algonet.relax.base import Relaxation
 from algonet.relax.noise import Noise
 
 from .constants import EDGE_GUARD, FAINT, FLIP_AREA
-from .softness import SoftnessMemory
 
 UNITS = ("pixels", "ndc")
 #: Degrees of freedom that kernels have the closed form for; by then the noise is Gaussian to 3 %.
@@ -66,16 +65,6 @@ class Coverage:
         """The relaxation's softness, lengths in pixels of a picture of this height; 1 if it has none."""
         name = self.relax.softness_field
         return 1.0 if name is None else getattr(self.relax, name)
-
-    def _known_softness(self, height: int) -> float | Tensor:
-        """The same, as a number where that is known without waiting for a device."""
-        return self.softness(height)
-
-    def _stacked(
-        self, others: tuple[float | Tensor, ...], height: int, key: tuple, make: Callable[[], Tensor]
-    ) -> Tensor:
-        """What `make` makes of the softness and the others; coverages that stay may keep it."""
-        return make()
 
     def softness_for(self, pixels: float, height: int) -> float:
         """The softness of the relaxation that makes it about `pixels` soft, in a picture of this `height`."""
@@ -256,39 +245,6 @@ def _deviation(sigmoid: Sigmoid) -> float:
     """Where a sigmoid of steepness 1 is as near to 1 as the normal distribution is at one standard deviation; a step is as
     good as crisp."""
     return max(0.05, float(unit(sigmoid).reach(0.1587)))
-
-
-class Held(Coverage):
-    """A coverage's form and softness, taken apart once: a module that is called at every step need not make them anew."""
-
-    _form: Coverage
-    _value: Tensor
-    _units: str
-    memory: SoftnessMemory
-
-    def __init__(self, form: Coverage, value: Tensor, units: str, memory: SoftnessMemory):
-        # As a frozen dataclass sets its own fields; `torch.compile` follows this, not a change of `__dict__`
-        object.__setattr__(self, "_form", form)
-        object.__setattr__(self, "_value", value)
-        object.__setattr__(self, "_units", units)
-        object.__setattr__(self, "memory", memory)
-
-    def form(self) -> Coverage:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self._form
-
-    def softness(self, height: int) -> float | Tensor:
-        return self._value * (height / 2) if self._units == "ndc" else self._value
-
-    def _known_softness(self, height: int) -> float | Tensor:
-        number = self.memory.number(self._value)
-        if number is None:
-            return self.softness(height)
-        return number * (height / 2) if self._units == "ndc" else number
-
-    def _stacked(
-        self, others: tuple[float | Tensor, ...], height: int, key: tuple, make: Callable[[], Tensor]
-    ) -> Tensor:
-        return self.memory.get((self._value, *others), (height, *key), make)
 
 
 #: Every coverage, for tests, configurations and the command line.

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from algonet.core import tracing
-from algonet.core.cache import TENSORS, cached, constant
+from algonet.core.cache import TENSORS, constant
 from algonet.core.checks import as_tensor, broadcast_shapes, check_size, widened
-from algonet.core.identity import PLANS, interned
+from algonet.core.identity import PLANS, interned, signature
 from algonet.core.operation import Operation
 from algonet.relax import TConorm
 
-from .cameras import Camera
+from .cameras import Camera, viewport
 from .checks import check_faces, check_mesh, check_picture
 from .constants import EPSILON, LEAST_SPACING, SAMPLES_PER_SCALE
 from .coverage import DEFAULT_COVERAGE, Coverage, check_coverage
-from .operation import LIT, NORMALS, RASTER
+from .lights import light_table
+from .operation import NORMALS, RASTER
 from .reference import to_camera
 from .settings import DEFAULT_CONORM, NormalSettings, Raster, RasterSettings
-from .shading import Shading
 from .vectors import tensor_like
 
 #: Per unit of depth: for objects about two units large, of which what lies a twentieth further is half hidden.
@@ -76,209 +76,133 @@ def render_attributes(
         vertices, faces, attributes = map(as_tensor, (vertices, faces, attributes))
     coverage = DEFAULT_COVERAGE if coverage is None else coverage
     check_options(where, coverage, epsilon)
-    settings = raster_settings(
-        height, width, coverage, float(epsilon), DEFAULT_CONORM if conorm is None else conorm, two_sided,
-        camera.perspective, deterministic, over_depth=background_depth is not None,
+    if not isinstance(background, (Tensor, int, float)):
+        background = tuple(background)
+    form, scale, near = coverage.form(), coverage.softness(height), camera.near
+    behind = background, 0.0 if background_depth is None else background_depth
+    settings = RasterSettings(
+        height, width, form, float(epsilon), interned(DEFAULT_CONORM if conorm is None else conorm), two_sided,
+        camera.perspective, background_depth is not None, deterministic, sharp=is_sharp(scale),
     )  # fmt: skip
-    soft = (coverage._known_softness(height), depth_steepness, camera.near)
-    behind = (background, 0.0 if background_depth is None else background_depth)
-    given = (vertices, faces, attributes, attribute_faces, camera.matrix)
-    key = form_key(settings, backend, behind, given)
-    form = None if key is None else PLANS.find(key)
-    dtype = None
-    if form is None:
+    key = signature(
+        where, vertices, faces, attributes, attribute_faces, camera.matrix, *behind, near, (settings, backend),
+        *[part if isinstance(part, Tensor) else None for part in (scale, depth_steepness)],
+    )  # fmt: skip
+    run = None if key is None else PLANS.find(key)
+    if run is None or tracing.readable(vertices, faces):
         check_mesh(where, vertices, faces)
-        dtype = vertices.dtype
-        attribute_faces = _check_attributes(where, attributes, vertices, faces, attribute_faces)
-        vertices = widened(vertices)
-        attributes = widened(attributes).to(vertices.dtype)
-        batch = _batch_shape(where, vertices, attributes, *behind, camera.matrix)
-        check_picture(where, batch, (height, width), attributes.shape[-1] + 2, vertices)
-        form = CallForm(batch, _background(where, *behind, attributes.shape[-1], batch, vertices), key)
-    tensors = [
-        expanded(vertices, form.batch, 2),
-        expanded(attributes, form.batch, 2),
-        form.background,
-        form.softness(soft, coverage, height, vertices),
-        faces,
-        faces if attribute_faces is None else attribute_faces,
-        camera._ready_for((height, width), vertices, form.batch)[0],
-    ]
-    raster = Raster(*form.run(RASTER, tensors, settings, backend))
-    return raster if dtype is None or raster.image.dtype == dtype else Raster(*(t.to(dtype) for t in raster))
+        rows = _check_attributes(where, attributes, vertices, faces, attribute_faces)
+    else:
+        rows = faces if attribute_faces is None else attribute_faces
+    dtype, vertices = vertices.dtype, widened(vertices)
+    attributes = widened(attributes).to(vertices.dtype)
+    if run is None:
+        run = Pictures(where, RASTER, settings, backend, vertices, attributes, behind, camera)
+        run.keep(key, vertices)
+    raster = run(vertices, attributes, faces, rows, behind, (scale, depth_steepness, near), camera)
+    return Raster(*[t if t.dtype == dtype else t.to(dtype) for t in raster])
 
 
-def render_lit(
-    vertices: Tensor,
-    faces: Tensor,
-    attributes: Tensor,
-    normals: Tensor | None,
-    lights: Tensor,
-    shading: Shading,
-    camera: Camera,
-    *,
-    size: tuple[int, int],
-    attribute_faces: Tensor,
-    background: Tensor | float | tuple[float, ...],
-    background_depth: Tensor | float | None,
-    coverage: Coverage,
-    conorm: TConorm,
-    depth_steepness: float | Tensor,
-    two_sided: bool,
-    epsilon: float,
-    deterministic: bool,
-    backend: str,
-    colored: bool,
-) -> tuple[Tensor, ...]:
-    """Lit pictures in one pass: image, silhouette, depth, and further attributes. `SmoothRenderer` checks and fills in.
+class Pictures:
+    """Pictures of one signature: what the checks of its first call found, and what is left to do with tensors."""
 
-    Without `normals`, those of the faces are taken.
-    """
-    where, (height, width) = "SmoothRenderer", size
-    settings = raster_settings(
-        height, width, coverage, float(epsilon), conorm, two_sided, camera.perspective, deterministic, shading, colored,
-        over_depth=background_depth is not None,
-    )  # fmt: skip
-    soft = (coverage._known_softness(height), depth_steepness, camera.near)
-    behind = (background, 0.0 if background_depth is None else background_depth)
-    given = (vertices, faces, attributes, attribute_faces, camera.matrix, lights, normals)
-    key = form_key(settings, backend, behind, given)
-    form = None if key is None else PLANS.find(key)
-    if form is None:
-        batch = _batch_shape(where, vertices, attributes, *behind, camera.matrix)
-        if lights.dim() > 2 and lights.shape[:-2] != batch:
-            batch = broadcast_shapes(batch, lights.shape[:-2])
-        check_picture(where, batch, size, attributes.shape[-1] + 5, vertices)
-        form = CallForm(batch, _background(where, *behind, 3, batch, vertices), key)
-    batch = form.batch
-    matrix, eye = camera._ready_for(size, vertices, batch)
-    tensors = [
-        expanded(vertices, batch, 2),
-        expanded(attributes, batch, 2),
-        form.background,
-        form.softness(soft, coverage, height, vertices),
-        faces,
-        attribute_faces,
-        matrix,
-        eye,
-        expanded(lights, batch, 2),
-    ]
-    if normals is None and (deterministic if vertices.is_cuda else vertices.shape[:-2] != batch):
-        # Once for all items; a GPU makes them in the same pass, in any order
-        normals = NORMALS([vertices, faces], NormalSettings(deterministic))[0]
-    if normals is not None:
-        tensors.append(expanded(normals, batch, 2))
-    return tuple(form.run(LIT, tensors, settings, backend))
+    def __init__(
+        self,
+        where: str,
+        operation: Operation,
+        settings: RasterSettings,
+        backend: str,
+        vertices: Tensor,
+        attributes: Tensor,
+        behind: tuple[Any, Any],
+        camera: Camera,
+        lights: Sequence[Any] = (),
+    ):
+        size, lit = (settings.height, settings.width), settings.shading is not None
+        self.operation, self.settings, self.backend = operation, settings, backend
+        lamps = light_table(lights, vertices)
+        #: The table of lights, if they are numbers.
+        self.lamps = None if any(isinstance(part, Tensor) for light in lights for part in light.parts()) else lamps
+        self.batch = _batch_shape(where, vertices, attributes, *behind, camera.matrix, lamps)
+        check_picture(where, self.batch, size, attributes.shape[-1] + (5 if lit else 2), vertices)
+        self.channels = 3 if lit else attributes.shape[-1]
+        numbers = not any(isinstance(part, Tensor) for part in behind)
+        self.behind = _background(where, *behind, self.channels, self.batch, vertices) if numbers else None
+        self.where, self.viewport = where, viewport(size, settings.perspective, camera.matrix)
+        self.near = None if isinstance(camera.near, Tensor) else constant(camera.near, vertices.dtype, vertices.device)
+        self.to_normals: Callable[..., Any] | None = None
+        self.run: Callable[..., Any] | None = None
 
+    def keep(self, key: tuple | None, like: Tensor) -> None:
+        """Let later calls of this signature find it, unless a graph is captured: it fills what is made when it is replayed."""
+        if key is not None and not tracing.capturing(like.device):
+            PLANS.put(key, self)
 
-class CallForm:
-    """What calls of one form share, found out by the first of them: the batch's shape, the background, who runs them.
-
-    On a CUDA device, asking all that again takes longer than the kernels of a small scene.
-    """
-
-    def __init__(self, batch: torch.Size, background: Tensor, key: tuple | None):
-        self.batch, self.background = batch, background
-        self._key = key
-        self._soft: tuple[tuple[Any, ...], Tensor] | None = None
-
-    def softness(self, parts: tuple[Any, ...], coverage: Coverage, height: int, like: Tensor) -> Tensor:
-        """(*B, 3): see `softness_of`; the last one is kept if it is made of numbers."""
-        plain = self._key is not None and not any(isinstance(part, Tensor) for part in parts)
-        last = self._soft
-        if plain and last is not None and last[0] == parts:
-            return last[1]
-        _, steepness, near = parts
-        made = softness_of(coverage, steepness, near, height, self.batch, like)
-        if plain:
-            self._soft = parts, made
-        return made
-
-    def run(
-        self, operation: Operation, tensors: list[Tensor], settings: RasterSettings, backend: str
+    def __call__(
+        self,
+        vertices: Tensor,
+        attributes: Tensor,
+        faces: Tensor,
+        rows: Tensor,
+        behind: tuple[Any, Any],
+        soft: tuple[Any, Any, Any],
+        camera: Camera,
+        lights: Tensor | None = None,
+        normals: Tensor | None = None,
     ) -> Sequence[Tensor]:
-        """The operation on these tensors; a call that worked makes its form known."""
-        outputs = operation(tensors, settings, backend)
-        # What a graph's capture fills, it fills only when it is replayed
-        if self._key is not None and not tracing.capturing(tensors[0].device):
-            PLANS.put(self._key, self)
-        return outputs
+        """`soft`: the coverage's softness in pixels, the depth steepness, the near distance. Lit, normals that are left out
+        are those of the faces."""
+        batch, settings = self.batch, self.settings
+        ground = self.behind
+        if ground is None:
+            ground = _background(self.where, *behind, self.channels, batch, vertices)
+        tensors = [
+            vertices if vertices.shape[:-2] == batch else vertices.expand(*batch, -1, -1),
+            attributes if attributes.shape[:-2] == batch else attributes.expand(*batch, -1, -1),
+            ground,
+            self._softness(soft, vertices),
+            faces,
+            rows,
+            (self.viewport @ camera.matrix).to(vertices).expand(*batch, 3, 4),
+        ]
+        if lights is not None:
+            tensors += [camera.position.to(vertices).expand(*batch, 3), lights.expand(*batch, -1, -1)]
+            if self.run is None and normals is None:
+                # CUDA kernels make them in the same pass, in any order; the reference by itself
+                chosen = self.operation.choose(tensors, settings, self.backend)
+                if chosen == "numba" or (chosen == "triton" and settings.deterministic):
+                    self.to_normals = NORMALS.bind([vertices, faces], NormalSettings(settings.deterministic))
+            if self.to_normals is not None:
+                normals = self.to_normals([vertices, faces])[0]
+            if normals is not None:
+                tensors.append(normals.expand(*batch, -1, -1))
+        if self.run is None:
+            self.run = self.operation.bind(tensors, settings, self.backend)
+        return self.run(tensors)
+
+    def _softness(self, parts: tuple[Any, Any, Any], like: Tensor) -> Tensor:
+        """(*B, 3): the coverage's softness, the depth steepness, the near distance."""
+        scale, steepness, near = parts
+        if not (isinstance(scale, Tensor) or isinstance(steepness, Tensor) or self.near is None):
+            return _expanded_numbers((float(scale), float(steepness), float(near)), self.batch, like)
+        rows = []
+        for part in (scale, steepness, near if self.near is None else self.near):
+            rows.append((part.to(like) if isinstance(part, Tensor) else tensor_like(part, like)).expand(self.batch))
+        return torch.stack(rows, -1)
 
 
-_NUMBERS = frozenset({int, float})
-
-
-def form_key(settings: RasterSettings, backend: str, behind: tuple[Any, Any], given: tuple[Any, ...]) -> tuple | None:
-    """What a call's form depends on; `None` where its numbers are looked at (on the CPU), cast, or seen by a transform.
-
-    `behind`: background and its depth; `given`: points, faces, attributes and what else may be there.
-    """
-    points, table = given[0], given[2]
-    if not (isinstance(points, Tensor) and isinstance(table, Tensor)):
-        return None
-    if points.dtype not in (torch.float32, torch.float64) or table.dtype != points.dtype:
-        return None
-    if tracing.readable(points) or not tracing.plain():
-        return None
-    for part in behind:
-        if type(part) not in _NUMBERS and not (isinstance(part, tuple) and _NUMBERS.issuperset(map(type, part))):
-            return None
-    key: list[Any] = [CallForm, settings, backend, *behind]
-    for tensor in given:
-        if tensor is not None and not isinstance(tensor, Tensor):
-            return None
-        key.append(None if tensor is None else (tensor.shape, tensor.dtype, tensor.device))
-    return tuple(key)
-
-
-def raster_settings(
-    height: int,
-    width: int,
-    coverage: Coverage,
-    epsilon: float,
-    conorm: TConorm,
-    two_sided: bool,
-    perspective: bool,
-    deterministic: bool,
-    shading: Shading | None = None,
-    colored: bool = True,
-    *,
-    over_depth: bool = False,
-) -> RasterSettings:
-    """Settings of a call; calls that come again and again get the same object, which is quicker to look up."""
-    return _settings(
-        height, width, coverage.form(), epsilon, interned(conorm), two_sided,
-        perspective, over_depth, deterministic, shading, colored, _is_sharp(coverage._known_softness(height)),
-    )  # fmt: skip
-
-
-def _is_sharp(softness: Any) -> bool:
-    """Whether a noise's scale in pixels is known, without waiting for a device, to need a sample at every pixel."""
-    if not isinstance(softness, Tensor):
-        return softness < LEAST_SPACING * SAMPLES_PER_SCALE
-    if not tracing.readable(softness):
-        return False
-    return not softness.numel() or float(softness.detach().max()) < LEAST_SPACING * SAMPLES_PER_SCALE
-
-
-_settings = cached(RasterSettings)
-
-
-def camera_matrix(camera: Camera, size: tuple[int, int], like: Tensor) -> Tensor:
-    """(*B, 3, 4): from points of the world to (x w, y w, depth), in the precision of `like`."""
-    if torch.is_autocast_enabled(like.device.type):
-        with torch.autocast(like.device.type, enabled=False):
-            return camera_matrix(camera, size, like)
-    return camera.pixel_matrix(size).to(like)
+def is_sharp(softness: Any) -> bool:
+    """Whether a noise's scale in pixels is a number so small that every pixel is its own sample."""
+    return not isinstance(softness, Tensor) and softness < LEAST_SPACING * SAMPLES_PER_SCALE
 
 
 def camera_points(vertices: Tensor, camera: Camera, size: tuple[int, int]) -> Tensor:
     """(x w, y w, depth) of the vertices, (*B, V, 3)."""
-    return to_camera(vertices, camera_matrix(camera, size, vertices))
+    return to_camera(vertices, camera.pixel_matrix(size).to(vertices))
 
 
 def _batch_shape(where: str, points: Tensor, *others: Any) -> torch.Size:
-    """The batch dimensions that points and others (attributes, background, background depth, camera) share."""
+    """The batch dimensions that points and others (attributes, background, background depth, camera, lights) share."""
     attributes, background, depth, *cameras = others
     shapes = [points.shape[:-2], attributes.shape[:-2], *(m.shape[:-2] for m in cameras)]
     if isinstance(background, Tensor) and background.dim() > 1:
@@ -286,16 +210,12 @@ def _batch_shape(where: str, points: Tensor, *others: Any) -> torch.Size:
     if isinstance(depth, Tensor):
         shapes.append(depth.shape)
     try:
-        return _broadcast(*shapes)
+        return broadcast_shapes(*shapes)
     except RuntimeError:
         listed = ", ".join(str(tuple(s)) for s in shapes)
         raise ValueError(
             f"{where}: batch dimensions of vertices and camera, attributes, background must broadcast: {listed}."
         ) from None
-
-
-#: torch's own takes longer than launching a kernel.
-_broadcast = cached(broadcast_shapes)
 
 
 def expanded(t: Tensor, batch: torch.Size, own: int) -> Tensor:
@@ -329,24 +249,6 @@ def _expanded_numbers(numbers: tuple[float, ...], batch: torch.Size, like: Tenso
     """(*B, n): a row of numbers, the same for every item, made once."""
     key = (numbers, batch, like.dtype, like.device)
     return TENSORS.get(("rows", *key), lambda: constant(numbers, like.dtype, like.device).expand(*batch, -1))
-
-
-def softness_of(
-    coverage: Coverage, steepness: float | Tensor, near: float | Tensor, height: int, batch: torch.Size, like: Tensor
-) -> Tensor:
-    """(*B, 3): the coverage's softness in pixels, the depth steepness, the near distance."""
-    parts: tuple[Any, ...] = (coverage._known_softness(height), steepness, near)
-    if not any(isinstance(p, Tensor) for p in parts):
-        return _expanded_numbers(tuple(map(float, parts)), batch, like)
-
-    def make() -> Tensor:
-        every = (coverage.softness(height), steepness, near)
-        rows = [tensor_like(p, like) for p in every]
-        if any(row.dim() for row in rows):
-            rows = [expanded(row, batch, 0) for row in rows]
-        return torch.stack(rows, -1).expand(*batch, -1)
-
-    return coverage._stacked((steepness, near), height, (batch, like.dtype, like.device), make)
 
 
 def _check_attributes(

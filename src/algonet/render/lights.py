@@ -17,10 +17,10 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from algonet.core.cache import cached, constant
+from algonet.core.cache import constant
 from algonet.core.checks import broadcast_shapes, check_softness
 
-from .shading import AMBIENT, DIRECTIONAL, POINT, Shading
+from .shading import AMBIENT, DIRECTIONAL, HEADLIGHT, POINT, Shading
 from .vectors import tensor_like
 
 Triple = Tensor | tuple[float, float, float]
@@ -112,17 +112,16 @@ class Headlight:
     """Light from the viewer: what is seen is lit. A `PointLight` at the camera's place."""
 
     color: Triple | float = (0.7, 0.7, 0.7)
+    kind: ClassVar[int] = HEADLIGHT
 
     def __post_init__(self):
         object.__setattr__(self, "color", _color(self, self.color))
 
+    def parts(self) -> tuple[Triple, Triple, float]:
+        return (0.0, 0.0, 0.0), cast(Triple, self.color), 0.0
+
 
 Light = AmbientLight | DirectionalLight | PointLight | Headlight
-
-
-def lights_at(lights: Sequence[Light], eye: Tensor) -> tuple[Any, ...]:
-    """The lights, with those that the viewer carries at the place of the eye (*B, 3)."""
-    return tuple(PointLight(eye, light.color) if isinstance(light, Headlight) else light for light in lights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,10 +173,7 @@ def light_table(lights: Sequence[Any], like: Tensor) -> Tensor:
     return torch.stack([row.expand(*batch, -1) for row in rows], -2)
 
 
-_shading = cached(Shading)
-
-
 def shading_of(lights: Sequence[Any], surface: Surface, two_sided: bool) -> Shading:
     """What kernels are made for: the lights' kinds, the gloss, and on which side surfaces are lit."""
     kinds = tuple([light.kind for light in lights])
-    return _shading(kinds, float(surface.shininess), float(surface.strength), two_sided)
+    return Shading(kinds, float(surface.shininess), float(surface.strength), two_sided)

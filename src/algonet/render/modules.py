@@ -10,9 +10,9 @@ from torch import Tensor
 
 from algonet.core import tracing
 from algonet.core.backends import check_backend
-from algonet.core.checks import broadcast_shapes, check_size
+from algonet.core.checks import broadcast_shapes, check_size, check_spec
 from algonet.core.hints import write_instead
-from algonet.core.identity import unit
+from algonet.core.identity import PLANS, interned, signature, unit
 from algonet.core.pictures import png_bytes
 from algonet.relax import CONORMS, TConorm
 from algonet.relax.modules import SoftModule
@@ -21,23 +21,22 @@ from algonet.relax.softmax import Choice
 from .cameras import Camera
 from .checks import check_picture
 from .constants import EPSILON, FADE, GREY
-from .coverage import DEFAULT_COVERAGE, Coverage, Held
+from .coverage import DEFAULT_COVERAGE, Coverage
 from .functional import (
     DEPTH_STEEPNESS,
-    camera_matrix,
+    Pictures,
     camera_points,
     check_options,
     expanded,
+    is_sharp,
     render_attributes,
-    render_lit,
 )
-from .lights import AmbientLight, BlinnPhong, Headlight, Lambert, Light, Surface, light_table, lights_at, shading_of
+from .lights import AmbientLight, BlinnPhong, Headlight, Lambert, Light, Surface, light_table, shading_of
 from .meshes import Mesh, preview
-from .operation import ILLUMINATE
+from .operation import ILLUMINATE, LIT
 from .pieces import cut_faces
 from .reference import unproject
-from .settings import DEFAULT_CONORM, Raster
-from .softness import SoftnessMemory
+from .settings import DEFAULT_CONORM, Raster, RasterSettings
 from .textures import sample_pyramid, texture_levels
 from .vectors import tensor_like
 
@@ -63,6 +62,13 @@ class Rendering(NamedTuple):
             return None
         first = self.rgb.detach().reshape(-1, *self.rgb.shape[-3:])[:SHOWN]
         return png_bytes(torch.cat(list(first), dim=1))
+
+
+class _Held(NamedTuple):
+    form: Coverage
+    softness: Any
+    steepness: Any
+    sharp: bool
 
 
 class SmoothRenderer(SoftModule):
@@ -114,7 +120,10 @@ class SmoothRenderer(SoftModule):
         # Without its softness, which the module holds: a copy must not carry a second one
         self._coverage = coverage.with_relax(unit(coverage.relax))
         self._coverage_form = coverage.form()
-        self._memory = SoftnessMemory()
+        #: The name of the coverage's softness, how many pixels one of it are, and the number in it, if that is known.
+        self._soft = self._coverage.relax.softness_field
+        self._unit = self.size[0] / 2 if getattr(coverage, "units", "pixels") == "ndc" else 1
+        self._known: tuple[Tensor, int, float] | None = None
         self.conorm = DEFAULT_CONORM if conorm is None else conorm
         self.surface, self.shading = surface, shading
         self.background, self.background_depth = background, background_depth
@@ -128,46 +137,62 @@ class SmoothRenderer(SoftModule):
 
     def set_scale(self, pixels: float) -> None:
         """Make the coverage, whatever it is, about `pixels` soft, in place."""
-        name = self._coverage.relax.softness_field
-        if name is None:
+        if self._soft is None:
             raise ValueError(
                 f"SmoothRenderer: {self._coverage.relax!r} has no softness to set; take another relaxation."
             )
-        self.set_softness(name, self._coverage.softness_for(pixels, self.size[0]))
+        self.set_softness(self._soft, self._coverage.softness_for(pixels, self.size[0]))
 
     def set_softness(self, attribute: str, value: float) -> None:
         super().set_softness(attribute, value)
-        if attribute == self._coverage.relax.softness_field:
-            self._memory.remember(getattr(self, attribute), value)
+        if attribute == self._soft:
+            self._remember(value)
+
+    def _remember(self, value: float | None) -> None:
+        """Remember the number that is now in the coverage's softness; `None`: it is not known."""
+        softness: Tensor = getattr(self, self._soft or "depth_steepness")
+        fixed = value is not None and not softness.requires_grad and not softness.is_inference()
+        self._known = (softness, softness._version, value) if fixed else None
+
+    def _number(self) -> float | None:
+        """What is in the coverage's softness, if that is known without a look; a compiled graph does not know."""
+        known = self._known
+        if known is None or tracing.compiling() or known[0] is not getattr(self, self._soft or ""):
+            return None
+        return known[2] if known[1] == known[0]._version else None
+
+    def __getstate__(self) -> dict:
+        # A copy's tensors are others
+        return {**super().__getstate__(), "_known": None}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SmoothRenderer:
         """Moving the module keeps what is known of its softness, which can be read for free on the CPU only."""
-        name = self._coverage.relax.softness_field
-        before = None if name is None else getattr(self, name)
-        number = None if before is None else self._memory.number(before)
-        if number is None and before is not None and before.numel() == 1 and tracing.readable(before):
+        if self._soft is None:
+            return super()._apply(fn, recurse)
+        before, number = getattr(self, self._soft), self._number()
+        if number is None and before.numel() == 1 and tracing.readable(before):
             number = float(before.detach())
         super()._apply(fn, recurse)
-        if name is not None:
-            self._memory.remember(getattr(self, name), number)
+        self._remember(number)
         return self
 
     @tracing.outside_autocast
     def forward(
         self, mesh: Mesh, camera: Camera, lights: Sequence[Light] = DEFAULT_LIGHTS, attributes: Tensor | None = None
     ) -> Rendering:
-        _check_scene(mesh, camera, lights, attributes)
-        check_finite("SmoothRenderer", mesh.vertices)
-        lights = lights_at(lights, camera.position)
-        dtype = mesh.vertices.dtype
-        if dtype in (torch.float16, torch.bfloat16):
+        _check_kinds(mesh, camera, lights)
+        vertices = mesh.vertices
+        if tracing.readable(vertices) and not bool(torch.isfinite(vertices).all()):
+            raise _not_finite(vertices)
+        if vertices.dtype in (torch.float16, torch.bfloat16):
             # Guards against division by zero are nothing in half precision
             out = self.forward(mesh.to(torch.float32), camera, lights, attributes)
-            return Rendering(*(t.to(dtype) for t in out))
-        if self.shading == "vertex" and mesh.texture is None:
-            return self._lit_vertices(mesh, camera, lights, attributes)
-        if mesh.texture is None:
+            return Rendering(*(t.to(vertices.dtype) for t in out))
+        if mesh.texture is None and self.shading == "pixel":
             return self._lit_pixels(mesh, camera, lights, attributes)
+        _check_scene(mesh, attributes)
+        if mesh.texture is None:
+            return self._lit_vertices(mesh, camera, lights, attributes)
         if mesh.seamless:
             return self._lit_textures(mesh, camera, lights, attributes)
         return self._lit_pieces(mesh, camera, lights, attributes)
@@ -180,28 +205,39 @@ class SmoothRenderer(SoftModule):
 
     def _lit_pixels(self, mesh: Mesh, camera: Camera, lights: Sequence[Light], attributes: Tensor | None) -> Rendering:
         """Pixels lit where they are made, in one pass."""
-        vertices = mesh.vertices
+        vertices, held, behind = mesh.vertices, self._held(), self._behind()
+        lit = [part for light in lights for part in ((type(light),), *light.parts())]
+        options = (self.size, held.form, held.sharp, self.conorm, self.surface, self.two_sided, self.epsilon,
+                   self.deterministic, self.backend, self.background_depth is None, camera.perspective)  # fmt: skip
+        key = signature(
+            "SmoothRenderer", vertices, mesh.faces, mesh.vertex_colors, mesh.face_colors, mesh.normals, attributes,
+            camera.matrix, camera.position, camera.near, *behind, held.softness, held.steepness, options, *lit,
+        )  # fmt: skip
+        run = None if key is None else PLANS.find(key)
+        if run is None:
+            _check_scene(mesh, attributes)
         albedo, rows = _albedo(mesh)
+        colored = albedo is not None
         if attributes is not None and attributes.shape[-1]:
             albedo, rows = _table([(albedo, rows), (attributes.to(vertices), mesh.faces)], vertices)
-        elif albedo is None:
-            albedo = vertices.new_empty(1, 0)
-        found = render_lit(
-            vertices,
-            mesh.faces,
-            albedo.to(vertices),
-            None if mesh.normals is None else mesh.vertex_normals(),
-            light_table(lights, vertices),
-            shading_of(lights, self.surface, self.two_sided),
-            camera,
-            size=self.size,
-            attribute_faces=rows,
-            background=self._plain_background(vertices),
-            background_depth=self.background_depth,
-            colored=mesh.vertex_colors is not None or mesh.face_colors is not None,
-            **self._options(),
-        )
-        return Rendering(*found)
+        table = vertices.new_empty(1, 0) if albedo is None else albedo.to(vertices)
+        if run is None:
+            run = self._pictures(held, vertices, table, camera, lights, colored)
+            run.keep(key, vertices)
+        normals = None if mesh.normals is None else mesh.vertex_normals()
+        soft = held.softness, held.steepness, camera.near
+        lamps = run.lamps if run.lamps is not None else light_table(lights, vertices)
+        return Rendering(*run(vertices, table, mesh.faces, rows, behind, soft, camera, lamps, normals))
+
+    def _pictures(
+        self, held: _Held, vertices: Tensor, table: Tensor, camera: Camera, lights: Sequence[Light], colored: bool
+    ) -> Pictures:
+        settings = RasterSettings(
+            *self.size, held.form, float(self.epsilon), interned(self.conorm), self.two_sided, camera.perspective,
+            self.background_depth is not None, self.deterministic, shading_of(lights, self.surface, self.two_sided), colored,
+            held.sharp,
+        )  # fmt: skip
+        return Pictures("SmoothRenderer", LIT, settings, self.backend, vertices, table, self._behind(), camera, lights)
 
     def _lit_vertices(
         self, mesh: Mesh, camera: Camera, lights: Sequence[Light], attributes: Tensor | None
@@ -238,7 +274,7 @@ class SmoothRenderer(SoftModule):
         opaque = silhouette[..., None]
         means = image * torch.rsqrt(opaque * opaque + 1e-10)
         mean_depth = depth * torch.rsqrt(silhouette * silhouette + FADE * FADE)
-        positions = unproject(mean_depth, camera_matrix(camera, self.size, mean_depth), camera.perspective)
+        positions = unproject(mean_depth, camera.pixel_matrix(self.size).to(mean_depth), camera.perspective)
         color = sample_pyramid(mesh.texture, means[..., :2], means[..., 2])
         albedo, normals, places = (t.flatten(-3, -2) for t in (color, means[..., 3:6], positions))
         color = self._lit(albedo, normals, places, camera, lights).reshape(color.shape)
@@ -264,23 +300,13 @@ class SmoothRenderer(SoftModule):
     def _lit_pieces(self, mesh: Mesh, camera: Camera, lights: Sequence[Light], attributes: Tensor | None) -> Rendering:
         """Faces cut into pieces about a pixel large, coloured at their corners: where uv jump between faces, colours may be
         mixed, uv may not."""
-        pieces = cut_faces(mesh, self.size, attributes)
-        found = render_lit(
-            pieces.vertices,
-            pieces.faces,
-            pieces.table,
-            pieces.normals,
-            light_table(lights, mesh.vertices),
-            shading_of(lights, self.surface, self.two_sided),
-            camera,
-            size=self.size,
-            attribute_faces=pieces.faces,
-            background=self._plain_background(mesh.vertices),
-            background_depth=self.background_depth,
-            colored=True,
-            **self._options(),
+        vertices, normals, faces, table = cut_faces(mesh, self.size, attributes)
+        held, lamps = self._held(), light_table(lights, vertices)
+        run, soft = (
+            self._pictures(held, vertices, table, camera, lights, True),
+            (held.softness, held.steepness, camera.near),
         )
-        return Rendering(*found)
+        return Rendering(*run(vertices, table, faces, faces, self._behind(), soft, camera, lamps, normals))
 
     def _lit(
         self, albedo: Tensor | None, normals: Tensor, positions: Tensor, camera: Camera, lights: Sequence[Light]
@@ -305,37 +331,29 @@ class SmoothRenderer(SoftModule):
         depth: float | None,
     ) -> Raster:
         return render_attributes(
-            mesh.vertices,
-            mesh.faces,
-            attributes,
-            camera,
-            size=self.size,
-            attribute_faces=rows,
-            background=background,
-            background_depth=depth,
-            **self._options(),
-        )
+            mesh.vertices, mesh.faces, attributes, camera, size=self.size, attribute_faces=rows, background=background,
+            background_depth=depth, coverage=self.coverage, conorm=self.conorm, depth_steepness=self._held().steepness,
+            two_sided=self.two_sided, epsilon=self.epsilon, deterministic=self.deterministic, backend=self.backend,
+        )  # fmt: skip
 
-    def _held_coverage(self) -> Coverage:
-        name = self._coverage.relax.softness_field
-        if self._overrides or name is None:
-            return self.coverage
-        return Held(self._coverage_form, getattr(self, name), getattr(self._coverage, "units", "pixels"), self._memory)
+    def _held(self) -> _Held:
+        """The coverage's form, its softness in pixels, the depth steepness, and whether the noise is known to be sharp."""
+        height, form, unit = self.size[0], self._coverage_form, self._unit
+        if self._overrides or self._soft is None:
+            coverage = self.coverage
+            steepness: Any = self.relaxation("depth")
+            softness = coverage.softness(height)
+            return _Held(coverage.form(), softness, steepness.steepness, is_sharp(softness))
+        number, softness = self._number(), getattr(self, self._soft)
+        sharp = number is not None and is_sharp(number * unit)
+        return _Held(form, softness if unit == 1 else softness * unit, self.depth_steepness, sharp)
 
-    def _options(self) -> dict:
-        return {
-            "coverage": self._held_coverage(),
-            "conorm": self.conorm,
-            "depth_steepness": self.relaxation("depth").steepness if self._overrides else self.depth_steepness,  # pyright: ignore[reportAttributeAccessIssue]
-            "two_sided": self.two_sided,
-            "epsilon": self.epsilon,
-            "deterministic": self.deterministic,
-            "backend": self.backend,
-        }
-
-    def _plain_background(self, like: Tensor) -> Tensor | float | tuple[float, ...]:
-        """Numbers as they are: they need no tensor."""
-        return self.background if isinstance(self.background, (int, float, tuple)) else self._background(like)
+    def _behind(self) -> tuple[Any, Any]:
+        """Colour and depth of the background; numbers as they are, which need no tensor."""
+        background = self.background
+        if not isinstance(background, (Tensor, int, float)):
+            background = tuple(background)
+        return background, 0.0 if self.background_depth is None else self.background_depth
 
     def _background(self, like: Tensor) -> Tensor:
         return tensor_like(self.background, like).expand(3)
@@ -364,8 +382,8 @@ def _check_background(background: Any) -> None:
         )
 
 
-def _check_scene(mesh: Mesh, camera: Camera, lights: Sequence[Light], attributes: Tensor | None) -> None:
-    """Raise where the arguments of a renderer's call are not what they should be; swapped ones are the usual slip."""
+def _check_kinds(mesh: Mesh, camera: Camera, lights: Sequence[Light]) -> None:
+    """Raise where the arguments of a renderer's call are not of their kinds; swapped ones are the usual slip."""
     wanted = "call it as renderer(mesh, camera, lights)"
     if not isinstance(mesh, Mesh):
         raise TypeError(f"SmoothRenderer: the first argument must be a Mesh, got {type(mesh).__name__}; {wanted}.")
@@ -376,6 +394,9 @@ def _check_scene(mesh: Mesh, camera: Camera, lights: Sequence[Light], attributes
     for light in lights:
         if not isinstance(light, Light):
             raise TypeError(f"SmoothRenderer: `lights` must hold lights such as AmbientLight(), got {light!r}.")
+
+
+def _check_scene(mesh: Mesh, attributes: Tensor | None) -> None:
     for name in ("vertex_colors", "face_colors", "texture"):
         colors = getattr(mesh, name)
         if colors is not None and colors.shape[-1] != 3:
@@ -383,24 +404,18 @@ def _check_scene(mesh: Mesh, camera: Camera, lights: Sequence[Light], attributes
                 f"SmoothRenderer: the mesh's `{name}` must have three channels, got {tuple(colors.shape)}; greys are "
                 "repeated by expand, an alpha is dropped by [..., :3]."
             )
-    if attributes is not None and (attributes.dim() < 2 or attributes.shape[-2] != mesh.vertices.shape[-2]):
-        raise ValueError(
-            f"SmoothRenderer: `attributes` must be (*batch, {mesh.vertices.shape[-2]}, C), a row per vertex, got "
-            f"{tuple(attributes.shape)}."
-        )
+    if attributes is not None:
+        rows = mesh.vertices.shape[-2]
+        check_spec("SmoothRenderer", "attributes", attributes, f"*batch {rows} C", hint=": a row per vertex")
 
 
-def check_finite(where: str, vertices: Tensor) -> None:
-    """Raise for vertices that are not numbers, where looking costs nothing (on the CPU, outside of transforms)."""
-    if not tracing.readable(vertices):
-        return
+def _not_finite(vertices: Tensor) -> ValueError:
     wrong = (~torch.isfinite(vertices)).any(-1)
-    if bool(wrong.any()):
-        first = tuple(wrong.nonzero()[0].tolist())
-        raise ValueError(
-            f"{where}: {int(wrong.sum())} of {wrong.numel()} vertices are NaN or infinite, the first at index "
-            f"{first[0] if len(first) == 1 else first}; they came so: look at the step that made them."
-        )
+    first = tuple(wrong.nonzero()[0].tolist())
+    return ValueError(
+        f"SmoothRenderer: {int(wrong.sum())} of {wrong.numel()} vertices are NaN or infinite, the first at index "
+        f"{first[0] if len(first) == 1 else first}; they came so: look at the step that made them."
+    )
 
 
 def _kernel_or_any(backend: str) -> str:

@@ -62,19 +62,14 @@ RASTER = Operation(
 )
 
 
-def _with_normals(tensors: Sequence[Tensor], settings: RasterSettings) -> Sequence[Tensor]:
-    points, faces = tensors[0], tensors[4]
-    return tensors if len(tensors) > len(CALL) + 2 else [*tensors, *NORMALS([points, faces], NormalSettings())]
-
-
-#: The same with eye, lights and vertex normals (left out, they are those of the faces): lit image, silhouette, depth, and
-#: further attributes.
+#: The same with eye, lights and vertex normals (left out, which the CPU's kernels do not take, they are those of the faces):
+#: lit image, silhouette, depth, and further attributes.
 LIT = Operation(
     "render_lit",
     settings=RasterSettings,
     inputs=(*CALL, "eye", "lights", "normals"),
     reference=rasterise_lit,
-    kernels={"numba": KernelModule(NUMBA, prepare=_with_normals), "triton": TRITON},
+    kernels={"numba": NUMBA, "triton": TRITON},
     outputs=4,
     shared={"faces", "attribute_faces"},
     fake=_fake,

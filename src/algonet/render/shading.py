@@ -18,14 +18,16 @@ ROUNDING = 0.02
 TOP = (1 + (1 + ROUNDING**2) ** 0.5) / 2
 #: Normals turn to the eye's side within this cosine; and ways to the eye shorter than this have no side.
 TURN, NOWHERE = 1e-2, 1e-6
-#: Kinds of light, and numbers per light: a vector, a colour, 1 / radius^2, and one that is not used.
-AMBIENT, DIRECTIONAL, POINT = 0, 1, 2
+#: Kinds of light (a headlight is a point light at the eye), and numbers per light: a vector, a colour, 1 / radius^2, and one
+#: that is not used.
+AMBIENT, DIRECTIONAL, POINT, HEADLIGHT = 0, 1, 2, 3
 LIGHT = 8
 
 __all__ = [
     "AMBIENT",
     "DIRECTIONAL",
     "GUARD",
+    "HEADLIGHT",
     "LIGHT",
     "NOWHERE",
     "POINT",
@@ -49,8 +51,8 @@ class Shading:
 
     @property
     def code(self) -> int:
-        """The kinds as one number to base 3."""
-        return sum(kind * 3**i for i, kind in enumerate(self.kinds))
+        """The kinds as one number to base 4."""
+        return sum(kind * 4**i for i, kind in enumerate(self.kinds))
 
 
 def positive(x: Tensor) -> Tensor:
@@ -85,11 +87,11 @@ def illuminate(
         if kind == AMBIENT:
             diffuse = diffuse + color
             continue
-        if kind == POINT:
-            way = vector - positions
-            color = color / (1 + (way * way).sum(-1, keepdim=True) * falloff)
-        else:
+        if kind == DIRECTIONAL:
             way = -vector
+        else:
+            way = (vector if kind == POINT else eye[..., None, :]) - positions
+            color = color / (1 + (way * way).sum(-1, keepdim=True) * falloff)
         direction = normalise(way)
         diffuse = diffuse + color * positive((normals * direction).sum(-1, keepdim=True))
         if shading.strength:

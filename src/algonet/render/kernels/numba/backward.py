@@ -277,6 +277,19 @@ def grad_along_corner(buffer, grads, at, j, z, looks, row, channels):
 
 
 @njit(**OPTIONS, cache=True)
+def gather_items(
+    begin, stride, starts, records, prepared, vertices, points, faces, attribute_faces, softness, perspective, guard, spacings,
+    by_points, by_attributes, by_softness,
+):  # fmt: skip
+    """Every `stride`-th item from `begin` on."""
+    for item in range(begin, points.shape[0], stride):
+        gather(
+            item, starts, records, prepared, vertices, points, faces, attribute_faces, softness, perspective, guard,
+            spacings[item], by_points, by_attributes, by_softness,
+        )  # fmt: skip
+
+
+@njit(**OPTIONS)
 def gather(
     item, starts, records, prepared, vertices, points, faces, attribute_faces, softness, perspective, guard, spacing,
     by_points, by_attributes, by_softness,

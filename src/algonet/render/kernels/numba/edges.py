@@ -1,12 +1,18 @@
-"""The edge integrals as straight-line source for a given df: what LLVM needs to see to vectorise the loop around them."""
+"""What the templates stand on: the edge integrals as straight-line source for a given df, which is what LLVM needs to see to
+vectorise the loop around them, and the formulas that Triton's kernels have too."""
 
 # pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
+from algonet.core.codegen.generate import TEMPLATE
+
+from ... import vectors
 from ...constants import BACK, EDGE_GUARD, FADE, FAINT, FAR_PIXELS, FLAT, FLIP_AREA, GREY
-from ...shading import AMBIENT, DIRECTIONAL, GUARD, LIGHT, NOWHERE, ROUNDING, TOP, TURN
+from ...shading import AMBIENT, DIRECTIONAL, GUARD, HEADLIGHT, LIGHT, NOWHERE, ROUNDING, TOP, TURN
 
 _ATAN = (
     1.0,
@@ -25,8 +31,9 @@ _IMPORTS = """import numpy as np
 from numba import float32, int64
 
 from algonet.core.codegen.jit import njit
-from algonet.core.codegen.numba_math import largest as max, least as min
+from algonet.core.codegen.numba_math import largest as max, least as min, maximum, minimum, where
 
+sqrt = np.sqrt
 OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
 """
 #: What differs between the precisions.
@@ -51,12 +58,38 @@ def prelude(precision: str, half: int) -> str:
     `edge_forward` and `edge_backward`."""
     numbers = {
         "FLIP_AREA": FLIP_AREA, "FAR_PIXELS": FAR_PIXELS, "FAINT2": FAINT**2, "FLAT": FLAT, "EDGE_GUARD": EDGE_GUARD,
-        "BACK": BACK, "FADE2": FADE**2,
-        "GREY": GREY, "AMBIENT": AMBIENT, "DIRECTIONAL": DIRECTIONAL, "LIGHT": LIGHT, "GUARD2": GUARD**2,
-        "NOWHERE2": NOWHERE**2, "ROUNDING2": ROUNDING**2, "TURN2": TURN**2, "INVERSE_TOP": 1 / TOP,
+        "BACK": BACK, "GREY": GREY, "AMBIENT": AMBIENT, "DIRECTIONAL": DIRECTIONAL, "HEADLIGHT": HEADLIGHT, "LIGHT": LIGHT,
+    }  # fmt: skip
+    own = {
+        "FADE2": FADE**2, "GUARD2": GUARD**2, "NOWHERE2": NOWHERE**2, "ROUNDING2": ROUNDING**2, "TURN2": TURN**2,
+        "INVERSE_TOP": 1 / TOP, "FLATNESS": vectors.FLATNESS, "LEAST_SQUARE": vectors.LEAST_SQUARE, "SMALL2": vectors.SMALL**2,
     }  # fmt: skip
     constants = "".join(f"{name} = {value!r}\n" for name, value in numbers.items())
-    return "\n\n".join([_IMPORTS + _HEADERS[precision] + constants, _angle(precision), _forward(half), _backward(half)])
+    constants += "".join(f"{name} = np.{precision}({value!r})\n" for name, value in own.items())
+    shared = translated(Path(__file__).parents[1] / "triton" / "lighting.py")
+    parts = [
+        _IMPORTS + _HEADERS[precision] + constants,
+        _RSQRT,
+        _angle(precision),
+        _forward(half),
+        _backward(half),
+        shared,
+    ]
+    return "\n\n".join(parts)
+
+
+_RSQRT = """@njit(forceinline=True, **OPTIONS)
+def rsqrt(x):
+    return real(1.0) / sqrt(x)
+"""
+
+
+def translated(path: Path) -> str:
+    """Functions of numbers and tuples that are written for Triton, for Numba: bare literals would be float64 there."""
+    text = path.read_text(encoding="utf-8").split(TEMPLATE)[1]
+    text = text.replace("@triton.jit", "@njit(forceinline=True, **OPTIONS)").replace("tl.static_range", "range")
+    text = re.sub(r"(?<![\w.])\d+(?:\.\d+(?:e-?\d+)?|e-?\d+)", r"real(\g<0>)", text.replace(": tl.constexpr", ""))
+    return re.sub(r"\btl\.", "", text)
 
 
 def _angle(precision: str) -> str:

@@ -18,7 +18,7 @@ OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
 real = float32
 EXACT, HIDDEN = 1e-5, 1e-9
 exp = log = angle = edge_forward = edge_backward = None
-FLIP_AREA, FAR_PIXELS, FAINT2, FLAT, EDGE_GUARD, BACK, FADE2 = 1e-4, 1e7, 1e-10, 1e-10, 1e-12, 2.0, 1e-8
+FLIP_AREA, FAR_PIXELS, FAINT2, FLAT, EDGE_GUARD, BACK, LIGHT = 1e-4, 1e7, 1e-10, 1e-10, 1e-12, 2.0, 8
 
 # --- template ---
 LANES = 16
@@ -44,7 +44,7 @@ def step(x):
     return value, value * (1 - value) * (1 / (1 - x) ** 2 + 1 / x**2) * bound
 
 
-@njit(**OPTIONS, cache=True)
+@njit(**OPTIONS)
 def project(points, near, perspective, spacing, margin, out):
     """(x w, y w, depth) to x, y in samples, depth, 1/w, presence and its slope, for the vertices of one item."""
     shift = real(margin + 0.5)
@@ -78,7 +78,7 @@ def slope_of(o, perspective, spacing, level):
     return x, y, x * x + y * y + least * levels, FLAT * levels, least / 3
 
 
-@njit(**OPTIONS, cache=True)
+@njit(**OPTIONS)
 def prepare(vertices, faces, scale, perspective, two_sided, guard, spacing, out):
     """All that samples need to know of each face, and whether a vertex is not a number. `scale` is in samples."""
     broken = False
@@ -140,40 +140,58 @@ def touches(o, reach, tile_y, tile_x):
     return True
 
 
-@njit(**OPTIONS, cache=True)
-def count_pairs(prepared, reach, height, width, starts, tile_counts, base):
-    """How many tiles each face touches (into starts[f + 1]), and how many faces each tile has."""
+@njit(**OPTIONS)
+def each_tile(prepared, reach, height, width, first_face, base, starts, tile_counts, faces_of, pairs_of, listing):
+    """How many tiles each face touches, and how many faces each tile has.
+
+    Or, `listing`, write each tile's faces, in order, with the number of the pair. Numbers run face by face; `starts` are their
+    first ones then, and `tile_counts` the next places."""
     columns = (width + LANES - 1) // LANES
     box = np.empty(4, np.int64)
     for f in range(prepared.shape[0]):
-        o = prepared[f]
-        number = 0
-        if bound(o, reach, height, width, box):
-            for ty in range(box[0] // LANES, box[1] // LANES + 1):
-                for tx in range(box[2] // LANES, box[3] // LANES + 1):
-                    if touches(o, reach, ty, tx):
-                        tile_counts[base + ty * columns + tx] += 1
-                        number += 1
-        starts[f] = number
-
-
-@njit(**OPTIONS, cache=True)
-def list_pairs(prepared, reach, height, width, first_face, starts, cursor, base, faces_of, pairs_of):
-    """Write each tile's faces, in order, with the number of the pair (numbers run face by face)."""
-    columns = (width + LANES - 1) // LANES
-    box = np.empty(4, np.int64)
-    for f in range(prepared.shape[0]):
-        o = prepared[f]
-        pair = starts[f]
+        o, number = prepared[f], 0
         if bound(o, reach, height, width, box):
             for ty in range(box[0] // LANES, box[1] // LANES + 1):
                 for tx in range(box[2] // LANES, box[3] // LANES + 1):
                     if touches(o, reach, ty, tx):
                         tile = base + ty * columns + tx
-                        faces_of[cursor[tile]] = first_face + f
-                        pairs_of[cursor[tile]] = pair
-                        cursor[tile] += 1
-                        pair += 1
+                        if listing:
+                            faces_of[tile_counts[tile]], pairs_of[tile_counts[tile]] = (
+                                first_face + f,
+                                starts[f] + number,
+                            )
+                        tile_counts[tile] += 1
+                        number += 1
+        if not listing:
+            starts[f] = number
+
+
+@njit(**OPTIONS, cache=True)
+def prepare_items(
+    begin, stride, points, faces, softness, grid, spacings, reaches, perspective, two_sided, guard, vertices, prepared, starts,
+    tile_counts, broken,
+):  # fmt: skip
+    """Every `stride`-th item from `begin` on: its faces as tiles need them, how many tiles each touches, and whether there is
+    something that is not a number. `grid` has rows and columns of samples, and margins."""
+    none = np.empty(0, np.int64)
+    for item in range(begin, points.shape[0], stride):
+        spacing, scale, own = spacings[item], softness[item, 0], softness[item]
+        project(points[item], own[2], perspective, spacing, grid[item, 2], vertices[item])
+        wrong = prepare(vertices[item], faces, scale / spacing, perspective, two_sided, guard, spacing, prepared[item])
+        broken[item] = wrong or not np.isfinite(own[0] + own[1] + own[2])
+        if not broken[item]:
+            each_tile(prepared[item], reaches[item], grid[item, 0], grid[item, 1], 0, 0, starts[item], tile_counts[item], none,
+                      none, False)  # fmt: skip
+
+
+@njit(**OPTIONS, cache=True)
+def list_items(begin, stride, prepared, grid, reaches, broken, starts, places, faces_of, pairs_of):
+    """The faces of every tile of every `stride`-th item from `begin` on."""
+    count, tiles = prepared.shape[1], (places.shape[0] - 1) // prepared.shape[0]
+    for item in range(begin, prepared.shape[0], stride):
+        if not broken[item]:
+            each_tile(prepared[item], reaches[item], grid[item, 0], grid[item, 1], item * count, item * tiles,
+                      starts[item * count : (item + 1) * count], places, faces_of, pairs_of, True)  # fmt: skip
 
 
 @njit(**OPTIONS)

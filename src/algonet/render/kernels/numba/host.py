@@ -8,78 +8,79 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from algonet.core.autograd import Plan, plan_from
+from algonet.core.autograd import Plan
 from algonet.core.identity import Signature
 from algonet.core.threads import spread
 
-from ...constants import FAR_POINTS
-from ...settings import NormalSettings, RasterSettings, empty_pictures
+from ...constants import EDGE_GUARD, FAR_POINTS
+from ...settings import RasterSettings, empty_pictures
 from ...shading import LIGHT, Shading
-from ...vectors import FLATNESS, LEAST_SQUARE, SMALL
-from .grid import Grid
-from .tiles import Inputs, Run, Samples, kernels_for, pull, sample
+from .tiles import Grid, Samples, Scene, kernels_for
 
 Outputs = tuple[list[Tensor], list[Tensor]]
 #: The limit beyond an item's samples, where there are fewer than pixels.
 SAMPLED = -2e30
 
 
-def _inputs(arrays: list[np.ndarray], settings: RasterSettings) -> Inputs:
-    """The rasteriser's part of a call; the attributes of lit pictures are colour, normal, and what is left."""
-    points, attributes, _, softness, faces, attribute_faces = arrays[:6]
-    if len(arrays) > 6:
-        matrix = arrays[6]
-        # A finite but absurd coordinate must not overflow in the product
-        points = np.clip(points, -FAR_POINTS, FAR_POINTS) @ matrix[..., :3].transpose(0, 2, 1) + matrix[:, None, :, 3]
-    if settings.shading is not None:
-        normals = arrays[9]
-        if attributes.shape[-1] == 0:
-            attributes, attribute_faces = normals, faces
-        else:
-            colors = 3 * settings.colored
-            corners = attributes[:, attribute_faces.reshape(-1)]
-            parts = (corners[..., :colors], normals[:, faces.reshape(-1)], corners[..., colors:])
-            attributes = np.concatenate(parts, -1)
-            attribute_faces = np.arange(faces.size).reshape(faces.shape)
-    grids = [Grid.of(float(s), settings) for s in softness[:, 0]]
-    return Inputs(points, attributes, softness, faces, attribute_faces, grids)
+class ArraysPlan(Plan):
+    """A plan whose tensors are arrays with one batch dimension; positions in `indices` hold indices without any."""
+
+    def __init__(self, signature: Signature):
+        super().__init__(signature)
+        self.lead = len(signature.tensors[0].shape) - 2
+        self.batch = signature.tensors[0].shape[: self.lead]
+        self.items, dtype = math.prod(self.batch), signature.tensors[0].dtype
+        self.real = np.float64 if dtype == torch.float64 else np.float32
+        self.module = kernels_for(dtype, getattr(self.settings, "half_df", 4))
+
+    def arrays(self, tensors: Sequence[Tensor], indices: Sequence[int] = ()) -> list[np.ndarray]:
+        arrays = []
+        for i, t in enumerate(tensors):
+            t = t.detach()
+            t = t.to(torch.int64) if i in indices else t.reshape(self.items, *t.shape[self.lead :])
+            arrays.append(t.contiguous().numpy())
+        return arrays
+
+    def tensors(self, arrays: Sequence[np.ndarray]) -> list[Tensor]:
+        found = []
+        for array in arrays:
+            found.append(torch.from_numpy(array).reshape(*self.batch, *array.shape[1:]))
+        return found
 
 
-def _samples(inputs: Inputs, settings: RasterSettings) -> Samples:
-    plane = (len(inputs.points), settings.height, settings.width)
-    new, channels = np.empty, inputs.attributes.shape[-1]
-    dtype = inputs.points.dtype
-    means = (new((*plane, channels + 1), dtype) for _ in range(2))
-    samples = Samples(new((*plane, 2), dtype), new(plane, dtype), *means)
-    for item, grid in enumerate(inputs.grids):
-        if grid.wide:
-            # What lies beyond the samples is never read, but must not look like NaN to those who save it
-            for array in samples:
-                array[item] = 0
-            samples.limit[item] = SAMPLED
-    return samples
-
-
-def _seen(item: int, grid: Grid, samples: Samples, settings: RasterSettings) -> tuple[np.ndarray, np.ndarray]:
-    """Totals (H, W, 2) and means (H, W, C + 1) at an item's pixels."""
-    total, mean = samples.total[item], samples.mean[item]
-    if not grid.wide:
-        return total, mean
-    pixels = grid.to_pixels(np.concatenate([total, mean], -1), (settings.height, settings.width))
-    return np.ascontiguousarray(pixels[..., :2]), np.ascontiguousarray(pixels[..., 2:])
-
-
-class RenderAttributesPlan(Plan):
+class RenderAttributesPlan(ArraysPlan):
     """Faces to samples, samples to pictures, lit if the settings have a shading; and back."""
 
     def __init__(self, signature: Signature):
         super().__init__(signature)
-        self.run = Run.of(self.settings, signature.tensors[0])
+        settings, real = self.settings, self.real
+        self.size, self.spacing = (settings.height, settings.width), settings.spacing
+        self.whole = Grid(1.0, 0, *self.size)
+        lanes = self.module.LANES
+        self.tiles = -(-settings.height // lanes) * -(-settings.width // lanes)
+        self.blocks = blocks(settings.height)
+        #: The noise's df and reach in sigmas, the power of the bounded sum, whether there is perspective, both sides are seen.
+        self.numbers = np.array(
+            [settings.df, settings.reach, settings.power, settings.perspective, settings.two_sided], np.float64
+        )
+        self.guard = real(EDGE_GUARD**2 if real == np.float64 else EDGE_GUARD)
+        shading = settings.shading or Shading(())
+        self.unlit = None if settings.shading else [np.zeros(n, real) for n in ((3, 4), 3, (0, 8))]
+        self.paint = (
+            np.array(shading.kinds, np.int64), settings.power, settings.over_depth, settings.perspective,
+            settings.shading is not None, 3 * settings.colored, *gloss(shading, real),
+        )  # fmt: skip
+        like = [torch.empty(spec.shape, device="meta") for spec in signature.tensors[:2]]
+        self.shapes = [(self.items, *p.shape[self.lead :]) for p in empty_pictures(like, settings)]
+        self.outputs = len(self.shapes)
+        if settings.shading is None:
+            self.shapes.append((self.items, *self.size, 0))
 
     @classmethod
     def saves(cls, signature: Signature) -> Sequence[tuple[Sequence[int], torch.dtype]]:
@@ -88,88 +89,129 @@ class RenderAttributesPlan(Plan):
         means = (*plane, attributes.shape[-1] + (4 if settings.shading else 1))
         return [(shape, points.dtype) for shape in ((*plane, 2), plane, means, means)]
 
+    def grids(self, scales: np.ndarray) -> list[Grid]:
+        found = [self.whole] * self.items
+        if self.spacing:
+            for item, scale in enumerate(scales.tolist()):
+                found[item] = Grid.of(scale * self.spacing, *self.size)
+        return found
+
+    def scene(self, arrays: list[np.ndarray], grids: list[Grid]) -> Scene:
+        """The rasteriser's part of a call; the attributes of lit pictures are colour, normal, and what is left."""
+        points, attributes, _, softness, faces, attribute_faces = arrays[:6]
+        if len(arrays) > 6:
+            matrix = arrays[6]
+            # A finite but absurd coordinate must not overflow in the product
+            points = (
+                np.clip(points, -FAR_POINTS, FAR_POINTS) @ matrix[..., :3].transpose(0, 2, 1) + matrix[:, None, :, 3]
+            )
+        if self.settings.shading is not None:
+            normals = arrays[9]
+            if attributes.shape[-1] == 0:
+                attributes, attribute_faces = normals, faces
+            else:
+                colors = 3 * self.settings.colored
+                corners = attributes[:, attribute_faces.reshape(-1)]
+                parts = (corners[..., :colors], normals[:, faces.reshape(-1)], corners[..., colors:])
+                attributes = np.concatenate(parts, -1)
+                attribute_faces = np.arange(faces.size).reshape(faces.shape)
+        return Scene(self, (points, attributes, softness, faces, attribute_faces), grids)
+
     def forward(self, tensors: Sequence[Tensor]) -> Outputs:
         """The pictures, and the `Samples`."""
-        settings, module, arrays = self.settings, self.run.module, _arrays(tensors)
-        inputs = _inputs(arrays, settings)
-        samples = _samples(inputs, settings)
-        broken = sample(inputs, self.run, samples)
-        size = settings.height, settings.width
-        for item, grid in enumerate(inputs.grids):
-            both = np.concatenate([samples.total[item], samples.mean[item]], -1)
-            if grid.wide and item not in broken and not grid.tells(both, size, settings.epsilon / 4):
-                inputs.grids[item] = Grid(1.0, 0, *size)
-                sample(inputs.items(item, item + 1), self.run, Samples(*(a[item : item + 1] for a in samples)))
-        pictures = empty_pictures(list(tensors), settings)
-        flat = [_flat(p, tensors[0].dim() - 2) for p in pictures]
-        paint = module.shade if settings.shading else module.composite
-        for item, grid in enumerate(inputs.grids):
-            if item in broken:
-                for array in flat:
-                    array[item] = np.nan
+        arrays = self.arrays(tensors, (4, 5))
+        grids = self.grids(arrays[3][:, 0])
+        scene = self.scene(arrays, grids)
+        plane, means, new = (self.items, *self.size), scene.attributes.shape[-1] + 1, np.empty
+        dtype = scene.points.dtype
+        total, limit = new((*plane, 2), dtype), new(plane, dtype)
+        samples = Samples(total, limit, new((*plane, means), dtype), new((*plane, means), dtype))
+        for item, grid in enumerate(grids):
+            if grid.margin:
+                # What lies beyond the samples is never read, but must not look like NaN to those who save it
+                for array in samples:
+                    array[item] = 0
+                samples.limit[item] = SAMPLED
+        scene.sample(samples)
+        for item, grid in enumerate(grids):
+            if grid.margin and not scene.broken[item]:
+                both = np.concatenate([samples.total[item], samples.mean[item]], -1)
+                if not grid.tells(both, self.size, self.settings.epsilon / 4):
+                    grids[item] = self.whole
+                    only = (
+                        [a[item : item + 1] for a in arrays[:4]]
+                        + arrays[4:6]
+                        + [a[item : item + 1] for a in arrays[6:]]
+                    )
+                    self.scene(only, [self.whole]).sample(Samples(*[a[item : item + 1] for a in samples]))
+        pictures = [np.empty(shape, dtype) for shape in self.shapes]
+        for item, grid in enumerate(grids):
+            own = [a[item] for a in pictures]
+            if scene.broken[item]:
+                for array in own:
+                    array[...] = np.nan
                 continue
-            seen = _seen(item, grid, samples, settings)
-            arguments = (*seen, *_arguments(item, arrays, settings), *[a[item] for a in flat])
-            spread(paint, [(*rows, *arguments) for rows in _row_blocks(settings.height)])
-        batch = tensors[0].shape[:-2]
-        return pictures, [torch.from_numpy(a).reshape(*batch, *a.shape[1:]) for a in samples]
+            arguments = (*self._arguments(item, grid, samples, arrays), *own)
+            spread(self.module.paint, [(*rows, *arguments) for rows in self.blocks])
+        return self.tensors(pictures[: self.outputs]), self.tensors(samples)
+
+    def _arguments(self, item: int, grid: Grid, samples: Samples, arrays: list[np.ndarray]) -> tuple:
+        """Totals (H, W, 2) and means (H, W, C + 1) at an item's pixels, and what kernels that make pictures take beside."""
+        total, mean = samples.total[item], samples.mean[item]
+        if grid.margin:
+            pixels = grid.to_pixels(np.concatenate([total, mean], -1), self.size)
+            total, mean = np.ascontiguousarray(pixels[..., :2]), np.ascontiguousarray(pixels[..., 2:])
+        return total, mean, arrays[2][item], *(self.unlit or [a[item] for a in arrays[6:9]]), *self.paint
 
     def backward(
         self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
     ) -> list[Tensor | None]:
-        settings, module, arrays = self.settings, self.run.module, _arrays(tensors)
-        lead, inputs = tensors[0].dim() - 2, _inputs(arrays, settings)
-        samples, pictures = Samples(*(_flat(t, lead) for t in saved)), [_flat(g, lead) for g in grads]
-        for item, limit in enumerate(samples.limit):
-            if inputs.grids[item].wide and limit[-1, -1] > SAMPLED / 2:
-                inputs.grids[item] = Grid(1.0, 0, *limit.shape)
-        paint_back, count = module.composite_back, arrays[2].shape[-1]
-        if settings.shading:
-            paint_back, count = module.shade_back, module.PIXEL_SUMS + LIGHT * arrays[8].shape[-2]
-        sums = np.zeros((len(inputs.points), count))
+        settings, arrays = self.settings, self.arrays(tensors, (4, 5))
+        samples, pictures = Samples(*self.arrays(saved)), self.arrays(grads)
+        if len(pictures) == 3:
+            pictures.append(pictures[0][..., :0])
+        grids = self.grids(arrays[3][:, 0])
+        for item, grid in enumerate(grids):
+            if grid.margin and samples.limit[item, -1, -1] > SAMPLED / 2:
+                grids[item] = self.whole
+        first, lights = self.module.CAMERA_SUMS, self.module.CAMERA_SUMS + arrays[2].shape[-1]
+        count = lights + (LIGHT * arrays[8].shape[-2] if settings.shading else 0)
+        sums = np.zeros((self.items, count))
         by_seen = [np.empty_like(samples.total), np.empty_like(samples.mean)]
-        blocks = _row_blocks(settings.height)
-        for item, grid in enumerate(inputs.grids):
-            seen, partial = _seen(item, grid, samples, settings), np.zeros((len(blocks), count))
+        for item, grid in enumerate(grids):
+            partial = np.zeros((len(self.blocks), count))
             own = [a[item] for a in (*pictures, *by_seen)]
-            arguments = (*seen, *_arguments(item, arrays, settings), *own)
-            spread(paint_back, [(*rows, *arguments, row) for rows, row in zip(blocks, partial, strict=True)])
+            arguments = (*self._arguments(item, grid, samples, arrays), *own)
+            calls = [(*rows, *arguments, row) for rows, row in zip(self.blocks, partial, strict=True)]
+            spread(self.module.paint_back, calls)
             # In order: the same bits for any number of threads
             sums[item] = partial.sum(0)
-            if grid.wide:
-                found = grid.to_samples(np.concatenate([a[item] for a in by_seen], -1))
-                by_seen[0][item], by_seen[1][item] = found[..., :2], found[..., 2:]
-        by_points, by_attributes, by_softness = pull(inputs, self.run, samples, by_seen)
-        found = [by_points, by_attributes, sums, by_softness, None, None]
+            if grid.margin:
+                at_samples = grid.to_samples(np.concatenate([a[item] for a in by_seen], -1))
+                by_seen[0][item], by_seen[1][item] = at_samples[..., :2], at_samples[..., 2:]
+        by_points, by_attributes, by_softness = self.scene(arrays, grids).pull(samples, by_seen)
+        found = [by_points, by_attributes, sums[:, first:lights], by_softness, None, None]
         if len(tensors) > 6:
             found[0], by_matrix = _to_the_world(by_points, arrays[0], arrays[6])
-            found.append(by_matrix)
+            found.append(by_matrix + sums[:, 3:15].reshape(-1, 3, 4))
         if settings.shading:
             found[1], by_normals = _untangled(by_attributes, arrays, settings)
-            found[2], found[6] = sums[:, :4], found[6] + sums[:, 7:19].reshape(-1, 3, 4)
-            found += [sums[:, 4:7], sums[:, 19:], by_normals]
+            found += [sums[:, :3], sums[:, lights:], by_normals]
         return [None if a is None else _like(a, t) for a, t in zip(found, tensors, strict=True)]
 
 
 RenderLitPlan = RenderAttributesPlan
 
 
-def _arguments(item: int, arrays: list[np.ndarray], settings: RasterSettings) -> tuple:
-    """What kernels that make pictures of what is seen of an item take beside it."""
-    background, shading = arrays[2][item], settings.shading
-    if shading is None:
-        return background, settings.power, settings.over_depth
-    matrix, eye, lights = (a[item] for a in arrays[6:9])
-    return (
-        background, matrix, eye, lights, np.array(shading.kinds, np.int64), settings.power, settings.over_depth,
-        settings.perspective, settings.colored, shading.two_sided, *_gloss(shading, background),
-    )  # fmt: skip
+def gloss(shading: Shading, real: Any) -> tuple[bool, Any, Any]:
+    """On which side surfaces are lit, shininess and strength."""
+    return shading.two_sided, real(shading.shininess), real(shading.strength)
 
 
-def _row_blocks(height: int) -> list[tuple[int, int]]:
-    """Rows by eight blocks, whatever the number of threads."""
-    step = max(1, -(-height // 8))
-    return [(first, min(first + step, height)) for first in range(0, height, step)]
+def blocks(count: int) -> list[tuple[int, int]]:
+    """Rows, or points, by eight blocks, whatever the number of threads."""
+    step = max(1, -(-count // 8))
+    return [(first, min(first + step, count)) for first in range(0, count, step)]
 
 
 def _to_the_world(by_seen: np.ndarray, points: np.ndarray, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -177,10 +219,6 @@ def _to_the_world(by_seen: np.ndarray, points: np.ndarray, matrix: np.ndarray) -
     by_points = np.where(np.abs(points) <= FAR_POINTS, by_seen @ matrix[..., :3], 0)
     limited = np.clip(points, -FAR_POINTS, FAR_POINTS)
     return by_points, np.concatenate([by_seen.transpose(0, 2, 1) @ limited, by_seen.sum(1)[..., None]], -1)
-
-
-def _gloss(shading: Shading, like: np.ndarray) -> tuple:
-    return like.dtype.type(shading.shininess), like.dtype.type(shading.strength)
 
 
 def _untangled(
@@ -199,102 +237,56 @@ def _untangled(
     return by_attributes, by_normals
 
 
-# -- normals and light on points
+class VertexNormalsPlan(ArraysPlan):
+    @classmethod
+    def saves(cls, signature: Signature) -> Sequence[tuple[Sequence[int], torch.dtype]]:
+        points = signature.tensors[0]
+        return [((*points.shape[:-1], 4), points.dtype)]
+
+    def forward(self, tensors: Sequence[Tensor]) -> Outputs:
+        points, faces = self.arrays(tensors, (1,))
+        sums, normals = np.zeros((*points.shape[:2], 4), points.dtype), np.empty_like(points)
+        for item in range(self.items):
+            self.module.vertex_normals(points[item], faces, sums[item], normals[item])
+        return self.tensors([normals]), self.tensors([sums])
+
+    def backward(
+        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
+    ) -> list[Tensor | None]:
+        (points, faces), (grad, sums) = self.arrays(tensors, (1,)), self.arrays((grads[0], saved[0]))
+        by_points = np.zeros_like(points)
+        for item in range(self.items):
+            self.module.vertex_normals_back(points[item], faces, sums[item], grad[item], by_points[item])
+        return [*self.tensors([by_points]), None]
 
 
-def vertex_normals_forward(tensors: list[Tensor], settings: NormalSettings) -> Outputs:
-    points, faces = _flat(tensors[0], tensors[0].dim() - 2), tensors[1].to(torch.int64).contiguous().numpy()
-    module = kernels_for(tensors[0])
-    sums = np.zeros((*points.shape[:2], 4), points.dtype)
-    for item in range(len(points)):
-        module.sum_areas(points[item], faces, sums[item])
-    area, _, _, scale = _area(sums)
-    shape = tensors[0].shape
-    return [torch.from_numpy(area * scale).reshape(shape)], [torch.from_numpy(sums).reshape(*shape[:-1], 4)]
+class IlluminatePlan(ArraysPlan):
+    def __init__(self, signature: Signature):
+        super().__init__(signature)
+        self.blocks = blocks(signature.tensors[0].shape[-2])
+        self.light = np.array(self.settings.kinds, np.int64), *gloss(self.settings, self.real)
 
+    def forward(self, tensors: Sequence[Tensor]) -> Outputs:
+        arrays = self.arrays(tensors)
+        image = np.empty_like(arrays[2])
+        for i in range(self.items):
+            own = (*[a[i] for a in arrays], *self.light, image[i])
+            spread(self.module.illuminate, [(*rows, *own) for rows in self.blocks])
+        return self.tensors([image]), []
 
-def _area(sums: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Area and square over their size, that size, and one over the area's guarded length."""
-    size = np.maximum(np.maximum(np.abs(sums[..., :3]).max(-1), sums[..., 3]), sums.dtype.type(LEAST_SQUARE))[..., None]
-    area, square = sums[..., :3] / size, sums.dtype.type(FLATNESS) * (sums[..., 3:] / size)
-    scale = 1 / np.sqrt((area * area).sum(-1, keepdims=True) + square * square + sums.dtype.type(SMALL**2))
-    return area, square, size, scale
-
-
-def vertex_normals_saved(tensors: list[Tensor], settings: NormalSettings) -> list[Tensor]:
-    return [tensors[0].new_empty((*tensors[0].shape[:-1], 4))]
-
-
-def vertex_normals_backward(
-    grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: NormalSettings, needs: list[bool]
-) -> list[Tensor | None]:
-    lead = tensors[0].dim() - 2
-    points, faces = _flat(tensors[0], lead), tensors[1].to(torch.int64).contiguous().numpy()
-    grad = _flat(grads[0], lead)
-    area, square, size, scale = _area(_flat(saved[0], lead))
-    along = (area * grad).sum(-1, keepdims=True) * scale * scale
-    factor = scale / size
-    by_square = -square * area.dtype.type(FLATNESS) * along * factor
-    by_sums = np.concatenate([(grad - area * along) * factor, by_square], -1)
-    by_points, module = np.zeros_like(points), kernels_for(tensors[0])
-    for item in range(len(points)):
-        module.spread_areas(points[item], faces, by_sums[item], by_points[item])
-    return [torch.from_numpy(by_points).reshape(tensors[0].shape), None]
-
-
-def _points_of(tensors: list[Tensor]) -> list[np.ndarray]:
-    lead = tensors[2].dim() - 2
-    return [_flat(t, lead) for t in tensors]
-
-
-def illuminate_forward(tensors: list[Tensor], settings: Shading) -> Outputs:
-    albedo, normals, positions, eye, lights = _points_of(tensors)
-    image, module, kinds = np.empty_like(positions), kernels_for(tensors[2]), np.array(settings.kinds, np.int64)
-    gloss = _gloss(settings, positions)
-    for i in range(len(positions)):
-        own = (albedo[i], normals[i], positions[i], eye[i], lights[i], kinds, settings.two_sided, *gloss, image[i])
-        spread(module.illuminate, [(*rows, *own) for rows in _row_blocks(positions.shape[1])])
-    return [torch.from_numpy(image).reshape(tensors[2].shape)], []
-
-
-def illuminate_backward(
-    grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: Shading, needs: list[bool]
-) -> list[Tensor | None]:
-    albedo, normals, positions, eye, lights = _points_of(tensors)
-    grad, module = _flat(grads[0], tensors[2].dim() - 2), kernels_for(tensors[2])
-    kinds, gloss = np.array(settings.kinds, np.int64), _gloss(settings, positions)
-    results = [np.zeros_like(a) for a in (albedo, normals, positions, eye, lights)]
-    blocks = _row_blocks(positions.shape[1])
-    for i in range(len(positions)):
-        by_eye, by_lights = (np.zeros((len(blocks), *a.shape[1:]), a.dtype) for a in (eye, lights))
-        own = (albedo[i], normals[i], positions[i], eye[i], lights[i], kinds, settings.two_sided, *gloss, grad[i])
-
-        def work(block: int, own=own, i=i, by_eye=by_eye, by_lights=by_lights) -> None:
-            to = (results[0][i], results[1][i], results[2][i], by_eye[block], by_lights[block])
-            module.illuminate_back(*blocks[block], *own, *to)
-
-        spread(work, [(block,) for block in range(len(blocks))])
-        results[3][i], results[4][i] = by_eye.sum(0), by_lights.sum(0)
-    return [_like(a, t) for a, t in zip(results, tensors, strict=True)]
-
-
-def _flat(t: Tensor, lead: int) -> np.ndarray:
-    """A contiguous array with one batch dimension."""
-    shape = t.shape[lead:]
-    return t.detach().reshape(math.prod(t.shape[:lead]), *shape).contiguous().numpy()
-
-
-def _arrays(tensors: Sequence[Tensor]) -> list[np.ndarray]:
-    """Arrays of a `RasterCall`'s tensors and what lit pictures add."""
-    lead = tensors[0].dim() - 2
-    return [t.to(torch.int64).contiguous().numpy() if i in (4, 5) else _flat(t, lead) for i, t in enumerate(tensors)]
+    def backward(
+        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
+    ) -> list[Tensor | None]:
+        arrays, (grad,) = self.arrays(tensors), self.arrays(grads)
+        by_points = [np.empty_like(a) for a in arrays[:3]]
+        sums = np.zeros((self.items, len(self.blocks), 3 + LIGHT * len(self.settings.kinds)), grad.dtype)
+        for i in range(self.items):
+            own = (*[a[i] for a in arrays], *self.light, grad[i], *[a[i] for a in by_points])
+            calls = [(*rows, *own, row) for rows, row in zip(self.blocks, sums[i], strict=True)]
+            spread(self.module.illuminate_back, calls)
+        whole = sums.sum(1)
+        return [_like(a, t) for a, t in zip((*by_points, whole[:, :3], whole[:, 3:]), tensors, strict=True)]
 
 
 def _like(array: np.ndarray, t: Tensor) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array)).to(t.dtype).reshape(t.shape)
-
-
-VertexNormalsPlan = plan_from(vertex_normals_forward, vertex_normals_backward, vertex_normals_saved)
-
-
-IlluminatePlan = plan_from(illuminate_forward, illuminate_backward)

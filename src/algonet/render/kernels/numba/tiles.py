@@ -1,8 +1,9 @@
-"""Faces to samples and back: prepare faces, list them per tile, stream each tile."""
+"""Faces to samples and back: where samples lie, prepare faces, list them per tile, stream each tile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -14,10 +15,8 @@ from algonet.core.cache import cached
 from algonet.core.codegen import generate as codegen
 from algonet.core.threads import spread, workers
 
-from ...constants import EDGE_GUARD
-from ...settings import RasterSettings
+from ...constants import LEAST_SPACING, MARGIN, MOST_SAMPLES, TAPS
 from .edges import prelude
-from .grid import Grid
 
 #: Pairs of face and tile whose gradients are kept at once; more are done in several rounds of items.
 _ROUND = 1 << 20
@@ -31,63 +30,84 @@ def kernels(precision: str, half: int) -> ModuleType:
     return codegen.load_template(f"render_{precision}_{half}", prelude(precision, half), *paths)
 
 
-def kernels_for(like: Any, half: int = 4) -> ModuleType:
-    return kernels("float64" if like.dtype == torch.float64 else "float32", half)
+def kernels_for(dtype: torch.dtype, half: int = 4) -> ModuleType:
+    return kernels("float64" if dtype == torch.float64 else "float32", half)
 
 
-class Run(NamedTuple):
-    """What the passes of all calls of one signature share: `numbers` are the noise's df, its reach in sigmas, the power of the
-    bounded sum, and whether there is perspective and both sides are seen; `guard` that of edges without length."""
+class Grid(NamedTuple):
+    """Where an item's samples lie: `spacing` pixels apart, the first `margin` of them before the first pixel's centre.
 
-    settings: RasterSettings
-    module: ModuleType
-    numbers: np.ndarray
-    guard: Any
+    Where the noise is sharp they are the pixels. Where it is wide there are fewer, pixels are interpolated from them, and they
+    are kept in the upper left corner of arrays of the picture's size.
+    """
+
+    spacing: float
+    margin: int
+    rows: int
+    columns: int
 
     @staticmethod
-    def of(settings: RasterSettings, like: Any) -> Run:
-        """For tensors of the precision of `like`."""
-        module = kernels_for(like, settings.half_df)
-        numbers = [settings.df, settings.reach, settings.power, settings.perspective, settings.two_sided]
-        guard = np.float64(EDGE_GUARD**2) if like.dtype == torch.float64 else np.float32(EDGE_GUARD)
-        return Run(settings, module, np.array(numbers, np.float64), guard)
-
-
-class BinnedFaces(NamedTuple):
-    """Prepared faces of some items, and which faces each tile has."""
-
-    vertices: np.ndarray
-    prepared: np.ndarray
-    starts: np.ndarray
-    tile_starts: np.ndarray
-    faces_of: np.ndarray
-    pairs_of: np.ndarray
-    broken: list[int]
-
-
-class Inputs(NamedTuple):
-    """A call's arrays with one batch dimension, and each item's grid."""
-
-    points: np.ndarray
-    attributes: np.ndarray
-    softness: np.ndarray
-    faces: np.ndarray
-    attribute_faces: np.ndarray
-    grids: list[Grid]
-
-    def items(self, first: int, last: int) -> Inputs:
-        points, attributes, softness = (a[first:last] for a in self[:3])
-        return Inputs(points, attributes, softness, self.faces, self.attribute_faces, self.grids[first:last])
+    def of(spacing: float, height: int, width: int) -> Grid:
+        """For samples about `spacing` pixels apart."""
+        if LEAST_SPACING <= spacing < math.inf:
+            spacing = min(spacing, 1e6)
+            rows, columns = (math.ceil((n - 1) / spacing) + 1 + 2 * MARGIN for n in (height, width))
+            if rows <= height and columns <= width and rows * columns <= MOST_SAMPLES * height * width:
+                return Grid(spacing, MARGIN, rows, columns)
+        return Grid(1.0, 0, height, width)
 
     @property
-    def sizes(self) -> np.ndarray:
-        return np.array([(g.rows, g.columns) for g in self.grids], np.int64).reshape(-1, 2)
+    def wide(self) -> bool:
+        return self.margin > 0
 
-    @property
-    def sample_softness(self) -> np.ndarray:
-        """Scale in samples, and steepness."""
-        spacing = np.array([g.spacing for g in self.grids], self.softness.dtype)
-        return np.stack([self.softness[:, 0] / spacing, self.softness[:, 1]], 1)
+    def to_pixels(self, samples: np.ndarray, size: tuple[int, int], taps: int = TAPS) -> np.ndarray:
+        """Samples (H, W, C), of which the upper left corner counts, as pixels (H, W, C)."""
+        down, across = self._matrices(size, samples.dtype, taps)
+        rows = np.tensordot(down, samples[: self.rows, : self.columns], 1)
+        return np.einsum("xc,ycn->yxn", across, rows, optimize=True)
+
+    def to_samples(self, pixels: np.ndarray) -> np.ndarray:
+        """The transpose: gradients at pixels (H, W, C) to those at samples, in the upper left corner of as large an array."""
+        down, across = self._matrices(pixels.shape[:2], pixels.dtype)
+        out = np.zeros_like(pixels)
+        rows = np.tensordot(down.T, pixels, 1)
+        out[: self.rows, : self.columns] = np.einsum("xc,yxn->ycn", across, rows, optimize=True)
+        return out
+
+    def tells(self, samples: np.ndarray, size: tuple[int, int], error: float) -> bool:
+        """Whether samples tell the pixels: with two taps fewer, totals (the first two channels) change by less than `error`,
+        and means by less than that share of their range. What is hidden may end along edges finer than the noise."""
+        found, fewer = (self.to_pixels(samples, size, taps) for taps in (TAPS, TAPS - 2))
+        there = np.minimum(found[..., :2].sum(-1, keepdims=True), 1)
+        spread = np.where(there > 0.01, found, np.nan)[..., 2:]
+        if np.isnan(spread).all():
+            return True
+        spread = np.nanmax(spread, (0, 1)) - np.nanmin(spread, (0, 1))
+        off = np.abs(found - fewer) * there
+        return bool((off[..., :2] <= error).all() and (off[..., 2:] <= error * spread + 1e-12).all())
+
+    def _matrices(self, size: Sequence[int], dtype: Any, taps: int = TAPS) -> tuple[np.ndarray, np.ndarray]:
+        return (
+            lagrange_matrix(size[0], self.rows, self.spacing, self.margin, taps).astype(dtype),
+            lagrange_matrix(size[1], self.columns, self.spacing, self.margin, taps).astype(dtype),
+        )
+
+
+@cached
+def lagrange_matrix(pixels: int, samples: int, spacing: float, margin: int, count: int = TAPS) -> np.ndarray:
+    """(pixels, samples): what each sample counts in each pixel, by Lagrange's polynomial through `count` of them."""
+    at = np.arange(pixels) / spacing + margin
+    first = np.floor(at) - (count // 2 - 1)
+    u = (at - first)[:, None]
+    taps = np.arange(count)
+    matrix = np.zeros((pixels, samples))
+    for tap in taps:
+        others = taps[taps != tap]
+        weight = np.prod((u - others) / (tap - others), axis=1)
+        # A pixel right on a sample has no use for the tap beyond the last one
+        column = np.minimum(first.astype(np.int64) + tap, samples - 1)
+        np.add.at(matrix, (np.arange(pixels), column), weight)
+    return matrix
 
 
 class Samples(NamedTuple):
@@ -100,130 +120,96 @@ class Samples(NamedTuple):
     edge: np.ndarray
 
 
-def sample(inputs: Inputs, run: Run, samples: Samples) -> list[int]:
-    """Fill the samples; returns the items that hold something that is not a number."""
-    broken = []
-    for first, last, binned in rounds(inputs, run):
-        part = inputs.items(first, last)
-        parts = [a[first:last] for a in samples]
-        lists = (binned.tile_starts, binned.faces_of, binned.prepared, part.faces, part.attribute_faces)
-        arguments = (*lists, part.attributes, part.sample_softness, part.sizes, run.numbers, *parts)
-        _in_threads(run.module.forward_tiles, *arguments)
-        broken += [first + item for item in binned.broken]
-    return broken
+class Scene:
+    """A call's arrays with one batch dimension, the grid of each item, and its faces as tiles want them.
 
+    Of each item `sizes` are rows and columns of samples and their margin, and `soft` the scale in samples and the steepness;
+    `broken` says which hold something that is not a number, `pairs` how many tiles each face touches.
+    """
 
-def pull(inputs: Inputs, run: Run, samples: Samples, grads: list[np.ndarray]) -> list[np.ndarray]:
-    """Gradients by points, attributes and softness, from those by the samples' totals and means."""
-    results = [np.zeros_like(a) for a in inputs[:3]]
-    for first, last, binned in rounds(inputs, run):
-        seen = [a[first:last] for a in (*samples, *grads)]
-        _pull_round(inputs.items(first, last), binned, run, seen, [a[first:last] for a in results])
-    return results
+    def __init__(self, plan: Any, arrays: Sequence[np.ndarray], grids: Sequence[Grid]):
+        """`plan`: a `RenderAttributesPlan`."""
+        self.plan, self.module, self.numbers, self.grids = plan, plan.module, plan.numbers, grids
+        self.points, self.attributes, self.softness, self.faces, self.attribute_faces = arrays
+        dtype, items, count = self.points.dtype, len(self.points), len(self.faces)
+        self.spacings, self.sizes = np.empty(items, dtype), np.empty((items, 3), np.int64)
+        for item, grid in enumerate(grids):
+            self.spacings[item], self.sizes[item] = grid.spacing, (grid.rows, grid.columns, grid.margin)
+        self.soft = np.stack([self.softness[:, 0] / self.spacings, self.softness[:, 1]], 1)
+        self.reaches = (self.numbers[1] * math.sqrt(self.numbers[0]) * self.soft[:, 0]).astype(dtype)
+        self.vertices = np.empty((items, self.points.shape[1], 6), dtype)
+        self.prepared = np.empty((items, count, self.module.FACE), dtype)
+        self.pairs, self.tile_counts = np.zeros((items, count), np.int64), np.zeros((items, plan.tiles), np.int64)
+        self.broken = np.zeros(items, np.bool_)
+        in_threads(
+            self.module.prepare_items, self.points, self.faces, self.softness, self.sizes, self.spacings, self.reaches,
+            plan.settings.perspective, plan.settings.two_sided, plan.guard, self.vertices, self.prepared, self.pairs,
+            self.tile_counts, self.broken,
+        )  # fmt: skip
 
+    def sample(self, samples: Samples) -> None:
+        """Fill the samples."""
 
-def _pull_round(inputs: Inputs, binned: BinnedFaces, run: Run, seen: list, results: list) -> None:
-    width = run.module.SUMS + 3 * inputs.attributes.shape[-1]
-    records = np.empty((max(1, binned.starts[-1]), width), binned.prepared.dtype)
-    lists = (
-        binned.tile_starts,
-        binned.faces_of,
-        binned.pairs_of,
-        binned.prepared,
-        inputs.faces,
-        inputs.attribute_faces,
-    )
-    arguments = (*lists, inputs.attributes, inputs.sample_softness, inputs.sizes, run.numbers, *seen, records)
-    _in_threads(run.module.backward_tiles, *arguments)
-    by_points, by_attributes, by_softness = results
-
-    def hand_down(begin: int, stride: int) -> None:
-        for item in range(begin, len(inputs.points), stride):
-            run.module.gather(
-                item, binned.starts, records, binned.prepared, binned.vertices, inputs.points, inputs.faces,
-                inputs.attribute_faces, inputs.softness, run.settings.perspective, run.guard,
-                inputs.grids[item].spacing, by_points, by_attributes, by_softness,
+        def fill(items: slice, prepared: np.ndarray, lists: list[np.ndarray]) -> None:
+            _, tile_starts, faces_of, _ = lists
+            in_threads(
+                self.module.forward_tiles, tile_starts, faces_of, prepared, self.faces, self.attribute_faces,
+                self.attributes[items], self.soft[items], self.sizes[items], self.numbers, *[a[items] for a in samples],
             )  # fmt: skip
 
-    _in_threads(hand_down)
+        self._by_rounds(fill)
+
+    def pull(self, samples: Samples, grads: list[np.ndarray]) -> list[np.ndarray]:
+        """Gradients by points, attributes and softness, from those by the samples' totals and means."""
+        results = [np.zeros_like(a) for a in (self.points, self.attributes, self.softness)]
+        width = self.module.SUMS + 3 * self.attributes.shape[-1]
+
+        def collect(items: slice, prepared: np.ndarray, lists: list[np.ndarray]) -> None:
+            starts, tile_starts, faces_of, pairs_of = lists
+            records = np.empty((max(1, starts[-1]), width), prepared.dtype)
+            in_threads(
+                self.module.backward_tiles, tile_starts, faces_of, pairs_of, prepared, self.faces, self.attribute_faces,
+                self.attributes[items], self.soft[items], self.sizes[items], self.numbers,
+                *[a[items] for a in (*samples, *grads)], records,
+            )  # fmt: skip
+            in_threads(
+                self.module.gather_items, starts, records, prepared, self.vertices[items], self.points[items], self.faces,
+                self.attribute_faces, self.softness[items], self.plan.settings.perspective, self.plan.guard,
+                self.spacings[items], *[a[items] for a in results],
+            )  # fmt: skip
+
+        self._by_rounds(collect)
+        return results
+
+    def _by_rounds(self, work: Callable[[slice, np.ndarray, list[np.ndarray]], None]) -> None:
+        """work(items, their faces, [where each face's pairs begin, where each tile's do, faces and numbers of these pairs]) of
+        as many items at a time as keep the number of pairs bounded."""
+        counts, first = self.pairs.sum(1).tolist(), 0
+        while first < len(counts):
+            total, last = counts[first], first + 1
+            while last < len(counts) and total + counts[last] <= _ROUND:
+                total, last = total + counts[last], last + 1
+            items = slice(first, last)
+            starts, tile_starts = offsets(self.pairs[items]), offsets(self.tile_counts[items])
+            faces_of, pairs_of = np.empty(total, np.int64), np.empty(total, np.int64)
+            in_threads(
+                self.module.list_items, self.prepared[items], self.sizes[items], self.reaches[items], self.broken[items],
+                starts, tile_starts.copy(), faces_of, pairs_of,
+            )  # fmt: skip
+            prepared = self.prepared[items].reshape(-1, self.prepared.shape[-1])
+            work(items, prepared, [starts, tile_starts, faces_of, pairs_of])
+            first = last
 
 
-def rounds(inputs: Inputs, run: Run) -> Iterator[tuple[int, int, BinnedFaces]]:
-    """Binned faces of as many items at a time as keep the number of pairs bounded; yields (first, last, binned)."""
-    items, count, settings, module = len(inputs.points), len(inputs.faces), run.settings, run.module
-    if items == 0:
-        return
-    dtype = inputs.points.dtype
-    vertices = np.empty((items, inputs.points.shape[1], 6), dtype)
-    prepared = np.empty((items, count, module.FACE), dtype)
-    starts = np.zeros((items, count), np.int64)
-    tile_counts = np.zeros((items, _tiles(settings, module)), np.int64)
-    broken = np.zeros(items, np.bool_)
-    spacings = np.array([grid.spacing for grid in inputs.grids], dtype)
-    reaches = (run.numbers[1] * np.sqrt(run.numbers[0]) * (inputs.softness[:, 0] / spacings)).astype(dtype)
-
-    def prepare(begin: int, stride: int) -> None:
-        for item in range(begin, items, stride):
-            grid, near = inputs.grids[item], inputs.softness[item, 2]
-            module.project(inputs.points[item], near, settings.perspective, grid.spacing, grid.margin, vertices[item])
-            broken[item] = module.prepare(
-                vertices[item], inputs.faces, inputs.softness[item, 0] / grid.spacing, settings.perspective, settings.two_sided,
-                run.guard, grid.spacing, prepared[item],
-            ) or not np.isfinite(inputs.softness[item]).all()  # fmt: skip
-            if not broken[item]:
-                size = grid.rows, grid.columns
-                module.count_pairs(prepared[item], reaches[item], *size, starts[item], tile_counts[item], 0)
-
-    _in_threads(prepare)
-    pairs = starts.sum(1)
-    first = 0
-    while first < items:
-        last = first + 1
-        while last < items and pairs[first : last + 1].sum() <= _ROUND:
-            last += 1
-        yield (
-            first,
-            last,
-            _bin_faces(first, last, inputs, module, vertices, prepared, starts, tile_counts, broken, reaches),
-        )
-        first = last
-
-
-def _bin_faces(
-    first: int, last: int, inputs: Inputs, module: ModuleType, vertices: np.ndarray, prepared: np.ndarray,
-    counts: np.ndarray, tile_counts: np.ndarray, broken: np.ndarray, reaches: np.ndarray,
-) -> BinnedFaces:  # fmt: skip
-    count, tiles = len(inputs.faces), tile_counts.shape[1]
-    starts, tile_starts = _offsets(counts[first:last]), _offsets(tile_counts[first:last])
-    faces_of, pairs_of = np.empty(starts[-1], np.int64), np.empty(starts[-1], np.int64)
-    cursor = tile_starts[:-1].copy()
-
-    def fill(begin: int, stride: int) -> None:
-        for item in range(begin, last - first, stride):
-            if not broken[first + item]:
-                grid = inputs.grids[first + item]
-                own = starts[item * count : (item + 1) * count]
-                module.list_pairs(
-                    prepared[first + item], reaches[first + item], grid.rows, grid.columns, item * count, own, cursor,
-                    item * tiles, faces_of, pairs_of,
-                )  # fmt: skip
-
-    _in_threads(fill)
-    flat = prepared[first:last].reshape(-1, prepared.shape[-1])
-    wrong = [int(i) for i in np.flatnonzero(broken[first:last])]
-    return BinnedFaces(vertices[first:last], flat, starts, tile_starts, faces_of, pairs_of, wrong)
-
-
-def _offsets(counts: np.ndarray) -> np.ndarray:
+def offsets(counts: np.ndarray) -> np.ndarray:
     """Where each one's entries begin, and where the last ends."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts.reshape(-1))])
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
 
 
-def _tiles(settings: RasterSettings, module: ModuleType) -> int:
-    return -(-settings.height // module.LANES) * -(-settings.width // module.LANES)
-
-
-def _in_threads(work: Callable[..., None], *arguments: Any) -> None:
+def in_threads(work: Callable[..., None], *arguments: Any) -> None:
     """work(i, n, *arguments) for i below n, at once."""
     count = workers()
-    spread(work, [(i, count, *arguments) for i in range(count)])
+    if count == 1:
+        work(0, 1, *arguments)
+    else:
+        spread(work, [(i, count, *arguments) for i in range(count)])

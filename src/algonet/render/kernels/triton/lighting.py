@@ -1,7 +1,8 @@
-"""Triton: light on surface points, forward and backward. `render/README.md` has the formulas, `shading.py` the reference.
+"""Vectors as tuples of three numbers (or of three blocks of numbers), normals, and light on surface points, and back.
 
-A light is eight numbers: the way it shines (directional) or its place (point), its colour, and one over the square of the
-radius at which it has fallen to half. What kind each is, is known when the kernel is compiled: a digit of KINDS to base 3.
+`render/README.md` has the formulas, `shading.py` and `vectors.py` the reference. Both compilers take what follows the marker:
+Triton imports it, and `numba.tiles` translates its text, in which `tl.` and `constexpr` then mean nothing. What lies in memory
+is read by functions of each compiler's own: `vectors.py` here, `pixels.py` there.
 """
 
 # pyright: reportAttributeAccessIssue=false, reportOperatorIssue=false
@@ -10,13 +11,128 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ... import shading
-from .vectors import dot, each_times, load_three, minus, normalised, normalised_back, plus, plus_times, times
+from ... import constants, shading, vectors
+from .vectors import kind_of, light_color, light_falloff, light_vector, store_light
 
-AMBIENT, DIRECTIONAL, LIGHT = (tl.constexpr(n) for n in (shading.AMBIENT, shading.DIRECTIONAL, shading.LIGHT))
-ROUNDING2 = tl.constexpr(shading.ROUNDING**2)
-INVERSE_TOP = tl.constexpr(1 / shading.TOP)
+AMBIENT, DIRECTIONAL, HEADLIGHT = (tl.constexpr(n) for n in (shading.AMBIENT, shading.DIRECTIONAL, shading.HEADLIGHT))
+GUARD2, ROUNDING2 = tl.constexpr(shading.GUARD**2), tl.constexpr(shading.ROUNDING**2)
+INVERSE_TOP, FADE2 = tl.constexpr(1 / shading.TOP), tl.constexpr(constants.FADE**2)
 TURN2, NOWHERE2 = tl.constexpr(shading.TURN**2), tl.constexpr(shading.NOWHERE**2)
+FLATNESS, LEAST_SQUARE = tl.constexpr(vectors.FLATNESS), tl.constexpr(vectors.LEAST_SQUARE)
+SMALL2 = tl.constexpr(vectors.SMALL**2)
+
+
+# --- template ---
+@triton.jit
+def dot(a, b):
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+
+
+@triton.jit
+def plus(a, b):
+    return a[0] + b[0], a[1] + b[1], a[2] + b[2]
+
+
+@triton.jit
+def minus(a, b):
+    return a[0] - b[0], a[1] - b[1], a[2] - b[2]
+
+
+@triton.jit
+def times(a, s):
+    return a[0] * s, a[1] * s, a[2] * s
+
+
+@triton.jit
+def each_times(a, b):
+    return a[0] * b[0], a[1] * b[1], a[2] * b[2]
+
+
+@triton.jit
+def plus_times(a, b, s):
+    return a[0] + b[0] * s, a[1] + b[1] * s, a[2] + b[2] * s
+
+
+@triton.jit
+def cross(a, b):
+    return a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]
+
+
+@triton.jit
+def normalised(v):
+    """v / sqrt(|v|^2 + GUARD^2), and what v was multiplied by."""
+    scale = 1.0 / tl.sqrt(dot(v, v) + GUARD2)
+    return times(v, scale), scale
+
+
+@triton.jit
+def normalised_back(direction, scale, grad):
+    """The gradient by v from the one by its direction."""
+    return times(plus_times(grad, direction, -dot(direction, grad)), scale)
+
+
+@triton.jit
+def guarded_area(area, square):
+    """A vertex's area and square over their size, one over that size, and one over the area's guarded length."""
+    size = tl.maximum(tl.maximum(tl.abs(area[0]), tl.abs(area[1])), tl.maximum(tl.abs(area[2]), square))
+    by_size = 1.0 / tl.maximum(size, LEAST_SQUARE)
+    area, square = times(area, by_size), square * by_size * FLATNESS
+    return area, square, by_size, 1.0 / tl.sqrt(dot(area, area) + square * square + SMALL2)
+
+
+@triton.jit
+def guarded_area_back(area, square, grad):
+    """From the gradient by a vertex's normal to those by its area and square."""
+    area, square, by_size, scale = guarded_area(area, square)
+    along, factor = dot(area, grad) * scale * scale, scale * by_size
+    return times(plus_times(grad, area, -along), factor), -square * FLATNESS * along * factor
+
+
+@triton.jit
+def area_back(e, f, by_area, by_square):
+    """From gradients by the area e x f and the square of edges to those by the edges: f x g and g x e."""
+    by_square += by_square
+    return plus_times(cross(f, by_area), e, by_square), plus_times(cross(by_area, e), f, by_square)
+
+
+@triton.jit
+def placed(z, s, far, OVER: tl.constexpr):
+    """The depth in the picture, and its slopes by mean depth, silhouette and the background's depth."""
+    if OVER:
+        seen, by_z, by_s, by_far = s * z + (1.0 - s) * far, s, z - far, 1.0 - s
+    else:
+        root = tl.rsqrt(s * s + FADE2)
+        seen, by_z, by_s, by_far = z * s * root, s * root, z * FADE2 * root * root * root, s * 0.0
+    return seen, by_z, by_s, by_far
+
+
+@triton.jit
+def cofactors(a, b, c):
+    """The rows of the camera's matrix crossed with each other, times one over its determinant; finite where there is none."""
+    u = cross(b, c)
+    det = dot(a, u)
+    inverse = det / (det * det + 1e-30)
+    return times(u, inverse), times(cross(c, a), inverse), times(cross(a, b), inverse)
+
+
+@triton.jit
+def unproject(inverse, shift, qx, qy, z, PERSPECTIVE: tl.constexpr):
+    """The point of the world that the camera sees at (qx, qy) and depth z: inverse(A) (v - t)."""
+    w = z
+    if not PERSPECTIVE:
+        w = z * 0.0 + 1.0
+    place = plus_times(times(inverse[0], qx * w - shift[0]), inverse[1], qy * w - shift[1])
+    return plus_times(place, inverse[2], z - shift[2])
+
+
+@triton.jit
+def unproject_back(inverse, grad, qx, qy, PERSPECTIVE: tl.constexpr):
+    """From the gradient by that point to g = inverse(A)^T grad and the one by z. By t it is -g, by A -g times the point."""
+    g = (dot(inverse[0], grad), dot(inverse[1], grad), dot(inverse[2], grad))
+    by_z = g[2]
+    if PERSPECTIVE:
+        by_z += g[0] * qx + g[1] * qy
+    return g, by_z
 
 
 @triton.jit
@@ -29,14 +145,17 @@ def positive(x):
 
 
 @triton.jit
-def arriving(light, p, KIND: tl.constexpr):
+def arriving(lights, i, p, eye, KIND: tl.constexpr):
     """The direction to a light, what its vector was divided by, that vector, and how much of it arrives."""
-    own, share = load_three(light), p[0] * 0.0 + 1.0
+    own, share = light_vector(lights, i), p[0] * 0.0 + 1.0
     if KIND == DIRECTIONAL:
         way = minus(times(p, 0.0), own)
     else:
-        way = minus(own, p)
-        share = 1.0 / (1.0 + dot(way, way) * tl.load(light + 6))
+        if KIND == HEADLIGHT:
+            way = minus(eye, p)
+        else:
+            way = minus(own, p)
+        share = 1.0 / (1.0 + dot(way, way) * light_falloff(lights, i))
     direction, scale = normalised(way)
     return direction, scale, way, share
 
@@ -51,7 +170,7 @@ def turned(n, way):
 
 @triton.jit
 def gloss_of(cosine, shininess, strength):
-    return strength * tl.exp2(shininess * tl.log2(tl.minimum(cosine * INVERSE_TOP, 1.0)))
+    return strength * tl.exp(shininess * tl.log(tl.minimum(cosine * INVERSE_TOP, 1.0)))
 
 
 @triton.jit
@@ -68,12 +187,11 @@ def lit(
     view, _scale = normalised(way)
     matt, shine = times(p, 0.0), times(p, 0.0)
     for i in tl.static_range(LIGHTS):
-        light = lights + i * LIGHT
-        color = load_three(light + 3)
-        if (KINDS // 3**i) % 3 == AMBIENT:
+        color = light_color(lights, i)
+        if kind_of(KINDS, i) == AMBIENT:
             matt = plus(matt, color)
         else:
-            direction, _s, _way, share = arriving(light, p, (KINDS // 3**i) % 3)
+            direction, _s, _way, share = arriving(lights, i, p, eye, kind_of(KINDS, i))
             steep, _slope = positive(dot(n, direction))
             matt = plus_times(matt, color, steep * share)
             if GLOSSY:
@@ -90,25 +208,24 @@ def lit_back(
 ):  # fmt: skip
     """Gradients by normal, position, eye and albedo, from the gradient by the colour.
 
-    SUMS: those by the lights, summed over the points, are stored in `by_lights`.
+    SUMS: those by the lights are summed over the points, in `by_lights`.
     """
     given, n_scale = normalised(n)
     n, way = given, minus(eye, p)
+    turn, side, turn_scale = turned(given, way)
     if TWO_SIDED:
-        turn, side, turn_scale = turned(n, way)
         n = times(n, turn)
     view, view_scale = normalised(way)
     none = times(p, 0.0)
-    matt, by_n, by_p, by_view = none, none, none, none
+    matt, by_n, by_p, by_view, by_eye = none, none, none, none, none
     by_matt = each_times(grad, albedo)
     for i in tl.static_range(LIGHTS):
-        light = lights + i * LIGHT
-        target, color = by_lights + i * LIGHT, load_three(light + 3)
+        color = light_color(lights, i)
         by_way, by_color = none, by_matt
-        if (KINDS // 3**i) % 3 == AMBIENT:
+        if kind_of(KINDS, i) == AMBIENT:
             matt = plus(matt, color)
         else:
-            direction, scale, to_light, share = arriving(light, p, (KINDS // 3**i) % 3)
+            direction, scale, to_light, share = arriving(lights, i, p, eye, kind_of(KINDS, i))
             steep, slope = positive(dot(n, direction))
             matt = plus_times(matt, color, steep * share)
             # What the light's diffuse and glossy parts are worth to the colour
@@ -127,22 +244,21 @@ def lit_back(
                 by_direction, by_view = plus(by_direction, by_half), plus(by_view, by_half)
                 by_color = plus_times(by_color, grad, share * gloss)
             by_way = normalised_back(direction, scale, by_direction)
-            if (KINDS // 3**i) % 3 == DIRECTIONAL:
+            if kind_of(KINDS, i) == DIRECTIONAL:
                 by_way = times(by_way, -1.0)
             else:
-                by_way = plus_times(by_way, to_light, -2.0 * share * share * tl.load(light + 6) * by_share)
+                by_way = plus_times(by_way, to_light, -2.0 * share * share * light_falloff(lights, i) * by_share)
                 by_p = minus(by_p, by_way)
+            if kind_of(KINDS, i) == HEADLIGHT:
+                by_eye, by_way = plus(by_eye, by_way), none
         if SUMS:
-            for k in tl.static_range(3):
-                tl.store(target + k, tl.sum(by_way[k]))
-                tl.store(target + 3 + k, tl.sum(by_color[k]))
-            tl.store(target + 6, 0.0)
-            tl.store(target + 7, 0.0)
-    by_eye = normalised_back(view, view_scale, by_view)
+            store_light(by_lights, i, by_way, by_color)
+    by_view = normalised_back(view, view_scale, by_view)
     if TWO_SIDED:
         by_turn = dot(by_n, given)
         by_side = by_turn * turn_scale * (1.0 - turn * turn)
         by_square = -by_turn * side * turn_scale * turn_scale * turn_scale * TURN2
         by_n = plus_times(times(by_n, turn), way, by_side)
-        by_eye = plus_times(plus_times(by_eye, given, by_side), way, by_square)
-    return normalised_back(given, n_scale, by_n), minus(by_p, by_eye), by_eye, each_times(grad, matt)
+        by_view = plus_times(plus_times(by_view, given, by_side), way, by_square)
+    by_n, by_p = normalised_back(given, n_scale, by_n), minus(by_p, by_view)
+    return by_n, by_p, plus(by_eye, by_view), each_times(grad, matt)

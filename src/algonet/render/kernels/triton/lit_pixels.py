@@ -9,32 +9,20 @@ import triton.language as tl
 from algonet.core.codegen.triton_math import kernel
 
 from .formulas import FRONT, GRADS, MEANS
-from .lighting import LIGHT, lit, lit_back
-from .pixels import clear, pixel_block, placed, silhouette_of, store_by_coverage
+from .lighting import cofactors, dot, lit, lit_back, minus, placed, plus_times, times, unproject, unproject_back
+from .pixels import clear, pixel_block, silhouette_of, store_by_coverage
 from .sampling import load_samples
-from .vectors import cross, dot, load_three, minus, plus_times, store_sums, store_vector, times
+from .vectors import LIGHT, load_three, store_sums, store_vector
 
 #: Sums over pixels that lit pictures give: by background and its depth, eye, and camera matrix, before those by the lights.
 SUMS = tl.constexpr(4 + 3 + 12)
 
 
 @triton.jit
-def cofactors(matrix):
-    """The rows of the camera's matrix crossed with each other, times one over its determinant."""
-    a, b, c = load_three(matrix), load_three(matrix + 4), load_three(matrix + 8)
-    u = cross(b, c)
-    det = dot(a, u)
-    inverse = det / (det * det + 1e-30)
-    return times(u, inverse), times(cross(c, a), inverse), times(cross(a, b), inverse)
-
-
-@triton.jit
-def unproject(matrix, qx, qy, z, PERSPECTIVE: tl.constexpr):
-    """The point of the world that the camera sees at (qx, qy) and depth z."""
-    u, v, w = cofactors(matrix)
-    depth = z if PERSPECTIVE else z * 0.0 + 1.0
-    x, y = qx * depth - tl.load(matrix + 3), qy * depth - tl.load(matrix + 7)
-    return plus_times(plus_times(times(u, x), v, y), w, z - tl.load(matrix + 11))
+def load_camera(matrix):
+    """Of a camera's matrix: the inverse of its 3 x 3 part, and its last column."""
+    inverse = cofactors(load_three(matrix), load_three(matrix + 4), load_three(matrix + 8))
+    return inverse, (tl.load(matrix + 3), tl.load(matrix + 7), tl.load(matrix + 11))
 
 
 @triton.jit
@@ -48,7 +36,8 @@ def load_surface(
     f = a
     if COLORED:
         f, _a, _b, _c = load_samples(own, row, column, spacing, margin, columns, MEANS + 5, SAMPLE, SAMPLE)
-    place = unproject(matrix, column.to(z.dtype) + 0.5, row.to(z.dtype) + 0.5, z, PERSPECTIVE)
+    inverse, shift = load_camera(matrix)
+    place = unproject(inverse, shift, column.to(z.dtype) + 0.5, row.to(z.dtype) + 0.5, z, PERSPECTIVE)
     albedo, n = (a, b, c), (d, e, f)
     if not COLORED:
         albedo, n = (z * 0.0 + GREY, z * 0.0 + GREY, z * 0.0 + GREY), (a, b, c)
@@ -133,12 +122,9 @@ def shade_backward_kernel(
         n, place, viewer, albedo, times(by_color, s), lights, SHININESS, STRENGTH, partial + SUMS, LIGHTS, KINDS,
         TWO_SIDED, GLOSSY, NEEDED,
     )  # fmt: skip
-    # The position is inverse(A) (v - t): by v it is g = inverse(A)^T b, by t it is -g, by A it is -g times the position
-    u, v, w = cofactors(matrix)
-    g = (dot(u, by_place), dot(v, by_place), dot(w, by_place))
-    by_z = depth_z * by_depth + g[2]
-    if PERSPECTIVE:
-        by_z += g[0] * (column.to(z.dtype) + 0.5) + g[1] * (row.to(z.dtype) + 0.5)
+    inverse, _shift = load_camera(matrix)
+    g, by_place_z = unproject_back(inverse, by_place, column.to(z.dtype) + 0.5, row.to(z.dtype) + 0.5, PERSPECTIVE)
+    by_z = depth_z * by_depth + by_place_z
     if NEEDED:
         store_sums(partial, times(by_color, 1.0 - s))
         tl.store(partial + 3, tl.sum(depth_far * by_depth))

@@ -12,7 +12,6 @@ import triton.language as tl
 
 from algonet.core.codegen.triton_math import kernel
 
-from ... import constants
 from .formulas import (
     BEHIND,
     END,
@@ -25,9 +24,8 @@ from .formulas import (
     MEAN_DEPTH,
     MEANS,
 )
+from .lighting import placed
 from .sampling import load_samples, sample_grid
-
-FADE2 = tl.constexpr(constants.FADE**2)
 
 
 @triton.jit
@@ -62,17 +60,6 @@ def silhouette_slopes(front, back, POWER: tl.constexpr):
     by_large = outer * tl.exp2(tl.log2(1.0 + raised) * ((1.0 - POWER) / POWER))
     by_small = by_large * tl.exp2((POWER - 1.0) * tl.log2(tl.maximum(ratio, 1e-37)))
     return tl.where(front >= back, by_large, by_small), tl.where(front >= back, by_small, by_large)
-
-
-@triton.jit
-def placed(z, s, far, OVER: tl.constexpr):
-    """The depth in the picture, and its slopes by mean depth, silhouette and the background's depth."""
-    if OVER:
-        seen, by_z, by_s, by_far = s * z + (1.0 - s) * far, s, z - far, 1.0 - s
-    else:
-        root = tl.rsqrt(s * s + FADE2)
-        seen, by_z, by_s, by_far = z * s * root, s * root, z * FADE2 * root * root * root, s * 0.0
-    return seen, by_z, by_s, by_far
 
 
 @triton.jit

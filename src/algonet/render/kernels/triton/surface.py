@@ -8,26 +8,9 @@ import triton.language as tl
 
 from algonet.core.codegen.triton_math import kernel
 
-from ... import vectors
-from .lighting import LIGHT, lit, lit_back
+from .lighting import area_back, cross, dot, guarded_area, guarded_area_back, lit, lit_back, minus, plus, times
 from .pixels import clear
-from .vectors import (
-    add_vector,
-    cross,
-    dot,
-    load_three,
-    load_vector,
-    minus,
-    plus,
-    plus_times,
-    store_sums,
-    store_vector,
-    times,
-)
-
-FLATNESS = tl.constexpr(vectors.FLATNESS)
-LEAST_SQUARE = tl.constexpr(vectors.LEAST_SQUARE)
-SMALL2 = tl.constexpr(vectors.SMALL**2)
+from .vectors import LIGHT, add_vector, load_three, load_vector, store_sums, store_vector
 
 
 @triton.jit
@@ -67,20 +50,18 @@ def sum_areas_kernel(points, faces, sums, counters, count, rows, points_stride, 
 
 @triton.jit
 def load_area(sums, v, live):
-    """A vertex's area and square over their size, one over that size, and one over the area's guarded length."""
+    """The sums of areas and of squares at a vertex."""
     x, y = tl.load(sums + v * 4, mask=live, other=0.0), tl.load(sums + v * 4 + 1, mask=live, other=0.0)
     z, square = tl.load(sums + v * 4 + 2, mask=live, other=0.0), tl.load(sums + v * 4 + 3, mask=live, other=0.0)
-    size = tl.maximum(tl.maximum(tl.abs(x), tl.abs(y)), tl.maximum(tl.abs(z), square))
-    by_size = 1.0 / tl.maximum(size, LEAST_SQUARE)
-    area, square = times((x, y, z), by_size), square * by_size * FLATNESS
-    return area, square, by_size, 1.0 / tl.sqrt(dot(area, area) + square * square + SMALL2)
+    return (x, y, z), square
 
 
 @triton.jit
 def normal_at(normals, v, live, AREAS: tl.constexpr):
     """The normal of a vertex; AREAS: from the sums of its areas."""
     if AREAS:
-        area, _square, _by_size, scale = load_area(normals, v, live)
+        area, square = load_area(normals, v, live)
+        area, _square, _by_size, scale = guarded_area(area, square)
         normal = times(area, scale)
     else:
         normal = load_vector(normals, v, live)
@@ -96,12 +77,10 @@ def normals_kernel(sums, normals, rows, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def area_back(sums, grad_normals, v, live):
+def sums_back(sums, grad_normals, v, live):
     """From gradients by normals to gradients by the sums of a vertex's areas and squares."""
-    area, square, by_size, scale = load_area(sums, v, live)
-    grad = load_vector(grad_normals, v, live)
-    along, factor = dot(area, grad) * scale * scale, scale * by_size
-    return times(plus_times(grad, area, -along), factor), -square * FLATNESS * along * factor
+    area, square = load_area(sums, v, live)
+    return guarded_area_back(area, square, load_vector(grad_normals, v, live))
 
 
 @kernel
@@ -116,12 +95,10 @@ def spread_normals_kernel(
     e, f = load_edges(points + item * points_stride, a, b, c, live)
     sums += item * rows * 4
     grad_normals += item * rows * 3
-    g, square = area_back(sums, grad_normals, a, live)
-    g1, square1 = area_back(sums, grad_normals, b, live)
-    g2, square2 = area_back(sums, grad_normals, c, live)
-    g, square = plus(plus(g, g1), g2), 2.0 * (square + square1 + square2)
-    # Of the area e x f: by e it is f x g, by f it is g x e
-    by_b, by_c = plus_times(cross(f, g), e, square), plus_times(cross(g, e), f, square)
+    g, square = sums_back(sums, grad_normals, a, live)
+    g1, square1 = sums_back(sums, grad_normals, b, live)
+    g2, square2 = sums_back(sums, grad_normals, c, live)
+    by_b, by_c = area_back(e, f, plus(plus(g, g1), g2), square + square1 + square2)
     by_points += item * rows * 3
     add_vector(by_points, b, by_b, live, 3)
     add_vector(by_points, c, by_c, live, 3)

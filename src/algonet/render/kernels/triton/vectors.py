@@ -1,4 +1,8 @@
-"""Triton: vectors as tuples of three numbers, or of three blocks of numbers."""
+"""Triton: vectors and lights in memory.
+
+A light is eight numbers: the way it shines (directional) or its place (point), its colour, and one over the square of the
+radius at which it has fallen to half. What kind each is, is known when the kernel is compiled: a digit of KINDS to base 4.
+"""
 
 # pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
@@ -6,57 +10,37 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ...shading import GUARD
+from ... import shading
 
-GUARD2 = tl.constexpr(GUARD**2)
-
-
-@triton.jit
-def dot(a, b):
-    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+LIGHT = tl.constexpr(shading.LIGHT)
 
 
-@triton.jit
-def plus(a, b):
-    return a[0] + b[0], a[1] + b[1], a[2] + b[2]
+@triton.constexpr_function
+def kind_of(kinds, i):
+    return kinds // 4**i % 4
 
 
 @triton.jit
-def minus(a, b):
-    return a[0] - b[0], a[1] - b[1], a[2] - b[2]
+def light_vector(lights, i):
+    return load_three(lights + i * LIGHT)
 
 
 @triton.jit
-def times(a, s):
-    return a[0] * s, a[1] * s, a[2] * s
+def light_color(lights, i):
+    return load_three(lights + i * LIGHT + 3)
 
 
 @triton.jit
-def each_times(a, b):
-    return a[0] * b[0], a[1] * b[1], a[2] * b[2]
+def light_falloff(lights, i):
+    return tl.load(lights + i * LIGHT + 6)
 
 
 @triton.jit
-def plus_times(a, b, s):
-    return a[0] + b[0] * s, a[1] + b[1] * s, a[2] + b[2] * s
-
-
-@triton.jit
-def cross(a, b):
-    return a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]
-
-
-@triton.jit
-def normalised(v):
-    """v / sqrt(|v|^2 + GUARD^2), and what v was multiplied by."""
-    scale = 1.0 / tl.sqrt(dot(v, v) + GUARD2)
-    return times(v, scale), scale
-
-
-@triton.jit
-def normalised_back(direction, scale, grad):
-    """The gradient by v from the one by its direction."""
-    return times(plus_times(grad, direction, -dot(direction, grad)), scale)
+def store_light(by_lights, i, by_vector, by_color):
+    store_sums(by_lights + i * LIGHT, by_vector)
+    store_sums(by_lights + i * LIGHT + 3, by_color)
+    tl.store(by_lights + i * LIGHT + 6, 0.0)
+    tl.store(by_lights + i * LIGHT + 7, 0.0)
 
 
 @triton.jit
