@@ -77,12 +77,14 @@ def tiny(seed: int, **options) -> RasterCall:
 
 def retune(monkeypatch: pytest.MonkeyPatch, **sizes: object) -> None:
     """Other sizes of what kernels take at a time, and no plans that were made with the usual ones."""
+    from algonet.core import autograd, operation
     from algonet.core.cache import Cache
     from algonet.render.kernels.triton import plan
 
     for name, value in sizes.items():
         monkeypatch.setattr(plan, name, value)
-    monkeypatch.setattr(plan, "PLANS", Cache("plans of a test", 8))
+    for module in (autograd, operation):
+        monkeypatch.setattr(module, "PLANS", Cache("plans of a test", 8))
 
 
 def through_a_camera(eye: torch.Tensor, vertices: torch.Tensor, faces: torch.Tensor, backend: str) -> torch.Tensor:

@@ -121,7 +121,7 @@ class SmoothRenderer(SoftModule):
         self._coverage = coverage.with_relax(unit(coverage.relax))
         self._coverage_form = coverage.form()
         #: The name of the coverage's softness, how many pixels one of it are, and the number in it, if that is known.
-        self._soft = self._coverage.relax.softness_field
+        self._softness = self._coverage.relax.softness_field
         self._unit = self.size[0] / 2 if getattr(coverage, "units", "pixels") == "ndc" else 1
         self._known: tuple[Tensor, int, float] | None = None
         self.conorm = DEFAULT_CONORM if conorm is None else conorm
@@ -137,27 +137,27 @@ class SmoothRenderer(SoftModule):
 
     def set_scale(self, pixels: float) -> None:
         """Make the coverage, whatever it is, about `pixels` soft, in place."""
-        if self._soft is None:
+        if self._softness is None:
             raise ValueError(
                 f"SmoothRenderer: {self._coverage.relax!r} has no softness to set; take another relaxation."
             )
-        self.set_softness(self._soft, self._coverage.softness_for(pixels, self.size[0]))
+        self.set_softness(self._softness, self._coverage.softness_for(pixels, self.size[0]))
 
     def set_softness(self, attribute: str, value: float) -> None:
         super().set_softness(attribute, value)
-        if attribute == self._soft:
+        if attribute == self._softness:
             self._remember(value)
 
     def _remember(self, value: float | None) -> None:
         """Remember the number that is now in the coverage's softness; `None`: it is not known."""
-        softness: Tensor = getattr(self, self._soft or "depth_steepness")
+        softness: Tensor = getattr(self, self._softness or "depth_steepness")
         fixed = value is not None and not softness.requires_grad and not softness.is_inference()
         self._known = (softness, softness._version, value) if fixed else None
 
     def _number(self) -> float | None:
         """What is in the coverage's softness, if that is known without a look; a compiled graph does not know."""
         known = self._known
-        if known is None or tracing.compiling() or known[0] is not getattr(self, self._soft or ""):
+        if known is None or tracing.compiling() or known[0] is not getattr(self, self._softness or ""):
             return None
         return known[2] if known[1] == known[0]._version else None
 
@@ -167,9 +167,9 @@ class SmoothRenderer(SoftModule):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SmoothRenderer:
         """Moving the module keeps what is known of its softness, which can be read for free on the CPU only."""
-        if self._soft is None:
+        if self._softness is None:
             return super()._apply(fn, recurse)
-        before, number = getattr(self, self._soft), self._number()
+        before, number = getattr(self, self._softness), self._number()
         if number is None and before.numel() == 1 and tracing.readable(before):
             number = float(before.detach())
         super()._apply(fn, recurse)
@@ -339,12 +339,12 @@ class SmoothRenderer(SoftModule):
     def _held(self) -> _Held:
         """The coverage's form, its softness in pixels, the depth steepness, and whether the noise is known to be sharp."""
         height, form, unit = self.size[0], self._coverage_form, self._unit
-        if self._overrides or self._soft is None:
+        if self._overrides or self._softness is None:
             coverage = self.coverage
             steepness: Any = self.relaxation("depth")
             softness = coverage.softness(height)
             return _Held(coverage.form(), softness, steepness.steepness, is_sharp(softness))
-        number, softness = self._number(), getattr(self, self._soft)
+        number, softness = self._number(), getattr(self, self._softness)
         sharp = number is not None and is_sharp(number * unit)
         return _Held(form, softness if unit == 1 else softness * unit, self.depth_steepness, sharp)
 

@@ -277,23 +277,3 @@ def backward_kernel(
             add(soft, tl.sum(s_scale) / (scale * spacing), pixels > 0, KEEP)
             add(soft + 1, tl.sum(s_steepness), pixels > 0, KEEP)
             add(soft + 2, by_near, pixels > 0, KEEP)
-
-
-@kernel
-def gather_kernel(
-    pulls, order, bounds, target, corners, vertices_count, stride, width, BLOCK: tl.constexpr, WIDTH: tl.constexpr
-):
-    """Add the corners' pulls (items, corners, WIDTH) to their vertices, in the same order on every run."""
-    item = tl.program_id(1).to(tl.int64)
-    vertex = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    live = vertex < vertices_count
-    first = tl.load(bounds + vertex, mask=live, other=0)
-    count = tl.load(bounds + vertex + 1, mask=live, other=0) - first
-    most = tl.max(count, axis=0)
-    for c in tl.static_range(WIDTH):
-        total = tl.load(target + item * stride + vertex * width + c, mask=live, other=0.0)
-        for i in range(most):
-            mine = i < count
-            corner = tl.load(order + first + i, mask=mine, other=0)
-            total += tl.load(pulls + (item * corners + corner) * WIDTH + c, mask=mine, other=0.0)
-        tl.store(target + item * stride + vertex * width + c, total, mask=live)

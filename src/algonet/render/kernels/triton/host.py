@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from algonet.core.autograd import plan_from
+from algonet.core.autograd import Plan
 from algonet.core.cache import cached, constant
-from algonet.core.identity import PLANS
+from algonet.core.identity import Signature
 from algonet.core.launch import Launch
 
 from ...constants import FAR_POINTS
-from ...settings import NormalSettings, RasterSettings
-from ...shading import LIGHT, Shading
+from ...shading import LIGHT
 from . import surface
-from .backward import gather_kernel
 from .plan import (
     ATTRIBUTE_FACES,
     ATTRIBUTES,
@@ -38,265 +37,182 @@ from .plan import (
     Pass,
     Wanted,
     item_stride,
-    plan_of,
     shading_constants,
+    with_channel,
 )
 
 Outputs = tuple[list[Tensor], list[Tensor]]
 
 
-def render_attributes_forward(tensors: list[Tensor], settings: RasterSettings) -> Outputs:
-    """Image, silhouette and depth; saved are the samples, and for small scenes what was made of the faces."""
-    if tensors[ATTRIBUTES].shape[-1] == 0:
-        (image, *rest), saved = render_attributes_forward(with_channel(tensors), settings)
-        return [image[..., :0], *rest], saved
-    plan = plan_of(tensors, settings)
-    like = tensors[POINTS]
-    saved = empty_saved(plan, like)
-    tensors = arranged(plan, tensors)
-    sample(plan, tensors, saved)
-    image, silhouette, depth = (
-        like.new_empty((*plan.plane, plan.channels)),
-        like.new_empty(plan.plane),
-        like.new_empty(plan.plane),
-    )
-    plan.to_pixels.start(
-        samples=saved[0], softness=tensors[SOFTNESS], background=tensors[BACKGROUND], image=image, silhouette=silhouette,
-        depth=depth,
-    )  # fmt: skip
-    return [image, silhouette, depth], saved
+class RenderAttributesPlan(LaunchPlan):
+    """Faces to samples, samples to pictures, lit if the settings have a shading; and back."""
 
+    partial = True
 
-def render_lit_forward(tensors: list[Tensor], settings: RasterSettings) -> Outputs:
-    """Lit image, silhouette, depth and further attributes; saved as for any attributes, then the sums of areas that normals
-    come from, if they are made here."""
-    plan = plan_of(tensors, settings)
-    like = tensors[POINTS]
-    saved = empty_saved(plan, like)
-    tensors = arranged(plan, tensors)
-    if plan.normals is not None:
-        sums = plan.normals.sums(tensors[POINTS], tensors[FACES], saved[2] if plan.keeps else None)
-        saved, tensors = [*saved, sums], [*tensors, sums]
-    sample(plan, tensors, saved)
-    image, silhouette, depth = like.new_empty((*plan.plane, 3)), like.new_empty(plan.plane), like.new_empty(plan.plane)
-    extra = like.new_empty((*plan.plane, plan.extra))
-    plan.to_pixels.start(
-        samples=saved[0], softness=tensors[SOFTNESS], background=tensors[BACKGROUND], matrix=tensors[MATRIX],
-        eye=tensors[EYE], lights=tensors[LIGHTS], image=image, silhouette=silhouette, depth=depth, extra=extra,
-    )  # fmt: skip
-    return [image, silhouette, depth, extra], saved
+    @classmethod
+    def saves(cls, signature: Signature) -> Sequence[tuple[Sequence[int], torch.dtype]]:
+        plan, dtype = cls(signature), signature.tensors[0].dtype
+        saved = [((*plan.plane, plan.sample), dtype)]
+        if plan.keeps:
+            saved += [((*plan.batch, plan.work), dtype), ((*plan.batch, plan.counters), torch.int32)]
+        return [*saved, ((*plan.batch, plan.vertices, 4), dtype)] if plan.normals is not None else saved
 
-
-def sample(plan: LaunchPlan, tensors: list[Tensor], saved: list[Tensor]) -> None:
-    """Faces to samples."""
-    work = saved[1] if plan.keeps else new_work(plan, tensors[POINTS])
-    scratch = work.new_empty(plan.most * plan.scratch, dtype=torch.int32) if plan.bin else work
-    for part in plan.parts:
-        for passed in part:
-            counters = saved[2] if plan.keeps else new_counters(plan, tensors[POINTS], (passed.items,))
-            set_up(passed.setup, plan, tensors, work, counters, scratch)
-            if plan.bin:
+    def forward(self, tensors: Sequence[Tensor]) -> Outputs:
+        """Pictures; saved are the samples, for small scenes what was made of the faces, and the sums of areas that normals come
+        from, if they are made here."""
+        tensors = self.arranged(tensors)
+        like = tensors[POINTS]
+        new = like.new_empty
+        saved = [new((*self.plane, self.sample))]
+        if self.keeps:
+            # The kernel that sums areas clears the counters
+            fill = new if self.areas else like.new_zeros
+            saved += [new((*self.batch, self.work)), fill((*self.batch, self.counters), dtype=torch.int32)]
+        if self.normals is not None:
+            tensors[NORMALS] = self.normals.sums(like, tensors[FACES], saved[2] if self.keeps else None)
+            saved.append(tensors[NORMALS])
+        work = saved[1] if self.keeps else new(self.most * self.work)
+        scratch = work.new_empty(self.most * self.scratch, dtype=torch.int32) if self.bin else work
+        for passed in [passed for part in self.parts for passed in part]:
+            counters = saved[2] if self.keeps else self.new_counters(like, passed.items)
+            self.set_up(passed.setup, tensors, work, counters, scratch)
+            if self.bin:
                 passed.list_bins.start(counters=counters, scratch=scratch)
             passed.forward.start(work=work, scratch=scratch, softness=tensors[SOFTNESS], samples=saved[0])
-
-
-def empty_saved(plan: LaunchPlan, like: Tensor) -> list[Tensor]:
-    """What the backward pass needs, not yet filled."""
-    saved = [like.new_empty((*plan.plane, plan.sample))]
-    if plan.keeps:
-        # The kernel that sums areas clears the counters
-        new = like.new_empty if plan.areas else like.new_zeros
-        saved += [like.new_empty((*plan.batch, plan.work)), new((*plan.batch, plan.counters), dtype=torch.int32)]
-    return saved
-
-
-def render_attributes_saved(tensors: list[Tensor], settings: RasterSettings) -> list[Tensor]:
-    if tensors[ATTRIBUTES].shape[-1] == 0:
-        tensors = with_channel(tensors)
-    return empty_saved(plan_of(tensors, settings), tensors[POINTS])
-
-
-def render_lit_saved(tensors: list[Tensor], settings: RasterSettings) -> list[Tensor]:
-    plan, points = plan_of(tensors, settings), tensors[POINTS]
-    saved = empty_saved(plan, points)
-    if plan.normals is not None:
-        saved.append(points.new_empty((*points.shape[:-1], 4)))
-    return saved
-
-
-def new_work(plan: LaunchPlan, like: Tensor) -> Tensor:
-    """Memory for the records and boxes of a pass; each pass overwrites those of the one before."""
-    return like.new_empty(plan.most * plan.work)
-
-
-def new_counters(plan: LaunchPlan, like: Tensor, batch: Sequence[int]) -> Tensor:
-    return like.new_zeros((*batch, plan.counters), dtype=torch.int32)
-
-
-def set_up(
-    launch: Launch, plan: LaunchPlan, tensors: list[Tensor], work: Tensor, counters: Tensor, scratch: Tensor
-) -> None:
-    launch.start(
-        points=tensors[POINTS], matrix=tensors[MATRIX], attributes=tensors[ATTRIBUTES],
-        normals=tensors[NORMALS] if plan.lit else tensors[POINTS], softness=tensors[SOFTNESS], faces=tensors[FACES],
-        attribute_faces=tensors[ATTRIBUTE_FACES], work=work, counters=counters, scratch=scratch,
-    )  # fmt: skip
-
-
-def arranged(plan: LaunchPlan, tensors: list[Tensor]) -> list[Tensor]:
-    """The tensors as kernels want them; without a matrix, its place is taken by one that is not read."""
-    if plan.copied:
-        tensors = [t.contiguous() if i in plan.copied else t for i, t in enumerate(tensors)]
-    return tensors if plan.world else [*tensors, tensors[0]]
-
-
-def render_attributes_backward(
-    grads: Sequence[Tensor | None],
-    tensors: list[Tensor],
-    saved: list[Tensor],
-    settings: RasterSettings,
-    needs: list[bool],
-) -> list[Tensor | None]:
-    """Gradients by points, attributes, background, softness and matrix; no gradient of an output counts as zero."""
-    if tensors[ATTRIBUTES].shape[-1] == 0:
-        found = render_attributes_backward([None, *grads[1:]], with_channel(tensors), saved, settings, needs)
-        by_background = found[BACKGROUND]
-        found[BACKGROUND] = None if by_background is None else by_background[..., 1:]
-        found[ATTRIBUTES] = torch.zeros_like(tensors[ATTRIBUTES]) if needs[ATTRIBUTES] else None
-        return found
-    return backward(grads, tensors, saved, settings, needs)
-
-
-def backward(
-    grads: Sequence[Tensor | None],
-    tensors: list[Tensor],
-    saved: list[Tensor],
-    settings: RasterSettings,
-    needs: list[bool],
-) -> list[Tensor | None]:
-    """The way back: pictures to pixels, pixels to samples where there are fewer, samples to faces; part by part."""
-    plan = plan_of(tensors, settings)
-    tensors = arranged(plan, tensors)
-    points, softness = tensors[POINTS], tensors[SOFTNESS]
-    pictures, strides = pictures_of(grads, plan, points)
-    saved = [t if t.is_contiguous() else t.contiguous() for t in saved]
-    if plan.normals is not None:
-        tensors = [*tensors, saved[-1]]
-    wanted = plan.wanted(tuple(needs))
-    # Apart from each other: torch operators must not return tensors that share memory
-    found = {i: points.new_empty(shape) for i, shape in wanted.shapes}
-    if wanted.softness:
-        found[SOFTNESS] = points.new_zeros((*plan.batch, 3))
-    # Gradients by what all pixels of an item share are summed by blocks first: the same bits every time
-    shared = wanted.shared
-    partial = points.new_empty((plan.items, plan.pixel_blocks, plan.sums)) if shared else points
-    work = saved[1] if plan.keeps else new_work(plan, points) if wanted.moving else points
-    pixel_grads = points.new_empty((plan.most_back, plan.pixels, plan.grad))
-    sample_grads = torch.empty_like(pixel_grads) if settings.spacing else pixel_grads
-    for part in plan.back_parts if plan.items else ():
-        first, items = part[0].first, part[0].items
-        # All at once, before anything is added
-        launch = plan.pixels_back(strides, first, items, shared, wanted.clears if first == 0 else wanted.cleared)
-        sums = partial[first : first + items] if shared else partial
-        from_pictures(plan, launch, tensors, saved[0], pictures, pixel_grads, sums, found)
-        if settings.spacing and wanted.moving:
-            columns, rows = plan.gather_samples(first, items)
-            columns.start(softness=softness, pixel_grads=pixel_grads, sample_grads=sample_grads)
-            rows.start(softness=softness, pixel_grads=pixel_grads, sample_grads=sample_grads)
-        if wanted.moving:
-            plan.unit_back(first, items).start(samples=saved[0], softness=softness, pixel_grads=pixel_grads)
-        for passed in part if wanted.moving else ():
-            if plan.keeps:
-                work, counters = (t.view(plan.items, -1)[first:] if first else t for t in saved[1:3])
-            else:
-                counters = new_counters(plan, points, (items,))
-                set_up(passed.setup_again, plan, tensors, work, counters, work)
-            pull(passed, tensors, work, counters, pixel_grads, found, wanted)
-    gradients = collected(plan, tensors, found, partial, needs)
-    by_points = gradients[POINTS]
-    if plan.normals is not None and by_points is not None:
-        plan.normals.backward(found[NORMALS], points, tensors[FACES], saved[-1], by_points)
-    return gradients
-
-
-render_lit_backward = backward
-
-
-def from_pictures(
-    plan: LaunchPlan, launch: Launch, tensors: list[Tensor], samples: Tensor, pictures: list[Tensor], pixel_grads: Tensor,
-    partial: Tensor, found: dict[int, Tensor],
-) -> None:  # fmt: skip
-    """Gradients by pictures to gradients by what is seen at the pixels."""
-    if plan.lit:
-        launch.start(
-            samples=samples, softness=tensors[SOFTNESS], background=tensors[BACKGROUND], matrix=tensors[MATRIX],
-            eye=tensors[EYE], lights=tensors[LIGHTS], grad_image=pictures[0], grad_silhouette=pictures[1],
-            grad_depth=pictures[2], grad_extra=pictures[3], pixel_grads=pixel_grads, partial=partial,
-            by_points=found[POINTS], by_attributes=found[ATTRIBUTES], by_normals=found[NORMALS],
+        image, silhouette, depth = new((*self.plane, self.shown)), new(self.plane), new(self.plane)
+        extra = new((*self.plane, self.extra)) if self.lit else image
+        self.to_pixels.start(
+            samples=saved[0], softness=tensors[SOFTNESS], background=tensors[BACKGROUND], matrix=tensors[MATRIX],
+            eye=tensors[EYE], lights=tensors[LIGHTS], image=image, silhouette=silhouette, depth=depth, extra=extra,
         )  # fmt: skip
-    else:
+        return [image[..., :0] if self.bare else image, silhouette, depth, extra][: 4 if self.lit else 3], saved
+
+    def arranged(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The tensors as kernels want them; the place of those that are missing is taken by one that is not read."""
+        found = with_channel(list(tensors)) if self.bare else list(tensors)
+        for i in self.copied:
+            found[i] = found[i].contiguous()
+        return [*found, *[found[POINTS]] * (NORMALS + 1 - len(found))]
+
+    def new_counters(self, like: Tensor, items: int) -> Tensor:
+        return like.new_zeros((items, self.counters), dtype=torch.int32)
+
+    def set_up(self, launch: Launch, tensors: list[Tensor], work: Tensor, counters: Tensor, scratch: Tensor) -> None:
         launch.start(
-            samples=samples, softness=tensors[SOFTNESS], background=tensors[BACKGROUND], grad_image=pictures[0],
-            grad_silhouette=pictures[1], grad_depth=pictures[2], pixel_grads=pixel_grads, partial=partial,
-            by_points=found[POINTS], by_attributes=found[ATTRIBUTES],
+            points=tensors[POINTS], matrix=tensors[MATRIX], attributes=tensors[ATTRIBUTES], normals=tensors[NORMALS],
+            softness=tensors[SOFTNESS], faces=tensors[FACES], attribute_faces=tensors[ATTRIBUTE_FACES], work=work,
+            counters=counters, scratch=scratch,
         )  # fmt: skip
 
+    def backward(
+        self, grads: Sequence[Any], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
+    ) -> list[Tensor | None]:
+        """Pictures to pixels, pixels to samples where there are fewer, samples to faces; part by part. No gradient of an output
+        counts as zero."""
+        given, tensors = tensors, self.arranged(tensors)
+        points, softness = tensors[POINTS], tensors[SOFTNESS]
+        grads = [None if self.bare else grads[0], *grads[1:], None]
+        pictures, strides = pictures_of(grads[:4], self, points)
+        saved = [t if t.is_contiguous() else t.contiguous() for t in saved]
+        if self.normals is not None:
+            tensors[NORMALS] = saved[-1]
+        wanted = self.wanted(list(needs))
+        # Apart from each other: torch operators must not return tensors that share memory
+        found = {i: points.new_empty(shape) for i, shape in wanted.shapes}
+        if wanted.softness:
+            found[SOFTNESS] = points.new_zeros((*self.batch, 3))
+        # Gradients by what all pixels of an item share are summed by blocks first: the same bits every time
+        shared = wanted.shared
+        partial = points.new_empty((self.items, self.pixel_blocks, self.sums)) if shared else points
+        work = saved[1] if self.keeps else points.new_empty(self.most * self.work) if wanted.moving else points
+        pixel_grads = points.new_empty((self.most_back, self.pixels, self.grad))
+        sample_grads = torch.empty_like(pixel_grads) if self.settings.spacing else pixel_grads
+        for part in self.back_parts if self.items else ():
+            first, items = part[0].first, part[0].items
+            # All at once, before anything is added
+            self.pixels_back(strides, first, items, shared, wanted.clears if first == 0 else (0, 0, 0)).start(
+                samples=saved[0], softness=softness, background=tensors[BACKGROUND], matrix=tensors[MATRIX],
+                eye=tensors[EYE], lights=tensors[LIGHTS], grad_image=pictures[0], grad_silhouette=pictures[1],
+                grad_depth=pictures[2], grad_extra=pictures[3], pixel_grads=pixel_grads,
+                partial=partial[first : first + items] if shared else partial, by_points=found[POINTS],
+                by_attributes=found[ATTRIBUTES], by_normals=found.get(NORMALS, points),
+            )  # fmt: skip
+            if not wanted.moving:
+                continue
+            columns, rows, unit = self.samples_back(first, items)
+            if self.settings.spacing:
+                columns.start(softness=softness, pixel_grads=pixel_grads, sample_grads=sample_grads)
+                rows.start(softness=softness, pixel_grads=pixel_grads, sample_grads=sample_grads)
+            unit.start(samples=saved[0], softness=softness, pixel_grads=pixel_grads)
+            for passed in part:
+                if self.keeps:
+                    work, counters = (t.view(self.items, -1)[first:] if first else t for t in saved[1:3])
+                else:
+                    counters = self.new_counters(points, items)
+                    self.set_up(passed.setup_again, tensors, work, counters, work)
+                self.pull(passed, tensors, work, counters, pixel_grads, found, wanted)
+        if shared:
+            self.split(partial.sum(1), found)
+        if self.world and needs[MATRIX]:
+            found[POINTS], projected = to_the_world(found[POINTS], points, tensors[MATRIX])
+            found[MATRIX] = found[MATRIX] + projected if MATRIX in found else projected
+        if self.normals is not None and needs[POINTS]:
+            self.normals.backward(found[NORMALS], points, tensors[FACES], saved[-1], found[POINTS])
+        if self.bare:
+            found[ATTRIBUTES] = torch.zeros_like(given[ATTRIBUTES])
+        return [found.get(i) if need else None for i, need in enumerate(needs)]
 
-def pull(
-    passed: Pass, tensors: list[Tensor], work: Tensor, counters: Tensor, pixel_grads: Tensor,
-    found: dict[int, Tensor], wanted: Wanted,
-) -> None:  # fmt: skip
-    """Add what the samples of a pass pull on its faces to the gradients."""
-    plan, points = passed.plan, tensors[POINTS]
-    faces, attribute_faces = tensors[FACES], tensors[ATTRIBUTE_FACES]
-    targets = found
-    if plan.settings.deterministic:
-        widths = {POINTS: 3, ATTRIBUTES: passed.channels - passed.normals, NORMALS: 3}
-        targets = {i: points.new_zeros(passed.items, 3 * plan.count, widths[i]) for i, _ in wanted.shapes}
-    soft = points.new_zeros(passed.items, plan.count, 3) if wanted.softness else points
-    passed.backward(wanted.softness, wanted.to_world).start(
-        work=work, counters=counters, softness=tensors[SOFTNESS], pixel_grads=pixel_grads,
-        points=points, matrix=tensors[MATRIX], attributes=tensors[ATTRIBUTES],
-        normals=tensors[NORMALS] if plan.lit else points, faces=faces, attribute_faces=attribute_faces,
-        by_points=targets[POINTS], by_attributes=targets[ATTRIBUTES],
-        by_normals=targets[NORMALS] if plan.lit else points, by_softness=soft,
-    )  # fmt: skip
-    items = slice(passed.first, passed.first + passed.items)
-    if plan.settings.deterministic:
-        gather(targets[POINTS], faces, found[POINTS].view(-1, plan.vertices, 3)[items])
-        if passed.channels > passed.normals:
-            of_channels = found[ATTRIBUTES].view(-1, plan.rows, plan.attributes)[items, :, passed.first_channel :]
-            gather(targets[ATTRIBUTES], attribute_faces, of_channels)
-        if passed.normals:
-            gather(targets[NORMALS], faces, found[NORMALS].view(-1, plan.vertices, 3)[items])
-    if wanted.softness:
-        found[SOFTNESS].view(-1, 3)[items] += soft.sum(1)
+    def split(self, whole: Tensor, found: dict[int, Tensor]) -> None:
+        """Sums over the pixels of each item as gradients."""
+        end = self.shown + 1
+        found[BACKGROUND] = whole[:, 1 if self.bare else 0 : end].reshape(*self.batch, -1)
+        if self.lit:
+            found[EYE] = whole[:, end : end + 3].view(*self.batch, 3)
+            found[MATRIX] = whole[:, end + 3 : end + 15].view(*self.batch, 3, 4)
+            found[LIGHTS] = whole[:, end + 15 :].view(*self.batch, -1, LIGHT)
+
+    def pull(
+        self, passed: Pass, tensors: list[Tensor], work: Tensor, counters: Tensor, pixel_grads: Tensor,
+        found: dict[int, Tensor], wanted: Wanted,
+    ) -> None:  # fmt: skip
+        """Add what the samples of a pass pull on its faces to the gradients."""
+        points, faces, attribute_faces = tensors[POINTS], tensors[FACES], tensors[ATTRIBUTE_FACES]
+        targets, fixed = found, self.settings.deterministic
+        if fixed:
+            widths = {POINTS: 3, ATTRIBUTES: passed.channels - passed.normals, NORMALS: 3}
+            targets = {i: points.new_zeros(passed.items, 3 * self.count, widths[i]) for i, _ in wanted.shapes}
+        soft = points.new_zeros(passed.items, self.count, 3) if wanted.softness else points
+        passed.backward(wanted.softness, wanted.to_world).start(
+            work=work, counters=counters, softness=tensors[SOFTNESS], pixel_grads=pixel_grads,
+            points=points, matrix=tensors[MATRIX], attributes=tensors[ATTRIBUTES], normals=tensors[NORMALS], faces=faces,
+            attribute_faces=attribute_faces, by_points=targets[POINTS], by_attributes=targets[ATTRIBUTES],
+            by_normals=targets.get(NORMALS, points), by_softness=soft,
+        )  # fmt: skip
+        items = slice(passed.first, passed.first + passed.items)
+        if fixed:
+            # Adding by index sorts first there, and gives the same bits in every run
+            first = passed.first_channel
+            for i, pulls in targets.items():
+                if pulls.shape[-1] and (i != NORMALS or passed.normals):
+                    target = found[i].view(self.items, -1, found[i].shape[-1])[items]
+                    if i == ATTRIBUTES:
+                        target = target[..., first : first + pulls.shape[-1]]
+                    rows = attribute_faces if i == ATTRIBUTES else faces
+                    target.transpose(0, 1).index_put_(
+                        (rows.long().reshape(-1),), pulls.transpose(0, 1), accumulate=True
+                    )
+        if wanted.softness:
+            found[SOFTNESS].view(-1, 3)[items] += soft.sum(1)
 
 
-def collected(
-    plan: LaunchPlan, tensors: list[Tensor], found: dict[int, Tensor], partial: Tensor, needs: list[bool]
-) -> list[Tensor | None]:
-    """The gradients in the order of the tensors."""
-    if partial.dim() == 3 and partial is not tensors[POINTS]:
-        whole = partial.sum(1)
-        if not plan.lit:
-            found[BACKGROUND] = whole.view(*plan.batch, plan.channels + 1)
-        else:
-            found[BACKGROUND] = whole[:, :4].view(*plan.batch, 4)
-            found[EYE] = whole[:, 4:7].view(*plan.batch, 3)
-            found[MATRIX] = whole[:, 7:19].view(*plan.batch, 3, 4)
-            found[LIGHTS] = whole[:, 19:].view(*plan.batch, -1, LIGHT)
-    if plan.world and needs[MATRIX]:
-        found[POINTS], projected = to_the_world(found[POINTS], tensors[POINTS], tensors[MATRIX])
-        found[MATRIX] = found[MATRIX] + projected if MATRIX in found else projected
-    return [found.get(i) if need else None for i, need in enumerate(needs)]
+RenderLitPlan = RenderAttributesPlan
 
 
 def pictures_of(grads: Sequence[Tensor | None], plan: LaunchPlan, like: Tensor) -> tuple[list[Tensor], tuple[int, ...]]:
     """Gradients of the pictures, and their strides: of items, pixels and, for those that have any, channels. One that is the
     same everywhere, like that of a sum, is not spread out for that."""
     pictures, strides = [], ()
-    for grad, own, dense in zip(grads, (3, 2, 2, 3), plan.picture_strides, strict=False):
+    for grad, own, dense in zip(grads, (3, 2, 2, 3), plan.picture_strides, strict=True):
         if grad is None or grad.numel() == 0:
             grad, steps = constant((0.0,) * 4, like.dtype, like.device), (0,) * own
         elif grad.is_contiguous():
@@ -334,119 +250,75 @@ def to_the_world(by_seen: Tensor, points: Tensor, matrix: Tensor) -> tuple[Tenso
     return by_points, torch.cat([by_seen.mT @ limited, by_seen.sum(-2)[..., None]], -1)
 
 
-def gather(pulls: Tensor, faces: Tensor, target: Tensor) -> None:
-    """Add the corners' pulls (items, 3 F, n) to their vertices, in the same order on every run."""
-    order = torch.argsort(faces.reshape(-1), stable=True)
-    ends = torch.arange(target.shape[1] + 1, device=faces.device, dtype=faces.dtype)
-    bounds = torch.searchsorted(faces.reshape(-1)[order], ends)
-    launch = Launch(
-        gather_kernel, (-(-target.shape[1] // 32), pulls.shape[0]), warps=1,
-        corners=pulls.shape[1], vertices_count=target.shape[1], stride=target.stride(0), width=target.stride(1),
-        BLOCK=32, WIDTH=pulls.shape[2],
-    )  # fmt: skip
-    launch.start(pulls=pulls, order=order, bounds=bounds, target=target)
-
-
-def with_channel(tensors: list[Tensor]) -> list[Tensor]:
-    """Tensors without attributes, given one that is 0 everywhere."""
-    points, attributes, background, *rest = tensors
-    attributes = attributes.new_zeros((*attributes.shape[:-1], 1))
-    return [points, attributes, torch.cat([torch.zeros_like(background), background], -1), *rest]
-
-
 # -- normals and light on points
 
 
-def normals_plan(points: Tensor, faces: Tensor) -> tuple[NormalsPlan, Tensor, Tensor]:
-    key = (
-        NormalsPlan,
-        points.shape,
-        points.stride(),
-        points.dtype,
-        points.device,
-        faces.shape,
-        faces.stride(),
-        faces.dtype,
-    )
-    plan = PLANS.find(key)
-    if plan is None:
-        stride = item_stride(tuple(points.shape), points.stride(), 2)
-        rows = points.shape[-2]
-        made = NormalsPlan(math.prod(points.shape[:-2]), rows, len(faces), 3 * rows if stride is None else stride)
-        plan = PLANS.put(key, (made, stride is None or not faces.is_contiguous()))
-    made, copied = plan
-    return (made, points.contiguous(), faces.contiguous()) if copied else (made, points, faces)
+class VertexNormalsPlan(Plan):
+    def __init__(self, signature: Signature):
+        super().__init__(signature)
+        points, faces = signature.tensors
+        rows, stride = points.shape[-2], item_stride(tuple(points.shape), points.strides, 2)
+        self.launches = NormalsPlan(
+            math.prod(points.shape[:-2]), rows, faces.shape[0], 3 * rows if stride is None else stride
+        )
+        self.copied = stride is None
+
+    @classmethod
+    def saves(cls, signature: Signature) -> Sequence[tuple[Sequence[int], torch.dtype]]:
+        points = signature.tensors[0]
+        return [((*points.shape[:-1], 4), points.dtype)]
+
+    def arranged(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        return tensors[0].contiguous() if self.copied else tensors[0], tensors[1].contiguous()
+
+    def forward(self, tensors: Sequence[Tensor]) -> Outputs:
+        normals, sums = self.launches.forward(*self.arranged(tensors))
+        return [normals], [sums]
+
+    def backward(
+        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
+    ) -> list[Tensor | None]:
+        points, faces = self.arranged(tensors)
+        by_points = points.new_zeros(points.shape)
+        self.launches.backward(grads[0].contiguous(), points, faces, saved[0].contiguous(), by_points)
+        return [by_points, None]
 
 
-def vertex_normals_forward(tensors: list[Tensor], settings: NormalSettings) -> Outputs:
-    plan, points, faces = normals_plan(*tensors)
-    normals, sums = plan.forward(points, faces)
-    return [normals], [sums]
+class IlluminatePlan(Plan):
+    def __init__(self, signature: Signature):
+        super().__init__(signature)
+        *batch, count, _ = signature.tensors[2].shape
+        self.items, self.blocks = math.prod(batch), -(-count // SURFACE[0])
+        both: dict[str, Any] = {
+            "count": count, "albedo_stride": 3 * count, "normals_stride": 3 * count, "positions_stride": 3 * count,
+            "eye_stride": 3, "lights_stride": LIGHT * len(self.settings.kinds), "BLOCK": SURFACE[0],
+            **shading_constants(self.settings),
+        }  # fmt: skip
+        grid = self.blocks, self.items
+        self.light = Launch(surface.illuminate_kernel, grid, warps=SURFACE[1], **both)
+        self.back = [
+            Launch(surface.illuminate_backward_kernel, grid, warps=SURFACE[1], NEEDED=needed, **both)
+            for needed in (False, True)
+        ]
 
+    def forward(self, tensors: Sequence[Tensor]) -> Outputs:
+        albedo, normals, positions, eye, lights = (t.contiguous() for t in tensors)
+        image = torch.empty_like(positions)
+        self.light.start(albedo=albedo, normals=normals, positions=positions, eye=eye, lights=lights, image=image)
+        return [image], []
 
-def vertex_normals_saved(tensors: list[Tensor], settings: NormalSettings) -> list[Tensor]:
-    return [tensors[0].new_empty((*tensors[0].shape[:-1], 4))]
-
-
-def vertex_normals_backward(
-    grads: Sequence[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: NormalSettings, needs: list[bool]
-) -> list[Tensor | None]:
-    plan, points, faces = normals_plan(*tensors)
-    by_points = points.new_zeros(points.shape)
-    plan.backward(grads[0].contiguous(), points, faces, saved[0].contiguous(), by_points)
-    return [by_points, None]
-
-
-def illuminate_launch(kernel, tensors: list[Tensor], settings: Shading, **more) -> tuple[Launch, list[Tensor]]:
-    """A launch of a lighting kernel, and tensors as it wants them: one batch dimension, items contiguous."""
-    albedo, normals, positions, eye, lights = (t.contiguous() for t in tensors)
-    count, items = positions.shape[-2], math.prod(positions.shape[:-2])
-    launch = Launch(
-        kernel, (-(-count // SURFACE[0]), items), warps=SURFACE[1],
-        count=count, albedo_stride=3 * count, normals_stride=3 * count, positions_stride=3 * count, eye_stride=3,
-        lights_stride=LIGHT * len(settings.kinds), BLOCK=SURFACE[0], **shading_constants(settings), **more,
-    )  # fmt: skip
-    return launch, [albedo, normals, positions, eye, lights]
-
-
-def illuminate_forward(tensors: list[Tensor], settings: Shading) -> Outputs:
-    launch, (albedo, normals, positions, eye, lights) = illuminate_launch(surface.illuminate_kernel, tensors, settings)
-    image = positions.new_empty(positions.shape)
-    launch.start(albedo=albedo, normals=normals, positions=positions, eye=eye, lights=lights, image=image)
-    return [image], []
-
-
-def illuminate_backward(
-    grads: Sequence[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: Shading, needs: list[bool]
-) -> list[Tensor | None]:
-    shared = needs[3] or needs[4]
-    launch, (albedo, normals, positions, eye, lights) = illuminate_launch(
-        surface.illuminate_backward_kernel, tensors, settings, NEEDED=shared
-    )
-    new, shape = positions.new_empty, positions.shape
-    by_albedo, by_normals, by_positions = new(shape), new(shape), new(shape)
-    blocks = -(-shape[-2] // SURFACE[0])
-    partial = new((math.prod(shape[:-2]), blocks, 3 + LIGHT * len(settings.kinds))) if shared else positions
-    launch.start(
-        albedo=albedo, normals=normals, positions=positions, eye=eye, lights=lights, grad_color=grads[0].contiguous(),
-        by_albedo=by_albedo, by_normals=by_normals, by_positions=by_positions, partial=partial,
-    )  # fmt: skip
-    found: list[Tensor | None] = [by_albedo, by_normals, by_positions, None, None]
-    if shared:
-        whole = partial.sum(1)
-        found[3:] = [whole[:, :3].reshape(eye.shape), whole[:, 3:].reshape(lights.shape)]
-    return [g if need else None for g, need in zip(found, needs, strict=True)]
-
-
-RenderAttributesPlan = plan_from(
-    render_attributes_forward, render_attributes_backward, render_attributes_saved, partial=True
-)
-
-
-RenderLitPlan = plan_from(render_lit_forward, render_lit_backward, render_lit_saved, partial=True)
-
-
-VertexNormalsPlan = plan_from(vertex_normals_forward, vertex_normals_backward, vertex_normals_saved)
-
-
-IlluminatePlan = plan_from(illuminate_forward, illuminate_backward)
+    def backward(
+        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
+    ) -> list[Tensor | None]:
+        albedo, normals, positions, eye, lights = (t.contiguous() for t in tensors)
+        shared = needs[3] or needs[4]
+        found = [torch.empty_like(positions) for _ in range(3)]
+        width = 3 + LIGHT * len(self.settings.kinds)
+        partial = positions.new_empty((self.items, self.blocks, width)) if shared else positions
+        self.back[shared].start(
+            albedo=albedo, normals=normals, positions=positions, eye=eye, lights=lights, grad_color=grads[0].contiguous(),
+            by_albedo=found[0], by_normals=found[1], by_positions=found[2], partial=partial,
+        )  # fmt: skip
+        whole = partial.sum(1) if shared else partial
+        found += [whole[:, :3].reshape(eye.shape), whole[:, 3:].reshape(lights.shape)] if shared else [eye, lights]
+        return [g if need else None for g, need in zip(found, needs, strict=True)]

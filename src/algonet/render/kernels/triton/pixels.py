@@ -1,6 +1,6 @@
-"""Triton: from samples to pixels of any attributes, and back.
+"""Triton: from samples to pixels of any attributes, lit or not, and back.
 
-`composite_kernel` makes pictures; it takes samples as they are where every pixel has its own, and interpolates them where the
+`paint_kernel` makes pictures; it takes samples as they are where every pixel has its own, and interpolates them where the
 noise is wide. Its twin turns gradients by pictures into gradients by what was seen at the pixels.
 """
 
@@ -24,8 +24,9 @@ from .formulas import (
     MEAN_DEPTH,
     MEANS,
 )
-from .lighting import placed
+from .lighting import cofactors, dot, lit, lit_back, minus, placed, plus_times, times, unproject, unproject_back
 from .sampling import load_samples, sample_grid
+from .vectors import load_three, store_sums, store_vector
 
 
 @triton.jit
@@ -86,70 +87,157 @@ def pixel_block(softness, samples, first, height, width, softness_stride, SPACIN
     return slot, item, pixel, live, row, column, spacing, margin, columns, samples + item * height * width * SAMPLE
 
 
-@kernel
-def composite_kernel(
-    samples, softness, background, image, silhouette, depth,
-    first, height, width, softness_stride, background_stride, channels,
-    SAMPLE: tl.constexpr, POWER: tl.constexpr, OVER: tl.constexpr, SPACING: tl.constexpr, BLOCK: tl.constexpr,
+@triton.jit
+def load_camera(matrix):
+    """Of a camera's matrix: the inverse of its 3 x 3 part, and its last column."""
+    inverse = cofactors(load_three(matrix), load_three(matrix + 4), load_three(matrix + 8))
+    return inverse, (tl.load(matrix + 3), tl.load(matrix + 7), tl.load(matrix + 11))
+
+
+@triton.jit
+def load_surface(
+    own, z, a, inverse, shift, row, column, spacing, margin, columns, GREY: tl.constexpr, COLORED: tl.constexpr,
+    SAMPLE: tl.constexpr, PERSPECTIVE: tl.constexpr,
 ):  # fmt: skip
+    """What is seen at pixels of depth z and first mean a: position, albedo and mean normal."""
+    b, c, d, e = load_samples(own, row, column, spacing, margin, columns, MEANS + 1, SAMPLE, SAMPLE)
+    f = a
+    if COLORED:
+        f, _a, _b, _c = load_samples(own, row, column, spacing, margin, columns, MEANS + 5, SAMPLE, SAMPLE)
+    place = unproject(inverse, shift, column.to(z.dtype) + 0.5, row.to(z.dtype) + 0.5, z, PERSPECTIVE)
+    albedo, n = (a, b, c), (d, e, f)
+    if not COLORED:
+        albedo, n = (z * 0.0 + GREY, z * 0.0 + GREY, z * 0.0 + GREY), (a, b, c)
+    return place, albedo, n
+
+
+@kernel
+def paint_kernel(
+    samples, softness, background, matrix, eye, lights, image, silhouette, depth, extra,
+    first, height, width, softness_stride, background_stride, matrix_stride, eye_stride, lights_stride, channels,
+    SAMPLE: tl.constexpr, POWER: tl.constexpr, OVER: tl.constexpr, SPACING: tl.constexpr, LIT: tl.constexpr,
+    PERSPECTIVE: tl.constexpr, COLORED: tl.constexpr, GREY: tl.constexpr, LIGHTS: tl.constexpr, KINDS: tl.constexpr,
+    TWO_SIDED: tl.constexpr, GLOSSY: tl.constexpr, SHININESS: tl.constexpr, STRENGTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """`channels` means over the background; LIT: lit pixels over the background, and `channels` further attributes over 0."""
     _slot, item, pixel, live, row, column, spacing, margin, columns, own = pixel_block(
         softness, samples, first, height, width, softness_stride, SPACING, SAMPLE, BLOCK
     )
-    front, back, z, _mean = load_samples(own, row, column, spacing, margin, columns, FRONT, SAMPLE, SAMPLE)
+    front, back, z, mean = load_samples(own, row, column, spacing, margin, columns, FRONT, SAMPLE, SAMPLE)
     s = silhouette_of(front, back, POWER)
     pixel = pixel + item * height * width
     ground = background + item * background_stride
+    if LIT:
+        inverse, shift = load_camera(matrix + item * matrix_stride)
+        place, albedo, n = load_surface(
+            own, z, mean, inverse, shift, row, column, spacing, margin, columns, GREY, COLORED, SAMPLE, PERSPECTIVE
+        )
+        color = lit(
+            n, place, load_three(eye + item * eye_stride), albedo, lights + item * lights_stride, SHININESS, STRENGTH,
+            LIGHTS, KINDS, TWO_SIDED, GLOSSY,
+        )  # fmt: skip
+        store_vector(image, pixel, plus_times(times(color, s), load_three(ground), 1.0 - s), live)
+        FIRST: tl.constexpr = MEANS + 3 + 3 * COLORED
+        far, target = ground + 3, extra
+    else:
+        FIRST: tl.constexpr = MEANS
+        far, target = ground + channels, image
     tl.store(silhouette + pixel, s, mask=live)
-    seen_depth, _by_z, _by_s, _by_far = placed(z, s, tl.load(ground + channels), OVER)
+    seen_depth, _by_z, _by_s, _by_far = placed(z, s, tl.load(far), OVER)
     tl.store(depth + pixel, seen_depth, mask=live)
     for c in range(0, channels, 4):
-        means = load_samples(own, row, column, spacing, margin, columns, MEANS + c, SAMPLE, SAMPLE)
+        means = load_samples(own, row, column, spacing, margin, columns, FIRST + c, SAMPLE, SAMPLE)
         for k in tl.static_range(4):
             if c + k < channels:
-                color = s * means[k] + (1.0 - s) * tl.load(ground + c + k)
-                tl.store(image + pixel * channels + c + k, color, mask=live)
+                shown = s * means[k]
+                if not LIT:
+                    shown += (1.0 - s) * tl.load(ground + c + k)
+                tl.store(target + pixel * channels + c + k, shown, mask=live)
 
 
 @kernel
-def composite_backward_kernel(
-    samples, softness, background, grad_image, grad_silhouette, grad_depth, pixel_grads, partial,
-    by_points, by_attributes,
-    first, height, width, softness_stride, background_stride, channels, clear_points, clear_attributes,
+def paint_backward_kernel(
+    samples, softness, background, matrix, eye, lights, grad_image, grad_silhouette, grad_depth, grad_extra, pixel_grads,
+    partial, by_points, by_attributes, by_normals,
+    first, height, width, softness_stride, background_stride, matrix_stride, eye_stride, lights_stride, channels, sums,
+    clear_points, clear_attributes, clear_normals,
     image_item, image_pixel, image_channel, silhouette_item, silhouette_pixel, depth_item, depth_pixel,
+    extra_item, extra_pixel, extra_channel,
     SAMPLE: tl.constexpr, GRAD: tl.constexpr, POWER: tl.constexpr, OVER: tl.constexpr, SPACING: tl.constexpr,
+    LIT: tl.constexpr, PERSPECTIVE: tl.constexpr, COLORED: tl.constexpr, GREY: tl.constexpr, LIGHTS: tl.constexpr,
+    KINDS: tl.constexpr, TWO_SIDED: tl.constexpr, GLOSSY: tl.constexpr, SHININESS: tl.constexpr, STRENGTH: tl.constexpr,
     NEEDED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients by coverages, mean depth and means at the pixels; NEEDED: also sums of the gradient by the background.
+    """Gradients by coverages, mean depth and means at the pixels; NEEDED: also `sums` sums, of those by background and its
+    depth, and if LIT by eye, matrix and lights.
 
     Clears the gradients that the next kernel adds to.
     """
     clear(by_points, clear_points, BLOCK)
     clear(by_attributes, clear_attributes, BLOCK)
+    clear(by_normals, clear_normals, BLOCK)
     slot, item, pixel, live, row, column, spacing, margin, columns, own = pixel_block(
         softness, samples, first, height, width, softness_stride, SPACING, SAMPLE, BLOCK
     )
-    front, back, z, _mean = load_samples(own, row, column, spacing, margin, columns, FRONT, SAMPLE, SAMPLE)
+    front, back, z, mean = load_samples(own, row, column, spacing, margin, columns, FRONT, SAMPLE, SAMPLE)
     s = silhouette_of(front, back, POWER)
     ground = background + item * background_stride
+    partial += (slot * tl.num_programs(0) + tl.program_id(0)) * sums
     target = pixel_grads + (slot * height * width + pixel) * GRAD
-    partial += (slot * tl.num_programs(0) + tl.program_id(0)) * (channels + 1)
-    grad_image += item * image_item + pixel * image_pixel
+    means, more, step = target + GRADS, grad_image + item * image_item + pixel * image_pixel, image_channel
     by_depth = tl.load(grad_depth + item * depth_item + pixel * depth_pixel, mask=live, other=0.0)
     by_s = tl.load(grad_silhouette + item * silhouette_item + pixel * silhouette_pixel, mask=live, other=0.0)
-    _depth, depth_z, depth_s, depth_far = placed(z, s, tl.load(ground + channels), OVER)
+    far = channels
+    FIRST: tl.constexpr = MEANS + (3 + 3 * COLORED) * LIT
+    if LIT:
+        far = 3
+    _depth, depth_z, depth_s, depth_far = placed(z, s, tl.load(ground + far), OVER)
     by_s += by_depth * depth_s
+    by_z = depth_z * by_depth
+    if NEEDED:
+        tl.store(partial + far, tl.sum(depth_far * by_depth))
+    if LIT:
+        inverse, shift = load_camera(matrix + item * matrix_stride)
+        place, albedo, n = load_surface(
+            own, z, mean, inverse, shift, row, column, spacing, margin, columns, GREY, COLORED, SAMPLE, PERSPECTIVE
+        )
+        viewer, lights = load_three(eye + item * eye_stride), lights + item * lights_stride
+        color = lit(n, place, viewer, albedo, lights, SHININESS, STRENGTH, LIGHTS, KINDS, TWO_SIDED, GLOSSY)
+        by_color = (
+            tl.load(more, mask=live, other=0.0), tl.load(more + step, mask=live, other=0.0),
+            tl.load(more + 2 * step, mask=live, other=0.0),
+        )  # fmt: skip
+        by_s += dot(by_color, minus(color, load_three(ground)))
+        by_n, by_place, by_eye, by_albedo = lit_back(
+            n, place, viewer, albedo, times(by_color, s), lights, SHININESS, STRENGTH, partial + 19, LIGHTS, KINDS,
+            TWO_SIDED, GLOSSY, NEEDED,
+        )  # fmt: skip
+        g, by_place_z = unproject_back(inverse, by_place, column.to(z.dtype) + 0.5, row.to(z.dtype) + 0.5, PERSPECTIVE)
+        by_z += by_place_z
+        if NEEDED:
+            store_sums(partial, times(by_color, 1.0 - s))
+            store_sums(partial + 4, by_eye)
+            for k in tl.static_range(3):
+                store_sums(partial + 7 + 4 * k, times(place, -g[k]))
+                tl.store(partial + 10 + 4 * k, -tl.sum(g[k]))
+        if COLORED:
+            store_vector(means, 0, by_albedo, live)
+            means += 3
+        store_vector(means, 0, by_n, live)
+        means, more, step = means + 3, grad_extra + item * extra_item + pixel * extra_pixel, extra_channel
     for c in range(0, channels, 4):
-        means = load_samples(own, row, column, spacing, margin, columns, MEANS + c, SAMPLE, SAMPLE)
+        seen = load_samples(own, row, column, spacing, margin, columns, FIRST + c, SAMPLE, SAMPLE)
         for k in tl.static_range(4):
             if c + k < channels:
-                grad = tl.load(grad_image + (c + k) * image_channel, mask=live, other=0.0)
-                tl.store(target + GRADS + c + k, s * grad, mask=live)
-                by_s += grad * (means[k] - tl.load(ground + c + k))
-                if NEEDED:
-                    tl.store(partial + c + k, tl.sum((1.0 - s) * grad))
-    if NEEDED:
-        tl.store(partial + channels, tl.sum(depth_far * by_depth))
-    store_by_coverage(target, front, back, by_s, depth_z * by_depth, live, POWER)
+                grad = tl.load(more + (c + k) * step, mask=live, other=0.0)
+                tl.store(means + c + k, s * grad, mask=live)
+                if LIT:
+                    by_s += grad * seen[k]
+                else:
+                    by_s += grad * (seen[k] - tl.load(ground + c + k))
+                    if NEEDED:
+                        tl.store(partial + c + k, tl.sum((1.0 - s) * grad))
+    store_by_coverage(target, front, back, by_s, by_z, live, POWER)
 
 
 @triton.jit

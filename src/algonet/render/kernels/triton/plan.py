@@ -7,20 +7,20 @@ decide is decided once and kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from algonet.core.cache import Cache
-from algonet.core.identity import PLANS
+from algonet.core.autograd import Plan
+from algonet.core.identity import PLANS, Signature
 from algonet.core.launch import Launch
 
 from ...constants import GREY
 from ...settings import RasterSettings
 from ...shading import LIGHT, Shading
-from . import gathering, lit_pixels, pixels, surface
+from . import gathering, pixels, surface
 from .backward import backward_kernel
 from .formulas import BOX, COUNTERS, GRADS, MEAN_DEPTH, PLANES
 from .forward import forward_kernel
@@ -74,11 +74,18 @@ PICTURE_STRIDES = (
 Shape = tuple[int, ...]
 
 
-class LaunchPlan:
+class LaunchPlan(Plan):
     """A form of call: `passes` over channels and items, and how its tensors lie in memory."""
 
-    def __init__(self, settings: RasterSettings, shapes: Sequence[Shape], strides: Sequence[Shape], dtype: torch.dtype):
-        self.settings = settings
+    def __init__(self, signature: Signature):
+        super().__init__(signature)
+        settings, dtype = self.settings, signature.tensors[0].dtype
+        like = [torch.empty_strided(t.shape, t.strides, device="meta") for t in signature.tensors]
+        #: Whether there are no attributes: kernels get one that is 0 everywhere.
+        self.bare = settings.shading is None and like[ATTRIBUTES].shape[-1] == 0
+        if self.bare:
+            like = with_channel(like)
+        shapes, strides = [tuple(t.shape) for t in like], [t.stride() for t in like]
         points, attributes, faces = shapes[POINTS], shapes[ATTRIBUTES], shapes[FACES]
         self.world, self.lit = len(shapes) > MATRIX, settings.shading is not None
         self.batch, self.items, self.vertices = points[:-2], math.prod(points[:-2]), points[-2]
@@ -91,6 +98,7 @@ class LaunchPlan:
         #: All channels, normals among them, and those that are neither colour nor normal.
         self.channels = self.attributes + 3 * self.lit
         self.extra = self.attributes - 3 * settings.colored if self.lit else 0
+        self.shown = 3 if self.lit else self.channels
         self.sample = MEAN_DEPTH.value + 2 * (self.channels + 1)
         # Even, so that records are aligned
         self.grad = -(-(GRADS.value + self.channels) // 2) * 2
@@ -125,23 +133,20 @@ class LaunchPlan:
         self.plane = (*self.batch, self.height, self.width)
         #: Strides of items, pixels and channels of pictures that lie one after the other.
         self.picture_strides = tuple(
-            (self.pixels * c, c, 1)[:own]
-            for c, own in ((3 if self.lit else self.channels, 3), (1, 2), (1, 2), (self.extra, 3))
+            (self.pixels * c, c, 1)[:own] for c, own in ((self.shown, 3), (1, 2), (1, 2), (self.extra, 3))
         )
         self.counters = COUNTERS.value + 2 * self.jobs if self.jobs or self.bin else 0
         self.pixel_blocks = -(-self.pixels // PIXELS[0])
         #: Numbers per block of pixels that are summed over them: gradients by what all pixels of an item share.
-        self.sums = (
-            lit_pixels.SUMS.value + LIGHT * len(settings.shading.kinds) if settings.shading else self.channels + 1
+        self.sums = self.shown + 1 + (3 + 12 + LIGHT * len(settings.shading.kinds) if settings.shading else 0)
+        self.to_pixels = Launch(
+            pixels.paint_kernel, (self.pixel_blocks, self.items), warps=PIXELS[1], first=0, **self._painting()
         )
-        self.to_pixels = self._to_pixels()
         #: Where lit pictures come without normals, those of the faces are made: as sums of areas, four numbers a vertex.
         self.normals = None
         if self.areas:
             cleared = self.items * self.counters if self.keeps else 0
             self.normals = NormalsPlan(self.items, self.vertices, self.count, self.steps[POINTS], cleared)
-        self._pixels_back: Cache[Any] = Cache("launches from pictures back", 64)
-        self._wanted: Cache[Wanted] = Cache("gradients that are wanted", 64)
 
     def _parts(self, most: int) -> list[list[Pass]]:
         """The batch in as few parts of like size as have at most so many items."""
@@ -160,35 +165,21 @@ class LaunchPlan:
             yield Pass(self, first_attribute, first_mean, taken + normals, normals, first, items)
             first_attribute, first_mean, normals = first_attribute + taken, first_mean + taken + normals, 0
 
-    def _both(self) -> dict:
-        """What all kernels of `pixels` that see pictures take."""
+    def _painting(self) -> dict:
+        """What kernels between samples and pictures take."""
+        settings = self.settings
         return {
             "height": self.height, "width": self.width, "softness_stride": self.steps[SOFTNESS],
-            "background_stride": self.steps[BACKGROUND], "SAMPLE": self.sample, "SPACING": self.settings.spacing,
-            "BLOCK": PIXELS[0], "POWER": self.settings.power, "OVER": self.settings.over_depth,
+            "background_stride": self.steps[BACKGROUND], "matrix_stride": self.steps.get(MATRIX, 0),
+            "eye_stride": self.steps.get(EYE, 0), "lights_stride": self.steps.get(LIGHTS, 0),
+            "channels": self.extra if self.lit else self.channels, "SAMPLE": self.sample, "SPACING": settings.spacing,
+            "BLOCK": PIXELS[0], "POWER": settings.power, "OVER": settings.over_depth, "LIT": self.lit,
+            "PERSPECTIVE": settings.perspective, "COLORED": settings.colored, "GREY": GREY,
+            **shading_constants(settings.shading or Shading(())),
         }  # fmt: skip
 
-    def _light(self, shading: Shading) -> dict:
-        return {
-            "matrix_stride": self.steps[MATRIX], "eye_stride": self.steps[EYE], "lights_stride": self.steps[LIGHTS],
-            "channels": self.extra, "PERSPECTIVE": self.settings.perspective, "COLORED": self.settings.colored,
-            "GREY": GREY, **shading_constants(shading),
-        }  # fmt: skip
-
-    def _to_pixels(self) -> Launch:
-        """From samples to pictures."""
-        shading, grid = self.settings.shading, (self.pixel_blocks, self.items)
-        kernel: Any = pixels.composite_kernel
-        more: dict[str, Any] = {"channels": self.channels}
-        if shading is not None:
-            kernel, more = lit_pixels.shade_kernel, self._light(shading)
-        return Launch(kernel, grid, warps=PIXELS[1], first=0, **self._both(), **more)
-
-    def wanted(self, needs: tuple[bool, ...]) -> Wanted:
+    def wanted(self, needs: list[bool]) -> Wanted:
         """What a backward pass with these needs makes."""
-        return self._wanted.find(needs) or self._wanted.put(needs, self._wants(needs))
-
-    def _wants(self, needs: tuple[bool, ...]) -> Wanted:
         by_matrix = self.world and needs[MATRIX]
         shapes = {POINTS: (self.vertices, 3), ATTRIBUTES: (self.rows, self.attributes)}
         shapes |= {NORMALS: (self.vertices, 3)} if self.lit else {}
@@ -196,74 +187,59 @@ class LaunchPlan:
         summed[POINTS] = needs[POINTS] or by_matrix
         if self.normals is not None:
             summed[NORMALS] = needs[POINTS]
+        clears = {i: self.items * math.prod(shape) if summed[i] else 0 for i, shape in shapes.items()}
         return Wanted(
             shapes=tuple((i, (*self.batch, *shape)) for i, shape in shapes.items()),
-            clears=tuple(self.items * math.prod(shape) if summed[i] else 0 for i, shape in shapes.items()),
-            cleared=(0,) * len(shapes),
+            clears=tuple(clears.get(i, 0) for i in (POINTS, ATTRIBUTES, NORMALS)),
             softness=needs[SOFTNESS],
             shared=needs[BACKGROUND] or (self.lit and (needs[MATRIX] or needs[EYE] or needs[LIGHTS])),
             moving=self.count > 0 and any(needs[i] for i in MOVING if i < len(needs)),
             to_world=not by_matrix,
         )
 
-    def pixels_back(
-        self, strides: tuple[int, ...], first: int, items: int, needed: bool, clears: tuple[int, ...]
-    ) -> Launch:
+    def pixels_back(self, strides: Shape, first: int, items: int, needed: bool, clears: Shape) -> Launch:
         """From gradients by pictures with these strides to gradients by what is seen at the pixels of some items; `needed`:
         also those by what all pixels of an item share; `clears`: how many numbers for points, attributes and normals."""
-        key = (strides, first, items, needed, clears)
-        found = self._pixels_back.find(key)
-        if found is None:
-            shading, grid = self.settings.shading, (self.pixel_blocks, items)
-            kernel: Any = pixels.composite_backward_kernel
-            more: dict[str, Any] = {"channels": self.channels}
-            if shading is not None:
-                kernel, more = lit_pixels.shade_backward_kernel, self._light(shading)
-            more |= dict(zip(PICTURE_STRIDES, strides, strict=False))
-            more |= dict(zip(("clear_points", "clear_attributes", "clear_normals"), clears, strict=False))
-            launch = Launch(
-                kernel, grid, warps=PIXELS[1], first=first, GRAD=self.grad, NEEDED=needed, **self._both(), **more
-            )  # fmt: skip
-            found = self._pixels_back.put(key, launch)
-        return found
 
-    def gather_samples(self, first: int, items: int) -> tuple[Launch, Launch]:
-        """From gradients at pixels to gradients at the samples that they were interpolated from: along rows, along columns."""
-        key = ("gather", first, items)
-        found: Any = self._pixels_back.find(key)
-        if found is None:
+        def make() -> Launch:
+            more: dict[str, Any] = dict(zip(PICTURE_STRIDES, strides, strict=True))
+            more |= dict(zip(("clear_points", "clear_attributes", "clear_normals"), clears, strict=True))
+            return Launch(
+                pixels.paint_backward_kernel, (self.pixel_blocks, items), warps=PIXELS[1],
+                first=first, sums=self.sums, GRAD=self.grad, NEEDED=needed, **self._painting(), **more,
+            )  # fmt: skip
+
+        return PLANS.get(("pixels back", self, strides, first, items, needed, clears), make)
+
+    def samples_back(self, first: int, items: int) -> tuple[Launch, Launch, Launch]:
+        """From gradients at pixels to gradients at the samples that they were interpolated from, along rows and along columns;
+        and from gradients by means at the samples to what their faces take."""
+
+        def make() -> tuple[Launch, ...]:
             both: dict[str, Any] = {
                 "first": first, "height": self.height, "width": self.width, "softness_stride": self.steps[SOFTNESS],
-                "GRAD": self.grad, "CHANNELS": self.channels, "SPACING": self.settings.spacing, "P": 32,
+                "GRAD": self.grad, "CHANNELS": self.channels, "SPACING": self.settings.spacing,
             }  # fmt: skip
             grid = (min(GATHERS, self.pixels), items)
-            columns = Launch(gathering.gather_columns_kernel, grid, warps=1, **both)
-            rows = Launch(gathering.gather_rows_kernel, grid, warps=1, **both)
-            found = self._pixels_back.put(key, (columns, rows))
-        return found
-
-    def unit_back(self, first: int, items: int) -> Launch:
-        """From gradients by means at the samples of some items to what their faces take."""
-        found: Any = self._pixels_back.find(("unit", first, items))
-        if found is None:
-            launch = Launch(
-                pixels.unit_backward_kernel, (self.pixel_blocks, items), warps=PIXELS[1],
-                first=first, height=self.height, width=self.width, softness_stride=self.steps[SOFTNESS],
-                SAMPLE=self.sample, GRAD=self.grad, CHANNELS=self.channels, POWER=self.settings.power,
-                SPACING=self.settings.spacing, BLOCK=PIXELS[0],
+            return (
+                Launch(gathering.gather_columns_kernel, grid, warps=1, P=32, **both),
+                Launch(gathering.gather_rows_kernel, grid, warps=1, P=32, **both),
+                Launch(
+                    pixels.unit_backward_kernel, (self.pixel_blocks, items), warps=PIXELS[1], SAMPLE=self.sample,
+                    POWER=self.settings.power, BLOCK=PIXELS[0], **both,
+                ),
             )  # fmt: skip
-            found = self._pixels_back.put(("unit", first, items), launch)
-        return found
+
+        return PLANS.get(("samples back", self, first, items), make)
 
 
 class Wanted(NamedTuple):
     """What a backward pass makes: places for gradients by points, attributes and normals with their `shapes`, how many numbers
-    of each are to be cleared (none where nobody needs them) and the same for one that has been, and whether gradients by
-    softness, by what all pixels share, and by anything of the faces are wanted; `to_world`: by points of the world at once."""
+    of each are to be cleared (none where nobody needs them), and whether gradients by softness, by what all pixels share, and
+    by anything of the faces are wanted; `to_world`: by points of the world at once."""
 
     shapes: tuple[tuple[int, Shape], ...]
     clears: Shape
-    cleared: Shape
     softness: bool
     shared: bool
     moving: bool
@@ -387,14 +363,11 @@ class Pass:
         )  # fmt: skip
 
 
-def plan_of(tensors: Sequence[Tensor], settings: RasterSettings) -> LaunchPlan:
-    """The plan for calls like this one."""
-    key = (LaunchPlan, settings, tensors[0].device, *[(t.shape, t.stride(), t.dtype) for t in tensors])
-    plan = PLANS.find(key)
-    if plan is None:
-        shapes, strides = [tuple(t.shape) for t in tensors], [t.stride() for t in tensors]
-        plan = PLANS.put(key, LaunchPlan(settings, shapes, strides, tensors[0].dtype))
-    return plan
+def with_channel(tensors: list[Tensor]) -> list[Tensor]:
+    """Tensors without attributes, given one that is 0 everywhere."""
+    points, attributes, background, *rest = tensors
+    attributes = attributes.new_zeros((*attributes.shape[:-1], 1))
+    return [points, attributes, torch.cat([torch.zeros_like(background), background], -1), *rest]
 
 
 def item_stride(shape: Shape, strides: Shape, own: int) -> int | None:

@@ -1,7 +1,7 @@
 """Which face each pixel's centre sees, on CUDA devices: `render/visibility.py` with a program for each face.
 
 A program walks its face's box in blocks and keeps the nearest of each pixel by an atomic minimum of 64 bits. Large faces are
-cut into tiles, which a second kernel draws.
+cut into tiles, which a second kernel draws. What follows the marker is the CPU's kernel's, too: `numba.edges.translated`.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -55,55 +55,9 @@ def _launches(items: int, vertices: int, count: int, settings: VisibilitySetting
 
 @triton.jit
 def load_corner(points, vertex, PERSPECTIVE: tl.constexpr):
-    """Of a corner: x w and y w in units, w and depth, snapped x and y, and whether its arithmetic is exact."""
-    x = tl.load(points + vertex * 3).to(tl.float64) * UNITS
-    y = tl.load(points + vertex * 3 + 1).to(tl.float64) * UNITS
-    z = tl.load(points + vertex * 3 + 2).to(tl.float64)
-    w = z if PERSPECTIVE else z * 0.0 + 1.0
-    ahead = w > 0
-    sx = tl.floor(x / tl.where(ahead, w, 1.0) + 0.5)
-    sy = tl.floor(y / tl.where(ahead, w, 1.0) + 0.5)
-    exact = ahead & (tl.abs(sx) <= EXACT) & (tl.abs(sy) <= EXACT)
-    return tl.where(exact, sx * w, x), tl.where(exact, sy * w, y), w, z, sx, sy, exact
-
-
-@triton.jit
-def least_inside(a, b):
-    """The least value inside of an edge: 0 if pixels on it belong to its face."""
-    owned = tl.where(a == 0.0, b > 0.0, a > 0.0)
-    return tl.where(owned, a * 0.0, a * 0.0 + 1e-300)
-
-
-@triton.jit
-def mirrored(place, size):
-    return size * UNITS * 1.0 - place
-
-
-@triton.jit
-def edge(j, k):
-    """a, b, c, x and y of the edge between two corners, and its weight: see `visibility.Edges`."""
-    xj, yj, wj, _zj, sxj, syj, exactj = j
-    xk, yk, wk, _zk, sxk, syk, exactk = k
-    both = exactj & exactk
-    weight = tl.where(both, wj * wk, 1.0)
-    xj, yj, wj = tl.where(both, sxj, xj), tl.where(both, syj, yj), tl.where(both, 1.0, wj)
-    xk, yk, wk = tl.where(both, sxk, xk), tl.where(both, syk, yk), tl.where(both, 1.0, wk)
-    c = tl.where(exactj | exactk, 0.0, yj * xk - xj * yk)
-    x = tl.where(exactj, sxj, tl.where(exactk, sxk, 0.0))
-    y = tl.where(exactj, syj, tl.where(exactk, syk, 0.0))
-    return yk * wj - yj * wk, xj * wk - xk * wj, c, x, y, weight
-
-
-@triton.jit
-def least(a, b, c):
-    return tl.minimum(tl.minimum(a, b), c)
-
-
-@triton.jit
-def first_pixel(a, b, c, ahead, size):
-    """The first row or column whose centre does not lie before snapped corners, which may come out anywhere behind the eye."""
-    place = tl.where(ahead, least(a, b, c) * (1.0 / UNITS) - 0.5, 0.0)
-    return tl.ceil(tl.minimum(tl.maximum(place, 0.0), size)).to(tl.int32)
+    place = points + vertex * 3
+    x, y, z = tl.load(place).to(tl.float64), tl.load(place + 1).to(tl.float64), tl.load(place + 2).to(tl.float64)
+    return snapped(x, y, z, PERSPECTIVE)
 
 
 @triton.jit
@@ -116,21 +70,13 @@ def draw_face(
     p = load_corner(points, tl.load(faces + face * 3).to(tl.int64), PERSPECTIVE)
     q = load_corner(points, tl.load(faces + face * 3 + 1).to(tl.int64), PERSPECTIVE)
     r = load_corner(points, tl.load(faces + face * 3 + 2).to(tl.int64), PERSPECTIVE)
-    edges = (edge(q, r), edge(r, p), edge(p, q))
-    a, b, c, px, py, _weight = edges[0]
-    size = tl.where(p[6], 1.0, p[2])
-    area = a * (tl.where(p[6], p[4], p[0]) - px * size) + b * (tl.where(p[6], p[5], p[1]) - py * size) + c * size
-    finite = (p[0] + p[1] + p[3] + q[0] + q[1] + q[3] + r[0] + r[1] + r[3]) * 0.0 == 0.0
-    sign = tl.where(area < 0, -1.0, 1.0)
-    ahead = least(p[2], q[2], r[2]) > 0
-    left, top = first_pixel(p[4], q[4], r[4], ahead, width), first_pixel(p[5], q[5], r[5], ahead, height)
-    # Of mirrored corners it is the last one
-    right = width - 1 - first_pixel(mirrored(p[4], width), mirrored(q[4], width), mirrored(r[4], width), ahead, width)
-    bottom = (
-        height - 1 - first_pixel(mirrored(p[5], height), mirrored(q[5], height), mirrored(r[5], height), ahead, height)
-    )
+    edges, depths, usable, ahead = face_edges(p, q, r, TWO_SIDED)
+    left = first_pixel(p[4], q[4], r[4], ahead, width).to(tl.int32)
+    top = first_pixel(p[5], q[5], r[5], ahead, height).to(tl.int32)
+    right = last_pixel(p[4], q[4], r[4], ahead, width).to(tl.int32)
+    bottom = last_pixel(p[5], q[5], r[5], ahead, height).to(tl.int32)
     across, down = tl.maximum(right - left + TILE, 0) // TILE, tl.maximum(bottom - top + TILE, 0) // TILE
-    if ((area > 0) | ((area < 0) & TWO_SIDED)) & finite:
+    if usable:
         if tile >= 0:
             left, top = left + (tile % across) * TILE, top + (tile // across) * TILE
             right, bottom = tl.minimum(right, left + TILE - 1), tl.minimum(bottom, top + TILE - 1)
@@ -143,8 +89,6 @@ def draw_face(
                 tl.store(job + 1, tl.where(fits, face, -1))
                 tl.store(job + 2, i)
             bottom = tl.where(fits, -1, bottom)
-        low, high = least(p[3], q[3], r[3]), -least(-p[3], -q[3], -r[3])
-        depths = (p[3], q[3], r[3])
         closest = tl.load(near + item)
         step = tl.arange(0, BLOCK)
         nearest += item.to(tl.int64) * height * width
@@ -154,16 +98,9 @@ def draw_face(
             for first_column in range(left, right + 1, BLOCK):
                 column = first_column + step[None, :]
                 x = (column * UNITS + UNITS // 2).to(tl.float64)
-                inside = (row <= bottom) & (column <= right)
-                total, depth = x * 0.0 + y * 0.0, x * 0.0 + y * 0.0
-                for i in tl.static_range(3):
-                    a, b, c, px, py, weight = edges[i]
-                    value = sign * (a * (x - px) + b * (y - py) + c)
-                    inside &= value >= least_inside(sign * a, sign * b)
-                    total += value * weight
-                    depth += value * weight * depths[i]
-                depth = depth / tl.where(inside, total, 1.0)
-                depth = tl.minimum(tl.maximum(depth, low), high)
+                inside, total, depth = shares_at(edges, depths, x, y)
+                inside &= (row <= bottom) & (column <= right)
+                depth = within(depth / tl.where(inside, total, 1.0), depths)
                 inside &= depth > closest
                 bits = tl.where(inside, depth, 1.0).to(tl.float32).to(tl.int32, bitcast=True).to(tl.int64)
                 key = (bits << 32) | face
@@ -200,3 +137,95 @@ def tiles_kernel(
 
 
 RasterizePlan = plan_from(rasterize_forward, None)
+
+
+# --- template ---
+@triton.jit
+def snapped(x, y, z, PERSPECTIVE: tl.constexpr):
+    """Of a corner: x w and y w in units, w and depth, snapped x and y, and whether its arithmetic is exact."""
+    x, y, w = x * UNITS, y * UNITS, z
+    if not PERSPECTIVE:
+        w = z * 0.0 + 1.0
+    ahead = w > 0
+    sx = tl.floor(x / tl.where(ahead, w, 1.0) + 0.5)
+    sy = tl.floor(y / tl.where(ahead, w, 1.0) + 0.5)
+    exact = ahead & (tl.abs(sx) <= EXACT) & (tl.abs(sy) <= EXACT)
+    return tl.where(exact, sx * w, x), tl.where(exact, sy * w, y), w, z, sx, sy, exact
+
+
+@triton.jit
+def edge(j, k):
+    """a, b, c, x and y of the edge between two corners, and its weight: see `visibility.Edges`."""
+    xj, yj, wj, _zj, sxj, syj, exactj = j
+    xk, yk, wk, _zk, sxk, syk, exactk = k
+    both = exactj & exactk
+    weight = tl.where(both, wj * wk, 1.0)
+    xj, yj, wj = tl.where(both, sxj, xj), tl.where(both, syj, yj), tl.where(both, 1.0, wj)
+    xk, yk, wk = tl.where(both, sxk, xk), tl.where(both, syk, yk), tl.where(both, 1.0, wk)
+    # An edge is 0 at its snapped corners, whatever rounding does to a and b
+    c = tl.where(exactj | exactk, 0.0, yj * xk - xj * yk)
+    x = tl.where(exactj, sxj, tl.where(exactk, sxk, 0.0))
+    y = tl.where(exactj, syj, tl.where(exactk, syk, 0.0))
+    return yk * wj - yj * wk, xj * wk - xk * wj, c, x, y, weight
+
+
+@triton.jit
+def turned(e, sign):
+    """An edge that is positive inside, and its least value there: 0 if pixels on it belong to its face."""
+    a, b = sign * e[0], sign * e[1]
+    owned = tl.where(a == 0.0, b > 0.0, a > 0.0)
+    return a, b, sign * e[2], e[3], e[4], e[5], tl.where(owned, a * 0.0, a * 0.0 + 1e-300)
+
+
+@triton.jit
+def face_edges(p, q, r, TWO_SIDED: tl.constexpr):
+    """The edges of a face, its depths, whether it is seen at all, and whether all of it lies before the eye."""
+    first = edge(q, r)
+    size = tl.where(p[6], 1.0, p[2])
+    area = first[0] * (tl.where(p[6], p[4], p[0]) - first[3] * size)
+    area += first[1] * (tl.where(p[6], p[5], p[1]) - first[4] * size) + first[2] * size
+    finite = (p[0] + p[1] + p[3] + q[0] + q[1] + q[3] + r[0] + r[1] + r[3]) * 0.0 == 0.0
+    sign = tl.where(area < 0, -1.0, 1.0)
+    edges = (turned(first, sign), turned(edge(r, p), sign), turned(edge(p, q), sign))
+    usable = ((area > 0) | ((area < 0) & TWO_SIDED)) & finite
+    return edges, (p[3], q[3], r[3]), usable, least(p[2], q[2], r[2]) > 0
+
+
+@triton.jit
+def least(a, b, c):
+    return tl.minimum(tl.minimum(a, b), c)
+
+
+@triton.jit
+def first_pixel(a, b, c, ahead, size):
+    """The first row or column whose centre does not lie before snapped corners, which may come out anywhere behind the eye."""
+    place = tl.where(ahead, least(a, b, c) * (1.0 / UNITS) - 0.5, 0.0)
+    return tl.ceil(tl.minimum(tl.maximum(place, 0.0), size))
+
+
+@triton.jit
+def last_pixel(a, b, c, ahead, size):
+    """The last one that does not lie behind them."""
+    place = tl.where(ahead, -least(-a, -b, -c) * (1.0 / UNITS) - 0.5, size - 1.0)
+    return tl.floor(tl.minimum(tl.maximum(place, -1.0), size - 1.0))
+
+
+@triton.jit
+def shares_at(edges, depths, x, y):
+    """Whether places lie in a face, the sum of the corners' shares, and that of these times depths."""
+    inside = x + y == x + y
+    total, depth = x * 0.0 + y * 0.0, x * 0.0 + y * 0.0
+    for i in tl.static_range(3):
+        a, b, c, px, py, weight, low = edges[i]
+        value = a * (x - px) + b * (y - py) + c
+        inside &= value >= low
+        total += value * weight
+        depth += value * weight * depths[i]
+    return inside, total, depth
+
+
+@triton.jit
+def within(depth, depths):
+    """Rounding, or a face seen from its edge, must not carry a depth out of the face."""
+    depth = tl.maximum(depth, least(depths[0], depths[1], depths[2]))
+    return tl.minimum(depth, -least(-depths[0], -depths[1], -depths[2]))
