@@ -203,8 +203,6 @@ CACHES = {
     "canonical options": "the same",
     "layouts of soft sorts on the CPU": "weighed by bytes",
     "schedules of smooth programs": "the same",
-    "launches from pictures back": "one for each plan of the CUDA rasteriser",
-    "gradients that are wanted": "the same",
 }
 
 

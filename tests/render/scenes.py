@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
+from torch import Tensor
 
 from algonet.core.identity import interned
 from algonet.relax import StudentT
 from algonet.render import FilteredCoverage
-from algonet.render.settings import RasterCall, RasterSettings
+from algonet.render.operation import RASTER
+from algonet.render.settings import Raster, RasterSettings
+
+
+@dataclass(frozen=True, eq=False)
+class RasterCall:
+    """One call of the rasteriser: see `operation.RASTER`."""
+
+    points: Tensor
+    attributes: Tensor
+    background: Tensor
+    softness: Tensor
+    faces: Tensor
+    attribute_faces: Tensor
+    settings: RasterSettings
+    matrix: Tensor | None = None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        tensors = [self.points, self.attributes, self.background, self.softness, self.faces, self.attribute_faces]
+        return tensors if self.matrix is None else [*tensors, self.matrix]
+
+
+def rasterise(call: RasterCall, backend: str = "auto") -> Raster:
+    """Run the call on the backend that `backend` names, or on the fastest that takes it."""
+    return Raster(*RASTER(call.tensors, call.settings, backend))
 
 
 def random_call(

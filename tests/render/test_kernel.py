@@ -13,10 +13,9 @@ from algonet.core.identity import Signature, specs
 from algonet.relax import CONORMS, BoundedSum, Maximum, StudentT
 from algonet.render import Camera, FilteredCoverage, icosphere, render_attributes
 from algonet.render.kernels.numba import host, tiles
-from algonet.render.operation import rasterise
-from algonet.render.settings import RasterCall, RasterSettings
+from algonet.render.settings import RasterSettings
 from helpers.contract import assert_same_gradients
-from render.scenes import random_call
+from render.scenes import RasterCall, random_call, rasterise
 
 FLOATS = ("points", "attributes", "background", "softness")
 

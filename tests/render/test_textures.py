@@ -20,7 +20,7 @@ from algonet.render import (
     sample_pyramid,
     sample_texture,
 )
-from algonet.render.pieces import cut_faces
+from algonet.render.textures import cut_faces
 from fit.fitting_scenes import around, seen
 
 WHITE = (AmbientLight((1.0, 1.0, 1.0)),)

@@ -26,11 +26,10 @@ from algonet.render import (
     icosphere,
     render_attributes,
 )
-from algonet.render.lights import light_table
-from algonet.render.operation import ILLUMINATE, rasterise
-from algonet.render.settings import RasterCall, RasterSettings
-from algonet.render.shading import POINT, Shading
-from render.scenes import random_call
+from algonet.render.lights import POINT, Shading, light_table
+from algonet.render.operation import ILLUMINATE
+from algonet.render.settings import RasterSettings
+from render.scenes import RasterCall, random_call, rasterise
 
 ROOT = Path(__file__).parents[2]
 FLOATS = ("points", "attributes", "background", "softness")

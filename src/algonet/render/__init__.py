@@ -28,55 +28,23 @@ from .textures import sample_pyramid, sample_texture
 
 if TYPE_CHECKING:
     from algonet.fit import (
-        CameraFit as CameraFit,
-    )
-    from algonet.fit import (
-        LargeSteps as LargeSteps,
-    )
-    from algonet.fit import (
-        MeshFit as MeshFit,
-    )
-    from algonet.fit import (
-        MeshFitter as MeshFitter,
-    )
-    from algonet.fit import (
-        MeshQuality as MeshQuality,
-    )
-    from algonet.fit import (
-        MeshWeights as MeshWeights,
-    )
-    from algonet.fit import (
-        PoseSearch as PoseSearch,
-    )
-    from algonet.fit import (
-        Remesh as Remesh,
-    )
-    from algonet.fit import (
-        Targets as Targets,
-    )
-    from algonet.fit import (
-        camera_to_world as camera_to_world,
-    )
-    from algonet.fit import (
-        fit_camera as fit_camera,
-    )
-    from algonet.fit import (
-        fit_mesh as fit_mesh,
-    )
-    from algonet.fit import (
-        fit_texture as fit_texture,
-    )
-    from algonet.fit import (
-        mesh_quality as mesh_quality,
-    )
-    from algonet.fit import (
-        remesh as remesh,
-    )
-    from algonet.fit import (
-        rotation_error as rotation_error,
-    )
-    from algonet.fit import (
-        smooth_over_mesh as smooth_over_mesh,
+        CameraFit,
+        LargeSteps,
+        MeshFit,
+        MeshFitter,
+        MeshQuality,
+        MeshWeights,
+        PoseSearch,
+        Remesh,
+        Targets,
+        camera_to_world,
+        fit_camera,
+        fit_mesh,
+        fit_texture,
+        mesh_quality,
+        remesh,
+        rotation_error,
+        smooth_over_mesh,
     )
 
 __all__ = [

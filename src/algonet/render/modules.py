@@ -34,10 +34,9 @@ from .functional import (
 from .lights import AmbientLight, BlinnPhong, Headlight, Lambert, Light, Surface, light_table, shading_of
 from .meshes import Mesh, preview
 from .operation import ILLUMINATE, LIT
-from .pieces import cut_faces
 from .reference import unproject
 from .settings import DEFAULT_CONORM, Raster, RasterSettings
-from .textures import sample_pyramid, texture_levels
+from .textures import cut_faces, sample_pyramid, texture_levels
 from .vectors import tensor_like
 
 #: What lights a mesh when nothing is said.

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from algonet.core.operation import KernelModule, Operation
 
+from .lights import Shading, illuminate
 from .reference import rasterise as rasterise_reference
 from .reference import rasterise_lit
-from .settings import NormalSettings, Raster, RasterCall, RasterSettings, empty_pictures
-from .shading import Shading, illuminate
+from .settings import NormalSettings, RasterSettings, empty_pictures
 from .vectors import area_sums, normalise_area
 from .visibility import VisibilitySettings, visible_faces
 
@@ -47,7 +47,18 @@ def _lit_example(device: str) -> tuple[list[Tensor], RasterSettings]:
     return [*tensors, *more], RasterSettings(8, 8, shading=Shading((0,)))
 
 
-#: A `RasterCall`'s tensors give image, silhouette and depth.
+#: Tensors that give image, silhouette and depth; leading batch dimensions `*B` are the same in all floating ones.
+#:
+#: - `points` (*B, V, 3): x w, y w and depth, with x and y in pixels (x to the right, y *down*, the centre of pixel
+#:   [row, col] at (col + 0.5, row + 0.5)), depth growing away from the camera, and w the depth, or 1 without perspective.
+#:   With a `matrix` they are points of the world, and matrix @ (point, 1) is the above.
+#: - `attributes` (*B, N, C), looked up by `attribute_faces` (F, 3): vertex attributes share `faces`, face attributes
+#:   repeat the face's own index.
+#: - `background` (*B, C + 1): attributes and, last, depth where nothing is.
+#: - `softness` (*B, 3): that of the coverage (for noise, its scale in pixels), the depth steepness, and the near distance:
+#:   faces fade out between twice that depth and it.
+#: - `faces` (F, 3) and `attribute_faces` (F, 3): int32 or int64, shared by the batch.
+#: - `matrix` (*B, 3, 4) or none: the camera's, which CUDA kernels apply themselves.
 RASTER = Operation(
     "render_attributes",
     settings=RasterSettings,
@@ -134,7 +145,7 @@ def _visible_example(device: str) -> tuple[list[Tensor], VisibilitySettings]:
     return [tensors[0], torch.tensor(0.1, device=device), tensors[4]], VisibilitySettings(8, 8)
 
 
-#: points (*B, V, 3) as in a `RasterCall` without a matrix, near (*B,) and faces (F, 3) give the face (*B, H, W) at each pixel.
+#: points (*B, V, 3) as in `RASTER` without a matrix, near (*B,) and faces (F, 3) give the face (*B, H, W) at each pixel.
 VISIBLE = Operation(
     "rasterize",
     settings=VisibilitySettings,
@@ -147,8 +158,3 @@ VISIBLE = Operation(
     ],
     example=_visible_example,
 )
-
-
-def rasterise(call: RasterCall, backend: str = "auto") -> Raster:
-    """Run the call on the backend that `backend` names, or on the fastest that takes it."""
-    return Raster(*RASTER(call.tensors, call.settings, backend))

@@ -19,8 +19,8 @@ from algonet.relax import BoundedSum
 
 from .constants import BACK, EDGE_GUARD, FADE, FAR_PIXELS, FAR_POINTS, FLAT, FLIP_AREA, FURTHEST, GREY, SOLVER_STEPS
 from .coverage import filtered_coverage, twice_area
+from .lights import illuminate
 from .settings import Raster, RasterSettings
-from .shading import illuminate
 from .vectors import area_sums, normalise_area
 
 __all__ = ["filtered_coverage", "rasterise", "rasterise_lit", "twice_area"]
@@ -30,7 +30,7 @@ BUDGET = 1 << 27
 
 
 def rasterise(tensors: Sequence[Tensor], settings: RasterSettings, *, budget: int = BUDGET) -> Raster:
-    """The raster of a `RasterCall`'s tensors (its docstring has the shapes), differentiable to any order.
+    """The raster of the tensors of `operation.RASTER` (which says their shapes), differentiable to any order.
 
     O(B F H W) work; memory for one chunk of pixels at a time, also in the backward pass, which recomputes.
     """
@@ -53,7 +53,7 @@ def _placed(depth: Tensor, silhouette: Tensor, far: Tensor, settings: RasterSett
 def rasterise_lit(tensors: Sequence[Tensor], settings: RasterSettings, *, budget: int = BUDGET) -> tuple[Tensor, ...]:
     """Lit pictures: image, silhouette, depth, and further attributes over 0.
 
-    Tensors are those of a `RasterCall` with a matrix, then `eye` (*B, 3), `lights` (*B, L, 8), and vertex `normals`
+    Tensors are those of `operation.RASTER` with a matrix, then `eye` (*B, 3), `lights` (*B, L, 8), and vertex `normals`
     (*B, V, 3), which may be left out for those of the faces; the background is a colour and a depth. Of the attributes, the
     first three are the albedo if `settings.colored`. Where a surface is follows from its mean depth and the camera.
     """
@@ -120,7 +120,7 @@ def visible(
 
 
 def apply_camera(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """A `RasterCall`'s tensors with its points as its matrix, if it has one, sees them."""
+    """The tensors with points as the matrix, if there is one, sees them."""
     return list(tensors) if len(tensors) == 6 else [to_camera(tensors[0], tensors[6]), *tensors[1:6]]
 
 
@@ -238,7 +238,7 @@ def _log(x: Tensor) -> Tensor:
 
 
 def project(points: Tensor, near: Tensor, settings: RasterSettings) -> Tensor:
-    """Points (V, 3) of a `RasterCall` as (V, 5): x, y, depth, the perspective weight 1/w, and presence.
+    """Points (V, 3) as (V, 5): x, y, depth, the perspective weight 1/w, and presence.
 
     Presence is 0 with all its derivatives from the near distance back, so the bounds below, all behind it or far off the
     screen, bend nothing that is seen: they keep positions finite.

@@ -13,7 +13,7 @@ from algonet.relax import BoundedSum, TConorm
 
 from .constants import EPSILON, SAMPLES_PER_SCALE, SLOPES_EPSILON
 from .coverage import DEFAULT_COVERAGE, Coverage
-from .shading import Shading
+from .lights import Shading
 
 #: Of overlapping faces: the sum of their coverages, bounded by 1. One full layer is 2^(-1/1024) = 0.9993.
 DEFAULT_CONORM = BoundedSum(1024)
@@ -106,37 +106,6 @@ class Raster(NamedTuple):
     image: Tensor
     silhouette: Tensor
     depth: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class RasterCall:
-    """One call of the rasteriser; leading batch dimensions `*B` are the same in all floating tensors.
-
-    - `points` (*B, V, 3): x w, y w and depth, with x and y in pixels (x to the right, y *down*, the centre of pixel
-      [row, col] at (col + 0.5, row + 0.5)), depth growing away from the camera, and w the depth, or 1 without perspective.
-      With a `matrix` they are points of the world, and matrix @ (point, 1) is the above.
-    - `attributes` (*B, N, C), looked up by `attribute_faces` (F, 3): vertex attributes share `faces`, face attributes
-      repeat the face's own index.
-    - `background` (*B, C + 1): attributes and, last, depth where nothing is.
-    - `softness` (*B, 3): that of the coverage (for noise, its scale in pixels), the depth steepness, and the near distance:
-      faces fade out between twice that depth and it.
-    - `faces` (F, 3) and `attribute_faces` (F, 3): int32 or int64, shared by the batch.
-    - `matrix` (*B, 3, 4) or none: the camera's, which CUDA kernels apply themselves.
-    """
-
-    points: Tensor
-    attributes: Tensor
-    background: Tensor
-    softness: Tensor
-    faces: Tensor
-    attribute_faces: Tensor
-    settings: RasterSettings
-    matrix: Tensor | None = None
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        tensors = [self.points, self.attributes, self.background, self.softness, self.faces, self.attribute_faces]
-        return tensors if self.matrix is None else [*tensors, self.matrix]
 
 
 def empty_pictures(tensors: list[Tensor], settings: RasterSettings) -> list[Tensor]:

@@ -12,7 +12,7 @@ from algonet.core.codegen.generate import TEMPLATE
 
 from ... import vectors
 from ...constants import BACK, EDGE_GUARD, FADE, FAINT, FAR_PIXELS, FLAT, FLIP_AREA, GREY
-from ...shading import AMBIENT, DIRECTIONAL, GUARD, HEADLIGHT, LIGHT, NOWHERE, ROUNDING, TOP, TURN
+from ...lights import AMBIENT, DIRECTIONAL, HEADLIGHT, LIGHT, NOWHERE, ROUNDING, TOP, TURN
 
 _ATAN = (
     1.0,
@@ -61,7 +61,7 @@ def prelude(precision: str, half: int) -> str:
         "BACK": BACK, "GREY": GREY, "AMBIENT": AMBIENT, "DIRECTIONAL": DIRECTIONAL, "HEADLIGHT": HEADLIGHT, "LIGHT": LIGHT,
     }  # fmt: skip
     own = {
-        "FADE2": FADE**2, "GUARD2": GUARD**2, "NOWHERE2": NOWHERE**2, "ROUNDING2": ROUNDING**2, "TURN2": TURN**2,
+        "FADE2": FADE**2, "GUARD2": vectors.GUARD**2, "NOWHERE2": NOWHERE**2, "ROUNDING2": ROUNDING**2, "TURN2": TURN**2,
         "INVERSE_TOP": 1 / TOP, "FLATNESS": vectors.FLATNESS, "LEAST_SQUARE": vectors.LEAST_SQUARE, "SMALL2": vectors.SMALL**2,
     }  # fmt: skip
     constants = "".join(f"{name} = {value!r}\n" for name, value in numbers.items())

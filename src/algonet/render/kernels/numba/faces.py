@@ -3,7 +3,7 @@
 The first of four templates (then `forward`, `backward`, `pixels`) that `host` joins to one module for each precision and df.
 What precedes the marker only tells readers and checkers where names come from; `edges.prelude` writes it anew.
 
-Lengths are in samples (see `host.Grid`): pixels, unless the noise is wide.
+Lengths are in samples (see `tiles.Grid`): pixels, unless the noise is wide.
 """
 
 # pyright: reportOptionalCall=false, reportAttributeAccessIssue=false

@@ -268,7 +268,7 @@ def forward_tiles(
     begin, stride, tile_starts, faces_of, prepared, faces, attribute_faces, attributes, softness, grid, settings,
     total_out, limit_out, mean_out, edge_out,
 ):  # fmt: skip
-    """Every `stride`-th tile from `begin` on. `settings`: see `tiles._numbers`.
+    """Every `stride`-th tile from `begin` on. `settings`: the `numbers` of the plan.
 
     `softness` is scale and steepness, `grid` rows and columns of samples of each item. `mean_out` has depth as its last
     channel; `edge_out` has the means over what is just being hidden.

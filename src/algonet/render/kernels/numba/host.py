@@ -19,8 +19,8 @@ from algonet.core.identity import Signature
 from algonet.core.threads import spread
 
 from ...constants import EDGE_GUARD, FAR_POINTS
+from ...lights import LIGHT, Shading
 from ...settings import RasterSettings, empty_pictures
-from ...shading import LIGHT, Shading
 from .tiles import Grid, Samples, Scene, kernels_for
 
 Outputs = tuple[list[Tensor], list[Tensor]]

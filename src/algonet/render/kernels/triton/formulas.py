@@ -60,19 +60,6 @@ def load_four(place):
 
 
 @triton.jit
-def load_two(place):
-    """Two numbers in a row, in float32 by one instruction: `place` must be a multiple of 8 bytes."""
-    if place.dtype.element_ty == tl.float64 or not PTX:
-        a, b = tl.load(place), tl.load(place + 1)
-    else:
-        a, b = tl.inline_asm_elementwise(
-            "ld.global.v2.f32 {$0, $1}, [$2];", "=f,=f,l", [place.to(tl.int64)],
-            dtype=(tl.float32, tl.float32), is_pure=True, pack=1,
-        )  # fmt: skip
-    return a, b
-
-
-@triton.jit
 def store_four(place, a, b, c, d, live):
     """Store four numbers in a row where `live`, in float32 by one instruction: `place` must be a multiple of 16 bytes."""
     if place.dtype.element_ty == tl.float64 or not PTX:
@@ -85,19 +72,6 @@ def store_four(place, a, b, c, d, live):
             "{ .reg .pred p; setp.ne.b32 p, $6, 0; @p st.global.v4.f32 [$1], {$2, $3, $4, $5}; mov.b32 $0, 0; }",
             "=r,l,f,f,f,f,r", [place.to(tl.int64), a, b, c, d, live.to(tl.int32)],
             dtype=tl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
-
-
-@triton.jit
-def store_two(place, a, b, live):
-    """Store two numbers in a row where `live`, in float32 by one instruction: `place` must be a multiple of 8 bytes."""
-    if place.dtype.element_ty == tl.float64 or not PTX:
-        tl.store(place, a, mask=live)
-        tl.store(place + 1, b, mask=live)
-    else:
-        tl.inline_asm_elementwise(
-            "{ .reg .pred p; setp.ne.b32 p, $4, 0; @p st.global.v2.f32 [$1], {$2, $3}; mov.b32 $0, 0; }",
-            "=r,l,f,f,r", [place.to(tl.int64), a, b, live.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
         )  # fmt: skip
 
 

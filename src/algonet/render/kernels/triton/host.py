@@ -18,7 +18,7 @@ from algonet.core.identity import Signature
 from algonet.core.launch import Launch
 
 from ...constants import FAR_POINTS
-from ...shading import LIGHT
+from ...lights import LIGHT
 from . import surface
 from .plan import (
     ATTRIBUTE_FACES,

@@ -1,8 +1,11 @@
 """Vectors as tuples of three numbers (or of three blocks of numbers), normals, and light on surface points, and back.
 
-`render/README.md` has the formulas, `shading.py` and `vectors.py` the reference. Both compilers take what follows the marker:
+`render/README.md` has the formulas, `lights.py` and `vectors.py` the reference. Both compilers take what follows the marker:
 Triton imports it, and `numba.tiles` translates its text, in which `tl.` and `constexpr` then mean nothing. What lies in memory
-is read by functions of each compiler's own: `vectors.py` here, `pixels.py` there.
+is read by functions of each compiler's own: those before the marker here, in `pixels.py` there.
+
+A light is eight numbers: the way it shines (directional) or its place (point), its colour, and one over the square of the
+radius at which it has fallen to half. What kind each is, is known when the kernel is compiled: a digit of KINDS to base 4.
 """
 
 # pyright: reportAttributeAccessIssue=false, reportOperatorIssue=false
@@ -11,15 +14,73 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ... import constants, shading, vectors
-from .vectors import kind_of, light_color, light_falloff, light_vector, store_light
+from ... import constants, lights, vectors
 
-AMBIENT, DIRECTIONAL, HEADLIGHT = (tl.constexpr(n) for n in (shading.AMBIENT, shading.DIRECTIONAL, shading.HEADLIGHT))
-GUARD2, ROUNDING2 = tl.constexpr(shading.GUARD**2), tl.constexpr(shading.ROUNDING**2)
-INVERSE_TOP, FADE2 = tl.constexpr(1 / shading.TOP), tl.constexpr(constants.FADE**2)
-TURN2, NOWHERE2 = tl.constexpr(shading.TURN**2), tl.constexpr(shading.NOWHERE**2)
+AMBIENT, DIRECTIONAL, HEADLIGHT = (tl.constexpr(n) for n in (lights.AMBIENT, lights.DIRECTIONAL, lights.HEADLIGHT))
+GUARD2, ROUNDING2 = tl.constexpr(vectors.GUARD**2), tl.constexpr(lights.ROUNDING**2)
+INVERSE_TOP, FADE2 = tl.constexpr(1 / lights.TOP), tl.constexpr(constants.FADE**2)
+TURN2, NOWHERE2 = tl.constexpr(lights.TURN**2), tl.constexpr(lights.NOWHERE**2)
 FLATNESS, LEAST_SQUARE = tl.constexpr(vectors.FLATNESS), tl.constexpr(vectors.LEAST_SQUARE)
 SMALL2 = tl.constexpr(vectors.SMALL**2)
+LIGHT = tl.constexpr(lights.LIGHT)
+
+
+@triton.constexpr_function
+def kind_of(kinds, i):
+    return kinds // 4**i % 4
+
+
+@triton.jit
+def light_vector(lights, i):
+    return load_three(lights + i * LIGHT)
+
+
+@triton.jit
+def light_color(lights, i):
+    return load_three(lights + i * LIGHT + 3)
+
+
+@triton.jit
+def light_falloff(lights, i):
+    return tl.load(lights + i * LIGHT + 6)
+
+
+@triton.jit
+def store_light(by_lights, i, by_vector, by_color):
+    store_sums(by_lights + i * LIGHT, by_vector)
+    store_sums(by_lights + i * LIGHT + 3, by_color)
+    tl.store(by_lights + i * LIGHT + 6, 0.0)
+    tl.store(by_lights + i * LIGHT + 7, 0.0)
+
+
+@triton.jit
+def load_three(place):
+    return tl.load(place), tl.load(place + 1), tl.load(place + 2)
+
+
+@triton.jit
+def load_vector(place, i, live):
+    x, y = tl.load(place + i * 3, mask=live, other=0.0), tl.load(place + i * 3 + 1, mask=live, other=0.0)
+    return x, y, tl.load(place + i * 3 + 2, mask=live, other=0.0)
+
+
+@triton.jit
+def store_vector(place, i, v, live):
+    for k in tl.static_range(3):
+        tl.store(place + i * 3 + k, v[k], mask=live)
+
+
+@triton.jit
+def store_sums(place, v):
+    """The sums of a vector's blocks."""
+    for k in tl.static_range(3):
+        tl.store(place + k, tl.sum(v[k]))
+
+
+@triton.jit
+def add_vector(target, vertex, v, live, WIDTH: tl.constexpr):
+    for k in tl.static_range(3):
+        tl.atomic_add(target + vertex * WIDTH + k, v[k], mask=live, sem="relaxed")
 
 
 # --- template ---

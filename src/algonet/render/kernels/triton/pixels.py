@@ -24,9 +24,22 @@ from .formulas import (
     MEAN_DEPTH,
     MEANS,
 )
-from .lighting import cofactors, dot, lit, lit_back, minus, placed, plus_times, times, unproject, unproject_back
+from .lighting import (
+    cofactors,
+    dot,
+    lit,
+    lit_back,
+    load_three,
+    minus,
+    placed,
+    plus_times,
+    store_sums,
+    store_vector,
+    times,
+    unproject,
+    unproject_back,
+)
 from .sampling import load_samples, sample_grid
-from .vectors import load_three, store_sums, store_vector
 
 
 @triton.jit

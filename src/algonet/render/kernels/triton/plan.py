@@ -18,9 +18,9 @@ from algonet.core.identity import PLANS, Signature
 from algonet.core.launch import Launch
 
 from ...constants import GREY
+from ...lights import LIGHT, Shading
 from ...settings import RasterSettings
-from ...shading import LIGHT, Shading
-from . import gathering, pixels, surface
+from . import pixels, sampling, surface
 from .backward import backward_kernel
 from .formulas import BOX, COUNTERS, GRADS, MEAN_DEPTH, PLANES
 from .forward import forward_kernel
@@ -59,7 +59,7 @@ MEMORY, GRADS_MEMORY = 124 << 20, 20 << 20
 #: Bytes that the records of all faces may take to be kept for the backward pass; otherwise they are made again there, and
 #: batches go in parts whose records and lists take this much at a time.
 RECORDS, WORKSPACE = 64 << 20, 16 << 20
-#: Positions of a call's tensors: those of a `RasterCall`, then those of lit pictures.
+#: Positions of a call's tensors: those of `operation.RASTER`, then those of lit pictures.
 POINTS, ATTRIBUTES, BACKGROUND, SOFTNESS, FACES, ATTRIBUTE_FACES, MATRIX, EYE, LIGHTS, NORMALS = range(10)
 #: Those that faces have gradients by.
 MOVING = (POINTS, ATTRIBUTES, SOFTNESS, MATRIX, NORMALS)
@@ -222,8 +222,8 @@ class LaunchPlan(Plan):
             }  # fmt: skip
             grid = (min(GATHERS, self.pixels), items)
             return (
-                Launch(gathering.gather_columns_kernel, grid, warps=1, P=32, **both),
-                Launch(gathering.gather_rows_kernel, grid, warps=1, P=32, **both),
+                Launch(sampling.gather_columns_kernel, grid, warps=1, P=32, **both),
+                Launch(sampling.gather_rows_kernel, grid, warps=1, P=32, **both),
                 Launch(
                     pixels.unit_backward_kernel, (self.pixel_blocks, items), warps=PIXELS[1], SAMPLE=self.sample,
                     POWER=self.settings.power, BLOCK=PIXELS[0], **both,

@@ -8,9 +8,25 @@ import triton.language as tl
 
 from algonet.core.codegen.triton_math import kernel
 
-from .lighting import area_back, cross, dot, guarded_area, guarded_area_back, lit, lit_back, minus, plus, times
+from .lighting import (
+    LIGHT,
+    add_vector,
+    area_back,
+    cross,
+    dot,
+    guarded_area,
+    guarded_area_back,
+    lit,
+    lit_back,
+    load_three,
+    load_vector,
+    minus,
+    plus,
+    store_sums,
+    store_vector,
+    times,
+)
 from .pixels import clear
-from .vectors import LIGHT, add_vector, load_three, load_vector, store_sums, store_vector
 
 
 @triton.jit
