@@ -13,7 +13,6 @@ from .faces import (
     AREA,
     BACK,
     DEPTH,
-    FAINT2,
     FAR_PIXELS,
     FLIP_AREA,
     INVERSE,
@@ -23,13 +22,12 @@ from .faces import (
     TURN,
     U,
     X,
-    edge_backward,
     exp,
     real,
     row_ranges,
     slope_of,
 )
-from .forward import LEAST_SEEN, bounded, side_of
+from .forward import LEAST_SEEN, bounded, face_numbers, see, side_of
 
 # --- template ---
 
@@ -50,42 +48,18 @@ def lanes_backward(o, x0, y, steepness, sigma2, perspective, both, buffer):
     Buffer rows 0 to 2 hold, per sample, the gradient along each corner's attributes, and 3 to 8 the `GRADS` rows. Rows 9 to 11
     receive what is shown times the corners' weights; `SUMS` rows from `LOADED` on are added to.
     """
-    ax, ay, bx, by, cx, cy = o[0], o[1] - y, o[2], o[3] - y, o[4], o[5] - y
-    ux0, uy0, ux1, uy1, ux2, uy2 = o[6], o[7], o[8], o[9], o[10], o[11]
-    l0, l1, l2 = o[12], o[13], o[14]
-    gx, gy, inverse, factor = o[15], y - o[16], o[17], o[18]
-    za, zb, zc, wa, wb, wc, least, turning = o[19], o[20], o[21], o[22], o[23], o[24], o[25], o[27]
+    face, factor = face_numbers(o, y), o[18]
+    ax, ay, bx, by, cx, cy = face[0]
+    ux0, uy0, ux1, uy1, ux2, uy2 = face[1]
+    l0, l1, l2 = face[2]
+    gy, inverse, (za, zb, zc), (wa, wb, wc), least, turning = face[3][1], face[3][2], face[4], face[5], face[6], face[7]
     oax, oay, obx, oby, ocx, ocy = cx - bx, cy - by, ax - cx, ay - cy, bx - ax, by - ay
-    third, tau = real(1.0 / 3.0), real(FAINT2)
     one, zero, two = real(1.0), real(0.0), real(2.0)
     for i in range(LANES):
-        x = x0 + real(i)
-        rax, rbx, rcx = ax - x, bx - x, cx - x
-        t0 = rax * ux0 + ay * uy0
-        d0 = ay * ux0 - rax * uy0
-        c0, m0, p00, p01, p02 = edge_backward(t0, t0 + l0, d0, sigma2)
-        t1 = rbx * ux1 + by * uy1
-        d1 = by * ux1 - rbx * uy1
-        c1, m1, p10, p11, p12 = edge_backward(t1, t1 + l1, d1, sigma2)
-        t2 = rcx * ux2 + cy * uy2
-        d2 = cy * ux2 - rcx * uy2
-        c2, m2, p20, p21, p22 = edge_backward(t2, t2 + l2, d2, sigma2)
-        p = c0 + c1 + c2
-        mx = uy0 * m0 + uy1 * m1 + uy2 * m2
-        my = -(ux0 * m0 + ux1 * m1 + ux2 * m2)
-        den = one / (p * p + tau)
-        qx = x - gx
-        inx, iny = p * qx + mx, p * gy + my
-        fx, fy = p * inx * den, p * iny * den
-        ba = third + (fx * oay - fy * oax) * inverse
-        bb = third + (fx * oby - fy * obx) * inverse
-        bc = third + (fx * ocy - fy * ocx) * inverse
-        sum_v = ba * wa + bb * wb + bc * wc
-        scale = one / max(sum_v, least)
-        va, vb, vc = ba * wa * scale, bb * wb * scale, bc * wc * scale
-        z = va * za + vb * zb + vc * zc
-        level = z + perspective * (sum_v - z)
-        turn = turning * level
+        (p, z, turn), (va, vb, vc), edges, middle, shares = see(face, x0 + real(i), sigma2, perspective)
+        (t0, d0, (p00, p01, p02)), (t1, d1, (p10, p11, p12)), (t2, d2, (p20, p21, p22)) = edges
+        mx, my, den, qx, inx, iny, fx, fy = middle
+        ba, bb, bc, sum_v, scale, level = shares
         facing, front = side_of(turn)
         steep = one / np.sqrt(one + turn * turn)
         behind = one + real(BACK) * (one - front) * steep

@@ -54,8 +54,7 @@ EXACT, HIDDEN = 1e-13, 1e-15
 
 
 def prelude(precision: str, half: int) -> str:
-    """What the templates stand on: imports, constants, and, for one precision and df, `real`, `exp`, `log`, `angle`,
-    `edge_forward` and `edge_backward`."""
+    """What the templates stand on: imports, constants, and for one precision and df `real`, `exp`, `log`, `angle`, `edge`."""
     numbers = {
         "FLIP_AREA": FLIP_AREA, "FAR_PIXELS": FAR_PIXELS, "FAINT2": FAINT**2, "FLAT": FLAT, "EDGE_GUARD": EDGE_GUARD,
         "BACK": BACK, "GREY": GREY, "AMBIENT": AMBIENT, "DIRECTIONAL": DIRECTIONAL, "HEADLIGHT": HEADLIGHT, "LIGHT": LIGHT,
@@ -71,8 +70,7 @@ def prelude(precision: str, half: int) -> str:
         _IMPORTS + _HEADERS[precision] + constants,
         _RSQRT,
         _angle(precision),
-        _forward(half),
-        _backward(half),
+        _edge(half),
         shared,
     ]
     return "\n\n".join(parts)
@@ -139,22 +137,11 @@ def _series(half: int, last: int) -> list[str]:
     return lines
 
 
-def _forward(half: int) -> str:
+def _edge(half: int) -> str:
     lines = [
         "@njit(forceinline=True, **OPTIONS)",
-        "def edge_forward(t0, t1, d, sigma2):",
-        '    """The edge\'s coverage, and its moment along the outward normal."""',
-        *_series(half, half),
-        f"    return d * total * real(0.15915494309189535), sigma2 * j{half} * real(0.15915494309189535)",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _backward(half: int) -> str:
-    lines = [
-        "@njit(forceinline=True, **OPTIONS)",
-        "def edge_backward(t0, t1, d, sigma2):",
-        '    """What `edge_forward` gives, and the integrals over the edge of the noise density, times 1, t and t^2."""',
+        "def edge(t0, t1, d, sigma2):",
+        '    """Coverage, moment along the outward normal, and the density times 1, t and t^2 integrated along the edge."""',
         *_series(half, half + 1),
         "    p0 = s0",
         "    p1 = s1",
@@ -162,6 +149,6 @@ def _backward(half: int) -> str:
         f"    k0 = real({half / math.pi!r}) * j{half + 1}",
         "    k1 = real(0.15915494309189535) * (p0 - p1)",
         f"    k2 = real({half / math.pi!r}) * (sigma2 * j{half} - rho2 * j{half + 1})",
-        f"    return d * total * real(0.15915494309189535), sigma2 * j{half} * real(0.15915494309189535), k0, k1, k2",
+        f"    return d * total * real(0.15915494309189535), sigma2 * j{half} * real(0.15915494309189535), (k0, k1, k2)",
     ]
     return "\n".join(lines) + "\n"

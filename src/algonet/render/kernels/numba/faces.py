@@ -17,7 +17,7 @@ from algonet.core.codegen.jit import njit
 OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
 real = float32
 EXACT, HIDDEN = 1e-5, 1e-9
-exp = log = angle = edge_forward = edge_backward = None
+exp = log = angle = edge = None
 FLIP_AREA, FAR_PIXELS, FAINT2, FLAT, EDGE_GUARD, BACK, LIGHT = 1e-4, 1e7, 1e-10, 1e-10, 1e-12, 2.0, 8
 
 # --- template ---

@@ -12,7 +12,7 @@ import numpy as np
 
 from algonet.core.codegen.jit import njit
 
-from .faces import BACK, DEPTH, EXACT, FAINT2, HIDDEN, LANES, OPTIONS, edge_forward, exp, log, real, row_ranges
+from .faces import BACK, DEPTH, EXACT, FAINT2, HIDDEN, LANES, OPTIONS, edge, exp, log, real, row_ranges
 
 # --- template ---
 
@@ -63,46 +63,76 @@ def bounded(a, b, k):
     return value, (slope if first else other), (other if first else slope), hidden
 
 
+@njit(forceinline=True, **OPTIONS)
+def face_numbers(o, y):
+    """What samples of one row need to know of a face: corners and edges, from that row, weights and depths, and the turn."""
+    corners = o[0], o[1] - y, o[2], o[3] - y, o[4], o[5] - y
+    directions = o[6], o[7], o[8], o[9], o[10], o[11]
+    return corners, directions, (o[12], o[13], o[14]), (o[15], y - o[16], o[17]), (o[19], o[20], o[21]), (
+        o[22], o[23], o[24]), o[25], o[27]  # fmt: skip
+
+
+@njit(forceinline=True, **OPTIONS)
+def see(face, x, sigma2, perspective):
+    """What a sample sees of a face: signed coverage, depth and turn; the corners' weights; and what only gradients need.
+
+    That is of each edge where it starts, its distance and the integrals of the density; moment and positions; barycentrics.
+    """
+    (
+        (ax, ay, bx, by, cx, cy),
+        (ux0, uy0, ux1, uy1, ux2, uy2),
+        (l0, l1, l2),
+        (gx, gy, inverse),
+        depths,
+        weights,
+        least,
+        turning,
+    ) = face
+    third, one = real(1.0 / 3.0), real(1.0)
+    rax, rbx, rcx = ax - x, bx - x, cx - x
+    t0, d0 = rax * ux0 + ay * uy0, ay * ux0 - rax * uy0
+    t1, d1 = rbx * ux1 + by * uy1, by * ux1 - rbx * uy1
+    t2, d2 = rcx * ux2 + cy * uy2, cy * ux2 - rcx * uy2
+    c0, m0, k0 = edge(t0, t0 + l0, d0, sigma2)
+    c1, m1, k1 = edge(t1, t1 + l1, d1, sigma2)
+    c2, m2, k2 = edge(t2, t2 + l2, d2, sigma2)
+    p = c0 + c1 + c2
+    mx, my = uy0 * m0 + uy1 * m1 + uy2 * m2, -(ux0 * m0 + ux1 * m1 + ux2 * m2)
+    den = one / (p * p + real(FAINT2))
+    qx = x - gx
+    inx, iny = p * qx + mx, p * gy + my
+    fx, fy = p * inx * den, p * iny * den
+    ba = third + (fx * (cy - by) - fy * (cx - bx)) * inverse
+    bb = third + (fx * (ay - cy) - fy * (ax - cx)) * inverse
+    bc = third + (fx * (by - ay) - fy * (bx - ax)) * inverse
+    va, vb, vc = ba * weights[0], bb * weights[1], bc * weights[2]
+    total = va + vb + vc
+    scale = one / max(total, least)
+    va, vb, vc = va * scale, vb * scale, vc * scale
+    z = va * depths[0] + vb * depths[1] + vc * depths[2]
+    level = z + perspective * (total - z)
+    edges = (t0, d0, k0), (t1, d1, k1), (t2, d2, k2)
+    return (
+        (p, z, turning * level),
+        (va, vb, vc),
+        edges,
+        (mx, my, den, qx, inx, iny, fx, fy),
+        (ba, bb, bc, total, scale, level),
+    )
+
+
 @njit(**OPTIONS)
 def lanes_forward(o, x0, y, steepness, sigma2, perspective, both, buffer):
     """One face and the 16 pixels of one row, into the rows of the buffer."""
-    ax, ay, bx, by, cx, cy = o[0], o[1] - y, o[2], o[3] - y, o[4], o[5] - y
-    ux0, uy0, ux1, uy1, ux2, uy2 = o[6], o[7], o[8], o[9], o[10], o[11]
-    l0, l1, l2 = o[12], o[13], o[14]
-    gx, gy, inverse, factor = o[15], y - o[16], o[17], o[18]
-    za, zb, zc, wa, wb, wc, least, turning = o[19], o[20], o[21], o[22], o[23], o[24], o[25], o[27]
-    oax, oay, obx, oby, ocx, ocy = cx - bx, cy - by, ax - cx, ay - cy, bx - ax, by - ay
-    third, tau, one = real(1.0 / 3.0), real(FAINT2), real(1.0)
+    face, factor, one = face_numbers(o, y), o[18], real(1.0)
     for i in range(LANES):
-        x = x0 + real(i)
-        rax, rbx, rcx = ax - x, bx - x, cx - x
-        t0 = rax * ux0 + ay * uy0
-        c0, m0 = edge_forward(t0, t0 + l0, ay * ux0 - rax * uy0, sigma2)
-        t1 = rbx * ux1 + by * uy1
-        c1, m1 = edge_forward(t1, t1 + l1, by * ux1 - rbx * uy1, sigma2)
-        t2 = rcx * ux2 + cy * uy2
-        c2, m2 = edge_forward(t2, t2 + l2, cy * ux2 - rcx * uy2, sigma2)
-        p = c0 + c1 + c2
-        mx = uy0 * m0 + uy1 * m1 + uy2 * m2
-        my = -(ux0 * m0 + ux1 * m1 + ux2 * m2)
-        part = p / (p * p + tau)
-        fx, fy = part * (p * (x - gx) + mx), part * (p * gy + my)
-        va = (third + (fx * oay - fy * oax) * inverse) * wa
-        vb = (third + (fx * oby - fy * obx) * inverse) * wb
-        vc = (third + (fx * ocy - fy * ocx) * inverse) * wc
-        total = va + vb + vc
-        scale = one / max(total, least)
-        va, vb, vc = va * scale, vb * scale, vc * scale
-        z = va * za + vb * zb + vc * zc
-        turn = turning * (z + perspective * (total - z))
+        (p, z, turn), weights, _, _, _ = see(face, x0 + real(i), sigma2, perspective)
         facing, front = side_of(turn)
         covered = max(p * facing * factor, real(0.0))
         side = both * (one - front)
         buffer[i] = covered * (front + side)
         buffer[LANES + i] = steepness * z * (one + real(BACK) * (one - front) / np.sqrt(one + turn * turn))
-        buffer[2 * LANES + i] = va
-        buffer[3 * LANES + i] = vb
-        buffer[4 * LANES + i] = vc
+        buffer[2 * LANES + i], buffer[3 * LANES + i], buffer[4 * LANES + i] = weights
         buffer[5 * LANES + i] = one - side
 
 

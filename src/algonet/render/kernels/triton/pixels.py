@@ -109,7 +109,7 @@ def load_camera(matrix):
 
 @triton.jit
 def load_surface(
-    own, z, a, inverse, shift, row, column, spacing, margin, columns, GREY: tl.constexpr, COLORED: tl.constexpr,
+    own, z, a, matrix, row, column, spacing, margin, columns, GREY: tl.constexpr, COLORED: tl.constexpr,
     SAMPLE: tl.constexpr, PERSPECTIVE: tl.constexpr,
 ):  # fmt: skip
     """What is seen at pixels of depth z and first mean a: position, albedo and mean normal."""
@@ -117,6 +117,7 @@ def load_surface(
     f = a
     if COLORED:
         f, _a, _b, _c = load_samples(own, row, column, spacing, margin, columns, MEANS + 5, SAMPLE, SAMPLE)
+    inverse, shift = load_camera(matrix)
     place = unproject(inverse, shift, column.to(z.dtype) + 0.5, row.to(z.dtype) + 0.5, z, PERSPECTIVE)
     albedo, n = (a, b, c), (d, e, f)
     if not COLORED:
@@ -141,10 +142,10 @@ def paint_kernel(
     pixel = pixel + item * height * width
     ground = background + item * background_stride
     if LIT:
-        inverse, shift = load_camera(matrix + item * matrix_stride)
         place, albedo, n = load_surface(
-            own, z, mean, inverse, shift, row, column, spacing, margin, columns, GREY, COLORED, SAMPLE, PERSPECTIVE
-        )
+            own, z, mean, matrix + item * matrix_stride, row, column, spacing, margin, columns, GREY, COLORED, SAMPLE,
+            PERSPECTIVE,
+        )  # fmt: skip
         color = lit(
             n, place, load_three(eye + item * eye_stride), albedo, lights + item * lights_stride, SHININESS, STRENGTH,
             LIGHTS, KINDS, TWO_SIDED, GLOSSY,
@@ -210,9 +211,9 @@ def paint_backward_kernel(
     if NEEDED:
         tl.store(partial + far, tl.sum(depth_far * by_depth))
     if LIT:
-        inverse, shift = load_camera(matrix + item * matrix_stride)
+        matrix += item * matrix_stride
         place, albedo, n = load_surface(
-            own, z, mean, inverse, shift, row, column, spacing, margin, columns, GREY, COLORED, SAMPLE, PERSPECTIVE
+            own, z, mean, matrix, row, column, spacing, margin, columns, GREY, COLORED, SAMPLE, PERSPECTIVE
         )
         viewer, lights = load_three(eye + item * eye_stride), lights + item * lights_stride
         color = lit(n, place, viewer, albedo, lights, SHININESS, STRENGTH, LIGHTS, KINDS, TWO_SIDED, GLOSSY)
@@ -225,6 +226,7 @@ def paint_backward_kernel(
             n, place, viewer, albedo, times(by_color, s), lights, SHININESS, STRENGTH, partial + 19, LIGHTS, KINDS,
             TWO_SIDED, GLOSSY, NEEDED,
         )  # fmt: skip
+        inverse, _shift = load_camera(matrix)
         g, by_place_z = unproject_back(inverse, by_place, column.to(z.dtype) + 0.5, row.to(z.dtype) + 0.5, PERSPECTIVE)
         by_z += by_place_z
         if NEEDED:
