@@ -21,7 +21,6 @@ from .formulas import (
     DENOMINATOR,
     DIRECTIONS,
     END,
-    FAR,
     FLAT,
     FLIP,
     GRAD_BASE,
@@ -45,7 +44,8 @@ from .formulas import (
     turned,
 )
 from .sampling import sample_grid
-from .setup import horizon, load_box, project_corner, window
+from .setup import load_box, project_corner, window
+from .shared import corner_pull, horizon
 from .surface import normal_at
 
 
@@ -295,22 +295,6 @@ def around(lane, values):
     """For each corner: the value of the next one less that of the previous one."""
     a, b, c = at_corner(lane, values, 0), at_corner(lane, values, 1), at_corner(lane, values, 2)
     return of_corner(lane % 3, b - c, c - a, a - b)
-
-
-@triton.jit
-def corner_pull(gx, gy, gz, gw, gp, x, y, z, inverse, slope, near, PERSPECTIVE: tl.constexpr):
-    """From gradients by screen position, depth, 1/w and presence to those by the point and the near distance."""
-    by_step = gp * slope / near
-    by_near = -by_step * z / near
-    by_z = gz + by_step
-    px = tl.where(tl.abs(x) < FAR, gx * inverse, 0.0)
-    py = tl.where(tl.abs(y) < FAR, gy * inverse, 0.0)
-    if PERSPECTIVE:
-        by_w = -(px * x + py * y) - gw * inverse * inverse
-        in_front = z > 0.5 * near
-        by_z += tl.where(in_front, by_w, 0.0)
-        by_near += tl.where(in_front, 0.0, 0.5 * by_w)
-    return px, py, by_z, by_near
 
 
 @triton.jit

@@ -8,7 +8,8 @@ import triton.language as tl
 
 from algonet.core.codegen.triton_math import kernel
 
-from .lighting import (
+from .pixels import clear
+from .shared import (
     LIGHT,
     add_vector,
     area_back,
@@ -26,7 +27,6 @@ from .lighting import (
     store_vector,
     times,
 )
-from .pixels import clear
 
 
 @triton.jit
