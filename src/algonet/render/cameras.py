@@ -20,7 +20,7 @@ from torch import Tensor
 
 from algonet.core import tracing
 from algonet.core.cache import constant
-from algonet.core.checks import check_size
+from algonet.core.checks import check_size, check_spec
 from algonet.core.files import read_json
 
 #: The full vertical angle of view, in degrees, of a camera, or of a picture, of which nothing else is said.
@@ -113,11 +113,9 @@ class Camera:
         off the ones here; the camera then renders at any size of the same proportions. Skew is not supported.
         """
         where = "Camera.from_opencv"
-        for name, tensor, shape in (("intrinsics", intrinsics, (3, 3)), ("rotation", rotation, (3, 3))):
-            if tensor.shape[-2:] != shape:
-                raise ValueError(f"{where}: `{name}` must be (*batch, 3, 3), got {tuple(tensor.shape)}.")
-        if translation.shape[-1] != 3:
-            raise ValueError(f"{where}: `translation` must be (*batch, 3), got {tuple(translation.shape)}.")
+        check_spec(where, "intrinsics", intrinsics, "*batch 3 3")
+        check_spec(where, "rotation", rotation, "*batch 3 3")
+        check_spec(where, "translation", translation, "*batch 3")
         _check_opencv(where, intrinsics, rotation)
         height, width = check_size(where, size)
         flip = rotation.new_tensor([1.0, -1.0, -1.0])

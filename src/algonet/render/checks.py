@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from algonet.core.checks import check_spec
 from algonet.core.memory import check_memory
 from algonet.core.tracing import compiling, readable
 
@@ -18,11 +19,7 @@ LOOKS = 4096
 
 def check_mesh(where: str, vertices: Tensor, faces: Tensor) -> None:
     """Raise unless these are floating vertices (*B, V, 3), finite where that can be seen for free, and faces in range."""
-    if not isinstance(vertices, Tensor) or not vertices.is_floating_point():
-        got = vertices.dtype if isinstance(vertices, Tensor) else type(vertices).__name__
-        raise TypeError(f"{where}: `vertices` must be a floating tensor (*batch, V, 3), got {got}.")
-    if vertices.dim() < 2 or vertices.shape[-1] != 3:
-        raise ValueError(f"{where}: `vertices` must be (*batch, V, 3), got {tuple(vertices.shape)}.")
+    check_spec(where, "vertices", vertices, "*batch V 3")
     if vertices.shape[-2] == 0:
         raise ValueError(f"{where}: the mesh is empty: `vertices` has shape {tuple(vertices.shape)}.")
     check_faces(f"{where}: `faces`", faces, vertices.shape[-2])
@@ -32,11 +29,10 @@ def check_mesh(where: str, vertices: Tensor, faces: Tensor) -> None:
 
 def check_faces(where: str, faces: Tensor, count: int) -> None:
     """Raise unless `faces` are (F, 3) integers below `count`; values are looked at on the CPU only."""
-    if not isinstance(faces, Tensor) or faces.dtype not in (torch.int32, torch.int64):
-        got = faces.dtype if isinstance(faces, Tensor) else type(faces).__name__
-        raise TypeError(f"{where} must be an int32 or int64 tensor (F, 3), got {got}.")
-    if faces.dim() != 2 or faces.shape[-1] != 3:
-        raise ValueError(f"{where} must be (F, 3), got {tuple(faces.shape)}.")
+    integer = isinstance(faces, Tensor) and faces.dtype in (torch.int32, torch.int64)
+    if not integer or faces.shape[1:] != (3,):
+        got = f"{faces.dtype} {tuple(faces.shape)}" if isinstance(faces, Tensor) else type(faces).__name__
+        raise (ValueError if integer else TypeError)(f"{where} must be an int32 or int64 tensor (F, 3), got {got}.")
     if faces.device.type == "cpu" and not compiling() and faces.numel():
         low, high = int(faces.min()), int(faces.max())
         if low < 0 or high >= count:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from algonet.core import tracing
 from algonet.core.cache import TENSORS, constant
-from algonet.core.checks import as_tensor, broadcast_shapes, check_size, widened
+from algonet.core.checks import as_tensor, broadcast_shapes, check_size, check_spec, widened
 from algonet.core.identity import PLANS, interned, signature
 from algonet.core.operation import Operation
 from algonet.relax import TConorm
@@ -254,9 +254,7 @@ def _expanded_numbers(numbers: tuple[float, ...], batch: torch.Size, like: Tenso
 def _check_attributes(
     where: str, attributes: Tensor, vertices: Tensor, faces: Tensor, attribute_faces: Tensor | None
 ) -> Tensor:
-    if not isinstance(attributes, Tensor) or not attributes.is_floating_point() or attributes.dim() < 2:
-        got = f"{attributes.dtype} {tuple(attributes.shape)}" if isinstance(attributes, Tensor) else type(attributes)
-        raise TypeError(f"{where}: `attributes` must be a floating tensor (*batch, N, C), got {got}.")
+    check_spec(where, "attributes", attributes, "*batch N C")
     if attribute_faces is None:
         if attributes.shape[-2] != vertices.shape[-2]:
             raise ValueError(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from algonet.core.checks import broadcast_shapes, check_size, widened
+from algonet.core.checks import broadcast_shapes, check_size, check_spec, widened
 from algonet.core.tracing import outside_autocast
 
 from .cameras import Camera
@@ -82,8 +82,7 @@ def interpolate(attributes: Tensor, fragments: Fragments, faces: Tensor) -> Tens
             [7.5000, 8.5000]])
     """
     where = "interpolate"
-    if attributes.dim() < 2 or not attributes.is_floating_point():
-        raise ValueError(f"{where}: `attributes` must be floating (*batch, N, C), got {tuple(attributes.shape)}.")
+    check_spec(where, "attributes", attributes, "*batch N C")
     check_faces(f"{where}: `faces`", faces, attributes.shape[-2])
     try:
         batch = broadcast_shapes(attributes.shape[:-2], fragments.faces.shape[:-2])

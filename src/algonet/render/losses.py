@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .meshes import Mesh
+from .vectors import edges_of
 
 
 def silhouette_iou_loss(silhouette: Tensor, target: Tensor) -> Tensor:
@@ -44,8 +45,7 @@ class Topology(NamedTuple):
     @staticmethod
     def of(mesh: Mesh) -> Topology:
         faces = mesh.faces.long()
-        ends = torch.cat([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]]).sort(-1).values
-        edges, index, counts = ends.unique(dim=0, return_inverse=True, return_counts=True)
+        edges, index, counts = edges_of(faces)
         owner = torch.arange(len(faces), device=faces.device).repeat(3)
         order = index.argsort(stable=True)
         first = counts.cumsum(0) - counts

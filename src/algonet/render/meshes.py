@@ -21,7 +21,7 @@ from .checks import check_colors, check_faces, check_mesh
 from .mesh_files import encode_mesh, read_mesh
 from .operation import NORMALS
 from .settings import NormalSettings
-from .vectors import face_areas, normalise, normalise_area, split_edges
+from .vectors import edges_of, face_areas, normalise, normalise_area, split_edges
 
 #: Texture coordinates beyond it have no digits left for texels.
 MOST_UV = 1e6
@@ -139,8 +139,7 @@ class Mesh:
 
     def edges(self) -> Tensor:
         """Each edge once, as a pair of vertices (E, 2)."""
-        ends = torch.cat([self.faces[:, [0, 1]], self.faces[:, [1, 2]], self.faces[:, [2, 0]]])
-        return ends.sort(-1).values.unique(dim=0)
+        return edges_of(self.faces)[0]
 
     def is_closed(self) -> bool:
         """Whether every edge has as many faces on one side as on the other: the surface has no border, and one outside.

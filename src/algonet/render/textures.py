@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from .meshes import Mesh
 
 
-from algonet.core.cache import constant
 from algonet.core.tracing import outside_autocast
 
 from .constants import FLIP_AREA
@@ -111,7 +110,7 @@ def texture_levels(
     places = uv[..., uv_faces.long(), :] * uv.new_tensor([texels[1], texels[0]])
     area = twice_area(screen)
     inverse = (area / (area * area + FLIP_AREA * FLIP_AREA))[..., None]
-    squares = torch.zeros_like(w)
+    squares = []
     for i in range(3):
         # How fast texels pass at corner i, from the slopes of the other corners' shares and their depths
         slope = torch.zeros_like(screen[..., 0, :, None] * places[..., 0, None, :])
@@ -120,14 +119,10 @@ def texture_levels(
             share = torch.stack([opposite[..., 1], -opposite[..., 0]], -1) * inverse
             factor = (w[..., i] / w[..., j])[..., None]
             slope = slope + (factor * share)[..., :, None] * (places[..., j, :] - places[..., i, :])[..., None, :]
-        squares = squares + slope.square().sum((-2, -1))[..., None] * _one_hot(i, w)
+        squares.append(slope.square().sum((-2, -1)))
     wide = spread if isinstance(spread, (int, float)) else spread[..., None, None]
     footprint = (wide * wide + PIXEL_SPREAD * PIXEL_SPREAD) / (TEXEL_SPREAD * TEXEL_SPREAD)
-    return torch.log2(1 + (squares / 2 * footprint).clamp_max(1e18)) / 2
-
-
-def _one_hot(i: int, like: Tensor) -> Tensor:
-    return constant(tuple(float(j == i) for j in range(3)), like.dtype, like.device)
+    return torch.log2(1 + (torch.stack(squares, -1) / 2 * footprint).clamp_max(1e18)) / 2
 
 
 def _pyramid(texture: Tensor) -> tuple[Tensor, list[tuple[int, int]]]:

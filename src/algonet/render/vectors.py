@@ -72,10 +72,16 @@ def tensor_like(value: Any, like: Tensor) -> Tensor:
     return value.to(like) if isinstance(value, Tensor) else constant(value, like.dtype, like.device)
 
 
+def edges_of(faces: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Each edge once, as a pair of vertices (E, 2); which of them the sides (0, 1), (1, 2) and (2, 0) of all faces are, (3 F,);
+    and how many faces each has."""
+    ends = torch.cat([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]]).sort(-1).values
+    return ends.unique(dim=0, return_inverse=True, return_counts=True)
+
+
 def split_edges(vertices: Tensor, faces: Tensor) -> tuple[Tensor, Tensor]:
     """Each face cut into four at the middles of its edges, in place: the surface stays what it was."""
-    ends = torch.cat([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]])
-    edges, index = ends.sort(-1).values.unique(dim=0, return_inverse=True)
+    edges, index, _ = edges_of(faces)
     middles = vertices[..., edges, :].mean(-2)
     m01, m12, m20 = (index + vertices.shape[-2]).reshape(3, -1)
     a, b, c = faces.unbind(-1)

@@ -13,7 +13,7 @@ from .faces import (
     AREA,
     BACK,
     DEPTH,
-    FAR_PIXELS,
+    FLAT,
     FLIP_AREA,
     INVERSE,
     LANES,
@@ -28,6 +28,8 @@ from .faces import (
     slope_of,
 )
 from .forward import LEAST_SEEN, bounded, face_numbers, see, side_of
+
+corner_pull = None
 
 # --- template ---
 
@@ -272,7 +274,7 @@ def gather(
     count, channels = faces.shape[0], by_attributes.shape[2]
     by_vertices = np.zeros((points.shape[1], 5))
     sums = np.empty(SUMS + 3 * channels)
-    corner, level = np.empty((3, 2)), np.empty(3)
+    corner = np.empty((3, 2))
     near = float(softness[item, 2])
     flip = FLIP_AREA / (spacing * spacing)
     scale_slope, steepness_slope, near_slope = 0.0, 0.0, 0.0
@@ -311,7 +313,7 @@ def gather(
         by_area = by_inverse * (flip * flip - area * area) / (square * square)
         # the turn is area / (scale * sqrt(square of the slope))
         turn, by_turn = float(o[TURN]), sums[REST + 3]
-        slope_x, slope_y, square, of_edges, of_levels = slope_of(o, perspective, spacing, level)
+        level, (slope_x, slope_y, least, mean, square) = slope_of(o, perspective, spacing)
         if square > 0:
             by_area += by_turn / (float(softness[item, 0]) / spacing * np.sqrt(square))
             by_square = -0.5 * by_turn * turn / square
@@ -319,10 +321,10 @@ def gather(
                 j, k = (i + 1) % 3, (i + 2) % 3
                 ox, oy = float(o[X + 2 * k] - o[X + 2 * j]), float(o[X + 2 * k + 1] - o[X + 2 * j + 1])
                 sums[(WEIGHTS if perspective else DEPTHS) + i] += (
-                    2 * by_square * (slope_x * ox + slope_y * oy + of_levels * level[i])
+                    2 * by_square * (slope_x * ox + slope_y * oy + least * level[i] / 3)
                 )
-                bx = 2 * by_square * (slope_x * level[i] + of_edges * ox)
-                by = 2 * by_square * (slope_y * level[i] + of_edges * oy)
+                bx = 2 * by_square * (slope_x * level[i] + FLAT * mean * ox)
+                by = 2 * by_square * (slope_y * level[i] + FLAT * mean * oy)
                 corner[k, 0], corner[k, 1] = corner[k, 0] + bx, corner[k, 1] + by
                 corner[j, 0], corner[j, 1] = corner[j, 0] - bx, corner[j, 1] - by
         for i in range(3):
@@ -343,20 +345,14 @@ def gather(
         scale_slope += sums[REST + 1]
         steepness_slope += sums[REST + 2]
     for v in range(points.shape[1]):
-        depth, slope = float(points[item, v, 2]), by_vertices[v, 4] * float(vertices[item, v, 5])
-        by_depth = by_vertices[v, 2] + slope / near
-        near_slope -= slope * depth / (near * near)
+        depth, by = float(points[item, v, 2]), by_vertices[v]
         w = max(depth, near / 2) if perspective else 1.0
         x, y = float(points[item, v, 0]) / w, float(points[item, v, 1]) / w
-        by_x = by_vertices[v, 0] / spacing if abs(x) <= FAR_PIXELS else 0.0
-        by_y = by_vertices[v, 1] / spacing if abs(y) <= FAR_PIXELS else 0.0
-        by_points[item, v, 0], by_points[item, v, 1] = by_x / w, by_y / w
-        by_w = -(by_x * x + by_y * y) / w - by_vertices[v, 3] / (w * w)
-        if perspective and depth >= near / 2:
-            by_depth += by_w
-        elif perspective:
-            near_slope += by_w / 2
-        by_points[item, v, 2] = by_depth
+        by_points[item, v, 0], by_points[item, v, 1], by_points[item, v, 2], more = corner_pull(
+            by[0] / spacing, by[1] / spacing, by[2], by[3], by[4], x, y, depth, 1 / w, float(vertices[item, v, 5]), near,
+            perspective,
+        )  # fmt: skip
+        near_slope += more
     by_softness[item, 0] = scale_slope / float(softness[item, 0])
     by_softness[item, 1] = steepness_slope
     by_softness[item, 2] = near_slope

@@ -56,7 +56,7 @@ EXACT, HIDDEN = 1e-13, 1e-15
 def prelude(precision: str, half: int) -> str:
     """What the templates stand on: imports, constants, and for one precision and df `real`, `exp`, `log`, `angle`, `edge`."""
     numbers = {
-        "FLIP_AREA": FLIP_AREA, "FAR_PIXELS": FAR_PIXELS, "FAINT2": FAINT**2, "FLAT": FLAT, "EDGE_GUARD": EDGE_GUARD,
+        "FLIP_AREA": FLIP_AREA, "FAR": FAR_PIXELS, "FAINT2": FAINT**2, "FLAT": FLAT, "EDGE_GUARD": EDGE_GUARD,
         "BACK": BACK, "GREY": GREY, "AMBIENT": AMBIENT, "DIRECTIONAL": DIRECTIONAL, "HEADLIGHT": HEADLIGHT, "LIGHT": LIGHT,
     }  # fmt: skip
     own = {
@@ -65,7 +65,7 @@ def prelude(precision: str, half: int) -> str:
     }  # fmt: skip
     constants = "".join(f"{name} = {value!r}\n" for name, value in numbers.items())
     constants += "".join(f"{name} = np.{precision}({value!r})\n" for name, value in own.items())
-    shared = translated(Path(__file__).parents[1] / "triton" / "lighting.py")
+    shared = translated(Path(__file__).parents[1] / "triton" / "shared.py")
     parts = [
         _IMPORTS + _HEADERS[precision] + constants,
         _RSQRT,

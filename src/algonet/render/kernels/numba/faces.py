@@ -17,8 +17,8 @@ from algonet.core.codegen.jit import njit
 OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
 real = float32
 EXACT, HIDDEN = 1e-5, 1e-9
-exp = log = angle = edge = None
-FLIP_AREA, FAR_PIXELS, FAINT2, FLAT, EDGE_GUARD, BACK, LIGHT = 1e-4, 1e7, 1e-10, 1e-10, 1e-12, 2.0, 8
+exp = log = angle = edge = smooth_step = horizon = None
+FLIP_AREA, FAR, FAINT2, FLAT, EDGE_GUARD, BACK, LIGHT = 1e-4, 1e7, 1e-10, 1e-10, 1e-12, 2.0, 8
 
 # --- template ---
 LANES = 16
@@ -32,19 +32,6 @@ AWAY = -16.0
 
 
 @njit(**OPTIONS)
-def step(x):
-    """The C-infinity step and its slope."""
-    if x <= 0:
-        return 0.0, 0.0
-    if x >= 1:
-        return 1.0, 0.0
-    inner = min(max(1 / (1 - x) - 1 / x, -80.0), 80.0)
-    value = 1 / (1 + np.exp(-inner))
-    bound = 0.0 if abs(inner) >= 80.0 else 1.0
-    return value, value * (1 - value) * (1 / (1 - x) ** 2 + 1 / x**2) * bound
-
-
-@njit(**OPTIONS)
 def project(points, near, perspective, spacing, margin, out):
     """(x w, y w, depth) to x, y in samples, depth, 1/w, presence and its slope, for the vertices of one item."""
     shift = real(margin + 0.5)
@@ -52,37 +39,32 @@ def project(points, near, perspective, spacing, margin, out):
     for v in range(points.shape[0]):
         depth = points[v, 2]
         w = max(depth, near / 2) if perspective else real(1.0)
-        x = min(max(points[v, 0] / w, real(-FAR_PIXELS)), real(FAR_PIXELS))
-        y = min(max(points[v, 1] / w, real(-FAR_PIXELS)), real(FAR_PIXELS))
+        x = min(max(points[v, 0] / w, real(-FAR)), real(FAR))
+        y = min(max(points[v, 1] / w, real(-FAR)), real(FAR))
         out[v, 0], out[v, 1] = (x - real(0.5)) * by_spacing + shift, (y - real(0.5)) * by_spacing + shift
         out[v, 2] = depth
         out[v, 3] = 1 / w
-        out[v, 4], out[v, 5] = step(float(depth) / near - 1)
+        out[v, 4], out[v, 5] = smooth_step(float(depth) / near - 1)
         # max and min drop a NaN; it must come out again
         if points[v, 0] != points[v, 0] or points[v, 1] != points[v, 1] or depth != depth:
             out[v, 0] = np.nan
 
 
-@njit(**OPTIONS)
-def slope_of(o, perspective, spacing, level):
-    """Along the screen, area times the slope of a face's inverse depth (without perspective: of its depth): x, y, its guarded
-    square, and the guard's share in that of squared edges and of squared levels. `level` receives it at the corners."""
-    x, y, edges, levels = 0.0, 0.0, 0.0, 0.0
-    for i in range(3):
-        j, k = (i + 1) % 3, (i + 2) % 3
-        level[i] = o[WEIGHT + i] if perspective else o[DEPTH + i]
-        ex, ey = float(o[X + 2 * k] - o[X + 2 * j]), float(o[X + 2 * k + 1] - o[X + 2 * j + 1])
-        x, y = x + level[i] * ex, y + level[i] * ey
-        edges, levels = edges + ex * ex + ey * ey, levels + level[i] * level[i] / 3
-    least = EDGE_GUARD / (spacing * spacing) + FLAT * edges
-    return x, y, x * x + y * y + least * levels, FLAT * levels, least / 3
+@njit(forceinline=True, **OPTIONS)
+def slope_of(o, perspective, spacing):
+    """The inverse depths of a face's corners (without perspective: depths), and their `horizon`."""
+    a, b, c = (o[WEIGHT], o[WEIGHT + 1], o[WEIGHT + 2]) if perspective else (o[DEPTH], o[DEPTH + 1], o[DEPTH + 2])
+    level = float(a), float(b), float(c)
+    return level, horizon(
+        level[0], level[1], level[2], float(o[X]), float(o[X + 1]), float(o[X + 2]), float(o[X + 3]), float(o[X + 4]),
+        float(o[X + 5]), EDGE_GUARD / (spacing * spacing),
+    )  # fmt: skip
 
 
 @njit(**OPTIONS)
 def prepare(vertices, faces, scale, perspective, two_sided, guard, spacing, out):
     """All that samples need to know of each face, and whether a vertex is not a number. `scale` is in samples."""
     broken = False
-    level = np.empty(3)
     flip = FLIP_AREA / (spacing * spacing)
     for f in range(faces.shape[0]):
         o = out[f]
@@ -102,7 +84,7 @@ def prepare(vertices, faces, scale, perspective, two_sided, guard, spacing, out)
         ax, ay = o[X + 2] - o[X], o[X + 3] - o[X + 1]
         bx, by = o[X + 4] - o[X], o[X + 5] - o[X + 1]
         area = float(ay) * float(bx) - float(ax) * float(by)
-        _, _, square, _, _ = slope_of(o, perspective, spacing, level)
+        level, (_, _, _, _, square) = slope_of(o, perspective, spacing)
         turn = area / (float(scale) * np.sqrt(square)) if square > 0 else 0.0
         o[CENTROID] = (o[X] + o[X + 2] + o[X + 4]) / 3
         o[CENTROID + 1] = (o[X + 1] + o[X + 3] + o[X + 5]) / 3

@@ -1,5 +1,5 @@
 """The CPU renderer's pixels: from what is seen to pictures, lit or not, and back. A template, see `faces`; light and vectors
-are those of `kernels/triton/lighting.py`, translated.
+are those of `kernels/triton/shared.py`, translated.
 
 `total` (H, W, 2) holds the coverage of front and back, `mean` (H, W, C + 1) the mean of each channel and of depth.
 """

@@ -19,11 +19,8 @@ from .formulas import (
     CORNERS,
     COUNTERS,
     DENOMINATOR,
-    DEPTH,
     DIRECTIONS,
     END,
-    FACTOR,
-    FAR,
     FLAT,
     FLIP,
     GRAD_BASE,
@@ -32,7 +29,6 @@ from .formulas import (
     GRAD_FRONT,
     GRADS,
     GUARD,
-    LEAST,
     LENGTHS,
     LIMIT,
     LOG2E,
@@ -42,12 +38,14 @@ from .formulas import (
     coverage,
     falling,
     kept,
+    load_four,
     mean_position,
     place_of,
     turned,
 )
 from .sampling import sample_grid
-from .setup import horizon, load_box, project_corner, window
+from .setup import load_box, project_corner, window
+from .shared import corner_pull, horizon
 from .surface import normal_at
 
 
@@ -134,17 +132,12 @@ def backward_kernel(
         reach = REACH * tl.sqrt(sigma2)
     left, top, columns, rows = window(lx, ly, hx, hy, reach, grid_rows, grid_columns)
     r = records + face.to(tl.int64) * WIDTH
-    ax, ay = tl.load(r + CORNERS), tl.load(r + (CORNERS + 1))
-    bx, by = tl.load(r + (CORNERS + 2)), tl.load(r + (CORNERS + 3))
-    cx, cy = tl.load(r + (CORNERS + 4)), tl.load(r + (CORNERS + 5))
-    ux0, uy0 = tl.load(r + DIRECTIONS), tl.load(r + (DIRECTIONS + 1))
-    ux1, uy1 = tl.load(r + (DIRECTIONS + 2)), tl.load(r + (DIRECTIONS + 3))
-    ux2, uy2 = tl.load(r + (DIRECTIONS + 4)), tl.load(r + (DIRECTIONS + 5))
-    l0, l1, l2 = tl.load(r + LENGTHS), tl.load(r + (LENGTHS + 1)), tl.load(r + (LENGTHS + 2))
-    factor = tl.load(r + FACTOR)
-    d0, d1, d2 = tl.load(r + DENOMINATOR), tl.load(r + (DENOMINATOR + 1)), tl.load(r + (DENOMINATOR + 2))
-    z0, z1, z2 = tl.load(r + DEPTH), tl.load(r + (DEPTH + 1)), tl.load(r + (DEPTH + 2))
-    least, turn = tl.load(r + LEAST), tl.load(r + TURN)
+    ax, ay, bx, by = load_four(r)
+    cx, cy, ux0, uy0 = load_four(r + 4)
+    ux1, uy1, ux2, uy2 = load_four(r + 8)
+    l0, l1, l2, factor = load_four(r + 12)
+    d0, d1, d2, z0 = load_four(r + DENOMINATOR)
+    z1, z2, least, turn = load_four(r + (DENOMINATOR + 4))
     if band >= 0:
         top, rows = top + band, tl.minimum(rows - band, tl.maximum(limit // tl.maximum(columns, 1), 1)).to(tl.int32)
     elif least < 0:
@@ -298,19 +291,10 @@ def at_corner(lane, values, corner: tl.constexpr):
 
 
 @triton.jit
-def corner_pull(gx, gy, gz, gw, gp, x, y, z, inverse, slope, near, PERSPECTIVE: tl.constexpr):
-    """From gradients by screen position, depth, 1/w and presence to those by the point and the near distance."""
-    by_step = gp * slope / near
-    by_near = -by_step * z / near
-    by_z = gz + by_step
-    px = tl.where(tl.abs(x) < FAR, gx * inverse, 0.0)
-    py = tl.where(tl.abs(y) < FAR, gy * inverse, 0.0)
-    if PERSPECTIVE:
-        by_w = -(px * x + py * y) - gw * inverse * inverse
-        in_front = z > 0.5 * near
-        by_z += tl.where(in_front, by_w, 0.0)
-        by_near += tl.where(in_front, 0.0, 0.5 * by_w)
-    return px, py, by_z, by_near
+def around(lane, values):
+    """For each corner: the value of the next one less that of the previous one."""
+    a, b, c = at_corner(lane, values, 0), at_corner(lane, values, 1), at_corner(lane, values, 2)
+    return of_corner(lane % 3, b - c, c - a, a - b)
 
 
 @triton.jit
@@ -416,17 +400,11 @@ def hand_down(
     last -= of_corner(before, ends[0], ends[1], ends[2]) / tl.maximum(tl.load(record + LENGTHS + before), 1e-30)
     ux, uy = tl.load(record + DIRECTIONS + 2 * i), tl.load(record + DIRECTIONS + 1 + 2 * i)
     vx, vy = tl.load(record + DIRECTIONS + 2 * before), tl.load(record + DIRECTIONS + 1 + 2 * before)
-    ta1, tb1, tc1 = at_corner(lane, t1, 0), at_corner(lane, t1, 1), at_corner(lane, t1, 2)
-    ta2, tb2, tc2 = at_corner(lane, t2, 0), at_corner(lane, t2, 1), at_corner(lane, t2, 2)
     gx = by_gx * (1.0 / 3.0) - uy * start - vy * last + by_area * oy
-    gx += inverse * (of_corner(before, ta2, tb2, tc2) - of_corner(after, ta2, tb2, tc2))
     gy = by_gy * (1.0 / 3.0) + ux * start + vx * last - by_area * ox
-    gy += inverse * (of_corner(after, ta1, tb1, tc1) - of_corner(before, ta1, tb1, tc1))
     # The edge opposite to the next corner ends here, that opposite to the one before begins here
-    gx += of_corner(after, at_corner(lane, by_ox, 0), at_corner(lane, by_ox, 1), at_corner(lane, by_ox, 2))
-    gx -= of_corner(before, at_corner(lane, by_ox, 0), at_corner(lane, by_ox, 1), at_corner(lane, by_ox, 2))
-    gy += of_corner(after, at_corner(lane, by_oy, 0), at_corner(lane, by_oy, 1), at_corner(lane, by_oy, 2))
-    gy -= of_corner(before, at_corner(lane, by_oy, 0), at_corner(lane, by_oy, 1), at_corner(lane, by_oy, 2))
+    gx += around(lane, by_ox - inverse * t2)
+    gy += around(lane, by_oy + inverse * t1)
     by_presence = by_factor * of_corner(i, pb * pc, pa * pc, pa * pb)
     # From samples back to pixels
     gx, gy = gx / spacing, gy / spacing

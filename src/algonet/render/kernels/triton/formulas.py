@@ -108,19 +108,6 @@ def twice_atan_unit(w):
 
 
 @triton.jit
-def smooth_step(x):
-    """The C-infinity step from 0 to 1 over [0, 1], and its slope."""
-    inside = (x > 0) & (x < 1)
-    safe = tl.where(inside, x, 0.5)
-    low, high = 1.0 / safe, 1.0 / (1.0 - safe)
-    steep = tl.minimum(tl.maximum(high - low, -80.0), 80.0)
-    value = 1.0 / (1.0 + tl.exp(-steep))
-    slope = value * (1.0 - value) * (low * low + high * high)
-    bent = inside & (tl.abs(steep) < 80.0)
-    return tl.where(inside, value, tl.where(x >= 1, 1.0, 0.0)), tl.where(bent, slope, 0.0)
-
-
-@triton.jit
 def corner(x, y, sigma2):
     """Of a corner relative to the pixel: sqrt(z) and sigma^2/z, with z = x^2 + y^2 + sigma^2."""
     # In this order it is two instructions

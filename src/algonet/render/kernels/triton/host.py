@@ -289,11 +289,7 @@ class IlluminatePlan(Plan):
         super().__init__(signature)
         *batch, count, _ = signature.tensors[2].shape
         self.items, self.blocks = math.prod(batch), -(-count // SURFACE[0])
-        both: dict[str, Any] = {
-            "count": count, "albedo_stride": 3 * count, "normals_stride": 3 * count, "positions_stride": 3 * count,
-            "eye_stride": 3, "lights_stride": LIGHT * len(self.settings.kinds), "BLOCK": SURFACE[0],
-            **shading_constants(self.settings),
-        }  # fmt: skip
+        both = {"count": count, "BLOCK": SURFACE[0], **shading_constants(self.settings)}
         grid = self.blocks, self.items
         self.light = Launch(surface.illuminate_kernel, grid, warps=SURFACE[1], **both)
         self.back = [

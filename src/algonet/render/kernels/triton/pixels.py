@@ -24,7 +24,8 @@ from .formulas import (
     MEAN_DEPTH,
     MEANS,
 )
-from .lighting import (
+from .sampling import load_samples, sample_grid
+from .shared import (
     cofactors,
     dot,
     lit,
@@ -39,7 +40,6 @@ from .lighting import (
     unproject,
     unproject_back,
 )
-from .sampling import load_samples, sample_grid
 
 
 @triton.jit

@@ -117,6 +117,21 @@ class LaunchPlan(Plan):
         self.copied = [i for i, step in steps.items() if step is None]
         self.copied += [i for i in (FACES, ATTRIBUTE_FACES) if strides[i] != (3, 1)]
         self.steps = {i: math.prod(shapes[i][-OWN[i] :]) if step is None else step for i, step in steps.items()}
+        #: Numbers and constants by the names that kernels have for them.
+        self.values: dict[str, Any] = {
+            "height": self.height, "width": self.width, "count": self.count, "blocks": self.blocks, "padded": self.padded,
+            "bins_x": self.bins_x, "bins": self.bins, "capacity": self.capacity, "limit": self.limit, "JOBS": self.jobs,
+            "softness_stride": self.steps[SOFTNESS], "background_stride": self.steps[BACKGROUND],
+            "points_stride": self.steps[POINTS], "attributes_stride": self.steps[ATTRIBUTES],
+            "matrix_stride": self.steps.get(MATRIX, 0), "eye_stride": self.steps.get(EYE, 0),
+            "lights_stride": self.steps.get(LIGHTS, 0), "normals_stride": self.steps.get(NORMALS, 4 * self.vertices),
+            "by_points_stride": 3 * self.vertices, "by_normals_stride": 3 * self.vertices,
+            "by_attributes_stride": self.rows * self.attributes, "scratch_stride": self.scratch, "SAMPLE": self.sample,
+            "GRAD": self.grad, "SPACING": settings.spacing, "POWER": settings.power, "OVER": settings.over_depth,
+            "PERSPECTIVE": settings.perspective, "TWO_SIDED": settings.two_sided, "HALF": settings.half_df,
+            "REACH": settings.reach, "KEEP": settings.deterministic, "LIT": self.lit, "COLORED": settings.colored,
+            "AREAS": self.areas, "WORLD": self.world, "HUGE": self.pixels > HUGE, "GREY": GREY,
+        }  # fmt: skip
         records = self.padded * (record_width(min(GROUP, self.channels)) + BOX.value) * self.size
         #: Whether what is made of the faces is kept for the backward pass.
         self.keeps = self.channels <= GROUP and self.items * records <= RECORDS and self.items <= MOST_ITEMS
@@ -139,9 +154,7 @@ class LaunchPlan(Plan):
         self.pixel_blocks = -(-self.pixels // PIXELS[0])
         #: Numbers per block of pixels that are summed over them: gradients by what all pixels of an item share.
         self.sums = self.shown + 1 + (3 + 12 + LIGHT * len(settings.shading.kinds) if settings.shading else 0)
-        self.to_pixels = Launch(
-            pixels.paint_kernel, (self.pixel_blocks, self.items), warps=PIXELS[1], first=0, **self._painting()
-        )
+        self.to_pixels = self._painting(pixels.paint_kernel, self.items, first=0)
         #: Where lit pictures come without normals, those of the faces are made: as sums of areas, four numbers a vertex.
         self.normals = None
         if self.areas:
@@ -165,18 +178,18 @@ class LaunchPlan(Plan):
             yield Pass(self, first_attribute, first_mean, taken + normals, normals, first, items)
             first_attribute, first_mean, normals = first_attribute + taken, first_mean + taken + normals, 0
 
-    def _painting(self) -> dict:
-        """What kernels between samples and pictures take."""
-        settings = self.settings
-        return {
-            "height": self.height, "width": self.width, "softness_stride": self.steps[SOFTNESS],
-            "background_stride": self.steps[BACKGROUND], "matrix_stride": self.steps.get(MATRIX, 0),
-            "eye_stride": self.steps.get(EYE, 0), "lights_stride": self.steps.get(LIGHTS, 0),
-            "channels": self.extra if self.lit else self.channels, "SAMPLE": self.sample, "SPACING": settings.spacing,
-            "BLOCK": PIXELS[0], "POWER": settings.power, "OVER": settings.over_depth, "LIT": self.lit,
-            "PERSPECTIVE": settings.perspective, "COLORED": settings.colored, "GREY": GREY,
-            **shading_constants(settings.shading or Shading(())),
-        }  # fmt: skip
+    def launch(self, kernel: Any, grid: Shape, warps: int, registers: int | None = None, **more: Any) -> Launch:
+        """A launch with what the kernel takes of `values`, and more."""
+        values = self.values | more
+        own = {name: values[name] for name in kernel.arg_names if name in values}
+        return Launch(kernel, grid, warps=warps, registers=registers if self.single else None, **own)
+
+    def _painting(self, kernel: Any, items: int, **more: Any) -> Launch:
+        """A launch of a kernel between samples and pictures."""
+        light = shading_constants(self.settings.shading or Shading(()))
+        channels = self.extra if self.lit else self.channels
+        grid = self.pixel_blocks, items
+        return self.launch(kernel, grid, PIXELS[1], channels=channels, BLOCK=PIXELS[0], **light, **more)
 
     def wanted(self, needs: list[bool]) -> Wanted:
         """What a backward pass with these needs makes."""
@@ -204,10 +217,8 @@ class LaunchPlan(Plan):
         def make() -> Launch:
             more: dict[str, Any] = dict(zip(PICTURE_STRIDES, strides, strict=True))
             more |= dict(zip(("clear_points", "clear_attributes", "clear_normals"), clears, strict=True))
-            return Launch(
-                pixels.paint_backward_kernel, (self.pixel_blocks, items), warps=PIXELS[1],
-                first=first, sums=self.sums, GRAD=self.grad, NEEDED=needed, **self._painting(), **more,
-            )  # fmt: skip
+            kernel = pixels.paint_backward_kernel
+            return self._painting(kernel, items, first=first, sums=self.sums, NEEDED=needed, **more)
 
         return PLANS.get(("pixels back", self, strides, first, items, needed, clears), make)
 
@@ -216,19 +227,10 @@ class LaunchPlan(Plan):
         and from gradients by means at the samples to what their faces take."""
 
         def make() -> tuple[Launch, ...]:
-            both: dict[str, Any] = {
-                "first": first, "height": self.height, "width": self.width, "softness_stride": self.steps[SOFTNESS],
-                "GRAD": self.grad, "CHANNELS": self.channels, "SPACING": self.settings.spacing,
-            }  # fmt: skip
             grid = (min(GATHERS, self.pixels), items)
-            return (
-                Launch(sampling.gather_columns_kernel, grid, warps=1, P=32, **both),
-                Launch(sampling.gather_rows_kernel, grid, warps=1, P=32, **both),
-                Launch(
-                    pixels.unit_backward_kernel, (self.pixel_blocks, items), warps=PIXELS[1], SAMPLE=self.sample,
-                    POWER=self.settings.power, BLOCK=PIXELS[0], **both,
-                ),
-            )  # fmt: skip
+            along = (sampling.gather_columns_kernel, sampling.gather_rows_kernel)
+            gathers = (self.launch(kernel, grid, 1, first=first, CHANNELS=self.channels, P=32) for kernel in along)
+            return (*gathers, self._painting(pixels.unit_backward_kernel, items, first=first, CHANNELS=self.channels))
 
         return PLANS.get(("samples back", self, first, items), make)
 
@@ -288,79 +290,36 @@ class Pass:
         self.record = record_width(channels)
         #: Numbers per item for the records and boxes of its faces.
         self.work = plan.padded * (self.record + BOX.value)
-        self.setup = self._setup(plan.bin)
-        self.setup_again = self._setup(0)
-        self.list_bins = Launch(
-            bin_kernel, (plan.bins, items), warps=BIN_WARPS,
-            blocks=plan.blocks, bins_x=plan.bins_x, bins=plan.bins, capacity=plan.capacity, scratch_stride=plan.scratch,
-            JOBS=plan.jobs, BLOCK=BLOCK, STEP=BIN_STEP,
-        )  # fmt: skip
-        self.forward = self._forward()
-        self._backward: dict[tuple, Launch] = {}
-
-    def _setup(self, side: int) -> Launch:
-        plan, settings = self.plan, self.plan.settings
-        return Launch(
-            setup_kernel, (plan.blocks, self.items), warps=2,
-            first=self.first, count=plan.count, blocks=plan.blocks, points_stride=plan.steps[POINTS],
-            matrix_stride=plan.steps.get(MATRIX, 0), attributes_stride=plan.steps[ATTRIBUTES],
-            normals_stride=plan.steps.get(NORMALS, 4 * plan.vertices), softness_stride=plan.steps[SOFTNESS],
-            work_stride=self.work, scratch_stride=plan.scratch,
-            channels=plan.attributes, first_channel=self.first_channel, height=plan.height,
-            width=plan.width, limit=plan.limit,
-            WIDTH=self.record, CHANNELS=self.channels, NORMALS=self.normals, AREAS=plan.areas, WORLD=plan.world,
-            PERSPECTIVE=settings.perspective, TWO_SIDED=settings.two_sided, BLOCK=BLOCK, HALF=settings.half_df,
-            REACH=settings.reach, SPACING=settings.spacing, BIN=side, JOBS=plan.jobs,
-        )  # fmt: skip
-
-    def _tiles(self) -> int:
-        plan, (tx, ty, *_) = self.plan, TILE
-        if plan.bin:
-            return plan.bins * (plan.bin // tx) * (plan.bin // ty)
-        return -(-plan.width // tx) * -(-plan.height // ty)
-
-    def _forward(self) -> Launch:
-        plan, settings = self.plan, self.plan.settings
+        self.own: dict[str, Any] = {
+            "first": first, "items": items, "first_channel": first_channel, "first_mean": first_mean, "NORMALS": normals,
+            "work_stride": self.work, "channels": plan.attributes, "WIDTH": self.record, "CHANNELS": channels,
+            "FIRST": first_mean == 0, "BLOCK": BLOCK,
+        }  # fmt: skip
+        self.setup, self.setup_again = (
+            plan.launch(setup_kernel, (plan.blocks, items), 2, BIN=side, **self.own) for side in (plan.bin, 0)
+        )
+        self.list_bins = plan.launch(bin_kernel, (plan.bins, items), BIN_WARPS, STEP=BIN_STEP, **self.own)
         tx, ty, warps, registers = TILE
-        across, tiles = -(-plan.width // tx), self._tiles()
-        return Launch(
-            forward_kernel, (tiles, self.items), warps=warps, registers=registers if plan.single else None,
-            first=self.first, padded=plan.padded, bins_x=plan.bins_x, bins=plan.bins, capacity=plan.capacity,
-            height=plan.height, width=plan.width, tiles_x=across, softness_stride=plan.steps[SOFTNESS],
-            work_stride=self.work, scratch_stride=plan.scratch, first_mean=self.first_mean,
-            WIDTH=self.record, CHANNELS=self.channels, HALF=settings.half_df, REACH=settings.reach,
-            POWER=settings.power, SPACING=settings.spacing, FIRST=self.first_mean == 0, SMALL=small_faces(settings),
-            PERSPECTIVE=settings.perspective, TWO_SIDED=settings.two_sided, PRECISE=PRECISE[0 if plan.single else 1],
-            SAMPLE=plan.sample, BIN=plan.bin, TX=tx, TY=ty,
+        across = -(-plan.width // tx)
+        tiles = plan.bins * (plan.bin // tx) * (plan.bin // ty) if plan.bin else across * -(-plan.height // ty)
+        self.forward = plan.launch(
+            forward_kernel, (tiles, items), warps, registers, tiles_x=across, SMALL=small_faces(plan.settings),
+            PRECISE=PRECISE[0 if plan.single else 1], BIN=plan.bin, TX=tx, TY=ty, **self.own,
         )  # fmt: skip
+        self._backward: dict[tuple, Launch] = {}
 
     def backward(self, softness: bool, pull: bool) -> Launch:
         """The backward kernel, with or without softness; `pull` brings the gradient by what the camera sees to the world."""
         found = self._backward.get((softness, pull))
         if found is None:
-            found = self._backward[softness, pull] = self._make_backward(softness, pull)
+            plan, settings = self.plan, self.plan.settings
+            registers = BACKWARD[2] if self.channels <= 4 else BACKWARD[3]
+            found = self._backward[softness, pull] = plan.launch(
+                backward_kernel, ((plan.jobs + plan.count) * self.items, 1), BACKWARD[1], registers,
+                NEAR_REACH=settings.reach if softness else settings.near_reach, PULL=pull and plan.world,
+                SOFTNESS=softness, P=BACKWARD[0], **self.own,
+            )  # fmt: skip
         return found
-
-    def _make_backward(self, softness: bool, pull: bool) -> Launch:
-        plan, settings = self.plan, self.plan.settings
-        registers = BACKWARD[2] if self.channels <= 4 else BACKWARD[3]
-        return Launch(
-            backward_kernel, ((plan.jobs + plan.count) * self.items, 1), warps=BACKWARD[1],
-            registers=registers if plan.single else None,
-            first=self.first, items=self.items, count=plan.count, padded=plan.padded,
-            height=plan.height, width=plan.width,
-            softness_stride=plan.steps[SOFTNESS], points_stride=plan.steps[POINTS],
-            matrix_stride=plan.steps.get(MATRIX, 0), attributes_stride=plan.steps[ATTRIBUTES],
-            normals_stride=plan.steps.get(NORMALS, 4 * plan.vertices), by_points_stride=3 * plan.vertices,
-            by_attributes_stride=plan.rows * plan.attributes, by_normals_stride=3 * plan.vertices, work_stride=self.work,
-            channels=plan.attributes, first_channel=self.first_channel, first_mean=self.first_mean, limit=plan.limit,
-            WIDTH=self.record, CHANNELS=self.channels, NORMALS=self.normals, AREAS=plan.areas, HALF=settings.half_df,
-            REACH=settings.reach,
-            NEAR_REACH=settings.reach if softness else settings.near_reach, SPACING=settings.spacing,
-            FIRST=self.first_mean == 0, GRAD=plan.grad, HUGE=plan.pixels > HUGE, WORLD=plan.world,
-            PULL=pull and plan.world, PERSPECTIVE=settings.perspective, TWO_SIDED=settings.two_sided, SOFTNESS=softness,
-            KEEP=settings.deterministic, JOBS=plan.jobs, P=BACKWARD[0],
-        )  # fmt: skip
 
 
 def with_channel(tensors: list[Tensor]) -> list[Tensor]:

@@ -25,7 +25,6 @@ from .formulas import (
     DEPTH,
     DIRECTIONS,
     FAR,
-    FLAT,
     FLIP,
     GUARD,
     LENGTHS,
@@ -33,10 +32,10 @@ from .formulas import (
     NOWHERE,
     PI,
     PLANES,
-    smooth_step,
     store_four,
 )
 from .sampling import sample_grid
+from .shared import horizon, smooth_step
 from .surface import normal_at
 
 #: Scales of the noise behind its horizon from which a face is not seen: exp(-2 UNSEEN) of it is left.
@@ -94,16 +93,6 @@ def direction(ex, ey):
     else:
         r = 1.0 / tl.sqrt(ex * ex + ey * ey + GUARD)
     return ex * r, ey * r, (ex * ex + ey * ey) * r
-
-
-@triton.jit
-def horizon(la, lb, lc, ax, ay, bx, by, cx, cy, guard):
-    """Of levels at the corners: their slope times twice the face's area, as a vector, and the guarded square of its length."""
-    vx, vy = la * (cx - bx) + lb * (ax - cx) + lc * (bx - ax), la * (cy - by) + lb * (ay - cy) + lc * (by - ay)
-    size = (cx - bx) * (cx - bx) + (cy - by) * (cy - by) + (ax - cx) * (ax - cx) + (ay - cy) * (ay - cy)
-    size += (bx - ax) * (bx - ax) + (by - ay) * (by - ay)
-    least, mean = guard + FLAT * size, (la * la + lb * lb + lc * lc) * (1.0 / 3.0)
-    return vx, vy, least, mean, vx * vx + vy * vy + least * mean
 
 
 @kernel

@@ -8,7 +8,8 @@ import triton.language as tl
 
 from algonet.core.codegen.triton_math import kernel
 
-from .lighting import (
+from .pixels import clear
+from .shared import (
     LIGHT,
     add_vector,
     area_back,
@@ -26,7 +27,6 @@ from .lighting import (
     store_vector,
     times,
 )
-from .pixels import clear
 
 
 @triton.jit
@@ -121,50 +121,43 @@ def spread_normals_kernel(
     add_vector(by_points, a, times(plus(by_b, by_c), -1.0), live, 3)
 
 
+@triton.jit
+def load_points(albedo, normals, positions, eye, count, BLOCK: tl.constexpr):
+    """The program's points: which they are, and their normals, positions, albedo and eye."""
+    item = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live, own = i < count, item * count + i
+    n, p = load_vector(normals, own, live), load_vector(positions, own, live)
+    return item, own, live, n, p, load_vector(albedo, own, live), load_three(eye + item * 3)
+
+
 @kernel
 def illuminate_kernel(
-    albedo, normals, positions, eye, lights, image,
-    count, albedo_stride, normals_stride, positions_stride, eye_stride, lights_stride,
+    albedo, normals, positions, eye, lights, image, count,
     LIGHTS: tl.constexpr, KINDS: tl.constexpr, TWO_SIDED: tl.constexpr, GLOSSY: tl.constexpr, SHININESS: tl.constexpr,
     STRENGTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    item = tl.program_id(1).to(tl.int64)
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    live = i < count
-    n, p = (
-        load_vector(normals + item * normals_stride, i, live),
-        load_vector(positions + item * positions_stride, i, live),
-    )
-    color = lit(
-        n, p, load_three(eye + item * eye_stride), load_vector(albedo + item * albedo_stride, i, live),
-        lights + item * lights_stride, SHININESS, STRENGTH, LIGHTS, KINDS, TWO_SIDED, GLOSSY,
-    )  # fmt: skip
-    store_vector(image + item * count * 3, i, color, live)
+    item, i, live, n, p, own, viewer = load_points(albedo, normals, positions, eye, count, BLOCK)
+    lights += item * (LIGHT * LIGHTS)
+    color = lit(n, p, viewer, own, lights, SHININESS, STRENGTH, LIGHTS, KINDS, TWO_SIDED, GLOSSY)
+    store_vector(image, i, color, live)
 
 
 @kernel
 def illuminate_backward_kernel(
-    albedo, normals, positions, eye, lights, grad_color, by_albedo, by_normals, by_positions, partial,
-    count, albedo_stride, normals_stride, positions_stride, eye_stride, lights_stride,
+    albedo, normals, positions, eye, lights, grad_color, by_albedo, by_normals, by_positions, partial, count,
     LIGHTS: tl.constexpr, KINDS: tl.constexpr, TWO_SIDED: tl.constexpr, GLOSSY: tl.constexpr, SHININESS: tl.constexpr,
     STRENGTH: tl.constexpr, NEEDED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Gradients by albedo, normals and positions; NEEDED: also sums of those by the eye and the lights."""
-    item = tl.program_id(1).to(tl.int64)
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    live = i < count
-    n, p = (
-        load_vector(normals + item * normals_stride, i, live),
-        load_vector(positions + item * positions_stride, i, live),
-    )
+    item, i, live, n, p, own, viewer = load_points(albedo, normals, positions, eye, count, BLOCK)
     partial += (item * tl.num_programs(0) + tl.program_id(0)) * (3 + LIGHT * LIGHTS)
     by_n, by_p, by_eye, by_color = lit_back(
-        n, p, load_three(eye + item * eye_stride), load_vector(albedo + item * albedo_stride, i, live),
-        load_vector(grad_color + item * count * 3, i, live), lights + item * lights_stride, SHININESS, STRENGTH,
+        n, p, viewer, own, load_vector(grad_color, i, live), lights + item * (LIGHT * LIGHTS), SHININESS, STRENGTH,
         partial + 3, LIGHTS, KINDS, TWO_SIDED, GLOSSY, NEEDED,
     )  # fmt: skip
-    store_vector(by_albedo + item * count * 3, i, by_color, live)
-    store_vector(by_normals + item * count * 3, i, by_n, live)
-    store_vector(by_positions + item * count * 3, i, by_p, live)
+    store_vector(by_albedo, i, by_color, live)
+    store_vector(by_normals, i, by_n, live)
+    store_vector(by_positions, i, by_p, live)
     if NEEDED:
         store_sums(partial, by_eye)

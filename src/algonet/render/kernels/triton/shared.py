@@ -1,4 +1,4 @@
-"""Vectors as tuples of three numbers (or of three blocks of numbers), normals, and light on surface points, and back.
+"""Formulas of both compilers: vectors as tuples of three numbers (or blocks of them), normals, light, and a face's corners.
 
 `render/README.md` has the formulas, `lights.py` and `vectors.py` the reference. Both compilers take what follows the marker:
 Triton imports it, and `numba.tiles` translates its text, in which `tl.` and `constexpr` then mean nothing. What lies in memory
@@ -22,7 +22,8 @@ INVERSE_TOP, FADE2 = tl.constexpr(1 / lights.TOP), tl.constexpr(constants.FADE**
 TURN2, NOWHERE2 = tl.constexpr(lights.TURN**2), tl.constexpr(lights.NOWHERE**2)
 FLATNESS, LEAST_SQUARE = tl.constexpr(vectors.FLATNESS), tl.constexpr(vectors.LEAST_SQUARE)
 SMALL2 = tl.constexpr(vectors.SMALL**2)
-LIGHT = tl.constexpr(lights.LIGHT)
+LIGHT, FLAT = tl.constexpr(lights.LIGHT), tl.constexpr(constants.FLAT)
+FAR = tl.constexpr(constants.FAR_PIXELS)
 
 
 @triton.constexpr_function
@@ -323,3 +324,42 @@ def lit_back(
         by_view = plus_times(plus_times(by_view, given, by_side), way, by_square)
     by_n, by_p = normalised_back(given, n_scale, by_n), minus(by_p, by_view)
     return by_n, by_p, plus(by_eye, by_view), each_times(grad, matt)
+
+
+@triton.jit
+def smooth_step(x):
+    """The C-infinity step from 0 to 1 over [0, 1], and its slope."""
+    inside = (x > 0) & (x < 1)
+    safe = tl.where(inside, x, 0.5)
+    low, high = 1.0 / safe, 1.0 / (1.0 - safe)
+    steep = tl.minimum(tl.maximum(high - low, -80.0), 80.0)
+    value = 1.0 / (1.0 + tl.exp(-steep))
+    slope = value * (1.0 - value) * (low * low + high * high)
+    bent = inside & (tl.abs(steep) < 80.0)
+    return tl.where(inside, value, tl.where(x >= 1, 1.0, 0.0)), tl.where(bent, slope, 0.0)
+
+
+@triton.jit
+def horizon(la, lb, lc, ax, ay, bx, by, cx, cy, guard):
+    """Of levels at the corners: their slope times twice the face's area, as a vector, and the guarded square of its length."""
+    vx, vy = la * (cx - bx) + lb * (ax - cx) + lc * (bx - ax), la * (cy - by) + lb * (ay - cy) + lc * (by - ay)
+    size = (cx - bx) * (cx - bx) + (cy - by) * (cy - by) + (ax - cx) * (ax - cx) + (ay - cy) * (ay - cy)
+    size += (bx - ax) * (bx - ax) + (by - ay) * (by - ay)
+    least, mean = guard + FLAT * size, (la * la + lb * lb + lc * lc) * (1.0 / 3.0)
+    return vx, vy, least, mean, vx * vx + vy * vy + least * mean
+
+
+@triton.jit
+def corner_pull(gx, gy, gz, gw, gp, x, y, z, inverse, slope, near, PERSPECTIVE: tl.constexpr):
+    """From gradients by screen position, depth, 1/w and presence to those by the point and the near distance."""
+    by_step = gp * slope / near
+    by_near = -by_step * z / near
+    by_z = gz + by_step
+    px = tl.where(tl.abs(x) < FAR, gx * inverse, 0.0)
+    py = tl.where(tl.abs(y) < FAR, gy * inverse, 0.0)
+    if PERSPECTIVE:
+        by_w = -(px * x + py * y) - gw * inverse * inverse
+        in_front = z > 0.5 * near
+        by_z += tl.where(in_front, by_w, 0.0)
+        by_near += tl.where(in_front, 0.0, 0.5 * by_w)
+    return px, py, by_z, by_near
