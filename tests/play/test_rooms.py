@@ -209,7 +209,7 @@ def worker():
 def _wish(name: str, steepness: float) -> smooth_programs.Wish:
     if name == smooth_programs.PICTURE:
         return smooth_programs.Wish(name, "", {"x": 0.3}, "x", 0.0, 1.0, steepness, size=24)
-    _, low, high, start, _ = smooth_programs.CURVES[name]
+    _, low, high, start, *_ = smooth_programs.CURVES[name]
     source = smooth_programs.source_of(name)
     along = sandbox.arguments_of(source)[0]
     return smooth_programs.Wish(name, source, {along: start}, along, low, high, steepness)

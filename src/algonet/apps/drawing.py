@@ -37,26 +37,20 @@ def picture(pixels: np.ndarray) -> str:
     return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def _table(name: str) -> np.ndarray:
-    from matplotlib import colormaps
-
-    return colormaps[name](np.arange(256), bytes=True)[:, :3]
-
-
 def coloured(values: Tensor, name: str = "viridis", low: float | None = None, high: float | None = None) -> np.ndarray:
     """Values (...) through a colour map, as bytes (..., 3); what is not finite is black."""
-    data = values.detach().cpu().double().numpy()
-    finite = np.isfinite(data)
-    low = float(data[finite].min()) if low is None and finite.any() else (low or 0.0)
-    high = float(data[finite].max()) if high is None and finite.any() else (high or 1.0)
-    span = max(high - low, 1e-12)
-    levels = np.clip((np.where(finite, data, low) - low) / span * 255, 0, 255).astype(np.uint8)
-    return np.where(finite[..., None], _table(name)[levels], 0).astype(np.uint8)
+    from matplotlib import colormaps
+    from matplotlib.colors import Normalize
+
+    data = np.ma.masked_invalid(values.detach().cpu().double().numpy())
+    return colormaps[name](Normalize(low, high, clip=True)(data), bytes=True)[..., :3]
 
 
 def shade(value: float, name: str = "viridis") -> str:
     """The colour of a value in [0, 1], for SVG."""
-    red, green, blue = _table(name)[int(np.clip(value, 0, 1) * 255)]
+    from matplotlib import colormaps
+
+    red, green, blue, _ = colormaps[name](float(np.clip(value, 0, 1)), bytes=True)
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 

@@ -33,10 +33,8 @@ class Limit:
             await self.inner(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        host = headers.get(b"host", b"").decode("latin-1").rpartition(":")[0] or headers.get(b"host", b"").decode(
-            "latin-1"
-        )
-        if self.names and host.strip("[]") not in self.names:
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self.names and (host.rpartition(":")[0] or host).strip("[]") not in self.names:
             # A page elsewhere whose name was made to point here must not drive this server
             await _refuse(scope, send, 403, "algonet play: open it as http://127.0.0.1")
             return

@@ -227,7 +227,9 @@ class Code:
 
 def image(source: str) -> str:
     """A picture as HTML, for the tiles of the first page."""
-    return f'<img src="{source}" alt="" style="width: 100%; height: 100%; object-fit: contain">'
+    return (
+        f'<img src="{source}" alt="" style="width: 100%; height: 100%; object-fit: contain; mix-blend-mode: lighten">'
+    )
 
 
 def svg(content: str, width: int, height: int) -> str:

@@ -51,7 +51,7 @@ def preset(name: str) -> tuple[Tensor, tuple[float, float, float, float]]:
 def paint(wish: Wish) -> dict[str, Any]:
     """The picture, light on dark."""
     with torch.no_grad():
-        system = IFS(wish.maps, extent=wish.extent, bound=0.97, points=POINTS)
+        system = IFS(wish.maps, extent=wish.extent, bound=0.97, points=POINTS, exposure=exposure(wish.strokes))
         # Sigma is in pixels of a picture 256 wide, so that it looks the same while the size adapts
         image = system(wish.size, sigma=max(wish.sigma * wish.size / 256, 0.3))
     glow = torch.zeros_like(image) if wish.drawing else image.clamp(0, 1) ** 0.8
@@ -73,6 +73,11 @@ def target(strokes: list[list[Point]], side: int) -> Tensor:
             pen.polygon(line, fill=255)
         pen.line(line if len(line) > 1 else line * 2, fill=255, width=max(1, side // 5), joint="curve")
     return torch.from_numpy(np.asarray(sheet.resize((side, side), Image.Resampling.BOX)).astype("float32") / 255)
+
+
+def exposure(strokes: list[list[Point]]) -> float:
+    """As much light as makes what is drawn bright; 1, the default, without a drawing."""
+    return 2.0 * float(target(strokes, SIDE).mean()) if strokes else 1.0
 
 
 def corners(maps: Tensor, extent: tuple[float, float, float, float]) -> list[list[Point]]:
@@ -109,17 +114,16 @@ def first_maps(goal: Tensor, count: int) -> Tensor:
         chosen.append(places[torch.stack([(places - c).norm(dim=-1) for c in chosen]).amin(0).argmax()])
     scale = min(0.75, math.sqrt(float((goal > 0.5).float().mean()) / count) + 0.3)
     middle = places.mean(0)
-    rows_ = [
-        [float(c[0] - scale * middle[0]), scale - 1, 0.0, float(c[1] - scale * middle[1]), 0.0, scale - 1]
-        for c in chosen
-    ]
-    return torch.tensor(rows_)
+    maps = torch.zeros(count, 6)
+    maps[:, [0, 3]] = torch.stack(chosen) - scale * middle
+    maps[:, [1, 5]] = scale - 1
+    return maps
 
 
 def fitting(strokes: list[list[Point]], count: int) -> Iterator[tuple[int, Tensor, float]]:
     """Gradient descent on the maps, from blurred to sharp: each step's number, its maps and the picture's similarity."""
     goal = target(strokes, SIDE)
-    system = IFS(first_maps(goal, count), extent=UNIT, bound=0.95, points=4096)
+    system = IFS(first_maps(goal, count), extent=UNIT, bound=0.95, points=4096, exposure=exposure(strokes))
     optimizer = torch.optim.Adam([system.parameters_], lr=0.02)
     begin = time.monotonic()
     for step in range(STEPS):
@@ -156,7 +160,7 @@ def code(name: str | None, wish: Wish) -> str:
     else:
         rows = ",\n    ".join("[" + ", ".join(f"{float(v):.3f}" for v in row) + "]" for row in wish.maps)
         extent = ", ".join(f"{v:.3g}" for v in wish.extent)
-        made = f"IFS(torch.tensor([\n    {rows},\n]), extent=({extent}), bound=0.97)"
+        made = f"IFS(torch.tensor([\n    {rows},\n]), extent=({extent}), bound=0.97, exposure={exposure(wish.strokes):.2g})"
     head = "import torch\n" if name is None else ""
     return (
         f"import matplotlib.pyplot as plt\n{head}from algonet import IFS\n\nsystem = {made}\n"

@@ -73,13 +73,14 @@ class Example(NamedTuple):
     high: float
     start: float
     what: str
+    steepness: float = 4.0
 
 
 CURVES = {
     "fare": Example(fare, 0.0, 5.0, 2.4, "A taxi fare with a jump after three kilometres"),
     "staircase": Example(staircase, 0.2, 6.0, 3.2, "Rounding down by a loop that subtracts"),
     "thermostat": Example(thermostat, -10.0, 19.0, 14.0, "Hours of heating in a day, by the temperature outside"),
-    "bouncing_ball": Example(bouncing_ball, 0.2, 2.0, 1.0, "Height after sixty steps of a ball that bounces"),
+    "bouncing_ball": Example(bouncing_ball, 0.2, 2.0, 1.0, "Height after sixty steps of a ball that bounces", 30.0),
 }
 PICTURE, OWN = "point_in_polygon", "your own"
 
@@ -174,25 +175,21 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _polygon(wish: Wish) -> dict[str, Any]:
-    x_at = wish.at[wish.along]
+    def inside(x: Tensor, y: Tensor) -> Tensor:
+        relax = Logistic(20 * wish.steepness)
+        return point_in_polygon(x, y, STAR, batched=True, relax=relax, backend="reference")
+
     axis = (torch.arange(wish.size) + 0.5) / wish.size
     y, x = torch.meshgrid(axis, axis, indexing="ij")
-    with torch.no_grad():
-        inside: Tensor = point_in_polygon(
-            x.reshape(-1), y.reshape(-1), STAR, batched=True, relax=Logistic(20 * wish.steepness), backend="reference"
-        ).reshape(wish.size, wish.size)
-    at = torch.tensor([x_at], requires_grad=True)
-    value = point_in_polygon(
-        at, torch.full((1,), 0.5), STAR, batched=True, relax=Logistic(20 * wish.steepness), backend="reference"
-    )
+    at = torch.tensor([wish.at[wish.along]], requires_grad=True)
+    value = inside(at, torch.full((1,), 0.5))
     slope = float(torch.autograd.grad(value.sum(), at)[0])
-    mark = (
-        f'<circle cx="{x_at * wish.size:.1f}" cy="{wish.size / 2}" r="5" fill="none" stroke="white" stroke-width="2"/>'
-    )
-    read = f"P(inside) at ({x_at:.2f}, 0.50) = {float(value.detach()):.3f} · slope {slope:.3f}"
+    place = at.item() * wish.size
+    mark = f'<circle cx="{place:.1f}" cy="{wish.size / 2}" r="5" fill="none" stroke="white" stroke-width="2"/>'
+    read = f"P(inside) at ({at.item():.2f}, 0.50) = {value.item():.3f} · slope {slope:.3f}"
     return {
         "svg": mark,
-        "picture": drawing.picture(drawing.coloured(inside, "magma", 0.0, 1.0)),
+        "picture": drawing.picture(drawing.coloured(inside(x.flatten(), y.flatten()).view_as(x), "magma", 0.0, 1.0)),
         "read": read,
         "note": "",
     }
@@ -210,10 +207,10 @@ def code(wish: Wish) -> str:
     source = wish.source.strip()
     decorated = source if source.startswith("@smooth") else f"@smooth\n{source}"
     called = decorated.partition("def ")[2].partition("(")[0]
-    values = ", ".join(f"[{float(value)}]" for value in wish.at.values())
+    values = [[float(value)] for value in wish.at.values()]
     return (
         f"import math\nimport torch\nfrom algonet import Logistic, smooth\n\n\n{decorated}\n\n\n"
-        f"inputs = [torch.tensor(v, requires_grad=True) for v in ({values},)]\n"
+        f"inputs = torch.tensor({values}, requires_grad=True)\n"
         f"y = {called}(*inputs, batched=True, relax=Logistic({wish.steepness:.3g}))\n"
         "print(y, *torch.autograd.grad(y.sum(), inputs, allow_unused=True))"
     )
@@ -246,6 +243,7 @@ def build() -> None:
         flat.set_visibility(True)
         deep.set_visibility(False)
         flat.set_content(found["svg"])
+        legend.set_visibility(found["picture"] is None)
         if found["picture"] is not None:
             picture.set_source(found["picture"])
         read.set_text(found["read"])
@@ -289,6 +287,8 @@ def build() -> None:
         wish.source = source_of(name) if known else ""
         wish.along = arguments_of(wish.source)[0] if known else "x"
         wish.at = {wish.along: start}
+        wish.steepness = CURVES[name].steepness if known else 4.0
+        steepness.set_value(wish.steepness)
         lay_out()
         editor.set_visibility(known)
         editor.set_value(wish.source)
@@ -306,18 +306,18 @@ def build() -> None:
             read = ui.label().classes("read").mark("read")
             note = ui.label().classes("caption")
             problem = Problem(read)
-            ui.label(
+            legend = ui.label(
                 "Dashed: as written. Green: smooth. Red: value and slope at the input. Yellow, where the mean of the states "
                 f"misleads: the mean over {PARTICLES} particles, each of which takes its decisions."
             ).classes("caption")
         with ui.element("div").classes("card"):
             programs = choice("program", [*CURVES, PICTURE, OWN], wish.name, turn_to)
-            editor = ui.codemirror(wish.source, language="Python", on_change=lambda event: edit(event.value)).classes(
-                "editor"
-            )
+            editor = ui.codemirror(
+                wish.source, language="Python", theme="githubLight", on_change=lambda event: edit(event.value)
+            ).classes("editor")
             arguments = ui.column().classes("w-full gap-0")
             lay_out()
-            slider("steepness", 0.5, 30.0, wish.steepness, lambda value: latest.again(steepness=value), step=0.1)
+            steepness = slider("steepness", 0.5, 30.0, wish.steepness, lambda v: latest.again(steepness=v), step=0.1)
             ui.label("Write a function of your own: one to four arguments, numbers, if, while, for, lists.").classes(
                 "caption"
             )

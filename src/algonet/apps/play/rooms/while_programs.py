@@ -257,7 +257,8 @@ def build() -> None:
             slider("x2", 0.0, SPAN, 4.0, lambda value: latest.again(at=(latest.wish.at[0], value)))
             ui.label(
                 "Solid: height is the value, colour the size of the gradient. Flat: value on the left, gradient on the right. "
-                "SmoothTent, BumpExit and Tent are exact on the integers; Sech, the paper's, is not: 3 x 4 is 10.3 with it."
+                "SmoothTent and BumpExit are exact on the integers, and flat there; Tent is exact and has a slope. Sech, the "
+                "paper's, is smooth everywhere and not exact: 3 x 4 is 10.3 with it."
             ).classes("caption")
         lines = Code()
     latest = Latest(Wish(), lambda wish: paint(wish, surface), show, problem, size)
