@@ -114,13 +114,15 @@ _BLURRED = {
 }
 
 
-def warn_if_blurred(where: str, x: Tensor, dim: int, relax: Sigmoid, method: Method) -> None:
-    """Warn where a default of the method is too soft for x."""
+def warn_if_blurred(where: str, x: Tensor, relax: Sigmoid, method: Method, steps: int | None) -> None:
+    """Warn where the method is a poor choice for so many items, or one of its defaults too soft for x (*batch, n)."""
+    n = x.shape[-1]
+    if isinstance(method, Network):
+        method.hint(where, n, steps)
     if not tracing.plain():
         return
-    n = x.shape[dim]
     least, why = _BLURRED.get(where, (MANY + 1, ""))
-    if isinstance(method, OddEven) and least <= n <= MANY and too_close(x, dim, 3.0):
+    if isinstance(method, OddEven) and least <= n <= MANY and too_close(x, -1, 3.0):
         if relax is DECISION or (x.device.type == "cpu" and type(relax) is Logistic and bool(relax.steepness == 10.0)):
             warn_too_soft(
                 f"{where}: the default is too soft here: {why.format(n=n)}. Give method=Bitonic() or relax=Logistic(100.0), "
@@ -130,7 +132,7 @@ def warn_if_blurred(where: str, x: Tensor, dim: int, relax: Sigmoid, method: Met
         where == "soft_rank"
         and isinstance(method, Permutahedron)
         and method.strength == 1.0
-        and too_close(x, dim, n / 10)
+        and too_close(x, -1, n / 10)
     ):
         warn_too_soft(
             f"soft_rank: Permutahedron() has its default strength of 1, at which ranks of {n} items so close are nearly equal. "

@@ -6,7 +6,6 @@ Rows and columns of P sum to 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -16,11 +15,10 @@ from algonet.core.hints import hints_at_relax
 from algonet.core.identity import PLANS, signature
 from algonet.relax import DECISION, Sigmoid
 
-from .call import SortCall
-from .checks import check_count, check_items, check_payload, check_room, warn_if_blurred
+from .checks import check_count, check_items, check_payload, check_room
 from .methods import Method, SmoothedCDF, chosen, names, short, suggestions
 from .networks import Network
-from .operation import SORT
+from .order import SortCall
 
 #: A tensor where a payload is given.
 Payload = TypeVar("Payload", bound="Tensor | None")
@@ -93,75 +91,49 @@ def soft_sort(
     >>> soft_sort(torch.tensor([3.0, 1.0, 2.0]), relax=Logistic(2.0)).values
     tensor([1.3336, 2.0000, 2.6664])
     """
-    method = chosen("soft_sort", method, network)
-    key = steepness = None
-    if not (return_permutation or hard or mask is not None):
-        steepness = getattr(relax, "steepness", None)
-        key = signature("soft_sort", x, payload, steepness, dim, descending, steps, backend, relax, method)
-        ready = None if key is None else PLANS.find(key)
-        if ready is not None:
-            return ready(x, payload, steepness)
-    x = check_items("soft_sort", x, dim)
-    if not (payload is None and not return_permutation) and not getattr(method, "payload", True):
-        able = names(suggestions("argsort"))
-        raise ValueError(f"soft_sort: {short(method)} sorts neither payloads nor permutations along; {able} do.")
-    flat = check_payload("soft_sort", x, payload, dim)
-    n = x.shape[dim]
-    extra = [] if flat is None else [flat]
-    smoothed = isinstance(method, SmoothedCDF)
-    if return_permutation:
-        check_room("soft_sort", x, n, n)
-    if return_permutation and not smoothed:
-        eye = torch.eye(n, dtype=x.dtype if flat is None else flat.dtype, device=x.device)
-        extra.append(eye.expand(*x.movedim(dim, -1).shape, n))
-    whole = torch.cat(extra, -1) if len(extra) > 1 else extra[0] if extra else None
-    user_channels = 0 if flat is None else flat.shape[-1]
-    call = SortCall("soft_sort", x, dim, descending, relax, method, steps, mask, None, backend, flat)
-    if key is not None and isinstance(method, Network) and call.x is x and flat is payload:
-        ready = _ready(call, payload, steepness)
-        if ready is not None:
-            PLANS.put(key, ready)
-    values, moved = call.sort(whole, user_channels)
-    if hard:
-        order = call.crisp_order()
-        values = _straight_through(call, torch.gather(call.x, -1, order), values)
-        if whole is not None and moved is not None:
-            moved = _straight_through(call, torch.gather(whole, -2, order.unsqueeze(-1).expand_as(whole)), moved)
+    method = method if network is None else chosen("soft_sort", method, network)
+    given = getattr(relax, "steepness", None)
+    given = given if isinstance(given, Tensor) else None
+    options = dim, descending, steps, backend, return_permutation
+    key = signature("soft_sort", x, payload, mask, given, *options, relax, method)
+    call = None if key is None else PLANS.find(key)
+    if call is None:
+        check_items("soft_sort", x, dim)
+    n, flat = x.shape[dim], None if payload is None else check_payload("soft_sort", x, payload, dim)
+    if call is None:
+        if not (payload is None and not return_permutation) and not getattr(method, "payload", True):
+            able = names(suggestions("argsort"))
+            raise ValueError(f"soft_sort: {short(method)} sorts neither payloads nor permutations along; {able} do.")
+        if return_permutation:
+            check_room("soft_sort", x, n, n)
+        call = SortCall("soft_sort", x, dim, descending, relax, method, steps, mask, None, backend, flat).kept(key)
+    order = call.order(x, mask, relax)
+    whole, user_channels = flat, 0 if flat is None else flat.shape[-1]
+    if return_permutation and not call.smoothed:
+        eye = torch.eye(n, dtype=order.x.dtype if flat is None else flat.dtype, device=x.device)
+        eye = eye.expand(*order.x.shape, n)
+        whole = eye if flat is None else torch.cat([flat, eye], -1)
+    values, moved = order.sorted(whole, user_channels)
     permutation = None
-    if return_permutation and moved is not None and not smoothed:
-        permutation = moved[..., user_channels:]
-    if return_permutation and smoothed:
-        permutation = call.rows(n)
-        if hard:
-            crisp = torch.nn.functional.one_hot(call.crisp_order(), n).to(permutation.dtype)
-            permutation = _straight_through(call, crisp, permutation)
+    if return_permutation:
+        permutation = order.rows(n) if moved is None or call.smoothed else moved[..., user_channels:]
+    if hard:
+        crisp = order.crisp_order()
+        values = order.straight_through(torch.gather(order.x, -1, crisp), values)
+        if flat is not None and moved is not None:
+            moved = order.straight_through(
+                flat.gather(-2, crisp.unsqueeze(-1).expand_as(flat)), moved[..., :user_channels]
+            )
+        if permutation is not None:
+            permutation = order.straight_through(torch.nn.functional.one_hot(crisp, n), permutation)
     carried = None
     if payload is not None and moved is not None:
         carried = moved[..., :user_channels] if moved.shape[-1] > user_channels else moved
         carried = carried if call.dim is None else carried.movedim(-2, dim % x.dim())
         carried = carried.reshape(payload.shape).to(payload.dtype)
-    found: Any = SortResult(call.restore(values), carried, None if permutation is None else permutation.to(x.dtype))
+    permutation = permutation if permutation is None else permutation.to(x.dtype)
+    found: Any = SortResult(call.restore(values, x.dtype), carried, permutation)
     return found
-
-
-def _ready(call: SortCall, payload: Tensor | None, given: Any) -> Callable[..., SortResult[Any]] | None:
-    """What runs further calls like this one; `None` where their tensors need more than the kernel."""
-    learned = isinstance(given, Tensor)
-    if learned and (given.dim() or given.dtype != call.x.dtype or given.device != call.x.device):
-        return None
-    if payload is not None and payload.dtype != call.x.dtype:
-        return None
-    lengths, fixed, descending, settings = call.lengths, call.steepness, call.descending, call.settings
-    run = SORT.bind(call.tensors(call.x, payload), settings, call.backend)
-
-    def ready(x: Tensor, payload: Tensor | None, given: Any) -> SortResult:
-        steepness = fixed if not learned else -given if descending else given
-        if payload is None:
-            return SortResult(run((x, lengths, steepness))[0], None, None)
-        values, moved = run((x, lengths, steepness, payload))
-        return SortResult(values, moved, None)
-
-    return ready
 
 
 @hints_at_relax
@@ -186,16 +158,22 @@ def soft_argsort(
     >>> soft_argsort(torch.tensor([30.0, 10.0, 20.0])).round(decimals=4)
     tensor([1., 2., 0.])
     """
-    method = chosen("soft_argsort", method, network)
-    x = check_items("soft_argsort", x, dim)
-    call = SortCall("soft_argsort", x, dim, descending, relax, method, None, mask, None, backend)
-    index = torch.arange(call.x.shape[-1], dtype=call.x.dtype, device=x.device).expand(call.x.shape)
-    _, moved = call.sort(index.unsqueeze(-1), 0)
+    method = method if network is None else chosen("soft_argsort", method, network)
+    given = getattr(relax, "steepness", None)
+    given = given if isinstance(given, Tensor) else None
+    key = signature("soft_argsort", x, mask, given, dim, descending, backend, relax, method)
+    call = None if key is None else PLANS.find(key)
+    if call is None:
+        check_items("soft_argsort", x, dim)
+        call = SortCall("soft_argsort", x, dim, descending, relax, method, None, mask, None, backend).kept(key)
+    order = call.order(x, mask, relax)
+    index = torch.arange(order.x.shape[-1], dtype=order.x.dtype, device=x.device).expand(order.x.shape)
+    _, moved = order.sorted(index.unsqueeze(-1), 0)
     assert moved is not None
     result = moved.squeeze(-1)
     if hard:
-        result = _straight_through(call, call.crisp_order().to(result.dtype), result)
-    return call.restore_positions(result)
+        result = order.straight_through(order.crisp_order(), result)
+    return call.restore(result)
 
 
 @hints_at_relax
@@ -221,14 +199,19 @@ def soft_rank(
     >>> soft_rank(torch.tensor([30.0, 10.0, 20.0])).round(decimals=4)
     tensor([2., 0., 1.])
     """
-    method = chosen("soft_rank", method, network)
-    x = check_items("soft_rank", x, dim)
-    call = SortCall("soft_rank", x, dim, descending, relax, method, None, mask, None, backend)
-    warn_if_blurred("soft_rank", x, dim, relax, method)
-    result = call.ranks()
+    method = method if network is None else chosen("soft_rank", method, network)
+    given = getattr(relax, "steepness", None)
+    given = given if isinstance(given, Tensor) else None
+    key = signature("soft_rank", x, mask, given, dim, descending, backend, relax, method)
+    call = None if key is None else PLANS.find(key)
+    if call is None:
+        check_items("soft_rank", x, dim)
+        call = SortCall("soft_rank", x, dim, descending, relax, method, None, mask, None, backend).kept(key)
+    order = call.order(x, mask, relax)
+    result = order.ranks()
     if hard:
-        result = _straight_through(call, call.crisp_order().argsort(-1).to(result.dtype), result)
-    return call.restore_positions(result)
+        result = order.straight_through(order.crisp_order().argsort(-1), result)
+    return call.restore(result)
 
 
 @hints_at_relax
@@ -256,35 +239,32 @@ def soft_topk(
     >>> values, indices
     (tensor([6.9999, 5.0000]), tensor([1.0000, 2.0000]))
     """
-    method = chosen("soft_topk", method, network)
-    x = check_items("soft_topk", x, dim)
-    check_count("soft_topk", k, x.shape[dim], dim)
-    wanted = tuple(range(k)) if mask is None else None
-    call = SortCall("soft_topk", x, dim, largest, relax, method, None, mask, wanted, backend)
-    if not hard:
-        warn_if_blurred("soft_topk", x, dim, relax, method)
-    n = call.x.shape[-1]
-    index = torch.arange(n, dtype=call.x.dtype, device=x.device).expand(call.x.shape).unsqueeze(-1)
-    values, moved = call.sort(index, 0)
+    method = method if network is None else chosen("soft_topk", method, network)
+    given = getattr(relax, "steepness", None)
+    given = given if isinstance(given, Tensor) else None
+    key = signature("soft_topk", x, mask, given, k, dim, largest, backend, return_permutation, hard, relax, method)
+    call = None if key is None else PLANS.find(key)
+    if call is None:
+        check_items("soft_topk", x, dim)
+        check_count("soft_topk", k, x.shape[dim], dim)
+        wanted = tuple(range(k)) if mask is None else None
+        call = SortCall("soft_topk", x, dim, largest, relax, method, None, mask, wanted, backend)
+        call.warns = call.warns and not hard
+        if return_permutation:
+            check_room("soft_topk", x, x.shape[dim], k)
+        call.kept(key)
+    order = call.order(x, mask, relax)
+    n = order.x.shape[-1]
+    index = torch.arange(n, dtype=order.x.dtype, device=x.device).expand(order.x.shape).unsqueeze(-1)
+    values, moved = order.sorted(index, 0)
     assert moved is not None
-    values, indices, permutation = values[..., :k], moved[..., :k, 0], None
-    if return_permutation:
-        check_room("soft_topk", x, n, k)
-        permutation = call.rows(k)
+    values, indices = values[..., :k], moved[..., :k, 0]
+    permutation = order.rows(k) if return_permutation else None
     if hard:
-        order = call.crisp_order()[..., :k]
-        values = _straight_through(call, torch.gather(call.x, -1, order), values)
-        indices = _straight_through(call, order.to(indices.dtype), indices)
+        crisp = order.crisp_order()[..., :k]
+        values = order.straight_through(torch.gather(order.x, -1, crisp), values)
+        indices = order.straight_through(crisp, indices)
         if permutation is not None:
-            crisp = torch.nn.functional.one_hot(order, n).to(permutation.dtype)
-            permutation = _straight_through(call, crisp, permutation)
+            permutation = order.straight_through(torch.nn.functional.one_hot(crisp, n), permutation)
     permutation = None if permutation is None else permutation.to(x.dtype)
-    return TopKResult(call.restore(values), call.restore_positions(indices), permutation)
-
-
-def _straight_through(call: SortCall, crisp: Tensor, soft: Tensor) -> Tensor:
-    """The crisp values with the gradient of the soft ones, and their NaN in rows where a NaN leaves no order."""
-    spoiled = (call.x.isnan() if call.mask is None else call.x.isnan() & call.mask).any(-1)
-    spoiled = spoiled.reshape(*spoiled.shape, *[1] * (soft.dim() - spoiled.dim()))
-    change = torch.where(soft.isfinite(), soft - soft.detach(), 0.0)
-    return torch.where(spoiled & soft.isnan(), soft, crisp.detach() + change)
+    return TopKResult(call.restore(values, x.dtype), call.restore(indices), permutation)

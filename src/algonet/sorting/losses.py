@@ -9,10 +9,10 @@ from algonet.core.checks import widened
 from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Sigmoid
 
-from .call import SortCall
 from .checks import check_items
 from .methods import chosen
 from .networks import Network, OddEven
+from .order import PlacedOrder, SortCall
 from .reference import walk
 
 
@@ -71,12 +71,14 @@ def expected_swaps(
     tensor(3.)
     """
     method = chosen("expected_swaps", method, network)
-    x = check_items("expected_swaps", x, dim)
+    check_items("expected_swaps", x, dim)
     if not isinstance(method, Network):
         raise TypeError(f"expected_swaps: only networks exchange items: OddEven() or Bitonic(), got {method!r}.")
     call = SortCall("expected_swaps", x, dim, descending, relax, method, None, mask, None, "reference")
-    placed = call.x if call.placement is None else call.placement.to_places(call.x)
+    order = call.order(x, mask, relax)
+    assert isinstance(order, PlacedOrder)
+    placed = order.x if order.placement is None else order.placement.to_places(order.x)
     count = placed.new_zeros(placed.shape[:-1])
-    for exchange in walk(placed, call.settings, call.steepness, call.lengths):
+    for exchange in walk(placed, call.settings, order.steepness, order.lengths):
         count = count + (1 - exchange.alpha).sum(-1)
     return count

@@ -108,7 +108,7 @@ class Pairwise(Method):
     kernels: ClassVar[bool] = True
 
     def work(self, n: int, relax: Sigmoid) -> float:
-        return super().work(n, relax) if type(relax) is Laplace or relax.smoothness == math.inf else float(n) ** 2
+        return super().work(n, relax) if type(relax) is Laplace else float(n) ** 2
 
     @staticmethod
     def scans(relax: Sigmoid, x: Tensor) -> bool:

@@ -5,25 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from algonet.core.checks import is_integer, widened
 from algonet.core.hints import hints_at_relax
+from algonet.core.identity import PLANS, signature
 from algonet.relax import DECISION, Sigmoid, weighted_softmax, weighted_softmin
 
-from .call import SortCall
 from .checks import (
     check_items,
     check_mask,
     check_quantiles,
     check_sigmoid,
     signed_steepness,
-    warn_if_blurred,
 )
 from .methods import Method, SmoothedCDF, chosen, suggestions
 from .networks import Network
+from .order import SortCall
 
 METHODS = ("exact", "fast", "paper")
 
@@ -55,22 +56,45 @@ def soft_quantile(
     >>> soft_quantile(torch.tensor([4.0, 1.0, 3.0, 2.0]), 0.5, relax=Logistic(20.0))
     tensor(2.5000)
     """
-    method = chosen("soft_quantile", method, network)
-    x = check_items("soft_quantile", x, dim)
-    several = not isinstance(q, Real) and getattr(q, "ndim", 1) > 0
-    wanted = check_quantiles("soft_quantile", q)
-    n = x.shape[dim]
-    if n == 0:
-        raise ValueError(f"soft_quantile: x has no items along dim {dim} (shape {tuple(x.shape)}).")
-    places = [level * (n - 1) for level in wanted]
-    keep = tuple(sorted({math.floor(p) for p in places} | {math.ceil(p) for p in places})) if mask is None else None
-    call = SortCall("soft_quantile", x, dim, False, relax, method, None, mask, keep, backend)
-    warn_if_blurred("soft_quantile", x, dim, relax, method)
-    values, _ = call.sort(None, 0)
-    lengths = None if call.mask is None else call.mask.sum(-1)
-    found = torch.stack([_at(values, level, lengths, n, call.first) for level in wanted], -1)
-    found = found if several or keepdim else found.squeeze(-1)
-    return call.restore(found) if several or keepdim else found.to(x.dtype)
+    method = method if network is None else chosen("soft_quantile", method, network)
+    return _quantiles("soft_quantile", x, q, dim, relax, method, mask, keepdim, backend)
+
+
+def _quantiles(
+    where: str,
+    x: Tensor,
+    q: Any,
+    dim: int,
+    relax: Sigmoid,
+    method: Method,
+    mask: Tensor | None,
+    keepdim: bool,
+    backend: str,
+) -> Tensor:
+    given = getattr(relax, "steepness", None)
+    given = given if isinstance(given, Tensor) else None
+    levels = tuple(q) if isinstance(q, list) else q
+    key = None
+    if not isinstance(q, Tensor):
+        key = signature("soft_quantile", x, mask, given, levels, dim, backend, relax, method)
+    call = None if key is None else PLANS.find(key)
+    if call is None:
+        check_items(where, x, dim)
+        wanted, n = check_quantiles(where, q), x.shape[dim]
+        if n == 0:
+            raise ValueError(f"{where}: x has no items along dim {dim} (shape {tuple(x.shape)}).")
+        places = [level * (n - 1) for level in wanted]
+        keep = tuple(sorted({math.floor(p) for p in places} | {math.ceil(p) for p in places})) if mask is None else None
+        call = SortCall("soft_quantile", x, dim, False, relax, method, None, mask, keep, backend)
+        call.levels = wanted
+        call.kept(key)
+    order = call.order(x, mask, relax)
+    values, n = order.sorted(None, 0)[0], order.x.shape[-1]
+    lengths = None if order.mask is None else order.mask.sum(-1)
+    if isinstance(q, Real) or getattr(q, "ndim", 1) == 0:
+        found = _at(values, call.levels[0], lengths, n, call.first)
+        return call.restore(found.unsqueeze(-1), x.dtype) if keepdim else found.to(x.dtype)
+    return call.restore(torch.stack([_at(values, level, lengths, n, call.first) for level in call.levels], -1), x.dtype)
 
 
 @hints_at_relax
@@ -107,13 +131,13 @@ def soft_median(
     >>> soft_median(x, relax=Logistic(20.0)), soft_median(x, method="fast", degree=8)
     (tensor(3.), tensor(3.0044))
     """
-    method = chosen("soft_median", method, network)
-    x = check_items("soft_median", x, dim)
-    if x.shape[dim] == 0:
-        raise ValueError(f"soft_median: x has no items along dim {dim} (shape {tuple(x.shape)}).")
+    method = method if network is None else chosen("soft_median", method, network)
     if isinstance(method, Method) or method == "exact":
         sorting = method if isinstance(method, Method) else SmoothedCDF()
-        return soft_quantile(x, 0.5, dim=dim, relax=relax, method=sorting, mask=mask, keepdim=keepdim, backend=backend)
+        return _quantiles("soft_median", x, 0.5, dim, relax, sorting, mask, keepdim, backend)
+    check_items("soft_median", x, dim)
+    if x.shape[dim] == 0:
+        raise ValueError(f"soft_median: x has no items along dim {dim} (shape {tuple(x.shape)}).")
     if method not in METHODS:
         known = ", ".join(map(repr, (*suggestions("quantile"), *METHODS)))
         raise ValueError(f"soft_median: unknown method {method!r}; choose one of {known}.")
@@ -185,23 +209,21 @@ def _standardised(x: Tensor, weights: Tensor, dim: int) -> Tensor:
 
 def _at(values: Tensor, level: float, lengths: Tensor | None, n: int, first: int) -> Tensor:
     """The sorted values, the first of which is in place `first`, at place level (n - 1), between two neighbours if need be."""
+    share: float | Tensor
     if lengths is None:
         place = level * (n - 1) - first
         below, above = math.floor(place), math.ceil(place)
+        low, high, share = values[..., below], values[..., above], place - below
         if below == above:
-            return values[..., below]
-        return _between(values[..., below], values[..., above], place - below)
-    place = level * (lengths - 1).clamp_min(0).to(torch.float64)
-    low = place.floor().long()
-    high = place.ceil().long()
-    lower, upper = (torch.gather(values, -1, i.unsqueeze(-1)).squeeze(-1) for i in (low, high))
-    found = _between(lower, upper, (place - low).to(values.dtype))
-    return torch.where(lengths > 0, found, torch.nan)
-
-
-def _between(low: Tensor, high: Tensor, share: float | Tensor) -> Tensor:
-    """(1 - share) low + share high, where both may be infinite."""
+            return low
+    else:
+        place = level * (lengths - 1).clamp_min(0).to(torch.float64)
+        low, high = (
+            torch.gather(values, -1, i.long().unsqueeze(-1)).squeeze(-1) for i in (place.floor(), place.ceil())
+        )
+        share = (place - place.floor()).to(values.dtype)
     # Equal infinities only: at a tie of finite values the gradient goes to both
     same = low.isinf() & (low == high)
     mean = (1 - share) * torch.where(same, 0.0, low) + share * torch.where(same, 0.0, high)
-    return torch.where(same, low, mean)
+    found = torch.where(same, low, mean)
+    return found if lengths is None else torch.where(lengths > 0, found, torch.nan)

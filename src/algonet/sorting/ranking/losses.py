@@ -19,7 +19,7 @@ from algonet.relax import Logistic, Relative, Sigmoid
 from ..checks import signed_steepness
 from ..functional import soft_rank
 from ..methods import Method, SmoothedCDF
-from ..order import Order
+from ..order import SmoothedOrder, SortCall
 from ..pairwise import ordered_pairs, pair_counts
 from ..topk_mask import soft_topk_mask
 from .lists import Lists, average_ranks, check_gains, correlation, cutoff, lists, quotient, reduced
@@ -272,9 +272,10 @@ def topk_cross_entropy(
         raise ValueError(
             f"{where}: `weights` must be {len(wanted)} numbers, none negative and not all 0; got {weights!r}."
         )
-    order = Order(data.scores, relax, None, True, backend, None)
-    counts = torch.tensor(wanted, dtype=torch.float64, device=scores.device)
-    edges = order.thresholds(counts.expand(*scores.shape[:-1], -1))
+    call = SortCall(where, data.scores, -1, True, relax, SmoothedCDF(), backend=backend)
+    order = call.order(data.scores, None, relax)
+    assert isinstance(order, SmoothedOrder)
+    edges = order.edges(0, 0, wanted)
     logs = order.log_members(edges, order.z if several else order.z.gather(-1, labels.long().unsqueeze(-1)))
     shares = (shares / shares.sum()).log().to(scores.device)
     surprise = -torch.logsumexp(logs + shares.unsqueeze(-1), -2).to(data.scores.dtype)

@@ -15,6 +15,9 @@ def gate(z):
     return z, z
 
 
+#: Whether rows may be put on a grid where that is faster; else pairs are added up, and there is less to compile.
+GRIDS = True
+
 # --- template ---
 #: Sums may be reordered: that is what lets them run in vector registers. NaN and infinities keep their meaning.
 SUMS = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy", "nogil": True}
@@ -147,8 +150,23 @@ def room(n):
 def filled(x, size, rest):
     """x with `rest` behind it."""
     items = np.empty(size)
-    items[: len(x)], items[len(x) :] = x, rest
+    for i in range(size):  # arrays that are assigned to slices bring a second of compiling, for an error's message
+        items[i] = x[i] if i < len(x) else rest
     return items
+
+
+@njit(**SUMS)
+def by_channel(w, lines):
+    """Copies w (n, channels) to the beginnings of lines (channels, at least n), with zeros behind it."""
+    for c in range(w.shape[1]):
+        for j in range(lines.shape[1]):
+            lines[c, j] = w[j, c] if j < len(w) else 0.0
+
+
+@njit(**SUMS)
+def negated(x, out):
+    for j in range(len(x)):
+        out[j] = -x[j]
 
 
 @njit(**SUMS)
@@ -161,20 +179,13 @@ def grid_cost(y, x, per, half):
 
 
 @njit(**SUMS)
-def count_row(y, x, w, per, table, value, slope):
-    """S and S' at finite points y."""
-    if not len(y) or not len(x):
-        value[:], slope[:] = 0.0, 0.0
-        return
+def counted_on_grid(y, x, w, per, table, value, slope):
+    """S and S' at finite points by the grid; False, and nothing done, where adding up pairs is faster."""
     half = len(table) // 2
     low, high = bounds(y)
     least, items, first, points, cost = layout(x, low, high, per, half)
     if per == 0.0 or cost + SPLINE * len(y) > (SUM + PAIR * np.float64(len(x))) * len(y):
-        size = room(len(x))
-        items, weights = (x, w) if size == len(x) else (filled(x, size, x[0]), filled(w, size, 0.0))
-        for i in range(len(y)):
-            value[i], slope[i] = pairs(y[i], items, weights)
-        return
+        return False
     grid, field = np.empty(items), np.empty(points)
     spread(x, w, least, per, grid)
     convolve(grid, table, first, field)
@@ -185,6 +196,21 @@ def count_row(y, x, w, per, table, value, slope):
         a, b, c, d, e, f = piece(field, cell)
         value[i] = a + t * (b + t * (c + t * (d + t * (e + t * f))))
         slope[i] = (b + t * (2.0 * c + t * (3.0 * d + t * (4.0 * e + t * 5.0 * f)))) * per
+    return True
+
+
+@njit(**SUMS)
+def count_row(y, x, w, per, table, value, slope):
+    """S and S' at finite points y."""
+    if not len(y) or not len(x):
+        value[:], slope[:] = 0.0, 0.0
+        return
+    if GRIDS and counted_on_grid(y, x, w, per, table, value, slope):
+        return
+    size = room(len(x))
+    items, weights = (x, w) if size == len(x) else (filled(x, size, x[0]), filled(w, size, 0.0))
+    for i in range(len(y)):
+        value[i], slope[i] = pairs(y[i], items, weights)
 
 
 @njit(**SUMS)
@@ -221,7 +247,7 @@ def finite_points(y, near):
 
 
 @njit(**SUMS, cache=True)
-def counts(begin, end, y, x, w, per, table, out):
+def counts(begin, end, y, x, w, out, per, table):
     m, channels = y.shape[1], w.shape[2]
     near, value, slope, column = np.empty(m), np.empty(m), np.empty(m), np.empty(x.shape[1])
     for row in range(begin, end):
@@ -241,27 +267,34 @@ def counts(begin, end, y, x, w, per, table, out):
 
 
 @njit(**SUMS, cache=True)
-def count_slopes(begin, end, y, x, w, grad, per, table, grad_y, grad_x, grad_w):
+def count_slopes(begin, end, y, x, w, grad, grad_y, grad_x, grad_w, per, table):
     """Gradients of `counts`: those by items and weights are counts of the points, seen from the items: r(-x - (-y))."""
     m, n, channels = y.shape[1], x.shape[1], w.shape[2]
-    near, value, slope = np.empty(m), np.empty(m), np.empty(m)
+    near, value, slope, mirrored, opposite = np.empty(m), np.empty(m), np.empty(m), np.empty(m), np.empty(n)
     size, half = room(n), len(table) // 2
-    columns, back, back_slope = np.zeros((channels, size)), np.empty((channels, size)), np.empty(size)
+    columns, back, back_slope = np.empty((channels, size)), np.empty((channels, size)), np.empty(size)
+    g, passed = np.empty((channels, m)), np.empty(channels)
     for row in range(begin, end):
         whole = finite_points(y[row], near)
-        mirrored, opposite = -near, -x[row]
-        columns[:, :n], g = w[row].T, np.ascontiguousarray(grad[row].T)
-        passed = np.zeros(channels)
-        for i in range(0 if whole else m):
-            if not abs(y[row, i]) < np.inf:
-                for c in range(channels):
+        by_channel(w[row], columns)
+        by_channel(grad[row], g)
+        for c in range(channels):
+            passed[c] = 0.0
+            for i in range(0 if whole else m):
+                if not abs(y[row, i]) < np.inf:
                     passed[c] += g[c, i] if y[row, i] > 0.0 else 0.0
                     g[c, i] = 0.0
-        cost = grid_cost(near, x[row], per, half) + grid_cost(opposite, mirrored, per, half) if m and n else 0.0
-        if cost * channels > (SUM + PAIR * np.float64(n)) * m * (1.0 + 0.3 * channels):
+        together = True
+        if GRIDS:
+            negated(near, mirrored)
+            negated(x[row], opposite)
+            cost = grid_cost(near, x[row], per, half) + grid_cost(opposite, mirrored, per, half) if m and n else 0.0
+            together = cost * channels > (SUM + PAIR * np.float64(n)) * m * (1.0 + 0.3 * channels)
+        if together:
             pair_slopes(near, filled(x[row], size, x[row, 0]), columns, g, grad_y[row], back_slope, back)
-            grad_x[row] = back_slope[:n]
-        else:
+            for j in range(n):
+                grad_x[row, j] = back_slope[j]
+        elif GRIDS:
             grad_y[row], grad_x[row] = 0.0, 0.0
             for c in range(channels):
                 count_row(near, x[row], columns[c, :n], per, table, value, slope)
@@ -341,87 +374,101 @@ def roots_in_cells(count, cells, t, error, slope):
         t[i], error[i], slope[i] = u, off, rise
 
 
-@njit(**SUMS, cache=True)
-def inverse(begin, end, x, w, k, per, margin, table, out, slopes):
-    """Points y with S(y) = k, infinite where there is none, and S' there."""
-    m, half = k.shape[1], len(table) // 2
-    items, weights = np.empty(x.shape[1]), np.empty(x.shape[1])
+@njit(**SUMS)
+def roots_on_grid(x, w, k, total, low, high, per, table, y, slopes):
+    """Points with S(y) = k, and S' there, by the grid; False, and nothing done, where adding up pairs is faster."""
+    m, half = len(k), len(table) // 2
+    least, nodes, first, points, cost = layout(x, low, high, per, half)
+    if per == 0.0 or cost + 4.0 * SPLINE * m > SEARCH * (SUM + PAIR * np.float64(len(x))) * m:
+        return False
+    grid, field, values = np.empty(nodes), np.empty(points), np.empty(points)
+    spread(x, w, least, per, grid)
+    convolve(grid, table, first, field)
+    for b in range(points - 5):
+        values[b] = (field[b] + 26.0 * field[b + 1] + 66.0 * field[b + 2] + 26.0 * field[b + 3] + field[b + 4]) * (
+            1 / 120
+        )
+    values[0], values[points - 5 :] = -np.inf, np.inf
     cells, places, which = np.empty((6, TOGETHER)), np.empty(TOGETHER, np.int64), np.empty(TOGETHER, np.int64)
     t, errors, rises = np.empty(TOGETHER), np.empty(TOGETHER), np.empty(TOGETHER)
+    cell = np.int64(0)
+    for start in range(0, m, TOGETHER):
+        count = 0
+        for i in range(start, min(start + TOGETHER, m)):
+            wanted = k[i]
+            if 0.0 < wanted < total:
+                cell = cell_of(values, wanted, cell)
+                a, b, c, d, e, f = piece(field, cell)
+                cells[0, count], cells[1, count], cells[2, count] = a - wanted, b, c
+                cells[3, count], cells[4, count], cells[5, count] = d, e, f
+                guess = (wanted - values[cell]) / (values[cell + 1] - values[cell])
+                t[count], places[count], which[count] = guess if 0.0 < guess < 1.0 else 0.5, cell, i
+                count += 1
+        roots_in_cells(count, cells, t, errors, rises)
+        for found in range(count):
+            i, u, slope = which[found], t[found], rises[found]
+            if not (abs(errors[found]) <= STEP * slope):
+                u, slope = newton(0.0, 1.0, u, k[i], x, w, piece(field, places[found]), True)
+            y[i], slopes[i] = least + (places[found] + first + u) / per, slope * per
+    return True
+
+
+@njit(**SUMS, cache=True)
+def inverse(begin, end, x, w, k, out, slopes, per, table, margin):
+    """Points y with S(y) = k, infinite where there is none, and S' there. No count from 1 / n of the weights on, n at least 3,
+    lies further beyond the items than `margin`."""
+    m, most_items = k.shape[1], max(x.shape[1], 3)
+    items, weights = np.empty(x.shape[1]), np.empty(x.shape[1])
     for row in range(begin, end):
-        n, total = 0, 0.0
+        n, total, spoiled = 0, 0.0, False
         for j in range(x.shape[1]):
             if w[row, j] != 0.0:
                 items[n], weights[n] = x[row, j], w[row, j]
                 total += w[row, j]
+                spoiled = spoiled or not (abs(x[row, j]) < np.inf)
                 n += 1
-        z, mass = items[:n], weights[:n]
-        spoiled = False
-        for j in range(n):
-            spoiled = spoiled or not (abs(z[j]) < np.inf)
-        if spoiled or not n:
-            for i in range(m):
-                out[row, i] = np.nan if spoiled else (np.inf if k[row, i] > 0.0 else -np.inf)
-                slopes[row, i] = 0.0
-            continue
-        least, most = bounds(z)
-        low, high = least - margin, most + margin
-        _, nodes, first, points, cost = layout(z, low, high, per, half)
-        splined = per > 0.0 and cost + 4.0 * SPLINE * m <= SEARCH * (SUM + PAIR * np.float64(n)) * m
-        field, values = np.empty(points if splined else 0), np.empty(points if splined else 0)
-        if splined:
-            grid = np.empty(nodes)
-            spread(z, mass, least, per, grid)
-            convolve(grid, table, first, field)
-            for b in range(points - 5):
-                values[b] = (
-                    field[b] + 26.0 * field[b + 1] + 66.0 * field[b + 2] + 26.0 * field[b + 3] + field[b + 4]
-                ) * (1 / 120)
-            values[0], values[points - 5 :] = -np.inf, np.inf
-        cell, y, slope, before = 0, 0.5 * low + 0.5 * high, 0.0, 0.0
+        z, mass, smallest = items[:n], weights[:n], 0.5 * total
         for i in range(m):
             wanted = k[row, i]
-            if not (0.0 < wanted < total):
-                out[row, i] = np.nan if wanted != wanted else (np.inf if wanted > 0.0 else -np.inf)
-                slopes[row, i] = 0.0
-            elif not splined:
+            if 0.0 < wanted < total:
+                smallest = min(smallest, wanted, total - wanted)
+            slopes[row, i] = 0.0
+            out[row, i] = np.nan if spoiled or wanted != wanted else (np.inf if wanted > 0.0 else -np.inf)
+        if spoiled or not n:
+            continue
+        least, most = bounds(z)
+        low, high, step = least - margin, most + margin, margin
+        if smallest * most_items < 0.999999 * total:
+            while pairs(low, z, mass)[0] > smallest and step < 1e17:
+                step *= 2.0
+                low -= step
+            while total - pairs(high, z, mass)[0] > smallest and step < 1e17:
+                step *= 2.0
+                high += step
+        if GRIDS and roots_on_grid(z, mass, k[row], total, low, high, per, table, out[row], slopes[row]):
+            continue
+        y, slope, before = 0.5 * low + 0.5 * high, 0.0, 0.0
+        for i in range(m):
+            wanted = k[row, i]
+            if 0.0 < wanted < total:
                 guess = y + (wanted - before) / slope if slope > 0.0 else 0.5 * low + 0.5 * high
                 guess = guess if low < guess < high else 0.5 * low + 0.5 * high
                 y, slope = newton(low, high, guess, wanted, z, mass, NONE, False)
                 out[row, i], slopes[row, i], before = y, slope, wanted
-        for start in range(0, m if splined else 0, TOGETHER):
-            count = 0
-            for i in range(start, min(start + TOGETHER, m)):
-                wanted = k[row, i]
-                if 0.0 < wanted < total:
-                    cell = cell_of(values, wanted, cell)
-                    a, b, c, d, e, f = piece(field, cell)
-                    cells[0, count], cells[1, count], cells[2, count] = a - wanted, b, c
-                    cells[3, count], cells[4, count], cells[5, count] = d, e, f
-                    guess = (wanted - values[cell]) / (values[cell + 1] - values[cell])
-                    t[count], places[count], which[count] = guess if 0.0 < guess < 1.0 else 0.5, cell, i
-                    count += 1
-            roots_in_cells(count, cells, t, errors, rises)
-            for found in range(count):
-                i, u, slope = which[found], t[found], rises[found]
-                if not (abs(errors[found]) <= STEP * slope):
-                    u, slope = newton(0.0, 1.0, u, k[row, i], z, mass, piece(field, places[found]), True)
-                out[row, i], slopes[row, i] = least + (places[found] + first + u) / per, slope * per
 
 
 @njit(**SUMS, cache=True)
-def inverse_slopes(begin, end, x, w, y, slopes, grad, per, table, grad_x, grad_k):
+def inverse_slopes(begin, end, x, w, y, slopes, grad, grad_x, grad_k, per, table):
     """dy = (dk + sum_j w_j r'(y - x_j) dx_j) / S'(y): gradients are slopes of a count of the points, seen from the items."""
     m, n = y.shape[1], x.shape[1]
-    near, value, slope = np.empty(m), np.empty(n), np.empty(n)
+    near, value, slope, opposite = np.empty(m), np.empty(n), np.empty(n), np.empty(n)
     for row in range(begin, end):
         finite_points(y[row], near)
+        negated(near, near)
         for i in range(m):
-            near[i] = -near[i]
             grad_k[row, i] = grad[row, i] / slopes[row, i] if slopes[row, i] > 1e-290 else 0.0
-        opposite = -x[row]
         for j in range(n):
-            opposite[j] = opposite[j] if w[row, j] != 0.0 else near[0] if m else 0.0
+            opposite[j] = -x[row, j] if w[row, j] != 0.0 else near[0] if m else 0.0
         count_row(opposite, near, grad_k[row], per, table, value, slope)
         for j in range(n):
             grad_x[row, j] = w[row, j] * slope[j]

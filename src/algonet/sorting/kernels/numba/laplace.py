@@ -17,7 +17,7 @@ from torch import Tensor
 from algonet.core.autograd import plan_from
 from algonet.core.codegen.jit import njit
 
-from .source import flat, spread_rows
+from .source import arrays, spread_rows
 
 _OPTIONS = {"error_model": "numpy", "nogil": True, "cache": True}
 
@@ -25,11 +25,10 @@ _OPTIONS = {"error_model": "numpy", "nogil": True, "cache": True}
 def soft_laplace_count_forward(tensors: Sequence[Tensor], settings: object) -> tuple[list[Tensor], list[Tensor]]:
     x, weights, steepness = tensors
     found = torch.empty_like(x, memory_format=torch.contiguous_format)
-    items, w, out = flat(x), flat(weights), flat(found)
+    items, w, out = arrays((x, weights, found))
     order = np.argsort(items, -1)
     falls, near = np.empty(items.shape), np.empty(items.shape)
-    arguments = (items, w, order, float(steepness), falls, near, out)
-    spread_rows(lambda begin, end: counts(begin, end, *arguments), *items.shape)
+    spread_rows(counts, *items.shape, (items, w, order, float(steepness), falls, near, out))
     return [found], [torch.from_numpy(part).reshape(x.shape) for part in (order, falls, near)]
 
 
@@ -38,12 +37,12 @@ def soft_laplace_count_backward(
 ) -> list[Any]:
     x, weights, steepness = tensors
     by_x = torch.empty_like(x, memory_format=torch.contiguous_format)
-    items, w, g = flat(x), flat(weights), flat(grads[0])
+    items, w, g, out = arrays((x, weights, grads[0], by_x))
     # Compiled graphs save nothing
-    order, falls, near = map(flat, saved or soft_laplace_count_forward(tensors, settings)[1])
+    order, falls, near = arrays(saved or soft_laplace_count_forward(tensors, settings)[1])
     by_s = np.zeros(items.shape[0])
-    arguments = (items, w, g, order, falls, near, float(steepness), bool(needs[2]), flat(by_x), by_s)
-    spread_rows(lambda begin, end: slopes(begin, end, *arguments), *items.shape)
+    given = items, w, g, order, falls, near, float(steepness), bool(needs[2]), out, by_s
+    spread_rows(slopes, *items.shape, given)
     grad_s = torch.as_tensor(by_s.sum(), dtype=steepness.dtype) if needs[2] else None
     return [by_x, torch.zeros_like(weights) if needs[1] else None, grad_s]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,26 +23,34 @@ WORTH_A_THREAD = 20_000
 
 
 @cached
-def kernels(name: str, sigmoid: Sigmoid, dtype: torch.dtype) -> ModuleType:
-    """The functions of `<name>_device.py` with the sigmoid written into them, in one precision."""
+def kernels(name: str, sigmoid: Sigmoid, dtype: torch.dtype, **constants: object) -> ModuleType:
+    """The functions of `<name>_device.py` with the sigmoid and constants written into them, in one precision."""
     dialect, real = ("numba32", "float32") if dtype == torch.float32 else ("numba64", "float64")
+    lines = "".join(f"{constant} = {value!r}\n" for constant, value in constants.items())
     prelude = f"""{PRELUDES[dialect]}import math
 import numpy as np
 from numba import {real} as REAL
 
 SYMMETRIC = {is_symmetric(sigmoid)}
-
+{lines}
 
 {scalar_function(sigmoid, "gate", dialect)}"""
     return load_template(f"{name}_{dialect}", prelude, Path(__file__).with_name(f"{name}_device.py"))
 
 
-def flat(x: Tensor) -> np.ndarray:
-    """(rows, n), whatever the batch dimensions."""
-    return x.detach().contiguous().numpy().reshape(x.shape[:-1].numel(), x.shape[-1])
+def arrays(tensors: Sequence[Tensor], last: Sequence[int] = ()) -> list[np.ndarray]:
+    """Each as (rows, n), whatever the batch dimensions, or with the number of its `last` dimensions; an output's own memory."""
+    found = []
+    for i, x in enumerate(tensors):
+        kept = len(x.shape) - (last[i] if last else 1)
+        found.append(x.detach().contiguous().numpy().reshape(x.shape[:kept].numel(), *x.shape[kept:]))
+    return found
 
 
-def spread_rows(run: Callable[[int, int], None], rows: int, n: int) -> None:
-    """run(begin, end) over blocks of rows of n items, on as many threads as they are worth."""
-    count = max(1, min(threads.workers(), rows, 1 + rows * n // WORTH_A_THREAD))
-    threads.spread(run, [(rows * i // count, rows * (i + 1) // count) for i in range(count)])
+def spread_rows(run: Callable[..., None], rows: int, n: int, given: Sequence[Any]) -> None:
+    """run(begin, end, *given) over blocks of rows of n items, on as many threads as they are worth."""
+    count = max(1, min(torch.get_num_threads(), rows, 1 + rows * n // WORTH_A_THREAD))
+    if count == 1:
+        run(0, rows, *given)
+        return
+    threads.spread(run, [(rows * i // count, rows * (i + 1) // count, *given) for i in range(count)])

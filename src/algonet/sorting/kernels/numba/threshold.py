@@ -12,7 +12,7 @@ from torch import Tensor
 from algonet.core.autograd import plan_from
 
 from ...settings import ThresholdSettings
-from .source import flat, kernels, spread_rows
+from .source import arrays, kernels, spread_rows
 
 
 def soft_topk_mask_forward(tensors: list[Tensor], settings: ThresholdSettings) -> tuple[list[Tensor], list[Tensor]]:
@@ -23,8 +23,8 @@ def soft_topk_mask_forward(tensors: list[Tensor], settings: ThresholdSettings) -
     module, (items, presence, masked, s) = _read(tensors, settings)
     step = int(any(k.stride()) or k.numel() != len(items))  # 0 where one number stands for all
     wanted = _numbers(k if step else k.as_strided((min(len(items), 1),), (1,)))
-    given = items, presence, masked, wanted, step, s, float(settings.sigmoid.reach(1e-9)), flat(p), _numbers(b)
-    spread_rows(lambda begin, end: module.forward(*given, begin, end), *items.shape)
+    given = items, presence, masked, wanted, step, s, float(settings.sigmoid.reach(1e-9)), *arrays([p]), _numbers(b)
+    spread_rows(module.forward, *items.shape, given)
     return [p], [b]
 
 
@@ -40,8 +40,8 @@ def soft_topk_mask_backward(
     grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
     module, read = _read(tensors, settings)
     by_k, by_s = torch.empty(x.shape[:-1], dtype=torch.float64), np.empty(len(read[0]))
-    given = *read, _numbers(saved[0]), flat(grads[0]), flat(grad_x), _numbers(by_k), by_s
-    spread_rows(lambda begin, end: module.backward(*given, begin, end), *read[0].shape)
+    given = *read, _numbers(saved[0]), *arrays((grads[0], grad_x)), _numbers(by_k), by_s
+    spread_rows(module.backward, *read[0].shape, given)
     grad_s = torch.as_tensor(by_s.sum(), dtype=x.dtype) if needs[2] else None
     return [grad_x, None, grad_s, by_k if needs[3] else None]
 
@@ -49,8 +49,8 @@ def soft_topk_mask_backward(
 def _read(tensors: list[Tensor], settings: ThresholdSettings) -> tuple[ModuleType, tuple[Any, ...]]:
     """The kernels, and what both read: items, whether they are present, whether that is asked, the steepness."""
     x, mask, steepness, _ = tensors
-    presence = flat(mask) if settings.masked else np.empty((1, 0), np.bool_)
-    given = flat(x), presence, settings.masked, steepness.detach().numpy()[()]
+    presence = arrays([mask])[0] if settings.masked else np.empty((1, 0), np.bool_)
+    given = *arrays([x]), presence, settings.masked, steepness.detach().numpy()[()]
     return kernels("threshold", settings.sigmoid, x.dtype), given
 
 

@@ -204,7 +204,7 @@ def all_finite(x):
 
 
 @njit(**STRICT, cache=True)
-def forward(x, mask, masked, ks, k_step, s, reach, out, thresholds, begin, end):
+def forward(begin, end, x, mask, masked, ks, k_step, s, reach, out, thresholds):
     """Rows begin..end. A threshold of -inf or inf says that all or none of the finite items are members."""
     n = x.shape[1]
     items, shares, others = np.empty(n, x.dtype), np.empty(n, x.dtype), np.empty(n, x.dtype)
@@ -288,7 +288,7 @@ def slopes(x, grad, b, s, mean, out):
 
 
 @njit(**STRICT, cache=True)
-def backward(x, mask, masked, s, thresholds, grad, grad_x, grad_k, grad_s, begin, end):
+def backward(begin, end, x, mask, masked, s, thresholds, grad, grad_x, grad_k, grad_s):
     n = x.shape[1]
     items, weights, found = np.empty(n, x.dtype), np.empty(n, x.dtype), np.empty(n, x.dtype)
     for row in range(begin, end):

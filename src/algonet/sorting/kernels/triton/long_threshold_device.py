@@ -5,23 +5,13 @@ another program but the end of a launch.
 """
 
 # pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportOperatorIssue=false
-# ruff: noqa: RUF059 (Triton's functions return all of their results)
+
 import triton
 import triton.language as tl
 
 from algonet.core.codegen.triton_math import kernel
 
-from .threshold_device import (
-    first_guess,
-    geometric,
-    load_items,
-    member,
-    newton,
-    scaled,
-    split,
-    tail,
-    weights_at,
-)
+from .threshold_device import bracket, geometric, measure, newton, store_members, store_slopes, survey, weigh
 
 # --- template ---
 #: Numbers of a row's state between launches, and of what a program found out about its part.
@@ -38,40 +28,31 @@ SUM, SQUARES = tl.constexpr(12), tl.constexpr(13)
 OVER, UNDER = tl.constexpr(14), tl.constexpr(15)
 
 
-@kernel
-def survey_kernel(
-    x_ptr, mask_ptr, part_ptr, n, parts, chunk,
-    MASKED: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """What there is in each part of each row: counts, extremes, sums."""
+@triton.jit
+def part_of(n, parts, chunk):
+    """(row, its first item (1, 1), whether there is one, where the part of a row begins and ends) of a program."""
     pid = tl.program_id(0)
-    row, part = (pid // parts).to(tl.int64), pid % parts
-    lane = tl.arange(0, BLOCK)
-    count = tl.zeros([BLOCK], tl.int32)
-    above, below, spoiled = count, count, count
-    total = tl.zeros([BLOCK], x_ptr.dtype.element_ty)
-    square, least, most = total, total + float("inf"), total - float("inf")
-    for start in range(part * chunk, tl.minimum((part + 1) * chunk, n), BLOCK):
-        live = (start + lane < n) & (start + lane < (part + 1) * chunk)
-        x, present, finite = load_items(x_ptr, mask_ptr, row * n + start + lane, live, MASKED)
-        y = tl.where(finite, x, 0.0).to(x.dtype)
-        count += finite.to(tl.int32)
-        above += (present & (x - x != 0) & (x > 0)).to(tl.int32)
-        below += (present & (x - x != 0) & (x < 0)).to(tl.int32)
-        spoiled += (present & (x != x)).to(tl.int32)
-        total += y
-        square += y * y
-        least = tl.minimum(least, tl.where(finite, x, float("inf")))
-        most = tl.maximum(most, tl.where(finite, x, float("-inf")))
-    part_ptr += pid.to(tl.int64) * STATE
-    tl.store(part_ptr + COUNT, tl.sum(count, 0).to(tl.float64))
-    tl.store(part_ptr + ABOVE, tl.sum(above, 0).to(tl.float64))
-    tl.store(part_ptr + BELOW, tl.sum(below, 0).to(tl.float64))
-    tl.store(part_ptr + SPOILED, tl.sum(spoiled, 0).to(tl.float64))
-    tl.store(part_ptr + SMALLEST, tl.min(least, 0).to(tl.float64))
-    tl.store(part_ptr + LARGEST, tl.max(most, 0).to(tl.float64))
-    tl.store(part_ptr + SUM, tl.sum(total, 0).to(tl.float64))
-    tl.store(part_ptr + SQUARES, tl.sum(square, 0).to(tl.float64))
+    one = tl.zeros([1, 1], tl.int64)
+    row, begin = (pid // parts).to(tl.int64), pid % parts * chunk
+    return row, row * n + one, one == 0, begin, tl.minimum(begin + chunk, n)
+
+
+@kernel
+def survey_kernel(x_ptr, mask_ptr, part_ptr, n, parts, chunk, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    """What there is in each part of each row: counts, extremes, sums."""
+    _row, base, there, begin, end = part_of(n, parts, chunk)
+    count, above, below, spoiled, least, most, total, square = survey(
+        x_ptr, mask_ptr, base, there, begin, end, MASKED, BLOCK
+    )
+    part_ptr += tl.program_id(0).to(tl.int64) * STATE + tl.arange(0, 1)
+    tl.store(part_ptr + COUNT, count)
+    tl.store(part_ptr + ABOVE, above)
+    tl.store(part_ptr + BELOW, below)
+    tl.store(part_ptr + SPOILED, spoiled)
+    tl.store(part_ptr + SMALLEST, least)
+    tl.store(part_ptr + LARGEST, most)
+    tl.store(part_ptr + SUM, total)
+    tl.store(part_ptr + SQUARES, square)
 
 
 @kernel
@@ -91,15 +72,9 @@ def gather_kernel(steepness_ptr, k_ptr, part_ptr, state_ptr, k_step, reach, part
     most = tl.max(tl.load(part_ptr + LARGEST, mask=live, other=-1e308), 0)
     total = tl.sum(tl.load(part_ptr + SUM, mask=live, other=0.0), 0)
     square = tl.sum(tl.load(part_ptr + SQUARES, mask=live, other=0.0), 0)
-    wanted = k - above
-    interior = (wanted > 0) & (wanted < count) & (spoiled == 0) & (k == k)
-    m, kf = tl.where(interior, count, 2.0), tl.where(interior, wanted, 1.0)
-    least, most = tl.where(interior, least, 0.0), tl.where(interior, most, 0.0)
-    low, high = least - reach / s - 1e-12 * tl.abs(least), most + reach / s + 1e-12 * tl.abs(most)
-    b = first_guess(least, most, total, square, m, tl.log(kf / (m - kf)))
-    b = tl.where((b > low) & (b < high), b, 0.5 * low + 0.5 * high)
-    edge = tl.where(wanted <= 0, float("inf"), float("-inf")).to(tl.float64)
-    b = tl.where(interior, b, tl.where((spoiled > 0) | (k != k), float("nan"), edge))
+    interior, m, kf, low, high, b = bracket(
+        k == k, count, above, spoiled, least, most, total, square, k, s, reach
+    )  # fmt: skip
     state_ptr += row * STATE
     tl.store(state_ptr + LOW, low)
     tl.store(state_ptr + HIGH, high)
@@ -134,8 +109,8 @@ def search_kernel(
 
     Every program of a row reads what all of them found in the step before and comes to the same state; the first writes it.
     """
-    pid = tl.program_id(0)
-    row, part = (pid // parts).to(tl.int64), pid % parts
+    row, base, there, begin, end = part_of(n, parts, chunk)
+    part = tl.program_id(0) % parts
     before = state_ptr + ((turn - 1).to(tl.int64) * rows + row) * STATE
     after = state_ptr + (turn.to(tl.int64) * rows + row) * STATE
     low, high, b = tl.load(before + LOW), tl.load(before + HIGH), tl.load(before + BEST)
@@ -188,26 +163,12 @@ def search_kernel(
         tl.store(after + UNDER, under)
     if done == 0:
         tried = candidates(low, high, guess, spread, C)
-        lane = tl.arange(0, BLOCK)
-        shorts, many = tl.zeros([C, BLOCK], x_ptr.dtype.element_ty), tl.zeros([C, BLOCK], tl.int32)
-        smalls, slopes = shorts, shorts
-        for start in range(part * chunk, tl.minimum((part + 1) * chunk, n), BLOCK):
-            live = (start + lane < n) & (start + lane < (part + 1) * chunk)
-            x, present, finite = load_items(x_ptr, mask_ptr, row * n + start + lane, live, MASKED)
-            c, d = split(tried, x)
-            away = tl.where(finite[None, :], (x[None, :] - c[:, None]) - d[:, None], 0.0)
-            z = scaled(away, s)
-            rest, slope = tail(z)
-            rest, up = tl.where(finite[None, :], rest, 0.0), finite[None, :] & (z >= 0)
-            shorts += tl.where(up, rest, 0.0)
-            smalls += tl.where(up, 0.0, rest)
-            many += up.to(tl.int32)
-            slopes += tl.where(finite[None, :], slope, 0.0)
+        lack, members, larger, rises = measure(x_ptr, mask_ptr, base, there, begin, end, tried, s, MASKED, BLOCK)
         place = part_ptr + (((turn % 2).to(tl.int64) * rows + row) * parts + part) * (4 * C) + i
-        tl.store(place, tl.sum(shorts, 1).to(tl.float64))
-        tl.store(place + C, tl.sum(smalls, 1).to(tl.float64))
-        tl.store(place + 2 * C, tl.sum(many, 1).to(tl.float64))
-        tl.store(place + 3 * C, tl.sum(slopes, 1).to(tl.float64))
+        tl.store(place, lack)
+        tl.store(place + C, members)
+        tl.store(place + 2 * C, larger)
+        tl.store(place + 3 * C, rises)
 
 
 @kernel
@@ -215,28 +176,18 @@ def members_kernel(
     x_ptr, mask_ptr, steepness_ptr, k_ptr, state_ptr, out_ptr, threshold_ptr, rows, n, k_step, parts, chunk, turn,
     MASKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    pid = tl.program_id(0)
-    row, part = (pid // parts).to(tl.int64), pid % parts
-    state_ptr += (turn.to(tl.int64) * rows + row) * STATE
-    b, done = tl.load(state_ptr + BEST), tl.load(state_ptr + DONE)
-    count, above, below = tl.load(state_ptr + COUNT), tl.load(state_ptr + ABOVE), tl.load(state_ptr + BELOW)
+    row, base, there, begin, end = part_of(n, parts, chunk)
+    one = tl.arange(0, 1)
+    state_ptr += (turn.to(tl.int64) * rows + row) * STATE + one
     low, high = tl.load(state_ptr + LOW), tl.load(state_ptr + HIGH)
     over, under = tl.load(state_ptr + OVER), tl.load(state_ptr + UNDER)
-    # A search that has not ended: what lies between both ends of the bracket, as in the kernel of whole rows
-    share = tl.where((done == 0) & (over + under > 0), under / tl.where(over + under > 0, over + under, 1.0), 0.0)
-    b = tl.where(done == 0, high, b)
-    s, k = tl.load(steepness_ptr), tl.load(k_ptr + row * k_step).to(tl.float64)
-    if part == 0:
-        tl.store(threshold_ptr + row, b)
-    lane = tl.arange(0, BLOCK)
-    for start in range(part * chunk, tl.minimum((part + 1) * chunk, n), BLOCK):
-        live = (start + lane < n) & (start + lane < (part + 1) * chunk)
-        x, present, finite = load_items(x_ptr, mask_ptr, row * n + start + lane, live, MASKED)
-        p = member(x, present, finite, b, s, k, count, above, below)
-        if share > 0:
-            q = member(x, present, finite, low, s, k, count, above, below)
-            p = (p + share.to(p.dtype) * (q - p)).to(p.dtype)
-        tl.store(out_ptr + row * n + start + lane, p, mask=live)
+    count, above, below = tl.load(state_ptr + COUNT), tl.load(state_ptr + ABOVE), tl.load(state_ptr + BELOW)
+    s, k = tl.load(steepness_ptr), tl.load(k_ptr + row * k_step + one).to(tl.float64)
+    b = store_members(
+        x_ptr, mask_ptr, out_ptr, base, there, begin, end, tl.load(state_ptr + DONE) > 0, tl.load(state_ptr + BEST), low,
+        high, over, under, s, k, count, above, below, MASKED, BLOCK,
+    )  # fmt: skip
+    tl.store(threshold_ptr + row + one, b, mask=(begin + one) == 0)
 
 
 @kernel
@@ -245,23 +196,12 @@ def sums_kernel(
     MASKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The sums of w and g w over each part of each row."""
-    pid = tl.program_id(0)
-    row, part = (pid // parts).to(tl.int64), pid % parts
-    b = tl.load(threshold_ptr + row)
-    b = tl.where(b - b == 0, b, 0.0)
-    s = tl.load(steepness_ptr)
-    lane = tl.arange(0, BLOCK)
-    ws = tl.zeros([BLOCK], x_ptr.dtype.element_ty)
-    gws = ws
-    for start in range(part * chunk, tl.minimum((part + 1) * chunk, n), BLOCK):
-        live = (start + lane < n) & (start + lane < (part + 1) * chunk)
-        x, present, finite = load_items(x_ptr, mask_ptr, row * n + start + lane, live, MASKED)
-        g = tl.load(grad_ptr + row * n + start + lane, mask=live, other=0.0)
-        w, away = weights_at(x, finite, b, s)
-        ws, gws = ws + w, gws + tl.where(w > 0, g * w, 0.0)
-    part_ptr += pid.to(tl.int64) * 2
-    tl.store(part_ptr, tl.sum(ws, 0).to(tl.float64))
-    tl.store(part_ptr + 1, tl.sum(gws, 0).to(tl.float64))
+    row, base, there, begin, end = part_of(n, parts, chunk)
+    b, s = tl.load(threshold_ptr + row + tl.arange(0, 1)), tl.load(steepness_ptr)
+    w_sum, gw_sum = weigh(x_ptr, mask_ptr, grad_ptr, base, there, begin, end, b, s, MASKED, BLOCK)
+    part_ptr += tl.program_id(0).to(tl.int64) * 2 + tl.arange(0, 1)
+    tl.store(part_ptr, w_sum)
+    tl.store(part_ptr + 1, gw_sum)
 
 
 @kernel
@@ -269,29 +209,15 @@ def slopes_kernel(
     x_ptr, mask_ptr, steepness_ptr, threshold_ptr, grad_ptr, part_ptr, grad_x_ptr, grad_k_ptr, grad_s_ptr,
     n, parts, chunk, MASKED: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    pid = tl.program_id(0)
-    row, part = (pid // parts).to(tl.int64), pid % parts
-    b = tl.load(threshold_ptr + row)
-    interior = b - b == 0
-    s = tl.load(steepness_ptr)
-    p = tl.arange(0, PARTS)
+    row, base, there, begin, end = part_of(n, parts, chunk)
+    one, p = tl.arange(0, 1), tl.arange(0, PARTS)
+    b, s = tl.load(threshold_ptr + row + one), tl.load(steepness_ptr)
     part_ptr += (row * parts + p) * 2
-    w_sum = tl.sum(tl.load(part_ptr, mask=p < parts, other=0.0), 0)
-    gw_sum = tl.sum(tl.load(part_ptr + 1, mask=p < parts, other=0.0), 0)
-    mean = tl.where(interior & (w_sum > 0), gw_sum / tl.where(w_sum > 0, w_sum, 1.0), 0.0)
-    if part == 0:
-        tl.store(grad_k_ptr + row, mean)
-    lane = tl.arange(0, BLOCK)
-    pulls = tl.zeros([BLOCK], x_ptr.dtype.element_ty)
-    safe = tl.where(interior, b, 0.0)
-    for start in range(part * chunk, tl.minimum((part + 1) * chunk, n), BLOCK):
-        live = (start + lane < n) & (start + lane < (part + 1) * chunk)
-        x, present, finite = load_items(x_ptr, mask_ptr, row * n + start + lane, live, MASKED)
-        g = tl.load(grad_ptr + row * n + start + lane, mask=live, other=0.0)
-        w, away = weights_at(x, finite, safe, s)
-        slope = tl.where(w > 0, w * (g - mean.to(x.dtype)), 0.0)
-        pulls += tl.where(slope != 0, slope * away, 0.0)
-        slope = tl.where(interior, s * slope, tl.where(b != b, float("nan"), 0.0))
-        tl.store(grad_x_ptr + row * n + start + lane, slope.to(x.dtype), mask=live)
-    # Items are scaled from the threshold
-    tl.store(grad_s_ptr + pid, tl.where(interior, tl.sum(pulls, 0).to(tl.float64), 0.0))
+    zero = tl.zeros([1], tl.float64)
+    w_sum = tl.sum(tl.load(part_ptr, mask=p < parts, other=0.0), 0) + zero
+    gw_sum = tl.sum(tl.load(part_ptr + 1, mask=p < parts, other=0.0), 0) + zero
+    by_k, by_s = store_slopes(
+        x_ptr, mask_ptr, grad_ptr, grad_x_ptr, base, there, begin, end, b, w_sum, gw_sum, s, MASKED, BLOCK
+    )
+    tl.store(grad_k_ptr + row + one, by_k, mask=(begin + one) == 0)
+    tl.store(grad_s_ptr + tl.program_id(0) + one, by_s)
