@@ -200,7 +200,7 @@ class EdgeProduct(Coverage):
         coverage = sign
         for i in range(3):
             coverage = coverage * sigmoid(sign * _line_distance(corners, i, pixels))
-        parts = _barycentrics(corners, pixels)
+        parts = barycentrics(corners, twice_area(corners), pixels - corners.mean(1, keepdim=True))
         # Positive with a rounded corner, not clamped: depth and colour have no kinks then
         positive = (parts + (parts * parts + ROUND * ROUND).sqrt()) / 2
         return coverage, _inside(positive, corners)
@@ -237,7 +237,7 @@ class EuclideanCoverage(Coverage):
         squares = torch.stack([_segment_distance_squared(corners, i, pixels) for i in range(3)]).amin(0)
         distance = squares if self.squared else (squares + torch.finfo(squares.dtype).tiny).sqrt()
         coverage = sign * self.with_softness(softness)(torch.where(inside, distance, -distance))
-        clamped = _barycentrics(corners, pixels).clamp(0, 1)
+        clamped = barycentrics(corners, twice_area(corners), pixels - corners.mean(1, keepdim=True)).clamp(0, 1)
         return coverage, _inside(clamped, corners)
 
 
@@ -393,14 +393,14 @@ def _segment_distance_squared(corners: Tensor, i: int, pixels: Tensor) -> Tensor
     return (away - along.clamp(0, 1)[..., None] * edge).square().sum(-1)
 
 
-def _barycentrics(corners: Tensor, pixels: Tensor) -> Tensor:
-    """(F, P, 3), of pixels anywhere; those of a face without area tend to 0."""
-    area = twice_area(corners)[:, None]
-    inverse = area / (area * area + FLIP_AREA * FLIP_AREA)
+def barycentrics(screen: Tensor, area: Tensor, from_centroid: Tensor) -> Tensor:
+    """Of a position inside a face (F, P, 3); 1/3 each where it has no area."""
+    inverse = (area / (area * area + FLIP_AREA * FLIP_AREA))[:, None]
+    x, y = from_centroid[..., 0], from_centroid[..., 1]
     parts = []
     for i in range(3):
-        b, c = corners[:, None, (i + 1) % 3] - pixels, corners[:, None, (i + 2) % 3] - pixels
-        parts.append((b[..., 1] * c[..., 0] - b[..., 0] * c[..., 1]) * inverse)
+        opposite = screen[:, (i + 2) % 3] - screen[:, (i + 1) % 3]
+        parts.append(1 / 3 + (x * opposite[:, None, 1] - y * opposite[:, None, 0]) * inverse)
     return torch.stack(parts, -1)
 
 

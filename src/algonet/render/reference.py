@@ -17,8 +17,8 @@ from torch import Tensor
 from algonet.core.autograd import _pushforward, _replaced
 from algonet.relax import BoundedSum
 
-from .constants import BACK, EDGE_GUARD, FADE, FAR_PIXELS, FAR_POINTS, FLAT, FLIP_AREA, FURTHEST, GREY, SOLVER_STEPS
-from .coverage import filtered_coverage, twice_area
+from .constants import BACK, EDGE_GUARD, FADE, FAR_PIXELS, FAR_POINTS, FLAT, FURTHEST, GREY, SOLVER_STEPS
+from .coverage import barycentrics, filtered_coverage, twice_area
 from .lights import illuminate
 from .settings import Raster, RasterSettings
 from .vectors import area_sums, normalise_area
@@ -270,17 +270,6 @@ def smooth_step_infinite(x: Tensor) -> Tensor:
     safe = torch.where(inside, x, 0.5)
     between = torch.sigmoid((1 / (1 - safe) - 1 / safe).clamp(-80.0, 80.0))
     return torch.where(inside, between, (x >= 1).to(x.dtype))
-
-
-def barycentrics(screen: Tensor, area: Tensor, from_centroid: Tensor) -> Tensor:
-    """Of a position inside a face (F, P, 3); 1/3 each where it has no area."""
-    inverse = (area / (area * area + FLIP_AREA * FLIP_AREA))[:, None]
-    x, y = from_centroid[..., 0], from_centroid[..., 1]
-    parts = []
-    for i in range(3):
-        opposite = screen[:, (i + 2) % 3] - screen[:, (i + 1) % 3]
-        parts.append(1 / 3 + (x * opposite[:, None, 1] - y * opposite[:, None, 0]) * inverse)
-    return torch.stack(parts, -1)
 
 
 def perspective_weights(shares: Tensor, perspective: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from .faces import (
     row_ranges,
     slope_of,
 )
-from .forward import LEAST_SEEN, bounded, face_numbers, see, side_of
+from .forward import LEAST_SEEN, bounded, face_numbers, see, side_of, tile_at
 
 corner_pull = None
 
@@ -155,13 +155,8 @@ def backward_tiles(
     for tile in range(begin, tile_starts.shape[0] - 1, stride):
         if tile_starts[tile] == tile_starts[tile + 1]:
             continue
-        item = tile // per_item
+        item, first_row, first_column, steepness, sigma2, reach = tile_at(tile, per_item, grid, softness, settings)
         height, width = grid[item, 0], grid[item, 1]
-        columns = (width + LANES - 1) // LANES
-        first_row, first_column = (tile % per_item) // columns * LANES, (tile % per_item) % columns * LANES
-        scale, steepness = softness[item, 0], softness[item, 1]
-        sigma2 = real(settings[0]) * scale * scale
-        reach = real(settings[1]) * np.sqrt(sigma2)
         entries = faces_of[tile_starts[tile] : tile_starts[tile + 1]]
         rows = np.empty((entries.shape[0], 2), np.int64)
         row_ranges(entries, prepared, real(first_row), reach, rows)

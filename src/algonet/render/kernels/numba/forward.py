@@ -14,6 +14,8 @@ from algonet.core.codegen.jit import njit
 
 from .faces import BACK, DEPTH, EXACT, FAINT2, HIDDEN, LANES, OPTIONS, edge, exp, log, real, row_ranges
 
+bounded = None
+
 # --- template ---
 
 #: Rows of 16 numbers kept per face: coverage, place (steepness times depth), corner weights, front share, exp(place).
@@ -32,35 +34,6 @@ def side_of(turn):
     value = (real(1.0) - e) * part
     positive = turn >= real(0.0)
     return (value if positive else -value), part * (real(1.0) if positive else e)
-
-
-@njit(forceinline=True, **OPTIONS)
-def log_one_plus(x):
-    return x * (real(1.0) - real(0.5) * x) if x < real(1e-3) else log(real(1.0) + x)
-
-
-@njit(forceinline=True, **OPTIONS)
-def bounded(a, b, k):
-    """The silhouette T = (X / (1 + X))^(1/k), X = a^k + b^k, its slopes by a and b, and a + b - T."""
-    one, tiny = real(1.0), real(LEAST_SEEN)
-    large, small = max(max(a, b), tiny), max(min(a, b), tiny)
-    ratio = exp(max(k * (log(small) - log(large)), real(-80.0)))
-    ratio = ratio if small > tiny else real(0.0)
-    joined = log_one_plus(ratio)
-    power = k * log(large) + joined
-    below = exp(-abs(power)) if abs(power) < real(80.0) else real(0.0)
-    soft = max(power, real(0.0)) + log_one_plus(below)
-    d = (joined - soft) / k
-    grown = exp(d)
-    missing = -d * (one + real(0.5) * d * (one + d * real(1.0 / 3.0))) if abs(d) < real(1e-2) else one - grown
-    # 1 / (1 + X)
-    rest = (one if power < real(0.0) else below) / (one + below)
-    slope = grown * rest / (one + ratio)
-    other = slope * ratio * large / small
-    first = a >= b
-    value = grown * max(max(a, b), real(0.0))
-    hidden = max(max(min(a, b), real(0.0)) + large * missing, real(0.0))
-    return value, (slope if first else other), (other if first else slope), hidden
 
 
 @njit(forceinline=True, **OPTIONS)
@@ -293,6 +266,16 @@ def mix(pair, shown, turning, x, y, z, total, turned):
         turned[i] += turning[i] * value
 
 
+@njit(forceinline=True, **OPTIONS)
+def tile_at(tile, per_item, grid, softness, settings):
+    """A tile's item, first row and column, the steepness, the square of the noise's sigma, and its reach."""
+    item = tile // per_item
+    columns = (grid[item, 1] + LANES - 1) // LANES
+    sigma2 = real(settings[0]) * softness[item, 0] * softness[item, 0]
+    first_row, first_column = (tile % per_item) // columns * LANES, (tile % per_item) % columns * LANES
+    return item, first_row, first_column, softness[item, 1], sigma2, real(settings[1]) * np.sqrt(sigma2)
+
+
 @njit(**OPTIONS, cache=True)
 def forward_tiles(
     begin, stride, tile_starts, faces_of, prepared, faces, attribute_faces, attributes, softness, grid, settings,
@@ -311,15 +294,10 @@ def forward_tiles(
     silhouettes, hidden = np.empty(LANES, prepared.dtype), np.empty(LANES, prepared.dtype)
     limit, work = np.empty(LANES, prepared.dtype), np.empty(11 * LANES, prepared.dtype)
     for tile in range(begin, tile_starts.shape[0] - 1, stride):
-        item = tile // per_item
+        item, first_row, first_column, steepness, sigma2, reach = tile_at(tile, per_item, grid, softness, settings)
         height, width = grid[item, 0], grid[item, 1]
-        columns = (width + LANES - 1) // LANES
-        first_row, first_column = (tile % per_item) // columns * LANES, (tile % per_item) % columns * LANES
         if first_row >= height:
             continue
-        scale, steepness = softness[item, 0], softness[item, 1]
-        sigma2 = real(settings[0]) * scale * scale
-        reach = real(settings[1]) * np.sqrt(sigma2)
         entries = faces_of[tile_starts[tile] : tile_starts[tile + 1]]
         rows = np.empty((entries.shape[0], 2), np.int64)
         row_ranges(entries, prepared, real(first_row), reach, rows)

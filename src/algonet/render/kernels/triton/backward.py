@@ -337,6 +337,12 @@ def hand_down(
     i, after, before = lane % 3, (lane + 1) % 3, (lane + 2) % 3
     vertex = tl.load(face + i).to(tl.int64)
     row = tl.load(attribute_face + i).to(tl.int64)
+    if KEEP:
+        by_points, by_normals = by_points + i * 3, by_normals + i * 3
+        by_attributes += i * (CHANNELS - NORMALS)
+    else:
+        by_points, by_normals = by_points + vertex * 3, by_normals + vertex * 3
+        by_attributes += row * channels
     x, y = tl.load(record + CORNERS + 2 * i), tl.load(record + CORNERS + 2 * i + 1)
     _x, _y, z, weight, presence, slope = project_corner(points, matrix, vertex, live, near, WORLD, PERSPECTIVE)
     ox = tl.load(record + 2 * before) - tl.load(record + 2 * after)
@@ -359,16 +365,10 @@ def hand_down(
         pull = weight * (g0 * (1.0 / 3.0) + g1 * n1 + g2 * n2)
         if k < CHANNELS - NORMALS:
             value = tl.load(attributes + row * channels + k, mask=live, other=0.0)
-            if KEEP:
-                add(by_attributes + i * (CHANNELS - NORMALS) + k, pull, live, KEEP)
-            else:
-                add(by_attributes + row * channels + k, pull, live, KEEP)
+            add(by_attributes + k, pull, live, KEEP)
         else:
             value = normal[k - CHANNELS + NORMALS]
-            if KEEP:
-                add(by_normals + i * 3 + (k - CHANNELS + NORMALS), pull, live, KEEP)
-            else:
-                add(by_normals + vertex * 3 + (k - CHANNELS + NORMALS), pull, live, KEEP)
+            add(by_normals + (k - CHANNELS + NORMALS), pull, live, KEEP)
         t0, t1, t2 = t0 + value * g0, t1 + value * g1, t2 + value * g2
     by_depth = weight * (z0 * (1.0 / 3.0) + z1 * n1 + z2 * n2)
     by_weight = t0 * (1.0 / 3.0) + t1 * n1 + t2 * n2
@@ -413,11 +413,7 @@ def hand_down(
         gx, gy, by_depth, by_weight, by_presence, x, y, z, weight, slope, near, PERSPECTIVE
     )
     px, py, pz = world_pull(points, matrix, vertex, live, px, py, pz, PULL)
-    if KEEP:
-        place = by_points + i * 3
-    else:
-        place = by_points + vertex * 3
-    add(place, px, live, KEEP)
-    add(place + 1, py, live, KEEP)
-    add(place + 2, pz, live, KEEP)
+    add(by_points, px, live, KEEP)
+    add(by_points + 1, py, live, KEEP)
+    add(by_points + 2, pz, live, KEEP)
     return tl.sum(tl.where(live, by_near, 0.0), axis=0)

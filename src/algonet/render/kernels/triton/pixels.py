@@ -26,6 +26,7 @@ from .formulas import (
 )
 from .sampling import load_samples, sample_grid
 from .shared import (
+    bounded,
     cofactors,
     dot,
     lit,
@@ -43,37 +44,10 @@ from .shared import (
 
 
 @triton.jit
-def unit_power(x, POWER: tl.constexpr):
-    """x^POWER for x in [0, 1]."""
-    # x = 0: log2 of a tiny number instead of -inf
-    return tl.exp2(POWER * tl.log2(tl.maximum(x, 1e-37)))
-
-
-@triton.jit
 def silhouette_of(front, back, POWER: tl.constexpr):
-    """T = N / (1 + N^k)^(1/k), N = (front^k + back^k)^(1/k): see `reference.opaque`."""
-    small, large = tl.minimum(front, back), tl.maximum(tl.maximum(front, back), 1e-30)
-    n = large * tl.exp2(tl.log2(1.0 + unit_power(small / large, POWER)) * (1.0 / POWER))
-    beyond = n > 1.0
-    root = tl.exp2(tl.log2(1.0 + unit_power(tl.where(beyond, 1.0 / n, n), POWER)) * (-1.0 / POWER))
-    # Maximum drops NaN; the sum brings it back
-    return tl.where(beyond, root, n * root) + (front + back) * 0.0
-
-
-@triton.jit
-def silhouette_slopes(front, back, POWER: tl.constexpr):
-    """Its slopes by both: T / N / (1 + N^k) times (front / N)^(k - 1) or (back / N)^(k - 1)."""
-    s = silhouette_of(front, back, POWER)
-    small, large = tl.minimum(front, back), tl.maximum(tl.maximum(front, back), 1e-30)
-    ratio = small / large
-    raised = unit_power(ratio, POWER)
-    n = large * tl.exp2(tl.log2(1.0 + raised) * (1.0 / POWER))
-    beyond = n > 1.0
-    inner = unit_power(tl.where(beyond, 1.0 / n, n), POWER)
-    outer = s / n * tl.where(beyond, inner, 1.0) / (1.0 + inner)
-    by_large = outer * tl.exp2(tl.log2(1.0 + raised) * ((1.0 - POWER) / POWER))
-    by_small = by_large * tl.exp2((POWER - 1.0) * tl.log2(tl.maximum(ratio, 1e-37)))
-    return tl.where(front >= back, by_large, by_small), tl.where(front >= back, by_small, by_large)
+    """The bounded sum of both; maximum drops NaN, and the sum brings it back."""
+    value, _by_front, _by_back, _hidden = bounded(front, back, POWER)
+    return value + (front + back) * 0.0
 
 
 @triton.jit
@@ -258,7 +232,7 @@ def paint_backward_kernel(
 @triton.jit
 def store_by_coverage(target, front, back, by_s, by_z, live, POWER: tl.constexpr):
     """Gradients by coverage from the front and from the back, and by mean depth, of pixels."""
-    slope_front, slope_back = silhouette_slopes(front, back, POWER)
+    _s, slope_front, slope_back, _hidden = bounded(front, back, POWER)
     tl.store(target + GRAD_FRONT, by_s * slope_front, mask=live)
     tl.store(target + GRAD_BEHIND, by_s * slope_back, mask=live)
     tl.store(target + GRAD_DEPTH, by_z, mask=live)
@@ -294,7 +268,7 @@ def unit_backward_kernel(
         tl.store(place + GRAD_DEPTH + c, grad, mask=live)
         base += grad * steep
         by_end += grad * (steep - mean)
-    slope_front, slope_back = silhouette_slopes(front, back, POWER)
+    _s, slope_front, slope_back, _hidden = bounded(front, back, POWER)
     by_front = tl.load(place + GRAD_FRONT, mask=live, other=0.0) + by_end * slope_front
     by_back = tl.load(place + GRAD_BEHIND, mask=live, other=0.0) + by_end * slope_back
     tl.store(place + GRAD_FRONT, by_front, mask=live)

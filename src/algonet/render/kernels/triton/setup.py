@@ -35,7 +35,7 @@ from .formulas import (
     store_four,
 )
 from .sampling import sample_grid
-from .shared import horizon, smooth_step
+from .shared import horizon, plus, plus_times, smooth_step, store_vector, times
 from .surface import normal_at
 
 #: Scales of the noise behind its horizon from which a face is not seen: exp(-2 UNSEEN) of it is left.
@@ -153,9 +153,9 @@ def setup_kernel(
     store_four(record + LENGTHS, l0, l1, l2, tl.where(broken, float("nan"), factor * (0.5 / PI)), live)
 
     # Each corner's weight is w' (1/3 + cross(x - g, opposite edge) inverse): linear in x - g
-    a0, a1, a2 = aw / 3, aw * inverse * (cy - by), -aw * inverse * (cx - bx)
-    b0, b1, b2 = bw / 3, bw * inverse * (ay - cy), -bw * inverse * (ax - cx)
-    c0, c1, c2 = cw / 3, cw * inverse * (by - ay), -cw * inverse * (bx - ax)
+    a = (aw / 3, aw * inverse * (cy - by), -aw * inverse * (cx - bx))
+    b = (bw / 3, bw * inverse * (ay - cy), -bw * inverse * (ax - cx))
+    c = (cw / 3, cw * inverse * (by - ay), -cw * inverse * (bx - ax))
     attributes += item * attributes_stride + first_channel
     normals += item * normals_stride
     na, nb, nc = (ax, ay, az), (bx, by, bz), (cx, cy, cz)
@@ -211,10 +211,9 @@ def setup_kernel(
             mine = (part < parts) & (place + part < JOBS)
             tl.store(job, tl.where(cut, f, -1), mask=mine)
             tl.store(job + 1, part * band, mask=mine)
-    d0, d1, d2 = a0 + b0 + c0, a1 + b1 + c1, a2 + b2 + c2
-    z0, z1, z2 = az * a0 + bz * b0 + cz * c0, az * a1 + bz * b1 + cz * c1, az * a2 + bz * b2 + cz * c2
-    store_four(record + DENOMINATOR, d0, d1, d2, z0, live)
-    store_four(record + (DEPTH + 1), z1, z2, least, turn, live)
+    d, z = plus(plus(a, b), c), weighted(a, b, c, az, bz, cz)
+    store_four(record + DENOMINATOR, d[0], d[1], d[2], z[0], live)
+    store_four(record + (DEPTH + 1), z[1], z[2], least, turn, live)
     for channel in tl.static_range(CHANNELS):
         if channel < CHANNELS - NORMALS:
             fa = tl.load(attributes + ja + channel, mask=live, other=0.0)
@@ -226,10 +225,13 @@ def setup_kernel(
                 nb[channel - CHANNELS + NORMALS],
                 nc[channel - CHANNELS + NORMALS],
             )
-        plane = record + (PLANES + 3 * channel)
-        tl.store(plane, fa * a0 + fb * b0 + fc * c0, mask=live)
-        tl.store(plane + 1, fa * a1 + fb * b1 + fc * c1, mask=live)
-        tl.store(plane + 2, fa * a2 + fb * b2 + fc * c2, mask=live)
+        store_vector(record + (PLANES + 3 * channel), 0, weighted(a, b, c, fa, fb, fc), live)
+
+
+@triton.jit
+def weighted(a, b, c, x, y, z):
+    """The plane of a value that is x, y and z at the corners, whose weights are the planes a, b and c."""
+    return plus_times(plus_times(times(a, x), b, y), c, z)
 
 
 @triton.jit

@@ -363,3 +363,33 @@ def corner_pull(gx, gy, gz, gw, gp, x, y, z, inverse, slope, near, PERSPECTIVE: 
         by_z += tl.where(in_front, by_w, 0.0)
         by_near += tl.where(in_front, 0.0, 0.5 * by_w)
     return px, py, by_z, by_near
+
+
+@triton.jit
+def log_one_plus(x):
+    return tl.where(x < 1e-3, x * (1.0 - x * (0.5 - x * (1.0 / 3.0))), tl.log(1.0 + x))
+
+
+@triton.jit
+def bounded(a, b, k):
+    """T = N / (1 + N^k)^(1/k), N = (a^k + b^k)^(1/k) (see `reference.opaque`), its slopes by a and b, and a + b - T."""
+    large, small = tl.maximum(tl.maximum(a, b), 1e-30), tl.maximum(tl.minimum(a, b), 1e-30)
+    ratio = tl.exp(tl.maximum(k * (tl.log(small) - tl.log(large)), -80.0))
+    ratio = tl.where(small > 1e-30, ratio, 0.0)
+    joined = log_one_plus(ratio)
+    power = k * tl.log(large) + joined
+    below = tl.where(tl.abs(power) < 80.0, tl.exp(-tl.minimum(tl.abs(power), 80.0)), 0.0)
+    d = (joined - tl.maximum(power, 0.0) - log_one_plus(below)) / k
+    grown = tl.exp(d)
+    missing = tl.where(tl.abs(d) < 1e-2, -d * (1.0 + 0.5 * d * (1.0 + d * (1.0 / 3.0))), 1.0 - grown)
+    # Times 1 / (1 + X), X = N^k
+    slope = grown * tl.where(power < 0.0, 1.0, below) / (1.0 + below) / (1.0 + ratio)
+    other = slope * ratio * large / small
+    hidden = tl.maximum(tl.maximum(tl.minimum(a, b), 0.0) + large * missing, 0.0)
+    first = a >= b
+    return (
+        grown * tl.maximum(tl.maximum(a, b), 0.0),
+        tl.where(first, slope, other),
+        tl.where(first, other, slope),
+        hidden,
+    )
