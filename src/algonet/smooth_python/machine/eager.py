@@ -233,12 +233,9 @@ class Machine:
             alive,
         )
 
-    def looked(self, iterations: int) -> Any:
-        """When a loop looked at its mass."""
-
-    def early(self, looked: Any, iterations: int) -> bool:
-        """Whether it is too early to look again."""
-        return False
+    def clock(self) -> tuple[int, int]:
+        """How much was recorded: where the present stretch begins, and its length."""
+        return 0, 0
 
     def mark_unrecordable(self) -> None:
         """Something that no recording holds looks at numbers, or acts."""
