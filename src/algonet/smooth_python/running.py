@@ -192,7 +192,7 @@ def _particles(call: Call, paths: Particles) -> Any:
         found = credit(frame.machine, numbers, coins.shown, paths.expected) if numbers else None
         if found is None:
             return result, None, [], coins.score
-        return placed, found.columns, found.counts, coins.score if flat(placed) else None
+        return placed, *found, coins.score if flat(placed) else None
 
     result, columns, counts, score = many.run(program)
     call.decisions = many.decisions

@@ -173,8 +173,8 @@ class Loop:
         self._iterations += 1
 
     def _goes_on(self, mass: Any = None, before: Any = None, state: tuple = (), bounded: bool = True) -> bool:
-        """Whether any of this mass (of all that is in the loop) stays for another iteration; who was there `before` and does not
-        leaves with the state. A `for` has bounds of its own."""
+        """Whether any of this mass (of all that is in the loop) stays for another iteration; what was there `before` and does
+        not leaves with the state. A `for` has bounds of its own."""
         frame = self._frame
         mass = frame.mass if mass is None else mass
         if not isinstance(mass, Value):
