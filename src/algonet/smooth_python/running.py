@@ -24,7 +24,7 @@ from .machine.credit import credit
 from .machine.eager import EAGER
 from .machine.replay import Lowering, Recall, recall
 from .machine.tape import machine_for, recordable
-from .machine.values import Value, flat, mapped
+from .machine.values import Value, flat, leaves, mapped
 from .operation import Draws
 from .runtime.frame import Answers, Coins, Frame, Numbers, PathEndedError
 from .runtime.merging import Mixture
@@ -196,11 +196,11 @@ def _particles(call: Call, paths: Particles) -> Any:
 
     result, columns, counts, score = many.run(program)
     call.decisions = many.decisions
-    result = _by_shape(lambda f: _mean(f, score, call, 1), result, call)
+    result = _by_shape(lambda f: _mean(f, score, call, 1), result)
     if columns is None:
         return result
     terms, scores = columns.unflatten(1, (2, -1)).unbind(1)
-    return _filled(result, _mean(terms, scores, call, 1), counts, call)
+    return _filled(result, _mean(terms, scores, call, 1), counts)
 
 
 def _mean(f: Tensor, score: Any, call: Call, each: int) -> Tensor:
@@ -218,7 +218,8 @@ def _mean(f: Tensor, score: Any, call: Call, each: int) -> Tensor:
         others = (means.sum(1, keepdim=True) - means) / max(f.shape[1] - 1, 1)
         others = others.detach() if each == 1 else others
         f = (f - others) * torch.exp(score - score.detach()) + others
-    return f.mean((1, 2))
+    means = f.mean((1, 2))
+    return means if call.size is not None else means[0]
 
 
 class _Place(int):
@@ -245,12 +246,11 @@ def _placed(result: Any, frame: Frame) -> tuple[Any, list[Value]]:
     return mapped(place, result), numbers
 
 
-def _filled(result: Any, means: Tensor, counts: list[int], call: Call) -> Any:
+def _filled(result: Any, means: Tensor, counts: list[int]) -> Any:
     """A result with the sums of their terms at the places of its numbers."""
-    if means.shape[1] > len(counts):
+    if means.shape[-1] > len(counts):
         own = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts)).to(means.device)
-        means = means.new_zeros(means.shape[0], len(counts)).index_add(1, own, means)
-    means = means if call.size is not None else means[0]
+        means = means.new_zeros(*means.shape[:-1], len(counts)).index_add(-1, own, means)
     columns = means.unbind(-1)
 
     def fill(x: Any) -> Any:
@@ -261,20 +261,16 @@ def _filled(result: Any, means: Tensor, counts: list[int], call: Call) -> Any:
     return mapped(fill, result)
 
 
-def _by_shape(mean: Callable[[Tensor], Tensor], result: Any, call: Call) -> Any:
+def _by_shape(mean: Callable[[Tensor], Tensor], result: Any) -> Any:
     """`mean` of all tensors of a result, those of one kind together: a list of a hundred numbers costs as much as one."""
     kinds: dict[Any, list[Tensor]] = {}
-
-    def sort(x: Any) -> None:
+    for x in leaves(result):
         if isinstance(x, Tensor):
             kinds.setdefault((x.shape, x.dtype), []).append(x)
-
-    mapped(sort, result)
     found = {}
     for kind, tensors in kinds.items():
         dtype = kind[1] if kind[1].is_floating_point else torch.get_default_dtype()
         means = mean((tensors[0] if len(tensors) == 1 else torch.stack(tensors, -1)).to(dtype))
-        means = means if call.size is not None else means[0]
         found[kind] = iter([means] if len(tensors) == 1 else means.unbind(-1))
     return mapped(lambda x: next(found[x.shape, x.dtype]) if isinstance(x, Tensor) else x, result)
 
@@ -357,7 +353,7 @@ def _perturb(call: Call, paths: Perturb) -> Any:
         distance = ((moved - centre) / scale).square()
         score = score - 0.5 * distance.reshape(distance.shape[0], -1).sum(1)
     result = _as_written(many) if paths.as_written else many.run(_crisp_program(many))
-    return _by_shape(lambda f: _mean(f, score, call, 2), result, call)
+    return _by_shape(lambda f: _mean(f, score, call, 2), result)
 
 
 def _number(call: Call) -> int:
