@@ -18,7 +18,7 @@ from torch import Tensor
 from algonet.core.extras import require
 from algonet.relax.report import VANISHED, SoftnessReport
 
-from .machine.values import Value, flat, mapped
+from .machine.values import Value, flat, leaves, mapped
 from .running import Call, crisply, outcome
 from .runtime.frame import Sites
 from .softness import Enumerate, Merge, Particles, Paths, Perturb
@@ -135,14 +135,14 @@ class ProgramReport(SoftnessReport):
 def report(function: Any, args: tuple, kwargs: dict[str, Any]) -> ProgramReport:
     """What `softness_report` says of a smooth function."""
     plain = {**kwargs, "paths": Merge(check=False), "backend": "reference"}
-    merged, leaves = _run(function, args, plain)
-    if not leaves:
+    merged, inputs = _run(function, args, plain)
+    if not inputs:
         raise ValueError("softness_report: give at least one floating tensor as input.")
     with torch.no_grad():
         crisp = _tensors(crisply(function.call(args, dict(plain))))
     drawn, moved = _run(function, args, {**kwargs, "paths": Particles(256)})
     gap = _gap(merged, crisp)
-    slopes, wanted = _slopes(merged, leaves), _slopes(drawn, moved)
+    slopes, wanted = _slopes(merged, inputs), _slopes(drawn, moved)
     vanished = float((slopes.abs() <= VANISHED * max(float(wanted.abs().max()), 1e-30)).float().mean())
     lines = _lines(function, args, plain, crisp) if gap > 0.05 else {}
     blame = ""
@@ -176,28 +176,18 @@ def _suggestion(gap: float, vanished: float, close: float) -> str:
 
 def _run(function: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
     """The tensors of a result, and leaves that took the place of the floating ones among the arguments."""
-    leaves: list[Tensor] = []
 
     def leaf(x: Any) -> Any:
-        if isinstance(x, Tensor) and x.is_floating_point():
-            leaves.append(x.detach().clone().requires_grad_())
-            return leaves[-1]
-        return x
+        return x.detach().clone().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x
 
     moving = mapped(leaf, list(args))
     with torch.enable_grad():
-        return _tensors(function(*moving, **kwargs)), leaves
+        moved = [x for x in leaves(moving) if isinstance(x, Tensor) and x.requires_grad]
+        return _tensors(function(*moving, **kwargs)), moved
 
 
 def _tensors(result: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-
-    def note(x: Any) -> None:
-        if isinstance(x, (Tensor, float)):
-            found.append(torch.as_tensor(x).double())
-
-    mapped(note, result)
-    return found
+    return [torch.as_tensor(x).double() for x in leaves(result) if isinstance(x, (Tensor, float))]
 
 
 def _gap(soft: list[Tensor], hard: list[Tensor]) -> float:
@@ -211,11 +201,11 @@ def _mean(tensors: list[Tensor]) -> float:
     return float(torch.cat([t.detach().flatten() for t in tensors]).mean()) if tensors else math.nan
 
 
-def _slopes(results: list[Tensor], leaves: list[Tensor]) -> Tensor:
+def _slopes(results: list[Tensor], inputs: list[Tensor]) -> Tensor:
     score = torch.stack([r.sum() for r in results]).sum() if results else torch.zeros(())
     if not score.requires_grad:
-        return torch.cat([torch.zeros_like(x).flatten() for x in leaves]).double()
-    found = torch.autograd.grad(score, leaves, allow_unused=True, materialize_grads=True)
+        return torch.cat([torch.zeros_like(x).flatten() for x in inputs]).double()
+    found = torch.autograd.grad(score, inputs, allow_unused=True, materialize_grads=True)
     return torch.cat([g.flatten().double() for g in found])
 
 
@@ -346,6 +336,6 @@ def _truth(function: Any, inputs: tuple, options: dict[str, Any], seed: int) -> 
 def _timed(function: Any, inputs: tuple, options: dict[str, Any], seed: int) -> tuple[float, Tensor, float]:
     generator = torch.Generator().manual_seed(seed % 2**63)
     start = time.perf_counter()
-    results, leaves = _run(function, inputs, {**options, "generator": generator})
-    slopes = _slopes(results, leaves)
+    results, moved = _run(function, inputs, {**options, "generator": generator})
+    slopes = _slopes(results, moved)
     return _mean(results), slopes, time.perf_counter() - start

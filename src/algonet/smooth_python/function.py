@@ -7,6 +7,7 @@ import contextvars
 import functools
 import inspect
 import textwrap
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -64,9 +65,8 @@ class SmoothFunction(Generic[P, R]):
         self.settings = Settings().changed(self._options)
         self._signature = inspect.signature(function)
         self.parameter_names = list(self._signature.parameters)
-        kinds = [p.kind for p in self._signature.parameters.values()]
-        self._has_generator = "generator" in self.parameter_names
-        self._count = -1 if inspect.Parameter.KEYWORD_ONLY in kinds else len(kinds)
+        only = [p.name for p in self._signature.parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        self._positional = [name for name in self.parameter_names if name not in only]
         self._tree, self._file, self._lines, self._first = _parsed(function)
         check(self._tree, self._file, self._lines, self._first)
         #: What it reads from outside, and what is known of earlier runs.
@@ -80,12 +80,8 @@ class SmoothFunction(Generic[P, R]):
         #: Makes the gates of a call, inside `gated`.
         self._make_gates: MakeGates | None = None
         self.form(False)
-        self.__name__: str = function.__name__
-        self.__doc__ = function.__doc__
-        self.__module__ = function.__module__
-        self.__qualname__ = function.__qualname__
         # For `help`, `inspect.signature` and doctests
-        self.__wrapped__ = function
+        functools.update_wrapper(self, function)
 
     # To an editor a plain call has the function's own parameters; one with options is not checked further. What is a number
     # as written is a tensor, when it runs on tensors
@@ -167,7 +163,7 @@ class SmoothFunction(Generic[P, R]):
     def _sorted(self, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any], bool, Draws]:
         """The arguments in the order of the parameters, the options, whether there is a batch, and random numbers."""
         batched = kwargs.pop("batched", False)
-        generator = None if self._has_generator else kwargs.pop("generator", None)
+        generator = None if "generator" in self.parameter_names else kwargs.pop("generator", None)
         if generator is not None and not isinstance(generator, torch.Generator):
             raise TypeError(
                 f"{self.__name__}: `generator` must be a torch.Generator, got {generator!r}; a seed is "
@@ -271,11 +267,9 @@ class SmoothFunction(Generic[P, R]):
 
     def crisp(self, *args: Any, **kwargs: Any) -> R:
         """The function as written, on copies of the arguments: the limit that `smooth` names."""
-        bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        copies = mapped(lambda x: x.clone() if isinstance(x, Tensor) else x, bound.arguments)
-        fixed = [p.name for p in self._signature.parameters.values() if p.kind is not inspect.Parameter.KEYWORD_ONLY]
-        positional = [copies.pop(name) for name in fixed]
+        copies = mapped(lambda x: x.clone() if isinstance(x, Tensor) else x, self._bound(args, kwargs))
+        copies = dict(zip(self.parameter_names, copies, strict=True))
+        positional = [copies.pop(name) for name in self._positional]
         token = _crisply.set(True)
         try:
             return self._function(*positional, **copies)
@@ -297,7 +291,7 @@ class SmoothFunction(Generic[P, R]):
         return self.__qualname__
 
     def _bound(self, args: tuple, kwargs: dict[str, Any]) -> list[Any]:
-        if not kwargs and len(args) == self._count:
+        if not kwargs and len(args) == len(self.parameter_names) == len(self._positional):
             return list(args)
         try:
             bound = self._signature.bind(*args, **kwargs)
@@ -313,21 +307,13 @@ class SmoothFunction(Generic[P, R]):
         try:
             return form(frame, *values)
         except Exception as problem:
-            self._point(problem, form.__code__)
+            # The user's own line, below which the error was raised
+            trace = traceback.walk_tb(problem.__traceback__)
+            for line in [line for code, line in trace if code.f_locals.get("_s") is frame][-1:]:
+                note = f"in the smooth function {self.__name__}, {self._file}, line {line}: {self.source_line(line)}"
+                if note not in getattr(problem, "__notes__", ()):
+                    problem.add_note(note)
             raise
-
-    def _point(self, problem: Exception, code: types.CodeType) -> None:
-        """Name the user's own line in an error that was raised below it."""
-        trace, line, own = problem.__traceback__, None, set(_codes(code))
-        while trace is not None:
-            if trace.tb_frame.f_code in own:
-                line = trace.tb_lineno
-            trace = trace.tb_next
-        if line is None:
-            return
-        note = f"in the smooth function {self.__name__}, {self._file}, line {line}: {self.source_line(line)}"
-        if note not in getattr(problem, "__notes__", ()):
-            problem.add_note(note)
 
     def form(self, checkpoint: bool, weighted: bool = False, gated: bool = False) -> types.FunctionType:
         """The rewritten function that runs; see `rewritten`."""
@@ -408,11 +394,3 @@ def _compiled(tree: ast.FunctionDef, function: types.FunctionType, file: str) ->
     cells = dict(zip(outer, function.__closure__ or (), strict=True))
     closure = tuple(cells[name] for name in code.co_freevars)
     return types.FunctionType(code, function.__globals__, function.__name__, None, closure)
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """A function's code, and that of the comprehensions and thunks inside it."""
-    yield code
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _codes(inner)

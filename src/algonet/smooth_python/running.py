@@ -24,7 +24,7 @@ from .machine.credit import credit
 from .machine.eager import EAGER
 from .machine.replay import Lowering, Recall, recall
 from .machine.tape import machine_for, recordable
-from .machine.values import Value, flat, mapped
+from .machine.values import Value, flat, leaves, mapped
 from .operation import Draws
 from .runtime.frame import Answers, Coins, Frame, Numbers, PathEndedError
 from .runtime.merging import Mixture
@@ -164,7 +164,7 @@ def _check(call: Call) -> None:
         raise ValueError(f"{call.function.__name__}: paths={name} needs a floating tensor among the arguments.")
 
 
-def _merge(call: Call, paths: Merge) -> Any:
+def _merge(call: Call, paths: Paths) -> Any:
     return call.run(lambda frame: call.function._run(frame, call.values))
 
 
@@ -192,35 +192,34 @@ def _particles(call: Call, paths: Particles) -> Any:
         found = credit(frame.machine, numbers, coins.shown, paths.expected) if numbers else None
         if found is None:
             return result, None, [], coins.score
-        return placed, found.columns, found.counts, coins.score if flat(placed) else None
+        return placed, *found, coins.score if flat(placed) else None
 
     result, columns, counts, score = many.run(program)
     call.decisions = many.decisions
-    size = 1 if call.size is None else call.size
-
-    def mean(f: Tensor) -> Tensor:
-        f = f.reshape(size, paths.count, *f.shape[1:])
-        if not isinstance(score, Tensor):
-            return f.mean(1)
-        return _particle_mean(f, score.reshape(size, paths.count, *[1] * (f.dim() - 2)))
-
-    result = _by_shape(mean, result, call)
+    result = _by_shape(lambda f: _mean(f, score, call, 1), result)
     if columns is None:
         return result
-    terms, scores = columns.reshape(size, paths.count, 2, -1).unbind(2)
-    return _filled(result, _particle_mean(terms, scores), counts, call)
+    terms, scores = columns.unflatten(1, (2, -1)).unbind(1)
+    return _filled(result, _mean(terms, scores, call, 1), counts)
 
 
-def _particle_mean(f: Tensor, score: Tensor) -> Tensor:
-    """The mean of f (items, particles, ...) over particles, whose logarithms of probabilities are `score` (broadcast to f).
+def _mean(f: Tensor, score: Any, call: Call, each: int) -> Tensor:
+    """The mean of f (copies, ...) over the copies of each item, whose logarithms of probabilities are `score` (broadcast to f).
 
     Value and all derivatives are those of the mean of (f - b) exp(score - detached score) + b, b the mean f of the *other*
-    particles: it knows nothing of this one's draws, so it moves no expectation.
+    copies: it knows nothing of this one's draws, so it moves no expectation. Pairs of opposite noise (`each` = 2) have the mean
+    of the other pairs: in the first derivative, where the two have opposite scores, it cancels; in the second it does not.
     """
-    if tracing.transforming() or tracing.differentiating((score,)):
-        others = ((f.sum(1, keepdim=True) - f) / (f.shape[1] - 1)).detach()
+    size = 1 if call.size is None else call.size
+    f = f.reshape(size, call.settings.paths.count // each, each, *f.shape[1:])
+    if isinstance(score, Tensor) and (tracing.transforming() or tracing.differentiating((score,))):
+        score = score.reshape(*f.shape[:3], *score.shape[1:], *[1] * (f.dim() - 2 - score.dim()))
+        means = f.mean(2, keepdim=True)
+        others = (means.sum(1, keepdim=True) - means) / max(f.shape[1] - 1, 1)
+        others = others.detach() if each == 1 else others
         f = (f - others) * torch.exp(score - score.detach()) + others
-    return f.mean(1)
+    means = f.mean((1, 2))
+    return means if call.size is not None else means[0]
 
 
 class _Place(int):
@@ -247,12 +246,11 @@ def _placed(result: Any, frame: Frame) -> tuple[Any, list[Value]]:
     return mapped(place, result), numbers
 
 
-def _filled(result: Any, means: Tensor, counts: list[int], call: Call) -> Any:
+def _filled(result: Any, means: Tensor, counts: list[int]) -> Any:
     """A result with the sums of their terms at the places of its numbers."""
-    if means.shape[1] > len(counts):
+    if means.shape[-1] > len(counts):
         own = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts)).to(means.device)
-        means = means.new_zeros(means.shape[0], len(counts)).index_add(1, own, means)
-    means = means if call.size is not None else means[0]
+        means = means.new_zeros(*means.shape[:-1], len(counts)).index_add(-1, own, means)
     columns = means.unbind(-1)
 
     def fill(x: Any) -> Any:
@@ -263,20 +261,16 @@ def _filled(result: Any, means: Tensor, counts: list[int], call: Call) -> Any:
     return mapped(fill, result)
 
 
-def _by_shape(mean: Callable[[Tensor], Tensor], result: Any, call: Call) -> Any:
+def _by_shape(mean: Callable[[Tensor], Tensor], result: Any) -> Any:
     """`mean` of all tensors of a result, those of one kind together: a list of a hundred numbers costs as much as one."""
     kinds: dict[Any, list[Tensor]] = {}
-
-    def sort(x: Any) -> None:
+    for x in leaves(result):
         if isinstance(x, Tensor):
             kinds.setdefault((x.shape, x.dtype), []).append(x)
-
-    mapped(sort, result)
     found = {}
     for kind, tensors in kinds.items():
         dtype = kind[1] if kind[1].is_floating_point else torch.get_default_dtype()
         means = mean((tensors[0] if len(tensors) == 1 else torch.stack(tensors, -1)).to(dtype))
-        means = means if call.size is not None else means[0]
         found[kind] = iter([means] if len(tensors) == 1 else means.unbind(-1))
     return mapped(lambda x: next(found[x.shape, x.dtype]) if isinstance(x, Tensor) else x, result)
 
@@ -284,7 +278,8 @@ def _by_shape(mean: Callable[[Tensor], Tensor], result: Any, call: Call) -> Any:
 def _enumerate(call: Call, paths: Enumerate) -> Any:
     name = call.function.__name__
     if call.size == 0:
-        return _empty_batch_result(call)
+        # Which paths are taken makes no difference, and none may be taken at all
+        return _merge(call, paths)
 
     def program(frame: Frame) -> Any:
         open_, total, count, most = [[]], Mixture(("the returned value",)), 0, 0
@@ -336,14 +331,9 @@ def _scales(call: Call, paths: Perturb) -> list[tuple[Value, Any]]:
     return found
 
 
-def _empty_batch_result(call: Call) -> Any:
-    """Which paths are taken makes no difference, and none may be taken at all."""
-    return _merge(call, Merge(check=False))
-
-
 def _perturb(call: Call, paths: Perturb) -> Any:
     if call.size == 0:
-        return _empty_batch_result(call)
+        return _merge(call, paths)
     noisy = _scales(call, paths)
     for value, _ in noisy:
         if call.size is not None and not value.batched:
@@ -363,7 +353,7 @@ def _perturb(call: Call, paths: Perturb) -> Any:
         distance = ((moved - centre) / scale).square()
         score = score - 0.5 * distance.reshape(distance.shape[0], -1).sum(1)
     result = _as_written(many) if paths.as_written else many.run(_crisp_program(many))
-    return _paired_means(result, score, call, paths.count)
+    return _by_shape(lambda f: _mean(f, score, call, 2), result)
 
 
 def _number(call: Call) -> int:
@@ -391,26 +381,6 @@ def _as_written(call: Call) -> Any:
         return parts[0]
 
     return mapped(stack, *results)
-
-
-def _paired_means(result: Any, score: Any, call: Call, count: int) -> Any:
-    """Means over pairs of copies with opposite noise.
-
-    The baseline of a pair is the mean of the others'. In the first derivative, where the two of a pair have opposite scores,
-    it cancels; in the second, where they have the same, it does not.
-    """
-    size, pairs = 1 if call.size is None else call.size, count // 2
-
-    def mean(f: Tensor) -> Tensor:
-        f = f.reshape(size, pairs, 2, *f.shape[1:])
-        if isinstance(score, Tensor) and (tracing.transforming() or tracing.differentiating((score,))):
-            total = score.reshape(size, pairs, 2, *[1] * (f.dim() - 3))
-            each = f.mean(2, keepdim=True)
-            others = (each.sum(1, keepdim=True) - each) / max(pairs - 1, 1)
-            f = (f - others) * torch.exp(total - total.detach()) + others
-        return f.mean((1, 2))
-
-    return _by_shape(mean, result, call)
 
 
 _WAYS: dict[type[Paths], Any] = {Merge: _merge, Particles: _particles, Enumerate: _enumerate, Perturb: _perturb}

@@ -7,10 +7,11 @@ Only variables that a branch or loop assigns *and* that live on after it are mer
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import textwrap
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..softness import OPTIONS
 
@@ -221,9 +222,8 @@ class Assignment(NamedTuple):
     @property
     def label(self) -> str:
         """The line and what is written there."""
-        operator = "" if self.operator is None else ast.unparse(ast.BinOp(ast.Name("a"), self.operator, ast.Name("b")))
-        sign = f"{operator[2:-2]}=" if operator else "="
-        source = f"{ast.unparse(self.target)} {sign} {ast.unparse(self.value)}"
+        plain: Any = ast.Assign([self.target], self.value, lineno=0)
+        source = ast.unparse(plain if self.operator is None else ast.AugAssign(self.target, self.operator, self.value))
         return f"line {self.target.lineno}: {textwrap.shorten(source, 60, placeholder='...')}"
 
 
@@ -231,15 +231,11 @@ def numbered(function: ast.FunctionDef) -> dict[ast.stmt, list[Assignment]]:
     """The assignments of each statement that has some, in the order of the source; `a, b = c, d` has two."""
     statements = [n for n in ast.walk(function) if isinstance(n, (ast.Assign, ast.AugAssign, ast.AnnAssign))]
     found: dict[ast.stmt, list[Assignment]] = {}
-    count = 0
+    number = itertools.count()
     for node in sorted(statements, key=lambda n: (n.lineno, n.col_offset)):
-        if node.value is None:
-            continue
-        found[node] = [
-            Assignment(count + k, target, value, node.op if isinstance(node, ast.AugAssign) else None)
-            for k, (target, value) in enumerate(_pairs(node, node.value))
-        ]
-        count += len(found[node])
+        operator = node.op if isinstance(node, ast.AugAssign) else None
+        if node.value is not None:
+            found[node] = [Assignment(next(number), *pair, operator) for pair in _pairs(node, node.value)]
     return found
 
 

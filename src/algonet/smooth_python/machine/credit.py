@@ -34,15 +34,9 @@ class Coin(NamedTuple):
     score: Value
 
 
-class Credit(NamedTuple):
-    """Results as sums: their terms and then as many scores as one vector, and how many terms each result has."""
-
-    columns: Value
-    counts: list[int]
-
-
-def credit(tape: Any, results: list[Any], coins: list[Coin], expected: bool) -> Credit | None:
-    """Terms of results that are single numbers; None where the run is not on the tape."""
+def credit(tape: Any, results: list[Any], coins: list[Coin], expected: bool) -> tuple[Value, list[int]] | None:
+    """Results that are single numbers as sums: their terms and then as many scores as one vector, and how many terms each has;
+    None where the run is not on the tape."""
     if not isinstance(tape, TapeMachine) or not coins or any(coin.row is None for coin in coins):
         return None
     graph = _Graph(tape, coins, expected)
@@ -56,7 +50,7 @@ def credit(tape: Any, results: list[Any], coins: list[Coin], expected: bool) -> 
         counts.append(len(groups))
         terms += [term for term, _ in groups]
         scores += [graph.score(coins_of) for _, coins_of in groups]
-    return Credit(Value(None, True, tape, [tape.at(row) for row in terms + scores]), counts)
+    return Value(None, True, tape, [tape.at(row) for row in terms + scores]), counts
 
 
 class _Graph:
@@ -79,7 +73,6 @@ class _Graph:
         self._names, self._input = [*TABLE], code_of("input")
         self._reads = [instruction.rows for instruction in TABLE.values()]
         self._scores: dict[int, int] = {}
-        self._alone: dict[int, int] = {}
         self._nested = 0
         self._parts: dict[int, dict[int, float] | None] = {}
         self.deps: list[int] = []
@@ -313,10 +306,8 @@ class _Graph:
         """The score of one coin, or of all earlier ones."""
         if k == 0:
             return self.row(self._summed[0])
-        if k not in self._alone:
-            shown = self._shown[k - 1]
-            self._alone[k] = self._emit("tally", self.row(0.0), self._p[shown], shown)
-        return self._alone[k]
+        shown = self._shown[k - 1]
+        return self._emit("tally", self.row(0.0), self._p[shown], shown)
 
 
 def _sum(one: dict[int, float], two: dict[int, float]) -> dict[int, float]:

@@ -44,8 +44,6 @@ _ELEMENTWISE: set[Any] = {
 }
 _SIZES = ("dtype", "device", "requires_grad", "is_cuda")
 _NUMERIC = (Tensor, *NUMBERS)
-#: Stands for a tensor in the result of a foreign function.
-_TENSOR: Any = object()
 
 
 class Machine:
@@ -130,22 +128,15 @@ class Machine:
         def one_item(*tensors: Tensor) -> tuple[Tensor, ...]:
             source = iter(tensors)
             own_args, own_kwargs = mapped(lambda x: next(source) if type(x) is Value else x, (args, kwargs))
-            results: list[Tensor] = []
-
-            def take(x: Any) -> Any:
-                if not isinstance(x, Tensor):
-                    return x
-                results.append(x)
-                return _TENSOR
-
-            rest.append(mapped(take, function(*own_args, **own_kwargs)))
+            found = wrapped(function(*own_args, **own_kwargs))
+            rest.append(found)
             # vmap wants at least one tensor back
-            return (*results, tensors[0])
+            return (*(value.tensor for value in flat(found)), tensors[0])
 
         dims = tuple(0 if value.batched else None for value in values)
-        *tensors, _ = torch.vmap(one_item, in_dims=dims, randomness="different")(*(value.tensor for value in values))
-        source = iter(tensors)
-        return mapped(lambda x: Value(next(source), True, self) if x is _TENSOR else x, rest[-1])
+        results = torch.vmap(one_item, in_dims=dims, randomness="different")(*(value.tensor for value in values))
+        source = iter(results)
+        return mapped(lambda x: Value(next(source), True, self) if type(x) is Value else x, rest[-1])
 
     def attribute(self, value: Value, name: str) -> Any:
         """value.name: sizes of one item, methods of tensors, properties such as .T."""
@@ -233,12 +224,9 @@ class Machine:
             alive,
         )
 
-    def looked(self, iterations: int) -> Any:
-        """When a loop looked at its mass."""
-
-    def early(self, looked: Any, iterations: int) -> bool:
-        """Whether it is too early to look again."""
-        return False
+    def clock(self) -> tuple[int, int]:
+        """How much was recorded: where the present stretch begins, and its length."""
+        return 0, 0
 
     def mark_unrecordable(self) -> None:
         """Something that no recording holds looks at numbers, or acts."""
@@ -310,36 +298,25 @@ def operand(x: Any) -> bool:
 
 def aligned(*operands: Any) -> tuple[list[Tensor], bool]:
     """The operands as tensors that broadcast by their item dimensions, and whether a batch is in front of them."""
-    tensors = [x.tensor if type(x) is Value else _plain(x) for x in operands]
     batched = [type(x) is Value and x.batched for x in operands]
+    given = [x.tensor if type(x) is Value else x for x in operands]
+    like = given[batched.index(True)] if any(batched) else next((x for x in given if isinstance(x, Tensor)), None)
+    tensors = [x if isinstance(x, Tensor) else _number(x, like) for x in given]
     if all(batched) and len({t.dim() for t in tensors}) == 1:
         return tensors, True
-    if any(batched):
-        like = tensors[batched.index(True)]
-    else:
-        like = next((t for x, t in zip(operands, tensors, strict=True) if not isinstance(x, NUMBERS)), None)
     most = max([0, *[t.dim() - b for t, b in zip(tensors, batched, strict=True)]])
-    found = []
-    for x, t, b in zip(operands, tensors, batched, strict=True):
-        lacking = most - (t.dim() - 1)
-        if b and lacking > 0:
-            t = t.reshape(t.shape[0], *[1] * lacking, *t.shape[1:])
-        found.append(_like(t, like) if isinstance(x, NUMBERS) else t)
-    return found, any(batched)
+    for k, t in enumerate(tensors):
+        if batched[k] and most >= t.dim():
+            tensors[k] = t.reshape(t.shape[0], *[1] * (most + 1 - t.dim()), *t.shape[1:])
+    return tensors, any(batched)
 
 
-def _plain(x: Any) -> Tensor:
-    """A tensor as it is, a number in Python's own precision until it meets a tensor."""
-    return x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64 if isinstance(x, float) else None)
-
-
-def _like(number: Tensor, like: Tensor | None) -> Tensor:
+def _number(x: int | float | bool, like: Tensor | None) -> Tensor:
     """Python numbers take the precision and the device of the tensors beside them."""
-    real = number.is_floating_point()
     if like is None:
-        return number.to(torch.get_default_dtype()) if real else number
-    dtype = like.dtype if like.is_floating_point() or not real else torch.get_default_dtype()
-    return number.to(dtype=dtype, device=like.device)
+        return torch.tensor(x)
+    real = isinstance(x, float) and not like.is_floating_point()
+    return torch.tensor(x, dtype=torch.get_default_dtype() if real else like.dtype, device=like.device)
 
 
 def floating(x: Value) -> Value:
@@ -353,7 +330,11 @@ def floating(x: Value) -> Value:
 
 def as_value(x: Any) -> Value:
     """A value as it is; a tensor or a number as one that all items share."""
-    return x if type(x) is Value else Value(_plain(x), False, EAGER)
+    if type(x) is Value:
+        return x
+    # A number has Python's own precision until it meets a tensor
+    dtype = torch.float64 if isinstance(x, float) else None
+    return Value(x if isinstance(x, Tensor) else torch.tensor(x, dtype=dtype), False, EAGER)
 
 
 def soft_number(x: int | float | bool, like: Value | None) -> Value:

@@ -115,25 +115,25 @@ class Lowering(NamedTuple):
 
     def __call__(self, result: Any) -> Any:
         def lower(x: Any) -> Any:
-            if type(x) is float and self.like is not None:
-                return self.number(x)
-            if type(x) is not Value and not isinstance(x, Tensor):
-                return x
-            batched = type(x) is Value and x.batched
-            tensor = self._cast(x.bare if isinstance(x, Value) else x)
-            return tensor.expand(self.size, *tensor.shape) if self.size is not None and not batched else tensor
+            if type(x) is Value:
+                return self.of_batch(x.tensor) if x.batched else self._shared(x.tensor)
+            if isinstance(x, Tensor):
+                return self._shared(x)
+            return self.number(x) if type(x) is float and self.like is not None else x
 
         return mapped(lower, result)
 
     def of_batch(self, tensor: Tensor) -> Tensor:
         """A tensor with the batch in front, which is one of one for a single item."""
-        tensor = tensor.squeeze(0) if self.size is None else tensor
-        return tensor if self.half is None else self._cast(tensor)
+        return self._cast(tensor.squeeze(0) if self.size is None else tensor)
 
     def number(self, x: float) -> Tensor:
         dtype, device = self.like or (None, None)
-        tensor = self._cast(torch.full((), x, dtype=dtype, device=device))
-        return tensor if self.size is None else tensor.expand(self.size)
+        return self._shared(torch.full((), x, dtype=dtype, device=device))
+
+    def _shared(self, tensor: Tensor) -> Tensor:
+        tensor = self._cast(tensor)
+        return tensor if self.size is None else tensor.expand(self.size, *tensor.shape)
 
     def _cast(self, tensor: Tensor) -> Tensor:
         return tensor if self.half is None or not tensor.is_floating_point() else tensor.to(self.half)

@@ -23,13 +23,10 @@ from algonet.relax import BumpExit, Exit, Sigmoid, SmoothTent, Tent
 from ..operation import Formulas, Program, evaluate, steepness_tensor
 from ..softness import Merge, Particles
 from . import instructions
-from .eager import EAGER, GUARDED, PATIENCE, Machine, wrapped
+from .eager import EAGER, GUARDED, Machine, wrapped
 from .replay import Recall
 from .values import NUMBERS, Value, flat, mapped
 
-#: A look at the mass that is left in a recorded loop costs more than a short iteration: it is taken only after `PATIENCE`
-#: iterations, or after this many instructions.
-LONG_ENOUGH = 2048
 #: Exits that are 1 from a distance of 1 on: a position between two integers is neither of the others.
 _NARROW = (Tent, SmoothTent, BumpExit)
 #: One number per item as a table of one column.
@@ -335,12 +332,8 @@ class TapeMachine(Machine):
         cut = self.operate("cut", mass, epsilon)
         return cut, cut, None
 
-    def looked(self, iterations: int) -> Any:
-        return len(self.code), iterations, self.first
-
-    def early(self, looked: Any, iterations: int) -> bool:
-        present, before, first = looked
-        return len(self.code) - present < LONG_ENOUGH and iterations - before < PATIENCE and self.first == first
+    def clock(self) -> tuple[int, int]:
+        return self.first, len(self.code)
 
 
 def known(table: dict[Any, Any], function: Any) -> Any:

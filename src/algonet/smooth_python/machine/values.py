@@ -274,12 +274,15 @@ def mapped(function: Callable[..., Any], *trees: Any, keep: bool = False) -> Any
     return make([mapped(function, *row, keep=keep) for row in zip(parts, *columns, strict=True)])  # pyright: ignore[reportArgumentType]
 
 
+def leaves(x: Any) -> list[Any]:
+    """All that is inside of a nest."""
+    found = None if type(x) is Value else opened(x)
+    return [x] if found is None else [leaf for part in found[0] for leaf in leaves(part)]
+
+
 def flat(x: Any) -> list[Value]:
     """All values inside of a nest."""
-    if type(x) is Value:
-        return [x]
-    found = opened(x)
-    return [] if found is None else [value for part in found[0] for value in flat(part)]
+    return [leaf for leaf in leaves(x) if type(leaf) is Value]
 
 
 def is_same(a: Any, b: Any) -> bool:

@@ -35,7 +35,7 @@ def call(frame: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)
         if getattr(function.func, "is_smooth", False):
             return function.func.inside(frame, (*function.args, *args), {**function.keywords, **kwargs})
-    if (isinstance(function, type) and dataclasses.is_dataclass(function)) or function is dataclasses.replace:
+    if (isinstance(function, type) and dataclasses.is_dataclass(function)) or known(_MOVING, function):
         # Fields are moved, not looked at
         return function(*args, **kwargs)
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
@@ -261,11 +261,7 @@ _SPECIAL: dict[Any, Callable] = {
     round: _round,
     divmod: lambda frame, x, y: (x // y, x % y),
     print: _print,
-    list: lambda frame, items=(): list(items),
-    zip: lambda frame, *args, strict=False: zip(*args, strict=strict),
-    enumerate: lambda frame, items, start=0: enumerate(items, start),
     reversed: lambda frame, items: reversed(list(items)),
-    tuple: lambda frame, items=(): tuple(items),
     isinstance: lambda frame, x, kinds: isinstance(x.tensor if type(x) is Value else x, kinds),
     torch.tensor: _tensor_from,
     torch.stack: _stack,
@@ -286,6 +282,8 @@ _MATH = {getattr(math, name): getattr(torch, name) for name in _TWINS}
 _MATH |= {math.fabs: torch.abs, math.degrees: torch.rad2deg, math.radians: torch.deg2rad}
 
 
+#: Functions that put what they are given into another container.
+_MOVING = dict.fromkeys((list, tuple, zip, enumerate, dataclasses.replace), True)
 #: Functions of Python numbers that do nothing else; with those of `math` they may be left out of a run that is repeated.
 _PURE = dict.fromkeys((pow, str, chr, ord), True)
 

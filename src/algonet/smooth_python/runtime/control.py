@@ -20,39 +20,30 @@ from torch.utils.checkpoint import checkpoint
 
 from algonet.core.tracing import compiling, unwrapped
 
-from ..machine.eager import EAGER, as_value, softened
+from ..machine.eager import EAGER, PATIENCE, as_value, softened
 from ..machine.keys import Found, UnknownError
 from ..machine.values import Value, flat, mapped, smooth_kind
 from ..softness import BLOCKS, Report, within
 from .merging import Mixture, kept, merged, share
 
+#: A look at the mass that is left in a recorded loop costs more than a short iteration: it is taken only after `PATIENCE`
+#: iterations, or after this many instructions.
+LONG_ENOUGH = 2048
+
 
 class Branch:
     """One `if`: `then` and `orelse` say which sides run; `turn` changes from one to the other, `join` ends both."""
 
-    __slots__ = (
-        *("_else_mass", "_first_mass", "_frame", "_leaving", "_mass", "_names", "_p", "_soft", "_state"),
-        *("_around", "_chooses", "_then_mass", "orelse", "then"),
-    )
-
     def __init__(self, frame: Any, test: Any, state: dict[str, Any], alive: list | None, *, leaving: bool):
-        self._frame = frame
-        self._leaving = leaving
-        self._then_mass = None
+        self._frame, self._leaving, self._around, self._chooses = frame, leaving, frame.inside, frame.chooses
+        #: The probability of `then` where it is open; what later decisions on the state are smooth by, whichever sides run.
         self._p: Any = None
-        self._around = frame.inside
-        self._chooses = frame.chooses
-        self._soft = None
-        smooth = smooth_kind(test)
-        if smooth:
-            if self._chooses:
-                # States are kept apart: whatever the other side would have assigned, later decisions on it are smooth
+        self._soft: Value | None = None
+        if smooth_kind(test):
+            if self._chooses or alive is not None:
                 self._soft = as_value(test)
-            elif alive is not None:
-                self._soft = test
             test = frame.decide(test)
-            smooth = smooth_kind(test)
-        if not smooth:
+        if not smooth_kind(test):
             self.then = bool(test)
             self.orelse = not self.then
             if leaving and self._soft is not None:
@@ -66,7 +57,10 @@ class Branch:
             self._skip(alive)
         if leaving:
             frame.forked = self._p
-            self._fork()
+            self._mass, self._then_mass = frame.mass, None
+            self._first_mass = self._p if frame.mass == 1.0 else frame.mass * self._p
+            self._else_mass = frame.mass - self._first_mass
+            frame.mass = self._first_mass if self.then else self._else_mass
         elif self._chooses:
             frame.enter(self._p, self.then, self._around)
 
@@ -79,13 +73,6 @@ class Branch:
         # Looking ends a stretch: whatever will be read after it is better asked for now
         frame.settle(self._p, alive)
         self.then, self.orelse = frame.machine.ask(self._p, sides)
-
-    def _fork(self) -> None:
-        frame = self._frame
-        self._mass = frame.mass
-        self._first_mass = self._p if frame.mass == 1.0 else frame.mass * self._p
-        self._else_mass = frame.mass - self._first_mass
-        frame.mass = self._first_mass if self.then else self._else_mass
 
     def turn(self, *state: Any) -> tuple:
         """From the end of `then` to the beginning of `else`: the state before the `if` again."""
@@ -106,38 +93,24 @@ class Branch:
         return state if self._soft is None else softened(state, self._soft)
 
     def _joined(self, state: tuple) -> tuple:
-        if not self.then:
-            # The cut share of the side that did not run stays on this one
-            if self._leaving and self._frame.mass is self._else_mass:
-                self._frame.mass = self._mass
-            return state
+        frame, p, before = self._frame, self._p, self._state[: len(state)]
         if self._leaving:
-            return self._join_masses(state)
-        if not self.orelse:
-            return self._state[: len(state)]
-        return self._mixed(self._p, state)
-
-    def _mixed(self, p: Any, state: tuple) -> tuple:
-        triples = zip(self._state, state, self._names, strict=False)
-        chosen = self._chooses
-        return tuple([merged(p, then, other, name, chosen) for then, other, name in triples])
-
-    def _join_masses(self, state: tuple) -> tuple:
-        frame = self._frame
-        if not self.orelse:
-            frame.mass = self._mass if self._then_mass is self._first_mass else self._then_mass
-            return self._state[: len(state)]
-        then, other = self._then_mass, frame.mass
-        if then is None:
-            return state
-        if other is None:
-            frame.mass = then
-            return self._state[: len(state)]
-        if then is self._first_mass and other is self._else_mass:
-            frame.mass = self._mass
-            return self._mixed(self._p, state)
-        frame.mass = then + other
-        return self._mixed(share(then, frame.mass), state)
+            then, other = self._then_mass, frame.mass
+            if not (self.then and then is not self._first_mass) and not (self.orelse and other is not self._else_mass):
+                # Nobody has left, and the cut share of a side that did not run stays
+                frame.mass = self._mass
+            elif not (self.then and self.orelse):
+                frame.mass = then if self.then else other
+            elif then is None or other is None:
+                frame.mass = other if then is None else then
+                return state if then is None else before
+            else:
+                frame.mass = then + other
+                p = share(then, frame.mass)
+        if not self.then or not self.orelse:
+            return before if self.then else state
+        triples = zip(before, state, self._names, strict=False)
+        return tuple([merged(p, then, other, name, self._chooses) for then, other, name in triples])
 
 
 class Loop:
@@ -165,12 +138,12 @@ class Loop:
         self._live: Value | None = None
         #: A probability by which the loop is left: what it assigns is smooth afterwards, however soon everybody has left.
         self._decided: Value | None = None
-        self._looked = frame.machine.looked(0)
+        self._looked = (*frame.machine.clock(), 0)
 
     @property
     def over(self) -> bool:
         """Whether no item has probability left in the loop."""
-        return self._frame.mass is None or self._exhausted(bounded=False)
+        return self._frame.mass is None or not self._goes_on(bounded=False)
 
     def goes(self, test: Any, *state: Any) -> bool:
         """The condition of a `while` at this state: the share that leaves is collected, the rest goes on."""
@@ -178,7 +151,7 @@ class Loop:
         if frame.mass is None:
             return False
         if not smooth_kind(test):
-            if not test or self._exhausted():
+            if not test or not self._goes_on():
                 return False
             self._begin(state)
             return True
@@ -190,22 +163,32 @@ class Loop:
             return self.goes(test, *state)
         p = as_value(test)
         before = frame.mass
-        after = p if before == 1.0 else before * p
-        if self._iterations >= frame.settings.max_iterations:
-            self._warn(after)
-            return False
-        after, alive = self._cut(after)
-        self._normal.add(before - after, state[: self._keep])
-        if alive is None:
-            alive = self._look(after, state)
-        frame.mass = after if alive else None
-        if alive:
+        goes = self._goes_on(p if before == 1.0 else before * p, before, state)
+        if goes:
             self._begin(state)
-        return alive
+        return goes
 
     def _begin(self, state: tuple) -> None:
         self._before = state
         self._iterations += 1
+
+    def _goes_on(self, mass: Any = None, before: Any = None, state: tuple = (), bounded: bool = True) -> bool:
+        """Whether any of this mass (of all that is in the loop) stays for another iteration; what was there `before` and does
+        not leaves with the state. A `for` has bounds of its own."""
+        frame = self._frame
+        mass = frame.mass if mass is None else mass
+        if not isinstance(mass, Value):
+            return True
+        if bounded and self._iterations >= frame.settings.max_iterations:
+            self._warn(mass)
+            return False
+        mass, alive = self._cut(mass)
+        if before is not None:
+            self._normal.add(before - mass, state[: self._keep])
+        if alive is None:
+            alive = self._look(mass, state)
+        frame.mass = mass if alive else None
+        return alive
 
     def _cut(self, mass: Value) -> tuple[Value, bool | None]:
         """Without masses below epsilon, for each item by itself; and whether any is left, None where `_look` has to tell."""
@@ -224,27 +207,14 @@ class Loop:
     def _look(self, cut: Value, state: tuple) -> bool:
         """Whether any mass is left in the loop, or it is too early to look."""
         machine = self._frame.machine
-        if machine.early(self._looked, self._iterations):
+        first, length = machine.clock()
+        since, before, iterations = self._looked
+        if first == since and length - before < LONG_ENOUGH and self._iterations - iterations < PATIENCE:
             return True
         masses = (self._normal.mass, self._breaks.mass, self._skipped.mass)
         machine.settle(cut, state, self._before, masses, self._normal.values(), self._breaks.values())
-        self._looked = machine.looked(self._iterations)
+        self._looked = (*machine.clock(), self._iterations)
         return machine.ask(cut, any_left)
-
-    def _exhausted(self, bounded: bool = True) -> bool:
-        """For loops that are left from inside: whether the mass in them is gone, or the iterations are (`for` has its own)."""
-        frame = self._frame
-        if not isinstance(frame.mass, Value):
-            return False
-        if bounded and self._iterations >= frame.settings.max_iterations:
-            self._warn(frame.mass)
-            return True
-        frame.mass, alive = self._cut(frame.mass)
-        if alive is None:
-            alive = self._look(frame.mass, ())
-        if not alive:
-            frame.mass = None
-        return not alive
 
     def next(self, *state: Any) -> tuple:
         """The end of an iteration: those that `continue`d join those that came to the end."""

@@ -68,8 +68,6 @@ class Answers:
         self.taken: list[bool] = []
         self.others: list[list[bool]] = []
         self.weight: Any = 1.0
-        #: How many decisions had two ways.
-        self.open = 0
 
     def decide(self, frame: Any, p: Value) -> bool:
         epsilon = frame.settings.epsilon
@@ -118,24 +116,6 @@ def users_line(file: str) -> tuple[str, int]:
     return file, 0 if code is None else code.f_lineno
 
 
-class _Inside:
-    """The coin of a branch whose side runs now, and those around it."""
-
-    def __init__(self, coin: Value, shown: bool, around: _Inside | None):
-        self._coin = coin
-        self._shown = shown
-        self._around = around
-        self._value: Value | None = None
-
-    def value(self) -> Value:
-        """1 for the items that are in here; computed when someone asks."""
-        if self._value is not None:
-            return self._value
-        here = self._coin if self._shown else 1.0 - self._coin
-        found = self._value = here if self._around is None else here * self._around.value()
-        return found
-
-
 def _is_real(x: Any) -> bool:
     """Whether x is a finite Python float or a floating value: a number that assignments can scale."""
     if type(x) is float:
@@ -175,7 +155,7 @@ class Frame:
         #: Who takes the decisions (`None`: states are merged), the random numbers, and the coins of the branches around.
         self.decider: Any = None
         self.draws: Draws | None = None
-        self.inside: _Inside | None = None
+        self.inside: Callable[[], Value] | None = None
         #: What the function reads from outside, and whether this is its second run, for the backward pass.
         self.outside: Any = None
         self.rerunning = False
@@ -234,16 +214,21 @@ class Frame:
 
     def presence(self) -> Value | None:
         """Which items are here (1, else 0), under deciders that keep states apart; None where all are."""
-        found = None if self.inside is None else self.inside.value()
+        found = None if self.inside is None else self.inside()
         for mass in (self.mass, self.base):
             if isinstance(mass, Value):
                 found = mass if found is None else found * mass
         return found
 
-    def enter(self, coin: Value, shown: bool, around: _Inside | None) -> None:
-        """One side of a branch begins: for those whose coin shows it."""
+    def enter(self, coin: Value, shown: bool, around: Callable[[], Value] | None) -> None:
+        """One side of a branch begins: `inside` is 1 for those whose coin shows it, and who are inside what is around."""
+
+        def inside() -> Value:
+            here = coin if shown else 1.0 - coin
+            return here if around is None else here * around()
+
         if self.chooses:
-            self.inside = _Inside(coin, shown, around)
+            self.inside = inside
 
     def operate(self, name: str, *operands: Any) -> Value:
         """An instruction by name."""

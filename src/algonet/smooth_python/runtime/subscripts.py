@@ -65,7 +65,7 @@ def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
     whole = isinstance(container, dict)  # A tuple is one key
     if not whole and isinstance(index, tuple) and len(index) > 0 and (_plain_integers(index) or any(map(_real, index))):
         if len(index) > 1 and isinstance(index[0], slice):
-            return _store_rows(frame, as_value(container), value, index, rest)
+            return _store_slice(frame, as_value(container), value, index[0], [*_inner(index), *rest])
         if not all(type(i) is int or isinstance(i, slice) or _real(i) for i in index):
             raise TypeError("a real-valued subscript goes together with integers and slices only; write in two steps.")
         return store(frame, container, value, index[0], *_inner(index), *rest)
@@ -90,16 +90,21 @@ def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
         known = array.batched or (type(value) is Value and value.batched)
         return array.replaced({index: _fitting(array.parts[index], value)}, known, machine_of(array, value))
     if isinstance(index, slice) and all(i is None or type(i) is int for i in (index.start, index.stop, index.step)):
-        return stacked(_slice_changed(array.parts, index, value))
+        return _store_slice(frame, array, value, index, [])
     return _tensor_store(array, index, value)
 
 
-def _store_rows(frame: Any, array: Value, value: Any, index: tuple, rest: tuple) -> Value:
-    """array[a:b, index[1:]] = value: row by row."""
-    places = range(len(array))[index[0]]
-    parts = list(array.parts)
-    for place, new in zip(places, _values_for(value, len(places), _depth(value) > 0), strict=True):
-        parts[place] = store(frame, parts[place], new, *_inner(index), *rest)
+def _store_slice(frame: Any, array: Value, value: Any, index: slice, path: list) -> Value:
+    """array[index][path...] = value: row by row, each with a part of a value that has several."""
+    places, parts = range(len(array))[index], list(array.parts)
+    values = [value] * len(places)
+    if _depth(value) > 0:
+        given = list(value) if isinstance(value, (list, tuple)) else list(as_value(value).parts)
+        values = given * len(places) if len(given) == 1 else given
+    if len(values) != len(places):
+        raise ValueError(f"the slice has {len(places)} places and {len(values)} values are to be written into it.")
+    for place, new in zip(places, values, strict=True):
+        parts[place] = store(frame, parts[place], new, *path) if path else _fitting(parts[place], new)
     return stacked(parts)
 
 
@@ -162,26 +167,6 @@ def _contains_value(index: Any) -> bool:
 
 def _plain_integers(index: tuple[Any, ...]) -> bool:
     return all(type(i) is int for i in index)
-
-
-def _slice_changed(parts: list, index: slice, value: Any) -> list:
-    places = range(len(parts))[index]
-    new = list(parts)
-    several = not isinstance(value, NUMBERS) and not (type(value) is Value and value.number)
-    for place, part in zip(places, _values_for(value, len(places), several), strict=True):
-        new[place] = _fitting(parts[place], part)
-    return new
-
-
-def _values_for(value: Any, count: int, several: bool) -> list:
-    """One value for each of `count` places: the parts of a value that has several, the same one for all else."""
-    if not several:
-        return [value] * count
-    values = list(value) if isinstance(value, (list, tuple)) else list(as_value(value).parts)
-    values = values * count if len(values) == 1 else values
-    if len(values) != count:
-        raise ValueError(f"the slice has {count} places and {len(values)} values are to be written into it.")
-    return values
 
 
 def _fitting(old: Any, value: Any) -> Any:
