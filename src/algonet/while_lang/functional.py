@@ -54,6 +54,9 @@ class Prepared:
     trainable: bool
     by_counter: bool
 
+    def __hash__(self) -> int:
+        return hash(self.code.text)
+
 
 def prepare(
     program: Program | str,

@@ -26,9 +26,11 @@ Directions = tuple[tuple[str, int], ...]
 class WhilePlan(Plan):
     """Forward and backward of a program for inputs of one shape and precision; what is saved are tangents of the outputs.
 
-    Backends say how they `load` a kernel, what starts it on contiguous tensors, as `KernelSpec.arrays` lists them, and what
-    room a reducing kernel has for its sums: `partial_sums`, one row per block.
+    Backends say how they `load` a kernel, what starts it on contiguous tensors, as `KernelSpec.arrays` lists them, and how
+    many elements make a `block`, for each of which a reducing kernel has a row for its sums.
     """
+
+    block: int
 
     def __init__(self, signature: Signature):
         super().__init__(signature)
@@ -53,9 +55,6 @@ class WhilePlan(Plan):
         raise NotImplementedError
 
     def starter(self, kernel: Any, spec: KernelSpec) -> Callable[[list[Tensor]], None]:
-        raise NotImplementedError
-
-    def partial_sums(self, directions: int, like: Tensor) -> Tensor:
         raise NotImplementedError
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -119,7 +118,7 @@ class WhilePlan(Plan):
         given, grad = self._given(tensors), grad.contiguous()
         sums = []
         for part, own, seeds in self._passes(directions, grad):
-            rows = self.partial_sums(len(own), grad)
+            rows = grad.new_zeros(-(-self.n // self.block), len(own))
             self._run(own, True, [*given, *seeds, grad, rows])
             sums.append(rows.double().sum(0)[: len(part)])
         return torch.cat(sums).to(grad.dtype)
@@ -150,17 +149,7 @@ class WhilePlan(Plan):
         key = (type(self), settings, double, directions, reduce)
         made = PLANS.find(key)
         if made is None:
-            spec = KernelSpec(
-                self.code,
-                settings.exit,
-                settings.inputs,
-                settings.outputs,
-                directions,
-                reduce=reduce,
-                trainable=settings.trainable,
-                per_element=settings.per_element,
-                watched=settings.watched and not reduce,
-            )
+            spec = KernelSpec(settings, directions, reduce)
             made = PLANS.put(key, (self.load(spec), spec))
         starter = self.starters[directions, reduce] = self.starter(*made)
         return starter
