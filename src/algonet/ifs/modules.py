@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from algonet.core.checks import check_integer, check_size
 from algonet.core.files import read_json, write_text
+from algonet.core.identity import PLANS, signature
 from algonet.core.memory import check_memory
 from algonet.relax import GaussianNoise, SoftModule
 
@@ -145,8 +146,15 @@ class IFS(SoftModule):
         backend: str = "auto",
     ) -> Tensor:
         """The smooth picture (H, W), or (C, H, W) with colours. With `Probabilistic` every point counts once."""
-        height, width = check_size("IFS", size)
-        shown = fitted_extent(self.extent if extent is None else extent, height, width)
+        wanted = self.extent if extent is None else extent
+        key = signature("IFS", size, wanted)
+        view = None if key is None else PLANS.find(key)
+        if view is None:
+            shape = check_size("IFS", size)
+            view = shape, fitted_extent(wanted, *shape)
+            if key is not None:
+                PLANS.put(key, view)
+        (height, width), shown = view
         points = self.points()[..., :2]
         weights = None
         if isinstance(aggregate, Poisson):
