@@ -21,6 +21,8 @@ from ..compiler import MAX_OWN_PARAMETERS, SEEDS_AT_ONCE, KernelSpec, tangents_a
 from ..operation import BIAS, FIRST, STEEPNESS, WEIGHT, batch_shape
 
 Directions = tuple[tuple[str, int], ...]
+#: What the directions by shared tensors are called, in these tensors' order.
+_SHARED = ("steepness", "weight", "bias")
 
 
 class WhilePlan(Plan):
@@ -42,7 +44,11 @@ class WhilePlan(Plan):
         self.scaled = settings.exit.softness_field is not None
         self.group = tangents_at_once(self.code)
         self.wanted = _wanted(signature)
-        self.directions = self._inputs(self.wanted)
+        inputs = settings.inputs
+        # A direction for each of these inputs; a steepness per element comes last among them
+        self.directions: Directions = tuple(
+            ("input", inputs[i]) if i < len(inputs) else ("steepness", 0) for i in self.wanted
+        )
         # Few: one for the values, and one for each group of gradients that is asked for
         self.starters: dict[tuple[Directions, bool], Callable[[list[Tensor]], None]] = {}
 
@@ -68,26 +74,14 @@ class WhilePlan(Plan):
         for i, slope in zip(self.wanted, saved, strict=True):
             if needs[FIRST + i]:
                 found[FIRST + i] = grad * slope if len(self.settings.outputs) == 1 else (grad * slope).sum(-1)
-        parameters = self._parameters(tensors, needs)
-        if parameters:
-            sums = self._summed(tensors, parameters, grad)
-            start = 0
-            for place in (STEEPNESS, WEIGHT, BIAS):
-                if needs[place]:
-                    size = tensors[place].numel()
-                    found[place] = sums[start : start + size].reshape(tensors[place].shape).clone()
-                    start += size
+        places = [place for place in (STEEPNESS, WEIGHT, BIAS) if needs[place]]
+        sizes = [tensors[place].numel() for place in places]
+        if places:
+            parameters = tuple((_SHARED[p], k) for p, size in zip(places, sizes, strict=True) for k in range(size))
+            parts = self._summed(tensors, parameters, grad).split(sizes)
+            for place, part in zip(places, parts, strict=True):
+                found[place] = part.reshape(tensors[place].shape).clone()
         return found
-
-    def _inputs(self, positions: tuple[int, ...]) -> Directions:
-        """A direction for each of these inputs; a steepness per element comes last among them."""
-        inputs = self.settings.inputs
-        return tuple(("input", inputs[i]) if i < len(inputs) else ("steepness", 0) for i in positions)
-
-    def _parameters(self, tensors: Sequence[Tensor], needs: Sequence[bool]) -> Directions:
-        """A direction for each shared parameter whose gradient is needed."""
-        listed = ((STEEPNESS, "steepness"), (WEIGHT, "weight"), (BIAS, "bias"))
-        return tuple((kind, k) for place, kind in listed if needs[place] for k in range(tensors[place].numel()))
 
     def _given(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """What every kernel of this program reads."""
