@@ -260,7 +260,7 @@ def test_layers_are_called_as_they_run():
                 assert ast.dump(call.args) == ast.dump(forward.args), f"{path.name}: {node.name}"
                 assert ast.dump(call.returns) == ast.dump(forward.returns), f"{path.name}: {node.name}"
                 counted += 1
-    assert counted >= 13
+    assert counted >= 12
 
 
 @pytest.mark.parametrize("call", ["soft_sort", "soft_rank", "soft_median", "SoftSort", "SoftTopK"])

@@ -77,7 +77,7 @@ class _Writer:
             return [f"{space}if {self.condition()}:", *body, *other]
         if kind == "for":
             return [
-                f"{space}for {pick.choice(('i', name))} in range({pick.choice(('p', 'q, p', '3', '1, 3'))}):",
+                f"{space}for {pick.choice(('i', name))} in range({pick.choice(('p', 'q, p', '3', '1, 3', 'q, p, 2'))}):",
                 *body,
             ]
         self.counters += 1

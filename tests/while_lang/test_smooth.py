@@ -213,9 +213,11 @@ def test_many_parameters_share_one_kernel(monkeypatch):
 def test_generated_source_is_readable():
     from algonet.while_lang.compiler import KernelSpec
     from algonet.while_lang.kernels import numba, triton
+    from algonet.while_lang.operation import WhileSettings
 
     code = prepare(load_program("multiply")).code
-    spec = KernelSpec(code, Sech(), (1, 2), (0,), (("input", 1), ("input", 2)))
+    settings = WhileSettings(code.text, Sech(), (1, 2), (0,), 1e-6, 1000, False, False, True)
+    spec = KernelSpec(settings, (("input", 1), ("input", 2)))
     for source in (numba.source(spec, double=False), triton.source(spec)):
         assert "w2 c3,1 w3 a0,1 a3,-1 e3 a2,-1 e2" in source
         assert "x3 = p1 * x1 + (" in source

@@ -91,15 +91,22 @@ def sensitivity(
         raise ValueError(f"{where}: `against` names the measured layer, or one layer twice.")
     if inside and against:
         raise ValueError(f"{where}: steps inside a layer are compared with each other; leave out `against`.")
-    sums, labels = [_Sums() for _ in layers], [] if inside else None
+    labels: list[str] | None = [] if inside else None
+    # Of each layer over all items: how many, the gradients, their squares, and the squares of all features' together
+    sums: list[list[Any]] = [[0, 0, 0, 0] for _ in layers]
     with evaluating(model):
         for inputs, targets in batches(where, data):
             found = _gate_gradients(model, layers, inputs, targets, loss, dim, labels)
-            for total, gradient in zip(sums, found, strict=True):
-                total.add(gradient)
-    totals = [s.total for s in sums]
-    magnitude, signed = sums[0].result()
+            for held, gradient in zip(sums, found, strict=True):
+                g = gradient.double()
+                for k, more in enumerate((len(g), g.sum(0), g.square().sum(0), float(g.sum(-1).square().sum()))):
+                    held[k] = held[k] + more
+    if not all(items for items, *_ in sums):
+        raise ValueError(f"{where}: `data` is empty.")
+    totals = [(whole / items) ** 0.5 for items, _, _, whole in sums]
+    items, first, second, _ = sums[0]
     share = totals[0] / sum(totals) if sum(totals) != 0 else 0.0
+    magnitude, signed = (second / items).sqrt().float(), (first / items).float()
     return Sensitivity(magnitude, signed, totals[0], share, tuple(labels or ()))
 
 
@@ -174,32 +181,6 @@ def _output_gradient(loss: Loss, output: Any, targets: Any, times: int) -> Tenso
     inputs = [t.requires_grad_() for t in pytree.tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point()]
     found = torch.autograd.grad(loss(output, targets), inputs, allow_unused=True, materialize_grads=True)
     return torch.stack([g[:items].double().norm() for g in found]).norm()
-
-
-class _Sums:
-    """Running sums over batches of gate gradients."""
-
-    def __init__(self):
-        self.items = 0
-        self.first = torch.zeros(())
-        self.second = torch.zeros(())
-        self.whole = 0.0
-
-    def add(self, gradient: Tensor) -> None:
-        gradient = gradient.double()
-        self.first = self.first.to(gradient) + gradient.sum(0)
-        self.second = self.second.to(gradient) + gradient.square().sum(0)
-        self.whole += float(gradient.sum(-1).square().sum())
-        self.items += len(gradient)
-
-    @property
-    def total(self) -> float:
-        if not self.items:
-            raise ValueError("sensitivity: `data` is empty.")
-        return (self.whole / self.items) ** 0.5
-
-    def result(self) -> tuple[Tensor, Tensor]:
-        return (self.second / self.items).sqrt().float(), (self.first / self.items).float()
 
 
 @torch.no_grad()

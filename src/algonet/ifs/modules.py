@@ -242,8 +242,12 @@ class IFS(SoftModule):
                 # Files of the first version do not say
                 "bound": content.get("bound"),
                 "noise": GaussianNoise(float(content.get("scale", 1.0))),
-                **({"points": _points(content["points"])} if "points" in content else {}),
-                "chains": None if content.get("chains") is None else _points(content["chains"]),
+                # A file does not get to ask for all the memory there is
+                **{
+                    name: check_integer("IFS", name, content[name], 1, MOST_POINTS_IN_A_FILE)
+                    for name in ("points", "chains")
+                    if content.get(name) is not None
+                },
             }
             return cls(torch.tensor(content["parameters"], dtype=dtype), **{**read, **options})
         except OSError:
@@ -306,13 +310,6 @@ class IFS(SoftModule):
         half = max(float((high - low).max()) * 0.55, 1e-3)
         x, y = ((low + high) / 2).tolist()
         return (x - half, x + half, y - half, y + half)
-
-
-def _points(count: Any) -> int:
-    """How many points a file asks for; it does not get to ask for all the memory there is."""
-    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST_POINTS_IN_A_FILE:
-        raise ValueError(f"`points` must be an integer from 1 to {MOST_POINTS_IN_A_FILE}, got {count!r}")
-    return count
 
 
 def _dtype(name: Any) -> torch.dtype:

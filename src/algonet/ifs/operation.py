@@ -64,7 +64,7 @@ RASTER = Operation(
     settings=RasterSettings,
     inputs=("points", "sigma", "weights", "features"),
     reference=lambda tensors, settings: [splat(*tensors, size=(settings.height, settings.width), logs=settings.logs)],
-    kernels={"numba": ".kernels.numba.host", "triton": ".kernels.triton"},
+    kernels={"numba": ".kernels.numba", "triton": ".kernels.triton"},
     fake=_raster_fake,
     example=_raster_example,
 )
@@ -91,7 +91,7 @@ CHAOS = Operation(
     settings=ChaosSettings,
     inputs=("parameters", "choices", "start"),
     reference=lambda tensors, settings: [chaos(*tensors, burn_in=settings.burn_in, horizon=settings.horizon)],
-    kernels={"numba": ".kernels.numba.host", "triton": ".kernels.triton"},
+    kernels={"numba": ".kernels.numba", "triton": ".kernels.triton"},
     fake=_chaos_fake,
     refuse=lambda tensors, settings: None if tensors[2].shape[-1] == 2 else _IN_SPACE,
     example=_chaos_example,

@@ -23,8 +23,10 @@ class AlgorithmLayer(nn.Module):
 
     #: What is done to the algorithm's result before it joins the other features; `explain` measures by it.
     change: Callable[[Tensor], Tensor] | None = None
+    #: The share of the features that goes through the algorithm, where not all do.
+    share: float | None = None
 
-    def __init__(self, algorithm: Algorithm, dim: int):
+    def __init__(self, algorithm: Algorithm, dim: int, share: float | None = None):
         super().__init__()
         if not callable(algorithm):
             raise TypeError(f"{type(self).__name__}: `algorithm` must be a module or a function, got {algorithm!r}.")
@@ -35,6 +37,22 @@ class AlgorithmLayer(nn.Module):
         self.algorithm = algorithm
         self._is_program, self._signature = is_program(algorithm), signature_of(algorithm)
         self.dim = dim
+        #: What the other features go through.
+        self.body: nn.Module | None = None
+        if share is not None:
+            if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
+                raise ValueError(f"{type(self).__name__}: `share` must lie strictly between 0 and 1, got {share!r}.")
+            self.share = share
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.share is None:
+            return self._apply_algorithm(x)
+        past, part = self._parts(x, self.share)
+        return self._joined(past if self.body is None else self.body(past), self._apply_algorithm(part))
+
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor) -> Tensor: ...
 
     def _apply_algorithm(self, x: Tensor) -> Tensor:
         result = self._result(x)
@@ -100,13 +118,6 @@ class Insert(AlgorithmLayer):
     def __init__(self, algorithm: Algorithm):
         super().__init__(algorithm, -1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self._apply_algorithm(x)
-
-    if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor) -> Tensor: ...
-
 
 class Shortcut(AlgorithmLayer):
     """The shortcut AlgoNet layer: the last `share` of the features go through the algorithm, the rest skip it.
@@ -116,17 +127,7 @@ class Shortcut(AlgorithmLayer):
     """
 
     def __init__(self, algorithm: Algorithm, share: float = 0.5, *, dim: int = -1):
-        super().__init__(algorithm, dim)
-        _check_share(self, share)
-        self.share = share
-
-    def forward(self, x: Tensor) -> Tensor:
-        past, part = self._parts(x, self.share)
-        return self._joined(past, self._apply_algorithm(part))
-
-    if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor) -> Tensor: ...
+        super().__init__(algorithm, dim, share)
 
 
 class Residual(AlgorithmLayer):
@@ -139,22 +140,7 @@ class Residual(AlgorithmLayer):
     """
 
     def __init__(self, algorithm: Algorithm, body: nn.Module, share: float = 0.5, *, dim: int = -1):
-        super().__init__(algorithm, dim)
-        _check_share(self, share)
+        super().__init__(algorithm, dim, share)
         if not isinstance(body, nn.Module):
             raise TypeError(f"Residual: `body` must be a module, got {type(body).__name__}.")
         self.body = body
-        self.share = share
-
-    def forward(self, x: Tensor) -> Tensor:
-        past, part = self._parts(x, self.share)
-        return self._joined(self.body(past), self._apply_algorithm(part))
-
-    if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor) -> Tensor: ...
-
-
-def _check_share(owner: nn.Module, share: float) -> None:
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
-        raise ValueError(f"{type(owner).__name__}: `share` must lie strictly between 0 and 1, got {share!r}.")

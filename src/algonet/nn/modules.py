@@ -47,12 +47,14 @@ class FiniteDifferences(nn.Module):
 class WeightedSoftmax(SoftModule):
     """softmax(steepness x + log w) along `dim`; see `weighted_softmax`. The steepness is saved, annealed or learned."""
 
+    _shares = staticmethod(weighted_softmax)
+
     def __init__(self, steepness: float | Tensor = 1.0, *, dim: int = -1):
         super().__init__(Choice(steepness))
         self.dim = dim
 
     def forward(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
-        return weighted_softmax(x, weights, dim=self.dim, steepness=self.relax.steepness)  # pyright: ignore[reportAttributeAccessIssue]
+        return self._shares(x, weights, dim=self.dim, steepness=self.relax.steepness)  # pyright: ignore[reportAttributeAccessIssue]
 
     if TYPE_CHECKING:
 
@@ -62,9 +64,4 @@ class WeightedSoftmax(SoftModule):
 class WeightedSoftmin(WeightedSoftmax):
     """softmax(-steepness x + log w) along `dim`; see `weighted_softmin`."""
 
-    def forward(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
-        return weighted_softmin(x, weights, dim=self.dim, steepness=self.relax.steepness)  # pyright: ignore[reportAttributeAccessIssue]
-
-    if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor, weights: Tensor | None = None) -> Tensor: ...
+    _shares = staticmethod(weighted_softmin)

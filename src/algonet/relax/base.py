@@ -32,14 +32,11 @@ class Relaxation:
 
     smoothness: ClassVar[float] = math.inf
     softness_field: ClassVar[str | None] = None
+    scalar: ClassVar[str | None] = None
 
     def __post_init__(self):
         if self.softness_field is not None:
             check_softness(self, self.softness_field, getattr(self, self.softness_field))
-
-    @property
-    def scalar(self) -> str | None:
-        return None
 
     @property
     def key(self) -> str:

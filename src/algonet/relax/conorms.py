@@ -200,40 +200,36 @@ class Frank(TConorm):
 
 
 @dataclass(frozen=True, eq=False)
-class Yager(TConorm):
-    """min(1, (sum a^p)^(1/p)), p >= 1: p = 1 is the bounded sum, p -> inf the maximum. Continuous at the bound."""
+class _Norm(TConorm):
+    """A p-norm with p >= 1 of what each argument is mapped to, mapped back."""
 
     p: float = 2.0
-    smoothness: ClassVar[float] = 0
 
     def __post_init__(self):
         _check_parameter(self, 1.0, MOST)
+
+
+@dataclass(frozen=True, eq=False)
+class Yager(_Norm):
+    """min(1, (sum a^p)^(1/p)), p >= 1: p = 1 is the bounded sum, p -> inf the maximum. Continuous at the bound."""
+
+    smoothness: ClassVar[float] = 0
 
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         return _norm(p, self.p, dim).clamp_max(1.0)
 
 
 @dataclass(frozen=True, eq=False)
-class AczelAlsina(TConorm):
+class AczelAlsina(_Norm):
     """1 - exp(-(sum (-log(1 - a))^p)^(1/p)), p >= 1: p = 1 is `Probabilistic`. C-infinity inside (0, 1)."""
-
-    p: float = 2.0
-
-    def __post_init__(self):
-        _check_parameter(self, 1.0, MOST)
 
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         return _one_minus_exp(-_norm(-torch.log1p(-_short_of_one(p)), self.p, dim))
 
 
 @dataclass(frozen=True, eq=False)
-class Dombi(TConorm):
+class Dombi(_Norm):
     """1 - 1/(1 + (sum (a/(1-a))^p)^(1/p)), p >= 1: p = 1 is `Hamacher(0)`. C-infinity inside (0, 1)."""
-
-    p: float = 2.0
-
-    def __post_init__(self):
-        _check_parameter(self, 1.0, MOST)
 
     def _reduce(self, p: Tensor, dim: int) -> Tensor:
         q = _short_of_one(p)

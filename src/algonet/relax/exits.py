@@ -56,15 +56,13 @@ class Sech(Exit):
         half = torch.sinh(z / 2)
         return 2 * half * half / torch.cosh(z)
 
-    @property
-    def scalar(self) -> str:
-        return """
-            e = exp(-abs(z))
-            w = 1.0 / (1.0 + e * e)
-            value = (1.0 - e) * (1.0 - e) * w
-            tangent = (1.0 - e * e) * w
-            slope = 2.0 * e * w * where(z >= 0, tangent, -tangent)
-        """
+    scalar = """
+        e = exp(-abs(z))
+        w = 1.0 / (1.0 + e * e)
+        value = (1.0 - e) * (1.0 - e) * w
+        tangent = (1.0 - e * e) * w
+        slope = 2.0 * e * w * where(z >= 0, tangent, -tangent)
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +74,10 @@ class Tent(Exit):
     def _value(self, z: Tensor) -> Tensor:
         return z.abs().clamp_max(1.0)
 
-    @property
-    def scalar(self) -> str:
-        return """
-            value = where(z == z, minimum(1.0, abs(z)), z)
-            slope = where(abs(z) > 1.0, 0.0, where(z > 0, 1.0, where(z < 0, -1.0, 0.0)))
-        """
+    scalar = """
+        value = where(z == z, minimum(1.0, abs(z)), z)
+        slope = where(abs(z) > 1.0, 0.0, where(z > 0, 1.0, where(z < 0, -1.0, 0.0)))
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +97,7 @@ class SmoothTent(Exit):
         return smooth_step(z.abs(), self.k)
 
     @property
-    def scalar(self) -> str:
+    def scalar(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         return f"""
             t = minimum(1.0, abs(z))
             {smooth_step_scalar(self.k)}
@@ -124,20 +120,18 @@ class BumpExit(Exit):
         step = torch.where(z.isnan(), z, (t > 0.5).to(z.dtype))
         return torch.where(inside, torch.sigmoid(1 / (1 - safe) - 1 / safe), step)
 
-    @property
-    def scalar(self) -> str:
-        return """
-            a = abs(z)
-            inside = where(a > 0.005, a, 1.0) < 0.995
-            t = where(inside, a, 0.5)
-            u = 1.0 / t
-            v = 1.0 / (1.0 - t)
-            e = exp(-abs(v - u))
-            value = where(inside, where(v >= u, 1.0, e) / (1.0 + e), where(a > 0.5, 1.0, 0.0))
-            value = where(z == z, value, z)
-            slope = where(inside, e / ((1.0 + e) * (1.0 + e)) * (u * u + v * v), 0.0)
-            slope = where(z >= 0, slope, -slope)
-        """
+    scalar = """
+        a = abs(z)
+        inside = where(a > 0.005, a, 1.0) < 0.995
+        t = where(inside, a, 0.5)
+        u = 1.0 / t
+        v = 1.0 / (1.0 - t)
+        e = exp(-abs(v - u))
+        value = where(inside, where(v >= u, 1.0, e) / (1.0 + e), where(a > 0.5, 1.0, 0.0))
+        value = where(z == z, value, z)
+        slope = where(inside, e / ((1.0 + e) * (1.0 + e)) * (u * u + v * v), 0.0)
+        slope = where(z >= 0, slope, -slope)
+    """
 
 
 #: Every family, for tests, tables and plots.

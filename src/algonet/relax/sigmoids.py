@@ -76,14 +76,12 @@ class Logistic(Sigmoid):
     def _reach(self, epsilon: float) -> float:
         return math.log((1 - epsilon) / epsilon)
 
-    @property
-    def scalar(self) -> str:
-        return """
-            e = exp(-abs(z))
-            part = 1.0 / (1.0 + e)
-            value = where(z >= 0, 1.0, e) * part
-            slope = e * part * part
-        """
+    scalar = """
+        e = exp(-abs(z))
+        part = 1.0 / (1.0 + e)
+        value = where(z >= 0, 1.0, e) * part
+        slope = e * part * part
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,12 +102,10 @@ class Gaussian(Sigmoid):
     def _reach(self, epsilon: float) -> float:
         return -NormalDist().inv_cdf(epsilon)
 
-    @property
-    def scalar(self) -> str:
-        return """
-            value = 0.5 + 0.5 * erf(z * 0.7071067811865476)
-            slope = 0.3989422804014327 * exp(-0.5 * z * z)
-        """
+    scalar = """
+        value = 0.5 + 0.5 * erf(z * 0.7071067811865476)
+        slope = 0.3989422804014327 * exp(-0.5 * z * z)
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,14 +125,12 @@ class Cauchy(Sigmoid):
     def _reach(self, epsilon: float) -> float:
         return math.tan(math.pi * (0.5 - epsilon))
 
-    @property
-    def scalar(self) -> str:
-        return """
-            near = abs(z) < 1.0
-            t = 0.3183098861837907 * atan(where(near, z, 1.0 / where(near, 1.0, z)))
-            value = where(near, 0.5 + t, where(z > 0, 1.0 - t, -t))
-            slope = 0.3183098861837907 / (1.0 + z * z)
-        """
+    scalar = """
+        near = abs(z) < 1.0
+        t = 0.3183098861837907 * atan(where(near, z, 1.0 / where(near, 1.0, z)))
+        value = where(near, 0.5 + t, where(z > 0, 1.0 - t, -t))
+        slope = 0.3183098861837907 / (1.0 + z * z)
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,14 +153,12 @@ class Gudermannian(Sigmoid):
     def _reach(self, epsilon: float) -> float:
         return -math.log(math.tan(math.pi * epsilon / 2))
 
-    @property
-    def scalar(self) -> str:
-        return """
-            e = exp(-abs(z))
-            tail = 0.6366197723675814 * atan(e)
-            value = where(z >= 0, 1.0 - tail, tail)
-            slope = 0.6366197723675814 * e / (1.0 + e * e)
-        """
+    scalar = """
+        e = exp(-abs(z))
+        tail = 0.6366197723675814 * atan(e)
+        value = where(z >= 0, 1.0 - tail, tail)
+        slope = 0.6366197723675814 * e / (1.0 + e * e)
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,17 +188,15 @@ class Bump(Sigmoid):
         inner = math.log((1 - epsilon) / epsilon)
         return (math.sqrt(4 + inner * inner) - 2) / inner
 
-    @property
-    def scalar(self) -> str:
-        return """
-            inside = abs(z) < 0.99
-            t = where(inside, z, 0.0)
-            w = 1.0 / (1.0 - t * t)
-            e = exp(-abs(4.0 * t * w))
-            value = where(inside, where(t >= 0, 1.0, e) / (1.0 + e), where(z > 0, 1.0, 0.0))
-            value = where(z == z, value, z)
-            slope = where(inside, e / ((1.0 + e) * (1.0 + e)) * 4.0 * (1.0 + t * t) * w * w, 0.0)
-        """
+    scalar = """
+        inside = abs(z) < 0.99
+        t = where(inside, z, 0.0)
+        w = 1.0 / (1.0 - t * t)
+        e = exp(-abs(4.0 * t * w))
+        value = where(inside, where(t >= 0, 1.0, e) / (1.0 + e), where(z > 0, 1.0, 0.0))
+        value = where(z == z, value, z)
+        slope = where(inside, e / ((1.0 + e) * (1.0 + e)) * 4.0 * (1.0 + t * t) * w * w, 0.0)
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +232,7 @@ class SmoothStep(Sigmoid):
         return high
 
     @property
-    def scalar(self) -> str:
+    def scalar(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         return f"""
             t = minimum(1.0, maximum(0.0, 0.5 + 0.5 * z))
             {smooth_step_scalar(self.k)}
@@ -268,13 +258,11 @@ class Laplace(Sigmoid):
     def _reach(self, epsilon: float) -> float:
         return -math.log(2 * epsilon)
 
-    @property
-    def scalar(self) -> str:
-        return """
-            tail = 0.5 * exp(-abs(z))
-            value = where(z > 0, 1.0 - tail, tail)
-            slope = tail
-        """
+    scalar = """
+        tail = 0.5 * exp(-abs(z))
+        value = where(z > 0, 1.0 - tail, tail)
+        slope = tail
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,14 +282,12 @@ class Reciprocal(Sigmoid):
     def _reach(self, epsilon: float) -> float:
         return 1 / epsilon - 2
 
-    @property
-    def scalar(self) -> str:
-        return """
-            w = 1.0 / (2.0 + abs(z))
-            value = where(z > 0, 1.0 - w, w)
-            value = where(z == z, value, z)
-            slope = w * w
-        """
+    scalar = """
+        w = 1.0 / (2.0 + abs(z))
+        value = where(z > 0, 1.0 - w, w)
+        value = where(z == z, value, z)
+        slope = w * w
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,14 +311,12 @@ class Optimal(Sigmoid):
     def _reach(self, epsilon: float) -> float:
         return 1 / (16 * epsilon) if epsilon < 0.25 else 0.5 - epsilon
 
-    @property
-    def scalar(self) -> str:
-        return """
-            near = abs(z) <= 0.25
-            w = 1.0 / where(near, 1.0, abs(z))
-            value = where(near, z + 0.5, where(z > 0, 1.0 - 0.0625 * w, 0.0625 * w))
-            slope = where(near, 1.0, 0.0625 * w * w)
-        """
+    scalar = """
+        near = abs(z) <= 0.25
+        w = 1.0 / where(near, 1.0, abs(z))
+        value = where(near, z + 0.5, where(z > 0, 1.0 - 0.0625 * w, 0.0625 * w))
+        slope = where(near, 1.0, 0.0625 * w * w)
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,14 +333,12 @@ class GumbelMax(Sigmoid):
     def _reach(self, epsilon: float) -> float:
         return -math.log(-math.log1p(-epsilon))
 
-    @property
-    def scalar(self) -> str:
-        return """
-            t = maximum(z, -40.0)
-            e = exp(-t)
-            value = where(z == z, exp(-e), z)
-            slope = where(z > -40.0, e * value, 0.0)
-        """
+    scalar = """
+        t = maximum(z, -40.0)
+        e = exp(-t)
+        value = where(z == z, exp(-e), z)
+        slope = where(z > -40.0, e * value, 0.0)
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -376,16 +358,14 @@ class GumbelMin(Sigmoid):
     def _reach(self, epsilon: float) -> float:
         return -math.log(-math.log1p(-epsilon))
 
-    @property
-    def scalar(self) -> str:
-        return """
-            t = minimum(z, 40.0)
-            e = exp(t)
-            f = exp(-e)
-            value = where(e < 0.001, e * (1.0 - e * (0.5 - e * 0.16666666666666666)), 1.0 - f)
-            value = where(z == z, value, z)
-            slope = where(z < 40.0, e * f, 0.0)
-        """
+    scalar = """
+        t = minimum(z, 40.0)
+        e = exp(t)
+        f = exp(-e)
+        value = where(e < 0.001, e * (1.0 - e * (0.5 - e * 0.16666666666666666)), 1.0 - f)
+        value = where(z == z, value, z)
+        slope = where(z < 40.0, e * f, 0.0)
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -403,12 +383,10 @@ class Heaviside(Sigmoid):
     def _reach(self, epsilon: float) -> float:
         return 0.0
 
-    @property
-    def scalar(self) -> str:
-        return """
-            value = where(z == z, where(z >= 0, 1.0, 0.0), z)
-            slope = 0.0 * value
-        """
+    scalar = """
+        value = where(z == z, where(z >= 0, 1.0, 0.0), z)
+        slope = 0.0 * value
+    """
 
 
 @dataclass(frozen=True, eq=False)

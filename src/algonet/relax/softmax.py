@@ -65,20 +65,35 @@ def soft_max(
     >>> soft_max(torch.tensor([1.0, 2.0, 3.0]), steepness=10.0)
     tensor(3.0000)
     """
-    x, weights = _check("soft_max", x, dim, weights, steepness, extremum=True)
-    return _soft_max("soft_max", x, dim, weights, steepness, keepdim)
+    return _extremum("soft_max", x, dim, weights, steepness, keepdim)
 
 
-def _soft_max(
-    where: str, x: Tensor, dim: int, weights: Tensor | None, steepness: float | Tensor, keepdim: bool
+def _extremum(
+    where: str,
+    x: Tensor,
+    dim: int,
+    weights: Tensor | None,
+    steepness: float | Tensor,
+    keepdim: bool,
+    *,
+    least: bool = False,
+    position: bool = False,
 ) -> Tensor:
+    x, weights = _check(where, x, dim, weights, steepness, extremum=True)
+    x = -x if least else x
     included = _included(x, weights, dim)
     # Around the peak: the sum of huge values times shares would overflow where their spread does not
     below, peak = _below_peak(widened(x), included, dim)
     shares = _softmax(below, peak, weights, included, dim, steepness)
     _warn_if_even(where, shares, dim, steepness)
+    if position:
+        shape = [1] * x.dim()
+        shape[dim] = -1
+        positions = torch.arange(x.shape[dim], dtype=shares.dtype, device=x.device).reshape(shape)
+        return (shares * positions).sum(dim, keepdim=keepdim)
     mean = (shares * below.masked_fill(shares == 0, 0.0)).sum(dim, keepdim=True) + peak
-    return (mean if keepdim else mean.squeeze(dim)).to(x.dtype)
+    found = (mean if keepdim else mean.squeeze(dim)).to(x.dtype)
+    return -found if least else found
 
 
 def soft_min(
@@ -90,8 +105,7 @@ def soft_min(
     keepdim: bool = False,
 ) -> Tensor:
     """sum_i x_i weighted_softmin(x, weights)_i along `dim`; steepness -> inf gives `torch.amin`."""
-    x, weights = _check("soft_min", x, dim, weights, steepness, extremum=True)
-    return -_soft_max("soft_min", -x, dim, weights, steepness, keepdim)
+    return _extremum("soft_min", x, dim, weights, steepness, keepdim, least=True)
 
 
 def soft_argmax(
@@ -109,19 +123,7 @@ def soft_argmax(
     >>> soft_argmax(torch.tensor([1.0, 5.0, 2.0]), steepness=10.0)
     tensor(1.)
     """
-    x, weights = _check("soft_argmax", x, dim, weights, steepness, extremum=True)
-    return _soft_argmax("soft_argmax", x, dim, weights, steepness, keepdim)
-
-
-def _soft_argmax(
-    where: str, x: Tensor, dim: int, weights: Tensor | None, steepness: float | Tensor, keepdim: bool
-) -> Tensor:
-    shares = _shares(widened(x), weights, dim, steepness)
-    _warn_if_even(where, shares, dim, steepness)
-    shape = [1] * x.dim()
-    shape[dim] = -1
-    positions = torch.arange(x.shape[dim], dtype=shares.dtype, device=x.device).reshape(shape)
-    return (shares * positions).sum(dim, keepdim=keepdim)
+    return _extremum("soft_argmax", x, dim, weights, steepness, keepdim, position=True)
 
 
 def soft_argmin(
@@ -133,8 +135,7 @@ def soft_argmin(
     keepdim: bool = False,
 ) -> Tensor:
     """sum_i i weighted_softmin(x, weights)_i along `dim`; steepness -> inf gives `torch.argmin`."""
-    x, weights = _check("soft_argmin", x, dim, weights, steepness, extremum=True)
-    return _soft_argmax("soft_argmin", -x, dim, weights, steepness, keepdim)
+    return _extremum("soft_argmin", x, dim, weights, steepness, keepdim, least=True, position=True)
 
 
 def _shares(x: Tensor, weights: Tensor | None, dim: int, steepness: float | Tensor) -> Tensor:

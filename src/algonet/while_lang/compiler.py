@@ -15,13 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from algonet.relax import Exit
-
 from .code import Code
+from .operation import WhileSettings
 
-#: Programs beyond these take the reference: Python itself nests at most 20 loops, and compile times grow with size.
-MAX_KERNEL_DEPTH = 12
-MAX_KERNEL_OPS = 300
 #: Numbers kept per element (values and tangents); more tangents run in several passes.
 MAX_KERNEL_STATE = 160
 #: Programs with more weights and biases than this share one kernel between them, with this many directions a pass:
@@ -33,22 +29,23 @@ MAX_OWN_PARAMETERS, SEEDS_AT_ONCE = 16, 2
 class KernelSpec:
     """What a kernel computes.
 
-    `inputs` and `outputs` are slots. `directions` are what to differentiate by: ("input", slot), ("steepness", 0),
-    ("weight", k) or ("bias", k), k numbering the assignments; or ("seed", d), any mixture of weights and biases, which the
-    kernel reads from its argument `seeds` (assignment, weight or bias, direction), so that one kernel serves all.
-    `reduce` says that it multiplies the tangents by incoming gradients and sums over elements; otherwise it stores values
-    and tangents, and with `watched` also the diagnostics. `per_element` says that the steepness differs between elements.
+    `directions` are what to differentiate by: ("input", slot), ("steepness", 0), ("weight", k) or ("bias", k), k numbering the
+    assignments; or ("seed", d), any mixture of weights and biases, which the kernel reads from its argument `seeds`
+    (assignment, weight or bias, direction), so that one kernel serves all. `reduce` says that it multiplies the tangents by
+    incoming gradients and sums over elements; otherwise it stores values and tangents, and diagnostics if `watched`.
     """
 
-    code: Code
-    exit: Exit
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+    settings: WhileSettings
     directions: tuple[tuple[str, int], ...] = ()
     reduce: bool = False
-    trainable: bool = False
-    per_element: bool = False
-    watched: bool = True
+
+    @cached_property
+    def code(self) -> Code:
+        return self.settings.code
+
+    @property
+    def watched(self) -> bool:
+        return self.settings.watched and not self.reduce
 
     @property
     def arguments(self) -> list[str]:
@@ -60,12 +57,12 @@ class KernelSpec:
         """The kernel's arrays, in order. They are flat: element i's output j is at i * outputs + j, its tangent
         in direction d at the same place of the d-th slope; with `reduce`, `slopes` has a row per block."""
         return [
-            *(f"in_{self.code.names[slot]}" for slot in self.inputs),
+            *(f"in_{self.code.names[slot]}" for slot in self.settings.inputs),
             *(["steepness_in"] if self.scaled else []),
-            *(["weight", "bias"] if self.trainable else []),
+            *(["weight", "bias"] if self.settings.trainable else []),
             *(["seeds"] if self.seeded else []),
             *(["grads", "slopes"] if self.reduce else ["values"]),
-            *(["diagnostics"] if self.watched and not self.reduce else []),
+            *(["diagnostics"] if self.watched else []),
             *(f"slope_{d}" for d in range(len(self.directions)) if not self.reduce),
         ]
 
@@ -86,7 +83,7 @@ class KernelSpec:
     @property
     def scaled(self) -> bool:
         """Whether the exit has a steepness at all."""
-        return self.exit.softness_field is not None
+        return self.settings.exit.softness_field is not None
 
 
 class Line(NamedTuple):
@@ -109,15 +106,6 @@ class Mark(NamedTuple):
 
 
 Step = Line | Mark
-
-
-def why_not_kernel(code: Code) -> str | None:
-    """`None`, or why this program is not compiled."""
-    if code.depth > MAX_KERNEL_DEPTH:
-        return f"its loops nest {code.depth} levels deep and kernels take {MAX_KERNEL_DEPTH}"
-    if len(code.ops) > MAX_KERNEL_OPS:
-        return f"it has {len(code.ops)} operations and kernels take {MAX_KERNEL_OPS}"
-    return None
 
 
 def tangents_at_once(code: Code) -> int:
@@ -146,7 +134,7 @@ def _values(spec: KernelSpec) -> list[Step]:
         phi(name)
         emit(q, f"{p} * value{level}")
         emit("live", f"{q} > epsilon", False)
-        if spec.trainable:
+        if spec.settings.trainable:
             # Weights can drive a value out of range: such an element stops, and is NaN rather than wrong
             emit("poison", f"poison + where({p} > 0.0, {q} - {q}, 0.0)", False)
         emit(p, f"where(live, {q}, 0.0)")
@@ -182,7 +170,7 @@ def _values(spec: KernelSpec) -> list[Step]:
         elif kind == "if":
             # The share of the first part, and the state before it, which the second part will need
             phi(y)
-            if spec.trainable:
+            if spec.settings.trainable:
                 emit("poison", f"poison + where({outer} > 0.0, value{level} - value{level}, 0.0)", False)
             # A part that is taken with less than epsilon is not run at all: what it would do may never halt
             emit(r, f"where({outer} * value{level} > epsilon, value{level}, 0.0)")
@@ -199,13 +187,13 @@ def _values(spec: KernelSpec) -> list[Step]:
         elif kind == "fi":
             for name, first in kept:
                 emit(name, f"{r} * {first} + (1.0 - {r}) * {name}")
-        elif spec.trainable:
+        elif spec.settings.trainable:
             # y := p (w value + b) + (1 - p) y, for the value the core statement would assign
             n = code.assignments[index]
             emit(f"new{n}", code.names[argument] if kind == "copy" else f"{y} {'+-'[argument < 0]} {abs(argument)}.0")
+            emit(f"fitted{n}", f"w{n} * new{n} + b{n}")
             # A weight can push a value out of range. Where p is 0 that must not matter: such an element only waits for others
-            emit(f"fitted{n}", f"where({p} > 0.0, w{n} * new{n} + b{n}, {y})")
-            emit(y, f"{p} * fitted{n} + (1.0 - {p}) * {y}")
+            emit(y, f"where({p} > 0.0, {p} * fitted{n} + (1.0 - {p}) * {y}, {y})")
         elif kind == "copy":
             x = code.names[argument]
             emit(y, x if level == 0 else f"{p} * {x} + (1.0 - {p}) * {y}")
@@ -230,6 +218,7 @@ class _Tangents:
 
     def __init__(self, spec: KernelSpec, steps: Sequence[Step]):
         self.known: dict[tuple[str, int], str] = {}
+        self.mixing = spec.settings.trainable
         self.active: defaultdict[str, set[int]] = defaultdict(set)
         for d, (kind, number) in enumerate(spec.directions):
             if kind == "input":
@@ -275,6 +264,13 @@ class _Tangents:
                 first = _product(self.of(line, left, d), _source(line, right))
                 second = _product(_source(line, left), self.of(line, right, d))
                 return f"{first} + {second}" if first and second else first or second
+            case ast.BinOp(ast.BinOp(p, ast.Mult(), first), ast.Add(), ast.BinOp(rest, ast.Mult(), second)) if (
+                self.mixing
+            ):
+                # p first + (1 - p) second, a product less than by the rules: half of what trained programs do
+                parts = (first, _source(line, p)), (second, _source(line, rest))
+                gap = _product(self.of(line, p, d), f"{_source(line, first)} - {_source(line, second)}")
+                return " + ".join(filter(None, (*(_product(self.of(line, x, d), y) for x, y in parts), gap)))
             case ast.BinOp(left=left, op=op, right=right):
                 first, second = self.of(line, left, d), self.of(line, right, d)
                 if second and isinstance(op, ast.Sub):
@@ -292,7 +288,7 @@ def _source(line: Line, node: ast.expr) -> str:
 
 
 def _apart(text: str) -> str:
-    return f"({text})" if " " in text else text
+    return f"({text})" if " + " in text or " - " in text else text
 
 
 def _product(first: str, second: str) -> str:
@@ -332,38 +328,38 @@ def lower(spec: KernelSpec) -> Body:
     steps = [found for step in values for found in (tangents.follow(step) if isinstance(step, Line) else (step,))]
     shared, own = _load(spec)
     written = (name for line in (*own, *steps) if isinstance(line, Line) for name in line.target.split(", "))
-    told = [*(["steps", "mass", "cut"] if spec.watched else []), *(["poison"] if spec.trainable else [])]
+    told = [*(["steps", "mass", "cut"] if spec.watched else []), *(["poison"] if spec.settings.trainable else [])]
     state = [*spec.code.names, "p0", *told, *(name for name in written if not _PASSING.fullmatch(name))]
     return Body(shared, own, steps, _store(spec, tangents.active), list(dict.fromkeys(state)))
 
 
 def _load(spec: KernelSpec) -> tuple[list[Line], list[Line]]:
-    shared = [Line("steepness", "steepness_in[0]")] if spec.scaled and not spec.per_element else []
-    for number in spec.code.assignments.values() if spec.trainable else ():
+    shared = [Line("steepness", "steepness_in[0]")] if spec.scaled and not spec.settings.per_element else []
+    for number in spec.code.assignments.values() if spec.settings.trainable else ():
         shared += [Line(f"{name[0]}{number}", f"{name}[{number}]") for name in ("weight", "bias")]
     shared += [Line(name, f"seeds[{place}]") for name, place in spec.seeds]
     own = [Line("finite", "INSIDE")]
-    for slot in spec.inputs:
+    for slot in spec.settings.inputs:
         name = spec.code.names[slot]
         own.append(Line("given", f"in_{name}[item]"))
         own.append(Line("finite", "finite & (abs(given) < INF)"))
         own.append(Line(name, "where(abs(given) < INF, given, ZERO)"))
         own += [Line(tangent(name, d), "ZERO + 1.0") for d, by in enumerate(spec.directions) if by == ("input", slot)]
-    if spec.scaled and spec.per_element:
+    if spec.scaled and spec.settings.per_element:
         own.append(Line("steepness", "steepness_in[item]"))
     return shared, [*own, Line("p0", "where(finite, ZERO + 1.0, ZERO)")]
 
 
 def _store(spec: KernelSpec, active: Mapping[str, set[int]]) -> list[Line]:
-    names, width = spec.code.names, len(spec.outputs)
+    names, width = spec.code.names, len(spec.settings.outputs)
     lines = [Line("good", "p0 > 0.0")]
-    poison = " + poison" if spec.trainable else ""
-    for column, slot in enumerate(() if spec.reduce else spec.outputs):
+    poison = " + poison" if spec.settings.trainable else ""
+    for column, slot in enumerate(() if spec.reduce else spec.settings.outputs):
         lines.append(Line(f"values[item * {width} + {column}]", f"where(good, {names[slot]}{poison}, NAN)"))
-    for column, name in enumerate(("mass", "steps", "cut") if spec.watched and not spec.reduce else ()):
+    for column, name in enumerate(("mass", "steps", "cut") if spec.watched else ()):
         lines.append(Line(f"diagnostics[item * 3 + {column}]", name))
     for d in range(len(spec.directions)):
-        found = [f"bounded({tangent(names[i], d)})" if d in active[names[i]] else "ZERO" for i in spec.outputs]
+        found = [f"bounded({tangent(names[i], d)})" if d in active[names[i]] else "ZERO" for i in spec.settings.outputs]
         places = [f"[item * {width} + {column}]" for column in range(width)]
         if spec.reduce:
             total = " + ".join(f"grads{place} * {slope}" for place, slope in zip(places, found, strict=True))
@@ -412,5 +408,5 @@ class Emitter:
 HEAD = '''"""Generated by algonet from the WHILE-program below; do not edit.
 
 {spec.code.text}
-exit {spec.exit.key}, directions {spec.directions}
+exit {spec.settings.exit.key}, directions {spec.directions}
 """'''

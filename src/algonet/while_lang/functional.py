@@ -54,6 +54,9 @@ class Prepared:
     trainable: bool
     by_counter: bool
 
+    def __hash__(self) -> int:
+        return hash(self.code.text)
+
 
 def prepare(
     program: Program | str,
@@ -116,6 +119,7 @@ def execute(
     inputs: Mapping[str, Tensor | float],
     *,
     exit: Exit,
+    softness: Any = None,
     parameters: tuple[Tensor, Tensor] | None = None,
     watched: bool = True,
     backend: str = "auto",
@@ -123,20 +127,21 @@ def execute(
 ) -> tuple[Tensor, Tensor | None]:
     """Values, and if `watched` the diagnostics (*batch, 3): probability left, bodies run, number of the cut loop.
 
-    Values are (*batch) for one output, (*batch, outputs) for several. `parameters` are a trainable program's weights and
-    biases. `network` is what the reference takes besides: `make_gates(like)`, the extent to which each assignment is made, or
-    the `body` of a network.
+    Values are (*batch) for one output, (*batch, outputs) for several. `softness` takes the place of the exit's own.
+    `parameters` are a trainable program's weights and biases. `network` is what the reference takes besides:
+    `make_gates(like)`, the extent to which each assignment is made, or the `body` of a network.
     """
     for value in inputs.values():
         if hasattr(value, "__array__") and not isinstance(value, Tensor):
             inputs = {name: as_tensor(given) for name, given in inputs.items()}
             break
-    softness: Any = getattr(exit, getattr(exit, "softness_field", None) or "", None)
+    if softness is None:
+        softness = getattr(exit, getattr(exit, "softness_field", None) or "", None)
     given = softness if isinstance(softness, Tensor) else None
     key = signature(prepared, (*inputs,), watched, backend, exit, given, *(parameters or ()), *inputs.values())
     run = None if key is None else PLANS.find(key)
     if run is None:
-        run = _Run(prepared, inputs, exit, parameters, watched, backend)
+        run = _Run(prepared, inputs, exit, softness, parameters, watched, backend)
         if key is not None:
             PLANS.put(key, run)
     return run(inputs, softness, parameters, **network)
@@ -150,6 +155,7 @@ class _Run:
         prepared: Prepared,
         inputs: Mapping[str, Tensor | float],
         exit: Exit,
+        softness: Any,
         parameters: tuple[Tensor, Tensor] | None,
         watched: bool,
         backend: str,
@@ -158,10 +164,9 @@ class _Run:
         names, elements, self.dtype = checked_inputs(prepared, inputs)
         like = elements[0] if elements else torch.empty((), dtype=self.dtype) if parameters is None else parameters[0]
         self.wide, self.device, self.backend, self.watched = like.dtype, like.device, backend, watched
-        steepness: Any = 1.0 if exit.softness_field is None else getattr(exit, exit.softness_field)
-        per_element = isinstance(steepness, Tensor) and steepness.dim() > 0
+        per_element = isinstance(softness, Tensor) and softness.dim() > 0
         if per_element:
-            elements.append(steepness)
+            elements.append(softness)
         self.shape = _broadcast_shape(names, elements)
         kind = self.wide, self.device, self.shape
         given = ((name, inputs[name]) for name in names)

@@ -279,13 +279,12 @@ def _absorb(blocks: dict[int, _Block], number: int, entries: Counter[int], fresh
             body = part.statements if part is not None and side != number else ()
             loop = _loop(block, variable, body, side == block.equal, fresh)
             return become(loop, end, *(() if side == number else (side,)))
-    if then is not None and other is not None and then.equal == other.equal:
-        branch = _branch(variable, then.statements, other.statements, line)
-        return become(branch, then.equal, block.unequal, block.equal)
-    if then is not None and then.equal == block.equal:
-        return become(_branch(variable, then.statements, (), line), block.equal, block.unequal)
-    if other is not None and other.equal == block.unequal:
-        return become(_branch(variable, (), other.statements, line), block.unequal, block.equal)
+    for first, second in ((then, other), (then, None), (None, other)):
+        ends = first.equal if first else block.unequal, second.equal if second else block.equal
+        if (first or second) and ends[0] == ends[1]:
+            branch = _branch(variable, first.statements if first else (), second.statements if second else (), line)
+            gone = zip((first, second), (block.unequal, block.equal), strict=True)
+            return become(branch, ends[0], *(side for part, side in gone if part))
     return False
 
 

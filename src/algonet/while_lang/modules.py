@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from algonet.core import tracing
 from algonet.relax import Exit, Sech, SoftModule
-from algonet.relax.modules import departure
+from algonet.relax.modules import MAIN, departure
 
 from .code import read_first, run_crisp
 from .fitting import DiscreteFit, fit_discrete
@@ -239,10 +239,14 @@ class WhileProgram(SoftModule):
     def _execute(
         self, positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float], watched: bool, **network: Any
     ) -> tuple[Tensor, Tensor | None]:
+        # Not `self.relax`, which would make an exit for each call
+        exit: Any = self._overrides.get(MAIN, self._forms[MAIN])
+        held = None if self._overrides or exit.softness_field is None else getattr(self, exit.softness_field)
         return execute(
             self._prepared,
             named if not positional else self._named(positional, named),
-            exit=self.relax,  # pyright: ignore[reportArgumentType]
+            exit=exit,
+            softness=held,
             parameters=self._weight_and_bias(),
             watched=watched,
             backend=self.backend,

@@ -19,8 +19,11 @@ from algonet.core.operation import Operation
 from algonet.relax import Exit, Relaxation, Sech
 
 from .code import Code, decode
-from .compiler import why_not_kernel
 from .reference import run_reference
+
+#: Programs beyond these take the reference: Python itself nests at most 20 loops, and compile times grow with size.
+MAX_KERNEL_DEPTH = 12
+MAX_KERNEL_OPS = 300
 
 #: Positions of the tensors that all elements share, and of the first that they do not.
 STEEPNESS, WEIGHT, BIAS, FIRST = 0, 1, 2, 3
@@ -94,7 +97,12 @@ def _refuse(tensors: Sequence[Tensor], settings: WhileSettings) -> str | None:
         return f"{type(exit).__name__} has no formula for kernels"
     if not up_to_date(type(exit), "scalar", "_value", "_argument", "__call__"):
         return f"{type(exit).__name__} changes its value but not `scalar`, the formula that kernels inline"
-    return why_not_kernel(settings.code)
+    code = settings.code
+    if code.depth > MAX_KERNEL_DEPTH:
+        return f"its loops nest {code.depth} levels deep and kernels take {MAX_KERNEL_DEPTH}"
+    if len(code.ops) > MAX_KERNEL_OPS:
+        return f"it has {len(code.ops)} operations and kernels take {MAX_KERNEL_OPS}"
+    return None
 
 
 def _example(device: str) -> tuple[list[Tensor], WhileSettings]:

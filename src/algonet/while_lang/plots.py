@@ -70,12 +70,15 @@ def surfaces(
     require("matplotlib")
     import matplotlib.pyplot as plt
 
-    panels: list[tuple[str, Callable[[Tensor, Tensor], Tensor]]] = []
-    if library in EXACT:
-        name, function = EXACT[library]
-        panels.append((name, function))
-    for title, chosen in ((f"{exit.key}: {_smoothness(exit)}", exit), ("Tent: C⁰", Tent())):
-        panels.append((f"smooth program, {title}", _function(program, chosen, max_iterations)))
+    def run(chosen: Exit) -> Callable[[Tensor, Tensor], Tensor]:
+        # The reference: a picture is a few thousand elements, and compiling for it would take longer
+        options: Any = {"exit": chosen, "max_iterations": max_iterations, "backend": "reference"}
+        names = [name for name in ("x1", "x2") if int(name[1]) in program.variables]
+        return lambda *x: run_while(program, {n: x[int(n[1]) - 1] for n in names}, **options).outputs["x0"]
+
+    smoothness = "∞" if exit.smoothness == float("inf") else f"^{int(exit.smoothness)}"
+    panels = [EXACT[library]] if library in EXACT else []
+    panels += [(f"smooth program, {exit.key}: C{smoothness}", run(exit)), ("smooth program, Tent: C⁰", run(Tent()))]
     data = [surface(function, *span, size) for _, function in panels]
     values = torch.stack([d[2] for d in data])
     slopes = torch.stack([d[3] for d in data])
@@ -91,20 +94,6 @@ def surfaces(
     bar = figure.add_axes((0.93, 0.22, 0.012, 0.55))
     figure.colorbar(mappable, cax=bar).set_label("size of the gradient", fontsize=12)
     return figure
-
-
-def _function(program: Program, exit: Exit, max_iterations: int) -> Callable[[Tensor, Tensor], Tensor]:
-    def run(x1: Tensor, x2: Tensor) -> Tensor:
-        given = {f"x{number}": x for number, x in ((1, x1), (2, x2)) if number in program.variables}
-        # The reference: a picture is a few thousand elements, and compiling for it would take longer
-        result = run_while(program, given, exit=exit, max_iterations=max_iterations, backend="reference")
-        return result.outputs["x0"]
-
-    return run
-
-
-def _smoothness(exit: Exit) -> str:
-    return "C∞" if exit.smoothness == float("inf") else f"C^{int(exit.smoothness)}"
 
 
 #: The width and height of a unit, and the room between parts, in inches.

@@ -115,7 +115,7 @@ class Unit(nn.Module):
             return
         new = self.weight * (state[self.argument] if copied else y + self.argument) + self.bias
         # A weight can push a value out of range. Where p is 0 that must not matter: such an element only waits for others
-        state[self.target] = p * torch.where(p > 0, new, y) + (1 - p) * y
+        state[self.target] = torch.where(p > 0, p * torch.where(p > 0, new, y) + (1 - p) * y, y)
 
     def extra_repr(self) -> str:
         if self.weight is None or self.bias is None:

@@ -31,6 +31,8 @@ _LITERAL = re.compile(r"(?<![\w.])\d+\.\d+(?:e-?\d+)?")
 class RunWhilePlan(WhilePlan):
     """On the CPU's cores."""
 
+    block = LANES
+
     def load(self, spec: KernelSpec) -> Any:
         return codegen.load("while_numba", source(spec, self.dtype == torch.float64)).run
 
@@ -47,9 +49,6 @@ class RunWhilePlan(WhilePlan):
                 spread(kernel, [(i, threads, *arguments) for i in range(threads)])
 
         return start
-
-    def partial_sums(self, directions: int, like: Tensor) -> Tensor:
-        return torch.zeros((self.n + LANES - 1) // LANES, directions, dtype=like.dtype)
 
 
 class _Writer(Emitter):
@@ -138,7 +137,7 @@ LANES = {LANES}
 MOST, NAN, INF = {"1e300" if double else "1e30"}, np.{real}(np.nan), np.{real}(np.inf)
 
 
-{codegen.scalar_function(spec.exit, "phi", dialect)}
+{codegen.scalar_function(spec.settings.exit, "phi", dialect)}
 
 @njit()
 def bounded(slope):

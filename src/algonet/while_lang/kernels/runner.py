@@ -21,14 +21,18 @@ from ..compiler import MAX_OWN_PARAMETERS, SEEDS_AT_ONCE, KernelSpec, tangents_a
 from ..operation import BIAS, FIRST, STEEPNESS, WEIGHT, batch_shape
 
 Directions = tuple[tuple[str, int], ...]
+#: What the directions by shared tensors are called, in these tensors' order.
+_SHARED = ("steepness", "weight", "bias")
 
 
 class WhilePlan(Plan):
     """Forward and backward of a program for inputs of one shape and precision; what is saved are tangents of the outputs.
 
-    Backends say how they `load` a kernel, what starts it on contiguous tensors, as `KernelSpec.arrays` lists them, and what
-    room a reducing kernel has for its sums: `partial_sums`, one row per block.
+    Backends say how they `load` a kernel, what starts it on contiguous tensors, as `KernelSpec.arrays` lists them, and how
+    many elements make a `block`, for each of which a reducing kernel has a row for its sums.
     """
+
+    block: int
 
     def __init__(self, signature: Signature):
         super().__init__(signature)
@@ -40,7 +44,11 @@ class WhilePlan(Plan):
         self.scaled = settings.exit.softness_field is not None
         self.group = tangents_at_once(self.code)
         self.wanted = _wanted(signature)
-        self.directions = self._inputs(self.wanted)
+        inputs = settings.inputs
+        # A direction for each of these inputs; a steepness per element comes last among them
+        self.directions: Directions = tuple(
+            ("input", inputs[i]) if i < len(inputs) else ("steepness", 0) for i in self.wanted
+        )
         # Few: one for the values, and one for each group of gradients that is asked for
         self.starters: dict[tuple[Directions, bool], Callable[[list[Tensor]], None]] = {}
 
@@ -55,9 +63,6 @@ class WhilePlan(Plan):
     def starter(self, kernel: Any, spec: KernelSpec) -> Callable[[list[Tensor]], None]:
         raise NotImplementedError
 
-    def partial_sums(self, directions: int, like: Tensor) -> Tensor:
-        raise NotImplementedError
-
     def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         return self._stored(tensors, self.directions)
 
@@ -69,26 +74,14 @@ class WhilePlan(Plan):
         for i, slope in zip(self.wanted, saved, strict=True):
             if needs[FIRST + i]:
                 found[FIRST + i] = grad * slope if len(self.settings.outputs) == 1 else (grad * slope).sum(-1)
-        parameters = self._parameters(tensors, needs)
-        if parameters:
-            sums = self._summed(tensors, parameters, grad)
-            start = 0
-            for place in (STEEPNESS, WEIGHT, BIAS):
-                if needs[place]:
-                    size = tensors[place].numel()
-                    found[place] = sums[start : start + size].reshape(tensors[place].shape).clone()
-                    start += size
+        places = [place for place in (STEEPNESS, WEIGHT, BIAS) if needs[place]]
+        sizes = [tensors[place].numel() for place in places]
+        if places:
+            parameters = tuple((_SHARED[p], k) for p, size in zip(places, sizes, strict=True) for k in range(size))
+            parts = self._summed(tensors, parameters, grad).split(sizes)
+            for place, part in zip(places, parts, strict=True):
+                found[place] = part.reshape(tensors[place].shape).clone()
         return found
-
-    def _inputs(self, positions: tuple[int, ...]) -> Directions:
-        """A direction for each of these inputs; a steepness per element comes last among them."""
-        inputs = self.settings.inputs
-        return tuple(("input", inputs[i]) if i < len(inputs) else ("steepness", 0) for i in positions)
-
-    def _parameters(self, tensors: Sequence[Tensor], needs: Sequence[bool]) -> Directions:
-        """A direction for each shared parameter whose gradient is needed."""
-        listed = ((STEEPNESS, "steepness"), (WEIGHT, "weight"), (BIAS, "bias"))
-        return tuple((kind, k) for place, kind in listed if needs[place] for k in range(tensors[place].numel()))
 
     def _given(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """What every kernel of this program reads."""
@@ -119,7 +112,7 @@ class WhilePlan(Plan):
         given, grad = self._given(tensors), grad.contiguous()
         sums = []
         for part, own, seeds in self._passes(directions, grad):
-            rows = self.partial_sums(len(own), grad)
+            rows = grad.new_zeros(-(-self.n // self.block), len(own))
             self._run(own, True, [*given, *seeds, grad, rows])
             sums.append(rows.double().sum(0)[: len(part)])
         return torch.cat(sums).to(grad.dtype)
@@ -150,17 +143,7 @@ class WhilePlan(Plan):
         key = (type(self), settings, double, directions, reduce)
         made = PLANS.find(key)
         if made is None:
-            spec = KernelSpec(
-                self.code,
-                settings.exit,
-                settings.inputs,
-                settings.outputs,
-                directions,
-                reduce=reduce,
-                trainable=settings.trainable,
-                per_element=settings.per_element,
-                watched=settings.watched and not reduce,
-            )
+            spec = KernelSpec(settings, directions, reduce)
             made = PLANS.put(key, (self.load(spec), spec))
         starter = self.starters[directions, reduce] = self.starter(*made)
         return starter

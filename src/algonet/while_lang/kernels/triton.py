@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from algonet.core.codegen import generate as codegen
@@ -26,6 +25,8 @@ _PLACE = re.compile(r"(\w+)\[(.+?)\]")
 class RunWhilePlan(WhilePlan):
     """On a GPU, one element a thread."""
 
+    block = BLOCK
+
     def load(self, spec: KernelSpec) -> Any:
         return codegen.load("while_triton", source(spec)).run
 
@@ -33,9 +34,6 @@ class RunWhilePlan(WhilePlan):
         epsilon, cap = self.settings.epsilon, self.settings.max_iterations
         launch = Launch(kernel, -(-self.n // BLOCK), warps=1, epsilon=epsilon, cap=cap, n=self.n, BLOCK=BLOCK)
         return lambda tensors: launch.start(**dict(zip(spec.arrays, tensors, strict=True)))
-
-    def partial_sums(self, directions: int, like: Tensor) -> Tensor:
-        return torch.empty((self.n + BLOCK - 1) // BLOCK, directions, dtype=like.dtype, device=like.device)
 
 
 class _Writer(Emitter):
@@ -71,7 +69,7 @@ def source(spec: KernelSpec) -> str:
     return f'''{HEAD.format(spec=spec)}
 {codegen.PRELUDES["triton"]}
 
-{codegen.scalar_function(spec.exit, "phi", "triton")}
+{codegen.scalar_function(spec.settings.exit, "phi", "triton")}
 
 @triton.jit
 def bounded(slope):

@@ -20,7 +20,7 @@ from algonet.core.codegen.jit import njit
 from algonet.core.codegen.numba_math import exp32, log32
 from algonet.ifs.reference import FAR_PIXELS, LEAST_SIGMA
 
-from .host import LANES
+from .numba import LANES
 
 SINGLE = True
 

@@ -15,8 +15,8 @@ from algonet.core.codegen.generate import load_template
 from algonet.core.identity import Signature
 from algonet.core.threads import spread
 
-from ...reference import FAR_GRADIENT, FAR_PARAMETER, FAR_PIXELS, FAR_STATE, LEAST_SIGMA
-from ..layout import ChaosPlan, RasterPlan, blocks, laid_out
+from ..reference import FAR_GRADIENT, FAR_PARAMETER, FAR_PIXELS, FAR_STATE, LEAST_SIGMA
+from .layout import ChaosPlan, RasterPlan, blocks, laid_out
 
 #: Numbers in a vector register, which inner loops run over; pictures are padded by as many.
 LANES = 16

@@ -1,1 +1,0 @@
-"""Numba kernels: `host` calls them, the device files are templates."""
