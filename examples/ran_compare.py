@@ -10,18 +10,60 @@ Settings are chosen with `--split validation`; what is reported comes from the t
 from __future__ import annotations
 
 import argparse
+import shutil
+import subprocess
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from algonet.core.files import write_bytes
 from algonet.core.pictures import png_bytes
 from algonet.ran import build_data, build_trainer, load_config
 from algonet.ran.config import METHODS, TASKS
-from algonet.ran.data.utterances import EspeakUtterances
+from algonet.ran.data import CachedItems, Item
+from algonet.ran.data.utterances import heard_picture
 from algonet.ran.problems import problem_of
 from algonet.ran.report import picture_grid
+from algonet.speech import Inventory, read_wav
+
+#: Variants of the voices of espeak-ng: men's and women's.
+VARIANTS = ("m1", "m3", "m5", "m7", "f1", "f2", "f3", "f4")
+
+
+class EspeakUtterances(CachedItems):
+    """Utterances of the voices of espeak-ng, an independent synthesizer, where it is installed; they are only listened to:
+    every utterance of a task by every variant of the Spanish voice, whose five vowels are pure, at three pitches.
+
+    Items are those of `Utterances`, without durations. espeak-ng reads its own phoneme names, so that no spelling is in
+    the way."""
+
+    def __init__(self, task: str, bands: int, *, voice: str = "es", pitches: tuple[int, ...] = (30, 50, 70)):
+        program = shutil.which("espeak-ng")
+        if program is None:
+            raise FileNotFoundError("espeak-ng: not installed; apt install espeak-ng, or leave its voices out.")
+        self.program, self.task, self.bands, self.voice = program, TASKS[task], bands, voice
+        self.inventory = Inventory.of(self.task.phonemes)
+        self.spoken = [(t, v, p) for t in self.task.utterances for v in VARIANTS for p in pitches]
+        super().__init__(len(self.spoken))
+
+    def make_one(self, index: int) -> Item:
+        text, variant, pitch = self.spoken[index]
+        places, count = self.task.parse(self.inventory, text)
+        # Its names are ours but for silence; a sustained vowel is a long one, which it writes with a colon
+        said = "".join(self.inventory.names[i] for i in places[:count]).replace("_", "") + ":" * (count == 1)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "said.wav"
+            options = f"-v {self.voice}+{variant} -p {pitch} -s 120 -w".split()
+            command = [self.program, *options, str(path), f"[['{said}]]"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+            if done.returncode:
+                raise OSError(f"espeak-ng: {' '.join(done.stderr.split())[:200]}")
+            sound, rate = read_wav(path)
+        picture = heard_picture(sound, rate, self.bands, self.task.frames)[None]
+        return {"a": picture.to(self.device), "phonemes": torch.tensor(places, device=self.device)}
 
 
 def main() -> None:

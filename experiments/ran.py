@@ -192,9 +192,10 @@ JOBS |= {
 
 def train(job: Job, seed: int, seconds: float, quick: bool, out: str | Path | None) -> dict[str, Any]:
     """Train one model here and now; its scores, the template's, and what it took."""
+    from examples.ran_compare import EspeakUtterances
+
     from algonet.ran import build_data, build_trainer, load_config
     from algonet.ran.config import from_dict
-    from algonet.ran.data.utterances import EspeakUtterances
     from algonet.ran.problems import problem_of
 
     table = load_config(CONFIGS / job.file).to_dict()

@@ -8,12 +8,13 @@ import shutil
 
 import pytest
 import torch
+from examples.ran_compare import EspeakUtterances
 from typer.testing import CliRunner
 
 from algonet.cli.ran_commands import app
 from algonet.ran import build_data, build_model, build_trainer
 from algonet.ran.config import from_dict
-from algonet.ran.data.utterances import TASKS, EspeakUtterances, Utterances, heard_picture, speech_picture
+from algonet.ran.data.utterances import TASKS, Utterances, heard_picture, speech_picture
 from algonet.ran.problems import problem_of
 from algonet.ran.problems.speech import SpeechInverse, Transcript, TranscriptRegulariser, edit_distance
 from algonet.speech import SmoothSynthesizer, write_wav

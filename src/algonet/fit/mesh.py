@@ -181,7 +181,8 @@ class MeshFitter:
         self.apart = self.moves.vertices.detach().clone()
         colors = template.vertex_colors
         colors = torch.full_like(template.vertices, 0.5) if colors is None else colors
-        self.paint = _Paint(torch.logit(colors.detach().clamp(0.02, 0.98)), PAINT_RATE)
+        colors = torch.logit(colors.detach().clamp(0.02, 0.98))
+        self._repaint(torch.cat([colors, torch.zeros_like(colors).repeat(1, 2)], -1), 0)
         self.lights = [_mapped(light, lambda t: t.clone().requires_grad_()) for light in lights]
         #: Their tensors that are learned
         self.learned = [t for light in self.lights for t in _learned(light).values()]
@@ -205,7 +206,7 @@ class MeshFitter:
 
     def mesh(self) -> Mesh:
         """The mesh at present, with gradients."""
-        colors = torch.sigmoid(self.paint.values) if self.targets.rgb is not None else None
+        colors = torch.sigmoid(self.colors) if self.targets.rgb is not None else None
         return Mesh(self.moves.vertices, self.moves.faces, vertex_colors=colors)
 
     def scale(self, step: int) -> float:
@@ -232,7 +233,9 @@ class MeshFitter:
         loss = seen + self._penalty(mesh)
         loss.backward()
         self.moves.step(decay(share))
-        self.paint.step(decay(share))
+        self.paint.param_groups[0]["lr"] = PAINT_RATE * decay(share)
+        self.paint.step()
+        self.paint.zero_grad()
         if self.light_optimizer is not None:
             self.light_optimizer.step()
             self.light_optimizer.zero_grad()
@@ -259,7 +262,7 @@ class MeshFitter:
     def state_dict(self) -> dict[str, Any]:
         """Tensors and numbers from which a fit with the same arguments goes on as if it had not stopped."""
         state = {f"moves.{k}": v for k, v in self.moves.state_dict().items()}
-        state |= {f"paint.{k}": v for k, v in self.paint.state_dict().items()}
+        state |= {"paint.table": self._painted(), "paint.steps": int(self.paint.state[self.colors]["step"])}
         state |= {f"light.{i}": tensor.detach() for i, tensor in enumerate(self.learned)}
         return state | {
             "taken": self.taken,
@@ -272,7 +275,7 @@ class MeshFitter:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`."""
         self.moves.load_state_dict({k[6:]: v for k, v in state.items() if k.startswith("moves.")})
-        self.paint.load_state_dict({k[6:]: v for k, v in state.items() if k.startswith("paint.")})
+        self._repaint(state["paint.table"].to(self.colors), int(state["paint.steps"]))
         with torch.no_grad():
             for i, tensor in enumerate(self.learned):
                 tensor.copy_(state[f"light.{i}"])
@@ -346,11 +349,23 @@ class MeshFitter:
         length = max(options.edge * self.scale(self.taken), options.least) * self._pixel()
         length = max(length, math.sqrt(surface(vertices, faces) / (EQUILATERAL * options.max_faces)))
         lengths = detail_lengths(vertices, faces, length, options.flat)
-        data = torch.cat([self.moves.momentum, self.paint.table()], -1)
+        data = torch.cat([self.moves.momentum, self._painted()], -1)
         vertices, faces, data = remesh(vertices, faces, lengths, data)
         self.moves.replace(vertices, faces, data[:, :3])
-        self.paint.replace(data[:, 3:])
+        self._repaint(data[:, 3:], int(self.paint.state[self.colors]["step"]))
         self.topology = None
+
+    def _painted(self) -> Tensor:
+        """Colours before the sigmoid with their moments (V, 9), which go along through remeshing."""
+        state = self.paint.state[self.colors]
+        return torch.cat([self.colors.detach(), state["exp_avg"], state["exp_avg_sq"]], -1)
+
+    def _repaint(self, table: Tensor, steps: int) -> None:
+        """Go on with such a table after so many steps."""
+        colors, first, second = (t.clone() for t in table.split(3, -1))
+        self.colors = colors.requires_grad_()
+        self.paint = torch.optim.Adam([colors], PAINT_RATE, betas=(0.9, 0.99), eps=1e-12)
+        self.paint.state[colors] = {"step": torch.tensor(float(steps)), "exp_avg": first, "exp_avg_sq": second}
 
     def _part(self) -> None:
         """Take back what made parts of the surface run into each other since the last look."""
@@ -366,40 +381,6 @@ class MeshFitter:
         middle = self.moves.vertices.detach().mean(0)
         depth = camera.matrix[..., 2, :3] @ middle + camera.matrix[..., 2, 3] if camera.perspective else 1.0
         return float((depth / focal).mean()) * 2 / self.targets.size[0]
-
-
-class _Paint:
-    """Colours before the sigmoid (V, 3), with their own Adam, whose moments go along through remeshing."""
-
-    def __init__(self, values: Tensor, rate: float):
-        self.values, self.rate, self.steps = values.clone().requires_grad_(), rate, 0
-        self.first, self.second = torch.zeros_like(values), torch.zeros_like(values)
-
-    @torch.no_grad()
-    def step(self, share: float) -> None:
-        gradient = self.values.grad
-        if gradient is None:
-            return
-        self.steps += 1
-        self.first = torch.lerp(self.first, gradient, 0.1)
-        self.second = torch.lerp(self.second, gradient.square(), 0.01)
-        size = (self.second / (1 - 0.99**self.steps)).sqrt() + 1e-12
-        self.values -= self.first / size * (share * self.rate / (1 - 0.9**self.steps))
-        self.values.grad = None
-
-    def table(self) -> Tensor:
-        return torch.cat([self.values.detach(), self.first, self.second], -1)
-
-    def replace(self, table: Tensor) -> None:
-        values, self.first, self.second = (t.clone() for t in table.split(3, -1))
-        self.values = values.requires_grad_()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"table": self.table(), "steps": self.steps}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.replace(state["table"].to(self.values))
-        self.steps = int(state["steps"])
 
 
 def _as_targets(targets: Targets | Tensor, cameras: Camera | None) -> Targets:

@@ -148,17 +148,14 @@ class Targets:
 
     def layers(self) -> dict[str, Tensor]:
         """What a rendering over the background shows, by kind, each (N, H, W, C), all multiplied by the silhouette."""
-        alpha, found = self.alpha, {}
-        if alpha is not None:
-            found["silhouettes"] = alpha[..., None]
-        if self.rgb is not None:
-            color = self.rgb[..., :3]
-            found["rgb"] = color if alpha is None else color * alpha[..., None]
-        if self.normals is not None:
-            found["normals"] = self.normals if alpha is None else self.normals * alpha[..., None]
-        if self.depth is not None:
-            found["depth"] = self.depth[..., None] if alpha is None else (self.depth * alpha)[..., None]
-        return found
+        alpha, rgb, depth = self.alpha, self.rgb, self.depth
+        shown = {"rgb": rgb if rgb is None else rgb[..., :3], "normals": self.normals}
+        shown["depth"] = depth if depth is None else depth[..., None]
+        found = {name: layer for name, layer in shown.items() if layer is not None}
+        if alpha is None:
+            return found
+        alpha = alpha[..., None]
+        return {"silhouettes": alpha, **{name: layer * alpha for name, layer in found.items()}}
 
 
 class Level:

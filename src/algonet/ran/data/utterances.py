@@ -4,20 +4,16 @@ rooms."""
 from __future__ import annotations
 
 import math
-import shutil
-import subprocess
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Generator as Random
 from torch import Tensor
 
-from algonet.speech import Inventory, SmoothSynthesizer, Voice, mel_spectrogram, read_wav, synthesize
+from algonet.speech import Inventory, SmoothSynthesizer, Voice, mel_spectrogram, synthesize
 
-from . import CachedItems, Item, Procedural, generator_of, number, uniform
+from . import Item, Procedural, generator_of, number, uniform
 
 SAMPLE_RATE = 16_000
 #: Samples between two columns of a picture: 10 ms.
@@ -26,9 +22,6 @@ HOP = 160
 RANGE = 6.0
 #: What is this many nats above that is white.
 WHITE = 8.5
-
-#: Variants of the voices of espeak-ng: men's and women's.
-VARIANTS = ("m1", "m3", "m5", "m7", "f1", "f2", "f3", "f4")
 
 VOWELS = "a e i o u"
 _LEXICON = (
@@ -163,36 +156,3 @@ class Utterances(Procedural):
         fall = torch.linspace(0, SAMPLE_RATE / 2, len(grain)) / 500
         grain = torch.fft.irfft(grain / torch.sqrt(1 + fall.square()), length)
         return torch.tensor(places), durations, pitch, jitter, voice, grain / grain.std(), echo
-
-
-class EspeakUtterances(CachedItems):
-    """Utterances of the voices of espeak-ng, an independent synthesizer, where it is installed; they are only listened to:
-    every utterance of a task by every variant of the Spanish voice, whose five vowels are pure, at three pitches.
-
-    Items are those of `Utterances`, without durations. espeak-ng reads its own phoneme names, so that no spelling is in
-    the way."""
-
-    def __init__(self, task: str, bands: int, *, voice: str = "es", pitches: tuple[int, ...] = (30, 50, 70)):
-        program = shutil.which("espeak-ng")
-        if program is None:
-            raise FileNotFoundError("espeak-ng: not installed; apt install espeak-ng, or leave its voices out.")
-        self.program, self.task, self.bands, self.voice = program, TASKS[task], bands, voice
-        self.inventory = Inventory.of(self.task.phonemes)
-        self.spoken = [(t, v, p) for t in self.task.utterances for v in VARIANTS for p in pitches]
-        super().__init__(len(self.spoken))
-
-    def make_one(self, index: int) -> Item:
-        text, variant, pitch = self.spoken[index]
-        places, count = self.task.parse(self.inventory, text)
-        # Its names are ours but for silence; a sustained vowel is a long one, which it writes with a colon
-        said = "".join(self.inventory.names[i] for i in places[:count]).replace("_", "") + ":" * (count == 1)
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "said.wav"
-            options = f"-v {self.voice}+{variant} -p {pitch} -s 120 -w".split()
-            command = [self.program, *options, str(path), f"[['{said}]]"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-            if done.returncode:
-                raise OSError(f"espeak-ng: {' '.join(done.stderr.split())[:200]}")
-            sound, rate = read_wav(path)
-        picture = heard_picture(sound, rate, self.bands, self.task.frames)[None]
-        return {"a": picture.to(self.device), "phonemes": torch.tensor(places, device=self.device)}

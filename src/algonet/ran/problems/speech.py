@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from algonet.ran.data.utterances import (
     HOP,
     SAMPLE_RATE,
     TASKS,
-    EspeakUtterances,
     Task,
     Utterances,
     heard_picture,
@@ -72,7 +71,7 @@ class SpeechProblem(Problem):
         return -(chosen + 1e-6).log().mean(-1) + 10 * late.mean(-1)
 
     @torch.no_grad()
-    def evaluate(self, model: Trainable | None, data: Utterances | EspeakUtterances) -> Scores:
+    def evaluate(self, model: Trainable | None, data: Any) -> Scores:
         """Phonemes right in their place, utterances without an error, and 1 - edits / phonemes, silence aside. The
         template answers every sound with the most frequent phoneme of each place, which is more than it knows."""
         device = torch.device("cpu") if model is None else next(model.parameters()).device
