@@ -40,11 +40,7 @@ def check_softness(owner: object, name: str, value: Any) -> None:
 def check_module(where: str, module: Any) -> None:
     """Raise unless `module` is an nn.Module; a plain function is the usual slip."""
     if not isinstance(module, torch.nn.Module):
-        got = (
-            f"the function {module.__name__}"
-            if callable(module) and hasattr(module, "__name__")
-            else type(module).__name__
-        )
+        got = f"the function {module.__name__}" if hasattr(module, "__name__") else type(module).__name__
         raise TypeError(f"{where}: wanted an nn.Module, got {got}; wrap a function as algonet.Insert(function).")
 
 
@@ -64,7 +60,6 @@ def check_tensor(owner: object, x: Any) -> Tensor:
 _KINDS: dict[str, Callable[[torch.dtype], bool]] = {
     "floating ": lambda dtype: dtype.is_floating_point,
     "integer ": lambda dtype: not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool,
-    "": lambda dtype: True,
 }
 
 
@@ -83,10 +78,10 @@ def check_spec(where: str, name: str, value: Any, spec: str, kind: str = "floati
     wanted = f"{where}: `{name}` must be {'an' if kind[:1] == 'i' else 'a'} {kind}tensor ({dimensions})"
     if not isinstance(value, Tensor):
         raise TypeError(f"{wanted}, got {type(value).__name__}{hint}.")
-    if not _KINDS[kind](value.dtype):
+    if kind and not _KINDS[kind](value.dtype):
         raise TypeError(f"{wanted}, got {value.dtype}{hint}.")
     shape = tuple(value.shape)
-    tail = shape[max(0, len(shape) - len(sizes)) :] if batched else shape
+    tail = shape[-len(sizes) :] if batched else shape
     fits = len(tail) == len(sizes) and all(not d.isdigit() or int(d) == n for d, n in zip(sizes, tail, strict=True))
     if not fits:
         raise ValueError(f"{wanted}, got {shape}{hint}.")

@@ -31,7 +31,7 @@ def require(*modules: str) -> None:
     """
     for module in modules:
         if not installed(module):
-            extra = EXTRAS[module]
             raise ImportError(
-                f"this call needs `{module}`, which is not installed: pip install 'algonet-torch[{extra}]'", name=module
+                f"this call needs `{module}`, which is not installed: pip install 'algonet-torch[{EXTRAS[module]}]'",
+                name=module,
             )

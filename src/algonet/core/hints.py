@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
@@ -69,17 +70,17 @@ def hints_at_relax(function: Callable[P, R]) -> Callable[P, R]:
         for value in (*args, *kwargs.values()):
             if hasattr(value, "__array__") and not isinstance(value, Tensor):
                 given: Any = {name: as_tensor(argument) for name, argument in kwargs.items()}
-                return function(*map(as_tensor, args), **given)
+                return function(*map(as_tensor, args), **given)  # pyright: ignore[reportCallIssue]
         return function(*args, **kwargs)
 
     return call
 
 
 def _hint(name: str, keyword: str, value: Any, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(keyword, [*known, *_SOFTNESS], 1)
-    if not close or close[0] not in _SOFTNESS:
-        return f"{name}: there is no option `{keyword}`{f'; did you mean `{close[0]}`?' if close else '.'}"
-    keyword = close[0]
+    close = "".join(difflib.get_close_matches(keyword, [*known, *_SOFTNESS], 1))
+    if close not in _SOFTNESS:
+        return f"{name}: there is no option `{keyword}`{f'; did you mean `{close}`?' if close else '.'}"
+    keyword = close
     number = f"{value:g}" if isinstance(value, (int, float)) and value > 0 else "..."
     steepness = number if keyword == "steepness" else f"1 / {number}"
     return (
@@ -100,5 +101,5 @@ def write_instead(name: str, value: Any, choices: Iterable[type], number: str = 
         return f"; write {name}={number}({float(value)})"
     known = {choice.__name__.lower(): choice.__name__ for choice in choices}
     asked = value if isinstance(value, str) else value.__name__ if isinstance(value, type) else ""
-    meant = known.get(asked.lower().replace("_", "").replace("-", "").replace(" ", ""))
+    meant = known.get(re.sub("[-_ ]", "", asked.lower()))
     return f"; write {name}={meant}()" if meant else ""
