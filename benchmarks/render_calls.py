@@ -195,7 +195,7 @@ def in_full(call: Call) -> Call:
     """The call with every pixel its own sample, however wide the noise."""
 
     def run() -> object:
-        with mock.patch("algonet.render.functional._is_sharp", return_value=True):
+        with mock.patch("algonet.render.modules.is_sharp", return_value=True):
             return call()
 
     return run

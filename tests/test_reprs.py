@@ -90,7 +90,7 @@ SLIPS = {
     "background": (lambda x: algonet.SmoothRenderer(8, background="white"), "got 'white'; white is 1.0"),
     "attributes": (
         lambda x: _render(attributes=torch.zeros(3, 2)),
-        r"`attributes` must be \(\*batch, 42, C\).*got \(3, 2\)",
+        r"`attributes` must be a floating tensor \(\*batch, 42, C\), got \(3, 2\)",
     ),
     "swapped": (
         lambda x: algonet.fit_camera(x, algonet.icosphere(1)),
