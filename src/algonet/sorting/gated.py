@@ -20,8 +20,8 @@ MakeGates = Callable[[tuple[int, ...], list[str], Tensor], Tensor]
 
 def gated_sort(sorter: Any, make_gates: MakeGates, x: Tensor) -> SortResult:
     """A `SoftSort` with gates: at each comparator of a network, or else at each point, values = P (gates * x)."""
-    options = sorter.options
-    if options["hard"] or options["return_permutation"]:
+    options = {"descending": sorter.descending, "steps": sorter.steps}
+    if sorter.hard or sorter.return_permutation:
         raise ValueError("SoftSort.run_gated: gates are there for plain values, without hard or return_permutation.")
     values = x.movedim(sorter.dim, -1)
     if not isinstance(sorter.method, Network):
@@ -60,5 +60,5 @@ def gated_median(layer: Any, make_gates: MakeGates, x: Tensor) -> Tensor:
         assert sorted_points is not None
         found = middle(sorted_points)
     else:
-        found = weighted_median(values, method, layer.options["degree"], relax, gates)
-    return found.unsqueeze(layer.dim) if layer.options["keepdim"] else found
+        found = weighted_median(values, method, layer.degree, relax, gates)
+    return found.unsqueeze(layer.dim) if layer.keepdim else found

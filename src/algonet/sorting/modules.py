@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -27,8 +27,14 @@ class _Sorting(SoftModule):
     names: tuple[str, ...] = ()
     #: Whether results are in the unit of x.
     valued = False
+    #: What the layer calls with x, and its attributes that are given by place.
+    _function: Callable[..., Any]
+    _placed: tuple[str, ...] = ()
 
-    def __init__(self, relax: Sigmoid, method: Any, network: Network | None, dim: int, backend: str):
+    method: Any
+    dim: int
+
+    def __init__(self, relax: Sigmoid, method: Any, network: Network | None, dim: int, backend: str, **options: object):
         super().__init__(relax)
         method = chosen(type(self).__name__, method, network)
         if isinstance(method, str) and self.names:
@@ -37,7 +43,15 @@ class _Sorting(SoftModule):
                 raise ValueError(f"{type(self).__name__}: unknown method {method!r}; choose one of {known}.")
         else:
             check_options(type(self).__name__, relax, method, None, self.task)
-        self.method, self.dim, self.backend = method, dim, backend
+        self._named = {"dim": dim, "method": method, "backend": backend, **options}
+        for name, value in self._named.items():
+            setattr(self, name, value)
+
+    def _answer(self, x: Tensor, **given: Any) -> Any:
+        named = {name: getattr(self, name) for name in self._named}
+        return type(self)._function(
+            x, *(getattr(self, name) for name in self._placed), relax=self.relax, **named, **given
+        )
 
     def blur_note(self, soft: Tensor, hard: Tensor) -> str:
         """What `softness_report` says where the method moves values by more than 1 / steepness; "" elsewhere."""
@@ -49,10 +63,6 @@ class _Sorting(SoftModule):
             f"mostly blurred: {self.method} moves values by {blur:.2g}, further than 1 / steepness: "
             "raise the steepness by about 3x, or take SmoothedCDF()"
         )
-
-    @property
-    def _common(self) -> dict[str, Any]:
-        return {"dim": self.dim, "relax": self.relax, "method": self.method, "backend": self.backend}
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, method={self.method}, dim={self.dim}"
@@ -67,6 +77,7 @@ class SoftSort(_Sorting):
     tensor([1.0000, 2.0000, 3.0000])
     """
 
+    _function = staticmethod(soft_sort)
     valued = True
 
     @hints_at_relax
@@ -83,13 +94,8 @@ class SoftSort(_Sorting):
         backend: str = "auto",
         network: Network | None = None,
     ):
-        super().__init__(relax, method, network, dim, backend)
-        self.options: dict[str, Any] = {
-            "descending": descending,
-            "steps": steps,
-            "return_permutation": return_permutation,
-            "hard": hard,
-        }
+        options = {"descending": descending, "steps": steps, "return_permutation": return_permutation, "hard": hard}
+        super().__init__(relax, method, network, dim, backend, **options)
 
     def forward(
         self,
@@ -97,7 +103,7 @@ class SoftSort(_Sorting):
         payload: Payload = None,  # pyright: ignore[reportArgumentType]
         mask: Tensor | None = None,
     ) -> SortResult[Payload]:
-        return soft_sort(x, payload=payload, mask=mask, **self._common, **self.options)
+        return self._answer(x, payload=payload, mask=mask)
 
     def run_gated(self, make_gates: MakeGates, x: Tensor) -> SortResult:
         """A sort whose comparators (points, where a method has none) are gated by `make_gates(batch, labels, like)`."""
@@ -116,6 +122,7 @@ class SoftSort(_Sorting):
 class SoftArgsort(_Sorting):
     """`soft_argsort` as a layer: forward(x, mask=None) -> expected indices."""
 
+    _function = staticmethod(soft_argsort)
     task = "argsort"
 
     @hints_at_relax
@@ -130,11 +137,10 @@ class SoftArgsort(_Sorting):
         backend: str = "auto",
         network: Network | None = None,
     ):
-        super().__init__(relax, method, network, dim, backend)
-        self.descending, self.hard = descending, hard
+        super().__init__(relax, method, network, dim, backend, descending=descending, hard=hard)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return soft_argsort(x, mask=mask, descending=self.descending, hard=self.hard, **self._common)
+        return self._answer(x, mask=mask)
 
     if TYPE_CHECKING:
 
@@ -144,6 +150,7 @@ class SoftArgsort(_Sorting):
 class SoftRank(_Sorting):
     """`soft_rank` as a layer: forward(x, mask=None) -> expected positions."""
 
+    _function = staticmethod(soft_rank)
     task = "rank"
 
     @hints_at_relax
@@ -158,11 +165,10 @@ class SoftRank(_Sorting):
         backend: str = "auto",
         network: Network | None = None,
     ):
-        super().__init__(relax, method, network, dim, backend)
-        self.descending, self.hard = descending, hard
+        super().__init__(relax, method, network, dim, backend, descending=descending, hard=hard)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return soft_rank(x, mask=mask, descending=self.descending, hard=self.hard, **self._common)
+        return self._answer(x, mask=mask)
 
     if TYPE_CHECKING:
 
@@ -172,6 +178,7 @@ class SoftRank(_Sorting):
 class SoftTopK(_Sorting):
     """`soft_topk` as a layer: forward(x, mask=None) -> TopKResult."""
 
+    _function, _placed = staticmethod(soft_topk), ("k",)
     task = "topk"
 
     @hints_at_relax
@@ -188,15 +195,15 @@ class SoftTopK(_Sorting):
         backend: str = "auto",
         network: Network | None = None,
     ):
-        super().__init__(relax, method, network, dim, backend)
+        options = {"largest": largest, "return_permutation": return_permutation, "hard": hard}
+        super().__init__(relax, method, network, dim, backend, **options)
         self.k = check_integer("SoftTopK", "k", k, 0)
-        self.options: dict[str, Any] = {"largest": largest, "return_permutation": return_permutation, "hard": hard}
 
     def extra_repr(self) -> str:
         return f"k={self.k}, {super().extra_repr()}"
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> TopKResult:
-        return soft_topk(x, self.k, mask=mask, **self._common, **self.options)
+        return self._answer(x, mask=mask)
 
     if TYPE_CHECKING:
 
@@ -240,6 +247,7 @@ class SoftTopKMask(SoftModule):
 class SoftQuantile(_Sorting):
     """`soft_quantile` as a layer: forward(x, mask=None) -> quantiles."""
 
+    _function, _placed = staticmethod(soft_quantile), ("q",)
     task = "quantile"
     valued = True
 
@@ -255,15 +263,15 @@ class SoftQuantile(_Sorting):
         backend: str = "auto",
         network: Network | None = None,
     ):
-        super().__init__(relax, method, network, dim, backend)
+        super().__init__(relax, method, network, dim, backend, keepdim=keepdim)
         check_quantiles(type(self).__name__, q)
-        self.q, self.keepdim = q, keepdim
+        self.q = q
 
     def extra_repr(self) -> str:
         return f"q={self.q}, {super().extra_repr()}"
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return soft_quantile(x, self.q, mask=mask, keepdim=self.keepdim, **self._common)
+        return self._answer(x, mask=mask)
 
     if TYPE_CHECKING:
 
@@ -273,6 +281,7 @@ class SoftQuantile(_Sorting):
 class SoftMedian(_Sorting):
     """`soft_median` as a layer: forward(x, mask=None) -> medians."""
 
+    _function = staticmethod(soft_median)
     task = "quantile"
     names = METHODS
     valued = True
@@ -289,11 +298,10 @@ class SoftMedian(_Sorting):
         backend: str = "auto",
         network: Network | None = None,
     ):
-        super().__init__(relax, method, network, dim, backend)
-        self.options: dict[str, Any] = {"degree": degree, "keepdim": keepdim}
+        super().__init__(relax, method, network, dim, backend, degree=degree, keepdim=keepdim)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return soft_median(x, mask=mask, **self._common, **self.options)
+        return self._answer(x, mask=mask)
 
     def run_gated(self, make_gates: MakeGates, x: Tensor) -> Tensor:
         """A median whose points are gated by `make_gates(batch, labels, like)`."""

@@ -93,6 +93,9 @@ class SortCall:
         elif backend not in ("auto", "reference") and not isinstance(method, Pairwise):
             raise ValueError(f'{name}: {short(method)} is plain torch and has no kernels; use backend="auto".')
         signed_steepness(name, relax, x, 1.0)  # or it is refused
+        #: The steepness of the last call, where it was a number, with its sign as a tensor.
+        self.steepness: tuple[float, Tensor] | None = None
+        self.no_lengths = constant((), torch.int32, x.device)
         self._bound: dict[Any, Any] = {}
 
     def kept(self, key: object) -> SortCall:
@@ -320,11 +323,17 @@ class PlacedOrder(Order):
 
     def __init__(self, call: SortCall, x: Tensor, mask: Tensor | None, relax: Sigmoid):
         self.call, self.x, self.mask, self.relax = call, x, mask, relax
-        aligned = isinstance(call.method, Network) and call.method.right_aligned
+        aligned = mask is not None and isinstance(call.method, Network) and call.method.right_aligned
         self.placement: Placement | None = None if mask is None else place(mask, aligned)
-        no_lengths = constant((), torch.int32, x.device)
-        self.lengths = no_lengths if self.placement is None else self.placement.lengths
-        self.steepness = signed_steepness(call.name, relax, x, -1.0 if call.descending and call.network else 1.0)
+        self.lengths = call.no_lengths if self.placement is None else self.placement.lengths
+        value: Any = relax.steepness
+        known = call.steepness
+        if type(value) is not float or known is None or value != known[0]:
+            sign = -1.0 if call.descending and call.network else 1.0
+            known = value, signed_steepness(call.name, relax, x, sign)
+            if type(value) is float:
+                call.steepness = known
+        self.steepness: Tensor = known[1]
 
     def sorted(self, payload: Tensor | None, user_channels: int) -> tuple[Tensor, Tensor | None]:
         x, placed = self.x, self.placement

@@ -8,7 +8,7 @@ import torch
 
 from algonet.core import tracing
 from algonet.core.identity import PLANS, canonical, identity, interned
-from algonet.relax import Sigmoid
+from algonet.relax import SIGMOIDS, GumbelMax, GumbelMin, Sigmoid
 
 from .networks import Comparators, Network
 
@@ -67,3 +67,8 @@ class CountSettings:
 @dataclass(frozen=True)
 class LaplaceSettings:
     """There is nothing to choose."""
+
+
+def is_symmetric(sigmoid: Sigmoid) -> bool:
+    """Whether r(-z) = 1 - r(z): kernels then evaluate one side, or that with more digits. Of a user's own nothing is known."""
+    return type(sigmoid) in SIGMOIDS and not isinstance(sigmoid, GumbelMax | GumbelMin)

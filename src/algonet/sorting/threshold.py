@@ -13,8 +13,7 @@ from torch import Tensor
 
 from algonet.relax import Sigmoid
 
-from .kernels.symmetry import is_symmetric
-from .settings import ThresholdSettings
+from .settings import ThresholdSettings, is_symmetric
 
 #: Halvings of the bracket, each by an arithmetic and a geometric middle: 11 find the exponent, 53 the digits.
 ROUNDS = 66

@@ -1,6 +1,7 @@
 """Ranking: losses that are smooth forms of ranking metrics, and the crisp metrics themselves."""
 
 from .losses import (
+    NewtonLoss,
     auc_loss,
     average_precision_loss,
     kendall_loss,
@@ -12,7 +13,6 @@ from .losses import (
     topk_cross_entropy,
 )
 from .metrics import auc, average_precision, kendall, ndcg, recall_at_k, spearman
-from .newton import NewtonLoss
 
 __all__ = [
     "NewtonLoss",

@@ -64,7 +64,7 @@ class SoftCountsPlan(_CountsPlan):
         y, x, w = tensors
         out = y.new_empty(*y.shape, w.shape[-1])
         given = [*arrays((y, x, w, out), (1, 1, 2, 2)), *(self.grid or self.grid_for((y, x)))]
-        spread_rows(self.kernels.counts, len(given[0]), self.work, given)
+        spread_rows(self.kernels.counts, (len(given[0]), self.work), given)
         return [out], []
 
     def backward(
@@ -75,7 +75,7 @@ class SoftCountsPlan(_CountsPlan):
             *arrays((*tensors, grads[0], *found), (1, 1, 2, 2, 1, 1, 2)),
             *(self.grid or self.grid_for(tensors[:2])),
         ]
-        spread_rows(self.kernels.count_slopes, len(given[0]), self.work, given)
+        spread_rows(self.kernels.count_slopes, (len(given[0]), self.work), given)
         return [gradient if need else None for gradient, need in zip(found, needs, strict=True)]
 
 
@@ -93,7 +93,7 @@ class SoftQuantilesPlan(_CountsPlan):
         k = tensors[2]
         y, slopes = k.new_empty(k.shape), k.new_empty(k.shape)
         given = [*arrays((*tensors, y, slopes)), *(self.grid or self.grid_for(tensors[:1], self.margin)), self.margin]
-        spread_rows(self.kernels.inverse, len(given[0]), self.work, given)
+        spread_rows(self.kernels.inverse, (len(given[0]), self.work), given)
         return [y], [y.clone(), slopes]
 
     def backward(
@@ -102,7 +102,7 @@ class SoftQuantilesPlan(_CountsPlan):
         x, w, k = tensors
         grad_x, grad_k = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x, k))
         given = [*arrays((x, w, *saved, grads[0], grad_x, grad_k)), *(self.grid or self.grid_for((x, saved[0])))]
-        spread_rows(self.kernels.inverse_slopes, len(given[0]), self.work, given)
+        spread_rows(self.kernels.inverse_slopes, (len(given[0]), self.work), given)
         return [grad_x if needs[0] else None, None, grad_k if needs[2] else None]
 
 

@@ -21,9 +21,8 @@ from algonet.core.cache import Cache, cached
 from algonet.core.codegen import generate as codegen
 from algonet.relax import Sigmoid
 
+from ...reference import transposed
 from ...settings import SortSettings
-from ..transposed import transposed
-from . import weigh
 
 #: Rows that are sorted side by side, at most.
 LANES = 64
@@ -215,6 +214,32 @@ from algonet.core.codegen.numba_pointers import call_at, offset, pointer_at
     return codegen.load_template(f"sort_layers_{real}", prelude, Path(__file__).with_name("layers_device.py"))
 
 
+#: The one step of sorting that knows the sigmoid, as a C function that kernels call by its address.
+#: Template of the module for one sigmoid: its `gate` stands before it. An infinite difference is a crisp decision.
+_WEIGH = """
+OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy"}
+INF = REAL(np.inf)
+
+
+@cfunc(types.void(POINTER, POINTER, POINTER, types.intp, REAL), cache=True, **OPTIONS)
+def weigh(d, alpha, slope, count, steepness):
+    # By the sign of the steepness, which is negative for a descending sort; 0 times infinity would be NaN
+    larger = where(steepness >= REAL(0.0), REAL(1.0), REAL(0.0))
+    smaller = REAL(1.0) - larger
+    for j in range(count):
+        x = d[j]
+        crisp = abs(x) == INF
+        z = steepness * x
+        far = abs(z) > REAL(1e18)
+        z = where(far, where(z > REAL(0.0), REAL(1e18), REAL(-1e18)), z)
+        value, rise = gate(z)
+        value = where(z == z, value, z)
+        alpha[j] = where(crisp, where(x > REAL(0.0), larger, smaller), value)
+        slope[j] = where(crisp | far, REAL(0.0), rise)
+        d[j] = where(crisp, REAL(0.0), x)
+"""
+
+
 @cached
 def _sigmoid(sigmoid: Sigmoid, dtype: torch.dtype) -> int:
     """The address of `weigh` for this sigmoid."""
@@ -227,7 +252,7 @@ from algonet.core.codegen.jit import cfunc
 POINTER = types.CPointer(REAL)
 """
     gate = codegen.scalar_function(sigmoid, "gate", dialect)
-    source = "\n\n".join([codegen.PRELUDES[dialect] + names, gate, weigh.SOURCE])
+    source = "\n\n".join([codegen.PRELUDES[dialect] + names, gate, _WEIGH])
     return codegen.load(f"sort_{dialect}_{type(sigmoid).__name__ or 'nameless'}", source).weigh.address
 
 

@@ -28,7 +28,7 @@ def soft_laplace_count_forward(tensors: Sequence[Tensor], settings: object) -> t
     items, w, out = arrays((x, weights, found))
     order = np.argsort(items, -1)
     falls, near = np.empty(items.shape), np.empty(items.shape)
-    spread_rows(counts, *items.shape, (items, w, order, float(steepness), falls, near, out))
+    spread_rows(counts, items.shape, (items, w, order, float(steepness), falls, near, out))
     return [found], [torch.from_numpy(part).reshape(x.shape) for part in (order, falls, near)]
 
 
@@ -42,7 +42,7 @@ def soft_laplace_count_backward(
     order, falls, near = arrays(saved or soft_laplace_count_forward(tensors, settings)[1])
     by_s = np.zeros(items.shape[0])
     given = items, w, g, order, falls, near, float(steepness), bool(needs[2]), out, by_s
-    spread_rows(slopes, *items.shape, given)
+    spread_rows(slopes, items.shape, given)
     grad_s = torch.as_tensor(by_s.sum(), dtype=steepness.dtype) if needs[2] else None
     return [by_x, torch.zeros_like(weights) if needs[1] else None, grad_s]
 

@@ -3,7 +3,7 @@
 Items lie as x[item, lane]: a lane is a row, so that the loops over lanes run in vector registers whatever the network.
 With few rows there is one lane, and the loops run over the pairs of a layer instead. An exchange is three steps: take
 differences d, let the sigmoid turn them into alpha and its slope, mix the items. What backward needs of a layer is kept in
-rows of `d`, `alpha` and `slope`, one per comparator. Everything comes by address: the sigmoid (see `weigh.py`), so that a new
+rows of `d`, `alpha` and `slope`, one per comparator. Everything comes by address: the sigmoid (see `host.py`), so that a new
 one compiles in a moment; the layers themselves, which forward and backward share; and memory.
 
 Dimensions of what pointers point to are written as x[n, lanes]; offsets are spelled out, the last dimension the fastest.

@@ -16,7 +16,7 @@ from algonet.core.cache import cached
 from algonet.core.codegen.generate import PRELUDES, load_template, scalar_function
 from algonet.relax import Sigmoid
 
-from ..symmetry import is_symmetric
+from ...settings import is_symmetric
 
 #: Items below which a second thread costs more than it brings.
 WORTH_A_THREAD = 20_000
@@ -47,8 +47,9 @@ def arrays(tensors: Sequence[Tensor], last: Sequence[int] = ()) -> list[np.ndarr
     return found
 
 
-def spread_rows(run: Callable[..., None], rows: int, n: int, given: Sequence[Any]) -> None:
-    """run(begin, end, *given) over blocks of rows of n items, on as many threads as they are worth."""
+def spread_rows(run: Callable[..., None], size: Sequence[int], given: Sequence[Any]) -> None:
+    """run(begin, end, *given) over blocks of rows, on as many threads as so many (rows, items) are worth."""
+    rows, n = size
     count = max(1, min(torch.get_num_threads(), rows, 1 + rows * n // WORTH_A_THREAD))
     if count == 1:
         run(0, rows, *given)

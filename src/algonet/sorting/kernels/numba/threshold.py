@@ -24,7 +24,7 @@ def soft_topk_mask_forward(tensors: list[Tensor], settings: ThresholdSettings) -
     step = int(any(k.stride()) or k.numel() != len(items))  # 0 where one number stands for all
     wanted = _numbers(k if step else k.as_strided((min(len(items), 1),), (1,)))
     given = items, presence, masked, wanted, step, s, float(settings.sigmoid.reach(1e-9)), *arrays([p]), _numbers(b)
-    spread_rows(module.forward, *items.shape, given)
+    spread_rows(module.forward, items.shape, given)
     return [p], [b]
 
 
@@ -41,7 +41,7 @@ def soft_topk_mask_backward(
     module, read = _read(tensors, settings)
     by_k, by_s = torch.empty(x.shape[:-1], dtype=torch.float64), np.empty(len(read[0]))
     given = *read, _numbers(saved[0]), *arrays((grads[0], grad_x)), _numbers(by_k), by_s
-    spread_rows(module.backward, *read[0].shape, given)
+    spread_rows(module.backward, read[0].shape, given)
     grad_s = torch.as_tensor(by_s.sum(), dtype=x.dtype) if needs[2] else None
     return [grad_x, None, grad_s, by_k if needs[3] else None]
 

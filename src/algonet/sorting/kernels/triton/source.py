@@ -9,14 +9,31 @@ import torch
 from torch import Tensor
 
 from algonet.core.cache import cached, constant
-from algonet.core.codegen.generate import load_template
-from algonet.relax import Sigmoid
+from algonet.core.codegen.generate import PRELUDES, load_template, scalar_function
+from algonet.relax import Logistic, Sigmoid
 
-from .gates import prelude
+from ...settings import is_symmetric
 
+#: The logistic by the processor's own exponential and reciprocal; an exponential that overflows has the reciprocal 0.
+_LOGISTIC = """@triton.jit
+def gate(z):
+    e = quick_exp(-tl.abs(z))
+    part = reciprocal(1.0 + e)
+    return tl.where(z >= 0, 1.0, e) * part, e * part * part
+
+
+@triton.jit
+def chance(z):
+    return reciprocal(1.0 + quick_exp(-z))
+"""
+_CHANCE = """@triton.jit
+def chance(z):
+    value, slope = gate(z)
+    return value
+"""
 #: The files that kernels are made of, `*_device.py` beside this one, where it is not one of the same name.
 _TEMPLATES = {
-    "odd_even": ("exchange", "quads", "odd_even"),
+    "odd_even": ("exchange", "odd_even"),
     "bitonic": ("exchange", "bitonic"),
     "threshold": ("threshold", "long_threshold"),
 }
@@ -39,6 +56,15 @@ def laid_out(grad: Tensor | None, x: Tensor) -> tuple[Tensor, int]:
 @cached
 def processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+
+
+def prelude(sigmoid: Sigmoid) -> str:
+    """What stands before a template: imports, `gate` and `chance` of this sigmoid."""
+    names = PRELUDES["triton"] + "from algonet.core.codegen.triton_math import quick_exp, reciprocal\n\n"
+    names += f"#: Whether r(-z) = 1 - r(z).\nSYMMETRIC = tl.constexpr({is_symmetric(sigmoid)})\n"
+    if type(sigmoid) is Logistic:
+        return "\n\n".join([names, _LOGISTIC])
+    return "\n\n".join([names, scalar_function(sigmoid, "gate", "triton"), _CHANCE])
 
 
 @cached
