@@ -204,11 +204,6 @@ def guarded(x: Tensor) -> Tensor:
     return x if tracing.compiling() else _Finite.apply(x)  # pyright: ignore[reportReturnType]
 
 
-def direct(name: str, *operands: Any) -> Tensor:
-    """An instruction on tensors at once, in programs that are not recorded."""
-    return instructions.TABLE[name].step(None, operands, None, None, 0, 1, 2)
-
-
 def relaxed(relax: Any, x: Tensor) -> Tensor:
     """A relaxation of a tensor."""
     if type(relax) is Logistic and x.dtype in (torch.float32, torch.float64):
