@@ -69,7 +69,7 @@ class Call:
         like = self.like
         precision = torch.get_default_dtype() if like is None else like.dtype
         gates = None if self.gates is None else Value(self.gates, self.size is not None, EAGER)
-        shared = self.size, self.options, self.draws, precision, self.parameters, gates
+        shared = self.size, self.options, self.draws, precision, self.parameters, gates, EAGER
         return Frame(self.function, self.settings, self.report, *shared)
 
     def run(self, program: Any) -> Any:

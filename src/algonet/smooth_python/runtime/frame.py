@@ -15,7 +15,7 @@ from torch import Tensor
 from algonet.core.tracing import compiling, transforming
 
 from ..machine.credit import Coin
-from ..machine.eager import EAGER, Machine, as_value, soft_number, softened
+from ..machine.eager import Machine, as_value, soft_number, softened
 from ..machine.values import Value, mapped, smooth_kind
 from ..operation import Draws
 from ..softness import Report, Settings
@@ -143,9 +143,9 @@ class Frame:
     precision: torch.dtype
     #: Weights and biases of the assignments, where it is trained, and the gates on them, where these are asked about.
     parameters: tuple[Tensor, ...]
-    gates: Value | None = None
+    gates: Value | None
     #: What computes, and who takes the decisions (`None`: states are merged).
-    machine: Machine = EAGER
+    machine: Machine
     decider: Any = None
     depth: int = 0
     #: Probability of being here, relative to the present loop's beginning, and that of the beginning itself.
