@@ -25,9 +25,7 @@ from algonet.core.identity import PLANS
 from algonet.core.threads import spread, workers
 from algonet.relax import Relaxation
 
-from ..machine import instructions
-from ..machine.instructions import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, Instruction
-from ..operation import ProgramSettings
+from ..operation import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, TABLE, Instruction, ProgramSettings, with_relaxations
 from . import schedule
 
 #: Items times instructions from which on waking further threads pays.
@@ -154,12 +152,12 @@ _BITS = {"a": 1, "b": 2, "c": 4, "y": schedule.READS_Y, "slope": schedule.READS_
 
 def kernels(formulas: tuple[Relaxation, ...], dialect: str) -> ModuleType:
     """The compiled module for programs with these relaxations; one for each state of the table."""
-    key = (formulas, dialect, *instructions.TABLE.values())
+    key = (formulas, dialect, *TABLE.values())
     return PLANS.get(("smooth programs on the CPU", *key), lambda: _generated(formulas, dialect))
 
 
 def _generated(formulas: tuple[Relaxation, ...], dialect: str) -> ModuleType:
-    table = instructions.with_relaxations(len(formulas))
+    table = with_relaxations(len(formulas))
     functions = [codegen.scalar_function(relax, f"formula{k}", dialect) for k, relax in enumerate(formulas)]
     runs = {code: _run(instruction, dialect) for code, instruction in enumerate(table)}
     pulls = {

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from algonet.core.tracing import unwrapped
 
-from ..operation import guarded, relaxed
-from .instructions import TABLE
+from ..operation import TABLE, guarded, relaxed
 from .values import NUMBERS, Value, flat, machine_of, mapped, refilled, smooth_kind
 
 #: On a GPU a look at the mass that is left in a loop costs more than an iteration: it is taken after this many.
@@ -65,7 +64,7 @@ class Machine:
     # -- computing
 
     def operate(self, name: str, *operands: Any) -> Any:
-        """An operator of Python, or an instruction of `instructions.TABLE`, by its name.
+        """An operator of Python, or an instruction of `operation.TABLE`, by its name.
 
         NotImplemented where an operator has an operand that is no number.
         """

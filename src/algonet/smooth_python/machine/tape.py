@@ -19,9 +19,8 @@ from algonet.core.tracing import compiling
 from algonet.core.tracing import wrapped as transformed
 from algonet.relax import BumpExit, Exit, Sigmoid, SmoothTent, Tent
 
-from ..operation import Formulas, Program, evaluate, steepness_tensor
+from ..operation import TABLE, Formulas, Program, evaluate, steepness_tensor
 from ..softness import Merge, Particles
-from . import instructions
 from .eager import EAGER, GUARDED, Machine, wrapped
 from .replay import Recall
 from .values import NUMBERS, Value, flat, refilled
@@ -59,7 +58,7 @@ class TapeMachine(Machine):
         #: Where the seed of random numbers comes from, in programs that draw some.
         self._draws: Any = None
         #: The code of each instruction; those of relaxations follow.
-        self._codes = {name: code for code, name in enumerate(instructions.TABLE)}
+        self._codes = {name: code for code, name in enumerate(TABLE)}
         self.first = 0
         self._shared: dict[int, Value] = {}
         #: A number, or a vector, that all items share, as a table with a column for each number.
