@@ -16,12 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algonet.relax import BumpExit, Logistic
-from algonet.smooth_python import smooth
+from algonet.smooth_python import operation, smooth
 from algonet.smooth_python.algorithms import bubble_sort
-from algonet.smooth_python.machine import instructions, tape
-from algonet.smooth_python.machine.instructions import NONE, ROW, Instruction, code_of
+from algonet.smooth_python.machine import tape
 from algonet.smooth_python.machine.values import Value
-from algonet.smooth_python.operation import Formulas, Program, evaluate, steepness_tensor
+from algonet.smooth_python.operation import (
+    NONE,
+    ROW,
+    Formulas,
+    Instruction,
+    Program,
+    code_of,
+    evaluate,
+    steepness_tensor,
+)
 from helpers.interpreted import interpret
 from helpers.tolerances import assert_close
 
@@ -35,7 +43,7 @@ BETWEEN = ("mix", "exp", "tally", "coin")
 
 def random_program(choices: list[int], columns: int) -> list[int]:
     """Instructions on earlier rows that stay bounded: all of the table, whatever is in it, and two relaxations."""
-    codes = {name: code for code, name in enumerate(instructions.TABLE)}
+    codes = {name: code for code, name in enumerate(operation.TABLE)}
     code: list[int] = []
     for k in range(columns):
         code += (codes["input"], k, 0, 0)
@@ -91,7 +99,7 @@ def test_kernel_equals_reference_on_random_programs(choices, batch):
 def test_a_new_instruction_is_one_row(monkeypatch):
     """With it the reference and the kernels have the instruction, and programs can record it."""
     row = Instruction("cube_of_sum", "(a + b) * (a + b) * (a + b)", ("3.0 * s * (a + b) * (a + b)",) * 2, (ROW, ROW))
-    monkeypatch.setitem(instructions.TABLE, row.name, row)
+    monkeypatch.setitem(operation.TABLE, row.name, row)
     x = torch.tensor([[1.0, 2.0], [-3.0, 0.5]], dtype=torch.float64)
     code = [code_of("input"), 0, 0, 0, code_of("input"), 1, 0, 0, code_of(row.name), 0, 1, 0]
     for backend in ("reference", "numba"):
@@ -105,7 +113,7 @@ def test_a_new_instruction_is_one_row(monkeypatch):
 def test_every_slope_is_the_derivative_of_its_value():
     """Of the formulas themselves, in plain torch: a kernel that repeats a wrong slope would agree with another."""
     points = torch.tensor([[0.7, 0.4, 0.9], [0.1, 0.2, 0.6], [0.95, 0.2, 0.8]], dtype=torch.float64)
-    for row in instructions.TABLE.values():
+    for row in operation.TABLE.values():
         if row.operands != (ROW,) * len(row.operands):
             continue
         operands = [points[:, k].clone().requires_grad_() for k in range(len(row.operands))]
@@ -116,7 +124,7 @@ def test_every_slope_is_the_derivative_of_its_value():
             wanted = torch.autograd.grad(y, operands, s, allow_unused=True)
         for slope, want in zip(row.slopes, wanted, strict=True):
             names = {
-                **instructions.TORCH_NAMES,
+                **operation.TORCH_NAMES,
                 **dict(zip("abc", (o.detach() for o in operands), strict=False)),
                 "s": s,
             }

@@ -8,11 +8,10 @@ import torch
 
 from algonet.core.identity import interned
 from algonet.relax import Logistic
-from algonet.smooth_python.machine import instructions
-from algonet.smooth_python.machine.instructions import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS
-from algonet.smooth_python.operation import PROGRAM, ProgramSettings
+from algonet.smooth_python import operation
+from algonet.smooth_python.operation import COLUMN, CONSTANT, COUNTER, PROGRAM, ROW, STEEPNESS, ProgramSettings
 
-TABLE = instructions.with_relaxations(1)
+TABLE = operation.with_relaxations(1)
 #: Those whose values run away in a long chain, or whose slopes do.
 WILD = ("truediv", "reciprocal", "exp", "log", "sqrt", "tally")
 
@@ -93,7 +92,7 @@ def test_bounds_of_a_clamp_that_cross_are_taken_as_torch_takes_them(backend):
     high = torch.tensor([1.0, 0.2], dtype=torch.float64).repeat_interleave(3)
     names = ["input"] * 3 + ["clamp"]
     places = [[0, 0, 0], [1, 0, 0], [2, 0, 0], [0, 1, 2]]
-    lines = [[instructions.code_of(name), *place] for name, place in zip(names, places, strict=True)]
+    lines = [[operation.code_of(name), *place] for name, place in zip(names, places, strict=True)]
     inputs = torch.stack([x, low, high], 1).requires_grad_()
     numbers = [inputs, inputs.new_zeros(0), inputs.new_zeros(0)]
     program, wanted = torch.tensor(lines, dtype=torch.int32), torch.tensor([3], dtype=torch.int32)

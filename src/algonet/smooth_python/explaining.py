@@ -18,7 +18,7 @@ from torch import Tensor
 from algonet.core.extras import require
 from algonet.relax.report import VANISHED, SoftnessReport
 
-from .machine.values import Value, flat, leaves, mapped
+from .machine.values import flat, leaves, mapped, refilled
 from .running import Call, crisply, outcome
 from .runtime.frame import Sites
 from .softness import Enumerate, Merge, Particles, Paths, Perturb
@@ -100,18 +100,14 @@ def _first(call: Call, items: int, **options: Any) -> Call:
     """The same call on the first items alone, with a batch in front."""
     one, function = call.size is None, call.function
 
-    def part(x: Any) -> Any:
-        if type(x) is not Value:
-            return x
-        # One item has had its batch put in front where it was recorded
-        return x.tensor[:items] if x.batched else x.tensor[None] if one else x.tensor
-
+    # One item has had its batch put in front where it was recorded
+    parts = [x.tensor[:items] if x.batched else x.tensor[None] if one else x.tensor for x in call.found]
     given = {**call.options, "paths": Merge(check=False), **options, "batched": True}
     together = zip(function.parameter_names, call.values, strict=True)
     given["shared"] = () if one else tuple(name for name, x in together if any(not v.batched for v in flat(x)))
     if "generator" not in function.parameter_names:
         given["generator"] = torch.Generator().manual_seed(0)
-    return function.call(tuple(mapped(part, x) for x in call.values), given)
+    return function.call(tuple(refilled(call.values, parts)), given)
 
 
 @dataclass(frozen=True)

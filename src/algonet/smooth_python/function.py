@@ -255,11 +255,10 @@ class SmoothFunction(Generic[P, R]):
             )
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
         options = check_options(self.__name__, options) if options else options
-        settings = resolved(self.settings, {**frame.overrides, **options})
-        inner = Frame(self.__name__, self._file, settings, frame.report, frame.depth + 1, frame.size)
-        inner.overrides, inner.outside = {**frame.overrides, **options}, self.outside
-        inner.machine, inner.decider, inner.draws = frame.machine, frame.decider, frame.draws
-        inner.precision, inner.parameters = frame.precision, parameters
+        overrides = {**frame.overrides, **options}
+        settings = resolved(self.settings, overrides)
+        shared = frame.draws, frame.precision, parameters, None, frame.machine, frame.decider
+        inner = Frame(self, settings, frame.report, frame.size, overrides, *shared, depth=frame.depth + 1)
         here = None if frame.decider is None else frame.presence()
         if here is not None:
             inner.enter(here, True, None)

@@ -24,7 +24,7 @@ from .machine.credit import credit
 from .machine.eager import EAGER
 from .machine.replay import Lowering, Recall, recall
 from .machine.tape import machine_for, recordable
-from .machine.values import Value, flat, leaves, mapped
+from .machine.values import Value, flat, leaves, mapped, refilled
 from .operation import Draws
 from .runtime.frame import Answers, Coins, Frame, Numbers, PathEndedError
 from .runtime.merging import Mixture
@@ -66,16 +66,11 @@ class Call:
         return Lowering(self.size, self.half, None if like is None else (like.dtype, like.device))
 
     def frame(self) -> Frame:
-        function = self.function
-        frame = Frame(function.__name__, function._file, self.settings, self.report, size=self.size)
-        frame.overrides, frame.outside, frame.draws = self.options, function.outside, self.draws
         like = self.like
-        if like is not None:
-            frame.precision = like.dtype
-        frame.parameters = self.parameters
-        if self.gates is not None:
-            frame.gates = Value(self.gates, self.size is not None, EAGER)
-        return frame
+        precision = torch.get_default_dtype() if like is None else like.dtype
+        gates = None if self.gates is None else Value(self.gates, self.size is not None, EAGER)
+        shared = self.size, self.options, self.draws, precision, self.parameters, gates, EAGER
+        return Frame(self.function, self.settings, self.report, *shared)
 
     def run(self, program: Any) -> Any:
         """The lowered result of program(frame), repeated where it is known, else run and kept."""
@@ -372,7 +367,7 @@ def _as_written(call: Call) -> Any:
     precision = torch.get_default_dtype() if call.like is None else call.like.dtype
     results = []
     for k in range(call.size or 0):
-        item = mapped(lambda v, k=k: (v.tensor[k] if v.batched else v.tensor) if type(v) is Value else v, call.values)
+        item = refilled(call.values, [v.tensor[k] if v.batched else v.tensor for v in call.found])
         results.append(call.function.crisp(*item))
 
     def stack(*parts: Any) -> Any:

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,9 +25,7 @@ from algonet.core.identity import PLANS
 from algonet.core.threads import spread, workers
 from algonet.relax import Relaxation
 
-from ..machine import instructions
-from ..machine.instructions import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, Instruction
-from ..operation import ProgramSettings
+from ..operation import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, TABLE, Instruction, ProgramSettings, with_relaxations
 from . import schedule
 
 #: Items times instructions from which on waking further threads pays.
@@ -154,12 +152,12 @@ _BITS = {"a": 1, "b": 2, "c": 4, "y": schedule.READS_Y, "slope": schedule.READS_
 
 def kernels(formulas: tuple[Relaxation, ...], dialect: str) -> ModuleType:
     """The compiled module for programs with these relaxations; one for each state of the table."""
-    key = (formulas, dialect, *instructions.TABLE.values())
+    key = (formulas, dialect, *TABLE.values())
     return PLANS.get(("smooth programs on the CPU", *key), lambda: _generated(formulas, dialect))
 
 
 def _generated(formulas: tuple[Relaxation, ...], dialect: str) -> ModuleType:
-    table = instructions.with_relaxations(len(formulas))
+    table = with_relaxations(len(formulas))
     functions = [codegen.scalar_function(relax, f"formula{k}", dialect) for k, relax in enumerate(formulas)]
     runs = {code: _run(instruction, dialect) for code, instruction in enumerate(table)}
     pulls = {
@@ -244,30 +242,22 @@ def _pull(instruction: Instruction, operand: int, dialect: str) -> str:
     return products + "\nfor i in range(items):\n    gs[place] += slopes[result * W + i]"
 
 
-class _Schedule(NamedTuple):
-    """What `schedule.py` made of a program, with the tensors it was made of: while it is kept, no others have their ids."""
-
-    arrays: tuple[np.ndarray, ...]
-    addresses: tuple[int, ...]
-    sizes: tuple[int, ...]
-    program: Tensor
-    wanted: Tensor
-
-
-_SCHEDULES: Cache[_Schedule] = Cache(
-    "schedules of smooth programs", 1024, budget=2**24, weigh=lambda s: sum(array.nbytes for array in s.arrays)
+#: Addresses of arrays and sizes, as `schedule.py` made them of a program; with the arrays, and with the tensors they were made
+#: of: while these are kept, no others have their ids.
+_SCHEDULES: Cache[tuple[tuple[int, ...], tuple[int, ...], tuple[np.ndarray, ...], Tensor, Tensor]] = Cache(
+    "schedules of smooth programs", 1024, budget=2**24, weigh=lambda found: sum(array.nbytes for array in found[2])
 )
 
 
-def _scheduled(make: Callable[..., Any], tensors: Sequence[Tensor], module: ModuleType, *needs: bool) -> _Schedule:
+def _scheduled(make: Callable[..., Any], tensors: Sequence[Tensor], module: ModuleType, *needs: bool) -> tuple:
     """A program's schedule by `make`; one that runs again is the same tensor, which nobody changes."""
     program, wanted = tensors[3], tensors[4]
     key = make, module, id(program), id(wanted), *needs
     found = _SCHEDULES.find(key)
     if found is None:
         arrays, sizes = make(program.numpy(), wanted.numpy(), module.table, *needs)
-        found = _SCHEDULES.put(key, _Schedule(arrays, tuple(a.ctypes.data for a in arrays), sizes, program, wanted))
-    return found
+        found = _SCHEDULES.put(key, (tuple(a.ctypes.data for a in arrays), sizes, arrays, program, wanted))
+    return found[:2]
 
 
 def _module(x: Tensor, settings: ProgramSettings) -> ModuleType:
@@ -307,8 +297,7 @@ def smooth_program_forward(tensors: Sequence[Tensor], settings: ProgramSettings)
     x, count = tensors[0], tensors[4].shape[0]
     y = x.new_empty(*x.shape[:-1], count)
     module, (read, numbers) = _module(x, settings), _numbers(tensors)
-    found = _scheduled(schedule.forward_schedule, tensors, module)
-    (steps, slots), addresses = found.sizes, found.addresses
+    addresses, (steps, slots) = _scheduled(schedule.forward_schedule, tensors, module)
     arguments = (numbers, _seed(tensors), (addresses[0], steps), (y.data_ptr(), addresses[1], count))
     _over_blocks(module.forward, read[0], read[0].shape[0] * steps, arguments, (slots,))
     return [y], []
@@ -322,8 +311,8 @@ def smooth_program_backward(
     needs: Sequence[bool],
 ) -> list[Tensor | None]:
     x, module, (read, numbers) = tensors[0], _module(tensors[0], settings), _numbers(tensors)
-    found = _scheduled(schedule.backward_schedule, tensors, module, bool(needs[0]), bool(needs[1]))
-    (steps, slots, pulls, seeded, slopes), addresses = found.sizes, found.addresses
+    asked = bool(needs[0]), bool(needs[1])
+    addresses, (steps, slots, pulls, seeded, slopes) = _scheduled(schedule.backward_schedule, tensors, module, *asked)
     items, scales = read[0].shape[0], read[1].shape[0]
     gx, gs = torch.zeros_like(read[0]), read[0].new_zeros(-(-items // WIDTH), scales)
     g = grads[0].detach().reshape(-1, grads[0].shape[-1]).contiguous()

@@ -44,19 +44,13 @@ def _free_slot(free, spare, count):
 def _steps(program, used, stays, slopes, table):
     """Steps that make all used rows, their slots, and how many slots there are. Rows that stay keep theirs; slopes get one."""
     length = program.shape[0]
-    last = np.full(length, -1, dtype=np.int32)
+    last, slots, slope_slots, free = np.full((4, length + 1), -1, dtype=np.int32)
     for k in range(length):
         if used[k]:
             for j in range(table[program[k, 0], ROWS]):
                 last[program[k, 1 + j]] = k
-    slots = np.full(length, -1, dtype=np.int32)
-    slope_slots = np.full(length, -1, dtype=np.int32)
-    free = np.empty(length + 1, dtype=np.int32)
+    steps = np.empty((used.sum(), STEP), dtype=np.int32)
     spare, count, made = 0, 0, 0
-    for k in range(length):
-        made += used[k]
-    steps = np.empty((made, STEP), dtype=np.int32)
-    made = 0
     for k in range(length):
         if not used[k]:
             continue
@@ -142,8 +136,7 @@ def backward_schedule(program, wanted, table, of_input, of_steepness):
     steps, slots, slope_slots, size = _steps(program, needed, saved, sloped, table)
 
     pulls = np.empty((wants.sum(), PULL), dtype=np.int32)
-    places = np.full(length, -1, dtype=np.int32)
-    free = np.empty(length + 1, dtype=np.int32)
+    places, free = np.full((2, length + 1), -1, dtype=np.int32)
     spare, used, made = 0, 0, 0
     for row in wanted:
         if wants[row].any() and places[row] < 0:

@@ -21,9 +21,7 @@ from algonet.core.identity import PLANS
 from algonet.core.launch import Launch
 from algonet.relax import Relaxation
 
-from ..machine import instructions
-from ..machine.instructions import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, Instruction
-from ..operation import ProgramSettings
+from ..operation import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, TABLE, Instruction, ProgramSettings, with_relaxations
 
 #: Bytes of rows at a time; longer programs or larger batches run in several launches.
 SCRATCH = 256 * 2**20
@@ -141,13 +139,11 @@ _NAMES = {"exact_exp(": "tl.exp(", "exact_log(": "tl.log(", "cos(": "tl.cos(", "
 
 def kernels(formulas: tuple[Relaxation, ...]) -> ModuleType:
     """The module for programs with these relaxations; one for each state of the table."""
-    return PLANS.get(
-        ("smooth programs on the GPU", formulas, *instructions.TABLE.values()), lambda: _generated(formulas)
-    )
+    return PLANS.get(("smooth programs on the GPU", formulas, *TABLE.values()), lambda: _generated(formulas))
 
 
 def _generated(formulas: tuple[Relaxation, ...]) -> ModuleType:
-    table = instructions.with_relaxations(len(formulas))
+    table = with_relaxations(len(formulas))
     functions = [
         codegen.scalar_function(relax, f"curve{k}", "triton") + _FORMULA.format(k=k) for k, relax in enumerate(formulas)
     ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any, NamedTuple
 
-from .instructions import TABLE, code_of
+from ..operation import TABLE, code_of
 from .tape import TapeMachine
 from .values import Value
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from algonet.core.tracing import unwrapped
 
-from ..operation import direct, guarded, relaxed
-from .values import NUMBERS, Value, flat, machine_of, mapped, smooth_kind
+from ..operation import TABLE, guarded, relaxed
+from .values import NUMBERS, Value, flat, machine_of, mapped, refilled, smooth_kind
 
 #: On a GPU a look at the mass that is left in a loop costs more than an iteration: it is taken after this many.
 PATIENCE = 8
@@ -64,7 +64,7 @@ class Machine:
     # -- computing
 
     def operate(self, name: str, *operands: Any) -> Any:
-        """An operator of Python, or an instruction of `instructions.TABLE`, by its name.
+        """An operator of Python, or an instruction of `operation.TABLE`, by its name.
 
         NotImplemented where an operator has an operand that is no number.
         """
@@ -79,7 +79,7 @@ class Machine:
             found.append(x if operation is None else _counted(x))
         if operation is None:
             tensors, batched = aligned(*found)
-            tensor = direct(name, *tensors)
+            tensor = TABLE[name].step(None, tensors, None, None, 0, 1, 2)
             return Value(_tallied(tensor, tensors[0], batched) if name == "tally" else tensor, batched, self)
         x, y = found[0], found[-1]
         # Numbers go to torch as they are
@@ -111,7 +111,7 @@ class Machine:
         """A function of one item's tensors, on one item or on the whole batch."""
         values = flat((args, kwargs))
         if not any(value.batched for value in values):
-            args, kwargs = mapped(lambda x: x.tensor if type(x) is Value else x, (args, kwargs))
+            args, kwargs = refilled((args, kwargs), [value.tensor for value in values])
             return wrapped(function(*args, **kwargs))
         if function in _ELEMENTWISE and all(map(operand, (*args, *kwargs.values()))):
             places = [k for k, x in enumerate(args) if smooth_kind(x)]
@@ -126,8 +126,7 @@ class Machine:
         rest: list[Any] = []
 
         def one_item(*tensors: Tensor) -> tuple[Tensor, ...]:
-            source = iter(tensors)
-            own_args, own_kwargs = mapped(lambda x: next(source) if type(x) is Value else x, (args, kwargs))
+            own_args, own_kwargs = refilled((args, kwargs), tensors)
             found = wrapped(function(*own_args, **own_kwargs))
             rest.append(found)
             # vmap wants at least one tensor back
@@ -135,8 +134,7 @@ class Machine:
 
         dims = tuple(0 if value.batched else None for value in values)
         results = torch.vmap(one_item, in_dims=dims, randomness="different")(*(value.tensor for value in values))
-        source = iter(results)
-        return mapped(lambda x: Value(next(source), True, self) if type(x) is Value else x, rest[-1])
+        return refilled(rest[-1], [Value(result, True, self) for result in results])
 
     def attribute(self, value: Value, name: str) -> Any:
         """value.name: sizes of one item, methods of tensors, properties such as .T."""
@@ -178,7 +176,10 @@ class Machine:
 
     def derived(self, tensor: Tensor, how: Callable[[Tensor], Tensor]) -> Tensor:
         """how(tensor) for a tensor from outside."""
-        return how(tensor)
+        child = how(tensor)
+        if self.trace is not None:
+            self.trace.derived(tensor, child, how)
+        return child
 
     # -- looking at values
 
@@ -191,10 +192,6 @@ class Machine:
         if any(t.shape != tensors[0].shape for t in tensors):
             tensors = torch.broadcast_tensors(*tensors)
         return torch.stack([t if t.dtype == dtype else t.to(dtype) for t in tensors], dim=int(value.batched))
-
-    def bare(self, value: Value) -> Tensor:
-        """The tensor as the caller knows it."""
-        return value.tensor
 
     def parts(self, value: Value) -> list[Value]:
         """The parts of a tensor along the item's first dimension."""
@@ -230,10 +227,12 @@ class Machine:
 
     def mark_unrecordable(self) -> None:
         """Something that no recording holds looks at numbers, or acts."""
+        if self.trace is not None:
+            self.trace.complete = False
 
     def unwatched(self) -> AbstractContextManager[None]:
         """Inside the block, numbers that are read from tensors do not count: the trace stays complete."""
-        return nullcontext()
+        return nullcontext() if self.trace is None else self.trace.watch.paused()
 
 
 class GuardedMachine(Machine):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -20,12 +19,11 @@ from algonet.core.tracing import compiling
 from algonet.core.tracing import wrapped as transformed
 from algonet.relax import BumpExit, Exit, Sigmoid, SmoothTent, Tent
 
-from ..operation import Formulas, Program, evaluate, steepness_tensor
+from ..operation import TABLE, Formulas, Program, evaluate, steepness_tensor
 from ..softness import Merge, Particles
-from . import instructions
 from .eager import EAGER, GUARDED, Machine, wrapped
 from .replay import Recall
-from .values import NUMBERS, Value, flat, mapped
+from .values import NUMBERS, Value, flat, refilled
 
 #: Exits that are 1 from a distance of 1 on: a position between two integers is neither of the others.
 _NARROW = (Tent, SmoothTent, BumpExit)
@@ -60,7 +58,7 @@ class TapeMachine(Machine):
         #: Where the seed of random numbers comes from, in programs that draw some.
         self._draws: Any = None
         #: The code of each instruction; those of relaxations follow.
-        self._codes = {name: code for code, name in enumerate(instructions.TABLE)}
+        self._codes = {name: code for code, name in enumerate(TABLE)}
         self.first = 0
         self._shared: dict[int, Value] = {}
         #: A number, or a vector, that all items share, as a table with a column for each number.
@@ -126,7 +124,7 @@ class TapeMachine(Machine):
     def _over_batch(self, function: Callable, args: tuple, kwargs: dict[str, Any], values: list[Value]) -> Any:
         if not self.single:
             return super()._over_batch(function, args, kwargs, values)
-        args, kwargs = mapped(lambda x: x.bare if type(x) is Value else x, (args, kwargs))
+        args, kwargs = refilled((args, kwargs), [value.bare for value in values])
         found = wrapped(function(*args, **kwargs))
         for value in flat(found):
             value.settle(value.tensor.unsqueeze(0))
@@ -198,19 +196,6 @@ class TapeMachine(Machine):
 
     def _fits(self, tensor: Tensor, batched: bool) -> bool:
         return tensor.dim() == batched and tensor.dtype == self.like.dtype and tensor.device == self.like.device
-
-    def derived(self, tensor: Tensor, how: Callable[[Tensor], Tensor]) -> Tensor:
-        child = how(tensor)
-        if self.trace is not None:
-            self.trace.derived(tensor, child, how)
-        return child
-
-    def mark_unrecordable(self) -> None:
-        if self.trace is not None:
-            self.trace.complete = False
-
-    def unwatched(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.trace is None else self.trace.watch.paused()
 
     def at(self, row: int) -> Value:
         """A row of the present stretch as a value."""
@@ -292,9 +277,6 @@ class TapeMachine(Machine):
             tensor, column = value.source
             return tensor.select(1, column)
         return super().evaluate(value)
-
-    def bare(self, value: Value) -> Tensor:
-        return value.tensor.squeeze(0) if self.single and value.batched else value.tensor
 
     def parts(self, value: Value) -> list[Value]:
         """Those of a vector are single numbers, its tensor untouched."""

@@ -16,7 +16,7 @@ import copy
 import dataclasses
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -68,7 +68,7 @@ class Value:
     @property
     def bare(self) -> Tensor:
         """The tensor as the caller knows it: without the batch of one that a single item may run in."""
-        return self.machine.bare(self)
+        return self.tensor.squeeze(0) if self.machine.single and self.batched else self.tensor
 
     @property
     def has_tensor(self) -> bool:
@@ -283,6 +283,12 @@ def leaves(x: Any) -> list[Any]:
 def flat(x: Any) -> list[Value]:
     """All values inside of a nest."""
     return [leaf for leaf in leaves(x) if type(leaf) is Value]
+
+
+def refilled(nest: Any, items: Iterable[Any]) -> Any:
+    """The nest with these in the place of its values."""
+    source = iter(items)
+    return mapped(lambda x: next(source) if type(x) is Value else x, nest)
 
 
 def is_same(a: Any, b: Any) -> bool:

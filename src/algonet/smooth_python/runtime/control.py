@@ -332,7 +332,7 @@ class _Surroundings:
         """The outside, with the versions of the tensors in it; None where no key can stand for it."""
         found = Found()
         try:
-            key = self._frame.outside.key(found)
+            key = self._frame.function.outside.key(found)
         except (UnknownError, TypeError, RecursionError):
             return None
         return key, [(id(t), t._version) for t in found.tensors]

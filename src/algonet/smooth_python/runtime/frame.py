@@ -6,6 +6,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from algonet.core.tracing import compiling, transforming
 
 from ..machine.credit import Coin
-from ..machine.eager import EAGER, Machine, as_value, soft_number, softened
+from ..machine.eager import Machine, as_value, soft_number, softened
 from ..machine.values import Value, mapped, smooth_kind
 from ..operation import Draws
 from ..softness import Report, Settings
@@ -127,43 +128,42 @@ def _is_real(x: Any) -> bool:
     return x.recorded or x.tensor.is_floating_point()
 
 
+@dataclass(eq=False)
 class Frame:
     """`_s` in rewritten code."""
 
-    def __init__(
-        self, name: str, file: str, settings: Settings, report: Report, depth: int = 0, size: int | None = None
-    ):
-        self.name = name
-        self.file = file
-        self.settings = settings
-        self.report = report
-        self.depth = depth
-        self.size = size
-        #: Of numbers that come from nowhere else.
-        self.precision = torch.get_default_dtype()
-        #: Weights and biases of the assignments, where it is trained, and the gates on them, where these are asked about.
-        self.parameters: tuple[Tensor, ...] = ()
-        self.gates: Value | None = None
+    function: Any
+    settings: Settings
+    report: Report
+    size: int | None
+    #: Options given with the call: they hold for the smooth functions it calls, too.
+    overrides: dict[str, Any]
+    draws: Draws | None
+    #: Of numbers that come from nowhere else.
+    precision: torch.dtype
+    #: Weights and biases of the assignments, where it is trained, and the gates on them, where these are asked about.
+    parameters: tuple[Tensor, ...]
+    gates: Value | None
+    #: What computes, and who takes the decisions (`None`: states are merged).
+    machine: Machine
+    decider: Any = None
+    depth: int = 0
+    #: Probability of being here, relative to the present loop's beginning, and that of the beginning itself.
+    mass: Any = 1.0
+    base: Any = 1.0
+    #: Who is in the branches around, by their coins.
+    inside: Callable[[], Value] | None = None
+    #: Whether this is the function's second run, for the backward pass.
+    rerunning: bool = False
+    #: Whether masses below epsilon were dropped: the weights of what is returned then do not sum to one by themselves.
+    dropped: bool = False
+    #: The last decision on whether to leave early: what is returned is smooth then, whichever way anybody went.
+    forked: Value | None = None
+
+    def __post_init__(self):
+        self.name, self.file = self.function.__name__, self.function._file
         self._parameter_values: list[list[Any]] | None = None
-        #: What computes.
-        self.machine: Machine = EAGER
-        #: Probability of being here, relative to the present loop's beginning, and that of the beginning itself.
-        self.mass: Any = 1.0
-        self.base: Any = 1.0
-        #: Options given with the call: they hold for the smooth functions it calls, too.
-        self.overrides: dict[str, Any] = {}
-        #: Who takes the decisions (`None`: states are merged), the random numbers, and the coins of the branches around.
-        self.decider: Any = None
-        self.draws: Draws | None = None
-        self.inside: Callable[[], Value] | None = None
-        #: What the function reads from outside, and whether this is its second run, for the backward pass.
-        self.outside: Any = None
-        self.rerunning = False
         self._returns = Mixture(("the returned value",))
-        #: Whether masses below epsilon were dropped: the weights of what is returned then do not sum to one by themselves.
-        self.dropped = False
-        #: The last decision on whether to leave early: what is returned is smooth then, whichever way anybody went.
-        self.forked: Value | None = None
 
     gt = comparisons.greater
     lt = comparisons.less

@@ -37,18 +37,16 @@ def load(frame: Any, container: Any, index: Any) -> Any:
         if _crisp(index):
             return frame.machine.derived(container, operator.itemgetter(index))
         return container[index]  # pyright: ignore[reportIndexIssue]
-    if isinstance(index, tuple):
-        if _plain_integers(index):
-            for i in index:
-                container = as_value(container).parts[i]
-            return container
-        if any(map(_real, index)):
-            return _load_real_tuple(frame, as_value(container), index)
-    elif type(index) is int:
-        return as_value(container).parts[index]
-    elif _real(index):
-        return _mixture(frame, as_value(container), index)
-    return _tensor_load(as_value(container), index)
+    array = as_value(container)
+    if _one_by_one(index):
+        first, *rest = index
+        if isinstance(first, slice):
+            return stacked([load(frame, row, *_inner(index)) for row in array.parts[first]])
+        part = load(frame, array, first)
+        return load(frame, part, *_inner(index)) if rest else part
+    if type(index) is int:
+        return array.parts[index]
+    return _mixture(frame, array, index) if _real(index) else _tensor_load(array, index)
 
 
 def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
@@ -63,7 +61,7 @@ def store(frame: Any, container: Any, value: Any, *path: Any) -> Any:
     index = _position(container, index)
     _check_key(container, index)
     whole = isinstance(container, dict)  # A tuple is one key
-    if not whole and isinstance(index, tuple) and len(index) > 0 and (_plain_integers(index) or any(map(_real, index))):
+    if not whole and _one_by_one(index):
         if len(index) > 1 and isinstance(index[0], slice):
             return _store_slice(frame, as_value(container), value, index[0], [*_inner(index), *rest])
         if not all(type(i) is int or isinstance(i, slice) or _real(i) for i in index):
@@ -165,8 +163,10 @@ def _contains_value(index: Any) -> bool:
     return any(type(i) is Value or _real(i) for i in _as_tuple(index))
 
 
-def _plain_integers(index: tuple[Any, ...]) -> bool:
-    return all(type(i) is int for i in index)
+def _one_by_one(index: Any) -> bool:
+    """Whether subscripts are taken one after the other: integers, or others with real ones among them."""
+    real = isinstance(index, tuple) and any(map(_real, index))
+    return real or (isinstance(index, tuple) and index != () and all(type(i) is int for i in index))
 
 
 def _fitting(old: Any, value: Any) -> Any:
@@ -212,16 +212,6 @@ def _spread(frame: Any, container: Any, index: Any, new: Any) -> Any:
     shares = weights(frame, index, len(parts))
     changed = [frame.merge(w, new(part), part) for w, part in zip(shares, parts, strict=True)]
     return changed if is_list else stacked(changed)
-
-
-def _load_real_tuple(frame: Any, array: Value, index: tuple) -> Any:
-    first, *rest = index
-    inner: Any = tuple(rest) if len(rest) != 1 else rest[0]
-    if isinstance(first, slice):
-        rows = [array.parts[k] for k in range(len(array))[first]]
-        return stacked([load(frame, row, inner) for row in rows])
-    part = load(frame, array, first)
-    return load(frame, part, inner) if rest else part
 
 
 def _tensor_load(array: Value, index: Any) -> Any:
