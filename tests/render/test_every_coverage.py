@@ -97,7 +97,7 @@ def test_a_configuration_gives_it_to_the_inverse(name: str, tmp_path: Path) -> N
     file = tmp_path / "run.toml"
     file.write_text(f'{SMALL}coverage = "{name}"\n[train]\nsoftness = [2.0, 0.5]\n')
     problem = problem_of(load_config(file))
-    inverse = problem.parts().inverse
+    _, inverse, _ = problem.parts()
     vertices = problem.template().vertices[None].requires_grad_()  # pyright: ignore[reportAttributeAccessIssue]
     soft = inverse(vertices)
     (slope,) = torch.autograd.grad(soft.sum(), vertices)

@@ -34,6 +34,8 @@ MOST_BYTES = 2**14
 Count = Annotated[int, (1, 10**8)]
 Size = Annotated[int, (1, 8192)]
 Machines = Annotated[int, (1, 65536)]
+Steps = Annotated[int, (1, 10**12)]
+Wait = Annotated[int, (0, 10**12)]
 Share = Annotated[float, (0.0, 1.0)]
 Weight = Annotated[float, (0.0, 1e9)]
 Positive = Annotated[float, (1e-9, 1e9)]
@@ -131,23 +133,23 @@ class TrainConfig(Table, table="train."):
     `save_errors`: "stop" or "continue" when a checkpoint cannot be written (a full disk); `deterministic`: sums in a
     fixed order on a GPU too, slower."""
 
-    steps: Annotated[int, (1, 10**12)] = 2000
+    steps: Steps = 2000
     batch: Count = 32
     accumulate: Count = 1
     learning_rate: Positive = 1e-3
     betas: tuple[Share, Share] = (0.5, 0.99)
     translator_rate: Weight = 5.0
     reconstructor_rate: Weight = 0.5
-    wait: Annotated[int, (0, 10**12)] = 200
-    warmup: Annotated[int, (0, 10**12)] = 50
+    wait: Wait = 200
+    warmup: Wait = 50
     final_rate: Share = 0.1
     clip: Weight = 1.0
     softness: tuple[Positive, ...] = (2.0, 0.7)
-    checkpoint_every: Annotated[int, (1, 10**12)] = 200
+    checkpoint_every: Steps = 200
     keep: Count = 3
     save_errors: Annotated[str, ("stop", "continue")] = "stop"
-    log_every: Annotated[int, (1, 10**12)] = 10
-    pictures_every: Annotated[int, (1, 10**12)] = 200
+    log_every: Steps = 10
+    pictures_every: Steps = 200
     workers: Annotated[int, (0, 1024)] = 0
     accelerator: str = "auto"
     devices: Machines = 1
@@ -211,14 +213,10 @@ def load_config(path: str | Path) -> RunConfig:
         raise ValueError(f"{path}: {error}") from None
 
 
-def from_dict(table: dict[str, Any]) -> RunConfig:
-    """A configuration from nested tables; missing keys have their defaults."""
+def from_dict(table: dict[str, Any], kind: Any = RunConfig) -> Any:
+    """A configuration, or a part of this `kind`, from nested tables; missing keys have their defaults."""
     if not isinstance(table, dict):
         raise ValueError(f"config: wanted a table of settings, got {type(table).__name__}.")
-    return _made(RunConfig, table)
-
-
-def _made(kind: Any, table: dict[str, Any]) -> Any:
     names = [f.name for f in dataclasses.fields(kind)]
     for key in table:
         if key not in names:
@@ -243,7 +241,7 @@ def _checked(hint: Any, value: Any, name: str) -> Any:
             raise ValueError(f"config: `{name}` must be a list{count}, got {value!r}.")
         return tuple(_checked(kinds[0], entry, f"{name}[{i}]") for i, entry in enumerate(value))
     if isinstance(value, dict) and dataclasses.is_dataclass(hint):
-        return _made(hint, value)
+        return from_dict(value, hint)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value) if abs(value) < 2**1023 else math.inf
     if hint is float and isinstance(value, float) and not math.isfinite(value):

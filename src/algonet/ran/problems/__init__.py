@@ -9,7 +9,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -21,14 +21,8 @@ if TYPE_CHECKING:
     from algonet.ran.model import Batch, Regulariser, Trainable
 
 Scores = dict[str, float]
-
-
-class Parts(NamedTuple):
-    """The components of a model that a problem decides: R, the smooth inverse, L_reg."""
-
-    reconstructor: nn.Module
-    inverse: nn.Module
-    regulariser: Regulariser | None
+#: The components of a model that a problem decides: R, the smooth inverse, L_reg.
+Parts = tuple[nn.Module, nn.Module, "Regulariser | None"]
 
 
 class Problem(ABC):
@@ -136,6 +130,3 @@ def problem_of(config: RunConfig) -> Problem:
     """The problem that a configuration describes."""
     module, name = PROBLEMS[config.kind]
     return getattr(importlib.import_module(f"{__name__}.{module}"), name)(config)
-
-
-__all__ = ["PROBLEMS", "Parts", "Problem", "problem_of"]

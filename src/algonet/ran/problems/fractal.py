@@ -34,7 +34,7 @@ class FractalProblem(Problem):
         model = self.config.model
         inverse = IFSInverse(model.functions, self.config.data.size, scale=self.config.train.softness[0])
         reconstructor = IFSReconstructor(self.encoder(), *ring(model.functions), model.width)
-        return Parts(reconstructor, inverse, SystemRegulariser(reconstructor.start))
+        return reconstructor, inverse, SystemRegulariser(reconstructor.start)
 
     def procedural(self, split: str) -> CachedItems:
         return Fractals(size=self.config.data.size, functions=self.config.model.functions, **self.look(split))

@@ -50,7 +50,7 @@ class MeshProblem(Problem):
         inverse = RenderInverse(start.faces, data.size, data.views, coverage, model.shading, colours=model.colours)
         regulariser = MeshRegulariser(start, loss.laplacian, loss.flatten, loss.colour if model.colours else 0.0)
         reconstructor = MeshReconstructor(self.encoder(), start.vertices, model.width, colours=model.colours)
-        return Parts(reconstructor, inverse, regulariser)
+        return reconstructor, inverse, regulariser
 
     def translators(self) -> tuple[nn.Module, nn.Module]:
         if not self.config.model.colours:

@@ -59,7 +59,7 @@ class SpeechProblem(Problem):
         reconstructor = SpeechReconstructor(
             self.encoder(task.frames), task.places, len(inverse.names), seconds, config.model.width
         )
-        return Parts(reconstructor, inverse, TranscriptRegulariser(config.loss.undecided, config.loss.unbalanced))
+        return reconstructor, inverse, TranscriptRegulariser(config.loss.undecided, config.loss.unbalanced)
 
     def procedural(self, split: str) -> CachedItems:
         return Utterances(task=self.config.data.task, bands=self.config.data.size, **self.look(split))
