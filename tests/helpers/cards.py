@@ -78,7 +78,9 @@ def more_calls() -> Iterator[Callable[[], Any]]:
     for n in (40, 100_000):
         yield both(lambda x: soft_topk_mask(x, 5, backend="triton"), drawn(1, n))
     ball, camera = icosphere(2), Camera.look_at(torch.tensor([[0.3, 0.2, 3.0], [0.3, 2.0, 3.0]]))
-    yield both(lambda vertices: ball.replace(vertices=vertices).vertex_normals(), ball.vertices.clone().requires_grad_())
+    yield both(
+        lambda vertices: ball.replace(vertices=vertices).vertex_normals(), ball.vertices.clone().requires_grad_()
+    )
     yield lambda: rasterize(ball.vertices, ball.faces, camera, size=(90, 210), backend="triton")
     pointed, wide = (PointLight((1.0, 2.0, 3.0)),), FilteredCoverage(StudentT(scale=6.0))
     for mesh, lights, options in (
