@@ -17,16 +17,15 @@ from algonet.sorting import soft_median, soft_rank, soft_sort, soft_topk
 from algonet.while_lang import WhileProgram, load_program
 
 ROOT = str(Path(algonet.__file__).parent)
-#: Operation -> most frames, most files. They are to come down to 25 in 7 for sorting, 50 in 9 for the renderer and 70 in 9 for
-#: Smooth Python.
+#: Operation -> most frames, most files.
 MOST = {
-    "soft_sort": (96, 18),
-    "soft_rank": (92, 18),
-    "soft_topk": (96, 18),
-    "soft_median": (106, 18),
+    "soft_sort": (25, 7),
+    "soft_rank": (25, 7),
+    "soft_topk": (25, 7),
+    "soft_median": (25, 7),
     "WhileProgram": (25, 6),
     "IFS": (35, 8),
-    "SmoothRenderer": (220, 22),
+    "SmoothRenderer": (50, 9),
     "smooth": (70, 9),
 }
 

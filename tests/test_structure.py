@@ -296,11 +296,11 @@ def test_the_table_of_formulas_names_files_that_exist():
 LAYERS = {"core", "relax", "sorting", "ranking", "while_lang", "smooth_python", "ifs", "render", "nn"}
 #: Tokens of code, without comments and docstrings. To add, take away; who raises a number says in the commit which
 #: capability it paid for. The house is to come down to 310,000 tokens in 220 files, of which layers 245,000 and core 16,000.
-MOST_TOKENS = {"library": 421_500, "layers": 335_000, "core": 22_050, "apps": 22_600}
-MOST_FILES = 292
+MOST_TOKENS = {"library": 396_500, "layers": 312_500, "core": 22_050, "apps": 22_550}
+MOST_FILES = 250
 MOST_CACHES = 10
 #: No longer file; no fuller folder.
-LONGEST, FULLEST = 545, 24
+LONGEST, FULLEST = 500, 20
 
 PROSE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
