@@ -134,8 +134,7 @@ def _small(folder: Path) -> Path:
 def test_commands_take_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The slow ones search 80 + 100 steps otherwise
     monkeypatch.setattr("algonet.fit.PoseSearch", partial(PoseSearch, steps=1, refine_steps=1))
-    program, runner = typer.Typer(), CliRunner()
-    render_commands.register(program)
+    program, runner = render_commands.app, CliRunner()
     picture, run = tmp_path / "box.png", tmp_path / "run"
     small = ["--size", "16", "--coverage", name]
     fit = ["fit-mesh", "box", "--out", str(run), "--steps", "2", "--level", "0", "--views", "2", "--texture", "0"]
@@ -149,10 +148,10 @@ def test_commands_take_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_commands_say_which_names_there_are(tmp_path: Path) -> None:
-    program = typer.Typer()
-    render_commands.register(program)
     for call in (["render", "box"], ["fit-mesh", "box"], ["fit-camera", "box", "x.png"]):
-        result = CliRunner().invoke(program, [*call, "--out", str(tmp_path / "x.png"), "--coverage", "round"])
+        result = CliRunner().invoke(
+            render_commands.app, [*call, "--out", str(tmp_path / "x.png"), "--coverage", "round"]
+        )
         assert "there are filtered, gaussian, edges, euclidean" in str(result.exception)
         assert not any(tmp_path.iterdir())
 

@@ -151,7 +151,7 @@ class SmoothRenderer(SoftModule):
         """Remember the number that is now in the coverage's softness; `None`: it is not known."""
         softness: Tensor = getattr(self, self._softness or "depth_steepness")
         fixed = value is not None and not softness.requires_grad and not softness.is_inference()
-        self._known = (softness, softness._version, value) if fixed else None
+        self._known = (softness, softness._version, value) if fixed and value is not None else None
 
     def _number(self) -> float | None:
         """What is in the coverage's softness, if that is known without a look; a compiled graph does not know."""

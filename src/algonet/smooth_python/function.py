@@ -46,6 +46,9 @@ class SmoothFunction(Generic[P, R]):
     """What `@smooth` makes of a function: call it on tensors; `.crisp` is the function as written."""
 
     is_smooth = True
+    __name__: str
+    __qualname__: str
+    __wrapped__: Callable[..., Any]
     #: What a call computes with besides its arguments; see `SmoothProgram`.
     parameter_tensors: tuple[Tensor, ...] = ()
 

@@ -205,8 +205,9 @@ def _mean(f: Tensor, score: Any, call: Call, each: int) -> Tensor:
     copies: it knows nothing of this one's draws, so it moves no expectation. Pairs of opposite noise (`each` = 2) have the mean
     of the other pairs: in the first derivative, where the two have opposite scores, it cancels; in the second it does not.
     """
-    size = 1 if call.size is None else call.size
-    f = f.reshape(size, call.settings.paths.count // each, each, *f.shape[1:])
+    size, paths = 1 if call.size is None else call.size, call.settings.paths
+    assert isinstance(paths, (Particles, Perturb))
+    f = f.reshape(size, paths.count // each, each, *f.shape[1:])
     if isinstance(score, Tensor) and (tracing.transforming() or tracing.differentiating((score,))):
         score = score.reshape(*f.shape[:3], *score.shape[1:], *[1] * (f.dim() - 2 - score.dim()))
         means = f.mean(2, keepdim=True)

@@ -214,13 +214,15 @@ class _Run:
         tensors = scalar, *shared, *elements
         gates = None if make_gates is None else make_gates(elements[0])
         beside = make_gates is not None or body is not None
-        if self.run is None and not beside:
-            self.run = RUN_WHILE.bind(tensors, self.settings, self.backend)
-        values, *diagnostics = reference(tensors, self.settings, gates, body) if beside else self.run(tensors)
+        if beside:
+            values, *diagnostics = reference(tensors, self.settings, gates, body)
+        else:
+            self.run = self.run or RUN_WHILE.bind(tensors, self.settings, self.backend)
+            values, *diagnostics = self.run(tensors)
         if self.one_sided:
 
             def run(given: list[Tensor], free: bool) -> Tensor:
-                fixed = [t if free or t is None else t.detach() for t in (*tensors[:FIRST], gates)]
+                fixed: list[Any] = [t if free or t is None else t.detach() for t in (*tensors[:FIRST], gates)]
                 moved = (*fixed[:FIRST], *given)
                 if beside:
                     # Of the network too, gradients are wanted once

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -283,7 +283,7 @@ class WhileNetwork(WhileProgram):
         prepared = program._prepared
         super().__init__(
             program.program,
-            copy.deepcopy(program.relax),
+            copy.deepcopy(cast(Exit, program.relax)),
             epsilon=prepared.epsilon,
             max_iterations=prepared.max_iterations,
             inputs=program._inputs,

@@ -166,7 +166,8 @@ class _Function:
     def count(self, node: ast.For, name: str, bounds: list[ast.expr]) -> None:
         self.no_return(node)
         step = bounds[2] if len(bounds) == 3 else ast.Constant(1)
-        if not (1 <= len(bounds) <= 3 and isinstance(step, ast.Constant) and step.value in range(1, MAX_CONSTANT + 1)):
+        by: Any = step.value if isinstance(step, ast.Constant) else 0
+        if not (1 <= len(bounds) <= 3 and by in range(1, MAX_CONSTANT + 1)):
             raise self.refuse(node, "range takes an end, or a start and an end, and a step that is a number from 1 on")
         counter, turns = next(self.fresh), self.value(bounds[min(len(bounds), 2) - 1])
         if len(bounds) == 1:
@@ -177,12 +178,12 @@ class _Function:
             turns = self.remainder(turns, start)
         target = self.place(name)
         body, _ = self.inside(lambda: self.block(node.body))
-        if step.value == 1:
+        if by == 1:
             self.write(Loop(turns, (Copy(target, counter), Increment(counter), *body), line=node.lineno))
             return
         # What is left is at most `step` less after each turn
-        fewer = [If(turns, (Decrement(turns),)) for _ in range(step.value)]
-        self.write(While(turns, (Copy(target, counter), Assign(counter, counter, step.value), *body, *fewer)))
+        fewer = [If(turns, (Decrement(turns),)) for _ in range(by)]
+        self.write(While(turns, (Copy(target, counter), Assign(counter, counter, by), *body, *fewer)))
 
     def no_return(self, node: ast.stmt) -> None:
         for inner in ast.walk(node):

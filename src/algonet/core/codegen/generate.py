@@ -15,7 +15,7 @@ import textwrap
 import threading
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from algonet.core.codegen import store
 from algonet.core.codegen.store import cache_folder, inlined
@@ -57,8 +57,7 @@ __all__ = ["PRELUDES", "TEMPLATE", "Formula", "cache_folder", "load", "load_temp
 class Formula(Protocol):
     """Whatever states a formula for kernels: statements that set `value` and `slope` from `z`, or `None`."""
 
-    @property
-    def scalar(self) -> str | None: ...
+    scalar: ClassVar[str | None]
 
 
 def scalar_function(relax: Formula, name: str, dialect: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -35,6 +35,9 @@ class RasterPlan(Plan):
     Backends have `forward`, `parts(needs)` (how many parts the gradient of an item's sigma is written in) and `pull(picture's
     gradients, points, sigma, weights, features, gradients of these four to write, needs)`.
     """
+
+    parts: Callable[[Sequence[bool]], int]
+    pull: Callable[..., None]
 
     def __init__(self, signature: Signature):
         super().__init__(signature)
@@ -68,6 +71,11 @@ class ChaosPlan(Plan):
     `pull(gradients of points, parameters, choices, start, states, gradients to write of parameters and start)`, where an item's
     parameters have gradients in `parts` with room for `slots` functions each.
     """
+
+    draw: Callable[..., None]
+    pull: Callable[..., None]
+    parts: int
+    slots: int
 
     def __init__(self, signature: Signature):
         super().__init__(signature)

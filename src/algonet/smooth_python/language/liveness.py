@@ -222,8 +222,9 @@ class Assignment(NamedTuple):
     @property
     def label(self) -> str:
         """The line and what is written there."""
-        plain: Any = ast.Assign([self.target], self.value, lineno=0)
-        source = ast.unparse(plain if self.operator is None else ast.AugAssign(self.target, self.operator, self.value))
+        target: Any = self.target
+        plain = ast.Assign([target], self.value, lineno=0)
+        source = ast.unparse(plain if self.operator is None else ast.AugAssign(target, self.operator, self.value))
         return f"line {self.target.lineno}: {textwrap.shorten(source, 60, placeholder='...')}"
 
 
