@@ -132,6 +132,22 @@ def test_cutting_changes_neither_colour_nor_depth(name: str, steepness: float) -
 
 
 @pytest.mark.parametrize("steepness", [5.0, 100.0])
+def test_cutting_a_box_changes_little(steepness: float) -> None:
+    """Measured: colours 8e-3 and depth 4e-2 of their ranges, silhouettes 7e-4."""
+    mesh = box().to(torch.float64)
+    for eye in ((1.0, 1.2, 2.2), (0.3, 0.9, 2.6)):
+        camera = Camera.look_at(torch.tensor(eye, dtype=torch.float64))
+        coarse, cut = (
+            render_attributes(m.vertices, m.faces, m.vertices, camera, size=(SIZE, SIZE), depth_steepness=steepness)
+            for m in (mesh, mesh.subdivided().subdivided())
+        )
+        inside = coarse.silhouette > 0.5
+        assert float((coarse.image - cut.image).abs().max()) < 2.5e-2 * _range(mesh.vertices)
+        assert float((coarse.depth - cut.depth)[inside].abs().max()) < 0.12 * _range(coarse.depth[inside])
+        assert float((coarse.silhouette - cut.silhouette).abs().max()) < 2e-3
+
+
+@pytest.mark.parametrize("steepness", [5.0, 100.0])
 def test_a_flat_sheet_is_the_average_over_the_noise(steepness: float) -> None:
     mesh = _turned(_sheet(), math.pi / 4).subdivided().subdivided()
     out, (image, opaque, depth) = _soft(mesh, mesh.vertices, steepness=steepness), _truth(mesh, mesh.vertices)
