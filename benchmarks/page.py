@@ -59,7 +59,7 @@ TITLES = {
     "while_lang": "WHILE-programs",
     "ifs": "Iterated function systems",
     "render": "Rendering",
-    "visibility": "Hard and smooth pictures on a GPU, as they are now",
+    "visibility": "Hard and smooth pictures on a GPU",
     "render_calls": "Whole calls of the renderer",
     "fitting": "Fitting",
     "ran": "The backward AlgoNet",
@@ -84,7 +84,7 @@ def markdown(results: Path = RESULTS) -> str:
             if path.exists():
                 parts += [
                     f"### {_place(stem, json.loads(path.read_text()))}\n",
-                    about(HERE / f"{stem if (results / f'{name}.json').exists() else name}.py"),
+                    *filter(None, [about(HERE / f"{stem if (results / f'{name}.json').exists() else name}.py")]),
                     *tables(path),
                 ]
     return "\n".join(parts)
@@ -120,11 +120,12 @@ def _place(stem: str, content: dict) -> str:
 
 
 def about(path: Path) -> str:
-    """What a module's own docstring says it measures, without its usage line."""
+    """What a module's own docstring says it measures, without how to run it."""
     if not path.exists():
         return ""  # the section above has said it: the same module ran on two machines
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return re.sub(r"(Run: )?python -m (benchmarks|experiments)\S*( \S+)*", "", text).strip() + "\n"
+    usage = re.compile(r"^ *(Run: )?python -m (benchmarks|experiments)\b.*\n?(^ {8,}.*\n?)*", re.MULTILINE)
+    return re.sub(r"\n{3,}", "\n\n", usage.sub("", text)).strip() + "\n"
 
 
 def tables(path: Path) -> list[str]:

@@ -7,7 +7,7 @@ where it is installed, as it needs a compiler), diffsort (bitonic, whose matrix 
 few lines of torch: LapSum's threshold by sorting (Laplace sums, solved exactly), softsort's first k rows (SoftTorch, which
 could not be installed here, has it), and all pairs at once (ApproxNDCG as allRank writes it; left out where a matrix would
 take more than 256 MiB). They are not equally soft. Each is checked against the same formula of ours, where there is one,
-before anything is timed. The record of the GPU was cut after top-k, on a busy host.
+before anything is timed. The GPU's record has top-k only.
 
     python -m benchmarks.ranking [--json FILE] [--quick]
 """

@@ -4,7 +4,8 @@ The dense baseline is a silhouette, 1 - prod(1 - sigmoid(signed squared distance
 backward: less work per face and pixel than ours, which also gives depth and RGBA with their gradients. Parity with the
 dense reference (values within 1e-4, float64 truth) is checked before anything is timed. The GPU has benchmarks.render_gpu.
 
-The record is of the formula before 0.3, a soft minimum over depths; "Hard and smooth pictures on a GPU" has the present one.
+These figures are of the formula before 0.3, a soft minimum over depths. The section "Hard and smooth
+pictures on a GPU" has the present one.
 
     python -m benchmarks.render [--json FILE] [--quick] [--plot FILE]
 """

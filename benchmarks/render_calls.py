@@ -2,12 +2,14 @@
 
 All rows are forward and backward, to vertices and colours, in float32. "lit" is a whole call of `SmoothRenderer` with its
 default arguments on a mesh with vertex colours; "attributes" is `render_attributes` of the same colours, the rasteriser
-alone. Both are compared first with the dense reference in float64 on a small scene (values within 1e-4), and not timed where
-they differ. Softness: the same call at noise of 2 to 40 pixels, as it is (wide noise is sampled sparsely and interpolated)
-and with every pixel its own sample. Times that are compared are taken in turns. On the CPU they are the least of all, because
-machines are busy; on a CUDA device medians, with the least beside them, and rows are batches with noise of 0.0035 NDC.
+alone. Both are compared first with the dense reference in float64 on a small scene (values within 1e-4), and not timed
+where they differ. Softness: the same call at noise of 2 to 40 pixels, as it is (wide noise is sampled sparsely and
+interpolated) and with every pixel its own sample. Times that are compared are taken in turns. On the CPU the least of all
+calls counts, because machines are busy. On a CUDA device medians count, with the least beside them, and rows are batches
+with noise of 0.0035 NDC.
 
-The record is of the formula before 0.3, a soft minimum over depths; "Hard and smooth pictures on a GPU" has the present one.
+These figures are of the formula before 0.3, a soft minimum over depths. The section "Hard and smooth
+pictures on a GPU" has the present one.
 
 Run: python -m benchmarks.render_calls [--device cpu|cuda] [--quick] [--meshes DIR] [--json FILE] [--plot FILE] [--recorded ...]
 """

@@ -7,7 +7,8 @@ replayed as a CUDA graph: what the device does, without the host; "at best" is t
 milliseconds) were measured on an H200 with torch 2.11. Whole calls, softness and real meshes follow: see
 `benchmarks/render_calls.py`, whose rows these are, and all that runs with --device cpu.
 
-The record is of the formula before 0.3, a soft minimum over depths; "Hard and smooth pictures on a GPU" has the present one.
+These figures are of the formula before 0.3, a soft minimum over depths. The section "Hard and smooth
+pictures on a GPU" has the present one.
 
 Run: python -m benchmarks.render_gpu [--device cuda|cpu] [--quick] [--meshes FOLDER] [--json FILE]
 """

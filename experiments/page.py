@@ -27,11 +27,11 @@ TITLES = {
 }
 INTRO = """# Experiments
 
-Does it learn as well as it is fast? Each table is made by one command, `python -m experiments.NAME --data FOLDER`,
+How well it learns. Each table is made by one command, `python -m experiments.NAME --data FOLDER`,
 from the files people have; nothing is downloaded. `--quick` runs each in a minute on data made on the spot, `--out
 FOLDER` keeps checkpoints of long trainings and goes on from them. The page is made by `python -m experiments --page` from
 `experiments/results/*.json`. Figures of others carry their source; where a protocol differs from the published one
-the text above the table says how. A row that loses stays.
+the text above the table says how. Rows in which others are better stay.
 """
 
 

@@ -2,7 +2,7 @@
 
 The programs and their questions are those of `examples.simulations`: restitutions of a floor from trajectories of
 a ball, a thermostat's timetable, when and how much a shop orders, traffic lights, vaccination on a network, skills from the
-results of tournaments. Everybody is judged by the program as written (crisp) on the same scenarios; parameters lie in [0, 1]
+results of tournaments. Every method is judged by the program as written (crisp) on the same scenarios; parameters lie in [0, 1]
 and begin at the same point. Gradients come from merged states whose steepness rises (Merge), from particles, and from
 perturbed crisp runs (Perturb), some scenarios a step, by Adam. Black boxes are random search and CMA-ES (the library
 `cmaes`), on all scenarios and, as the gradients have it, on some of them, drawn anew for each generation; they run the crisp

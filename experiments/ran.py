@@ -7,39 +7,38 @@ weak ones see the truth of a share of the items. Shapes: voxel IoU and Chamfer d
 1 - edits / phonemes on held-out sounds of other voices. Settings were chosen on the validation split, figures come from
 the test split; the steps that each did are in its note. Nobody else has published figures for these.
 
-The record comes from three sessions on one kind of card. Direct vowels and the supervised rows are from the first, in
-company that slowed them; three seeds of shapes and function systems are from the last, where 110 seconds beside other
-programs ended shapes after 309 to 400 steps. Shapes are tested on 64 held-out ones; weakly supervised shapes and words
-have one seed. What was cut for want of time: three seeds for those, colours, and the bounds of one view and of function
-systems (the page on backward AlgoNets has the latter's, of other sessions). espeak-ng's voices were spoken elsewhere and
-only listened to.
+Rows were measured in several runs on one kind of card. Direct vowels and the supervised rows ran beside other programs,
+which slowed them: their notes give steps and seconds. Each seed of the shapes and function systems had 110 seconds, which
+ended shapes after 309 to 400 steps. Shapes are tested on 64 held-out ones. Weakly supervised shapes and words have one
+seed. Colours, and the supervised bounds of one view and of function systems, are not in the table; the page on backward
+AlgoNets has the latter. No model was trained on espeak-ng's voices.
 
-The tables of styles ("painted shapes", "textured systems", ...) leave parts out, one by one. "RAN" there has U-Nets, a
-discriminator of patches, and a b2a that borrows the colours of its input; "with samples" lets D learn what b' should
-look like from the smooth inverse of random reconstructions; "the way back" teaches a2b and R on such samples painted in
-an input's colours. A rule on the colours of single pixels, fitted with labels, has a silhouette IoU of 1.00 on
-"palettes", 0.34 on "painted" and 0.35 on "textured" shapes. These rows are of one session: 500 steps on shapes and 600
-on syllables, all runs of a row side by side on one card, weights that were chosen with other seeds. On "painted" and
-"textured" shapes the way back is what works, with D or without (0.698 and 0.700): D alone is a matter of luck, and the
-losses of the paper alone stay at the template. On syllables direct training wins where spectra look alike ("palettes");
-on "painted" ones nothing is far above the template.
+Rows of styles ("painted shapes", "textured systems", ...) leave parts out, one by one. "RAN" there has U-Nets, a
+discriminator of patches, and a b2a that borrows the colours of its input. "With samples": D learns what b' should look like
+from the smooth inverse of random reconstructions. "The way back": a2b and R learn from such samples, painted in an input's
+colours. A rule on the colours of single pixels, fitted with labels, has a silhouette IoU of 1.00 on "palettes", 0.34 on
+"painted" and 0.35 on "textured" shapes. Models train for 500 steps on shapes and 600 on syllables, all runs of a row side by
+side on one card; weights were chosen with other seeds. On "painted" and "textured" shapes the way back works, with D or
+without (0.698 and 0.700). D alone works with some seeds and fails with others, and the paper's losses alone stay at the
+template. On syllables direct training wins where spectra look alike ("palettes"); on "painted" ones nothing is far above the
+template.
 
-What failed on "painted" without a cue, on a CPU (pictures of 16 x 16 from two sides, validation split): the paper's
-losses with U-Nets collapse, because ||b'' - b'|| teaches a2b the template that R begins from (b' differed by 0.01 per
-pixel between inputs). With borrowed colours and no samples, inside and outside are a matter of luck: of six seeds,
-translators trained alone for 70 steps had b' right in two, inverted in three, and mixed in one. With D on samples
-(weight 10, adversarial 0.1) b' had an IoU of 0.92 with the true silhouettes after 100 steps and 0.95 after 150, R then
-a voxel IoU of 0.526 (template 0.441); with D and the way back at weight 3 instead, 0.72 and 0.78, R 0.477, and 0.576
-after 400 steps. A seed that was lucky without D had 0.955 and 0.492 after 150. Also tried: colours borrowed by way of
-b' instead of the sample itself (0.37 to 0.49), the residual of a added to painted samples (0.67).
+What failed on "painted" without a cue (on a CPU, pictures of 16 x 16 from two sides, validation split): the paper's losses
+with U-Nets collapse, because ||b'' - b'|| teaches a2b the template that R begins from; b' differed by 0.01 per pixel
+between inputs. With borrowed colours and no samples, chance decides what is inside and what outside: of six seeds,
+translators trained alone for 70 steps had b' right in two, inverted in three, and mixed in one. With D on samples (weight
+10, adversarial 0.1), the IoU of b' with the true silhouettes was 0.92 after 100 steps and 0.95 after 150, and R had a voxel
+IoU of 0.526 (template 0.441). With D and the way back at weight 3 instead, b' had 0.72 and 0.78, and R 0.477, and 0.576
+after 400 steps. One seed without D had 0.955 and 0.492 after 150. Two more variants: colours borrowed by way of b' instead
+of the sample itself gave 0.37 to 0.49, the residual of a added to painted samples 0.67.
 
-Shapes of 64 x 64 from four sides, an earlier record: silhouettes as B are better than shaded renderings (0.719 after
-412 steps, 0.594 after 386), a fifth of the Laplacian's weight and a tenth of the adversarial weight add 0.01; losses
-separately 0.768, together 0.755. One view reaches 0.621 (template 0.505): depth stays the template's. With colours (16
-x 16, 160 steps), the mean difference of rendered colours is 0.093 (template 0.248), with a2b free to choose colours
-0.294. Function systems of 64 x 64: RAN 0.866 and 0.845, separately 0.793, supervised 0.932, template 0.346; dots of one
-pixel instead of four end at 0.413, and so do systems turned by any angle. On a CPU, `ran_cpu.toml`: RAN 0.638, direct
-0.009, supervised 0.667, template 0.515.
+An earlier record of shapes of 64 x 64 from four sides: with silhouettes as B the IoU is 0.719 after 412 steps, with shaded
+renderings 0.594 after 386. A fifth of the Laplacian's weight and a tenth of the adversarial weight add 0.01. Trained
+separately, the losses reach 0.768, together 0.755. One view reaches 0.621 (template 0.505): depth stays the template's.
+With colours (16 x 16, 160 steps), the mean difference of rendered colours is 0.093 (template 0.248), and 0.294 where a2b
+chooses colours freely. Function systems of 64 x 64: RAN 0.866 and 0.845, separately 0.793, supervised 0.932, template
+0.346. Dots of one pixel instead of four end at 0.413, and so do systems turned by any angle. On a CPU, `ran_cpu.toml`: RAN
+0.638, direct 0.009, supervised 0.667, template 0.515.
 
 Run: python -m experiments.ran [--problems "painted shapes" speech] [--lines RAN "RAN with samples"] [--seeds 0 1 2]
                                [--seconds 600] [--jobs 4]

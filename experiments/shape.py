@@ -2,10 +2,10 @@
 
 Pictures and measures are those of `benchmarks/fitting.py` (its docstring says them): 32 views of 256 x 256 pixels,
 silhouettes and normals; overlap and normals in unseen views, Chamfer distance over its floor, the share of faces that
-are inverted or cut through others. Rows per mesh: `fit_mesh` with its default settings, a ball of 1,280 faces remeshed
-on the way; the same steps on balls of 5,120 and 20,480 faces that keep their faces; and, on the latter, no
-preconditioning (stiffness 0) with Laplacian and flattening penalties instead, as differentiable renderers have long
-been used.
+are inverted or cut through others. Rows per mesh: `fit_mesh` with its default settings, remeshed on the way from a ball of
+1,280 faces (since 0.3 it begins with the visual hull); the same steps on balls of 5,120 and 20,480 faces that keep their
+faces; and, on the latter, no preconditioning (stiffness 0) with Laplacian and flattening penalties instead, as
+differentiable renderers have long been used.
 
 Nicolet et al. ("Large steps in inverse rendering of geometry", 2021) and Palfinger ("Continuous remeshing for inverse
 rendering", 2022) show their results as pictures and curves of their own scenes; no figure of theirs is copied here.

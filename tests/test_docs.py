@@ -123,6 +123,14 @@ def test_the_page_of_defaults_says_what_they_give():
         assert said == pytest.approx(found, rel=0.1), f"{line}: run `python -m docs.defaults`"
 
 
+@pytest.mark.parametrize("name", ["benchmarks", "experiments"])
+def test_pages_of_tables_are_made_from_the_records(name):
+    """And from the modules' docstrings, without the lines that say how to run them."""
+    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert text == importlib.import_module(f"{name}.page").markdown(), f"run `python -m {name} --page`"
+    assert not re.findall(rf"^ *(?:Run: |python -m {name}|\[--).*|\n\n\n", text, re.MULTILINE)
+
+
 #: A line of a shell block, or an indented one, that calls the command.
 COMMAND = re.compile(r"^(?: {4})?algonet ([a-z].*?)(?:\s+#.*)?$", re.MULTILINE)
 SHELL = re.compile(r"^```sh\n(.*?)^```|((?:^ {4}.*\n)+)", re.MULTILINE | re.DOTALL)
