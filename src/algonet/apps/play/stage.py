@@ -92,6 +92,7 @@ class Latest:
             for timer in patience:
                 timer.cancel()
         self._problem.say("")
+        self._problem.first = False
         self._show(result, wish)
         return time.perf_counter() - start
 
@@ -145,7 +146,8 @@ class Problem:
     """One line on the page that says what is wrong, or nothing. What was `read` is grey while a new value is computed."""
 
     def __init__(self, read: Any = None) -> None:
-        self._read = read
+        #: Whether nothing has been shown yet.
+        self._read, self.first = read, True
         self._label = ui.label("").classes("problem").mark("problem")
         self.say("")
 
@@ -162,7 +164,9 @@ class Problem:
 
     def wait(self) -> None:
         """Say that a picture takes a while."""
-        self.say("Computing. The first picture of a room takes longest: its kernels are compiled, once.")
+        self.say(
+            "Computing. The first picture takes longest: kernels are compiled, once." if self.first else "Computing."
+        )
         self._label.classes(add="waiting")
 
 

@@ -298,4 +298,4 @@ def build() -> None:
             fit = Fit("fit a ball to it", begin, progress, problem)
         lines = Code()
     latest = Latest(Wish(painted(torus())), paint, show, problem, Size(FULL))
-    latest.again()
+    take("torus")

@@ -208,8 +208,9 @@ def code(wish: Wish) -> str:
     decorated = source if source.startswith("@smooth") else f"@smooth\n{source}"
     called = decorated.partition("def ")[2].partition("(")[0]
     values = [[float(value)] for value in wish.at.values()]
+    imports = "import math\n" if "math." in source else ""
     return (
-        f"import math\nimport torch\nfrom algonet import Logistic, smooth\n\n\n{decorated}\n\n\n"
+        f"{imports}import torch\nfrom algonet import Logistic, smooth\n\n\n{decorated}\n\n\n"
         f"inputs = torch.tensor({values}, requires_grad=True)\n"
         f"y = {called}(*inputs, batched=True, relax=Logistic({wish.steepness:.3g}))\n"
         "print(y, *torch.autograd.grad(y.sum(), inputs, allow_unused=True))"
