@@ -19,8 +19,8 @@ from algonet.sorting import soft_median, soft_quantile, soft_rank, soft_sort, so
 PAGE = Path(__file__).with_name("defaults.md")
 INTRO = """# What defaults give
 
-A default softness suits some data and not all. Each row takes one function with nothing chosen, on ordinary data, and lets
-the data grow by 10 and by 100: more items, larger numbers, larger pictures. Errors are mean distances from the crisp result.
+A default softness suits some data and not all. Each row calls one function with its defaults on ordinary data, and lets the
+data grow by 10 and by 100: more items, larger numbers, larger pictures. Errors are mean distances from the crisp result.
 *No use* is the error of an answer that ignores the order (the mean for a median or a maximum, a constant for ranks
 and indices), at the largest size. Where a default stops being of use it warns (`SoftnessWarning`);
 [Choosing softness](choosing_softness.md) says what to do then. Items are standard normal. The page is made by
