@@ -72,6 +72,8 @@ from algonet import (
     soft_rank, soft_sort, soft_topk,
 )
 from algonet.nn import FiniteDifferences, SmoothDepth
+from algonet.ran import Box, solve_inverse
+from algonet.ranking import NewtonLoss, ndcg, ndcg_loss
 from algonet.render import Mesh, render_hard, torus
 from algonet.smooth_python import Particles
 from algonet.speech import SmoothSynthesizer, write_wav
@@ -172,6 +174,22 @@ waveform: Tensor = speech.waveform
 quiet: Tensor = synthesizer(score.phonemes, score.durations, score.pitch, 0.5 * score.loudness).mel
 write_wav("halo.wav", waveform, synthesizer.sample_rate)
 print(synthesizer.names[0], synthesizer.formants.shape, quiet.shape)
+
+# ranking
+grades = torch.rand(4, 8)
+lost: Tensor = ndcg_loss(x, grades) + NewtonLoss(ndcg_loss)(x, grades)
+metric: Tensor = ndcg(x, grades)
+print(lost.sum().item(), metric.mean())
+
+
+# the backward AlgoNet
+def bump(place: Tensor) -> Tensor:
+    return torch.sigmoid(8 * (torch.linspace(-1, 1, 16) - place))
+
+
+solved = solve_inverse(bump, bump(torch.rand(64, 1)), parameters=Box([0.0], [1.0]), method="direct", steps=5)
+guess: Tensor = solved.reconstruct(bump(torch.rand(1, 1)))
+print(guess.mean(), solved)
 """
 
 
