@@ -190,6 +190,20 @@ def canvas(drag: Callable[[str, float, float], None], *, alt: str, size: tuple[i
     return image
 
 
+def turning(latest: Callable[[], Latest], lowest: float) -> Callable[[str, float, float], None]:
+    """What dragging does in rooms that show a solid: it turns the wish's `azimuth` and `height`, angles in radians."""
+    held: list[float] = []
+
+    def drag(kind: str, x: float, y: float) -> None:
+        if kind != "down" and held:
+            wish = latest().wish
+            height = min(max(wish.height + 3 * (y - held[1]), lowest), 1.4)
+            latest().again(azimuth=wish.azimuth - 4 * (x - held[0]), height=height)
+        held[:] = [] if kind == "up" else [x, y]
+
+    return drag
+
+
 def slider(
     name: str,
     low: float,

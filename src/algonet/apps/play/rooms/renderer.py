@@ -34,7 +34,7 @@ from algonet.render import (
     torus,
 )  # fmt: skip
 
-from ..stage import Code, Fit, Latest, Problem, Size, canvas, choice, image, off_loop, one_line, slider
+from ..stage import Code, Fit, Latest, Problem, Size, canvas, choice, image, off_loop, one_line, slider, turning
 
 #: Uploads: bytes of the file, faces of the mesh.
 LARGEST, MOST_FACES = 2_000_000, 30_000
@@ -217,7 +217,7 @@ def thumbnail() -> str:
 
 
 def build() -> None:
-    state: dict[str, Any] = {"name": "torus", "held": None}
+    state, drag = {"name": "torus"}, turning(lambda: latest, -1.4)
 
     def show(found: dict[str, Any], wish: Wish) -> None:
         view.set_source(found["picture"])
@@ -225,15 +225,6 @@ def build() -> None:
         if "fitted" in found:
             second.set_source(found["fitted"])
         lines.show(code(state["name"], wish))
-
-    def drag(kind: str, x: float, y: float) -> None:
-        if kind == "down":
-            state["held"] = (x, y)
-        elif state["held"] is not None:
-            dx, dy = x - state["held"][0], y - state["held"][1]
-            state["held"] = None if kind == "up" else (x, y)
-            wish = latest.wish
-            latest.again(azimuth=wish.azimuth - 4 * dx, height=min(max(wish.height + 3 * dy, -1.4), 1.4))
 
     def take(name: str, mesh: Mesh | None = None) -> None:
         mesh = painted(MESHES[name]()) if mesh is None else mesh

@@ -27,7 +27,7 @@ from algonet.while_lang import (
     read_source,
 )
 
-from ..stage import Code, Latest, Problem, Size, canvas, choice, image, slider
+from ..stage import Code, Latest, Problem, Size, canvas, choice, image, slider, turning
 
 #: Bounds on what a visitor's program may cost: its text, and how often bodies of loops run in all.
 LARGEST, MOST_STATEMENTS = 4000, 80
@@ -209,7 +209,7 @@ def thumbnail() -> str:
 
 def build() -> None:
     surface, size = Surface(), Size(560)
-    held: dict[str, tuple[float, float]] = {}
+    turn = turning(lambda: latest, 0.05)
 
     def drag(kind: str, x: float, y: float) -> None:
         wish = latest.wish
@@ -217,12 +217,8 @@ def build() -> None:
             width = 2 + 1 / 40
             place = x * width if x * width <= 1 else x * width - 1 - 1 / 40
             latest.again(at=(round(min(max(place, 0.0), 1.0) * SPAN, 2), round((1 - y) * SPAN, 2)))
-        elif kind == "down":
-            held["from"] = (x, y)
-        elif "from" in held:
-            dx, dy = x - held["from"][0], y - held["from"][1]
-            held["from"] = (x, y)
-            latest.again(azimuth=wish.azimuth - 4 * dx, height=min(max(wish.height + 3 * dy, 0.05), 1.4))
+        else:
+            turn(kind, x, y)
 
     def show(found: dict[str, Any], wish: Wish) -> None:
         view.set_source(found["picture"])
