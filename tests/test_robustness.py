@@ -163,15 +163,9 @@ def _taken() -> int:
 
 def _soak(work: Callable[[], object], seconds: float = SECONDS, warm: int = 3) -> None:
     """Call `work` for a while: neither the process nor the number of Python objects may grow with the calls."""
-    # What is there already is neither collected nor counted: to walk through it takes longer than all the calls
+    # What is there already is not counted: to walk through it takes longer than all the calls
+    gc.collect()
     gc.freeze()
-    try:
-        _soak_alone(work, seconds, warm)
-    finally:
-        gc.unfreeze()
-
-
-def _soak_alone(work: Callable[[], object], seconds: float, warm: int) -> None:
     for _ in range(warm):
         work()
     gc.collect()

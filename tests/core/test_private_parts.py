@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -48,7 +47,7 @@ TAKEN = {
     **{name: f"from algonet.core import tracing\ntracing.PRIVATE[{name!r}] = 'not.there'" for name in tracing.PRIVATE},
     "numba": "import numba.core.compiler_machinery as machinery\ndel machinery.register_pass",
 }
-#: A child for each, forked where the libraries are loaded and nothing has been called: to load them takes longer than the calls.
+#: A child for each, forked where the libraries are loaded and nothing was called: to load them takes longer than the calls.
 FORKS = """
 import os, runpy, sys
 
@@ -57,7 +56,7 @@ from algonet.core import tracing
 
 assert tracing._FOUND == {}
 assert "algonet.core.codegen.numba_private" not in sys.modules
-for name, before in %r.items():
+for name, before in eval(sys.stdin.read()).items():
     if (child := os.fork()) == 0:
         for stream, descriptor in (("out", 1), ("err", 2)):
             os.dup2(os.open(f"{name}.{stream}", os.O_WRONLY | os.O_CREAT), descriptor)
@@ -66,7 +65,7 @@ for name, before in %r.items():
         sys.stdout.flush()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0, name
-""" % (TAKEN,)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +76,9 @@ def ran(tmp_path_factory):
     # The kernels that other tests compiled serve
     environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
     command = [sys.executable, "-c", FORKS]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(
+        command, input=repr(TAKEN), cwd=folder, capture_output=True, text=True, env=environment, check=False
+    )
     return folder, "".join([done.stderr, *(path.read_text() for path in folder.glob("*.err"))])
 
 
