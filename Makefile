@@ -32,7 +32,10 @@ wheel: $(VENV)/.wheel ## Build dist/algonet_torch-VERSION-py3-none-any.whl, whic
 
 test: check ## Every check: format, lint, types, docs, tests, doctests
 
-check: $(VENV)/.dev lint types docs tests
+# What does not run the package, side by side; then its tests, which take all cores themselves.
+check: $(VENV)/.dev
+	@$(MAKE) --no-print-directory --jobs 2 lint types docs
+	@$(MAKE) --no-print-directory tests
 	@echo "all checks passed"
 
 lint: $(VENV)/.dev ## Formatting and lint

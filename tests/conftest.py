@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 
@@ -23,6 +24,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(skip)
+
+
+def pytest_collection_finish() -> None:
+    # Libraries and tests stay: to walk through them in each full collection takes a tenth of the run
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

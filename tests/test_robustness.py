@@ -161,31 +161,25 @@ def _taken() -> int:
     return sum(int(status[name].split()[0]) * 1024 for name in ("RssAnon", "VmSwap"))
 
 
-def _soak(work: Callable[[], object], seconds: float = SECONDS, warm: int = 3) -> None:
-    """Call `work` for a while: neither the process nor the number of Python objects may grow with the calls."""
-    # What is there already is neither collected nor counted: to walk through it takes longer than all the calls
+def _soak(work: Callable[[], object], seconds: float = SECONDS, warm: int = 3, least: int = 10) -> None:
+    """Call `work` for a while, `least` times: neither the process nor the number of Python objects may grow with the calls."""
+    # What is there already is not counted: to walk through it takes longer than all the calls
+    gc.collect()
     gc.freeze()
-    try:
-        _soak_alone(work, seconds, warm)
-    finally:
-        gc.unfreeze()
-
-
-def _soak_alone(work: Callable[[], object], seconds: float, warm: int) -> None:
     for _ in range(warm):
         work()
     gc.collect()
     gc.collect()  # what a first collection let go of may have held more
     before, objects, calls = _taken(), len(gc.get_objects()), 0
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end or calls < 10:
+    while time.perf_counter() < end or calls < least:
         work()
         calls += 1
     gc.collect()
     kept = len(gc.get_objects()) - objects
     # The least of several looks: what an allocator holds goes up and down by tens of MiB, a leak only up
     after = _taken()
-    for _ in range(5):
+    for _ in range(least // 2):
         work()
         after = min(after, _taken())
     grown = (after - before) / 2**20
@@ -256,7 +250,7 @@ def _train_program() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fit", [_fit_ifs, _fit_mesh, _fit_camera, _train_program], ids=lambda fit: fit.__name__[1:])
 def test_memory_is_flat_over_whole_fits(fit):
-    _soak(fit)
+    _soak(fit, warm=2, least=5)
 
 
 @needs_proc

@@ -24,7 +24,7 @@ def test_mixed_calls_leave_threads_and_files_as_they_were():
     """The short version; `python -m soak --seconds 3600` is the long one, and watches memory too."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NonHaltingWarning)
-        found = soak.soak(seconds=10, looks=8)
+        found = soak.soak(seconds=4, looks=8)
     assert found[-1].calls >= 4 * len(soak.DOMAINS)
     grown = [fault for fault in soak.verdict(found) if fault.startswith(("threads", "files"))]
     assert not grown

@@ -123,6 +123,22 @@ def test_machine_code_that_others_could_have_written_is_not_run(folder):
         assert store.read_sealed(ours.name) is None
 
 
+@pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")
+def test_folders_are_private_whatever_the_umask(tmp_path, triton_unset, monkeypatch, capsys):
+    """Those above too: one that others can write to would make the cache useless, and a home's .cache open to all."""
+    monkeypatch.setenv("ALGONET_CACHE", str(tmp_path / "cache" / "algonet"))
+    monkeypatch.setattr(store, "_said", False)
+    before = os.umask(0)
+    try:
+        assert store.cache_folder() == tmp_path / "cache" / "algonet"
+        store.guard_triton()
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "cache").rglob("*")} == {0o700}
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+    assert not capsys.readouterr().err
+
+
 def test_foreign_code_in_our_file_is_never_run(folder):
     assert load() == 42
     (path,) = folder.glob("*.py")
@@ -288,12 +304,15 @@ def test_triton_does_not_run_what_others_could_have_written(folder, triton_unset
     monkeypatch.delenv("ALGONET_QUIET", raising=False)
     (folder / "triton").mkdir(parents=True)
     folder.chmod(0o700)
-    (folder / "triton").chmod(0o777)
-    store.guard_triton()
-    chosen = Path(os.environ["TRITON_CACHE_DIR"])
-    assert chosen.parent == store.private_folder()
-    assert chosen.stat().st_mode & 0o077 == 0
-    assert capsys.readouterr().err.count("others can write to") == 1
+    for mode, reason in ((0o777, "others can write to"), (0o755, "others can enter it")):
+        # What Triton makes inside is as open as the umask has it, so only a folder that is closed to others will do
+        (folder / "triton").chmod(mode)
+        monkeypatch.setattr(store, "_said", False)
+        store.guard_triton()
+        chosen = Path(os.environ["TRITON_CACHE_DIR"])
+        assert chosen.parent == store.private_folder()
+        assert chosen.stat().st_mode & 0o077 == 0
+        assert capsys.readouterr().err.count(reason) == 1
 
 
 def test_folders_of_triton_go_whole(folder):

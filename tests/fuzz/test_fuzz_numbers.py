@@ -113,7 +113,7 @@ def test_a_wrong_kernel_is_caught_without_compiling_it(monkeypatch):
     target = WhilePrograms()
     case = next(c for c in map(target.draw, range(1000)) if not c.compiled and "WHILE x1" in c.source and c.items > 1)
     assert failure(target, case) is None
-    monkeypatch.setattr(host, "source", lambda *given: source(*given).replace("q > epsilon", "q > 0.3"))
+    monkeypatch.setattr(host, "source", lambda *given: source(*given).replace("> epsilon", "> 0.3"))
     found = failure(target, dataclasses.replace(case, max_iterations=case.max_iterations + 1))
     assert found is not None
     assert "deviates" in found.problem

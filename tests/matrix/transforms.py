@@ -110,11 +110,21 @@ class _Layer(torch.nn.Module):
         return self.case(*tensors)
 
 
+#: The exported graph of the last operation, of which two columns ask: to make it takes longer than to look at it.
+_EXPORTED: dict[str, Any] = {}
+
+
+def _exported(case: Case) -> Any:
+    if case.name not in _EXPORTED:
+        _EXPORTED.clear()
+        _EXPORTED[case.name] = torch.export.export(_Layer(case), case.draw(3, torch.float32)).module()
+    return _EXPORTED[case.name]
+
+
 def _export(operation: Operation) -> None:
     case = operation.case
     tensors = case.draw(3, torch.float32)
-    exported = torch.export.export(_Layer(case), tensors)
-    for o, e in zip(exported.module()(*tensors), case(*tensors), strict=True):
+    for o, e in zip(_exported(case)(*tensors), case(*tensors), strict=True):
         assert_close(o, e, factor=case.factor)
 
 
@@ -134,7 +144,7 @@ class _Operators(TorchDispatchMode):
 def _opcheck(operation: Operation) -> None:
     case = operation.case
     tensors = case.draw(3, torch.float32)
-    graph = torch.export.export(_Layer(case), tensors).module()
+    graph = _exported(case)
     leaves = [t.clone().requires_grad_(t.is_floating_point()) for t in tensors]
     with _Operators() as seen:
         outputs = [o for o in graph(*leaves) if o.requires_grad]

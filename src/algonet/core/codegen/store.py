@@ -109,7 +109,11 @@ def guard_triton() -> None:
     if asked and asked != _given_to_triton:
         return
     folder = cache_folder() / "triton"
-    if (reason := _why_not(folder)) is not None:
+    reason = _why_not(folder)
+    # Triton's own folders and files have the modes that the umask leaves them
+    if reason is None and os.name != "nt" and folder.stat().st_mode & 0o077:
+        reason = "others can enter it"
+    if reason is not None:
         _say_once(f"{folder} is not used: {reason}. Triton kernels are compiled for this process alone.")
         folder = private_folder() / "triton"
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -125,7 +129,12 @@ def _remove(folder: Path, process: int) -> None:
 def _why_not(folder: Path) -> str | None:
     """`None`, or why kernels may not be kept in this folder; it is made if it is missing."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for place in (
+            *reversed(folder.parents),
+            folder,
+        ):  # parents as well: `mkdir(parents=True)` leaves theirs to the umask
+            if not place.exists():
+                place.mkdir(mode=0o700, exist_ok=True)
         folder = folder.resolve(strict=True)
         if not os.access(folder, os.W_OK | os.X_OK):
             return "it cannot be written to"
