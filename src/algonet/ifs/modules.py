@@ -25,7 +25,7 @@ from .presets import SOLIDS, preset
 #: A file with more is refused; a thousand times the usual, and 10 GB of choices.
 MOST_POINTS_IN_A_FILE = 2**24
 #: A picture is white long before, and every number of it stays finite in float32.
-MOST_EXPOSURE = 1e6
+MOST_EXPOSURE, MOST_COLOUR = 1e6, 1e12
 
 
 class IFS(SoftModule):
@@ -291,6 +291,8 @@ class IFS(SoftModule):
         if not isinstance(colours, Tensor) or colours.ndim != 2 or len(colours) != self.functions:
             got = tuple(colours.shape) if isinstance(colours, Tensor) else type(colours).__name__
             raise ValueError(f"IFS: `colours` must be a tensor ({self.functions}, C), one row per function, got {got}.")
+        if not bool((colours.abs() <= MOST_COLOUR).all()):
+            raise ValueError(f"IFS: `colours` must lie between -{MOST_COLOUR:g} and {MOST_COLOUR:g}, got {colours!r}.")
         return colours.detach().to(self.parameters_)
 
     def _check_contraction(self) -> None:

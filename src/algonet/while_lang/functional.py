@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 import re
 import warnings
@@ -19,7 +20,8 @@ from algonet.core.identity import PLANS, interned, signature
 from algonet.relax import EXITS, Exit, Sech
 
 from .code import Code, flatten
-from .operation import FIRST, RUN_WHILE, WhileSettings, reference
+from .operation import RUN_WHILE, WhileSettings
+from .reference import run_reference
 from .source import read_source
 from .syntax import NonHaltingWarning, Program
 
@@ -197,46 +199,39 @@ class _Run:
     ) -> tuple[Tensor, Tensor | None]:
         if self.by_counter and not tracing.compiling():
             _warn_by_counter()
+        kind = self.wide, self.device
         elements: list[Any] = []
         for name, fits in self.names:
-            elements.append(inputs[name] if fits else self._fitted(inputs[name], self.shape))
+            elements.append(inputs[name] if fits else _fitted(inputs[name], *kind, self.shape))
         scalar = 1.0 if softness is None or self.per_element else softness
         if not isinstance(scalar, Tensor) or scalar.dtype != self.wide or scalar.device != self.device:
-            scalar = self._fitted(scalar, ())
+            scalar = _fitted(scalar, *kind)
         if self.per_element:
-            elements.append(self._fitted(softness, self.shape))
-        shared = [scalar, scalar]
-        if parameters is not None:
-            shared = [
-                p if p.dtype == self.wide and p.device == self.device else p.to(self.device, self.wide)
-                for p in parameters
-            ]
-        tensors = scalar, *shared, *elements
+            elements.append(_fitted(softness, *kind, self.shape))
+        shared = [scalar, *[p.to(self.device, self.wide) for p in parameters or (scalar, scalar)]]
+        tensors = *shared, *elements
         gates = None if make_gates is None else make_gates(elements[0])
-        beside = make_gates is not None or body is not None
-        if beside:
-            values, *diagnostics = reference(tensors, self.settings, gates, body)
-        else:
+        beside = gates is not None or body is not None
+
+        def run(tensors: Sequence[Tensor], free: bool) -> Sequence[Tensor]:
+            if not beside:
+                return RUN_WHILE(tensors, self.settings, self.backend)
+            held = gates if free or gates is None else gates.detach()
+            return run_reference(tensors, self.settings, held, body if free else None)
+
+        if not beside:
             self.run = self.run or RUN_WHILE.bind(tensors, self.settings, self.backend)
-            values, *diagnostics = self.run(tensors)
+        values, *diagnostics = run(tensors, True) if self.run is None or beside else self.run(tensors)
         if self.one_sided:
-
-            def run(given: list[Tensor], free: bool) -> Tensor:
-                fixed: list[Any] = [t if free or t is None else t.detach() for t in (*tensors[:FIRST], gates)]
-                moved = (*fixed[:FIRST], *given)
-                if beside:
-                    # Of the network too, gradients are wanted once
-                    return reference(moved, self.settings, fixed[FIRST], body if free else None)[0]
-                return RUN_WHILE(moved, self.settings, self.backend)[0]
-
-            values = _one_sided(values, run, elements, tensors[:FIRST], self.settings.epsilon)
+            values = _one_sided(values, run, shared, elements, self.settings.epsilon)
         values = values if values.dtype == self.dtype else values.to(self.dtype)
         return values, diagnostics[0].detach() if self.watched else None
 
-    def _fitted(self, value: Any, shape: Sequence[int]) -> Tensor:
-        if isinstance(value, Tensor):
-            return value.to(self.device, self.wide).expand(shape)
-        return torch.full(shape, float(value), dtype=self.wide, device=self.device)
+
+def _fitted(value: Any, dtype: torch.dtype, device: torch.device, shape: Sequence[int] = ()) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.to(device, dtype).expand(shape or value.shape)
+    return torch.full(shape, float(value), dtype=dtype, device=device)
 
 
 def _warn_by_counter() -> None:
@@ -250,18 +245,18 @@ def _warn_by_counter() -> None:
 
 def _one_sided(
     values: Tensor,
-    run: Callable[[list[Tensor], bool], Tensor],
+    run: Callable[[list[Tensor], bool], Sequence[Tensor]],
+    shared: list[Tensor],
     elements: list[Tensor],
-    shared: Sequence[Tensor | None],
     epsilon: float,
 ) -> Tensor:
     """`values`, with the gradients of an exit that has corners on integers, where those of `values` mix both sides.
 
-    The gradient in an input is that of a run in which it alone is a step off an integer, towards 0 (from 0: up). `run` takes
-    the inputs, and whether gradients by what all elements share are wanted of this run too.
+    The gradient in an input is that of a run in which it alone is a step off an integer, towards 0 (from 0: up). Gradients by
+    what all elements share, and by what `run` holds if it is told to be free, are wanted of the first such run alone.
     """
     moving = [i for i, t in enumerate(elements) if t.requires_grad or tracing.transforming()]
-    if not torch.is_grad_enabled() or not (moving or any(t is not None and t.requires_grad for t in shared)):
+    if not torch.is_grad_enabled() or not (moving or any(t.requires_grad for t in shared)):
         return values
     if tracing.readable(*elements) and not any(bool((t == t.round()).any()) for t in elements):
         return values
@@ -270,9 +265,8 @@ def _one_sided(
     beside = [torch.where(t == t.round(), torch.where(t > 0, t - step, t + step), t) for t in elements]
     fixed, result = [t.detach() for t in elements], values.detach()
     for count, i in enumerate(moving or range(min(1, len(elements)))):
-        given = [*fixed[:i], beside[i], *fixed[i + 1 :]]
-        found = run(given, count == 0)
-        result = result + (found - found.detach())
+        found = run([*shared, *fixed[:i], beside[i], *fixed[i + 1 :]], count == 0)[0]
+        result, shared = result + (found - found.detach()), [t.detach() for t in shared]
     return result
 
 
@@ -330,22 +324,15 @@ def checked_inputs(
                 f"run_while: `{name}` must be a floating tensor or a number, got {type(value).__name__}; "
                 "wrap lists in torch.tensor(...)."
             )
-    tensors = [value for value in given if isinstance(value, Tensor)]
-    dtype = tensors[0].dtype if tensors else torch.get_default_dtype()
-    for tensor in tensors:
-        dtype = torch.promote_types(dtype, tensor.dtype)
-    device = tensors[0].device if tensors else torch.device("cpu")
-    strangers = [t.device for t in tensors if t.device != device]
+    tensors = [value for value in given if isinstance(value, Tensor)] or [torch.empty((), device="cpu")]
+    device, *strangers = dict.fromkeys(t.device for t in tensors)
     if strangers:
         raise ValueError(
             f"run_while: inputs must share a device, got {device} and {strangers[0]}; move one with .to()."
         )
+    dtype = functools.reduce(torch.promote_types, [t.dtype for t in tensors])
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    full = [
-        value.to(wide) if isinstance(value, Tensor) else torch.full((), float(value), dtype=wide, device=device)
-        for value in given
-    ]
-    return names, full, dtype
+    return names, [_fitted(value, wide, device) for value in given], dtype
 
 
 def _broadcast_shape(names: tuple[str, ...], elements: list[Tensor]) -> torch.Size:

@@ -6,12 +6,11 @@ shape of the batch, several are stacked behind it; if `watched`, the diagnostics
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from algonet.core import tracing
 from algonet.core.identity import Spec, up_to_date
@@ -59,30 +58,6 @@ def batch_shape(tensors: Sequence[Tensor] | Sequence[Spec]) -> torch.Size:
     return tensors[FIRST].shape if len(tensors) > FIRST else torch.Size()
 
 
-def reference(
-    tensors: Sequence[Tensor], settings: WhileSettings, gates: Tensor | None = None, body: nn.Module | None = None
-) -> list[Tensor]:
-    exit = settings.exit
-    if exit.softness_field is not None:
-        softness = tensors[-1] if settings.per_element else tensors[STEEPNESS]
-        exit = dataclasses.replace(exit, **{exit.softness_field: softness})
-    values, diagnostics = run_reference(
-        settings.code,
-        dict(zip(settings.inputs, tensors[FIRST:], strict=False)),
-        settings.outputs,
-        exit=exit,
-        epsilon=settings.epsilon,
-        max_iterations=settings.max_iterations,
-        weight=tensors[WEIGHT] if settings.trainable else None,
-        bias=tensors[BIAS] if settings.trainable else None,
-        like=tensors[STEEPNESS],
-        gates=gates,
-        body=body,
-    )
-    values = values.squeeze(-1) if len(settings.outputs) == 1 else values
-    return [values, diagnostics] if settings.watched else [values]
-
-
 def _fake(tensors: Sequence[Tensor], settings: WhileSettings) -> list[Tensor]:
     like = tensors[STEEPNESS]
     batch = batch_shape(tensors)
@@ -115,7 +90,7 @@ RUN_WHILE = Operation(
     "run_while",
     settings=WhileSettings,
     inputs=("steepness", "weight", "bias", "*elements"),
-    reference=reference,
+    reference=run_reference,
     kernels={"numba": ".kernels.numba", "triton": ".kernels.triton"},
     outputs=lambda count, settings: 1 + settings.watched,
     shared={"steepness", "weight", "bias"},

@@ -8,7 +8,7 @@ them up inside the kernel. A single output has the shape of the batch, several a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,12 +17,10 @@ from torch import Tensor
 from algonet.core.autograd import Plan
 from algonet.core.identity import PLANS, Signature
 
-from ..compiler import MAX_OWN_PARAMETERS, SEEDS_AT_ONCE, KernelSpec, tangents_at_once
+from ..compiler import SEEDS_AT_ONCE, KernelSpec, tangents_at_once
 from ..operation import BIAS, FIRST, STEEPNESS, WEIGHT, batch_shape
 
 Directions = tuple[tuple[str, int], ...]
-#: What the directions by shared tensors are called, in these tensors' order.
-_SHARED = ("steepness", "weight", "bias")
 
 
 class WhilePlan(Plan):
@@ -74,14 +72,16 @@ class WhilePlan(Plan):
         for i, slope in zip(self.wanted, saved, strict=True):
             if needs[FIRST + i]:
                 found[FIRST + i] = grad * slope if len(self.settings.outputs) == 1 else (grad * slope).sum(-1)
-        places = [place for place in (STEEPNESS, WEIGHT, BIAS) if needs[place]]
-        sizes = [tensors[place].numel() for place in places]
-        if places:
-            parameters = tuple((_SHARED[p], k) for p, size in zip(places, sizes, strict=True) for k in range(size))
-            parts = self._summed(tensors, parameters, grad).split(sizes)
-            for place, part in zip(places, parts, strict=True):
-                found[place] = part.reshape(tensors[place].shape).clone()
-        return found
+        # A program without weights has one number in their place, which it does not read
+        shared = tensors[:FIRST] if self.settings.trainable else tensors[:WEIGHT]
+        sizes = [t.numel() for t in shared]
+        rows = [needs[place] for place, size in enumerate(sizes) for _ in range(size)]
+        if any(rows):
+            parts = self._summed(tensors, torch.tensor(rows), grad).split(sizes)
+            found[: len(shared)] = [part.reshape(t.shape).clone() for part, t in zip(parts, shared, strict=True)]
+        return [
+            torch.zeros_like(t) if need and g is None else g for g, t, need in zip(found, tensors, needs, strict=True)
+        ]
 
     def _given(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """What every kernel of this program reads."""
@@ -107,30 +107,17 @@ class WhilePlan(Plan):
         self._run(directions, False, [*self._given(tensors), *outputs, *slopes])
         return outputs, slopes
 
-    def _summed(self, tensors: Sequence[Tensor], directions: Directions, grad: Tensor) -> Tensor:
-        """The gradient by shared parameters: tangents times `grad`, summed over all elements."""
-        given, grad = self._given(tensors), grad.contiguous()
-        sums = []
-        for part, own, seeds in self._passes(directions, grad):
-            rows = grad.new_zeros(-(-self.n // self.block), len(own))
-            self._run(own, True, [*given, *seeds, grad, rows])
-            sums.append(rows.double().sum(0)[: len(part)])
-        return torch.cat(sums).to(grad.dtype)
-
-    def _passes(self, directions: Directions, like: Tensor) -> Iterator[tuple[Directions, Directions, list[Tensor]]]:
-        """(directions, those of the kernel, its seeds) for each pass over the shared parameters."""
-        few = len(directions) <= MAX_OWN_PARAMETERS
-        size = self.group if few else SEEDS_AT_ONCE
-        own = directions if few else tuple(d for d in directions if d[0] == "steepness")
-        for i in range(0, len(own), size):
-            yield own[i : i + size], own[i : i + size], []
-        rest = directions[len(own) :]
-        for i in range(0, len(rest), size):
-            part = rest[i : i + size]
-            seeds = torch.zeros(len(self.code.assignments), 2, size)
-            for d, (kind, k) in enumerate(part):
-                seeds[k, 0 if kind == "weight" else 1, d] = 1
-            yield part, tuple(("seed", d) for d in range(size)), [seeds.to(like)]
+    def _summed(self, tensors: Sequence[Tensor], rows: Tensor, grad: Tensor) -> Tensor:
+        """The gradient by shared parameters, of those that `rows` marks: tangents times `grad`, summed over all elements."""
+        given, grad, total = self._given(tensors), grad.contiguous(), grad.new_zeros(len(rows), dtype=torch.float64)
+        wanted = torch.eye(len(rows))[rows]
+        width = min(SEEDS_AT_ONCE, len(wanted))
+        for some in wanted.split(width):
+            seeds = torch.nn.functional.pad(some, (0, 0, 0, width - len(some))).T.to(grad)
+            sums = grad.new_zeros(-(-self.n // self.block), width)
+            self._run(tuple(("seed", d) for d in range(width)), True, [*given, seeds.contiguous(), grad, sums])
+            total = total + seeds.double() @ sums.double().sum(0)
+        return total.to(grad.dtype)
 
     def _run(self, directions: Directions, reduce: bool, arrays: list[Tensor]) -> None:
         if self.n:
