@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from algonet.core.checks import check_integer, check_softness
+from algonet.core.checks import check_integer, check_softness, check_spec
 from algonet.relax import Logistic, Sigmoid, SoftModule
 
 from .functional import Voice, frame_step, mel_envelope, mel_spectrogram, synthesize
@@ -132,17 +132,7 @@ class SmoothSynthesizer(SoftModule):
         return Speech(waveform, self.spectrogram(waveform))
 
     if TYPE_CHECKING:
-
-        def __call__(
-            self,
-            phonemes: Tensor,
-            durations: Tensor,
-            pitch: Tensor,
-            loudness: Tensor,
-            *,
-            length: int | None = None,
-            voice: Voice = Voice(),
-        ) -> Speech: ...
+        __call__ = forward
 
     def spectrogram(self, waveform: Tensor) -> Tensor:
         """The log-mel spectrogram of any waveform at this sample rate, in steps of 10 ms."""
@@ -177,23 +167,9 @@ class SmoothSynthesizer(SoftModule):
     def _check(self, phonemes: Tensor, durations: Tensor, pitch: Tensor, loudness: Tensor, voice: Voice) -> None:
         if not isinstance(voice, Voice):
             raise TypeError(f"SmoothSynthesizer: `voice` must be a Voice such as Voice(breath=0.3), got {voice!r}.")
-        if not isinstance(phonemes, Tensor):
-            raise TypeError(
-                f"SmoothSynthesizer: `phonemes` must be a tensor, got {phonemes!r}; `score(text)` makes one."
-            )
-        if phonemes.dim() < 2 or phonemes.shape[-1] != len(self.names) or not phonemes.is_floating_point():
-            raise ValueError(
-                f"SmoothSynthesizer: `phonemes` must be floating (..., P, {len(self.names)}), one column per phoneme of the "
-                f"inventory, got {phonemes.dtype} {tuple(phonemes.shape)}."
-            )
+        where, count = "SmoothSynthesizer", len(self.names)
+        hint = f"; one column for each of the {count} phonemes, as `score(text)` makes them"
+        check_spec(where, "phonemes", phonemes, f"*batch P {count}", hint=hint)
+        shape, hint = phonemes.shape[:-1], "; one number per phoneme"
         for name, value in (("durations", durations), ("pitch", pitch), ("loudness", loudness)):
-            if not isinstance(value, Tensor):
-                raise TypeError(
-                    f"SmoothSynthesizer: `{name}` must be a tensor {tuple(phonemes.shape[:-1])} like the phonemes, got "
-                    f"{value!r}."
-                )
-            if value.shape != phonemes.shape[:-1]:
-                raise ValueError(
-                    f"SmoothSynthesizer: `{name}` must be {tuple(phonemes.shape[:-1])} like the phonemes, got "
-                    f"{tuple(value.shape)}."
-                )
+            check_spec(where, name, value, " ".join(map(str, shape)), "", hint)

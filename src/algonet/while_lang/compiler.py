@@ -20,7 +20,8 @@ from .operation import WhileSettings
 
 #: Numbers kept per element (values and tangents); more tangents run in several passes.
 MAX_KERNEL_STATE = 160
-#: Directions by steepness, weights and biases that one kernel sums at once: with 8, programs of few weights take 3 times as long.
+#: Directions by steepness, weights and biases that one kernel sums at once. With 8, programs of few weights take 3 times as
+#: long, and all compile for longer.
 SEEDS_AT_ONCE = 4
 
 

@@ -6,7 +6,7 @@ import functools
 import numbers
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -73,9 +73,7 @@ def prepare(
     known = tuple(f"x{number}" for number in parsed.variables)
     if isinstance(outputs, str) or not outputs:
         raise ValueError(f'run_while: `outputs` must be a sequence of names such as ("x0",), got {outputs!r}.')
-    for name in outputs:
-        if name not in known:
-            raise ValueError(f"run_while: unknown output {name!r}; the program's variables are {', '.join(known)}.")
+    check_names("run_while", "output", outputs, known)
     if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 <= epsilon < 1:
         raise ValueError(f"run_while: `epsilon` must lie in [0, 1), got {epsilon!r}.")
     check_integer("run_while", "max_iterations", max_iterations, 1, 2**31 - 1)
@@ -110,10 +108,7 @@ def run_while(
     tensor([5.6327, 4.6591])
     """
     prepared = prepare(program, outputs=outputs, epsilon=epsilon, max_iterations=max_iterations)
-    values, diagnostics = execute(prepared, inputs, exit=exit, backend=backend)
-    assert diagnostics is not None
-    warn_if_cut(prepared, diagnostics)
-    return as_result(prepared, values, diagnostics)
+    return as_result(prepared, *execute(prepared, inputs, exit=exit, backend=backend))
 
 
 def execute(
@@ -270,23 +265,31 @@ def _one_sided(
     return result
 
 
+def check_names(where: str, kind: str, names: Iterable[str], known: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in known:
+            hint = "" if re.fullmatch(r"x\d+", str(name)) else "; they are named x0, x1, ..."
+            listed = ", ".join(known)
+            raise ValueError(f"{where}: unknown {kind} {name!r}; the program's variables are {listed}{hint}.")
+
+
 def check_exit(where: str, exit: Any) -> None:
     if not isinstance(exit, Exit):
         instead = write_instead("exit", exit, EXITS, number="Sech")
         raise TypeError(f"{where}: `exit` must be an exit such as Sech(2.0) or Tent(), got {exit!r}{instead}.")
 
 
-def as_result(prepared: Prepared, values: Tensor, diagnostics: Tensor) -> WhileResult:
+def as_result(prepared: Prepared, values: Tensor, diagnostics: Tensor | None) -> WhileResult:
+    assert diagnostics is not None
+    warn_if_cut(prepared, diagnostics, 4)
     outputs = (values,) if len(prepared.outputs) == 1 else values.unbind(-1)
     remaining, iterations, _ = diagnostics.unbind(-1)
     return WhileResult(dict(zip(prepared.outputs, outputs, strict=True)), remaining, iterations.to(torch.int64))
 
 
-def warn_if_cut(prepared: Prepared, diagnostics: Tensor) -> None:
+def warn_if_cut(prepared: Prepared, diagnostics: Tensor, level: int = 3) -> None:
     """One warning if any element ran into `max_iterations`. Reads values: on a GPU this waits for the kernel."""
-    if tracing.compiling() or tracing.interpreter() is not None:
-        return
-    if diagnostics.numel() == 0:
+    if tracing.compiling() or tracing.interpreter() is not None or diagnostics.numel() == 0:
         return
     left, where = diagnostics[..., 0].reshape(-1).max(0)
     if float(left) > 0:
@@ -298,7 +301,7 @@ def warn_if_cut(prepared: Prepared, diagnostics: Tensor) -> None:
             f"{float(left):.3g} left to go on (in {share:.1%} of the elements); raise max_iterations, or see whether the "
             f"program halts there.",
             NonHaltingWarning,
-            stacklevel=3,
+            stacklevel=level,
         )
 
 
@@ -307,11 +310,7 @@ def checked_inputs(
 ) -> tuple[tuple[str, ...], list[Tensor], torch.dtype]:
     """Names in slot order, their tensors in the precision to compute in, and the precision of the result."""
     names = tuple(name for name in prepared.known if name in inputs)
-    if len(names) < len(inputs):
-        stranger = next(name for name in inputs if name not in prepared.known)
-        hint = "" if re.fullmatch(r"x\d+", stranger) else "; inputs are named x0, x1, ..."
-        known = ", ".join(prepared.known)
-        raise ValueError(f"run_while: unknown variable {stranger!r}; the program's variables are {known}{hint}.")
+    check_names("run_while", "variable", inputs, prepared.known)
     given: list[Any] = [inputs[name] for name in names]
     for name, value in zip(names, given, strict=True):
         if isinstance(value, Tensor):

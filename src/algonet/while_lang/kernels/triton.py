@@ -33,7 +33,7 @@ class RunWhilePlan(WhilePlan):
     def starter(self, kernel: Any, spec: KernelSpec) -> Callable[[list[Tensor]], None]:
         epsilon, cap = self.settings.epsilon, self.settings.max_iterations
         launch = Launch(kernel, -(-self.n // BLOCK), warps=1, epsilon=epsilon, cap=cap, n=self.n, BLOCK=BLOCK)
-        return lambda tensors: launch.start(**dict(zip(spec.arrays, tensors, strict=True)))
+        return lambda tensors: launch.start(*tensors)
 
 
 class _Writer(Emitter):
