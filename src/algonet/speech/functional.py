@@ -95,11 +95,10 @@ def vocal_controls(
         ..., None
     ]
     formants, bandwidths = ((order @ mean)[..., None, :] + own).split(4, -1)
-    loud = amount * _bounded(loudness, 100.0)[..., None, :]
+    loud = _bounded(loudness, 100.0)[..., None, :]
     ends = LEAD + durations.cumsum(-1)
     away = (times[:, None] - (ends - BURST_PLACE)[..., None, :]) / BURST_WIDTH
-    burst = torch.exp(-0.5 * away.square()) * _bounded(loudness, 100.0)[..., None, :]
-    sounding, bursting = loud @ phonemes, burst @ phonemes
+    sounding, bursting = (amount * loud) @ phonemes, (torch.exp(-0.5 * away.square()) * loud) @ phonemes
     gains = inventory.gains.to(phonemes)
     voiced = sounding * gains[:, 0]
     hiss = _of(voice.breath, 2, phonemes)

@@ -268,7 +268,7 @@ def _one_sided(
 def check_names(where: str, kind: str, names: Iterable[str], known: tuple[str, ...]) -> None:
     for name in names:
         if name not in known:
-            hint = "" if re.fullmatch(r"x\d+", str(name)) else "; they are named x0, x1, ..."
+            hint = "" if re.fullmatch(r"x\d+", str(name)) else "; inputs are named x0, x1, ..."
             listed = ", ".join(known)
             raise ValueError(f"{where}: unknown {kind} {name!r}; the program's variables are {listed}{hint}.")
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet.core.cache import cached
 from algonet.core.codegen import generate as codegen
 from algonet.core.threads import spread, workers
 
@@ -33,10 +34,8 @@ class RunWhilePlan(WhilePlan):
 
     block = LANES
 
-    def load(self, spec: KernelSpec) -> Any:
-        return codegen.load("while_numba", source(spec, self.dtype == torch.float64)).run
-
-    def starter(self, kernel: Any, spec: KernelSpec) -> Callable[[list[Tensor]], None]:
+    def starter(self, spec: KernelSpec) -> Callable[[list[Tensor]], None]:
+        kernel = _kernel(spec, self.dtype == torch.float64)
         numbers = self.settings.epsilon, self.settings.max_iterations, self.n
 
         def start(tensors: list[Tensor]) -> None:
@@ -105,6 +104,11 @@ class _Writer(Emitter):
             return _constant(found.group(0))
 
         return _LITERAL.sub(name, expression.replace("ZERO", "0.0").replace("INSIDE", "True"))
+
+
+@cached
+def _kernel(spec: KernelSpec, double: bool) -> Any:
+    return codegen.load("while_numba", source(spec, double)).run
 
 
 def _constant(literal: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from algonet.core.cache import cached
 from algonet.core.codegen import generate as codegen
 from algonet.core.launch import Launch
 
@@ -27,13 +28,16 @@ class RunWhilePlan(WhilePlan):
 
     block = BLOCK
 
-    def load(self, spec: KernelSpec) -> Any:
-        return codegen.load("while_triton", source(spec)).run
-
-    def starter(self, kernel: Any, spec: KernelSpec) -> Callable[[list[Tensor]], None]:
+    def starter(self, spec: KernelSpec) -> Callable[[list[Tensor]], None]:
+        kernel = _kernel(spec)
         epsilon, cap = self.settings.epsilon, self.settings.max_iterations
         launch = Launch(kernel, -(-self.n // BLOCK), warps=1, epsilon=epsilon, cap=cap, n=self.n, BLOCK=BLOCK)
         return lambda tensors: launch.start(*tensors)
+
+
+@cached
+def _kernel(spec: KernelSpec) -> Any:
+    return codegen.load("while_triton", source(spec)).run
 
 
 class _Writer(Emitter):
