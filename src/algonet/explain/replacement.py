@@ -106,10 +106,10 @@ def replace_gradually(
     if isinstance(algorithm, nn.Module):
         algorithm = copy.deepcopy(algorithm, memo)
     check_module("replace_gradually", network)
-    old = dict(network.named_modules()).get(part) if part else None
-    if old is None:
-        listed = ", ".join(name for name, _ in network.named_modules() if name)
-        raise ValueError(f"{where}: the network has no part {part!r}; it has: {listed}.")
+    parts = dict(network.named_modules())
+    if not part or part not in parts:
+        raise ValueError(f"{where}: the network has no part {part!r}; it has: {', '.join(filter(None, parts))}.")
+    old = parts[part]
     frozen = [p for p in old.parameters() if p.requires_grad]
     if is_program(algorithm):
         algorithm = Insert(algorithm)

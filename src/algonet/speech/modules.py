@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -126,8 +126,8 @@ class SmoothSynthesizer(SoftModule):
         length = self.length(durations) if length is None else length
         length = check_integer("SmoothSynthesizer", "length", length, 0)
         waveform = synthesize(
-            phonemes, durations, pitch, loudness, inventory=self.inventory, white=self.white.to(phonemes), length=length,
-            sample_rate=self.sample_rate, harmonics=self.harmonics, relax=cast(Sigmoid, self.relax), voice=voice,
+            phonemes, durations, pitch, loudness, **self._speaker(voice),
+            white=self.white.to(phonemes), length=length, harmonics=self.harmonics,
         )  # fmt: skip
         return Speech(waveform, self.spectrogram(waveform))
 
@@ -153,9 +153,12 @@ class SmoothSynthesizer(SoftModule):
         self._check(phonemes, durations, pitch, loudness, voice)
         frames = check_integer("SmoothSynthesizer", "frames", frames, 0)
         return mel_envelope(
-            phonemes, durations, pitch, loudness, inventory=self.inventory, frames=frames, hop=self.sample_rate // 100,
-            bands=self.bands, sample_rate=self.sample_rate, relax=cast(Sigmoid, self.relax), voice=voice,
+            phonemes, durations, pitch, loudness, **self._speaker(voice),
+            frames=frames, hop=self.sample_rate // 100, bands=self.bands,
         )  # fmt: skip
+
+    def _speaker(self, voice: Voice) -> dict[str, Any]:
+        return {"inventory": self.inventory, "sample_rate": self.sample_rate, "relax": self.relax, "voice": voice}
 
     def length(self, durations: Tensor) -> int:
         """Samples for the longest of the utterances, in whole tenths of a second."""

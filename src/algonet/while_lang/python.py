@@ -22,7 +22,20 @@ from itertools import count
 from typing import Any
 
 from .parser import MAX_CONSTANT, check_size
-from .syntax import Assign, Copy, Decrement, If, Increment, Loop, Program, Statement, While, WhileSyntaxError, walk
+from .syntax import (
+    Assign,
+    Copy,
+    Decrement,
+    If,
+    Increment,
+    Loop,
+    Program,
+    Statement,
+    While,
+    WhileSyntaxError,
+    branched,
+    walk,
+)
 
 #: A variable, and whether the condition holds where it is 0 (otherwise, where it is not).
 Condition = tuple[int, bool]
@@ -197,8 +210,7 @@ class _Function:
         variable, equal = self.condition(test) if isinstance(test, ast.expr) else test
         parts = [self.inside(part) for part in (then, otherwise)]
         first, second = (statements for statements, _ in parts)
-        if first or second:
-            self.write(If(variable, first, second, equal) if first else If(variable, second, (), not equal))
+        self.write(*(branched(variable, second, first) if equal else branched(variable, first, second)))
         return [ended for _, ended in parts]
 
     # Expressions: each gives the variable that holds its value, which is not to be changed
