@@ -203,21 +203,25 @@ class _Run:
             scalar = _fitted(scalar, *kind)
         if self.per_element:
             elements.append(_fitted(softness, *kind, self.shape))
-        shared = [scalar, *[p.to(self.device, self.wide) for p in parameters or (scalar, scalar)]]
+        shared = [scalar, scalar, scalar]
+        if parameters is not None:
+            shared[1:] = [p.to(self.device, self.wide) for p in parameters]
         tensors = *shared, *elements
         gates = None if make_gates is None else make_gates(elements[0])
         beside = gates is not None or body is not None
-
-        def run(tensors: Sequence[Tensor], free: bool) -> Sequence[Tensor]:
-            if not beside:
-                return RUN_WHILE(tensors, self.settings, self.backend)
-            held = gates if free or gates is None else gates.detach()
-            return run_reference(tensors, self.settings, held, body if free else None)
-
-        if not beside:
+        if beside:
+            values, *diagnostics = run_reference(tensors, self.settings, gates, body)
+        else:
             self.run = self.run or RUN_WHILE.bind(tensors, self.settings, self.backend)
-        values, *diagnostics = run(tensors, True) if self.run is None or beside else self.run(tensors)
+            values, *diagnostics = self.run(tensors)
         if self.one_sided:
+
+            def run(tensors: Sequence[Tensor], free: bool) -> Tensor:
+                if not beside:
+                    return RUN_WHILE(tensors, self.settings, self.backend)[0]
+                held = gates if free or gates is None else gates.detach()
+                return run_reference(tensors, self.settings, held, body if free else None)[0]
+
             values = _one_sided(values, run, shared, elements, self.settings.epsilon)
         values = values if values.dtype == self.dtype else values.to(self.dtype)
         return values, diagnostics[0].detach() if self.watched else None
@@ -240,7 +244,7 @@ def _warn_by_counter() -> None:
 
 def _one_sided(
     values: Tensor,
-    run: Callable[[list[Tensor], bool], Sequence[Tensor]],
+    run: Callable[[list[Tensor], bool], Tensor],
     shared: list[Tensor],
     elements: list[Tensor],
     epsilon: float,
@@ -260,7 +264,7 @@ def _one_sided(
     beside = [torch.where(t == t.round(), torch.where(t > 0, t - step, t + step), t) for t in elements]
     fixed, result = [t.detach() for t in elements], values.detach()
     for count, i in enumerate(moving or range(min(1, len(elements)))):
-        found = run([*shared, *fixed[:i], beside[i], *fixed[i + 1 :]], count == 0)[0]
+        found = run([*shared, *fixed[:i], beside[i], *fixed[i + 1 :]], count == 0)
         result, shared = result + (found - found.detach()), [t.detach() for t in shared]
     return result
 

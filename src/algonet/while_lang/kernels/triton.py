@@ -17,9 +17,7 @@ from .runner import WhilePlan
 
 #: Elements of a block: the threads of one warp.
 BLOCK = 32
-#: Qualified, because Triton's interpreter replaces the attributes of `tl` and not names imported from it.
-_NAMES = {"where(": "tl.where(", "abs(": "tl.abs(", "NAN": 'float("nan")', "INF": 'float("inf")'}
-_NAMES |= {"ZERO": "zero", "INSIDE": "inside"}
+_NAMES = {"NAN": 'float("nan")', "INF": 'float("inf")', "ZERO": "zero", "INSIDE": "inside"}
 _PLACE = re.compile(r"(\w+)\[(.+?)\]")
 
 
@@ -42,7 +40,7 @@ def _kernel(spec: KernelSpec) -> Any:
 
 class _Writer(Emitter):
     def line(self, line: Line) -> None:
-        expression = _PLACE.sub(_loaded, line.expression)
+        expression = codegen.translated(_PLACE.sub(_loaded, line.expression), "triton")
         for name, theirs in _NAMES.items():
             expression = expression.replace(name, theirs)
         place = _PLACE.fullmatch(line.target)
