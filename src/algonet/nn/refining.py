@@ -90,8 +90,11 @@ def refine(network: nn.Module, refit: Callable[[], float], *, price: float) -> l
             change = make(graph, name)
             if change is not None:
                 stays(graph, change)
-        while [change for change in list(_changes(graph)) if change.possible(graph) and stays(graph, change)]:
-            pass
+        changed = True
+        while changed:
+            changed = False
+            for change in list(_changes(graph)):
+                changed |= change.possible(graph) and stays(graph, change)
     return made
 
 
