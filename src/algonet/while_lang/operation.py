@@ -7,7 +7,6 @@ shape of the batch, several are stacked behind it; if `watched`, the diagnostics
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,10 +14,9 @@ from torch import Tensor
 from algonet.core import tracing
 from algonet.core.identity import Spec, up_to_date
 from algonet.core.operation import Operation
-from algonet.relax import Exit, Relaxation, Sech
+from algonet.relax import Relaxation, Sech
 
-from .code import Code, decode
-from .reference import run_reference
+from .reference import WhileSettings, run_reference
 
 #: Programs beyond these take the reference: Python itself nests at most 20 loops, and compile times grow with size.
 MAX_KERNEL_DEPTH = 12
@@ -26,32 +24,6 @@ MAX_KERNEL_OPS = 300
 
 #: Positions of the tensors that all elements share, and of the first that they do not.
 STEEPNESS, WEIGHT, BIAS, FIRST = 0, 1, 2, 3
-
-
-@dataclass(frozen=True)
-class WhileSettings:
-    """A program with all its settings. `program` is `Code.text`; `exit` is interned, its softness a tensor of its own.
-
-    `inputs` and `outputs` are slots. `per_element` says that the steepness differs between elements: it is the last tensor
-    then. `watched` asks for the diagnostics too.
-    """
-
-    program: str
-    exit: Exit
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    epsilon: float
-    max_iterations: int
-    trainable: bool
-    per_element: bool
-    watched: bool
-
-    @property
-    def code(self) -> Code:
-        return decode(self.program)
-
-    def output_shape(self, batch: Sequence[int]) -> tuple[int, ...]:
-        return tuple(batch) if len(self.outputs) == 1 else (*batch, len(self.outputs))
 
 
 def batch_shape(tensors: Sequence[Tensor] | Sequence[Spec]) -> torch.Size:

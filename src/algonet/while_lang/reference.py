@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +16,33 @@ from torch import Tensor, nn
 from algonet.core import tracing
 from algonet.relax import Exit
 
-from .code import Code
+from .code import Code, decode
 
-if TYPE_CHECKING:
-    from .operation import WhileSettings
+
+@dataclass(frozen=True)
+class WhileSettings:
+    """A program with all its settings. `program` is `Code.text`; `exit` is interned, its softness a tensor of its own.
+
+    `inputs` and `outputs` are slots. `per_element` says that the steepness differs between elements: it is the last tensor
+    then. `watched` asks for the diagnostics too.
+    """
+
+    program: str
+    exit: Exit
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    epsilon: float
+    max_iterations: int
+    trainable: bool
+    per_element: bool
+    watched: bool
+
+    @property
+    def code(self) -> Code:
+        return decode(self.program)
+
+    def output_shape(self, batch: Sequence[int]) -> tuple[int, ...]:
+        return tuple(batch) if len(self.outputs) == 1 else (*batch, len(self.outputs))
 
 
 def run_reference(
