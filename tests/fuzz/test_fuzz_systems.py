@@ -88,6 +88,7 @@ def test_any_value_under_any_key(load, key, value):
         {"exposure": float("nan")},
         {"exposure": float("inf")},
         {"exposure": 1e308},
+        {"colours": [[1e308]] * 3},
         {"version": 3},
         {"version": "two"},
         {"exposure": -1},

@@ -192,6 +192,11 @@ def test_broken_files_give_one_line(tmp_path, text, reason):
         ((torch.full((2, 6), -0.5),), {"weights": torch.ones(3)}, "`weights` must be 2 numbers"),
         ((torch.full((2, 6), -0.5),), {"weights": torch.zeros(2)}, "not all 0"),
         ((torch.full((2, 6), -0.5),), {"colours": torch.ones(3, 3)}, r"`colours` must be a tensor \(2, C\)"),
+        (
+            (torch.full((2, 6), -0.5),),
+            {"colours": torch.full((2, 3), 1e30)},
+            r"`colours` must lie between -1e\+12 and 1e\+12",
+        ),
         ((torch.full((2, 6), -0.5),), {"points": 0}, "`points` must be an integer from 1 on"),
         ((torch.full((2, 2, 6), -0.5),), {}, r"must be \(n, 6\) or \(n, 12\)"),
     ],

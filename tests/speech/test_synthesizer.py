@@ -168,9 +168,9 @@ def test_state_and_softness(synthesizer):
 
 def test_wrong_input(synthesizer):
     score = synthesizer.score("a i")
-    with pytest.raises(ValueError, match=r"`phonemes` must be floating \(\.\.\., P, 9\)"):
+    with pytest.raises(ValueError, match=r"`phonemes` must be a floating tensor \(\*batch, P, 9\), got"):
         synthesizer(score.phonemes[:, :3], *score[1:])
-    with pytest.raises(ValueError, match=r"`pitch` must be \(2,\) like the phonemes, got \(1,\)"):
+    with pytest.raises(ValueError, match=r"`pitch` must be a tensor \(2,\), got \(1,\); one number per phoneme"):
         synthesizer(score.phonemes, score.durations, score.pitch[:1], score.loudness)
     with pytest.raises(ValueError, match="no phoneme begins with 'x' in 'max'"):
         synthesizer.score("max")
@@ -190,7 +190,7 @@ def test_wrong_input(synthesizer):
         synthesizer.envelope(*score, frames=2.5)
     with pytest.raises(TypeError, match=r"`voice` must be a Voice such as .*, got 'deep'"):
         synthesizer(*score, voice="deep")
-    with pytest.raises(TypeError, match=r"`durations` must be a tensor \(2,\) like the phonemes, got 0.1"):
+    with pytest.raises(TypeError, match=r"`durations` must be a tensor \(2,\), got float; one number per phoneme"):
         synthesizer(score.phonemes, 0.1, *score[2:])
     with pytest.raises(TypeError, match="one string such as 'a i u'"):
         synthesizer.score(["a", "i"])

@@ -31,7 +31,9 @@ class _Writer:
     def expression(self, depth=0):
         pick = self.pick
         kind = pick.choice(
-            ("name", "name", "number", "sum", "product", "call", "choice", "truth") if depth < 2 else ("name", "number")
+            ("name", "name", "number", "sum", "product", "call", "choice", "truth", "either")
+            if depth < 2
+            else ("name", "number")
         )
         if kind == "sum":
             return f"({self.expression(depth + 1)} + {self.expression(depth + 1)})"
@@ -43,6 +45,8 @@ class _Writer:
             return f"({self.expression(depth + 1)} if {self.condition(depth + 1)} else {self.expression(depth + 1)})"
         if kind == "truth":
             return f"({self.condition(depth + 1)})"
+        if kind == "either":
+            return f"({self.expression(depth + 1)} {pick.choice(('and', 'or'))} {self.expression(depth + 1)})"
         return pick.choice(self.names) if kind == "name" else str(pick.randrange(4))
 
     def condition(self, depth=0):

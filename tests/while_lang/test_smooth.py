@@ -196,11 +196,11 @@ def test_parameters_compile_to_the_reference(trainable, shape):
 
 
 @pytest.mark.slow
-def test_many_parameters_share_one_kernel(monkeypatch):
+def test_many_parameters_take_several_passes(monkeypatch):
     from algonet.while_lang.kernels import runner
 
     # programs keep their kernels, so another cap makes this one a new program
-    monkeypatch.setattr(runner, "MAX_OWN_PARAMETERS", 4)
+    monkeypatch.setattr(runner, "SEEDS_AT_ONCE", 2)
     monkeypatch.setattr(runner, "tangents_at_once", lambda code: 1)
     found, expected = (
         _all_gradients(backend, trainable=True, steepness=torch.tensor(2.0).double(), cap=51)

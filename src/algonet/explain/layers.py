@@ -19,16 +19,15 @@ Data = Iterable[tuple[Any, Any]] | tuple[Tensor, Tensor]
 def find_layer(where: str, model: nn.Module, layer: Layer) -> nn.Module:
     """The module `layer` of `model`, given itself or by its dotted name."""
     check_module(where, model)
-    names = {module: name for name, module in model.named_modules()}
+    modules = dict(model.named_modules())
     if isinstance(layer, str):
-        found = dict(model.named_modules()).get(layer)
-        if found is None:
-            listed = ", ".join(name for name in names.values() if name) or "none inside; give the model that holds it"
+        if layer not in modules:
+            listed = ", ".join(filter(None, modules)) or "none inside; give the model that holds it"
             raise ValueError(f"{where}: the model has no layer {layer!r}; it has: {listed}.")
-        return found
+        return modules[layer]
     if not isinstance(layer, nn.Module):
         raise TypeError(f"{where}: a layer is a module of the model or its dotted name, got {type(layer).__name__}.")
-    if layer not in names:
+    if layer not in modules.values():
         raise ValueError(f"{where}: this {type(layer).__name__} is not part of the model; pass one of its own modules.")
     return layer
 

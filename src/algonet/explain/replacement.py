@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,27 +106,34 @@ def replace_gradually(
     if isinstance(algorithm, nn.Module):
         algorithm = copy.deepcopy(algorithm, memo)
     check_module("replace_gradually", network)
-    old = dict(network.named_modules()).get(part) if part else None
-    if old is None:
-        listed = ", ".join(name for name, _ in network.named_modules() if name)
-        raise ValueError(f"{where}: the network has no part {part!r}; it has: {listed}.")
+    parts = dict(network.named_modules())
+    if not part or part not in parts:
+        raise ValueError(f"{where}: the network has no part {part!r}; it has: {', '.join(filter(None, parts))}.")
+    old = parts[part]
     frozen = [p for p in old.parameters() if p.requires_grad]
     if is_program(algorithm):
         algorithm = Insert(algorithm)
     fade = Fade(old, algorithm)
     _put(network, part, fade)
     rest = [p for p in network.parameters() if p.requires_grad]
-    optimizer = torch.optim.Adam(rest, lr=learning_rate) if rest and steps else None
+    optimizer = torch.optim.Adam(rest, lr=learning_rate) if rest else None
     endless = itertools.chain.from_iterable(batches(where, data) for _ in itertools.repeat(None))
-    mixture, scores, fixed = [0.0], [_measured(network, score)], []
-    fixed.append(scores[0])
-    for level in range(1, levels + 1):
-        fade.mixture.fill_(level / levels)
-        fixed.append(_measured(network, score))
-        if optimizer is not None:
-            _tune(network, optimizer, endless, loss, steps)
-        mixture.append(level / levels)
-        scores.append(_measured(network, score))
+
+    def measured() -> float:
+        with evaluating(network), torch.no_grad():
+            return float(score(network))
+
+    mixture, scores, fixed = [level / levels for level in range(levels + 1)], [], []
+    for share in mixture:
+        fade.mixture.fill_(share)
+        fixed.append(measured())
+        for inputs, targets in itertools.islice(endless, steps if share and optimizer is not None else 0):
+            with torch.enable_grad():
+                value = loss(network(inputs), targets)
+                network.zero_grad()
+                value.backward()
+            optimizer.step()  # pyright: ignore[reportOptionalMemberAccess]
+        scores.append(measured() if share else fixed[0])
     for parameter in frozen:
         parameter.requires_grad_(True)
     _put(network, part, algorithm if isinstance(algorithm, nn.Module) else _Function(algorithm))
@@ -148,24 +155,3 @@ class _Function(nn.Module):
 def _put(network: nn.Module, name: str, module: nn.Module) -> None:
     owner, _, last = name.rpartition(".")
     setattr(network.get_submodule(owner), last, module)
-
-
-def _measured(network: nn.Module, score: Measure) -> float:
-    with evaluating(network), torch.no_grad():
-        return float(score(network))
-
-
-def _tune(
-    network: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    data: Iterator[tuple[Any, Any]],
-    loss: Callable[[Any, Any], Tensor],
-    steps: int,
-) -> None:
-    with torch.enable_grad():
-        for _ in range(steps):
-            inputs, targets = next(data)
-            value = loss(network(inputs), targets)
-            optimizer.zero_grad(set_to_none=True)
-            value.backward()
-            optimizer.step()

@@ -193,10 +193,9 @@ class _Chaos:
         burn_in = check_integer(where, "burn_in", burn_in, 0, steps)
         if horizon is not None:
             horizon = check_integer(where, "horizon", horizon, 1)
-        if start is not None and (start.ndim < 2 or tuple(start.shape[-2:]) != self.states):
-            raise ValueError(
-                f"{where}: `start` must be ({chains} chains, {self.states[1]} coordinates), got {tuple(start.shape)}."
-            )
+        if start is not None:
+            hint = f": {self.states[1]} coordinates of {chains} chains"
+            check_spec(where, "start", start, f"*batch {chains} {self.states[1]}", "", hint)
         self.batch = broadcast_shapes(
             parameters.shape[:-2], choices.shape[:-2], () if start is None else start.shape[:-2]
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from algonet.core.checks import check_integer, check_size
+from algonet.core.checks import check_integer, check_size, check_spec
 from algonet.core.files import read_json, write_text
 from algonet.core.identity import PLANS, signature
 from algonet.core.memory import check_memory
@@ -25,7 +25,7 @@ from .presets import SOLIDS, preset
 #: A file with more is refused; a thousand times the usual, and 10 GB of choices.
 MOST_POINTS_IN_A_FILE = 2**24
 #: A picture is white long before, and every number of it stays finite in float32.
-MOST_EXPOSURE = 1e6
+MOST_EXPOSURE, MOST_COLOUR = 1e6, 1e12
 
 
 class IFS(SoftModule):
@@ -167,16 +167,7 @@ class IFS(SoftModule):
         )  # fmt: skip
 
     if TYPE_CHECKING:
-
-        def __call__(
-            self,
-            size: int | tuple[int, int],
-            *,
-            sigma: float | Tensor | None = None,
-            extent: Extent | None = None,
-            aggregate: Aggregate = Poisson(),
-            backend: str = "auto",
-        ) -> Tensor: ...
+        __call__ = forward
 
     @torch.no_grad()
     def crisp(self, size: int | tuple[int, int], *, points: int = 200_000, extent: Extent | None = None) -> Tensor:
@@ -288,9 +279,9 @@ class IFS(SoftModule):
         return odds / odds.sum()
 
     def _check_colours(self, colours: Tensor) -> Tensor:
-        if not isinstance(colours, Tensor) or colours.ndim != 2 or len(colours) != self.functions:
-            got = tuple(colours.shape) if isinstance(colours, Tensor) else type(colours).__name__
-            raise ValueError(f"IFS: `colours` must be a tensor ({self.functions}, C), one row per function, got {got}.")
+        check_spec("IFS", "colours", colours, f"{self.functions} C", "", "; one row per function")
+        if not bool((colours.abs() <= MOST_COLOUR).all()):
+            raise ValueError(f"IFS: `colours` must lie between -{MOST_COLOUR:g} and {MOST_COLOUR:g}, got {colours!r}.")
         return colours.detach().to(self.parameters_)
 
     def _check_contraction(self) -> None:

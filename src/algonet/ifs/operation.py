@@ -28,14 +28,11 @@ class RasterSettings:
     def reach(self) -> float:
         """Half the side, in sigmas, of the square outside of which a Gaussian has the mass epsilon.
 
-        r with P(|x| > r or |y| > r) = epsilon for a standard normal pair, by bisection.
+        r with P(|x| > r or |y| > r) = epsilon for a standard normal pair, so P(|x| > r) = 1 - sqrt(1 - epsilon).
         """
-        low, high = 0.0, 40.0
-        for _ in range(80):
-            middle = (low + high) / 2
-            tail = math.erfc(middle / math.sqrt(2))
-            low, high = (middle, high) if tail * (2 - tail) > self.epsilon else (low, middle)
-        return high
+        from statistics import NormalDist
+
+        return -NormalDist().inv_cdf(0.5 * self.epsilon / (1 + math.sqrt(1 - self.epsilon)))
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,6 @@ def _checked_dims(x: Tensor, dims: int | Sequence[int]) -> tuple[int, ...]:
                 f"finite_differences: dim {dim} needs at least 2 items to subtract, x has shape {tuple(x.shape)}."
             )
     normal = tuple(dim % x.dim() for dim in listed)
-    if len(set(normal)) != len(normal):
+    if len(set(normal)) < len(normal):
         raise ValueError(f"finite_differences: `dims` names a dimension twice: {listed}.")
     return normal

@@ -45,18 +45,13 @@ class AlgorithmLayer(nn.Module):
             self.share = share
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.share is None:
-            return self._apply_algorithm(x)
-        past, part = self._parts(x, self.share)
-        return self._joined(past if self.body is None else self.body(past), self._apply_algorithm(part))
+        past, part = (None, x) if self.share is None else self._parts(x, self.share)
+        result = self._result(part)
+        result = result if self.change is None else self.change(result)
+        return result if past is None else self._joined(past if self.body is None else self.body(past), result)
 
     if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor) -> Tensor: ...
-
-    def _apply_algorithm(self, x: Tensor) -> Tensor:
-        result = self._result(x)
-        return result if self.change is None else self.change(result)
+        __call__ = forward
 
     def _result(self, x: Tensor) -> Tensor:
         where = type(self).__name__

@@ -36,8 +36,7 @@ class FiniteDifferences(nn.Module):
         return gated_differences(x, self.dims, self.center, self.pad, self.stack, make_gates)
 
     if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor) -> Tensor: ...
+        __call__ = forward
 
     def extra_repr(self) -> str:
         stacked = "" if self.stack is None else f", stack={self.stack}"
@@ -57,8 +56,7 @@ class WeightedSoftmax(SoftModule):
         return self._shares(x, weights, dim=self.dim, steepness=self.relax.steepness)  # pyright: ignore[reportAttributeAccessIssue]
 
     if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor, weights: Tensor | None = None) -> Tensor: ...
+        __call__ = forward
 
 
 class WeightedSoftmin(WeightedSoftmax):

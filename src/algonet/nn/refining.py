@@ -18,6 +18,10 @@ class _Change(NamedTuple):
     cut: tuple[tuple[str, str], ...]
     connected: tuple[tuple[str, str], ...] = ()
 
+    def possible(self, graph: SmoothGraph) -> bool:
+        read = graph.sources()
+        return all(source in read.get(target, ()) for source, target in self.cut)
+
     def make(self, graph: SmoothGraph) -> None:
         for pair in self.connected:
             graph.connect(*pair)
@@ -65,39 +69,33 @@ def refine(network: nn.Module, refit: Callable[[], float], *, price: float) -> l
                 graph.connect(source, target)
         _cut_unused(graph)
     loss, made = refit(), []
+
+    def stays(graph: SmoothGraph, change: _Change) -> bool:
+        """Whether the change costs no more than it saves; else all is as before."""
+        nonlocal loss
+        before, spent = copy.deepcopy(network.state_dict()), float(graph.price().detach())
+        change.make(graph)
+        _cut_unused(graph)
+        saved = spent - float(graph.price().detach())
+        found = refit()
+        if not found <= loss + price * saved:
+            network.load_state_dict(before)
+            return False
+        loss = found
+        made.append(change.label)
+        return True
+
     for graph in graphs:
         for make, name in [(make, name) for make in (_beside, _alone) for name in graph.nodes]:
             change = make(graph, name)
-            found = None if change is None else _tried(network, graph, change, refit, loss, price)
-            if change is not None and found is not None:
-                loss = found
-                made.append(change.label)
+            if change is not None:
+                stays(graph, change)
         changed = True
         while changed:
             changed = False
             for change in list(_changes(graph)):
-                read = graph.sources()
-                there = all(source in read.get(target, ()) for source, target in change.cut)
-                found = _tried(network, graph, change, refit, loss, price) if there else None
-                if found is not None:
-                    loss, changed = found, True
-                    made.append(change.label)
+                changed |= change.possible(graph) and stays(graph, change)
     return made
-
-
-def _tried(
-    network: nn.Module, graph: SmoothGraph, change: _Change, refit: Callable[[], float], loss: float, price: float
-) -> float | None:
-    """The loss with the change; None where that costs more than it saves, and all is as before."""
-    before, spent = copy.deepcopy(network.state_dict()), float(graph.price().detach())
-    change.make(graph)
-    _cut_unused(graph)
-    saved = spent - float(graph.price().detach())
-    found = refit()
-    if found <= loss + price * saved:
-        return found
-    network.load_state_dict(before)
-    return None
 
 
 def _beside(graph: SmoothGraph, name: str) -> _Change | None:

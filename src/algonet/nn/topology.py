@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -157,13 +157,8 @@ class SmoothGraph(SoftModule):
 
     def forward(self, x: Tensor) -> Tensor:
         gates = dict(zip(self._pairs, self.gates.to(x.dtype).unbind(), strict=True))
-        values: dict[str, Tensor] = {INPUT: x}
-        for name in (*self.nodes.keys(), OUTPUT):
-            total = torch.zeros_like(x)
-            for source, value in values.items():
-                total = total + gates[source, name] * value
-            values[name] = total if name == OUTPUT else _evaluated(name, self.nodes[name], total)
-        return values[OUTPUT]
+        sources = {name: [source for source, target in gates if target == name] for name in (*self.nodes, OUTPUT)}
+        return _run_graph(x, self.nodes, sources, gates)
 
     def price(self) -> Tensor:
         """The expected price of the connections."""
@@ -211,13 +206,7 @@ class Graph(nn.Module):
         self.sources = dict(sources)
 
     def forward(self, x: Tensor) -> Tensor:
-        values: dict[str, Tensor] = {INPUT: x}
-        for name, sources in self.sources.items():
-            total = torch.zeros_like(x)
-            for source in sources:
-                total = total + values[source]
-            values[name] = total if name == OUTPUT else _evaluated(name, self.nodes[name], total)
-        return values[OUTPUT]
+        return _run_graph(x, self.nodes, self.sources)
 
     def extra_repr(self) -> str:
         return "; ".join(f"{name} <- {' + '.join(sources) or 'nothing'}" for name, sources in self.sources.items())
@@ -231,6 +220,21 @@ def _as_module(name: str, node: Any) -> nn.Module:
     if not callable(node):
         raise TypeError(f"SmoothGraph: node {name!r} must be a layer or an algorithm, got {type(node).__name__}.")
     return Insert(node)
+
+
+def _run_graph(
+    x: Tensor, nodes: nn.ModuleDict, sources: Mapping[str, Sequence[str]], gates: Mapping[Any, Tensor] | None = None
+) -> Tensor:
+    """What the output reads: each node gets the sum of its sources, to the extent of the gates of its connections."""
+    values: dict[str, Tensor] = {INPUT: x}
+    total = x
+    for name, read in sources.items():
+        total = torch.zeros_like(x)
+        for source in read:
+            total = total + (values[source] if gates is None else gates[source, name] * values[source])
+        if name != OUTPUT:
+            values[name] = _evaluated(name, nodes[name], total)
+    return total
 
 
 def _evaluated(name: str, node: nn.Module, x: Tensor) -> Tensor:

@@ -95,11 +95,10 @@ def vocal_controls(
         ..., None
     ]
     formants, bandwidths = ((order @ mean)[..., None, :] + own).split(4, -1)
-    loud = amount * _bounded(loudness, 100.0)[..., None, :]
+    loud = _bounded(loudness, 100.0)[..., None, :]
     ends = LEAD + durations.cumsum(-1)
     away = (times[:, None] - (ends - BURST_PLACE)[..., None, :]) / BURST_WIDTH
-    burst = torch.exp(-0.5 * away.square()) * _bounded(loudness, 100.0)[..., None, :]
-    sounding, bursting = loud @ phonemes, burst @ phonemes
+    sounding, bursting = (amount * loud) @ phonemes, (torch.exp(-0.5 * away.square()) * loud) @ phonemes
     gains = inventory.gains.to(phonemes)
     voiced = sounding * gains[:, 0]
     hiss = _of(voice.breath, 2, phonemes)
@@ -181,15 +180,14 @@ def synthesize(
     interpolated, and noise is shaped in overlapping spectra of 20 ms whose random part, `white` (frames, bins, 2), is
     given and reused from its beginning. Differentiable as often as `relax` by all floating inputs and the inventory; cost
     O(length * harmonics + frames * K * harmonics)."""
-    given = phonemes.dtype
-    phonemes, durations, pitch, loudness, white = (widened(t) for t in (phonemes, durations, pitch, loudness, white))
+    given, white = phonemes.dtype, widened(white)
+    phonemes, *_ = score = [widened(t) for t in (phonemes, durations, pitch, loudness)]
     hop = frame_step(sample_rate)
     frames = -(-length // hop) + 1
     # Two waves per harmonic and sample, and the resonances of every phoneme in every frame
     needed = math.prod(phonemes.shape[:-2]) * harmonics * (2 * length + frames * phonemes.shape[-1])
     what = f"{length} samples with {harmonics} harmonics"
     check_memory("synthesize", what, needed * phonemes.element_size(), phonemes.device)
-    score = phonemes, durations, pitch, loudness
     controls = _in_frames(score, frames, hop, sample_rate, inventory=inventory, relax=relax, voice=voice)
     nyquist, tilt = sample_rate / 2000, _of(voice.tilt, 2, phonemes)
     voiced = _voiced(controls, hop, harmonics, sample_rate, tilt, nyquist)
@@ -197,7 +195,7 @@ def synthesize(
     return (_VOICE_LEVEL * voiced + _NOISE_LEVEL * noise)[..., :length].to(given)
 
 
-def _in_frames(score: tuple[Tensor, ...], frames: int, hop: int, sample_rate: int, **options: Any) -> Controls:
+def _in_frames(score: list[Tensor], frames: int, hop: int, sample_rate: int, **options: Any) -> Controls:
     """What the vocal tract does every `hop` samples."""
     like = score[0]
     times = _constant(("times", frames, hop, sample_rate), like, lambda: torch.arange(frames) * (hop / sample_rate))
@@ -269,10 +267,9 @@ def mel_envelope(
     where the spectrogram of a waveform shows each harmonic. The same levels as `mel_spectrogram(synthesize(...))`. Cost
     O(frames * K * bands)."""
     given = phonemes.dtype
-    phonemes, durations, pitch, loudness = (widened(t) for t in (phonemes, durations, pitch, loudness))
+    phonemes, *_ = score = [widened(t) for t in (phonemes, durations, pitch, loudness)]
     needed = math.prod(phonemes.shape[:-2]) * frames * phonemes.shape[-1] * bands * phonemes.element_size()
     check_memory("mel_envelope", f"{frames} frames of {bands} bands", needed, phonemes.device)
-    score = phonemes, durations, pitch, loudness
     controls = _in_frames(score, frames, hop, sample_rate, inventory=inventory, relax=relax, voice=voice)
     nyquist, key = sample_rate / 2000, (bands, sample_rate)
     frequency = _constant(("mel frequencies", *key), phonemes, lambda: _mel_frequencies(*key) / 1000)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from algonet.core.checks import check_integer, check_softness
+from algonet.core.checks import check_integer, check_softness, check_spec
 from algonet.relax import Logistic, Sigmoid, SoftModule
 
 from .functional import Voice, frame_step, mel_envelope, mel_spectrogram, synthesize
@@ -126,23 +126,13 @@ class SmoothSynthesizer(SoftModule):
         length = self.length(durations) if length is None else length
         length = check_integer("SmoothSynthesizer", "length", length, 0)
         waveform = synthesize(
-            phonemes, durations, pitch, loudness, inventory=self.inventory, white=self.white.to(phonemes), length=length,
-            sample_rate=self.sample_rate, harmonics=self.harmonics, relax=cast(Sigmoid, self.relax), voice=voice,
+            phonemes, durations, pitch, loudness, **self._speaker(voice),
+            white=self.white.to(phonemes), length=length, harmonics=self.harmonics,
         )  # fmt: skip
         return Speech(waveform, self.spectrogram(waveform))
 
     if TYPE_CHECKING:
-
-        def __call__(
-            self,
-            phonemes: Tensor,
-            durations: Tensor,
-            pitch: Tensor,
-            loudness: Tensor,
-            *,
-            length: int | None = None,
-            voice: Voice = Voice(),
-        ) -> Speech: ...
+        __call__ = forward
 
     def spectrogram(self, waveform: Tensor) -> Tensor:
         """The log-mel spectrogram of any waveform at this sample rate, in steps of 10 ms."""
@@ -163,9 +153,12 @@ class SmoothSynthesizer(SoftModule):
         self._check(phonemes, durations, pitch, loudness, voice)
         frames = check_integer("SmoothSynthesizer", "frames", frames, 0)
         return mel_envelope(
-            phonemes, durations, pitch, loudness, inventory=self.inventory, frames=frames, hop=self.sample_rate // 100,
-            bands=self.bands, sample_rate=self.sample_rate, relax=cast(Sigmoid, self.relax), voice=voice,
+            phonemes, durations, pitch, loudness, **self._speaker(voice),
+            frames=frames, hop=self.sample_rate // 100, bands=self.bands,
         )  # fmt: skip
+
+    def _speaker(self, voice: Voice) -> dict[str, Any]:
+        return {"inventory": self.inventory, "sample_rate": self.sample_rate, "relax": self.relax, "voice": voice}
 
     def length(self, durations: Tensor) -> int:
         """Samples for the longest of the utterances, in whole tenths of a second."""
@@ -177,23 +170,9 @@ class SmoothSynthesizer(SoftModule):
     def _check(self, phonemes: Tensor, durations: Tensor, pitch: Tensor, loudness: Tensor, voice: Voice) -> None:
         if not isinstance(voice, Voice):
             raise TypeError(f"SmoothSynthesizer: `voice` must be a Voice such as Voice(breath=0.3), got {voice!r}.")
-        if not isinstance(phonemes, Tensor):
-            raise TypeError(
-                f"SmoothSynthesizer: `phonemes` must be a tensor, got {phonemes!r}; `score(text)` makes one."
-            )
-        if phonemes.dim() < 2 or phonemes.shape[-1] != len(self.names) or not phonemes.is_floating_point():
-            raise ValueError(
-                f"SmoothSynthesizer: `phonemes` must be floating (..., P, {len(self.names)}), one column per phoneme of the "
-                f"inventory, got {phonemes.dtype} {tuple(phonemes.shape)}."
-            )
+        where, count = "SmoothSynthesizer", len(self.names)
+        hint = f"; one column for each of the {count} phonemes, as `score(text)` makes them"
+        check_spec(where, "phonemes", phonemes, f"*batch P {count}", hint=hint)
+        shape, hint = phonemes.shape[:-1], "; one number per phoneme"
         for name, value in (("durations", durations), ("pitch", pitch), ("loudness", loudness)):
-            if not isinstance(value, Tensor):
-                raise TypeError(
-                    f"SmoothSynthesizer: `{name}` must be a tensor {tuple(phonemes.shape[:-1])} like the phonemes, got "
-                    f"{value!r}."
-                )
-            if value.shape != phonemes.shape[:-1]:
-                raise ValueError(
-                    f"SmoothSynthesizer: `{name}` must be {tuple(phonemes.shape[:-1])} like the phonemes, got "
-                    f"{tuple(value.shape)}."
-                )
+            check_spec(where, name, value, " ".join(map(str, shape)), "", hint)

@@ -20,19 +20,19 @@ from .operation import WhileSettings
 
 #: Numbers kept per element (values and tangents); more tangents run in several passes.
 MAX_KERNEL_STATE = 160
-#: Programs with more weights and biases than this share one kernel between them, with this many directions a pass:
-#: a kernel of their own for each group would compile for minutes.
-MAX_OWN_PARAMETERS, SEEDS_AT_ONCE = 16, 2
+#: Directions by steepness, weights and biases that one kernel sums at once. With 8, programs of few weights take 3 times as
+#: long, and all compile for longer.
+SEEDS_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
 class KernelSpec:
     """What a kernel computes.
 
-    `directions` are what to differentiate by: ("input", slot), ("steepness", 0), ("weight", k) or ("bias", k), k numbering the
-    assignments; or ("seed", d), any mixture of weights and biases, which the kernel reads from its argument `seeds`
-    (assignment, weight or bias, direction), so that one kernel serves all. `reduce` says that it multiplies the tangents by
-    incoming gradients and sums over elements; otherwise it stores values and tangents, and diagnostics if `watched`.
+    `directions` are what to differentiate by: ("input", slot), ("steepness", 0) where each element has its own; or ("seed", d),
+    any mixture of the `parameters` that all elements share, which the kernel reads from its argument `seeds` (parameter,
+    direction), so that one kernel serves all. `reduce` says that it multiplies the tangents by incoming gradients and sums over
+    elements; otherwise it stores values and tangents, and diagnostics if `watched`.
     """
 
     settings: WhileSettings
@@ -60,25 +60,22 @@ class KernelSpec:
             *(f"in_{self.code.names[slot]}" for slot in self.settings.inputs),
             *(["steepness_in"] if self.scaled else []),
             *(["weight", "bias"] if self.settings.trainable else []),
-            *(["seeds"] if self.seeded else []),
-            *(["grads", "slopes"] if self.reduce else ["values"]),
+            *(["seeds", "grads", "slopes"] if self.reduce else ["values"]),
             *(["diagnostics"] if self.watched else []),
             *(f"slope_{d}" for d in range(len(self.directions)) if not self.reduce),
         ]
 
     @property
-    def seeds(self) -> list[tuple[str, int]]:
-        """The numbers of `seeds`: their names in the kernel, and where they stand in the array."""
-        count = len(self.directions)
-        return [
-            (f"seed{row}_{d}", row * count + d)
-            for d in range(count if self.seeded else 0)
-            for row in range(2 * len(self.code.assignments))
-        ]
+    def parameters(self) -> list[str]:
+        """What all elements share, by its names in the kernel."""
+        weights = [f"{kind}{n}" for kind in "wb" for n in self.code.assignments.values() if self.settings.trainable]
+        return ["unused" if self.settings.per_element else "steepness", *weights]
 
     @property
-    def seeded(self) -> bool:
-        return any(kind == "seed" for kind, _ in self.directions)
+    def seeds(self) -> list[tuple[str, str, int]]:
+        """The numbers of `seeds`: their names, and the parameters and directions whose tangents they begin."""
+        listed = enumerate(self.parameters) if self.reduce else ()
+        return [(f"seed{row}_{d}", name, d) for row, name in listed for d in range(len(self.directions))]
 
     @property
     def scaled(self) -> bool:
@@ -223,11 +220,9 @@ class _Tangents:
         for d, (kind, number) in enumerate(spec.directions):
             if kind == "input":
                 self.active[spec.code.names[number]].add(d)
-            elif kind == "seed":
-                for k in range(2 * len(spec.code.assignments)):
-                    self.known[f"{'wb'[k % 2]}{k // 2}", d] = f"seed{k}_{d}"
-            else:
-                self.known["steepness" if kind == "steepness" else f"{kind[0]}{number}", d] = "1.0"
+            elif kind == "steepness":
+                self.known["steepness", d] = "1.0"
+        self.known |= {(name, d): seed for seed, name, d in spec.seeds}
         for name, d in self.known:
             self.active[name].add(d)
         self.trees = {line: ast.parse(line.expression, mode="eval").body for line in steps if isinstance(line, Line)}
@@ -337,7 +332,7 @@ def _load(spec: KernelSpec) -> tuple[list[Line], list[Line]]:
     shared = [Line("steepness", "steepness_in[0]")] if spec.scaled and not spec.settings.per_element else []
     for number in spec.code.assignments.values() if spec.settings.trainable else ():
         shared += [Line(f"{name[0]}{number}", f"{name}[{number}]") for name in ("weight", "bias")]
-    shared += [Line(name, f"seeds[{place}]") for name, place in spec.seeds]
+    shared += [Line(seed, f"seeds[{place}]") for place, (seed, _, _) in enumerate(spec.seeds)]
     own = [Line("finite", "INSIDE")]
     for slot in spec.settings.inputs:
         name = spec.code.names[slot]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +20,8 @@ from algonet.core.identity import PLANS, interned, signature
 from algonet.relax import EXITS, Exit, Sech
 
 from .code import Code, flatten
-from .operation import FIRST, RUN_WHILE, WhileSettings, reference
+from .operation import RUN_WHILE, WhileSettings
+from .reference import run_reference
 from .source import read_source
 from .syntax import NonHaltingWarning, Program
 
@@ -71,9 +73,7 @@ def prepare(
     known = tuple(f"x{number}" for number in parsed.variables)
     if isinstance(outputs, str) or not outputs:
         raise ValueError(f'run_while: `outputs` must be a sequence of names such as ("x0",), got {outputs!r}.')
-    for name in outputs:
-        if name not in known:
-            raise ValueError(f"run_while: unknown output {name!r}; the program's variables are {', '.join(known)}.")
+    check_names("run_while", "output", outputs, known)
     if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 <= epsilon < 1:
         raise ValueError(f"run_while: `epsilon` must lie in [0, 1), got {epsilon!r}.")
     check_integer("run_while", "max_iterations", max_iterations, 1, 2**31 - 1)
@@ -108,10 +108,7 @@ def run_while(
     tensor([5.6327, 4.6591])
     """
     prepared = prepare(program, outputs=outputs, epsilon=epsilon, max_iterations=max_iterations)
-    values, diagnostics = execute(prepared, inputs, exit=exit, backend=backend)
-    assert diagnostics is not None
-    warn_if_cut(prepared, diagnostics)
-    return as_result(prepared, values, diagnostics)
+    return as_result(prepared, *execute(prepared, inputs, exit=exit, backend=backend))
 
 
 def execute(
@@ -197,46 +194,43 @@ class _Run:
     ) -> tuple[Tensor, Tensor | None]:
         if self.by_counter and not tracing.compiling():
             _warn_by_counter()
+        kind = self.wide, self.device
         elements: list[Any] = []
         for name, fits in self.names:
-            elements.append(inputs[name] if fits else self._fitted(inputs[name], self.shape))
+            elements.append(inputs[name] if fits else _fitted(inputs[name], *kind, self.shape))
         scalar = 1.0 if softness is None or self.per_element else softness
         if not isinstance(scalar, Tensor) or scalar.dtype != self.wide or scalar.device != self.device:
-            scalar = self._fitted(scalar, ())
+            scalar = _fitted(scalar, *kind)
         if self.per_element:
-            elements.append(self._fitted(softness, self.shape))
-        shared = [scalar, scalar]
+            elements.append(_fitted(softness, *kind, self.shape))
+        shared = [scalar, scalar, scalar]
         if parameters is not None:
-            shared = [
-                p if p.dtype == self.wide and p.device == self.device else p.to(self.device, self.wide)
-                for p in parameters
-            ]
-        tensors = scalar, *shared, *elements
+            shared[1:] = [p.to(self.device, self.wide) for p in parameters]
+        tensors = *shared, *elements
         gates = None if make_gates is None else make_gates(elements[0])
-        beside = make_gates is not None or body is not None
+        beside = gates is not None or body is not None
         if beside:
-            values, *diagnostics = reference(tensors, self.settings, gates, body)
+            values, *diagnostics = run_reference(tensors, self.settings, gates, body)
         else:
             self.run = self.run or RUN_WHILE.bind(tensors, self.settings, self.backend)
             values, *diagnostics = self.run(tensors)
         if self.one_sided:
 
-            def run(given: list[Tensor], free: bool) -> Tensor:
-                fixed: list[Any] = [t if free or t is None else t.detach() for t in (*tensors[:FIRST], gates)]
-                moved = (*fixed[:FIRST], *given)
-                if beside:
-                    # Of the network too, gradients are wanted once
-                    return reference(moved, self.settings, fixed[FIRST], body if free else None)[0]
-                return RUN_WHILE(moved, self.settings, self.backend)[0]
+            def run(tensors: Sequence[Tensor], free: bool) -> Tensor:
+                if not beside:
+                    return RUN_WHILE(tensors, self.settings, self.backend)[0]
+                held = gates if free or gates is None else gates.detach()
+                return run_reference(tensors, self.settings, held, body if free else None)[0]
 
-            values = _one_sided(values, run, elements, tensors[:FIRST], self.settings.epsilon)
+            values = _one_sided(values, run, shared, elements, self.settings.epsilon)
         values = values if values.dtype == self.dtype else values.to(self.dtype)
         return values, diagnostics[0].detach() if self.watched else None
 
-    def _fitted(self, value: Any, shape: Sequence[int]) -> Tensor:
-        if isinstance(value, Tensor):
-            return value.to(self.device, self.wide).expand(shape)
-        return torch.full(shape, float(value), dtype=self.wide, device=self.device)
+
+def _fitted(value: Any, dtype: torch.dtype, device: torch.device, shape: Sequence[int] = ()) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.to(device, dtype).expand(shape or value.shape)
+    return torch.full(shape, float(value), dtype=dtype, device=device)
 
 
 def _warn_by_counter() -> None:
@@ -251,17 +245,17 @@ def _warn_by_counter() -> None:
 def _one_sided(
     values: Tensor,
     run: Callable[[list[Tensor], bool], Tensor],
+    shared: list[Tensor],
     elements: list[Tensor],
-    shared: Sequence[Tensor | None],
     epsilon: float,
 ) -> Tensor:
     """`values`, with the gradients of an exit that has corners on integers, where those of `values` mix both sides.
 
-    The gradient in an input is that of a run in which it alone is a step off an integer, towards 0 (from 0: up). `run` takes
-    the inputs, and whether gradients by what all elements share are wanted of this run too.
+    The gradient in an input is that of a run in which it alone is a step off an integer, towards 0 (from 0: up). Gradients by
+    what all elements share, and by what `run` holds if it is told to be free, are wanted of the first such run alone.
     """
     moving = [i for i, t in enumerate(elements) if t.requires_grad or tracing.transforming()]
-    if not torch.is_grad_enabled() or not (moving or any(t is not None and t.requires_grad for t in shared)):
+    if not torch.is_grad_enabled() or not (moving or any(t.requires_grad for t in shared)):
         return values
     if tracing.readable(*elements) and not any(bool((t == t.round()).any()) for t in elements):
         return values
@@ -270,10 +264,17 @@ def _one_sided(
     beside = [torch.where(t == t.round(), torch.where(t > 0, t - step, t + step), t) for t in elements]
     fixed, result = [t.detach() for t in elements], values.detach()
     for count, i in enumerate(moving or range(min(1, len(elements)))):
-        given = [*fixed[:i], beside[i], *fixed[i + 1 :]]
-        found = run(given, count == 0)
-        result = result + (found - found.detach())
+        found = run([*shared, *fixed[:i], beside[i], *fixed[i + 1 :]], count == 0)
+        result, shared = result + (found - found.detach()), [t.detach() for t in shared]
     return result
+
+
+def check_names(where: str, kind: str, names: Iterable[str], known: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in known:
+            hint = "" if re.fullmatch(r"x\d+", str(name)) else "; inputs are named x0, x1, ..."
+            listed = ", ".join(known)
+            raise ValueError(f"{where}: unknown {kind} {name!r}; the program's variables are {listed}{hint}.")
 
 
 def check_exit(where: str, exit: Any) -> None:
@@ -282,17 +283,17 @@ def check_exit(where: str, exit: Any) -> None:
         raise TypeError(f"{where}: `exit` must be an exit such as Sech(2.0) or Tent(), got {exit!r}{instead}.")
 
 
-def as_result(prepared: Prepared, values: Tensor, diagnostics: Tensor) -> WhileResult:
+def as_result(prepared: Prepared, values: Tensor, diagnostics: Tensor | None) -> WhileResult:
+    assert diagnostics is not None
+    warn_if_cut(prepared, diagnostics, 4)
     outputs = (values,) if len(prepared.outputs) == 1 else values.unbind(-1)
     remaining, iterations, _ = diagnostics.unbind(-1)
     return WhileResult(dict(zip(prepared.outputs, outputs, strict=True)), remaining, iterations.to(torch.int64))
 
 
-def warn_if_cut(prepared: Prepared, diagnostics: Tensor) -> None:
+def warn_if_cut(prepared: Prepared, diagnostics: Tensor, level: int = 3) -> None:
     """One warning if any element ran into `max_iterations`. Reads values: on a GPU this waits for the kernel."""
-    if tracing.compiling() or tracing.interpreter() is not None:
-        return
-    if diagnostics.numel() == 0:
+    if tracing.compiling() or tracing.interpreter() is not None or diagnostics.numel() == 0:
         return
     left, where = diagnostics[..., 0].reshape(-1).max(0)
     if float(left) > 0:
@@ -304,7 +305,7 @@ def warn_if_cut(prepared: Prepared, diagnostics: Tensor) -> None:
             f"{float(left):.3g} left to go on (in {share:.1%} of the elements); raise max_iterations, or see whether the "
             f"program halts there.",
             NonHaltingWarning,
-            stacklevel=3,
+            stacklevel=level,
         )
 
 
@@ -313,11 +314,7 @@ def checked_inputs(
 ) -> tuple[tuple[str, ...], list[Tensor], torch.dtype]:
     """Names in slot order, their tensors in the precision to compute in, and the precision of the result."""
     names = tuple(name for name in prepared.known if name in inputs)
-    if len(names) < len(inputs):
-        stranger = next(name for name in inputs if name not in prepared.known)
-        hint = "" if re.fullmatch(r"x\d+", stranger) else "; inputs are named x0, x1, ..."
-        known = ", ".join(prepared.known)
-        raise ValueError(f"run_while: unknown variable {stranger!r}; the program's variables are {known}{hint}.")
+    check_names("run_while", "variable", inputs, prepared.known)
     given: list[Any] = [inputs[name] for name in names]
     for name, value in zip(names, given, strict=True):
         if isinstance(value, Tensor):
@@ -330,22 +327,15 @@ def checked_inputs(
                 f"run_while: `{name}` must be a floating tensor or a number, got {type(value).__name__}; "
                 "wrap lists in torch.tensor(...)."
             )
-    tensors = [value for value in given if isinstance(value, Tensor)]
-    dtype = tensors[0].dtype if tensors else torch.get_default_dtype()
-    for tensor in tensors:
-        dtype = torch.promote_types(dtype, tensor.dtype)
-    device = tensors[0].device if tensors else torch.device("cpu")
-    strangers = [t.device for t in tensors if t.device != device]
+    tensors = [value for value in given if isinstance(value, Tensor)] or [torch.empty((), device="cpu")]
+    device, *strangers = dict.fromkeys(t.device for t in tensors)
     if strangers:
         raise ValueError(
             f"run_while: inputs must share a device, got {device} and {strangers[0]}; move one with .to()."
         )
+    dtype = functools.reduce(torch.promote_types, [t.dtype for t in tensors])
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    full = [
-        value.to(wide) if isinstance(value, Tensor) else torch.full((), float(value), dtype=wide, device=device)
-        for value in given
-    ]
-    return names, full, dtype
+    return names, [_fitted(value, wide, device) for value in given], dtype
 
 
 def _broadcast_shape(names: tuple[str, ...], elements: list[Tensor]) -> torch.Size:

@@ -52,6 +52,7 @@ from .syntax import (
     Statement,
     While,
     WhileSyntaxError,
+    branched,
     depth_of,
 )
 
@@ -282,7 +283,7 @@ def _absorb(blocks: dict[int, _Block], number: int, entries: Counter[int], fresh
     for first, second in ((then, other), (then, None), (None, other)):
         ends = first.equal if first else block.unequal, second.equal if second else block.equal
         if (first or second) and ends[0] == ends[1]:
-            branch = _branch(variable, first.statements if first else (), second.statements if second else (), line)
+            branch = branched(variable, first.statements if first else (), second.statements if second else (), line)
             gone = zip((first, second), (block.unequal, block.equal), strict=True)
             return become(branch, ends[0], *(side for part, side in gone if part))
     return False
@@ -293,12 +294,6 @@ def _entries(blocks: dict[int, _Block]) -> Counter[int]:
     found = Counter(target for block in blocks.values() for target in {block.unequal, block.equal})
     found[1] += 1
     return found
-
-
-def _branch(variable: int, unequal: tuple[Statement, ...], equal: tuple[Statement, ...], line: int) -> tuple[If, ...]:
-    if unequal:
-        return (If(variable, unequal, equal, line=line),)
-    return (If(variable, equal, equal=True, line=line),) if equal else ()
 
 
 def _loop(
@@ -319,7 +314,7 @@ def _counted(blocks: dict[int, _Block], counter: int, turn: int) -> tuple[Statem
     body: list[Statement] = [Copy(turn, counter, line=line)]
     for number, block in blocks.items():
         unequal, equal = (_moved(counter, number, target, block.line) for target in (block.unequal, block.equal))
-        moves = unequal if block.variable is None else _branch(block.variable, unequal, equal, block.line)
+        moves = unequal if block.variable is None else branched(block.variable, unequal, equal, block.line)
         inside = (*block.statements, *moves)
         body.append(Decrement(turn, line=block.line))
         if inside:

@@ -22,6 +22,7 @@ from .functional import (
     WhileResult,
     as_result,
     check_exit,
+    check_names,
     execute,
     prepare,
     warn_if_cut,
@@ -80,7 +81,10 @@ class WhileProgram(SoftModule):
             self.program, outputs=outputs, epsilon=epsilon, max_iterations=max_iterations, trainable=trainable
         )
         self.backend, self.name = backend, name
-        self._inputs = None if inputs is None else _input_names(inputs, self._prepared.known)
+        self._inputs = None if inputs is None else tuple(inputs)
+        if isinstance(inputs, str) or (inputs is not None and not 0 < len(inputs) == len(set(inputs))):
+            raise ValueError(f'WhileProgram: `inputs` must be different names such as ("x1", "x2"), got {inputs!r}.')
+        check_names("WhileProgram", "input", inputs or (), self._prepared.known)
         self.weight: nn.Parameter | None
         self.bias: nn.Parameter | None
         count = len(self._prepared.code.assignments)
@@ -136,10 +140,7 @@ class WhileProgram(SoftModule):
 
     def run(self, *positional: Tensor, **inputs: Tensor | float) -> WhileResult:
         """Outputs by name, the probability that had not halted, and the number of loop bodies run."""
-        values, diagnostics = self._execute(positional, inputs, True)
-        assert diagnostics is not None
-        warn_if_cut(self._prepared, diagnostics)
-        return as_result(self._prepared, values, diagnostics)
+        return as_result(self._prepared, *self._execute(positional, inputs, True))
 
     def run_gated(
         self,
@@ -163,10 +164,7 @@ class WhileProgram(SoftModule):
 
     def crisp(self, *, max_steps: int = 1_000_000, **inputs: int) -> int | tuple[int, ...]:
         """The discrete program on Python integers; raises `DidNotHaltError` after `max_steps` operations."""
-        for name in inputs:
-            if name not in self._prepared.known:
-                known = ", ".join(self._prepared.known)
-                raise ValueError(f"crisp: unknown variable {name!r}; the program's variables are {known}.")
+        check_names("crisp", "variable", inputs, self._prepared.known)
         final = run_crisp(self._prepared.code, inputs, max_steps)
         found = tuple(final[name] for name in self._prepared.outputs)
         return found[0] if len(found) == 1 else found
@@ -377,15 +375,6 @@ def named_inputs(
     if twice:
         raise ValueError(f"{where}: `{twice[0]}` was given twice, by position and by name.")
     return {**inputs, **named}
-
-
-def _input_names(inputs: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
-    if isinstance(inputs, str) or not inputs or len(set(inputs)) < len(inputs):
-        raise ValueError(f'WhileProgram: `inputs` must be different names such as ("x1", "x2"), got {inputs!r}.')
-    for name in inputs:
-        if name not in known:
-            raise ValueError(f"WhileProgram: unknown input {name!r}; the program's variables are {', '.join(known)}.")
-    return tuple(inputs)
 
 
 def _warn_if_steep(exit: Exit) -> None:

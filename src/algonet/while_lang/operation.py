@@ -6,20 +6,17 @@ shape of the batch, several are stacked behind it; if `watched`, the diagnostics
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from algonet.core import tracing
 from algonet.core.identity import Spec, up_to_date
 from algonet.core.operation import Operation
-from algonet.relax import Exit, Relaxation, Sech
+from algonet.relax import Relaxation, Sech
 
-from .code import Code, decode
-from .reference import run_reference
+from .reference import WhileSettings, run_reference
 
 #: Programs beyond these take the reference: Python itself nests at most 20 loops, and compile times grow with size.
 MAX_KERNEL_DEPTH = 12
@@ -29,58 +26,8 @@ MAX_KERNEL_OPS = 300
 STEEPNESS, WEIGHT, BIAS, FIRST = 0, 1, 2, 3
 
 
-@dataclass(frozen=True)
-class WhileSettings:
-    """A program with all its settings. `program` is `Code.text`; `exit` is interned, its softness a tensor of its own.
-
-    `inputs` and `outputs` are slots. `per_element` says that the steepness differs between elements: it is the last tensor
-    then. `watched` asks for the diagnostics too.
-    """
-
-    program: str
-    exit: Exit
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    epsilon: float
-    max_iterations: int
-    trainable: bool
-    per_element: bool
-    watched: bool
-
-    @property
-    def code(self) -> Code:
-        return decode(self.program)
-
-    def output_shape(self, batch: Sequence[int]) -> tuple[int, ...]:
-        return tuple(batch) if len(self.outputs) == 1 else (*batch, len(self.outputs))
-
-
 def batch_shape(tensors: Sequence[Tensor] | Sequence[Spec]) -> torch.Size:
     return tensors[FIRST].shape if len(tensors) > FIRST else torch.Size()
-
-
-def reference(
-    tensors: Sequence[Tensor], settings: WhileSettings, gates: Tensor | None = None, body: nn.Module | None = None
-) -> list[Tensor]:
-    exit = settings.exit
-    if exit.softness_field is not None:
-        softness = tensors[-1] if settings.per_element else tensors[STEEPNESS]
-        exit = dataclasses.replace(exit, **{exit.softness_field: softness})
-    values, diagnostics = run_reference(
-        settings.code,
-        dict(zip(settings.inputs, tensors[FIRST:], strict=False)),
-        settings.outputs,
-        exit=exit,
-        epsilon=settings.epsilon,
-        max_iterations=settings.max_iterations,
-        weight=tensors[WEIGHT] if settings.trainable else None,
-        bias=tensors[BIAS] if settings.trainable else None,
-        like=tensors[STEEPNESS],
-        gates=gates,
-        body=body,
-    )
-    values = values.squeeze(-1) if len(settings.outputs) == 1 else values
-    return [values, diagnostics] if settings.watched else [values]
 
 
 def _fake(tensors: Sequence[Tensor], settings: WhileSettings) -> list[Tensor]:
@@ -115,7 +62,7 @@ RUN_WHILE = Operation(
     "run_while",
     settings=WhileSettings,
     inputs=("steepness", "weight", "bias", "*elements"),
-    reference=reference,
+    reference=run_reference,
     kernels={"numba": ".kernels.numba", "triton": ".kernels.triton"},
     outputs=lambda count, settings: 1 + settings.watched,
     shared={"steepness", "weight", "bias"},

@@ -13,7 +13,7 @@ from algonet.core.extras import require
 from algonet.relax import Exit, Tent
 
 from .functional import run_while
-from .reference import Branch, Recurrent, Sequence, Unit
+from .reference import Parts, Recurrent, Unit
 from .syntax import NonHaltingWarning, Program
 
 #: What library programs of two inputs compute on reals, where that is plain.
@@ -32,10 +32,9 @@ def surface(function: Callable[[Tensor, Tensor], Tensor], low: float, high: floa
     x1, x2 = (t.clone().requires_grad_() for t in torch.meshgrid(axis, axis, indexing="ij"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NonHaltingWarning)
-        value = function(x1, x2)
-    slopes = torch.autograd.grad(value.sum(), (x1, x2), allow_unused=True) if value.requires_grad else (None, None)
-    squares = [torch.zeros_like(value) if s is None else s.square() for s in slopes]
-    return x1.detach(), x2.detach(), value.detach(), (squares[0] + squares[1]).sqrt().detach()
+        value = function(x1, x2) + 0 * (x1 + x2)  # which has a gradient, whatever the function
+    slope = torch.hypot(*torch.autograd.grad(value.sum(), (x1, x2)))
+    return x1.detach(), x2.detach(), value.detach(), slope
 
 
 def draw(axis: Any, data: tuple[Tensor, ...], limits: tuple[float, float], heights: tuple[float, float]) -> Any:
@@ -118,16 +117,13 @@ def draw_network(module: Any) -> Any:
 
 
 def _size(part: Any) -> tuple[float, float]:
+    sizes = [_size(child) for child in part.children()]
+    widths, heights = [w for w, _ in sizes], [h for _, h in sizes]
     if isinstance(part, Unit):
         return _UNIT
-    if isinstance(part, Sequence):
-        sizes = [_size(child) for child in part]
-        return max((w for w, _ in sizes), default=0.4), sum(h + _GAP for _, h in sizes)
-    if isinstance(part, Recurrent):
-        width, height = _size(part.body)
-        return width + 6 * _GAP, height + 4 * _GAP
-    (left, first), (right, second) = _size(part.then), _size(part.otherwise)
-    return left + right + 3 * _GAP, max(first, second) + 4 * _GAP
+    if isinstance(part, Parts):
+        return max(widths, default=0.4), sum(heights) + len(sizes) * _GAP
+    return sum(widths) + (len(sizes) + 4) * _GAP, max(heights) + 4 * _GAP
 
 
 def _place(axis: Any, part: Any, x: float, y: float) -> None:
@@ -135,7 +131,7 @@ def _place(axis: Any, part: Any, x: float, y: float) -> None:
     from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
     width, height = _size(part)
-    if isinstance(part, Sequence):
+    if isinstance(part, Parts):
         for child in part:
             _place(axis, child, x, y - _GAP / 2)
             y -= _size(child)[1] + _GAP
@@ -150,14 +146,13 @@ def _place(axis: Any, part: Any, x: float, y: float) -> None:
         return
     head = f"while {part.text}" if isinstance(part, Recurrent) else f"if {part.text} | else"
     axis.text(x, y - 1.4 * _GAP, head, ha="center", va="center", family="monospace", fontsize=7.5)
-    if isinstance(part, Branch):
-        left, right = _size(part.then)[0], _size(part.otherwise)[0]
-        for child, middle in ((part.then, -(right + _GAP) / 2), (part.otherwise, (left + _GAP) / 2)):
-            _place(axis, child, x + middle, y - 3 * _GAP)
-        return
-    _place(axis, part.body, x, y - 3 * _GAP)
-    side = x + width / 2 - 2 * _GAP
-    bow = 2 * _GAP / (height - 4 * _GAP)
-    back = FancyArrowPatch((side, y - height + _GAP), (side, y - 3 * _GAP), connectionstyle=f"arc3,rad={bow}")
-    back.set(arrowstyle="->", mutation_scale=10, edgecolor="0.3")
-    axis.add_patch(back)
+    left = x - width / 2 + 2.5 * _GAP
+    for child in part.children():
+        room = _size(child)[0]
+        _place(axis, child, left + room / 2, y - 3 * _GAP)
+        left += room + _GAP
+    if isinstance(part, Recurrent):
+        side, bow = x + width / 2 - 2 * _GAP, 2 * _GAP / (height - 4 * _GAP)
+        back = FancyArrowPatch((side, y - height + _GAP), (side, y - 3 * _GAP), connectionstyle=f"arc3,rad={bow}")
+        back.set(arrowstyle="->", mutation_scale=10, edgecolor="0.3")
+        axis.add_patch(back)

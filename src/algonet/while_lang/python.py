@@ -17,11 +17,25 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
 from .parser import MAX_CONSTANT, check_size
-from .syntax import Assign, Copy, Decrement, If, Increment, Loop, Program, Statement, While, WhileSyntaxError, walk
+from .syntax import (
+    Assign,
+    Copy,
+    Decrement,
+    If,
+    Increment,
+    Loop,
+    Program,
+    Statement,
+    While,
+    WhileSyntaxError,
+    branched,
+    walk,
+)
 
 #: A variable, and whether the condition holds where it is 0 (otherwise, where it is not).
 Condition = tuple[int, bool]
@@ -98,12 +112,8 @@ class _Function:
                 return True
             if isinstance(node, ast.If) and any(isinstance(inner, ast.Return) for inner in ast.walk(node)):
                 # What follows is part of the branch that does not return
-                ended = self.branch(
-                    self.condition(node.test),
-                    lambda node=node: self.block([*node.body, *following]),  # noqa: B023
-                    lambda node=node: self.block([*node.orelse, *following]),  # noqa: B023
-                )
-                return all(ended)
+                ways = [partial(self.block, [*part, *following]) for part in (node.body, node.orelse)]
+                return all(self.branch(node.test, *ways))
             self.statement(node)
         return False
 
@@ -111,23 +121,24 @@ class _Function:
         match node:
             case ast.Pass() | ast.Expr(value=ast.Constant(value=str())):
                 pass
-            case ast.Assign(targets=[ast.Name(id=name)]):
-                self.assign(name, node.value)
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ):
                 self.assign(name, value)
             case ast.Assign(targets=[ast.Tuple(elts=targets)]):
                 values = self.values(node.value)
-                if len(values) != len(targets) or not all(isinstance(target, ast.Name) for target in targets):
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+                if not len(values) == len(targets) == len(names):
                     raise self.refuse(node, f"wanted {len(values)} plain names on the left")
-                kept = [self.kept(value) for value in values]
-                for target, value in zip(targets, kept, strict=True):
-                    self.copy(self.place(target.id), value)  # pyright: ignore[reportAttributeAccessIssue]
+                for name, value in zip(names, values, strict=True):
+                    self.copy(self.place(name), value)
             case ast.AugAssign(target=ast.Name(id=name), op=ast.Add() | ast.Sub()):
                 self.shift(self.read(node.target, name), node.value, isinstance(node.op, ast.Add))
             case ast.AugAssign(target=ast.Name(id=name), op=ast.Mult()):
                 self.assign(name, ast.copy_location(ast.BinOp(node.target, node.op, node.value), node))
             case ast.If():
-                self.branch(self.condition(node.test), lambda: self.block(node.body), lambda: self.block(node.orelse))
+                self.branch(node.test, partial(self.block, node.body), partial(self.block, node.orelse))
             case ast.While(orelse=[]):
                 self.loop(node)
             case ast.For(target=ast.Name(id=name), orelse=[], iter=ast.Call(func=ast.Name(id="range"), args=bounds)):
@@ -140,26 +151,25 @@ class _Function:
         value = self.value(node)
         self.copy(self.place(name), value)
 
+    def store(self, target: int, node: ast.expr) -> None:
+        self.copy(target, self.value(node))
+
     def returned(self, node: ast.Return) -> None:
         if node.value is None:
             raise self.refuse(node, "return a number")
         values = self.values(node.value)
-        kept = [self.kept(value) for value in values] if len(values) > 1 else values
         if self.results is None:
             first = [0] if self.outermost else [next(self.fresh)]
             self.results = first + [next(self.fresh) for _ in values[1:]]
         if len(values) != len(self.results):
             raise self.refuse(node, f"returns {len(values)} numbers here and {len(self.results)} elsewhere")
-        for result, value in zip(self.results, kept, strict=True):
+        for result, value in zip(self.results, values, strict=True):
             self.copy(result, value)
 
     def loop(self, node: ast.While) -> None:
         self.no_return(node)
-        test, (variable, equal) = self.inside(lambda: self.condition(node.test))
-        if equal:
-            flagged, variable = self.inside(lambda: self.flag((variable, equal)))
-            test = (*test, *flagged)
-        body, _ = self.inside(lambda: self.block(node.body))
+        test, variable = self.inside(partial(self.tested, node.test))
+        body, _ = self.inside(partial(self.block, node.body))
         self.write(*test)
         self.write(While(variable, (*body, *test) or (Copy(next(self.fresh), variable),), line=node.lineno))
 
@@ -177,7 +187,7 @@ class _Function:
             self.copy(counter, start)
             turns = self.remainder(turns, start)
         target = self.place(name)
-        body, _ = self.inside(lambda: self.block(node.body))
+        body, _ = self.inside(partial(self.block, node.body))
         if by == 1:
             self.write(Loop(turns, (Copy(target, counter), Increment(counter), *body), line=node.lineno))
             return
@@ -193,20 +203,22 @@ class _Function:
                     f"{type(inner).__name__.lower()} inside a loop is not in the subset; set a variable that the loop tests",
                 )
 
-    def branch(self, condition: Condition, then: Callable[[], Any], otherwise: Callable[[], Any]) -> list[Any]:
+    def branch(
+        self, test: ast.expr | Condition, then: Callable[[], Any], otherwise: Callable[[], Any] = lambda: None
+    ) -> list[Any]:
         """Write a branch whose parts `then` and `otherwise` write; what these return."""
-        variable, equal = condition
+        variable, equal = self.condition(test) if isinstance(test, ast.expr) else test
         parts = [self.inside(part) for part in (then, otherwise)]
         first, second = (statements for statements, _ in parts)
-        if first or second:
-            self.write(If(variable, first, second, equal) if first else If(variable, second, (), not equal))
+        self.write(*(branched(variable, second, first) if equal else branched(variable, first, second)))
         return [ended for _, ended in parts]
 
     # Expressions: each gives the variable that holds its value, which is not to be changed
 
     def values(self, node: ast.expr) -> list[int]:
+        """What is assigned or returned; several numbers do not change while they are stored one after the other."""
         if isinstance(node, ast.Tuple):
-            return [self.value(element) for element in node.elts]
+            return [self.kept(value) for value in map(self.value, node.elts)]
         return self.call(node) if isinstance(node, ast.Call) else [self.value(node)]
 
     def value(self, node: ast.expr) -> int:
@@ -225,15 +237,17 @@ class _Function:
                 left, right, result = self.value(node.left), self.value(node.right), self.number(0)
                 self.write(Loop(left, (Loop(right, (Increment(result),)),)))
                 return result
+            case ast.BoolOp(op=op, values=[first, *rest]) if not _is_truth(node):
+                # The last number that was looked at, as in Python
+                result = self.kept(self.value(first))
+                for part in rest:
+                    self.branch((result, isinstance(op, ast.Or)), partial(self.store, result, part))
+                return result
             case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
                 return self.flag(self.condition(node))
             case ast.IfExp():
-                result, condition = next(self.fresh), self.condition(node.test)
-                self.branch(
-                    condition,
-                    lambda: self.copy(result, self.value(node.body)),
-                    lambda: self.copy(result, self.value(node.orelse)),
-                )
+                result = next(self.fresh)
+                self.branch(node.test, partial(self.store, result, node.body), partial(self.store, result, node.orelse))
                 return result
             case ast.Call():
                 results = self.call(node)
@@ -282,18 +296,18 @@ class _Function:
             case ast.UnaryOp(op=ast.Not()):
                 variable, equal = self.condition(node.operand)
                 return variable, not equal
-            case ast.BoolOp(values=[first, *rest]):
-                following = rest[0] if len(rest) == 1 else ast.copy_location(ast.BoolOp(node.op, rest), node)
+            case ast.BoolOp(op=op, values=parts):
                 result = self.number(0)
-                step = lambda: self.write(Increment(result))  # noqa: E731
-                both = isinstance(node.op, ast.And)
-                second = lambda: self.branch(self.condition(following), step, lambda: None)  # noqa: E731
-                self.branch(self.condition(first), second if both else step, (lambda: None) if both else second)
+                found = partial(self.write, Increment(result))
+                write: Callable[[], Any] = found if isinstance(op, ast.And) else list
+                for part in reversed(parts):
+                    write = partial(self.branch, part, *((write,) if isinstance(op, ast.And) else (found, write)))
+                write()
                 return result, False
             case ast.Compare(ops=[_, _, *_]):
                 pairs = zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
-                parts: list[ast.expr] = [ast.copy_location(ast.Compare(a, [op], [b]), node) for a, op, b in pairs]
-                return self.condition(ast.copy_location(ast.BoolOp(ast.And(), parts), node))
+                compared: list[Any] = [ast.copy_location(ast.Compare(a, [op], [b]), node) for a, op, b in pairs]
+                return self.condition(ast.copy_location(ast.BoolOp(ast.And(), compared), node))
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 return self.compared(node, left, op, right)
         return self.value(node), False
@@ -314,6 +328,11 @@ class _Function:
             result = self.value(right) if zero else self.remainder(self.value(right), self.value(left))
             return result, isinstance(op, ast.GtE)
         raise self.refuse(node, f"`{ast.unparse(node)}`: comparisons are == != < <= > >=")
+
+    def tested(self, node: ast.expr) -> int:
+        """A variable that is not 0 where the condition holds."""
+        condition = variable, equal = self.condition(node)
+        return self.flag(condition) if equal else variable
 
     def flag(self, condition: Condition) -> int:
         """1 where the condition holds, else 0."""
@@ -352,3 +371,10 @@ class _Function:
             if event in ("leaf", "open") and not statement.line:
                 object.__setattr__(statement, "line", self.line)
         self.written += statements
+
+
+def _is_truth(node: ast.expr) -> bool:
+    """Whether a number is 1 or 0 for true or false, which `and` and `or` pass on as they are."""
+    if isinstance(node, ast.BoolOp):
+        return all(map(_is_truth, node.values))
+    return isinstance(node, ast.Compare) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not))

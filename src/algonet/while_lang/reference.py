@@ -6,9 +6,9 @@ probability with which a part is run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,31 +16,39 @@ from torch import Tensor, nn
 from algonet.core import tracing
 from algonet.relax import Exit
 
-from .code import Code
+from .code import Code, decode
 
 
-class Outcome(NamedTuple):
-    """`values` (*batch, outputs) and `diagnostics` (*batch, 3): probability left, loop bodies run, loop that was cut."""
+@dataclass(frozen=True)
+class WhileSettings:
+    """A program with all its settings. `program` is `Code.text`; `exit` is interned, its softness a tensor of its own.
 
-    values: Tensor
-    diagnostics: Tensor
+    `inputs` and `outputs` are slots. `per_element` says that the steepness differs between elements: it is the last tensor
+    then. `watched` asks for the diagnostics too.
+    """
+
+    program: str
+    exit: Exit
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    epsilon: float
+    max_iterations: int
+    trainable: bool
+    per_element: bool
+    watched: bool
+
+    @property
+    def code(self) -> Code:
+        return decode(self.program)
+
+    def output_shape(self, batch: Sequence[int]) -> tuple[int, ...]:
+        return tuple(batch) if len(self.outputs) == 1 else (*batch, len(self.outputs))
 
 
 def run_reference(
-    code: Code,
-    inputs: Mapping[int, Tensor],
-    outputs: Iterable[int],
-    *,
-    exit: Exit,
-    epsilon: float,
-    max_iterations: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    like: Tensor | None = None,
-    gates: Tensor | None = None,
-    body: nn.Module | None = None,
-) -> Outcome:
-    """Run `code` smoothly on `inputs` (slot -> tensor, all of one shape); `like` gives dtype and device if there are none.
+    tensors: Sequence[Tensor], settings: WhileSettings, gates: Tensor | None = None, body: nn.Module | None = None
+) -> list[Tensor]:
+    """The values, and if `watched` the diagnostics: probability left, loop bodies run, loop that was cut.
 
     A loop over v, reached with probability p, repeats { p := p phi(v); stop if p <= epsilon; run the body with p }; a branch
     mixes what its two parts make of the state. Elements that stopped have p = 0 from then on, so that they no longer
@@ -48,32 +56,29 @@ def run_reference(
     (*batch, assignments) scale the probability with which each assignment is made. `body` is the network that
     `build(code, weight, bias)` gave, if there is one already.
     """
-    like = next(iter(inputs.values())) if inputs else like
-    assert like is not None
-    zero = torch.zeros_like(like)
+    steepness, weight, bias, *elements = tensors
+    code, exit, parameters = settings.code, settings.exit, (weight, bias) if settings.trainable else ()
+    softness = [elements[-1] if settings.per_element else steepness] if exit.softness_field is not None else []
+    for value in softness:
+        exit = dataclasses.replace(exit, **{str(exit.softness_field): value})
+    zero = torch.zeros_like(elements[0] if elements else steepness)
     state: list[Tensor] = [zero] * len(code.names)
     broken = zero.bool()
-    for slot, value in inputs.items():
+    for slot, value in zip(settings.inputs, elements, strict=False):
         finite = value.abs() < torch.inf
         state[slot] = torch.where(finite, value, zero)
         broken = broken | ~finite
-    run = Run(exit, epsilon, max_iterations, gates, zero.detach(), zero.detach(), zero.detach())
-    (build(code, weight, bias) if body is None else body)(state, torch.where(broken, zero, zero + 1), run)
-    diagnostics = torch.stack([run.mass, run.steps, run.cut], dim=-1)
-    offset = run.poison + _unused(exit, inputs.values(), (weight, bias))
-    values = torch.stack([torch.where(broken, torch.nan, state[slot] + offset) for slot in outputs], dim=-1)
-    return Outcome(values, diagnostics)
-
-
-def _unused(exit: Exit, elements: Iterable[Tensor], shared: Iterable[Tensor | None]) -> Tensor | float:
-    """0 that depends on every tensor, with gradient 0: which of them a run used must not decide who has a gradient."""
-    softness = getattr(exit, exit.softness_field) if exit.softness_field is not None else None
-    total: Tensor | float = 0.0
-    for tensor in (softness, *elements, *shared):
-        if isinstance(tensor, Tensor):
-            nothing = torch.where(torch.zeros_like(tensor, dtype=torch.bool), tensor, 0.0)
-            total = total + (nothing.sum() if any(tensor is t for t in shared) else nothing)
-    return total
+    nothing = zero.detach()
+    run = Run(exit, settings.epsilon, settings.max_iterations, gates, nothing, nothing, nothing)
+    (build(code, *parameters) if body is None else body)(state, torch.where(broken, zero, zero + 1), run)
+    offset = run.poison
+    # Of every tensor 0 with gradient 0: which of them a run used must not decide who has a gradient
+    for tensor in (*softness, *elements, *parameters):
+        unused = torch.where(torch.zeros_like(tensor, dtype=torch.bool), tensor, 0.0)
+        offset = offset + (unused.sum() if any(tensor is t for t in parameters) else unused)
+    found = [torch.where(broken, torch.nan, state[slot] + offset) for slot in settings.outputs]
+    values = found[0] if len(found) == 1 else torch.stack(found, dim=-1)
+    return [values, torch.stack([run.mass, run.steps, run.cut], dim=-1)] if settings.watched else [values]
 
 
 @dataclass
@@ -109,13 +114,13 @@ class Unit(nn.Module):
         y = state[self.target]
         if run.gates is not None:
             p = p * run.gates[..., self.number]
-        copied = self.kind == "copy"
-        if self.weight is None or self.bias is None:
-            state[self.target] = p * state[self.argument] + (1 - p) * y if copied else y + self.argument * p
-            return
-        new = self.weight * (state[self.argument] if copied else y + self.argument) + self.bias
-        # A weight can push a value out of range. Where p is 0 that must not matter: such an element only waits for others
-        state[self.target] = torch.where(p > 0, p * torch.where(p > 0, new, y) + (1 - p) * y, y)
+        value = state[self.argument] if self.kind == "copy" else y + self.argument
+        if self.weight is not None and self.bias is not None:
+            # A weight can push a value out of range. Where p is 0 that must not matter: such an element only waits for others
+            value = torch.where(p > 0, self.weight * value + self.bias, y)
+            state[self.target] = torch.where(p > 0, p * value + (1 - p) * y, y)
+        else:
+            state[self.target] = p * value + (1 - p) * y if self.kind == "copy" else y + self.argument * p
 
     def extra_repr(self) -> str:
         if self.weight is None or self.bias is None:
@@ -123,7 +128,7 @@ class Unit(nn.Module):
         return f"{self.text}, weight={self.weight.item():.4g}, bias={self.bias.item():.4g}"
 
 
-class Sequence(nn.ModuleList):
+class Parts(nn.ModuleList):
     """One part after the other, all inside the same probability."""
 
     def forward(self, state: list[Tensor], p: Tensor, run: Run) -> None:
@@ -146,7 +151,7 @@ class _Part(nn.Module):
 class Recurrent(_Part):
     """A loop: the body runs on its own result, inside p phi(v), p phi(v)^2, ..., until none of the probability is left."""
 
-    def __init__(self, code: Code, index: int, body: Sequence, trainable: bool):
+    def __init__(self, code: Code, index: int, body: Parts, trainable: bool):
         super().__init__(code, index, trainable)
         self.number, self.body = code.loop_numbers[index], body
 
@@ -168,7 +173,7 @@ class Recurrent(_Part):
 class Branch(_Part):
     """A branch: both parts run on the state before it, which then is phi(v) then + (1 - phi(v)) otherwise."""
 
-    def __init__(self, code: Code, index: int, then: Sequence, otherwise: Sequence, trainable: bool):
+    def __init__(self, code: Code, index: int, then: Parts, otherwise: Parts, trainable: bool):
         super().__init__(code, index, trainable)
         self.then, self.otherwise = then, otherwise
 
@@ -188,14 +193,14 @@ class Branch(_Part):
                 state[slot] = q * one + (1 - q) * other
 
 
-def build(code: Code, weight: Iterable[Tensor] | None = None, bias: Iterable[Tensor] | None = None) -> Sequence:
+def build(code: Code, weight: Iterable[Tensor] | None = None, bias: Iterable[Tensor] | None = None) -> Parts:
     """The network that `code` is: a unit for each assignment, a recurrent module for each loop."""
     trainable = weight is not None
     weights, biases = (iter(() if given is None else given) for given in (weight, bias))
-    blocks = [Sequence()]
+    blocks = [Parts()]
     for index, (kind, _, argument) in enumerate(code.ops):
         if kind in ("while", "if", "else"):
-            blocks.append(Sequence())
+            blocks.append(Parts())
         elif kind == "end":
             body = blocks.pop()
             blocks[-1].append(Recurrent(code, argument, body, trainable))

@@ -114,6 +114,15 @@ class If(Block):
         return (self.otherwise, self.body) if self.equal else (self.body, self.otherwise)
 
 
+def branched(
+    variable: int, unequal: tuple[Statement, ...], equal: tuple[Statement, ...], line: int = 0
+) -> tuple[If, ...]:
+    """A branch with what runs where the variable is not 0 and where it is; none if both are empty."""
+    if unequal:
+        return (If(variable, unequal, equal, line=line),)
+    return (If(variable, equal, equal=True, line=line),) if equal else ()
+
+
 #: The paper's grammar has these and nothing else.
 CORE = (Copy, Increment, Decrement, While)
 

@@ -32,8 +32,8 @@ def blocks(items: int, length: int, shortest: int, most: int) -> list[tuple[int,
 class RasterPlan(Plan):
     """Sizes of a picture and its points, and the way back, for either backend.
 
-    Backends have `forward`, `parts(needs)` (how many parts the gradient of an item's sigma is written in) and `pull(picture's
-    gradients, points, sigma, weights, features, gradients of these four to write, needs)`.
+    Backends have `forward`, `parts(needs)` (how many parts the gradient of an item's sigma is written in) and `pull((picture's
+    gradients, points, sigma, weights, features), gradients of the last four to write, needs)`.
     """
 
     parts: Callable[[Sequence[bool]], int]
@@ -59,7 +59,7 @@ class RasterPlan(Plan):
         given = laid_out((*grads, *tensors), (self.flat_shape, *self.shapes))
         found = [torch.zeros_like(t) for t in given[1:]]
         found[1] = given[1].new_zeros(self.items, self.parts(needs))
-        self.pull(*given, found, needs)
+        self.pull(given, found, needs)
         found[1] = found[1].sum(1)
         return [o.reshape(t.shape) for o, t in zip(found, tensors, strict=True)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import torch
@@ -89,19 +88,10 @@ class SmoothRasterPlan(RasterPlan):
     def parts(self, needs: Sequence[bool]) -> int:
         return max(1, len(self.back) // max(1, self.items))
 
-    def pull(
-        self,
-        picture: Tensor,
-        points: Tensor,
-        sigma: Tensor,
-        weights: Tensor,
-        features: Tensor,
-        out: Sequence[Tensor],
-        needs: Any,
-    ) -> None:
+    def pull(self, given: Sequence[Tensor], found: Sequence[Tensor], needs: Sequence[bool]) -> None:
         settings, reach, kernel = self.settings, self.reach, self.kernels.backward
-        g, p, s, w, f = _arrays(torch.nn.functional.pad(picture, (0, LANES)), points, sigma, weights, features)
-        grad_p, grad_s, grad_w, grad_f = _arrays(*out)
+        g, p, s, w, f = _arrays(torch.nn.functional.pad(given[0], (0, LANES)), *given[1:])
+        grad_p, grad_s, grad_w, grad_f = _arrays(*found)
 
         def work(i: int, k: int, first: int, last: int) -> None:
             grad_s[i, k] = kernel(

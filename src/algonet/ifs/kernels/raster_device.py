@@ -48,18 +48,8 @@ def _tail32(e):
 
 
 @njit(**_OPTIONS)
-def _bell32(e):
-    return float32(0.3989422804014327) * exp32(float32(-0.5) * e * e)
-
-
-@njit(**_OPTIONS)
 def _tail64(e):
     return 0.5 * math.erfc(abs(e) * 0.7071067811865476)
-
-
-@njit(**_OPTIONS)
-def _bell64(e):
-    return 0.3989422804014327 * math.exp(-0.5 * e * e)
 
 
 @njit(**_OPTIONS)
@@ -95,12 +85,18 @@ def _span(count):
     return (count + LANES - 1) // LANES * LANES
 
 
-tail, bell = (_tail32, _bell32) if SINGLE else (_tail64, _bell64)
+tail, exp = (_tail32, exp32) if SINGLE else (_tail64, math.exp)
 near_log, far_log = (_log32, _far_log32) if SINGLE else (_log64, _log64)
 one, zero, half = real(1.0), real(0.0), real(0.5)
 #: One rounding step below 1.
 largest = real(1.0 - (1.1920929e-07 if SINGLE else 2.220446049250313e-16))
 far, least = real(FAR_PIXELS), real(LEAST_SIGMA)
+
+
+@njit(**_OPTIONS)
+def bell(e):
+    """The standard normal density."""
+    return real(0.3989422804014327) * exp(real(-0.5) * e * e)
 
 
 @njit(**_OPTIONS)

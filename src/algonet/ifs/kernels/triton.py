@@ -335,12 +335,12 @@ class SmoothRasterPlan(RasterPlan):
         )  # fmt: skip
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        points, sigma, weights, features = laid_out(tensors, self.shapes)
+        given = laid_out(tensors, self.shapes)
         settings, fixed = self.settings, self.settings.deterministic
         kind = torch.int64 if fixed else self.dtype
         total = torch.zeros(self.items, self.layers, settings.height, settings.width, dtype=kind, device=self.device)
         flags = torch.zeros(self.items, dtype=self.dtype, device=self.device)
-        self.draw.start(points=points, sigma=sigma, weights=weights, features=features, out=total, flags=flags)
+        self.draw.start(*given, total, flags)
         if fixed:
             total = (total.double() / FIXED_POINT).to(self.dtype)
         total += flags[:, None, None, None]
@@ -349,21 +349,8 @@ class SmoothRasterPlan(RasterPlan):
     def parts(self, needs: Sequence[bool]) -> int:
         return self.count if needs[1] else 1
 
-    def pull(
-        self,
-        picture: Tensor,
-        points: Tensor,
-        sigma: Tensor,
-        weights: Tensor,
-        features: Tensor,
-        out: Sequence[Tensor],
-        needs: Any,
-    ) -> None:
-        grad_points, grad_sigma, grad_weights, grad_features = out
-        self.way_back[needs[1]].start(
-            grads=picture, points=points, sigma=sigma, weights=weights, features=features,
-            grad_points=grad_points, grad_sigma=grad_sigma, grad_weights=grad_weights, grad_features=grad_features,
-        )  # fmt: skip
+    def pull(self, given: Sequence[Tensor], found: Sequence[Tensor], needs: Sequence[bool]) -> None:
+        self.way_back[needs[1]].start(*given, *found)
 
 
 def _steps_first(choices: Tensor) -> Tensor:
@@ -387,15 +374,8 @@ class ChaosGamePlan(ChaosPlan):
             **sizes, horizon=settings.horizon, programs=self.parts, BLOCK=block, SLOTS=self.slots,
         )  # fmt: skip
 
-    def draw(self, parameters: Tensor, choices: Tensor, start: Tensor, states: Tensor, points: Tensor) -> None:
-        self.there.start(
-            parameters=parameters, choices=_steps_first(choices), start=start, states=states, points=points
-        )
+    def draw(self, parameters: Tensor, choices: Tensor, *tensors: Tensor) -> None:
+        self.there.start(parameters, _steps_first(choices), *tensors)
 
-    def pull(
-        self, grads: Tensor, parameters: Tensor, choices: Tensor, start: Tensor, states: Tensor, *found: Tensor
-    ) -> None:
-        self.way_back.start(
-            grads=grads, parameters=parameters, choices=_steps_first(choices), start=start, states=states,
-            grad_parameters=found[0], grad_start=found[1],
-        )  # fmt: skip
+    def pull(self, grads: Tensor, parameters: Tensor, choices: Tensor, *tensors: Tensor) -> None:
+        self.way_back.start(grads, parameters, _steps_first(choices), *tensors)

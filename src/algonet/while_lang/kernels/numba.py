@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet.core.cache import cached
 from algonet.core.codegen import generate as codegen
 from algonet.core.threads import spread, workers
 
@@ -25,7 +26,6 @@ LANES = 16
 ALONE = 512
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_LITERAL = re.compile(r"(?<![\w.])\d+\.\d+(?:e-?\d+)?")
 
 
 class RunWhilePlan(WhilePlan):
@@ -33,10 +33,8 @@ class RunWhilePlan(WhilePlan):
 
     block = LANES
 
-    def load(self, spec: KernelSpec) -> Any:
-        return codegen.load("while_numba", source(spec, self.dtype == torch.float64)).run
-
-    def starter(self, kernel: Any, spec: KernelSpec) -> Callable[[list[Tensor]], None]:
+    def starter(self, spec: KernelSpec) -> Callable[[list[Tensor]], None]:
+        kernel = _kernel(spec, self.dtype == torch.float64)
         numbers = self.settings.epsilon, self.settings.max_iterations, self.n
 
         def start(tensors: list[Tensor]) -> None:
@@ -54,10 +52,9 @@ class RunWhilePlan(WhilePlan):
 class _Writer(Emitter):
     """Collects statements for the running loop over lanes, and writes it out when control flow intervenes."""
 
-    def __init__(self, state: Iterable[str]):
+    def __init__(self, state: Iterable[str], dialect: str):
         super().__init__(2)
-        self.rows = {name: row for row, name in enumerate(state)}
-        self.constants: set[str] = set()
+        self.rows, self.dialect = {name: row for row, name in enumerate(state)}, dialect
         self.pending: list[Line] = []
 
     def line(self, line: Line) -> None:
@@ -80,7 +77,8 @@ class _Writer(Emitter):
             self.write(f"{name} = state[{self.rows[name]}, lane]")
         for line in self.pending:
             start, sign = ("if good: ", "+=") if line.target.startswith("slopes[") else ("", "=")
-            self.write(f"{start}{line.target} {sign} {self._typed(line.expression)}")
+            value = line.expression.replace("ZERO", "0.0").replace("INSIDE", "True")
+            self.write(f"{start}{line.target} {sign} {codegen.translated(value, self.dialect)}")
         for name in writes:
             self.write(f"state[{self.rows[name]}, lane] = {name}")
         if last:
@@ -97,18 +95,10 @@ class _Writer(Emitter):
             written |= dict.fromkeys(n for n in _WORD.findall(line.target) if n in self.rows)
         return reads, written
 
-    def _typed(self, expression: str) -> str:
-        """The expression with named constants for its literals, which Numba would take for float64 and compute in that."""
 
-        def name(found: re.Match[str]) -> str:
-            self.constants.add(found.group(0))
-            return _constant(found.group(0))
-
-        return _LITERAL.sub(name, expression.replace("ZERO", "0.0").replace("INSIDE", "True"))
-
-
-def _constant(literal: str) -> str:
-    return "C" + literal.replace(".", "_")
+@cached
+def _kernel(spec: KernelSpec, double: bool) -> Any:
+    return codegen.load("while_numba", source(spec, double)).run
 
 
 def source(spec: KernelSpec, double: bool) -> str:
@@ -118,7 +108,7 @@ def source(spec: KernelSpec, double: bool) -> str:
     """
     dialect, real = ("numba64", "float64") if double else ("numba32", "float32")
     body = lower(spec)
-    writer = _Writer(body.state)
+    writer = _Writer(body.state, dialect)
     for line in body.shared:
         writer.write(f"{line.target} = {line.expression}")
     writer.pending = body.own
@@ -127,13 +117,11 @@ def source(spec: KernelSpec, double: bool) -> str:
     writer.flush()
     writer.pending = body.last
     writer.flush(lanes="stop - start")
-    constants = "\n".join(f"{_constant(c)} = np.{real}({c})" for c in sorted(writer.constants))
     return f'''{HEAD.format(spec=spec)}
 import numpy as np
 from numba import int32
 {codegen.PRELUDES[dialect]}
 LANES = {LANES}
-{constants}
 MOST, NAN, INF = {"1e300" if double else "1e30"}, np.{real}(np.nan), np.{real}(np.inf)
 
 

@@ -8,41 +8,35 @@ them up inside the kernel. A single output has the shape of the batch, several a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from algonet.core.autograd import Plan
-from algonet.core.identity import PLANS, Signature
+from algonet.core.identity import Signature
 
-from ..compiler import MAX_OWN_PARAMETERS, SEEDS_AT_ONCE, KernelSpec, tangents_at_once
+from ..compiler import SEEDS_AT_ONCE, KernelSpec, tangents_at_once
 from ..operation import BIAS, FIRST, STEEPNESS, WEIGHT, batch_shape
 
 Directions = tuple[tuple[str, int], ...]
-#: What the directions by shared tensors are called, in these tensors' order.
-_SHARED = ("steepness", "weight", "bias")
 
 
 class WhilePlan(Plan):
     """Forward and backward of a program for inputs of one shape and precision; what is saved are tangents of the outputs.
 
-    Backends say how they `load` a kernel, what starts it on contiguous tensors, as `KernelSpec.arrays` lists them, and how
-    many elements make a `block`, for each of which a reducing kernel has a row for its sums.
+    Backends say what starts a kernel on contiguous tensors, as `KernelSpec.arrays` lists them, and how many elements make a
+    `block`, for each of which a reducing kernel has a row for its sums.
     """
 
     block: int
 
     def __init__(self, signature: Signature):
         super().__init__(signature)
-        settings, self.tensors = self.settings, signature.tensors
-        self.dtype = self.tensors[STEEPNESS].dtype
-        self.batch = batch_shape(self.tensors)
+        settings, self.dtype = self.settings, signature.tensors[STEEPNESS].dtype
+        self.batch = batch_shape(signature.tensors)
         self.n, self.shape = self.batch.numel(), settings.output_shape(self.batch)
-        self.code = settings.code
-        self.scaled = settings.exit.softness_field is not None
-        self.group = tangents_at_once(self.code)
+        self.group = tangents_at_once(settings.code)
         self.wanted = _wanted(signature)
         inputs = settings.inputs
         # A direction for each of these inputs; a steepness per element comes last among them
@@ -57,14 +51,20 @@ class WhilePlan(Plan):
         shape = signature.settings.output_shape(batch_shape(signature.tensors))
         return [(shape, signature.tensors[STEEPNESS].dtype)] * len(_wanted(signature))
 
-    def load(self, spec: KernelSpec) -> Any:
-        raise NotImplementedError
-
-    def starter(self, kernel: Any, spec: KernelSpec) -> Callable[[list[Tensor]], None]:
+    def starter(self, spec: KernelSpec) -> Callable[[list[Tensor]], None]:
         raise NotImplementedError
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        return self._stored(tensors, self.directions)
+        like = tensors[STEEPNESS]
+        outputs = [like.new_empty(self.shape), *([like.new_empty((*self.batch, 3))] if self.settings.watched else [])]
+        saved: list[Tensor] = []
+        # Several passes where one kernel cannot carry all tangents
+        for first in range(0, max(1, len(self.directions)), self.group):
+            part = self.directions[first : first + self.group]
+            slopes = [like.new_empty(self.shape) for _ in part]
+            self._run(part, False, [*self._given(tensors), *outputs, *slopes])
+            saved += slopes
+        return outputs, saved
 
     def backward(
         self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
@@ -74,79 +74,46 @@ class WhilePlan(Plan):
         for i, slope in zip(self.wanted, saved, strict=True):
             if needs[FIRST + i]:
                 found[FIRST + i] = grad * slope if len(self.settings.outputs) == 1 else (grad * slope).sum(-1)
-        places = [place for place in (STEEPNESS, WEIGHT, BIAS) if needs[place]]
-        sizes = [tensors[place].numel() for place in places]
-        if places:
-            parameters = tuple((_SHARED[p], k) for p, size in zip(places, sizes, strict=True) for k in range(size))
-            parts = self._summed(tensors, parameters, grad).split(sizes)
-            for place, part in zip(places, parts, strict=True):
-                found[place] = part.reshape(tensors[place].shape).clone()
-        return found
+        # A program without weights has one number in their place, which it does not read
+        shared = tensors[:FIRST] if self.settings.trainable else tensors[:WEIGHT]
+        sizes = [t.numel() for t in shared]
+        rows = [needs[place] for place, size in enumerate(sizes) for _ in range(size)]
+        if any(rows):
+            parts = self._summed(tensors, torch.tensor(rows), grad).split(sizes)
+            found[: len(shared)] = [part.reshape(t.shape).clone() for part, t in zip(parts, shared, strict=True)]
+        return [
+            torch.zeros_like(t) if need and g is None else g for g, t, need in zip(found, tensors, needs, strict=True)
+        ]
 
     def _given(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """What every kernel of this program reads."""
         settings = self.settings
         given = [t.contiguous() for t in tensors[FIRST : FIRST + len(settings.inputs)]]
-        if self.scaled:
+        if settings.exit.softness_field is not None:
             given.append((tensors[-1] if settings.per_element else tensors[STEEPNESS]).contiguous())
         if settings.trainable:
             given += [tensors[WEIGHT].contiguous(), tensors[BIAS].contiguous()]
         return given
 
-    def _stored(self, tensors: Sequence[Tensor], directions: Directions) -> tuple[list[Tensor], list[Tensor]]:
-        """Outputs, and their tangents in each direction; several passes where one kernel cannot carry them all."""
-        if len(directions) > self.group:
-            parts = [directions[i : i + self.group] for i in range(0, len(directions), self.group)]
-            passes = [self._stored(tensors, part) for part in parts]
-            return passes[0][0], [slope for _, slopes in passes for slope in slopes]
-        like = tensors[STEEPNESS]
-        outputs = [like.new_empty(self.shape)]
-        if self.settings.watched:
-            outputs.append(like.new_empty((*self.batch, 3)))
-        slopes = [like.new_empty(self.shape) for _ in directions]
-        self._run(directions, False, [*self._given(tensors), *outputs, *slopes])
-        return outputs, slopes
-
-    def _summed(self, tensors: Sequence[Tensor], directions: Directions, grad: Tensor) -> Tensor:
-        """The gradient by shared parameters: tangents times `grad`, summed over all elements."""
-        given, grad = self._given(tensors), grad.contiguous()
-        sums = []
-        for part, own, seeds in self._passes(directions, grad):
-            rows = grad.new_zeros(-(-self.n // self.block), len(own))
-            self._run(own, True, [*given, *seeds, grad, rows])
-            sums.append(rows.double().sum(0)[: len(part)])
-        return torch.cat(sums).to(grad.dtype)
-
-    def _passes(self, directions: Directions, like: Tensor) -> Iterator[tuple[Directions, Directions, list[Tensor]]]:
-        """(directions, those of the kernel, its seeds) for each pass over the shared parameters."""
-        few = len(directions) <= MAX_OWN_PARAMETERS
-        size = self.group if few else SEEDS_AT_ONCE
-        own = directions if few else tuple(d for d in directions if d[0] == "steepness")
-        for i in range(0, len(own), size):
-            yield own[i : i + size], own[i : i + size], []
-        rest = directions[len(own) :]
-        for i in range(0, len(rest), size):
-            part = rest[i : i + size]
-            seeds = torch.zeros(len(self.code.assignments), 2, size)
-            for d, (kind, k) in enumerate(part):
-                seeds[k, 0 if kind == "weight" else 1, d] = 1
-            yield part, tuple(("seed", d) for d in range(size)), [seeds.to(like)]
+    def _summed(self, tensors: Sequence[Tensor], rows: Tensor, grad: Tensor) -> Tensor:
+        """The gradient by shared parameters, of those that `rows` marks: tangents times `grad`, summed over all elements."""
+        given, grad, total = self._given(tensors), grad.contiguous(), grad.new_zeros(len(rows), dtype=torch.float64)
+        wanted = torch.eye(len(rows))[rows]
+        width = min(SEEDS_AT_ONCE, len(wanted))
+        for some in wanted.split(width):
+            seeds = torch.nn.functional.pad(some, (0, 0, 0, width - len(some))).T.to(grad)
+            sums = grad.new_zeros(-(-self.n // self.block), width)
+            self._run(tuple(("seed", d) for d in range(width)), True, [*given, seeds.contiguous(), grad, sums])
+            total = total + seeds.double() @ sums.double().sum(0)
+        return total.to(grad.dtype)
 
     def _run(self, directions: Directions, reduce: bool, arrays: list[Tensor]) -> None:
         if self.n:
-            (self.starters.get((directions, reduce)) or self._starter(directions, reduce))(arrays)
-
-    def _starter(self, directions: Directions, reduce: bool) -> Callable[[list[Tensor]], None]:
-        settings = self.settings
-        double = self.dtype == torch.float64
-        # Plans for other shapes run the same code
-        key = (type(self), settings, double, directions, reduce)
-        made = PLANS.find(key)
-        if made is None:
-            spec = KernelSpec(settings, directions, reduce)
-            made = PLANS.put(key, (self.load(spec), spec))
-        starter = self.starters[directions, reduce] = self.starter(*made)
-        return starter
+            start = self.starters.get((directions, reduce))
+            if start is None:
+                spec = KernelSpec(self.settings, directions, reduce)
+                start = self.starters[directions, reduce] = self.starter(spec)
+            start(arrays)
 
 
 def _wanted(signature: Signature) -> tuple[int, ...]:

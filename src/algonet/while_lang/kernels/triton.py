@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from algonet.core.cache import cached
 from algonet.core.codegen import generate as codegen
 from algonet.core.launch import Launch
 
@@ -16,9 +17,7 @@ from .runner import WhilePlan
 
 #: Elements of a block: the threads of one warp.
 BLOCK = 32
-#: Qualified, because Triton's interpreter replaces the attributes of `tl` and not names imported from it.
-_NAMES = {"where(": "tl.where(", "abs(": "tl.abs(", "NAN": 'float("nan")', "INF": 'float("inf")'}
-_NAMES |= {"ZERO": "zero", "INSIDE": "inside"}
+_NAMES = {"NAN": 'float("nan")', "INF": 'float("inf")', "ZERO": "zero", "INSIDE": "inside"}
 _PLACE = re.compile(r"(\w+)\[(.+?)\]")
 
 
@@ -27,18 +26,21 @@ class RunWhilePlan(WhilePlan):
 
     block = BLOCK
 
-    def load(self, spec: KernelSpec) -> Any:
-        return codegen.load("while_triton", source(spec)).run
-
-    def starter(self, kernel: Any, spec: KernelSpec) -> Callable[[list[Tensor]], None]:
+    def starter(self, spec: KernelSpec) -> Callable[[list[Tensor]], None]:
+        kernel = _kernel(spec)
         epsilon, cap = self.settings.epsilon, self.settings.max_iterations
         launch = Launch(kernel, -(-self.n // BLOCK), warps=1, epsilon=epsilon, cap=cap, n=self.n, BLOCK=BLOCK)
-        return lambda tensors: launch.start(**dict(zip(spec.arrays, tensors, strict=True)))
+        return lambda tensors: launch.start(*tensors)
+
+
+@cached
+def _kernel(spec: KernelSpec) -> Any:
+    return codegen.load("while_triton", source(spec)).run
 
 
 class _Writer(Emitter):
     def line(self, line: Line) -> None:
-        expression = _PLACE.sub(_loaded, line.expression)
+        expression = codegen.translated(_PLACE.sub(_loaded, line.expression), "triton")
         for name, theirs in _NAMES.items():
             expression = expression.replace(name, theirs)
         place = _PLACE.fullmatch(line.target)
