@@ -138,12 +138,9 @@ class _Graph:
             if parts is None:
                 found.append(self._scaled(self._mean(last, 0), factor))
                 continue
-            for part, share in parts.items():
-                # What was recorded for this purpose is a term
-                if part >= self.length:
-                    found.append(self._scaled(part, factor * share))
-                elif factor * share:
-                    open_[part] = open_.get(part, 0.0) + factor * share
+            # What was recorded for this purpose is a term
+            found += [self._scaled(part, factor * share) for part, share in parts.items() if part >= self.length]
+            _added(open_, {part: share for part, share in parts.items() if part < self.length}, factor)
         return found
 
     def _expanded(self, row: int) -> dict[int, float] | None:
@@ -161,7 +158,7 @@ class _Graph:
     def _expand(self, row: int) -> dict[int, float] | None:
         name, (a, b, c) = self.name(row), self._operands(row)
         if name in ("add", "sub"):
-            return _sum({a: 1.0}, {b: 1.0 if name == "add" else -1.0})
+            return _added({a: 1.0}, {b: 1.0}, 1.0 if name == "add" else -1.0)
         if name == "neg":
             return {a: -1.0}
         if name == "mul":
@@ -171,7 +168,7 @@ class _Graph:
             divisor = self._number(b)
             return {a: 1.0 / divisor} if divisor else None
         if name == "accumulate":
-            return _sum({a: 1.0}, {self._mean(self._emit("mul", b, c), 0): 1.0})
+            return _added({a: 1.0}, {self._mean(self._emit("mul", b, c), 0): 1.0})
         if name == "select":
             return self._choice(a, b, c)
         return None
@@ -194,11 +191,7 @@ class _Graph:
             if parts is None:
                 closed.add(last)
                 continue
-            factor = way.pop(last)
-            for part, share in parts.items():
-                way[part] = way.get(part, 0.0) + factor * share
-                if way[part] == 0.0:
-                    del way[part]
+            _added(way, parts, way.pop(last))
         if not common:
             found = self._mean_choice(test, then, other, 0)
             return None if found is None else {found: 1.0}
@@ -206,7 +199,7 @@ class _Graph:
         found = self._mean_choice(test, rest[0], rest[1], 0)
         if found is None:
             found = self._emit("select", test, *rest)
-        return _sum(common, {found: 1.0})
+        return _added(common, {found: 1.0})
 
     def _total(self, parts: dict[int, float]) -> int:
         found = None
@@ -310,8 +303,10 @@ class _Graph:
         return self._emit("tally", self.row(0.0), self._p[shown], shown)
 
 
-def _sum(one: dict[int, float], two: dict[int, float]) -> dict[int, float]:
-    found = dict(one)
-    for row, factor in two.items():
-        found[row] = found.get(row, 0.0) + factor
-    return found
+def _added(total: dict[int, float], parts: dict[int, float], factor: float = 1.0) -> dict[int, float]:
+    """A sum of rows with factors, and as much of another one; rows that come to nothing are gone."""
+    for row, share in parts.items():
+        total[row] = total.get(row, 0.0) + factor * share
+        if not total[row]:
+            del total[row]
+    return total

@@ -154,7 +154,8 @@ class TapeMachine(Machine):
             self.mark_unrecordable()
             return super().draw(name, draws, size, precision, *operands)
         self._draws = draws
-        return self.at(self.emit(name, *rows, draws.count()))
+        a, b = (*rows, draws.count(), 0)[:2]
+        return self.at(self.emit(name, a, b))
 
     def row(self, x: Any) -> int | None:
         """The row of an operand in the present stretch, relative to its beginning, where what is older is taken in; None if it
