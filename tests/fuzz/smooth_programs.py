@@ -101,7 +101,11 @@ class Writer:
         self.random = random.Random(seed)
         self.counters = 0
         self.program = self.block(0, in_loop=False, size=4)
-        self.program.append(Statement(f"return {self.value()}, {self.value()}, w[0] + 2 * w[2] + u[1] + g[0][1] - g[1][0] + t[0, 1], v, m"))
+        self.program.append(
+            Statement(
+                f"return {self.value()}, {self.value()}, w[0] + 2 * w[2] + u[1] + g[0][1] - g[1][0] + t[0, 1], v, m"
+            )
+        )
 
     def number(self, bound: float = 1.0) -> float:
         return round(self.random.uniform(-bound, bound), 3) + 0.0000171
@@ -111,7 +115,14 @@ class Writer:
         row, column = self.random.randrange(-2, 2), self.random.randrange(-3, 3)
         key = self.random.choice(("0, 1", "'far', 0"))
         return self.random.choice(
-            (f"v[{column}]", f"v[{column}]", f"m[{row}][{column}]", f"m[{row}, {column}]", f"g[{row}][{row}]", f"t[{key}]")
+            (
+                f"v[{column}]",
+                f"v[{column}]",
+                f"m[{row}][{column}]",
+                f"m[{row}, {column}]",
+                f"g[{row}][{row}]",
+                f"t[{key}]",
+            )
         )
 
     def value(self) -> str:

@@ -364,10 +364,9 @@ class Recordings:
 
     def find(self, key: Hashable) -> Recording | None:
         with self._lock:
-            recording = self._recordings.get(key)
-            if recording is not None:
+            if key in self._recordings:
                 self._recordings.move_to_end(key)
-            return recording
+            return self._recordings.get(key)
 
     def failed(self, key: Hashable, programs: int) -> None:
         """A run with this key, of so many programs, could not be kept."""
@@ -443,10 +442,10 @@ class Recall:
         if self._trace is None:
             return
         notes = self._trace.notes(result, lowering, iterations)
-        if notes is not None:
-            self._recordings.learn(self._key, notes)
-        else:
+        if notes is None:
             self._recordings.failed(self._key, self._trace.programs)
+        else:
+            self._recordings.learn(self._key, notes)
 
 
 def recall(
