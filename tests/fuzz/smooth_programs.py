@@ -39,6 +39,8 @@ def helper(x, y):
 def program(a, b, c, v, m):
     w = [a, b, 0.5]
     u = v * 0.5
+    g = [[a, 0.5], [c, b]]
+    t = {(0, 1): a, ("far", 0): 0.25}
     n = 0
 """
 
@@ -99,7 +101,11 @@ class Writer:
         self.random = random.Random(seed)
         self.counters = 0
         self.program = self.block(0, in_loop=False, size=4)
-        self.program.append(Statement(f"return {self.value()}, {self.value()}, w[0] + 2 * w[2] + u[1], v, m"))
+        self.program.append(
+            Statement(
+                f"return {self.value()}, {self.value()}, w[0] + 2 * w[2] + u[1] + g[0][1] - g[1][0] + t[0, 1], v, m"
+            )
+        )
 
     def number(self, bound: float = 1.0) -> float:
         return round(self.random.uniform(-bound, bound), 3) + 0.0000171
@@ -107,7 +113,17 @@ class Writer:
     def place(self) -> str:
         """A part of a vector or a matrix."""
         row, column = self.random.randrange(-2, 2), self.random.randrange(-3, 3)
-        return self.random.choice((f"v[{column}]", f"v[{column}]", f"m[{row}][{column}]", f"m[{row}, {column}]"))
+        key = self.random.choice(("0, 1", "'far', 0"))
+        return self.random.choice(
+            (
+                f"v[{column}]",
+                f"v[{column}]",
+                f"m[{row}][{column}]",
+                f"m[{row}, {column}]",
+                f"g[{row}][{row}]",
+                f"t[{key}]",
+            )
+        )
 
     def value(self) -> str:
         pick, number = self.random.choice, self.number()
@@ -130,6 +146,8 @@ class Writer:
                 f"{self.place()} * 0.5 + {number}",
                 f"u[{self.random.randrange(3)}] + {self.place()} * 0.3",
                 f"{pick(('v', 'u', 'm'))}.sum() * 0.1",
+                "sum(g[0]) * 0.2",
+                "max(t.values()) * 0.3",
                 f"{number}",
             )
         )
@@ -258,6 +276,24 @@ def _close(found: list[torch.Tensor], wanted: list[torch.Tensor], tolerance: flo
     return None
 
 
+def curvatures(call: Callable, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Second derivatives of a functional of the results, along one direction."""
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    score: Any = sum((value * (k + 1)).sum() for k, value in enumerate(call(*leaves)))
+    first = [torch.zeros_like(x) for x in leaves]
+    if score.requires_grad:
+        first = torch.autograd.grad(score, leaves, create_graph=True, materialize_grads=True)
+    along: Any = sum((x.cos() * slope).sum() for x, slope in zip(inputs, first, strict=True))
+    if not along.requires_grad:
+        return [torch.zeros_like(x) for x in leaves]
+    return list(torch.autograd.grad(along, leaves, materialize_grads=True))
+
+
+def _twice(module: Any) -> str | None:
+    ways = (soft(module, backend="numba"), soft(module, backend="reference"))
+    return _close(*(curvatures(way, columns()) for way in ways), 1e-4)
+
+
 def _recorded(module: Any) -> str | None:
     return _close(
         slopes(soft(module, backend="numba"), columns()), slopes(soft(module, backend="reference"), columns())
@@ -359,6 +395,7 @@ def _crisp(module: Any) -> str | None:
 WAYS: dict[str, Callable[[Any], str | None]] = {
     "crisp": _crisp,
     "recorded": _recorded,
+    "twice": _twice,
     "automatic": _automatic,
     "replayed": _replayed,
     "mapped": _mapped,

@@ -178,7 +178,7 @@ def test_one_kernel_serves_every_steepness():
     assert formulas.place(Logistic(5.0)) == (0, 2)
     assert formulas.place(Logistic(2.0)) == (0, 0)
     assert [type(r) for r in formulas.settings.formulas] == [Logistic, BumpExit]
-    assert formulas.steepness == [2.0, 1.0, 5.0]
+    assert list(formulas.steepness) == [2.0, 1.0, 5.0]
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ def test_slots_are_shared_and_only_what_gradients_read_is_kept():
     for _ in range(1000):
         row = 0 if len(lines) == 2 else len(lines) - 1
         lines += [[mul, 1, row, 0], [add, len(lines), row, 0]]
-    table = numba.kernels((interned(Logistic()),), "numba64").table
+    table = numba.kernels(ProgramSettings((interned(Logistic()),)), "numba64").table
     program, wanted = np.array(lines, dtype=np.int32), np.array([len(lines) - 1], dtype=np.int32)
     _, (steps, slots) = schedule.forward_schedule(program, wanted, table)
     assert steps == 2002

@@ -84,14 +84,9 @@ def shortest_path(cost):
     for _ in range(rows + columns):
         for i in range(rows):
             for j in range(columns):
-                if i > 0:
-                    distance[i][j] = min(distance[i][j], distance[i - 1][j] + cost[i][j])
-                if j > 0:
-                    distance[i][j] = min(distance[i][j], distance[i][j - 1] + cost[i][j])
-                if i < rows - 1:
-                    distance[i][j] = min(distance[i][j], distance[i + 1][j] + cost[i][j])
-                if j < columns - 1:
-                    distance[i][j] = min(distance[i][j], distance[i][j + 1] + cost[i][j])
+                for down, right in ((-1, 0), (0, -1), (1, 0), (0, 1)):
+                    if 0 <= i + down < rows and 0 <= j + right < columns:
+                        distance[i][j] = min(distance[i][j], distance[i + down][j + right] + cost[i][j])
     return distance[rows - 1][columns - 1]
 
 

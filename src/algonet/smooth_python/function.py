@@ -68,8 +68,8 @@ class SmoothFunction(Generic[P, R]):
         self.settings = Settings().changed(self._options)
         self._signature = inspect.signature(function)
         self.parameter_names = list(self._signature.parameters)
-        only = [p.name for p in self._signature.parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
-        self._positional = [name for name in self.parameter_names if name not in only]
+        #: How many may be given by position; the others come after them.
+        self._positional = function.__code__.co_argcount
         self._tree, self._file, self._lines, self._first = _parsed(function)
         check(self._tree, self._file, self._lines, self._first)
         #: What it reads from outside, and what is known of earlier runs.
@@ -174,12 +174,8 @@ class SmoothFunction(Generic[P, R]):
             )
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs} if kwargs else {}
         bound = self._bound(args, kwargs)
-        return (
-            bound,
-            options,
-            batched,
-            Draws(generator or next((x for x in bound if isinstance(x, torch.Generator)), None)),
-        )
+        generators = (x for x in (generator, *bound) if isinstance(x, torch.Generator))
+        return bound, options, batched, Draws(next(generators, None))
 
     def _call(
         self,
@@ -243,10 +239,9 @@ class SmoothFunction(Generic[P, R]):
                 )
             return x.item() if isinstance(x, np.generic) else x
 
-        pairs = zip(self.parameter_names, bound, strict=True)
         return [
             mapped(functools.partial(lift, batched=batched and name not in shared), argument)
-            for name, argument in pairs
+            for name, argument in zip(self.parameter_names, bound, strict=True)
         ]
 
     def inside(self, frame: Frame, args: tuple, kwargs: dict[str, Any], parameters: tuple[Tensor, ...] = ()) -> Any:
@@ -257,8 +252,7 @@ class SmoothFunction(Generic[P, R]):
                 "runs even where it is unlikely, so bound the recursion by a Python integer, or raise epsilon or max_depth."
             )
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
-        options = check_options(self.__name__, options) if options else options
-        overrides = {**frame.overrides, **options}
+        overrides = {**frame.overrides, **check_options(self.__name__, options)}
         settings = resolved(self.settings, overrides)
         shared = frame.draws, frame.precision, parameters, None, frame.machine, frame.decider
         inner = Frame(self, settings, frame.report, frame.size, overrides, *shared, depth=frame.depth + 1)
@@ -270,11 +264,11 @@ class SmoothFunction(Generic[P, R]):
     def crisp(self, *args: Any, **kwargs: Any) -> R:
         """The function as written, on copies of the arguments: the limit that `smooth` names."""
         copies = mapped(lambda x: x.clone() if isinstance(x, Tensor) else x, self._bound(args, kwargs))
-        copies = dict(zip(self.parameter_names, copies, strict=True))
-        positional = [copies.pop(name) for name in self._positional]
+        first = self._positional
+        named = zip(self.parameter_names[first:], copies[first:], strict=True)
         token = _crisply.set(True)
         try:
-            return self._function(*positional, **copies)
+            return self._function(*copies[:first], **dict(named))
         finally:
             _crisply.reset(token)
 
@@ -293,7 +287,7 @@ class SmoothFunction(Generic[P, R]):
         return self.__qualname__
 
     def _bound(self, args: tuple, kwargs: dict[str, Any]) -> list[Any]:
-        if not kwargs and len(args) == len(self.parameter_names) == len(self._positional):
+        if not kwargs and len(args) == len(self.parameter_names) == self._positional:
             return list(args)
         try:
             bound = self._signature.bind(*args, **kwargs)

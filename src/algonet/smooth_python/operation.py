@@ -200,8 +200,9 @@ class Formulas:
     """The relaxations that a program uses: their formulas, which a kernel is made for, and every steepness they have."""
 
     def __init__(self):
-        self.relaxations: list[Relaxation] = []
-        self.steepness: list[float | Tensor] = []
+        #: Each with its number. Tensors are equal to themselves alone: no other one has the same hash.
+        self.relaxations: dict[Relaxation, int] = {}
+        self.steepness: dict[float | Tensor, int] = {}
         # With the relaxations themselves: while they are held, no others have their ids
         self._places: dict[int, tuple[Relaxation, tuple[int, int] | None]] = {}
 
@@ -212,22 +213,14 @@ class Formulas:
             steepness = steepness if isinstance(steepness, Tensor) else float(steepness)
             found = None
             if relax.scalar is not None and not (isinstance(steepness, Tensor) and steepness.dim()):
-                found = _place(self.relaxations, interned(relax)), _place(self.steepness, steepness)
+                formula = self.relaxations.setdefault(interned(relax), len(self.relaxations))
+                found = formula, self.steepness.setdefault(steepness, len(self.steepness))
             self._places[id(relax)] = relax, found
         return self._places[id(relax)][1]
 
     @property
     def settings(self) -> ProgramSettings:
         return ProgramSettings(tuple(self.relaxations))
-
-
-def _place(items: list[Any], item: Any) -> int:
-    """Where an item is in a list, which it joins if it is not there yet; numbers are found by value."""
-    for k, known in enumerate(items):
-        if known is item or (type(known) is type(item) is float and known == item):
-            return k
-    items.append(item)
-    return len(items) - 1
 
 
 class Program(NamedTuple):

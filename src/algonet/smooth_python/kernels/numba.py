@@ -18,15 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algonet.core.autograd import plan_from
 from algonet.core.cache import Cache
 from algonet.core.codegen import generate as codegen
-from algonet.core.identity import PLANS
 from algonet.core.threads import spread, workers
-from algonet.relax import Relaxation
 
-from ..operation import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, TABLE, Instruction, ProgramSettings, with_relaxations
-from . import schedule
+from ..operation import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, Instruction, ProgramSettings
+from . import ProgramPlan, generated, schedule
 
 #: Items times instructions from which on waking further threads pays.
 PARALLEL_FROM = 4_000_000
@@ -41,6 +38,9 @@ from numpy import cos, exp as exact_exp, floor, log as exact_log, sin
 from algonet.core.codegen.numba_pointers import offset, pointer_at
 
 W = @WIDTH@
+#: What `schedule.py` knows of each instruction.
+table = np.array(@TABLE@, dtype=np.int32)
+@FORMULAS@
 
 
 @njit(fastmath={"contract"}, error_model="numpy")
@@ -150,34 +150,30 @@ _LOADS = {
 _BITS = {"a": 1, "b": 2, "c": 4, "y": schedule.READS_Y, "slope": schedule.READS_SLOPE}
 
 
-def kernels(formulas: tuple[Relaxation, ...], dialect: str) -> ModuleType:
-    """The compiled module for programs with these relaxations; one for each state of the table."""
-    key = (formulas, dialect, *TABLE.values())
-    return PLANS.get(("smooth programs on the CPU", *key), lambda: _generated(formulas, dialect))
+def kernels(settings: ProgramSettings, dialect: str) -> ModuleType:
+    """The compiled module for programs with these relaxations."""
+    return generated(_source, settings, dialect)
 
 
-def _generated(formulas: tuple[Relaxation, ...], dialect: str) -> ModuleType:
-    table = with_relaxations(len(formulas))
-    functions = [codegen.scalar_function(relax, f"formula{k}", dialect) for k, relax in enumerate(formulas)]
-    runs = {code: _run(instruction, dialect) for code, instruction in enumerate(table)}
-    pulls = {
-        3 * code + operand: _pull(instruction, operand, dialect)
-        for code, instruction in enumerate(table)
-        for operand, slope in enumerate(instruction.slopes)
-        if slope
+def _source(table: list[Instruction], dialect: str) -> str:
+    parts = {
+        "WIDTH": WIDTH,
+        "FLOAT": "float32" if dialect == "numba32" else "float64",
+        "STEP": schedule.STEP,
+        "PULL": schedule.PULL,
+        "TABLE": [*map(_table_row, table)],
+        "FORMULAS": "\n".join(f"formula{k} = curve{k}" for k in range(sum(bool(i.before) for i in table))),
+        "FORWARD": _cases({code: _run(instruction, dialect) for code, instruction in enumerate(table)}),
+        "BACKWARD": _cases(
+            {
+                3 * code + operand: _pull(instruction, operand, dialect)
+                for code, instruction in enumerate(table)
+                for operand, slope in enumerate(instruction.slopes)
+                if slope
+            }
+        ),
     }
-    body = (
-        _SOURCE.replace("@WIDTH@", str(WIDTH))
-        .replace("@FLOAT@", "float32" if dialect == "numba32" else "float64")
-        .replace("@STEP@", str(schedule.STEP))
-        .replace("@PULL@", str(schedule.PULL))
-        .replace("@FORWARD@", _cases(runs))
-        .replace("@BACKWARD@", _cases(pulls))
-    )
-    source = codegen.PRELUDES[dialect] + "\n\n" + "\n\n".join(functions) + "\n" + body
-    module = codegen.load("smooth_program_" + dialect, source)
-    module.__dict__["table"] = np.array([_table_row(i) for i in table], dtype=np.int32)
-    return module
+    return re.sub(r"@(\w+)@", lambda found: str(parts[found[1]]), _SOURCE)
 
 
 def _table_row(instruction: Instruction) -> list[int]:
@@ -260,17 +256,6 @@ def _scheduled(make: Callable[..., Any], tensors: Sequence[Tensor], module: Modu
     return found[:2]
 
 
-def _module(x: Tensor, settings: ProgramSettings) -> ModuleType:
-    return kernels(settings.formulas, "numba32" if x.dtype == torch.float32 else "numba64")
-
-
-def _numbers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], tuple[int, ...]]:
-    """x, steepness and constants as kernels can read them, and what they get of these: sizes and addresses."""
-    x, *rest = tensors[:3]
-    found = [t.detach().contiguous() for t in (x.reshape(-1, x.shape[-1]), *rest)]
-    return found, (*found[0].shape, *(t.data_ptr() for t in found))
-
-
 def _over_blocks(kernel: Callable[..., None], x: Tensor, work: int, arguments: tuple, slots: tuple[int, ...]) -> None:
     """The kernel on all blocks, in several threads (it holds no lock) where there is enough to do; each has its own slots."""
     blocks = -(-x.shape[0] // WIDTH)
@@ -288,40 +273,34 @@ def _over_blocks(kernel: Callable[..., None], x: Tensor, work: int, arguments: t
     spread(kernel, calls)
 
 
-def _seed(tensors: Sequence[Tensor]) -> tuple[int, int]:
-    low, high = tensors[5].tolist()
-    return low & 0xFFFFFFFF, high & 0xFFFFFFFF
+class SmoothProgramPlan(ProgramPlan):
+    """On the CPU; kernels get addresses and sizes."""
 
+    def _prepared(
+        self, tensors: Sequence[Tensor], x: Tensor
+    ) -> tuple[ModuleType, list[Tensor], tuple, tuple[int, int]]:
+        """The kernels, steepness and constants as these can read them, sizes and addresses of all numbers, and the seed."""
+        module = kernels(self.settings, "numba32" if x.dtype == torch.float32 else "numba64")
+        read = [t.detach().contiguous() for t in tensors[1:3]]
+        low, high = tensors[5].tolist()
+        numbers = (*x.shape, *(t.data_ptr() for t in (x, *read)))
+        return module, read, numbers, (low & 0xFFFFFFFF, high & 0xFFFFFFFF)
 
-def smooth_program_forward(tensors: Sequence[Tensor], settings: ProgramSettings) -> tuple[list[Tensor], list[Tensor]]:
-    x, count = tensors[0], tensors[4].shape[0]
-    y = x.new_empty(*x.shape[:-1], count)
-    module, (read, numbers) = _module(x, settings), _numbers(tensors)
-    addresses, (steps, slots) = _scheduled(schedule.forward_schedule, tensors, module)
-    arguments = (numbers, _seed(tensors), (addresses[0], steps), (y.data_ptr(), addresses[1], count))
-    _over_blocks(module.forward, read[0], read[0].shape[0] * steps, arguments, (slots,))
-    return [y], []
+    def start(self, tensors: Sequence[Tensor], x: Tensor, y: Tensor) -> None:
+        module, _held, numbers, seed = self._prepared(tensors, x)
+        addresses, (steps, slots) = _scheduled(schedule.forward_schedule, tensors, module)
+        arguments = (numbers, seed, (addresses[0], steps), (y.data_ptr(), addresses[1], y.shape[-1]))
+        _over_blocks(module.forward, x, x.shape[0] * steps, arguments, (slots,))
 
-
-def smooth_program_backward(
-    grads: Sequence[Tensor],
-    tensors: Sequence[Tensor],
-    saved: Sequence[Tensor],
-    settings: ProgramSettings,
-    needs: Sequence[bool],
-) -> list[Tensor | None]:
-    x, module, (read, numbers) = tensors[0], _module(tensors[0], settings), _numbers(tensors)
-    asked = bool(needs[0]), bool(needs[1])
-    addresses, (steps, slots, pulls, seeded, slopes) = _scheduled(schedule.backward_schedule, tensors, module, *asked)
-    items, scales = read[0].shape[0], read[1].shape[0]
-    gx, gs = torch.zeros_like(read[0]), read[0].new_zeros(-(-items // WIDTH), scales)
-    g = grads[0].detach().reshape(-1, grads[0].shape[-1]).contiguous()
-    results = (g.data_ptr(), addresses[2], g.shape[1], seeded)
-    run, pull, out = (addresses[0], steps), (addresses[1], pulls), (gx.data_ptr(), gs.data_ptr(), scales)
-    arguments = (numbers, _seed(tensors), run, pull, results, out)
-    _over_blocks(module.backward, read[0], items * (steps + pulls), arguments, (slots, slopes))
-    constants = torch.zeros_like(tensors[2]) if needs[2] else None
-    return [gx.reshape(x.shape), gs.sum(0) if needs[1] else None, constants, None, None, None]
-
-
-SmoothProgramPlan = plan_from(smooth_program_forward, smooth_program_backward)
+    def pull(self, tensors: Sequence[Tensor], x: Tensor, g: Tensor, gx: Tensor, needs: Sequence[bool]) -> Tensor:
+        module, (steepness, _), numbers, seed = self._prepared(tensors, x)
+        asked = bool(needs[0]), bool(needs[1])
+        addresses, (steps, slots, pulls, seeded, slopes) = _scheduled(
+            schedule.backward_schedule, tensors, module, *asked
+        )
+        gs = x.new_zeros(-(-x.shape[0] // WIDTH), steepness.shape[0])
+        results = (g.data_ptr(), addresses[2], g.shape[1], seeded)
+        run, pull, out = (addresses[0], steps), (addresses[1], pulls), (gx.data_ptr(), gs.data_ptr(), gs.shape[1])
+        arguments = (numbers, seed, run, pull, results, out)
+        _over_blocks(module.backward, x, x.shape[0] * (steps + pulls), arguments, (slots, slopes))
+        return gs.sum(0)

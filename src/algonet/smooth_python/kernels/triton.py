@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from algonet.core.autograd import plan_from
 from algonet.core.codegen import generate as codegen
 from algonet.core.identity import PLANS
 from algonet.core.launch import Launch
-from algonet.relax import Relaxation
 
-from ..operation import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, TABLE, Instruction, ProgramSettings, with_relaxations
+from ..operation import COLUMN, CONSTANT, COUNTER, ROW, STEEPNESS, Instruction
+from . import ProgramPlan, generated
 
 #: Bytes of rows at a time; longer programs or larger batches run in several launches.
 SCRATCH = 256 * 2**20
@@ -137,18 +134,10 @@ _LOADS = {
 _NAMES = {"exact_exp(": "tl.exp(", "exact_log(": "tl.log(", "cos(": "tl.cos(", "sin(": "tl.sin(", "floor(": "tl.floor("}
 
 
-def kernels(formulas: tuple[Relaxation, ...]) -> ModuleType:
-    """The module for programs with these relaxations; one for each state of the table."""
-    return PLANS.get(("smooth programs on the GPU", formulas, *TABLE.values()), lambda: _generated(formulas))
-
-
-def _generated(formulas: tuple[Relaxation, ...]) -> ModuleType:
-    table = with_relaxations(len(formulas))
-    functions = [
-        codegen.scalar_function(relax, f"curve{k}", "triton") + _FORMULA.format(k=k) for k, relax in enumerate(formulas)
-    ]
+def _source(table: list[Instruction], dialect: str) -> str:
+    formulas = (_FORMULA.format(k=k) for k in range(sum(bool(i.before) for i in table)))
     body = _SOURCE.replace("@FORWARD@", _tree(table, _forward)).replace("@BACKWARD@", _tree(table, _backward))
-    return codegen.load("smooth_program_triton", codegen.PRELUDES["triton"] + "\n\n" + "\n\n".join(functions) + body)
+    return "\n\n".join([*formulas, body])
 
 
 def _tree(table: list[Instruction], case: Callable[[Instruction], str]) -> str:
@@ -222,30 +211,15 @@ def _launch(kernel: Any, x: Tensor, tensors: Sequence[Tensor], scales: dict[str,
         launch.start(**inputs)
 
 
-def _table(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1]).contiguous()
+class SmoothProgramPlan(ProgramPlan):
+    """On a GPU."""
 
+    def start(self, tensors: Sequence[Tensor], x: Tensor, y: Tensor) -> None:
+        _launch(generated(_source, self.settings, "triton").forward_kernel, x, tensors, {}, y=y)
 
-def smooth_program_forward(tensors: Sequence[Tensor], settings: ProgramSettings) -> tuple[list[Tensor], list[Tensor]]:
-    x = _table(tensors[0])
-    y = x.new_empty(*tensors[0].shape[:-1], tensors[4].shape[0])
-    _launch(kernels(settings.formulas).forward_kernel, x, tensors, {}, y=y)
-    return [y], []
-
-
-def smooth_program_backward(
-    grads: Sequence[Tensor],
-    tensors: Sequence[Tensor],
-    saved: Sequence[Tensor],
-    settings: ProgramSettings,
-    needs: Sequence[bool],
-) -> list[Tensor | None]:
-    x, scales = _table(tensors[0]), tensors[1].shape[0]
-    gx, gs = torch.zeros_like(x), x.new_zeros(-(-x.shape[0] // BLOCK), scales, BLOCK)
-    kernel = kernels(settings.formulas).backward_kernel
-    _launch(kernel, x, tensors, {"scales": scales}, g=_table(grads[0]), gx=gx, gs=gs)
-    constants = torch.zeros_like(tensors[2]) if needs[2] else None
-    return [gx.reshape(tensors[0].shape), gs.sum((0, 2)) if needs[1] else None, constants, None, None, None]
-
-
-SmoothProgramPlan = plan_from(smooth_program_forward, smooth_program_backward)
+    def pull(self, tensors: Sequence[Tensor], x: Tensor, g: Tensor, gx: Tensor, needs: Sequence[bool]) -> Tensor:
+        scales = tensors[1].shape[0]
+        gs = x.new_zeros(-(-x.shape[0] // BLOCK), scales, BLOCK)
+        kernel = generated(_source, self.settings, "triton").backward_kernel
+        _launch(kernel, x, tensors, {"scales": scales}, g=g, gx=gx, gs=gs)
+        return gs.sum((0, 2))

@@ -80,10 +80,13 @@ def thunk(body: ast.expr) -> ast.Lambda:
     return ast.Lambda(arguments(), body)
 
 
-def placed(new: ast.AST, old: ast.AST) -> None:
-    """`new` at the line where `old` begins. Not its whole extent: Python names the last line of a call that has several."""
-    ast.copy_location(new, old)
-    new.end_lineno, new.end_col_offset = new.lineno, new.col_offset + 1  # pyright: ignore[reportAttributeAccessIssue]
+def placed(new: Any, old: Any) -> Any:
+    """`new`, if it is nowhere yet, at the line where `old` begins. Not its whole extent: Python names the last line of a call
+    that has several."""
+    if hasattr(old, "lineno") and not hasattr(new, "lineno"):
+        ast.copy_location(new, old)
+        new.end_lineno, new.end_col_offset = new.lineno, new.col_offset + 1
+    return new
 
 
 class Expressions(ast.NodeTransformer):
@@ -95,12 +98,7 @@ class Expressions(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> Any:
         decision = self._decision(node)
         # The value of a comparison that is kept
-        return self._placed(super().visit(node) if decision is None else frame("decided", decision), node)
-
-    def _placed(self, new: Any, old: ast.AST) -> Any:
-        if isinstance(new, ast.expr) and not hasattr(new, "lineno") and hasattr(old, "lineno"):
-            placed(new, old)
-        return new
+        return placed(super().visit(node) if decision is None else frame("decided", decision), node)
 
     def temporary(self) -> str:
         self._temporaries += 1
@@ -110,12 +108,12 @@ class Expressions(ast.NodeTransformer):
         """A condition: comparisons are probabilities already, anything else is asked for its truth."""
         if isinstance(node, ast.Constant):
             return self.visit(node)
-        return self._placed(self._decision(node) or frame("truth", self.visit(node)), node)
+        return placed(self._decision(node) or frame("truth", self.visit(node)), node)
 
     def _decision(self, node: ast.AST) -> ast.expr | None:
         """The probability of a comparison, and of `and`, `or` and `not`; None for anything else."""
         if isinstance(node, ast.Compare):
-            return self._compared(node)
+            return self._chain(self.visit(node.left), [*zip(node.ops, node.comparators, strict=True)])
         if isinstance(node, ast.BoolOp):
             first, *rest = [self.probability(value) for value in node.values]
             return frame("both" if isinstance(node.op, ast.And) else "either", first, *map(thunk, rest))
@@ -123,28 +121,20 @@ class Expressions(ast.NodeTransformer):
             return frame("negate", self.probability(node.operand))
         return None
 
-    def _compared(self, node: ast.Compare) -> ast.expr:
-        left = self.visit(node.left)
-        links: list[ast.expr] = []
-        for k, (operation, right) in enumerate(zip(node.ops, node.comparators, strict=True)):
-            right = following = self.visit(right)
-            if k + 1 < len(node.ops) and not isinstance(right, (ast.Name, ast.Constant)):
-                middle = self.temporary()
-                right, following = ast.NamedExpr(named(middle, store=True), right), named(middle)
-            links.append(self._link(left, operation, right))
-            left = following
-        # Links behind the first run later, and what they assign would stay inside a thunk: nest them
-        chain = links[-1]
-        for link in reversed(links[:-1]):
-            chain = frame("both", link, thunk(chain))
-        return chain
-
-    def _link(self, left: ast.expr, operation: ast.cmpop, right: ast.expr) -> ast.expr:
+    def _chain(self, left: ast.expr, links: list[tuple[ast.cmpop, ast.expr]]) -> ast.expr:
+        """left < right < ...: links behind the first run later, and what they assign would stay inside a thunk: nest them."""
+        (operation, right), *rest = links
+        right = following = self.visit(right)
+        if rest and not isinstance(right, (ast.Name, ast.Constant)):
+            middle = self.temporary()
+            right, following = ast.NamedExpr(named(middle, store=True), right), named(middle)
         if isinstance(operation, (ast.Is, ast.IsNot)):
-            return ast.Compare(left, [operation], [right])
-        if isinstance(operation, ast.NotIn):
-            return frame("negate", frame("contains", left, right))
-        return frame(_COMPARISONS[type(operation)], left, right)
+            link: ast.expr = ast.Compare(left, [operation], [right])
+        elif isinstance(operation, ast.NotIn):
+            link = frame("negate", frame("contains", left, right))
+        else:
+            link = frame(_COMPARISONS[type(operation)], left, right)
+        return frame("both", link, thunk(self._chain(following, rest))) if rest else link
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         parts = self.probability(node.test), thunk(self.visit(node.body)), thunk(self.visit(node.orelse))

@@ -10,6 +10,7 @@ import ast
 import itertools
 import re
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from ..softness import OPTIONS
 
 Names = frozenset[str]
 NOTHING: Names = frozenset()
+TARGETED = (ast.AugAssign, ast.AnnAssign, ast.For)
 
 
 def read(node: ast.AST | None) -> Names:
@@ -38,25 +40,19 @@ def parameters(function: ast.FunctionDef) -> list[ast.arg]:
     return [*given.posonlyargs, *given.args, *given.kwonlyargs]
 
 
-def places(node: ast.Assign | ast.AugAssign | ast.AnnAssign | ast.For) -> list[ast.expr]:
+def places(node: ast.AST) -> list[ast.expr]:
     """The targets of an assignment or a loop."""
-    return node.targets if isinstance(node, ast.Assign) else [node.target]
+    return node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, TARGETED) else []
 
 
-def targets(node: ast.expr) -> tuple[Names, Names]:
-    """(names bound, names written into) by an assignment target."""
-    if isinstance(node, ast.Name):
-        return frozenset([node.id]), NOTHING
-    if isinstance(node, (ast.Tuple, ast.List)):
-        pairs = [targets(part) for part in node.elts]
-        return NOTHING.union(*(p[0] for p in pairs)), NOTHING.union(*(p[1] for p in pairs))
-    if isinstance(node, ast.Starred):
-        return targets(node.value)
-    name = root(node)
-    return NOTHING, frozenset([name]) if name else NOTHING
+def targets(node: ast.AST) -> tuple[Names, Names]:
+    """(names bound, names written into) by an assignment or a loop."""
+    set_ = [n for place in places(node) for n in ast.walk(place) if isinstance(getattr(n, "ctx", None), ast.Store)]
+    written = (root(n) for n in set_ if isinstance(n, ast.Subscript))
+    return frozenset(n.id for n in set_ if isinstance(n, ast.Name)), frozenset(name for name in written if name)
 
 
-def appended(statement: ast.stmt) -> str | None:
+def appended(statement: ast.AST) -> str | None:
     """The list that `name.append(...)` changes."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         function = statement.value.func
@@ -67,17 +63,12 @@ def appended(statement: ast.stmt) -> str | None:
 
 def stored(statements: list[ast.stmt]) -> tuple[Names, Names]:
     """Names that these statements give a new value, and names whose parts they write, by subscript or `append`."""
-    bound: set[str] = set()
-    written: set[str] = set()
+    bound, written = NOTHING, NOTHING
     for node in (node for statement in statements for node in ast.walk(statement)):
-        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For)):
-            for place in places(node):
-                names, inside = targets(place)
-                bound |= names
-                written |= inside
-        elif isinstance(node, ast.stmt) and (name := appended(node)):
-            written.add(name)
-    return frozenset(bound), frozenset(written)
+        names, inside = targets(node)
+        bound |= names
+        written |= inside | {name for name in [appended(node)] if name}
+    return bound, written
 
 
 def assigned(statements: list[ast.stmt]) -> Names:
@@ -125,26 +116,20 @@ class Liveness:
         if isinstance(node, (ast.While, ast.For)):
             return self._loop(node, out, on_break, on_continue)
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
-            pairs = [targets(place) for place in places(node)]
-            bound = NOTHING.union(*(p[0] for p in pairs))
-            inside = NOTHING.union(*map(read, places(node)), *(p[1] for p in pairs))
+            bound, written = targets(node)
+            inside = written.union(*map(read, places(node)))
             return (out | bound if self._keeping else out - bound) | read(node.value) | inside
         if isinstance(node, ast.AugAssign):
-            bound, written = targets(node.target)
-            return out | bound | written | read(node.value) | read(node.target)
+            out = out.union(*targets(node))
         return out | NOTHING.union(*(read(child) for child in ast.iter_child_nodes(node)))
 
     def _loop(self, node: ast.While | ast.For, out: Names, on_break: Names, on_continue: Names) -> Names:
         orelse = self.block(node.orelse, out, on_break, on_continue)
-        bound = targets(node.target)[0] if isinstance(node, ast.For) else NOTHING
-        test = read(node.test) if isinstance(node, ast.While) else NOTHING
-        head = test | orelse
-        while True:
-            body = self.block(node.body, head, out, head)
-            new = head | ((body - bound) if isinstance(node, ast.For) else body)
-            if new == head:
-                break
-            head = new
+        bound, _ = targets(node)
+        before, head = None, orelse | (read(node.test) if isinstance(node, ast.While) else NOTHING)
+        while head != before:
+            before = head
+            head |= self.block(node.body, head, out, head) - bound
         self.around[node] = Living(out, head, orelse)
         return head | (read(node.iter) if isinstance(node, ast.For) else NOTHING)
 
@@ -155,18 +140,12 @@ def defined_before(function: ast.FunctionDef) -> dict[ast.stmt, Names]:
 
     def block(statements: list[ast.stmt], names: Names) -> Names:
         for node in statements:
-            if isinstance(node, ast.If):
+            if isinstance(node, (ast.If, ast.While, ast.For)):
                 found[node] = names
-                then, other = block(node.body, names), block(node.orelse, names)
-                names = then & other
-            elif isinstance(node, (ast.While, ast.For)):
-                found[node] = names
-                inner = names | targets(node.target)[0] if isinstance(node, ast.For) else names
-                block(node.body, inner)
-                block(node.orelse, names)
+                then, other = block(node.body, names | targets(node)[0]), block(node.orelse, names)
+                names = then & other if isinstance(node, ast.If) else names
             elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-                for place in places(node):
-                    names |= targets(place)[0]
+                names |= targets(node)[0]
         return names
 
     block(function.body, frozenset(a.arg for a in parameters(function)))
@@ -254,8 +233,7 @@ def _pairs(node: ast.Assign | ast.AugAssign | ast.AnnAssign, value: ast.expr) ->
 _WRITE_OUTSIDE = "call it outside the smooth function and pass the result in"
 #: Syntax that has no smooth meaning -> what to write instead.
 _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
-    ast.Try: ("`try`", "test for the bad case with `if` before it happens"),
-    ast.TryStar: ("`try`", "test for the bad case with `if` before it happens"),
+    **dict.fromkeys((ast.Try, ast.TryStar), ("`try`", "test for the bad case with `if` before it happens")),
     ast.Raise: ("`raise`", "check the arguments before the call, or use `assert` on Python values"),
     ast.With: ("`with`", "put the block around the call"),
     ast.AsyncWith: ("`async with`", "put the block around the call"),
@@ -267,8 +245,7 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Global: ("`global`", "return the new value; globals can be read but not written"),
     ast.Nonlocal: ("`nonlocal`", "return the new value; outer variables can be read but not written"),
     ast.Delete: ("`del`", "leave the variable alone, it is dropped where it is no longer read"),
-    ast.Import: ("`import`", "import at the top of the file"),
-    ast.ImportFrom: ("`import`", "import at the top of the file"),
+    **dict.fromkeys((ast.Import, ast.ImportFrom), ("`import`", "import at the top of the file")),
     ast.FunctionDef: ("a function inside", "define it outside, decorated with @smooth if it decides anything"),
     ast.ClassDef: ("a class inside", "define it outside"),
     ast.Lambda: ("`lambda`", "define a function outside, decorated with @smooth if it decides anything"),
@@ -285,92 +262,80 @@ class NotSmoothError(SyntaxError):
     """A function cannot be made smooth as it is written; points at the user's own line."""
 
 
+#: A part of the source, what is wrong with it, and what to write instead.
+Problem = tuple[Any, str, str]
+_RENAME = "smooth code uses it itself; choose another"
+
+
 def check(function: ast.AST, file: str, lines: list[str], first: int) -> None:
     """Raise `NotSmoothError` at the first thing that is not supported. `lines` are the source, beginning at line `first`."""
-
-    def refuse(node: ast.AST, what: str, instead: str) -> None:
+    for node, what, instead in _problems(function):
         line = getattr(node, "lineno", first)
         text = lines[line - first] if 0 <= line - first < len(lines) else ""
-        column = getattr(node, "col_offset", 0) + 1
         message = f"smooth: {what} is not supported: {instead}."  # str(SyntaxError) appends file and line
-        raise NotSmoothError(message, (file, line, column, text))
+        raise NotSmoothError(message, (file, line, getattr(node, "col_offset", 0) + 1, text))
 
+
+def _problems(function: ast.AST) -> Iterator[Problem]:
     if not isinstance(function, ast.FunctionDef):
-        what, instead = _REFUSED.get(type(function), ("this", "decorate a plain `def` function"))
-        refuse(function, what, instead)
+        yield function, *_REFUSED.get(type(function), ("this", "decorate a plain `def` function"))
         return
-    _check_signature(function, refuse)
+    for extra in filter(None, (function.args.vararg, function.args.kwarg)):
+        yield extra, f"the parameter `*{extra.arg}`", "give every parameter a name"
+    for parameter in parameters(function):
+        name = parameter.arg
+        if name in (*OPTIONS, "batched", "with_report"):
+            yield parameter, f"a parameter called `{name}`", "it is an option of every smooth call; rename it"
+        if _RESERVED.fullmatch(name):
+            yield parameter, f"the name `{name}`", _RENAME
     _, written = stored(function.body)
+    decorators = {node for decorator in function.decorator_list for node in ast.walk(decorator)}
     for node in ast.walk(function):
-        if node is function or any(node in ast.walk(d) for d in function.decorator_list):
+        if node is function or node in decorators:
             continue
         if type(node) in _REFUSED:
-            refuse(node, *_REFUSED[type(node)])
+            yield node, *_REFUSED[type(node)]
         if isinstance(node, ast.Name) and _RESERVED.fullmatch(node.id):
-            refuse(node, f"the name `{node.id}`", "smooth code uses it itself; choose another")
-        _check_assignment(node, written, refuse)
-        _check_method(node, refuse)
+            yield node, f"the name `{node.id}`", _RENAME
+        yield from _of_assignment(node, written)
+        yield from _of_method(node)
     gives = any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(function))
     if gives and END in ways_out(function.body, endless=True):
-        refuse(function.body[-1], "a path that ends without `return`", "add a final `return` after this line")
+        yield function.body[-1], "a path that ends without `return`", "add a final `return` after this line"
 
 
-def _check_signature(function: ast.FunctionDef, refuse) -> None:
-    arguments = function.args
-    for extra in (arguments.vararg, arguments.kwarg):
-        if extra is not None:
-            refuse(extra, f"the parameter `*{extra.arg}`", "give every parameter a name")
-    for parameter in parameters(function):
-        if parameter.arg in (*OPTIONS, "batched", "with_report"):
-            refuse(
-                parameter, f"a parameter called `{parameter.arg}`", "it is an option of every smooth call; rename it"
-            )
-        if _RESERVED.fullmatch(parameter.arg):
-            refuse(parameter, f"the name `{parameter.arg}`", "smooth code uses it itself; choose another")
-
-
-def _check_assignment(node: ast.AST, written: frozenset[str], refuse) -> None:
+def _of_assignment(node: ast.AST, written: Names) -> Iterator[Problem]:
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-        refuse(node, f"assigning to the attribute `.{node.attr}`", "keep it in a local variable and return it")
+        yield node, f"assigning to the attribute `.{node.attr}`", "keep it in a local variable and return it"
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and root(node) is None:
-        refuse(node, "writing into a part of an expression", "give the list or tensor a name first")
+        yield node, "writing into a part of an expression", "give the list or tensor a name first"
     if isinstance(node, ast.For):
-        bound, inside = targets(node.target)
+        bound, inside = targets(node)
         if inside:
-            refuse(node, "a loop over a subscript target", "loop over a name and assign it in the body")
+            yield node, "a loop over a subscript target", "loop over a name and assign it in the body"
         for name in read(node.iter) & frozenset.intersection(*stored(node.body)):
-            refuse(
-                node,
-                f"a loop over `{name}` that writes into it and gives it a new value",
-                "use another name for the new value",
-            )
+            what = f"a loop over `{name}` that writes into it and gives it a new value"
+            yield node, what, "use another name for the new value"
         for name in bound & written:
-            refuse(
-                node,
-                f"writing into `{name}`, a part of what is looped over",
-                "loop over positions and write x[i] = ...",
-            )
+            what = f"writing into `{name}`, a part of what is looped over"
+            yield node, what, "loop over positions and write x[i] = ..."
     if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Name, ast.Subscript)):
         source = root(node.value)
-        for place in node.targets:
-            if not isinstance(place, ast.Name):
-                continue
-            aliased = place.id in written or (isinstance(node.value, ast.Name) and source in written)
-            if aliased and source != place.id:
-                what = f"writing into `{place.id}` or `{source}` when one is another name for the other"
-                refuse(node, what, "copy it: `.clone()` for a tensor, `list(...)` for a list")
+        for name in (place.id for place in node.targets if isinstance(place, ast.Name)):
+            if name != source and (name in written or (isinstance(node.value, ast.Name) and source in written)):
+                what = f"writing into `{name}` or `{source}` when one is another name for the other"
+                yield node, what, "copy it: `.clone()` for a tensor, `list(...)` for a list"
 
 
-def _check_method(node: ast.AST, refuse) -> None:
+def _of_method(node: ast.AST) -> Iterator[Problem]:
     if isinstance(node, ast.Attribute) and node.attr.endswith("_") and node.attr.strip("_") + "_" == node.attr:
-        refuse(node, f"the in-place method `.{node.attr}`", f"write x = x.{node.attr[:-1]}(...)")
+        yield node, f"the in-place method `.{node.attr}`", f"write x = x.{node.attr[:-1]}(...)"
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
-        name = node.value.func.attr
-        if name in _CHANGING:
-            refuse(
-                node, f"`.{name}(...)`, which changes a list in place,", "build the new list: x = [*x, ...] or x[:-1]"
-            )
-        if name == "append" and not isinstance(node.value.func.value, ast.Name):
-            refuse(node, "appending to a part of an expression", "give the list a name first")
+        function = node.value.func
+        if function.attr in _CHANGING:
+            what = f"`.{function.attr}(...)`, which changes a list in place,"
+            yield node, what, "build the new list: x = [*x, ...] or x[:-1]"
+        if function.attr == "append" and not isinstance(function.value, ast.Name):
+            yield node, "appending to a part of an expression", "give the list a name first"
     if isinstance(node, ast.Attribute) and node.attr in ("pop", "popitem"):
-        refuse(node, f"`.{node.attr}()`, which changes a list in place,", "read x[-1], then write x = x[:-1]")
+        yield node, f"`.{node.attr}()`, which changes a list in place,", "read x[-1], then write x = x[:-1]"

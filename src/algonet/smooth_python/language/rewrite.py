@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .expressions import (
@@ -32,6 +32,7 @@ from .expressions import (
 )
 from .liveness import (
     NOTHING,
+    Assignment,
     Liveness,
     Names,
     appended,
@@ -69,20 +70,18 @@ def _live(items: ast.expr, changed: Names) -> ast.expr:
     """Rewritten items of a `for` whose body changes these names: iterators that look at them anew at each step."""
     if isinstance(items, ast.Name) and items.id in changed:
         return frame("live", thunk(items))
-    if not isinstance(items, ast.Call) or not items.args:
-        return items
-    function, *args = items.args
-    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id in changed:
-        known = function.attr in ("items", "keys", "values")
-        return frame("live", thunk(function.value), ast.Constant(function.attr)) if known else items
-    if not isinstance(function, ast.Name) or function.id not in ("enumerate", "zip", "reversed"):
-        return items
-    new = [_live(arg, changed) for arg in args]
-    if all(n is a for n, a in zip(new, args, strict=True)):
-        return items
-    if function.id == "reversed":
-        return frame("live", *new[0].args, ast.Constant("reversed")) if isinstance(new[0], ast.Call) else items
-    return ast.Call(items.func, [function, *new], items.keywords)
+    match items:
+        case ast.Call(
+            args=[ast.Attribute(value=ast.Name(id=owner) as read_, attr="items" | "keys" | "values" as order)]
+        ) if owner in changed:
+            return frame("live", thunk(read_), ast.Constant(order))
+        case ast.Call(args=[ast.Name(id="reversed"), ast.Name(id=owner) as read_]) if owner in changed:
+            return frame("live", thunk(read_), ast.Constant("reversed"))
+        case ast.Call(args=[ast.Name(id="enumerate" | "zip") as function, *args]):
+            new = [_live(arg, changed) for arg in args]
+            if any(n is not a for n, a in zip(new, args, strict=True)):
+                return ast.Call(items.func, [function, *new], items.keywords)
+    return items
 
 
 def _set_once(statements: list[ast.stmt], name: str, changed: Names) -> str | None:
@@ -122,13 +121,10 @@ class _Rewriter(Expressions):
         body = self.block(function.body)
         if not self._plain_return and returns(function.body):
             body.append(ast.Return(frame("result")))
-        start = self._missing(self._unset)
+        start = self._located(self._missing(self._unset), function)
         names = "_s", *(a.arg for a in parameters(function))
         new = defined(function.name, arguments(names), [*start, *body] or [ast.Pass()])
-        for statement in start:
-            ast.copy_location(statement, function)
-        ast.copy_location(new, function)
-        return ast.fix_missing_locations(new)
+        return ast.fix_missing_locations(placed(new, function))
 
     def _missing(self, names: Any) -> list[ast.stmt]:
         return [assign(n, frame("missing", ast.Constant(n))) for n in sorted(names)]
@@ -150,10 +146,7 @@ class _Rewriter(Expressions):
         return new
 
     def _located(self, new: list[ast.stmt], old: ast.stmt) -> list[ast.stmt]:
-        for statement in new:
-            if not hasattr(statement, "lineno"):
-                placed(statement, old)
-        return new
+        return [placed(statement, old) for statement in new]
 
     def _fresh(self, kind: str) -> str:
         self._count[kind] += 1
@@ -185,19 +178,16 @@ class _Rewriter(Expressions):
 
     def _assigned(self, node: ast.stmt, value: ast.expr) -> ast.expr:
         """The right side of an assignment, each of its values with its number where these are wanted."""
-        old = [self._before(a.target) for a in self._assignments.get(node, ())]
+        assignments = self._assignments.get(node, [])
+        old = [self._before(a.target) for a in assignments]
         new = self.visit(value)
         if len(old) > 1:
-            parts = [self._marked(node, k, part, old[k]) for k, part in enumerate(new.elts)]
-            return ast.Tuple(parts, ast.Load())
-        return self._marked(node, 0, new, old[0]) if old else new
+            return ast.Tuple([*map(self._marked, assignments, new.elts, old)], ast.Load())
+        return self._marked(assignments[0], new, old[0]) if old else new
 
-    def _marked(self, node: ast.stmt, place: int, value: ast.expr, old: ast.expr | None) -> ast.expr:
-        assignments = self._assignments.get(node)
-        if assignments is None:
-            return value
+    def _marked(self, assignment: Assignment, value: ast.expr, old: ast.expr | None) -> ast.expr:
         before = [thunk(old)] if old is not None and self._gated else []
-        return frame("assign", ast.Constant(assignments[place].number), value, *before)
+        return frame("assign", ast.Constant(assignment.number), value, *before)
 
     def _before(self, target: ast.expr) -> ast.expr | None:
         """An expression for what a target is before it is assigned; None where that is several things and an open end."""
@@ -219,7 +209,8 @@ class _Rewriter(Expressions):
         names = [self.temporary() for _ in path]
         before = [assign(n, index) for n, index in zip(names, path, strict=True)]
         value = ast.BinOp(self._loaded(node.target, names), node.op, self.visit(node.value))
-        value = self._marked(node, 0, value, self._loaded(node.target, names))
+        for assignment in self._assignments.get(node, ()):
+            value = self._marked(assignment, value, self._loaded(node.target, names))
         variable = root(node.target) or ""
         return [*before, assign(variable, frame("store", variable, value, *names) if names else value)]
 
@@ -271,15 +262,19 @@ class _Rewriter(Expressions):
 
     # -- branches and loops
 
+    def _carried(self, node: ast.stmt, *groups: Names) -> list[str]:
+        """The names of each group, those of the first in front; at `node` they have a value, or are marked as missing."""
+        names = list(dict.fromkeys(name for group in groups for name in sorted(group)))
+        self._unset |= set(names) - self._defined[node]
+        return names
+
     def _If(self, node: ast.If) -> list[ast.stmt]:
         living = self._alive.around[node]
         changed = assigned([node])
         # What both sides set to the same is no matter of the decision, whichever of them runs
         kept = NOTHING if self._assignments or leaves([node]) else changed - living.orelse
-        same = {n for n in kept if _set_once([node], n, changed) is not None}
-        used = sorted(changed & living.after - same)
-        saved = used + sorted((changed & living.orelse) - living.after)
-        self._unset |= set(saved) - self._defined[node]
+        used = changed & living.after - {n for n in kept if _set_once([node], n, changed) is not None}
+        saved = self._carried(node, used, changed & living.orelse - living.after)
         branch = self._fresh("_if")
         heavy = [self._alive_here(node)] if is_heavy([*node.body, *node.orelse]) else []
         method = "fork" if leaves([node]) else "branch"
@@ -289,7 +284,7 @@ class _Rewriter(Expressions):
         new.append(ast.If(attribute(branch, "then"), then, []))
         if node.orelse:
             new.append(ast.If(attribute(branch, "orelse"), self.block(node.orelse), []))
-        new.append(self._transfer(branch, "join", used))
+        new.append(self._transfer(branch, "join", saved[: len(used)]))
         return new
 
     def _alive_here(self, node: ast.If) -> ast.expr:
@@ -302,54 +297,51 @@ class _Rewriter(Expressions):
         return _unpacked(names, call(owner, method, *names))
 
     def _For(self, node: ast.For) -> list[ast.stmt]:
-        items, live = self._items(node)
-        if not leaves(node.body):
-            if self._checkpoint and not live:
-                return [*self._checkpointed(node, items), *self.block(node.orelse)]
-            return [ast.For(node.target, items, self.block(node.body), []), *self.block(node.orelse)]
-        loop, names, keep, new = self._begin(node)
-        self._loops.append((loop, names, keep))
-        over = ast.If(attribute(loop, "over"), [ast.Break()], [])
-        body = [*self.block(node.body), self._transfer(loop, "advance", names), over]
-        self._loops.pop()
-        return [*new, ast.For(node.target, items, body, []), *self._finish(node, loop, names[:keep])]
-
-    def _items(self, node: ast.For) -> tuple[ast.expr, bool]:
-        """What a `for` goes through, and whether its body writes into it: then each item is read when its turn comes."""
-        _, changed = stored(node.body)
-        items = self.visit(node.iter)
-        new = _live(items, changed)
-        return new, new is not items
+        # Where the body writes into what is gone through, each item is read when its turn comes
+        given = self.visit(node.iter)
+        items = _live(given, stored(node.body)[1])
+        if leaves(node.body):
+            return self._loop(node, lambda body: ast.For(node.target, items, body, []))
+        if self._checkpoint and items is given:
+            living = self._alive.around[node]
+            names = self._carried(node, assigned([node]) & (living.after | living.head))
+            function = self._again(node, names, self.temporary())
+            new = [function, _unpacked(names, frame("rerun_each", function.name, items, *names))]
+        else:
+            new = [ast.For(node.target, items, self.block(node.body), [])]
+        return [*new, *self.block(node.orelse)]
 
     def _While(self, node: ast.While) -> list[ast.stmt]:
-        loop, names, keep, new = self._begin(node)
-        self._loops.append((loop, names, keep))
-        test = call(loop, "goes", self.probability(node.test), *names)
-        body = self.block(node.body) if not self._checkpoint or leaves(node.body) else []
-        if not body:
-            function = self._again(node, names, None)
-            new.append(function)
-            body = [_unpacked(names, frame("rerun", function.name, *names))]
-        body.append(self._transfer(loop, "next", names))
-        self._loops.pop()
-        return [*new, ast.While(test, body, []), *self._finish(node, loop, names[:keep])]
+        return self._loop(node, lambda test, body: ast.While(test, body, []))
 
-    def _begin(self, node: ast.While | ast.For) -> tuple[str, list[str], int, list[ast.stmt]]:
+    def _loop(self, node: ast.While | ast.For, again: Callable[..., ast.stmt]) -> list[ast.stmt]:
+        """A loop that is left by decisions; `again` makes the statement that repeats a body."""
         living = self._alive.around[node]
         changed = assigned([node])
-        kept = sorted(changed & (living.after | living.orelse))
-        names = kept + sorted((changed & living.head) - set(kept))
-        self._unset |= set(names) - self._defined[node]
+        kept = changed & (living.after | living.orelse)
+        names, keep = self._carried(node, kept, changed & living.head), len(kept)
         loop = self._fresh("_loop")
         leaky = returns(node.body) or leaves(node.orelse)
-        told = node.lineno, " ".join(names), len(kept), *([True] if leaky else [])
-        return loop, names, len(kept), [assign(loop, frame("loop", *map(ast.Constant, told)))]
-
-    def _finish(self, node: ast.While | ast.For, loop: str, kept: list[str]) -> list[ast.stmt]:
-        new = [self._transfer(loop, "finish", kept)]
+        told = node.lineno, " ".join(names), keep, *([True] if leaky else [])
+        new: list[ast.stmt] = [assign(loop, frame("loop", *map(ast.Constant, told)))]
+        self._loops.append((loop, names, keep))
+        test = [call(loop, "goes", self.probability(node.test), *names)] if isinstance(node, ast.While) else []
+        if test and self._checkpoint and not leaves(node.body):
+            function = self._again(node, names, None)
+            new.append(function)
+            body: list[ast.stmt] = [_unpacked(names, frame("rerun", function.name, *names))]
+        else:
+            body = self.block(node.body)
+        if test:
+            body.append(self._transfer(loop, "next", names))
+        else:
+            over = ast.If(attribute(loop, "over"), [ast.Break()], [])
+            body += [self._transfer(loop, "advance", names), over]
+        self._loops.pop()
+        new += [again(*test, body), self._transfer(loop, "finish", names[:keep])]
         if node.orelse:
             new.append(ast.If(attribute("_s", "going"), self.block(node.orelse), []))
-        return [*new, self._transfer(loop, "end", kept)]
+        return [*new, self._transfer(loop, "end", names[:keep])]
 
     def _again(self, node: ast.While | ast.For, names: list[str], item: str | None) -> ast.FunctionDef:
         """A loop's body as a function of what it carries, so that it can be run again instead of kept.
@@ -365,16 +357,7 @@ class _Rewriter(Expressions):
         if isinstance(node, ast.For) and item is not None:
             start.append(ast.Assign([node.target], named(item)))
         found = NOTHING.union(*(read(statement) for statement in node.body)) & self._variables
-        fixed = sorted(found - assigned([node]) - set(names))
-        self._unset |= set(fixed) - self._defined[node]
+        fixed = self._carried(node, found - assigned([node]) - set(names))
         result = ast.Return(ast.Tuple([named(n) for n in names], ast.Load()))
         given = arguments([*([item] if item else []), *names], fixed)
         return defined(self._fresh("_body"), given, [*start, *inner, result])
-
-    def _checkpointed(self, node: ast.For, items: ast.expr) -> list[ast.stmt]:
-        living = self._alive.around[node]
-        names = sorted(assigned([node]) & (living.after | living.head))
-        self._unset |= set(names) - self._defined[node]
-        function = self._again(node, names, self.temporary())
-        run = frame("rerun_each", function.name, items, *names)
-        return [function, _unpacked(names, run)]

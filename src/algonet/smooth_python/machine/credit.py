@@ -62,13 +62,13 @@ class _Graph:
     def __init__(self, tape: TapeMachine, coins: list[Coin], expected: bool):
         self._tape = tape
         self._code = [*tape.code]
-        here = [coin for coin in coins if coin.row is not None and coin.row >= tape.first]
-        before = coins[: len(coins) - len(here)]
-        self._p = {row: self._code[row][1] for row in ((coin.row or 0) - tape.first for coin in here)}
-        self._bits = {row: 2 << k for k, row in enumerate(self._p)}
-        # The scores of coins by their bit, alone and summed up
-        self._summed = [0.0 if not before else before[-1].score, *(coin.score for coin in here)]
-        self._shown = list(self._p)
+        here = {(coin.row or 0) - tape.first: coin.score for coin in coins if (coin.row or 0) >= tape.first}
+        before = [0.0, *(coin.score for coin in coins[: len(coins) - len(here)])]
+        self._p = {row: self._code[row][1] for row in here}
+        self._bits = {row: 2 << k for k, row in enumerate(here)}
+        # The scores of coins by their bit, summed up
+        self._summed = [before[-1], *here.values()]
+        self._shown = list(here)
         self._earlier = bool(tape.stretches)
         self._names, self._input = [*TABLE], code_of("input")
         self._reads = [instruction.rows for instruction in TABLE.values()]
@@ -112,9 +112,6 @@ class _Graph:
         code = self._code[row][0]
         return self._names[code] if code < len(self._names) else ""
 
-    def _operands(self, row: int) -> tuple[int, ...]:
-        return self._code[row][1:]
-
     def _emit(self, name: str, *rows: int) -> int:
         row = self._tape.emit(name, *rows)
         self._trace()
@@ -138,30 +135,23 @@ class _Graph:
             if parts is None:
                 found.append(self._scaled(self._mean(last, 0), factor))
                 continue
-            for part, share in parts.items():
-                # What was recorded for this purpose is a term
-                if part >= self.length:
-                    found.append(self._scaled(part, factor * share))
-                elif factor * share:
-                    open_[part] = open_.get(part, 0.0) + factor * share
+            # What was recorded for this purpose is a term
+            found += [self._scaled(part, factor * share) for part, share in parts.items() if part >= self.length]
+            _added(open_, {part: share for part, share in parts.items() if part < self.length}, factor)
         return found
 
     def _expanded(self, row: int) -> dict[int, float] | None:
         """A row as a sum of others with factors; None for one that is no sum, or has no coins."""
-        if row in self._parts:
-            return self._parts[row]
-        if not self.deps[row] or self._nested >= NESTED:
-            self._parts[row] = None
-            return None
-        self._nested += 1
-        found = self._parts[row] = self._expand(row)
-        self._nested -= 1
-        return found
+        if row not in self._parts:
+            self._nested += 1
+            self._parts[row] = self._expand(row) if self.deps[row] and self._nested <= NESTED else None
+            self._nested -= 1
+        return self._parts[row]
 
     def _expand(self, row: int) -> dict[int, float] | None:
-        name, (a, b, c) = self.name(row), self._operands(row)
+        name, (_, a, b, c) = self.name(row), self._code[row]
         if name in ("add", "sub"):
-            return _sum({a: 1.0}, {b: 1.0 if name == "add" else -1.0})
+            return _added({a: 1.0}, {b: 1.0}, 1.0 if name == "add" else -1.0)
         if name == "neg":
             return {a: -1.0}
         if name == "mul":
@@ -171,7 +161,7 @@ class _Graph:
             divisor = self._number(b)
             return {a: 1.0 / divisor} if divisor else None
         if name == "accumulate":
-            return _sum({a: 1.0}, {self._mean(self._emit("mul", b, c), 0): 1.0})
+            return _added({a: 1.0}, {self._mean(self._emit("mul", b, c), 0): 1.0})
         if name == "select":
             return self._choice(a, b, c)
         return None
@@ -194,11 +184,7 @@ class _Graph:
             if parts is None:
                 closed.add(last)
                 continue
-            factor = way.pop(last)
-            for part, share in parts.items():
-                way[part] = way.get(part, 0.0) + factor * share
-                if way[part] == 0.0:
-                    del way[part]
+            _added(way, parts, way.pop(last))
         if not common:
             found = self._mean_choice(test, then, other, 0)
             return None if found is None else {found: 1.0}
@@ -206,7 +192,7 @@ class _Graph:
         found = self._mean_choice(test, rest[0], rest[1], 0)
         if found is None:
             found = self._emit("select", test, *rest)
-        return _sum(common, {found: 1.0})
+        return _added(common, {found: 1.0})
 
     def _total(self, parts: dict[int, float]) -> int:
         found = None
@@ -226,7 +212,7 @@ class _Graph:
         """The mean of a row over the coins that only its own last choices know of; `around` are those of its factors."""
         if not depth or not self.deps[row] & self._averaged & ~around:
             return row
-        name, (a, b, c) = self.name(row), self._operands(row)
+        name, (_, a, b, c) = self.name(row), self._code[row]
         if name == "coin":
             return self._p[row] if self._bits[row] & self._averaged & ~around else row
         if name == "select":
@@ -238,8 +224,7 @@ class _Graph:
             one = self._mean(a, around | self.deps[b], depth - 1)
             two = self._mean(b, around | self.deps[one], depth - 1)
         elif name == "neg":
-            one = self._mean(a, around, depth - 1)
-            return row if one == a else self._emit("neg", one)
+            one, two = self._mean(a, around, depth - 1), b
         else:
             return row
         return row if (one, two) == (a, b) else self._emit(name, one, two)
@@ -282,7 +267,7 @@ class _Graph:
         if not coins:
             return self.row(0.0)
         last = coins.bit_length() - 1
-        everything = self._existing & ((2 << last) - 1)
+        everything = (2 << last) - (1 if self._earlier else 2)
         if coins == everything:
             return self.row(self._summed[last])
         # The largest set that is known already, and what it lacks
@@ -293,25 +278,21 @@ class _Graph:
             return self.score(everything)
         parts = {self._scores[known]: 1.0} if known else {}
         while lacking:
-            parts[self._one(lacking.bit_length() - 1)] = 1.0
-            lacking ^= 1 << (lacking.bit_length() - 1)
+            k = lacking.bit_length() - 1
+            lacking ^= 1 << k
+            if k:
+                shown = self._shown[k - 1]
+                parts[self._emit("tally", self.row(0.0), self._p[shown], shown)] = 1.0
+            else:
+                # All coins of earlier stretches
+                parts[self.row(self._summed[0])] = 1.0
         return self._total(parts)
 
-    @property
-    def _existing(self) -> int:
-        every = (2 << len(self._shown)) - 1
-        return every if self._earlier else every & ~1
 
-    def _one(self, k: int) -> int:
-        """The score of one coin, or of all earlier ones."""
-        if k == 0:
-            return self.row(self._summed[0])
-        shown = self._shown[k - 1]
-        return self._emit("tally", self.row(0.0), self._p[shown], shown)
-
-
-def _sum(one: dict[int, float], two: dict[int, float]) -> dict[int, float]:
-    found = dict(one)
-    for row, factor in two.items():
-        found[row] = found.get(row, 0.0) + factor
-    return found
+def _added(total: dict[int, float], parts: dict[int, float], factor: float = 1.0) -> dict[int, float]:
+    """A sum of rows with factors, and as much of another one; rows that come to nothing are gone."""
+    for row, share in parts.items():
+        total[row] = total.get(row, 0.0) + factor * share
+        if not total[row]:
+            del total[row]
+    return total

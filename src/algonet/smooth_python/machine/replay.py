@@ -295,73 +295,50 @@ def _nowhere(run: Run) -> Tensor:
     raise RuntimeError("a tensor of unknown origin in a recording.")
 
 
-class _Stretch(NamedTuple):
-    """A part of a recording: steps, then what is asked and the ways that go on from there, or the end."""
-
-    steps: list[Step]
-    last: Guard | Outputs
-    ways: dict[Hashable, _Stretch]
-
-
-def _way(notes: list[Any]) -> _Stretch:
-    """One run, from here to its end."""
-    *events, outputs = notes
-    found = _Stretch([], outputs, {})
-    for event in reversed(events):
-        if isinstance(event, Step):
-            found.steps.insert(0, event)
-        else:
-            found = _Stretch([], event, {event.answer: found})
-    return found
-
-
 class Recording:
-    """All recorded runs with one key. Stretches are whole before anybody sees them: threads may read."""
+    """All recorded runs with one key: what runs after each series of answers, then what is asked next, or the end."""
 
-    def __init__(self, notes: list[Any]):
-        self._first = _way(notes)
-        self.ways = 1
-        self.length = _length(notes)
+    def __init__(self):
+        self._stretches: dict[tuple[Hashable, ...], tuple[list[Step], Guard | Outputs]] = {}
+        self.ways = self.length = 0
 
     def run(self, run: Run) -> Outputs | None:
         """The result; None where the way is not known yet."""
-        stretch: _Stretch | None = self._first
-        while stretch is not None:
-            for step in stretch.steps:
+        answers: tuple[Hashable, ...] | None = ()
+        while answers in self._stretches:
+            steps, last = self._stretches[answers]
+            for step in steps:
                 run.outputs.append(step.run(run))
-            last = stretch.last
             if isinstance(last, Outputs):
                 return last._replace(result=mapped(lambda x: x(run) if callable(x) else x, last.result))
-            answer, ways = last.ask(run), stretch.ways
-            stretch = ways.get(answer)
-            if stretch is None and run.steeper != 1.0:
-                stretch = next((way for known, way in ways.items() if _includes(known, answer)), None)
+            before, answers = answers, (*answers, last.ask(run))
+            if answers not in self._stretches and run.steeper != 1.0:
+                near = (known for known in self._stretches if len(known) == len(answers) and known[:-1] == before)
+                answers = next((known for known in near if _includes(known[-1], answers[-1])), None)
         return None
 
     def learn(self, notes: list[Any]) -> None:
         """One more way, from where it leaves those that are known."""
-        stretch = self._first
-        for k, event in enumerate(notes):
-            if not isinstance(event, Guard):
+        new, steps = {}, []
+        answers: tuple[Hashable, ...] = ()
+        for event in notes:
+            if isinstance(event, Step):
+                steps.append(event)
                 continue
-            if event.answer not in stretch.ways:
-                if self.ways < WAYS:
-                    rest = notes[k + 1 :]
-                    stretch.ways[event.answer] = _way(rest)
-                    self.ways += 1
-                    self.length += _length(rest)
-                return
-            stretch = stretch.ways[event.answer]
+            if answers not in self._stretches:
+                new[answers] = steps, event
+            answers, steps = (*answers, getattr(event, "answer", None)), []
+        if new and self.ways < WAYS:
+            self.ways += 1
+            self.length += sum(step.length for steps, _ in new.values() for step in steps)
+            # At once: threads may read
+            self._stretches.update(new)
 
 
 def _includes(known: Any, answer: Any) -> bool:
     """Whether a way goes wherever an answer leads, and further where nobody is: answers are yes or no, or several of them."""
     pairs = zip(known, answer, strict=True) if isinstance(known, tuple) else [(known, answer)]
     return all(wide or not narrow for wide, narrow in pairs)
-
-
-def _length(notes: list[Any]) -> int:
-    return sum(event.length for event in notes if isinstance(event, Step))
 
 
 class Recordings:
@@ -387,10 +364,9 @@ class Recordings:
 
     def find(self, key: Hashable) -> Recording | None:
         with self._lock:
-            recording = self._recordings.get(key)
-            if recording is not None:
+            if key in self._recordings:
                 self._recordings.move_to_end(key)
-            return recording
+            return self._recordings.get(key)
 
     def failed(self, key: Hashable, programs: int) -> None:
         """A run with this key, of so many programs, could not be kept."""
@@ -408,10 +384,7 @@ class Recordings:
     def learn(self, key: Hashable, notes: list[Any]) -> None:
         with self._lock:
             self._failures.pop(key, None)
-            if key in self._recordings:
-                self._recordings[key].learn(notes)
-            else:
-                self._recordings[key] = Recording(notes)
+            self._recordings.setdefault(key, Recording()).learn(notes)
             total = sum(recording.length for recording in self._recordings.values())
             while len(self._recordings) > 1 and (total > CAPACITY or len(self._recordings) > WAYS):
                 total -= self._recordings.popitem(last=False)[1].length
@@ -469,10 +442,10 @@ class Recall:
         if self._trace is None:
             return
         notes = self._trace.notes(result, lowering, iterations)
-        if notes is not None:
-            self._recordings.learn(self._key, notes)
-        else:
+        if notes is None:
             self._recordings.failed(self._key, self._trace.programs)
+        else:
+            self._recordings.learn(self._key, notes)
 
 
 def recall(

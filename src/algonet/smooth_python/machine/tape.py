@@ -90,7 +90,7 @@ class TapeMachine(Machine):
                     break
                 rows.append(row)
             else:
-                return self._new(code, *rows)
+                return self.at(self._row(code, *rows))
         elif name == "pow" and isinstance(operands[1], NUMBERS) and operands[1] in (2, 3):
             x = operands[0]
             return x * x if operands[1] == 2 else x * x * x
@@ -98,19 +98,17 @@ class TapeMachine(Machine):
 
     def emit(self, name: str, a: int, b: int = 0, c: int = 0) -> int:
         """The row of an instruction, by name."""
-        return self.code.setdefault((self._codes[name], a, b, c), len(self.code))
+        return self._row(self._codes[name], a, b, c)
 
-    def _new(self, code: int, a: int, b: int = 0, c: int = 0) -> Value:
-        value = Value(None, True, self)
-        value.row = self.first + self.code.setdefault((code, a, b, c), len(self.code))
-        return value
+    def _row(self, code: int, a: int, b: int = 0, c: int = 0) -> int:
+        return self.code.setdefault((code, a, b, c), len(self.code))
 
     def relax(self, relax: Any, x: Value) -> Value:
         row = self.row(x)
         place = None if row is None else self.formulas.place(relax)
         if row is None or place is None:
             return super().relax(relax, x)
-        return self._new(len(self._codes) + place[0], row, place[1])
+        return self.at(self._row(len(self._codes) + place[0], row, place[1]))
 
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         if len(args) == 1 and type(args[0]) is Value and not kwargs:
@@ -157,7 +155,7 @@ class TapeMachine(Machine):
             return super().draw(name, draws, size, precision, *operands)
         self._draws = draws
         a, b = (*rows, draws.count(), 0)[:2]
-        return self._new(self._codes[name], a, b)
+        return self.at(self.emit(name, a, b))
 
     def row(self, x: Any) -> int | None:
         """The row of an operand in the present stretch, relative to its beginning, where what is older is taken in; None if it
@@ -218,7 +216,7 @@ class TapeMachine(Machine):
         if now:
             with self.unwatched():
                 program = Program.of(self.code, self.constants, self.formulas.settings, self.like, self.backend)
-            stretch = Stretch(self.first, program, self._inputs, self.formulas.steepness)
+            stretch = Stretch(self.first, program, self._inputs, [*self.formulas.steepness])
             self._run(stretch, now)
             self.stretches.append(stretch)
             self.first += len(self.code)
@@ -227,7 +225,7 @@ class TapeMachine(Machine):
     def _run(self, stretch: Stretch, groups: list[tuple[Value, list[int]]]) -> None:
         """Give numbers and vectors their rows of a stretch. Nobody watches: what is read in here is part of the trace."""
         with self.unwatched():
-            program, inputs, scales = stretch.program, stretch.inputs, list(stretch.scales)
+            _, program, inputs, scales = stretch
             rows = [row - stretch.first for _, group in groups for row in group]
             wanted = torch.tensor(rows, dtype=torch.int32, device="cpu")
             seed = None if self._draws is None else self._draws.seed

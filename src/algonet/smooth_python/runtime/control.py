@@ -150,27 +150,20 @@ class Loop:
         frame = self._frame
         if frame.mass is None:
             return False
-        if not smooth_kind(test):
-            if not test or not self._goes_on():
-                return False
-            self._begin(state)
-            return True
-        self._decided = as_value(test)
-        if self._returns:
-            frame.forked = self._decided
-        test = frame.decide(test)
-        if not smooth_kind(test):
-            return self.goes(test, *state)
-        p = as_value(test)
-        before = frame.mass
-        goes = self._goes_on(p if before == 1.0 else before * p, before, state)
+        if smooth_kind(test):
+            self._decided = as_value(test)
+            if self._returns:
+                frame.forked = self._decided
+            test = frame.decide(test)
+        if smooth_kind(test):
+            p, before = as_value(test), frame.mass
+            goes = self._goes_on(p if before == 1.0 else before * p, before, state)
+        else:
+            goes = bool(test) and self._goes_on()
         if goes:
-            self._begin(state)
+            self._before = state
+            self._iterations += 1
         return goes
-
-    def _begin(self, state: tuple) -> None:
-        self._before = state
-        self._iterations += 1
 
     def _goes_on(self, mass: Any = None, before: Any = None, state: tuple = (), bounded: bool = True) -> bool:
         """Whether any of this mass (of all that is in the loop) stays for another iteration; what was there `before` and does

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -42,10 +43,20 @@ def merged(p: Value, then: Any, other: Any, name: str = "result", chosen: bool =
         if type(then) is Value and type(other) is Value:
             parts = _by_parts(one, p, then, other)
             return _joined(p, then, other, name, how) if parts is None else parts
-        if isinstance(then, NUMBERS) and isinstance(other, NUMBERS) and then == other:
+        numbers = isinstance(then, NUMBERS) and isinstance(other, NUMBERS)
+        if numbers and then == other:
             return then
         if operand(then) and operand(other):
-            return _joined(p, then, other, name, how) if chosen else _mixed(p, then, other, name)
+            if not chosen and any(type(x) is float and math.isinf(x) for x in (then, other)):
+                raise ValueError(
+                    f"`{name}` is infinite on one path, and so would be every mixture with it; begin with a large finite "
+                    "number, or with the first item."
+                )
+            if chosen or not numbers:
+                return _joined(p, then, other, name, how)
+            step = float(then) - float(other)
+            found = p if step == 1.0 else p * step
+            return found if other == 0 else found + float(other)
         if isinstance(then, Missing) or isinstance(other, Missing):
             return Missing(name, "has a value on one path only")
         if not smooth_kind(then) and not smooth_kind(other) and _equal(then, other):
@@ -77,19 +88,6 @@ def kept(live: Value, new: Any, old: Any) -> Any:
         return live.machine.operate("select", live, new, old) if parts is None else parts
 
     return mapped(one, old, new, keep=True)
-
-
-def _mixed(p: Value, then: Any, other: Any, name: str) -> Any:
-    if any(type(x) is float and math.isinf(x) for x in (then, other)):
-        raise ValueError(
-            f"`{name}` is infinite on one path, and so would be every mixture with it; begin with a large finite number, "
-            "or with the first item."
-        )
-    if isinstance(then, NUMBERS) and isinstance(other, NUMBERS):
-        step = float(then) - float(other)
-        found = p if step == 1.0 else p * step
-        return found if other == 0 else found + float(other)
-    return _joined(p, then, other, name, "mix")
 
 
 def _joined(p: Value, then: Any, other: Any, name: str, how: str) -> Value:
@@ -143,64 +141,53 @@ class Mixture:
     def __init__(self, names: tuple[str, ...]):
         self.names = names
         self.mass: Any = None
-        self._sums: list[_Sum] = []
+        #: Of each variable the very value as long as all paths agree on it, else the weighted sum.
+        self._totals: list[Any] = []
+        self._agreed: set[int] = set()
 
     def add(self, weight: Any, values: tuple) -> None:
         """One more path. `weight` is a probability: a value, or the number 1.0."""
         if self.mass is None:
-            self.mass = weight
-            self._sums = [_Sum(name, value) for name, value in zip(self.names, values, strict=True)]
+            self.mass, self._totals, self._agreed = weight, [*values], {*range(len(values))}
             return
-        for total, value in zip(self._sums, values, strict=True):
-            total.add(value, weight, self.mass)
+        for k, (name, total, value) in enumerate(zip(self.names, self._totals, values, strict=True)):
+            if k in self._agreed:
+                numbers = isinstance(value, NUMBERS) and isinstance(total, NUMBERS)
+                if is_same(value, total) or (numbers and value == total):
+                    continue
+                self._agreed.remove(k)
+                total = mapped(functools.partial(_added, name, self.mass), total)
+            self._totals[k] = mapped(functools.partial(_added, name, weight), total, value)
         self.mass = self.mass + weight
 
     def values(self) -> list[Value]:
         """The running sums, where they are values."""
-        return flat([total.total for total in self._sums])
+        return flat(self._totals)
 
     def result(self, normalise: bool) -> tuple:
         """The mixed state; `normalise` divides by the total weight where it is not one by construction."""
-        divided = normalise and type(self.mass) is Value
-        scale = self.mass.machine.operate("reciprocal", self.mass) if divided else None
-        return tuple([total.result(scale) for total in self._sums])
+        if not normalise or type(self.mass) is not Value:
+            return tuple(self._totals)
+        scale = self.mass.machine.operate("reciprocal", self.mass)
+        divided = functools.partial(mapped, lambda part: part if isinstance(part, Missing) else part * scale)
+        return tuple([total if k in self._agreed else divided(total) for k, total in enumerate(self._totals)])
 
 
-class _Sum:
-    """One variable of a `Mixture`: the very value as long as all paths agree on it, else the weighted sum."""
-
-    def __init__(self, name: str, value: Any):
-        self.name, self.total, self.same = name, value, True
-
-    def add(self, value: Any, weight: Any, mass: Any) -> None:
-        if self.same:
-            numbers = isinstance(value, NUMBERS) and isinstance(self.total, NUMBERS)
-            if is_same(value, self.total) or (numbers and value == self.total):
-                return
-            self.same = False
-            self.total = mapped(lambda x: self._added(mass, x), self.total)
-        self.total = mapped(lambda total, x: self._added(weight, x, total), self.total, value)
-
-    def result(self, scale: Value | None) -> Any:
-        if self.same or scale is None:
-            return self.total
-        return mapped(lambda part: part if isinstance(part, Missing) else part * scale, self.total)
-
-    def _added(self, weight: Any, x: Any, *total: Any) -> Any:
-        """weight * x, and what there is already."""
-        given = (*total, x)
-        if any(isinstance(part, Missing) for part in given):
-            return Missing(self.name, "has a value on some paths only")
-        if not all(map(operand, given)):
-            raise _unlike(self.name, *(given if total else (x, 0)))
-        if type(weight) is not Value:
-            return sum(total, weight * (float(x) if isinstance(x, NUMBERS) else as_value(x)))
-        vectors = all(type(part) is Value and not part.number for part in given)
-        vectors = vectors and any(part.parted for part in given) and len(set(map(len, given))) == 1
-        if vectors and weight.machine.by_parts and weight.number:
-            rows = zip(*(part.parts for part in given), strict=True)
-            return Value(None, True, weight.machine, [self._added(weight, row[-1], *row[:-1]) for row in rows])
-        return weight.machine.operate("accumulate", *total, weight, x) if total else weight * x
+def _added(name: str, weight: Any, *given: Any) -> Any:
+    """weight * x for the last of these, and what there is already."""
+    *total, x = given
+    if any(isinstance(part, Missing) for part in given):
+        return Missing(name, "has a value on some paths only")
+    if not all(map(operand, given)):
+        raise _unlike(name, *(given if total else (x, 0)))
+    if type(weight) is not Value:
+        return sum(total, weight * (float(x) if isinstance(x, NUMBERS) else as_value(x)))
+    vectors = all(type(part) is Value and not part.number for part in given)
+    vectors = vectors and any(part.parted for part in given) and len(set(map(len, given))) == 1
+    if vectors and weight.machine.by_parts and weight.number:
+        rows = zip(*(part.parts for part in given), strict=True)
+        return Value(None, True, weight.machine, [_added(name, weight, *row) for row in rows])
+    return weight.machine.operate("accumulate", *total, weight, x) if total else weight * x
 
 
 def share(part: Any, total: Any) -> Value:
