@@ -66,7 +66,7 @@ def one_layer(
     STORED: tl.constexpr, LIGHT: tl.constexpr, PAYLOAD: tl.constexpr, E: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Items and payload after a layer."""
-    mask, other, first, active = meeting(table_ptr, depth, layer, base, local, total, m)
+    mask, _other, first, active = meeting(table_ptr, depth, layer, base, local, total, m)
     y, r = partners(x, p, buffer, t, local, mask, STORED, PAYLOAD, E, ROWS)
     alpha = share(tl.where(first, y - x, x - y), active, steepness, LIGHT)
     if PAYLOAD:

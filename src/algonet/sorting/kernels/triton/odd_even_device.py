@@ -166,7 +166,7 @@ def layer_back(
     An exchange of a and b feels their gap times the fall of the gradient from a to b, and the same of each channel's.
     """
     on, weight = active(e, m, runs, ODD, H), ()
-    for j in tl.static_range(2 + ODD):
+    for _ in tl.static_range(2 + ODD):
         weight = weight + (tl.zeros_like(g[0][0]),)
     for c in tl.static_range(1, S):
         fall, more = gaps_of(g[c], ODD, H), ()
