@@ -6,7 +6,6 @@ Sorting networks (`OddEven`, `Bitonic`, in `networks.py`) answer every question.
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from algonet.core.checks import check_integer, check_softness
+from algonet.core.hints import warn_user
 from algonet.relax import Laplace, Logistic, Sigmoid
 
 from .isotonic import project
@@ -277,8 +277,7 @@ def names(methods: list[Method]) -> str:
 def chosen(where: str, method: Any, network: Any) -> Any:
     """The method of a call; `network` is its former name."""
     if network is not None:
-        # Up from here, the public function, to its caller
-        warnings.warn(f"{where}: `network` is now called `method`.", DeprecationWarning, stacklevel=3)
+        warn_user(f"{where}: `network` is now called `method`.", DeprecationWarning)
         return network
     return method
 

@@ -110,13 +110,7 @@ class SoftSort(_Sorting):
         return gated_sort(self, make_gates, x)
 
     if TYPE_CHECKING:
-
-        def __call__(
-            self,
-            x: Tensor,
-            payload: Payload = None,  # pyright: ignore[reportArgumentType]
-            mask: Tensor | None = None,
-        ) -> SortResult[Payload]: ...
+        __call__ = forward
 
 
 class SoftArgsort(_Sorting):
@@ -143,8 +137,7 @@ class SoftArgsort(_Sorting):
         return self._answer(x, mask=mask)
 
     if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
+        __call__ = forward
 
 
 class SoftRank(_Sorting):
@@ -171,8 +164,7 @@ class SoftRank(_Sorting):
         return self._answer(x, mask=mask)
 
     if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
+        __call__ = forward
 
 
 class SoftTopK(_Sorting):
@@ -206,8 +198,7 @@ class SoftTopK(_Sorting):
         return self._answer(x, mask=mask)
 
     if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor, mask: Tensor | None = None) -> TopKResult: ...
+        __call__ = forward
 
 
 class SoftTopKMask(SoftModule):
@@ -274,8 +265,7 @@ class SoftQuantile(_Sorting):
         return self._answer(x, mask=mask)
 
     if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
+        __call__ = forward
 
 
 class SoftMedian(_Sorting):
@@ -308,5 +298,4 @@ class SoftMedian(_Sorting):
         return gated_median(self, make_gates, x)
 
     if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
+        __call__ = forward

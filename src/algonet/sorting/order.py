@@ -6,7 +6,7 @@ values and payloads, rows of the permutation, ranks. `SmoothedOrder` does so for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,11 +15,11 @@ from torch import Tensor
 from algonet.core import tracing
 from algonet.core.backends import check_backend
 from algonet.core.cache import constant
-from algonet.core.identity import PLANS, interned
+from algonet.core.identity import PLANS, interned, signature
 from algonet.core.operation import Operation
 from algonet.relax import Heaviside, Logistic, Relative, Sigmoid
 
-from .checks import check_mask, check_options, check_room, signed_steepness, warn_if_blurred
+from .checks import check_items, check_mask, check_options, check_room, signed_steepness, warn_if_blurred
 from .counts import reach
 from .masks import Placement, occupied, place
 from .methods import Method, Pairwise, Permutahedron, SmoothedCDF, SoftmaxMethod, short
@@ -105,16 +105,6 @@ class SortCall:
             PLANS.put(key, self)
         return self
 
-    def order(self, x: Tensor, mask: Tensor | None, relax: Sigmoid) -> Order:
-        """The soft order of the items x of one call, as the user gave them."""
-        mask = mask if mask is None else check_mask(self.name, x, mask)
-        if self.dim is not None:
-            x, mask = x.movedim(self.dim, -1), mask if mask is None else mask.movedim(self.dim, -1)
-        if self.warns:
-            warn_if_blurred(self.name, x, relax, self.method, self.steps)
-        x = x if x.dtype == self.wide else x.to(self.wide)
-        return (SmoothedOrder if self.smoothed else PlacedOrder)(self, x, mask, relax)
-
     def run(self, operation: Operation[Any], tensors: Sequence[Tensor], way: object = None) -> Sequence[Tensor]:
         """The outputs of an operation. `way` tells apart tensors that differ in layout though the calls are alike."""
         found = self._bound.get((operation, way))
@@ -128,6 +118,30 @@ class SortCall:
         """With the sorted dimension where x has it. Positions stay in float32 at least: half precisions cannot count so far."""
         found = found if self.dim is None else found.movedim(-1, self.dim)
         return found if dtype is None else found.to(dtype)
+
+
+def order_of(
+    name: str, x: Tensor, mask: Tensor | None, relax: Sigmoid, method: Any, options: tuple, make: Callable[[], SortCall],
+    known: bool = True,
+) -> Order:  # fmt: skip
+    """The soft order of the items x, as the user gave them, by a `SortCall` that was made before or that `make` finds.
+
+    `options` are all others that it looks at, the sorted dimension first; `known`: whether they say all.
+    """
+    steepness = getattr(relax, "steepness", None)
+    steepness = steepness if isinstance(steepness, Tensor) else None
+    key = signature(name, x, mask, steepness, *options, relax, method) if known else None
+    call = None if key is None else PLANS.find(key)
+    if call is None:
+        check_items(name, x, options[0])
+        call = make().kept(key)
+    mask = mask if mask is None else check_mask(name, x, mask)
+    if call.dim is not None:
+        x, mask = x.movedim(call.dim, -1), mask if mask is None else mask.movedim(call.dim, -1)
+    if call.warns:
+        warn_if_blurred(call.name, x, relax, method, call.steps)
+    x = x if x.dtype == call.wide else x.to(call.wide)
+    return (SmoothedOrder if call.smoothed else PlacedOrder)(call, x, mask, relax)
 
 
 class Order:
