@@ -53,7 +53,7 @@ class Sigmoid(Relaxation):
         raise NotImplementedError
 
     def _log(self, z: Tensor) -> Tensor:
-        raise NotImplementedError
+        return self._value(z).clamp_min(torch.finfo(z.dtype).tiny).log()
 
     def _reach(self, epsilon: float) -> float:
         raise NotImplementedError
@@ -220,9 +220,6 @@ class SmoothStep(Sigmoid):
     def _value(self, z: Tensor) -> Tensor:
         return smooth_step((1 + z) / 2, self.k)
 
-    def _log(self, z: Tensor) -> Tensor:
-        return self._value(z).clamp_min(torch.finfo(z.dtype).tiny).log()
-
     def _reach(self, epsilon: float) -> float:
         low, high = 0.0, 1.0
         for _ in range(60):
@@ -304,9 +301,6 @@ class Optimal(Sigmoid):
         near = z.abs() <= 0.25
         tail = 1 / (16 * torch.where(near, 1.0, z.abs()))
         return torch.where(near, z + 0.5, torch.where(z > 0, 1 - tail, tail))
-
-    def _log(self, z: Tensor) -> Tensor:
-        return self._value(z).log()
 
     def _reach(self, epsilon: float) -> float:
         return 1 / (16 * epsilon) if epsilon < 0.25 else 0.5 - epsilon

@@ -123,7 +123,7 @@ class SortCall:
 def order_of(
     name: str, x: Tensor, mask: Tensor | None, relax: Sigmoid, method: Any, options: tuple, make: Callable[[], SortCall],
     known: bool = True,
-) -> Order:  # fmt: skip
+) -> SmoothedOrder | PlacedOrder:  # fmt: skip
     """The soft order of the items x, as the user gave them, by a `SortCall` that was made before or that `make` finds.
 
     `options` are all others that it looks at, the sorted dimension first; `known`: whether they say all.
@@ -145,23 +145,11 @@ def order_of(
 
 
 class Order:
-    """The soft order of the items x (*batch, n)."""
+    """The soft order of the items x (*batch, n): what both kinds share."""
 
     call: SortCall
     x: Tensor
     mask: Tensor | None
-
-    def sorted(self, payload: Tensor | None, user_channels: int) -> tuple[Tensor, Tensor | None]:
-        """(values, payload) in sorted order. Absent items keep what they have in the payload's first `user_channels`."""
-        raise NotImplementedError
-
-    def rows(self, count: int) -> Tensor:
-        """The first rows of P, (*batch, count, n)."""
-        raise NotImplementedError
-
-    def ranks(self) -> Tensor:
-        """The expected position of each item."""
-        raise NotImplementedError
 
     def crisp_order(self) -> Tensor:
         """The indices of a stable crisp sort, absent items last."""
@@ -259,6 +247,7 @@ class SmoothedOrder(Order):
         return self.call.settings.sigmoid.log(edges.clamp(-1e300, 1e300).unsqueeze(-1) - z.unsqueeze(-2))
 
     def sorted(self, payload: Tensor | None, user_channels: int) -> tuple[Tensor, Tensor | None]:
+        """(values, payload) in sorted order. Absent items keep what they have in the payload's first `user_channels`."""
         call, x, first, last = self.call, self.x, self.call.first, self.call.last
         x = x if self.soft is None else torch.where(self.soft, x, 0.0)
         # Measured from their mean, items lose no digits in sums
@@ -290,6 +279,7 @@ class SmoothedOrder(Order):
         return (place >= 0) & (place < self.lengths)
 
     def rows(self, count: int) -> Tensor:
+        """The first rows of P, (*batch, count, n)."""
         # A difference of infinities, of an edge and an item, is decided by the edge
         edges = self.edges(0, count).unsqueeze(-1)
         members = self.call.settings.sigmoid(edges.clamp(-1e300, 1e300) - self.z.unsqueeze(-2))
