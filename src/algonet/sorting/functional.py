@@ -221,7 +221,8 @@ def soft_topk(
 ) -> TopKResult:
     """The k largest items in descending order (smallest in ascending); networks make the exchanges that can reach them.
 
-    steepness -> inf gives `torch.topk`. `indices` are expected positions in x; `permutation` (*batch, k, n), when asked
+    steepness -> inf gives `torch.topk`. `indices` are expected positions in x, among many items that lie close a mean over
+    several of them (`hard=True` gives theirs); `permutation` (*batch, k, n), when asked
     for, holds the share of every item in each of the k places. In a row whose mask leaves fewer than k items the
     absent ones follow. Differentiable like `soft_sort`.
 
