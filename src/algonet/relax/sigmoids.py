@@ -56,7 +56,17 @@ class Sigmoid(Relaxation):
         return self._value(z).clamp_min(torch.finfo(z.dtype).tiny).log()
 
     def _reach(self, epsilon: float) -> float:
-        raise NotImplementedError
+        def inside(z: float) -> bool:
+            below, above = self._value(torch.tensor([-z, z], dtype=torch.float64)).tolist()
+            return below <= epsilon and 1 - above <= max(epsilon, 3e-16)  # 1 - r keeps 16 digits only
+
+        low, high = 0.0, 1e-3
+        while not inside(high) and high < FAR:
+            low, high = high, 2 * high
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (low, middle) if inside(middle) else (middle, high)
+        return high
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,14 +229,6 @@ class SmoothStep(Sigmoid):
 
     def _value(self, z: Tensor) -> Tensor:
         return smooth_step((1 + z) / 2, self.k)
-
-    def _reach(self, epsilon: float) -> float:
-        low, high = 0.0, 1.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            above = smooth_step(torch.tensor((1 - middle) / 2, dtype=torch.float64), self.k) > epsilon
-            low, high = (middle, high) if above else (low, middle)
-        return high
 
     @property
     def scalar(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]

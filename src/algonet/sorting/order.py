@@ -21,7 +21,7 @@ from algonet.relax import Heaviside, Logistic, Relative, Sigmoid
 
 from .checks import check_items, check_mask, check_options, check_room, signed_steepness, warn_if_blurred
 from .counts import reach
-from .masks import Placement, occupied, place
+from .masks import Placement, crisp_order, occupied, place
 from .methods import Method, Pairwise, Permutahedron, SmoothedCDF, SoftmaxMethod, short
 from .networks import Network, OddEven
 from .operation import COUNTS, QUANTILES, SORT, TRANSPOSED
@@ -153,13 +153,7 @@ class Order:
 
     def crisp_order(self) -> Tensor:
         """The indices of a stable crisp sort, absent items last."""
-        x, descending = self.x.detach(), self.call.descending
-        if self.mask is None:
-            return torch.argsort(x, dim=-1, descending=descending, stable=True)
-        # Equal among themselves, so that they keep their order
-        order = torch.argsort(torch.where(self.mask, x, 0.0), dim=-1, descending=descending, stable=True)
-        late = torch.gather(~self.mask, -1, order).to(torch.int8)
-        return torch.gather(order, -1, torch.argsort(late, dim=-1, stable=True))
+        return crisp_order(self.x, self.mask, self.call.descending)
 
     def straight_through(self, crisp: Tensor, soft: Tensor) -> Tensor:
         """The crisp values with the gradient of the soft ones, and their NaN in rows where a NaN leaves no order."""

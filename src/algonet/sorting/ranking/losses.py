@@ -19,6 +19,7 @@ from algonet.relax import Logistic, Relative, Sigmoid
 
 from ..checks import signed_steepness
 from ..functional import soft_rank
+from ..masks import crisp_order
 from ..methods import Method, SmoothedCDF
 from ..order import SmoothedOrder, SortCall, order_of
 from ..pairwise import ordered_pairs, pair_counts
@@ -234,10 +235,7 @@ def list_mle_loss(
     tensor(1.7918)
     """
     data = lists("list_mle_loss", scores, relevance, mask, reduction)
-    least = -torch.inf if data.relevance.is_floating_point() else torch.iinfo(data.relevance.dtype).min
-    order = torch.where(data.present, data.relevance, least).argsort(dim=-1, descending=True, stable=True)
-    # Absent items may share the least relevance with present ones
-    order = order.gather(-1, (~data.present.gather(-1, order)).to(torch.int8).argsort(dim=-1, stable=True))
+    order = crisp_order(data.relevance, data.present, True)
     there = data.present.gather(-1, order)
     x = torch.where(there, data.scores.gather(-1, order), torch.finfo(data.scores.dtype).min / 2)
     surprise = torch.where(there, x.flip(-1).logcumsumexp(-1).flip(-1) - x, 0.0)
