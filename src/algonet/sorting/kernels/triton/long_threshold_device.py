@@ -4,7 +4,7 @@ A launch for each step of the search, in which every program measures C threshol
 another program but the end of a launch.
 """
 
-# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportOperatorIssue=false
+# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 # ruff: noqa: RUF005 (Triton adds tuples, but does not unpack them)
 
 import triton
