@@ -38,19 +38,14 @@ def too_close(x: Tensor, dim: int, apart: float) -> bool:
     return (float(x.detach().float().std(dim).nanmedian()) if x.device.type == "cpu" else 1.0) < apart
 
 
-def warn_user(message: str, category: type[Warning]) -> None:
-    """A warning at the user's line."""
+def warn_too_soft(message: str) -> None:
+    """A `SoftnessWarning` at the user's line."""
     if tracing.compiling():
         return
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_INSIDE):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
-
-
-def warn_too_soft(message: str) -> None:
-    """A `SoftnessWarning` at the user's line."""
-    warn_user(message, SoftnessWarning)
+    warnings.warn(message, SoftnessWarning, stacklevel=level)
 
 
 def hints_at_relax(function: Callable[P, R]) -> Callable[P, R]:

@@ -6,6 +6,7 @@ Sorting networks (`OddEven`, `Bitonic`, in `networks.py`) answer every question.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +14,6 @@ import torch
 from torch import Tensor
 
 from algonet.core.checks import check_integer, check_softness
-from algonet.core.hints import warn_user
 from algonet.relax import Laplace, Logistic, Sigmoid
 
 from .isotonic import project
@@ -274,10 +274,11 @@ def names(methods: list[Method]) -> str:
     return ", ".join(map(short, methods))
 
 
-def chosen(where: str, method: Any, network: Any) -> Any:
-    """The method of a call; `network` is its former name."""
+def chosen(where: str, method: Any, network: Any, level: int = 4) -> Any:
+    """The method of a call; `network` is its former name. The user is `level` frames up: this one, the function and what
+    decorates it come before."""
     if network is not None:
-        warn_user(f"{where}: `network` is now called `method`.", DeprecationWarning)
+        warnings.warn(f"{where}: `network` is now called `method`.", DeprecationWarning, stacklevel=level)
         return network
     return method
 

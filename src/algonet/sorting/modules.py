@@ -36,7 +36,7 @@ class _Sorting(SoftModule):
 
     def __init__(self, relax: Sigmoid, method: Any, network: Network | None, dim: int, backend: str, **options: object):
         super().__init__(relax)
-        method = chosen(type(self).__name__, method, network)
+        method = chosen(type(self).__name__, method, network, 5)
         if isinstance(method, str) and self.names:
             if method not in self.names:
                 known = ", ".join(map(repr, (*suggestions(self.task), *self.names)))
