@@ -9,7 +9,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algonet.relax import SIGMOIDS, GumbelMax, GumbelMin, Heaviside, Logistic, Optimal, SmoothStep
+from algonet.relax import (
+    SIGMOIDS,
+    Gudermannian,
+    GumbelMax,
+    GumbelMin,
+    Heaviside,
+    Logistic,
+    Optimal,
+    Sigmoid,
+    SmoothStep,
+)
+from algonet.sorting import soft_topk_mask
 from helpers.tolerances import assert_close
 
 ALL = [S() for S in SIGMOIDS] + [SmoothStep(k) for k in (0, 2, 5)]
@@ -107,6 +118,24 @@ def test_optimal_errs_by_at_most_a_sixteenth():
 
 def test_heaviside_is_the_papers():
     torch.testing.assert_close(Heaviside()(torch.tensor([-1e-9, 0.0, 1e-9])), torch.tensor([0.0, 1.0, 1.0]))
+
+
+class OwnSigmoid(Sigmoid):
+    """The Gudermannian by another formula, and nothing else said."""
+
+    def _value(self, z):
+        return 0.5 + torch.atan(torch.sinh(z.clamp(-300, 300))) / math.pi
+
+
+def test_a_sigmoid_of_ones_own_needs_only_its_value():
+    own, known = OwnSigmoid(2.0), Gudermannian(2.0)
+    x = torch.linspace(-4, 4, 33, dtype=torch.float64)
+    # 1/2 + ... has 16 digits in all, and few of a small value
+    torch.testing.assert_close(own.log(x), known.log(x), rtol=0, atol=1e-8)
+    for epsilon in (0.3, 1e-3, 1e-9):
+        assert float(own.reach(epsilon)) == pytest.approx(known.reach(epsilon), rel=1e-6)
+    values = [soft_topk_mask(x.sin(), 5, relax=relax) for relax in (own, known)]
+    torch.testing.assert_close(*values, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("sigmoid", SOFT, **_ids)

@@ -53,10 +53,20 @@ class Sigmoid(Relaxation):
         raise NotImplementedError
 
     def _log(self, z: Tensor) -> Tensor:
-        raise NotImplementedError
+        return self._value(z).clamp_min(torch.finfo(z.dtype).tiny).log()
 
     def _reach(self, epsilon: float) -> float:
-        raise NotImplementedError
+        def inside(z: float) -> bool:
+            below, above = self._value(torch.tensor([-z, z], dtype=torch.float64)).tolist()
+            return below <= epsilon and 1 - above <= max(epsilon, 3e-16)  # 1 - r keeps 16 digits only
+
+        low, high = 0.0, 1e-3
+        while not inside(high) and high < FAR:
+            low, high = high, 2 * high
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (low, middle) if inside(middle) else (middle, high)
+        return high
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,17 +230,6 @@ class SmoothStep(Sigmoid):
     def _value(self, z: Tensor) -> Tensor:
         return smooth_step((1 + z) / 2, self.k)
 
-    def _log(self, z: Tensor) -> Tensor:
-        return self._value(z).clamp_min(torch.finfo(z.dtype).tiny).log()
-
-    def _reach(self, epsilon: float) -> float:
-        low, high = 0.0, 1.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            above = smooth_step(torch.tensor((1 - middle) / 2, dtype=torch.float64), self.k) > epsilon
-            low, high = (middle, high) if above else (low, middle)
-        return high
-
     @property
     def scalar(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         return f"""
@@ -304,9 +303,6 @@ class Optimal(Sigmoid):
         near = z.abs() <= 0.25
         tail = 1 / (16 * torch.where(near, 1.0, z.abs()))
         return torch.where(near, z + 0.5, torch.where(z > 0, 1 - tail, tail))
-
-    def _log(self, z: Tensor) -> Tensor:
-        return self._value(z).log()
 
     def _reach(self, epsilon: float) -> float:
         return 1 / (16 * epsilon) if epsilon < 0.25 else 0.5 - epsilon

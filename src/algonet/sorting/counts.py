@@ -166,21 +166,8 @@ def margin_of(sigmoid: Sigmoid, w: Tensor, k: Tensor) -> float:
 
 @cached
 def reach(sigmoid: Sigmoid, epsilon: float) -> float:
-    """The |z| beyond which r is within epsilon of 0 or 1: measured, as people's own sigmoids need not say it."""
-    low, high = 0.0, 1e-3
-    # 1 - r keeps 16 digits only
-    least = max(epsilon, 3e-16)
-
-    def inside(z: float) -> bool:
-        below, above = sigmoid(torch.tensor([-z, z], dtype=torch.float64)).tolist()
-        return below <= least and 1 - above <= least
-
-    while not inside(high) and high < 1e17:
-        low, high = high, 2 * high
-    for _ in range(30):
-        middle = (low + high) / 2
-        low, high = (low, middle) if inside(middle) else (middle, high)
-    return high
+    """`Sigmoid.reach`, looked up: that of people's own sigmoids is measured."""
+    return float(sigmoid.reach(epsilon))
 
 
 def laplace_reference(tensors: Sequence[Tensor], settings: LaplaceSettings) -> tuple[Tensor]:

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from algonet.core.hints import hints_at_relax
-from algonet.core.identity import PLANS, signature
 from algonet.relax import DECISION, Sigmoid
 
-from .checks import check_count, check_items, check_payload, check_room
+from .checks import check_count, check_payload, check_room
 from .methods import Method, SmoothedCDF, chosen, names, short, suggestions
 from .networks import Network
-from .order import SortCall
+from .order import SortCall, order_of
 
 #: A tensor where a payload is given.
 Payload = TypeVar("Payload", bound="Tensor | None")
@@ -92,23 +91,20 @@ def soft_sort(
     tensor([1.3336, 2.0000, 2.6664])
     """
     method = method if network is None else chosen("soft_sort", method, network)
-    given = getattr(relax, "steepness", None)
-    given = given if isinstance(given, Tensor) else None
-    options = dim, descending, steps, backend, return_permutation
-    key = signature("soft_sort", x, payload, mask, given, *options, relax, method)
-    call = None if key is None else PLANS.find(key)
-    if call is None:
-        check_items("soft_sort", x, dim)
-    n, flat = x.shape[dim], None if payload is None else check_payload("soft_sort", x, payload, dim)
-    if call is None:
+
+    def make() -> SortCall:
         if not (payload is None and not return_permutation) and not getattr(method, "payload", True):
             able = names(suggestions("argsort"))
             raise ValueError(f"soft_sort: {short(method)} sorts neither payloads nor permutations along; {able} do.")
+        check_payload("soft_sort", x, payload, dim)
         if return_permutation:
-            check_room("soft_sort", x, n, n)
-        call = SortCall("soft_sort", x, dim, descending, relax, method, steps, mask, None, backend, flat).kept(key)
-    order = call.order(x, mask, relax)
-    whole, user_channels = flat, 0 if flat is None else flat.shape[-1]
+            check_room("soft_sort", x, x.shape[dim], x.shape[dim])
+        return SortCall("soft_sort", x, dim, descending, relax, method, steps, mask, None, backend, payload)
+
+    options = dim, payload, descending, steps, backend, return_permutation
+    order = order_of("soft_sort", x, mask, relax, method, options, make)
+    n, flat = x.shape[dim], None if payload is None else check_payload("soft_sort", x, payload, dim)
+    call, whole, user_channels = order.call, flat, 0 if flat is None else flat.shape[-1]
     if return_permutation and not call.smoothed:
         eye = torch.eye(n, dtype=order.x.dtype if flat is None else flat.dtype, device=x.device)
         eye = eye.expand(*order.x.shape, n)
@@ -159,21 +155,18 @@ def soft_argsort(
     tensor([1., 2., 0.])
     """
     method = method if network is None else chosen("soft_argsort", method, network)
-    given = getattr(relax, "steepness", None)
-    given = given if isinstance(given, Tensor) else None
-    key = signature("soft_argsort", x, mask, given, dim, descending, backend, relax, method)
-    call = None if key is None else PLANS.find(key)
-    if call is None:
-        check_items("soft_argsort", x, dim)
-        call = SortCall("soft_argsort", x, dim, descending, relax, method, None, mask, None, backend).kept(key)
-    order = call.order(x, mask, relax)
+
+    def make() -> SortCall:
+        return SortCall("soft_argsort", x, dim, descending, relax, method, None, mask, None, backend)
+
+    order = order_of("soft_argsort", x, mask, relax, method, (dim, descending, backend), make)
     index = torch.arange(order.x.shape[-1], dtype=order.x.dtype, device=x.device).expand(order.x.shape)
     _, moved = order.sorted(index.unsqueeze(-1), 0)
     assert moved is not None
     result = moved.squeeze(-1)
     if hard:
         result = order.straight_through(order.crisp_order(), result)
-    return call.restore(result)
+    return order.call.restore(result)
 
 
 @hints_at_relax
@@ -200,18 +193,15 @@ def soft_rank(
     tensor([2., 0., 1.])
     """
     method = method if network is None else chosen("soft_rank", method, network)
-    given = getattr(relax, "steepness", None)
-    given = given if isinstance(given, Tensor) else None
-    key = signature("soft_rank", x, mask, given, dim, descending, backend, relax, method)
-    call = None if key is None else PLANS.find(key)
-    if call is None:
-        check_items("soft_rank", x, dim)
-        call = SortCall("soft_rank", x, dim, descending, relax, method, None, mask, None, backend).kept(key)
-    order = call.order(x, mask, relax)
+
+    def make() -> SortCall:
+        return SortCall("soft_rank", x, dim, descending, relax, method, None, mask, None, backend)
+
+    order = order_of("soft_rank", x, mask, relax, method, (dim, descending, backend), make)
     result = order.ranks()
     if hard:
         result = order.straight_through(order.crisp_order().argsort(-1), result)
-    return call.restore(result)
+    return order.call.restore(result)
 
 
 @hints_at_relax
@@ -231,7 +221,8 @@ def soft_topk(
 ) -> TopKResult:
     """The k largest items in descending order (smallest in ascending); networks make the exchanges that can reach them.
 
-    steepness -> inf gives `torch.topk`. `indices` are expected positions in x; `permutation` (*batch, k, n), when asked
+    steepness -> inf gives `torch.topk`. `indices` are expected positions in x, among many items that lie close a mean over
+    several of them (`hard=True` gives theirs); `permutation` (*batch, k, n), when asked
     for, holds the share of every item in each of the k places. In a row whose mask leaves fewer than k items the
     absent ones follow. Differentiable like `soft_sort`.
 
@@ -240,21 +231,19 @@ def soft_topk(
     (tensor([6.9999, 5.0000]), tensor([1.0000, 2.0000]))
     """
     method = method if network is None else chosen("soft_topk", method, network)
-    given = getattr(relax, "steepness", None)
-    given = given if isinstance(given, Tensor) else None
-    key = signature("soft_topk", x, mask, given, k, dim, largest, backend, return_permutation, hard, relax, method)
-    call = None if key is None else PLANS.find(key)
-    if call is None:
-        check_items("soft_topk", x, dim)
+
+    def make() -> SortCall:
         check_count("soft_topk", k, x.shape[dim], dim)
         wanted = tuple(range(k)) if mask is None else None
         call = SortCall("soft_topk", x, dim, largest, relax, method, None, mask, wanted, backend)
         call.warns = call.warns and not hard
         if return_permutation:
             check_room("soft_topk", x, x.shape[dim], k)
-        call.kept(key)
-    order = call.order(x, mask, relax)
-    n = order.x.shape[-1]
+        return call
+
+    options = dim, k, largest, backend, return_permutation, hard
+    order = order_of("soft_topk", x, mask, relax, method, options, make)
+    call, n = order.call, order.x.shape[-1]
     index = torch.arange(n, dtype=order.x.dtype, device=x.device).expand(order.x.shape).unsqueeze(-1)
     values, moved = order.sorted(index, 0)
     assert moved is not None

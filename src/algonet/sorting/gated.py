@@ -25,10 +25,7 @@ def gated_sort(sorter: Any, make_gates: MakeGates, x: Tensor) -> SortResult:
         raise ValueError("SoftSort.run_gated: gates are there for plain values, without hard or return_permutation.")
     values = x.movedim(sorter.dim, -1)
     if not isinstance(sorter.method, Network):
-        gates = make_gates(tuple(values.shape[:-1]), [f"point {i}" for i in range(values.shape[-1])], values)
-        common = {"relax": sorter.relax, "method": sorter.method, "backend": sorter.backend, **options}
-        values = soft_sort(values, payload=gates * values, **common).payload
-        assert values is not None
+        values = _sorted_points(sorter, sorter.method, _gates_of_points(make_gates, values) * values, values, **options)
         return SortResult(values.movedim(-1, sorter.dim), None, None)
     relax, sign = sorter.relax, -1.0 if options["descending"] else 1.0
     assert isinstance(relax, Sigmoid)
@@ -50,15 +47,23 @@ def gated_sort(sorter: Any, make_gates: MakeGates, x: Tensor) -> SortResult:
 def gated_median(layer: Any, make_gates: MakeGates, x: Tensor) -> Tensor:
     """A `SoftMedian` with a gate at each point: sum_i P(i is the median) gate_i x_i."""
     values = x.movedim(layer.dim, -1)
-    gates = make_gates(tuple(values.shape[:-1]), [f"point {i}" for i in range(values.shape[-1])], values)
-    method, relax = layer.method, layer.relax
+    gates, method = _gates_of_points(make_gates, values), layer.method
     if isinstance(method, Method) or method == "exact":
         method = method if isinstance(method, Method) else SmoothedCDF()
-        sorted_points = soft_sort(
-            values, payload=gates * values, relax=relax, method=method, backend=layer.backend
-        ).payload
-        assert sorted_points is not None
-        found = middle(sorted_points)
+        found = middle(_sorted_points(layer, method, gates * values, values))
     else:
-        found = weighted_median(values, method, layer.degree, relax, gates)
+        found = weighted_median(values, method, layer.degree, layer.relax, gates)
     return found.unsqueeze(layer.dim) if layer.keepdim else found
+
+
+def _gates_of_points(make_gates: MakeGates, values: Tensor) -> Tensor:
+    return make_gates(tuple(values.shape[:-1]), [f"point {i}" for i in range(values.shape[-1])], values)
+
+
+def _sorted_points(layer: Any, method: Method, points: Tensor, values: Tensor, **options: Any) -> Tensor:
+    """The points, gated, in the order of the values."""
+    found = soft_sort(
+        values, payload=points, relax=layer.relax, method=method, backend=layer.backend, **options
+    ).payload
+    assert found is not None
+    return found

@@ -95,12 +95,8 @@ def _pool_rows(z, w, entropic, found, begin, end):
         for i in range(n):
             top += 1
             starts[top] = i
-            if entropic:
-                sums[top], others[top] = z[row, i], w[row, i]
-                values[top] = z[row, i] - w[row, i]
-            else:
-                sums[top], others[top] = z[row, i] - w[row, i], 1.0
-                values[top] = sums[top]
+            values[top] = z[row, i] - w[row, i]
+            sums[top], others[top] = (z[row, i], w[row, i]) if entropic else (values[top], 1.0)
             while top > 0 and values[top - 1] <= values[top]:
                 if entropic:
                     sums[top - 1] = np.logaddexp(sums[top - 1], sums[top])

@@ -12,7 +12,7 @@ from algonet.relax import DECISION, Sigmoid
 from .checks import check_items
 from .methods import chosen
 from .networks import Network, OddEven
-from .order import PlacedOrder, SortCall
+from .order import PlacedOrder, SortCall, order_of
 from .reference import walk
 
 
@@ -71,14 +71,16 @@ def expected_swaps(
     tensor(3.)
     """
     method = chosen("expected_swaps", method, network)
-    check_items("expected_swaps", x, dim)
     if not isinstance(method, Network):
         raise TypeError(f"expected_swaps: only networks exchange items: OddEven() or Bitonic(), got {method!r}.")
-    call = SortCall("expected_swaps", x, dim, descending, relax, method, None, mask, None, "reference")
-    order = call.order(x, mask, relax)
+
+    def make() -> SortCall:
+        return SortCall("expected_swaps", x, dim, descending, relax, method, None, mask, None, "reference")
+
+    order = order_of("expected_swaps", x, mask, relax, method, (dim, descending), make)
     assert isinstance(order, PlacedOrder)
     placed = order.x if order.placement is None else order.placement.to_places(order.x)
     count = placed.new_zeros(placed.shape[:-1])
-    for exchange in walk(placed, call.settings, order.steepness, order.lengths):
+    for exchange in walk(placed, order.call.settings, order.steepness, order.lengths):
         count = count + (1 - exchange.alpha).sum(-1)
     return count

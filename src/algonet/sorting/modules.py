@@ -36,7 +36,7 @@ class _Sorting(SoftModule):
 
     def __init__(self, relax: Sigmoid, method: Any, network: Network | None, dim: int, backend: str, **options: object):
         super().__init__(relax)
-        method = chosen(type(self).__name__, method, network)
+        method = chosen(type(self).__name__, method, network, 5)
         if isinstance(method, str) and self.names:
             if method not in self.names:
                 known = ", ".join(map(repr, (*suggestions(self.task), *self.names)))
@@ -110,13 +110,7 @@ class SoftSort(_Sorting):
         return gated_sort(self, make_gates, x)
 
     if TYPE_CHECKING:
-
-        def __call__(
-            self,
-            x: Tensor,
-            payload: Payload = None,  # pyright: ignore[reportArgumentType]
-            mask: Tensor | None = None,
-        ) -> SortResult[Payload]: ...
+        __call__ = forward
 
 
 class SoftArgsort(_Sorting):
@@ -143,8 +137,7 @@ class SoftArgsort(_Sorting):
         return self._answer(x, mask=mask)
 
     if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
+        __call__ = forward
 
 
 class SoftRank(_Sorting):
@@ -171,8 +164,7 @@ class SoftRank(_Sorting):
         return self._answer(x, mask=mask)
 
     if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
+        __call__ = forward
 
 
 class SoftTopK(_Sorting):
@@ -206,8 +198,7 @@ class SoftTopK(_Sorting):
         return self._answer(x, mask=mask)
 
     if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor, mask: Tensor | None = None) -> TopKResult: ...
+        __call__ = forward
 
 
 class SoftTopKMask(SoftModule):
@@ -274,8 +265,7 @@ class SoftQuantile(_Sorting):
         return self._answer(x, mask=mask)
 
     if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
+        __call__ = forward
 
 
 class SoftMedian(_Sorting):
@@ -308,5 +298,4 @@ class SoftMedian(_Sorting):
         return gated_median(self, make_gates, x)
 
     if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
+        __call__ = forward

@@ -6,7 +6,7 @@ values and payloads, rows of the permutation, ranks. `SmoothedOrder` does so for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,13 +15,13 @@ from torch import Tensor
 from algonet.core import tracing
 from algonet.core.backends import check_backend
 from algonet.core.cache import constant
-from algonet.core.identity import PLANS, interned
+from algonet.core.identity import PLANS, interned, signature
 from algonet.core.operation import Operation
 from algonet.relax import Heaviside, Logistic, Relative, Sigmoid
 
-from .checks import check_mask, check_options, check_room, signed_steepness, warn_if_blurred
+from .checks import check_items, check_mask, check_options, check_room, signed_steepness, warn_if_blurred
 from .counts import reach
-from .masks import Placement, occupied, place
+from .masks import Placement, crisp_order, occupied, place
 from .methods import Method, Pairwise, Permutahedron, SmoothedCDF, SoftmaxMethod, short
 from .networks import Network, OddEven
 from .operation import COUNTS, QUANTILES, SORT, TRANSPOSED
@@ -105,16 +105,6 @@ class SortCall:
             PLANS.put(key, self)
         return self
 
-    def order(self, x: Tensor, mask: Tensor | None, relax: Sigmoid) -> Order:
-        """The soft order of the items x of one call, as the user gave them."""
-        mask = mask if mask is None else check_mask(self.name, x, mask)
-        if self.dim is not None:
-            x, mask = x.movedim(self.dim, -1), mask if mask is None else mask.movedim(self.dim, -1)
-        if self.warns:
-            warn_if_blurred(self.name, x, relax, self.method, self.steps)
-        x = x if x.dtype == self.wide else x.to(self.wide)
-        return (SmoothedOrder if self.smoothed else PlacedOrder)(self, x, mask, relax)
-
     def run(self, operation: Operation[Any], tensors: Sequence[Tensor], way: object = None) -> Sequence[Tensor]:
         """The outputs of an operation. `way` tells apart tensors that differ in layout though the calls are alike."""
         found = self._bound.get((operation, way))
@@ -130,34 +120,40 @@ class SortCall:
         return found if dtype is None else found.to(dtype)
 
 
+def order_of(
+    name: str, x: Tensor, mask: Tensor | None, relax: Sigmoid, method: Any, options: tuple, make: Callable[[], SortCall],
+    known: bool = True,
+) -> SmoothedOrder | PlacedOrder:  # fmt: skip
+    """The soft order of the items x, as the user gave them, by a `SortCall` that was made before or that `make` finds.
+
+    `options` are all others that it looks at, the sorted dimension first; `known`: whether they say all.
+    """
+    steepness = getattr(relax, "steepness", None)
+    steepness = steepness if isinstance(steepness, Tensor) else None
+    key = signature(name, x, mask, steepness, *options, relax, method) if known else None
+    call = None if key is None else PLANS.find(key)
+    if call is None:
+        check_items(name, x, options[0])
+        call = make().kept(key)
+    mask = mask if mask is None else check_mask(name, x, mask)
+    if call.dim is not None:
+        x, mask = x.movedim(call.dim, -1), mask if mask is None else mask.movedim(call.dim, -1)
+    if call.warns:
+        warn_if_blurred(call.name, x, relax, method, call.steps)
+    x = x if x.dtype == call.wide else x.to(call.wide)
+    return (SmoothedOrder if call.smoothed else PlacedOrder)(call, x, mask, relax)
+
+
 class Order:
-    """The soft order of the items x (*batch, n)."""
+    """The soft order of the items x (*batch, n): what both kinds share."""
 
     call: SortCall
     x: Tensor
     mask: Tensor | None
 
-    def sorted(self, payload: Tensor | None, user_channels: int) -> tuple[Tensor, Tensor | None]:
-        """(values, payload) in sorted order. Absent items keep what they have in the payload's first `user_channels`."""
-        raise NotImplementedError
-
-    def rows(self, count: int) -> Tensor:
-        """The first rows of P, (*batch, count, n)."""
-        raise NotImplementedError
-
-    def ranks(self) -> Tensor:
-        """The expected position of each item."""
-        raise NotImplementedError
-
     def crisp_order(self) -> Tensor:
         """The indices of a stable crisp sort, absent items last."""
-        x, descending = self.x.detach(), self.call.descending
-        if self.mask is None:
-            return torch.argsort(x, dim=-1, descending=descending, stable=True)
-        # Equal among themselves, so that they keep their order
-        order = torch.argsort(torch.where(self.mask, x, 0.0), dim=-1, descending=descending, stable=True)
-        late = torch.gather(~self.mask, -1, order).to(torch.int8)
-        return torch.gather(order, -1, torch.argsort(late, dim=-1, stable=True))
+        return crisp_order(self.x, self.mask, self.call.descending)
 
     def straight_through(self, crisp: Tensor, soft: Tensor) -> Tensor:
         """The crisp values with the gradient of the soft ones, and their NaN in rows where a NaN leaves no order."""
@@ -245,6 +241,7 @@ class SmoothedOrder(Order):
         return self.call.settings.sigmoid.log(edges.clamp(-1e300, 1e300).unsqueeze(-1) - z.unsqueeze(-2))
 
     def sorted(self, payload: Tensor | None, user_channels: int) -> tuple[Tensor, Tensor | None]:
+        """(values, payload) in sorted order. Absent items keep what they have in the payload's first `user_channels`."""
         call, x, first, last = self.call, self.x, self.call.first, self.call.last
         x = x if self.soft is None else torch.where(self.soft, x, 0.0)
         # Measured from their mean, items lose no digits in sums
@@ -276,6 +273,7 @@ class SmoothedOrder(Order):
         return (place >= 0) & (place < self.lengths)
 
     def rows(self, count: int) -> Tensor:
+        """The first rows of P, (*batch, count, n)."""
         # A difference of infinities, of an edge and an item, is decided by the edge
         edges = self.edges(0, count).unsqueeze(-1)
         members = self.call.settings.sigmoid(edges.clamp(-1e300, 1e300) - self.z.unsqueeze(-2))

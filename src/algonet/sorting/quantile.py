@@ -12,7 +12,6 @@ from torch import Tensor
 
 from algonet.core.checks import is_integer, widened
 from algonet.core.hints import hints_at_relax
-from algonet.core.identity import PLANS, signature
 from algonet.relax import DECISION, Sigmoid, weighted_softmax, weighted_softmin
 
 from .checks import (
@@ -24,7 +23,7 @@ from .checks import (
 )
 from .methods import Method, SmoothedCDF, chosen, suggestions
 from .networks import Network
-from .order import SortCall
+from .order import SortCall, order_of
 
 METHODS = ("exact", "fast", "paper")
 
@@ -71,15 +70,7 @@ def _quantiles(
     keepdim: bool,
     backend: str,
 ) -> Tensor:
-    given = getattr(relax, "steepness", None)
-    given = given if isinstance(given, Tensor) else None
-    levels = tuple(q) if isinstance(q, list) else q
-    key = None
-    if not isinstance(q, Tensor):
-        key = signature("soft_quantile", x, mask, given, levels, dim, backend, relax, method)
-    call = None if key is None else PLANS.find(key)
-    if call is None:
-        check_items(where, x, dim)
+    def make() -> SortCall:
         wanted, n = check_quantiles(where, q), x.shape[dim]
         if n == 0:
             raise ValueError(f"{where}: x has no items along dim {dim} (shape {tuple(x.shape)}).")
@@ -87,9 +78,12 @@ def _quantiles(
         keep = tuple(sorted({math.floor(p) for p in places} | {math.ceil(p) for p in places})) if mask is None else None
         call = SortCall("soft_quantile", x, dim, False, relax, method, None, mask, keep, backend)
         call.levels = wanted
-        call.kept(key)
-    order = call.order(x, mask, relax)
-    values, n = order.sorted(None, 0)[0], order.x.shape[-1]
+        return call
+
+    options = dim, tuple(q) if isinstance(q, list) else q, backend
+    # A tensor of levels would be known by its shape alone
+    order = order_of("soft_quantile", x, mask, relax, method, options, make, not isinstance(q, Tensor))
+    call, values, n = order.call, order.sorted(None, 0)[0], order.x.shape[-1]
     lengths = None if order.mask is None else order.mask.sum(-1)
     if isinstance(q, Real) or getattr(q, "ndim", 1) == 0:
         found = _at(values, call.levels[0], lengths, n, call.first)

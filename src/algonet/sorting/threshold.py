@@ -6,7 +6,7 @@ p_i = r(steepness (x_i - b)) with b such that the p_i sum to k.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -28,6 +28,8 @@ def threshold_reference(tensors: Sequence[Tensor], settings: ThresholdSettings) 
     b <- b + (S(b) - k) / W with the slope W held fixed makes one more derivative of b exact.
     """
     x, mask, steepness, k = tensors
+    if not x.shape[-1]:
+        return (x.clone(),)
     wide, s = x.double(), steepness.double()
     present = mask if settings.masked else torch.ones_like(x, dtype=torch.bool)
     finite = present & wide.isfinite()
@@ -36,16 +38,13 @@ def threshold_reference(tensors: Sequence[Tensor], settings: ThresholdSettings) 
     wanted = k - above_count
     inner = wanted.clamp(torch.zeros_like(count), count)
     interior = (inner > 0) & (inner < count)
-    row = _Row(torch.where(finite, wide, 0.0), finite, s, settings.sigmoid)
+    # From the k-th item on: differences to it are exact, however large the items are
+    order = torch.where(finite, wide.detach(), -torch.inf).sort(-1, descending=True).values
+    place = (inner.detach().ceil().long() - 1).clamp(0, x.shape[-1] - 1)
+    anchor = torch.where(interior.unsqueeze(-1), order.gather(-1, place.unsqueeze(-1)), 0.0)
+    row = _Row(torch.where(finite, wide - anchor, 0.0), finite, s, settings.sigmoid)
     fixed = _Row(row.x.detach(), finite, s.detach(), settings.sigmoid)
-    low, high = fixed.bracket(interior)
-    low, high = fixed.bisect(low, high, inner.detach())
-    # Once more, from the item next to b on: differences to it are exact, however large the items are
-    anchor = fixed.nearest(low / 2 + high / 2)
-    row, fixed = row.shifted(anchor), fixed.shifted(anchor)
-    wide_low, wide_high = (torch.where(interior, t - anchor.squeeze(-1), 0.0) for t in (low, high))
-    slack = 4e-16 * anchor.squeeze(-1).abs()
-    low, high = fixed.bisect(wide_low - slack, wide_high + slack, inner.detach())
+    low, high = fixed.bisect(*fixed.bracket(interior), inner.detach())
     b, between, exact = fixed.solution(low, high, inner.detach())
     pull = torch.func.vjp(lambda z: fixed.tails(z), fixed.scaled(b))[1]
     slope = (torch.where(finite, pull(torch.ones_like(wide))[0], 0.0) * s.detach()).sum(-1)
@@ -72,16 +71,6 @@ class _Row:
     steepness: Tensor
     sigmoid: Sigmoid
 
-    def shifted(self, anchor: Tensor) -> _Row:
-        return replace(self, x=torch.where(self.finite, self.x - anchor, 0.0))
-
-    def nearest(self, b: Tensor) -> Tensor:
-        """The item next to b, (*batch, 1)."""
-        if not self.x.shape[-1]:
-            return b.unsqueeze(-1)
-        away = torch.where(self.finite, (self.x - b.unsqueeze(-1)).abs(), torch.inf)
-        return self.x.gather(-1, away.argmin(-1, keepdim=True))
-
     def scaled(self, b: Tensor) -> Tensor:
         return self.steepness * (self.x - b.unsqueeze(-1))
 
@@ -105,9 +94,8 @@ class _Row:
         """Numbers between which the threshold lies."""
         with torch.no_grad():
             margin = float(self.sigmoid.reach(1e-12)) / self.steepness.abs().clamp_min(1e-30)
-            none = self.x.new_zeros(self.x.shape[:-1])
-            least = torch.where(self.finite, self.x, torch.inf).amin(-1) if self.x.shape[-1] else none
-            most = torch.where(self.finite, self.x, -torch.inf).amax(-1) if self.x.shape[-1] else none
+            least = torch.where(self.finite, self.x, torch.inf).amin(-1)
+            most = torch.where(self.finite, self.x, -torch.inf).amax(-1)
             # Beyond the extremes even where the margin is too small to be seen beside them
             low, high = least - margin - 1e-12 * least.abs(), most + margin + 1e-12 * most.abs()
             low, high = (torch.where(interior, t, 0.0).clamp(-1e300, 1e300) for t in (low, high))

@@ -15,6 +15,7 @@ from algonet.core.identity import interned
 from algonet.relax import DECISION, Heaviside, Relative, Sigmoid
 
 from .checks import check_items, check_mask, check_sigmoid, signed_steepness
+from .masks import beside, crisp_order
 from .operation import THRESHOLD
 from .settings import ThresholdSettings
 
@@ -103,23 +104,15 @@ def _shared_crisply(x: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
     x, k = x.detach(), k.detach().unsqueeze(-1)
     spoiled = (x.isnan() if mask is None else x.isnan() & mask).any(-1, keepdim=True)
     present = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
-    lowest = torch.where(present & ~x.isnan(), x, -torch.inf).contiguous()
-    ordered = lowest.sort(-1).values
-    upper, lower = (torch.searchsorted(ordered, lowest, side=side) for side in ("right", "left"))
-    absent = torch.where(lowest == -torch.inf, (~present).sum(-1, keepdim=True), 0)
-    equal = (upper - lower - absent).clamp_min(1)
-    p = ((k - (x.shape[-1] - upper)) / equal).clamp(0.0, 1.0)
+    larger, equal = beside(x, present & ~x.isnan())
+    p = ((k - larger) / equal).clamp(0.0, 1.0)
     p = torch.where(present, torch.where(spoiled, torch.nan, p), 0.0)
     return p.to(x.dtype)
 
 
 def _indicator(x: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
     """1 for the k largest, earlier ones first among equals; a fraction for the last where k is not whole."""
-    x = x.detach()
-    order = torch.argsort(x if mask is None else torch.where(mask, x, 0.0), dim=-1, descending=True, stable=True)
-    if mask is not None:
-        late = torch.gather(~mask, -1, order).to(torch.int8)
-        order = torch.gather(order, -1, torch.argsort(late, dim=-1, stable=True))
+    order = crisp_order(x, mask, True)
     place = torch.arange(x.shape[-1], device=x.device, dtype=torch.float64)
     shares = (k.detach().unsqueeze(-1) - place).clamp(0.0, 1.0).to(x.dtype)
     found = torch.gather(shares, -1, order.argsort(-1))

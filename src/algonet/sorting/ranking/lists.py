@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from algonet.core.cache import TENSORS, constant
 from algonet.core.checks import as_tensor, check_tensor, is_integer, widened
 from algonet.core.tracing import readable
+
+from ..masks import beside
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -106,40 +107,6 @@ def quotient(above: Tensor, below: Tensor) -> Tensor:
     """above / below, and 0 (with no gradient) where there is nothing below."""
     some = below > 0
     return torch.where(some, above, 0.0) / torch.where(some, below, 1.0)
-
-
-def beside(x: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-    """(how many present items are larger, how many are equal, itself among them) for each item."""
-    least = -torch.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
-    low = torch.where(present, x.detach(), least).contiguous()
-    if low.device.type == "cpu" and readable(low):
-        lower, upper = map(torch.from_numpy, _bounds(low.numpy()))
-    else:
-        ordered = low.sort(-1).values
-        lower, upper = (torch.searchsorted(ordered, low, side=side) for side in ("left", "right"))
-    absent = torch.where(low == least, (~present).sum(-1, keepdim=True), 0)
-    return x.shape[-1] - upper, (upper - lower - absent).clamp_min(1)
-
-
-def _bounds(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many items of its row are less than each item, and how many are not more: as `searchsorted` has it, which takes
-    several times as long as NumPy's sort."""
-    n, order = x.shape[-1], np.argsort(x, -1)
-    ordered = np.take_along_axis(x, order, -1)
-    place, lower = np.arange(n), np.empty(x.shape, dtype=np.int64)
-    differ = ordered[..., 1:] != ordered[..., :-1]
-    if differ.all():
-        np.put_along_axis(lower, order, np.broadcast_to(place, x.shape), -1)
-        return lower, lower + 1
-    # Where equal items begin, and where they end
-    first, last = np.ones(x.shape, dtype=bool), np.ones(x.shape, dtype=bool)
-    first[..., 1:] = last[..., :-1] = differ
-    begin = np.maximum.accumulate(np.where(first, place, 0), -1)
-    end = np.minimum.accumulate(np.where(last, place + 1, n)[..., ::-1], -1)[..., ::-1]
-    upper = np.empty(x.shape, dtype=np.int64)
-    np.put_along_axis(lower, order, begin, -1)
-    np.put_along_axis(upper, order, end, -1)
-    return lower, upper
 
 
 def average_ranks(x: Tensor, present: Tensor) -> Tensor:

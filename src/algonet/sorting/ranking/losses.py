@@ -19,8 +19,9 @@ from algonet.relax import Logistic, Relative, Sigmoid
 
 from ..checks import signed_steepness
 from ..functional import soft_rank
+from ..masks import crisp_order
 from ..methods import Method, SmoothedCDF
-from ..order import SmoothedOrder, SortCall
+from ..order import SmoothedOrder, SortCall, order_of
 from ..pairwise import ordered_pairs, pair_counts
 from ..topk_mask import soft_topk_mask
 from .lists import Lists, average_ranks, check_gains, correlation, cutoff, lists, quotient, reduced
@@ -234,10 +235,7 @@ def list_mle_loss(
     tensor(1.7918)
     """
     data = lists("list_mle_loss", scores, relevance, mask, reduction)
-    least = -torch.inf if data.relevance.is_floating_point() else torch.iinfo(data.relevance.dtype).min
-    order = torch.where(data.present, data.relevance, least).argsort(dim=-1, descending=True, stable=True)
-    # Absent items may share the least relevance with present ones
-    order = order.gather(-1, (~data.present.gather(-1, order)).to(torch.int8).argsort(dim=-1, stable=True))
+    order = crisp_order(data.relevance, data.present, True)
     there = data.present.gather(-1, order)
     x = torch.where(there, data.scores.gather(-1, order), torch.finfo(data.scores.dtype).min / 2)
     surprise = torch.where(there, x.flip(-1).logcumsumexp(-1).flip(-1) - x, 0.0)
@@ -273,8 +271,12 @@ def topk_cross_entropy(
         raise ValueError(
             f"{where}: `weights` must be {len(wanted)} numbers, none negative and not all 0; got {weights!r}."
         )
-    call = SortCall(where, data.scores, -1, True, relax, SmoothedCDF(), backend=backend)
-    order = call.order(data.scores, None, relax)
+    x, method = data.scores, SmoothedCDF()
+
+    def make() -> SortCall:
+        return SortCall(where, x, -1, True, relax, method, backend=backend)
+
+    order = order_of(where, x, None, relax, method, (-1, backend), make)
     assert isinstance(order, SmoothedOrder)
     edges = order.edges(0, 0, wanted)
     logs = order.log_members(edges, order.z if several else order.z.gather(-1, labels.long().unsqueeze(-1)))

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from algonet.relax import Heaviside
 
+from ..masks import beside
 from ..topk_mask import soft_topk_mask
-from .lists import average_ranks, beside, check_gains, correlation, cutoff, discounts, lists, quotient, reduced
+from .lists import average_ranks, check_gains, correlation, cutoff, discounts, lists, quotient, reduced
 
 
 def ndcg(

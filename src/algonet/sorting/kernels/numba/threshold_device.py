@@ -224,17 +224,14 @@ def forward(begin, end, x, mask, masked, ks, k_step, s, reach, out, thresholds):
         elif 0.0 < wanted < count:
             b, other, share = root(line, wanted, s, reach)
         thresholds[row] = b
-        if plain and b - b == 0.0:
-            memberships(line, b, s, out[row])
-            if share > 0.0:
-                memberships(line, other, s, shares)
-                mix(out[row], shares, REAL(share))
-            continue
         if b - b == 0.0:
-            memberships(line, b, s, shares)
+            found = out[row] if plain else shares
+            memberships(line, b, s, found)
             if share > 0.0:
                 memberships(line, other, s, others)
-                mix(shares, others, REAL(share))
+                mix(found, others, REAL(share))
+            if plain:
+                continue
         share_above = min(max(k / max(above, 1), 0.0), 1.0)
         share_below = min(max((k - above - count) / max(below, 1), 0.0), 1.0)
         j = 0

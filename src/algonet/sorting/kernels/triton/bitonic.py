@@ -163,18 +163,14 @@ class BitonicSort:
         x, payload = state
         values = torch.empty_like(x)
         moved = torch.empty_like(payload) if self.channels else values
-        launch = self.launches.get((group, False)) or self._forward_launch(group)
-        if group.far:
-            launch.start(
-                x_ptr=x, payload_ptr=payload, values_ptr=values, sorted_ptr=moved, length_ptr=lengths,
-                steepness_ptr=steepness,
-            )  # fmt: skip
-        else:
-            launch.start(
-                x_ptr=x, payload_ptr=payload, values_ptr=values, sorted_ptr=moved, length_ptr=lengths,
-                steepness_ptr=steepness, table_ptr=self.masks,
-                scratch_ptr=x.new_empty(self.tiles * 2 * self.shape.held) if self.shape.blocks > 1 else x,
-            )  # fmt: skip
+        given = {
+            "x_ptr": x, "payload_ptr": payload, "values_ptr": values, "sorted_ptr": moved, "length_ptr": lengths,
+            "steepness_ptr": steepness,
+        }  # fmt: skip
+        if not group.far:
+            given["table_ptr"] = self.masks
+            given["scratch_ptr"] = x.new_empty(self.tiles * 2 * self.shape.held) if self.shape.blocks > 1 else x
+        self._launch(group, "forward").start(**given)
         return values, moved
 
     def _layers_back(
@@ -183,44 +179,33 @@ class BitonicSort:
         x, payload = state
         grad_x = torch.empty_like(x) if self.stride == 1 else x.new_empty(*x.shape[:-1], self.stride, self.n)
         grad_payload = torch.empty_like(payload) if self.channels else grad_x
-        launch = self.launches.get((group, True, steep)) or self._backward_launch(group, steep)
+        launch = self._launch(group, "backward", STEEP=steep)
         part = x.new_empty(launch.grid[0] * launch.grid[1]) if steep else x
-        if group.far:
-            launch.start(
-                x_ptr=x, payload_ptr=payload, length_ptr=lengths, steepness_ptr=steepness, grad_ptr=slopes[0],
-                grad_sorted_ptr=slopes[1], grad_x_ptr=grad_x, grad_payload_ptr=grad_payload, grad_steepness_ptr=part,
-            )  # fmt: skip
-        else:
-            launch.start(
-                x_ptr=x, payload_ptr=payload, length_ptr=lengths, steepness_ptr=steepness, grad_ptr=slopes[0],
-                grad_sorted_ptr=slopes[1], grad_x_ptr=grad_x, grad_payload_ptr=grad_payload, grad_steepness_ptr=part,
-                table_ptr=self.masks, scratch_ptr=x.new_empty(launch.grid[0] * self._held(group)),
-            )  # fmt: skip
+        given = {
+            "x_ptr": x, "payload_ptr": payload, "length_ptr": lengths, "steepness_ptr": steepness, "grad_ptr": slopes[0],
+            "grad_sorted_ptr": slopes[1], "grad_x_ptr": grad_x, "grad_payload_ptr": grad_payload,
+            "grad_steepness_ptr": part,
+        }  # fmt: skip
+        if not group.far:
+            given |= {"table_ptr": self.masks, "scratch_ptr": x.new_empty(launch.grid[0] * self._held(group))}
+        launch.start(**given)
         return (grad_x, grad_payload), part
 
-    def _forward_launch(self, group: _Group) -> Launch:
-        module = kernels("bitonic", self.settings.sigmoid)
-        if group.far:
-            launch = Launch(module.far_forward_kernel, **self._far(group))
-        else:
-            launch = Launch(module.bitonic_forward_kernel, self.tiles, **self._span(group))
-        self.launches[group, False] = launch
-        return launch
-
-    def _backward_launch(self, group: _Group, steep: bool) -> Launch:
-        module = kernels("bitonic", self.settings.sigmoid)
-        if group.far:
-            launch = Launch(module.far_backward_kernel, **self._far(group), STEEP=steep)
-        else:
-            # As many programs as there is work for, the device can hold and SCRATCH can feed
+    def _launch(self, group: _Group, way: str, **more: Any) -> Launch:
+        key = group, way, *more.values()
+        if key not in self.launches:
+            # As many programs of backward as there is work for, the device can hold and SCRATCH can feed
             most = SCRATCH // (self._held(group) * self.dtype.itemsize)
             programs = max(1, min(self.tiles, 16 * processors(self.device), most))
-            launch = Launch(
-                module.bitonic_backward_kernel, programs, **self._span(group), tiles=self.tiles, programs=programs,
-                STEEP=steep,
-            )  # fmt: skip
-        self.launches[group, True, steep] = launch
-        return launch
+            if group.far:
+                more |= self._far(group)
+            elif way == "backward":
+                more |= {"grid": programs, "tiles": self.tiles, "programs": programs, **self._span(group)}
+            else:
+                more |= {"grid": self.tiles, **self._span(group)}
+            kernel = f"{'far' if group.far else 'bitonic'}_{way}_kernel"
+            self.launches[key] = Launch(getattr(kernels("bitonic", self.settings.sigmoid), kernel), **more)
+        return self.launches[key]
 
     def _held(self, group: _Group) -> int:
         """Items of scratch that a program of backward takes."""

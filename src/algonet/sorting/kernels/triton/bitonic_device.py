@@ -51,6 +51,43 @@ def partners(a, b, buffer, t, local, mask, STORED: tl.constexpr, PAYLOAD: tl.con
     return y, r
 
 
+@triton.jit
+def meeting(table_ptr, depth, layer, base, local, total, m):
+    """(mask, partner, which of both is first, whether they meet) of each place in a layer."""
+    mask = tl.load(table_ptr + layer)
+    need = tl.load(table_ptr + depth + layer)
+    other = local ^ mask
+    return mask, other, local < other, (base + tl.minimum(local, other) >= total - m) & (m >= need)
+
+
+@triton.jit
+def one_layer(
+    x, p, buffer, table_ptr, depth, layer, base, t, local, total, m, steepness,
+    STORED: tl.constexpr, LIGHT: tl.constexpr, PAYLOAD: tl.constexpr, E: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Items and payload after a layer."""
+    mask, _other, first, active = meeting(table_ptr, depth, layer, base, local, total, m)
+    y, r = partners(x, p, buffer, t, local, mask, STORED, PAYLOAD, E, ROWS)
+    alpha = share(tl.where(first, y - x, x - y), active, steepness, LIGHT)
+    if PAYLOAD:
+        p = mixed(p, r, alpha)
+    return mixed(x, y, alpha), p
+
+
+@triton.jit
+def load_tile(
+    x_ptr, payload_ptr, length_ptr, row, channel, item, live, inside, n, channels,
+    MASKED: tl.constexpr, PAYLOAD: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """(items as given, tamed, payload, length) of each line."""
+    given = tl.load(x_ptr + row * n + item, mask=inside, other=0.0)
+    x = tamed(given)
+    p = x
+    if PAYLOAD:
+        p = tl.load(payload_ptr + (row * n + item) * channels + channel, mask=inside, other=0.0)
+    return given, x, p, tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([1, ROWS], tl.int32)
+
+
 @kernel
 def bitonic_forward_kernel(
     x_ptr, payload_ptr, values_ptr, sorted_ptr, length_ptr, steepness_ptr, table_ptr, scratch_ptr,
@@ -67,26 +104,16 @@ def bitonic_forward_kernel(
     base, _line, row, channel, item, live, inside = places(
         pid, u, local, lines, n, channels, total, CHUNKS, LINES, BLOCKS, E
     )
-    x = tl.load(x_ptr + row * n + item, mask=inside, other=0.0)
-    infinite = infinities(x)
-    x = tamed(x)
-    p = x
-    if PAYLOAD:
-        p = tl.load(payload_ptr + (row * n + item) * channels + channel, mask=inside, other=0.0)
-    m = tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([1, ROWS], tl.int32)
+    given, x, p, m = load_tile(
+        x_ptr, payload_ptr, length_ptr, row, channel, item, live, inside, n, channels, MASKED, PAYLOAD, ROWS
+    )
+    infinite = infinities(given)
     steepness = tl.load(steepness_ptr)
     buffer = scratch_ptr + pid.to(tl.int64) * 2 * ROWS * E + (u // BLOCKS) * BLOCKS * E
     for layer in range(begin, end):
-        mask = tl.load(table_ptr + layer)
-        need = tl.load(table_ptr + depth + layer)
-        y, r = partners(x, p, buffer, t, local, mask, False, PAYLOAD, E, ROWS)
-        other = local ^ mask
-        first = local < other
-        active = (base + tl.minimum(local, other) >= total - m) & (m >= need)
-        alpha = share(tl.where(first, y - x, x - y), active, steepness, LIGHT)
-        x = mixed(x, y, alpha)
-        if PAYLOAD:
-            p = alpha * p + (1.0 - alpha) * r
+        x, p = one_layer(
+            x, p, buffer, table_ptr, depth, layer, base, t, local, total, m, steepness, False, LIGHT, PAYLOAD, E, ROWS
+        )
     tl.store(values_ptr + row * n + item, freed(x, infinite), mask=inside & (channel == 0))
     if PAYLOAD:
         tl.store(sorted_ptr + (row * n + item) * channels + channel, p, mask=inside)
@@ -115,27 +142,18 @@ def bitonic_backward_kernel(
         base, line, row, channel, item, live, inside = places(
             tile, u, local, lines, n, channels, total, CHUNKS, LINES, BLOCKS, E
         )
-        x = tamed(tl.load(x_ptr + row * n + item, mask=inside, other=0.0))
-        p = x
-        if PAYLOAD:
-            p = tl.load(payload_ptr + (row * n + item) * channels + channel, mask=inside, other=0.0)
-        m = tl.load(length_ptr + row, mask=live, other=0) if MASKED else n + tl.zeros([1, ROWS], tl.int32)
+        _given, x, p, m = load_tile(
+            x_ptr, payload_ptr, length_ptr, row, channel, item, live, inside, n, channels, MASKED, PAYLOAD, ROWS
+        )
         tl.debug_barrier()
         for layer in range(begin, end):
             state = buffer + (layer - begin + 1) * STATES * ROWS * E
             tl.store(state + local, x)
             if PAYLOAD:
                 tl.store(state + ROWS * E + local, p)
-            mask = tl.load(table_ptr + layer)
-            need = tl.load(table_ptr + depth + layer)
-            y, r = partners(x, p, state, t, local, mask, True, PAYLOAD, E, ROWS)
-            other = local ^ mask
-            first = local < other
-            active = (base + tl.minimum(local, other) >= total - m) & (m >= need)
-            alpha = share(tl.where(first, y - x, x - y), active, steepness, LIGHT)
-            x = mixed(x, y, alpha)
-            if PAYLOAD:
-                p = alpha * p + (1.0 - alpha) * r
+            x, p = one_layer(
+                x, p, state, table_ptr, depth, layer, base, t, local, total, m, steepness, True, LIGHT, PAYLOAD, E, ROWS
+            )
         g = tl.load(grad_ptr + row * n + item, mask=inside & (channel == 0), other=0.0)
         h = g
         if PAYLOAD:
@@ -144,11 +162,7 @@ def bitonic_backward_kernel(
         for step in range(end - begin):
             layer = end - 1 - step
             state = buffer + (layer - begin + 1) * STATES * ROWS * E
-            mask = tl.load(table_ptr + layer)
-            need = tl.load(table_ptr + depth + layer)
-            other = local ^ mask
-            first = local < other
-            active = (base + tl.minimum(local, other) >= total - m) & (m >= need)
+            mask, other, first, active = meeting(table_ptr, depth, layer, base, local, total, m)
             x = tl.load(state + local)
             y = tl.load(state + other)
             across, beyond = partners(g, h, buffer, t, local, mask, False, PAYLOAD, E, ROWS)
@@ -174,14 +188,29 @@ def bitonic_backward_kernel(
 
 
 @triton.jit
-def far_pairs(m, n, bit, mask, need, total, BLOCK: tl.constexpr):
-    """(low, high, has_low, has_high, active): items that meet in a layer whose partners are 2^bit places or more apart."""
+def far_pairs(x_ptr, length_ptr, n, bit, mask, need, total, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    """((places of the items that meet in a layer whose partners are 2^bit places or more apart, whether there are such items),
+    whether they meet, first, second)."""
+    line = tl.program_id(1).to(tl.int64)
+    m = tl.load(length_ptr + line) if MASKED else n
     pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     place = ((pair >> bit) << (bit + 1)) | (pair & ((1 << bit) - 1))
-    low = place - (total - n)
-    high = (place ^ mask) - (total - n)
+    low, high = place - (total - n), (place ^ mask) - (total - n)
     live = pair < total // 2
-    return low, high, live & (low >= 0), live & (high >= 0), (low >= n - m) & (m >= need)
+    both = low + line * n, high + line * n, live & (low >= 0), live & (high >= 0)
+    a, b = load_both(x_ptr, both)
+    return both, (low >= n - m) & (m >= need), a, b
+
+
+@triton.jit
+def load_both(base, both):
+    return tl.load(base + both[0], mask=both[2], other=0.0), tl.load(base + both[1], mask=both[3], other=0.0)
+
+
+@triton.jit
+def store_both(base, both, first, second):
+    tl.store(base + both[0], first, mask=both[2])
+    tl.store(base + both[1], second, mask=both[3])
 
 
 @kernel
@@ -190,23 +219,14 @@ def far_forward_kernel(
     LIGHT: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One bitonic layer whose partners are too far apart for one program: lines of n items, through memory."""
-    line = tl.program_id(1).to(tl.int64)
-    m = tl.load(length_ptr + line) if MASKED else n
-    low, high, has_low, has_high, active = far_pairs(m, n, bit, mask, need, total, BLOCK)
-    low += line * n
-    high += line * n
-    a = tl.load(x_ptr + low, mask=has_low, other=0.0)
-    b = tl.load(x_ptr + high, mask=has_high, other=0.0)
+    both, active, a, b = far_pairs(x_ptr, length_ptr, n, bit, mask, need, total, MASKED, BLOCK)
     infinite = infinities(a) + infinities(b)
     a, b = tamed(a), tamed(b)
     alpha = share(b - a, active, tl.load(steepness_ptr), LIGHT)
-    tl.store(values_ptr + low, freed(mixed(a, b, alpha), infinite), mask=has_low)
-    tl.store(values_ptr + high, freed(mixed(b, a, alpha), infinite), mask=has_high)
+    store_both(values_ptr, both, freed(mixed(a, b, alpha), infinite), freed(mixed(b, a, alpha), infinite))
     if PAYLOAD:
-        p = tl.load(payload_ptr + low, mask=has_low, other=0.0)
-        q = tl.load(payload_ptr + high, mask=has_high, other=0.0)
-        tl.store(sorted_ptr + low, alpha * p + (1.0 - alpha) * q, mask=has_low)
-        tl.store(sorted_ptr + high, alpha * q + (1.0 - alpha) * p, mask=has_high)
+        p, q = load_both(payload_ptr, both)
+        store_both(sorted_ptr, both, mixed(p, q, alpha), mixed(q, p, alpha))
 
 
 @kernel
@@ -216,29 +236,18 @@ def far_backward_kernel(
     LIGHT: tl.constexpr, MASKED: tl.constexpr, PAYLOAD: tl.constexpr, STEEP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The gradients of `far_forward_kernel`, from the items before its layer."""
-    line = tl.program_id(1).to(tl.int64)
-    m = tl.load(length_ptr + line) if MASKED else n
-    low, high, has_low, has_high, active = far_pairs(m, n, bit, mask, need, total, BLOCK)
-    low += line * n
-    high += line * n
-    a = tamed(tl.load(x_ptr + low, mask=has_low, other=0.0))
-    b = tamed(tl.load(x_ptr + high, mask=has_high, other=0.0))
+    both, active, a, b = far_pairs(x_ptr, length_ptr, n, bit, mask, need, total, MASKED, BLOCK)
     steepness = tl.load(steepness_ptr)
-    alpha, slope, d = decide(b - a, active, steepness, LIGHT)
-    g = tl.load(grad_ptr + low, mask=has_low, other=0.0)
-    h = tl.load(grad_ptr + high, mask=has_high, other=0.0)
+    alpha, slope, d = decide(tamed(b) - tamed(a), active, steepness, LIGHT)
+    g, h = load_both(grad_ptr, both)
     weight = (h - g) * d
     if PAYLOAD:
-        p = tl.load(payload_ptr + low, mask=has_low, other=0.0)
-        q = tl.load(payload_ptr + high, mask=has_high, other=0.0)
-        u = tl.load(grad_sorted_ptr + low, mask=has_low, other=0.0)
-        v = tl.load(grad_sorted_ptr + high, mask=has_high, other=0.0)
+        p, q = load_both(payload_ptr, both)
+        u, v = load_both(grad_sorted_ptr, both)
         weight += (u - v) * (p - q)
-        tl.store(grad_payload_ptr + low, alpha * u + (1.0 - alpha) * v, mask=has_low)
-        tl.store(grad_payload_ptr + high, alpha * v + (1.0 - alpha) * u, mask=has_high)
+        store_both(grad_payload_ptr, both, mixed(u, v, alpha), mixed(v, u, alpha))
     pull = weight * (slope * steepness)
-    tl.store(grad_x_ptr + low, mixed(g, h, alpha) - pull, mask=has_low)
-    tl.store(grad_x_ptr + high, mixed(h, g, alpha) + pull, mask=has_high)
+    store_both(grad_x_ptr, both, mixed(g, h, alpha) - pull, mixed(h, g, alpha) + pull)
     if STEEP:
         place = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
         tl.store(grad_steepness_ptr + place, tl.sum(weight * (slope * d), 0))

@@ -130,7 +130,8 @@ def _counts(y: Tensor, x: Tensor, w: Tensor, settings: CountSettings) -> tuple[T
     """(S, S') (*batch, m, c) at finite points."""
     m, (n, channels) = y.shape[-1], w.shape[-2:]
     if not m or not n or not channels or not y.numel():
-        return y.unsqueeze(-1) * w.sum(-2, keepdim=True), y.unsqueeze(-1) * w.sum(-2, keepdim=True)
+        nothing = y.unsqueeze(-1) * w.sum(-2, keepdim=True)
+        return nothing, nothing
     field = _field(x, w, y.amin(-1, keepdim=True), y.amax(-1, keepdim=True), m, settings)
     lines = math.prod(y.shape[:-1]) * channels
     value = torch.empty(*y.shape[:-1], channels, m, dtype=torch.float64, device=y.device)

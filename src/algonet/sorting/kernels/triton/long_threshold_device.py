@@ -4,7 +4,8 @@ A launch for each step of the search, in which every program measures C threshol
 another program but the end of a launch.
 """
 
-# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportOperatorIssue=false
+# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+# ruff: noqa: RUF005 (Triton adds tuples, but does not unpack them)
 
 import triton
 import triton.language as tl
@@ -14,79 +15,64 @@ from algonet.core.codegen.triton_math import kernel
 from .threshold_device import bracket, geometric, measure, newton, store_members, store_slopes, survey, weigh
 
 # --- template ---
-#: Numbers of a row's state between launches, and of what a program found out about its part.
+#: The most numbers of a row's state between launches, and of what a program found out about its part.
 STATE = tl.constexpr(16)
-#: The bracket, the best threshold, the next guess and the spread around it, whether the search is done.
-LOW, HIGH, BEST = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-NEXT, SPREAD, DONE = tl.constexpr(3), tl.constexpr(4), tl.constexpr(5)
-#: Finite items, and infinite ones above and below.
-COUNT, ABOVE, BELOW = tl.constexpr(6), tl.constexpr(7), tl.constexpr(8)
-#: While a row is surveyed: items that are NaN, extremes, sums.
-SPOILED, SMALLEST, LARGEST = tl.constexpr(9), tl.constexpr(10), tl.constexpr(11)
-SUM, SQUARES = tl.constexpr(12), tl.constexpr(13)
-#: While it is searched: what is over k at the low end, and under it at the high end.
-OVER, UNDER = tl.constexpr(14), tl.constexpr(15)
 
 
 @triton.jit
-def part_of(n, parts, chunk):
-    """(row, its first item (1, 1), whether there is one, where the part of a row begins and ends) of a program."""
+def load_all(place, COUNT: tl.constexpr):
+    found = ()
+    for i in tl.static_range(COUNT):
+        found = found + (tl.load(place + i),)
+    return found
+
+
+@triton.jit
+def store_all(place, numbers, COUNT: tl.constexpr):
+    for i in tl.static_range(COUNT):
+        tl.store(place + i, numbers[i])
+
+
+@triton.jit
+def part_of(x_ptr, mask_ptr, n, parts, chunk):
+    """(row, `rows` of `load_items`) of a program, which looks at a part of one."""
     pid = tl.program_id(0)
     one = tl.zeros([1, 1], tl.int64)
     row, begin = (pid // parts).to(tl.int64), pid % parts * chunk
-    return row, row * n + one, one == 0, begin, tl.minimum(begin + chunk, n)
+    return row, (x_ptr, mask_ptr, row * n + one, one == 0, begin, tl.minimum(begin + chunk, n))
 
 
 @kernel
 def survey_kernel(x_ptr, mask_ptr, part_ptr, n, parts, chunk, MASKED: tl.constexpr, BLOCK: tl.constexpr):
     """What there is in each part of each row: counts, extremes, sums."""
-    _row, base, there, begin, end = part_of(n, parts, chunk)
-    count, above, below, spoiled, least, most, total, square = survey(
-        x_ptr, mask_ptr, base, there, begin, end, MASKED, BLOCK
-    )
-    part_ptr += tl.program_id(0).to(tl.int64) * STATE + tl.arange(0, 1)
-    tl.store(part_ptr + COUNT, count)
-    tl.store(part_ptr + ABOVE, above)
-    tl.store(part_ptr + BELOW, below)
-    tl.store(part_ptr + SPOILED, spoiled)
-    tl.store(part_ptr + SMALLEST, least)
-    tl.store(part_ptr + LARGEST, most)
-    tl.store(part_ptr + SUM, total)
-    tl.store(part_ptr + SQUARES, square)
+    _row, rows = part_of(x_ptr, mask_ptr, n, parts, chunk)
+    place = part_ptr + tl.program_id(0).to(tl.int64) * STATE + tl.arange(0, 1)
+    store_all(place, survey(rows, MASKED, BLOCK), 8)
 
 
 @kernel
 def gather_kernel(steepness_ptr, k_ptr, part_ptr, state_ptr, k_step, reach, parts, PARTS: tl.constexpr):
-    """The state of a row before the search, from what `survey_kernel` found."""
+    """The state of a row before the search, from what `survey_kernel` found: the bracket, the best threshold, the next guess
+    and the spread around it, whether the search is done, what is over k at the low end and under it at the high end, and how
+    many items are finite, and infinite above and below."""
     row = tl.program_id(0).to(tl.int64)
     p = tl.arange(0, PARTS)
     part_ptr += (row * parts + p) * STATE
-    live = p < parts
     s = tl.maximum(tl.load(steepness_ptr).to(tl.float64), 1e-30)
     k = tl.load(k_ptr + row * k_step).to(tl.float64)
-    count = tl.sum(tl.load(part_ptr + COUNT, mask=live, other=0.0), 0)
-    above = tl.sum(tl.load(part_ptr + ABOVE, mask=live, other=0.0), 0)
-    below = tl.sum(tl.load(part_ptr + BELOW, mask=live, other=0.0), 0)
-    spoiled = tl.sum(tl.load(part_ptr + SPOILED, mask=live, other=0.0), 0)
-    least = tl.min(tl.load(part_ptr + SMALLEST, mask=live, other=1e308), 0)
-    most = tl.max(tl.load(part_ptr + LARGEST, mask=live, other=-1e308), 0)
-    total = tl.sum(tl.load(part_ptr + SUM, mask=live, other=0.0), 0)
-    square = tl.sum(tl.load(part_ptr + SQUARES, mask=live, other=0.0), 0)
-    interior, m, kf, low, high, b = bracket(
-        k == k, count, above, spoiled, least, most, total, square, k, s, reach
-    )  # fmt: skip
-    state_ptr += row * STATE
-    tl.store(state_ptr + LOW, low)
-    tl.store(state_ptr + HIGH, high)
-    tl.store(state_ptr + BEST, b)
-    tl.store(state_ptr + NEXT, b)
-    tl.store(state_ptr + SPREAD, (high - low) * 0.02)
-    tl.store(state_ptr + DONE, tl.where(interior, 0.0, 1.0))
-    tl.store(state_ptr + COUNT, count)
-    tl.store(state_ptr + ABOVE, above)
-    tl.store(state_ptr + BELOW, below)
-    tl.store(state_ptr + OVER, m)
-    tl.store(state_ptr + UNDER, kf)
+    found = ()
+    for i in tl.static_range(8):
+        if i == 4:
+            number = tl.min(tl.load(part_ptr + i, mask=p < parts, other=1e308), 0)
+        elif i == 5:
+            number = tl.max(tl.load(part_ptr + i, mask=p < parts, other=-1e308), 0)
+        else:
+            number = tl.sum(tl.load(part_ptr + i, mask=p < parts, other=0.0), 0)
+        found = found + (number,)
+    interior, m, kf, low, high, b = bracket(k == k, found, k, s, reach)
+    done = tl.where(interior, 0.0, 1.0)
+    state = low, high, b, b, (high - low) * 0.02, done, m, kf, found[0], found[1], found[2]
+    store_all(state_ptr + row * STATE, state, 11)
 
 
 @triton.jit
@@ -102,21 +88,17 @@ def candidates(low, high, guess, spread, C: tl.constexpr):
 
 @kernel
 def search_kernel(
-    x_ptr, mask_ptr, steepness_ptr, k_ptr, part_ptr, state_ptr, rows, n, k_step, tolerance, rounding, parts, chunk, turn,
+    x_ptr, mask_ptr, steepness_ptr, k_ptr, part_ptr, state_ptr, lines, n, k_step, tolerance, rounding, parts, chunk, turn,
     MASKED: tl.constexpr, C: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One step of the search: from the sums at the last candidates to a narrower bracket, and sums at the next.
 
     Every program of a row reads what all of them found in the step before and comes to the same state; the first writes it.
     """
-    row, base, there, begin, end = part_of(n, parts, chunk)
+    row, rows = part_of(x_ptr, mask_ptr, n, parts, chunk)
     part = tl.program_id(0) % parts
-    before = state_ptr + ((turn - 1).to(tl.int64) * rows + row) * STATE
-    after = state_ptr + (turn.to(tl.int64) * rows + row) * STATE
-    low, high, b = tl.load(before + LOW), tl.load(before + HIGH), tl.load(before + BEST)
-    guess, spread, done = tl.load(before + NEXT), tl.load(before + SPREAD), tl.load(before + DONE)
-    count, above, below = tl.load(before + COUNT), tl.load(before + ABOVE), tl.load(before + BELOW)
-    over, under = tl.load(before + OVER), tl.load(before + UNDER)
+    before = state_ptr + ((turn - 1).to(tl.int64) * lines + row) * STATE
+    low, high, b, guess, spread, done, over, under, count, above, below = load_all(before, 11)
     s = tl.load(steepness_ptr)
     steep = tl.maximum(s.to(tl.float64), 1e-30)
     kf = tl.load(k_ptr + row * k_step).to(tl.float64) - above
@@ -128,11 +110,11 @@ def search_kernel(
         tried = candidates(low, high, guess, spread, C)
         p = tl.arange(0, PARTS)
         live = (p < parts)[:, None]
-        place = part_ptr + ((((turn + 1) % 2).to(tl.int64) * rows + row) * parts + p[:, None]) * (4 * C) + i[None, :]
-        lack = tl.sum(tl.load(place, mask=live, other=0.0), 0)
-        members = tl.sum(tl.load(place + C, mask=live, other=0.0), 0)
-        larger = tl.sum(tl.load(place + 2 * C, mask=live, other=0.0), 0)
-        rises = tl.sum(tl.load(place + 3 * C, mask=live, other=0.0), 0)
+        place = part_ptr + ((((turn + 1) % 2).to(tl.int64) * lines + row) * parts + p[:, None]) * (4 * C) + i[None, :]
+        sums = ()
+        for j in tl.static_range(4):
+            sums = sums + (tl.sum(tl.load(place + j * C, mask=live, other=0.0), 0),)
+        lack, members, larger, rises = sums
         errors = (members - lack) + (larger - kf)
         over = tl.minimum(over, tl.min(tl.where(errors > 0, errors, over), 0))
         under = tl.minimum(under, tl.min(tl.where(errors <= 0, -errors, under), 0))
@@ -150,44 +132,27 @@ def search_kernel(
         done = tl.where(near | short, 1.0, 0.0).to(tl.float64)
         spread = tl.maximum(tl.abs(move) * 0.05, 1e-4 / steep)
     if part == 0:
-        tl.store(after + LOW, low)
-        tl.store(after + HIGH, high)
-        tl.store(after + BEST, b)
-        tl.store(after + NEXT, guess)
-        tl.store(after + SPREAD, spread)
-        tl.store(after + DONE, done)
-        tl.store(after + COUNT, count)
-        tl.store(after + ABOVE, above)
-        tl.store(after + BELOW, below)
-        tl.store(after + OVER, over)
-        tl.store(after + UNDER, under)
+        after = low, high, b, guess, spread, done, over, under, count, above, below
+        store_all(state_ptr + (turn.to(tl.int64) * lines + row) * STATE, after, 11)
     if done == 0:
-        tried = candidates(low, high, guess, spread, C)
-        lack, members, larger, rises = measure(x_ptr, mask_ptr, base, there, begin, end, tried, s, MASKED, BLOCK)
-        place = part_ptr + (((turn % 2).to(tl.int64) * rows + row) * parts + part) * (4 * C) + i
-        tl.store(place, lack)
-        tl.store(place + C, members)
-        tl.store(place + 2 * C, larger)
-        tl.store(place + 3 * C, rises)
+        place = part_ptr + (((turn % 2).to(tl.int64) * lines + row) * parts + part) * (4 * C) + i
+        found = measure(rows, candidates(low, high, guess, spread, C), s, MASKED, BLOCK)
+        for j in tl.static_range(4):
+            tl.store(place + j * C, found[j])
 
 
 @kernel
 def members_kernel(
-    x_ptr, mask_ptr, steepness_ptr, k_ptr, state_ptr, out_ptr, threshold_ptr, rows, n, k_step, parts, chunk, turn,
+    x_ptr, mask_ptr, steepness_ptr, k_ptr, state_ptr, out_ptr, threshold_ptr, lines, n, k_step, parts, chunk, turn,
     MASKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row, base, there, begin, end = part_of(n, parts, chunk)
+    row, rows = part_of(x_ptr, mask_ptr, n, parts, chunk)
     one = tl.arange(0, 1)
-    state_ptr += (turn.to(tl.int64) * rows + row) * STATE + one
-    low, high = tl.load(state_ptr + LOW), tl.load(state_ptr + HIGH)
-    over, under = tl.load(state_ptr + OVER), tl.load(state_ptr + UNDER)
-    count, above, below = tl.load(state_ptr + COUNT), tl.load(state_ptr + ABOVE), tl.load(state_ptr + BELOW)
+    place = state_ptr + (turn.to(tl.int64) * lines + row) * STATE + one
+    low, high, b, _guess, _spread, done, over, under, count, above, below = load_all(place, 11)
     s, k = tl.load(steepness_ptr), tl.load(k_ptr + row * k_step + one).to(tl.float64)
-    b = store_members(
-        x_ptr, mask_ptr, out_ptr, base, there, begin, end, tl.load(state_ptr + DONE) > 0, tl.load(state_ptr + BEST), low,
-        high, over, under, s, k, count, above, below, MASKED, BLOCK,
-    )  # fmt: skip
-    tl.store(threshold_ptr + row + one, b, mask=(begin + one) == 0)
+    b = store_members(rows, out_ptr, done > 0, b, low, high, over, under, s, k, count, above, below, MASKED, BLOCK)
+    tl.store(threshold_ptr + row + one, b, mask=(rows[4] + one) == 0)
 
 
 @kernel
@@ -196,12 +161,10 @@ def sums_kernel(
     MASKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The sums of w and g w over each part of each row."""
-    row, base, there, begin, end = part_of(n, parts, chunk)
+    row, rows = part_of(x_ptr, mask_ptr, n, parts, chunk)
     b, s = tl.load(threshold_ptr + row + tl.arange(0, 1)), tl.load(steepness_ptr)
-    w_sum, gw_sum = weigh(x_ptr, mask_ptr, grad_ptr, base, there, begin, end, b, s, MASKED, BLOCK)
-    part_ptr += tl.program_id(0).to(tl.int64) * 2 + tl.arange(0, 1)
-    tl.store(part_ptr, w_sum)
-    tl.store(part_ptr + 1, gw_sum)
+    place = part_ptr + tl.program_id(0).to(tl.int64) * 2 + tl.arange(0, 1)
+    store_all(place, weigh(rows, grad_ptr, b, s, MASKED, BLOCK), 2)
 
 
 @kernel
@@ -209,15 +172,13 @@ def slopes_kernel(
     x_ptr, mask_ptr, steepness_ptr, threshold_ptr, grad_ptr, part_ptr, grad_x_ptr, grad_k_ptr, grad_s_ptr,
     n, parts, chunk, MASKED: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row, base, there, begin, end = part_of(n, parts, chunk)
+    row, rows = part_of(x_ptr, mask_ptr, n, parts, chunk)
     one, p = tl.arange(0, 1), tl.arange(0, PARTS)
     b, s = tl.load(threshold_ptr + row + one), tl.load(steepness_ptr)
     part_ptr += (row * parts + p) * 2
     zero = tl.zeros([1], tl.float64)
     w_sum = tl.sum(tl.load(part_ptr, mask=p < parts, other=0.0), 0) + zero
     gw_sum = tl.sum(tl.load(part_ptr + 1, mask=p < parts, other=0.0), 0) + zero
-    by_k, by_s = store_slopes(
-        x_ptr, mask_ptr, grad_ptr, grad_x_ptr, base, there, begin, end, b, w_sum, gw_sum, s, MASKED, BLOCK
-    )
-    tl.store(grad_k_ptr + row + one, by_k, mask=(begin + one) == 0)
+    by_k, by_s = store_slopes(rows, grad_ptr, grad_x_ptr, b, w_sum, gw_sum, s, MASKED, BLOCK)
+    tl.store(grad_k_ptr + row + one, by_k, mask=(rows[4] + one) == 0)
     tl.store(grad_s_ptr + tl.program_id(0) + one, by_s)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from algonet.core.cache import cached
 from algonet.core.launch import Launch
 
 from ...settings import SortSettings
@@ -94,8 +95,6 @@ class OddEvenSort:
         }  # fmt: skip
         self._forward: dict[bool, list[Launch]] = {}
         self._backward: dict[tuple, list[Launch]] = {}
-        # By their number of rows: that of all parts but the last, and that of the last
-        self._parts: dict[int, OddEvenSort] = {}
 
     def _choose_segments(self, shape: torch.Size) -> None:
         """How many layers backward goes back at a time, and what forward saves for that."""
@@ -182,21 +181,13 @@ class OddEvenSort:
                 steepness,
                 *(f[rows] for f in flat[1:]),
             ]
-            sort = self._part(part[0].shape)
+            sort = odd_even_sort(self.settings, part[0].shape, self.channels, self.dtype, self.device)
             states = x.new_empty(sort.rows, sort.row_items)
             sort._sort(part, states)
             found.append(sort.backward([None if g is None else g[rows] for g in slopes], part, [states], needs))
         columns = list(zip(*found, strict=True))
         joined = [torch.cat(columns[0]).view(x.shape), *(torch.cat(columns[3]).view(t.shape) for t in tensors[3:])]
         return [joined[0], None, torch.stack(columns[2]).sum() if needs[2] else None, *joined[1:]]
-
-    def _part(self, shape: torch.Size) -> OddEvenSort:
-        """The sort of some of the rows."""
-        found = self._parts.get(shape[0])
-        if found is None:
-            found = OddEvenSort(self.settings, shape, self.channels, self.dtype, self.device)
-            self._parts[shape[0]] = found
-        return found
 
     def _forward_launches(self, save: bool) -> list[Launch]:
         segment, segments = self.segment, self.segments
@@ -229,3 +220,7 @@ class OddEvenSort:
         ]  # fmt: skip
         self._backward[steep, grad_step, sorted_step] = launches
         return launches
+
+
+#: Of some of the rows there are two sizes: that of the last part, and that of all others.
+odd_even_sort = cached(OddEvenSort)

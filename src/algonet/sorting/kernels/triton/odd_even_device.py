@@ -39,56 +39,33 @@ def fix_layout(x):
 @triton.jit
 def load4(base, step, e, n, live):
     """Items e, e + 1, e + 2, e + 3 of a line of n, 0 outside."""
-    inside = live & (e >= 0)
-    a = tl.load(base + e * step, mask=inside & (e < n), other=0.0)
-    b = tl.load(base + (e + 1) * step, mask=inside & (e + 1 < n), other=0.0)
-    c = tl.load(base + (e + 2) * step, mask=inside & (e + 2 < n), other=0.0)
-    d = tl.load(base + (e + 3) * step, mask=inside & (e + 3 < n), other=0.0)
-    return fix_layout(a), fix_layout(b), fix_layout(c), fix_layout(d)
+    inside, x = live & (e >= 0), ()
+    for j in tl.static_range(4):
+        x = x + (tl.load(base + (e + j) * step, mask=inside & (e + j < n), other=0.0),)
+    return fix_layout(x[0]), fix_layout(x[1]), fix_layout(x[2]), fix_layout(x[3])
 
 
 @triton.jit
 def store4(base, step, e, n, live, x):
     inside = live & (e >= 0)
-    tl.store(base + e * step, x[0], mask=inside & (e < n))
-    tl.store(base + (e + 1) * step, x[1], mask=inside & (e + 1 < n))
-    tl.store(base + (e + 2) * step, x[2], mask=inside & (e + 2 < n))
-    tl.store(base + (e + 3) * step, x[3], mask=inside & (e + 3 < n))
+    for j in tl.static_range(4):
+        tl.store(base + (e + j) * step, x[j], mask=inside & (e + j < n))
 
 
 @triton.jit
-def load_payload(base, step, channels, room, e, n, live, S: tl.constexpr):
-    """The quads of S - 1 channels of a payload (n, channels), 0 for those beyond `room`; step 0: one number for all."""
-    p = ()
-    for c in tl.static_range(S - 1):
-        p = p + (load4(base + c * step, channels * step, e, n, live & (c < room)),)
-    return p
-
-
-@triton.jit
-def store_payload(base, channels, room, e, n, live, x, S: tl.constexpr):
-    for c in tl.static_range(S - 1):
-        store4(base + c, channels, e, n, live & (c < room), x[c + 1])
-
-
-@triton.jit
-def load_line(base, size, e, n, live, S: tl.constexpr):
-    """A line as it is saved between segments: S stretches of `size`."""
+def load_quads(base, apart, step, room, e, n, live, COUNT: tl.constexpr):
+    """COUNT quads that begin `apart` from each other, their items `step` apart; 0 for those beyond `room`."""
     x = ()
-    for c in tl.static_range(S):
-        x = x + (load4(base + c * size, 1, e, n, live),)
+    for c in tl.static_range(COUNT):
+        x = x + (load4(base + c * apart, step, e, n, live & (c < room)),)
     return x
 
 
 @triton.jit
-def store_line(base, size, e, n, live, x, S: tl.constexpr):
-    for c in tl.static_range(S):
-        store4(base + c * size, 1, e, n, live, x[c])
-
-
-@triton.jit
-def tamed4(x):
-    return tamed(x[0]), tamed(x[1]), tamed(x[2]), tamed(x[3])
+def store_quads(base, apart, step, room, e, n, live, x, BEGIN: tl.constexpr, S: tl.constexpr):
+    """The way back for the quads of a line from BEGIN on."""
+    for c in tl.static_range(S - BEGIN):
+        store4(base + c * apart, step, e, n, live & (c < room), x[c + BEGIN])
 
 
 @triton.jit
@@ -106,159 +83,110 @@ def previous_last(x, H: tl.constexpr):
 
 
 @triton.jit
-def even_gaps(x):
-    return x[1] - x[0], x[3] - x[2]
+def gaps_of(x, ODD: tl.constexpr, H: tl.constexpr):
+    """The differences of the pairs of a layer that a quad has a part in."""
+    if ODD:
+        gap = x[0] - previous_last(x, H), x[2] - x[1], next_first(x, H) - x[3]
+    else:
+        gap = x[1] - x[0], x[3] - x[2]
+    return gap
 
 
 @triton.jit
-def odd_gaps(x, H: tl.constexpr):
-    return x[0] - previous_last(x, H), x[2] - x[1], next_first(x, H) - x[3]
-
-
-@triton.jit
-def even_active(e, m, runs):
-    """Which pairs of an even layer exist in a row of m items."""
+def active(e, m, runs, ODD: tl.constexpr, H: tl.constexpr):
+    """Which of these pairs exist in a row of m items."""
     inside = (e >= 0) & runs
-    return inside & (e + 1 < m), inside & (e + 3 < m)
+    if ODD:
+        i = tl.arange(0, H)[:, None]
+        on = inside & (i > 0) & (e > 0) & (e < m), inside & (e + 2 < m), inside & (i < H - 1) & (e + 4 < m)
+    else:
+        on = inside & (e + 1 < m), inside & (e + 3 < m)
+    return on
 
 
 @triton.jit
-def odd_active(e, m, runs, H: tl.constexpr):
-    """The same for the three pairs of an odd layer."""
-    i = tl.arange(0, H)[:, None]
-    inside = (e >= 0) & runs
-    return inside & (i > 0) & (e > 0) & (e < m), inside & (e + 2 < m), inside & (i < H - 1) & (e + 4 < m)
-
-
-@triton.jit
-def even_mix(x, left, right):
-    """A quad whose numbers 0, 1 stay in place with probability `left`, 2, 3 with `right`."""
-    return mixed(x[0], x[1], left), mixed(x[1], x[0], left), mixed(x[2], x[3], right), mixed(x[3], x[2], right)
-
-
-@triton.jit
-def odd_mix(x, before, inner, after, H: tl.constexpr):
-    """A quad whose number 0 stays in place with probability `before`, 1 and 2 with `inner`, 3 with `after`."""
-    first, last = mixed(x[0], previous_last(x, H), before), mixed(x[3], next_first(x, H), after)
-    return first, mixed(x[1], x[2], inner), mixed(x[2], x[1], inner), last
-
-
-@triton.jit
-def even_layer(x, e, m, runs, steepness, LIGHT: tl.constexpr, S: tl.constexpr):
-    on, gap = even_active(e, m, runs), even_gaps(x[0])
-    left, right = share(gap[0], on[0], steepness, LIGHT), share(gap[1], on[1], steepness, LIGHT)
-    y = ()
-    for c in tl.static_range(S):
-        y = y + (even_mix(x[c], left, right),)
+def mix(x, alpha, ODD: tl.constexpr, H: tl.constexpr):
+    """A quad whose numbers stay in place with the probabilities of these pairs."""
+    if ODD:
+        first, last = mixed(x[0], previous_last(x, H), alpha[0]), mixed(x[3], next_first(x, H), alpha[2])
+        y = first, mixed(x[1], x[2], alpha[1]), mixed(x[2], x[1], alpha[1]), last
+    else:
+        left, right = alpha
+        y = mixed(x[0], x[1], left), mixed(x[1], x[0], left), mixed(x[2], x[3], right), mixed(x[3], x[2], right)
     return y
 
 
 @triton.jit
-def odd_layer(x, e, m, runs, steepness, LIGHT: tl.constexpr, S: tl.constexpr, H: tl.constexpr):
-    on, gap = odd_active(e, m, runs, H), odd_gaps(x[0], H)
-    before, inner = share(gap[0], on[0], steepness, LIGHT), share(gap[1], on[1], steepness, LIGHT)
-    after = share(gap[2], on[2], steepness, LIGHT)
-    y = ()
+def layer_of(
+    place, SIZE: tl.constexpr, x, e, m, runs, steepness,
+    ODD: tl.constexpr, SAVED: tl.constexpr, LIGHT: tl.constexpr, S: tl.constexpr, H: tl.constexpr,
+):  # fmt: skip
+    """One layer; with SAVED its gaps go to `place` for the way back: each thread reads back what it wrote."""
+    if SAVED:
+        for c in tl.static_range(S):
+            gap = gaps_of(x[c], ODD, H)
+            for j in tl.static_range(2 + ODD):
+                tl.store(place + (2 * S * ODD + (2 + ODD) * c + j) * SIZE, gap[j])
+    on, gap, alpha, y = active(e, m, runs, ODD, H), gaps_of(x[0], ODD, H), (), ()
+    for j in tl.static_range(2 + ODD):
+        alpha = alpha + (share(gap[j], on[j], steepness, LIGHT),)
     for c in tl.static_range(S):
-        y = y + (odd_mix(x[c], before, inner, after, H),)
+        y = y + (mix(x[c], alpha, ODD, H),)
     return y
 
 
 @triton.jit
-def two_layers(x, e, m, layer, last, steepness, LIGHT: tl.constexpr, S: tl.constexpr, H: tl.constexpr):
+def two_layers(
+    place, SIZE: tl.constexpr, x, e, m, layer, last, steepness,
+    SAVED: tl.constexpr, LIGHT: tl.constexpr, S: tl.constexpr, H: tl.constexpr,
+):  # fmt: skip
     """An even layer and the odd one after it; those from `last` on do nothing."""
-    x = even_layer(x, e, m, layer < last, steepness, LIGHT, S)
-    return odd_layer(x, e, m, layer + 1 < last, steepness, LIGHT, S, H)
+    x = layer_of(place, SIZE, x, e, m, layer < last, steepness, 0, SAVED, LIGHT, S, H)
+    return layer_of(place, SIZE, x, e, m, layer + 1 < last, steepness, 1, SAVED, LIGHT, S, H)
 
 
 @triton.jit
-def two_layers_saved(
-    place, SIZE: tl.constexpr, x, e, m, layer, last, steepness, LIGHT: tl.constexpr, S: tl.constexpr, H: tl.constexpr
+def load_gaps(place, SIZE: tl.constexpr, ODD: tl.constexpr, S: tl.constexpr):
+    gaps = ()
+    for c in tl.static_range(S):
+        gap = ()
+        for j in tl.static_range(2 + ODD):
+            gap = gap + (tl.load(place + (2 * S * ODD + (2 + ODD) * c + j) * SIZE),)
+        gaps = gaps + (gap,)
+    return gaps
+
+
+@triton.jit
+def layer_back(
+    gaps, g, e, m, runs, steepness, ODD: tl.constexpr, LIGHT: tl.constexpr, S: tl.constexpr, H: tl.constexpr
 ):
-    """The same, saving the gaps of both for the way back; each thread reads back what it wrote."""
-    for c in tl.static_range(S):
-        gap = even_gaps(x[c])
-        tl.store(place + 2 * c * SIZE, gap[0])
-        tl.store(place + (2 * c + 1) * SIZE, gap[1])
-    x = even_layer(x, e, m, layer < last, steepness, LIGHT, S)
-    for c in tl.static_range(S):
-        gap = odd_gaps(x[c], H)
-        tl.store(place + (2 * S + 3 * c) * SIZE, gap[0])
-        tl.store(place + (2 * S + 3 * c + 1) * SIZE, gap[1])
-        tl.store(place + (2 * S + 3 * c + 2) * SIZE, gap[2])
-    return odd_layer(x, e, m, layer + 1 < last, steepness, LIGHT, S, H)
+    """Gradients of a line before a layer from those after it, and what the steepness gets: of an odd layer's pairs once,
+    where their first item is.
 
-
-@triton.jit
-def load_even_gaps(place, SIZE: tl.constexpr, S: tl.constexpr):
-    gaps = ()
-    for c in tl.static_range(S):
-        gaps = gaps + ((tl.load(place + 2 * c * SIZE), tl.load(place + (2 * c + 1) * SIZE)),)
-    return gaps
-
-
-@triton.jit
-def load3(place, SIZE: tl.constexpr):
-    return tl.load(place), tl.load(place + SIZE), tl.load(place + 2 * SIZE)
-
-
-@triton.jit
-def load_odd_gaps(place, SIZE: tl.constexpr, S: tl.constexpr):
-    gaps = ()
-    for c in tl.static_range(S):
-        gaps = gaps + (load3(place + (2 * S + 3 * c) * SIZE, SIZE),)
-    return gaps
-
-
-@triton.jit
-def exchange_back(gap, weight, fall, active, steepness, LIGHT: tl.constexpr):
-    """(alpha, what a loses and b gains of gradient by the decision, what the steepness gets) of an exchange of a and b.
-
-    `fall` is the gradient of b minus that of a; `weight` the sum over channels of the same of theirs times their gap.
+    An exchange of a and b feels their gap times the fall of the gradient from a to b, and the same of each channel's.
     """
-    alpha, slope, d = decide(gap, active, steepness, LIGHT)
-    weight += fall * d
-    return alpha, weight * (slope * steepness), weight * (slope * d)
-
-
-@triton.jit
-def even_back(gaps, g, e, m, runs, steepness, LIGHT: tl.constexpr, S: tl.constexpr):
-    """Gradients of a line before an even layer from those after it, and what the steepness gets."""
-    on = even_active(e, m, runs)
-    at_left, at_right = tl.zeros_like(g[0][0]), tl.zeros_like(g[0][0])
+    on, weight = active(e, m, runs, ODD, H), ()
+    for _ in tl.static_range(2 + ODD):
+        weight = weight + (tl.zeros_like(g[0][0]),)
     for c in tl.static_range(1, S):
-        fall = even_gaps(g[c])
-        at_left += fall[0] * gaps[c][0]
-        at_right += fall[1] * gaps[c][1]
-    fall = even_gaps(g[0])
-    left, pull_left, steep_left = exchange_back(gaps[0][0], at_left, fall[0], on[0], steepness, LIGHT)
-    right, pull_right, steep_right = exchange_back(gaps[0][1], at_right, fall[1], on[1], steepness, LIGHT)
-    k = even_mix(g[0], left, right)
-    h = ((k[0] - pull_left, k[1] + pull_left, k[2] - pull_right, k[3] + pull_right),)
+        fall, more = gaps_of(g[c], ODD, H), ()
+        for j in tl.static_range(2 + ODD):
+            more = more + (weight[j] + fall[j] * gaps[c][j],)
+        weight = more
+    fall, alphas, pull, steep = gaps_of(g[0], ODD, H), (), (), ()
+    for j in tl.static_range(2 + ODD):
+        alpha, slope, d = decide(gaps[0][j], on[j], steepness, LIGHT)
+        felt = weight[j] + fall[j] * d
+        # What a loses and b gains of gradient by the decision
+        alphas, pull, steep = alphas + (alpha,), pull + (felt * (slope * steepness),), steep + (felt * (slope * d),)
+    k = mix(g[0], alphas, ODD, H)
+    if ODD:
+        h = ((k[0] + pull[0], k[1] - pull[1], k[2] + pull[1], k[3] - pull[2]),)
+    else:
+        h = ((k[0] - pull[0], k[1] + pull[0], k[2] - pull[1], k[3] + pull[1]),)
     for c in tl.static_range(1, S):
-        h = h + (even_mix(g[c], left, right),)
-    return h, steep_left + steep_right
-
-
-@triton.jit
-def odd_back(gaps, g, e, m, runs, steepness, LIGHT: tl.constexpr, S: tl.constexpr, H: tl.constexpr):
-    """The same for an odd layer; the steepness gets from each pair once, where its first item is."""
-    on = odd_active(e, m, runs, H)
-    at_before, at_inner, at_after = tl.zeros_like(g[0][0]), tl.zeros_like(g[0][0]), tl.zeros_like(g[0][0])
-    for c in tl.static_range(1, S):
-        fall = odd_gaps(g[c], H)
-        at_before += fall[0] * gaps[c][0]
-        at_inner += fall[1] * gaps[c][1]
-        at_after += fall[2] * gaps[c][2]
-    fall = odd_gaps(g[0], H)
-    before, pull_before, _ = exchange_back(gaps[0][0], at_before, fall[0], on[0], steepness, LIGHT)
-    inner, pull_inner, steep_inner = exchange_back(gaps[0][1], at_inner, fall[1], on[1], steepness, LIGHT)
-    after, pull_after, steep_after = exchange_back(gaps[0][2], at_after, fall[2], on[2], steepness, LIGHT)
-    k = odd_mix(g[0], before, inner, after, H)
-    h = ((k[0] + pull_before, k[1] - pull_inner, k[2] + pull_inner, k[3] - pull_after),)
-    for c in tl.static_range(1, S):
-        h = h + (odd_mix(g[c], before, inner, after, H),)
-    return h, steep_inner + steep_after
+        h = h + (mix(g[c], alphas, ODD, H),)
+    return h, steep[ODD] + steep[ODD + 1]
 
 
 @triton.jit
@@ -287,11 +215,11 @@ def line_before(
 ):
     """A line before a segment: as it came, or as forward has saved it."""
     if index > 0:
-        x = load_line(saved_ptr + (line * (segments - 1) + index - 1) * S * n, n, e, n, live, S)
+        x = load_quads(saved_ptr + (line * (segments - 1) + index - 1) * S * n, n, 1, S, e, n, live, S)
     else:
-        place = payload_ptr + row * n * channels + first
-        x = (tamed4(load4(x_ptr + row * n, 1, e, n, live)),)
-        x = x + load_payload(place, 1, channels, channels - first, e, n, live, S)
+        place, x = payload_ptr + row * n * channels + first, load4(x_ptr + row * n, 1, e, n, live)
+        x = ((tamed(x[0]), tamed(x[1]), tamed(x[2]), tamed(x[3])),)
+        x = x + load_quads(place, 1, channels, channels - first, e, n, live, S - 1)
     return x
 
 
@@ -326,21 +254,21 @@ def odd_even_forward_kernel(
     scratch_ptr += (pid.to(tl.int64) * LINES + u // GROUPS) * 2 * S * WIDTH
     for index in range(begin, end):
         for layer in range(index * segment, tl.minimum((index + 1) * segment, layers), 2):
-            x = two_layers(x, e, m, layer, last, steepness, LIGHT, S, H)
+            x = two_layers(scratch_ptr, 0, x, e, m, layer, last, steepness, False, LIGHT, S, H)
         if SAVE:  # noqa: SIM102 (a constant, and a number)
             if index + 1 < segments:
-                store_line(saved_ptr + index * S * n, n, e, n, own, x, S)
+                store_quads(saved_ptr + index * S * n, n, 1, S, e, n, own, x, 0, S)
         if GROUPS > 1:  # noqa: SIM102
             if (index + 1 < end) & ((index + 1) % every == 0):
                 buffer = scratch_ptr + (index + 1) // every % 2 * S * WIDTH
-                store_line(buffer, WIDTH, f, WIDTH, core, x, S)
+                store_quads(buffer, WIDTH, 1, S, f, WIDTH, core, x, 0, S)
                 tl.debug_barrier()
-                x = load_line(buffer, WIDTH, f, WIDTH, live, S)
+                x = load_quads(buffer, WIDTH, 1, S, f, WIDTH, live, S)
     if end == segments:
         a, b, c, d = x[0]
         y = freed(a, infinite), freed(b, infinite), freed(c, infinite), freed(d, infinite)
         store4(values_ptr + row * n, 1, e, n, own & (first == 0), y)
-        store_payload(sorted_ptr + row * n * channels + first, channels, channels - first, e, n, own, x, S)
+        store_quads(sorted_ptr + row * n * channels + first, 1, channels, channels - first, e, n, own, x, 1, S)
 
 
 @kernel
@@ -388,14 +316,14 @@ def odd_even_backward_kernel(
         if end == segments:
             place = grad_sorted_ptr + (row * n * channels + first) * sorted_step
             g = (load4(grad_ptr + row * n * grad_step, grad_step, e, n, live & (first == 0)),)
-            g = g + load_payload(place, sorted_step, channels, channels - first, e, n, live, S)
+            g = g + load_quads(place, sorted_step, channels * sorted_step, channels - first, e, n, live, S - 1)
         else:
-            g = load_line(slopes_ptr + (turn % 2 * lines + line) * S * n, n, e, n, live, S)
+            g = load_quads(slopes_ptr + (turn % 2 * lines + line) * S * n, n, 1, S, e, n, live, S)
         x = line_before(x_ptr, payload_ptr, saved_ptr, line, row, first, end - 1, n, channels, segments, e, live, S)
         for pair in range(pairs):
             place = gaps_ptr + ((end - 1) % 2 * pairs * AHEAD + pair) * GAPS
             layer = (end - 1) * segment + 2 * pair
-            x = two_layers_saved(place, SIZE, x, e, m, layer, last, steepness, LIGHT, S, H)
+            x = two_layers(place, SIZE, x, e, m, layer, last, steepness, True, LIGHT, S, H)
         for back in range(end - begin):
             index = end - 1 - back
             previous = tl.maximum(index - 1, begin)
@@ -406,34 +334,35 @@ def odd_even_backward_kernel(
                     x_ptr, payload_ptr, saved_ptr, line, row, first, previous, n, channels, segments, e, live, S
                 )
             tl.debug_barrier()
-            even = load_even_gaps(here + (pairs - 1) * GAPS, SIZE, S)
-            odd = load_odd_gaps(here + (pairs - 1) * GAPS, SIZE, S)
+            even = load_gaps(here + (pairs - 1) * GAPS, SIZE, 0, S)
+            odd = load_gaps(here + (pairs - 1) * GAPS, SIZE, 1, S)
             for pair in range(pairs):
                 layer = (index + 1) * segment - 2 * pair - 2
                 # Fetch the two layers before while these are computed
                 place = here + tl.maximum(pairs - 2 - pair, 0) * GAPS
-                even_before, odd_before = load_even_gaps(place, SIZE, S), load_odd_gaps(place, SIZE, S)
-                g, by_odd = odd_back(odd, g, e, m, layer + 1 < last, steepness, LIGHT, S, H)
-                g, by_even = even_back(even, g, e, m, layer < last, steepness, LIGHT, S)
+                even_before, odd_before = load_gaps(place, SIZE, 0, S), load_gaps(place, SIZE, 1, S)
+                g, by_odd = layer_back(odd, g, e, m, layer + 1 < last, steepness, 1, LIGHT, S, H)
+                g, by_even = layer_back(even, g, e, m, layer < last, steepness, 0, LIGHT, S, H)
                 if STEEP:
                     steep += tl.where(own, by_odd + by_even, 0.0)
                 if AHEAD:
                     place, layer = ahead + pair * GAPS, previous * segment + 2 * pair
-                    x = two_layers_saved(place, SIZE, x, e, m, layer, last, steepness, LIGHT, S, H)
+                    x = two_layers(place, SIZE, x, e, m, layer, last, steepness, True, LIGHT, S, H)
                 even, odd = even_before, odd_before
             if GROUPS > 1:  # noqa: SIM102
                 if index > begin:
                     buffer = slope_ptr + index % 2 * STATE
-                    store_line(buffer, WIDTH, f, WIDTH, core, g, S)
+                    store_quads(buffer, WIDTH, 1, S, f, WIDTH, core, g, 0, S)
                     tl.debug_barrier()
-                    g = load_line(buffer, WIDTH, f, WIDTH, live, S)
+                    g = load_quads(buffer, WIDTH, 1, S, f, WIDTH, live, S)
         if begin == 0:
             x0 = load4(x_ptr + row * n, 1, e, n, live)
             a, b = finite_only(g[0][0], x0[0]), finite_only(g[0][1], x0[1])
             c, d = finite_only(g[0][2], x0[2]), finite_only(g[0][3], x0[3])
             store4(grad_x_ptr + line * n, 1, e, n, own, (a, b, c, d))
-            store_payload(grad_payload_ptr + row * n * channels + first, channels, channels - first, e, n, own, g, S)
+            place = grad_payload_ptr + row * n * channels + first
+            store_quads(place, 1, channels, channels - first, e, n, own, g, 1, S)
         else:
-            store_line(slopes_ptr + ((turn + 1) % 2 * lines + line) * S * n, n, e, n, own, g, S)
+            store_quads(slopes_ptr + ((turn + 1) % 2 * lines + line) * S * n, n, 1, S, e, n, own, g, 0, S)
     if STEEP:
         tl.store(grad_steepness_ptr + turn * programs + pid, tl.sum(tl.sum(steep, 1), 0))

@@ -96,7 +96,7 @@ class RowSolver:
         block = min(max(16, 1 << (n - 1).bit_length()), 4096)
         per_program = max(1, min(1024 // block, 16))
         warps = max(1, min(16, block * per_program // 256))
-        common = {"rows": rows, "n": n, "MASKED": settings.masked, "ROWS": per_program, "BLOCK": block, "warps": warps}
+        common = {"count": rows, "n": n, "MASKED": settings.masked, "ROWS": per_program, "BLOCK": block, "warps": warps}
         grid = -(-rows // per_program)
         numbers = {"k_step": step, **_precision(settings.sigmoid, dtype)}
         self._forward = Launch(module.rows_forward_kernel, grid, **common, **numbers)
@@ -132,12 +132,12 @@ class LongSolver:
         self._gather = Launch(module.gather_kernel, rows, k_step=step, reach=reach, parts=self.parts, PARTS=together)
         self._search = [
             Launch(
-                module.search_kernel, grid, rows=rows, k_step=step, turn=turn, C=CANDIDATES, PARTS=together,
+                module.search_kernel, grid, lines=rows, k_step=step, turn=turn, C=CANDIDATES, PARTS=together,
                 warps=8, **precision, **cut,
             )
             for turn in range(1, STEPS + 1)
         ]  # fmt: skip
-        self._members = Launch(module.members_kernel, grid, rows=rows, k_step=step, turn=STEPS, **cut)
+        self._members = Launch(module.members_kernel, grid, lines=rows, k_step=step, turn=STEPS, **cut)
         self._sums = Launch(module.sums_kernel, grid, **cut)
         self._slopes = Launch(module.slopes_kernel, grid, PARTS=together, **cut)
         self.device = device

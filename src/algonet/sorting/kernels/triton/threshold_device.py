@@ -31,10 +31,11 @@ GAP = tl.constexpr(1e-3)
 
 
 @triton.jit
-def split(b, x):
-    """(c, d) with b = c + d, in the precision of x."""
+def away_from(x, finite, b):
+    """x - b; of b its head in the precision of x first, which is exact near the threshold, then the rest."""
     c = b.to(x.dtype)
-    return c, (b - c.to(tl.float64)).to(x.dtype)
+    d = (b - c.to(tl.float64)).to(x.dtype)
+    return tl.where(finite, (x - c) - d, 0.0).to(x.dtype)
 
 
 @triton.jit
@@ -57,13 +58,19 @@ def tail(z):
 
 
 @triton.jit
-def load_items(x_ptr, mask_ptr, place, live, MASKED: tl.constexpr):
-    """(x, present, finite) at these places."""
+def load_items(rows, start, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    """(place, whether there is such an item, x, present, finite) of BLOCK items from `start` on.
+
+    `rows` are the items and the mask, where each row begins, whether it is one, and from where to where it is looked at.
+    """
+    x_ptr, mask_ptr, base, here, _begin, end = rows
+    item = start + tl.arange(0, BLOCK)[None, :]
+    place, live = base + item, here & (item < end)
     x = tl.load(x_ptr + place, mask=live, other=0.0)
     present = live
     if MASKED:
         present = live & (tl.load(mask_ptr + place, mask=live, other=0) != 0)
-    return x, present, present & (x - x == 0)
+    return place, live, x, present, present & (x - x == 0)
 
 
 @triton.jit
@@ -89,17 +96,15 @@ def newton(lack, member, above, rise, k, n, odds, s):
 
 
 @triton.jit
-def survey(x_ptr, mask_ptr, base, here, begin, end, MASKED: tl.constexpr, BLOCK: tl.constexpr):
-    """Of the items begin ... end of each row: (finite ones, infinite above, below, NaN, least, most, sum, sum of squares)."""
-    kind = x_ptr.dtype.element_ty
-    lane = tl.arange(0, BLOCK)[None, :]
-    many = tl.zeros([base.shape[0], BLOCK], tl.int32)
+def survey(rows, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    """Of the items of each row: (finite ones, infinite above, below, NaN, least, most, sum, sum of squares)."""
+    height: tl.constexpr = rows[2].shape[0]
+    many = tl.zeros([height, BLOCK], tl.int32)
     above, below, nans = many, many, many
-    sums = tl.zeros([base.shape[0], BLOCK], kind)
+    sums = tl.zeros([height, BLOCK], rows[0].dtype.element_ty)
     squares, smallest, largest = sums, sums + float("inf"), sums - float("inf")
-    for start in range(begin, end, BLOCK):
-        live = here & (start + lane < end)
-        x, present, finite = load_items(x_ptr, mask_ptr, base + start + lane, live, MASKED)
+    for start in range(rows[4], rows[5], BLOCK):
+        _place, _live, x, present, finite = load_items(rows, start, MASKED, BLOCK)
         y = tl.where(finite, x, 0.0).to(x.dtype)
         many += finite.to(tl.int32)
         above += (present & (x - x != 0) & (x > 0)).to(tl.int32)
@@ -109,15 +114,20 @@ def survey(x_ptr, mask_ptr, base, here, begin, end, MASKED: tl.constexpr, BLOCK:
         squares += y * y
         smallest = tl.minimum(smallest, tl.where(finite, x, float("inf")))
         largest = tl.maximum(largest, tl.where(finite, x, float("-inf")))
-    count, spoiled = tl.sum(many, 1).to(tl.float64), tl.sum(nans, 1).to(tl.float64)
-    least, most = tl.min(smallest, 1).to(tl.float64), tl.max(largest, 1).to(tl.float64)
-    total, square = tl.sum(sums, 1).to(tl.float64), tl.sum(squares, 1).to(tl.float64)
-    return count, tl.sum(above, 1).to(tl.float64), tl.sum(below, 1).to(tl.float64), spoiled, least, most, total, square
+    counts = total(many), total(above), total(below), total(nans)
+    ends = tl.min(smallest, 1).to(tl.float64), tl.max(largest, 1).to(tl.float64)
+    return counts + ends + (total(sums), total(squares))
 
 
 @triton.jit
-def bracket(here, count, above, spoiled, least, most, total, square, k, s, reach):
+def total(lanes):
+    return tl.sum(lanes, 1).to(tl.float64)
+
+
+@triton.jit
+def bracket(here, found, k, s, reach):
     """(whether there is a threshold to find, items, k among them, the ends, the first guess or what stands for it)."""
+    count, above, _below, spoiled, least, most, total, square = found
     wanted = k - above
     interior = here & (wanted > 0) & (wanted < count) & (spoiled == 0)
     m, kf = tl.where(interior, count, 2.0), tl.where(interior, wanted, 1.0)
@@ -134,125 +144,121 @@ def bracket(here, count, above, spoiled, least, most, total, square, k, s, reach
 
 
 @triton.jit
-def measure(x_ptr, mask_ptr, base, here, begin, end, b, s, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+def measure(rows, b, s, MASKED: tl.constexpr, BLOCK: tl.constexpr):
     """For each threshold b: (what items above it lack to 1, memberships below it, how many are above, sum of slopes)."""
-    lane = tl.arange(0, BLOCK)[None, :]
-    shorts, many = tl.zeros([b.shape[0], BLOCK], x_ptr.dtype.element_ty), tl.zeros([b.shape[0], BLOCK], tl.int32)
+    shorts = tl.zeros([b.shape[0], BLOCK], rows[0].dtype.element_ty)
+    many = tl.zeros([b.shape[0], BLOCK], tl.int32)
     smalls, rises = shorts, shorts
-    for start in range(begin, end, BLOCK):
-        live = here & (start + lane < end)
-        x, present, finite = load_items(x_ptr, mask_ptr, base + start + lane, live, MASKED)
-        c, d = split(b, x)
-        z = scaled(tl.where(finite, (x - c[:, None]) - d[:, None], 0.0), s)
+    for start in range(rows[4], rows[5], BLOCK):
+        _place, _live, x, _present, finite = load_items(rows, start, MASKED, BLOCK)
+        z = scaled(away_from(x, finite, b[:, None]), s)
         rest, slope = tail(z)
         rest, up = tl.where(finite, rest, 0.0), finite & (z >= 0)
         shorts += tl.where(up, rest, 0.0)
         smalls += tl.where(up, 0.0, rest)
         many += up.to(tl.int32)
         rises += tl.where(finite, slope, 0.0)
-    lack, members = tl.sum(shorts, 1).to(tl.float64), tl.sum(smalls, 1).to(tl.float64)
-    return lack, members, tl.sum(many, 1).to(tl.float64), tl.sum(rises, 1).to(tl.float64)
+    return total(shorts), total(smalls), total(many), total(rises)
 
 
 @triton.jit
 def store_members(
-    x_ptr, mask_ptr, out_ptr, base, here, begin, end, found, b, low, high, over, under, s, k, count, above, below,
-    MASKED: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    rows,
+    out_ptr,
+    found,
+    b,
+    low,
+    high,
+    over,
+    under,
+    s,
+    k,
+    count,
+    above,
+    below,
+    MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Stores memberships and returns the threshold. Where no b gives k (not `found`), because neighbouring numbers lie too far
     apart, what lies between both ends of the bracket does."""
     b = tl.where(found, b, high)
     share = tl.where(found | (over + under <= 0), 0.0, under / tl.where(over + under > 0, over + under, 1.0))
-    lane = tl.arange(0, BLOCK)[None, :]
-    for start in range(begin, end, BLOCK):
-        live = here & (start + lane < end)
-        x, present, finite = load_items(x_ptr, mask_ptr, base + start + lane, live, MASKED)
-        p = member(x, present, finite, b[:, None], s, k[:, None], count[:, None], above[:, None], below[:, None])
+    for start in range(rows[4], rows[5], BLOCK):
+        place, live, x, present, finite = load_items(rows, start, MASKED, BLOCK)
+        p = member(x, present, finite, b, s, k, count, above, below)
         if tl.max(share, 0) > 0:
-            ends = tl.where(found, b, low)[:, None]
-            q = member(x, present, finite, ends, s, k[:, None], count[:, None], above[:, None], below[:, None])
+            q = member(x, present, finite, tl.where(found, b, low), s, k, count, above, below)
             p = (p + share[:, None].to(p.dtype) * (q - p)).to(p.dtype)
-        tl.store(out_ptr + base + start + lane, p, mask=live)
+        tl.store(out_ptr + place, p, mask=live)
     return b
-
-
-@triton.jit
-def weigh(x_ptr, mask_ptr, grad_ptr, base, here, begin, end, b, s, MASKED: tl.constexpr, BLOCK: tl.constexpr):
-    """The sums of w and g w, w the slope of a membership."""
-    lane = tl.arange(0, BLOCK)[None, :]
-    ws = tl.zeros([base.shape[0], BLOCK], x_ptr.dtype.element_ty)
-    gws = ws
-    for start in range(begin, end, BLOCK):
-        live = here & (start + lane < end)
-        x, present, finite = load_items(x_ptr, mask_ptr, base + start + lane, live, MASKED)
-        g = tl.load(grad_ptr + base + start + lane, mask=live, other=0.0)
-        w, away = weights_at(x, finite, tl.where(b - b == 0, b, 0.0)[:, None], s)
-        ws, gws = ws + w, gws + tl.where(w > 0, g * w, 0.0)
-    return tl.sum(ws, 1).to(tl.float64), tl.sum(gws, 1).to(tl.float64)
-
-
-@triton.jit
-def store_slopes(
-    x_ptr, mask_ptr, grad_ptr, grad_x_ptr, base, here, begin, end, b, w_sum, gw_sum, s, MASKED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Stores the gradients by items and returns those by k and by the steepness. Items are scaled from the threshold."""
-    interior = b - b == 0
-    mean = tl.where(interior & (w_sum > 0), gw_sum / tl.where(w_sum > 0, w_sum, 1.0), 0.0)
-    lane = tl.arange(0, BLOCK)[None, :]
-    pulls = tl.zeros([base.shape[0], BLOCK], x_ptr.dtype.element_ty)
-    for start in range(begin, end, BLOCK):
-        live = here & (start + lane < end)
-        x, present, finite = load_items(x_ptr, mask_ptr, base + start + lane, live, MASKED)
-        g = tl.load(grad_ptr + base + start + lane, mask=live, other=0.0)
-        w, away = weights_at(x, finite, tl.where(interior, b, 0.0)[:, None], s)
-        slope = tl.where(w > 0, w * (g - mean[:, None].to(x.dtype)), 0.0)
-        pulls += tl.where(slope != 0, slope * away, 0.0)
-        slope = tl.where(interior[:, None], s * slope, tl.where(b != b, float("nan"), 0.0)[:, None])
-        tl.store(grad_x_ptr + base + start + lane, slope.to(x.dtype), mask=live)
-    return mean, tl.where(interior, tl.sum(pulls, 1).to(tl.float64), 0.0)
 
 
 @triton.jit
 def member(x, present, finite, b, s, k, count, above, below):
     """The membership of each item, given the row's threshold and its infinite items."""
-    inside = b - b == 0
-    c, d = split(tl.where(inside, b, 0.0), x)
-    z = scaled(tl.where(finite, (x - c) - d, 0.0), s)
+    inside = (b - b == 0)[:, None]
+    z = scaled(away_from(x, finite, tl.where(inside, b[:, None], 0.0)), s)
     rest, slope = tail(z)
-    p = tl.where(inside, tl.where(z < 0, rest, 1.0 - rest), tl.where(b > 0, 0.0, 1.0)).to(x.dtype)
+    p = tl.where(inside, tl.where(z < 0, rest, 1.0 - rest), tl.where(b > 0, 0.0, 1.0)[:, None]).to(x.dtype)
     share_above = tl.minimum(tl.maximum(k / tl.maximum(above, 1.0), 0.0), 1.0)
     share_below = tl.minimum(tl.maximum((k - above - count) / tl.maximum(below, 1.0), 0.0), 1.0)
-    p = tl.where(finite, p, tl.where(x > 0, share_above, share_below).to(x.dtype))
-    return tl.where(present, tl.where(b == b, p, float("nan")), 0.0).to(x.dtype)
+    p = tl.where(finite, p, tl.where(x > 0, share_above[:, None], share_below[:, None]).to(x.dtype))
+    return tl.where(present, tl.where((b == b)[:, None], p, float("nan")), 0.0).to(x.dtype)
 
 
 @triton.jit
-def weights_at(x, finite, b, s):
-    """(w, x - b): the slope of a membership by s x, 0 where all sigmoids are flat."""
-    c, d = split(b, x)
-    away = tl.where(finite, (x - c) - d, 0.0).to(x.dtype)
+def weights_at(rows, start, grad_ptr, b, s, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    """(place, whether there is such an item, gradient, w, x - b): w the slope of a membership by s x, 0 where all sigmoids are
+    flat. A b that is not finite stands for 0."""
+    place, live, x, _present, finite = load_items(rows, start, MASKED, BLOCK)
+    g = tl.load(grad_ptr + place, mask=live, other=0.0)
+    away = away_from(x, finite, tl.where(b - b == 0, b, 0.0)[:, None])
     z = scaled(away, s)
     rest, slope = tail(z)
-    return tl.where(finite & (tl.abs(z) < 1e18), slope, 0.0).to(x.dtype), away
+    return place, live, g, tl.where(finite & (tl.abs(z) < 1e18), slope, 0.0).to(x.dtype), away
+
+
+@triton.jit
+def weigh(rows, grad_ptr, b, s, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    """The sums of w and g w, w the slope of a membership."""
+    ws = tl.zeros([rows[2].shape[0], BLOCK], rows[0].dtype.element_ty)
+    gws = ws
+    for start in range(rows[4], rows[5], BLOCK):
+        _place, _live, g, w, _away = weights_at(rows, start, grad_ptr, b, s, MASKED, BLOCK)
+        ws, gws = ws + w, gws + tl.where(w > 0, g * w, 0.0)
+    return total(ws), total(gws)
+
+
+@triton.jit
+def store_slopes(rows, grad_ptr, grad_x_ptr, b, w_sum, gw_sum, s, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    """Stores the gradients by items and returns those by k and by the steepness. Items are scaled from the threshold."""
+    interior = b - b == 0
+    mean = tl.where(interior & (w_sum > 0), gw_sum / tl.where(w_sum > 0, w_sum, 1.0), 0.0)
+    kind = rows[0].dtype.element_ty
+    pulls = tl.zeros([rows[2].shape[0], BLOCK], kind)
+    for start in range(rows[4], rows[5], BLOCK):
+        place, live, g, w, away = weights_at(rows, start, grad_ptr, b, s, MASKED, BLOCK)
+        slope = tl.where(w > 0, w * (g - mean[:, None].to(kind)), 0.0)
+        pulls += tl.where(slope != 0, slope * away, 0.0)
+        slope = tl.where(interior[:, None], s * slope, tl.where(b != b, float("nan"), 0.0)[:, None])
+        tl.store(grad_x_ptr + place, slope.to(kind), mask=live)
+    return mean, tl.where(interior, total(pulls), 0.0)
 
 
 @kernel
 def rows_forward_kernel(
-    x_ptr, mask_ptr, steepness_ptr, k_ptr, out_ptr, threshold_ptr, rows, n, k_step, reach, tolerance, rounding,
+    x_ptr, mask_ptr, steepness_ptr, k_ptr, out_ptr, threshold_ptr, count, n, k_step, reach, tolerance, rounding,
     MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A threshold of -inf or inf says that all or none of the finite items are members."""
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    here = row < rows
-    base, there = row[:, None] * n, here[:, None]
+    here = row < count
+    rows = x_ptr, mask_ptr, row[:, None] * n, here[:, None], 0, n
     s = tl.load(steepness_ptr)
     steep = tl.maximum(s.to(tl.float64), 1e-30)
     k = tl.load(k_ptr + row * k_step, mask=here, other=0.0).to(tl.float64)
-    count, above, below, spoiled, least, most, total, square = survey(x_ptr, mask_ptr, base, there, 0, n, MASKED, BLOCK)
-    interior, m, kf, low, high, b = bracket(
-        here, count, above, spoiled, least, most, total, square, k, steep, reach
-    )  # fmt: skip
+    found = survey(rows, MASKED, BLOCK)
+    interior, m, kf, low, high, b = bracket(here, found, k, steep, reach)
     odds = tl.log(kf / (m - kf))
     width = high - low
     over, under = m, kf
@@ -261,7 +267,7 @@ def rows_forward_kernel(
     step = 0
     while (step < MOST) & (tl.max(active.to(tl.int32), 0) > 0):
         near = tl.where(interior, b, 0.0)
-        lack, members, larger, rise = measure(x_ptr, mask_ptr, base, there, 0, n, near, s, MASKED, BLOCK)
+        lack, members, larger, rise = measure(rows, near, s, MASKED, BLOCK)
         error = (members - lack) + (larger - kf)
         up, down = active & (error > 0), active & (error <= 0)
         low, over = tl.where(up, b, low), tl.where(up, error, over)
@@ -287,24 +293,21 @@ def rows_forward_kernel(
         step += 1
 
     b = store_members(
-        x_ptr, mask_ptr, out_ptr, base, there, 0, n, converged, b, low, high, over, under, s, k, count, above, below,
-        MASKED, BLOCK,
-    )  # fmt: skip
+        rows, out_ptr, converged, b, low, high, over, under, s, k, found[0], found[1], found[2], MASKED, BLOCK
+    )
     tl.store(threshold_ptr + row, b, mask=here)
 
 
 @kernel
 def rows_backward_kernel(
-    x_ptr, mask_ptr, steepness_ptr, threshold_ptr, grad_ptr, grad_x_ptr, grad_k_ptr, grad_s_ptr, rows, n,
+    x_ptr, mask_ptr, steepness_ptr, threshold_ptr, grad_ptr, grad_x_ptr, grad_k_ptr, grad_s_ptr, count, n,
     MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    here = row < rows
-    base, there = row[:, None] * n, here[:, None]
+    here = row < count
+    rows = x_ptr, mask_ptr, row[:, None] * n, here[:, None], 0, n
     s, b = tl.load(steepness_ptr), tl.load(threshold_ptr + row, mask=here, other=0.0)
-    w_sum, gw_sum = weigh(x_ptr, mask_ptr, grad_ptr, base, there, 0, n, b, s, MASKED, BLOCK)
-    by_k, by_s = store_slopes(
-        x_ptr, mask_ptr, grad_ptr, grad_x_ptr, base, there, 0, n, b, w_sum, gw_sum, s, MASKED, BLOCK
-    )
+    w_sum, gw_sum = weigh(rows, grad_ptr, b, s, MASKED, BLOCK)
+    by_k, by_s = store_slopes(rows, grad_ptr, grad_x_ptr, b, w_sum, gw_sum, s, MASKED, BLOCK)
     tl.store(grad_k_ptr + row, by_k, mask=here)
     tl.store(grad_s_ptr + row, by_s, mask=here)
