@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 #: Where there is no terminal, a line is written every so many seconds.
 EVERY = 10.0
@@ -20,13 +20,6 @@ def decay(share: float, last: float = 0.1) -> float:
 def geometric(ends: tuple[float, float], share: float) -> float:
     """From the first of `ends` to the second, by equal factors."""
     return ends[0] * (ends[1] / ends[0]) ** share
-
-
-@contextmanager
-def stop_on_interrupt() -> Iterator[None]:
-    """Ctrl-C ends the loop inside, not the program: the fit so far is kept."""
-    with suppress(KeyboardInterrupt):
-        yield
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from algonet.core.checks import check_spec
 from algonet.render import Mesh
 from algonet.render.meshes import check_mesh_given
 
@@ -36,8 +37,7 @@ def mesh_quality(mesh: Mesh) -> MeshQuality:
     MeshQuality(faces=320, inverted=0, intersecting=0, open=0, crowded=0, share=0.0)
     """
     check_mesh_given("mesh_quality", mesh)
-    if mesh.vertices.dim() != 2:
-        raise ValueError(f"mesh_quality: one mesh at a time, vertices (V, 3), got {tuple(mesh.vertices.shape)}.")
+    check_spec("mesh_quality", "vertices", mesh.vertices, "V 3", hint="; one mesh at a time")
     with torch.no_grad():
         vertices, faces = mesh.vertices.detach().double(), mesh.faces.long()
         plain = Mesh(vertices, faces)
