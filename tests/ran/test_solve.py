@@ -60,6 +60,20 @@ def test_places_are_found_in_drawings_of_any_colour(tmp_path, method):
     torch.testing.assert_close(again.reconstruct(pictures), found, rtol=0, atol=0)
 
 
+def test_an_inverse_may_have_any_range():
+    pictures, where = drawings()
+    settings = TrainConfig(
+        steps=150, batch=8, learning_rate=2e-3, wait=20, warmup=5, reconstructor_rate=2.0, tensorboard=False, softness=(),
+        accelerator="cpu", pictures_every=200,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    small = {"a2b": networks.UNet(3, 1, 4, 2), "discriminator": networks.PairDiscriminator(3, 1, 4, 2)}
+    result = solve_inverse(lambda p: 100 * disc(p) - 30, 255 * pictures, parameters=BOX, settings=settings, **small)
+    assert off(result.reconstruct(255 * pictures), where) < 0.7 * off(torch.zeros_like(where), where)
+    made = result.trainer.model.inverse(BOX.draw(50))
+    assert -0.1 < float(made.min()) < float(made.max()) < 1.1
+
+
 def test_traces_are_inverted_too():
     def decay(rate):
         return torch.exp(-rate * torch.linspace(0, 2, 16))

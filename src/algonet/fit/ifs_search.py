@@ -349,8 +349,8 @@ def refine(
                 weights=change.exp() * brightness[:, None], epsilon=1e-3, method="windows",
             )  # fmt: skip
             losses = _loss(picture, wanted, 0.5 if level.tone else 0.1)
-        optimiser.zero_grad()
-        losses.sum().backward()
+            optimiser.zero_grad()
+            losses.sum().backward()
         optimiser.step()
         losses = losses.detach()
         if step % 4 == 3 or step == level.steps - 1:

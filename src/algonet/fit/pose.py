@@ -315,23 +315,18 @@ def _checked_pictures(image: Tensor, mesh: Mesh) -> tuple[Tensor, bool]:
             f"fit_camera: `image` must be a floating tensor, {wanted}, got {got}; call it as fit_camera(mesh, image)."
         )
     check_mesh_given("fit_camera", mesh)
-    channels_last = image.shape[-1:] in ((1,), (4,))
-    channels_first = image.dim() > 2 and image.shape[-3] in (3, 4) and not channels_last
-    if (
-        image.dim() not in (2, 3, 4)
-        or 0 in image.shape
-        or image.shape[-1] == 3
-        or (image.dim() == 4 and not channels_last)
-        or channels_first
-    ):
+    layers = image.dim() in (3, 4) and image.shape[-1] in (1, 4)
+    channels_first = image.dim() > 2 and image.shape[-3] in (3, 4) and not layers
+    plain = image.dim() in (2, 3) and image.shape[-1] != 3
+    if 0 in image.shape or channels_first or not (layers or plain):
         hint = "; channels come last: image.movedim(-3, -1), with alpha" if channels_first else ""
         hint += ", or image[..., None] for silhouettes" if channels_first and image.dim() == 3 else ""
         raise ValueError(f"fit_camera: `image` must be {wanted}, got {tuple(image.shape)}{hint}.")
     if image.device.type == "cpu" and not bool(torch.isfinite(image).all()):
         raise ValueError("fit_camera: `image` holds values that are not finite; look at the step that made it.")
     image = image.to(mesh.vertices)
-    single = image.dim() == 2 or (image.dim() == 3 and channels_last)
-    image = image if image.dim() > 2 and channels_last else image[..., None]
+    single = image.dim() == (3 if layers else 2)
+    image = image if layers else image[..., None]
     image = image[None] if single else image
     if image.shape[-1] == 1:
         return image, single

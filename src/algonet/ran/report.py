@@ -54,7 +54,7 @@ _HELP = {
     "a2b": "train longer; give it samples of B (loss.samples, loss.way_back) and a b2a that borrows colours "
     '(model.translator = "repaint").',
     "b2a": 'colours that say nothing of the content cannot be guessed; try model.translator = "repaint".',
-    "idle": "the losses' L1 terms train alone; raise loss.adversarial or model.base, or leave it out.",
+    "idle": "the losses' L1 terms train alone, which is enough with a way back; else raise loss.adversarial or model.base.",
     "won": "the others cannot follow it; lower loss.adversarial, or give them more (model.translator_base).",
 }
 
