@@ -357,8 +357,8 @@ def refine(
             best = int(losses.argmin())
             if not watch(float(losses[best]), picture[best].detach()):
                 break
-    code, *others = (values.detach() for values in learned)
-    return Systems(whitening.decode(code), *others, losses).best(level.keep)
+    code, logits, exposures, scales = (values.detach() for values in learned)
+    return Systems(whitening.decode(code), logits, exposures, scales, losses).best(level.keep)
 
 
 def _loss(picture: Tensor, wanted: Tensor, structure: float) -> Tensor:

@@ -217,4 +217,9 @@ def _series(largest: float, powers: int, tolerance: float) -> np.ndarray:
     ratio = (root - 1) / (root + 1)
     terms = max(2, math.ceil(math.log(tolerance / (2 * root)) / math.log(max(ratio, 1e-3))) + 1)
     middle, half = (largest + 1) / 2, (largest - 1) / 2
-    return chebinterpolate(lambda x: (middle + half * x)[:, None] ** -(1.0 + np.arange(powers)), 2 * terms - 1)[:terms]
+
+    def inverse_powers(x: Any) -> Any:
+        return (middle + half * x)[:, None] ** -(1.0 + np.arange(powers))
+
+    # One term more: interpolation folds what is beyond the last one back
+    return chebinterpolate(inverse_powers, terms)

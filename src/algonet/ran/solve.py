@@ -134,7 +134,7 @@ def solve_inverse(
     progress: bool = False,
 ) -> Solution:
     """Find the parameters of each of `pictures` (N, C, H, W), or traces (N, L) or (N, C, L), through a smooth `inverse`:
-    parameters (B, ...) -> (B, C', H, W), or traces as long, of any range. The pictures may look unlike the inverse's.
+    parameters (B, ...) -> (B, C', H, W), or traces as long. The pictures may look unlike the inverse's.
 
     Networks come from the shapes and can be given instead. `method`: "ran", with a prior over `parameters`; "direct" without
     translators; "supervised" on the `truth` (N, ...) of all pictures; "weak" on that (n, ...) of the first n. `settings`, if
