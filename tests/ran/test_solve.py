@@ -125,7 +125,7 @@ def test_inverses_stand_in_networks():
 def test_the_report_names_what_is_idle_or_collapsed():
     a = torch.stack([Discs()[i]["a"] for i in range(8)])
     model = toy()
-    assert set(measures(model, a)) == {"reconstructor", "a2b", "b2a", "discriminator"}
+    assert set(measures(model, a)) == {"reconstructor", "a2b", "b2a", "b''", "discriminator"}
     for part in (model.reconstructor, model.a2b):
         for p in part.parameters():
             nn.init.zeros_(p)
@@ -136,7 +136,23 @@ def test_the_report_names_what_is_idle_or_collapsed():
     lines = findings([check] * 3)
     assert [line.split()[0] for line in lines] == ["reconstructor", "a2b", "b2a", "discriminator"]
     assert "discriminator is idle (right in 50% of the pairs)" in lines[-1]
-    well = {"reconstructor": 0.1, "a2b": 0.1, "b2a": 0.1, "discriminator": 0.7}
+    well = {"reconstructor": 0.1, "a2b": 0.1, "b2a": 0.1, "b''": 0.4, "discriminator": 0.7}
     assert findings([well, check, check]) == []
     assert findings([]) == []
     assert "has won" in findings([{**well, "discriminator": 1.0}])[0]
+    assert "no nearer to b' than one picture for all inputs (1.2 times)" in findings([{**well, "b''": 1.2}])[0]
+
+
+def test_the_report_names_a_reconstructor_that_contradicts_a2b():
+    a = torch.stack([Discs()[i]["a"] for i in range(8)])
+    model = toy()
+    # A translator that sees the discs, and a reconstructor that sees other ones
+    model.a2b.forward = lambda pictures: (pictures[:, :1] - pictures[:, 2:] + 0.8) / 1.7
+    places = model.reconstructor(a).detach()
+    places[:, :2] = torch.tensor([[0.5, 0.5], [-0.5, 0.5], [0.5, -0.5], [-0.5, -0.5]]).repeat(2, 1)
+    model.reconstructor.forward = lambda pictures: places
+    assert measures(model, a)["b''"] > 1
+    true = torch.stack([torch.rand(1, 3, generator=torch.Generator().manual_seed(i))[0] for i in range(8)])
+    true = true * torch.tensor([1.0, 1.0, 0.3]) + torch.tensor([-0.5, -0.5, 0.3])
+    model.reconstructor.forward = lambda pictures: true
+    assert measures(model, a)["b''"] < 0.5
