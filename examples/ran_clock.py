@@ -1,6 +1,6 @@
 """Read the time from drawings of clocks, told nothing but how a clock is drawn.
 
-python examples/ran_clock.py [--quick | --steps 600]
+python examples/ran_clock.py [--steps 600]
 
 The smooth inverse draws two grey hands. The drawings to be read are in coloured ink on coloured paper, with a rim, hands that
 taper, and stains; not one comes with its time.
@@ -58,12 +58,10 @@ def minutes_of(tips: Tensor) -> Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--quick", action="store_true", help="100 steps: a rough answer")
     options = parser.parse_args()
-    steps = min(options.steps, 100) if options.quick else options.steps
     pictures, _ = drawings(400, seed=0)
     box = Box([-0.5, -0.5, -0.9, -0.9], [0.5, 0.5, 0.9, 0.9])
-    result = solve_inverse(hands, pictures, parameters=box, steps=steps, progress=True)
+    result = solve_inverse(hands, pictures, parameters=box, steps=options.steps, progress=True)
     unseen, tips = drawings(64, seed=1)
     off = (minutes_of(result.reconstruct(unseen).cpu()) - minutes_of(tips) + 360) % 720 - 360
     print(f"64 clocks that training never saw: off by {float(off.abs().median()):.0f} minutes (median)")
