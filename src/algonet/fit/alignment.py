@@ -160,10 +160,9 @@ def moved(camera: Camera, rotation: Tensor, offset: Tensor) -> Camera:
 
 def rotation_error(a: Camera, b: Camera) -> Tensor:
     """The angle, in degrees, between the directions of view and roll of two cameras (or batches)."""
-    return rotation_angle(a.axes.double() @ b.axes.double().mT)
+    return rotation_angle((a.axes.double() * b.axes.double()).sum((-2, -1)))
 
 
-def rotation_angle(rotation: Tensor) -> Tensor:
-    """By how many degrees rotations (*B, 3, 3) turn."""
-    cosine = (rotation.diagonal(dim1=-2, dim2=-1).sum(-1) - 1) / 2
-    return torch.rad2deg(torch.acos(cosine.clamp(-1, 1)))
+def rotation_angle(trace: Tensor) -> Tensor:
+    """By how many degrees rotations turn that have these traces."""
+    return torch.rad2deg(torch.acos(((trace - 1) / 2).clamp(-1, 1)))

@@ -190,7 +190,7 @@ def _search(
     check_memory("fit_camera", f"a search from {search.rotations} rotations", 400 * search.rotations, pictures.device)
     turns, around = even_rotations(search.rotations), 180.0
     if start is not None:
-        near = turns[rotation_angle(turns) < search.around]
+        near = turns[rotation_angle(turns.diagonal(dim1=-2, dim2=-1).sum(-1)) < search.around]
         turns, around = torch.cat([torch.eye(3)[None], near]), search.around
     elif bool((pictures[..., -1].flatten(1).amax(1) < 0.5).any()):
         raise ValueError(
@@ -288,7 +288,7 @@ def _distinct(cameras: Camera, losses: Tensor) -> Tensor:
     """Which cameras to keep, best first: each at least `SAME_POSE` degrees from every better one."""
     order = losses.argsort()
     axes = cameras.axes[order].double()
-    apart = (rotation_angle(axes[:, None] @ axes.mT) > SAME_POSE).cpu().numpy()
+    apart = (rotation_angle(torch.einsum("aij,bij->ab", axes, axes)) > SAME_POSE).cpu().numpy()
     chosen: list[int] = []
     for i in range(len(order)):
         if apart[i, chosen].all():
