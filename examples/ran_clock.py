@@ -61,7 +61,7 @@ def main() -> None:
     options = parser.parse_args()
     pictures, _ = drawings(400, seed=0)
     box = Box([-0.5, -0.5, -0.9, -0.9], [0.5, 0.5, 0.9, 0.9])
-    result = solve_inverse(hands, pictures, parameters=box, steps=options.steps)
+    result = solve_inverse(hands, pictures, parameters=box, steps=options.steps, progress=True)
     unseen, tips = drawings(64, seed=1)
     off = (minutes_of(result.reconstruct(unseen).cpu()) - minutes_of(tips) + 360) % 720 - 360
     print(f"64 clocks that training never saw: off by {float(off.abs().median()):.0f} minutes (median)")

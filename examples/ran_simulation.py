@@ -1,6 +1,6 @@
 """Find the parameters of a simulation from its traces, seen through instruments that nobody calibrated.
 
-python examples/ran_simulation.py [--steps 400]
+python examples/ran_simulation.py [--quick | --steps 400]
 
 A room loses heat, and a thermostat turns the heater on below its set point: a decision in every step, which `@smooth` makes a
 probability. Instruments show the temperature with a gain, an offset and noise of their own.
@@ -40,7 +40,9 @@ def simulate(parameters: Tensor) -> Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--quick", action="store_true", help="100 steps: a rough answer")
     options = parser.parse_args()
+    steps = min(options.steps, 100) if options.quick else options.steps
     box = Box([0.2, 0.005], [0.9, 0.05])
     torch.manual_seed(0)
     true = box.draw(264)
@@ -48,7 +50,7 @@ def main() -> None:
         traces = simulate(true)
     gain = 0.5 + torch.rand(264, 1)
     seen = gain * traces + torch.randn(264, 1) + 0.02 * torch.randn(264, LENGTH)
-    result = solve_inverse(simulate, seen[:200], parameters=box, steps=options.steps)
+    result = solve_inverse(simulate, seen[:200], parameters=box, steps=steps, progress=True)
     width = box.high - box.low
     off = ((result.reconstruct(seen[200:]).cpu() - true[200:]).abs() / width).mean(0)
     blind = ((box.low + width / 2 - true[200:]).abs() / width).mean(0)

@@ -234,7 +234,7 @@ def test_errors() -> None:
         Targets(cameras, silhouettes=torch.linspace(0, 255, 4)[:, None, None].expand(4, 8, 8))
     with pytest.raises(ValueError, match="a folder, not a file"):
         Mesh.load(".")
-    with pytest.raises(ValueError, match="`steps` must be at least 1"):
+    with pytest.raises(ValueError, match="`steps` must be an integer from 1 on"):
         fit_mesh(torch.zeros(4, 8, 8), cameras, steps=0)
     with pytest.raises(ValueError, match="`scales` must fall"):
         fit_mesh(torch.zeros(4, 8, 8), cameras, scales=(1.0, 2.0))

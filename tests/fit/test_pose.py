@@ -308,7 +308,7 @@ def test_errors() -> None:
         fit_camera(icosphere(0), torch.zeros(8, 8), move=False)
     with pytest.raises(ValueError, match=r"fit_camera: `fov` is .* in degrees"):
         fit_camera(icosphere(0), torch.zeros(8, 8), fov=0.8)
-    with pytest.raises(ValueError, match="`keep` must be at least 1"):
+    with pytest.raises(ValueError, match="`keep` must be an integer from 1 on"):
         PoseSearch(keep=0)
     with pytest.raises(ValueError, match=r"in \[0, 180\], got 200"):
         PoseSearch(around=200.0)

@@ -17,7 +17,7 @@ from PIL import Image
 
 from algonet.fit.ifs import read_picture
 from algonet.fit.targets import read_pictures
-from algonet.ran.problems.mesh import read_views
+from algonet.ran.data import read_views
 
 from .mutations import NOISE, damaged
 from .reading import budget, read_or_explain

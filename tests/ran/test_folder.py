@@ -12,8 +12,7 @@ from algonet.cli.ran_commands import app
 from algonet.ran import build_data, build_trainer
 from algonet.ran.build import figures, lines
 from algonet.ran.config import from_dict
-from algonet.ran.data import Folder, split_of
-from algonet.ran.problems.mesh import read_views
+from algonet.ran.data import Folder, read_views, split_of
 from algonet.speech import SmoothSynthesizer, write_wav
 
 SMALL = {

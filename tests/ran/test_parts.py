@@ -13,13 +13,13 @@ from algonet.cli.ran_commands import app
 from algonet.ran import load_config, load_model
 from algonet.ran.build import build_data, build_model
 from algonet.ran.config import RunConfig, from_dict
-from algonet.ran.data import SPLITS, STYLES, generator_of
+from algonet.ran.data import SPLITS, STYLES, generator_of, read_views
 from algonet.ran.data.shapes import KINDS, Shapes, random_shape
 from algonet.ran.model import TOGETHER
 from algonet.ran.networks import Encoder, KeepColours, LocalTranslator, PairDiscriminator, UNet
 from algonet.ran.problems import problem_of
 from algonet.ran.problems.fractal import Fractals
-from algonet.ran.problems.mesh import MeshRegulariser, RenderInverse, chamfer, iou, occupancy, read_views
+from algonet.ran.problems.mesh import MeshRegulariser, RenderInverse, chamfer, iou, occupancy
 from algonet.ran.report import MARGIN
 from algonet.ran.schedules import set_softness
 from algonet.relax import Anneal

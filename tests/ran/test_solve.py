@@ -60,6 +60,20 @@ def test_places_are_found_in_drawings_of_any_colour(tmp_path, method):
     torch.testing.assert_close(again.reconstruct(pictures), found, rtol=0, atol=0)
 
 
+def test_an_inverse_may_have_any_range():
+    pictures, where = drawings()
+    settings = TrainConfig(
+        steps=150, batch=8, learning_rate=2e-3, wait=20, warmup=5, reconstructor_rate=2.0, tensorboard=False, softness=(),
+        accelerator="cpu", pictures_every=200,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    small = {"a2b": networks.UNet(3, 1, 4, 2), "discriminator": networks.PairDiscriminator(3, 1, 4, 2)}
+    result = solve_inverse(lambda p: 100 * disc(p) - 30, 255 * pictures, parameters=BOX, settings=settings, **small)
+    assert off(result.reconstruct(255 * pictures), where) < 0.7 * off(torch.zeros_like(where), where)
+    made = result.trainer.model.inverse(BOX.draw(50))
+    assert -0.1 < float(made.min()) < float(made.max()) < 1.1
+
+
 def test_traces_are_inverted_too():
     def decay(rate):
         return torch.exp(-rate * torch.linspace(0, 2, 16))
@@ -111,7 +125,7 @@ def test_inverses_stand_in_networks():
 def test_the_report_names_what_is_idle_or_collapsed():
     a = torch.stack([Discs()[i]["a"] for i in range(8)])
     model = toy()
-    assert set(measures(model, a)) == {"reconstructor", "a2b", "b2a", "discriminator"}
+    assert set(measures(model, a)) == {"reconstructor", "a2b", "b2a", "b''", "discriminator"}
     for part in (model.reconstructor, model.a2b):
         for p in part.parameters():
             nn.init.zeros_(p)
@@ -122,7 +136,23 @@ def test_the_report_names_what_is_idle_or_collapsed():
     lines = findings([check] * 3)
     assert [line.split()[0] for line in lines] == ["reconstructor", "a2b", "b2a", "discriminator"]
     assert "discriminator is idle (right in 50% of the pairs)" in lines[-1]
-    well = {"reconstructor": 0.1, "a2b": 0.1, "b2a": 0.1, "discriminator": 0.7}
+    well = {"reconstructor": 0.1, "a2b": 0.1, "b2a": 0.1, "b''": 0.4, "discriminator": 0.7}
     assert findings([well, check, check]) == []
     assert findings([]) == []
     assert "has won" in findings([{**well, "discriminator": 1.0}])[0]
+    assert "no nearer to b' than one picture for all inputs (1.2 times)" in findings([{**well, "b''": 1.2}])[0]
+
+
+def test_the_report_names_a_reconstructor_that_contradicts_a2b():
+    a = torch.stack([Discs()[i]["a"] for i in range(8)])
+    model = toy()
+    # A translator that sees the discs, and a reconstructor that sees other ones
+    model.a2b.forward = lambda pictures: (pictures[:, :1] - pictures[:, 2:] + 0.8) / 1.7
+    places = model.reconstructor(a).detach()
+    places[:, :2] = torch.tensor([[0.5, 0.5], [-0.5, 0.5], [0.5, -0.5], [-0.5, -0.5]]).repeat(2, 1)
+    model.reconstructor.forward = lambda pictures: places
+    assert measures(model, a)["b''"] > 1
+    true = torch.stack([torch.rand(1, 3, generator=torch.Generator().manual_seed(i))[0] for i in range(8)])
+    true = true * torch.tensor([1.0, 1.0, 0.3]) + torch.tensor([-0.5, -0.5, 0.3])
+    model.reconstructor.forward = lambda pictures: true
+    assert measures(model, a)["b''"] < 0.5

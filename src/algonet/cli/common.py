@@ -19,6 +19,8 @@ STANDARD_OUTPUT = Path("-")
 
 #: The option of every command that prints a result.
 Json = Annotated[bool, Option("--json", help="Print the result as JSON, for programs.")]
+#: The option of every command that draws; see `parse_size`.
+Size = Annotated[str, Option(help="Width x height in pixels, or one number for a square.")]
 #: The option of every command that writes files.
 Force = Annotated[bool, Option("--force", help="Overwrite files that are there.")]
 

@@ -10,6 +10,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,23 +60,18 @@ class FitRun:
         """Go on until the fit is done (True) or interrupted (False); the checkpoint is written either way."""
         from algonet.fit.progress import progress_of
 
-        fitter, every = self.fitter, max(1, self.fitter.steps // FRAMES)
-        began = time.monotonic()
-        try:
-            with progress_of(fitter.steps, "fitting the mesh", shown, fitter.taken) as advance:
-                while not fitter.done:
-                    if fitter.taken % every == 0:
-                        self._draw_thumbnail()
-                        self._save_checkpoint(time.monotonic() - began)
-                    fitter.step()
-                    advance(1, "fitting the mesh")
-        except (KeyboardInterrupt, SystemExit):
-            self._save_checkpoint(time.monotonic() - began)
-            return False
-        self.seconds += time.monotonic() - began
-        self._draw_thumbnail()
-        self._save_checkpoint(0.0)
-        return True
+        fitter, every, text = self.fitter, max(1, self.fitter.steps // FRAMES), "fitting the mesh"
+        began = time.monotonic() - self.seconds
+        with suppress(KeyboardInterrupt, SystemExit), progress_of(fitter.steps, text, shown, fitter.taken) as advance:
+            while not fitter.done:
+                if fitter.taken % every == 0:
+                    self._draw_thumbnail()
+                    self._save_checkpoint(began)
+                fitter.step()
+                advance(1, text)
+            self._draw_thumbnail()
+        self._save_checkpoint(began)
+        return fitter.done
 
     def finish(self, texture: int, force: bool) -> tuple[MeshFit, dict[str, Any]]:
         """Write mesh, texture, film and report, all or none; the checkpoint is no longer needed."""
@@ -117,7 +113,7 @@ class FitRun:
         self.frames.append(picture)
         write_bytes(self.folder / THUMBNAIL, png_bytes(picture))
 
-    def _save_checkpoint(self, more_seconds: float) -> None:
+    def _save_checkpoint(self, began: float) -> None:
         import numpy as np
         import torch
 
@@ -125,7 +121,8 @@ class FitRun:
         arrays = {name: torch.as_tensor(value).detach().cpu().numpy() for name, value in state.items()}
         frames = np.stack(self.frames) if self.frames else np.zeros((0, 1, 1, 3), np.uint8)
         buffer = io.BytesIO()
-        about: dict[str, Any] = {"fingerprint": self._fingerprint(), "seconds": self.seconds + more_seconds}
+        self.seconds = time.monotonic() - began
+        about: dict[str, Any] = {"fingerprint": self._fingerprint(), "seconds": self.seconds}
         np.savez_compressed(buffer, frames=frames, **about, **arrays)  # pyright: ignore[reportArgumentType]
         write_bytes(self.checkpoint, buffer.getvalue())
 
@@ -145,9 +142,8 @@ class FitRun:
     def _fingerprint(self) -> str:
         """The same for the same pictures and settings."""
         targets, digest = self.fitter.targets, hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode())
-        for pictures in (targets.silhouettes, targets.rgb, targets.normals, targets.depth, targets.cameras.matrix):
-            if pictures is not None:
-                digest.update(pictures.detach().cpu().numpy().tobytes())
+        for pictures in (*targets.given.values(), targets.cameras.matrix):
+            digest.update(pictures.detach().cpu().numpy().tobytes())
         return digest.hexdigest()
 
 

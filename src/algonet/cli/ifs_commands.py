@@ -12,6 +12,7 @@ from typer import Argument, Option, echo
 from algonet.cli.common import (
     Force,
     Json,
+    Size,
     check_ending,
     check_out,
     deliver,
@@ -86,7 +87,7 @@ def fit(
 )
 def render(
     system: Annotated[str, Argument(help="A JSON file written by `algonet ifs fit`, or the name of a preset.")],
-    size: Annotated[str, Option(help="Width x height in pixels, or one number for a square.")] = "1024x768",
+    size: Size = "1024x768",
     out: Annotated[
         Path | None,
         out_option("The PNG to write, - for standard output (default: named after SYSTEM)."),

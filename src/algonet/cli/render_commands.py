@@ -15,6 +15,7 @@ from algonet.cli.common import (
     STANDARD_OUTPUT,
     Force,
     Json,
+    Size,
     check_out,
     deliver,
     examples,
@@ -90,7 +91,7 @@ def render(
             "with cameras.json, which fit-mesh reads.",
         ),
     ] = Path("render.png"),
-    size: Annotated[str, Option(help="Width x height in pixels, or one number for a square.")] = "256",
+    size: Size = "256",
     scale: Annotated[float, Option(help="How soft: the noise's scale in pixels.")] = 0.7,
     layer: Annotated[Layer, Option(help="What is drawn.")] = Layer.rgb,
     views: Annotated[int, Option(help="Cameras on a circle around the mesh.", min=1, max=1000)] = 1,
@@ -251,6 +252,7 @@ def fit_camera(
     from algonet.cli.fitting_runs import thumbnail
     from algonet.fit import PoseSearch, Targets, rotation_error
     from algonet.fit import fit_camera as search
+    from algonet.fit.targets import cut_out, picture_files
     from algonet.render.cameras import camera_file
     from algonet.render.coverage import coverage_named
 
@@ -260,7 +262,8 @@ def fit_camera(
     if quick:
         rotations, size = min(rotations, QUICK_ROTATIONS), min(size, QUICK_SIZE)
     loaded = _mesh(mesh, normalised=False)
-    names, images = _pictures_of(pictures, size)
+    files = picture_files(pictures) if pictures.is_dir() else [pictures]
+    names, images = [file.name for file in files], cut_out(files, size)
     colored = not silhouette and (loaded.vertex_colors, loaded.face_colors, loaded.texture) != (None, None, None)
     found = search(
         loaded, images if colored else images[..., 3:], fov=fov, learn_fov=learn_fov,
@@ -321,11 +324,12 @@ def _mesh(name: str, *, normalised: bool = True) -> Mesh:
     from algonet.render import Mesh
 
     if name in PROCEDURAL:
-        mesh = getattr(render, name)()
-        return mesh.normalised().replace(vertex_colors=(mesh.normalised().vertices * 0.4 + 0.55).clamp(0, 1))
+        mesh = getattr(render, name)().normalised()
+        return mesh.replace(vertex_colors=(mesh.vertices * 0.4 + 0.55).clamp(0, 1))
     if not Path(name).exists():
         raise ValueError(f"{name}: there is no such file; give a mesh file or one of {', '.join(PROCEDURAL)}.")
-    return Mesh.load(name).normalised() if normalised else Mesh.load(name)
+    mesh = Mesh.load(name)
+    return mesh.normalised() if normalised else mesh
 
 
 def _circle(views: int, elevation: float, azimuth: float, fov: float, *, alternate: bool = False) -> Camera:
@@ -363,14 +367,6 @@ def _views_of(mesh: Mesh, cameras: Camera, size: int) -> Any:
     image = rendered.image if mesh.texture is None else sample_texture(mesh.texture, rendered.image)
     alpha = rendered.silhouette[..., None]
     return torch.cat([image * alpha, alpha], -1)
-
-
-def _pictures_of(path: Path, size: int) -> tuple[list[str], Any]:
-    """Names and pictures of a file, or of a folder's."""
-    from algonet.fit.targets import cut_out, picture_files
-
-    paths = picture_files(path) if path.is_dir() else [path]
-    return [p.name for p in paths], cut_out(paths, size)
 
 
 def _cut_out_view(out: Any) -> Tensor:

@@ -25,9 +25,8 @@ VARIED_BY = (10.0, 25.0)
 def align_rotations(sides: Sides, pictures: Tensor, rotations: Tensor, fov: float, move: Move = True) -> Camera:
     """For each picture and rotation (P * R cameras) one whose silhouette has the picture's middle (unless the camera moves
     by distance alone and looks at the mesh's) and size."""
-    vertices = sides.front.vertices
-    centre = (vertices.amin(-2) + vertices.amax(-2)) / 2
-    away = 1.3 * (vertices - centre).norm(dim=-1).max() / math.sin(math.radians(fov) / 2)
+    centre = sides.middle
+    away = 1.3 * sides.radius / math.sin(math.radians(fov) / 2)
     eye = centre + away * torch.eye(3).to(centre)[2:].expand(len(pictures), 3)
     camera = turn_around(Camera.look_at(eye, centre, fov=fov), rotations, centre)
     return _matched(sides, pictures.repeat_interleave(len(rotations), 0), camera, move)
@@ -38,8 +37,10 @@ def match_silhouettes(sides: Sides, pictures: Tensor, camera: Camera, move: Move
     has.
 
     From far off, this is what gradients would spend most steps on. Pictures that are empty, or cut off by the frame, tell
-    neither: their cameras stay.
+    neither: their cameras stay, as do those that may not move, or see the mesh at one size from everywhere.
     """
+    if not (move and camera.perspective):
+        return camera
     silhouettes = pictures[..., -1]
     edge = torch.cat([silhouettes[:, 0], silhouettes[:, -1], silhouettes[:, :, 0], silhouettes[:, :, -1]], 1)
     return _matched(sides, pictures, camera, move, (silhouettes.sum((-2, -1)) > 4) & (edge.amax(1) < 0.5))
@@ -48,18 +49,16 @@ def match_silhouettes(sides: Sides, pictures: Tensor, camera: Camera, move: Move
 @torch.no_grad()
 def _matched(sides: Sides, pictures: Tensor, camera: Camera, move: Move, usable: Tensor | None = None) -> Camera:
     """Cameras shifted towards what the pictures show; if told which are `usable`, only these and those that see the mesh."""
-    mesh, size = sides.front, (int(pictures.shape[1]), int(pictures.shape[2]))
-    centre = (mesh.vertices.amin(-2) + mesh.vertices.amax(-2)) / 2
-    radius = (mesh.vertices - centre).norm(dim=-1).max()
+    centre, size = sides.middle, (int(pictures.shape[1]), int(pictures.shape[2]))
     axes, wanted = camera.axes, silhouette_moments(pictures[..., -1], size)
     up, ahead = camera.matrix[:, 1, :3], camera.matrix[:, 2, :3]
     focal = (up - (up * ahead).sum(-1, keepdim=True) * ahead).norm(dim=-1, keepdim=True)
-    renderer = SmoothRenderer(size, shading="vertex", two_sided=False).to(mesh.vertices.device)
+    renderer = SmoothRenderer(size, shading="vertex", two_sided=False).to(centre.device)
     for _ in range(3):
         seen = silhouette_moments(sides.seen(renderer, camera, UNLIT)[1], size)
         place = (axes @ (camera.position - centre)[..., None])[..., 0]
         grown = (seen[:, 2:] / wanted[:, 2:]).clamp(0.3, 3.0)
-        depth = torch.maximum(place[:, 2:] * grown, 1.05 * radius)
+        depth = torch.maximum(place[:, 2:] * grown, 1.05 * sides.radius)
         # The camera moves against the way the picture is to move
         across = place[:, :2] / place[:, 2:] - (wanted[:, :2] - seen[:, :2]) / focal
         way = torch.cat([across * depth if move is True else place[:, :2], depth], -1) - place
@@ -161,5 +160,9 @@ def moved(camera: Camera, rotation: Tensor, offset: Tensor) -> Camera:
 
 def rotation_error(a: Camera, b: Camera) -> Tensor:
     """The angle, in degrees, between the directions of view and roll of two cameras (or batches)."""
-    cosine = ((a.axes.double() @ b.axes.double().mT).diagonal(dim1=-2, dim2=-1).sum(-1) - 1) / 2
-    return torch.rad2deg(torch.acos(cosine.clamp(-1, 1)))
+    return rotation_angle((a.axes.double() * b.axes.double()).sum((-2, -1)))
+
+
+def rotation_angle(trace: Tensor) -> Tensor:
+    """By how many degrees rotations turn that have these traces."""
+    return torch.rad2deg(torch.acos(((trace - 1) / 2).clamp(-1, 1)))

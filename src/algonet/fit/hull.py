@@ -89,15 +89,19 @@ def viewed_place(targets: Targets) -> tuple[Tensor, float]:
     across = torch.eye(3).to(axes) - axes[..., :, None] * axes[..., None, :]
     eye = torch.eye(3).to(axes) * 1e-6
     middle = torch.linalg.solve(across.sum(0) + eye, (across @ camera.position[..., None]).sum(0))[:, 0]
-    focal = camera.matrix[..., 1, :3].norm(dim=-1)
-    ahead = camera.matrix[..., 2, :3] @ middle + camera.matrix[..., 2, 3]
-    radius = float(((ahead if camera.perspective else 1.0) / focal).median())
+    radius = float(half_heights(camera, middle).median())
     if not radius > 0:
         raise ValueError(
             "fit_mesh: most cameras look away from the point nearest to their viewing axes, so nothing to begin with can be "
             "placed; they look along their own -z, with y up (OpenCV's: Camera.from_opencv), or give a `template`."
         )
     return middle, radius
+
+
+def half_heights(camera: Camera, place: Tensor) -> Tensor:
+    """Half of what each camera (N,) sees from bottom to top at the distance of a place (3,)."""
+    ahead = camera.matrix[..., 2, :3] @ place + camera.matrix[..., 2, 3] if camera.perspective else 1.0
+    return ahead / camera.matrix[..., 1, :3].norm(dim=-1)
 
 
 def _blurred(targets: Targets, alpha: Tensor) -> Tensor:

@@ -134,9 +134,7 @@ def fit_ifs(
     if functions is not None:
         functions = check_integer("fit_ifs", "functions", functions, 1)
     target, colours = read_picture(image, foreground)
-    device = (
-        torch.device(device) if device is not None else torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    )
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     generator = torch.Generator().manual_seed(seed)
     finest = max(level.side for level in plan.levels)
     full = Shape(target).resized(min(finest, max(target.shape)))
@@ -169,13 +167,13 @@ def fit_ifs(
             )
             kept = systems if stage == len(plan.levels) else systems.best(1)
             drawn += [_finished(kept, i, shape, full.density, plan.bound) for i in range(len(kept.losses))]
-    ranked = sorted(drawn, key=lambda result: -result[1])
-    options, similarity, picture = ranked[0]
+    drawn.sort(key=lambda result: -result[1])
+    options, similarity, picture = drawn[0]
     ifs = IFS(**options, seed=seed)
     if colours is not None:
         ifs = IFS(**options, seed=seed, colours=_mean_colours(ifs, colours, max(target.shape)))
     record.frames.append(torch.from_numpy(to_bytes(picture)))
-    return FitResult(ifs, similarity, picture, full.density, [r[1] for r in ranked], record.history, record.frames)
+    return FitResult(ifs, similarity, picture, full.density, [r[1] for r in drawn], record.history, record.frames)
 
 
 def _is_solid(brightness: Tensor) -> bool:

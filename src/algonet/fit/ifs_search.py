@@ -317,10 +317,9 @@ def refine(
     target = shape.resized(level.side)
     height, width = target.density.shape
     whitening = Whitening(cloud)
-    code = whitening.encode(systems.parameters).requires_grad_()
-    logits = systems.logits.clone().requires_grad_()
-    exposures = systems.exposures.clone().requires_grad_()
-    scales = systems.scales.clone().requires_grad_()
+    started = whitening.encode(systems.parameters), systems.logits, systems.exposures, systems.scales
+    learned = [values.clone().requires_grad_() for values in started]
+    code, logits, exposures, scales = learned
     groups = [{"params": [code], "start": level.rate}, {"params": [logits], "start": 0.03}]
     groups.append({"params": [exposures, scales], "start": 0.05 if level.tone else 0.0})
     optimiser = torch.optim.Adam(groups, lr=level.rate, betas=(0.9, 0.98))
@@ -350,17 +349,16 @@ def refine(
                 weights=change.exp() * brightness[:, None], epsilon=1e-3, method="windows",
             )  # fmt: skip
             losses = _loss(picture, wanted, 0.5 if level.tone else 0.1)
-            gradients = torch.autograd.grad(losses.sum(), [code, logits, exposures, scales])
-        code.grad, logits.grad, exposures.grad, scales.grad = gradients
+            optimiser.zero_grad()
+            losses.sum().backward()
         optimiser.step()
         losses = losses.detach()
         if step % 4 == 3 or step == level.steps - 1:
             best = int(losses.argmin())
             if not watch(float(losses[best]), picture[best].detach()):
                 break
-    return Systems(whitening.decode(code.detach()), logits.detach(), exposures.detach(), scales.detach(), losses).best(
-        level.keep
-    )
+    code, logits, exposures, scales = (values.detach() for values in learned)
+    return Systems(whitening.decode(code), logits, exposures, scales, losses).best(level.keep)
 
 
 def _loss(picture: Tensor, wanted: Tensor, structure: float) -> Tensor:

@@ -48,10 +48,10 @@ class LeastSquares:
     ):  # fmt: skip
         self.sides = self.detail = sides
         self.least_faces = least_faces
-        self.pictures, self.lights, mesh = pictures, lights, sides.front
+        self.pictures, self.lights = pictures, lights
+        self.base, self.centre = camera, sides.middle
         self.renderer = SmoothRenderer((1, 1), coverage, shading="vertex", two_sided=False)
-        self.renderer.to(mesh.vertices.device)
-        self.base, self.centre = camera, (mesh.vertices.amin(-2) + mesh.vertices.amax(-2)).detach() / 2
+        self.renderer.to(self.centre.device)
         #: Per camera three numbers each to turn and to shift by, and one to zoom by; a row (of 7) for each that is fitted.
         self.values = camera.matrix.new_zeros(len(camera.matrix), 7)
         fitted = [0, 1, 2] + ([5] if move == "distance" else [3, 4, 5] if move else []) + ([6] if learn_fov else [])

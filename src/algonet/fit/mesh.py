@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from algonet.core.checks import check_integer
 from algonet.core.tracing import outside_autocast
 from algonet.render import (
     AmbientLight,
@@ -28,9 +30,9 @@ from algonet.render import (
 from algonet.render.coverage import DEFAULT_COVERAGE
 from algonet.render.lights import Light
 
-from .hull import viewed_place, visual_hull
+from .hull import half_heights, viewed_place, visual_hull
 from .large_steps import LargeSteps
-from .progress import decay, geometric, progress_bar, stop_on_interrupt
+from .progress import decay, geometric, progress_bar
 from .quality import MeshQuality, mesh_quality, roll_back
 from .remesh import EQUILATERAL, Remesh, detail_lengths, remesh, surface
 from .targets import Level, Targets
@@ -128,7 +130,7 @@ def fit_mesh(
         coverage=coverage,
         seed=seed,
     )
-    with stop_on_interrupt(), progress_bar(range(steps), "fitting the mesh", progress) as numbers:
+    with suppress(KeyboardInterrupt), progress_bar(range(steps), "fitting the mesh", progress) as numbers:
         for _ in numbers:
             fitter.step()
     return fitter.result()
@@ -153,8 +155,7 @@ class MeshFitter:
         coverage: Coverage = DEFAULT_COVERAGE,
         seed: int = 0,
     ):
-        if steps < 1:
-            raise ValueError(f"fit_mesh: `steps` must be at least 1, got {steps}.")
+        check_integer("fit_mesh", "steps", steps, 1)
         if not 0 < scales[1] <= scales[0] < math.inf:
             raise ValueError(
                 f"fit_mesh: `scales` must fall from the first to the second, both positive, got {scales!r}."
@@ -376,11 +377,8 @@ class MeshFitter:
 
     def _pixel(self) -> float:
         """How large a pixel of the targets is, in the world, at the mesh's distance."""
-        camera = self.targets.cameras
-        focal = camera.matrix[..., 1, :3].norm(dim=-1)
         middle = self.moves.vertices.detach().mean(0)
-        depth = camera.matrix[..., 2, :3] @ middle + camera.matrix[..., 2, 3] if camera.perspective else 1.0
-        return float((depth / focal).mean()) * 2 / self.targets.size[0]
+        return float(half_heights(self.targets.cameras, middle).mean()) * 2 / self.targets.size[0]
 
 
 def _as_targets(targets: Targets | Tensor, cameras: Camera | None) -> Targets:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from algonet.core.checks import check_integer
 from algonet.core.memory import check_memory
 from algonet.core.tracing import outside_autocast
 from algonet.render import Camera, Coverage, Mesh
@@ -17,10 +19,10 @@ from algonet.render.coverage import DEFAULT_COVERAGE
 from algonet.render.lights import Light
 from algonet.render.meshes import check_mesh_given
 
-from .alignment import Move, align_rotations, even_rotations, match_silhouettes, turn_around, variations
+from .alignment import Move, align_rotations, even_rotations, match_silhouettes, rotation_angle, turn_around, variations
 from .least_squares import AT_ONCE, LeastSquares
 from .mesh import UNLIT
-from .progress import counted, progress_bar, progress_of, stop_on_interrupt
+from .progress import counted, progress_bar, progress_of
 from .simplify import Sides, simplified
 
 #: Poses closer than this are one minimum; measured, runs that end in one agree to a tenth of a degree.
@@ -76,8 +78,7 @@ class PoseSearch:
     def __post_init__(self):
         counts = ("rotations", "steps", "size", "faces", "keep", "refine_steps", "refine_size", "refine_faces")
         for name in counts:
-            if getattr(self, name) < 1:
-                raise ValueError(f"PoseSearch: `{name}` must be at least 1, got {getattr(self, name)!r}.")
+            check_integer("PoseSearch", name, getattr(self, name), 1)
         if not 0 <= self.around <= 180:
             raise ValueError(f"PoseSearch: `around` is an angle in degrees, in [0, 180], got {self.around!r}.")
 
@@ -130,8 +131,8 @@ def fit_camera(
     (torch.Size([]), 2)
     """
     pictures, single = _checked_pictures(image, mesh)
-    if steps < 1 or stages < 1:
-        raise ValueError(f"fit_camera: `steps` and `stages` must be at least 1, got {steps} and {stages}.")
+    for name, value in (("steps", steps), ("stages", stages)):
+        check_integer("fit_camera", name, value, 1)
     check_fov("fit_camera: `fov`", fov)
     if move not in (True, False, "distance"):
         raise ValueError(f"fit_camera: `move` must be True, False or 'distance', got {move!r}.")
@@ -141,7 +142,7 @@ def fit_camera(
         if not move:
             raise ValueError("fit_camera: without `start`, the camera's place is searched too; leave `move` on.")
         search = search or (PoseSearch() if mesh.vertices.device.type == "cpu" else THOROUGH)
-        minima, history = _search(sides, pictures, _all_around(search, pictures, fov, move), search, common, progress)
+        minima, history = _search(sides, pictures, None, fov, search, common, progress)
         camera, losses = _best(minima)
         return CameraFit(camera[0] if single else camera, losses[0] if single else losses, history, minima)
     start = start.to(mesh.vertices)
@@ -158,13 +159,12 @@ def fit_camera(
     longer, minima, history = max(pictures.shape[1:3]), [], []
     widest = longer / 4
     if search is not None:
-        begin = _around_starts(search, pictures, camera, move)
-        minima, history = _search(sides, pictures, begin, search, common, progress)
+        minima, history = _search(sides, pictures, camera, fov, search, common, progress)
         camera, widest = _best(minima)[0], longer / 24
-    elif move and camera.perspective:
+    else:
         camera = match_silhouettes(sides, pictures, camera, move)
     descent = LeastSquares(sides, pictures, camera, least_faces=DESCENT_FACES, **common)
-    with stop_on_interrupt(), progress_bar(range(steps), "fitting the camera", progress) as numbers:
+    with suppress(KeyboardInterrupt), progress_bar(range(steps), "fitting the camera", progress) as numbers:
         descent.run(numbers, steps, scales if scales is not None else (max(1.0, widest), 0.7), stages)
     found, losses = descent.camera(), descent.losses
     if alone and single:
@@ -172,69 +172,50 @@ def fit_camera(
     return CameraFit(found, losses, history + descent.history(), minima)
 
 
-class Beginning(NamedTuple):
-    """What a search begins with: for each picture `count` cameras, which `place` gives from a simplified mesh, small pictures
-    (P, H, W, C) and the numbers (P,) of what they show; no pose is looked for that is further than `around` degrees away."""
+def _search(
+    sides: Sides,
+    pictures: Tensor,
+    start: Camera | None,
+    fov: float,
+    search: PoseSearch,
+    common: dict[str, Any],
+    progress: bool,
+) -> tuple[list[Minima], list[dict[str, float]]]:
+    """Many rotations tried at a small size, then the best few at a larger one: each picture's minima, and the losses.
 
-    count: int
-    place: Callable[[Sides, Tensor, Tensor], Camera]
-    around: float
-
-
-def _all_around(search: PoseSearch, pictures: Tensor, fov: float, move: Move) -> Beginning:
-    """Cameras in all directions from which the mesh is about where and as large as the picture shows it."""
-    _check_rotations(search, pictures)
-    if bool((pictures[..., -1].flatten(1).amax(1) < 0.5).any()):
+    The rotations are spread over all; with starts, one per picture, they are none and those that are small enough, and turn
+    its start.
+    """
+    # Per rotation its pose with gradient and moments, and the camera; pictures are rendered a few at a time
+    check_memory("fit_camera", f"a search from {search.rotations} rotations", 400 * search.rotations, pictures.device)
+    turns, around = even_rotations(search.rotations), 180.0
+    if start is not None:
+        near = turns[rotation_angle(turns.diagonal(dim1=-2, dim2=-1).sum(-1)) < search.around]
+        turns, around = torch.cat([torch.eye(3)[None], near]), search.around
+    elif bool((pictures[..., -1].flatten(1).amax(1) < 0.5).any()):
         raise ValueError(
             "fit_camera: a picture shows nothing (its silhouette is empty); there is no pose to search for."
         )
-    rotations = even_rotations(search.rotations)
-
-    def begin(sides: Sides, small: Tensor, numbers: Tensor) -> Camera:
-        return align_rotations(sides, small, rotations.to(small), fov, move)
-
-    return Beginning(search.rotations, begin, around=180.0)
-
-
-def _around_starts(search: PoseSearch, pictures: Tensor, start: Camera, move: Move) -> Beginning:
-    """Each picture's start, turned by each of the rotations that are small enough, and by none."""
-    _check_rotations(search, pictures)
-    turns = even_rotations(search.rotations)
-    angle = torch.rad2deg(torch.acos(((turns.diagonal(dim1=-2, dim2=-1).sum(-1) - 1) / 2).clamp(-1, 1)))
-    turns = torch.cat([torch.eye(3)[None], turns[angle < search.around]]).to(pictures)
-
-    def begin(sides: Sides, small: Tensor, numbers: Tensor) -> Camera:
-        vertices = sides.front.vertices
-        camera = turn_around(start[numbers], turns, (vertices.amin(-2) + vertices.amax(-2)) / 2)
-        if not (move and camera.perspective):
-            return camera
-        return match_silhouettes(sides, small.repeat_interleave(len(turns), 0), camera, move)
-
-    return Beginning(len(turns), begin, around=search.around)
-
-
-def _check_rotations(search: PoseSearch, pictures: Tensor) -> None:
-    # Per rotation its pose with gradient and moments, and the camera; pictures are rendered a few at a time
-    needed = 400 * search.rotations
-    check_memory("fit_camera", f"a search from {search.rotations} rotations", needed, pictures.device)
-
-
-def _search(
-    sides: Sides, pictures: Tensor, begun: Beginning, search: PoseSearch, common: dict[str, Any], progress: bool
-) -> tuple[list[Minima], list[dict[str, float]]]:
-    """All that is begun with at a small size, then the best few at a larger one: each picture's minima, and the losses."""
-    count, begin, around = begun
-    mesh, device = sides.front, sides.front.vertices.device
-    coarse, small = Sides(simplified(mesh, search.faces), sides.open), _shrunk(pictures, search.size)
+    turns, count, move = turns.to(pictures), len(turns), common["move"]
+    coarse, small = Sides(simplified(sides.front, search.faces), sides.open), _shrunk(pictures, search.size)
     each, history, text = max(1, AT_ONCE // count), [], "searching the camera"
+    # After half of the steps only the best go on
+    half, most = search.steps // 2, max(search.keep, count // 4)
     kept: list[Camera] = []
     firsts = range(0, len(pictures), each)
     with progress_of(len(firsts) * search.steps, text, progress) as advance:
         for first in firsts:
             part = small[first : first + each]
-            which = torch.arange(len(part), device=device).repeat_interleave(count)
-            descent = LeastSquares(coarse, part[which], begin(coarse, part, first + which[::count]), **common)
-            for steps, kept_each in _halves(search, count):
+            which = torch.arange(len(part), device=pictures.device).repeat_interleave(count)
+            if start is None:
+                camera = align_rotations(coarse, part, turns, fov, move)
+            else:
+                camera = turn_around(start[first + which[::count]], turns, coarse.middle)
+                camera = match_silhouettes(coarse, part[which], camera, move)
+            descent = LeastSquares(coarse, part[which], camera, **common)
+            for steps, kept_each in ((range(half), most), (range(half, search.steps), search.keep)):
+                if not steps:
+                    continue
                 descent.run(counted(steps, advance, text), search.steps, (max(part.shape[1:3]) / 8, 0.5), 4)
                 chosen = _chosen(descent.camera(), descent.losses, which, len(part), kept_each)
                 descent.keep(chosen)
@@ -246,7 +227,7 @@ def _search(
             kept += [found.cameras[own] for own in _rows(which, len(part))]
     sides = sides.at_most(search.refine_faces)
     larger = _shrunk(pictures, search.refine_size)
-    which = torch.repeat_interleave(torch.tensor([len(camera.matrix) for camera in kept])).to(device)
+    which = torch.repeat_interleave(torch.tensor([len(camera.matrix) for camera in kept])).to(pictures.device)
     descent = LeastSquares(sides, larger[which], _joined(kept), **common)
     scales = (max(1.0, max(larger.shape[1:3]) / 24), 0.7)
     with progress_bar(range(search.refine_steps), "refining the camera", progress) as numbers:
@@ -256,13 +237,6 @@ def _search(
     found, which = descent.camera(), which[chosen]
     minima = [Minima(found[own], descent.losses[own]) for own in _rows(which, len(pictures))]
     return minima, history + descent.history()
-
-
-def _halves(search: PoseSearch, count: int) -> list[tuple[range, int]]:
-    """The steps of the search in two parts, and how many of `count` rotations go on from each."""
-    half = search.steps // 2
-    parts = [(range(half), max(search.keep, count // 4))] if half else []
-    return [*parts, (range(half, search.steps), search.keep)]
 
 
 def _varied(
@@ -279,8 +253,7 @@ def _varied(
     turns = variations(found.cameras[best], sides.front, around)
     if not turns.shape[1]:
         return found, which, []
-    vertices = sides.front.vertices
-    camera = turn_around(found.cameras[best], turns, (vertices.amin(-2) + vertices.amax(-2)) / 2)
+    camera = turn_around(found.cameras[best], turns, sides.middle)
     shown = which[best].repeat_interleave(turns.shape[1])
     descent = LeastSquares(sides, pictures[shown], camera, **common)
     steps = max(1, search.steps // 2)
@@ -315,8 +288,7 @@ def _distinct(cameras: Camera, losses: Tensor) -> Tensor:
     """Which cameras to keep, best first: each at least `SAME_POSE` degrees from every better one."""
     order = losses.argsort()
     axes = cameras.axes[order].double()
-    trace = torch.einsum("aij,bij->ab", axes, axes)
-    apart = (torch.rad2deg(torch.acos(((trace - 1) / 2).clamp(-1, 1))) > SAME_POSE).cpu().numpy()
+    apart = (rotation_angle(torch.einsum("aij,bij->ab", axes, axes)) > SAME_POSE).cpu().numpy()
     chosen: list[int] = []
     for i in range(len(order)):
         if apart[i, chosen].all():
@@ -343,23 +315,18 @@ def _checked_pictures(image: Tensor, mesh: Mesh) -> tuple[Tensor, bool]:
             f"fit_camera: `image` must be a floating tensor, {wanted}, got {got}; call it as fit_camera(mesh, image)."
         )
     check_mesh_given("fit_camera", mesh)
-    channels_last = image.shape[-1:] in ((1,), (4,))
-    channels_first = image.dim() > 2 and image.shape[-3] in (3, 4) and not channels_last
-    if (
-        image.dim() not in (2, 3, 4)
-        or 0 in image.shape
-        or image.shape[-1] == 3
-        or (image.dim() == 4 and not channels_last)
-        or channels_first
-    ):
+    layers = image.dim() in (3, 4) and image.shape[-1] in (1, 4)
+    channels_first = image.dim() > 2 and image.shape[-3] in (3, 4) and not layers
+    plain = image.dim() in (2, 3) and image.shape[-1] != 3
+    if 0 in image.shape or channels_first or not (layers or plain):
         hint = "; channels come last: image.movedim(-3, -1), with alpha" if channels_first else ""
         hint += ", or image[..., None] for silhouettes" if channels_first and image.dim() == 3 else ""
         raise ValueError(f"fit_camera: `image` must be {wanted}, got {tuple(image.shape)}{hint}.")
     if image.device.type == "cpu" and not bool(torch.isfinite(image).all()):
         raise ValueError("fit_camera: `image` holds values that are not finite; look at the step that made it.")
     image = image.to(mesh.vertices)
-    single = image.dim() == 2 or (image.dim() == 3 and channels_last)
-    image = image if image.dim() > 2 and channels_last else image[..., None]
+    single = image.dim() == (3 if layers else 2)
+    image = image if layers else image[..., None]
     image = image[None] if single else image
     if image.shape[-1] == 1:
         return image, single

@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 #: Where there is no terminal, a line is written every so many seconds.
 EVERY = 10.0
@@ -23,13 +23,6 @@ def geometric(ends: tuple[float, float], share: float) -> float:
 
 
 @contextmanager
-def stop_on_interrupt() -> Iterator[None]:
-    """Ctrl-C ends the loop inside, not the program: the fit so far is kept."""
-    with suppress(KeyboardInterrupt):
-        yield
-
-
-@contextmanager
 def progress_of(total: int, text: str, shown: bool, done: int = 0) -> Iterator[Callable[[int, str], None]]:
     """`advance(steps, text)`: on a terminal it moves a bar, elsewhere it writes a line every ten seconds to standard error;
     both say how long it still takes. Nothing unless `shown`."""
@@ -37,7 +30,7 @@ def progress_of(total: int, text: str, shown: bool, done: int = 0) -> Iterator[C
         yield lambda steps, text: None
         return
     if not sys.stderr.isatty():
-        yield _Lines(total, done)
+        yield _lines(total, done)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -48,23 +41,21 @@ def progress_of(total: int, text: str, shown: bool, done: int = 0) -> Iterator[C
         yield lambda steps, text: bar.update(task, advance=steps, description=text)
 
 
-class _Lines:
+def _lines(total: int, done: int) -> Callable[[int, str], None]:
     """Progress as lines."""
+    # The first step compiles kernels, so its time says nothing of the others
+    first, began, said = -1, 0.0, time.monotonic()
 
-    def __init__(self, total: int, done: int):
-        self.total, self.first, self.done = total, done, done
-        self.began: float | None = None
-        self.said = time.monotonic()
+    def advance(steps: int, text: str) -> None:
+        nonlocal done, first, began, said
+        done, now = done + steps, time.monotonic()
+        if first < 0:
+            first, began = done, now
+        elif now - said >= EVERY and done > first:
+            said, left = now, (total - done) * (now - began) / (done - first)
+            print(f"{text}: {done} of {total}, about {_duration(left)} left", file=sys.stderr, flush=True)
 
-    def __call__(self, steps: int, text: str) -> None:
-        self.done += steps
-        now = time.monotonic()
-        if self.began is None:  # the first step compiles kernels, so its time says nothing of the others
-            self.first, self.began = self.done, now
-        elif now - self.said >= EVERY and self.done > self.first:
-            self.said = now
-            left = (self.total - self.done) * (now - self.began) / (self.done - self.first)
-            print(f"{text}: {self.done} of {self.total}, about {_duration(left)} left", file=sys.stderr, flush=True)
+    return advance
 
 
 def _duration(seconds: float) -> str:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from algonet.core.checks import check_spec
 from algonet.render import Mesh
 from algonet.render.meshes import check_mesh_given
 
@@ -36,8 +37,7 @@ def mesh_quality(mesh: Mesh) -> MeshQuality:
     MeshQuality(faces=320, inverted=0, intersecting=0, open=0, crowded=0, share=0.0)
     """
     check_mesh_given("mesh_quality", mesh)
-    if mesh.vertices.dim() != 2:
-        raise ValueError(f"mesh_quality: one mesh at a time, vertices (V, 3), got {tuple(mesh.vertices.shape)}.")
+    check_spec("mesh_quality", "vertices", mesh.vertices, "V 3", hint="; one mesh at a time")
     with torch.no_grad():
         vertices, faces = mesh.vertices.detach().double(), mesh.faces.long()
         plain = Mesh(vertices, faces)
@@ -91,7 +91,7 @@ def _close_pairs(vertices: Tensor, faces: Tensor, chunk: int = 2**21) -> list[tu
     low, high = corners.amin(1), corners.amax(1)
     extent = (high - low).amax(1)
     # Most faces then lie in at most eight cells
-    cell = 2 * extent.quantile(0.9) if len(extent) < 2**24 else 2 * extent.mean()
+    cell = 2 * extent.sort().values[len(extent) * 9 // 10]
     cell = torch.maximum(cell, (high.amax(0) - low.amin(0)).amax() / 512).clamp_min(1e-12)
     first, last = ((low - low.amin(0)) / cell).long(), ((high - low.amin(0)) / cell).long()
     spans = last - first + 1

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from algonet.core.checks import check_spec
 from algonet.core.memory import UNASKED, check_memory
 from algonet.render import Mesh
 from algonet.render.checks import check_mesh
@@ -74,8 +75,7 @@ def remesh(
     (True, True)
     """
     check_mesh("remesh", vertices, faces)
-    if vertices.dim() != 2:
-        raise ValueError(f"remesh: one mesh at a time, vertices (V, 3), got {tuple(vertices.shape)}.")
+    check_spec("remesh", "vertices", vertices, "V 3", hint="; one mesh at a time")
     lengths = torch.as_tensor(length, dtype=vertices.dtype, device=vertices.device).expand(len(vertices))
     _check_growth(vertices, faces, lengths, passes)
     rest = vertices.new_zeros(len(vertices), 0) if data is None else data.to(vertices)
@@ -304,11 +304,8 @@ def _flip(table: Tensor, faces: Tensor) -> tuple[Tensor, bool]:
     asks = asks.nonzero()[:, 0]
     if not len(asks):
         return faces, False
-    touched = torch.stack([a, b, c, d], 1)[asks]
-    rank = torch.arange(len(asks), device=faces.device)
-    lowest = torch.full((count,), len(asks), device=faces.device)
-    lowest.scatter_reduce_(0, touched.flatten(), rank.repeat_interleave(4), "amin")
-    chosen = asks[(lowest[touched] == rank[:, None]).all(1)]
+    touched, rank = torch.stack([a, b, c, d], 1)[asks], torch.arange(len(asks), device=faces.device)
+    chosen = asks[(_lowest(touched, rank, count)[touched] == rank[:, None]).all(1)]
     faces = faces.clone()
     faces[first[chosen]], faces[second[chosen]] = new[chosen, 0], new[chosen, 1]
     return faces, True
@@ -331,11 +328,16 @@ def _relaxed(table: Tensor, faces: Tensor) -> Tensor:
 
 def _apart(ends: Tensor, rank: Tensor, faces: Tensor, count: int) -> Tensor:
     """Which of the ranked edges have the lowest rank among all that touch a face around them."""
-    lowest = torch.full((count,), len(ends), device=ends.device)
-    lowest.scatter_reduce_(0, ends.flatten(), rank.repeat_interleave(2), "amin")
+    lowest = _lowest(ends, rank, count)
     of_face = lowest[faces].amin(1, keepdim=True).expand(-1, 3)
     lowest = lowest.scatter_reduce(0, faces.flatten(), of_face.flatten(), "amin")
     return (lowest[ends] == rank[:, None]).all(1)
+
+
+def _lowest(touched: Tensor, rank: Tensor, count: int) -> Tensor:
+    """The lowest rank (E,) that touches each of `count` vertices, the numbers of which are `touched` (E, k)."""
+    own = rank[:, None].expand_as(touched)
+    return touched.new_full((count,), len(rank)).scatter_reduce(0, touched.flatten(), own.flatten(), "amin")
 
 
 def _faces_around(faces: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

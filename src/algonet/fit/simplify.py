@@ -106,6 +106,16 @@ class Sides:
         self.front, self.open = mesh, open
         self._coarser: dict[int, Sides] = {}
 
+    @property
+    def middle(self) -> Tensor:
+        """The middle (3,) of the box around the mesh."""
+        vertices = self.front.vertices.detach()
+        return (vertices.amin(-2) + vertices.amax(-2)) / 2
+
+    @property
+    def radius(self) -> Tensor:
+        return (self.front.vertices.detach() - self.middle).norm(dim=-1).max()
+
     def at_most(self, faces: int) -> Sides:
         """The same with a mesh simplified to about `faces` faces, made once; itself if it has no more."""
         if len(self.front.faces) <= faces:

@@ -55,7 +55,7 @@ class Targets:
         masks = self.masks
         if masks is not None and getattr(masks, "dtype", None) == torch.bool:
             object.__setattr__(self, "masks", masks.to(torch.get_default_dtype()))
-        given = {name: getattr(self, name) for name in PICTURES if getattr(self, name) is not None}
+        given = self.given
         if not set(given) - {"masks"}:
             raise ValueError("Targets: give at least one of `silhouettes`, `rgb`, `normals`, `depth`.")
         for name, pictures in given.items():
@@ -110,9 +110,14 @@ class Targets:
         return Targets(read_cameras(file, (int(pictures.shape[1]), int(pictures.shape[2])))[1], rgb=pictures)
 
     @property
+    def given(self) -> dict[str, Tensor]:
+        """The pictures that there are, by kind."""
+        return {name: getattr(self, name) for name in PICTURES if getattr(self, name) is not None}
+
+    @property
     def size(self) -> tuple[int, int]:
         """(height, width) of the pictures."""
-        first = next(p for p in (self.silhouettes, self.rgb, self.normals, self.depth) if p is not None)
+        first = next(iter(self.given.values()))
         return int(first.shape[1]), int(first.shape[2])
 
     @property
@@ -129,32 +134,29 @@ class Targets:
         return None
 
     def __repr__(self) -> str:
-        kinds = ", ".join(name for name in PICTURES if getattr(self, name) is not None)
-        return f"Targets({len(self)} views of {self.size[0]} x {self.size[1]} pixels: {kinds})"
+        return f"Targets({len(self)} views of {self.size[0]} x {self.size[1]} pixels: {', '.join(self.given)})"
 
     def __len__(self) -> int:
         return int(self.cameras.batch_shape[0])
 
     def to(self, *args, **kwargs) -> Targets:
         """With all tensors moved or cast, as by `Tensor.to`."""
-        moved = {n: getattr(self, n).to(*args, **kwargs) for n in PICTURES if getattr(self, n) is not None}
+        moved = {name: pictures.to(*args, **kwargs) for name, pictures in self.given.items()}
         return dataclasses.replace(self, cameras=self.cameras.to(*args, **kwargs), **moved)
 
     def __getitem__(self, index) -> Targets:
         """Some of the views, by a slice or a tensor of numbers."""
         index = slice(index, index + 1 or None) if isinstance(index, int) else index
-        chosen = {n: getattr(self, n)[index] for n in PICTURES if getattr(self, n) is not None}
+        chosen = {name: pictures[index] for name, pictures in self.given.items()}
         return dataclasses.replace(self, cameras=self.cameras[index], **chosen)
 
     def layers(self) -> dict[str, Tensor]:
         """What a rendering over the background shows, by kind, each (N, H, W, C), all multiplied by the silhouette."""
-        alpha, rgb, depth = self.alpha, self.rgb, self.depth
-        shown = {"rgb": rgb if rgb is None else rgb[..., :3], "normals": self.normals}
-        shown["depth"] = depth if depth is None else depth[..., None]
-        found = {name: layer for name, layer in shown.items() if layer is not None}
-        if alpha is None:
+        views = {"rgb": lambda p: p[..., :3], "normals": lambda p: p, "depth": lambda p: p[..., None]}
+        found = {name: view(self.given[name]) for name, view in views.items() if name in self.given}
+        if self.alpha is None:
             return found
-        alpha = alpha[..., None]
+        alpha = self.alpha[..., None]
         return {"silhouettes": alpha, **{name: layer * alpha for name, layer in found.items()}}
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from algonet.core.checks import check_spec
 from algonet.core.memory import check_memory
 from algonet.core.tracing import outside_autocast
 from algonet.render import Mesh, render_hard
@@ -43,8 +44,7 @@ def fit_texture(mesh: Mesh, targets: Targets, *, size: int = 1024, facing: float
     check_mesh_given("fit_texture", mesh)
     if targets.rgb is None:
         raise ValueError("fit_texture: `targets` must have `rgb`: there are no colours to take.")
-    if mesh.vertices.dim() != 2:
-        raise ValueError(f"fit_texture: one mesh at a time, vertices (V, 3), got {tuple(mesh.vertices.shape)}.")
+    check_spec("fit_texture", "vertices", mesh.vertices, "V 3", hint="; one mesh at a time")
     # Per texel its place, face and shares, the point and normal there, three corners, and sums of colours
     check_memory("fit_texture", f"a texture of {size} x {size}", 160 * size * size, mesh.vertices.device)
     targets, mesh = targets.to(mesh.vertices), mesh.replace(vertices=mesh.vertices.detach())

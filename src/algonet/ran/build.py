@@ -17,7 +17,7 @@ from .checkpoints import newest_checkpoint
 from .config import RunConfig, from_dict
 from .data import CachedItems, Folder
 from .model import RAN, Direct, Prior, Trainable, Truth
-from .problems import problem_of
+from .problems import answers, problem_of
 from .report import coloured, findings, measures
 from .trainer import RANTrainer
 
@@ -108,15 +108,13 @@ def agreement(model: Trainable, data: CachedItems) -> dict[str, float]:
     """Mean absolute difference per pixel between b'' = Inv(R(a)) and b' = a2b(a), or a itself where there is no a2b:
     `apart`; and `varied`, the same between the b'' of neighbouring items, which is near 0 if R answers every input
     alike."""
-    device = next(model.parameters()).device
     apart, drawn = [], []
-    for index in range(len(data)):
-        a = data[index]["a"][None].to(device)
-        drawn.append(model.invert(model.reconstruct(a), a))
+    for a, found in answers(model, data):
+        drawn.append(model.invert(found, a))
         wanted: Tensor = model.a2b(a) if isinstance(model, RAN) else a.mean(1, keepdim=True).expand_as(drawn[-1])
-        apart.append((drawn[-1] - wanted).abs().mean())
-    varied = torch.cat(drawn).diff(dim=0).abs().mean() if len(drawn) > 1 else 0.0
-    return {"apart": float(torch.stack(apart).mean()), "varied": float(varied)}
+        apart.append((drawn[-1] - wanted).abs().flatten(1).mean(1))
+    varied = torch.cat(drawn).diff(dim=0).abs().mean() if len(data) > 1 else 0.0
+    return {"apart": float(torch.cat(apart).mean()), "varied": float(varied)}
 
 
 @torch.no_grad()

@@ -14,12 +14,14 @@ from .model import RAN, Trainable
 
 @torch.no_grad()
 def measures(model: Trainable, a: Tensor) -> dict[str, float]:
-    """What shows that a part is idle or collapsed: the share of pairs that D judges rightly, and how much the answers of the
-    others differ between inputs, as the mean absolute deviation per pixel."""
+    """What shows that a part is idle, collapsed or lost: the share of pairs that D judges rightly; how much the answers of the
+    others differ between inputs, as the mean absolute deviation per pixel; and how far b'' is from b' in units of a2b's."""
     if not isinstance(model, RAN):
         return {"reconstructor": _varied(model.invert(model.reconstruct(a), a))}
     paths = model.paths(a)
     found = {name: _varied(paths.get(p)) for name, p in (("reconstructor", "b2"), ("a2b", "b1"), ("b2a", "a1"))}
+    apart = float((paths.get("b2") - paths.get("b1")).abs().mean())
+    found["b''"] = apart / found["a2b"] if found["a2b"] >= SAME else 0.0  # of a collapsed a2b nothing can be learned
     if model.weights.adversarial:
         right = []
         for index in model.weights.active:
@@ -35,7 +37,12 @@ def findings(checks: list[dict[str, float]], last: int = 3) -> list[str]:
     lines = []
     for name in recent[-1] if recent else ():
         values = [check[name] for check in recent]
-        if name != "discriminator":
+        if name == "b''":
+            if min(values) > 1:
+                lines.append(
+                    f"b'' is no nearer to b' than one picture for all inputs ({values[-1]:.1f} times): {_HELP[name]}"
+                )
+        elif name != "discriminator":
             if max(values) < SAME:
                 lines.append(
                     f"{name} answers every input alike (answers differ by {values[-1]:.3f} per pixel): {_HELP[name]}"
@@ -50,11 +57,12 @@ def findings(checks: list[dict[str, float]], last: int = 3) -> list[str]:
 #: Answers that differ less per pixel are the same, and D this near to 1/2 knows nothing.
 SAME, CHANCE = 0.02, 0.03
 _HELP = {
+    "b''": "R does not follow a2b yet; train longer, or lower train.translator_rate (to 1 for U-Nets).",
     "reconstructor": "raise train.wait until b' shows outlines, or train.reconstructor_rate after it; see a2b first.",
     "a2b": "train longer; give it samples of B (loss.samples, loss.way_back) and a b2a that borrows colours "
     '(model.translator = "repaint").',
     "b2a": 'colours that say nothing of the content cannot be guessed; try model.translator = "repaint".',
-    "idle": "the losses' L1 terms train alone; raise loss.adversarial or model.base, or leave it out.",
+    "idle": "the losses' L1 terms train alone, which is enough with a way back; else raise loss.adversarial or model.base.",
     "won": "the others cannot follow it; lower loss.adversarial, or give them more (model.translator_base).",
 }
 

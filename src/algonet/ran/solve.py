@@ -67,15 +67,24 @@ class BoxReconstructor(nn.Module):
 
 
 class _Pictures(nn.Module):
-    """The user's inverse, its traces as pictures; the tensors that it makes are made where the parameters are."""
+    """The user's inverse, its traces as pictures, its values brought into [0, 1], where translators end; the tensors that it
+    makes are made where the parameters are."""
 
     def __init__(self, inverse: Callable[[Tensor], Tensor]):
         super().__init__()
-        self.inverse = inverse
+        self.inverse, self.low, self.range = inverse, 0.0, 1.0
 
     def forward(self, parameters: Tensor) -> Tensor:
         with parameters.device:
-            return _as_pictures(self.inverse(parameters))
+            made = _as_pictures(self.inverse(parameters))
+        return (made - self.low) / self.range if isinstance(made, Tensor) else made
+
+    @torch.no_grad()
+    def bring_into_range(self, parameters: Tensor) -> None:
+        """Take the values made of these parameters for all there are; what lies in [0, 1] already stays as it is."""
+        low, high = self(parameters).aminmax()
+        if low < 0 or high > 1:
+            self.low, self.range = float(low), float(high - low) or 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +150,10 @@ def solve_inverse(
     if a is None:
         _refuse(f"wanted pictures (N, C, H, W) or traces (N, L) or (N, C, L), got {tuple(pictures.shape)}.")
     smooth = _Pictures(inverse)
-    channels = _checked(smooth, parameters, pictures, a)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        channels = _checked(smooth, parameters, pictures, a)
+        smooth.bring_into_range(parameters.draw(64))
     items = CachedItems([{"a": picture} for picture in a])
     options: dict[str, Any] = {"weights": LossWeights(adversarial=0.1, l1=10.0)}
     if method in ("supervised", "weak"):
@@ -167,7 +179,7 @@ def solve_inverse(
             )  # fmt: skip
     settings = settings or TrainConfig(
         steps=steps, batch=min(16, len(a)), wait=steps // 10, warmup=min(50, steps // 10), tensorboard=False,
-        softness=(), reconstructor_rate=1.0, pictures_every=max(1, steps // 10),
+        softness=(), translator_rate=1.0, reconstructor_rate=1.0, pictures_every=max(1, steps // 10),
     )  # fmt: skip
     trainer = RANTrainer(
         model, items, settings, folder or tempfile.mkdtemp(prefix="algonet-"), seed=seed,
@@ -181,13 +193,13 @@ def _refuse(reason: str) -> NoReturn:
     raise ValueError(f"solve_inverse: {reason}")
 
 
-def _checked(smooth: nn.Module, parameters: Box, pictures: Tensor, a: Tensor) -> int:
+def _checked(smooth: _Pictures, parameters: Box, pictures: Tensor, a: Tensor) -> int:
     """The channels of the inverse's pictures, after a trial with two drawn parameters."""
     drawn = parameters.draw(2).requires_grad_()
     b = smooth(drawn)
     wanted = ", ".join(map(str, pictures.shape[2:] or pictures.shape[1:]))
     if not isinstance(b, Tensor) or b.dim() != 4 or (len(b), *b.shape[2:]) != (2, *a.shape[2:]):
-        got = smooth.inverse(drawn)  # pyright: ignore[reportCallIssue]
+        got = smooth.inverse(drawn)
         _refuse(
             f"of parameters {tuple(drawn.shape)} the inverse must make pictures of the inputs' size, (2, C, {wanted}), got "
             f"{tuple(got.shape) if isinstance(got, Tensor) else type(got).__name__}."

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +176,7 @@ class RANTrainer:
         """Gradients of one loss of one section, accumulated over the chunks; returns its value."""
         total = torch.zeros((), device=self.fabric.device)
         for i, (chunk, fixed) in enumerate(zip(chunks, precomputed, strict=True)):
-            waiting = self.fabric.world_size > 1 and i + 1 < len(chunks)
-            with self.fabric.no_backward_sync(self._wrapped) if waiting else nullcontext():
+            with self.fabric.no_backward_sync(self._wrapped, i + 1 < len(chunks)):
                 loss = self._wrapped(chunk, section, index, fixed)
                 self.fabric.backward(loss / len(chunks), model=self._wrapped)
             total = total + loss.detach() / len(chunks)

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Generator as Random
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import Dataset
+
+from algonet.core.pictures import open_picture
 
 Item = dict[str, Tensor]
 #: Seeds of the splits: settings are chosen on "validation", results are reported on "test".
@@ -159,6 +162,18 @@ def _files(root: Path, split: str) -> list[Path]:
         return []
     found = [p for p in inside.iterdir() if p.suffix.lower() in ENDINGS and not p.name.startswith(".") and p.is_file()]
     return sorted(p for p in found if apart or split_of(p.name) == split)
+
+
+def read_views(path: Path, size: int, views: int) -> Tensor:
+    """A picture file as (3, size, views * size) in [0, 1], resized; its square views stand side by side."""
+    image = open_picture(path).convert("RGB")
+    if abs(image.width / image.height - views) > 0.05 * views:
+        raise ValueError(
+            f"{path}: this model looks at {views} square view(s) side by side; the picture is "
+            f"{image.width} x {image.height}."
+        )
+    array = np.asarray(image.resize((size * views, size)), dtype=np.float32) / 255
+    return torch.from_numpy(array).permute(2, 0, 1)
 
 
 @dataclass(frozen=True)

@@ -117,9 +117,8 @@ class Utterances(Procedural):
         rows = {
             name: getattr(self.inventory, name).to(self.device) for name in ("formants", "bandwidths", "gains", "noise")
         }
-        speaking = self.inventory.replace(
-            **{**rows, "formants": rows["formants"] * jitter, "bandwidths": rows["bandwidths"].expand_as(jitter)}
-        )
+        rows["formants"], rows["bandwidths"] = rows["formants"] * jitter, rows["bandwidths"].expand_as(jitter)
+        speaking = self.inventory.replace(**rows)
         sound = synthesize(
             one_hot, durations, pitch, torch.ones_like(durations), inventory=speaking, white=self.white.to(self.device),
             length=length, harmonics=48, voice=Voice(*voice.unbind(-1)),

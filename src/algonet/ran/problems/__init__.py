@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor, nn
 
 from algonet.ran.config import PROBLEMS, RunConfig
-from algonet.ran.data import STYLES, CachedItems, Folder, Item, Style
+from algonet.ran.data import STYLES, CachedItems, Folder, Style, read_views
 from algonet.ran.networks import Encoder, LocalTranslator, PairDiscriminator, Repaint, UNet, levels_of
 
 if TYPE_CHECKING:
@@ -104,15 +104,9 @@ class Problem(ABC):
     def evaluate(self, model: Trainable | None, data: Any) -> Scores:
         """The figures of a model (of the template everything begins from, without one) on all of `data`."""
 
-    @staticmethod
-    def batches(data: CachedItems, names: tuple[str, ...]) -> Iterator[Item]:
-        """All items, up to 64 at once."""
-        for first in range(0, len(data), 64):
-            yield data.batch(list(range(first, min(first + 64, len(data)))), names)
-
-    @abstractmethod
     def read(self, path: Path) -> Tensor:
         """One input (C, H, W) from a user's file."""
+        return read_views(path, self.config.data.size, self.views)
 
     @abstractmethod
     def encoded(self, found: Any) -> tuple[str, bytes]:
@@ -124,6 +118,14 @@ class Problem(ABC):
         return {
             "count": getattr(data, split), "seed": data.seed, "split": split, "noise": data.noise, "style": data.style,
         }  # fmt: skip
+
+
+def answers(model: Trainable, data: CachedItems) -> Iterator[tuple[Tensor, Any]]:
+    """The inputs of all items, up to 64 at once, and what the model reconstructs from them."""
+    device = next(model.parameters()).device
+    for first in range(0, len(data), 64):
+        a = data.batch(list(range(first, min(first + 64, len(data)))), ("a",))["a"].to(device)
+        yield a, model.reconstruct(a)
 
 
 def problem_of(config: RunConfig) -> Problem:

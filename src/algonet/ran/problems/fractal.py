@@ -4,7 +4,6 @@ systems, drawn by the ordinary chaos game and painted in one of the styles."""
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -18,8 +17,7 @@ from algonet.ran.model import Batch, Trainable
 from algonet.ran.networks import Encoder, head
 from algonet.relax import GaussianNoise, SoftModule
 
-from . import Parts, Problem, Scores
-from .mesh import read_views
+from . import Parts, Problem, Scores, answers
 
 #: What pictures of function systems show.
 EXTENT = (-1.0, 1.0, -1.0, 1.0)
@@ -53,18 +51,12 @@ class FractalProblem(Problem):
 
         Both are drawn by an inverse of this function's own, `scale` pixels wide, with other and more points than in
         training."""
-        device = torch.device("cpu") if model is None else next(model.parameters()).device
-        inverse = IFSInverse(data.functions, data.size, points=4096, depth=16, scale=scale, seed=1).to(device)
-        start = maps_about(*ring(data.functions)).to(device)
-        scores = []
-        for items in self.batches(data, ("a", "parameters")):
-            a, true = items["a"].to(device), items["parameters"].to(device)
-            found = start.expand_as(true) if model is None else model.reconstruct(a)
-            scores.append(ssim(inverse(found)[:, 0], inverse(true)[:, 0]))
-        return {"ssim": float(torch.cat(scores).mean())}
-
-    def read(self, path: Path) -> Tensor:
-        return read_views(path, self.config.data.size, 1)
+        true = data.batch(list(range(len(data))), ("parameters",))["parameters"]
+        templates = [maps_about(*ring(data.functions)).expand_as(true)]
+        found = torch.cat([found for _, found in answers(model, data)] if model else templates)
+        inverse = IFSInverse(data.functions, data.size, points=4096, depth=16, scale=scale, seed=1).to(found.device)
+        pairs = zip(found.split(64), true.to(found.device).split(64), strict=True)
+        return {"ssim": float(torch.cat([ssim(*(inverse(maps)[:, 0] for maps in pair)) for pair in pairs]).mean())}
 
     def encoded(self, found: Tensor) -> tuple[str, bytes]:
         return ".json", system_of(found).to_json().encode()

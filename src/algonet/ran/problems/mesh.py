@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from algonet.core.identity import unit
-from algonet.core.pictures import open_picture
 from algonet.fit import rotation_matrix
 from algonet.ran.data import CachedItems
 from algonet.ran.data.shapes import Shapes, side_cameras, surface_points
@@ -23,7 +22,7 @@ from algonet.render.functional import DEPTH_STEEPNESS
 from algonet.render.losses import Topology, flatten_loss, laplacian_loss
 from algonet.render.meshes import mesh_files
 
-from . import Parts, Problem, Scores
+from . import Parts, Problem, Scores, answers
 
 
 class MeshProblem(Problem):
@@ -70,18 +69,20 @@ class MeshProblem(Problem):
     def evaluate(self, model: Trainable | None, data: Shapes, resolution: int = 32) -> Scores:
         """Mean voxel IoU and Chamfer distance to the true shapes; with colours also the mean absolute difference between
         the rendered colours and the input's where both show the object (of the template: mid-grey)."""
-        device = torch.device("cpu") if model is None else next(model.parameters()).device
-        start = self.template().to(device)
-        scores: dict[str, list[float]] = {"iou": [], "chamfer": []}
-        for index in range(len(data)):
-            a = data[index]["a"][None].to(device)
-            found = start.vertices if model is None else model.reconstruct(a)[0]
-            shape, true = start.replace(vertices=found[..., :3]), data.mesh(index)
-            scores["iou"].append(iou(occupancy(shape, resolution).cpu(), occupancy(true.to(device), resolution).cpu()))
-            scores["chamfer"].append(chamfer(shape, true))
+        start = self.template()
+        templates = [start.vertices.expand(len(data), -1, -1)]
+        surfaces = torch.cat([found for _, found in answers(model, data)] if model else templates)
+        rows = []
+        for index, found in enumerate(surfaces):
+            shape, true = start.replace(vertices=found[..., :3]).to(found.device), data.mesh(index).to(found.device)
+            row = {
+                "iou": iou(occupancy(shape, resolution), occupancy(true, resolution)),
+                "chamfer": chamfer(shape, true),
+            }
             if self.config.model.colours:
-                scores.setdefault("colour", []).append(self._colour_error(found, data.silhouette(index), a[0]))
-        return {name: sum(values) / len(values) for name, values in scores.items()}
+                row["colour"] = self._colour_error(found, data.silhouette(index), data[index]["a"].to(found.device))
+            rows.append(row)
+        return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
 
     def _colour_error(self, found: Tensor, silhouette: Tensor, a: Tensor) -> float:
         if found.shape[-1] == 3:
@@ -95,29 +96,12 @@ class MeshProblem(Problem):
             return 1.0
         return float((shown[1:] / shown[:1].clamp_min(1e-6) - a)[:, both].abs().mean())
 
-    def read(self, path: Path) -> Tensor:
-        return read_views(path, self.config.data.size, self.config.data.views)
-
     def encoded(self, found: Tensor) -> tuple[str, bytes]:
         path = Path("found.obj" if found.shape[-1] == 3 else "found.ply")
         mesh = self.template().replace(vertices=found[..., :3].cpu())
         if found.shape[-1] > 3:
             mesh = mesh.replace(vertex_colors=found[..., 3:].cpu())
         return path.suffix, mesh_files(mesh, path)[path]
-
-
-def read_views(path: Path, size: int, views: int) -> Tensor:
-    """A picture file as (3, size, views * size) in [0, 1], resized; its square views stand side by side."""
-    import numpy as np
-
-    image = open_picture(path).convert("RGB")
-    if abs(image.width / image.height - views) > 0.05 * views:
-        raise ValueError(
-            f"{path}: this model looks at {views} square view(s) side by side; the picture is "
-            f"{image.width} x {image.height}."
-        )
-    array = np.asarray(image.resize((size * views, size)), dtype=np.float32) / 255
-    return torch.from_numpy(array).permute(2, 0, 1)
 
 
 class MeshReconstructor(nn.Module):

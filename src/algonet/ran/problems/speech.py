@@ -26,7 +26,7 @@ from algonet.ran.networks import Encoder, head, near_zero
 from algonet.relax import GaussianNoise, SoftModule
 from algonet.speech import SmoothSynthesizer, Voice, read_wav
 
-from . import Parts, Problem, Scores
+from . import Parts, Problem, Scores, answers
 
 
 class Transcript(NamedTuple):
@@ -74,18 +74,14 @@ class SpeechProblem(Problem):
     def evaluate(self, model: Trainable | None, data: Any) -> Scores:
         """Phonemes right in their place, utterances without an error, and 1 - edits / phonemes, silence aside. The
         template answers every sound with the most frequent phoneme of each place, which is more than it knows."""
-        device = torch.device("cpu") if model is None else next(model.parameters()).device
-        found, true = [], []
-        for batch in self.batches(data, ("a", "phonemes")):
-            true.append(batch["phonemes"].cpu())
-            if model is not None:
-                found.append(model.reconstruct(batch["a"].to(device)).phonemes.argmax(-1).cpu())
-        right = torch.cat(true)
-        answer = torch.cat(found) if found else right.mode(0).values.expand_as(right)
-        same = answer == right
-        spoken = [[p for p in row if data.inventory.names[p] != "_"] for row in right.tolist()]
-        heard = [[p for p in row if data.inventory.names[p] != "_"] for row in answer.tolist()]
-        edits = sum(edit_distance(a, b) for a, b in zip(spoken, heard, strict=True))
+        right = data.batch(list(range(len(data))), ("phonemes",))["phonemes"].cpu()
+        templates = [right.mode(0).values.expand_as(right)]
+        heard = torch.cat([f.phonemes.argmax(-1).cpu() for _, f in answers(model, data)] if model else templates)
+        same = heard == right
+        spoken, said = (
+            [[p for p in row if data.inventory.names[p] != "_"] for row in rows.tolist()] for rows in (right, heard)
+        )
+        edits = sum(map(edit_distance, spoken, said))
         return {
             "phonemes": float(same.float().mean()),
             "utterances": float(same.all(-1).float().mean()),
