@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
+import operator
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
@@ -127,10 +128,7 @@ class SmoothProgram(nn.Module):
 
 def _found(module: str, name: str) -> SmoothProgram:
     """A program by the place of its definition, for pickle."""
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return SmoothProgram(found.function)
+    return SmoothProgram(operator.attrgetter(name)(importlib.import_module(module)).function)
 
 
 P = ParamSpec("P")

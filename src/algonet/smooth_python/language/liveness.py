@@ -18,6 +18,7 @@ from ..softness import OPTIONS
 
 Names = frozenset[str]
 NOTHING: Names = frozenset()
+SEQUENCES = (ast.Tuple, ast.List)
 TARGETED = (ast.AugAssign, ast.AnnAssign, ast.For)
 
 
@@ -219,15 +220,13 @@ def numbered(function: ast.FunctionDef) -> dict[ast.stmt, list[Assignment]]:
     return found
 
 
-def _pairs(node: ast.Assign | ast.AugAssign | ast.AnnAssign, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
-    target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-    if not isinstance(target, (ast.Tuple, ast.List)) or not isinstance(value, (ast.Tuple, ast.List)):
+def _pairs(node: ast.stmt, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    target, *chained = places(node)
+    parts, values = (getattr(x, "elts", None) if isinstance(x, SEQUENCES) else None for x in (target, value))
+    if chained or not parts or not values or len(parts) != len(values):
         return [(target, value)]
-    chained = isinstance(node, ast.Assign) and len(node.targets) > 1
-    starred = any(isinstance(part, ast.Starred) for part in (*target.elts, *value.elts))
-    if chained or starred or len(target.elts) != len(value.elts):
-        return [(target, value)]
-    return list(zip(target.elts, value.elts, strict=True))
+    starred = any(isinstance(part, ast.Starred) for part in (*parts, *values))
+    return [(target, value)] if starred else list(zip(parts, values, strict=True))
 
 
 _WRITE_OUTSIDE = "call it outside the smooth function and pass the result in"

@@ -163,9 +163,7 @@ class Machine:
 
     def number(self, x: float, like: Value) -> Value:
         """A Python number as a value: the same for all items, and it decides smoothly."""
-        tensor = like.tensor
-        dtype = tensor.dtype if tensor.is_floating_point() else torch.get_default_dtype()
-        return Value(torch.tensor(float(x), dtype=dtype, device=tensor.device), False, self)
+        return Value(_number(float(x), like.tensor), False, self)
 
     def draw(self, name: str, draws: Any, size: int | None, precision: torch.dtype, *operands: Value) -> Value:
         """The instruction `uniform`, or `coin` for a probability: a random number for each item."""

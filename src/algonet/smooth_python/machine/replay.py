@@ -313,7 +313,7 @@ class Recording:
                 return last._replace(result=mapped(lambda x: x(run) if callable(x) else x, last.result))
             before, answers = answers, (*answers, last.ask(run))
             if answers not in self._stretches and run.steeper != 1.0:
-                near = (known for known in self._stretches if len(known) == len(answers) and known[:-1] == before)
+                near = (known for known in [*self._stretches] if len(known) == len(answers) and known[:-1] == before)
                 answers = next((known for known in near if _includes(known[-1], answers[-1])), None)
         return None
 

@@ -276,7 +276,7 @@ def mapped(function: Callable[..., Any], *trees: Any, keep: bool = False) -> Any
 
 def leaves(x: Any) -> list[Any]:
     """All that is inside of a nest."""
-    found = None if type(x) is Value else opened(x)
+    found = opened(x)
     return [x] if found is None else [leaf for part in found[0] for leaf in leaves(part)]
 
 

@@ -219,7 +219,11 @@ def _tensor_load(array: Value, index: Any) -> Any:
     if isinstance(index, slice) and array.parted:
         return stacked(array.parts[index])
     if not array.batched or _crisp(index):
-        key = (slice(None), *_as_tuple(index)) if array.batched else mapped(_bare, index)
+        key = (
+            (slice(None), *_as_tuple(index))
+            if array.batched
+            else mapped(lambda i: i.tensor if type(i) is Value else i, index)
+        )
         return Value(array.tensor[key], array.batched, array.machine)
     return call_tensor_function(lambda t, i: t[i], (array, index), {})
 
@@ -246,7 +250,3 @@ def _crisp(index: Any) -> bool:
 
 def _as_tuple(index: Any) -> tuple:
     return index if isinstance(index, tuple) else (index,)
-
-
-def _bare(index: Any) -> Any:
-    return index.tensor if type(index) is Value else index
