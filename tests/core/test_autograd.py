@@ -7,6 +7,7 @@ import torch
 from torch.func import grad, hessian, jacrev, jvp, vmap
 
 from algonet.core.autograd import Operator, Plan
+from algonet.core.codec import encode
 
 
 class CubePlan(Plan):
@@ -112,7 +113,7 @@ def test_compile_and_export_without_a_graph_break(xs):
 
 def test_registered_operator_passes_torchs_own_check(xs):
     x, s = (t.requires_grad_() for t in xs)
-    torch.library.opcheck(CUBE._traced, ([x, s, INDEX], ""))
+    torch.library.opcheck(CUBE._traced, ([x, s, INDEX], encode("")))
 
 
 def test_partial_operators_are_told_which_outputs_nobody_used(xs):

@@ -41,28 +41,43 @@ def _number(node: ast.expr) -> float:
     raise ValueError
 
 
-def shares_of_bounds(explanation: str) -> list[float]:
-    """How much of its bound each comparison in pytest's explanation of a passed assertion uses.
+def _is_exact(bound: ast.expr) -> bool:
+    """Whether a bound, as the test writes it, is no tolerance: 1, or holds a sum such as `epsilon + 1e-15`."""
+    sums = any(isinstance(node, ast.Add | ast.Sub) for node in ast.walk(bound))
+    numbers = [node.value for node in ast.walk(bound) if isinstance(node, ast.Constant)]
+    return sums or numbers == [1]
+
+
+def shares_of_bounds(written: str, explanation: str) -> list[float]:
+    """How much of its bound each comparison in a passed assertion uses, as it is written and as pytest explains it.
 
     Of `error < bound` that is error / bound; of `quality > bound` with both from 0 to 1, the smaller of
     (1 - quality) / (1 - bound) and bound / quality.
-    Whole numbers are counts, which do not round.
+    Whole numbers are counts, which do not round; what holds exactly has no margin.
+
+    >>> shares_of_bounds("error < 2.0", "0.5 < 2.0"), shares_of_bounds("a <= b + 1e-7", "1.0 <= (1.0 + 1e-07)")
+    ([0.25], [])
     """
     text = _ARRAY.sub(r"\1", explanation.split("\n", 1)[0])
     try:
-        parsed = ast.parse(text, mode="eval").body
+        parsed, asked = (ast.parse(t, mode="eval").body for t in (text, written))
     except SyntaxError:
         return []
+    parts, texts = (p.values if isinstance(p, ast.BoolOp) else [p] for p in (parsed, asked))
     found = []
-    for part in parsed.values if isinstance(parsed, ast.BoolOp) else [parsed]:
-        sides = [part.left, *part.comparators] if isinstance(part, ast.Compare) else []
-        for a, op, b in zip(sides, part.ops if isinstance(part, ast.Compare) else [], sides[1:], strict=False):
+    for part, origin in zip(parts, texts, strict=False):
+        if not isinstance(part, ast.Compare) or not isinstance(origin, ast.Compare):
+            continue
+        sides = [part.left, *part.comparators]
+        for a, op, b, bound in zip(sides, part.ops, sides[1:], origin.comparators, strict=False):
+            if _is_exact(bound):
+                continue
             try:
                 left, right = _number(a), _number(b)
             except (ValueError, ArithmeticError):
                 continue
             small, large = (left, right) if isinstance(op, ast.Lt | ast.LtE) else (right, left)
-            if isinstance(small, int) and isinstance(large, int):
+            if small == large or (isinstance(small, int) and isinstance(large, int)):
                 continue
             # The bound is the side that the test spells out
             if isinstance(op, ast.Lt | ast.LtE) and large > 0:
@@ -132,7 +147,7 @@ class Margins:
         self.test = nodeid
 
     def pytest_assertion_pass(self, item: pytest.Item, lineno: int, orig: str, expl: str) -> None:
-        for share in shares_of_bounds(expl):
+        for share in shares_of_bounds(orig, expl):
             self._record(f"line {lineno}: {orig}", share)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

@@ -15,15 +15,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from algonet.core import tracing
+from algonet.core import codec, tracing
 from algonet.core.identity import PLANS, Signature, specs
 
 Tensors = Sequence[Tensor]
 Reference = Callable[[list[Tensor], Any], Sequence[Tensor]]
-
-
-def _as_is(settings: Any) -> Any:
-    return settings
 
 
 class Plan:
@@ -89,8 +85,8 @@ class Operator:
     - `shared`: positions of tensors that have no batch dimensions. All others (and outputs, and what is saved) must accept
       any number of leading batch dimensions, the same for each.
 
-    Eagerly the settings are passed as they are. Operators in a graph take text and no other kind of object: `encode` makes
-    it and `decode` reads it, behind a cache. No tensor in `tensors` may be aliased by an output.
+    Eagerly the settings are passed as they are. Operators in a graph take text and no other kind of object, which `codec`
+    writes and reads. No tensor in `tensors` may be aliased by an output.
     """
 
     def __init__(
@@ -102,12 +98,9 @@ class Operator:
         fake: Reference,
         outputs: int | Callable[[int, Any], int],
         shared: frozenset[int] = frozenset(),
-        encode: Callable[[Any], str] = _as_is,
-        decode: Callable[[str], Any] = _as_is,
     ):
         self.name, self.load, self.reference, self.fake = name, load, reference, fake
         self.outputs, self.shared = outputs, shared
-        self.encode, self.decode = encode, decode
         self._traced = _define_traced(self)
 
     def __call__(self, tensors: Tensors, settings: Any) -> tuple[Tensor, ...]:
@@ -149,7 +142,7 @@ class Bound:
         operator, settings = self.operator, self.settings
         count = operator.count(len(tensors), settings)
         if tracing.compiling() or tracing.faking():
-            return tuple(operator._traced(list(tensors), operator.encode(settings))[:count])
+            return tuple(operator._traced(list(tensors), codec.encode(settings))[:count])
         return _Forward.apply(Bound(operator, settings, (True,) * len(tensors)), *tensors)[:count]
 
     @property
@@ -274,7 +267,7 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, bound: Bound, *tensors: Tensor):
-        return _map_forward(bound, lambda *ts: _Forward.apply(bound, *ts), info.batch_size, in_dims[1:], tensors)
+        return _map(bound, lambda *ts: _Forward.apply(bound, *ts), info.batch_size, in_dims[1:], tensors)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any):
@@ -301,10 +294,8 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, bound: Bound, needs: list[bool], *tensors: Tensor):
-        def call(*items: Tensor):
-            return _Backward.apply(bound, needs, *items)
-
-        return _map_backward(bound, call, needs, info.batch_size, in_dims[2:], tensors)
+        call = lambda *ts: _Backward.apply(bound, needs, *ts)  # noqa: E731
+        return _map(bound, call, info.batch_size, in_dims[2:], tensors, needs)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any):
@@ -355,7 +346,7 @@ def _define_traced(operator: Operator):
     """The `torch.library` twin of the operator, for graphs that must not break; its settings are text."""
 
     def bound(inputs: Sequence[Any], settings: str) -> Bound:
-        return Bound(operator, operator.decode(settings), (True,) * len(inputs))
+        return Bound(operator, codec.decode(settings), (True,) * len(inputs))
 
     def forward(tensors: list[Tensor], settings: str) -> list[Tensor]:
         outputs, saved = bound(tensors, settings).plan_for(tensors).forward(tensors)
@@ -392,11 +383,11 @@ def _define_traced(operator: Operator):
 
     def first_vmap(info: Any, in_dims: tuple, tensors: list[Tensor], settings: str):
         call = lambda *ts: first(list(ts), settings)  # noqa: E731
-        return _map_forward(bound(tensors, settings), call, info.batch_size, in_dims[0], tensors)
+        return _map(bound(tensors, settings), call, info.batch_size, in_dims[0], tensors)
 
     def second_vmap(info: Any, in_dims: tuple, tensors: list[Tensor], settings: str, needs: list[bool]):
         call = lambda *ts: second(list(ts), settings, needs)  # noqa: E731
-        return _map_backward(bound(needs, settings), call, needs, info.batch_size, in_dims[0], tensors)
+        return _map(bound(needs, settings), call, info.batch_size, in_dims[0], tensors, needs)
 
     with _DEFINING:
         # The schemas in words: not every release reads them off the annotations
@@ -418,25 +409,24 @@ def _define_traced(operator: Operator):
     return first
 
 
-def _map_forward(bound: Bound, call: Callable, size: int, dims: Sequence[int | None], tensors: Tensors):
-    """The `vmap` rule of the operator: batched, or item by item where a shared tensor differs between items."""
-    shared = bound.operator.shared
-    if any(d is not None for i, d in enumerate(dims) if i in shared):
-        return _looped(size, dims, tensors, call)
-    results = call(*_batched(size, dims, tensors, shared))
-    return type(results)(results), type(results)([0] * len(results))
-
-
-def _map_backward(
-    bound: Bound, call: Callable, needs: list[bool], size: int, dims: Sequence[int | None], tensors: Tensors
+def _map(
+    bound: Bound,
+    call: Callable,
+    size: int,
+    dims: Sequence[int | None],
+    tensors: Sequence[Tensor],
+    needs: Sequence[bool] | None = None,
 ):
-    """The `vmap` rule of the first derivative. A shared tensor's gradient is wanted per item, so it goes item by item."""
-    shared = frozenset(bound.count + i for i in bound.operator.shared)
-    per_item = any(needs[i] for i in bound.operator.shared if i < len(needs))
+    """The `vmap` rule of the operator or, with `needs`, of its first derivative: batched, or item by item where a shared tensor
+    differs between items or its gradient is wanted, which then does."""
+    first = 0 if needs is None else bound.count
+    shared = frozenset(first + i for i in bound.operator.shared)
+    per_item = needs is not None and any(needs[i] for i in bound.operator.shared if i < len(needs))
     if per_item or any(d is not None for i, d in enumerate(dims) if i in shared):
         return _looped(size, dims, tensors, call)
     results = call(*_batched(size, dims, tensors, shared))
-    return type(results)(results), type(results)([0 if need else None for need in needs])
+    kind = type(results)
+    return kind(results), kind([0 if need else None for need in needs or [True] * len(results)])
 
 
 def _replaced(tensors: Sequence[Tensor], where: list[int], new: Sequence[Tensor]) -> list[Tensor]:

@@ -36,7 +36,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from algonet.core import backends, codec, tracing
+from algonet.core import backends, tracing
 from algonet.core.autograd import Operator, Plan
 from algonet.core.identity import PLANS
 
@@ -177,8 +177,6 @@ class Operation(Generic[S]):
             fake=self.fake,  # pyright: ignore[reportArgumentType]
             outputs=self.outputs,
             shared=self.shared,
-            encode=codec.encode,
-            decode=codec.decode,
         )
 
 

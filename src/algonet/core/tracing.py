@@ -61,22 +61,24 @@ def say_missing(package: str, name: str, effect: str) -> None:
         print(f"algonet: this {package} has no {name}: {effect}, results are the same.", file=sys.stderr)
 
 
-def _first_interpreter() -> object:
-    global interpreter
-    interpreter = _private("interpreter") or object
-    return interpreter()
+def _looked_up(name: str, make: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
+    """A function of no arguments that takes the place of `name` in this module when it is first called."""
 
+    def first() -> Any:
+        globals()[name] = make()
+        return globals()[name]()
 
-def _first_modes() -> int:
-    global modes
-    modes = _private("modes") or (lambda: 1)
-    return modes()
+    return first
 
 
 #: The `torch.func` transform at work, `None` without one; how many modes see every operator. Torch's own functions, as short
 #: calls have no time for a frame of Python around them.
-interpreter: Callable[[], object] = _first_interpreter
-modes: Callable[[], int] = _first_modes
+interpreter: Callable[[], object] = _looked_up("interpreter", lambda: _private("interpreter") or object)
+modes: Callable[[], int] = _looked_up("modes", lambda: _private("modes") or (lambda: 1))
+#: Whether forward mode is at work: tangents are pushed along with the values.
+pushing: Callable[[], bool] = _looked_up(
+    "pushing", lambda: (lambda: True) if _private("level") is None else (lambda: forward_ad._current_level >= 0)
+)
 
 
 def transforming() -> bool:
@@ -91,16 +93,6 @@ def differentiating(tensors: Iterable[Tensor]) -> bool:
             if tensor.requires_grad:
                 return True
     return pushing()
-
-
-def _first_pushing() -> bool:
-    global pushing
-    pushing = (lambda: True) if _private("level") is None else (lambda: forward_ad._current_level >= 0)
-    return pushing()
-
-
-#: Whether forward mode is at work: tangents are pushed along with the values.
-pushing: Callable[[], bool] = _first_pushing
 
 
 def faking() -> bool:

@@ -47,12 +47,11 @@ def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable], Any]:
     return decorate
 
 
-class _LazyCFunc:
-    """A C function by Numba's public interface, compiled when its address is first asked for."""
+class CFunc:
+    """A C function, compiled when its address is first asked for."""
 
-    def __init__(self, function: Callable, signature: Any, options: dict[str, Any]):
-        self._make = lambda: numba.cfunc(signature, **options)(function)
-        self._made: Any = None
+    def __init__(self, make: Callable[[], Any]):
+        self._make, self._made = make, None
 
     @property
     def address(self) -> int:
@@ -60,14 +59,14 @@ class _LazyCFunc:
         return self._made.address
 
 
-def cfunc(signature: Any, *, cache: bool = False, **options: Any) -> Callable[[Callable], Any]:
-    """`numba.cfunc`, cached here; it is compiled when its `address` is first asked for."""
+def cfunc(signature: Any, *, cache: bool = False, **options: Any) -> Callable[[Callable], CFunc]:
+    """`numba.cfunc`, cached here."""
 
-    def decorate(function: Callable) -> Any:
+    def decorate(function: Callable) -> CFunc:
         inside = private()
         if inside is None:
-            return _LazyCFunc(function, signature, options)
-        return inside.LazyCFunc(function, signature, options, _stamp(function) if cache else None)
+            return CFunc(lambda: numba.cfunc(signature, **options)(function))
+        return CFunc(lambda: inside.c_function(function, signature, _stamp(function) if cache else None, options))
 
     return decorate
 

@@ -213,21 +213,13 @@ def dispatcher(function: Callable, stamp: str | None, options: dict[str, Any]) -
     return made
 
 
-class LazyCFunc(CFunc):
-    """A C function that is compiled when its address is first asked for."""
-
-    _wrapper_address: int | None
-
-    def __init__(self, function: Callable, signature: Any, options: dict[str, Any], stamp: str | None):
-        super().__init__(function, normalize_signature(signature), {}, options, pipeline_class=KernelCompiler)
-        if stamp is not None:
-            self._cache = KernelCache(function, stamp)
-
-    @property
-    def address(self) -> Any:
-        if self._wrapper_address is None:
-            self.compile()
-        return super().address
+def c_function(function: Callable, signature: Any, stamp: str | None, options: dict[str, Any]) -> CFunc:
+    """A C function, which is cached under its `stamp`."""
+    made = CFunc(function, normalize_signature(signature), {}, options, pipeline_class=KernelCompiler)
+    if stamp is not None:
+        made._cache = KernelCache(function, stamp)
+    made.compile()
+    return made
 
 
 def trial() -> None:
