@@ -209,9 +209,10 @@ def nearest_unit(covered: Tensor, places: Tensor, total: Tensor, silhouette: Ten
         low, high = torch.where(low < high, low, -FURTHEST), torch.where(low < high, high, FURTHEST)
         y, goal, last = high, _log(h) - _log(t), high - low
         for _ in range(SOLVER_STEPS):
-            away = torch.sigmoid(x - y)
-            lost = (c * away).sum(0)
-            slope, kept = lost - (c * away * away).sum(0), t + h - lost
+            hiding = c * torch.sigmoid(x - y)
+            # Not the differences from the total: next to nothing of it is left where nearly all is hidden
+            show = torch.sigmoid(y - x)
+            lost, kept, slope = hiding.sum(0), (c * show).sum(0), (hiding * show).sum(0)
             low, high = torch.where(lost > h, y, low), torch.where(lost > h, high, y)
             # Newton's step for log(lost / kept), which is a straight line where one depth is seen; halving where it is slow
             step = (_log(lost) - _log(kept) - goal) * lost * kept / _positive(slope * (t + h))
