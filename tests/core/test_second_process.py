@@ -36,7 +36,7 @@ print(json.dumps(found))
 
 
 #: One for each domain that has kernels, those that compile soonest.
-ONE_EACH = ("chaos_game", "illuminate", "run_while", "soft_laplace_count")
+ONE_EACH = ("chaos_game", "rasterize", "run_while", "soft_laplace_count")
 
 
 def run(*operations: str, **environment: str) -> dict:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -70,11 +69,11 @@ class RenderAttributesPlan(ArraysPlan):
             [settings.df, settings.reach, settings.power, settings.perspective, settings.two_sided], np.float64
         )
         self.guard = real(EDGE_GUARD**2 if real == np.float64 else EDGE_GUARD)
-        shading = settings.shading or Shading(())
+        light = settings.shading or Shading(())
         self.unlit = None if settings.shading else [np.zeros(n, real) for n in ((3, 4), 3, (0, 8))]
         self.paint = (
-            np.array(shading.kinds, np.int64), settings.power, settings.over_depth, settings.perspective,
-            settings.shading is not None, 3 * settings.colored, *gloss(shading, real),
+            np.array(light.kinds, np.int64), settings.power, settings.over_depth, settings.perspective,
+            settings.shading is not None, 3 * settings.colored, light.two_sided, real(light.shininess), real(light.strength),
         )  # fmt: skip
         like = [torch.empty(spec.shape, device="meta") for spec in signature.tensors[:2]]
         self.shapes = [(self.items, *p.shape[self.lead :]) for p in empty_pictures(like, settings)]
@@ -203,13 +202,8 @@ class RenderAttributesPlan(ArraysPlan):
 RenderLitPlan = RenderAttributesPlan
 
 
-def gloss(shading: Shading, real: Any) -> tuple[bool, Any, Any]:
-    """On which side surfaces are lit, shininess and strength."""
-    return shading.two_sided, real(shading.shininess), real(shading.strength)
-
-
 def blocks(count: int) -> list[tuple[int, int]]:
-    """Rows, or points, by eight blocks, whatever the number of threads."""
+    """Rows by eight blocks, whatever the number of threads."""
     step = max(1, -(-count // 8))
     return [(first, min(first + step, count)) for first in range(0, count, step)]
 
@@ -258,34 +252,6 @@ class VertexNormalsPlan(ArraysPlan):
         for item in range(self.items):
             self.module.vertex_normals_back(points[item], faces, sums[item], grad[item], by_points[item])
         return [*self.tensors([by_points]), None]
-
-
-class IlluminatePlan(ArraysPlan):
-    def __init__(self, signature: Signature):
-        super().__init__(signature)
-        self.blocks = blocks(signature.tensors[0].shape[-2])
-        self.light = np.array(self.settings.kinds, np.int64), *gloss(self.settings, self.real)
-
-    def forward(self, tensors: Sequence[Tensor]) -> Outputs:
-        arrays = self.arrays(tensors)
-        image = np.empty_like(arrays[2])
-        for i in range(self.items):
-            own = (*[a[i] for a in arrays], *self.light, image[i])
-            spread(self.module.illuminate, [(*rows, *own) for rows in self.blocks])
-        return self.tensors([image]), []
-
-    def backward(
-        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
-    ) -> list[Tensor | None]:
-        arrays, (grad,) = self.arrays(tensors), self.arrays(grads)
-        by_points = [np.empty_like(a) for a in arrays[:3]]
-        sums = np.zeros((self.items, len(self.blocks), 3 + LIGHT * len(self.settings.kinds)), grad.dtype)
-        for i in range(self.items):
-            own = (*[a[i] for a in arrays], *self.light, grad[i], *[a[i] for a in by_points])
-            calls = [(*rows, *own, row) for rows, row in zip(self.blocks, sums[i], strict=True)]
-            spread(self.module.illuminate_back, calls)
-        whole = sums.sum(1)
-        return [_like(a, t) for a, t in zip((*by_points, whole[:, :3], whole[:, 3:]), tensors, strict=True)]
 
 
 def _like(array: np.ndarray, t: Tensor) -> Tensor:

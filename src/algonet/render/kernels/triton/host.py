@@ -19,7 +19,6 @@ from algonet.core.launch import Launch
 
 from ...constants import FAR_POINTS
 from ...lights import LIGHT
-from . import surface
 from .plan import (
     ATTRIBUTE_FACES,
     ATTRIBUTES,
@@ -31,13 +30,11 @@ from .plan import (
     NORMALS,
     POINTS,
     SOFTNESS,
-    SURFACE,
     LaunchPlan,
     NormalsPlan,
     Pass,
     Wanted,
     item_stride,
-    shading_constants,
     with_channel,
 )
 
@@ -250,9 +247,6 @@ def to_the_world(by_seen: Tensor, points: Tensor, matrix: Tensor) -> tuple[Tenso
     return by_points, torch.cat([by_seen.mT @ limited, by_seen.sum(-2)[..., None]], -1)
 
 
-# -- normals and light on points
-
-
 class VertexNormalsPlan(Plan):
     def __init__(self, signature: Signature):
         super().__init__(signature)
@@ -282,39 +276,3 @@ class VertexNormalsPlan(Plan):
         by_points = points.new_zeros(points.shape)
         self.launches.backward(grads[0].contiguous(), points, faces, saved[0].contiguous(), by_points)
         return [by_points, None]
-
-
-class IlluminatePlan(Plan):
-    def __init__(self, signature: Signature):
-        super().__init__(signature)
-        *batch, count, _ = signature.tensors[2].shape
-        self.items, self.blocks = math.prod(batch), -(-count // SURFACE[0])
-        both = {"count": count, "BLOCK": SURFACE[0], **shading_constants(self.settings)}
-        grid = self.blocks, self.items
-        self.light = Launch(surface.illuminate_kernel, grid, warps=SURFACE[1], **both)
-        self.back = [
-            Launch(surface.illuminate_backward_kernel, grid, warps=SURFACE[1], NEEDED=needed, **both)
-            for needed in (False, True)
-        ]
-
-    def forward(self, tensors: Sequence[Tensor]) -> Outputs:
-        albedo, normals, positions, eye, lights = (t.contiguous() for t in tensors)
-        image = torch.empty_like(positions)
-        self.light.start(albedo=albedo, normals=normals, positions=positions, eye=eye, lights=lights, image=image)
-        return [image], []
-
-    def backward(
-        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
-    ) -> list[Tensor | None]:
-        albedo, normals, positions, eye, lights = (t.contiguous() for t in tensors)
-        shared = needs[3] or needs[4]
-        found = [torch.empty_like(positions) for _ in range(3)]
-        width = 3 + LIGHT * len(self.settings.kinds)
-        partial = positions.new_empty((self.items, self.blocks, width)) if shared else positions
-        self.back[shared].start(
-            albedo=albedo, normals=normals, positions=positions, eye=eye, lights=lights, grad_color=grads[0].contiguous(),
-            by_albedo=found[0], by_normals=found[1], by_positions=found[2], partial=partial,
-        )  # fmt: skip
-        whole = partial.sum(1) if shared else partial
-        found += [whole[:, :3].reshape(eye.shape), whole[:, 3:].reshape(lights.shape)] if shared else [eye, lights]
-        return [g if need else None for g, need in zip(found, needs, strict=True)]

@@ -186,7 +186,11 @@ class LaunchPlan(Plan):
 
     def _painting(self, kernel: Any, items: int, **more: Any) -> Launch:
         """A launch of a kernel between samples and pictures."""
-        light = shading_constants(self.settings.shading or Shading(()))
+        own = self.settings.shading or Shading(())
+        light: dict[str, Any] = {
+            "LIGHTS": len(own.kinds), "KINDS": own.code, "TWO_SIDED": own.two_sided, "GLOSSY": own.strength > 0,
+            "SHININESS": own.shininess, "STRENGTH": own.strength,
+        }  # fmt: skip
         channels = self.extra if self.lit else self.channels
         grid = self.pixel_blocks, items
         return self.launch(kernel, grid, PIXELS[1], channels=channels, BLOCK=PIXELS[0], **light, **more)
@@ -355,14 +359,6 @@ def bin_side(size: int) -> int:
     while 256 * side < size:
         side *= 2
     return side
-
-
-def shading_constants(shading: Shading) -> dict:
-    """What kernels that light are compiled for."""
-    return {
-        "LIGHTS": len(shading.kinds), "KINDS": shading.code, "TWO_SIDED": shading.two_sided, "GLOSSY": shading.strength > 0,
-        "SHININESS": shading.shininess, "STRENGTH": shading.strength,
-    }  # fmt: skip
 
 
 def small_faces(settings: RasterSettings) -> float:
