@@ -156,7 +156,9 @@ def test_no_highlight_is_brighter_than_its_light(backend: str, dtype: torch.dtyp
     mesh = Mesh(sheet, torch.tensor([[0, 1, 2], [2, 1, 3]]), vertex_colors=torch.zeros_like(sheet), normals=normals)
     camera, light = Camera.look_at(eye, fov=4.0), Headlight((1.0, 1.0, 1.0))
     for shininess in (1.0, 1e3, 1e5, 1e7):
-        renderer = SmoothRenderer((6, 9), surface=BlinnPhong(shininess, 1.0), two_sided=False, backend=backend).to(dtype)
+        renderer = SmoothRenderer((6, 9), surface=BlinnPhong(shininess, 1.0), two_sided=False, backend=backend).to(
+            dtype
+        )
         out = renderer(mesh, camera, (light,))
         (slope,) = torch.autograd.grad(out.rgb.sum(), normals)
         assert torch.isfinite(slope).all()

@@ -20,7 +20,7 @@ from algonet.relax.softmax import Choice
 
 from .cameras import Camera
 from .checks import check_picture
-from .constants import EPSILON, FADE, GREY
+from .constants import EPSILON, GREY
 from .coverage import DEFAULT_COVERAGE, Coverage
 from .functional import (
     DEPTH_STEEPNESS,
@@ -268,20 +268,18 @@ class SmoothRenderer(SoftModule):
             (attributes, mesh.faces),
         ]
         table, rows = _table(parts, mesh.vertices)
-        image, silhouette, depth = self._raster(mesh, camera, table, rows, 0.0, 0.0)
+        image, silhouette, depth = self._raster(mesh, camera, table, rows, 0.0, None)
         # Attributes come multiplied by the silhouette, over 0; the guard is below what can be seen
         opaque = silhouette[..., None]
         means = image * torch.rsqrt(opaque * opaque + 1e-10)
-        mean_depth = depth * torch.rsqrt(silhouette * silhouette + FADE * FADE)
-        positions = unproject(mean_depth, camera.pixel_matrix(self.size).to(mean_depth), camera.perspective)
+        positions = unproject(depth, camera.pixel_matrix(self.size).to(depth), camera.perspective)
         color = sample_pyramid(mesh.texture, means[..., :2], means[..., 2])
         albedo, normals, places = (t.flatten(-3, -2) for t in (color, means[..., 3:6], positions))
         color = self._lit(albedo, normals, places, camera, lights).unflatten(-2, self.size)
         rgb = torch.lerp(self._background(color), color, opaque)
-        if self.background_depth is None:
-            return Rendering(rgb, silhouette, mean_depth, image[..., 6:])
-        far = tensor_like(self.background_depth, depth)
-        return Rendering(rgb, silhouette, depth + (1 - silhouette) * far, image[..., 6:])
+        if self.background_depth is not None:
+            depth = torch.lerp(tensor_like(self.background_depth, depth), depth, silhouette)
+        return Rendering(rgb, silhouette, depth, image[..., 6:])
 
     def _levels(self, mesh: Mesh, camera: Camera, uv: Tensor, rows: Tensor) -> Tensor:
         """The level of the texture's pyramid at every corner, (*B, 3 F, 1)."""

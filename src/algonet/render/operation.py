@@ -27,10 +27,6 @@ def _refuse(tensors: Sequence[Tensor], settings: RasterSettings) -> str | None:
     return settings.coverage.why_no_kernel() or settings.conorm.why_no_kernel()
 
 
-def _fake(tensors: Sequence[Tensor], settings: RasterSettings) -> list[Tensor]:
-    return empty_pictures(list(tensors), settings)
-
-
 def _example(device: str) -> tuple[list[Tensor], RasterSettings]:
     points = torch.tensor([[1.0, 1.0, 1.0], [1.0, 7.0, 1.0], [7.0, 1.0, 1.0]], device=device)
     faces = torch.tensor([[0, 1, 2]], device=device)
@@ -67,7 +63,7 @@ RASTER = Operation(
     kernels={"numba": NUMBA, "triton": TRITON},
     outputs=3,
     shared={"faces", "attribute_faces"},
-    fake=_fake,
+    fake=empty_pictures,
     refuse=_refuse,
     example=_example,
 )
@@ -83,7 +79,7 @@ LIT = Operation(
     kernels={"numba": NUMBA, "triton": TRITON},
     outputs=4,
     shared={"faces", "attribute_faces"},
-    fake=_fake,
+    fake=empty_pictures,
     refuse=_refuse,
     example=_lit_example,
 )

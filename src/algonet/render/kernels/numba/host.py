@@ -19,6 +19,7 @@ from algonet.core.threads import spread
 
 from ...constants import EDGE_GUARD, FAR_POINTS
 from ...lights import LIGHT, Shading
+from ...reference import to_world
 from ...settings import RasterSettings, empty_pictures
 from .tiles import Grid, Samples, Scene, kernels_for
 
@@ -191,8 +192,8 @@ class RenderAttributesPlan(ArraysPlan):
         by_points, by_attributes, by_softness = self.scene(arrays, grids).pull(samples, by_seen)
         found = [by_points, by_attributes, sums[:, first:lights], by_softness, None, None]
         if len(tensors) > 6:
-            found[0], by_matrix = _to_the_world(by_points, arrays[0], arrays[6])
-            found.append(by_matrix + sums[:, 3:15].reshape(-1, 3, 4))
+            found[0], by_matrix = to_world(self.tensors([by_points])[0], tensors[0].detach(), tensors[6].detach())
+            found.append(by_matrix.reshape(-1, 3, 4) + torch.from_numpy(sums[:, 3:15]).reshape(-1, 3, 4))
         if settings.shading:
             found[1], by_normals = _untangled(by_attributes, arrays, settings)
             found += [sums[:, :3], sums[:, lights:], by_normals]
@@ -206,13 +207,6 @@ def blocks(count: int) -> list[tuple[int, int]]:
     """Rows by eight blocks, whatever the number of threads."""
     step = max(1, -(-count // 8))
     return [(first, min(first + step, count)) for first in range(0, count, step)]
-
-
-def _to_the_world(by_seen: np.ndarray, points: np.ndarray, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Gradients by points of the world and by the camera's matrix, from the gradient by what the matrix sees of them."""
-    by_points = np.where(np.abs(points) <= FAR_POINTS, by_seen @ matrix[..., :3], 0)
-    limited = np.clip(points, -FAR_POINTS, FAR_POINTS)
-    return by_points, np.concatenate([by_seen.transpose(0, 2, 1) @ limited, by_seen.sum(1)[..., None]], -1)
 
 
 def _untangled(
@@ -254,5 +248,5 @@ class VertexNormalsPlan(ArraysPlan):
         return [*self.tensors([by_points]), None]
 
 
-def _like(array: np.ndarray, t: Tensor) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array)).to(t.dtype).reshape(t.shape)
+def _like(array: np.ndarray | Tensor, t: Tensor) -> Tensor:
+    return torch.as_tensor(array).to(t.dtype).reshape(t.shape)

@@ -17,8 +17,8 @@ from algonet.core.cache import cached, constant
 from algonet.core.identity import Signature
 from algonet.core.launch import Launch
 
-from ...constants import FAR_POINTS
 from ...lights import LIGHT
+from ...reference import to_world
 from .plan import (
     ATTRIBUTE_FACES,
     ATTRIBUTES,
@@ -151,7 +151,7 @@ class RenderAttributesPlan(LaunchPlan):
         if shared:
             self.split(partial.sum(1), found)
         if self.world and needs[MATRIX]:
-            found[POINTS], projected = to_the_world(found[POINTS], points, tensors[MATRIX])
+            found[POINTS], projected = to_world(found[POINTS], points, tensors[MATRIX])
             found[MATRIX] = found[MATRIX] + projected if MATRIX in found else projected
         if self.normals is not None and needs[POINTS]:
             self.normals.backward(found[NORMALS], points, tensors[FACES], saved[-1], found[POINTS])
@@ -239,14 +239,6 @@ def picture_strides(shape: Sequence[int], strides: Sequence[int], own: int) -> t
     return (moving[-1][1] if moving else 0, pixel, *strides[batch + 2 :])
 
 
-def to_the_world(by_seen: Tensor, points: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients by points of the world and by the camera's matrix, from the gradient by what the matrix sees of them."""
-    inside = points.abs() <= FAR_POINTS
-    by_points = torch.where(inside, by_seen @ matrix[..., :3], 0.0)
-    limited = points.clamp(-FAR_POINTS, FAR_POINTS)
-    return by_points, torch.cat([by_seen.mT @ limited, by_seen.sum(-2)[..., None]], -1)
-
-
 class VertexNormalsPlan(Plan):
     def __init__(self, signature: Signature):
         super().__init__(signature)
@@ -266,7 +258,9 @@ class VertexNormalsPlan(Plan):
         return tensors[0].contiguous() if self.copied else tensors[0], tensors[1].contiguous()
 
     def forward(self, tensors: Sequence[Tensor]) -> Outputs:
-        normals, sums = self.launches.forward(*self.arranged(tensors))
+        points, faces = self.arranged(tensors)
+        sums, normals = self.launches.sums(points, faces), points.new_empty(points.shape)
+        self.launches.normalise.start(sums=sums, normals=normals)
         return [normals], [sums]
 
     def backward(

@@ -232,8 +232,8 @@ class LaunchPlan(Plan):
 
         def make() -> tuple[Launch, ...]:
             grid = (min(GATHERS, self.pixels), items)
-            along = (sampling.gather_columns_kernel, sampling.gather_rows_kernel)
-            gathers = (self.launch(kernel, grid, 1, first=first, CHANNELS=self.channels, P=32) for kernel in along)
+            own: dict[str, Any] = {"first": first, "CHANNELS": self.channels, "P": 32}
+            gathers = (self.launch(sampling.gather_kernel, grid, 1, ROWS=rows, **own) for rows in (True, False))
             return (*gathers, self._painting(pixels.unit_backward_kernel, items, first=first, CHANNELS=self.channels))
 
         return PLANS.get(("samples back", self, first, items), make)
@@ -270,12 +270,6 @@ class NormalsPlan:
         sums = points.new_zeros((*points.shape[:-1], 4))
         self.add.start(points=points, faces=faces, sums=sums, counters=sums if counters is None else counters)
         return sums
-
-    def forward(self, points: Tensor, faces: Tensor) -> tuple[Tensor, Tensor]:
-        """Normals, and the sums that they came from."""
-        sums, normals = self.sums(points, faces), points.new_empty(points.shape)
-        self.normalise.start(sums=sums, normals=normals)
-        return normals, sums
 
     def backward(self, grad_normals: Tensor, points: Tensor, faces: Tensor, sums: Tensor, by_points: Tensor) -> None:
         """Add to the gradients by points."""

@@ -16,20 +16,14 @@ from .shared import (
     dot,
     guarded_area,
     guarded_area_back,
+    load_corners,
+    load_live,
     load_vector,
     minus,
     plus,
     store_vector,
     times,
 )
-
-
-@triton.jit
-def load_corners(faces, f, live):
-    """The vertices of faces."""
-    a = tl.load(faces + f * 3, mask=live, other=0).to(tl.int64)
-    b = tl.load(faces + f * 3 + 1, mask=live, other=0).to(tl.int64)
-    return a, b, tl.load(faces + f * 3 + 2, mask=live, other=0).to(tl.int64)
 
 
 @triton.jit
@@ -62,8 +56,8 @@ def sum_areas_kernel(points, faces, sums, counters, count, rows, points_stride, 
 @triton.jit
 def load_area(sums, v, live):
     """The sums of areas and of squares at a vertex."""
-    x, y = tl.load(sums + v * 4, mask=live, other=0.0), tl.load(sums + v * 4 + 1, mask=live, other=0.0)
-    z, square = tl.load(sums + v * 4 + 2, mask=live, other=0.0), tl.load(sums + v * 4 + 3, mask=live, other=0.0)
+    x, y = load_live(sums + v * 4, live), load_live(sums + v * 4 + 1, live)
+    z, square = load_live(sums + v * 4 + 2, live), load_live(sums + v * 4 + 3, live)
     return (x, y, z), square
 
 
