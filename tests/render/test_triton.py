@@ -19,15 +19,13 @@ from algonet.render import (
     BlinnPhong,
     Camera,
     FilteredCoverage,
+    Headlight,
     Mesh,
-    PointLight,
     Raster,
     SmoothRenderer,
     icosphere,
     render_attributes,
 )
-from algonet.render.lights import POINT, Shading, light_table
-from algonet.render.operation import ILLUMINATE
 from algonet.render.settings import RasterSettings
 from render.scenes import RasterCall, random_call, rasterise
 
@@ -151,18 +149,20 @@ def test_in_the_interpreter() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_no_highlight_is_brighter_than_its_light(backend: str, dtype: torch.dtype) -> None:
     """Normals that halve the way to light and eye, or nearly: whatever is above 1, by rounding too, grows with the power."""
-    generator = torch.Generator().manual_seed(0)
-    half = torch.nn.functional.normalize(torch.randn(300, 3, generator=generator), dim=-1)
-    off = torch.randn(300, 3, generator=generator) * torch.logspace(-8, -1, 300)[:, None]
-    normals, positions = (3 * (half + off)).to(dtype).requires_grad_(), -5 * half.to(dtype)
-    black, eye = torch.zeros_like(positions), torch.zeros(3, dtype=dtype)
-    lamp = light_table([PointLight((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))], black)
+    # As far from the eye at all corners: then normals between them point there, too
+    sheet = torch.tensor([[-1.0, -1.0, 0.0], [1.0, -1.0, 0.0], [-1.0, 1.0, 0.0], [1.0, 1.0, 0.0]], dtype=dtype)
+    eye = torch.tensor([0.0, 0.0, 5.0], dtype=dtype)
+    normals = torch.nn.functional.normalize(eye - sheet, dim=-1).requires_grad_()
+    mesh = Mesh(sheet, torch.tensor([[0, 1, 2], [2, 1, 3]]), vertex_colors=torch.zeros_like(sheet), normals=normals)
+    camera, light = Camera.look_at(eye, fov=4.0), Headlight((1.0, 1.0, 1.0))
     for shininess in (1.0, 1e3, 1e5, 1e7):
-        shading = Shading((POINT,), shininess, 1.0, two_sided=False)
-        shine = ILLUMINATE([black, normals, positions, eye, lamp], shading, backend)[0]
-        (slope,) = torch.autograd.grad(shine.sum(), normals)
+        renderer = SmoothRenderer((6, 9), surface=BlinnPhong(shininess, 1.0), two_sided=False, backend=backend).to(
+            dtype
+        )
+        out = renderer(mesh, camera, (light,))
+        (slope,) = torch.autograd.grad(out.rgb.sum(), normals)
         assert torch.isfinite(slope).all()
-        assert 0.3 < float(shine.detach().max()) <= 1 + 1e-6
+        assert 0.3 < float(out.rgb.detach().max()) <= 1 + 1e-6
     with pytest.raises(ValueError, match="`shininess` must be positive, 1e7 at most"):
         BlinnPhong(float("inf"))
 

@@ -79,7 +79,7 @@ class Camera:
         position, rotation = _view("Camera.look_at", eye, target, up)
         check_fov("Camera.look_at: `fov`", fov)
         focal = 1 / torch.tan(torch.as_tensor(fov, dtype=position.dtype, device=position.device) * (math.pi / 360))
-        return Camera(_matrix(rotation, position, focal), position, True, near)
+        return Camera(_matrix(rotation, position, focal[..., None]), position, True, near)
 
     @staticmethod
     @tracing.outside_autocast
@@ -100,7 +100,7 @@ class Camera:
         if not isinstance(height, Tensor) and not 0 < height < math.inf:
             raise ValueError(f"Camera.orthographic: `height` must be positive, got {height!r}.")
         focal = 2 / torch.as_tensor(height, dtype=position.dtype, device=position.device)
-        return Camera(_matrix(rotation, position, focal), position, False, near)
+        return Camera(_matrix(rotation, position, focal[..., None]), position, False, near)
 
     @staticmethod
     @tracing.outside_autocast
@@ -122,13 +122,8 @@ class Camera:
         own = flip[:, None] * rotation
         eye = -(rotation.mT @ translation[..., None])[..., 0]
         focal = torch.stack([intrinsics[..., 0, 0], intrinsics[..., 1, 1]], -1) * (2 / height)
-        centre = torch.stack(
-            [
-                (intrinsics[..., 0, 2] + 0.5 - width / 2) * (2 / height),
-                -(intrinsics[..., 1, 2] + 0.5 - height / 2) * (2 / height),
-            ],
-            -1,
-        )
+        middle = intrinsics.new_tensor([width / 2 - 0.5, height / 2 - 0.5])
+        centre = (intrinsics[..., :2, 2] - middle) * flip[:2] * (2 / height)
         return Camera(_matrix(own, eye, focal, centre), eye, True, near)
 
     @tracing.outside_autocast
@@ -180,7 +175,7 @@ def check_fov(what: str, fov: float | Tensor) -> None:
     """Raise unless `fov` is an angle in degrees. Below pi it is refused: it would be one in radians, or a telescope's."""
     given: Any = fov
     if isinstance(given, Tensor):
-        if given.is_cuda or tracing.compiling() or tracing.wrapped(given):
+        if not tracing.readable(given):
             return
         fov = float(given.amin()) if bool((given < 180).all()) else math.inf
     if not math.pi <= fov < 180:
@@ -200,7 +195,7 @@ def _view(where: str, eye, target, up) -> tuple[Tensor, Tensor]:
             raise ValueError(f"{where}: `{name}` must be (3,) or (*batch, 3), got {tuple(t.shape)}.")
     eye, target, up = torch.broadcast_tensors(eye, target, up)
     backward, sideways = eye - target, torch.linalg.cross(up, eye - target)
-    if not eye.is_cuda and not tracing.compiling() and not tracing.wrapped(sideways):
+    if tracing.readable(sideways):
         length = sideways.detach().norm(dim=-1)
         scale = up.detach().norm(dim=-1) * backward.detach().norm(dim=-1)
         if bool((length <= 1e-6 * scale).any()):
@@ -211,7 +206,7 @@ def _view(where: str, eye, target, up) -> tuple[Tensor, Tensor]:
 
 
 def _check_opencv(where: str, intrinsics: Tensor, rotation: Tensor) -> None:
-    if intrinsics.is_cuda or tracing.compiling() or tracing.wrapped(intrinsics) or tracing.wrapped(rotation):
+    if not tracing.readable(intrinsics, rotation):
         return
     k = intrinsics.detach()
     if bool((k[..., 0, 0] == 0).any() or (k[..., 1, 1] == 0).any()):
@@ -228,16 +223,14 @@ def _check_opencv(where: str, intrinsics: Tensor, rotation: Tensor) -> None:
 
 
 def _matrix(rotation: Tensor, eye: Tensor, focal: Tensor, centre: Tensor | None = None) -> Tensor:
-    """(*B, 4, 4) from the world-to-camera rotation, the eye, focal lengths and the principal point in NDC."""
+    """(*B, 4, 4) from the world-to-camera rotation, the eye, focal lengths (*B, 1 or 2) and the principal point in NDC."""
     view = torch.cat([rotation, -(rotation @ eye[..., None])], -1)
-    if focal.dim() and focal.shape[-1:] == (2,) and centre is not None:
-        x, y = focal[..., 0:1] * view[..., 0, :], focal[..., 1:2] * view[..., 1, :]
-        x, y = x - centre[..., 0:1] * view[..., 2, :], y - centre[..., 1:2] * view[..., 2, :]
-    else:
-        x, y = focal[..., None] * view[..., 0, :], focal[..., None] * view[..., 1, :]
-    last = torch.zeros_like(view[..., 2, :])
-    last = torch.cat([last[..., :3], torch.ones_like(last[..., 3:])], -1)
-    return torch.stack(torch.broadcast_tensors(x, y, -view[..., 2, :], last), -2)
+    plane, depth = focal[..., None] * view[..., :2, :], -view[..., 2:, :]
+    if centre is not None:
+        plane = plane + centre[..., None] * depth
+    depth = depth.expand(*plane.shape[:-2], 1, 4)
+    last = constant((0.0, 0.0, 0.0, 1.0), depth.dtype, depth.device)
+    return torch.cat([plane, depth, last.expand_as(depth)], -2)
 
 
 def viewport(size: tuple[int, int], perspective: bool, like: Tensor) -> Tensor:

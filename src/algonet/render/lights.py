@@ -4,7 +4,7 @@ Lambert: albedo * sum over lights of color * positive(n . l). Blinn-Phong adds s
 (positive(n . h) / positive(1))^shininess, h halfway between the light and the eye. `positive` is max(0, x) with its corner
 rounded, a little above 1 at 1.
 
-`light_table` makes numbers of lights; `shading.illuminate` and the kernels compute with those.
+`light_table` makes numbers of lights; `illuminate` and the kernels compute with those.
 """
 
 from __future__ import annotations
@@ -226,6 +226,9 @@ def illuminate(
     `normals` (*B, N, 3) of any length, `positions` (*B, N, 3), `eye` (*B, 3), `lights` (*B, L, 8) as `light_table` makes
     them.
     """
+    if set(shading.kinds) <= {AMBIENT}:
+        # Whatever the surface faces
+        return albedo * lights[..., 3:6].sum(-2, keepdim=True)
     normals = normalise(normals)
     way = eye[..., None, :] - positions
     if shading.two_sided:

@@ -196,9 +196,12 @@ def _check_textures(scene: Any) -> None:
 
 def _image_of(part: Any) -> Any:
     """The picture on a trimesh object, or None."""
-    material = getattr(getattr(part, "visual", None), "material", None)
-    image = getattr(material, "image", None)
-    return getattr(material, "baseColorTexture", None) if image is None else image
+    return _either(getattr(getattr(part, "visual", None), "material", None), "image", "baseColorTexture")
+
+
+def _either(material: Any, *names: str) -> Any:
+    """The first of a material's attributes that there is."""
+    return next((found for name in names if (found := getattr(material, name, None)) is not None), None)
 
 
 def _checked(loaded: Any, *, shared: bool) -> dict[str, Tensor]:
@@ -251,9 +254,7 @@ def _color_of(material: Any) -> Any:
     """The one colour that a material gives to its faces (Kd of an OBJ's, the base colour of a GLB's), if the file says any."""
     from trimesh.visual.color import DEFAULT_COLOR
 
-    color = getattr(material, "diffuse", None)
-    if color is None:
-        color = getattr(material, "baseColorFactor", None)
+    color = _either(material, "diffuse", "baseColorFactor")
     return None if color is None or np.array_equal(color, DEFAULT_COLOR) else color
 
 
@@ -324,14 +325,15 @@ def _exported(vertices: Any, faces: Any, uv: Any, picture: Any, path: Path) -> d
     from trimesh.visual.material import PBRMaterial, SimpleMaterial
     from trimesh.visual.texture import TextureVisuals
 
-    if path.suffix.lower() == ".glb":
+    binary = path.suffix.lower() == ".glb"
+    if binary:
         material: Any = PBRMaterial(baseColorTexture=picture, metallicFactor=0.0, roughnessFactor=1.0)
-        visual = TextureVisuals(uv=uv, material=material)
-        whole: Any = trimesh.Trimesh(vertices, faces, visual=visual, process=False)
-        return {path.name: whole.export(file_type="glb")}
-    material = SimpleMaterial(image=picture, diffuse=[255, 255, 255, 255], name=path.stem)
+    else:
+        material = SimpleMaterial(image=picture, diffuse=[255, 255, 255, 255], name=path.stem)
     visual = TextureVisuals(uv=uv, material=material)
-    whole = trimesh.Trimesh(vertices, faces, visual=visual, process=False)
+    whole: Any = trimesh.Trimesh(vertices, faces, visual=visual, process=False)
+    if binary:
+        return {path.name: whole.export(file_type="glb")}
     text, beside = export_obj(whole, return_texture=True, include_normals=False, mtl_name=f"{path.stem}.mtl")
     return {**beside, path.name: text.encode()}
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -151,14 +150,11 @@ class Mesh:
         >>> ball.is_closed(), ball.replace(faces=ball.faces[1:]).is_closed()
         (True, False)
         """
-        places = self.vertices.detach().cpu().numpy().reshape(-1, *self.vertices.shape[-2:])[0]
-        _, joined = np.unique(places, axis=0, return_inverse=True)
-        corners = joined.reshape(-1)[self.faces.detach().cpu().numpy()].astype(np.int64)
-        ends = np.concatenate([corners[:, side] for side in ([0, 1], [1, 2], [2, 0])])
-        turns = np.where(ends[:, 0] < ends[:, 1], 1, -1)
-        # One number per edge: rows take ten times as long to sort
-        _, index = np.unique(ends.min(1) * len(places) + ends.max(1), return_inverse=True)
-        return not np.bincount(index.reshape(-1), turns).any()
+        places = self.vertices.detach().cpu().reshape(-1, *self.vertices.shape[-2:])[0]
+        corners = places.unique(dim=0, return_inverse=True)[1][self.faces.cpu().long()]
+        edges, index, _ = edges_of(corners)
+        turns = torch.where(corners < corners.roll(-1, 1), 1, -1).T.flatten()
+        return not turns.new_zeros(len(edges)).index_add(0, index, turns).any()
 
     def subdivided(self) -> Mesh:
         """Each face cut into four in place: the same surface, finer. Vertex colours are interpolated, others kept."""
@@ -209,12 +205,11 @@ def _is_seamless(faces: Tensor, uv_faces: Tensor) -> bool:
     """Whether every edge has the same two rows of uv on all its faces. False where that cannot be read."""
     if tracing.compiling() or tracing.faking() or tracing.wrapped(faces):
         return False
-    corners, rows = faces.detach().cpu().numpy().astype(np.int64), uv_faces.detach().cpu().numpy().astype(np.int64)
-    sides = [[0, 1], [1, 2], [2, 0]]
-    ends, places = (np.concatenate([table[:, side] for side in sides]) for table in (corners, rows))
-    turned = (ends[:, 0] > ends[:, 1])[:, None]
-    ends, places = np.where(turned, ends[:, ::-1], ends), np.where(turned, places[:, ::-1], places)
-    edges, index = np.unique(ends, axis=0, return_inverse=True)
-    first = np.zeros((len(edges), 2), np.int64)
-    first[index.reshape(-1)] = places
-    return bool((first[index.reshape(-1)] == places).all())
+    faces, rows = faces.detach().cpu(), uv_faces.detach().cpu().long()
+    edges, index, _ = edges_of(faces)
+    turned = (faces > faces.roll(-1, 1)).T.reshape(-1, 1)
+    places = torch.stack([rows, rows.roll(-1, 1)], -1).transpose(0, 1).reshape(-1, 2)
+    places = torch.where(turned, places.flip(-1), places)
+    first = torch.zeros_like(edges, dtype=torch.long)
+    first[index] = places
+    return torch.equal(first[index], places)

@@ -20,7 +20,7 @@ from algonet.relax.softmax import Choice
 
 from .cameras import Camera
 from .checks import check_picture
-from .constants import EPSILON, FADE, GREY
+from .constants import EPSILON, GREY
 from .coverage import DEFAULT_COVERAGE, Coverage
 from .functional import (
     DEPTH_STEEPNESS,
@@ -31,9 +31,9 @@ from .functional import (
     is_sharp,
     render_attributes,
 )
-from .lights import AmbientLight, BlinnPhong, Headlight, Lambert, Light, Surface, light_table, shading_of
+from .lights import AmbientLight, BlinnPhong, Headlight, Lambert, Light, Surface, illuminate, light_table, shading_of
 from .meshes import Mesh, preview
-from .operation import ILLUMINATE, LIT
+from .operation import LIT
 from .reference import unproject
 from .settings import DEFAULT_CONORM, Raster, RasterSettings
 from .textures import cut_faces, sample_pyramid, texture_levels
@@ -268,20 +268,18 @@ class SmoothRenderer(SoftModule):
             (attributes, mesh.faces),
         ]
         table, rows = _table(parts, mesh.vertices)
-        image, silhouette, depth = self._raster(mesh, camera, table, rows, 0.0, 0.0)
+        image, silhouette, depth = self._raster(mesh, camera, table, rows, 0.0, None)
         # Attributes come multiplied by the silhouette, over 0; the guard is below what can be seen
         opaque = silhouette[..., None]
         means = image * torch.rsqrt(opaque * opaque + 1e-10)
-        mean_depth = depth * torch.rsqrt(silhouette * silhouette + FADE * FADE)
-        positions = unproject(mean_depth, camera.pixel_matrix(self.size).to(mean_depth), camera.perspective)
+        positions = unproject(depth, camera.pixel_matrix(self.size).to(depth), camera.perspective)
         color = sample_pyramid(mesh.texture, means[..., :2], means[..., 2])
         albedo, normals, places = (t.flatten(-3, -2) for t in (color, means[..., 3:6], positions))
-        color = self._lit(albedo, normals, places, camera, lights).reshape(color.shape)
+        color = self._lit(albedo, normals, places, camera, lights).unflatten(-2, self.size)
         rgb = torch.lerp(self._background(color), color, opaque)
-        if self.background_depth is None:
-            return Rendering(rgb, silhouette, mean_depth, image[..., 6:])
-        far = tensor_like(self.background_depth, depth)
-        return Rendering(rgb, silhouette, depth + (1 - silhouette) * far, image[..., 6:])
+        if self.background_depth is not None:
+            depth = torch.lerp(tensor_like(self.background_depth, depth), depth, silhouette)
+        return Rendering(rgb, silhouette, depth, image[..., 6:])
 
     def _levels(self, mesh: Mesh, camera: Camera, uv: Tensor, rows: Tensor) -> Tensor:
         """The level of the texture's pyramid at every corner, (*B, 3 F, 1)."""
@@ -311,14 +309,9 @@ class SmoothRenderer(SoftModule):
         self, albedo: Tensor | None, normals: Tensor, positions: Tensor, camera: Camera, lights: Sequence[Light]
     ) -> Tensor:
         """Surface points (*B, N, 3) lit."""
-        eye, table = camera.position.to(positions), light_table(lights, positions)
-        shapes = [normals.shape[:-2], positions.shape[:-2], eye.shape[:-1], table.shape[:-2]]
-        shapes += [] if albedo is None else [albedo.shape[:-2]]
-        batch = broadcast_shapes(*shapes)
         albedo = torch.full_like(positions, GREY) if albedo is None else albedo.to(positions)
-        points = [expanded(t, batch, 2).contiguous() for t in (albedo, normals, positions)]
-        tensors = [*points, expanded(eye, batch, 1), expanded(table, batch, 2)]
-        return ILLUMINATE(tensors, shading_of(lights, self.surface, self.two_sided), _kernel_or_any(self.backend))[0]
+        eye, shading = camera.position.to(positions), shading_of(lights, self.surface, self.two_sided)
+        return illuminate(albedo, normals, positions, eye, light_table(lights, positions), shading)
 
     def _raster(
         self,
@@ -415,11 +408,6 @@ def _not_finite(vertices: Tensor) -> ValueError:
         f"SmoothRenderer: {int(wrong.sum())} of {wrong.numel()} vertices are NaN or infinite, the first at index "
         f"{first[0] if len(first) == 1 else first}; they came so: look at the step that made them."
     )
-
-
-def _kernel_or_any(backend: str) -> str:
-    """Light is done by whatever takes it: the named backend is a wish about the rasteriser."""
-    return "reference" if backend == "reference" else "auto"
 
 
 def _albedo(mesh: Mesh) -> tuple[Tensor | None, Tensor]:

@@ -1,4 +1,4 @@
-"""The operations of this domain: pictures of attributes, lit pictures, visible faces, light on points, normals of vertices."""
+"""The operations of this domain: pictures of attributes, lit pictures, visible faces, normals of vertices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from algonet.core.operation import KernelModule, Operation
 
-from .lights import Shading, illuminate
+from .lights import Shading
 from .reference import rasterise as rasterise_reference
 from .reference import rasterise_lit
 from .settings import NormalSettings, RasterSettings, empty_pictures
@@ -25,10 +25,6 @@ def _refuse(tensors: Sequence[Tensor], settings: RasterSettings) -> str | None:
     if not settings.power:
         return f"kernels take BoundedSum silhouettes, not {type(settings.conorm).__name__}"
     return settings.coverage.why_no_kernel() or settings.conorm.why_no_kernel()
-
-
-def _fake(tensors: Sequence[Tensor], settings: RasterSettings) -> list[Tensor]:
-    return empty_pictures(list(tensors), settings)
 
 
 def _example(device: str) -> tuple[list[Tensor], RasterSettings]:
@@ -67,7 +63,7 @@ RASTER = Operation(
     kernels={"numba": NUMBA, "triton": TRITON},
     outputs=3,
     shared={"faces", "attribute_faces"},
-    fake=_fake,
+    fake=empty_pictures,
     refuse=_refuse,
     example=_example,
 )
@@ -83,31 +79,9 @@ LIT = Operation(
     kernels={"numba": NUMBA, "triton": TRITON},
     outputs=4,
     shared={"faces", "attribute_faces"},
-    fake=_fake,
+    fake=empty_pictures,
     refuse=_refuse,
     example=_lit_example,
-)
-
-
-def _illuminate(tensors: Sequence[Tensor], settings: Shading) -> list[Tensor]:
-    albedo, normals, positions, eye, lights = tensors
-    return [illuminate(albedo, normals, positions, eye, lights, settings)]
-
-
-def _illuminate_example(device: str) -> tuple[list[Tensor], Shading]:
-    points = torch.ones(4, 3, device=device)
-    return [points, points, points, torch.zeros(3, device=device), torch.ones(1, 8, device=device)], Shading((0,))
-
-
-#: albedo, normals and positions (*B, N, 3), eye (*B, 3) and lights (*B, L, 8) give colours (*B, N, 3).
-ILLUMINATE = Operation(
-    "illuminate",
-    settings=Shading,
-    inputs=("albedo", "normals", "positions", "eye", "lights"),
-    reference=_illuminate,
-    kernels={"numba": NUMBA, "triton": TRITON},
-    fake=lambda tensors, settings: [torch.empty_like(tensors[2])],
-    example=_illuminate_example,
 )
 
 

@@ -21,7 +21,7 @@ from .constants import BACK, EDGE_GUARD, FADE, FAR_PIXELS, FAR_POINTS, FLAT, FUR
 from .coverage import barycentrics, filtered_coverage, twice_area
 from .lights import illuminate
 from .settings import Raster, RasterSettings
-from .vectors import area_sums, normalise_area
+from .vectors import area_sums, normalise_area, pixel_centres, step_between
 
 __all__ = ["filtered_coverage", "rasterise", "rasterise_lit", "twice_area"]
 
@@ -35,7 +35,7 @@ def rasterise(tensors: Sequence[Tensor], settings: RasterSettings, *, budget: in
     O(B F H W) work; memory for one chunk of pixels at a time, also in the backward pass, which recomputes.
     """
     points, attributes, background, softness, faces, attribute_faces = apply_camera(tensors)
-    looks = _corner_values(attributes, attribute_faces)
+    looks = attributes[..., attribute_faces.long(), :]
     means, silhouette, depth = visible(points, looks, softness, faces, settings, budget)
     ground = background[..., None, None, :]
     share = silhouette[..., None]
@@ -61,7 +61,7 @@ def rasterise_lit(tensors: Sequence[Tensor], settings: RasterSettings, *, budget
     matrix = call[6]
     normals = given[0] if given else normalise_area(*area_sums(call[0], call[4]))
     points, attributes, background, softness, faces, attribute_faces = apply_camera(call)
-    looks = torch.cat([_corner_values(attributes, attribute_faces), _corner_values(normals, faces)], -1)
+    looks = torch.cat([attributes[..., attribute_faces.long(), :], normals[..., faces.long(), :]], -1)
     means, silhouette, depth = visible(points, looks, softness, faces, settings, budget)
     positions = unproject(depth, matrix, settings.perspective)
     flat = means.flatten(-3, -2)
@@ -76,24 +76,15 @@ def rasterise_lit(tensors: Sequence[Tensor], settings: RasterSettings, *, budget
 
 def unproject(depth: Tensor, matrix: Tensor, perspective: bool) -> Tensor:
     """The points (*B, H, W, 3) of the world that a camera (*B, 3, 4) sees at its pixels' centres and these depths."""
-    y, x = torch.meshgrid(
-        torch.arange(depth.shape[-2], device=depth.device, dtype=depth.dtype) + 0.5,
-        torch.arange(depth.shape[-1], device=depth.device, dtype=depth.dtype) + 0.5,
-        indexing="ij",
-    )
-    w = depth if perspective else torch.ones_like(depth)
-    image_points = torch.stack([x * w, y * w, depth], -1) - matrix[..., None, None, :, 3]
-    a, b, c = matrix[..., 0, :3], matrix[..., 1, :3], matrix[..., 2, :3]
+    z = depth[..., None]
+    places = pixel_centres(depth.shape[-2], depth.shape[-1], depth) * (z if perspective else torch.ones_like(z))
+    image_points = torch.cat([places, z], -1) - matrix[..., None, None, :, 3]
+    rows = matrix[..., :3]
     # The inverse by cofactors, finite where there is none
-    columns = torch.stack([torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)], -2)
-    det = (a * columns[..., 0, :]).sum(-1)[..., None, None]
+    columns = torch.linalg.cross(rows.roll(-1, -2), rows.roll(-2, -2))
+    det = (rows[..., 0, :] * columns[..., 0, :]).sum(-1)[..., None, None]
     inverse = columns * (det / (det * det + 1e-30))
     return (image_points[..., None] * inverse[..., None, None, :, :]).sum(-2)
-
-
-def _corner_values(values: Tensor, faces: Tensor) -> Tensor:
-    """(*B, F, 3, C): rows of a table at the corners of faces."""
-    return values[..., faces.long(), :]
 
 
 def visible(
@@ -124,6 +115,13 @@ def apply_camera(tensors: Sequence[Tensor]) -> list[Tensor]:
     return list(tensors) if len(tensors) == 6 else [to_camera(tensors[0], tensors[6]), *tensors[1:6]]
 
 
+def to_world(by_seen: Tensor, points: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients by points (*B, V, 3) of the world and by the camera's matrix, from the gradient by what it sees of them."""
+    by_points = torch.where(points.abs() <= FAR_POINTS, by_seen @ matrix[..., :3], 0.0)
+    limited = points.clamp(-FAR_POINTS, FAR_POINTS)
+    return by_points, torch.cat([by_seen.mT @ limited, by_seen.sum(-2)[..., None]], -1)
+
+
 def to_camera(points: Tensor, matrix: Tensor) -> Tensor:
     """matrix @ (point, 1): (x w, y w, depth) of points (*B, V, 3) of the world, by a matrix (*B, 3, 4)."""
     if torch.is_autocast_enabled(points.device.type):
@@ -142,8 +140,7 @@ def _chunk_function(start: int, stop: int, settings: RasterSettings) -> Callable
     """What is seen at pixels `start` to `stop`, counted row by row."""
 
     def run(points: Tensor, looks: Tensor, softness: Tensor, faces: Tensor) -> tuple[Tensor, ...]:
-        number = torch.arange(start, stop, device=points.device)
-        pixels = torch.stack([number % settings.width, number // settings.width], -1).to(points.dtype) + 0.5
+        pixels = pixel_centres(settings.height, settings.width, points).flatten(0, 1)[start:stop]
         corners = project(points, softness[2], settings)[faces.long()]
         return visible_at(corners, looks, softness, pixels, settings)
 
@@ -209,9 +206,10 @@ def nearest_unit(covered: Tensor, places: Tensor, total: Tensor, silhouette: Ten
         low, high = torch.where(low < high, low, -FURTHEST), torch.where(low < high, high, FURTHEST)
         y, goal, last = high, _log(h) - _log(t), high - low
         for _ in range(SOLVER_STEPS):
-            away = torch.sigmoid(x - y)
-            lost = (c * away).sum(0)
-            slope, kept = lost - (c * away * away).sum(0), t + h - lost
+            hiding = c * torch.sigmoid(x - y)
+            # Not the differences from the total: next to nothing of it is left where nearly all is hidden
+            show = torch.sigmoid(y - x)
+            lost, kept, slope = hiding.sum(0), (c * show).sum(0), (hiding * show).sum(0)
             low, high = torch.where(lost > h, y, low), torch.where(lost > h, high, y)
             # Newton's step for log(lost / kept), which is a straight line where one depth is seen; halving where it is slow
             step = (_log(lost) - _log(kept) - goal) * lost * kept / _positive(slope * (t + h))
@@ -266,10 +264,7 @@ def facing(screen: Tensor, area: Tensor, level: Tensor, shares: Tensor, width: T
 
 def smooth_step_infinite(x: Tensor) -> Tensor:
     """0 up to 0, 1 from 1 on, C-infinity between: 1 / (1 + exp(1/x - 1/(1-x)))."""
-    inside = (x > 0) & (x < 1)
-    safe = torch.where(inside, x, 0.5)
-    between = torch.sigmoid((1 / (1 - safe) - 1 / safe).clamp(-80.0, 80.0))
-    return torch.where(inside, between, (x >= 1).to(x.dtype))
+    return step_between(x, lambda t: 1 / (1 - t) - 1 / t)
 
 
 def perspective_weights(shares: Tensor, perspective: Tensor) -> Tensor:

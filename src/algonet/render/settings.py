@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,14 +20,6 @@ from .lights import Shading
 DEFAULT_CONORM = BoundedSum(1024)
 
 
-def _default_form() -> Coverage:
-    return DEFAULT_COVERAGE.form()
-
-
-def _default_conorm() -> TConorm:
-    return interned(DEFAULT_CONORM)
-
-
 @dataclass(frozen=True)
 class RasterSettings:
     """All that is not a tensor. `coverage` is without its softness, which is a tensor; `epsilon` is what may be neglected;
@@ -37,9 +30,9 @@ class RasterSettings:
 
     height: int
     width: int
-    coverage: Coverage = field(default_factory=_default_form)
+    coverage: Coverage = field(default_factory=lambda: DEFAULT_COVERAGE.form())
     epsilon: float = EPSILON
-    conorm: TConorm = field(default_factory=_default_conorm)
+    conorm: TConorm = field(default_factory=lambda: interned(DEFAULT_CONORM))
     two_sided: bool = True
     perspective: bool = True
     over_depth: bool = False
@@ -108,7 +101,7 @@ class Raster(NamedTuple):
     depth: Tensor
 
 
-def empty_pictures(tensors: list[Tensor], settings: RasterSettings) -> list[Tensor]:
+def empty_pictures(tensors: Sequence[Tensor], settings: RasterSettings) -> list[Tensor]:
     """Empty tensors with the shapes of the operation's outputs."""
     points, attributes = tensors[:2]
     shape = (*points.shape[:-2], settings.height, settings.width)

@@ -19,6 +19,7 @@ from algonet.core.tracing import outside_autocast
 
 from .constants import FLIP_AREA
 from .coverage import twice_area
+from .vectors import step_between
 
 #: The lookup's weight at a distance of d texels is exp(-SHARPNESS / (1 - d^2 / 4)), d < 2: C-infinity, about as narrow as
 #: bilinear interpolation, and true to linear gradients within 1 % of their slope.
@@ -88,10 +89,7 @@ def _share_of_next(t: Tensor) -> Tensor:
 
     Flat at 0 and 1, with all derivatives: what lies beyond the first and last level goes on smoothly.
     """
-    inside = (t > 0) & (t < 1)
-    safe = torch.where(inside, t, 0.5)
-    between = torch.sigmoid((BLEND / (1 - safe * safe) - BLEND / (safe * (2 - safe))).clamp(-80.0, 80.0))
-    return torch.where(inside, between, (t >= 1).to(t.dtype))
+    return step_between(t, lambda t: BLEND / (1 - t * t) - BLEND / (t * (2 - t)))
 
 
 def texture_levels(
@@ -249,14 +247,13 @@ def _cells(k: int, device: torch.device) -> Tensor:
 
 
 def _cell_rows(k: int) -> list[tuple[int, int, int]]:
-    number = {}
-    for i in range(k + 1):
-        for j in range(k + 1 - i):
-            number[i, j] = len(number)
+    def at(i: int, j: int) -> int:
+        return i * (2 * k + 3 - i) // 2 + j
+
     cells = []
     for i in range(k):
         for j in range(k - i):
-            cells.append((number[i + 1, j], number[i, j + 1], number[i, j]))
+            cells.append((at(i + 1, j), at(i, j + 1), at(i, j)))
             if i + j < k - 1:
-                cells.append((number[i + 1, j], number[i + 1, j + 1], number[i, j + 1]))
+                cells.append((at(i + 1, j), at(i + 1, j + 1), at(i, j + 1)))
     return cells

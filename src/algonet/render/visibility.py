@@ -76,17 +76,18 @@ def edges_of(corners: Tensor, settings: VisibilitySettings) -> Edges:
     exact = ahead & (snapped.abs() <= EXACT).all(-1)
     snapped = torch.where(exact[..., None], snapped, 0.0)
     plane = torch.where(exact[..., None], snapped * w[..., None], corners[..., :2] * UNITS)
+    near, far = torch.cat([snapped, torch.ones_like(z)[..., None]], -1), torch.cat([plane, w[..., None]], -1)
     j, k = [1, 2, 0], [2, 0, 1]
     both = exact[..., j] & exact[..., k]
-    (xj, yj), (xk, yk) = (torch.where(both[..., None], snapped[..., i, :], plane[..., i, :]).unbind(-1) for i in (j, k))
-    wj, wk = (torch.where(both, 1.0, w[..., i]) for i in (j, k))
+    (xj, yj, wj), (xk, yk, wk) = (
+        torch.where(both[..., None], near[..., i, :], far[..., i, :]).unbind(-1) for i in (j, k)
+    )
     a, b = yk * wj - yj * wk, xj * wk - xk * wj
     # An edge is 0 at its snapped corners, whatever rounding does to a and b
     x, y = torch.where(exact[..., j, None], snapped[..., j, :], snapped[..., k, :]).unbind(-1)
     c = torch.where(exact[..., j] | exact[..., k], 0.0, yj * xk - xj * yk)
     weight = torch.where(both, w[..., j] * w[..., k], 1.0)
-    x0, y0 = torch.where(exact[..., 0, None], snapped[..., 0, :], plane[..., 0, :]).unbind(-1)
-    w0 = torch.where(exact[..., 0], 1.0, w[..., 0])
+    x0, y0, w0 = torch.where(exact[..., :1], near[..., 0, :], far[..., 0, :]).unbind(-1)
     area = a[..., 0] * (x0 - x[..., 0] * w0) + b[..., 0] * (y0 - y[..., 0] * w0) + c[..., 0] * w0
     usable = ((area > 0) | ((area < 0) & settings.two_sided)) & corners.isfinite().all(-1).all(-1)
     sign = torch.where(area < 0, -1.0, 1.0)[..., None]

@@ -252,102 +252,92 @@ def gather_items(
     begin, stride, starts, records, prepared, vertices, points, faces, attribute_faces, softness, perspective, guard, spacings,
     by_points, by_attributes, by_softness,
 ):  # fmt: skip
-    """Every `stride`-th item from `begin` on."""
-    for item in range(begin, points.shape[0], stride):
-        gather(
-            item, starts, records, prepared, vertices, points, faces, attribute_faces, softness, perspective, guard,
-            spacings[item], by_points, by_attributes, by_softness,
-        )  # fmt: skip
-
-
-@njit(**OPTIONS)
-def gather(
-    item, starts, records, prepared, vertices, points, faces, attribute_faces, softness, perspective, guard, spacing,
-    by_points, by_attributes, by_softness,
-):  # fmt: skip
-    """Sum each face's records, in order, and hand them down to points, attributes and softness of one item."""
+    """Sum each face's records, in order, and hand them down to points, attributes and softness of every `stride`-th item from
+    `begin` on."""
     count, channels = faces.shape[0], by_attributes.shape[2]
-    by_vertices = np.zeros((points.shape[1], 5))
     sums = np.empty(SUMS + 3 * channels)
     corner = np.empty((3, 2))
-    near = float(softness[item, 2])
-    flip = FLIP_AREA / (spacing * spacing)
-    scale_slope, steepness_slope, near_slope = 0.0, 0.0, 0.0
-    for f in range(count):
-        first, last = starts[item * count + f], starts[item * count + f + 1]
-        if first == last:
-            continue
-        o = prepared[item * count + f]
-        for k in range(sums.shape[0]):
-            sums[k] = 0
-        for pair in range(first, last):
+    for item in range(begin, points.shape[0], stride):
+        spacing = spacings[item]
+        by_vertices = np.zeros((points.shape[1], 5))
+        near = float(softness[item, 2])
+        flip = FLIP_AREA / (spacing * spacing)
+        scale_slope, steepness_slope, near_slope = 0.0, 0.0, 0.0
+        for f in range(count):
+            first, last = starts[item * count + f], starts[item * count + f + 1]
+            if first == last:
+                continue
+            o = prepared[item * count + f]
             for k in range(sums.shape[0]):
-                sums[k] += records[pair, k]
-        for i in range(3):
-            corner[i, 0], corner[i, 1] = 0.0, 0.0
-        by_inverse = 0.0
-        inverse, area = float(o[INVERSE]), float(o[AREA])
-        for i in range(3):
-            j, k = (i + 1) % 3, (i + 2) % 3
-            ex, ey = float(o[X + 2 * j] - o[X + 2 * i]), float(o[X + 2 * j + 1] - o[X + 2 * i + 1])
-            length = np.sqrt(ex * ex + ey * ey + guard)
-            nx, ny = -float(o[U + 2 * i + 1]) / length, float(o[U + 2 * i]) / length
-            corner[i, 0] += nx * sums[ENDS + 2 * i]
-            corner[i, 1] += ny * sums[ENDS + 2 * i]
-            corner[j, 0] += nx * sums[ENDS + 2 * i + 1]
-            corner[j, 1] += ny * sums[ENDS + 2 * i + 1]
-            # barycentric i turns with the opposite edge, from corner j to corner k
-            bx, by = sums[TURNS + 2 * i], sums[TURNS + 2 * i + 1]
-            ox, oy = float(o[X + 2 * k] - o[X + 2 * j]), float(o[X + 2 * k + 1] - o[X + 2 * j + 1])
-            by_inverse += bx * oy - by * ox
-            corner[k, 0] -= by * inverse
-            corner[k, 1] += bx * inverse
-            corner[j, 0] += by * inverse
-            corner[j, 1] -= bx * inverse
-        square = area * area + flip * flip
-        by_area = by_inverse * (flip * flip - area * area) / (square * square)
-        # the turn is area / (scale * sqrt(square of the slope))
-        turn, by_turn = float(o[TURN]), sums[REST + 3]
-        level, (slope_x, slope_y, least, mean, square) = slope_of(o, perspective, spacing)
-        if square > 0:
-            by_area += by_turn / (float(softness[item, 0]) / spacing * np.sqrt(square))
-            by_square = -0.5 * by_turn * turn / square
+                sums[k] = 0
+            for pair in range(first, last):
+                for k in range(sums.shape[0]):
+                    sums[k] += records[pair, k]
+            for i in range(3):
+                corner[i, 0], corner[i, 1] = 0.0, 0.0
+            by_inverse = 0.0
+            inverse, area = float(o[INVERSE]), float(o[AREA])
             for i in range(3):
                 j, k = (i + 1) % 3, (i + 2) % 3
+                ex, ey = float(o[X + 2 * j] - o[X + 2 * i]), float(o[X + 2 * j + 1] - o[X + 2 * i + 1])
+                length = np.sqrt(ex * ex + ey * ey + guard)
+                nx, ny = -float(o[U + 2 * i + 1]) / length, float(o[U + 2 * i]) / length
+                corner[i, 0] += nx * sums[ENDS + 2 * i]
+                corner[i, 1] += ny * sums[ENDS + 2 * i]
+                corner[j, 0] += nx * sums[ENDS + 2 * i + 1]
+                corner[j, 1] += ny * sums[ENDS + 2 * i + 1]
+                # barycentric i turns with the opposite edge, from corner j to corner k
+                bx, by = sums[TURNS + 2 * i], sums[TURNS + 2 * i + 1]
                 ox, oy = float(o[X + 2 * k] - o[X + 2 * j]), float(o[X + 2 * k + 1] - o[X + 2 * j + 1])
-                sums[(WEIGHTS if perspective else DEPTHS) + i] += (
-                    2 * by_square * (slope_x * ox + slope_y * oy + least * level[i] / 3)
-                )
-                bx = 2 * by_square * (slope_x * level[i] + FLAT * mean * ox)
-                by = 2 * by_square * (slope_y * level[i] + FLAT * mean * oy)
-                corner[k, 0], corner[k, 1] = corner[k, 0] + bx, corner[k, 1] + by
-                corner[j, 0], corner[j, 1] = corner[j, 0] - bx, corner[j, 1] - by
-        for i in range(3):
-            j, k = (i + 1) % 3, (i + 2) % 3
-            # twice the area is a cross product of corners, with the sign of y pointing down
-            corner[i, 0] += by_area * float(o[X + 2 * k + 1] - o[X + 2 * j + 1])
-            corner[i, 1] += by_area * float(o[X + 2 * j] - o[X + 2 * k])
-            v = faces[f, i]
-            others = float(vertices[item, faces[f, j], 4]) * float(vertices[item, faces[f, k], 4])
-            by_vertices[v, 0] += corner[i, 0] - sums[SHIFT] / 3
-            by_vertices[v, 1] += corner[i, 1] - sums[SHIFT + 1] / 3
-            by_vertices[v, 2] += sums[DEPTHS + i]
-            by_vertices[v, 3] += sums[WEIGHTS + i]
-            by_vertices[v, 4] += sums[REST] * others
-            a = attribute_faces[f, i]
-            for c in range(channels):
-                by_attributes[item, a, c] += sums[SUMS + 3 * c + i]
-        scale_slope += sums[REST + 1]
-        steepness_slope += sums[REST + 2]
-    for v in range(points.shape[1]):
-        depth, by = float(points[item, v, 2]), by_vertices[v]
-        w = max(depth, near / 2) if perspective else 1.0
-        x, y = float(points[item, v, 0]) / w, float(points[item, v, 1]) / w
-        by_points[item, v, 0], by_points[item, v, 1], by_points[item, v, 2], more = corner_pull(
-            by[0] / spacing, by[1] / spacing, by[2], by[3], by[4], x, y, depth, 1 / w, float(vertices[item, v, 5]), near,
-            perspective,
-        )  # fmt: skip
-        near_slope += more
-    by_softness[item, 0] = scale_slope / float(softness[item, 0])
-    by_softness[item, 1] = steepness_slope
-    by_softness[item, 2] = near_slope
+                by_inverse += bx * oy - by * ox
+                corner[k, 0] -= by * inverse
+                corner[k, 1] += bx * inverse
+                corner[j, 0] += by * inverse
+                corner[j, 1] -= bx * inverse
+            square = area * area + flip * flip
+            by_area = by_inverse * (flip * flip - area * area) / (square * square)
+            # the turn is area / (scale * sqrt(square of the slope))
+            turn, by_turn = float(o[TURN]), sums[REST + 3]
+            level, (slope_x, slope_y, least, mean, square) = slope_of(o, perspective, spacing)
+            if square > 0:
+                by_area += by_turn / (float(softness[item, 0]) / spacing * np.sqrt(square))
+                by_square = -0.5 * by_turn * turn / square
+                for i in range(3):
+                    j, k = (i + 1) % 3, (i + 2) % 3
+                    ox, oy = float(o[X + 2 * k] - o[X + 2 * j]), float(o[X + 2 * k + 1] - o[X + 2 * j + 1])
+                    sums[(WEIGHTS if perspective else DEPTHS) + i] += (
+                        2 * by_square * (slope_x * ox + slope_y * oy + least * level[i] / 3)
+                    )
+                    bx = 2 * by_square * (slope_x * level[i] + FLAT * mean * ox)
+                    by = 2 * by_square * (slope_y * level[i] + FLAT * mean * oy)
+                    corner[k, 0], corner[k, 1] = corner[k, 0] + bx, corner[k, 1] + by
+                    corner[j, 0], corner[j, 1] = corner[j, 0] - bx, corner[j, 1] - by
+            for i in range(3):
+                j, k = (i + 1) % 3, (i + 2) % 3
+                # twice the area is a cross product of corners, with the sign of y pointing down
+                corner[i, 0] += by_area * float(o[X + 2 * k + 1] - o[X + 2 * j + 1])
+                corner[i, 1] += by_area * float(o[X + 2 * j] - o[X + 2 * k])
+                v = faces[f, i]
+                others = float(vertices[item, faces[f, j], 4]) * float(vertices[item, faces[f, k], 4])
+                by_vertices[v, 0] += corner[i, 0] - sums[SHIFT] / 3
+                by_vertices[v, 1] += corner[i, 1] - sums[SHIFT + 1] / 3
+                by_vertices[v, 2] += sums[DEPTHS + i]
+                by_vertices[v, 3] += sums[WEIGHTS + i]
+                by_vertices[v, 4] += sums[REST] * others
+                a = attribute_faces[f, i]
+                for c in range(channels):
+                    by_attributes[item, a, c] += sums[SUMS + 3 * c + i]
+            scale_slope += sums[REST + 1]
+            steepness_slope += sums[REST + 2]
+        for v in range(points.shape[1]):
+            depth, by = float(points[item, v, 2]), by_vertices[v]
+            w = max(depth, near / 2) if perspective else 1.0
+            x, y = float(points[item, v, 0]) / w, float(points[item, v, 1]) / w
+            by_points[item, v, 0], by_points[item, v, 1], by_points[item, v, 2], more = corner_pull(
+                by[0] / spacing, by[1] / spacing, by[2], by[3], by[4], x, y, depth, 1 / w, float(vertices[item, v, 5]), near,
+                perspective,
+            )  # fmt: skip
+            near_slope += more
+        by_softness[item, 0] = scale_slope / float(softness[item, 0])
+        by_softness[item, 1] = steepness_slope
+        by_softness[item, 2] = near_slope

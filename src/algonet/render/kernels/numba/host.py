@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from algonet.core.threads import spread
 
 from ...constants import EDGE_GUARD, FAR_POINTS
 from ...lights import LIGHT, Shading
+from ...reference import to_world
 from ...settings import RasterSettings, empty_pictures
 from .tiles import Grid, Samples, Scene, kernels_for
 
@@ -70,11 +70,11 @@ class RenderAttributesPlan(ArraysPlan):
             [settings.df, settings.reach, settings.power, settings.perspective, settings.two_sided], np.float64
         )
         self.guard = real(EDGE_GUARD**2 if real == np.float64 else EDGE_GUARD)
-        shading = settings.shading or Shading(())
+        light = settings.shading or Shading(())
         self.unlit = None if settings.shading else [np.zeros(n, real) for n in ((3, 4), 3, (0, 8))]
         self.paint = (
-            np.array(shading.kinds, np.int64), settings.power, settings.over_depth, settings.perspective,
-            settings.shading is not None, 3 * settings.colored, *gloss(shading, real),
+            np.array(light.kinds, np.int64), settings.power, settings.over_depth, settings.perspective,
+            settings.shading is not None, 3 * settings.colored, light.two_sided, real(light.shininess), real(light.strength),
         )  # fmt: skip
         like = [torch.empty(spec.shape, device="meta") for spec in signature.tensors[:2]]
         self.shapes = [(self.items, *p.shape[self.lead :]) for p in empty_pictures(like, settings)]
@@ -192,8 +192,8 @@ class RenderAttributesPlan(ArraysPlan):
         by_points, by_attributes, by_softness = self.scene(arrays, grids).pull(samples, by_seen)
         found = [by_points, by_attributes, sums[:, first:lights], by_softness, None, None]
         if len(tensors) > 6:
-            found[0], by_matrix = _to_the_world(by_points, arrays[0], arrays[6])
-            found.append(by_matrix + sums[:, 3:15].reshape(-1, 3, 4))
+            found[0], by_matrix = to_world(self.tensors([by_points])[0], tensors[0].detach(), tensors[6].detach())
+            found.append(by_matrix.reshape(-1, 3, 4) + torch.from_numpy(sums[:, 3:15]).reshape(-1, 3, 4))
         if settings.shading:
             found[1], by_normals = _untangled(by_attributes, arrays, settings)
             found += [sums[:, :3], sums[:, lights:], by_normals]
@@ -203,22 +203,10 @@ class RenderAttributesPlan(ArraysPlan):
 RenderLitPlan = RenderAttributesPlan
 
 
-def gloss(shading: Shading, real: Any) -> tuple[bool, Any, Any]:
-    """On which side surfaces are lit, shininess and strength."""
-    return shading.two_sided, real(shading.shininess), real(shading.strength)
-
-
 def blocks(count: int) -> list[tuple[int, int]]:
-    """Rows, or points, by eight blocks, whatever the number of threads."""
+    """Rows by eight blocks, whatever the number of threads."""
     step = max(1, -(-count // 8))
     return [(first, min(first + step, count)) for first in range(0, count, step)]
-
-
-def _to_the_world(by_seen: np.ndarray, points: np.ndarray, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Gradients by points of the world and by the camera's matrix, from the gradient by what the matrix sees of them."""
-    by_points = np.where(np.abs(points) <= FAR_POINTS, by_seen @ matrix[..., :3], 0)
-    limited = np.clip(points, -FAR_POINTS, FAR_POINTS)
-    return by_points, np.concatenate([by_seen.transpose(0, 2, 1) @ limited, by_seen.sum(1)[..., None]], -1)
 
 
 def _untangled(
@@ -260,33 +248,5 @@ class VertexNormalsPlan(ArraysPlan):
         return [*self.tensors([by_points]), None]
 
 
-class IlluminatePlan(ArraysPlan):
-    def __init__(self, signature: Signature):
-        super().__init__(signature)
-        self.blocks = blocks(signature.tensors[0].shape[-2])
-        self.light = np.array(self.settings.kinds, np.int64), *gloss(self.settings, self.real)
-
-    def forward(self, tensors: Sequence[Tensor]) -> Outputs:
-        arrays = self.arrays(tensors)
-        image = np.empty_like(arrays[2])
-        for i in range(self.items):
-            own = (*[a[i] for a in arrays], *self.light, image[i])
-            spread(self.module.illuminate, [(*rows, *own) for rows in self.blocks])
-        return self.tensors([image]), []
-
-    def backward(
-        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
-    ) -> list[Tensor | None]:
-        arrays, (grad,) = self.arrays(tensors), self.arrays(grads)
-        by_points = [np.empty_like(a) for a in arrays[:3]]
-        sums = np.zeros((self.items, len(self.blocks), 3 + LIGHT * len(self.settings.kinds)), grad.dtype)
-        for i in range(self.items):
-            own = (*[a[i] for a in arrays], *self.light, grad[i], *[a[i] for a in by_points])
-            calls = [(*rows, *own, row) for rows, row in zip(self.blocks, sums[i], strict=True)]
-            spread(self.module.illuminate_back, calls)
-        whole = sums.sum(1)
-        return [_like(a, t) for a, t in zip((*by_points, whole[:, :3], whole[:, 3:]), tensors, strict=True)]
-
-
-def _like(array: np.ndarray, t: Tensor) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array)).to(t.dtype).reshape(t.shape)
+def _like(array: np.ndarray | Tensor, t: Tensor) -> Tensor:
+    return torch.as_tensor(array).to(t.dtype).reshape(t.shape)

@@ -171,33 +171,6 @@ def paint_back(
 
 
 @njit(**OPTIONS, cache=True)
-def illuminate(first, last, albedo, normals, positions, eye, lights, kinds, two_sided, shininess, strength, image):
-    """Points `first` to `last` lit."""
-    viewer = vector(eye, 0)
-    for i in range(first, last):
-        put(image[i], 0, lit(vector(normals[i], 0), vector(positions[i], 0), viewer, vector(albedo[i], 0), lights, shininess,
-                             strength, kinds.shape[0], kinds, two_sided, strength > 0))  # fmt: skip
-
-
-@njit(**OPTIONS, cache=True)
-def illuminate_back(
-    first, last, albedo, normals, positions, eye, lights, kinds, two_sided, shininess, strength, grad, by_albedo, by_normals,
-    by_positions, sums,
-):  # fmt: skip
-    """Gradients by points; added to `sums`: by eye and lights."""
-    viewer = vector(eye, 0)
-    for i in range(first, last):
-        by_normal, by_place, by_eye, by_color = lit_back(
-            vector(normals[i], 0), vector(positions[i], 0), viewer, vector(albedo[i], 0), vector(grad[i], 0), lights, shininess,
-            strength, sums[3:], kinds.shape[0], kinds, two_sided, strength > 0, True,
-        )  # fmt: skip
-        put(by_albedo[i], 0, by_color)
-        put(by_normals[i], 0, by_normal)
-        put(by_positions[i], 0, by_place)
-        add(sums, 0, by_eye)
-
-
-@njit(**OPTIONS, cache=True)
 def vertex_normals(points, faces, sums, normals):
     """Sum each face's area vector and the squares of two of its edges at its vertices, and take the directions."""
     for f in range(faces.shape[0]):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from algonet.core.codegen.triton_math import kernel, reciprocal
+from algonet.core.codegen.triton_math import kernel
 
 from .formulas import (
     BACK,
@@ -39,13 +39,11 @@ from .formulas import (
     falling,
     kept,
     load_four,
-    mean_position,
-    place_of,
-    turned,
+    seen_at,
 )
 from .sampling import sample_grid
 from .setup import load_box, project_corner, window
-from .shared import corner_pull, horizon
+from .shared import corner_pull, horizon, load_live, load_three, load_vector, weighted
 from .surface import normal_at
 
 
@@ -84,9 +82,9 @@ def sum_plane(sums):
 
 
 @triton.jit
-def add_plane(sums, g, gx, gy):
+def add_plane(sums, g, x, y):
     """A gradient by a plane at a position, added to its sums."""
-    return sums[0] + g, sums[1] + gx, sums[2] + gy
+    return sums[0] + g, sums[1] + g * x, sums[2] + g * y
 
 
 @kernel
@@ -167,9 +165,9 @@ def backward_kernel(
         qx, qy = (left + column).to(scale.dtype) + 0.5, (top + line).to(scale.dtype) + 0.5
         own = grads + at * GRAD
         end = tl.load(own + END)
-        base, by_depth = tl.load(own + GRAD_BASE, mask=live, other=0.0), tl.load(own + GRAD_DEPTH, mask=live, other=0.0)
-        by_front = tl.load(own + GRAD_FRONT, mask=live, other=0.0)
-        by_back = tl.load(own + GRAD_BEHIND, mask=live, other=0.0)
+        base, by_depth = load_live(own + GRAD_BASE, live), load_live(own + GRAD_DEPTH, live)
+        by_front = load_live(own + GRAD_FRONT, live)
+        by_back = load_live(own + GRAD_BEHIND, live)
         if not FIRST:
             # All but the means count once, in the first pass over the channels
             base, by_depth, by_front, by_back = zero, zero, zero, zero
@@ -180,22 +178,18 @@ def backward_kernel(
             ux0, uy0, ux1, uy1, ux2, uy2, l0, l1, l2, sigma2, HALF,
         )  # fmt: skip
         qgx, qgy = qx - gx, qy - gy
-        px, py, inverse = mean_position(p, mx, my, qgx, qgy)
-        denominator = d0 + px * d1 + py * d2
-        weight = reciprocal(tl.maximum(denominator, least))
-        z = (z0 + px * z1 + py * z2) * weight
-        level = z
-        if PERSPECTIVE:
-            level = denominator
-        c, front, side, t = turned(p, level, turn, factor, TWO_SIDED)
-        place, root = place_of(z, steepness2, front, t)
+        mean, sides = seen_at(
+            p, mx, my, qgx, qgy, (d0, d1, d2), (z0, z1, z2), least, turn, factor, steepness2, PERSPECTIVE, TWO_SIDED
+        )
+        px, py, inverse, denominator, weight, z, level = mean
+        c, front, side, t, place, root = sides
         share = kept(end, place)
         w = c * share
 
         # The sample's gradient along the planes of all channels together; then by weight, coverage, place
         whole0, whole1, whole2 = zero, zero, zero
         for k in tl.static_range(CHANNELS):
-            g = tl.load(own + (GRADS + k) + first_mean, mask=live, other=0.0)
+            g = load_live(own + (GRADS + k) + first_mean, live)
             whole0, whole1, whole2 = whole0 + g * planes[k][0], whole1 + g * planes[k][1], whole2 + g * planes[k][2]
         by_means = (whole0 + px * whole1 + py * whole2) * weight
         excess = by_means + by_depth * z - base
@@ -241,12 +235,12 @@ def backward_kernel(
             s_scale += gmx * mx + gmy * my - s_0 - s_1 - s_2 - by_turn * t
             s_steepness += by_place * z * (1.0 + BACK * rest * root)
         s_factor += tl.where(right, by_c * p * side * (1.0 if TWO_SIDED else front), 0.0)
-        s_denominator = add_plane(s_denominator, nd, nd * px, nd * py)
-        s_depth = add_plane(s_depth, nz, nz * px, nz * py)
+        s_denominator = add_plane(s_denominator, nd, px, py)
+        s_depth = add_plane(s_depth, nz, px, py)
         more = ()
         for k in tl.static_range(CHANNELS):
-            g = tl.load(own + (GRADS + k) + first_mean, mask=live, other=0.0) * pull
-            more = more + (add_plane(s_planes[k], g, g * px, g * py),)
+            g = load_live(own + (GRADS + k) + first_mean, live) * pull
+            more = more + (add_plane(s_planes[k], g, px, py),)
         s_planes = more
 
     if pixels > 0:
@@ -285,15 +279,16 @@ def of_corner(i, a, b, c):
 
 
 @triton.jit
-def at_corner(lane, values, corner: tl.constexpr):
-    """The value of one corner, for all."""
-    return tl.sum(tl.where(lane == corner, values, 0.0), axis=0)
+def at_corners(lane, values):
+    """The corners' values, for all."""
+    a, b = tl.sum(tl.where(lane == 0, values, 0.0), axis=0), tl.sum(tl.where(lane == 1, values, 0.0), axis=0)
+    return a, b, tl.sum(tl.where(lane == 2, values, 0.0), axis=0)
 
 
 @triton.jit
 def around(lane, values):
     """For each corner: the value of the next one less that of the previous one."""
-    a, b, c = at_corner(lane, values, 0), at_corner(lane, values, 1), at_corner(lane, values, 2)
+    a, b, c = at_corners(lane, values)
     return of_corner(lane % 3, b - c, c - a, a - b)
 
 
@@ -301,12 +296,11 @@ def around(lane, values):
 def world_pull(points, matrix, index, live, x, y, z, WORLD: tl.constexpr):
     """A gradient by what the matrix sees of a point as one by the point."""
     if WORLD:
-        gx = tl.load(matrix) * x + tl.load(matrix + 4) * y + tl.load(matrix + 8) * z
-        gy = tl.load(matrix + 1) * x + tl.load(matrix + 5) * y + tl.load(matrix + 9) * z
-        gz = tl.load(matrix + 2) * x + tl.load(matrix + 6) * y + tl.load(matrix + 10) * z
-        x = tl.where(tl.abs(tl.load(points + index * 3, mask=live, other=0.0)) <= LIMIT, gx, 0.0)
-        y = tl.where(tl.abs(tl.load(points + index * 3 + 1, mask=live, other=0.0)) <= LIMIT, gy, 0.0)
-        z = tl.where(tl.abs(tl.load(points + index * 3 + 2, mask=live, other=0.0)) <= LIMIT, gz, 0.0)
+        g = weighted(load_three(matrix), load_three(matrix + 4), load_three(matrix + 8), x, y, z)
+        p = load_vector(points, index, live)
+        x = tl.where(tl.abs(p[0]) <= LIMIT, g[0], 0.0)
+        y = tl.where(tl.abs(p[1]) <= LIMIT, g[1], 0.0)
+        z = tl.where(tl.abs(p[2]) <= LIMIT, g[2], 0.0)
     return x, y, z
 
 
@@ -347,8 +341,8 @@ def hand_down(
     _x, _y, z, weight, presence, slope = project_corner(points, matrix, vertex, live, near, WORLD, PERSPECTIVE)
     ox = tl.load(record + 2 * before) - tl.load(record + 2 * after)
     oy = tl.load(record + 2 * before + 1) - tl.load(record + 2 * after + 1)
-    ax, ay = tl.load(record), tl.load(record + 1)
-    bx, by, cx, cy = tl.load(record + 2), tl.load(record + 3), tl.load(record + 4), tl.load(record + 5)
+    ax, ay, bx, by = load_four(record)
+    cx, cy, _ux, _uy = load_four(record + 4)
     twice = (by - ay) * (cx - ax) - (bx - ax) * (cy - ay)
     flip = FLIP / (spacing * spacing)
     square = twice * twice + flip * flip
@@ -364,7 +358,7 @@ def hand_down(
         g0, g1, g2 = planes[k][0], planes[k][1], planes[k][2]
         pull = weight * (g0 * (1.0 / 3.0) + g1 * n1 + g2 * n2)
         if k < CHANNELS - NORMALS:
-            value = tl.load(attributes + row * channels + k, mask=live, other=0.0)
+            value = load_live(attributes + row * channels + k, live)
             add(by_attributes + k, pull, live, KEEP)
         else:
             value = normal[k - CHANNELS + NORMALS]
@@ -374,16 +368,14 @@ def hand_down(
     by_weight = t0 * (1.0 / 3.0) + t1 * n1 + t2 * n2
     t1, t2 = weight * t1, weight * t2
     by_inverse = tl.sum(tl.where(live, t1 * oy - t2 * ox, 0.0), axis=0)
-    pa, pb, pc = at_corner(lane, presence, 0), at_corner(lane, presence, 1), at_corner(lane, presence, 2)
+    pa, pb, pc = at_corners(lane, presence)
     by_factor = by_factor * (0.5 / PI)
     # turn = twice / (slope scale), slope^2 = |sum level opposite|^2 + (guard + FLAT sum |opposite|^2) mean level^2
     level = z
     if PERSPECTIVE:
         level = weight
-    vx, vy, lowest, mean, slope2 = horizon(
-        at_corner(lane, level, 0), at_corner(lane, level, 1), at_corner(lane, level, 2), ax, ay, bx, by, cx, cy,
-        GUARD / (spacing * spacing),
-    )  # fmt: skip
+    la, lb, lc = at_corners(lane, level)
+    vx, vy, lowest, mean, slope2 = horizon(la, lb, lc, ax, ay, bx, by, cx, cy, GUARD / (spacing * spacing))
     turned = by_turn * tl.load(record + TURN)
     half = -turned / tl.where(slope2 == 0.0, 1.0, slope2)
     by_level = half * (vx * ox + vy * oy + lowest * level * (1.0 / 3.0))

@@ -216,30 +216,33 @@ def small_coverage(x, y, ax, ay, bx, by, gx, gy, sigma2, HALF: tl.constexpr):
 
 
 @triton.jit
-def mean_position(p, mx, my, gx, gy):
-    """x - g, and the reciprocal that it takes, from the pixel relative to the centroid, (gx, gy) = q - g."""
+def seen_at(
+    p, mx, my, gx, gy, d, depths, least, turn, factor, steepness, PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr
+):
+    """What a pixel, (gx, gy) from a face's centroid, sees of it with signed coverage p and moment (mx, my).
+
+    First the mean position x - g, the reciprocal that it takes, the common denominator and its inverse, depth and level. Then
+    what is covered, how much of that from the front, tanh(t) and t, the distance from the face's horizon; the place, which is
+    steepness times depth, with what a face seen from the back lies further; and one over the root that falls with t.
+    """
     inverse = reciprocal(p * p + FAINT2)
     share, full = p * inverse, p * p * inverse
-    return full * gx + share * mx, full * gy + share * my, inverse
-
-
-@triton.jit
-def turned(p, level, turn, factor, TWO_SIDED: tl.constexpr):
-    """What a signed coverage p covers, how much of that from the front, tanh(t) and t, the distance from the face's horizon."""
+    px, py = full * gx + share * mx, full * gy + share * my
+    denominator = d[0] + px * d[1] + py * d[2]
+    weight = reciprocal(tl.maximum(denominator, least))
+    z = (depths[0] + px * depths[1] + py * depths[2]) * weight
+    level = z
+    if PERSPECTIVE:
+        level = denominator
     t = level * turn
     front = 1.0 / (1.0 + quick_exp2(tl.minimum(t * (-2.0 * LOG2E), 126.0)))
     side = front + front - 1.0
     c = tl.maximum(p * side, 0.0) * factor
     if not TWO_SIDED:
         c = c * front
-    return c, front, side, t
-
-
-@triton.jit
-def place_of(z, steepness, front, t):
-    """Steepness times depth, with what a face seen from the back lies further; and one over the root that falls with t."""
     root = tl.rsqrt(1.0 + t * t)
-    return steepness * z * (1.0 + BACK * (1.0 - front) * root), root
+    place = steepness * z * (1.0 + BACK * (1.0 - front) * root)
+    return (px, py, inverse, denominator, weight, z, level), (c, front, side, t, place, root)
 
 
 @triton.jit

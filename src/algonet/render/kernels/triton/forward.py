@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from algonet.core.codegen.triton_math import kernel, reciprocal
+from algonet.core.codegen.triton_math import kernel
 
 from ...constants import FURTHEST
 from .formulas import (
@@ -30,14 +30,13 @@ from .formulas import (
     kept,
     load_four,
     lowest_bit,
-    mean_position,
-    place_of,
+    seen_at,
     small_coverage,
-    turned,
 )
 from .pixels import silhouette_of
 from .sampling import sample_grid
 from .setup import load_box
+from .shared import load_live
 
 #: How far beyond all depths the nearest unit may end, in units of log 2; places that one pass counts at; passes at most.
 BEYOND, PLACES, PASSES = tl.constexpr(FURTHEST * 1.4426950408889634), tl.constexpr(7), tl.constexpr(40)
@@ -95,23 +94,30 @@ def see(
         exact = (small >> bit.to(tl.uint32)) & 1 == 0
     if exact:
         ux1, uy1, ux2, uy2 = load_four(r + 8)
-        p, mx, my, _a, _b, _c, _d, _e, _f, _g, _h, _i, _j, _k, _l, _m, _n, _o = coverage(
+        found = coverage(
             ax - qx, ay - qy, bx - qx, by - qy, cx - qx, cy - qy, ux0, uy0, ux1, uy1, ux2, uy2, l0, l1, l2, sigma2, HALF
         )
+        p, mx, my = found[0], found[1], found[2]
     else:
         p, mx, my = small_coverage(gx - qx, gy - qy, ax, ay, bx, by, gx, gy, sigma2, HALF)
-    px, py, _inverse = mean_position(p, mx, my, qx - gx, qy - gy)
     d0, d1, d2, z0 = load_four(r + DENOMINATOR)
     z1, z2, least, turn = load_four(r + (DENOMINATOR + 4))
-    denominator = d0 + px * d1 + py * d2
-    weight = reciprocal(tl.maximum(denominator, tl.abs(least)))
-    z = (z0 + px * z1 + py * z2) * weight
-    level = z
-    if PERSPECTIVE:
-        level = denominator
-    c, front, _side, t = turned(p, level, turn, factor, TWO_SIDED)
-    place, _root = place_of(z, steepness, front, t)
-    return c, front, place, z, weight, px, py
+    mean, sides = seen_at(
+        p,
+        mx,
+        my,
+        qx - gx,
+        qy - gy,
+        (d0, d1, d2),
+        (z0, z1, z2),
+        tl.abs(least),
+        turn,
+        factor,
+        steepness,
+        PERSPECTIVE,
+        TWO_SIDED,
+    )
+    return sides[0], sides[1], sides[4], mean[5], mean[4], mean[0], mean[1]
 
 
 @triton.jit
@@ -233,10 +239,8 @@ def forward_kernel(
         tl.store(sample + FRONT, by_front, mask=live)
         tl.store(sample + BEHIND, by_back, mask=live)
     else:
-        y = tl.load(sample + END, mask=live, other=0.0)
-        silhouette = silhouette_of(
-            tl.load(sample + FRONT, mask=live, other=0.0), tl.load(sample + BEHIND, mask=live, other=0.0), POWER
-        )
+        y = load_live(sample + END, live)
+        silhouette = silhouette_of(load_live(sample + FRONT, live), load_live(sample + BEHIND, live), POWER)
 
     norm, slope = zero, zero
     sums, slopes = (zero,) * (CHANNELS + 1), (zero,) * (CHANNELS + 1)

@@ -17,9 +17,8 @@ from algonet.core.cache import cached, constant
 from algonet.core.identity import Signature
 from algonet.core.launch import Launch
 
-from ...constants import FAR_POINTS
 from ...lights import LIGHT
-from . import surface
+from ...reference import to_world
 from .plan import (
     ATTRIBUTE_FACES,
     ATTRIBUTES,
@@ -31,13 +30,11 @@ from .plan import (
     NORMALS,
     POINTS,
     SOFTNESS,
-    SURFACE,
     LaunchPlan,
     NormalsPlan,
     Pass,
     Wanted,
     item_stride,
-    shading_constants,
     with_channel,
 )
 
@@ -154,7 +151,7 @@ class RenderAttributesPlan(LaunchPlan):
         if shared:
             self.split(partial.sum(1), found)
         if self.world and needs[MATRIX]:
-            found[POINTS], projected = to_the_world(found[POINTS], points, tensors[MATRIX])
+            found[POINTS], projected = to_world(found[POINTS], points, tensors[MATRIX])
             found[MATRIX] = found[MATRIX] + projected if MATRIX in found else projected
         if self.normals is not None and needs[POINTS]:
             self.normals.backward(found[NORMALS], points, tensors[FACES], saved[-1], found[POINTS])
@@ -242,17 +239,6 @@ def picture_strides(shape: Sequence[int], strides: Sequence[int], own: int) -> t
     return (moving[-1][1] if moving else 0, pixel, *strides[batch + 2 :])
 
 
-def to_the_world(by_seen: Tensor, points: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients by points of the world and by the camera's matrix, from the gradient by what the matrix sees of them."""
-    inside = points.abs() <= FAR_POINTS
-    by_points = torch.where(inside, by_seen @ matrix[..., :3], 0.0)
-    limited = points.clamp(-FAR_POINTS, FAR_POINTS)
-    return by_points, torch.cat([by_seen.mT @ limited, by_seen.sum(-2)[..., None]], -1)
-
-
-# -- normals and light on points
-
-
 class VertexNormalsPlan(Plan):
     def __init__(self, signature: Signature):
         super().__init__(signature)
@@ -272,7 +258,9 @@ class VertexNormalsPlan(Plan):
         return tensors[0].contiguous() if self.copied else tensors[0], tensors[1].contiguous()
 
     def forward(self, tensors: Sequence[Tensor]) -> Outputs:
-        normals, sums = self.launches.forward(*self.arranged(tensors))
+        points, faces = self.arranged(tensors)
+        sums, normals = self.launches.sums(points, faces), points.new_empty(points.shape)
+        self.launches.normalise.start(sums=sums, normals=normals)
         return [normals], [sums]
 
     def backward(
@@ -282,39 +270,3 @@ class VertexNormalsPlan(Plan):
         by_points = points.new_zeros(points.shape)
         self.launches.backward(grads[0].contiguous(), points, faces, saved[0].contiguous(), by_points)
         return [by_points, None]
-
-
-class IlluminatePlan(Plan):
-    def __init__(self, signature: Signature):
-        super().__init__(signature)
-        *batch, count, _ = signature.tensors[2].shape
-        self.items, self.blocks = math.prod(batch), -(-count // SURFACE[0])
-        both = {"count": count, "BLOCK": SURFACE[0], **shading_constants(self.settings)}
-        grid = self.blocks, self.items
-        self.light = Launch(surface.illuminate_kernel, grid, warps=SURFACE[1], **both)
-        self.back = [
-            Launch(surface.illuminate_backward_kernel, grid, warps=SURFACE[1], NEEDED=needed, **both)
-            for needed in (False, True)
-        ]
-
-    def forward(self, tensors: Sequence[Tensor]) -> Outputs:
-        albedo, normals, positions, eye, lights = (t.contiguous() for t in tensors)
-        image = torch.empty_like(positions)
-        self.light.start(albedo=albedo, normals=normals, positions=positions, eye=eye, lights=lights, image=image)
-        return [image], []
-
-    def backward(
-        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
-    ) -> list[Tensor | None]:
-        albedo, normals, positions, eye, lights = (t.contiguous() for t in tensors)
-        shared = needs[3] or needs[4]
-        found = [torch.empty_like(positions) for _ in range(3)]
-        width = 3 + LIGHT * len(self.settings.kinds)
-        partial = positions.new_empty((self.items, self.blocks, width)) if shared else positions
-        self.back[shared].start(
-            albedo=albedo, normals=normals, positions=positions, eye=eye, lights=lights, grad_color=grads[0].contiguous(),
-            by_albedo=found[0], by_normals=found[1], by_positions=found[2], partial=partial,
-        )  # fmt: skip
-        whole = partial.sum(1) if shared else partial
-        found += [whole[:, :3].reshape(eye.shape), whole[:, 3:].reshape(lights.shape)] if shared else [eye, lights]
-        return [g if need else None for g, need in zip(found, needs, strict=True)]

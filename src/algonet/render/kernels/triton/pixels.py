@@ -31,6 +31,7 @@ from .shared import (
     dot,
     lit,
     lit_back,
+    load_live,
     load_three,
     minus,
     placed,
@@ -62,7 +63,7 @@ def clear(target, count, BLOCK: tl.constexpr):
 @triton.jit
 def pixel_block(softness, samples, first, height, width, softness_stride, SPACING: tl.constexpr, SAMPLE: tl.constexpr,
                 BLOCK: tl.constexpr):  # fmt: skip
-    """The program's pixels, their item, its grid and samples."""
+    """The program's item, its pixels and which of them there are, where `load_samples` finds them, and the item's samples."""
     slot = tl.program_id(1).to(tl.int64)
     item = slot + first
     pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -71,7 +72,7 @@ def pixel_block(softness, samples, first, height, width, softness_stride, SPACIN
     row, column = pixel // width, pixel % width
     scale = tl.load(softness + item * softness_stride)
     spacing, margin, _rows, columns = sample_grid(scale, height, width, SPACING)
-    return slot, item, pixel, live, row, column, spacing, margin, columns, samples + item * height * width * SAMPLE
+    return slot, item, pixel, live, (row, column, spacing, margin, columns), samples + item * height * width * SAMPLE
 
 
 @triton.jit
@@ -83,16 +84,15 @@ def load_camera(matrix):
 
 @triton.jit
 def load_surface(
-    own, z, a, matrix, row, column, spacing, margin, columns, GREY: tl.constexpr, COLORED: tl.constexpr,
-    SAMPLE: tl.constexpr, PERSPECTIVE: tl.constexpr,
+    own, z, a, matrix, where, GREY: tl.constexpr, COLORED: tl.constexpr, SAMPLE: tl.constexpr, PERSPECTIVE: tl.constexpr,
 ):  # fmt: skip
     """What is seen at pixels of depth z and first mean a: position, albedo and mean normal."""
-    b, c, d, e = load_samples(own, row, column, spacing, margin, columns, MEANS + 1, SAMPLE, SAMPLE)
+    b, c, d, e = load_samples(own, where, MEANS + 1, SAMPLE)
     f = a
     if COLORED:
-        f, _a, _b, _c = load_samples(own, row, column, spacing, margin, columns, MEANS + 5, SAMPLE, SAMPLE)
+        f, _a, _b, _c = load_samples(own, where, MEANS + 5, SAMPLE)
     inverse, shift = load_camera(matrix)
-    place = unproject(inverse, shift, column.to(z.dtype) + 0.5, row.to(z.dtype) + 0.5, z, PERSPECTIVE)
+    place = unproject(inverse, shift, where[1].to(z.dtype) + 0.5, where[0].to(z.dtype) + 0.5, z, PERSPECTIVE)
     albedo, n = (a, b, c), (d, e, f)
     if not COLORED:
         albedo, n = (z * 0.0 + GREY, z * 0.0 + GREY, z * 0.0 + GREY), (a, b, c)
@@ -108,17 +108,16 @@ def paint_kernel(
     TWO_SIDED: tl.constexpr, GLOSSY: tl.constexpr, SHININESS: tl.constexpr, STRENGTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """`channels` means over the background; LIT: lit pixels over the background, and `channels` further attributes over 0."""
-    _slot, item, pixel, live, row, column, spacing, margin, columns, own = pixel_block(
+    _slot, item, pixel, live, where, own = pixel_block(
         softness, samples, first, height, width, softness_stride, SPACING, SAMPLE, BLOCK
     )
-    front, back, z, mean = load_samples(own, row, column, spacing, margin, columns, FRONT, SAMPLE, SAMPLE)
+    front, back, z, mean = load_samples(own, where, FRONT, SAMPLE)
     s = silhouette_of(front, back, POWER)
     pixel = pixel + item * height * width
     ground = background + item * background_stride
     if LIT:
         place, albedo, n = load_surface(
-            own, z, mean, matrix + item * matrix_stride, row, column, spacing, margin, columns, GREY, COLORED, SAMPLE,
-            PERSPECTIVE,
+            own, z, mean, matrix + item * matrix_stride, where, GREY, COLORED, SAMPLE, PERSPECTIVE
         )  # fmt: skip
         color = lit(
             n, place, load_three(eye + item * eye_stride), albedo, lights + item * lights_stride, SHININESS, STRENGTH,
@@ -134,7 +133,7 @@ def paint_kernel(
     seen_depth, _by_z, _by_s, _by_far = placed(z, s, tl.load(far), OVER)
     tl.store(depth + pixel, seen_depth, mask=live)
     for c in range(0, channels, 4):
-        means = load_samples(own, row, column, spacing, margin, columns, FIRST + c, SAMPLE, SAMPLE)
+        means = load_samples(own, where, FIRST + c, SAMPLE)
         for k in tl.static_range(4):
             if c + k < channels:
                 shown = s * means[k]
@@ -164,17 +163,17 @@ def paint_backward_kernel(
     clear(by_points, clear_points, BLOCK)
     clear(by_attributes, clear_attributes, BLOCK)
     clear(by_normals, clear_normals, BLOCK)
-    slot, item, pixel, live, row, column, spacing, margin, columns, own = pixel_block(
+    slot, item, pixel, live, where, own = pixel_block(
         softness, samples, first, height, width, softness_stride, SPACING, SAMPLE, BLOCK
     )
-    front, back, z, mean = load_samples(own, row, column, spacing, margin, columns, FRONT, SAMPLE, SAMPLE)
+    front, back, z, mean = load_samples(own, where, FRONT, SAMPLE)
     s = silhouette_of(front, back, POWER)
     ground = background + item * background_stride
     partial += (slot * tl.num_programs(0) + tl.program_id(0)) * sums
     target = pixel_grads + (slot * height * width + pixel) * GRAD
     means, more, step = target + GRADS, grad_image + item * image_item + pixel * image_pixel, image_channel
-    by_depth = tl.load(grad_depth + item * depth_item + pixel * depth_pixel, mask=live, other=0.0)
-    by_s = tl.load(grad_silhouette + item * silhouette_item + pixel * silhouette_pixel, mask=live, other=0.0)
+    by_depth = load_live(grad_depth + item * depth_item + pixel * depth_pixel, live)
+    by_s = load_live(grad_silhouette + item * silhouette_item + pixel * silhouette_pixel, live)
     far = channels
     FIRST: tl.constexpr = MEANS + (3 + 3 * COLORED) * LIT
     if LIT:
@@ -186,22 +185,19 @@ def paint_backward_kernel(
         tl.store(partial + far, tl.sum(depth_far * by_depth))
     if LIT:
         matrix += item * matrix_stride
-        place, albedo, n = load_surface(
-            own, z, mean, matrix, row, column, spacing, margin, columns, GREY, COLORED, SAMPLE, PERSPECTIVE
-        )
+        place, albedo, n = load_surface(own, z, mean, matrix, where, GREY, COLORED, SAMPLE, PERSPECTIVE)
         viewer, lights = load_three(eye + item * eye_stride), lights + item * lights_stride
         color = lit(n, place, viewer, albedo, lights, SHININESS, STRENGTH, LIGHTS, KINDS, TWO_SIDED, GLOSSY)
-        by_color = (
-            tl.load(more, mask=live, other=0.0), tl.load(more + step, mask=live, other=0.0),
-            tl.load(more + 2 * step, mask=live, other=0.0),
-        )  # fmt: skip
+        by_color = (load_live(more, live), load_live(more + step, live), load_live(more + 2 * step, live))
         by_s += dot(by_color, minus(color, load_three(ground)))
         by_n, by_place, by_eye, by_albedo = lit_back(
             n, place, viewer, albedo, times(by_color, s), lights, SHININESS, STRENGTH, partial + 19, LIGHTS, KINDS,
             TWO_SIDED, GLOSSY, NEEDED,
         )  # fmt: skip
         inverse, _shift = load_camera(matrix)
-        g, by_place_z = unproject_back(inverse, by_place, column.to(z.dtype) + 0.5, row.to(z.dtype) + 0.5, PERSPECTIVE)
+        g, by_place_z = unproject_back(
+            inverse, by_place, where[1].to(z.dtype) + 0.5, where[0].to(z.dtype) + 0.5, PERSPECTIVE
+        )
         by_z += by_place_z
         if NEEDED:
             store_sums(partial, times(by_color, 1.0 - s))
@@ -215,10 +211,10 @@ def paint_backward_kernel(
         store_vector(means, 0, by_n, live)
         means, more, step = means + 3, grad_extra + item * extra_item + pixel * extra_pixel, extra_channel
     for c in range(0, channels, 4):
-        seen = load_samples(own, row, column, spacing, margin, columns, FIRST + c, SAMPLE, SAMPLE)
+        seen = load_samples(own, where, FIRST + c, SAMPLE)
         for k in tl.static_range(4):
             if c + k < channels:
-                grad = tl.load(more + (c + k) * step, mask=live, other=0.0)
+                grad = load_live(more + (c + k) * step, live)
                 tl.store(means + c + k, s * grad, mask=live)
                 if LIT:
                     by_s += grad * seen[k]
@@ -257,21 +253,21 @@ def unit_backward_kernel(
     live = i < rows * columns
     own = samples + (item * height * width + i) * SAMPLE
     place = pixel_grads + (slot * height * width + (i // columns) * width + i % columns) * GRAD
-    front, back = tl.load(own + FRONT, mask=live, other=0.0), tl.load(own + BEHIND, mask=live, other=0.0)
+    front, back = load_live(own + FRONT, live), load_live(own + BEHIND, live)
     s = silhouette_of(front, back, POWER)
     by_weight = tl.where(s > 1e-30, 1.0 / tl.maximum(s, 1e-30), s * 0.0)
     base, by_end = s * 0.0, s * 0.0
     for c in range(CHANNELS + 1):
-        grad = tl.load(place + GRAD_DEPTH + c, mask=live, other=0.0) * by_weight
-        mean = tl.load(own + MEAN_DEPTH + c, mask=live, other=0.0)
-        steep = tl.load(own + (SAMPLE + MEAN_DEPTH) // 2 + c, mask=live, other=0.0)
+        grad = load_live(place + GRAD_DEPTH + c, live) * by_weight
+        mean = load_live(own + MEAN_DEPTH + c, live)
+        steep = load_live(own + (SAMPLE + MEAN_DEPTH) // 2 + c, live)
         tl.store(place + GRAD_DEPTH + c, grad, mask=live)
         base += grad * steep
         by_end += grad * (steep - mean)
     _s, slope_front, slope_back, _hidden = bounded(front, back, POWER)
-    by_front = tl.load(place + GRAD_FRONT, mask=live, other=0.0) + by_end * slope_front
-    by_back = tl.load(place + GRAD_BEHIND, mask=live, other=0.0) + by_end * slope_back
+    by_front = load_live(place + GRAD_FRONT, live) + by_end * slope_front
+    by_back = load_live(place + GRAD_BEHIND, live) + by_end * slope_back
     tl.store(place + GRAD_FRONT, by_front, mask=live)
     tl.store(place + GRAD_BEHIND, by_back, mask=live)
-    tl.store(place + END, tl.load(own + END, mask=live, other=0.0), mask=live)
+    tl.store(place + END, load_live(own + END, live), mask=live)
     tl.store(place + GRAD_BASE, base, mask=live)

@@ -186,7 +186,11 @@ class LaunchPlan(Plan):
 
     def _painting(self, kernel: Any, items: int, **more: Any) -> Launch:
         """A launch of a kernel between samples and pictures."""
-        light = shading_constants(self.settings.shading or Shading(()))
+        own = self.settings.shading or Shading(())
+        light: dict[str, Any] = {
+            "LIGHTS": len(own.kinds), "KINDS": own.code, "TWO_SIDED": own.two_sided, "GLOSSY": own.strength > 0,
+            "SHININESS": own.shininess, "STRENGTH": own.strength,
+        }  # fmt: skip
         channels = self.extra if self.lit else self.channels
         grid = self.pixel_blocks, items
         return self.launch(kernel, grid, PIXELS[1], channels=channels, BLOCK=PIXELS[0], **light, **more)
@@ -228,8 +232,8 @@ class LaunchPlan(Plan):
 
         def make() -> tuple[Launch, ...]:
             grid = (min(GATHERS, self.pixels), items)
-            along = (sampling.gather_columns_kernel, sampling.gather_rows_kernel)
-            gathers = (self.launch(kernel, grid, 1, first=first, CHANNELS=self.channels, P=32) for kernel in along)
+            own: dict[str, Any] = {"first": first, "CHANNELS": self.channels, "P": 32}
+            gathers = (self.launch(sampling.gather_kernel, grid, 1, ROWS=rows, **own) for rows in (True, False))
             return (*gathers, self._painting(pixels.unit_backward_kernel, items, first=first, CHANNELS=self.channels))
 
         return PLANS.get(("samples back", self, first, items), make)
@@ -266,12 +270,6 @@ class NormalsPlan:
         sums = points.new_zeros((*points.shape[:-1], 4))
         self.add.start(points=points, faces=faces, sums=sums, counters=sums if counters is None else counters)
         return sums
-
-    def forward(self, points: Tensor, faces: Tensor) -> tuple[Tensor, Tensor]:
-        """Normals, and the sums that they came from."""
-        sums, normals = self.sums(points, faces), points.new_empty(points.shape)
-        self.normalise.start(sums=sums, normals=normals)
-        return normals, sums
 
     def backward(self, grad_normals: Tensor, points: Tensor, faces: Tensor, sums: Tensor, by_points: Tensor) -> None:
         """Add to the gradients by points."""
@@ -355,14 +353,6 @@ def bin_side(size: int) -> int:
     while 256 * side < size:
         side *= 2
     return side
-
-
-def shading_constants(shading: Shading) -> dict:
-    """What kernels that light are compiled for."""
-    return {
-        "LIGHTS": len(shading.kinds), "KINDS": shading.code, "TWO_SIDED": shading.two_sided, "GLOSSY": shading.strength > 0,
-        "SHININESS": shading.shininess, "STRENGTH": shading.strength,
-    }  # fmt: skip
 
 
 def small_faces(settings: RasterSettings) -> float:

@@ -6,6 +6,7 @@ grids are never larger than the picture, and an item's samples lie one after the
 """
 
 # pyright: reportAttributeAccessIssue=false
+# ruff: noqa: RUF005 - Triton knows no starred tuples
 from __future__ import annotations
 
 import math
@@ -99,97 +100,77 @@ def first_tap(place, spacing, margin):
 
 
 @triton.jit
-def load_samples(samples, row, column, spacing, margin, columns, channel, stride, channels):
-    """Four numbers at the pixels [row, column] from `channel` on, interpolated where the spacing is not 1.
+def add_four(found, place, weight, channel, SAMPLE: tl.constexpr):
+    """Four numbers and so much of those at a place, of which there are as many as a sample has."""
+    more = ()
+    for k in tl.static_range(4):
+        more = more + (found[k] + weight * tl.load(place + k, mask=channel + k < SAMPLE, other=0.0),)
+    return more
 
-    `columns` are the samples'. Channels past the last one read 0.
+
+@triton.jit
+def load_samples(samples, where, channel, SAMPLE: tl.constexpr):
+    """Four of a sample's numbers from `channel` on, interpolated where the spacing is not 1; 0 past the last one.
+
+    `where`: the pixels' rows and columns, then the spacing, the margin and the columns of samples.
     """
+    row, column, spacing, margin, columns = where
     zero = row.to(spacing.dtype) * 0.0
-    a, b, c, d = zero, zero, zero, zero
+    found = (zero, zero, zero, zero)
     if margin > 0:
         first_row, uy = first_tap(row.to(spacing.dtype), spacing, margin)
         first_column, ux = first_tap(column.to(spacing.dtype), spacing, margin)
-        start = samples + (first_row * columns + first_column).to(tl.int64) * stride + channel
+        start = samples + (first_row * columns + first_column).to(tl.int64) * SAMPLE + channel
         outer_y, outer_x = outer_product(uy), outer_product(ux)
         # A loop over rows: a line for each would take a minute to compile. Columns' weights are the same in all of them
         for j in range(TAPS):
             wy = tap_weight(uy, outer_y, j)
             for i in tl.static_range(TAPS):
                 weight = wy * fixed_tap_weight(ux, outer_x, i)
-                place = start + (j * columns + i) * stride
-                a += weight * tl.load(place, mask=channel < channels, other=0.0)
-                b += weight * tl.load(place + 1, mask=channel + 1 < channels, other=0.0)
-                c += weight * tl.load(place + 2, mask=channel + 2 < channels, other=0.0)
-                d += weight * tl.load(place + 3, mask=channel + 3 < channels, other=0.0)
+                found = add_four(found, start + (j * columns + i) * SAMPLE, weight, channel, SAMPLE)
     else:
-        place = samples + (row * columns + column).to(tl.int64) * stride + channel
-        a += tl.load(place, mask=channel < channels, other=0.0)
-        b += tl.load(place + 1, mask=channel + 1 < channels, other=0.0)
-        c += tl.load(place + 2, mask=channel + 2 < channels, other=0.0)
-        d += tl.load(place + 3, mask=channel + 3 < channels, other=0.0)
-    return a, b, c, d
+        found = add_four(
+            found, samples + (row * columns + column).to(tl.int64) * SAMPLE + channel, 1.0, channel, SAMPLE
+        )
+    return found
 
 
 @kernel
-def gather_columns_kernel(
+def gather_kernel(
     softness, pixel_grads, sample_grads, first, height, width, softness_stride,
-    GRAD: tl.constexpr, CHANNELS: tl.constexpr, SPACING: tl.constexpr, P: tl.constexpr,
+    GRAD: tl.constexpr, CHANNELS: tl.constexpr, SPACING: tl.constexpr, ROWS: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """The transpose of interpolation along rows: gradients at [row of pixels, column of samples], of wide items only."""
-    slot = tl.program_id(1).to(tl.int64)
-    scale = tl.load(softness + (slot + first) * softness_stride)
-    spacing, margin, _rows, columns = sample_grid(scale, height, width, SPACING)
-    if margin > 0:
-        across = (columns + P - 1) // P
-        for block in range(tl.program_id(0), height * across, tl.num_programs(0)):
-            row, column = block // across, (block % across) * P + tl.arange(0, P)
-            live = column < columns
-            low, high = pixel_range(column, spacing, margin, width)
-            line = (slot * height + row) * width
-            gather_taps(pixel_grads + line * GRAD, sample_grads + (line + column) * GRAD, GRAD, column, low, high, live,
-                        spacing, margin, CHANNELS)  # fmt: skip
-
-
-@kernel
-def gather_rows_kernel(
-    softness, pixel_grads, sample_grads, first, height, width, softness_stride,
-    GRAD: tl.constexpr, CHANNELS: tl.constexpr, SPACING: tl.constexpr, P: tl.constexpr,
-):  # fmt: skip
-    """The transpose along columns: from [row of pixels, column of samples] to samples, where the pixels' gradients were."""
+    """The transpose of interpolation, of wide items only. First along rows (ROWS): from pixels to [row of pixels, column of
+    samples]; then along columns: from there to samples, where the pixels' gradients were."""
     slot = tl.program_id(1).to(tl.int64)
     scale = tl.load(softness + (slot + first) * softness_stride)
     spacing, margin, rows, columns = sample_grid(scale, height, width, SPACING)
     if margin > 0:
+        if ROWS:
+            lines, size, step, source, target = height, width, GRAD, pixel_grads, sample_grads
+        else:
+            lines, size, step, source, target = rows, height, width * GRAD, sample_grads, pixel_grads
         across = (columns + P - 1) // P
-        for block in range(tl.program_id(0), rows * across, tl.num_programs(0)):
+        for block in range(tl.program_id(0), lines * across, tl.num_programs(0)):
             row, column = block // across, (block % across) * P + tl.arange(0, P)
             live = column < columns
-            low, high = pixel_range(row + column * 0, spacing, margin, height)
-            target = pixel_grads + ((slot * height + row) * width + column) * GRAD
-            gather_taps(sample_grads + (slot * height * width + column) * GRAD, target, width * GRAD, row + column * 0,
-                        low, high, live, spacing, margin, CHANNELS)  # fmt: skip
-
-
-@triton.jit
-def gather_taps(source, target, step, place, low, high, live, spacing, margin, CHANNELS: tl.constexpr):
-    """Add up, number by number, what the pixels from `low` to `high` along a line count in samples at `place`."""
-    for c in range(CHANNELS + 3):
-        total = spacing * 0.0 + place * 0.0
-        for i in range(tl.max(high - low)):
-            x = low + i
-            inside = live & (x < high)
-            weight = tl.where(inside, pixel_weight(x, place, spacing, margin), 0.0)
-            total += weight * tl.load(source + x * step + (GRAD_FRONT + c), mask=inside, other=0.0)
-        tl.store(target + (GRAD_FRONT + c), total, mask=live)
-
-
-@triton.jit
-def pixel_range(sample, spacing, margin, size):
-    """The first pixel that a row or column of samples counts in, and the one behind the last; at times one too many."""
-    # A pixel at u = place / spacing + margin has its taps from floor(u) - (TAPS/2 - 1) to floor(u) + TAPS/2
-    low = tl.floor((sample - TAPS // 2 - margin) * spacing)
-    high = tl.ceil((sample + TAPS // 2 - margin) * spacing) + 1.0
-    return tl.maximum(low, 0.0).to(tl.int32), tl.minimum(tl.maximum(high, 0.0), size * 1.0).to(tl.int32)
+            place = row + column * 0
+            if ROWS:
+                place = column
+            own = ((slot * height + row) * width + column) * GRAD
+            start = own - place.to(tl.int64) * step
+            # A pixel u samples behind the margin has taps floor(u) - (TAPS/2 - 1) to floor(u) + TAPS/2; at times one more
+            low = tl.maximum(tl.floor((place - TAPS // 2 - margin) * spacing), 0.0).to(tl.int32)
+            high = tl.ceil((place + TAPS // 2 - margin) * spacing) + 1.0
+            high = tl.minimum(tl.maximum(high, 0.0), size * 1.0).to(tl.int32)
+            for c in range(GRAD_FRONT, GRAD_FRONT + CHANNELS + 3):
+                total = spacing * 0.0 + place * 0.0
+                for i in range(tl.max(high - low)):
+                    x = low + i
+                    inside = live & (x < high)
+                    weight = tl.where(inside, pixel_weight(x, place, spacing, margin), 0.0)
+                    total += weight * tl.load(source + start + x * step + c, mask=inside, other=0.0)
+                tl.store(target + own + c, total, mask=live)
 
 
 @triton.jit

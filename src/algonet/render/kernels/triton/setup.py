@@ -35,17 +35,22 @@ from .formulas import (
     store_four,
 )
 from .sampling import sample_grid
-from .shared import horizon, plus, plus_times, smooth_step, store_vector, times
+from .shared import (
+    dot,
+    horizon,
+    load_corners,
+    load_live,
+    load_three,
+    load_vector,
+    plus,
+    smooth_step,
+    store_vector,
+    weighted,
+)
 from .surface import normal_at
 
 #: Scales of the noise behind its horizon from which a face is not seen: exp(-2 UNSEEN) of it is left.
 UNSEEN = tl.constexpr(20.0)
-
-
-@triton.jit
-def matrix_row(matrix, x, y, z):
-    near = tl.load(matrix) * x + tl.load(matrix + 1) * y
-    return near + tl.load(matrix + 2) * z + tl.load(matrix + 3)
 
 
 @triton.jit
@@ -67,12 +72,12 @@ def quotient(x, y):
 @triton.jit
 def project_corner(points, matrix, index, live, near, WORLD: tl.constexpr, PERSPECTIVE: tl.constexpr):
     """Screen x, y, depth, 1/w, presence and its slope of a point; WORLD: a point that the matrix has yet to see."""
-    px = tl.load(points + index * 3, mask=live, other=0.0)
-    py = tl.load(points + index * 3 + 1, mask=live, other=0.0)
-    z = tl.load(points + index * 3 + 2, mask=live, other=0.0)
+    px, py, z = load_vector(points, index, live)
     if WORLD:
-        x, y, z = within_limit(px), within_limit(py), within_limit(z)
-        px, py, z = matrix_row(matrix, x, y, z), matrix_row(matrix + 4, x, y, z), matrix_row(matrix + 8, x, y, z)
+        p = (within_limit(px), within_limit(py), within_limit(z))
+        px = dot(load_three(matrix), p) + tl.load(matrix + 3)
+        py = dot(load_three(matrix + 4), p) + tl.load(matrix + 7)
+        z = dot(load_three(matrix + 8), p) + tl.load(matrix + 11)
     if PERSPECTIVE:
         w = tl.maximum(z, 0.5 * near)
     else:
@@ -83,6 +88,16 @@ def project_corner(points, matrix, index, live, near, WORLD: tl.constexpr, PERSP
     presence, slope = smooth_step(z / near - 1.0)
     # Minimum and maximum drop NaN; the sum brings it back
     return x + px * 0.0, y + py * 0.0, z, inverse, presence, slope
+
+
+@triton.jit
+def least(a, b, c):
+    return tl.minimum(tl.minimum(a, b), c)
+
+
+@triton.jit
+def largest(a, b, c):
+    return tl.maximum(tl.maximum(a, b), c)
 
 
 @triton.jit
@@ -110,9 +125,7 @@ def setup_kernel(
     f = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = f < count
     near = tl.load(softness + item * softness_stride + 2)
-    ia = tl.load(faces + f * 3, mask=live, other=0).to(tl.int64)
-    ib = tl.load(faces + f * 3 + 1, mask=live, other=0).to(tl.int64)
-    ic = tl.load(faces + f * 3 + 2, mask=live, other=0).to(tl.int64)
+    ia, ib, ic = load_corners(faces, f, live)
     points += item * points_stride
     matrix += item * matrix_stride
     ax, ay, az, aw, ap, _sa = project_corner(points, matrix, ia, live, near, WORLD, PERSPECTIVE)
@@ -137,10 +150,11 @@ def setup_kernel(
         la, lb, lc = aw, bw, cw
     _vx, _vy, _least, _mean, square = horizon(la, lb, lc, ax, ay, bx, by, cx, cy, GUARD * by_spacing * by_spacing)
     turn = area / (tl.sqrt(tl.where(square == 0.0, 1.0, square)) * scale)
+    least_turn = turn * least(la, lb, lc)
     seen = live & ((factor != 0.0) | broken)
     if not TWO_SIDED:
         # Nothing is left of a face that turns its back everywhere
-        seen = seen & ((turn * tl.minimum(tl.minimum(la, lb), lc) > -UNSEEN) | broken)
+        seen = seen & ((least_turn > -UNSEEN) | broken)
 
     work += slot * work_stride
     record = work + f.to(tl.int64) * WIDTH
@@ -166,29 +180,23 @@ def setup_kernel(
         nc = normal_at(normals, ic, live, AREAS)
     ja, jb, jc = ia, ib, ic
     if CHANNELS > NORMALS:
-        ja = tl.load(attribute_faces + f * 3, mask=live, other=0).to(tl.int64) * channels
-        jb = tl.load(attribute_faces + f * 3 + 1, mask=live, other=0).to(tl.int64) * channels
-        jc = tl.load(attribute_faces + f * 3 + 2, mask=live, other=0).to(tl.int64) * channels
+        ja, jb, jc = load_corners(attribute_faces, f, live)
 
-    lx = tl.where(seen, tl.where(broken, -NOWHERE, tl.minimum(tl.minimum(ax, bx), cx)), NOWHERE)
-    ly = tl.where(seen, tl.where(broken, -NOWHERE, tl.minimum(tl.minimum(ay, by), cy)), NOWHERE)
-    hx = tl.where(seen, tl.where(broken, NOWHERE, tl.maximum(tl.maximum(ax, bx), cx)), -NOWHERE)
-    hy = tl.where(seen, tl.where(broken, NOWHERE, tl.maximum(tl.maximum(ay, by), cy)), -NOWHERE)
+    lx = tl.where(seen, tl.where(broken, -NOWHERE, least(ax, bx, cx)), NOWHERE)
+    ly = tl.where(seen, tl.where(broken, -NOWHERE, least(ay, by, cy)), NOWHERE)
+    hx = tl.where(seen, tl.where(broken, NOWHERE, largest(ax, bx, cx)), -NOWHERE)
+    hy = tl.where(seen, tl.where(broken, NOWHERE, largest(ay, by, cy)), -NOWHERE)
     box = work + padded.to(tl.int64) * WIDTH + f
-    tl.store(box, lx)
-    tl.store(box + padded, ly)
-    tl.store(box + 2 * padded, hx)
-    tl.store(box + 3 * padded, hy)
-    tl.store(box + 4 * padded, tl.where(seen, tl.minimum(tl.minimum(az, bz), cz), NOWHERE))
-    # With as much as a face seen from the back lies further, at most: see `formulas.place_of`
-    least_turn = turn * tl.minimum(tl.minimum(la, lb), lc)
+    # With as much as a face seen from the back lies further, at most: see `formulas.seen_at`
     rest = tl.where(least_turn > 0.0, 1.0 / (1.0 + tl.exp(tl.minimum(2.0 * least_turn, 80.0))), 1.0)
     further = 1.0 + BACK * rest * tl.rsqrt(1.0 + least_turn * least_turn)
-    tl.store(box + 5 * padded, tl.where(seen, tl.maximum(tl.maximum(az, bz), cz) * further, -NOWHERE))
+    lz, hz = tl.where(seen, least(az, bz, cz), NOWHERE), tl.where(seen, largest(az, bz, cz) * further, -NOWHERE)
+    for k in tl.static_range(6):
+        tl.store(box + k * padded, (lx, ly, hx, hy, lz, hz)[k])
     counters += slot * (COUNTERS + 2 * JOBS)
+    reach = REACH * tl.sqrt(2 * HALF * scale * scale)
     if BIN > 0:
         # Columns and rows of bins within reach, a byte each; a scale of NaN is within reach of everything
-        reach = REACH * tl.sqrt(2 * HALF * scale * scale)
         word = bin_of(lx - reach, BIN) | (bin_of(ly - reach, BIN) << 16)
         word |= bin_of(tl.where(reach == reach, hx + reach, NOWHERE), BIN) << 8
         word |= bin_of(tl.where(reach == reach, hy + reach, NOWHERE), BIN) << 24
@@ -196,16 +204,15 @@ def setup_kernel(
         across = ((word >> 8) & 255) - (word & 255) + 1
         down = ((word >> 24) & 255) - ((word >> 16) & 255) + 1
         tl.atomic_add(counters + 3, tl.sum(tl.where(seen, across * down, 0), axis=0), sem="relaxed")
-    least = 0.5 * tl.minimum(tl.minimum(aw, bw), cw)
+    floor = 0.5 * least(aw, bw, cw)
     if JOBS > 0:
         # Large faces are cut into bands of rows for several programs of the backward pass; a minus sign says so
-        reach = REACH * tl.sqrt(2 * HALF * scale * scale)
         _left, _top, across, down = window(lx, ly, hx, hy, reach, rows, columns)
         band = tl.maximum(limit // tl.maximum(across, 1), 1)
         parts = tl.where(across * down > limit, (down + band - 1) // band, 0)
         place = tl.atomic_add(counters + 4 + parts * 0, parts, mask=parts > 0, sem="relaxed")
         cut = (parts > 0) & (place + parts <= JOBS)
-        least = tl.where(cut, -least, least)
+        floor = tl.where(cut, -floor, floor)
         for part in range(tl.max(parts, axis=0)):
             job = counters + COUNTERS + (place + part) * 2
             mine = (part < parts) & (place + part < JOBS)
@@ -213,12 +220,12 @@ def setup_kernel(
             tl.store(job + 1, part * band, mask=mine)
     d, z = plus(plus(a, b), c), weighted(a, b, c, az, bz, cz)
     store_four(record + DENOMINATOR, d[0], d[1], d[2], z[0], live)
-    store_four(record + (DEPTH + 1), z[1], z[2], least, turn, live)
+    store_four(record + (DEPTH + 1), z[1], z[2], floor, turn, live)
     for channel in tl.static_range(CHANNELS):
         if channel < CHANNELS - NORMALS:
-            fa = tl.load(attributes + ja + channel, mask=live, other=0.0)
-            fb = tl.load(attributes + jb + channel, mask=live, other=0.0)
-            fc = tl.load(attributes + jc + channel, mask=live, other=0.0)
+            fa = load_live(attributes + ja * channels + channel, live)
+            fb = load_live(attributes + jb * channels + channel, live)
+            fc = load_live(attributes + jc * channels + channel, live)
         else:
             fa, fb, fc = (
                 na[channel - CHANNELS + NORMALS],
@@ -226,12 +233,6 @@ def setup_kernel(
                 nc[channel - CHANNELS + NORMALS],
             )
         store_vector(record + (PLANES + 3 * channel), 0, weighted(a, b, c, fa, fb, fc), live)
-
-
-@triton.jit
-def weighted(a, b, c, x, y, z):
-    """The plane of a value that is x, y and z at the corners, whose weights are the planes a, b and c."""
-    return plus_times(plus_times(times(a, x), b, y), c, z)
 
 
 @triton.jit

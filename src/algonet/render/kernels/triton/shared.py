@@ -60,9 +60,21 @@ def load_three(place):
 
 
 @triton.jit
+def load_live(place, live):
+    """0 elsewhere."""
+    return tl.load(place, mask=live, other=0)
+
+
+@triton.jit
+def load_corners(faces, f, live):
+    """The rows of a table that faces have at their corners."""
+    a, b, c = load_vector(faces, f, live)
+    return a.to(tl.int64), b.to(tl.int64), c.to(tl.int64)
+
+
+@triton.jit
 def load_vector(place, i, live):
-    x, y = tl.load(place + i * 3, mask=live, other=0.0), tl.load(place + i * 3 + 1, mask=live, other=0.0)
-    return x, y, tl.load(place + i * 3 + 2, mask=live, other=0.0)
+    return load_live(place + i * 3, live), load_live(place + i * 3 + 1, live), load_live(place + i * 3 + 2, live)
 
 
 @triton.jit
@@ -347,6 +359,12 @@ def horizon(la, lb, lc, ax, ay, bx, by, cx, cy, guard):
     size += (bx - ax) * (bx - ax) + (by - ay) * (by - ay)
     least, mean = guard + FLAT * size, (la * la + lb * lb + lc * lc) * (1.0 / 3.0)
     return vx, vy, least, mean, vx * vx + vy * vy + least * mean
+
+
+@triton.jit
+def weighted(a, b, c, x, y, z):
+    """a x + b y + c z: with planes of corners' weights a, b and c, the plane of a value that is x, y and z there."""
+    return plus_times(plus_times(times(a, x), b, y), c, z)
 
 
 @triton.jit

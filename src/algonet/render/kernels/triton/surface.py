@@ -1,4 +1,4 @@
-"""Triton: normals of vertices, and light on points, forward and backward."""
+"""Triton: normals of vertices, forward and backward."""
 
 # pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
@@ -10,31 +10,20 @@ from algonet.core.codegen.triton_math import kernel
 
 from .pixels import clear
 from .shared import (
-    LIGHT,
     add_vector,
     area_back,
     cross,
     dot,
     guarded_area,
     guarded_area_back,
-    lit,
-    lit_back,
-    load_three,
+    load_corners,
+    load_live,
     load_vector,
     minus,
     plus,
-    store_sums,
     store_vector,
     times,
 )
-
-
-@triton.jit
-def load_corners(faces, f, live):
-    """The vertices of faces."""
-    a = tl.load(faces + f * 3, mask=live, other=0).to(tl.int64)
-    b = tl.load(faces + f * 3 + 1, mask=live, other=0).to(tl.int64)
-    return a, b, tl.load(faces + f * 3 + 2, mask=live, other=0).to(tl.int64)
 
 
 @triton.jit
@@ -67,8 +56,8 @@ def sum_areas_kernel(points, faces, sums, counters, count, rows, points_stride, 
 @triton.jit
 def load_area(sums, v, live):
     """The sums of areas and of squares at a vertex."""
-    x, y = tl.load(sums + v * 4, mask=live, other=0.0), tl.load(sums + v * 4 + 1, mask=live, other=0.0)
-    z, square = tl.load(sums + v * 4 + 2, mask=live, other=0.0), tl.load(sums + v * 4 + 3, mask=live, other=0.0)
+    x, y = load_live(sums + v * 4, live), load_live(sums + v * 4 + 1, live)
+    z, square = load_live(sums + v * 4 + 2, live), load_live(sums + v * 4 + 3, live)
     return (x, y, z), square
 
 
@@ -119,45 +108,3 @@ def spread_normals_kernel(
     add_vector(by_points, b, by_b, live, 3)
     add_vector(by_points, c, by_c, live, 3)
     add_vector(by_points, a, times(plus(by_b, by_c), -1.0), live, 3)
-
-
-@triton.jit
-def load_points(albedo, normals, positions, eye, count, BLOCK: tl.constexpr):
-    """The program's points: which they are, and their normals, positions, albedo and eye."""
-    item = tl.program_id(1).to(tl.int64)
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    live, own = i < count, item * count + i
-    n, p = load_vector(normals, own, live), load_vector(positions, own, live)
-    return item, own, live, n, p, load_vector(albedo, own, live), load_three(eye + item * 3)
-
-
-@kernel
-def illuminate_kernel(
-    albedo, normals, positions, eye, lights, image, count,
-    LIGHTS: tl.constexpr, KINDS: tl.constexpr, TWO_SIDED: tl.constexpr, GLOSSY: tl.constexpr, SHININESS: tl.constexpr,
-    STRENGTH: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    item, i, live, n, p, own, viewer = load_points(albedo, normals, positions, eye, count, BLOCK)
-    lights += item * (LIGHT * LIGHTS)
-    color = lit(n, p, viewer, own, lights, SHININESS, STRENGTH, LIGHTS, KINDS, TWO_SIDED, GLOSSY)
-    store_vector(image, i, color, live)
-
-
-@kernel
-def illuminate_backward_kernel(
-    albedo, normals, positions, eye, lights, grad_color, by_albedo, by_normals, by_positions, partial, count,
-    LIGHTS: tl.constexpr, KINDS: tl.constexpr, TWO_SIDED: tl.constexpr, GLOSSY: tl.constexpr, SHININESS: tl.constexpr,
-    STRENGTH: tl.constexpr, NEEDED: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Gradients by albedo, normals and positions; NEEDED: also sums of those by the eye and the lights."""
-    item, i, live, n, p, own, viewer = load_points(albedo, normals, positions, eye, count, BLOCK)
-    partial += (item * tl.num_programs(0) + tl.program_id(0)) * (3 + LIGHT * LIGHTS)
-    by_n, by_p, by_eye, by_color = lit_back(
-        n, p, viewer, own, load_vector(grad_color, i, live), lights + item * (LIGHT * LIGHTS), SHININESS, STRENGTH,
-        partial + 3, LIGHTS, KINDS, TWO_SIDED, GLOSSY, NEEDED,
-    )  # fmt: skip
-    store_vector(by_albedo, i, by_color, live)
-    store_vector(by_normals, i, by_n, live)
-    store_vector(by_positions, i, by_p, live)
-    if NEEDED:
-        store_sums(partial, by_eye)
