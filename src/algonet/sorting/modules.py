@@ -110,7 +110,13 @@ class SoftSort(_Sorting):
         return gated_sort(self, make_gates, x)
 
     if TYPE_CHECKING:
-        __call__ = forward
+
+        def __call__(
+            self,
+            x: Tensor,
+            payload: Payload = None,  # pyright: ignore[reportArgumentType]
+            mask: Tensor | None = None,
+        ) -> SortResult[Payload]: ...
 
 
 class SoftArgsort(_Sorting):
@@ -137,7 +143,8 @@ class SoftArgsort(_Sorting):
         return self._answer(x, mask=mask)
 
     if TYPE_CHECKING:
-        __call__ = forward
+
+        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
 
 
 class SoftRank(_Sorting):
@@ -164,7 +171,8 @@ class SoftRank(_Sorting):
         return self._answer(x, mask=mask)
 
     if TYPE_CHECKING:
-        __call__ = forward
+
+        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
 
 
 class SoftTopK(_Sorting):
@@ -198,7 +206,8 @@ class SoftTopK(_Sorting):
         return self._answer(x, mask=mask)
 
     if TYPE_CHECKING:
-        __call__ = forward
+
+        def __call__(self, x: Tensor, mask: Tensor | None = None) -> TopKResult: ...
 
 
 class SoftTopKMask(SoftModule):
@@ -265,7 +274,8 @@ class SoftQuantile(_Sorting):
         return self._answer(x, mask=mask)
 
     if TYPE_CHECKING:
-        __call__ = forward
+
+        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
 
 
 class SoftMedian(_Sorting):
@@ -298,4 +308,5 @@ class SoftMedian(_Sorting):
         return gated_median(self, make_gates, x)
 
     if TYPE_CHECKING:
-        __call__ = forward
+
+        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
