@@ -90,7 +90,7 @@ class TapeMachine(Machine):
                     break
                 rows.append(row)
             else:
-                return self.at(self._row(code, *rows))
+                return self._new(code, *rows)
         elif name == "pow" and isinstance(operands[1], NUMBERS) and operands[1] in (2, 3):
             x = operands[0]
             return x * x if operands[1] == 2 else x * x * x
@@ -98,17 +98,19 @@ class TapeMachine(Machine):
 
     def emit(self, name: str, a: int, b: int = 0, c: int = 0) -> int:
         """The row of an instruction, by name."""
-        return self._row(self._codes[name], a, b, c)
+        return self.code.setdefault((self._codes[name], a, b, c), len(self.code))
 
-    def _row(self, code: int, a: int, b: int = 0, c: int = 0) -> int:
-        return self.code.setdefault((code, a, b, c), len(self.code))
+    def _new(self, code: int, a: int, b: int = 0, c: int = 0) -> Value:
+        value = Value(None, True, self)
+        value.row = self.first + self.code.setdefault((code, a, b, c), len(self.code))
+        return value
 
     def relax(self, relax: Any, x: Value) -> Value:
         row = self.row(x)
         place = None if row is None else self.formulas.place(relax)
         if row is None or place is None:
             return super().relax(relax, x)
-        return self.at(self._row(len(self._codes) + place[0], row, place[1]))
+        return self._new(len(self._codes) + place[0], row, place[1])
 
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         if len(args) == 1 and type(args[0]) is Value and not kwargs:
@@ -155,7 +157,7 @@ class TapeMachine(Machine):
             return super().draw(name, draws, size, precision, *operands)
         self._draws = draws
         a, b = (*rows, draws.count(), 0)[:2]
-        return self.at(self.emit(name, a, b))
+        return self._new(self._codes[name], a, b)
 
     def row(self, x: Any) -> int | None:
         """The row of an operand in the present stretch, relative to its beginning, where what is older is taken in; None if it
