@@ -121,7 +121,11 @@ def test_area_weights_are_shares_of_the_area():
         ),
         ((HALVES, torch.tensor([[0, 3]])), {}, r"must lie in 0 .. 2, got values from 0 to 3"),
         ((HALVES, torch.tensor([[0, -1]])), {}, "must lie in 0 .. 2"),
-        ((HALVES, torch.tensor([[0, 1]]), torch.zeros(2, 2)), {}, r"`start` must be a tensor \(\*batch, 1, 2\), got \(2, 2\)"),
+        (
+            (HALVES, torch.tensor([[0, 1]]), torch.zeros(2, 2)),
+            {},
+            r"`start` must be a tensor \(\*batch, 1, 2\), got \(2, 2\)",
+        ),
         ((HALVES, torch.tensor([[0, 1]])), {"burn_in": 3}, "`burn_in` must be an integer from 0 to 2"),
         ((HALVES, torch.tensor([[0, 1]])), {"horizon": 0}, "`horizon` must be an integer from 1 on"),
     ],
