@@ -57,7 +57,7 @@ def findings(checks: list[dict[str, float]], last: int = 3) -> list[str]:
 #: Answers that differ less per pixel are the same, and D this near to 1/2 knows nothing.
 SAME, CHANCE = 0.02, 0.03
 _HELP = {
-    "b''": "R does not follow a2b yet; train longer, or lower train.translator_rate (to 1 for U-Nets).",
+    "b''": "R does not follow a2b yet; train longer, or lower train.translator_rate.",
     "reconstructor": "raise train.wait until b' shows outlines, or train.reconstructor_rate after it; see a2b first.",
     "a2b": "train longer; give it samples of B (loss.samples, loss.way_back) and a b2a that borrows colours "
     '(model.translator = "repaint").',

@@ -179,7 +179,7 @@ def solve_inverse(
             )  # fmt: skip
     settings = settings or TrainConfig(
         steps=steps, batch=min(16, len(a)), wait=steps // 10, warmup=min(50, steps // 10), tensorboard=False,
-        softness=(), translator_rate=1.0, reconstructor_rate=1.0, pictures_every=max(1, steps // 10),
+        softness=(), reconstructor_rate=1.0, pictures_every=max(1, steps // 10),
     )  # fmt: skip
     trainer = RANTrainer(
         model, items, settings, folder or tempfile.mkdtemp(prefix="algonet-"), seed=seed,
