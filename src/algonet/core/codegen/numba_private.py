@@ -215,7 +215,7 @@ def dispatcher(function: Callable, stamp: str | None, options: dict[str, Any]) -
 
 def c_function(function: Callable, signature: Any, stamp: str | None, options: dict[str, Any]) -> CFunc:
     """A C function, which is cached under its `stamp`."""
-    made = CFunc(function, normalize_signature(signature), {}, options, pipeline_class=KernelCompiler)
+    made: Any = CFunc(function, normalize_signature(signature), {}, options, pipeline_class=KernelCompiler)
     if stamp is not None:
         made._cache = KernelCache(function, stamp)
     made.compile()
