@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+from algonet import cli
 from algonet.apps import gallery
 from algonet.apps.gallery import Figure, Section
 
@@ -26,6 +27,12 @@ def test_help_has_examples():
     assert "demo" in _algonet("--help").stdout
     assert "--quick" in _algonet("demo", "--help").stdout
     assert "Example" in _algonet("demo", "--help").stdout
+
+
+def test_mounting_again_changes_nothing():
+    functions = [command.callback for command in cli.mount().registered_commands]
+    assert [command.callback for command in cli.mount().registered_commands] == functions
+    assert len(set(functions)) == len(functions)
 
 
 def test_unknown_command_exits_2():

@@ -191,8 +191,8 @@ def mount() -> typer.Typer:
     for name, module in GROUPS.items():
         if name not in mounted:
             app.add_typer(importlib.import_module(f"algonet.cli.{module}").app, name=name)
-    if not any(command.name == "render" for command in app.registered_commands):
-        app.registered_commands += importlib.import_module("algonet.cli.render_commands").app.registered_commands
+    rendering = importlib.import_module("algonet.cli.render_commands").app.registered_commands
+    app.registered_commands += [command for command in rendering if command not in app.registered_commands]
     return app
 
 
