@@ -35,8 +35,8 @@ def rasterise(tensors: Sequence[Tensor], settings: RasterSettings, *, budget: in
     O(B F H W) work; memory for one chunk of pixels at a time, also in the backward pass, which recomputes.
     """
     points, attributes, background, softness, faces, attribute_faces = apply_camera(tensors)
-    looks = attributes[..., attribute_faces.long(), :]
-    means, silhouette, depth = visible(points, looks, softness, faces, settings, budget)
+    corner_attributes = attributes[..., attribute_faces.long(), :]
+    means, silhouette, depth = visible(points, corner_attributes, softness, faces, settings, budget)
     ground = background[..., None, None, :]
     share = silhouette[..., None]
     image = share * means + (1 - share) * ground[..., :-1]
@@ -61,8 +61,8 @@ def rasterise_lit(tensors: Sequence[Tensor], settings: RasterSettings, *, budget
     matrix = call[6]
     normals = given[0] if given else normalise_area(*area_sums(call[0], call[4]))
     points, attributes, background, softness, faces, attribute_faces = apply_camera(call)
-    looks = torch.cat([attributes[..., attribute_faces.long(), :], normals[..., faces.long(), :]], -1)
-    means, silhouette, depth = visible(points, looks, softness, faces, settings, budget)
+    corner_attributes = torch.cat([attributes[..., attribute_faces.long(), :], normals[..., faces.long(), :]], -1)
+    means, silhouette, depth = visible(points, corner_attributes, softness, faces, settings, budget)
     positions = unproject(depth, matrix, settings.perspective)
     flat = means.flatten(-3, -2)
     albedo = flat[..., :3] if settings.colored else torch.full_like(flat[..., :3], GREY)
@@ -88,12 +88,17 @@ def unproject(depth: Tensor, matrix: Tensor, perspective: bool) -> Tensor:
 
 
 def visible(
-    points: Tensor, looks: Tensor, softness: Tensor, faces: Tensor, settings: RasterSettings, budget: int = BUDGET
+    points: Tensor,
+    corner_attributes: Tensor,
+    softness: Tensor,
+    faces: Tensor,
+    settings: RasterSettings,
+    budget: int = BUDGET,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What is seen at each pixel: mean attributes (*B, H, W, C), the silhouette, and mean depth."""
     batch = points.shape[:-2]
     count = math.prod(batch)
-    flat = [t.reshape(count, *t.shape[len(batch) :]) for t in (points, looks, softness)]
+    flat = [t.reshape(count, *t.shape[len(batch) :]) for t in (points, corner_attributes, softness)]
     chunk = max(1, budget // max(1, len(faces) * settings.coverage.alive * points.element_size()))
     total = settings.height * settings.width
     items = []
@@ -105,7 +110,7 @@ def visible(
         items.append([torch.cat(column) for column in zip(*parts, strict=True)])
     shape = (*batch, settings.height, settings.width)
     if not items:
-        return points.new_zeros(*shape, looks.shape[-1]), points.new_zeros(shape), points.new_zeros(shape)
+        return points.new_zeros(*shape, corner_attributes.shape[-1]), points.new_zeros(shape), points.new_zeros(shape)
     means, silhouette, depth = (torch.stack(column) for column in zip(*items, strict=True))
     return means.reshape(*shape, -1), silhouette.reshape(shape), depth.reshape(shape)
 
@@ -117,9 +122,9 @@ def apply_camera(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def to_world(by_seen: Tensor, points: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients by points (*B, V, 3) of the world and by the camera's matrix, from the gradient by what it sees of them."""
-    by_points = torch.where(points.abs() <= FAR_POINTS, by_seen @ matrix[..., :3], 0.0)
+    grad_points = torch.where(points.abs() <= FAR_POINTS, by_seen @ matrix[..., :3], 0.0)
     limited = points.clamp(-FAR_POINTS, FAR_POINTS)
-    return by_points, torch.cat([by_seen.mT @ limited, by_seen.sum(-2)[..., None]], -1)
+    return grad_points, torch.cat([by_seen.mT @ limited, by_seen.sum(-2)[..., None]], -1)
 
 
 def to_camera(points: Tensor, matrix: Tensor) -> Tensor:
@@ -139,16 +144,16 @@ def to_camera(points: Tensor, matrix: Tensor) -> Tensor:
 def _chunk_function(start: int, stop: int, settings: RasterSettings) -> Callable[..., tuple[Tensor, ...]]:
     """What is seen at pixels `start` to `stop`, counted row by row."""
 
-    def run(points: Tensor, looks: Tensor, softness: Tensor, faces: Tensor) -> tuple[Tensor, ...]:
+    def run(points: Tensor, corner_attributes: Tensor, softness: Tensor, faces: Tensor) -> tuple[Tensor, ...]:
         pixels = pixel_centres(settings.height, settings.width, points).flatten(0, 1)[start:stop]
         corners = project(points, softness[2], settings)[faces.long()]
-        return visible_at(corners, looks, softness, pixels, settings)
+        return visible_at(corners, corner_attributes, softness, pixels, settings)
 
     return run
 
 
 def visible_at(
-    corners: Tensor, looks: Tensor, softness: Tensor, pixels: Tensor, settings: RasterSettings
+    corners: Tensor, corner_attributes: Tensor, softness: Tensor, pixels: Tensor, settings: RasterSettings
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Corners (F, 3, 5) and their attributes (F, 3, C) seen from pixels (P, 2): means (P, C), silhouette and depth (P,)."""
     coverage, soft, steepness = settings.coverage, softness[0], softness[1]
@@ -169,7 +174,7 @@ def visible_at(
     limit = nearest_unit(covered, places, total, silhouette)
     seen = covered * torch.sigmoid(limit - places)
     seen = seen / _positive(seen.sum(0))
-    return torch.einsum("fp,fpi,fic->pc", seen, weights, looks), silhouette, (seen * depth).sum(0)
+    return torch.einsum("fp,fpi,fic->pc", seen, weights, corner_attributes), silhouette, (seen * depth).sum(0)
 
 
 def opaque(covered: Tensor, front: Tensor, settings: RasterSettings) -> Tensor:

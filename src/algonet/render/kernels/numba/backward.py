@@ -165,7 +165,7 @@ def backward_tiles(
             grads,
         )  # fmt: skip
         x0 = real(first_column) + real(0.5)
-        looks = attributes[item]
+        item_attributes = attributes[item]
         for entry in range(entries.shape[0]):
             o = prepared[entries[entry]]
             corners = attribute_faces[entries[entry] % count]
@@ -177,7 +177,7 @@ def backward_tiles(
             for r in range(rows[entry, 0], min(rows[entry, 1], height - first_row)):
                 at = r * LANES
                 for j in range(3):
-                    grad_along_corner(buffer, grads, at, j, o[DEPTH + j], looks, corners[j], channels)
+                    grad_along_corner(buffer, grads, at, j, o[DEPTH + j], item_attributes, corners[j], channels)
                 for k in range(GRADS):
                     for i in range(LANES):
                         buffer[(3 + k) * LANES + i] = grads[k * TILE + at + i]
@@ -238,11 +238,11 @@ def load_sample_grads(
 
 
 @njit(forceinline=True, **OPTIONS)
-def grad_along_corner(buffer, grads, at, j, z, looks, row, channels):
+def grad_along_corner(buffer, grads, at, j, z, attributes, row, channels):
     for i in range(LANES):
         buffer[j * LANES + i] = grads[at + i] * z
     for c in range(channels):
-        a, base = looks[row, c], (GRADS + c) * TILE + at
+        a, base = attributes[row, c], (GRADS + c) * TILE + at
         for i in range(LANES):
             buffer[j * LANES + i] += grads[base + i] * a
 
@@ -250,11 +250,11 @@ def grad_along_corner(buffer, grads, at, j, z, looks, row, channels):
 @njit(**OPTIONS, cache=True)
 def gather_items(
     begin, stride, starts, records, prepared, vertices, points, faces, attribute_faces, softness, perspective, guard, spacings,
-    by_points, by_attributes, by_softness,
+    grad_points, grad_attributes, grad_softness,
 ):  # fmt: skip
     """Sum each face's records, in order, and hand them down to points, attributes and softness of every `stride`-th item from
     `begin` on."""
-    count, channels = faces.shape[0], by_attributes.shape[2]
+    count, channels = faces.shape[0], grad_attributes.shape[2]
     sums = np.empty(SUMS + 3 * channels)
     corner = np.empty((3, 2))
     for item in range(begin, points.shape[0], stride):
@@ -326,18 +326,18 @@ def gather_items(
                 by_vertices[v, 4] += sums[REST] * others
                 a = attribute_faces[f, i]
                 for c in range(channels):
-                    by_attributes[item, a, c] += sums[SUMS + 3 * c + i]
+                    grad_attributes[item, a, c] += sums[SUMS + 3 * c + i]
             scale_slope += sums[REST + 1]
             steepness_slope += sums[REST + 2]
         for v in range(points.shape[1]):
             depth, by = float(points[item, v, 2]), by_vertices[v]
             w = max(depth, near / 2) if perspective else 1.0
             x, y = float(points[item, v, 0]) / w, float(points[item, v, 1]) / w
-            by_points[item, v, 0], by_points[item, v, 1], by_points[item, v, 2], more = corner_pull(
+            grad_points[item, v, 0], grad_points[item, v, 1], grad_points[item, v, 2], more = corner_pull(
                 by[0] / spacing, by[1] / spacing, by[2], by[3], by[4], x, y, depth, 1 / w, float(vertices[item, v, 5]), near,
                 perspective,
             )  # fmt: skip
             near_slope += more
-        by_softness[item, 0] = scale_slope / float(softness[item, 0])
-        by_softness[item, 1] = steepness_slope
-        by_softness[item, 2] = near_slope
+        grad_softness[item, 0] = scale_slope / float(softness[item, 0])
+        grad_softness[item, 1] = steepness_slope
+        grad_softness[item, 2] = near_slope

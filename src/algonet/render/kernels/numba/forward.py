@@ -229,7 +229,7 @@ def solve_limits(pairs, count, silhouettes, hidden, back, work, limit):
 
 
 @njit(**OPTIONS)
-def mix_row(pairs, count, here, prepared, limit, looks, corners_of, channels, sums):
+def mix_row(pairs, count, here, prepared, limit, attributes, corners_of, channels, sums):
     """Sums over a row's pairs of what is shown, v = coverage * logistic(limit - place), and of what is being hidden,
     v * logistic(place - limit): alone, then times channels and depth."""
     width = channels + 2
@@ -248,7 +248,7 @@ def mix_row(pairs, count, here, prepared, limit, looks, corners_of, channels, su
         add_row(turning, sums[width])
         mix(pair, shown, turning, o[DEPTH], o[DEPTH + 1], o[DEPTH + 2], sums[channels + 1], sums[width + channels + 1])
         for c in range(channels):
-            x, y, z = looks[corners[0], c], looks[corners[1], c], looks[corners[2], c]
+            x, y, z = attributes[corners[0], c], attributes[corners[1], c], attributes[corners[2], c]
             mix(pair, shown, turning, x, y, z, sums[1 + c], sums[width + 1 + c])
 
 

@@ -189,14 +189,14 @@ class RenderAttributesPlan(ArraysPlan):
             if grid.margin:
                 at_samples = grid.to_samples(np.concatenate([a[item] for a in by_seen], -1))
                 by_seen[0][item], by_seen[1][item] = at_samples[..., :2], at_samples[..., 2:]
-        by_points, by_attributes, by_softness = self.scene(arrays, grids).pull(samples, by_seen)
-        found = [by_points, by_attributes, sums[:, first:lights], by_softness, None, None]
+        grad_points, grad_attributes, grad_softness = self.scene(arrays, grids).pull(samples, by_seen)
+        found = [grad_points, grad_attributes, sums[:, first:lights], grad_softness, None, None]
         if len(tensors) > 6:
-            found[0], by_matrix = to_world(self.tensors([by_points])[0], tensors[0].detach(), tensors[6].detach())
-            found.append(by_matrix.reshape(-1, 3, 4) + torch.from_numpy(sums[:, 3:15]).reshape(-1, 3, 4))
+            found[0], grad_matrix = to_world(self.tensors([grad_points])[0], tensors[0].detach(), tensors[6].detach())
+            found.append(grad_matrix.reshape(-1, 3, 4) + torch.from_numpy(sums[:, 3:15]).reshape(-1, 3, 4))
         if settings.shading:
-            found[1], by_normals = _untangled(by_attributes, arrays, settings)
-            found += [sums[:, :3], sums[:, lights:], by_normals]
+            found[1], grad_normals = _untangled(grad_attributes, arrays, settings)
+            found += [sums[:, :3], sums[:, lights:], grad_normals]
         return [None if a is None else _like(a, t) for a, t in zip(found, tensors, strict=True)]
 
 
@@ -216,13 +216,13 @@ def _untangled(
     attributes, faces, attribute_faces, normals = (arrays[i] for i in (1, 4, 5, 9))
     if attributes.shape[-1] == 0:
         return np.zeros(attributes.shape, by_table.dtype), by_table
-    by_attributes, by_normals = np.zeros(attributes.shape, by_table.dtype), np.zeros(normals.shape, by_table.dtype)
+    grad_attributes, grad_normals = np.zeros(attributes.shape, by_table.dtype), np.zeros(normals.shape, by_table.dtype)
     colors = 3 * settings.colored
     corners = np.concatenate([by_table[..., :colors], by_table[..., colors + 3 :]], -1)
     for item in range(len(by_table)):
-        np.add.at(by_attributes[item], attribute_faces.reshape(-1), corners[item])
-        np.add.at(by_normals[item], faces.reshape(-1), by_table[item, :, colors : colors + 3])
-    return by_attributes, by_normals
+        np.add.at(grad_attributes[item], attribute_faces.reshape(-1), corners[item])
+        np.add.at(grad_normals[item], faces.reshape(-1), by_table[item, :, colors : colors + 3])
+    return grad_attributes, grad_normals
 
 
 class VertexNormalsPlan(ArraysPlan):
@@ -242,10 +242,10 @@ class VertexNormalsPlan(ArraysPlan):
         self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
     ) -> list[Tensor | None]:
         (points, faces), (grad, sums) = self.arrays(tensors, (1,)), self.arrays((grads[0], saved[0]))
-        by_points = np.zeros_like(points)
+        grad_points = np.zeros_like(points)
         for item in range(self.items):
-            self.module.vertex_normals_back(points[item], faces, sums[item], grad[item], by_points[item])
-        return [*self.tensors([by_points]), None]
+            self.module.vertex_normals_back(points[item], faces, sums[item], grad[item], grad_points[item])
+        return [*self.tensors([grad_points]), None]
 
 
 def _like(array: np.ndarray | Tensor, t: Tensor) -> Tensor:

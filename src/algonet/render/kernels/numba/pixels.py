@@ -186,7 +186,7 @@ def vertex_normals(points, faces, sums, normals):
 
 
 @njit(**OPTIONS, cache=True)
-def vertex_normals_back(points, faces, sums, grad, by_points):
+def vertex_normals_back(points, faces, sums, grad, grad_points):
     by_sums = np.empty_like(sums)
     for v in range(points.shape[0]):
         by_area, by_sums[v, 3] = guarded_area_back(vector(sums[v], 0), sums[v, 3], vector(grad[v], 0))
@@ -197,6 +197,6 @@ def vertex_normals_back(points, faces, sums, grad, by_points):
         e, g = minus(vector(points[j], 0), a), minus(vector(points[k], 0), a)
         by_area = plus(plus(vector(by_sums[i], 0), vector(by_sums[j], 0)), vector(by_sums[k], 0))
         by_b, by_c = area_back(e, g, by_area, by_sums[i, 3] + by_sums[j, 3] + by_sums[k, 3])
-        add(by_points[j], 0, by_b)
-        add(by_points[k], 0, by_c)
-        add(by_points[i], 0, times(plus(by_b, by_c), real(-1.0)))
+        add(grad_points[j], 0, by_b)
+        add(grad_points[k], 0, by_c)
+        add(grad_points[i], 0, times(plus(by_b, by_c), real(-1.0)))

@@ -90,9 +90,9 @@ def add_plane(sums, g, x, y):
 @kernel
 def backward_kernel(
     work, counters, softness, pixel_grads,
-    points, matrix, attributes, normals, faces, attribute_faces, by_points, by_attributes, by_normals, by_softness,
+    points, matrix, attributes, normals, faces, attribute_faces, grad_points, grad_attributes, grad_normals, grad_softness,
     first, items, count, padded, height, width, softness_stride, points_stride, matrix_stride, attributes_stride,
-    normals_stride, by_points_stride, by_attributes_stride, by_normals_stride, work_stride, channels, first_channel,
+    normals_stride, grad_points_stride, grad_attributes_stride, grad_normals_stride, work_stride, channels, first_channel,
     first_mean, limit,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, NORMALS: tl.constexpr, AREAS: tl.constexpr, HALF: tl.constexpr,
     REACH: tl.constexpr, NEAR_REACH: tl.constexpr, SPACING: tl.constexpr, FIRST: tl.constexpr,
@@ -245,17 +245,17 @@ def backward_kernel(
 
     if pixels > 0:
         if KEEP:
-            points_to = by_points + (slot * count + face) * 9
-            attributes_to = by_attributes + (slot * count + face) * (3 * (CHANNELS - NORMALS))
-            normals_to = by_normals + (slot * count + face) * 9
+            points_to = grad_points + (slot * count + face) * 9
+            attributes_to = grad_attributes + (slot * count + face) * (3 * (CHANNELS - NORMALS))
+            normals_to = grad_normals + (slot * count + face) * 9
         else:
-            points_to = by_points + item * by_points_stride
-            attributes_to = by_attributes + item * by_attributes_stride + first_channel
-            normals_to = by_normals + item * by_normals_stride
+            points_to = grad_points + item * grad_points_stride
+            attributes_to = grad_attributes + item * grad_attributes_stride + first_channel
+            normals_to = grad_normals + item * grad_normals_stride
         summed = ()
         for k in tl.static_range(CHANNELS):
             summed = summed + (sum_plane(s_planes[k]),)
-        by_near = hand_down(
+        by_near = scatter_face_grads(
             r, points + item * points_stride, matrix + item * matrix_stride,
             attributes + item * attributes_stride + first_channel, normals + item * normals_stride,
             faces + face * 3, attribute_faces + face * 3, points_to, attributes_to, normals_to, near, spacing, margin,
@@ -266,7 +266,7 @@ def backward_kernel(
             CHANNELS, NORMALS, AREAS, WORLD, PULL, PERSPECTIVE, KEEP,
         )  # fmt: skip
         if SOFTNESS:
-            soft = by_softness + (slot * count + face) * 3
+            soft = grad_softness + (slot * count + face) * 3
             add(soft, tl.sum(s_scale) / (scale * spacing), pixels > 0, KEEP)
             add(soft + 1, tl.sum(s_steepness), pixels > 0, KEEP)
             add(soft + 2, by_near, pixels > 0, KEEP)
@@ -313,9 +313,9 @@ def add(place, value, live, KEEP: tl.constexpr):
 
 
 @triton.jit
-def hand_down(
-    record, points, matrix, attributes, normals, face, attribute_face, by_points, by_attributes, by_normals, near, spacing,
-    margin, channels,
+def scatter_face_grads(
+    record, points, matrix, attributes, normals, face, attribute_face, grad_points, grad_attributes, grad_normals, near,
+    spacing, margin, channels,
     along, ends, by_factor, by_turn, by_gx, by_gy, d, z_sums, planes,
     CHANNELS: tl.constexpr, NORMALS: tl.constexpr, AREAS: tl.constexpr, WORLD: tl.constexpr, PULL: tl.constexpr,
     PERSPECTIVE: tl.constexpr, KEEP: tl.constexpr,
@@ -332,11 +332,11 @@ def hand_down(
     vertex = tl.load(face + i).to(tl.int64)
     row = tl.load(attribute_face + i).to(tl.int64)
     if KEEP:
-        by_points, by_normals = by_points + i * 3, by_normals + i * 3
-        by_attributes += i * (CHANNELS - NORMALS)
+        grad_points, grad_normals = grad_points + i * 3, grad_normals + i * 3
+        grad_attributes += i * (CHANNELS - NORMALS)
     else:
-        by_points, by_normals = by_points + vertex * 3, by_normals + vertex * 3
-        by_attributes += row * channels
+        grad_points, grad_normals = grad_points + vertex * 3, grad_normals + vertex * 3
+        grad_attributes += row * channels
     x, y = tl.load(record + CORNERS + 2 * i), tl.load(record + CORNERS + 2 * i + 1)
     _x, _y, z, weight, presence, slope = project_corner(points, matrix, vertex, live, near, WORLD, PERSPECTIVE)
     ox = tl.load(record + 2 * before) - tl.load(record + 2 * after)
@@ -359,10 +359,10 @@ def hand_down(
         pull = weight * (g0 * (1.0 / 3.0) + g1 * n1 + g2 * n2)
         if k < CHANNELS - NORMALS:
             value = load_live(attributes + row * channels + k, live)
-            add(by_attributes + k, pull, live, KEEP)
+            add(grad_attributes + k, pull, live, KEEP)
         else:
             value = normal[k - CHANNELS + NORMALS]
-            add(by_normals + (k - CHANNELS + NORMALS), pull, live, KEEP)
+            add(grad_normals + (k - CHANNELS + NORMALS), pull, live, KEEP)
         t0, t1, t2 = t0 + value * g0, t1 + value * g1, t2 + value * g2
     by_depth = weight * (z0 * (1.0 / 3.0) + z1 * n1 + z2 * n2)
     by_weight = t0 * (1.0 / 3.0) + t1 * n1 + t2 * n2
@@ -405,7 +405,7 @@ def hand_down(
         gx, gy, by_depth, by_weight, by_presence, x, y, z, weight, slope, near, PERSPECTIVE
     )
     px, py, pz = world_pull(points, matrix, vertex, live, px, py, pz, PULL)
-    add(by_points, px, live, KEEP)
-    add(by_points + 1, py, live, KEEP)
-    add(by_points + 2, pz, live, KEEP)
+    add(grad_points, px, live, KEEP)
+    add(grad_points + 1, py, live, KEEP)
+    add(grad_points + 2, pz, live, KEEP)
     return tl.sum(tl.where(live, by_near, 0.0), axis=0)

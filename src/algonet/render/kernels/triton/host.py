@@ -30,10 +30,10 @@ from .plan import (
     NORMALS,
     POINTS,
     SOFTNESS,
+    GradRequest,
     LaunchPlan,
     NormalsPlan,
     Pass,
-    Wanted,
     item_stride,
     with_channel,
 )
@@ -131,8 +131,8 @@ class RenderAttributesPlan(LaunchPlan):
                 samples=saved[0], softness=softness, background=tensors[BACKGROUND], matrix=tensors[MATRIX],
                 eye=tensors[EYE], lights=tensors[LIGHTS], grad_image=pictures[0], grad_silhouette=pictures[1],
                 grad_depth=pictures[2], grad_extra=pictures[3], pixel_grads=pixel_grads,
-                partial=partial[first : first + items] if shared else partial, by_points=found[POINTS],
-                by_attributes=found[ATTRIBUTES], by_normals=found.get(NORMALS, points),
+                partial=partial[first : first + items] if shared else partial, grad_points=found[POINTS],
+                grad_attributes=found[ATTRIBUTES], grad_normals=found.get(NORMALS, points),
             )  # fmt: skip
             if not wanted.moving:
                 continue
@@ -170,7 +170,7 @@ class RenderAttributesPlan(LaunchPlan):
 
     def pull(
         self, passed: Pass, tensors: list[Tensor], work: Tensor, counters: Tensor, pixel_grads: Tensor,
-        found: dict[int, Tensor], wanted: Wanted,
+        found: dict[int, Tensor], wanted: GradRequest,
     ) -> None:  # fmt: skip
         """Add what the samples of a pass pull on its faces to the gradients."""
         points, faces, attribute_faces = tensors[POINTS], tensors[FACES], tensors[ATTRIBUTE_FACES]
@@ -182,8 +182,8 @@ class RenderAttributesPlan(LaunchPlan):
         passed.backward(wanted.softness, wanted.to_world).start(
             work=work, counters=counters, softness=tensors[SOFTNESS], pixel_grads=pixel_grads,
             points=points, matrix=tensors[MATRIX], attributes=tensors[ATTRIBUTES], normals=tensors[NORMALS], faces=faces,
-            attribute_faces=attribute_faces, by_points=targets[POINTS], by_attributes=targets[ATTRIBUTES],
-            by_normals=targets.get(NORMALS, points), by_softness=soft,
+            attribute_faces=attribute_faces, grad_points=targets[POINTS], grad_attributes=targets[ATTRIBUTES],
+            grad_normals=targets.get(NORMALS, points), grad_softness=soft,
         )  # fmt: skip
         items = slice(passed.first, passed.first + passed.items)
         if fixed:
@@ -267,6 +267,6 @@ class VertexNormalsPlan(Plan):
         self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
     ) -> list[Tensor | None]:
         points, faces = self.arranged(tensors)
-        by_points = points.new_zeros(points.shape)
-        self.launches.backward(grads[0].contiguous(), points, faces, saved[0].contiguous(), by_points)
-        return [by_points, None]
+        grad_points = points.new_zeros(points.shape)
+        self.launches.backward(grads[0].contiguous(), points, faces, saved[0].contiguous(), grad_points)
+        return [grad_points, None]

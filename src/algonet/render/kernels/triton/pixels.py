@@ -145,7 +145,7 @@ def paint_kernel(
 @kernel
 def paint_backward_kernel(
     samples, softness, background, matrix, eye, lights, grad_image, grad_silhouette, grad_depth, grad_extra, pixel_grads,
-    partial, by_points, by_attributes, by_normals,
+    partial, grad_points, grad_attributes, grad_normals,
     first, height, width, softness_stride, background_stride, matrix_stride, eye_stride, lights_stride, channels, sums,
     clear_points, clear_attributes, clear_normals,
     image_item, image_pixel, image_channel, silhouette_item, silhouette_pixel, depth_item, depth_pixel,
@@ -160,9 +160,9 @@ def paint_backward_kernel(
 
     Clears the gradients that the next kernel adds to.
     """
-    clear(by_points, clear_points, BLOCK)
-    clear(by_attributes, clear_attributes, BLOCK)
-    clear(by_normals, clear_normals, BLOCK)
+    clear(grad_points, clear_points, BLOCK)
+    clear(grad_attributes, clear_attributes, BLOCK)
+    clear(grad_normals, clear_normals, BLOCK)
     slot, item, pixel, live, where, own = pixel_block(
         softness, samples, first, height, width, softness_stride, SPACING, SAMPLE, BLOCK
     )

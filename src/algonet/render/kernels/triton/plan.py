@@ -125,8 +125,8 @@ class LaunchPlan(Plan):
             "points_stride": self.steps[POINTS], "attributes_stride": self.steps[ATTRIBUTES],
             "matrix_stride": self.steps.get(MATRIX, 0), "eye_stride": self.steps.get(EYE, 0),
             "lights_stride": self.steps.get(LIGHTS, 0), "normals_stride": self.steps.get(NORMALS, 4 * self.vertices),
-            "by_points_stride": 3 * self.vertices, "by_normals_stride": 3 * self.vertices,
-            "by_attributes_stride": self.rows * self.attributes, "scratch_stride": self.scratch, "SAMPLE": self.sample,
+            "grad_points_stride": 3 * self.vertices, "grad_normals_stride": 3 * self.vertices,
+            "grad_attributes_stride": self.rows * self.attributes, "scratch_stride": self.scratch, "SAMPLE": self.sample,
             "GRAD": self.grad, "SPACING": settings.spacing, "POWER": settings.power, "OVER": settings.over_depth,
             "PERSPECTIVE": settings.perspective, "TWO_SIDED": settings.two_sided, "HALF": settings.half_df,
             "REACH": settings.reach, "KEEP": settings.deterministic, "LIT": self.lit, "COLORED": settings.colored,
@@ -195,23 +195,23 @@ class LaunchPlan(Plan):
         grid = self.pixel_blocks, items
         return self.launch(kernel, grid, PIXELS[1], channels=channels, BLOCK=PIXELS[0], **light, **more)
 
-    def wanted(self, needs: list[bool]) -> Wanted:
+    def wanted(self, needs: list[bool]) -> GradRequest:
         """What a backward pass with these needs makes."""
-        by_matrix = self.world and needs[MATRIX]
+        grad_matrix = self.world and needs[MATRIX]
         shapes = {POINTS: (self.vertices, 3), ATTRIBUTES: (self.rows, self.attributes)}
         shapes |= {NORMALS: (self.vertices, 3)} if self.lit else {}
         summed = dict(enumerate(needs))
-        summed[POINTS] = needs[POINTS] or by_matrix
+        summed[POINTS] = needs[POINTS] or grad_matrix
         if self.normals is not None:
             summed[NORMALS] = needs[POINTS]
         clears = {i: self.items * math.prod(shape) if summed[i] else 0 for i, shape in shapes.items()}
-        return Wanted(
+        return GradRequest(
             shapes=tuple((i, (*self.batch, *shape)) for i, shape in shapes.items()),
             clears=tuple(clears.get(i, 0) for i in (POINTS, ATTRIBUTES, NORMALS)),
             softness=needs[SOFTNESS],
             shared=needs[BACKGROUND] or (self.lit and (needs[MATRIX] or needs[EYE] or needs[LIGHTS])),
             moving=self.count > 0 and any(needs[i] for i in MOVING if i < len(needs)),
-            to_world=not by_matrix,
+            to_world=not grad_matrix,
         )
 
     def pixels_back(self, strides: Shape, first: int, items: int, needed: bool, clears: Shape) -> Launch:
@@ -239,7 +239,7 @@ class LaunchPlan(Plan):
         return PLANS.get(("samples back", self, first, items), make)
 
 
-class Wanted(NamedTuple):
+class GradRequest(NamedTuple):
     """What a backward pass makes: places for gradients by points, attributes and normals with their `shapes`, how many numbers
     of each are to be cleared (none where nobody needs them), and whether gradients by softness, by what all pixels share, and
     by anything of the faces are wanted; `to_world`: by points of the world at once."""
@@ -271,9 +271,9 @@ class NormalsPlan:
         self.add.start(points=points, faces=faces, sums=sums, counters=sums if counters is None else counters)
         return sums
 
-    def backward(self, grad_normals: Tensor, points: Tensor, faces: Tensor, sums: Tensor, by_points: Tensor) -> None:
+    def backward(self, grad_normals: Tensor, points: Tensor, faces: Tensor, sums: Tensor, grad_points: Tensor) -> None:
         """Add to the gradients by points."""
-        self.spread.start(points=points, faces=faces, sums=sums, grad_normals=grad_normals, by_points=by_points)
+        self.spread.start(points=points, faces=faces, sums=sums, grad_normals=grad_normals, grad_points=grad_points)
 
 
 class Pass:

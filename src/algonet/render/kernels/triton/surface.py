@@ -90,7 +90,7 @@ def sums_back(sums, grad_normals, v, live):
 
 @kernel
 def spread_normals_kernel(
-    points, faces, sums, grad_normals, by_points, count, rows, points_stride, BLOCK: tl.constexpr
+    points, faces, sums, grad_normals, grad_points, count, rows, points_stride, BLOCK: tl.constexpr
 ):
     """From gradients by the vertices' normals to gradients by the points, which they are added to."""
     item = tl.program_id(1).to(tl.int64)
@@ -104,7 +104,7 @@ def spread_normals_kernel(
     g1, square1 = sums_back(sums, grad_normals, b, live)
     g2, square2 = sums_back(sums, grad_normals, c, live)
     by_b, by_c = area_back(e, f, plus(plus(g, g1), g2), square + square1 + square2)
-    by_points += item * rows * 3
-    add_vector(by_points, b, by_b, live, 3)
-    add_vector(by_points, c, by_c, live, 3)
-    add_vector(by_points, a, times(plus(by_b, by_c), -1.0), live, 3)
+    grad_points += item * rows * 3
+    add_vector(grad_points, b, by_b, live, 3)
+    add_vector(grad_points, c, by_c, live, 3)
+    add_vector(grad_points, a, times(plus(by_b, by_c), -1.0), live, 3)

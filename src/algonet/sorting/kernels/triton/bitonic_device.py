@@ -10,7 +10,7 @@ import triton.language as tl
 
 from algonet.core.codegen.triton_math import kernel
 
-from .exchange_device import decide, finite_only, freed, infinities, mixed, share, tamed
+from .exchange_device import clamp_inf, decide, finite_only, infinities, mixed, restore_inf, share
 
 # --- template ---
 
@@ -79,9 +79,9 @@ def load_tile(
     x_ptr, payload_ptr, length_ptr, row, channel, item, live, inside, n, channels,
     MASKED: tl.constexpr, PAYLOAD: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """(items as given, tamed, payload, length) of each line."""
+    """(items as given, clamp_inf, payload, length) of each line."""
     given = tl.load(x_ptr + row * n + item, mask=inside, other=0.0)
-    x = tamed(given)
+    x = clamp_inf(given)
     p = x
     if PAYLOAD:
         p = tl.load(payload_ptr + (row * n + item) * channels + channel, mask=inside, other=0.0)
@@ -114,7 +114,7 @@ def bitonic_forward_kernel(
         x, p = one_layer(
             x, p, buffer, table_ptr, depth, layer, base, t, local, total, m, steepness, False, LIGHT, PAYLOAD, E, ROWS
         )
-    tl.store(values_ptr + row * n + item, freed(x, infinite), mask=inside & (channel == 0))
+    tl.store(values_ptr + row * n + item, restore_inf(x, infinite), mask=inside & (channel == 0))
     if PAYLOAD:
         tl.store(sorted_ptr + (row * n + item) * channels + channel, p, mask=inside)
 
@@ -221,9 +221,9 @@ def far_forward_kernel(
     """One bitonic layer whose partners are too far apart for one program: lines of n items, through memory."""
     both, active, a, b = far_pairs(x_ptr, length_ptr, n, bit, mask, need, total, MASKED, BLOCK)
     infinite = infinities(a) + infinities(b)
-    a, b = tamed(a), tamed(b)
+    a, b = clamp_inf(a), clamp_inf(b)
     alpha = share(b - a, active, tl.load(steepness_ptr), LIGHT)
-    store_both(values_ptr, both, freed(mixed(a, b, alpha), infinite), freed(mixed(b, a, alpha), infinite))
+    store_both(values_ptr, both, restore_inf(mixed(a, b, alpha), infinite), restore_inf(mixed(b, a, alpha), infinite))
     if PAYLOAD:
         p, q = load_both(payload_ptr, both)
         store_both(sorted_ptr, both, mixed(p, q, alpha), mixed(q, p, alpha))
@@ -238,7 +238,7 @@ def far_backward_kernel(
     """The gradients of `far_forward_kernel`, from the items before its layer."""
     both, active, a, b = far_pairs(x_ptr, length_ptr, n, bit, mask, need, total, MASKED, BLOCK)
     steepness = tl.load(steepness_ptr)
-    alpha, slope, d = decide(tamed(b) - tamed(a), active, steepness, LIGHT)
+    alpha, slope, d = decide(clamp_inf(b) - clamp_inf(a), active, steepness, LIGHT)
     g, h = load_both(grad_ptr, both)
     weight = (h - g) * d
     if PAYLOAD:

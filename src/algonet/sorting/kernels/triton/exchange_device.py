@@ -21,7 +21,7 @@ def chance(z):
 
 # --- template ---
 @triton.jit
-def tamed(x):
+def clamp_inf(x):
     """x with the largest number for infinity: differences to it decide crisply, and 0 times it is 0."""
     if x.dtype == tl.float32:
         most = 3.4028234663852886e38
@@ -31,8 +31,8 @@ def tamed(x):
 
 
 @triton.jit
-def freed(x, infinite):
-    """`tamed` undone where there were infinite items."""
+def restore_inf(x, infinite):
+    """`clamp_inf` undone where there were infinite items."""
     if x.dtype == tl.float32:
         most = 3.4028234663852886e38
     else:

@@ -23,7 +23,7 @@ import triton.language as tl
 
 from algonet.core.codegen.triton_math import kernel
 
-from .exchange_device import decide, finite_only, freed, infinities, mixed, share, tamed
+from .exchange_device import clamp_inf, decide, finite_only, infinities, mixed, restore_inf, share
 
 # --- template ---
 
@@ -218,7 +218,7 @@ def line_before(
         x = load_quads(saved_ptr + (line * (segments - 1) + index - 1) * S * n, n, 1, S, e, n, live, S)
     else:
         place, x = payload_ptr + row * n * channels + first, load4(x_ptr + row * n, 1, e, n, live)
-        x = ((tamed(x[0]), tamed(x[1]), tamed(x[2]), tamed(x[3])),)
+        x = ((clamp_inf(x[0]), clamp_inf(x[1]), clamp_inf(x[2]), clamp_inf(x[3])),)
         x = x + load_quads(place, 1, channels, channels - first, e, n, live, S - 1)
     return x
 
@@ -266,7 +266,7 @@ def odd_even_forward_kernel(
                 x = load_quads(buffer, WIDTH, 1, S, f, WIDTH, live, S)
     if end == segments:
         a, b, c, d = x[0]
-        y = freed(a, infinite), freed(b, infinite), freed(c, infinite), freed(d, infinite)
+        y = restore_inf(a, infinite), restore_inf(b, infinite), restore_inf(c, infinite), restore_inf(d, infinite)
         store4(values_ptr + row * n, 1, e, n, own & (first == 0), y)
         store_quads(sorted_ptr + row * n * channels + first, 1, channels, channels - first, e, n, own, x, 1, S)
 
