@@ -34,30 +34,33 @@ def measures(model: Trainable, a: Tensor) -> dict[str, float]:
 def findings(checks: list[dict[str, float]], last: int = 3) -> list[str]:
     """A line for each part that was idle or collapsed in all of the `last` checks, with what usually helps."""
     recent = checks[-last:]
+    agree = all(0 < check.get("b''", 0.0) < FAR for check in recent)  # 0: of a collapsed a2b
     lines = []
     for name in recent[-1] if recent else ():
         values = [check[name] for check in recent]
         if name == "b''":
-            if min(values) > 1:
+            if min(values) > FAR:
                 lines.append(
-                    f"b'' is no nearer to b' than one picture for all inputs ({values[-1]:.1f} times): {_HELP[name]}"
+                    f"b'' is hardly nearer to b' than one picture for all inputs ({values[-1]:.1f} times as far): {_HELP[name]}"
                 )
         elif name != "discriminator":
             if max(values) < SAME:
                 lines.append(
                     f"{name} answers every input alike (answers differ by {values[-1]:.3f} per pixel): {_HELP[name]}"
                 )
-        elif max(abs(v - 0.5) for v in values) < CHANCE:
+        elif max(abs(v - 0.5) for v in values) < CHANCE and not agree:
             lines.append(f"discriminator is idle (right in {values[-1]:.0%} of the pairs): {_HELP['idle']}")
         elif min(values) > 1 - CHANCE:
             lines.append(f"discriminator has won (right in {values[-1]:.0%} of the pairs): {_HELP['won']}")
     return lines
 
 
-#: Answers that differ less per pixel are the same, and D this near to 1/2 knows nothing.
-SAME, CHANCE = 0.02, 0.03
+#: Answers that differ less per pixel are the same; D this near to 1/2 knows nothing, or has nothing left to tell apart; b'' and
+#: b' this far apart, in units of a2b's differences, do not show the same.
+SAME, CHANCE, FAR = 0.02, 0.03, 0.6
 _HELP = {
-    "b''": "R does not follow a2b yet; train longer, or lower train.translator_rate.",
+    "b''": "R and a2b do not agree on the inputs; train longer, lower train.translator_rate, or take a smaller a2b "
+    "(model.translator_base).",
     "reconstructor": "raise train.wait until b' shows outlines, or train.reconstructor_rate after it; see a2b first.",
     "a2b": "train longer; give it samples of B (loss.samples, loss.way_back) and a b2a that borrows colours "
     '(model.translator = "repaint").',
