@@ -73,6 +73,10 @@ def test_the_default_networks_find_places_before_a_ramp_and_in_noise():
     # Neither brightness nor contrast say where
     torch.testing.assert_close(result.reconstruct(0.3 + 0.1 * pictures), found, rtol=0, atol=1e-3)
     assert result.reconstruct(torch.ones(3, 8, 8)).isfinite().all()
+    assert result.trainer.checks[-1]["a''"] < 0.4
+    with torch.no_grad():
+        result.trainer.model.reconstructor.head.weight.neg_()  # now it answers the opposite side
+    assert measures(result.trainer.model, pictures)["a''"] > 0.8
 
 
 def test_an_inverse_may_have_any_range():
@@ -156,6 +160,7 @@ def test_the_report_names_what_is_idle_or_collapsed():
     assert findings([]) == []
     assert "has won" in findings([{**well, "discriminator": 1.0}])[0]
     assert "hardly nearer to b' than one picture for all inputs (0.7 times" in findings([{**well, "b''": 0.7}])[0]
+    assert "b'' explains little of a (90% of its variance" in findings([{**well, "a''": 0.9}])[0]
     # Where R follows a2b, D has nothing left to tell apart
     assert findings([{**well, "discriminator": 0.5}]) == []
     assert "is idle" in findings([{**well, "b''": 0.7, "discriminator": 0.5}])[1]
