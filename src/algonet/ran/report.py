@@ -37,14 +37,14 @@ def measures(model: Trainable, a: Tensor) -> dict[str, float]:
 def findings(checks: list[dict[str, float]], last: int = 3) -> list[str]:
     """A line for each part that was idle or collapsed in all of the `last` checks, with what usually helps."""
     recent = checks[-last:]
-    agree = all(0 < check.get("b''", 0.0) < FAR for check in recent)  # 0: of a collapsed a2b
+    agree = all(0 < check.get("b''", 0.0) < NEAR for check in recent)  # 0: of a collapsed a2b
     lines = []
     for name in recent[-1] if recent else ():
         values = [check[name] for check in recent]
         if name == "b''":
-            if min(values) > FAR:
+            if min(values) > 1:
                 lines.append(
-                    f"b'' is hardly nearer to b' than one picture for all inputs ({values[-1]:.1f} times as far): {_HELP[name]}"
+                    f"b'' is no nearer to b' than one picture for all inputs ({values[-1]:.1f} times): {_HELP[name]}"
                 )
         elif name == "a''":
             if min(values) > UNEXPLAINED:
@@ -63,9 +63,9 @@ def findings(checks: list[dict[str, float]], last: int = 3) -> list[str]:
     return lines
 
 
-#: Answers that differ less per pixel are the same; D this near to 1/2 knows nothing, or has nothing left to tell apart; b'' and
-#: b' this far apart, in units of a2b's differences, do not show the same.
-SAME, CHANCE, FAR = 0.02, 0.03, 0.6
+#: Answers that differ less per pixel are the same; D this near to 1/2 knows nothing, or, with b''
+#: and b' nearer than this in units of a2b's differences, has nothing left to tell apart.
+SAME, CHANCE, NEAR = 0.02, 0.03, 0.6
 #: Blobs before a ramp: 0.2 where their places are found, 0.83 to 0.95 where they are not.
 UNEXPLAINED = 0.8
 _HELP = {
