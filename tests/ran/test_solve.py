@@ -60,6 +60,25 @@ def test_places_are_found_in_drawings_of_any_colour(tmp_path, method):
     torch.testing.assert_close(again.reconstruct(pictures), found, rtol=0, atol=0)
 
 
+def test_the_default_networks_find_places_before_a_ramp_and_in_noise():
+    pictures, where = drawings()
+    random = torch.Generator().manual_seed(1)
+    ramp = 0.15 * LINE * (torch.rand(len(where), 1, 1, 1, generator=random) - 0.5)
+    pictures = pictures + ramp + 0.03 * torch.randn(pictures.shape, generator=random)
+    result = solve_inverse(disc, pictures, parameters=BOX, steps=60)
+    found = result.reconstruct(pictures)
+    middle = off(torch.zeros_like(where), where)  # 0.25; networks that see the contrast end there too, at 0.24
+    assert off(found, where) < 0.3 * middle  # 0.02
+    assert result.report == []
+    # Neither brightness nor contrast say where
+    torch.testing.assert_close(result.reconstruct(0.3 + 0.1 * pictures), found, rtol=0, atol=1e-3)
+    assert result.reconstruct(torch.ones(3, 8, 8)).isfinite().all()
+    assert result.trainer.checks[-1]["a''"] < 0.4
+    with torch.no_grad():
+        result.trainer.model.reconstructor.head.weight.neg_()  # now it answers the opposite side
+    assert measures(result.trainer.model, pictures)["a''"] > 0.8
+
+
 def test_an_inverse_may_have_any_range():
     pictures, where = drawings()
     settings = TrainConfig(
@@ -141,6 +160,10 @@ def test_the_report_names_what_is_idle_or_collapsed():
     assert findings([]) == []
     assert "has won" in findings([{**well, "discriminator": 1.0}])[0]
     assert "no nearer to b' than one picture for all inputs (1.2 times)" in findings([{**well, "b''": 1.2}])[0]
+    assert "b'' explains little of a (90% of its variance" in findings([{**well, "a''": 0.9}])[0]
+    # Where R follows a2b, D has nothing left to tell apart
+    assert findings([{**well, "discriminator": 0.5}]) == []
+    assert "is idle" in findings([{**well, "b''": 0.7, "discriminator": 0.5}])[0]
 
 
 def test_the_report_names_a_reconstructor_that_contradicts_a2b():

@@ -15,13 +15,16 @@ from .model import RAN, Trainable
 @torch.no_grad()
 def measures(model: Trainable, a: Tensor) -> dict[str, float]:
     """What shows that a part is idle, collapsed or lost: the share of pairs that D judges rightly; how much the answers of the
-    others differ between inputs, as the mean absolute deviation per pixel; and how far b'' is from b' in units of a2b's."""
+    others differ between inputs, as the mean absolute deviation per pixel; how far b'' is from b' in units of a2b's; and the
+    share of a's variance that a b2a that borrows colours leaves unexplained from b''."""
     if not isinstance(model, RAN):
         return {"reconstructor": _varied(model.invert(model.reconstruct(a), a))}
     paths = model.paths(a)
     found = {name: _varied(paths.get(p)) for name, p in (("reconstructor", "b2"), ("a2b", "b1"), ("b2a", "a1"))}
     apart = float((paths.get("b2") - paths.get("b1")).abs().mean())
     found["b''"] = apart / found["a2b"] if found["a2b"] >= SAME else 0.0  # of a collapsed a2b nothing can be learned
+    if getattr(model.b2a, "borrows", False):  # it fits a, so that only the content can be wrong
+        found["a''"] = float((paths.get("a2") - a).square().sum() / (a - a.mean((2, 3), keepdim=True)).square().sum())
     if model.weights.adversarial:
         right = []
         for index in model.weights.active:
@@ -34,6 +37,7 @@ def measures(model: Trainable, a: Tensor) -> dict[str, float]:
 def findings(checks: list[dict[str, float]], last: int = 3) -> list[str]:
     """A line for each part that was idle or collapsed in all of the `last` checks, with what usually helps."""
     recent = checks[-last:]
+    agree = all(0 < check.get("b''", 0.0) < NEAR for check in recent)  # 0: of a collapsed a2b
     lines = []
     for name in recent[-1] if recent else ():
         values = [check[name] for check in recent]
@@ -42,22 +46,32 @@ def findings(checks: list[dict[str, float]], last: int = 3) -> list[str]:
                 lines.append(
                     f"b'' is no nearer to b' than one picture for all inputs ({values[-1]:.1f} times): {_HELP[name]}"
                 )
+        elif name == "a''":
+            if min(values) > UNEXPLAINED:
+                lines.append(
+                    f"b'' explains little of a ({values[-1]:.0%} of its variance is left in a''): {_HELP[name]}"
+                )
         elif name != "discriminator":
             if max(values) < SAME:
                 lines.append(
                     f"{name} answers every input alike (answers differ by {values[-1]:.3f} per pixel): {_HELP[name]}"
                 )
-        elif max(abs(v - 0.5) for v in values) < CHANCE:
+        elif max(abs(v - 0.5) for v in values) < CHANCE and not agree:
             lines.append(f"discriminator is idle (right in {values[-1]:.0%} of the pairs): {_HELP['idle']}")
         elif min(values) > 1 - CHANCE:
             lines.append(f"discriminator has won (right in {values[-1]:.0%} of the pairs): {_HELP['won']}")
     return lines
 
 
-#: Answers that differ less per pixel are the same, and D this near to 1/2 knows nothing.
-SAME, CHANCE = 0.02, 0.03
+#: Answers that differ less per pixel are the same; D this near to 1/2 knows nothing, or, with b''
+#: and b' nearer than this in units of a2b's differences, has nothing left to tell apart.
+SAME, CHANCE, NEAR = 0.02, 0.03, 0.6
+#: Blobs before a ramp: 0.2 where their places are found, 0.83 to 0.95 where they are not.
+UNEXPLAINED = 0.8
 _HELP = {
-    "b''": "R does not follow a2b yet; train longer, or lower train.translator_rate.",
+    "b''": "R and a2b do not agree on the inputs; train longer, lower train.translator_rate, or take a smaller a2b "
+    "(model.translator_base).",
+    "a''": "R finds something else in the inputs, or they are mostly noise; train longer, or take a smaller a2b.",
     "reconstructor": "raise train.wait until b' shows outlines, or train.reconstructor_rate after it; see a2b first.",
     "a2b": "train longer; give it samples of B (loss.samples, loss.way_back) and a b2a that borrows colours "
     '(model.translator = "repaint").',

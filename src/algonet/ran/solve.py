@@ -66,6 +66,16 @@ class BoxReconstructor(nn.Module):
         )
 
 
+class _Evened(nn.Module):
+    """Pictures without the mean of each channel, of contrast one: an input and a repainted sample differ in contrast, and what
+    is learned of one must hold for the other."""
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        centred = pictures - pictures.mean((2, 3), keepdim=True)
+        least = 1e-5 * pictures.abs().mean((1, 2, 3), keepdim=True) + 1e-8  # rounding in a flat picture is no contrast
+        return centred / (centred.square().mean((1, 2, 3), keepdim=True) + least.square()).sqrt()
+
+
 class _Pictures(nn.Module):
     """The user's inverse, its traces as pictures, its values brought into [0, 1], where translators end; the tensors that it
     makes are made where the parameters are."""
@@ -167,12 +177,13 @@ def solve_inverse(
         torch.manual_seed(seed)
         if reconstructor is None:
             encoder = Encoder(a.shape[1], (a.shape[2], a.shape[3]), width=128, levels=halvings)
+            encoder = nn.Sequential(_Evened(), encoder) if method == "ran" else encoder  # labels may tell of brightness
             reconstructor = BoxReconstructor(encoder, parameters, 128)
         if method in ("direct", "supervised"):
             model: Any = Direct(reconstructor, smooth, **options)
         else:
             model = RAN(
-                reconstructor, smooth, a2b or UNet(a.shape[1], channels, levels=halvings),
+                reconstructor, smooth, a2b or nn.Sequential(_Evened(), UNet(a.shape[1], channels, levels=halvings)),
                 b2a or Repaint(channels, a.shape[1]),
                 discriminator or PairDiscriminator(a.shape[1], channels, levels=halvings, patches=True),
                 separately=False, prior=Prior(parameters.draw, 10.0, 3.0), **options,
