@@ -24,20 +24,26 @@ def test_there_are_six_and_each_installs_first():
         assert len(cells) <= 12, "short"
 
 
-def executed(path, folder, tries=3):
+#: For each cell, one try after the other. A whole notebook takes ten seconds on an idle machine.
+SECONDS = (60, 60, 120, 240)
+
+
+def executed(path, folder):
     """The notebook after all its cells but the one that installs have run.
 
-    Jupyter's client and kernel were once seen to wait for each other, both idle: then again, with another kernel.
+    Now and then a message gets lost between the threads of ipykernel 7, and client and kernel wait for each other, both idle:
+    then again, with another kernel.
     """
-    notebook = nbformat.read(path, 4)
-    notebook.cells = [cell for cell in notebook.cells if "install" not in cell.metadata.get("tags", ())]
-    try:
-        nbclient.NotebookClient(notebook, timeout=180, resources={"metadata": {"path": str(folder)}}).execute()
-    except nbclient.exceptions.CellTimeoutError:
-        if tries == 1:
-            raise
-        return executed(path, folder, tries - 1)
-    return notebook
+    for seconds in SECONDS:
+        notebook = nbformat.read(path, 4)
+        notebook.cells = [cell for cell in notebook.cells if "install" not in cell.metadata.get("tags", ())]
+        client = nbclient.NotebookClient(notebook, timeout=seconds, resources={"metadata": {"path": str(folder)}})
+        try:
+            client.execute()
+        except nbclient.exceptions.CellTimeoutError:
+            continue
+        return notebook
+    pytest.fail(f"{path.stem}: a cell took more than {SECONDS[-1]} s")
 
 
 @pytest.mark.slow
