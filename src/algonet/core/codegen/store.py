@@ -129,10 +129,8 @@ def _remove(folder: Path, process: int) -> None:
 def _why_not(folder: Path) -> str | None:
     """`None`, or why kernels may not be kept in this folder; it is made if it is missing."""
     try:
-        for place in (
-            *reversed(folder.parents),
-            folder,
-        ):  # parents as well: `mkdir(parents=True)` leaves theirs to the umask
+        # One by one: `mkdir(parents=True)` leaves the modes of parents to the umask
+        for place in (*reversed(folder.parents), folder):
             if not place.exists():
                 place.mkdir(mode=0o700, exist_ok=True)
         folder = folder.resolve(strict=True)
