@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 nbformat = pytest.importorskip("nbformat")
-nbclient = pytest.importorskip("nbclient")
-pytest.importorskip("ipykernel")
+pytest.importorskip("IPython")
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -24,36 +26,42 @@ def test_there_are_six_and_each_installs_first():
         assert len(cells) <= 12, "short"
 
 
-#: For each cell, one try after the other. A whole notebook takes ten seconds on an idle machine.
-SECONDS = (60, 60, 120, 240)
+#: Runs the cells on standard input in the shell that a kernel has inside it: with a kernel come threads and sockets, and
+#: ipykernel 7 and its client now and then wait for each other for ever.
+RUN = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
 
-
-def executed(path, folder):
-    """The notebook after all its cells but the one that installs have run.
-
-    Now and then a message gets lost between the threads of ipykernel 7, and client and kernel wait for each other, both idle:
-    then again, with another kernel.
-    """
-    for seconds in SECONDS:
-        notebook = nbformat.read(path, 4)
-        notebook.cells = [cell for cell in notebook.cells if "install" not in cell.metadata.get("tags", ())]
-        client = nbclient.NotebookClient(notebook, timeout=seconds, resources={"metadata": {"path": str(folder)}})
-        try:
-            client.execute()
-        except nbclient.exceptions.CellTimeoutError:
-            continue
-        return notebook
-    pytest.fail(f"{path.stem}: a cell took more than {SECONDS[-1]} s")
+shell, shown, wrong = InteractiveShell.instance(), 0, []
+for cell in json.load(sys.stdin):
+    with capture_output() as output:
+        result = shell.run_cell(cell, store_history=True)
+    shown += len(output.outputs) + bool(output.stdout)
+    if not result.success or output.stderr:
+        wrong.append(f"{cell}\\n{output.stdout}\\n{output.stderr}")
+print(json.dumps({"shown": shown, "wrong": wrong}))
+"""
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # jupyter's own
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_runs(path, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("ALGONET_QUIET", "1")
-    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-    notebook = executed(path, tmp_path)
-    shown = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    assert shown
-    assert not [output for output in shown if output.output_type == "error" or output.get("name") == "stderr"]
+def test_runs(path, tmp_path):
+    cells = [
+        cell.source
+        for cell in nbformat.read(path, 4).cells
+        if cell.cell_type == "code" and "install" not in cell.metadata.get("tags", ())
+    ]
+    paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    environment = {
+        **os.environ, "PYTHONPATH": paths, "ALGONET_QUIET": "1", "IPYTHONDIR": str(tmp_path),
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+    }  # fmt: skip
+    run = subprocess.run(
+        [sys.executable, "-c", RUN], input=json.dumps(cells), env=environment, cwd=tmp_path, text=True, capture_output=True,
+        timeout=600,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    report = json.loads(run.stdout.splitlines()[-1])
+    assert not report["wrong"]
+    assert report["shown"] > 0
