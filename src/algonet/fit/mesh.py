@@ -32,7 +32,7 @@ from algonet.render.lights import Light
 
 from .hull import half_heights, viewed_place, visual_hull
 from .large_steps import LargeSteps
-from .progress import decay, geometric, progress_bar
+from .progress import decay, geometric, progress_of
 from .quality import MeshQuality, mesh_quality, roll_back
 from .remesh import EQUILATERAL, Remesh, detail_lengths, remesh, surface
 from .targets import Level, Targets
@@ -130,9 +130,10 @@ def fit_mesh(
         coverage=coverage,
         seed=seed,
     )
-    with suppress(KeyboardInterrupt), progress_bar(range(steps), "fitting the mesh", progress) as numbers:
-        for _ in numbers:
+    with suppress(KeyboardInterrupt), progress_of(steps, "fitting the mesh", progress) as advance:
+        while not fitter.done:
             fitter.step()
+            advance()
     return fitter.result()
 
 

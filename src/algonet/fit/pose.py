@@ -20,9 +20,9 @@ from algonet.render.lights import Light
 from algonet.render.meshes import check_mesh_given
 
 from .alignment import Move, align_rotations, even_rotations, match_silhouettes, rotation_angle, turn_around, variations
-from .least_squares import AT_ONCE, LeastSquares
+from .least_squares import AT_ONCE, LeastSquares, Poses
 from .mesh import UNLIT
-from .progress import counted, progress_bar, progress_of
+from .progress import progress_of
 from .simplify import Sides, simplified
 
 #: Poses closer than this are one minimum; measured, runs that end in one agree to a tenth of a degree.
@@ -146,16 +146,15 @@ def fit_camera(
         camera, losses = _best(minima)
         return CameraFit(camera[0] if single else camera, losses[0] if single else losses, history, minima)
     start = start.to(mesh.vertices)
-    alone, flat = not start.batch_shape, start.matrix.reshape(-1, 4, 4)
-    camera = Camera(flat, start.position.reshape(-1, 3), start.perspective, start.near)
-    if len(pictures) > 1 and len(camera.matrix) not in (1, len(pictures)):
+    camera = Camera(start.matrix.reshape(-1, 4, 4), start.position.reshape(-1, 3), start.perspective, start.near)
+    given, count = len(camera.matrix), max(len(camera.matrix), len(pictures))
+    if not {given, len(pictures)} <= {1, count}:
         raise ValueError(
             f"fit_camera: one start, or one per picture: {len(pictures)} pictures, starts of batch shape "
             f"{tuple(start.batch_shape)}."
         )
-    if len(pictures) > 1 and len(camera.matrix) == 1:
-        camera = camera[torch.zeros(len(pictures), dtype=torch.long)]
-    pictures = pictures.expand(len(camera.matrix), -1, -1, -1)
+    rows = torch.arange(count, device=pictures.device)
+    camera, pictures = camera[rows % given], pictures[rows % len(pictures)]
     longer, minima, history = max(pictures.shape[1:3]), [], []
     widest = longer / 4
     if search is not None:
@@ -163,11 +162,12 @@ def fit_camera(
         camera, widest = _best(minima)[0], longer / 24
     else:
         camera = match_silhouettes(sides, pictures, camera, move)
-    descent = LeastSquares(sides, pictures, camera, least_faces=DESCENT_FACES, **common)
-    with suppress(KeyboardInterrupt), progress_bar(range(steps), "fitting the camera", progress) as numbers:
-        descent.run(numbers, steps, scales if scales is not None else (max(1.0, widest), 0.7), stages)
-    found, losses = descent.camera(), descent.losses
-    if alone and single:
+    descent = LeastSquares(sides, pictures, rows, camera, least_faces=DESCENT_FACES, **common)
+    scales = (max(1.0, widest), 0.7) if scales is None else scales
+    with suppress(KeyboardInterrupt), progress_of(steps, "fitting the camera", progress) as advance:
+        descent.run(scales, stages, steps, advance=advance)
+    found, losses, _ = descent.poses()
+    if single and not start.batch_shape:
         found, losses = found[0], losses[0]
     return CameraFit(found, losses, history + descent.history(), minima)
 
@@ -197,81 +197,76 @@ def _search(
             "fit_camera: a picture shows nothing (its silhouette is empty); there is no pose to search for."
         )
     turns, count, move = turns.to(pictures), len(turns), common["move"]
-    coarse, small = Sides(simplified(sides.front, search.faces), sides.open), _shrunk(pictures, search.size)
-    each, history, text = max(1, AT_ONCE // count), [], "searching the camera"
-    # After half of the steps only the best go on
-    half, most = search.steps // 2, max(search.keep, count // 4)
-    kept: list[Camera] = []
-    firsts = range(0, len(pictures), each)
-    with progress_of(len(firsts) * search.steps, text, progress) as advance:
-        for first in firsts:
-            part = small[first : first + each]
-            which = torch.arange(len(part), device=pictures.device).repeat_interleave(count)
+    coarse, fine = Sides(simplified(sides.front, search.faces), sides.open), sides.at_most(search.refine_faces)
+    each, minima, history = max(1, AT_ONCE // count), [], []
+    groups = range(0, len(pictures), each)
+    total = len(groups) * (search.steps + search.refine_steps)
+    with progress_of(total, "searching the camera", progress) as advance:
+        for first in groups:
+            group = slice(first, first + each)
+            small, larger = (_shrunk(pictures[group], size) for size in (search.size, search.refine_size))
+            which = torch.arange(len(small), device=pictures.device).repeat_interleave(count)
             if start is None:
-                camera = align_rotations(coarse, part, turns, fov, move)
+                camera = align_rotations(coarse, small, turns, fov, move)
             else:
-                camera = turn_around(start[first + which[::count]], turns, coarse.middle)
-                camera = match_silhouettes(coarse, part[which], camera, move)
-            descent = LeastSquares(coarse, part[which], camera, **common)
-            for steps, kept_each in ((range(half), most), (range(half, search.steps), search.keep)):
-                if not steps:
-                    continue
-                descent.run(counted(steps, advance, text), search.steps, (max(part.shape[1:3]) / 8, 0.5), 4)
-                chosen = _chosen(descent.camera(), descent.losses, which, len(part), kept_each)
-                descent.keep(chosen)
-                which = which[chosen]
+                camera = turn_around(start[group], turns, coarse.middle)
+                camera = match_silhouettes(coarse, small[which], camera, move)
+            descent = LeastSquares(coarse, small, which, camera, **common)
+            # After half of the steps only the best go on
+            half, side = search.steps // 2, max(small.shape[1:3])
+            for steps, keep in ((range(half), max(search.keep, count // 4)), (range(half, search.steps), search.keep)):
+                if steps:
+                    descent.run((side / 8, 0.5), 4, search.steps, steps, advance)
+                    descent.keep(_best_rows(descent.poses(), keep))
             history += descent.history()
-            found = Minima(descent.camera(), descent.losses)
-            found, which, levels = _varied(coarse, part, found, which, around, search, common)
-            history += levels
-            kept += [found.cameras[own] for own in _rows(which, len(part))]
-    sides = sides.at_most(search.refine_faces)
-    larger = _shrunk(pictures, search.refine_size)
-    which = torch.repeat_interleave(torch.tensor([len(camera.matrix) for camera in kept])).to(pictures.device)
-    descent = LeastSquares(sides, larger[which], _joined(kept), **common)
-    scales = (max(1.0, max(larger.shape[1:3]) / 24), 0.7)
-    with progress_bar(range(search.refine_steps), "refining the camera", progress) as numbers:
-        descent.run(numbers, search.refine_steps, scales, 4)
-    chosen = _chosen(descent.camera(), descent.losses, which, len(pictures), search.keep)
-    descent.keep(chosen)
-    found, which = descent.camera(), which[chosen]
-    minima = [Minima(found[own], descent.losses[own]) for own in _rows(which, len(pictures))]
-    return minima, history + descent.history()
+            cameras, _, which = _varied(coarse, small, descent.poses(), around, search, common, history)
+            descent = LeastSquares(fine, larger, which, cameras, **common)
+            descent.run((max(1.0, max(larger.shape[1:3]) / 24), 0.7), 4, search.refine_steps, advance=advance)
+            descent.keep(_best_rows(descent.poses(), search.keep))
+            history += descent.history()
+            cameras, losses, which = descent.poses()
+            minima += [Minima(cameras[own], losses[own]) for own in _rows_of_pictures(which)]
+    return minima, history
 
 
 def _varied(
     sides: Sides,
     pictures: Tensor,
-    found: Minima,
-    which: Tensor,
+    found: Poses,
     around: float,
     search: PoseSearch,
     common: dict[str, Any],
-) -> tuple[Minima, Tensor, list[dict[str, float]]]:
-    """The best cameras of each of the `pictures` and what variations of them lead to, the picture of each, and the losses."""
-    best = _chosen(found.cameras, found.losses, which, len(pictures), VARIED)
+    history: list[dict[str, float]],
+) -> Poses:
+    """The best of what was found and of what variations of the best lead to, whose losses go into the history."""
+    best = _best_rows(found, VARIED)
     turns = variations(found.cameras[best], sides.front, around)
     if not turns.shape[1]:
-        return found, which, []
+        return found
     camera = turn_around(found.cameras[best], turns, sides.middle)
-    shown = which[best].repeat_interleave(turns.shape[1])
-    descent = LeastSquares(sides, pictures[shown], camera, **common)
-    steps = max(1, search.steps // 2)
-    descent.run(range(steps), steps, (max(pictures.shape[1:3]) / 16, 0.5), 2)
-    cameras, losses = _joined([found.cameras, descent.camera()]), torch.cat([found.losses, descent.losses])
-    which = torch.cat([which, shown])
-    rows = _chosen(cameras, losses, which, len(pictures), search.keep)
-    return Minima(cameras[rows], losses[rows]), which[rows], descent.history()
+    descent = LeastSquares(sides, pictures, found.which[best].repeat_interleave(turns.shape[1]), camera, **common)
+    descent.run((max(pictures.shape[1:3]) / 16, 0.5), 2, max(1, search.steps // 2))
+    history += descent.history()
+    varied = descent.poses()
+    both = Poses(
+        _joined([found.cameras, varied.cameras]),
+        torch.cat([found.losses, varied.losses]),
+        torch.cat([found.which, varied.which]),
+    )
+    rows = _best_rows(both, search.keep)
+    return Poses(both.cameras[rows], both.losses[rows], both.which[rows])
 
 
-def _rows(which: Tensor, pictures: int) -> list[Tensor]:
+def _rows_of_pictures(which: Tensor) -> list[Tensor]:
     """The rows that show each picture; `which` picture each row shows."""
-    return [(which == i).nonzero()[:, 0] for i in range(pictures)]
+    return [(which == i).nonzero()[:, 0] for i in range(int(which.max()) + 1)]
 
 
-def _chosen(cameras: Camera, losses: Tensor, which: Tensor, pictures: int, keep: int) -> Tensor:
+def _best_rows(poses: Poses, keep: int) -> Tensor:
     """The rows of at most `keep` distinct cameras of each picture, its best first."""
-    return torch.cat([own[_distinct(cameras[own], losses[own])[:keep]] for own in _rows(which, pictures)])
+    return torch.cat(
+        [own[_distinct(poses.cameras[own], poses.losses[own])[:keep]] for own in _rows_of_pictures(poses.which)]
+    )
 
 
 def _best(minima: list[Minima]) -> tuple[Camera, Tensor]:
