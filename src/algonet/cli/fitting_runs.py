@@ -9,7 +9,6 @@ import math
 import time
 import zipfile
 import zlib
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,11 +32,11 @@ MOST_SIDE = 160
 CHECKPOINT, THUMBNAIL, FILM, REPORT = "checkpoint.npz", "progress.png", "fit.gif", "report.json"
 
 
-def check_run(folder: Path, mesh: Path, textured: bool, force: bool, inputs: Iterable[Path] = ()) -> None:
+def check_run(folder: Path, mesh: Path, textured: bool, force: bool) -> None:
     """Raise if a file would be overwritten that is not this run's; what an interrupted run left here is."""
     beside = (".mtl", ".png") if textured and mesh.suffix.lower() == ".obj" else ()
     results = [mesh, *map(mesh.with_suffix, beside), *(folder / name for name in (REPORT, FILM, THUMBNAIL))]
-    check_out(*results, force=force or (folder / CHECKPOINT).is_file(), inputs=inputs)
+    check_out(*results, force=force or (folder / CHECKPOINT).is_file())
 
 
 class FitRun:
