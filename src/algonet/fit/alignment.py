@@ -15,6 +15,7 @@ from algonet.render.vectors import face_areas
 
 from .mesh import UNLIT
 from .simplify import Sides
+from .targets import border
 
 #: Whether a camera is shifted while it turns: not at all, in all three directions, or nearer and farther only.
 Move = bool | Literal["distance"]
@@ -42,8 +43,8 @@ def match_silhouettes(sides: Sides, pictures: Tensor, camera: Camera, move: Move
     if not (move and camera.perspective):
         return camera
     silhouettes = pictures[..., -1]
-    edge = torch.cat([silhouettes[:, 0], silhouettes[:, -1], silhouettes[:, :, 0], silhouettes[:, :, -1]], 1)
-    return _matched(sides, pictures, camera, move, (silhouettes.sum((-2, -1)) > 4) & (edge.amax(1) < 0.5))
+    usable = (silhouettes.sum((-2, -1)) > 4) & (border(silhouettes).amax(1) < 0.5)
+    return _matched(sides, pictures, camera, move, usable)
 
 
 @torch.no_grad()

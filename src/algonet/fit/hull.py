@@ -13,7 +13,7 @@ from algonet.core.tracing import outside_autocast
 from algonet.render import Camera, FilteredCoverage, Mesh, render_hard
 from algonet.render.vectors import face_areas
 
-from .targets import Targets, blur, looked_up
+from .targets import Targets, blur, border, looked_up
 
 #: Points along the longest side of the grid, at most, and of the first, coarser one that finds where the object is.
 SIDE, FIRST_SIDE = 80, 40
@@ -44,8 +44,7 @@ def visual_hull(targets: Targets) -> tuple[Mesh | None, str]:
     alpha = targets.alpha
     if alpha is None:
         return None, "the pictures have no silhouettes; the fit began with a ball"
-    edge = torch.cat([alpha[:, 0], alpha[:, -1], alpha[:, :, 0], alpha[:, :, -1]], 1)
-    if targets.masks is None and float((edge > 0.5).to(edge.dtype).mean()) > 0.5:
+    if targets.masks is None and float((border(alpha) > 0.5).to(alpha.dtype).mean()) > 0.5:
         return (
             None,
             "the object covers most of the pictures' borders: are the silhouettes inverted? The fit began with a ball",

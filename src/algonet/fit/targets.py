@@ -298,9 +298,19 @@ def cut_out(paths: list[Path], size: int) -> Tensor:
     pictures = read_pictures(paths, size)
     for path, pixels in zip(paths, pictures, strict=True):
         if bool((pixels[..., 3] > 0.99).all()):
-            pixels[..., 3] = (pixels[..., :3].amin(-1) < 0.95).float()
-            _check_background(path, pixels[..., 3])
+            pixels[..., 3] = covered = (pixels[..., :3].amin(-1) < 0.95).float()
+            # Where most of the border is not white, nothing says what the object is
+            if float(border(covered).mean()) > 0.5:
+                raise ValueError(
+                    f"{path}: no background is known: the picture has no alpha, and most of its border is not white; "
+                    "cut the object out, with alpha or on white."
+                )
     return pictures
+
+
+def border(pictures: Tensor) -> Tensor:
+    """The pixels along the border of pictures (*B, H, W): (*B, 2 W + 2 H)."""
+    return torch.cat([pictures[..., 0, :], pictures[..., -1, :], pictures[..., 0], pictures[..., -1]], -1)
 
 
 def read_pictures(paths: list[Path], size: int) -> Tensor:
@@ -320,16 +330,6 @@ def read_pictures(paths: list[Path], size: int) -> Tensor:
         listed = ", ".join(f"{path.name} {w} x {h}" for (w, h), path in list(shapes.items())[:3])
         raise ValueError(f"{paths[0].parent}: all pictures must have the same proportions; at this size, {listed}.")
     return torch.stack(pictures)
-
-
-def _check_background(path: Path, covered: Tensor) -> None:
-    """Raise where most of the border of a picture without alpha is not white: nothing says what the object is."""
-    border = [*covered[0].tolist(), *covered[-1].tolist(), *covered[:, 0].tolist(), *covered[:, -1].tolist()]
-    if sum(border) > len(border) / 2:
-        raise ValueError(
-            f"{path}: no background is known: the picture has no alpha, and most of its border is not white; "
-            "cut the object out, with alpha or on white."
-        )
 
 
 def _frame_file(name: str, cameras: Path, folder: Path) -> Path:
