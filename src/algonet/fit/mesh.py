@@ -198,9 +198,8 @@ class MeshFitter:
         self.topology: Topology | None = None
         self.losses: list[Tensor] = []
         self.faces: list[int] = []
-        if begun and remesh is not None:
-            self._remesh(remesh)
-            self.apart = self.moves.vertices.detach().clone()
+        if begun:
+            self._remesh()
 
     @property
     def done(self) -> bool:
@@ -224,8 +223,7 @@ class MeshFitter:
         if self.remesh is not None and self.taken and self.taken % self.remesh.every == 0:
             self._part()
             if share < REMESH_UNTIL:
-                self._remesh(self.remesh)
-            self.apart = self.moves.vertices.detach().clone()
+                self._remesh()
         mesh = self.mesh()
         chosen = self._draw().to(mesh.vertices.device)
         out = self._render(mesh, chosen)
@@ -345,17 +343,20 @@ class MeshFitter:
             self.topology = Topology.of(mesh)
         return sum(getattr(self.weights, name) * loss(mesh, self.topology) for name, loss in used.items())
 
-    def _remesh(self, options: Remesh) -> None:
+    def _remesh(self) -> None:
         """Edges brought to the length that suits the noise; colours and moments go along."""
-        vertices, faces = self.moves.vertices.detach(), self.moves.faces
-        length = max(options.edge * self.scale(self.taken), options.least) * self._pixel()
+        options, vertices, faces = self.remesh, self.moves.vertices.detach(), self.moves.faces
+        assert options is not None
+        # How large a pixel of the targets is, in the world, at the mesh's distance
+        pixel = float(half_heights(self.targets.cameras, vertices.mean(0)).mean()) * 2 / self.targets.size[0]
+        length = max(options.edge * self.scale(self.taken), options.least) * pixel
         length = max(length, math.sqrt(surface(vertices, faces) / (EQUILATERAL * options.max_faces)))
         lengths = detail_lengths(vertices, faces, length, options.flat)
         data = torch.cat([self.moves.momentum, self._painted()], -1)
         vertices, faces, data = remesh(vertices, faces, lengths, data)
         self.moves.replace(vertices, faces, data[:, :3])
         self._repaint(data[:, 3:], int(self.paint.state[self.colors]["step"]))
-        self.topology = None
+        self.apart, self.topology = vertices.clone(), None
 
     def _painted(self) -> Tensor:
         """Colours before the sigmoid with their moments (V, 9), which go along through remeshing."""
@@ -375,11 +376,7 @@ class MeshFitter:
         with torch.no_grad():
             self.moves.vertices.copy_(vertices)
             self.moves.momentum[back] = 0
-
-    def _pixel(self) -> float:
-        """How large a pixel of the targets is, in the world, at the mesh's distance."""
-        middle = self.moves.vertices.detach().mean(0)
-        return float(half_heights(self.targets.cameras, middle).mean()) * 2 / self.targets.size[0]
+        self.apart = vertices
 
 
 def _as_targets(targets: Targets | Tensor, cameras: Camera | None) -> Targets:

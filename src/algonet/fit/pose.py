@@ -19,7 +19,7 @@ from algonet.render.coverage import DEFAULT_COVERAGE
 from algonet.render.lights import Light
 from algonet.render.meshes import check_mesh_given
 
-from .alignment import Move, align_rotations, even_rotations, match_silhouettes, rotation_angle, turn_around, variations
+from .alignment import Move, even_rotations, match_silhouettes, rotation_angle, see_whole, turn_around, variations
 from .least_squares import AT_ONCE, LeastSquares, Poses
 from .mesh import UNLIT
 from .progress import progress_of
@@ -196,7 +196,7 @@ def _search(
         raise ValueError(
             "fit_camera: a picture shows nothing (its silhouette is empty); there is no pose to search for."
         )
-    turns, count, move = turns.to(pictures), len(turns), common["move"]
+    turns, count = turns.to(pictures), len(turns)
     coarse, fine = Sides(simplified(sides.front, search.faces), sides.open), sides.at_most(search.refine_faces)
     each, minima, history = max(1, AT_ONCE // count), [], []
     groups = range(0, len(pictures), each)
@@ -206,11 +206,9 @@ def _search(
             group = slice(first, first + each)
             small, larger = (_shrunk(pictures[group], size) for size in (search.size, search.refine_size))
             which = torch.arange(len(small), device=pictures.device).repeat_interleave(count)
-            if start is None:
-                camera = align_rotations(coarse, small, turns, fov, move)
-            else:
-                camera = turn_around(start[group], turns, coarse.middle)
-                camera = match_silhouettes(coarse, small[which], camera, move)
+            begun = see_whole(coarse, fov, len(small)) if start is None else start[group]
+            camera = turn_around(begun, turns, coarse.middle)
+            camera = match_silhouettes(coarse, small[which], camera, common["move"], cut_off=start is None)
             descent = LeastSquares(coarse, small, which, camera, **common)
             # After half of the steps only the best go on
             half, side = search.steps // 2, max(small.shape[1:3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ from algonet.core.checks import check_spec
 from algonet.render import Mesh
 from algonet.render.meshes import check_mesh_given
 
-from .remesh import find_edges
+from .remesh import find_edges, spread
 
 
 class MeshQuality(NamedTuple):
@@ -95,9 +96,7 @@ def _close_pairs(vertices: Tensor, faces: Tensor, chunk: int = 2**21) -> list[tu
     cell = torch.maximum(cell, (high.amax(0) - low.amin(0)).amax() / 512).clamp_min(1e-12)
     first, last = ((low - low.amin(0)) / cell).long(), ((high - low.amin(0)) / cell).long()
     spans = last - first + 1
-    number = spans.prod(1)
-    owner = torch.repeat_interleave(number)
-    rest = torch.arange(len(owner), device=faces.device) - (number.cumsum(0) - number)[owner]
+    owner, rest = spread(spans.prod(1))
     span = spans[owner]
     offset = torch.stack([rest % span[:, 0], rest // span[:, 0] % span[:, 1], rest // (span[:, 0] * span[:, 1])], -1)
     place = first[owner] + offset
@@ -105,24 +104,18 @@ def _close_pairs(vertices: Tensor, faces: Tensor, chunk: int = 2**21) -> list[tu
     key, order = key.sort(stable=True)
     owner, place = owner[order], place[order]
     # Each entry is paired with those after it in its cell
-    position = torch.arange(len(key), device=key.device)
-    ends = torch.searchsorted(key, key, right=True)
-    later = ends - position - 1
-    total = later.cumsum(0)
-    pairs = []
-    begin = 0
-    while begin < len(key):
-        done = int(total[begin - 1]) if begin else 0
-        end = max(begin + 1, int(torch.searchsorted(total, done + chunk)))
-        which = torch.repeat_interleave(later[begin:end]) + begin
-        shift = torch.arange(len(which), device=key.device) - (total[which] - later[which] - done) + 1
-        one, two = owner[which], owner[which + shift]
+    later = torch.searchsorted(key, key, right=True) - torch.arange(len(key), device=key.device) - 1
+    total, pairs = later.cumsum(0), []
+    cuts = torch.arange(chunk, int(total[-1]), chunk, device=key.device)
+    for begin, end in itertools.pairwise([0, *torch.searchsorted(total, cuts).tolist(), len(key)]):
+        which, after = spread(later[begin:end])
+        which = which + begin
+        one, two = owner[which], owner[which + after + 1]
         near = ((low[one] <= high[two]) & (low[two] <= high[one])).all(1)
         # A pair that meets in several cells counts in the first cell of its common box
         corner = torch.maximum(first[one], first[two])
         near &= (corner == place[which]).all(1)
         pairs.append((one[near], two[near]))
-        begin = end
     return pairs
 
 

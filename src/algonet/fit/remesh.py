@@ -169,6 +169,12 @@ def find_edges(faces: Tensor, vertices: int) -> Edges:
     return Edges(keys, ends[halves[:, 0]], opposite, halves // 3, count, index.reshape(-1, 3))
 
 
+def spread(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Each index as many times as its count says, and which time it is, from 0 on."""
+    index = torch.repeat_interleave(counts)
+    return index, torch.arange(len(index), device=counts.device) - (counts.cumsum(0) - counts)[index]
+
+
 def _lengths(table: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
     """How long edges are, and should be."""
     a, b = table[ends[:, 0]], table[ends[:, 1]]
@@ -228,8 +234,7 @@ def _may_collapse(table: Tensor, faces: Tensor, edges: Edges, asks: Tensor) -> T
     # All faces around one end of each edge, then all around the other; `row` is the end, `edge` the edge of each
     order, number = faces.flatten().argsort(stable=True) // 3, torch.bincount(faces.flatten(), minlength=len(table))
     own, partner = ends.T.flatten(), ends.flip(1).T.flatten()
-    row = torch.repeat_interleave(number[own])
-    offset = torch.arange(len(row), device=faces.device) - (number[own].cumsum(0) - number[own])[row]
+    row, offset = spread(number[own])
     face, edge = faces[order[(number.cumsum(0) - number)[own][row] + offset]], row % len(asks)
     at, partner = face == own[row, None], partner[row]
     # The next corner of each face around a vertex runs through all its neighbours

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, grid_sample, max_pool2d, pad
 
+from algonet.core.checks import check_spec
 from algonet.core.extras import require
 from algonet.core.pictures import open_picture
 from algonet.core.tracing import outside_autocast
@@ -25,8 +26,8 @@ from algonet.render.coverage import DEFAULT_COVERAGE
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 #: Names under which a folder's cameras are looked for.
 CAMERA_FILES = ("cameras.json", "transforms.json")
-#: Fields that hold pictures, and how many channels each may have (0: no channel dimension).
-PICTURES = {"silhouettes": (0,), "rgb": (3, 4), "normals": (3,), "depth": (0,), "masks": (0,)}
+#: Fields that hold pictures, and their shapes; `rgb` has three channels or four.
+PICTURES = {"silhouettes": "N H W", "rgb": "N H W C", "normals": "N H W 3", "depth": "N H W", "masks": "N H W"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,24 +248,18 @@ def looked_up(pictures: Tensor, places: Tensor, mode: str = "bilinear") -> Tenso
 @outside_autocast
 def camera_to_world(normals: Tensor, cameras: Camera) -> Tensor:
     """Normals (N, H, W, 3) given in each camera's own axes (x right, y up, z to the viewer), turned into the world's."""
-    if normals.dim() != 4 or normals.shape[-1] != 3:
-        raise ValueError(f"camera_to_world: `normals` must be (N, H, W, 3), got {tuple(normals.shape)}.")
-    axes = cameras.axes.to(normals)
-    return torch.einsum("nhwi,nij->nhwj", normals, axes)
+    check_spec("camera_to_world", "normals", normals, "N H W 3")
+    return torch.einsum("nhwi,nij->nhwj", normals, cameras.axes.to(normals))
 
 
 def _check_pictures(name: str, pictures: Tensor) -> None:
-    channels = PICTURES[name]
-    wanted = "(N, H, W)" if channels == (0,) else " or ".join(f"(N, H, W, {c})" for c in channels)
-    fine = isinstance(pictures, Tensor) and pictures.is_floating_point()
-    if not fine:
-        got = pictures.dtype if isinstance(pictures, Tensor) else type(pictures).__name__
-        hint = "call .float()" if got == torch.bool else "divide bytes by 255"
-        raise TypeError(f"Targets: `{name}` must be a floating tensor {wanted}, got {got}; {hint}.")
-    right = pictures.dim() == 3 if channels == (0,) else pictures.dim() == 4 and pictures.shape[-1] in channels
-    if not right or 0 in pictures.shape:
-        hint = " RGBA pictures go into `rgb`." if name == "silhouettes" and pictures.dim() == 4 else ""
-        raise ValueError(f"Targets: `{name}` must be {wanted}, got {tuple(pictures.shape)}.{hint}")
+    of_bytes = isinstance(pictures, Tensor) and pictures.dtype == torch.uint8
+    hint = "; divide bytes by 255" if of_bytes else "; RGBA pictures go into `rgb`" if name == "silhouettes" else ""
+    check_spec("Targets", name, pictures, PICTURES[name], hint=hint)
+    if 0 in pictures.shape or (name == "rgb" and pictures.shape[-1] not in (3, 4)):
+        raise ValueError(
+            f"Targets: `{name}` must hold pictures, of 3 or 4 colours if any, got {tuple(pictures.shape)}."
+        )
     if pictures.device.type != "cpu":
         return
     if not bool(torch.isfinite(pictures).all()):

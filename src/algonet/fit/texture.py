@@ -118,16 +118,16 @@ def _collected(mesh: Mesh, targets: Targets, points: Tensor, normals: Tensor, fa
     assert targets.rgb is not None
     height, width = targets.size
     total, weight = torch.zeros_like(points), points.new_zeros(len(points), 1)
-    alpha = targets.alpha
+    known = torch.ones_like(targets.rgb[..., :1])
+    for extra in (targets.alpha, targets.masks):
+        known = known if extra is None else known * extra[..., None]
+    pictures = torch.cat([targets.rgb[..., :3], known], -1).movedim(-1, 1)
     extent = float((mesh.vertices.amax(0) - mesh.vertices.amin(0)).max())
     for i in range(len(targets)):
         camera = targets.cameras[i]
         depth = render_hard(mesh.vertices, mesh.faces, mesh.vertices, camera, size=(height, width)).depth
         place = camera.project(points, (height, width))
-        layers = [targets.rgb[i, ..., :3], depth[..., None]]
-        for extra in (alpha, targets.masks):
-            layers += [] if extra is None else [extra[i][..., None]]
-        found = looked_up(torch.cat(layers, -1).movedim(-1, 0), place[:, :2]).T
+        found = looked_up(pictures[i], place[:, :2]).T
         # The nearest of the pixels around: at an outline their mean would lie behind the object
         front = looked_up(depth[None], place[:, :2], "nearest")[0]
         view = normalize(camera.position - points, dim=-1)
@@ -137,8 +137,7 @@ def _collected(mesh: Mesh, targets: Targets, points: Tensor, normals: Tensor, fa
             (place[:, 2] > 0) & (cosine > 0.1) & ((place[:, 2] - front).abs() < 0.01 * extent / cosine.clamp_min(0.1))
         )
         inside = ((place[:, :2] > 0.5) & (place[:, :2] < place.new_tensor([width - 0.5, height - 0.5]))).all(-1)
-        whole = (found[:, 4:] > 0.98).all(-1) if found.shape[1] > 4 else torch.ones_like(seen)
-        share = (seen & inside & whole).to(points) * cosine.clamp_min(0) ** facing
+        share = (seen & inside & (found[:, 3] > 0.98)).to(points) * cosine.clamp_min(0) ** facing
         total += share[:, None] * found[:, :3]
         weight += share[:, None]
     return total, weight
