@@ -140,7 +140,6 @@ def fit(
         int | None,
         Option(help="Begin with a sphere of so many subdivisions, not with the visual hull.", min=0, max=6),
     ] = None,
-    remesh: Annotated[bool, Option(help="Refine the mesh where the pictures show detail.")] = True,
     texture: Annotated[
         int,
         Option(
@@ -180,12 +179,9 @@ def fit(
         steps, size = min(steps, QUICK_STEPS), min(size, QUICK_SIZE)
     known = cameras or camera_file_in(pictures) or _circle(len(picture_files(pictures)), elevation, 0.0, fov)
     targets = Targets.load(pictures, known, size=size)
-    options = {"steps": steps, "level": level, "remesh": remesh, "size": size, "coverage": coverage, "seed": seed}
-    again = Remesh() if remesh else None
-    if level is None and not remesh:
-        level = 3
+    options = {"steps": steps, "level": level, "size": size, "coverage": coverage, "seed": seed}
     ball = None if level is None else around_targets(icosphere(level, 0.5), targets)
-    fitter = MeshFitter(targets, ball, steps=steps, remesh=again, coverage=covered, seed=seed)
+    fitter = MeshFitter(targets, ball, steps=steps, remesh=Remesh(), coverage=covered, seed=seed)
     run = FitRun(folder, mesh_file, fitter, options, str(pictures))
     if run.resumed_at and not as_json:
         echo(f"going on from step {run.resumed_at} of {run.checkpoint}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -190,14 +191,13 @@ def _inputs(values: list[str]) -> dict[str, float]:
         match = re.fullmatch(r"(x\d+)=(\S+)", value)
         if match is None:
             raise ValueError(f"while: inputs look like x1=3, got {value!r}.")
-        if match[1] in found:
-            raise ValueError(f"while: {match[1]} is given twice.")
-        try:
-            found[match[1]] = float(match[2])
-        except ValueError:
-            found[match[1]] = math.nan
-        if not math.isfinite(found[match[1]]):
-            raise ValueError(f"while: {match[1]} must be a finite number, got {match[2]!r}.")
+        name, number = match.groups()
+        if name in found:
+            raise ValueError(f"while: {name} is given twice.")
+        with suppress(ValueError):
+            found[name] = float(number)
+        if not math.isfinite(found.get(name, math.nan)):
+            raise ValueError(f"while: {name} must be a finite number, got {number!r}.")
     return found
 
 

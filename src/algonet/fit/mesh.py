@@ -45,6 +45,8 @@ STAGES = 12
 SEEN = 1e-3
 #: Learning rates of colours (before the sigmoid) and of lights: some thirty steps from one end of their range to the other.
 PAINT_RATE, LIGHT_RATE = 0.1, 0.05
+#: Faces are remeshed every so many steps, to edges of so many pixels at least.
+REMESH_EVERY, LEAST_EDGE = 20, 1.25
 #: After this share of the steps the faces stay as they are, so that the last steps are spent on the shape alone.
 REMESH_UNTIL = 0.85
 #: So much of what masks leave must be out of reach of what is unknown.
@@ -220,7 +222,7 @@ class MeshFitter:
         """One step of the fit."""
         self._set_scale(self.scale(self.taken))
         share = self.taken / self.steps
-        if self.remesh is not None and self.taken and self.taken % self.remesh.every == 0:
+        if self.remesh is not None and self.taken and self.taken % REMESH_EVERY == 0:
             self._part()
             if share < REMESH_UNTIL:
                 self._remesh()
@@ -349,9 +351,9 @@ class MeshFitter:
         assert options is not None
         # How large a pixel of the targets is, in the world, at the mesh's distance
         pixel = float(half_heights(self.targets.cameras, vertices.mean(0)).mean()) * 2 / self.targets.size[0]
-        length = max(options.edge * self.scale(self.taken), options.least) * pixel
+        length = max(options.edge * self.scale(self.taken), LEAST_EDGE) * pixel
         length = max(length, math.sqrt(surface(vertices, faces) / (EQUILATERAL * options.max_faces)))
-        lengths = detail_lengths(vertices, faces, length, options.flat)
+        lengths = detail_lengths(vertices, faces, length)
         data = torch.cat([self.moves.momentum, self._painted()], -1)
         vertices, faces, data = remesh(vertices, faces, lengths, data)
         self.moves.replace(vertices, faces, data[:, :3])

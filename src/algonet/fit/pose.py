@@ -23,7 +23,7 @@ from .alignment import Move, even_rotations, match_silhouettes, rotation_angle, 
 from .least_squares import AT_ONCE, LeastSquares, Poses
 from .mesh import UNLIT
 from .progress import progress_of
-from .simplify import Sides, simplified
+from .simplify import Sides
 
 #: Poses closer than this are one minimum; measured, runs that end in one agree to a tenth of a degree.
 SAME_POSE = 5.0
@@ -98,7 +98,6 @@ def fit_camera(
     learn_fov: bool = False,
     steps: int = 24,
     scales: tuple[float, float] | None = None,
-    stages: int = 8,
     search: PoseSearch | None = None,
     lights: Sequence[Light] = UNLIT,
     move: Move = True,
@@ -119,11 +118,11 @@ def fit_camera(
     known to be centred on the mesh, as of turntables. A step aside and a turn look nearly alike, which costs degrees in small
     pictures.
 
-    At each stage both the rendering and the image are blurred by noise of the same scale, which falls geometrically between
-    `scales` (in pixels; default: a quarter of the image, after a search a 24th, down to 0.7): far away, the blurred
-    pictures still overlap and pull. While it is wide, smaller pictures are rendered, of a mesh simplified to no more faces
-    than they have pixels. Open meshes are seen from both sides, and so are those for which `two_sided` says so. Any
-    `coverage` will do; its own softness does not count.
+    At each of eight stages both the rendering and the image are blurred by noise of the same scale, which falls
+    geometrically between `scales` (in pixels; default: a quarter of the image, after a search a 24th, down to 0.7): far
+    away, the blurred pictures still overlap and pull. While it is wide, smaller pictures are rendered, of a mesh simplified
+    to no more faces than they have pixels. Open meshes are seen from both sides, and so are those for which `two_sided` says
+    so. Any `coverage` will do; its own softness does not count.
 
     >>> from algonet.render import icosphere
     >>> fit = fit_camera(icosphere(1), torch.zeros(16, 16), Camera.look_at((0.0, 0.0, 3.0)), steps=2)
@@ -131,8 +130,7 @@ def fit_camera(
     (torch.Size([]), 2)
     """
     pictures, single = _checked_pictures(image, mesh)
-    for name, value in (("steps", steps), ("stages", stages)):
-        check_integer("fit_camera", name, value, 1)
+    check_integer("fit_camera", "steps", steps, 1)
     check_fov("fit_camera: `fov`", fov)
     if move not in (True, False, "distance"):
         raise ValueError(f"fit_camera: `move` must be True, False or 'distance', got {move!r}.")
@@ -143,33 +141,34 @@ def fit_camera(
             raise ValueError("fit_camera: without `start`, the camera's place is searched too; leave `move` on.")
         search = search or (PoseSearch() if mesh.vertices.device.type == "cpu" else THOROUGH)
         minima, history = _search(sides, pictures, None, fov, search, common, progress)
-        camera, losses = _best(minima)
-        return CameraFit(camera[0] if single else camera, losses[0] if single else losses, history, minima)
-    start = start.to(mesh.vertices)
-    camera = Camera(start.matrix.reshape(-1, 4, 4), start.position.reshape(-1, 3), start.perspective, start.near)
-    given, count = len(camera.matrix), max(len(camera.matrix), len(pictures))
-    if not {given, len(pictures)} <= {1, count}:
-        raise ValueError(
-            f"fit_camera: one start, or one per picture: {len(pictures)} pictures, starts of batch shape "
-            f"{tuple(start.batch_shape)}."
-        )
-    rows = torch.arange(count, device=pictures.device)
-    camera, pictures = camera[rows % given], pictures[rows % len(pictures)]
-    longer, minima, history = max(pictures.shape[1:3]), [], []
-    widest = longer / 4
-    if search is not None:
-        minima, history = _search(sides, pictures, camera, fov, search, common, progress)
-        camera, widest = _best(minima)[0], longer / 24
+        found, losses = _best(minima)
     else:
-        camera = match_silhouettes(sides, pictures, camera, move)
-    descent = LeastSquares(sides, pictures, rows, camera, least_faces=DESCENT_FACES, **common)
-    scales = (max(1.0, widest), 0.7) if scales is None else scales
-    with suppress(KeyboardInterrupt), progress_of(steps, "fitting the camera", progress) as advance:
-        descent.run(scales, stages, steps, advance=advance)
-    found, losses, _ = descent.poses()
-    if single and not start.batch_shape:
+        start = start.to(mesh.vertices)
+        single &= not start.batch_shape
+        camera = Camera(start.matrix.reshape(-1, 4, 4), start.position.reshape(-1, 3), start.perspective, start.near)
+        given, count = len(camera.matrix), max(len(camera.matrix), len(pictures))
+        if not {given, len(pictures)} <= {1, count}:
+            raise ValueError(
+                f"fit_camera: one start, or one per picture: {len(pictures)} pictures, starts of batch shape "
+                f"{tuple(start.batch_shape)}."
+            )
+        rows = torch.arange(count, device=pictures.device)
+        camera, pictures = camera[rows % given], pictures[rows % len(pictures)]
+        minima, history, widest = [], [], max(pictures.shape[1:3]) / 4
+        if search is not None:
+            minima, history = _search(sides, pictures, camera, fov, search, common, progress)
+            camera, widest = _best(minima)[0], widest / 6
+        else:
+            camera = match_silhouettes(sides, pictures, camera, move)
+        descent = LeastSquares(sides, pictures, rows, camera, least_faces=DESCENT_FACES, **common)
+        scales = (max(1.0, widest), 0.7) if scales is None else scales
+        with suppress(KeyboardInterrupt), progress_of(steps, "fitting the camera", progress) as advance:
+            descent.run(scales, 8, steps, advance=advance)
+        found, losses, _ = descent.poses()
+        history += descent.history()
+    if single:
         found, losses = found[0], losses[0]
-    return CameraFit(found, losses, history + descent.history(), minima)
+    return CameraFit(found, losses, history, minima)
 
 
 def _search(
@@ -197,7 +196,7 @@ def _search(
             "fit_camera: a picture shows nothing (its silhouette is empty); there is no pose to search for."
         )
     turns, count = turns.to(pictures), len(turns)
-    coarse, fine = Sides(simplified(sides.front, search.faces), sides.open), sides.at_most(search.refine_faces)
+    coarse, fine = (sides.at_most(faces) for faces in (search.faces, search.refine_faces))
     each, minima, history = max(1, AT_ONCE // count), [], []
     groups = range(0, len(pictures), each)
     total = len(groups) * (search.steps + search.refine_steps)

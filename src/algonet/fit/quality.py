@@ -106,7 +106,7 @@ def _close_pairs(vertices: Tensor, faces: Tensor, chunk: int = 2**21) -> list[tu
     # Each entry is paired with those after it in its cell
     later = torch.searchsorted(key, key, right=True) - torch.arange(len(key), device=key.device) - 1
     total, pairs = later.cumsum(0), []
-    cuts = torch.arange(chunk, int(total[-1]), chunk, device=key.device)
+    cuts = torch.arange(0, int(total[-1]), chunk, device=key.device)[1:]
     for begin, end in itertools.pairwise([0, *torch.searchsorted(total, cuts).tolist(), len(key)]):
         which, after = spread(later[begin:end])
         which = which + begin

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from algonet.core.checks import check_spec
+from algonet.core.checks import check_integer, check_spec
 from algonet.core.memory import UNASKED, check_memory
 from algonet.render import Mesh
 from algonet.render.checks import check_mesh
@@ -22,6 +22,8 @@ from algonet.render.vectors import face_areas
 
 #: An edge is split from 4/3 of the wanted length on and collapsed below 4/5: either then comes nearer to it (Botsch, Kobbelt).
 LONG, SHORT = 4 / 3, 4 / 5
+#: Edges grow up to so many times as long where the surface is flat.
+FLAT = 2.0
 #: No operation may turn a face's normal by more than 60 degrees.
 LEAST_COSINE = 0.5
 #: Edges between faces that meet at more than 37 degrees are kept: flipping them would cut the ridge.
@@ -43,28 +45,19 @@ FACE_BYTES = 400
 
 @dataclass(frozen=True)
 class Remesh:
-    """How finely `fit_mesh` meshes: edges about `edge` times the noise's scale long, and at least `least` pixels.
+    """How finely `fit_mesh` meshes: edges about `edge` times the noise's scale long, and at least 1.25 pixels.
 
-    Every `every` steps, edges are split, collapsed and flipped. Where the surface is flat they may grow up to `flat` times as
-    long. At most `max_faces` faces are aimed at: edges stay longer if there would be more.
+    Every 20 steps, edges are split, collapsed and flipped. Where the surface is flat they may grow up to twice as long. At most
+    `max_faces` faces are aimed at: edges stay longer if there would be more.
     """
 
     edge: float = 2.0
-    least: float = 1.25
-    flat: float = 2.0
-    every: int = 20
     max_faces: int = 60_000
 
     def __post_init__(self):
-        for name in ("edge", "least"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"Remesh: `{name}` must be positive and finite, got {getattr(self, name)!r}.")
-        if not self.flat >= 1:
-            raise ValueError(f"Remesh: `flat` must be at least 1, got {self.flat!r}.")
-        if self.every < 1 or self.max_faces < 4:
-            raise ValueError(
-                f"Remesh: `every` must be at least 1 and `max_faces` at least 4, got {self.every!r} and {self.max_faces!r}."
-            )
+        if not 0 < self.edge < math.inf:
+            raise ValueError(f"Remesh: `edge` must be positive and finite, got {self.edge!r}.")
+        check_integer("Remesh", "max_faces", self.max_faces, 4)
 
 
 def remesh(
@@ -124,20 +117,20 @@ def surface(vertices: Tensor, faces: Tensor) -> float:
     return float(face_areas(vertices.detach(), faces)[0].norm(dim=-1).sum()) / 2
 
 
-def detail_lengths(vertices: Tensor, faces: Tensor, length: float, flat: float) -> Tensor:
-    """Wanted length of edges at each vertex: `length` where the surface bends, up to `flat` times that where it does not."""
+def detail_lengths(vertices: Tensor, faces: Tensor, length: float) -> Tensor:
+    """Wanted length of edges at each vertex: `length` where the surface bends, up to `FLAT` times that where it does not."""
     normals = Mesh(vertices, faces).face_normals()
     mean = Mesh(vertices, faces).vertex_normals()
     cosines = (normals[:, None] * mean[faces]).sum(-1)
     least = torch.ones_like(vertices[:, 0]).scatter_reduce(0, faces.flatten(), cosines.flatten(), "amin")
     # A face of side l on a surface of radius r tilts by about l / (2 r); a tilt of 0.1 is what the eye begins to see
     tilt = torch.acos(least.clamp(-1, 1))
-    wanted = length * (0.1 / tilt.clamp_min(1e-4)).clamp(1, flat)
+    wanted = length * (0.1 / tilt.clamp_min(1e-4)).clamp(1, FLAT)
     for _ in range(2):
         lowest = wanted[faces].amin(1, keepdim=True).expand(-1, 3)
         around = torch.full_like(wanted, math.inf).scatter_reduce(0, faces.flatten(), lowest.flatten(), "amin")
         wanted = torch.minimum(wanted, 1.3 * around)
-    return wanted.clamp(length, flat * length)
+    return wanted.clamp(length, FLAT * length)
 
 
 def proper(faces: Tensor) -> Tensor:

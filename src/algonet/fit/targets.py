@@ -6,8 +6,10 @@ import dataclasses
 import math
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -142,14 +144,17 @@ class Targets:
 
     def to(self, *args, **kwargs) -> Targets:
         """With all tensors moved or cast, as by `Tensor.to`."""
-        moved = {name: pictures.to(*args, **kwargs) for name, pictures in self.given.items()}
-        return dataclasses.replace(self, cameras=self.cameras.to(*args, **kwargs), **moved)
+        return self._each(lambda part: part.to(*args, **kwargs))
 
     def __getitem__(self, index) -> Targets:
         """Some of the views, by a slice or a tensor of numbers."""
         index = slice(index, index + 1 or None) if isinstance(index, int) else index
-        chosen = {name: pictures[index] for name, pictures in self.given.items()}
-        return dataclasses.replace(self, cameras=self.cameras[index], **chosen)
+        return self._each(lambda part: part[index])
+
+    def _each(self, change: Callable[[Any], Any]) -> Targets:
+        """With the cameras and all pictures changed."""
+        changed = {name: change(pictures) for name, pictures in self.given.items()}
+        return dataclasses.replace(self, cameras=change(self.cameras), **changed)
 
     def layers(self) -> dict[str, Tensor]:
         """What a rendering over the background shows, by kind, each (N, H, W, C), all multiplied by the silhouette."""
