@@ -181,20 +181,18 @@ def thumbnail(mesh: Mesh, targets: Targets, most: int = 4) -> Any:
     import torch
 
     from algonet.fit.mesh import UNLIT
+    from algonet.fit.targets import shrunk
     from algonet.render import SmoothRenderer
     from algonet.render.modules import DEFAULT_LIGHTS
 
-    count = min(most, len(targets))
-    chosen = torch.linspace(0, len(targets) - 1, count).round().long()
+    chosen = torch.linspace(0, len(targets) - 1, min(most, len(targets))).round().long()
     views = targets[chosen.to(targets.cameras.matrix.device)]
-    share = min(1.0, MOST_SIDE / max(targets.size))
-    size = (max(1, round(targets.size[0] * share)), max(1, round(targets.size[1] * share)))
-    renderer = SmoothRenderer(size, background=1.0, two_sided=False).to(mesh.vertices.device)
+    above = shrunk(_shown(views), MOST_SIDE)
+    renderer = SmoothRenderer(above.shape[1:3], background=1.0, two_sided=False).to(mesh.vertices.device)
     colored = any(looks is not None for looks in (mesh.vertex_colors, mesh.face_colors, mesh.texture))
     shown = mesh if colored else mesh.replace(vertex_colors=torch.full_like(mesh.vertices, 0.7))
     with torch.no_grad():
         below = renderer(shown, views.cameras, UNLIT if colored else DEFAULT_LIGHTS).rgb
-        above = torch.nn.functional.interpolate(_shown(views).movedim(-1, 1), size, mode="area").movedim(1, -1)
         return to_bytes(torch.cat([torch.cat(list(p), 1) for p in (above, below)]))
 
 

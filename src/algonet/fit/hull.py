@@ -151,8 +151,7 @@ def level_set(values: Tensor, low: Tensor, step: float, level: float = 0.5) -> M
     flat = values.flatten()
     # Cubes with corners on both sides
     most, least = (max_pool3d(v[None], 2, 1)[0] for v in (values, -values))
-    inner = torch.zeros_like(values, dtype=torch.bool)
-    inner[:-1, :-1, :-1] = (most >= level) & (-least < level)
+    inner = pad((most >= level) & (-least < level), (0, 1) * 3)
     corners = inner.flatten().nonzero() + (_PATHS.to(values.device) @ strides).flatten()[None]
     corners = corners.reshape(-1, 4)
     above = flat[corners] >= level

@@ -24,6 +24,7 @@ from .least_squares import AT_ONCE, LeastSquares, Poses
 from .mesh import UNLIT
 from .progress import progress_of
 from .simplify import Sides
+from .targets import shrunk
 
 #: Poses closer than this are one minimum; measured, runs that end in one agree to a tenth of a degree.
 SAME_POSE = 5.0
@@ -203,7 +204,7 @@ def _search(
     with progress_of(total, "searching the camera", progress) as advance:
         for first in groups:
             group = slice(first, first + each)
-            small, larger = (_shrunk(pictures[group], size) for size in (search.size, search.refine_size))
+            small, larger = (shrunk(pictures[group], size) for size in (search.size, search.refine_size))
             which = torch.arange(len(small), device=pictures.device).repeat_interleave(count)
             begun = see_whole(coarse, fov, len(small)) if start is None else start[group]
             camera = turn_around(begun, turns, coarse.middle)
@@ -286,16 +287,6 @@ def _distinct(cameras: Camera, losses: Tensor) -> Tensor:
         if apart[i, chosen].all():
             chosen.append(i)
     return order[torch.tensor(chosen, device=order.device)]
-
-
-def _shrunk(pictures: Tensor, size: int) -> Tensor:
-    """Pictures (N, H, W, C) averaged down until the longer side is about `size` and even, never enlarged."""
-    height, width = pictures.shape[1:3]
-    share = min(1.0, size / max(height, width))
-    if share == 1.0:
-        return pictures
-    rows, columns = (max(2, 2 * round(n * share / 2)) for n in (height, width))
-    return torch.nn.functional.interpolate(pictures.movedim(-1, 1), (rows, columns), mode="area").movedim(1, -1)
 
 
 def _checked_pictures(image: Tensor, mesh: Mesh) -> tuple[Tensor, bool]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from algonet.core.checks import check_spec
 from algonet.render import Mesh
@@ -94,12 +95,11 @@ def _close_pairs(vertices: Tensor, faces: Tensor, chunk: int = 2**21) -> list[tu
     # Most faces then lie in at most eight cells
     cell = 2 * extent.sort().values[len(extent) * 9 // 10]
     cell = torch.maximum(cell, (high.amax(0) - low.amin(0)).amax() / 512).clamp_min(1e-12)
-    first, last = ((low - low.amin(0)) / cell).long(), ((high - low.amin(0)) / cell).long()
-    spans = last - first + 1
+    first, last = ((ends - low.amin(0)) / cell for ends in (low, high))
+    first, spans = first.long(), last.long() - first.long() + 1
     owner, rest = spread(spans.prod(1))
-    span = spans[owner]
-    offset = torch.stack([rest % span[:, 0], rest // span[:, 0] % span[:, 1], rest // (span[:, 0] * span[:, 1])], -1)
-    place = first[owner] + offset
+    strides = pad(spans[:, :2].cumprod(1), (1, 0), value=1)
+    place = first[owner] + rest[:, None] // strides[owner] % spans[owner]
     key = (place[:, 0] * 1024 + place[:, 1]) * 1024 + place[:, 2]
     key, order = key.sort(stable=True)
     owner, place = owner[order], place[order]
@@ -128,8 +128,8 @@ def _crosses(vertices: Tensor, faces: Tensor, others: Tensor) -> Tensor:
         apart = ((start[:, None] != others) & (stop[:, None] != others)).all(1)
         p, q = vertices[start], vertices[stop]
         sides = _volume(a, b, c, p) * _volume(a, b, c, q) < 0
-        u, v, w = _volume(p, q, a, b), _volume(p, q, b, c), _volume(p, q, c, a)
-        inside = ((u > 0) & (v > 0) & (w > 0)) | ((u < 0) & (v < 0) & (w < 0))
+        around = torch.stack([_volume(p, q, a, b), _volume(p, q, b, c), _volume(p, q, c, a)])
+        inside = (around > 0).all(0) | (around < 0).all(0)
         found |= apart & sides & inside
     return found
 

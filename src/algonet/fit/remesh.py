@@ -168,6 +168,12 @@ def spread(counts: Tensor) -> tuple[Tensor, Tensor]:
     return index, torch.arange(len(index), device=counts.device) - (counts.cumsum(0) - counts)[index]
 
 
+def means(values: Tensor, index: Tensor, count: int) -> Tensor:
+    """The mean (count, C) of the rows of `values` (N, C) that belong to each index; 0 where none does."""
+    number = torch.bincount(index, minlength=count).clamp_min(1)[:, None]
+    return values.new_zeros(count, values.shape[-1]).index_add(0, index, values) / number
+
+
 def _lengths(table: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
     """How long edges are, and should be."""
     a, b = table[ends[:, 0]], table[ends[:, 1]]
@@ -282,9 +288,7 @@ def _relaxed(table: Tensor, faces: Tensor) -> Tensor:
     """Vertices moved half-way to the mean of their neighbours, along the surface only; the border stays."""
     edges = find_edges(faces, len(table))
     position = table[:, :3]
-    ends = edges.ends.flatten()
-    total = torch.zeros_like(position).index_add_(0, ends, position[edges.ends.flip(1).flatten()])
-    way = total / torch.bincount(ends, minlength=len(table)).clamp_min(1)[:, None] - position
+    way = means(position[edges.ends.flip(1).flatten()], edges.ends.flatten(), len(table)) - position
     normals = Mesh(position, faces).vertex_normals()
     way = way - (way * normals).sum(-1, keepdim=True) * normals
     way[edges.ends[edges.count != 2]] = 0

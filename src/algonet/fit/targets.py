@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, grid_sample, max_pool2d, pad
+from torch.nn.functional import avg_pool2d, grid_sample, interpolate, max_pool2d, pad
 
 from algonet.core.checks import check_spec
 from algonet.core.extras import require
@@ -204,6 +204,16 @@ def shrinking(scale: float, size: tuple[int, int], least: int) -> int:
     while factor * 2 <= scale and all(n % (factor * 2) == 0 and n // (factor * 2) >= least for n in size):
         factor *= 2
     return factor
+
+
+def shrunk(pictures: Tensor, size: int) -> Tensor:
+    """Pictures (N, H, W, C) averaged down until the longer side is about `size` and even, never enlarged."""
+    height, width = pictures.shape[1:3]
+    share = min(1.0, size / max(height, width))
+    if share == 1.0:
+        return pictures
+    rows, columns = (max(2, 2 * round(n * share / 2)) for n in (height, width))
+    return interpolate(pictures.movedim(-1, 1), (rows, columns), mode="area").movedim(1, -1)
 
 
 def _unknown(masked: Tensor | None, there: Tensor, noise: Noise) -> Tensor | None:
