@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,11 +12,13 @@ from torch.nn.functional import avg_pool2d, pad
 from algonet.render import Camera, Coverage, SmoothRenderer
 from algonet.render.lights import Light
 
-from .alignment import Move, moved, rotation_matrix
+from .alignment import Move, moved, rotation_angle, rotation_matrix
 from .progress import geometric
 from .simplify import Sides
 from .targets import blur, shrinking
 
+#: Poses closer than this are one minimum; measured, runs that end in one agree to a tenth of a degree.
+SAME_POSE = 5.0
 #: No more cameras than this are rendered at once, nor more pixels than these (512 pictures of 128 x 128).
 AT_ONCE, PIXELS_AT_ONCE = 4096, 2**23
 #: Shrunken pictures show no more faces than they have pixels, unless told; meshes of fewer than these lose their shape.
@@ -31,12 +33,44 @@ DAMPING, LESS, MORE = 1e-2, 1 / 3, 5.0
 COMMON = 0.03
 
 
-class Poses(NamedTuple):
-    """Cameras (B,) with their losses (B,), and `which` picture (B,) each is to show."""
+@dataclass(frozen=True, eq=False)
+class Poses:
+    """Cameras (B,), `which` picture (B,) each is to show, and their losses (B,)."""
 
     cameras: Camera
-    losses: Tensor
     which: Tensor
+    losses: Tensor
+
+    def __getitem__(self, rows: Tensor | slice) -> Poses:
+        return Poses(self.cameras[rows], self.which[rows], self.losses[rows])
+
+    def of_pictures(self) -> list[Poses]:
+        """Those of each picture."""
+        return [self[self.which == i] for i in range(int(self.which.max()) + 1)]
+
+    def best(self, keep: int) -> Poses:
+        """At most `keep` distinct poses of each picture, its best first."""
+        return joined([own[_distinct(own)[:keep]] for own in self.of_pictures()])
+
+
+def joined(parts: list[Poses]) -> Poses:
+    """All of them, one after the other."""
+    first, *_ = cameras = [part.cameras for part in parts]
+    matrix, position = torch.cat([c.matrix for c in cameras]), torch.cat([c.position for c in cameras])
+    which, losses = torch.cat([part.which for part in parts]), torch.cat([part.losses for part in parts])
+    return Poses(Camera(matrix, position, first.perspective, first.near), which, losses)
+
+
+def _distinct(poses: Poses) -> Tensor:
+    """Which poses to keep, best first: each at least `SAME_POSE` degrees from every better one."""
+    order = poses.losses.argsort()
+    axes = poses.cameras.axes[order].double()
+    apart = (rotation_angle(torch.einsum("aij,bij->ab", axes, axes)) > SAME_POSE).cpu().numpy()
+    chosen: list[int] = []
+    for i in range(len(order)):
+        if apart[i, chosen].all():
+            chosen.append(i)
+    return order[torch.tensor(chosen, device=order.device)]
 
 
 class LeastSquares:
@@ -52,32 +86,31 @@ class LeastSquares:
     """
 
     def __init__(
-        self, sides: Sides, pictures: Tensor, which: Tensor, camera: Camera, *, lights: Sequence[Light], move: Move,
-        learn_fov: bool, coverage: Coverage, least_faces: int = LEAST_FACES,
+        self, sides: Sides, pictures: Tensor, start: Poses, *, lights: Sequence[Light], move: Move, learn_fov: bool,
+        coverage: Coverage, least_faces: int = LEAST_FACES,
     ):  # fmt: skip
         self.sides = self.detail = sides
         self.least_faces = least_faces
-        self.pictures, self.which, self.lights = pictures, which, lights
-        self.base, self.centre = camera, sides.middle
+        self.pictures, self.which, self.lights = pictures, start.which, lights
+        self.base, self.centre = start.cameras, sides.middle
         self.renderer = SmoothRenderer((1, 1), coverage, shading="vertex", two_sided=False)
         self.renderer.to(self.centre.device)
         #: Per camera three numbers each to turn and to shift by, and one to zoom by; a row (of 7) for each that is fitted.
-        self.values = camera.matrix.new_zeros(len(which), 7)
+        self.values = self.base.matrix.new_zeros(len(self.which), 7)
         fitted = [0, 1, 2] + ([5] if move == "distance" else [3, 4, 5] if move else []) + ([6] if learn_fov else [])
         self.fitted = torch.eye(7)[fitted].to(self.values)
-        self.damping = camera.matrix.new_full((len(which),), DAMPING)
-        self.losses = camera.matrix.new_zeros(len(which))
+        self.damping = torch.full_like(self.values[:, 0], DAMPING)
+        self.losses = start.losses
         self.levels: list[tuple[Tensor, float]] = []
 
     @torch.no_grad()
     def run(
-        self, scales: tuple[float, float], stages: int, steps: int, numbers: range | None = None,
-        advance: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
-        """The steps `numbers` of `steps`, the noise's scale falling geometrically between `scales` in `stages`."""
+        self, scales: tuple[float, float], stages: int, steps: int, advance: Callable[[], None] = lambda: None
+    ) -> None:
+        """So many steps, the noise's scale falling geometrically between `scales` in `stages`."""
         stages = min(stages, steps)
         current, scale = -1, scales[0]
-        for step in numbers or range(steps):
+        for step in range(steps):
             stage, following = (min(stages - 1, i * stages // steps) if i < steps else stages for i in (step, step + 1))
             if stage != current:
                 current, scale = stage, geometric(scales, stage / max(1, stages - 1))
@@ -97,13 +130,9 @@ class LeastSquares:
             self.damping = (self.damping * torch.where(better, LESS, MORE)).clamp(1e-4, 1e3)
             advance()
 
-    def keep(self, rows: Tensor) -> None:
-        """Go on with these cameras only."""
-        self.base, self.which, self.values = self.base[rows], self.which[rows], self.values[rows]
-        self.damping, self.losses = self.damping[rows], self.losses[rows]
-
     def poses(self) -> Poses:
-        return Poses(self._moved(self.values, slice(None)), self.losses, self.which)
+        """What has been found so far."""
+        return Poses(self._moved(self.values, slice(None)), self.which, self.losses)
 
     def history(self) -> list[dict[str, float]]:
         losses = torch.stack([loss for loss, _ in self.levels]).tolist() if self.levels else []

@@ -20,14 +20,12 @@ from algonet.render.lights import Light
 from algonet.render.meshes import check_mesh_given
 
 from .alignment import Move, even_rotations, match_silhouettes, rotation_angle, see_whole, turn_around, variations
-from .least_squares import AT_ONCE, LeastSquares, Poses
+from .least_squares import AT_ONCE, LeastSquares, Poses, joined
 from .mesh import UNLIT
-from .progress import progress_of
+from .progress import geometric, progress_of
 from .simplify import Sides
 from .targets import shrunk
 
-#: Poses closer than this are one minimum; measured, runs that end in one agree to a tenth of a degree.
-SAME_POSE = 5.0
 #: So many of each picture's best poses are tried again in variations.
 VARIED = 4
 #: A descent from a start has one try, and keeps more faces in shrunken pictures than a search: with 512 of its 6,320, a
@@ -142,7 +140,7 @@ def fit_camera(
             raise ValueError("fit_camera: without `start`, the camera's place is searched too; leave `move` on.")
         search = search or (PoseSearch() if mesh.vertices.device.type == "cpu" else THOROUGH)
         minima, history = _search(sides, pictures, None, fov, search, common, progress)
-        found, losses = _best(minima)
+        found = joined([own[:1] for own in minima])
     else:
         start = start.to(mesh.vertices)
         single &= not start.batch_shape
@@ -158,18 +156,18 @@ def fit_camera(
         minima, history, widest = [], [], max(pictures.shape[1:3]) / 4
         if search is not None:
             minima, history = _search(sides, pictures, camera, fov, search, common, progress)
-            camera, widest = _best(minima)[0], widest / 6
+            camera, widest = joined([own[:1] for own in minima]).cameras, widest / 6
         else:
             camera = match_silhouettes(sides, pictures, camera, move)
-        descent = LeastSquares(sides, pictures, rows, camera, least_faces=DESCENT_FACES, **common)
+        begun = Poses(camera, rows, pictures.new_zeros(count))
+        descent = LeastSquares(sides, pictures, begun, least_faces=DESCENT_FACES, **common)
         scales = (max(1.0, widest), 0.7) if scales is None else scales
         with suppress(KeyboardInterrupt), progress_of(steps, "fitting the camera", progress) as advance:
-            descent.run(scales, 8, steps, advance=advance)
-        found, losses, _ = descent.poses()
+            descent.run(scales, 8, steps, advance)
+        found = descent.poses()
         history += descent.history()
-    if single:
-        found, losses = found[0], losses[0]
-    return CameraFit(found, losses, history, minima)
+    camera, losses = (found.cameras[0], found.losses[0]) if single else (found.cameras, found.losses)
+    return CameraFit(camera, losses, history, [Minima(own.cameras, own.losses) for own in minima])
 
 
 def _search(
@@ -180,8 +178,8 @@ def _search(
     search: PoseSearch,
     common: dict[str, Any],
     progress: bool,
-) -> tuple[list[Minima], list[dict[str, float]]]:
-    """Many rotations tried at a small size, then the best few at a larger one: each picture's minima, and the losses.
+) -> tuple[list[Poses], list[dict[str, float]]]:
+    """Many rotations tried at a small size, then the best few at a larger one: each picture's poses, and the history.
 
     The rotations are spread over all; with starts, one per picture, they are none and those that are small enough, and turn
     its start.
@@ -198,10 +196,25 @@ def _search(
         )
     turns, count = turns.to(pictures), len(turns)
     coarse, fine = (sides.at_most(faces) for faces in (search.faces, search.refine_faces))
-    each, minima, history = max(1, AT_ONCE // count), [], []
-    groups = range(0, len(pictures), each)
-    total = len(groups) * (search.steps + search.refine_steps)
+    each, found, history = max(1, AT_ONCE // count), [], []
+    groups, half, varied_steps = range(0, len(pictures), each), search.steps // 2, max(1, search.steps // 2)
+    total = len(groups) * (search.steps + varied_steps + search.refine_steps)
     with progress_of(total, "searching the camera", progress) as advance:
+
+        def descend(
+            sides: Sides,
+            pictures: Tensor,
+            start: Poses,
+            scales: tuple[float, float],
+            stages: int,
+            steps: int,
+            keep: int,
+        ) -> Poses:
+            descent = LeastSquares(sides, pictures, start, **common)
+            descent.run(scales, stages, steps, advance)
+            history.extend(descent.history())
+            return descent.poses().best(keep)
+
         for first in groups:
             group = slice(first, first + each)
             small, larger = (shrunk(pictures[group], size) for size in (search.size, search.refine_size))
@@ -209,84 +222,22 @@ def _search(
             begun = see_whole(coarse, fov, len(small)) if start is None else start[group]
             camera = turn_around(begun, turns, coarse.middle)
             camera = match_silhouettes(coarse, small[which], camera, common["move"], cut_off=start is None)
-            descent = LeastSquares(coarse, small, which, camera, **common)
+            poses, side = Poses(camera, which, small.new_zeros(len(which))), max(small.shape[1:3])
+            a, b, c, d = (geometric((side / 8, 0.5), i / 3) for i in range(4))
             # After half of the steps only the best go on
-            half, side = search.steps // 2, max(small.shape[1:3])
-            for steps, keep in ((range(half), max(search.keep, count // 4)), (range(half, search.steps), search.keep)):
-                if steps:
-                    descent.run((side / 8, 0.5), 4, search.steps, steps, advance)
-                    descent.keep(_best_rows(descent.poses(), keep))
-            history += descent.history()
-            cameras, _, which = _varied(coarse, small, descent.poses(), around, search, common, history)
-            descent = LeastSquares(fine, larger, which, cameras, **common)
-            descent.run((max(1.0, max(larger.shape[1:3]) / 24), 0.7), 4, search.refine_steps, advance=advance)
-            descent.keep(_best_rows(descent.poses(), search.keep))
-            history += descent.history()
-            cameras, losses, which = descent.poses()
-            minima += [Minima(cameras[own], losses[own]) for own in _rows_of_pictures(which)]
-    return minima, history
-
-
-def _varied(
-    sides: Sides,
-    pictures: Tensor,
-    found: Poses,
-    around: float,
-    search: PoseSearch,
-    common: dict[str, Any],
-    history: list[dict[str, float]],
-) -> Poses:
-    """The best of what was found and of what variations of the best lead to, whose losses go into the history."""
-    best = _best_rows(found, VARIED)
-    turns = variations(found.cameras[best], sides.front, around)
-    if not turns.shape[1]:
-        return found
-    camera = turn_around(found.cameras[best], turns, sides.middle)
-    descent = LeastSquares(sides, pictures, found.which[best].repeat_interleave(turns.shape[1]), camera, **common)
-    descent.run((max(pictures.shape[1:3]) / 16, 0.5), 2, max(1, search.steps // 2))
-    history += descent.history()
-    varied = descent.poses()
-    both = Poses(
-        _joined([found.cameras, varied.cameras]),
-        torch.cat([found.losses, varied.losses]),
-        torch.cat([found.which, varied.which]),
-    )
-    rows = _best_rows(both, search.keep)
-    return Poses(both.cameras[rows], both.losses[rows], both.which[rows])
-
-
-def _rows_of_pictures(which: Tensor) -> list[Tensor]:
-    """The rows that show each picture; `which` picture each row shows."""
-    return [(which == i).nonzero()[:, 0] for i in range(int(which.max()) + 1)]
-
-
-def _best_rows(poses: Poses, keep: int) -> Tensor:
-    """The rows of at most `keep` distinct cameras of each picture, its best first."""
-    return torch.cat(
-        [own[_distinct(poses.cameras[own], poses.losses[own])[:keep]] for own in _rows_of_pictures(poses.which)]
-    )
-
-
-def _best(minima: list[Minima]) -> tuple[Camera, Tensor]:
-    return _joined([m.cameras[slice(0, 1)] for m in minima]), torch.cat([m.losses[:1] for m in minima])
-
-
-def _joined(cameras: list[Camera]) -> Camera:
-    first, *_ = cameras
-    matrix, position = torch.cat([c.matrix for c in cameras]), torch.cat([c.position for c in cameras])
-    return Camera(matrix, position, first.perspective, first.near)
-
-
-def _distinct(cameras: Camera, losses: Tensor) -> Tensor:
-    """Which cameras to keep, best first: each at least `SAME_POSE` degrees from every better one."""
-    order = losses.argsort()
-    axes = cameras.axes[order].double()
-    apart = (rotation_angle(torch.einsum("aij,bij->ab", axes, axes)) > SAME_POSE).cpu().numpy()
-    chosen: list[int] = []
-    for i in range(len(order)):
-        if apart[i, chosen].all():
-            chosen.append(i)
-    return order[torch.tensor(chosen, device=order.device)]
+            if half:
+                poses = descend(coarse, small, poses, (a, b), 2, half, max(search.keep, count // 4))
+            poses = descend(coarse, small, poses, (c, d), 2, search.steps - half, search.keep)
+            best = poses.best(VARIED)
+            others = variations(best.cameras, coarse.front, around)
+            if others.shape[1]:
+                which = best.which.repeat_interleave(others.shape[1])
+                varied = Poses(turn_around(best.cameras, others, coarse.middle), which, small.new_zeros(len(which)))
+                varied = descend(coarse, small, varied, (side / 16, 0.5), 2, varied_steps, search.keep)
+                poses = joined([poses, varied]).best(search.keep)
+            scales = max(1.0, max(larger.shape[1:3]) / 24), 0.7
+            found += descend(fine, larger, poses, scales, 4, search.refine_steps, search.keep).of_pictures()
+    return found, history
 
 
 def _checked_pictures(image: Tensor, mesh: Mesh) -> tuple[Tensor, bool]:
