@@ -88,17 +88,11 @@ def test_tone_is_learned():
     for tone in (False, True):
         level = Level(48, (1.0, 1.0), steps=60, rate=1e-9, points=8192, depth=16, keep=1, tone=tone)
         with torch.no_grad():
-            found = refine(start, shape, level, cloud, 0.97, 60, lambda *_: None, torch.Generator().manual_seed(0))
+            found = refine(start, shape, level, cloud, 0.97, lambda *_: None, torch.Generator().manual_seed(0))
         learned.append((float(found.exposures.exp()), float(found.scales.exp())))
     assert learned[0] == pytest.approx((0.8, 1.0))
     # A few points too many in one pixel and too few in the next ask for a little more exposure
     assert learned[1] == pytest.approx((1.2, 1.8), rel=0.15)
-
-
-def test_it_ends_by_itself(triangle):
-    level = Level(side=16, sigma=(1.0, 1.0), steps=10_000, rate=1e-9, points=64, depth=6, keep=1)
-    plan = FitPlan(restarts=1, search=Search(candidates=1, points=8, steps=1, side=16), levels=(level,), patience=12)
-    assert len(fit_ifs(triangle, 2, plan=plan).history) < 200
 
 
 def test_silhouettes_get_more_functions(triangle):

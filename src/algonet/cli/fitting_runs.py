@@ -188,7 +188,9 @@ def thumbnail(mesh: Mesh, targets: Targets, most: int = 4) -> Any:
     chosen = torch.linspace(0, len(targets) - 1, min(most, len(targets))).round().long()
     views = targets[chosen.to(targets.cameras.matrix.device)]
     above = shrunk(_shown(views), MOST_SIDE)
-    renderer = SmoothRenderer(above.shape[1:3], background=1.0, two_sided=False).to(mesh.vertices.device)
+    renderer = SmoothRenderer((above.shape[1], above.shape[2]), background=1.0, two_sided=False).to(
+        mesh.vertices.device
+    )
     colored = any(looks is not None for looks in (mesh.vertex_colors, mesh.face_colors, mesh.texture))
     shown = mesh if colored else mesh.replace(vertex_colors=torch.full_like(mesh.vertices, 0.7))
     with torch.no_grad():

@@ -58,11 +58,12 @@ def visual_hull(targets: Targets) -> tuple[Mesh | None, str]:
     middle, radius = viewed_place(targets)
     height, width = targets.size
     block = radius * max(1.0, width / height)
-    coarse = _grid(middle - block, 2 * block / (FIRST_SIDE - 1), [FIRST_SIDE] * 3)
+    cell = 2 * block / (FIRST_SIDE - 1)
+    coarse = _grid(middle - block, cell, [FIRST_SIDE] * 3)
     found = coarse[_least(views, targets.cameras, coarse) > 0.05]
     if not len(found):
         return None, EMPTY
-    low, high = found.amin(0) - (coarse[1, 1, 1] - coarse[0, 0, 0]), found.amax(0) + (coarse[1, 1, 1] - coarse[0, 0, 0])
+    low, high = found.amin(0) - cell, found.amax(0) + cell
     step = max(float((high - low).max()) / (SIDE - 1), SPACING * 2 * radius / height)
     points = _grid(low, step, [math.ceil(extent / step) + 1 for extent in (high - low).tolist()])
     values = _least(views, targets.cameras, points)
@@ -70,14 +71,15 @@ def visual_hull(targets: Targets) -> tuple[Mesh | None, str]:
         return None, EMPTY
     mesh = _largest_parts(level_set(values, low, step))
     shown = render_hard(mesh.vertices, mesh.faces, mesh.vertices, targets.cameras, size=targets.size).silhouette
-    wanted = (views[:, 0] >= 0.5) if targets.masks is None else (views[:, 0] >= 0.5) & (targets.masks > 0)
-    filled = (shown * wanted).sum((1, 2)) / wanted.sum((1, 2)).clamp_min(1)
-    filled = torch.where(wanted.any(-1).any(-1), filled, 1.0)
-    if float(filled.min()) < LEAST_FILLED:
-        number, worst = int(filled.argmin()), float(filled.min())
+    wanted = views[:, 0] >= 0.5
+    if targets.masks is not None:
+        wanted &= targets.masks > 0
+    missing = ((1 - shown) * wanted).sum((1, 2)) / wanted.sum((1, 2)).clamp_min(1)
+    most, number = missing.max(0)
+    if float(most) > 1 - LEAST_FILLED:
         return None, (
-            f"the views contradict each other: what all silhouettes leave fills only {worst:.0%} of view {number}'s. "
-            "Are the cameras right? The fit began with a ball"
+            f"the views contradict each other: what all silhouettes leave fills only {1 - float(most):.0%} of view "
+            f"{int(number)}'s. Are the cameras right? The fit began with a ball"
         )
     return mesh, ""
 

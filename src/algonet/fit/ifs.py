@@ -19,7 +19,7 @@ from algonet.relax import GaussianNoise
 
 from .ifs_search import Level, Search, Shape, Systems, find_maps, likeness, refine, replace_each
 from .progress import progress_of
-from .targets import border
+from .targets import border, looked_up
 
 #: Brighter than this a pixel counts as saturated: its density is unknown.
 _SATURATED = 1 - 1 / 512
@@ -36,7 +36,7 @@ class FitPlan:
     """The stages of a fit. `restarts` systems are found by the search; each level refines those that survived the last.
 
     Sigma goes from coarse to fine within each level, and from level to level in units of the picture: the paper's levels
-    of detail. `patience`: a level ends early when its best loss has not improved by a thousandth for that many steps.
+    of detail.
     """
 
     restarts: int = 96
@@ -49,7 +49,6 @@ class FitPlan:
         Level(side=128, sigma=(1.3, 1.0), steps=100, rate=0.002, points=12288, depth=36, keep=3, tone=True),
     )
     bound: float = 0.97
-    patience: int = 60
 
 
 class FitResult(NamedTuple):
@@ -141,7 +140,7 @@ def fit_ifs(
                 systems = systems.joined(_begun(rivals, shape))
             level = level if solid else replace(level, tone=False)
             told = partial(watch, stage)
-            systems = refine(systems, shape, level, cloud, plan.bound, plan.patience, told, generator)
+            systems = refine(systems, shape, level, cloud, plan.bound, told, generator)
             kept = systems if stage == len(plan.levels) else systems.best(1)
             drawn += [_finished(kept, i, shape, full.density, plan.bound) for i in range(len(kept.losses))]
     drawn.sort(key=lambda result: -result[1])
@@ -183,10 +182,8 @@ def _finished(
 def _mean_colours(ifs: IFS, colours: Tensor, side: int) -> Tensor:
     """The mean colour (n, 3) that the image has where each function's points lie."""
     points, last = ifs.points(), ifs.choices[:, -1].long()
-    height, width = colours.shape[-2:]
-    column = (points[:, 0] * side).long().clamp(0, width - 1)
-    row = (height - 1 - (points[:, 1] * side).long()).clamp(0, height - 1)
-    below = colours[:, row, column].T
+    places = torch.stack([points[:, 0] * side, colours.shape[-2] - points[:, 1] * side], -1)
+    below = looked_up(colours, places, "nearest").T
     own = [below[last == k] for k in range(ifs.functions)]
     return torch.stack([(points if len(points) else below).mean(0) for points in own])
 

@@ -308,13 +308,11 @@ _EVERY = 8
 
 
 def refine(
-    systems: Systems, shape: Shape, level: Level, cloud: Tensor, bound: float, patience: int, watch: Watch,
-    generator: torch.Generator,
-) -> Systems:  # fmt: skip
+    systems: Systems, shape: Shape, level: Level, cloud: Tensor, bound: float, watch: Watch, generator: torch.Generator
+) -> Systems:
     """Adam on the picture's squared error and structural dissimilarity, sigma annealed over the level.
 
-    `watch(loss, picture)` is told the best loss and picture at every fourth step. The level ends when it has not become
-    better by a thousandth for `patience` steps.
+    `watch(loss, picture)` is told the best loss and picture at every fourth step.
     """
     target = shape.resized(level.side)
     height, width = target.density.shape
@@ -327,7 +325,6 @@ def refine(
     optimiser = torch.optim.Adam(groups, lr=level.rate, betas=(0.9, 0.98))
     finest = target.side / shape.side
     losses, drawn, memory, start, shares = systems.losses, None, logits, cloud, logits
-    least, waited = math.inf, 0
     for step in range(level.steps):
         part = step / max(1, level.steps - 1)
         for group in optimiser.param_groups:
@@ -358,11 +355,7 @@ def refine(
         losses = losses.detach()
         if step % 4 == 3 or step == level.steps - 1:
             best = int(losses.argmin())
-            loss = float(losses[best])
-            watch(loss, picture[best].detach())
-            least, waited = min(least, loss), 0 if loss < least * 0.999 else waited + 4
-            if waited >= patience:
-                break
+            watch(float(losses[best]), picture[best].detach())
     code, logits, exposures, scales = (values.detach() for values in learned)
     return Systems(whitening.decode(code), logits, exposures, scales, losses).best(level.keep)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from algonet.core.checks import check_integer
 from algonet.core.tracing import outside_autocast
@@ -185,8 +186,7 @@ class MeshFitter:
         self.apart = self.moves.vertices.detach().clone()
         colors = template.vertex_colors
         colors = torch.full_like(template.vertices, 0.5) if colors is None else colors
-        colors = torch.logit(colors.detach().clamp(0.02, 0.98))
-        self._repaint(torch.cat([colors, torch.zeros_like(colors).repeat(1, 2)], -1), 0)
+        self._repaint(pad(torch.logit(colors.detach().clamp(0.02, 0.98)), (0, 6)), 0)
         self.lights = [_mapped(light, lambda t: t.clone().requires_grad_()) for light in lights]
         #: Their tensors that are learned
         self.learned = [t for light in self.lights for t in _learned(light).values()]

@@ -97,10 +97,8 @@ def face_atlas(faces: int, size: int, like: Tensor) -> Atlas:
     places = torch.stack([right, right + torch.cat([way, zero], -1), right + torch.cat([zero, way], -1)], 1)
     uv = torch.stack([places[..., 0] / size, 1 - places[..., 1] / size], -1).reshape(-1, 2)
     # Texels, from their centres back to faces
-    row, column = torch.meshgrid(
-        torch.arange(grid * cell, device=device), torch.arange(grid * cell, device=device), indexing="ij"
-    )
-    row, column = row.flatten(), column.flatten()
+    side = torch.arange(grid * cell, device=device)
+    row, column = torch.cartesian_prod(side, side).unbind(1)
     upper = (row % cell + column % cell >= cell).long()
     face = 2 * (row // cell * grid + column // cell) + upper
     used = face < faces
