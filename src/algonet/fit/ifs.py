@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -115,7 +116,8 @@ def fit_ifs(
     generator = torch.Generator().manual_seed(seed)
     finest = max(level.side for level in plan.levels)
     full = Shape(target).resized(min(finest, max(target.shape)))
-    solid = _is_solid(full.density)
+    # As in a silhouette: most of the foreground is white, its density is unknown, and its outline is what counts
+    solid = float(full.density[full.density > _WHITE].sum()) > _SOLID_SHARE * float(full.density.sum())
     if functions is None:
         functions = _OF_A_SILHOUETTE if solid else _FEW
     # resized in brightness, then as a density: a saturated pixel's density is unknown
@@ -150,11 +152,6 @@ def fit_ifs(
         ifs = IFS(**options, seed=seed, colours=_mean_colours(ifs, colours, max(target.shape)))
     frames.append(torch.from_numpy(to_bytes(picture)))
     return FitResult(ifs, similarity, picture, full.density, [r[1] for r in drawn], history, frames)
-
-
-def _is_solid(brightness: Tensor) -> bool:
-    """Whether most of the foreground is white, as in a silhouette: then its density is unknown, not its outline."""
-    return float(brightness[brightness > _WHITE].sum()) > _SOLID_SHARE * float(brightness.sum())
 
 
 def _begun(maps: Tensor, shape: Shape) -> Systems:
@@ -194,14 +191,18 @@ def read_picture(image: Tensor | str | os.PathLike[str], foreground: str = "auto
         raise ValueError(f"fit_ifs: unknown foreground {foreground!r}; choose one of auto, bright, dark.")
     if not isinstance(image, (Tensor, str, os.PathLike)):
         raise TypeError(f"fit_ifs: the image must be a tensor or the name of a file, got {type(image).__name__}.")
-    name = "fit_ifs: the image" if isinstance(image, Tensor) else str(image)
-    values: Any = image if isinstance(image, Tensor) else _read_file(image)  # pyright: ignore[reportArgumentType]
+    if isinstance(image, Tensor):
+        name, values = "fit_ifs: the image", image
+    else:
+        name, values = str(image), torch.from_numpy(np.array(open_picture(image)))
+        values = values.movedim(-1, 0) if values.ndim == 3 else values
+    channels = range(1, 5)
     values = values.detach().cpu().float() / (255.0 if values.dtype == torch.uint8 else 1.0)
-    if values.ndim == 3 and values.shape[0] not in (1, 2, 3, 4) and values.shape[-1] in (1, 2, 3, 4):
+    if values.ndim == 3 and values.shape[0] not in channels and values.shape[-1] in channels:
         values = values.movedim(-1, 0)
     if values.ndim == 2:
         values = values[None]
-    if values.ndim != 3 or values.shape[0] not in (1, 2, 3, 4):
+    if values.ndim != 3 or values.shape[0] not in channels:
         raise ValueError(
             f"{name}: wanted (H, W), (C, H, W) or (H, W, C) with 1 to 4 channels, got {tuple(values.shape)}."
         )
@@ -223,10 +224,3 @@ def read_picture(image: Tensor | str | os.PathLike[str], foreground: str = "auto
     if float(grey.max() - grey.min()) < 0.02:
         raise ValueError(f"{name}: has one brightness all over ({float(grey.mean()):.3g}); there is nothing to fit.")
     return grey, colours
-
-
-def _read_file(path: str | os.PathLike[str]) -> Tensor:
-    import numpy
-
-    values = torch.from_numpy(numpy.array(open_picture(path)))
-    return values.movedim(-1, 0) if values.ndim == 3 else values

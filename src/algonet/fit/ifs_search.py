@@ -348,7 +348,8 @@ def refine(
                 points, (height, width), sigma=sigma * scales.exp(), extent=shape.extent, aggregate=Poisson(),
                 weights=change.exp() * brightness[:, None], epsilon=1e-3, method="windows",
             )  # fmt: skip
-            losses = _loss(picture, wanted, 0.5 if level.tone else 0.1)
+            error, structure = (picture - wanted).square().mean((-2, -1)), 0.5 if level.tone else 0.1
+            losses = error + structure * (1 - likeness(picture, wanted))
             optimiser.zero_grad()
             losses.sum().backward()
         optimiser.step()
@@ -358,11 +359,6 @@ def refine(
             watch(float(losses[best]), picture[best].detach())
     code, logits, exposures, scales = (values.detach() for values in learned)
     return Systems(whitening.decode(code), logits, exposures, scales, losses).best(level.keep)
-
-
-def _loss(picture: Tensor, wanted: Tensor, structure: float) -> Tensor:
-    error = ((picture - wanted) ** 2).mean((-2, -1))
-    return error + structure * (1 - likeness(picture, wanted))
 
 
 def likeness(picture: Tensor, wanted: Tensor) -> Tensor:

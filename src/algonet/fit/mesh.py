@@ -227,7 +227,10 @@ class MeshFitter:
             if share < REMESH_UNTIL:
                 self._remesh()
         mesh = self.mesh()
-        chosen = self._draw().to(mesh.vertices.device)
+        chosen = torch.arange(len(self.targets))
+        if self.views is not None and self.views < len(chosen):
+            chosen = torch.randperm(len(chosen), generator=self.generator)[: self.views]
+        chosen = chosen.to(mesh.vertices.device)
         out = self._render(mesh, chosen)
         if not self.taken:
             self._check_seen(out, mesh)
@@ -293,12 +296,6 @@ class MeshFitter:
         self.level = Level(self.targets, scale, self.renderer.coverage)
         self.renderer.size = self.level.size
         self.renderer.set_scale(self.level.scale)
-
-    def _draw(self) -> Tensor:
-        count = len(self.targets)
-        if self.views is None or self.views >= count:
-            return torch.arange(count)
-        return torch.randperm(count, generator=self.generator)[: self.views]
 
     def _render(self, mesh: Mesh, chosen: Tensor) -> Rendering:
         normals = mesh.vertex_normals() if self.targets.normals is not None else None
