@@ -6,7 +6,6 @@ traceback); 2 the command was called wrongly; 130 interrupted (Ctrl-C).
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib
 import signal
@@ -184,12 +183,12 @@ def _run_example(operation: str, tensors: Any, settings: Any) -> str:
 GROUPS = {"while": "while_commands", "ifs": "ifs_commands", "ran": "ran_commands", "speech": "speech_commands"}
 
 
-@functools.cache
 def mount() -> typer.Typer:
-    """The program with the commands of all domains."""
-    for name, module in GROUPS.items():
-        app.add_typer(importlib.import_module(f"algonet.cli.{module}").app, name=name)
-    app.registered_commands += importlib.import_module("algonet.cli.render_commands").app.registered_commands
+    """The program with the commands of all domains; calling it again changes nothing."""
+    if not app.registered_groups:
+        for name, module in GROUPS.items():
+            app.add_typer(importlib.import_module(f"algonet.cli.{module}").app, name=name)
+        app.registered_commands += importlib.import_module("algonet.cli.render_commands").app.registered_commands
     return app
 
 
