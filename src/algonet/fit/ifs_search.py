@@ -324,7 +324,7 @@ def refine(
     groups.append({"params": [exposures, scales], "start": 0.05 if level.tone else 0.0})
     optimiser = torch.optim.Adam(groups, lr=level.rate, betas=(0.9, 0.98))
     finest = target.side / shape.side
-    losses, drawn, memory, start, shares = systems.losses, None, logits, cloud, logits
+    losses = systems.losses
     for step in range(level.steps):
         part = step / max(1, level.steps - 1)
         for group in optimiser.param_groups:
@@ -332,7 +332,7 @@ def refine(
         sigma = geometric(level.sigma, part)
         # the picture has been drawn with one pixel's blur already
         wanted = -torch.expm1(-blurred(target.density, math.sqrt(max(sigma**2 - finest**2, 0.0))))
-        if step % _EVERY == 0 or drawn is None:
+        if step % _EVERY == 0:
             shares = logits.detach().softmax(-1) + 0.005
             shares = shares / shares.sum(-1, keepdim=True)
             drawn = draw_addresses(shares, level.points, level.depth, generator)
