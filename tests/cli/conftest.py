@@ -33,7 +33,7 @@ def small(monkeypatch):
     least = {"rotations": 1, "steps": 1, "size": 8, "keep": 1, "refine_steps": 1, "refine_size": 8}
     poses = algonet.fit.PoseSearch
     monkeypatch.setattr(algonet.fit, "PoseSearch", lambda **_: poses(**least))
-    monkeypatch.setattr(algonet.fit, "fit_camera", partial(algonet.fit.fit_camera, steps=1, stages=1))
+    monkeypatch.setattr(algonet.fit, "fit_camera", partial(algonet.fit.fit_camera, steps=1))
     monkeypatch.setattr(algonet.apps.gallery, "build", lambda *_: [])
     config = from_dict(SYSTEM)
     model = algonet.ran.build_model(config)

@@ -16,7 +16,7 @@ from algonet import cli
 from algonet.apps.paper import FIGURES
 from algonet.core import files
 
-MESH = ["--steps", "1", "--size", "8", "--level", "0", "--views", "2", "--texture", "16"]
+MESH = [".", "--steps", "1", "--size", "8", "--level", "0", "--texture", "16"]
 
 
 class Row(NamedTuple):
@@ -36,11 +36,11 @@ TABLE = [
     Row(["render", "box", "--size", "8", "--backend", "reference"], "box.png", ["box.png"]),
     Row(["render", "box", "--size", "8", "--backend", "reference", "--views", "2"], "box.gif", ["box.gif"]),
     Row(
-        ["fit-mesh", "box", *MESH],
+        ["fit-mesh", *MESH],
         "run",
         ["run/mesh.obj", "run/mesh.mtl", "run/mesh.png", "run/fit.gif", "run/report.json", "run/progress.png"],
     ),
-    Row(["fit-mesh", "box", *MESH], "ball.glb", ["ball.glb", "ball/fit.gif", "ball/report.json", "ball/progress.png"]),
+    Row(["fit-mesh", *MESH], "ball.glb", ["ball.glb", "ball/fit.gif", "ball/report.json", "ball/progress.png"]),
     Row(
         ["fit-camera", "box", "leaf.png", "--size", "8"],
         "run",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from algonet.fit.progress import progress_of
 from algonet.fit.targets import picture_files
 from algonet.render import Camera, Mesh, MeshFitter, Targets
 from algonet.render.cameras import DEFAULT_FOV, camera_file, read_cameras
+from fit.fitting_scenes import targets_of
 
 
 @pytest.fixture
@@ -44,9 +44,17 @@ def test_render_command_writes_a_picture(program: typer.Typer, tmp_path: Path) -
 SMALL = ["--steps", "2", "--size", "16", "--level", "1", "--texture", "128"]
 
 
-def test_fit_command_takes_a_mesh(program: typer.Typer, tmp_path: Path) -> None:
+def _views(program: typer.Typer, folder: Path) -> str:
+    """A folder with three views of a box."""
+    words = ["render", "box", "--views", "3", "--size", "16", "--out", str(folder)]
+    assert CliRunner().invoke(program, words).exit_code == 0
+    return str(folder)
+
+
+def test_fit_command_writes_a_run(program: typer.Typer, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    result = CliRunner().invoke(program, ["fit-mesh", "box", "--out", str(run), *SMALL, "--views", "3"])
+    views = _views(program, tmp_path / "views")
+    result = CliRunner().invoke(program, ["fit-mesh", views, "--out", str(run), *SMALL])
     assert result.exit_code == 0, result.output
     names = {p.name for p in run.iterdir()}
     assert names == {"mesh.obj", "mesh.mtl", "mesh.png", "fit.gif", "progress.png", "report.json"}
@@ -179,31 +187,15 @@ def test_angles_that_are_none_are_refused(program: typer.Typer, option: str, tmp
 def test_colours_of_a_fit_are_shown_without_light() -> None:
     """What stands below a picture is comparable with it: the mesh that it shows has its colours."""
     from algonet.cli.fitting_runs import thumbnail
-    from algonet.render import Targets, icosphere
+    from algonet.render import icosphere
 
     ball = icosphere(2, 0.8)
     red = ball.replace(vertex_colors=torch.tensor([0.8, 0.2, 0.2]).expand(len(ball.vertices), 3))
     cameras = render_commands._circle(2, 20.0, 0.0, 60.0)
-    shown = thumbnail(red, Targets(cameras, rgb=render_commands._views_of(red, cameras, 24)))
+    shown = thumbnail(red, targets_of(red, cameras, 24, "rgb"))
     above, below = shown[:24], shown[24:]
     assert abs(above[12, 12].astype(int) - below[12, 12].astype(int)).max() < 30
     assert abs(above[12, 36].astype(int) - below[12, 36].astype(int)).max() < 30
-
-
-def test_a_mesh_is_seen_in_its_own_colours() -> None:
-    """By vertices, by faces, or by a texture: the same red."""
-    from algonet.render import icosphere
-
-    ball, red = icosphere(1, 0.8), torch.tensor([0.8, 0.2, 0.1])
-    cameras = render_commands._circle(1, 20.0, 0.0, 60.0)
-    for looks in (
-        {"vertex_colors": red.expand(len(ball.vertices), 3)},
-        {"face_colors": red.expand(len(ball.faces), 3)},
-        {"uv": ball.vertices[:, :2] / 2 + 0.5, "texture": red.expand(4, 4, 3)},
-    ):
-        seen = render_commands._views_of(ball.replace(**looks), cameras, 16)
-        assert torch.allclose(seen[0, 8, 8], torch.cat([red, torch.ones(1)]), atol=1e-5)
-        assert float(seen[0, 0, 0].abs().max()) == 0
 
 
 def test_depth_is_drawn_without_a_rim(program: typer.Typer, tmp_path: Path) -> None:
@@ -218,7 +210,7 @@ def test_depth_is_drawn_without_a_rim(program: typer.Typer, tmp_path: Path) -> N
 
 def test_an_interrupted_run_goes_on(program: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = CliRunner()
-    arguments = ["fit-mesh", "box", *SMALL[2:], "--steps", "8", "--views", "3", "--texture", "0"]
+    arguments = ["fit-mesh", _views(program, tmp_path / "views"), *SMALL[2:], "--steps", "8", "--texture", "0"]
     whole = runner.invoke(program, [*arguments, "--out", str(tmp_path / "whole")])
     assert whole.exit_code == 0, whole.output
     step = MeshFitter.step
@@ -246,11 +238,9 @@ def test_an_interrupted_run_goes_on(program: typer.Typer, tmp_path: Path, monkey
     assert "not readable as a checkpoint" in str(broken.exception)
 
 
-def test_help_says_the_angle_of_view_that_is_the_default() -> None:
-    """The number stands in the help, which does not import the camera."""
-    _, option = get_args(render_commands.Fov)
-    assert option.show_default == f"{DEFAULT_FOV:g}, as Camera.look_at"
-    assert option.default_factory() == DEFAULT_FOV
+def test_the_angle_of_view_is_that_of_cameras() -> None:
+    """The number stands in the commands, whose help does not import the camera."""
+    assert render_commands.DEFAULT_FOV == DEFAULT_FOV
 
 
 def test_camera_command_finds_where_a_picture_was_taken(program: typer.Typer, tmp_path: Path) -> None:

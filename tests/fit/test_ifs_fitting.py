@@ -9,10 +9,11 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 
-from algonet.fit.ifs import picture_of, read_picture
+from algonet.fit.ifs import read_picture
 from algonet.fit.ifs_search import Shape, Systems, Whitening, blurred, find_maps, refine
 from algonet.ifs import IFS, FitPlan, Level, Search, fit_ifs, ssim
 from algonet.ifs.presets import residual_form
+from algonet.relax import GaussianNoise
 from helpers.tolerances import assert_close
 
 QUICK = FitPlan(
@@ -78,8 +79,8 @@ def test_tone_is_learned():
     """The right maps, drawn too dark and too crisp: exposure and noise are found, and only where the level says so."""
     half = torch.tensor([[0.5, 0.0, 0.0, 0.5, x, y] for x, y in ((0.0, 0.0), (0.5, 0.0), (0.25, 0.5))])
     maps, weights = residual_form(half), torch.full((3,), 1 / 3)
-    empty = Shape(torch.zeros(48, 48))
-    target = picture_of(maps, weights, empty, exposure=1.2, scale=1.8)
+    options = {"weights": weights, "extent": (0.0, 1.0, 0.0, 1.0), "points": 2**16}
+    target = IFS(maps, exposure=1.2, noise=GaussianNoise(1.8), **options)((48, 48)).detach()
     shape = Shape(-torch.log1p(-target))
     start = Systems(maps[None], weights.log()[None], torch.tensor([0.8]).log(), torch.zeros(1), torch.zeros(1))
     cloud = shape.sample(2000, torch.Generator().manual_seed(0))
@@ -87,17 +88,11 @@ def test_tone_is_learned():
     for tone in (False, True):
         level = Level(48, (1.0, 1.0), steps=60, rate=1e-9, points=8192, depth=16, keep=1, tone=tone)
         with torch.no_grad():
-            found = refine(start, shape, level, cloud, 0.97, lambda *_: True, torch.Generator().manual_seed(0))
+            found = refine(start, shape, level, cloud, 0.97, lambda *_: None, torch.Generator().manual_seed(0))
         learned.append((float(found.exposures.exp()), float(found.scales.exp())))
     assert learned[0] == pytest.approx((0.8, 1.0))
     # A few points too many in one pixel and too few in the next ask for a little more exposure
     assert learned[1] == pytest.approx((1.2, 1.8), rel=0.15)
-
-
-def test_it_ends_by_itself(triangle):
-    level = Level(side=16, sigma=(1.0, 1.0), steps=10_000, rate=1e-9, points=64, depth=6, keep=1)
-    plan = FitPlan(restarts=1, search=Search(candidates=1, points=8, steps=1, side=16), levels=(level,), patience=12)
-    assert len(fit_ifs(triangle, 2, plan=plan).history) < 200
 
 
 def test_silhouettes_get_more_functions(triangle):

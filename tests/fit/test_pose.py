@@ -42,7 +42,7 @@ def test_fit_camera_turns_back() -> None:
     assert float(rotation_error(start, true)) > 30
     assert float(rotation_error(fit.camera, true)) < 8
     assert fit.minima == []
-    batch = fit_camera(mesh, _picture(mesh, true, 32)[..., 3], around(2), steps=2, stages=2)
+    batch = fit_camera(mesh, _picture(mesh, true, 32)[..., 3], around(2), steps=2)
     assert batch.losses.shape == (2,)
     assert batch.camera.batch_shape == (2,)
 
@@ -198,7 +198,7 @@ def test_shrunken_pictures_show_fewer_faces(monkeypatch) -> None:
     monkeypatch.setattr(Sides, "seen", noted)
     # A descent alone keeps more than this ball has
     monkeypatch.setattr("algonet.fit.pose.DESCENT_FACES", LEAST_FACES)
-    fit = fit_camera(ball, _picture(ball, true, 32), true, steps=3, stages=3, scales=(8.0, 0.7))
+    fit = fit_camera(ball, _picture(ball, true, 32), true, steps=3, scales=(8.0, 0.7))
     assert float(rotation_error(fit.camera, true)) < 2
     descent = shown[-6:]
     # Each stage begins with the derivatives; the last step of a stage looks at the loss alone

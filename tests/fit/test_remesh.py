@@ -85,7 +85,7 @@ def test_flip_takes_the_better_diagonal() -> None:
 
 def test_flat_places_get_longer_edges() -> None:
     mesh = box((1.0, 1.0, 1.0), segments=12)
-    lengths = detail_lengths(mesh.vertices, mesh.faces, 0.1, 2.0)
+    lengths = detail_lengths(mesh.vertices, mesh.faces, 0.1)
     middle = mesh.vertices.abs().sort(-1).values[:, 1] < 0.2
     edge = mesh.vertices.abs().sort(-1).values[:, 1] > 0.45
     assert float(lengths[middle].min()) == pytest.approx(0.2)
@@ -143,11 +143,9 @@ def test_errors() -> None:
     ball = icosphere(0)
     with pytest.raises(ValueError, match="one mesh at a time"):
         remesh(torch.zeros(2, 12, 3), ball.faces, 0.1)
-    with pytest.raises(ValueError, match="`flat` must be at least 1"):
-        Remesh(flat=0.5)
     with pytest.raises(ValueError, match="`edge` must be positive"):
         Remesh(edge=0.0)
-    with pytest.raises(ValueError, match="`every` must be at least 1"):
-        Remesh(every=0)
+    with pytest.raises(ValueError, match="`max_faces` must be an integer from 4 on"):
+        Remesh(max_faces=0)
     with pytest.raises(ValueError, match="one mesh at a time"):
         mesh_quality(Mesh(torch.zeros(2, 12, 3), ball.faces))

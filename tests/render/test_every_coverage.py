@@ -136,7 +136,7 @@ def test_commands_take_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     program, runner = render_commands.app, CliRunner()
     picture, run = tmp_path / "box.png", tmp_path / "run"
     small = ["--size", "16", "--coverage", name]
-    fit = ["fit-mesh", "box", "--out", str(run), "--steps", "2", "--level", "0", "--views", "2", "--texture", "0"]
+    fit = ["fit-mesh", str(tmp_path), "--out", str(run), "--steps", "2", "--level", "0", "--texture", "0"]
     pose = ["fit-camera", "box", str(picture), "--out", str(tmp_path / "pose"), "--rotations", "2", "--silhouette"]
     calls = [["render", "box", "--out", str(picture), *small], [*fit, *small], [*pose, *small]]
     for call in calls:
@@ -147,7 +147,7 @@ def test_commands_take_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_commands_say_which_names_there_are(tmp_path: Path) -> None:
-    for call in (["render", "box"], ["fit-mesh", "box"], ["fit-camera", "box", "x.png"]):
+    for call in (["render", "box"], ["fit-mesh", "views"], ["fit-camera", "box", "x.png"]):
         result = CliRunner().invoke(
             render_commands.app, [*call, "--out", str(tmp_path / "x.png"), "--coverage", "round"]
         )

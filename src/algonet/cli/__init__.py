@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option, echo
 
-from algonet.cli.common import Force, Json, check_out, deliver, examples, out_option, print_json
+from algonet.cli.common import Force, Json, check_out, deliver, examples, out_option, print_json, print_result
 from algonet.core.extras import EXTRAS
 
 app = typer.Typer(
@@ -102,7 +102,8 @@ def paper(
     from algonet.apps import paper as read
 
     files = {} if out is None else {out / f"{name.replace(' ', '_')}.png": name for name in read.FIGURES}
-    check_out(*files, force=force)
+    if files:
+        check_out(*files, force=force)
     found = []
     for check in read.checks():
         found.append(check)
@@ -112,8 +113,8 @@ def paper(
         print_json([{**dataclasses.asdict(check), "verdict": check.verdict} for check in found])
     if out is not None:
         drawn = dict(read.figures())
-        deliver({path: drawn[name] for path, name in files.items()}, force=force)
-        print(f"{len(files)} figures in {out}")
+        done = f"{len(files)} figures in {out}"
+        deliver({path: drawn[name] for path, name in files.items()}, done, force=force)
     if any(check.verdict != "equal" for check in found):
         raise ValueError("the library deviates from the paper; see above.")
 
@@ -141,12 +142,9 @@ def cache(
     folder, found = store.cache_folder(), store.entries()
     size = sum(entry.size for entry in found)
     removed = store.clear() if clear else 0
-    if as_json:
-        print_json({"folder": str(folder), "files": len(found), "bytes": size, "removed": removed})
-        return
-    print(f"{folder}: {len(found)} files, {size / 2**20:.1f} MiB of at most {store.MOST_BYTES / 2**20:.0f} MiB")
-    if clear:
-        print(f"removed {removed} files")
+    lines = [f"{folder}: {len(found)} files, {size / 2**20:.1f} MiB of at most {store.MOST_BYTES / 2**20:.0f} MiB"]
+    lines += [f"removed {removed} files"] if clear else []
+    print_result({"folder": str(folder), "files": len(found), "bytes": size, "removed": removed}, as_json, lines)
 
 
 @app.command(epilog=examples("algonet warmup"))
@@ -187,12 +185,10 @@ GROUPS = {"while": "while_commands", "ifs": "ifs_commands", "ran": "ran_commands
 
 def mount() -> typer.Typer:
     """The program with the commands of all domains; calling it again changes nothing."""
-    mounted = {group.name for group in app.registered_groups}
-    for name, module in GROUPS.items():
-        if name not in mounted:
+    if not app.registered_groups:
+        for name, module in GROUPS.items():
             app.add_typer(importlib.import_module(f"algonet.cli.{module}").app, name=name)
-    rendering = importlib.import_module("algonet.cli.render_commands").app.registered_commands
-    app.registered_commands += [command for command in rendering if command not in app.registered_commands]
+        app.registered_commands += importlib.import_module("algonet.cli.render_commands").app.registered_commands
     return app
 
 

@@ -41,6 +41,15 @@ def print_json(result: Any) -> None:
     echo(json.dumps(finite, ensure_ascii=False))
 
 
+def print_result(result: Any, as_json: bool, lines: Iterable[str]) -> None:
+    """A result as JSON, or as these lines."""
+    if as_json:
+        print_json(result)
+    else:
+        for line in lines:
+            echo(line)
+
+
 def examples(*lines: str) -> str:
     """The end of a help page: each line below the other."""
     return "\n\n".join(["Examples:" if len(lines) > 1 else "Example:", *lines])
@@ -57,33 +66,27 @@ def parse_size(text: str) -> tuple[int, int]:
     return width, height
 
 
-def check_out(*paths: Path, force: bool, inputs: Iterable[Path] = ()) -> None:
-    """Raise before long work if what it makes could not be written, or would take the place of something."""
+def check_out(out: Path, *others: Path, force: bool, inputs: Iterable[Path] = (), ending: str = "") -> None:
+    """Raise before long work if what it makes could not be written, or would take the place of something, or if a file with
+    this `ending` would get a name of another format: programs would not open it."""
     from algonet.core.files import check_outputs
 
-    check_outputs([path for path in paths if path != STANDARD_OUTPUT], force=force, inputs=inputs)
-
-
-def check_ending(out: Path, ending: str) -> None:
-    """Raise where a file of one format is to be written under a name of another: programs would not open it."""
-    if out != STANDARD_OUTPUT and out.suffix.lower() != ending:
+    check_outputs([path for path in (out, *others) if path != STANDARD_OUTPUT], force=force, inputs=inputs)
+    if ending and out != STANDARD_OUTPUT and out.suffix.lower() != ending:
         raise ValueError(
             f"--out: a {ending[1:].upper()} file is written; wanted a name that ends in {ending}, got {str(out)!r}."
         )
 
 
-def deliver(files: Mapping[Path, bytes], *, force: bool) -> None:
-    """Write results, all whole or none; to `-`, standard output."""
+def deliver(files: Mapping[Path, bytes], *done: str, force: bool) -> None:
+    """Write results, all whole or none, and say what was done; or write to standard output where that is asked for, as `-`."""
     from algonet.core.files import write_files
 
-    for path, data in files.items():
-        if path == STANDARD_OUTPUT:
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
-    write_files({path: data for path, data in files.items() if path != STANDARD_OUTPUT}, overwrite=force)
-
-
-def say(out: Path, done: str) -> None:
-    """Say what was done, unless standard output is where the result went."""
-    if out != STANDARD_OUTPUT:
-        echo(done)
+    files = dict(files)
+    piped = files.pop(STANDARD_OUTPUT, None)
+    if piped is not None:
+        sys.stdout.buffer.write(piped)
+        sys.stdout.buffer.flush()
+    write_files(files, overwrite=force)
+    for line in done if piped is None else ():
+        echo(line)

@@ -9,7 +9,6 @@ import math
 import time
 import zipfile
 import zlib
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,11 +32,11 @@ MOST_SIDE = 160
 CHECKPOINT, THUMBNAIL, FILM, REPORT = "checkpoint.npz", "progress.png", "fit.gif", "report.json"
 
 
-def check_run(folder: Path, mesh: Path, textured: bool, force: bool, inputs: Iterable[Path] = ()) -> None:
+def check_run(folder: Path, mesh: Path, textured: bool, force: bool) -> None:
     """Raise if a file would be overwritten that is not this run's; what an interrupted run left here is."""
     beside = (".mtl", ".png") if textured and mesh.suffix.lower() == ".obj" else ()
     results = [mesh, *map(mesh.with_suffix, beside), *(folder / name for name in (REPORT, FILM, THUMBNAIL))]
-    check_out(*results, force=force or (folder / CHECKPOINT).is_file(), inputs=inputs)
+    check_out(*results, force=force or (folder / CHECKPOINT).is_file())
 
 
 class FitRun:
@@ -182,20 +181,20 @@ def thumbnail(mesh: Mesh, targets: Targets, most: int = 4) -> Any:
     import torch
 
     from algonet.fit.mesh import UNLIT
+    from algonet.fit.targets import shrunk
     from algonet.render import SmoothRenderer
     from algonet.render.modules import DEFAULT_LIGHTS
 
-    count = min(most, len(targets))
-    chosen = torch.linspace(0, len(targets) - 1, count).round().long()
+    chosen = torch.linspace(0, len(targets) - 1, min(most, len(targets))).round().long()
     views = targets[chosen.to(targets.cameras.matrix.device)]
-    share = min(1.0, MOST_SIDE / max(targets.size))
-    size = (max(1, round(targets.size[0] * share)), max(1, round(targets.size[1] * share)))
-    renderer = SmoothRenderer(size, background=1.0, two_sided=False).to(mesh.vertices.device)
+    above = shrunk(_shown(views), MOST_SIDE)
+    renderer = SmoothRenderer((above.shape[1], above.shape[2]), background=1.0, two_sided=False).to(
+        mesh.vertices.device
+    )
     colored = any(looks is not None for looks in (mesh.vertex_colors, mesh.face_colors, mesh.texture))
     shown = mesh if colored else mesh.replace(vertex_colors=torch.full_like(mesh.vertices, 0.7))
     with torch.no_grad():
         below = renderer(shown, views.cameras, UNLIT if colored else DEFAULT_LIGHTS).rgb
-        above = torch.nn.functional.interpolate(_shown(views).movedim(-1, 1), size, mode="area").movedim(1, -1)
         return to_bytes(torch.cat([torch.cat(list(p), 1) for p in (above, below)]))
 
 

@@ -7,20 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Argument, Option, echo
+from typer import Argument, Option
 
 from algonet.cli.common import (
     Force,
     Json,
     Size,
-    check_ending,
     check_out,
     deliver,
     examples,
     out_option,
     parse_size,
-    print_json,
-    say,
+    print_result,
 )
 from algonet.core.pictures import gif_bytes, png_bytes
 
@@ -68,14 +66,11 @@ def fit(
     height, width = (4 * n for n in result.target.shape)
     drawn, film = _drawn(result.ifs, height, width), to_gif(result.frames, side=max(256, *result.target.shape))
     deliver(dict(zip(paths, (result.ifs.to_json().encode(), to_png(drawn), film), strict=True)), force=force)
-    if as_json:
-        print_json({"similarity": result.similarity, "files": [str(path) for path in paths]})
-        return
-    echo(f"{result.verdict}; the best of {len(result.similarities)}")
+    lines = [f"{result.verdict}; the best of {len(result.similarities)}"]
     if result.similarity < POOR:
-        echo(f"Try more than {result.ifs.functions} functions, another seed or more restarts.")
-    for path in paths:
-        echo(f"wrote {path}")
+        lines.append(f"Try more than {result.ifs.functions} functions, another seed or more restarts.")
+    lines += [f"wrote {path}" for path in paths]
+    print_result({"similarity": result.similarity, "files": [str(path) for path in paths]}, as_json, lines)
 
 
 @app.command(
@@ -100,12 +95,10 @@ def render(
     """Draw a system at any size."""
     width, height = parse_size(size)
     path = out or Path(f"{Path(system).stem}.png")
-    check_out(path, force=force, inputs=[Path(system)])
-    check_ending(path, ".png")
+    check_out(path, force=force, inputs=[Path(system)], ending=".png")
     ifs = open_system(system, points)
     picture = ifs.crisp((height, width), points=points) if crisp else _drawn(ifs, height, width, sigma)
-    deliver({path: to_png(picture)}, force=force)
-    say(path, f"wrote {path} ({width} x {height})")
+    deliver({path: to_png(picture)}, f"wrote {path} ({width} x {height})", force=force)
 
 
 @app.command("list", epilog=examples("algonet ifs list"))
@@ -113,11 +106,9 @@ def list_presets(as_json: Json = False) -> None:
     """Name the presets."""
     from algonet.ifs import PRESETS
 
-    if as_json:
-        print_json({name: {"functions": len(preset.rows)} for name, preset in PRESETS.items()})
-        return
-    for name, preset in PRESETS.items():
-        echo(f"{name:12} {len(preset.rows)} functions")
+    counts = {name: len(preset.rows) for name, preset in PRESETS.items()}
+    lines = (f"{name:12} {count} functions" for name, count in counts.items())
+    print_result({name: {"functions": count} for name, count in counts.items()}, as_json, lines)
 
 
 def open_system(name: str, points: int) -> IFS:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option, echo
 
-from algonet.cli.common import Force, Json, check_out, deliver, examples, out_option, print_json, say
+from algonet.cli.common import Force, Json, check_out, deliver, examples, out_option, print_result
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -45,12 +45,9 @@ def train(
     trainer.fit(steps, resume=resume)
     if trainer.fabric.is_global_zero:
         found = figures(trainer.model, settings)
-        if as_json:
-            print_json({"folder": str(out.resolve()), "step": trainer.step, **found._asdict()})
-            return
-        for line in lines(found):
-            echo(line)
-        echo(str(out.resolve()))
+        folder = str(out.resolve())
+        result = {"folder": folder, "step": trainer.step, **found._asdict()}
+        print_result(result, as_json, [*lines(found), folder])
 
 
 CONFIGS = ("cpu", "gpu", "ifs", "ifs_gpu", "speech")
@@ -66,8 +63,7 @@ def init(
     if name not in CONFIGS:
         raise ValueError(f"ran init: unknown example {name!r}; choose one of {', '.join(CONFIGS)}.")
     check_out(out, force=force)
-    deliver({out: _config(name).encode()}, force=force)
-    say(out, f"wrote {out}; next: algonet ran train {out}")
+    deliver({out: _config(name).encode()}, f"wrote {out}; next: algonet ran train {out}", force=force)
 
 
 def _config(name: str) -> str:

@@ -21,16 +21,14 @@ from algonet.cli.common import (
     examples,
     out_option,
     parse_size,
-    print_json,
+    print_result,
     report_bytes,
-    say,
 )
 from algonet.core.pictures import gif_bytes, png_bytes, to_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from algonet.fit import Targets
     from algonet.render import Camera, Mesh
 
 #: What --quick computes at most.
@@ -54,22 +52,9 @@ MeshName = Annotated[
     str, Argument(help=f"A mesh file, or one of: {', '.join(PROCEDURAL)}.", autocompletion=_procedural)
 ]
 
-
-def _default_fov() -> float:
-    # Called when a command runs: importing the camera brings torch, for which --help need not wait
-    from algonet.render.cameras import DEFAULT_FOV
-
-    return DEFAULT_FOV
-
-
-Fov = Annotated[
-    float,
-    Option(
-        help="Full vertical angle of view in degrees.", default_factory=_default_fov,
-        show_default="60, as Camera.look_at",
-    ),
-]  # fmt: skip
-
+Fov = Annotated[float, Option(help="Full vertical angle of view in degrees.")]
+#: That of `Camera.look_at`, whose import brings torch, for which --help need not wait.
+DEFAULT_FOV = 60.0
 
 app = typer.Typer()
 
@@ -97,8 +82,7 @@ def render(
     views: Annotated[int, Option(help="Cameras on a circle around the mesh.", min=1, max=1000)] = 1,
     elevation: Annotated[float, Option(help="Degrees above the equator.")] = 25.0,
     azimuth: Annotated[float, Option(help="Degrees around the vertical axis, of the first view.")] = 30.0,
-    *,
-    fov: Fov,
+    fov: Fov = DEFAULT_FOV,
     coverage: Coverage = "filtered",
     backend: Annotated[Backend, Option(help="Which kernels render.")] = Backend.auto,
     force: Force = False,
@@ -125,26 +109,24 @@ def render(
     if folder:
         pictures = [png_bytes(_cut_out_view(renderer(loaded, cameras[i]))) for i in range(views)]
         text = camera_file(cameras, names, (height, width)).encode()
-        deliver(dict(zip(paths, (*pictures, text), strict=True)), force=force)
-        echo(f"wrote {out}/ ({views} views of {width} x {height}, and cameras.json)")
+        done = f"wrote {out}/ ({views} views of {width} x {height}, and cameras.json)"
+        deliver(dict(zip(paths, (*pictures, text), strict=True)), done, force=force)
         return
     frames = [_layer(renderer(loaded, cameras[i]), layer) for i in range(views)]
     counted = f"{len(loaded.faces)} faces, {views} view{'s' if views > 1 else ''}, {width} x {height}"
-    deliver({out: _encoded(frames, out)}, force=force)
-    say(out, f"wrote {out} ({counted})")
+    deliver({out: _encoded(frames, out)}, f"wrote {out} ({counted})", force=force)
 
 
 @app.command(
     "fit-mesh",
     epilog=examples(
-        "algonet fit-mesh torus --out run/",
         "algonet fit-mesh views/ --quick --out run/",
         "algonet fit-mesh photos/ --cameras colmap/transforms.json --out run/",
         "algonet fit-mesh photos/ --out fit.glb",
     ),
 )
 def fit(
-    source: Annotated[str, Argument(help="A mesh file (or icosphere, box, torus, cylinder), or a folder of pictures.")],
+    pictures: Annotated[Path, Argument(help="A folder of pictures, such as `algonet render --views 12` writes.")],
     out: Annotated[
         Path,
         out_option("Folder of the run; or a mesh to write (.obj, .glb, ...), with its folder beside it."),
@@ -158,7 +140,6 @@ def fit(
         int | None,
         Option(help="Begin with a sphere of so many subdivisions, not with the visual hull.", min=0, max=6),
     ] = None,
-    remesh: Annotated[bool, Option(help="Refine the mesh where the pictures show detail.")] = True,
     texture: Annotated[
         int,
         Option(
@@ -166,16 +147,14 @@ def fit(
         ),
     ] = 1024,
     size: Side = 128,
-    views: Annotated[int, Option(help="Number of views when the source is a mesh.", min=1, max=1000)] = 24,
-    elevation: Annotated[float, Option(help="Degrees above the equator (a mesh is also seen from below).")] = 25.0,
-    *,
-    fov: Fov,
+    elevation: Annotated[float, Option(help="Degrees above the equator, of cameras on a circle.")] = 25.0,
+    fov: Fov = DEFAULT_FOV,
     coverage: Coverage = "filtered",
     seed: Annotated[int, Option(help="Seed of the views that are drawn at each step.")] = 0,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Find the mesh that looks like the pictures (or like a mesh, seen from all around).
+    """Find the mesh that looks like the pictures.
 
     Where pictures were taken is read from --cameras, or from cameras.json or transforms.json in the folder. Without these,
     the pictures are taken as views at even angles on a circle around the object, in the order of their names. Transparent
@@ -183,39 +162,40 @@ def fit(
     goes on, then mesh, texture, fit.gif and report.json. An interrupted run goes on where it stopped when called again.
     """
     from algonet.cli.fitting_runs import FitRun, check_run
-    from algonet.fit import MeshFitter, Remesh
+    from algonet.fit import MeshFitter, Remesh, Targets
     from algonet.fit.mesh import around_targets
+    from algonet.fit.targets import camera_file_in, picture_files
     from algonet.render import icosphere
     from algonet.render.coverage import coverage_named
 
     covered = coverage_named(coverage)
     folder, mesh_file = _run_folder(out)
-    check_run(folder, mesh_file, bool(texture), force, [Path(source)])
+    check_run(folder, mesh_file, bool(texture), force)
+    if not pictures.is_dir():
+        raise ValueError(
+            f"fit-mesh: {pictures} is no folder of pictures; `algonet render MESH --views 24 --out views/` makes one of a mesh."
+        )
     if quick:
         steps, size = min(steps, QUICK_STEPS), min(size, QUICK_SIZE)
-    targets = _targets(Path(source), cameras, size, views, elevation, fov)
-    options = {"steps": steps, "level": level, "remesh": remesh, "size": size, "coverage": coverage, "seed": seed}
-    again = Remesh() if remesh else None
-    if level is None and not remesh:
-        level = 3
+    known = cameras or camera_file_in(pictures) or _circle(len(picture_files(pictures)), elevation, 0.0, fov)
+    targets = Targets.load(pictures, known, size=size)
+    options = {"steps": steps, "level": level, "size": size, "coverage": coverage, "seed": seed}
     ball = None if level is None else around_targets(icosphere(level, 0.5), targets)
-    fitter = MeshFitter(targets, ball, steps=steps, remesh=again, coverage=covered, seed=seed)
-    run = FitRun(folder, mesh_file, fitter, options, source)
+    fitter = MeshFitter(targets, ball, steps=steps, remesh=Remesh(), coverage=covered, seed=seed)
+    run = FitRun(folder, mesh_file, fitter, options, str(pictures))
     if run.resumed_at and not as_json:
         echo(f"going on from step {run.resumed_at} of {run.checkpoint}")
     if not run.advance(shown=not as_json):
         echo(f"stopped at step {fitter.taken} of {steps}; the same command goes on from there", err=True)
         raise typer.Exit(130)
     result, report = run.finish(texture, force)
-    if as_json:
-        print_json({"folder": str(folder), "mesh": str(mesh_file), **report})
-        return
     counted = (
         f"{len(targets)} views, {steps} steps, {result.quality.faces} faces, {result.quality.share:.2%} of them bad"
     )
-    for note in result.notes:
+    for note in () if as_json else result.notes:
         echo(f"note: {note}", err=True)
-    echo(f"wrote {mesh_file} ({counted}); film and report in {folder}")
+    lines = [f"wrote {mesh_file} ({counted}); film and report in {folder}"]
+    print_result({"folder": str(folder), "mesh": str(mesh_file), **report}, as_json, lines)
 
 
 @app.command(
@@ -228,8 +208,7 @@ def fit_camera(
     mesh: MeshName,
     pictures: Annotated[Path, Argument(help="A picture, or a folder of pictures.")],
     out: Annotated[Path, out_option("Folder of the run.")] = Path("fit-camera"),
-    *,
-    fov: Fov,
+    fov: Fov = DEFAULT_FOV,
     learn_fov: Annotated[bool, Option("--learn-fov", help="Find the angle of view too.")] = False,
     rotations: Annotated[int, Option(help="How many rotations the search starts from.", min=1)] = 128,
     size: Side = 128,
@@ -285,13 +264,9 @@ def fit_camera(
     ]
     contents = cameras.encode(), _encoded([overlay], paths[1]), report_bytes(report)
     deliver(dict(zip(paths, contents, strict=True)), force=force)
-    if as_json:
-        print_json(
-            {"files": [str(path) for path in paths], "cameras": json.loads(cameras)["frames"], "pictures": report}
-        )
-        return
     losses = ", ".join(f"{name}: {float(loss):.5f}" for name, loss in zip(names, found.losses, strict=True))
-    echo(f"wrote {out}/cameras.json (loss of {losses})")
+    result = {"files": [str(path) for path in paths], "cameras": json.loads(cameras)["frames"], "pictures": report}
+    print_result(result, as_json, [f"wrote {out}/cameras.json (loss of {losses})"])
 
 
 def _run_folder(out: Path) -> tuple[Path, Path]:
@@ -303,20 +278,6 @@ def _run_folder(out: Path) -> tuple[Path, Path]:
             )
         return out.with_suffix(""), out
     return out, out / "mesh.obj"
-
-
-def _targets(folder: Path, cameras: Path | None, size: int, views: int, elevation: float, fov: float) -> Targets:
-    """Pictures with cameras: of a folder, by a camera file or on a circle; or of a mesh."""
-    from algonet.fit import Targets
-    from algonet.fit.targets import camera_file_in, picture_files
-
-    if folder.is_dir():
-        known = cameras or camera_file_in(folder)
-        return Targets.load(folder, known or _circle(len(picture_files(folder)), elevation, 0.0, fov), size=size)
-    if cameras is not None:
-        raise ValueError(f"--cameras goes with a folder of pictures; {folder} is none.")
-    around = _circle(views, elevation, 0.0, fov, alternate=True)
-    return Targets(around, rgb=_views_of(_mesh(str(folder)), around, size))
 
 
 def _mesh(name: str, *, normalised: bool = True) -> Mesh:
@@ -332,8 +293,8 @@ def _mesh(name: str, *, normalised: bool = True) -> Mesh:
     return mesh.normalised() if normalised else mesh
 
 
-def _circle(views: int, elevation: float, azimuth: float, fov: float, *, alternate: bool = False) -> Camera:
-    """Cameras at even angles around the unit ball, which fills the picture; with `alternate`, every other one from below."""
+def _circle(views: int, elevation: float, azimuth: float, fov: float) -> Camera:
+    """Cameras at even angles around the unit ball, which fills the picture."""
     import torch
 
     from algonet.render.cameras import Camera, check_fov
@@ -344,29 +305,8 @@ def _circle(views: int, elevation: float, azimuth: float, fov: float, *, alterna
             raise ValueError(f"{name}: an angle in degrees, got {angle:g}.")
     angle = torch.arange(views) * (2 * math.pi / views) + math.radians(azimuth)
     tilt = torch.full((views,), math.radians(elevation))
-    if alternate:
-        tilt[1::2] *= -1
     ray = torch.stack([angle.sin() * tilt.cos(), tilt.sin(), angle.cos() * tilt.cos()], -1)
     return Camera.look_at(ray * (1.1 / math.sin(math.radians(fov / 2))), fov=fov)
-
-
-def _views_of(mesh: Mesh, cameras: Camera, size: int) -> Any:
-    """RGBA pictures by the hard rasteriser, in the mesh's own colours."""
-    import torch
-
-    from algonet.render import render_hard, sample_texture
-
-    looks, rows = torch.full_like(mesh.vertices, 0.7), None
-    if mesh.texture is not None and mesh.uv is not None:
-        looks, rows = mesh.uv, mesh.uv_faces
-    elif mesh.vertex_colors is not None:
-        looks = mesh.vertex_colors
-    elif mesh.face_colors is not None:
-        looks, rows = mesh.face_colors, torch.arange(len(mesh.faces))[:, None].expand(-1, 3)
-    rendered = render_hard(mesh.vertices, mesh.faces, looks, cameras, size=(size, size), attribute_faces=rows)
-    image = rendered.image if mesh.texture is None else sample_texture(mesh.texture, rendered.image)
-    alpha = rendered.silhouette[..., None]
-    return torch.cat([image * alpha, alpha], -1)
 
 
 def _cut_out_view(out: Any) -> Tensor:

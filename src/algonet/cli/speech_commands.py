@@ -6,19 +6,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Argument, Option, echo
+from typer import Argument, Option
 
 from algonet.cli.common import (
     STANDARD_OUTPUT,
     Force,
     Json,
-    check_ending,
     check_out,
     deliver,
     examples,
     out_option,
-    print_json,
-    say,
+    print_result,
 )
 
 app = typer.Typer(
@@ -53,8 +51,7 @@ def speak(
     from algonet.speech import SmoothSynthesizer, Voice, read_text, wav_bytes
 
     drawing = out.with_suffix(".png") if picture and out != STANDARD_OUTPUT else None
-    check_ending(out, ".wav")
-    check_out(*filter(None, (out, drawing)), force=force)
+    check_out(*filter(None, (out, drawing)), force=force, ending=".wav")
     synthesizer = SmoothSynthesizer(harmonics=max(1, int(8000 / pitch)))
     words = read_text(text)
     score = synthesizer.read(text, pitch=pitch, rate=rate)
@@ -62,6 +59,7 @@ def speak(
         speech = synthesizer(*score, voice=Voice(formant_scale=formant_scale, breath=breath))
     seconds = len(speech.waveform) / synthesizer.sample_rate
     files = {out: wav_bytes(speech.waveform, synthesizer.sample_rate)}
+    lines = ["read as " + " ".join(f"/{word.phonemes}/" for word in words), f"{out}: {seconds:.1f} s of sound"]
     if drawing:
         import matplotlib
 
@@ -70,11 +68,8 @@ def speak(
         matplotlib.use("Agg")
         names = [synthesizer.names[int(row.argmax())] for row in score.phonemes]
         files[drawing] = spectrogram_png(speech, names, score.durations)
-    deliver(files, force=force)
-    say(out, "read as " + " ".join(f"/{word.phonemes}/" for word in words))
-    say(out, f"{out}: {seconds:.1f} s of sound")
-    if drawing:
-        echo(f"{drawing}: its spectrogram")
+        lines.append(f"{drawing}: its spectrogram")
+    deliver(files, *lines, force=force)
 
 
 @app.command(epilog=examples("algonet speech phonemes", "algonet speech phonemes --json"))
@@ -84,9 +79,8 @@ def phonemes(as_json: Json = False) -> None:
 
     from algonet.speech import PHONEMES
 
-    if as_json:
-        print_json([dataclasses.asdict(phoneme) for phoneme in PHONEMES])
-        return
-    for phoneme in PHONEMES:
-        formants = " ".join(f"{f:5.0f}" for f in phoneme.formants)
-        echo(f"{phoneme.name:>3}  {formants} Hz  {'vowel' if phoneme.vowel else ''}".rstrip())
+    lines = (
+        f"{p.name:>3}  {' '.join(f'{f:5.0f}' for f in p.formants)} Hz  {'vowel' if p.vowel else ''}".rstrip()
+        for p in PHONEMES
+    )
+    print_result([dataclasses.asdict(phoneme) for phoneme in PHONEMES], as_json, lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option, echo
 
-from algonet.cli.common import Force, Json, check_ending, check_out, deliver, examples, out_option, print_json, say
+from algonet.cli.common import Force, Json, check_out, deliver, examples, out_option, print_json, print_result
 
 if TYPE_CHECKING:
     from algonet.relax import Exit
@@ -50,11 +51,7 @@ def list_programs(as_json: Json = False) -> None:
     from algonet.while_lang import LIBRARY, library_source
 
     found = {name: library_source(name).splitlines()[0].lstrip("/ ") for name in LIBRARY}
-    if as_json:
-        print_json(found)
-        return
-    for name, what in found.items():
-        echo(f"{name:12} {what}")
+    print_result(found, as_json, (f"{name:12} {what}" for name, what in found.items()))
 
 
 @app.command(epilog=examples("algonet while show gcd --core", "algonet while show my.while"))
@@ -141,12 +138,10 @@ def plot(
     if not low < high:
         raise ValueError(f"while plot: --from must lie below --to, got {low:g} and {high:g}.")
     out = Path(f"{Path(file).stem}.png") if out is None else out
-    check_out(out, force=force, inputs=[Path(file)])
-    check_ending(out, ".png")
+    check_out(out, force=force, inputs=[Path(file)], ending=".png")
     library = file if _is_library(file) else None
     figure = surfaces(_read(file), library, _exit(exit), (low, high), size, max_iterations)
-    deliver({out: png(figure)}, force=force)
-    say(out, f"wrote {out}")
+    deliver({out: png(figure)}, f"wrote {out}", force=force)
 
 
 def _is_library(file: str) -> bool:
@@ -196,14 +191,13 @@ def _inputs(values: list[str]) -> dict[str, float]:
         match = re.fullmatch(r"(x\d+)=(\S+)", value)
         if match is None:
             raise ValueError(f"while: inputs look like x1=3, got {value!r}.")
-        if match[1] in found:
-            raise ValueError(f"while: {match[1]} is given twice.")
-        try:
-            found[match[1]] = float(match[2])
-        except ValueError:
-            found[match[1]] = math.nan
-        if not math.isfinite(found[match[1]]):
-            raise ValueError(f"while: {match[1]} must be a finite number, got {match[2]!r}.")
+        name, number = match.groups()
+        if name in found:
+            raise ValueError(f"while: {name} is given twice.")
+        with suppress(ValueError):
+            found[name] = float(number)
+        if not math.isfinite(found.get(name, math.nan)):
+            raise ValueError(f"while: {name} must be a finite number, got {number!r}.")
     return found
 
 

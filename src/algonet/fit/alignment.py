@@ -15,6 +15,7 @@ from algonet.render.vectors import face_areas
 
 from .mesh import UNLIT
 from .simplify import Sides
+from .targets import border
 
 #: Whether a camera is shifted while it turns: not at all, in all three directions, or nearer and farther only.
 Move = bool | Literal["distance"]
@@ -22,35 +23,31 @@ Move = bool | Literal["distance"]
 VARIED_BY = (10.0, 25.0)
 
 
-def align_rotations(sides: Sides, pictures: Tensor, rotations: Tensor, fov: float, move: Move = True) -> Camera:
-    """For each picture and rotation (P * R cameras) one whose silhouette has the picture's middle (unless the camera moves
-    by distance alone and looks at the mesh's) and size."""
-    centre = sides.middle
-    away = 1.3 * sides.radius / math.sin(math.radians(fov) / 2)
-    eye = centre + away * torch.eye(3).to(centre)[2:].expand(len(pictures), 3)
-    camera = turn_around(Camera.look_at(eye, centre, fov=fov), rotations, centre)
-    return _matched(sides, pictures.repeat_interleave(len(rotations), 0), camera, move)
+def see_whole(sides: Sides, fov: float, count: int) -> Camera:
+    """`count` equal cameras that look at the mesh along -z, from where all of it is in the picture."""
+    away = sides.middle.new_tensor([0.0, 0.0, 1.3]) * sides.radius / math.sin(math.radians(fov) / 2)
+    return Camera.look_at((sides.middle + away).expand(count, 3), sides.middle, fov=fov)
 
 
-def match_silhouettes(sides: Sides, pictures: Tensor, camera: Camera, move: Move = True) -> Camera:
+@torch.no_grad()
+def match_silhouettes(
+    sides: Sides, pictures: Tensor, camera: Camera, move: Move = True, cut_off: bool = False
+) -> Camera:
     """Cameras (B,) shifted until the mesh's silhouette has the middle (unless by distance alone) and size that the picture's
     has.
 
-    From far off, this is what gradients would spend most steps on. Pictures that are empty, or cut off by the frame, tell
-    neither: their cameras stay, as do those that may not move, or see the mesh at one size from everywhere.
+    From far off, this is what gradients would spend most steps on. Pictures that are empty, or, unless told otherwise,
+    `cut_off` by the frame, tell neither: their cameras stay, as do those that may not move, or see the mesh at one size from
+    everywhere.
     """
     if not (move and camera.perspective):
         return camera
     silhouettes = pictures[..., -1]
-    edge = torch.cat([silhouettes[:, 0], silhouettes[:, -1], silhouettes[:, :, 0], silhouettes[:, :, -1]], 1)
-    return _matched(sides, pictures, camera, move, (silhouettes.sum((-2, -1)) > 4) & (edge.amax(1) < 0.5))
-
-
-@torch.no_grad()
-def _matched(sides: Sides, pictures: Tensor, camera: Camera, move: Move, usable: Tensor | None = None) -> Camera:
-    """Cameras shifted towards what the pictures show; if told which are `usable`, only these and those that see the mesh."""
+    usable = silhouettes.sum((-2, -1)) > 4
+    if not cut_off:
+        usable &= border(silhouettes).amax(1) < 0.5
     centre, size = sides.middle, (int(pictures.shape[1]), int(pictures.shape[2]))
-    axes, wanted = camera.axes, silhouette_moments(pictures[..., -1], size)
+    axes, wanted = camera.axes, silhouette_moments(silhouettes, size)
     up, ahead = camera.matrix[:, 1, :3], camera.matrix[:, 2, :3]
     focal = (up - (up * ahead).sum(-1, keepdim=True) * ahead).norm(dim=-1, keepdim=True)
     renderer = SmoothRenderer(size, shading="vertex", two_sided=False).to(centre.device)
@@ -62,9 +59,8 @@ def _matched(sides: Sides, pictures: Tensor, camera: Camera, move: Move, usable:
         # The camera moves against the way the picture is to move
         across = place[:, :2] / place[:, 2:] - (wanted[:, :2] - seen[:, :2]) / focal
         way = torch.cat([across * depth if move is True else place[:, :2], depth], -1) - place
-        if usable is not None:
-            # A camera that sees nothing of the mesh learns nothing from it
-            way = way.where((usable & (seen[:, 2] * size[0] > 1) & (place[:, 2] > 0))[:, None], 0.0)
+        # A camera that sees nothing of the mesh learns nothing from it
+        way = way.where((usable & (seen[:, 2] * size[0] > 1) & (place[:, 2] > 0))[:, None], 0.0)
         camera = moved(camera, torch.eye(3).to(axes).expand_as(axes), -(way[:, None] @ axes)[:, 0])
     return camera
 

@@ -11,8 +11,9 @@ from torch.nn.functional import max_pool3d, normalize, pad
 
 from algonet.core.tracing import outside_autocast
 from algonet.render import Camera, FilteredCoverage, Mesh, render_hard
+from algonet.render.vectors import face_areas
 
-from .targets import Targets, blur, looked_up
+from .targets import Targets, blur, border, looked_up
 
 #: Points along the longest side of the grid, at most, and of the first, coarser one that finds where the object is.
 SIDE, FIRST_SIDE = 80, 40
@@ -43,8 +44,7 @@ def visual_hull(targets: Targets) -> tuple[Mesh | None, str]:
     alpha = targets.alpha
     if alpha is None:
         return None, "the pictures have no silhouettes; the fit began with a ball"
-    edge = torch.cat([alpha[:, 0], alpha[:, -1], alpha[:, :, 0], alpha[:, :, -1]], 1)
-    if targets.masks is None and float((edge > 0.5).to(edge.dtype).mean()) > 0.5:
+    if targets.masks is None and float((border(alpha) > 0.5).to(alpha.dtype).mean()) > 0.5:
         return (
             None,
             "the object covers most of the pictures' borders: are the silhouettes inverted? The fit began with a ball",
@@ -58,11 +58,12 @@ def visual_hull(targets: Targets) -> tuple[Mesh | None, str]:
     middle, radius = viewed_place(targets)
     height, width = targets.size
     block = radius * max(1.0, width / height)
-    coarse = _grid(middle - block, 2 * block / (FIRST_SIDE - 1), [FIRST_SIDE] * 3)
+    cell = 2 * block / (FIRST_SIDE - 1)
+    coarse = _grid(middle - block, cell, [FIRST_SIDE] * 3)
     found = coarse[_least(views, targets.cameras, coarse) > 0.05]
     if not len(found):
         return None, EMPTY
-    low, high = found.amin(0) - (coarse[1, 1, 1] - coarse[0, 0, 0]), found.amax(0) + (coarse[1, 1, 1] - coarse[0, 0, 0])
+    low, high = found.amin(0) - cell, found.amax(0) + cell
     step = max(float((high - low).max()) / (SIDE - 1), SPACING * 2 * radius / height)
     points = _grid(low, step, [math.ceil(extent / step) + 1 for extent in (high - low).tolist()])
     values = _least(views, targets.cameras, points)
@@ -70,14 +71,15 @@ def visual_hull(targets: Targets) -> tuple[Mesh | None, str]:
         return None, EMPTY
     mesh = _largest_parts(level_set(values, low, step))
     shown = render_hard(mesh.vertices, mesh.faces, mesh.vertices, targets.cameras, size=targets.size).silhouette
-    wanted = (views[:, 0] >= 0.5) if targets.masks is None else (views[:, 0] >= 0.5) & (targets.masks > 0)
-    filled = (shown * wanted).sum((1, 2)) / wanted.sum((1, 2)).clamp_min(1)
-    filled = torch.where(wanted.any(-1).any(-1), filled, 1.0)
-    if float(filled.min()) < LEAST_FILLED:
-        number, worst = int(filled.argmin()), float(filled.min())
+    wanted = views[:, 0] >= 0.5
+    if targets.masks is not None:
+        wanted &= targets.masks > 0
+    missing = ((1 - shown) * wanted).sum((1, 2)) / wanted.sum((1, 2)).clamp_min(1)
+    most, number = missing.max(0)
+    if float(most) > 1 - LEAST_FILLED:
         return None, (
-            f"the views contradict each other: what all silhouettes leave fills only {worst:.0%} of view {number}'s. "
-            "Are the cameras right? The fit began with a ball"
+            f"the views contradict each other: what all silhouettes leave fills only {1 - float(most):.0%} of view "
+            f"{int(number)}'s. Are the cameras right? The fit began with a ball"
         )
     return mesh, ""
 
@@ -130,8 +132,15 @@ def _least(views: Tensor, cameras: Camera, points: Tensor) -> Tensor:
     return least.reshape(points.shape[:-1])
 
 
-#: The six tetrahedra of a cube, each along a path of its edges from corner 000 to corner 111, all turning the same way.
+#: The six tetrahedra of a cube, each along a path of its edges from corner 000 to corner 111.
 _PATHS = pad(torch.eye(3, dtype=torch.long)[torch.tensor([*itertools.permutations(range(3))])].cumsum(1), (0, 0, 1, 0))
+
+#: The triangles in a tetrahedron with 1, 2 or 3 corners above the level, which come first; each corner lies on an edge.
+_CROSSED = {
+    1: [[(0, 1), (0, 2), (0, 3)]],
+    2: [[(0, 2), (0, 3), (1, 3)], [(0, 2), (1, 3), (1, 2)]],
+    3: [[(0, 3), (1, 3), (2, 3)]],
+}
 
 
 def level_set(values: Tensor, low: Tensor, step: float, level: float = 0.5) -> Mesh:
@@ -144,39 +153,24 @@ def level_set(values: Tensor, low: Tensor, step: float, level: float = 0.5) -> M
     flat = values.flatten()
     # Cubes with corners on both sides
     most, least = (max_pool3d(v[None], 2, 1)[0] for v in (values, -values))
-    inner = torch.zeros_like(values, dtype=torch.bool)
-    inner[:-1, :-1, :-1] = (most >= level) & (-least < level)
-    paths = _PATHS.to(values.device)
-    odd = torch.linalg.det((paths[:, 1:] - paths[:, :1]).double()) < 0
-    paths = torch.where(odd[:, None, None], paths[:, [0, 2, 1, 3]], paths)
-    corners = inner.flatten().nonzero() + (paths @ strides).flatten()[None]
+    inner = pad((most >= level) & (-least < level), (0, 1) * 3)
+    corners = inner.flatten().nonzero() + (_PATHS.to(values.device) @ strides).flatten()[None]
     corners = corners.reshape(-1, 4)
     above = flat[corners] >= level
-    count = above.sum(1)
-    corners, above = corners[(count > 0) & (count < 4)], above[(count > 0) & (count < 4)]
-    # Corners above the level first; an odd exchange turns the tetrahedron over
-    order = (~above).to(torch.uint8).argsort(dim=1, stable=True)
-    odd = torch.linalg.det(torch.eye(4, dtype=torch.float64, device=values.device)[order]) < 0
-    corners, number = corners.gather(1, order), above.sum(1)
-    sides = {
-        1: [[(0, 1), (0, 2), (0, 3)]],
-        2: [[(0, 2), (0, 3), (1, 3)], [(0, 2), (1, 3), (1, 2)]],
-        3: [[(0, 3), (1, 3), (2, 3)]],
-    }
-    triangles = []
-    for above_count, faces in sides.items():
-        own, turned = corners[number == above_count], odd[number == above_count]
-        for face in faces:
-            ends = own[:, torch.tensor(face)].sort(-1).values
-            triangles.append(torch.where(turned[:, None, None], ends.flip(1), ends))
-    ends = torch.cat(triangles).reshape(-1, 2)
+    # Corners above the level first
+    corners, count = corners.gather(1, (~above).to(torch.uint8).argsort(dim=1, stable=True)), above.sum(1)
+    ends = torch.cat([corners[count == number][:, faces].flatten(0, 1) for number, faces in _CROSSED.items()])
+    above, below = torch.stack(torch.unravel_index(ends, values.shape), -1).to(low).unbind(2)
+    ends = ends.sort(-1).values.flatten(0, 1)
     keys, faces = (ends[:, 0] * len(flat) + ends[:, 1]).unique(return_inverse=True)
     ends = torch.stack([keys // len(flat), keys % len(flat)], -1)
     places = torch.stack(torch.unravel_index(ends, values.shape), -1).to(low)
     one, two = flat[ends].unbind(1)
     share = ((level - one) / (two - one)).clamp(APART, 1 - APART)[:, None]
-    vertices = low + step * (torch.lerp(places[:, 0], places[:, 1], share) - 1)
-    return Mesh(vertices, faces.reshape(-1, 3))
+    vertices, faces = low + step * (torch.lerp(places[:, 0], places[:, 1], share) - 1), faces.reshape(-1, 3)
+    # All edges of a triangle cross it the same way, wherever they do
+    inward = (face_areas(vertices, faces)[0] * (below - above).sum(1)).sum(-1, keepdim=True) < 0
+    return Mesh(vertices, torch.where(inward, faces.flip(1), faces))
 
 
 def _largest_parts(mesh: Mesh) -> Mesh:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from algonet.core.checks import check_integer
 from algonet.core.pictures import open_picture, to_bytes
 from algonet.core.tracing import outside_autocast
-from algonet.ifs import IFS, Poisson, area_weights, chaos_game, contraction, draw_addresses, smooth_raster
+from algonet.ifs import IFS, area_weights, contraction
 from algonet.relax import GaussianNoise
 
 from .ifs_search import Level, Search, Shape, Systems, find_maps, likeness, refine, replace_each
 from .progress import progress_of
+from .targets import border, looked_up
 
 #: Brighter than this a pixel counts as saturated: its density is unknown.
 _SATURATED = 1 - 1 / 512
@@ -34,7 +37,7 @@ class FitPlan:
     """The stages of a fit. `restarts` systems are found by the search; each level refines those that survived the last.
 
     Sigma goes from coarse to fine within each level, and from level to level in units of the picture: the paper's levels
-    of detail. `patience`: a level ends early when its best loss has not improved by a thousandth for that many steps.
+    of detail.
     """
 
     restarts: int = 96
@@ -47,7 +50,6 @@ class FitPlan:
         Level(side=128, sigma=(1.3, 1.0), steps=100, rate=0.002, points=12288, depth=36, keep=3, tone=True),
     )
     bound: float = 0.97
-    patience: int = 60
 
 
 class FitResult(NamedTuple):
@@ -75,30 +77,6 @@ class FitResult(NamedTuple):
     def verdict(self) -> str:
         """The similarity in words: below 0.8 the shape found is another one."""
         return f"similarity (SSIM) {self.similarity:.3f}{', a poor likeness' * (self.similarity < POOR)}"
-
-
-@dataclass
-class _Record:
-    """Collects the history and the frames, moves the progress bar, and notices when a level no longer improves."""
-
-    total: int
-    patience: int
-    progress: Any
-    history: list[dict[str, float]] = field(default_factory=list)
-    frames: list[Tensor] = field(default_factory=list)
-    began: float = field(default_factory=time.perf_counter)
-    best: float = float("inf")
-    waited: int = 0
-
-    def watch(self, stage: int, loss: float, picture: Tensor) -> bool:
-        seconds = time.perf_counter() - self.began
-        self.history.append({"stage": stage, "step": len(self.history), "loss": loss, "seconds": seconds})
-        if len(self.history) % 2 == 1:
-            self.frames.append(torch.from_numpy(to_bytes(picture)))
-        self.progress(4, f"level {stage}, loss {loss:.4f}")
-        improved = loss < self.best * 0.999
-        self.best, self.waited = min(self.best, loss), 0 if improved else self.waited + 4
-        return self.waited < self.patience
 
 
 @outside_autocast
@@ -138,33 +116,33 @@ def fit_ifs(
     generator = torch.Generator().manual_seed(seed)
     finest = max(level.side for level in plan.levels)
     full = Shape(target).resized(min(finest, max(target.shape)))
-    solid = _is_solid(full.density)
+    # As in a silhouette: most of the foreground is white, its density is unknown, and its outline is what counts
+    solid = float(full.density[full.density > _WHITE].sum()) > _SOLID_SHARE * float(full.density.sum())
     if functions is None:
         functions = _OF_A_SILHOUETTE if solid else _FEW
     # resized in brightness, then as a density: a saturated pixel's density is unknown
     shape = Shape(-torch.log1p(-full.density.clamp(0, _SATURATED)).to(device))
     steps = sum(level.steps for level in plan.levels)
     with torch.no_grad(), progress_of(steps, "searching", progress) as advance:
-        record = _Record(steps, plan.patience, advance)
         advance(0, "searching for self-similarity")
-        found = find_maps(shape, functions, plan.restarts, plan.search, generator)
-        systems = _begun(found, shape)
+        systems = _begun(find_maps(shape, functions, plan.restarts, plan.search, generator), shape)
         cloud = shape.sample(20_000, generator)
-        drawn = []
+        history, frames, drawn, began = [], [], [], time.perf_counter()
+
+        def watch(stage: int, loss: float, picture: Tensor) -> None:
+            seconds = time.perf_counter() - began
+            history.append({"stage": stage, "step": len(history), "loss": loss, "seconds": seconds})
+            if len(history) % 2 == 1:
+                frames.append(torch.from_numpy(to_bytes(picture)))
+            advance(4, f"level {stage}, loss {loss:.4f}")
+
         for stage, level in enumerate(plan.levels, start=1):
-            record.best, record.waited = float("inf"), 0
             if level.replace:
                 rivals = replace_each(shape, contraction(systems.parameters, plan.bound), plan.search, generator)
                 systems = systems.joined(_begun(rivals, shape))
-            systems = refine(
-                systems,
-                shape,
-                level if solid else replace(level, tone=False),
-                cloud,
-                plan.bound,
-                lambda a, b, s=stage: record.watch(s, a, b),
-                generator,
-            )
+            level = level if solid else replace(level, tone=False)
+            told = partial(watch, stage)
+            systems = refine(systems, shape, level, cloud, plan.bound, told, generator)
             kept = systems if stage == len(plan.levels) else systems.best(1)
             drawn += [_finished(kept, i, shape, full.density, plan.bound) for i in range(len(kept.losses))]
     drawn.sort(key=lambda result: -result[1])
@@ -172,13 +150,8 @@ def fit_ifs(
     ifs = IFS(**options, seed=seed)
     if colours is not None:
         ifs = IFS(**options, seed=seed, colours=_mean_colours(ifs, colours, max(target.shape)))
-    record.frames.append(torch.from_numpy(to_bytes(picture)))
-    return FitResult(ifs, similarity, picture, full.density, [r[1] for r in drawn], record.history, record.frames)
-
-
-def _is_solid(brightness: Tensor) -> bool:
-    """Whether most of the foreground is white, as in a silhouette: then its density is unknown, not its outline."""
-    return float(brightness[brightness > _WHITE].sum()) > _SOLID_SHARE * float(brightness.sum())
+    frames.append(torch.from_numpy(to_bytes(picture)))
+    return FitResult(ifs, similarity, picture, full.density, [r[1] for r in drawn], history, frames)
 
 
 def _begun(maps: Tensor, shape: Shape) -> Systems:
@@ -187,37 +160,27 @@ def _begun(maps: Tensor, shape: Shape) -> Systems:
     return Systems(maps, area_weights(maps).log(), exposures, maps.new_zeros(len(maps)), maps.new_zeros(len(maps)))
 
 
-def picture_of(
-    parameters: Tensor, weights: Tensor, shape: Shape, exposure: float, scale: float = 1.0, points: int = 2**16
-) -> Tensor:
-    """The picture of one system at sigma = 1 pixel on the shape's grid, drawn with many points."""
-    height, width = shape.density.shape
-    choices = draw_addresses(weights, points, 40, torch.Generator().manual_seed(0))
-    start = parameters.new_full((points, 2), 0.5)
-    cloud = chaos_game(parameters, choices, start, burn_in=39)
-    level = cloud.new_full((points,), exposure * height * width / points)
-    return smooth_raster(cloud, (height, width), sigma=scale, extent=shape.extent, aggregate=Poisson(), weights=level)
-
-
 def _finished(
     systems: Systems, index: int, shape: Shape, target: Tensor, bound: float
 ) -> tuple[dict[str, Any], float, Tensor]:
-    """One system as arguments of an `IFS`, its likeness to the target, and its picture."""
-    maps, weights = contraction(systems.parameters[index], bound), systems.logits[index].softmax(-1)
-    exposure, scale = float(systems.exposures[index].exp()), float(systems.scales[index].exp())
-    picture = picture_of(maps, weights, shape, exposure, scale).cpu()
-    options = {"weights": weights.cpu(), "extent": shape.extent, "exposure": exposure, "noise": GaussianNoise(scale)}
-    return {"parameters": maps.cpu(), **options}, float(likeness(picture, target)), picture
+    """One system as arguments of an `IFS`, its likeness to the target, and its picture, drawn with many points."""
+    options = {
+        "parameters": contraction(systems.parameters[index], bound).cpu(),
+        "weights": systems.logits[index].softmax(-1).cpu(),
+        "extent": shape.extent,
+        "exposure": float(systems.exposures[index].exp()),
+        "noise": GaussianNoise(float(systems.scales[index].exp())),
+    }
+    picture = IFS(**options, points=2**16)(tuple(target.shape))
+    return options, float(likeness(picture, target)), picture
 
 
 @torch.no_grad()
 def _mean_colours(ifs: IFS, colours: Tensor, side: int) -> Tensor:
     """The mean colour (n, 3) that the image has where each function's points lie."""
     points, last = ifs.points(), ifs.choices[:, -1].long()
-    height, width = colours.shape[-2:]
-    column = (points[:, 0] * side).long().clamp(0, width - 1)
-    row = (height - 1 - (points[:, 1] * side).long()).clamp(0, height - 1)
-    below = colours[:, row, column].T
+    places = torch.stack([points[:, 0] * side, colours.shape[-2] - points[:, 1] * side], -1)
+    below = looked_up(colours, places, "nearest").T
     own = [below[last == k] for k in range(ifs.functions)]
     return torch.stack([(points if len(points) else below).mean(0) for points in own])
 
@@ -228,14 +191,18 @@ def read_picture(image: Tensor | str | os.PathLike[str], foreground: str = "auto
         raise ValueError(f"fit_ifs: unknown foreground {foreground!r}; choose one of auto, bright, dark.")
     if not isinstance(image, (Tensor, str, os.PathLike)):
         raise TypeError(f"fit_ifs: the image must be a tensor or the name of a file, got {type(image).__name__}.")
-    name = "fit_ifs: the image" if isinstance(image, Tensor) else str(image)
-    values: Any = image if isinstance(image, Tensor) else _read_file(image)  # pyright: ignore[reportArgumentType]
+    if isinstance(image, Tensor):
+        name, values = "fit_ifs: the image", image
+    else:
+        name, values = str(image), torch.from_numpy(np.array(open_picture(image)))
+        values = values.movedim(-1, 0) if values.ndim == 3 else values
+    channels = range(1, 5)
     values = values.detach().cpu().float() / (255.0 if values.dtype == torch.uint8 else 1.0)
-    if values.ndim == 3 and values.shape[0] not in (1, 2, 3, 4) and values.shape[-1] in (1, 2, 3, 4):
+    if values.ndim == 3 and values.shape[0] not in channels and values.shape[-1] in channels:
         values = values.movedim(-1, 0)
     if values.ndim == 2:
         values = values[None]
-    if values.ndim != 3 or values.shape[0] not in (1, 2, 3, 4):
+    if values.ndim != 3 or values.shape[0] not in channels:
         raise ValueError(
             f"{name}: wanted (H, W), (C, H, W) or (H, W, C) with 1 to 4 channels, got {tuple(values.shape)}."
         )
@@ -251,17 +218,9 @@ def read_picture(image: Tensor | str | os.PathLike[str], foreground: str = "auto
         grey = alpha
     else:
         grey = values[:3].mean(0) if len(values) >= 3 else values[0]
-        border = torch.cat([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
-        if foreground == "dark" or (foreground == "auto" and float(border.mean()) > 0.5):
+        if foreground == "dark" or (foreground == "auto" and float(border(grey).mean()) > 0.5):
             grey = 1 - grey
     grey = grey.clamp(0, 1)
     if float(grey.max() - grey.min()) < 0.02:
         raise ValueError(f"{name}: has one brightness all over ({float(grey.mean()):.3g}); there is nothing to fit.")
     return grey, colours
-
-
-def _read_file(path: str | os.PathLike[str]) -> Tensor:
-    import numpy
-
-    values = torch.from_numpy(numpy.array(open_picture(path)))
-    return values.movedim(-1, 0) if values.ndim == 3 else values

@@ -75,15 +75,15 @@ def blurred(fields: Tensor, sigma: float) -> Tensor:
     """Fields (..., H, W) convolved with a Gaussian of `sigma` pixels, zero outside: two matrix products."""
     if sigma < 0.05:
         return fields
-    height, width = fields.shape[-2:]
-    return _gauss(fields, height, sigma) @ fields @ _gauss(fields, width, sigma)
+    down, across = (_gauss(fields, n, sigma, n + 8) for n in fields.shape[-2:])
+    return down @ fields @ across
 
 
-def _gauss(like: Tensor, size: int, sigma: float) -> Tensor:
-    position = torch.arange(size, dtype=like.dtype, device=like.device)
-    weights = torch.exp(-0.5 * ((position[:, None] - position) / sigma) ** 2)
-    reach = torch.arange(-(size + 8), size + 9, dtype=like.dtype, device=like.device)
-    return weights / torch.exp(-0.5 * (reach / sigma) ** 2).sum()
+def _gauss(like: Tensor, size: int, sigma: float, reach: int) -> Tensor:
+    """(size, size): row i averages what lies within `reach` pixels of i. On a CPU products are faster than convolutions."""
+    distance = torch.arange(-reach, reach + 1, dtype=like.dtype, device=like.device)
+    window = functional.pad(torch.exp(-0.5 * (distance / sigma) ** 2), (size, size))
+    return (window / window.sum()).unfold(0, size, 1)[size + reach - torch.arange(size, device=like.device)]
 
 
 def find_maps(shape: Shape, functions: int, restarts: int, settings: Search, generator: torch.Generator) -> Tensor:
@@ -300,7 +300,7 @@ class Systems:
         return Systems(*(values[order] for values in vars(self).values()))
 
 
-Watch = Callable[[float, Tensor], bool]
+Watch = Callable[[float, Tensor], None]
 #: How many of the last choices carry the gradient of the selection weights.
 _MEMORY = 12
 #: Steps between redraws of the choices.
@@ -312,7 +312,7 @@ def refine(
 ) -> Systems:
     """Adam on the picture's squared error and structural dissimilarity, sigma annealed over the level.
 
-    `watch(loss, picture)` is told the best loss and picture at each step and ends the level by returning False.
+    `watch(loss, picture)` is told the best loss and picture at every fourth step.
     """
     target = shape.resized(level.side)
     height, width = target.density.shape
@@ -324,7 +324,7 @@ def refine(
     groups.append({"params": [exposures, scales], "start": 0.05 if level.tone else 0.0})
     optimiser = torch.optim.Adam(groups, lr=level.rate, betas=(0.9, 0.98))
     finest = target.side / shape.side
-    losses, drawn, memory, start, shares = systems.losses, None, logits, cloud, logits
+    losses = systems.losses
     for step in range(level.steps):
         part = step / max(1, level.steps - 1)
         for group in optimiser.param_groups:
@@ -332,7 +332,7 @@ def refine(
         sigma = geometric(level.sigma, part)
         # the picture has been drawn with one pixel's blur already
         wanted = -torch.expm1(-blurred(target.density, math.sqrt(max(sigma**2 - finest**2, 0.0))))
-        if step % _EVERY == 0 or drawn is None:
+        if step % _EVERY == 0:
             shares = logits.detach().softmax(-1) + 0.005
             shares = shares / shares.sum(-1, keepdim=True)
             drawn = draw_addresses(shares, level.points, level.depth, generator)
@@ -348,22 +348,17 @@ def refine(
                 points, (height, width), sigma=sigma * scales.exp(), extent=shape.extent, aggregate=Poisson(),
                 weights=change.exp() * brightness[:, None], epsilon=1e-3, method="windows",
             )  # fmt: skip
-            losses = _loss(picture, wanted, 0.5 if level.tone else 0.1)
+            error, structure = (picture - wanted).square().mean((-2, -1)), 0.5 if level.tone else 0.1
+            losses = error + structure * (1 - likeness(picture, wanted))
             optimiser.zero_grad()
             losses.sum().backward()
         optimiser.step()
         losses = losses.detach()
         if step % 4 == 3 or step == level.steps - 1:
             best = int(losses.argmin())
-            if not watch(float(losses[best]), picture[best].detach()):
-                break
+            watch(float(losses[best]), picture[best].detach())
     code, logits, exposures, scales = (values.detach() for values in learned)
     return Systems(whitening.decode(code), logits, exposures, scales, losses).best(level.keep)
-
-
-def _loss(picture: Tensor, wanted: Tensor, structure: float) -> Tensor:
-    error = ((picture - wanted) ** 2).mean((-2, -1))
-    return error + structure * (1 - likeness(picture, wanted))
 
 
 def likeness(picture: Tensor, wanted: Tensor) -> Tensor:
@@ -387,17 +382,9 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
             f"ssim: wanted two pictures of one size from 11 x 11 on, got {tuple(a.shape)} and {tuple(b.shape)}."
         )
     a, b = torch.broadcast_tensors(a, b)
-    down, across = _windows(a, a.shape[-2]), _windows(a, a.shape[-1])
+    down, across = (_gauss(a, n, 1.5, 5)[5:-5] for n in a.shape[-2:])
     mean_a, mean_b, aa, bb, ab = (down @ torch.stack([a, b, a * a, b * b, a * b]) @ across.mT).unbind()
     spread_a, spread_b, joint = aa - mean_a**2, bb - mean_b**2, ab - mean_a * mean_b
     c1, c2 = 0.01**2, 0.03**2
     likeness = (2 * mean_a * mean_b + c1) * (2 * joint + c2)
     return (likeness / ((mean_a**2 + mean_b**2 + c1) * (spread_a + spread_b + c2))).mean((-2, -1))
-
-
-def _windows(like: Tensor, size: int) -> Tensor:
-    """(size - 10, size): row i averages pixels i to i + 10. One matrix product is faster than a convolution on a CPU."""
-    position = torch.arange(size, dtype=like.dtype, device=like.device)
-    distance = position[None, :] - position[: size - 10, None] - 5
-    rows = torch.exp(-0.5 * distance**2 / 1.5**2) * (distance.abs() <= 5)
-    return rows / rows.sum(-1, keepdim=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from algonet.core.checks import check_integer
 from algonet.core.tracing import outside_autocast
@@ -32,7 +33,7 @@ from algonet.render.lights import Light
 
 from .hull import half_heights, viewed_place, visual_hull
 from .large_steps import LargeSteps
-from .progress import decay, geometric, progress_bar
+from .progress import decay, geometric, progress_of
 from .quality import MeshQuality, mesh_quality, roll_back
 from .remesh import EQUILATERAL, Remesh, detail_lengths, remesh, surface
 from .targets import Level, Targets
@@ -45,6 +46,8 @@ STAGES = 12
 SEEN = 1e-3
 #: Learning rates of colours (before the sigmoid) and of lights: some thirty steps from one end of their range to the other.
 PAINT_RATE, LIGHT_RATE = 0.1, 0.05
+#: Faces are remeshed every so many steps, to edges of so many pixels at least.
+REMESH_EVERY, LEAST_EDGE = 20, 1.25
 #: After this share of the steps the faces stay as they are, so that the last steps are spent on the shape alone.
 REMESH_UNTIL = 0.85
 #: So much of what masks leave must be out of reach of what is unknown.
@@ -130,9 +133,10 @@ def fit_mesh(
         coverage=coverage,
         seed=seed,
     )
-    with suppress(KeyboardInterrupt), progress_bar(range(steps), "fitting the mesh", progress) as numbers:
-        for _ in numbers:
+    with suppress(KeyboardInterrupt), progress_of(steps, "fitting the mesh", progress) as advance:
+        while not fitter.done:
             fitter.step()
+            advance()
     return fitter.result()
 
 
@@ -182,8 +186,7 @@ class MeshFitter:
         self.apart = self.moves.vertices.detach().clone()
         colors = template.vertex_colors
         colors = torch.full_like(template.vertices, 0.5) if colors is None else colors
-        colors = torch.logit(colors.detach().clamp(0.02, 0.98))
-        self._repaint(torch.cat([colors, torch.zeros_like(colors).repeat(1, 2)], -1), 0)
+        self._repaint(pad(torch.logit(colors.detach().clamp(0.02, 0.98)), (0, 6)), 0)
         self.lights = [_mapped(light, lambda t: t.clone().requires_grad_()) for light in lights]
         #: Their tensors that are learned
         self.learned = [t for light in self.lights for t in _learned(light).values()]
@@ -197,9 +200,8 @@ class MeshFitter:
         self.topology: Topology | None = None
         self.losses: list[Tensor] = []
         self.faces: list[int] = []
-        if begun and remesh is not None:
-            self._remesh(remesh)
-            self.apart = self.moves.vertices.detach().clone()
+        if begun:
+            self._remesh()
 
     @property
     def done(self) -> bool:
@@ -220,13 +222,15 @@ class MeshFitter:
         """One step of the fit."""
         self._set_scale(self.scale(self.taken))
         share = self.taken / self.steps
-        if self.remesh is not None and self.taken and self.taken % self.remesh.every == 0:
+        if self.remesh is not None and self.taken and self.taken % REMESH_EVERY == 0:
             self._part()
             if share < REMESH_UNTIL:
-                self._remesh(self.remesh)
-            self.apart = self.moves.vertices.detach().clone()
+                self._remesh()
         mesh = self.mesh()
-        chosen = self._draw().to(mesh.vertices.device)
+        chosen = torch.arange(len(self.targets))
+        if self.views is not None and self.views < len(chosen):
+            chosen = torch.randperm(len(chosen), generator=self.generator)[: self.views]
+        chosen = chosen.to(mesh.vertices.device)
         out = self._render(mesh, chosen)
         if not self.taken:
             self._check_seen(out, mesh)
@@ -293,12 +297,6 @@ class MeshFitter:
         self.renderer.size = self.level.size
         self.renderer.set_scale(self.level.scale)
 
-    def _draw(self) -> Tensor:
-        count = len(self.targets)
-        if self.views is None or self.views >= count:
-            return torch.arange(count)
-        return torch.randperm(count, generator=self.generator)[: self.views]
-
     def _render(self, mesh: Mesh, chosen: Tensor) -> Rendering:
         normals = mesh.vertex_normals() if self.targets.normals is not None else None
         return self.renderer(mesh, self.targets.cameras[chosen], self.lights, normals)
@@ -344,17 +342,20 @@ class MeshFitter:
             self.topology = Topology.of(mesh)
         return sum(getattr(self.weights, name) * loss(mesh, self.topology) for name, loss in used.items())
 
-    def _remesh(self, options: Remesh) -> None:
+    def _remesh(self) -> None:
         """Edges brought to the length that suits the noise; colours and moments go along."""
-        vertices, faces = self.moves.vertices.detach(), self.moves.faces
-        length = max(options.edge * self.scale(self.taken), options.least) * self._pixel()
+        options, vertices, faces = self.remesh, self.moves.vertices.detach(), self.moves.faces
+        assert options is not None
+        # How large a pixel of the targets is, in the world, at the mesh's distance
+        pixel = float(half_heights(self.targets.cameras, vertices.mean(0)).mean()) * 2 / self.targets.size[0]
+        length = max(options.edge * self.scale(self.taken), LEAST_EDGE) * pixel
         length = max(length, math.sqrt(surface(vertices, faces) / (EQUILATERAL * options.max_faces)))
-        lengths = detail_lengths(vertices, faces, length, options.flat)
+        lengths = detail_lengths(vertices, faces, length)
         data = torch.cat([self.moves.momentum, self._painted()], -1)
         vertices, faces, data = remesh(vertices, faces, lengths, data)
         self.moves.replace(vertices, faces, data[:, :3])
         self._repaint(data[:, 3:], int(self.paint.state[self.colors]["step"]))
-        self.topology = None
+        self.apart, self.topology = vertices.clone(), None
 
     def _painted(self) -> Tensor:
         """Colours before the sigmoid with their moments (V, 9), which go along through remeshing."""
@@ -374,11 +375,7 @@ class MeshFitter:
         with torch.no_grad():
             self.moves.vertices.copy_(vertices)
             self.moves.momentum[back] = 0
-
-    def _pixel(self) -> float:
-        """How large a pixel of the targets is, in the world, at the mesh's distance."""
-        middle = self.moves.vertices.detach().mean(0)
-        return float(half_heights(self.targets.cameras, middle).mean()) * 2 / self.targets.size[0]
+        self.apart = vertices
 
 
 def _as_targets(targets: Targets | Tensor, cameras: Camera | None) -> Targets:

@@ -19,14 +19,13 @@ from algonet.render.coverage import DEFAULT_COVERAGE
 from algonet.render.lights import Light
 from algonet.render.meshes import check_mesh_given
 
-from .alignment import Move, align_rotations, even_rotations, match_silhouettes, rotation_angle, turn_around, variations
-from .least_squares import AT_ONCE, LeastSquares
+from .alignment import Move, even_rotations, match_silhouettes, rotation_angle, see_whole, turn_around, variations
+from .least_squares import AT_ONCE, LeastSquares, Poses, joined
 from .mesh import UNLIT
-from .progress import counted, progress_bar, progress_of
-from .simplify import Sides, simplified
+from .progress import geometric, progress_of
+from .simplify import Sides
+from .targets import shrunk
 
-#: Poses closer than this are one minimum; measured, runs that end in one agree to a tenth of a degree.
-SAME_POSE = 5.0
 #: So many of each picture's best poses are tried again in variations.
 VARIED = 4
 #: A descent from a start has one try, and keeps more faces in shrunken pictures than a search: with 512 of its 6,320, a
@@ -98,7 +97,6 @@ def fit_camera(
     learn_fov: bool = False,
     steps: int = 24,
     scales: tuple[float, float] | None = None,
-    stages: int = 8,
     search: PoseSearch | None = None,
     lights: Sequence[Light] = UNLIT,
     move: Move = True,
@@ -119,11 +117,11 @@ def fit_camera(
     known to be centred on the mesh, as of turntables. A step aside and a turn look nearly alike, which costs degrees in small
     pictures.
 
-    At each stage both the rendering and the image are blurred by noise of the same scale, which falls geometrically between
-    `scales` (in pixels; default: a quarter of the image, after a search a 24th, down to 0.7): far away, the blurred
-    pictures still overlap and pull. While it is wide, smaller pictures are rendered, of a mesh simplified to no more faces
-    than they have pixels. Open meshes are seen from both sides, and so are those for which `two_sided` says so. Any
-    `coverage` will do; its own softness does not count.
+    At each of eight stages both the rendering and the image are blurred by noise of the same scale, which falls
+    geometrically between `scales` (in pixels; default: a quarter of the image, after a search a 24th, down to 0.7): far
+    away, the blurred pictures still overlap and pull. While it is wide, smaller pictures are rendered, of a mesh simplified
+    to no more faces than they have pixels. Open meshes are seen from both sides, and so are those for which `two_sided` says
+    so. Any `coverage` will do; its own softness does not count.
 
     >>> from algonet.render import icosphere
     >>> fit = fit_camera(icosphere(1), torch.zeros(16, 16), Camera.look_at((0.0, 0.0, 3.0)), steps=2)
@@ -131,8 +129,7 @@ def fit_camera(
     (torch.Size([]), 2)
     """
     pictures, single = _checked_pictures(image, mesh)
-    for name, value in (("steps", steps), ("stages", stages)):
-        check_integer("fit_camera", name, value, 1)
+    check_integer("fit_camera", "steps", steps, 1)
     check_fov("fit_camera: `fov`", fov)
     if move not in (True, False, "distance"):
         raise ValueError(f"fit_camera: `move` must be True, False or 'distance', got {move!r}.")
@@ -143,33 +140,34 @@ def fit_camera(
             raise ValueError("fit_camera: without `start`, the camera's place is searched too; leave `move` on.")
         search = search or (PoseSearch() if mesh.vertices.device.type == "cpu" else THOROUGH)
         minima, history = _search(sides, pictures, None, fov, search, common, progress)
-        camera, losses = _best(minima)
-        return CameraFit(camera[0] if single else camera, losses[0] if single else losses, history, minima)
-    start = start.to(mesh.vertices)
-    alone, flat = not start.batch_shape, start.matrix.reshape(-1, 4, 4)
-    camera = Camera(flat, start.position.reshape(-1, 3), start.perspective, start.near)
-    if len(pictures) > 1 and len(camera.matrix) not in (1, len(pictures)):
-        raise ValueError(
-            f"fit_camera: one start, or one per picture: {len(pictures)} pictures, starts of batch shape "
-            f"{tuple(start.batch_shape)}."
-        )
-    if len(pictures) > 1 and len(camera.matrix) == 1:
-        camera = camera[torch.zeros(len(pictures), dtype=torch.long)]
-    pictures = pictures.expand(len(camera.matrix), -1, -1, -1)
-    longer, minima, history = max(pictures.shape[1:3]), [], []
-    widest = longer / 4
-    if search is not None:
-        minima, history = _search(sides, pictures, camera, fov, search, common, progress)
-        camera, widest = _best(minima)[0], longer / 24
+        found = joined([own[:1] for own in minima])
     else:
-        camera = match_silhouettes(sides, pictures, camera, move)
-    descent = LeastSquares(sides, pictures, camera, least_faces=DESCENT_FACES, **common)
-    with suppress(KeyboardInterrupt), progress_bar(range(steps), "fitting the camera", progress) as numbers:
-        descent.run(numbers, steps, scales if scales is not None else (max(1.0, widest), 0.7), stages)
-    found, losses = descent.camera(), descent.losses
-    if alone and single:
-        found, losses = found[0], losses[0]
-    return CameraFit(found, losses, history + descent.history(), minima)
+        start = start.to(mesh.vertices)
+        single &= not start.batch_shape
+        camera = Camera(start.matrix.reshape(-1, 4, 4), start.position.reshape(-1, 3), start.perspective, start.near)
+        given, count = len(camera.matrix), max(len(camera.matrix), len(pictures))
+        if not {given, len(pictures)} <= {1, count}:
+            raise ValueError(
+                f"fit_camera: one start, or one per picture: {len(pictures)} pictures, starts of batch shape "
+                f"{tuple(start.batch_shape)}."
+            )
+        rows = torch.arange(count, device=pictures.device)
+        camera, pictures = camera[rows % given], pictures[rows % len(pictures)]
+        minima, history, widest = [], [], max(pictures.shape[1:3]) / 4
+        if search is not None:
+            minima, history = _search(sides, pictures, camera, fov, search, common, progress)
+            camera, widest = joined([own[:1] for own in minima]).cameras, widest / 6
+        else:
+            camera = match_silhouettes(sides, pictures, camera, move)
+        begun = Poses(camera, rows, pictures.new_zeros(count))
+        descent = LeastSquares(sides, pictures, begun, least_faces=DESCENT_FACES, **common)
+        scales = (max(1.0, widest), 0.7) if scales is None else scales
+        with suppress(KeyboardInterrupt), progress_of(steps, "fitting the camera", progress) as advance:
+            descent.run(scales, 8, steps, advance)
+        found = descent.poses()
+        history += descent.history()
+    camera, losses = (found.cameras[0], found.losses[0]) if single else (found.cameras, found.losses)
+    return CameraFit(camera, losses, history, [Minima(own.cameras, own.losses) for own in minima])
 
 
 def _search(
@@ -180,8 +178,8 @@ def _search(
     search: PoseSearch,
     common: dict[str, Any],
     progress: bool,
-) -> tuple[list[Minima], list[dict[str, float]]]:
-    """Many rotations tried at a small size, then the best few at a larger one: each picture's minima, and the losses.
+) -> tuple[list[Poses], list[dict[str, float]]]:
+    """Many rotations tried at a small size, then the best few at a larger one: each picture's poses, and the history.
 
     The rotations are spread over all; with starts, one per picture, they are none and those that are small enough, and turn
     its start.
@@ -196,114 +194,50 @@ def _search(
         raise ValueError(
             "fit_camera: a picture shows nothing (its silhouette is empty); there is no pose to search for."
         )
-    turns, count, move = turns.to(pictures), len(turns), common["move"]
-    coarse, small = Sides(simplified(sides.front, search.faces), sides.open), _shrunk(pictures, search.size)
-    each, history, text = max(1, AT_ONCE // count), [], "searching the camera"
-    # After half of the steps only the best go on
-    half, most = search.steps // 2, max(search.keep, count // 4)
-    kept: list[Camera] = []
-    firsts = range(0, len(pictures), each)
-    with progress_of(len(firsts) * search.steps, text, progress) as advance:
-        for first in firsts:
-            part = small[first : first + each]
-            which = torch.arange(len(part), device=pictures.device).repeat_interleave(count)
-            if start is None:
-                camera = align_rotations(coarse, part, turns, fov, move)
-            else:
-                camera = turn_around(start[first + which[::count]], turns, coarse.middle)
-                camera = match_silhouettes(coarse, part[which], camera, move)
-            descent = LeastSquares(coarse, part[which], camera, **common)
-            for steps, kept_each in ((range(half), most), (range(half, search.steps), search.keep)):
-                if not steps:
-                    continue
-                descent.run(counted(steps, advance, text), search.steps, (max(part.shape[1:3]) / 8, 0.5), 4)
-                chosen = _chosen(descent.camera(), descent.losses, which, len(part), kept_each)
-                descent.keep(chosen)
-                which = which[chosen]
-            history += descent.history()
-            found = Minima(descent.camera(), descent.losses)
-            found, which, levels = _varied(coarse, part, found, which, around, search, common)
-            history += levels
-            kept += [found.cameras[own] for own in _rows(which, len(part))]
-    sides = sides.at_most(search.refine_faces)
-    larger = _shrunk(pictures, search.refine_size)
-    which = torch.repeat_interleave(torch.tensor([len(camera.matrix) for camera in kept])).to(pictures.device)
-    descent = LeastSquares(sides, larger[which], _joined(kept), **common)
-    scales = (max(1.0, max(larger.shape[1:3]) / 24), 0.7)
-    with progress_bar(range(search.refine_steps), "refining the camera", progress) as numbers:
-        descent.run(numbers, search.refine_steps, scales, 4)
-    chosen = _chosen(descent.camera(), descent.losses, which, len(pictures), search.keep)
-    descent.keep(chosen)
-    found, which = descent.camera(), which[chosen]
-    minima = [Minima(found[own], descent.losses[own]) for own in _rows(which, len(pictures))]
-    return minima, history + descent.history()
+    turns, count = turns.to(pictures), len(turns)
+    coarse, fine = (sides.at_most(faces) for faces in (search.faces, search.refine_faces))
+    each, found, history = max(1, AT_ONCE // count), [], []
+    groups, half, varied_steps = range(0, len(pictures), each), search.steps // 2, max(1, search.steps // 2)
+    total = len(groups) * (search.steps + varied_steps + search.refine_steps)
+    with progress_of(total, "searching the camera", progress) as advance:
 
+        def descend(
+            sides: Sides,
+            pictures: Tensor,
+            start: Poses,
+            scales: tuple[float, float],
+            stages: int,
+            steps: int,
+            keep: int,
+        ) -> Poses:
+            descent = LeastSquares(sides, pictures, start, **common)
+            descent.run(scales, stages, steps, advance)
+            history.extend(descent.history())
+            return descent.poses().best(keep)
 
-def _varied(
-    sides: Sides,
-    pictures: Tensor,
-    found: Minima,
-    which: Tensor,
-    around: float,
-    search: PoseSearch,
-    common: dict[str, Any],
-) -> tuple[Minima, Tensor, list[dict[str, float]]]:
-    """The best cameras of each of the `pictures` and what variations of them lead to, the picture of each, and the losses."""
-    best = _chosen(found.cameras, found.losses, which, len(pictures), VARIED)
-    turns = variations(found.cameras[best], sides.front, around)
-    if not turns.shape[1]:
-        return found, which, []
-    camera = turn_around(found.cameras[best], turns, sides.middle)
-    shown = which[best].repeat_interleave(turns.shape[1])
-    descent = LeastSquares(sides, pictures[shown], camera, **common)
-    steps = max(1, search.steps // 2)
-    descent.run(range(steps), steps, (max(pictures.shape[1:3]) / 16, 0.5), 2)
-    cameras, losses = _joined([found.cameras, descent.camera()]), torch.cat([found.losses, descent.losses])
-    which = torch.cat([which, shown])
-    rows = _chosen(cameras, losses, which, len(pictures), search.keep)
-    return Minima(cameras[rows], losses[rows]), which[rows], descent.history()
-
-
-def _rows(which: Tensor, pictures: int) -> list[Tensor]:
-    """The rows that show each picture; `which` picture each row shows."""
-    return [(which == i).nonzero()[:, 0] for i in range(pictures)]
-
-
-def _chosen(cameras: Camera, losses: Tensor, which: Tensor, pictures: int, keep: int) -> Tensor:
-    """The rows of at most `keep` distinct cameras of each picture, its best first."""
-    return torch.cat([own[_distinct(cameras[own], losses[own])[:keep]] for own in _rows(which, pictures)])
-
-
-def _best(minima: list[Minima]) -> tuple[Camera, Tensor]:
-    return _joined([m.cameras[slice(0, 1)] for m in minima]), torch.cat([m.losses[:1] for m in minima])
-
-
-def _joined(cameras: list[Camera]) -> Camera:
-    first, *_ = cameras
-    matrix, position = torch.cat([c.matrix for c in cameras]), torch.cat([c.position for c in cameras])
-    return Camera(matrix, position, first.perspective, first.near)
-
-
-def _distinct(cameras: Camera, losses: Tensor) -> Tensor:
-    """Which cameras to keep, best first: each at least `SAME_POSE` degrees from every better one."""
-    order = losses.argsort()
-    axes = cameras.axes[order].double()
-    apart = (rotation_angle(torch.einsum("aij,bij->ab", axes, axes)) > SAME_POSE).cpu().numpy()
-    chosen: list[int] = []
-    for i in range(len(order)):
-        if apart[i, chosen].all():
-            chosen.append(i)
-    return order[torch.tensor(chosen, device=order.device)]
-
-
-def _shrunk(pictures: Tensor, size: int) -> Tensor:
-    """Pictures (N, H, W, C) averaged down until the longer side is about `size` and even, never enlarged."""
-    height, width = pictures.shape[1:3]
-    share = min(1.0, size / max(height, width))
-    if share == 1.0:
-        return pictures
-    rows, columns = (max(2, 2 * round(n * share / 2)) for n in (height, width))
-    return torch.nn.functional.interpolate(pictures.movedim(-1, 1), (rows, columns), mode="area").movedim(1, -1)
+        for first in groups:
+            group = slice(first, first + each)
+            small, larger = (shrunk(pictures[group], size) for size in (search.size, search.refine_size))
+            which = torch.arange(len(small), device=pictures.device).repeat_interleave(count)
+            begun = see_whole(coarse, fov, len(small)) if start is None else start[group]
+            camera = turn_around(begun, turns, coarse.middle)
+            camera = match_silhouettes(coarse, small[which], camera, common["move"], cut_off=start is None)
+            poses, side = Poses(camera, which, small.new_zeros(len(which))), max(small.shape[1:3])
+            a, b, c, d = (geometric((side / 8, 0.5), i / 3) for i in range(4))
+            # After half of the steps only the best go on
+            if half:
+                poses = descend(coarse, small, poses, (a, b), 2, half, max(search.keep, count // 4))
+            poses = descend(coarse, small, poses, (c, d), 2, search.steps - half, search.keep)
+            best = poses.best(VARIED)
+            others = variations(best.cameras, coarse.front, around)
+            if others.shape[1]:
+                which = best.which.repeat_interleave(others.shape[1])
+                varied = Poses(turn_around(best.cameras, others, coarse.middle), which, small.new_zeros(len(which)))
+                varied = descend(coarse, small, varied, (side / 16, 0.5), 2, varied_steps, search.keep)
+                poses = joined([poses, varied]).best(search.keep)
+            scales = max(1.0, max(larger.shape[1:3]) / 24), 0.7
+            found += descend(fine, larger, poses, scales, 4, search.refine_steps, search.keep).of_pictures()
+    return found, history
 
 
 def _checked_pictures(image: Tensor, mesh: Mesh) -> tuple[Tensor, bool]:

@@ -1,11 +1,11 @@
-"""What the fits share: learning rates that fall, loops that can be stopped, and progress shown."""
+"""What the fits share: learning rates that fall, and progress shown."""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 #: Where there is no terminal, a line is written every so many seconds.
@@ -23,14 +23,14 @@ def geometric(ends: tuple[float, float], share: float) -> float:
 
 
 @contextmanager
-def progress_of(total: int, text: str, shown: bool, done: int = 0) -> Iterator[Callable[[int, str], None]]:
-    """`advance(steps, text)`: on a terminal it moves a bar, elsewhere it writes a line every ten seconds to standard error;
-    both say how long it still takes. Nothing unless `shown`."""
+def progress_of(total: int, text: str, shown: bool, done: int = 0) -> Iterator[Callable[..., None]]:
+    """`advance(steps, text)`, by default one step of the same text: on a terminal it moves a bar, elsewhere it writes a line
+    every ten seconds to standard error; both say how long it still takes. Nothing unless `shown`."""
     if not shown:
-        yield lambda steps, text: None
+        yield lambda steps=1, text=text: None
         return
     if not sys.stderr.isatty():
-        yield _lines(total, done)
+        yield _lines(total, text, done)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -38,39 +38,22 @@ def progress_of(total: int, text: str, shown: bool, done: int = 0) -> Iterator[C
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(text, total=total, completed=done)
-        yield lambda steps, text: bar.update(task, advance=steps, description=text)
+        yield lambda steps=1, text=text: bar.update(task, advance=steps, description=text)
 
 
-def _lines(total: int, done: int) -> Callable[[int, str], None]:
+def _lines(total: int, text: str, done: int) -> Callable[..., None]:
     """Progress as lines."""
     # The first step compiles kernels, so its time says nothing of the others
     first, began, said = -1, 0.0, time.monotonic()
 
-    def advance(steps: int, text: str) -> None:
+    def advance(steps: int = 1, text: str = text) -> None:
         nonlocal done, first, began, said
         done, now = done + steps, time.monotonic()
         if first < 0:
             first, began = done, now
         elif now - said >= EVERY and done > first:
             said, left = now, (total - done) * (now - began) / (done - first)
-            print(f"{text}: {done} of {total}, about {_duration(left)} left", file=sys.stderr, flush=True)
+            duration = f"{left:.0f} s" if left < 120 else f"{left / 60:.0f} min"
+            print(f"{text}: {done} of {total}, about {duration} left", file=sys.stderr, flush=True)
 
     return advance
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
-def counted(numbers: Iterable[int], advance: Callable[[int, str], None], text: str) -> Iterator[int]:
-    """The numbers, each counted when what is done with it is done."""
-    for number in numbers:
-        yield number
-        advance(1, text)
-
-
-@contextmanager
-def progress_bar(numbers: range, text: str, shown: bool) -> Iterator[Iterable[int]]:
-    """The numbers, their progress shown if `shown`."""
-    with progress_of(len(numbers), text, shown) as advance:
-        yield counted(numbers, advance, text)

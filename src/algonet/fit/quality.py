@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from algonet.core.checks import check_spec
 from algonet.render import Mesh
 from algonet.render.meshes import check_mesh_given
 
-from .remesh import find_edges
+from .remesh import find_edges, spread
 
 
 class MeshQuality(NamedTuple):
@@ -93,36 +95,27 @@ def _close_pairs(vertices: Tensor, faces: Tensor, chunk: int = 2**21) -> list[tu
     # Most faces then lie in at most eight cells
     cell = 2 * extent.sort().values[len(extent) * 9 // 10]
     cell = torch.maximum(cell, (high.amax(0) - low.amin(0)).amax() / 512).clamp_min(1e-12)
-    first, last = ((low - low.amin(0)) / cell).long(), ((high - low.amin(0)) / cell).long()
-    spans = last - first + 1
-    number = spans.prod(1)
-    owner = torch.repeat_interleave(number)
-    rest = torch.arange(len(owner), device=faces.device) - (number.cumsum(0) - number)[owner]
-    span = spans[owner]
-    offset = torch.stack([rest % span[:, 0], rest // span[:, 0] % span[:, 1], rest // (span[:, 0] * span[:, 1])], -1)
-    place = first[owner] + offset
+    first, last = ((ends - low.amin(0)) / cell for ends in (low, high))
+    first, spans = first.long(), last.long() - first.long() + 1
+    owner, rest = spread(spans.prod(1))
+    strides = pad(spans[:, :2].cumprod(1), (1, 0), value=1)
+    place = first[owner] + rest[:, None] // strides[owner] % spans[owner]
     key = (place[:, 0] * 1024 + place[:, 1]) * 1024 + place[:, 2]
     key, order = key.sort(stable=True)
     owner, place = owner[order], place[order]
     # Each entry is paired with those after it in its cell
-    position = torch.arange(len(key), device=key.device)
-    ends = torch.searchsorted(key, key, right=True)
-    later = ends - position - 1
-    total = later.cumsum(0)
-    pairs = []
-    begin = 0
-    while begin < len(key):
-        done = int(total[begin - 1]) if begin else 0
-        end = max(begin + 1, int(torch.searchsorted(total, done + chunk)))
-        which = torch.repeat_interleave(later[begin:end]) + begin
-        shift = torch.arange(len(which), device=key.device) - (total[which] - later[which] - done) + 1
-        one, two = owner[which], owner[which + shift]
+    later = torch.searchsorted(key, key, right=True) - torch.arange(len(key), device=key.device) - 1
+    total, pairs = later.cumsum(0), []
+    cuts = torch.arange(0, int(total[-1]), chunk, device=key.device)[1:]
+    for begin, end in itertools.pairwise([0, *torch.searchsorted(total, cuts).tolist(), len(key)]):
+        which, after = spread(later[begin:end])
+        which = which + begin
+        one, two = owner[which], owner[which + after + 1]
         near = ((low[one] <= high[two]) & (low[two] <= high[one])).all(1)
         # A pair that meets in several cells counts in the first cell of its common box
         corner = torch.maximum(first[one], first[two])
         near &= (corner == place[which]).all(1)
         pairs.append((one[near], two[near]))
-        begin = end
     return pairs
 
 
@@ -135,8 +128,8 @@ def _crosses(vertices: Tensor, faces: Tensor, others: Tensor) -> Tensor:
         apart = ((start[:, None] != others) & (stop[:, None] != others)).all(1)
         p, q = vertices[start], vertices[stop]
         sides = _volume(a, b, c, p) * _volume(a, b, c, q) < 0
-        u, v, w = _volume(p, q, a, b), _volume(p, q, b, c), _volume(p, q, c, a)
-        inside = ((u > 0) & (v > 0) & (w > 0)) | ((u < 0) & (v < 0) & (w < 0))
+        around = torch.stack([_volume(p, q, a, b), _volume(p, q, b, c), _volume(p, q, c, a)])
+        inside = (around > 0).all(0) | (around < 0).all(0)
         found |= apart & sides & inside
     return found
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from algonet.core.checks import check_spec
+from algonet.core.checks import check_integer, check_spec
 from algonet.core.memory import UNASKED, check_memory
 from algonet.render import Mesh
 from algonet.render.checks import check_mesh
@@ -22,40 +22,42 @@ from algonet.render.vectors import face_areas
 
 #: An edge is split from 4/3 of the wanted length on and collapsed below 4/5: either then comes nearer to it (Botsch, Kobbelt).
 LONG, SHORT = 4 / 3, 4 / 5
+#: Edges grow up to so many times as long where the surface is flat.
+FLAT = 2.0
 #: No operation may turn a face's normal by more than 60 degrees.
 LEAST_COSINE = 0.5
 #: Edges between faces that meet at more than 37 degrees are kept: flipping them would cut the ridge.
 FLAT_COSINE = 0.8
 #: The area of an equilateral triangle of side 1.
 EQUILATERAL = math.sqrt(3) / 4
+#: What becomes of a face whose first 0, 1, 2 or 3 edges are cut, as rows of (a, b, c, ab, bc, ca); last, of one with two cuts
+#: whose diagonal from ab is shorter.
+PIECES = (
+    [[0, 1, 2]],
+    [[0, 3, 2], [3, 1, 2]],
+    [[3, 1, 4], [0, 3, 4], [0, 4, 2]],
+    [[0, 3, 5], [3, 1, 4], [5, 4, 2], [3, 4, 5]],
+    [[3, 1, 4], [0, 3, 2], [3, 4, 2]],
+)
 #: What a face takes while edges are sorted: corners, edges, their order and neighbours in 64 bits, and half a vertex.
 FACE_BYTES = 400
 
 
 @dataclass(frozen=True)
 class Remesh:
-    """How finely `fit_mesh` meshes: edges about `edge` times the noise's scale long, and at least `least` pixels.
+    """How finely `fit_mesh` meshes: edges about `edge` times the noise's scale long, and at least 1.25 pixels.
 
-    Every `every` steps, edges are split, collapsed and flipped. Where the surface is flat they may grow up to `flat` times as
-    long. At most `max_faces` faces are aimed at: edges stay longer if there would be more.
+    Every 20 steps, edges are split, collapsed and flipped. Where the surface is flat they may grow up to twice as long. At most
+    `max_faces` faces are aimed at: edges stay longer if there would be more.
     """
 
     edge: float = 2.0
-    least: float = 1.25
-    flat: float = 2.0
-    every: int = 20
     max_faces: int = 60_000
 
     def __post_init__(self):
-        for name in ("edge", "least"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"Remesh: `{name}` must be positive and finite, got {getattr(self, name)!r}.")
-        if not self.flat >= 1:
-            raise ValueError(f"Remesh: `flat` must be at least 1, got {self.flat!r}.")
-        if self.every < 1 or self.max_faces < 4:
-            raise ValueError(
-                f"Remesh: `every` must be at least 1 and `max_faces` at least 4, got {self.every!r} and {self.max_faces!r}."
-            )
+        if not 0 < self.edge < math.inf:
+            raise ValueError(f"Remesh: `edge` must be positive and finite, got {self.edge!r}.")
+        check_integer("Remesh", "max_faces", self.max_faces, 4)
 
 
 def remesh(
@@ -115,20 +117,20 @@ def surface(vertices: Tensor, faces: Tensor) -> float:
     return float(face_areas(vertices.detach(), faces)[0].norm(dim=-1).sum()) / 2
 
 
-def detail_lengths(vertices: Tensor, faces: Tensor, length: float, flat: float) -> Tensor:
-    """Wanted length of edges at each vertex: `length` where the surface bends, up to `flat` times that where it does not."""
+def detail_lengths(vertices: Tensor, faces: Tensor, length: float) -> Tensor:
+    """Wanted length of edges at each vertex: `length` where the surface bends, up to `FLAT` times that where it does not."""
     normals = Mesh(vertices, faces).face_normals()
     mean = Mesh(vertices, faces).vertex_normals()
     cosines = (normals[:, None] * mean[faces]).sum(-1)
     least = torch.ones_like(vertices[:, 0]).scatter_reduce(0, faces.flatten(), cosines.flatten(), "amin")
     # A face of side l on a surface of radius r tilts by about l / (2 r); a tilt of 0.1 is what the eye begins to see
     tilt = torch.acos(least.clamp(-1, 1))
-    wanted = length * (0.1 / tilt.clamp_min(1e-4)).clamp(1, flat)
+    wanted = length * (0.1 / tilt.clamp_min(1e-4)).clamp(1, FLAT)
     for _ in range(2):
         lowest = wanted[faces].amin(1, keepdim=True).expand(-1, 3)
         around = torch.full_like(wanted, math.inf).scatter_reduce(0, faces.flatten(), lowest.flatten(), "amin")
         wanted = torch.minimum(wanted, 1.3 * around)
-    return wanted.clamp(length, flat * length)
+    return wanted.clamp(length, FLAT * length)
 
 
 def proper(faces: Tensor) -> Tensor:
@@ -137,9 +139,11 @@ def proper(faces: Tensor) -> Tensor:
 
 
 class Edges(NamedTuple):
-    """Each edge once: `ends` (E, 2) in ascending order, `opposite` (E, 2) the third corners of its first two faces,
-    `owners` (E, 2) these faces, and `count` (E,) how many faces it has."""
+    """Each edge once, in the order of their `keys` (E,), lower end * vertices + higher: `ends` (E, 2) as its first face runs
+    along it, `opposite` (E, 2) the third corners of its first two faces, `owners` (E, 2) these faces, and `count` (E,) how
+    many faces it has."""
 
+    keys: Tensor
     ends: Tensor
     opposite: Tensor
     owners: Tensor
@@ -149,18 +153,25 @@ class Edges(NamedTuple):
 
 def find_edges(faces: Tensor, vertices: int) -> Edges:
     """The edges of a mesh with this many vertices; `of_face` (F, 3) are the edges (0, 1), (1, 2), (2, 0) of each face."""
-    ends = torch.cat([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]])
-    third = torch.cat([faces[:, 2], faces[:, 0], faces[:, 1]])
-    keys = ends.amin(1) * vertices + ends.amax(1)
-    unique, index, count = keys.unique(return_inverse=True, return_counts=True)
+    ends = torch.stack([faces, faces.roll(-1, 1)], -1).flatten(0, 1)
+    keys, index, count = (ends.amin(1) * vertices + ends.amax(1)).unique(return_inverse=True, return_counts=True)
     order = index.argsort(stable=True)
     first = count.cumsum(0) - count
-    one, two = order[first], order[first + (count > 1)]
-    owners = torch.stack([one, two], -1) % len(faces)
-    opposite = torch.stack([third[one], third[two]], -1)
-    return Edges(
-        torch.stack([unique // vertices, unique % vertices], -1), opposite, owners, count, index.reshape(3, -1).T
-    )
+    halves = order[torch.stack([first, first + (count > 1)], -1)]
+    opposite = faces.roll(1, 1).flatten()[halves]
+    return Edges(keys, ends[halves[:, 0]], opposite, halves // 3, count, index.reshape(-1, 3))
+
+
+def spread(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Each index as many times as its count says, and which time it is, from 0 on."""
+    index = torch.repeat_interleave(counts)
+    return index, torch.arange(len(index), device=counts.device) - (counts.cumsum(0) - counts)[index]
+
+
+def means(values: Tensor, index: Tensor, count: int) -> Tensor:
+    """The mean (count, C) of the rows of `values` (N, C) that belong to each index; 0 where none does."""
+    number = torch.bincount(index, minlength=count).clamp_min(1)[:, None]
+    return values.new_zeros(count, values.shape[-1]).index_add(0, index, values) / number
 
 
 def _lengths(table: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
@@ -182,39 +193,14 @@ def _split(table: Tensor, faces: Tensor) -> tuple[Tensor, Tensor]:
     table = torch.cat([table, middles])
     cut = number[edges.of_face]
     cuts = (cut >= 0).sum(1)
-    whole = [faces[cuts == 0]]
-    for kind in (1, 2, 3):
-        chosen = cuts == kind
-        if bool(chosen.any()):
-            whole += _cut(table, *_turned(faces[chosen], cut[chosen], kind), kind)
-    return table, torch.cat(whole)
-
-
-def _turned(faces: Tensor, cut: Tensor, kind: int) -> tuple[Tensor, Tensor]:
-    """Faces with their corners turned so that the edges to cut are the first `kind`."""
-    present = cut >= 0
-    # One cut: it comes first; two: the edge that is not cut comes last
-    first = present.int().argmax(1) if kind == 1 else ((~present).int().argmax(1) + 1) % 3
+    # One cut: its edge comes first; two: the edge that is not cut comes last
+    first = torch.where(cuts == 1, (cut >= 0).int().argmax(1), (cut < 0).int().argmax(1) + 1)
     order = (first[:, None] + torch.arange(3, device=faces.device)) % 3
-    return faces.gather(1, order), cut.gather(1, order)
-
-
-def _cut(table: Tensor, faces: Tensor, cut: Tensor, kind: int) -> list[Tensor]:
-    a, b, c = faces.unbind(1)
-    ab, bc, ca = cut.unbind(1)
-    if kind == 1:
-        return [torch.stack([a, ab, c], 1), torch.stack([ab, b, c], 1)]
-    if kind == 3:
-        corners = [(a, ab, ca), (ab, b, bc), (ca, bc, c), (ab, bc, ca)]
-        return [torch.stack(t, 1) for t in corners]
-    position = table[:, :3]
-    shorter = (position[a] - position[bc]).norm(dim=-1) < (position[ab] - position[c]).norm(dim=-1)
-    last = torch.where(shorter, a, ab)
-    return [
-        torch.stack([ab, b, bc], 1),
-        torch.stack([a, ab, torch.where(shorter, bc, c)], 1),
-        torch.stack([last, bc, c], 1),
-    ]
+    corners = torch.cat([faces.gather(1, order), cut.gather(1, order)], 1)
+    a, ab, c, bc = table[corners[:, [0, 3, 2, 4]], :3].unbind(1)
+    shorter = (ab - c).norm(dim=-1) <= (a - bc).norm(dim=-1)
+    kind = torch.where((cuts == 2) & shorter, 4, cuts)
+    return table, torch.cat([corners[kind == i][:, pieces].flatten(0, 1) for i, pieces in enumerate(PIECES)])
 
 
 def _collapse(table: Tensor, faces: Tensor) -> tuple[Tensor, Tensor, bool]:
@@ -243,39 +229,31 @@ def _collapse(table: Tensor, faces: Tensor) -> tuple[Tensor, Tensor, bool]:
 
 def _may_collapse(table: Tensor, faces: Tensor, edges: Edges, asks: Tensor) -> Tensor:
     """Which of the edges `asks` can go: two common neighbours only, no face turned over, no edge made too long."""
-    count = len(table)
-    ends, opposite = edges.ends[asks], edges.opposite[asks]
-    around, start, number = _faces_around(faces, count)
-    fine = (number[opposite] > 3).all(1)
-    middle = (table[ends[:, 0]] + table[ends[:, 1]]) / 2
-    common = torch.zeros(len(asks), dtype=torch.long, device=faces.device)
-    position = table[:, :3]
-    for own, other in ((0, 1), (1, 0)):
-        vertex, which = ends[:, own], torch.repeat_interleave(number[ends[:, own]])
-        offset = torch.arange(len(which), device=faces.device) - (number[vertex].cumsum(0) - number[vertex])[which]
-        face = faces[around[start[vertex][which] + offset]]
-        shared = (face == ends[which, other][:, None]).any(1)
-        at = face == vertex[which][:, None]
-        if own == 0:
-            # The next corner of each face around a vertex runs through all its neighbours
-            following = (face * at.roll(1, 1)).sum(1)
-            partner = ends[which, 1]
-            common.index_add_(0, which, (_joined(edges, following, partner, count) & (following != partner)).long())
-        old = position[face]
-        new = torch.where(at[..., None], middle[which, None, :3], old)
-        before, after = _area_vectors(old), _area_vectors(new)
-        turned = (before * after).sum(-1) < LEAST_COSINE * before.norm(dim=-1) * after.norm(dim=-1)
-        stretched = ((new - middle[which, None, :3]).norm(dim=-1) > LONG * middle[which, -1:]).any(1)
-        bad = (turned | stretched) & ~shared
-        fine &= ~torch.zeros_like(common).index_add_(0, which, bad.long()).bool()
-    return fine & (common == 2)
+    ends, middle = edges.ends[asks], table[edges.ends[asks]].mean(1)
+    # All faces around one end of each edge, then all around the other; `row` is the end, `edge` the edge of each
+    order, number = faces.flatten().argsort(stable=True) // 3, torch.bincount(faces.flatten(), minlength=len(table))
+    own, partner = ends.T.flatten(), ends.flip(1).T.flatten()
+    row, offset = spread(number[own])
+    face, edge = faces[order[(number.cumsum(0) - number)[own][row] + offset]], row % len(asks)
+    at, partner = face == own[row, None], partner[row]
+    # The next corner of each face around a vertex runs through all its neighbours
+    following = (face * at.roll(1, 1)).sum(1)
+    common = edge[_joined(edges, following, partner, len(table)) & (following != partner)]
+    old = table[face][..., :3]
+    new = torch.where(at[..., None], middle[edge, None, :3], old)
+    before, after = _area_vectors(old), _area_vectors(new)
+    turned = (before * after).sum(-1) < LEAST_COSINE * before.norm(dim=-1) * after.norm(dim=-1)
+    stretched = ((new - middle[edge, None, :3]).norm(dim=-1) > LONG * middle[edge, -1:]).any(1)
+    bad = edge[(turned | stretched) & (face != partner[:, None]).all(1)]
+    # Two common neighbours, seen from either end
+    linked = torch.bincount(common, minlength=len(asks)) == 4
+    return linked & (torch.bincount(bad, minlength=len(asks)) == 0) & (number[edges.opposite[asks]] > 3).all(1)
 
 
 def _joined(edges: Edges, a: Tensor, b: Tensor, count: int) -> Tensor:
-    """Whether there is an edge between vertices; edges lie in ascending order."""
-    keys = edges.ends[:, 0] * count + edges.ends[:, 1]
+    """Whether there is an edge between vertices."""
     key = torch.minimum(a, b) * count + torch.maximum(a, b)
-    return keys[torch.searchsorted(keys, key).clamp_max(len(keys) - 1)] == key
+    return edges.keys[torch.searchsorted(edges.keys, key).clamp_max(len(edges.keys) - 1)] == key
 
 
 def _flip(table: Tensor, faces: Tensor) -> tuple[Tensor, bool]:
@@ -288,13 +266,8 @@ def _flip(table: Tensor, faces: Tensor) -> tuple[Tensor, bool]:
     # The angles that face an edge add up to more than 180 degrees: it is the wrong diagonal
     asks = _angle(r, p, q) + _angle(s, p, q) > math.pi + 0.05
     asks &= ~_joined(edges, c, d, count) & (c != d)
-    # Which way the first face runs along the edge
     first, second = edges.owners[inner].unbind(1)
-    corners = faces[first]
-    ahead = ((corners == a[:, None]) & (corners.roll(-1, 1) == b[:, None])).any(1)
-    a, b = torch.where(ahead, a, b), torch.where(ahead, b, a)
-    old = normalize(_area_vectors(position[faces[first]]), dim=-1)
-    other = normalize(_area_vectors(position[faces[second]]), dim=-1)
+    old, other = (normalize(_area_vectors(position[faces[own]]), dim=-1) for own in (first, second))
     asks &= (old * other).sum(-1) > FLAT_COSINE
     # First face (a, b, c), second (b, a, d): they become (a, d, c) and (d, b, c)
     new = torch.stack([torch.stack([a, d, c], 1), torch.stack([d, b, c], 1)], 1)
@@ -315,11 +288,7 @@ def _relaxed(table: Tensor, faces: Tensor) -> Tensor:
     """Vertices moved half-way to the mean of their neighbours, along the surface only; the border stays."""
     edges = find_edges(faces, len(table))
     position = table[:, :3]
-    total = torch.zeros_like(position)
-    for own, other in ((0, 1), (1, 0)):
-        total.index_add_(0, edges.ends[:, own], position[edges.ends[:, other]])
-    number = torch.bincount(edges.ends.flatten(), minlength=len(table))[:, None]
-    way = total / number.clamp_min(1) - position
+    way = means(position[edges.ends.flip(1).flatten()], edges.ends.flatten(), len(table)) - position
     normals = Mesh(position, faces).vertex_normals()
     way = way - (way * normals).sum(-1, keepdim=True) * normals
     way[edges.ends[edges.count != 2]] = 0
@@ -338,13 +307,6 @@ def _lowest(touched: Tensor, rank: Tensor, count: int) -> Tensor:
     """The lowest rank (E,) that touches each of `count` vertices, the numbers of which are `touched` (E, k)."""
     own = rank[:, None].expand_as(touched)
     return touched.new_full((count,), len(rank)).scatter_reduce(0, touched.flatten(), own.flatten(), "amin")
-
-
-def _faces_around(faces: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """All faces in the order of their vertices, where each vertex's begin, and how many it has."""
-    order = faces.flatten().argsort(stable=True)
-    number = torch.bincount(faces.flatten(), minlength=count)
-    return order // 3, number.cumsum(0) - number, number
 
 
 def _area_vectors(corners: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from algonet.render import Camera, Mesh, SmoothRenderer, sample_texture
 from algonet.render.lights import Light
 from algonet.render.vectors import face_areas
 
-from .remesh import proper, surface
+from .remesh import means, proper, surface
 
 
 def simplified(mesh: Mesh, faces: int) -> Mesh:
@@ -45,20 +45,15 @@ def simplified(mesh: Mesh, faces: int) -> Mesh:
 def _clustered(mesh: Mesh, cell: float) -> Mesh:
     place = ((mesh.vertices - mesh.vertices.amin(0)) / cell).long()
     key = (place[:, 0] * 2**20 + place[:, 1]) * 2**20 + place[:, 2]
-    _, index, count = key.unique(return_inverse=True, return_counts=True)
+    cells, index = key.unique(return_inverse=True)
     faces = proper(index[mesh.faces.long()])
     if not len(faces):
         return mesh
     # The same face twice would count twice in the silhouette; turned over, it is the other side of a sheet
-    turned = torch.stack([faces.roll(i, 1) for i in range(3)], 1)
-    first = faces.argmin(1)
-    faces = turned[torch.arange(len(faces), device=faces.device), (3 - first) % 3].unique(dim=0)
-
-    def mean(values: Tensor) -> Tensor:
-        return values.new_zeros(len(count), values.shape[-1]).index_add(0, index, values) / count[:, None]
-
-    colors = None if mesh.vertex_colors is None else mean(mesh.vertex_colors)
-    return Mesh(_on_planes(mesh, mean(mesh.vertices), index, cell), faces, vertex_colors=colors)
+    order = (faces.argmin(1, keepdim=True) + torch.arange(3, device=faces.device)) % 3
+    colors = None if mesh.vertex_colors is None else means(mesh.vertex_colors, index, len(cells))
+    vertices = _on_planes(mesh, means(mesh.vertices, index, len(cells)), index, cell)
+    return Mesh(vertices, faces.gather(1, order).unique(dim=0), vertex_colors=colors)
 
 
 def _on_planes(mesh: Mesh, places: Tensor, index: Tensor, cell: float) -> Tensor:
@@ -93,10 +88,7 @@ def vertex_colors_of(mesh: Mesh) -> Tensor | None:
         corners = mesh.face_colors.detach()[:, None].expand(-1, 3, -1)
     else:
         return None if mesh.vertex_colors is None else mesh.vertex_colors.detach()
-    total = mesh.vertices.new_zeros(len(mesh.vertices), 3)
-    total = total.index_add(0, mesh.faces.long().flatten(), corners.reshape(-1, 3).to(total))
-    number = torch.bincount(mesh.faces.long().flatten(), minlength=len(total)).clamp_min(1)
-    return total / number[:, None]
+    return means(corners.reshape(-1, 3).to(mesh.vertices), mesh.faces.long().flatten(), len(mesh.vertices))
 
 
 class Sides:

@@ -6,14 +6,17 @@ import dataclasses
 import math
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, grid_sample, max_pool2d, pad
+from torch.nn.functional import avg_pool2d, grid_sample, interpolate, max_pool2d, pad
 
+from algonet.core.checks import check_spec
 from algonet.core.extras import require
 from algonet.core.pictures import open_picture
 from algonet.core.tracing import outside_autocast
@@ -25,8 +28,8 @@ from algonet.render.coverage import DEFAULT_COVERAGE
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 #: Names under which a folder's cameras are looked for.
 CAMERA_FILES = ("cameras.json", "transforms.json")
-#: Fields that hold pictures, and how many channels each may have (0: no channel dimension).
-PICTURES = {"silhouettes": (0,), "rgb": (3, 4), "normals": (3,), "depth": (0,), "masks": (0,)}
+#: Fields that hold pictures, and their shapes; `rgb` has three channels or four.
+PICTURES = {"silhouettes": "N H W", "rgb": "N H W C", "normals": "N H W 3", "depth": "N H W", "masks": "N H W"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,14 +144,17 @@ class Targets:
 
     def to(self, *args, **kwargs) -> Targets:
         """With all tensors moved or cast, as by `Tensor.to`."""
-        moved = {name: pictures.to(*args, **kwargs) for name, pictures in self.given.items()}
-        return dataclasses.replace(self, cameras=self.cameras.to(*args, **kwargs), **moved)
+        return self._each(lambda part: part.to(*args, **kwargs))
 
     def __getitem__(self, index) -> Targets:
         """Some of the views, by a slice or a tensor of numbers."""
         index = slice(index, index + 1 or None) if isinstance(index, int) else index
-        chosen = {name: pictures[index] for name, pictures in self.given.items()}
-        return dataclasses.replace(self, cameras=self.cameras[index], **chosen)
+        return self._each(lambda part: part[index])
+
+    def _each(self, change: Callable[[Any], Any]) -> Targets:
+        """With the cameras and all pictures changed."""
+        changed = {name: change(pictures) for name, pictures in self.given.items()}
+        return dataclasses.replace(self, cameras=change(self.cameras), **changed)
 
     def layers(self) -> dict[str, Tensor]:
         """What a rendering over the background shows, by kind, each (N, H, W, C), all multiplied by the silhouette."""
@@ -200,6 +206,16 @@ def shrinking(scale: float, size: tuple[int, int], least: int) -> int:
     return factor
 
 
+def shrunk(pictures: Tensor, size: int) -> Tensor:
+    """Pictures (N, H, W, C) averaged down until the longer side is about `size` and even, never enlarged."""
+    height, width = pictures.shape[1:3]
+    share = min(1.0, size / max(height, width))
+    if share == 1.0:
+        return pictures
+    rows, columns = (max(2, 2 * round(n * share / 2)) for n in (height, width))
+    return interpolate(pictures.movedim(-1, 1), (rows, columns), mode="area").movedim(1, -1)
+
+
 def _unknown(masked: Tensor | None, there: Tensor, noise: Noise) -> Tensor | None:
     """How much of what the noise brings to each pixel (N, 1, H, W) is unknown; None if nothing is.
 
@@ -247,24 +263,18 @@ def looked_up(pictures: Tensor, places: Tensor, mode: str = "bilinear") -> Tenso
 @outside_autocast
 def camera_to_world(normals: Tensor, cameras: Camera) -> Tensor:
     """Normals (N, H, W, 3) given in each camera's own axes (x right, y up, z to the viewer), turned into the world's."""
-    if normals.dim() != 4 or normals.shape[-1] != 3:
-        raise ValueError(f"camera_to_world: `normals` must be (N, H, W, 3), got {tuple(normals.shape)}.")
-    axes = cameras.axes.to(normals)
-    return torch.einsum("nhwi,nij->nhwj", normals, axes)
+    check_spec("camera_to_world", "normals", normals, "N H W 3")
+    return torch.einsum("nhwi,nij->nhwj", normals, cameras.axes.to(normals))
 
 
 def _check_pictures(name: str, pictures: Tensor) -> None:
-    channels = PICTURES[name]
-    wanted = "(N, H, W)" if channels == (0,) else " or ".join(f"(N, H, W, {c})" for c in channels)
-    fine = isinstance(pictures, Tensor) and pictures.is_floating_point()
-    if not fine:
-        got = pictures.dtype if isinstance(pictures, Tensor) else type(pictures).__name__
-        hint = "call .float()" if got == torch.bool else "divide bytes by 255"
-        raise TypeError(f"Targets: `{name}` must be a floating tensor {wanted}, got {got}; {hint}.")
-    right = pictures.dim() == 3 if channels == (0,) else pictures.dim() == 4 and pictures.shape[-1] in channels
-    if not right or 0 in pictures.shape:
-        hint = " RGBA pictures go into `rgb`." if name == "silhouettes" and pictures.dim() == 4 else ""
-        raise ValueError(f"Targets: `{name}` must be {wanted}, got {tuple(pictures.shape)}.{hint}")
+    of_bytes = isinstance(pictures, Tensor) and pictures.dtype == torch.uint8
+    hint = "; divide bytes by 255" if of_bytes else "; RGBA pictures go into `rgb`" if name == "silhouettes" else ""
+    check_spec("Targets", name, pictures, PICTURES[name], hint=hint)
+    if 0 in pictures.shape or (name == "rgb" and pictures.shape[-1] not in (3, 4)):
+        raise ValueError(
+            f"Targets: `{name}` must hold pictures, of 3 or 4 colours if any, got {tuple(pictures.shape)}."
+        )
     if pictures.device.type != "cpu":
         return
     if not bool(torch.isfinite(pictures).all()):
@@ -298,9 +308,19 @@ def cut_out(paths: list[Path], size: int) -> Tensor:
     pictures = read_pictures(paths, size)
     for path, pixels in zip(paths, pictures, strict=True):
         if bool((pixels[..., 3] > 0.99).all()):
-            pixels[..., 3] = (pixels[..., :3].amin(-1) < 0.95).float()
-            _check_background(path, pixels[..., 3])
+            pixels[..., 3] = covered = (pixels[..., :3].amin(-1) < 0.95).float()
+            # Where most of the border is not white, nothing says what the object is
+            if float(border(covered).mean()) > 0.5:
+                raise ValueError(
+                    f"{path}: no background is known: the picture has no alpha, and most of its border is not white; "
+                    "cut the object out, with alpha or on white."
+                )
     return pictures
+
+
+def border(pictures: Tensor) -> Tensor:
+    """The pixels along the border of pictures (*B, H, W): (*B, 2 W + 2 H)."""
+    return torch.cat([pictures[..., 0, :], pictures[..., -1, :], pictures[..., 0], pictures[..., -1]], -1)
 
 
 def read_pictures(paths: list[Path], size: int) -> Tensor:
@@ -320,16 +340,6 @@ def read_pictures(paths: list[Path], size: int) -> Tensor:
         listed = ", ".join(f"{path.name} {w} x {h}" for (w, h), path in list(shapes.items())[:3])
         raise ValueError(f"{paths[0].parent}: all pictures must have the same proportions; at this size, {listed}.")
     return torch.stack(pictures)
-
-
-def _check_background(path: Path, covered: Tensor) -> None:
-    """Raise where most of the border of a picture without alpha is not white: nothing says what the object is."""
-    border = [*covered[0].tolist(), *covered[-1].tolist(), *covered[:, 0].tolist(), *covered[:, -1].tolist()]
-    if sum(border) > len(border) / 2:
-        raise ValueError(
-            f"{path}: no background is known: the picture has no alpha, and most of its border is not white; "
-            "cut the object out, with alpha or on white."
-        )
 
 
 def _frame_file(name: str, cameras: Path, folder: Path) -> Path:

@@ -97,10 +97,8 @@ def face_atlas(faces: int, size: int, like: Tensor) -> Atlas:
     places = torch.stack([right, right + torch.cat([way, zero], -1), right + torch.cat([zero, way], -1)], 1)
     uv = torch.stack([places[..., 0] / size, 1 - places[..., 1] / size], -1).reshape(-1, 2)
     # Texels, from their centres back to faces
-    row, column = torch.meshgrid(
-        torch.arange(grid * cell, device=device), torch.arange(grid * cell, device=device), indexing="ij"
-    )
-    row, column = row.flatten(), column.flatten()
+    side = torch.arange(grid * cell, device=device)
+    row, column = torch.cartesian_prod(side, side).unbind(1)
     upper = (row % cell + column % cell >= cell).long()
     face = 2 * (row // cell * grid + column // cell) + upper
     used = face < faces
@@ -118,16 +116,16 @@ def _collected(mesh: Mesh, targets: Targets, points: Tensor, normals: Tensor, fa
     assert targets.rgb is not None
     height, width = targets.size
     total, weight = torch.zeros_like(points), points.new_zeros(len(points), 1)
-    alpha = targets.alpha
+    known = torch.ones_like(targets.rgb[..., :1])
+    for extra in (targets.alpha, targets.masks):
+        known = known if extra is None else known * extra[..., None]
+    pictures = torch.cat([targets.rgb[..., :3], known], -1).movedim(-1, 1)
     extent = float((mesh.vertices.amax(0) - mesh.vertices.amin(0)).max())
     for i in range(len(targets)):
         camera = targets.cameras[i]
         depth = render_hard(mesh.vertices, mesh.faces, mesh.vertices, camera, size=(height, width)).depth
         place = camera.project(points, (height, width))
-        layers = [targets.rgb[i, ..., :3], depth[..., None]]
-        for extra in (alpha, targets.masks):
-            layers += [] if extra is None else [extra[i][..., None]]
-        found = looked_up(torch.cat(layers, -1).movedim(-1, 0), place[:, :2]).T
+        found = looked_up(pictures[i], place[:, :2]).T
         # The nearest of the pixels around: at an outline their mean would lie behind the object
         front = looked_up(depth[None], place[:, :2], "nearest")[0]
         view = normalize(camera.position - points, dim=-1)
@@ -137,8 +135,7 @@ def _collected(mesh: Mesh, targets: Targets, points: Tensor, normals: Tensor, fa
             (place[:, 2] > 0) & (cosine > 0.1) & ((place[:, 2] - front).abs() < 0.01 * extent / cosine.clamp_min(0.1))
         )
         inside = ((place[:, :2] > 0.5) & (place[:, :2] < place.new_tensor([width - 0.5, height - 0.5]))).all(-1)
-        whole = (found[:, 4:] > 0.98).all(-1) if found.shape[1] > 4 else torch.ones_like(seen)
-        share = (seen & inside & whole).to(points) * cosine.clamp_min(0) ** facing
+        share = (seen & inside & (found[:, 3] > 0.98)).to(points) * cosine.clamp_min(0) ** facing
         total += share[:, None] * found[:, :3]
         weight += share[:, None]
     return total, weight
