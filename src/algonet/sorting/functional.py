@@ -15,9 +15,8 @@ from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Sigmoid
 
 from .checks import check_count, check_payload, check_room
-from .methods import Method, SmoothedCDF, chosen, names, short, suggestions
-from .networks import Network
-from .order import SortCall, order_of
+from .methods import Method, SmoothedCDF, names, short, suggestions
+from .order import order_of
 
 #: A tensor where a payload is given.
 Payload = TypeVar("Payload", bound="Tensor | None")
@@ -65,7 +64,6 @@ def soft_sort(
     return_permutation: bool = False,
     hard: bool = False,
     backend: str = "auto",
-    network: Network | None = None,
 ) -> SortResult[Payload]:
     """Sort smoothly along `dim`: each item goes to a place as far as it lies between the two thresholds of that place.
 
@@ -90,19 +88,18 @@ def soft_sort(
     >>> soft_sort(torch.tensor([3.0, 1.0, 2.0]), relax=Logistic(2.0)).values
     tensor([1.3336, 2.0000, 2.6664])
     """
-    method = method if network is None else chosen("soft_sort", method, network)
 
-    def make() -> SortCall:
+    def check() -> dict[str, Any]:
         if not (payload is None and not return_permutation) and not getattr(method, "payload", True):
             able = names(suggestions("argsort"))
             raise ValueError(f"soft_sort: {short(method)} sorts neither payloads nor permutations along; {able} do.")
         check_payload("soft_sort", x, payload, dim)
         if return_permutation:
             check_room("soft_sort", x, x.shape[dim], x.shape[dim])
-        return SortCall("soft_sort", x, dim, descending, relax, method, steps, mask, None, backend, payload)
+        return {"steps": steps, "payload": payload}
 
-    options = dim, payload, descending, steps, backend, return_permutation
-    order = order_of("soft_sort", x, mask, relax, method, options, make)
+    options = payload, steps, return_permutation
+    order = order_of("soft_sort", x, dim, descending, relax, method, mask, backend, options, check)
     n, flat = x.shape[dim], None if payload is None else check_payload("soft_sort", x, payload, dim)
     call, whole, user_channels = order.call, flat, 0 if flat is None else flat.shape[-1]
     if return_permutation and not call.smoothed:
@@ -143,7 +140,6 @@ def soft_argsort(
     mask: Tensor | None = None,
     hard: bool = False,
     backend: str = "auto",
-    network: Network | None = None,
 ) -> Tensor:
     """The expected index of the item in each sorted position, P (0, 1, ..., n-1): real numbers of the shape of x.
 
@@ -154,12 +150,7 @@ def soft_argsort(
     >>> soft_argsort(torch.tensor([30.0, 10.0, 20.0])).round(decimals=4)
     tensor([1., 2., 0.])
     """
-    method = method if network is None else chosen("soft_argsort", method, network)
-
-    def make() -> SortCall:
-        return SortCall("soft_argsort", x, dim, descending, relax, method, None, mask, None, backend)
-
-    order = order_of("soft_argsort", x, mask, relax, method, (dim, descending, backend), make)
+    order = order_of("soft_argsort", x, dim, descending, relax, method, mask, backend)
     index = torch.arange(order.x.shape[-1], dtype=order.x.dtype, device=x.device).expand(order.x.shape)
     _, moved = order.sorted(index.unsqueeze(-1), 0)
     assert moved is not None
@@ -180,7 +171,6 @@ def soft_rank(
     mask: Tensor | None = None,
     hard: bool = False,
     backend: str = "auto",
-    network: Network | None = None,
 ) -> Tensor:
     """The expected sorted position (from 0) of each item, P^T (0, 1, ..., n-1): real numbers of the shape of x.
 
@@ -192,12 +182,7 @@ def soft_rank(
     >>> soft_rank(torch.tensor([30.0, 10.0, 20.0])).round(decimals=4)
     tensor([2., 0., 1.])
     """
-    method = method if network is None else chosen("soft_rank", method, network)
-
-    def make() -> SortCall:
-        return SortCall("soft_rank", x, dim, descending, relax, method, None, mask, None, backend)
-
-    order = order_of("soft_rank", x, mask, relax, method, (dim, descending, backend), make)
+    order = order_of("soft_rank", x, dim, descending, relax, method, mask, backend)
     result = order.ranks()
     if hard:
         result = order.straight_through(order.crisp_order().argsort(-1), result)
@@ -217,7 +202,6 @@ def soft_topk(
     return_permutation: bool = False,
     hard: bool = False,
     backend: str = "auto",
-    network: Network | None = None,
 ) -> TopKResult:
     """The k largest items in descending order (smallest in ascending); networks make the exchanges that can reach them.
 
@@ -230,19 +214,15 @@ def soft_topk(
     >>> values, indices
     (tensor([6.9999, 5.0000]), tensor([1.0000, 2.0000]))
     """
-    method = method if network is None else chosen("soft_topk", method, network)
 
-    def make() -> SortCall:
+    def check() -> dict[str, Any]:
         check_count("soft_topk", k, x.shape[dim], dim)
-        wanted = tuple(range(k)) if mask is None else None
-        call = SortCall("soft_topk", x, dim, largest, relax, method, None, mask, wanted, backend)
-        call.warns = call.warns and not hard
         if return_permutation:
             check_room("soft_topk", x, x.shape[dim], k)
-        return call
+        return {"keep": tuple(range(k)) if mask is None else None, "warns": not hard}
 
-    options = dim, k, largest, backend, return_permutation, hard
-    order = order_of("soft_topk", x, mask, relax, method, options, make)
+    options = k, return_permutation, hard
+    order = order_of("soft_topk", x, dim, largest, relax, method, mask, backend, options, check)
     call, n = order.call, order.x.shape[-1]
     index = torch.arange(n, dtype=order.x.dtype, device=x.device).expand(order.x.shape).unsqueeze(-1)
     values, moved = order.sorted(index, 0)

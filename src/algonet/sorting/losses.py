@@ -10,9 +10,8 @@ from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Sigmoid
 
 from .checks import check_items
-from .methods import chosen
 from .networks import Network, OddEven
-from .order import PlacedOrder, SortCall, order_of
+from .order import PlacedOrder, order_of
 from .reference import walk
 
 
@@ -58,7 +57,6 @@ def expected_swaps(
     relax: Sigmoid = DECISION,
     method: Network = OddEven(),
     mask: Tensor | None = None,
-    network: Network | None = None,
 ) -> Tensor:
     """sum over all comparators of 1 - alpha: the expected number of exchanges that sorting x takes. Shape of x without dim.
 
@@ -70,14 +68,10 @@ def expected_swaps(
     >>> expected_swaps(torch.tensor([3.0, 2.0, 1.0]), relax=Logistic(100.0))
     tensor(3.)
     """
-    method = chosen("expected_swaps", method, network)
     if not isinstance(method, Network):
         raise TypeError(f"expected_swaps: only networks exchange items: OddEven() or Bitonic(), got {method!r}.")
 
-    def make() -> SortCall:
-        return SortCall("expected_swaps", x, dim, descending, relax, method, None, mask, None, "reference")
-
-    order = order_of("expected_swaps", x, mask, relax, method, (dim, descending), make)
+    order = order_of("expected_swaps", x, dim, descending, relax, method, mask, "reference")
     assert isinstance(order, PlacedOrder)
     placed = order.x if order.placement is None else order.placement.to_places(order.x)
     count = placed.new_zeros(placed.shape[:-1])

@@ -6,9 +6,8 @@ Sorting networks (`OddEven`, `Bitonic`, in `networks.py`) answer every question.
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -272,15 +271,6 @@ def short(method: Method) -> str:
 
 def names(methods: list[Method]) -> str:
     return ", ".join(map(short, methods))
-
-
-def chosen(where: str, method: Any, network: Any, level: int = 4) -> Any:
-    """The method of a call; `network` is its former name. The user is `level` frames up: this one, the function and what
-    decorates it come before."""
-    if network is not None:
-        warnings.warn(f"{where}: `network` is now called `method`.", DeprecationWarning, stacklevel=level)
-        return network
-    return method
 
 
 def _rows(logits: Tensor, here: Tensor) -> Tensor:

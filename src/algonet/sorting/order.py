@@ -28,11 +28,8 @@ from .operation import COUNTS, QUANTILES, SORT, TRANSPOSED
 from .pairwise import pair_counts
 from .settings import CountSettings, sort_settings
 
-#: The question that each function asks a method.
-_TASKS = {
-    "soft_sort": "sort", "soft_argsort": "argsort", "soft_rank": "rank", "soft_topk": "topk", "expected_swaps": "sort",
-    "topk_cross_entropy": "topk",
-}  # fmt: skip
+#: The question that a function asks a method, where it is not its name.
+_TASKS = {"expected_swaps": "sort", "topk_cross_entropy": "topk"}
 #: How far rows spread, in units of the sigmoid and for each item, before gaps are cut out.
 SPREAD = 16.0
 
@@ -45,8 +42,6 @@ class SortCall:
     """
 
     lasting = False
-    #: Of quantiles, which.
-    levels: Sequence[float] = ()
 
     def __init__(
         self,
@@ -56,13 +51,16 @@ class SortCall:
         descending: bool,
         relax: Sigmoid,
         method: Method,
+        mask: Tensor | None,
+        backend: str,
+        *,
         steps: int | None = None,
-        mask: Tensor | None = None,
         keep: tuple[int, ...] | None = None,
-        backend: str = "auto",
         payload: Tensor | None = None,
+        levels: Sequence[float] = (),
+        warns: bool = True,
     ):
-        check_options(name, relax, method, steps, _TASKS.get(name, "quantile"))
+        check_options(name, relax, method, steps, _TASKS.get(name, name.removeprefix("soft_")))
         check_backend(name, backend)
         check_room(name, x, x.shape[dim], x.shape[dim] if isinstance(method, SoftmaxMethod) else 1)
         self.name, self.backend, self.descending, self.method, self.steps = name, backend, descending, method, steps
@@ -71,8 +69,8 @@ class SortCall:
         wide = payload is not None and payload.dtype == torch.float64
         self.wide = torch.float64 if wide else torch.promote_types(x.dtype, torch.float32)
         self.smoothed, self.network = isinstance(method, SmoothedCDF), isinstance(method, Network)
-        self.warns, self.relative = isinstance(method, (OddEven, Permutahedron)), isinstance(relax, Relative)
-        if self.relative and not isinstance(method, (SmoothedCDF, Pairwise)):
+        self.levels, self.warns = levels, warns and isinstance(method, (OddEven, Permutahedron))
+        if isinstance(relax, Relative) and not isinstance(method, (SmoothedCDF, Pairwise)):
             raise ValueError(
                 f"{name}: a relative steepness is for SmoothedCDF() and Pairwise(), not for {short(method)}."
             )
@@ -121,20 +119,20 @@ class SortCall:
 
 
 def order_of(
-    name: str, x: Tensor, mask: Tensor | None, relax: Sigmoid, method: Any, options: tuple, make: Callable[[], SortCall],
-    known: bool = True,
+    name: str, x: Tensor, dim: int, descending: bool, relax: Sigmoid, method: Any, mask: Tensor | None, backend: str,
+    options: tuple = (), check: Callable[[], dict[str, Any]] = dict, known: bool = True,
 ) -> SmoothedOrder | PlacedOrder:  # fmt: skip
-    """The soft order of the items x, as the user gave them, by a `SortCall` that was made before or that `make` finds.
+    """The soft order of the items x, as the user gave them, by a `SortCall` that was made before or is made now.
 
-    `options` are all others that it looks at, the sorted dimension first; `known`: whether they say all.
+    `check` looks at all other `options` and gives those of the `SortCall`; `known`: whether they say all.
     """
     steepness = getattr(relax, "steepness", None)
     steepness = steepness if isinstance(steepness, Tensor) else None
-    key = signature(name, x, mask, steepness, *options, relax, method) if known else None
+    key = signature(name, x, mask, steepness, dim, descending, backend, *options, relax, method) if known else None
     call = None if key is None else PLANS.find(key)
     if call is None:
-        check_items(name, x, options[0])
-        call = make().kept(key)
+        check_items(name, x, dim)
+        call = SortCall(name, x, dim, descending, relax, method, mask, backend, **check()).kept(key)
     mask = mask if mask is None else check_mask(name, x, mask)
     if call.dim is not None:
         x, mask = x.movedim(call.dim, -1), mask if mask is None else mask.movedim(call.dim, -1)

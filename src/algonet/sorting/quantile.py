@@ -21,9 +21,8 @@ from .checks import (
     check_sigmoid,
     signed_steepness,
 )
-from .methods import Method, SmoothedCDF, chosen, suggestions
-from .networks import Network
-from .order import SortCall, order_of
+from .methods import Method, SmoothedCDF, suggestions
+from .order import order_of
 
 METHODS = ("exact", "fast", "paper")
 
@@ -39,7 +38,6 @@ def soft_quantile(
     mask: Tensor | None = None,
     keepdim: bool = False,
     backend: str = "auto",
-    network: Network | None = None,
 ) -> Tensor:
     """The q-quantile along `dim`: position q (n - 1) of the soft sort, interpolated linearly as `torch.quantile` does.
 
@@ -55,7 +53,6 @@ def soft_quantile(
     >>> soft_quantile(torch.tensor([4.0, 1.0, 3.0, 2.0]), 0.5, relax=Logistic(20.0))
     tensor(2.5000)
     """
-    method = method if network is None else chosen("soft_quantile", method, network)
     return _quantiles("soft_quantile", x, q, dim, relax, method, mask, keepdim, backend)
 
 
@@ -70,19 +67,18 @@ def _quantiles(
     keepdim: bool,
     backend: str,
 ) -> Tensor:
-    def make() -> SortCall:
+    def check() -> dict[str, Any]:
         wanted, n = check_quantiles(where, q), x.shape[dim]
         if n == 0:
             raise ValueError(f"{where}: x has no items along dim {dim} (shape {tuple(x.shape)}).")
         places = [level * (n - 1) for level in wanted]
         keep = tuple(sorted({math.floor(p) for p in places} | {math.ceil(p) for p in places})) if mask is None else None
-        call = SortCall("soft_quantile", x, dim, False, relax, method, None, mask, keep, backend)
-        call.levels = wanted
-        return call
+        return {"keep": keep, "levels": wanted}
 
-    options = dim, tuple(q) if isinstance(q, list) else q, backend
+    options = (tuple(q) if isinstance(q, list) else q,)
     # A tensor of levels would be known by its shape alone
-    order = order_of("soft_quantile", x, mask, relax, method, options, make, not isinstance(q, Tensor))
+    known = not isinstance(q, Tensor)
+    order = order_of("soft_quantile", x, dim, False, relax, method, mask, backend, options, check, known)
     call, values, n = order.call, order.sorted(None, 0)[0], order.x.shape[-1]
     lengths = None if order.mask is None else order.mask.sum(-1)
     if isinstance(q, Real) or getattr(q, "ndim", 1) == 0:
@@ -102,7 +98,6 @@ def soft_median(
     mask: Tensor | None = None,
     keepdim: bool = False,
     backend: str = "auto",
-    network: Network | None = None,
 ) -> Tensor:
     """The paper's SoftMedian along `dim`, exact (the middle of a soft sort) or fast (outliers weighed away).
 
@@ -125,7 +120,6 @@ def soft_median(
     >>> soft_median(x, relax=Logistic(20.0)), soft_median(x, method="fast", degree=8)
     (tensor(3.), tensor(3.0044))
     """
-    method = method if network is None else chosen("soft_median", method, network)
     if isinstance(method, Method) or method == "exact":
         sorting = method if isinstance(method, Method) else SmoothedCDF()
         return _quantiles("soft_median", x, 0.5, dim, relax, sorting, mask, keepdim, backend)

@@ -21,7 +21,7 @@ from ..checks import signed_steepness
 from ..functional import soft_rank
 from ..masks import crisp_order
 from ..methods import Method, SmoothedCDF
-from ..order import SmoothedOrder, SortCall, order_of
+from ..order import SmoothedOrder, order_of
 from ..pairwise import ordered_pairs, pair_counts
 from ..topk_mask import soft_topk_mask
 from .lists import Lists, average_ranks, check_gains, correlation, cutoff, lists, quotient, reduced
@@ -271,12 +271,7 @@ def topk_cross_entropy(
         raise ValueError(
             f"{where}: `weights` must be {len(wanted)} numbers, none negative and not all 0; got {weights!r}."
         )
-    x, method = data.scores, SmoothedCDF()
-
-    def make() -> SortCall:
-        return SortCall(where, x, -1, True, relax, method, backend=backend)
-
-    order = order_of(where, x, None, relax, method, (-1, backend), make)
+    order = order_of(where, data.scores, -1, True, relax, SmoothedCDF(), None, backend)
     assert isinstance(order, SmoothedOrder)
     edges = order.edges(0, 0, wanted)
     logs = order.log_members(edges, order.z if several else order.z.gather(-1, labels.long().unsqueeze(-1)))
