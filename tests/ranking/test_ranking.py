@@ -25,7 +25,7 @@ from algonet.ranking import (
 )
 from algonet.relax import Laplace, Logistic
 from algonet.sorting import Bitonic, Permutahedron, soft_topk_mask
-from algonet.sorting.ranking.lists import average_ranks
+from algonet.sorting.ranking.metrics import average_ranks
 
 GENERATOR = torch.Generator().manual_seed(0)
 SCORES = torch.randn(6, 12, generator=GENERATOR, dtype=torch.float64)

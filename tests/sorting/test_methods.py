@@ -37,10 +37,10 @@ from algonet.sorting import (
     soft_sort,
     soft_topk,
 )
+from algonet.sorting.counts import LaplaceSettings
 from algonet.sorting.methods import TASKS, suggestions
 from algonet.sorting.operation import LAPLACE
 from algonet.sorting.pairwise import pair_counts
-from algonet.sorting.settings import LaplaceSettings
 from helpers.contract import CHECKS, Case, normal
 from helpers.sigmoids import KERNEL_SIGMOIDS
 

@@ -235,7 +235,7 @@ def test_sums_of_the_search_run_in_vector_registers():
     import numpy as np
     from numba import njit
 
-    from algonet.sorting.kernels.numba.source import kernels
+    from algonet.sorting.kernels.numba.rows import kernels
 
     module = kernels("threshold", Logistic(10.0), torch.float32)
     fresh = njit(**module.SUMS)(module.measure.py_func)

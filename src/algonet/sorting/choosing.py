@@ -19,11 +19,10 @@ from algonet.relax import DECISION, Heaviside, Sigmoid, SoftnessWarning
 from algonet.relax.report import BLURRED, HARD, VANISHED
 
 from .checks import check_count, check_items, check_mask, check_sigmoid
-from .functional import soft_argsort, soft_rank, soft_sort, soft_topk
+from .functional import soft_argsort, soft_rank, soft_sort, soft_topk, soft_topk_mask
 from .methods import TASKS, Method, short, suggestions
 from .networks import Bitonic
 from .quantile import soft_quantile
-from .topk_mask import soft_topk_mask
 
 #: Methods that no one named are left out beyond so many numbers to compute (seconds on a CPU core; a GPU may have more)
 #: or bytes to keep.

@@ -13,11 +13,10 @@ from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Relative, Sigmoid, SoftModule
 
 from .checks import check_options, check_quantiles
-from .functional import Payload, SortResult, TopKResult, soft_argsort, soft_rank, soft_sort, soft_topk
+from .functional import Payload, SortResult, TopKResult, soft_argsort, soft_rank, soft_sort, soft_topk, soft_topk_mask
 from .methods import Method, Permutahedron, SmoothedCDF, suggestions
 from .networks import Network
 from .quantile import METHODS, middle, soft_median, soft_quantile, weighted_median
-from .topk_mask import soft_topk_mask
 
 #: make_gates(batch, labels, like): gates at the comparators of a network, or at the points that a sort or a median is made of.
 MakeGates = Callable[[tuple[int, ...], list[str], Tensor], Tensor]

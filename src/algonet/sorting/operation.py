@@ -11,17 +11,16 @@ from algonet.core.identity import interned, up_to_date
 from algonet.core.operation import KernelModule, Operation
 from algonet.relax import Logistic
 
-from .counts import counts_reference, inverse_reference, laplace_reference
+from .counts import CountSettings, LaplaceSettings, counts_reference, inverse_reference, laplace_reference
 from .networks import Bitonic, OddEven
-from .reference import sort_reference, transposed_reference
-from .settings import (
-    CountSettings,
-    LaplaceSettings,
+from .reference import (
     SortSettings,
     ThresholdSettings,
+    sort_reference,
     sort_settings,
+    threshold_reference,
+    transposed_reference,
 )
-from .threshold import threshold_reference
 
 
 def refuse_formula(tensors: Sequence[Tensor], settings: SortSettings | ThresholdSettings | CountSettings) -> str | None:
@@ -96,7 +95,7 @@ THRESHOLD: Operation[ThresholdSettings] = Operation(
     settings=ThresholdSettings,
     inputs=("x", "mask", "steepness", "k"),
     reference=threshold_reference,
-    kernels={"numba": ".kernels.numba.threshold", "triton": ".kernels.triton.threshold"},
+    kernels={"numba": ".kernels.numba.rows", "triton": ".kernels.triton.threshold"},
     shared={"steepness"},
     fake=lambda tensors, settings: [_like(tensors[0])],
     refuse=refuse_formula,
@@ -116,7 +115,7 @@ LAPLACE: Operation[LaplaceSettings] = Operation(
     settings=LaplaceSettings,
     inputs=("x", "weights", "steepness"),
     reference=laplace_reference,
-    kernels={"numba": ".kernels.numba.laplace"},
+    kernels={"numba": ".kernels.numba.rows"},
     shared={"steepness"},
     fake=lambda tensors, settings: [_like(tensors[0])],
     example=_laplace_example,
@@ -140,7 +139,7 @@ COUNTS: Operation[CountSettings] = Operation(
     settings=CountSettings,
     inputs=("y", "x", "w"),
     reference=counts_reference,
-    kernels={"numba": ".kernels.numba.counts", "triton": ".kernels.triton.counts"},
+    kernels={"numba": ".kernels.numba.rows", "triton": ".kernels.triton.counts"},
     fake=lambda tensors, settings: [tensors[0].new_empty(*tensors[0].shape, tensors[2].shape[-1])],
     refuse=refuse_formula,
     example=_counts_example,
@@ -152,7 +151,7 @@ QUANTILES: Operation[CountSettings] = Operation(
     settings=CountSettings,
     inputs=("x", "w", "k"),
     reference=inverse_reference,
-    kernels={"numba": ".kernels.numba.counts", "triton": ".kernels.triton.counts"},
+    kernels={"numba": ".kernels.numba.rows", "triton": ".kernels.triton.counts"},
     fake=lambda tensors, settings: [_like(tensors[2])],
     refuse=refuse_formula,
     example=_quantiles_example,

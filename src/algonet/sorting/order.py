@@ -20,13 +20,13 @@ from algonet.core.operation import Operation
 from algonet.relax import Heaviside, Logistic, Relative, Sigmoid
 
 from .checks import check_items, check_mask, check_options, check_room, signed_steepness, warn_if_blurred
-from .counts import reach
+from .counts import CountSettings, reach
 from .masks import Placement, crisp_order, occupied, place
 from .methods import Method, Pairwise, Permutahedron, SmoothedCDF, SoftmaxMethod, short
 from .networks import Network, OddEven
 from .operation import COUNTS, QUANTILES, SORT, TRANSPOSED
 from .pairwise import pair_counts
-from .settings import CountSettings, sort_settings
+from .reference import sort_settings
 
 #: The question that a function asks a method, where it is not its name.
 _TASKS = {"expected_swaps": "sort", "topk_cross_entropy": "topk"}

@@ -18,14 +18,23 @@ from algonet.core.cache import constant
 from algonet.relax import Logistic, Relative, Sigmoid
 
 from ..checks import signed_steepness
-from ..functional import soft_rank
+from ..functional import soft_rank, soft_topk_mask
 from ..masks import crisp_order
 from ..methods import Method, SmoothedCDF
 from ..order import SmoothedOrder, order_of
 from ..pairwise import ordered_pairs, pair_counts
-from ..topk_mask import soft_topk_mask
-from .lists import Lists, average_ranks, check_gains, correlation, cutoff, lists, quotient, reduced
-from .metrics import distinct_pairs, ideal_dcg
+from .metrics import (
+    Lists,
+    average_ranks,
+    check_gains,
+    correlation,
+    cutoff,
+    distinct_pairs,
+    ideal_dcg,
+    lists,
+    quotient,
+    reduced,
+)
 
 #: How soft comparisons are by default.
 COMPARISON = Logistic(10.0)

@@ -21,8 +21,7 @@ from algonet.core.cache import Cache, cached
 from algonet.core.codegen import generate as codegen
 from algonet.relax import Sigmoid
 
-from ...reference import transposed
-from ...settings import SortSettings
+from ...reference import SortSettings, transposed
 
 #: Rows that are sorted side by side, at most.
 LANES = 64

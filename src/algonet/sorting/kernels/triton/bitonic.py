@@ -11,7 +11,7 @@ from algonet.core.cache import constant
 from algonet.core.launch import Launch
 
 from ...networks import Bitonic
-from ...settings import SortSettings
+from ...reference import SortSettings
 from .source import SCRATCH, has_light_tails, kernels, processors
 
 #: The most items of a row that one program holds.

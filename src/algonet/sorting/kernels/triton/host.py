@@ -11,8 +11,7 @@ from algonet.core.autograd import plan_from
 from algonet.core.cache import cached
 
 from ...networks import OddEven
-from ...reference import transposed
-from ...settings import SortSettings
+from ...reference import SortSettings, transposed
 from .bitonic import BitonicSort
 from .odd_even import OddEvenSort
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from algonet.core.cache import cached
 from algonet.core.launch import Launch
 
-from ...settings import SortSettings
+from ...reference import SortSettings
 from .source import SCRATCH, has_light_tails, kernels, laid_out, processors
 
 #: Lines up to this long are one row of a program's table, one warp; longer ones are cut into groups of CORE.

@@ -12,7 +12,7 @@ from algonet.core.cache import cached, constant
 from algonet.core.codegen.generate import PRELUDES, load_template, scalar_function
 from algonet.relax import Logistic, Sigmoid
 
-from ...settings import is_symmetric
+from ...reference import is_symmetric
 
 #: The logistic by the processor's own exponential and reciprocal; an exponential that overflows has the reciprocal 0.
 _LOGISTIC = """@triton.jit
@@ -35,7 +35,6 @@ def chance(z):
 _TEMPLATES = {
     "odd_even": ("exchange", "odd_even"),
     "bitonic": ("exchange", "bitonic"),
-    "threshold": ("threshold", "long_threshold"),
 }
 #: Scratch of a network's backward over all programs, in bytes: fewer programs run at once where each needs more.
 SCRATCH = 64 * 2**20

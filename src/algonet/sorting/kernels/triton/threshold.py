@@ -13,7 +13,7 @@ from algonet.core.cache import cached
 from algonet.core.launch import Launch
 from algonet.relax import Sigmoid
 
-from ...settings import ThresholdSettings
+from ...reference import ThresholdSettings
 from .source import kernels, processors
 
 #: Items from which on a row is cut into parts, if rows alone would leave most processors idle.
