@@ -160,7 +160,7 @@ def test_errors():
         ndcg_loss(SCORES, GRADES[:, :5])
     with pytest.raises(ValueError, match="unknown reduction"):
         auc(SCORES, GRADES, reduction="median")
-    with pytest.raises(ValueError, match="`k` must be positive"):
+    with pytest.raises(ValueError, match="`k` must be an integer from 1 on"):
         ndcg(SCORES, GRADES, k=0)
     with pytest.raises(ValueError, match="`mask` must be a boolean tensor"):
         kendall(SCORES, GRADES, mask=GRADES)

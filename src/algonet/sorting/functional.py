@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from algonet.core.cache import constant
-from algonet.core.checks import widened
+from algonet.core.checks import check_integer, widened
 from algonet.core.hints import hints_at_relax
 from algonet.core.identity import interned
 from algonet.relax import DECISION, Heaviside, Relative, Sigmoid
 
-from .checks import check_count, check_items, check_mask, check_payload, check_room, check_sigmoid, signed_steepness
+from .checks import check_items, check_mask, check_payload, check_room, check_sigmoid, signed_steepness
 from .masks import beside, crisp_order
 from .methods import Method, SmoothedCDF, names, short, suggestions
 from .networks import Network, OddEven
@@ -224,7 +224,7 @@ def soft_topk(
     """
 
     def check() -> dict[str, Any]:
-        check_count("soft_topk", k, x.shape[dim], dim)
+        check_integer("soft_topk", "k", k, 0, x.shape[dim])
         if return_permutation:
             check_room("soft_topk", x, x.shape[dim], k)
         return {"keep": tuple(range(k)) if mask is None else None, "warns": not hard}

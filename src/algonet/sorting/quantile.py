@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet.core.checks import is_integer, widened
+from algonet.core.checks import check_integer, widened
 from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Sigmoid, weighted_softmax, weighted_softmin
 
@@ -130,10 +130,7 @@ def soft_median(
         known = ", ".join(map(repr, (*suggestions("quantile"), *METHODS)))
         raise ValueError(f"soft_median: unknown method {method!r}; choose one of {known}.")
     check_sigmoid("soft_median", relax)
-    if not is_integer(degree):
-        raise TypeError(f"soft_median: `degree` must be an integer, got {degree!r}.")
-    if degree < 0:
-        raise ValueError(f"soft_median: `degree` must not be negative, got {degree}.")
+    check_integer("soft_median", "degree", degree, 0)
     return _by_weights(x, dim, method, degree, relax, check_mask("soft_median", x, mask), keepdim)
 
 

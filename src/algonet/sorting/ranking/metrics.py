@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from algonet.core.cache import TENSORS, constant
-from algonet.core.checks import as_tensor, check_tensor, is_integer, widened
+from algonet.core.checks import as_tensor, check_integer, check_tensor, widened
 from algonet.core.tracing import readable
 from algonet.relax import Heaviside
 
@@ -90,13 +90,7 @@ def check_gains(where: str, data: Lists) -> None:
 
 def cutoff(where: str, k: Any, n: int) -> int | None:
     """k, at most n; `None` for no cutoff."""
-    if k is None:
-        return None
-    if not is_integer(k):
-        raise TypeError(f"{where}: `k` must be an integer or None, got {k!r}.")
-    if k < 1:
-        raise ValueError(f"{where}: `k` must be positive, got {k}.")
-    return min(int(k), n)
+    return None if k is None else min(check_integer(where, "k", k, 1), n)
 
 
 def reduced(values: Tensor, reduction: str, data: Lists) -> Tensor:
