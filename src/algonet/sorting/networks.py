@@ -60,6 +60,11 @@ class Comparators:
         return moved
 
     @functools.cached_property
+    def addresses(self) -> Tensor:
+        """Where the tensors are, and the depth: what kernels on the CPU read."""
+        return torch.tensor([*(t.data_ptr() for t in self.tensors()), self.depth])
+
+    @functools.cached_property
     def spans(self) -> list[slice]:
         """The comparators of each layer."""
         return [slice(*ends) for ends in zip(self.start.tolist(), self.stop.tolist(), strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from algonet.core import tracing
-from algonet.core.identity import canonical, interned
+from algonet.core.autograd import Plan
+from algonet.core.identity import Signature, canonical, interned
 from algonet.relax import SIGMOIDS, GumbelMax, GumbelMin, Sigmoid
 
 from .networks import Comparators, Network
@@ -162,38 +163,36 @@ def _put(x: Tensor, low: Tensor, high: Tensor, pairs: tuple[Tensor, Tensor], dim
     return torch.cat([low, high, x], dim).index_select(dim, source)
 
 
-def transposed(sort_forward: Callable, sort_backward: Callable, partial: bool) -> tuple[Callable, Callable]:
-    """Forward and backward of P^T v from the kernels of sorting: with <g, P^T v> = <P g, v>, their roles are exchanged.
+def transposed(sort: type[Plan]) -> type[Plan]:
+    """The plan of P^T v from that of sorting: with <g, P^T v> = <P g, v>, the roles of its passes are exchanged."""
 
-    `partial` says that the gradient of sorted values may be missing.
-    """
+    class TransposedPlan(sort):
+        partial = False
 
-    def gradients(v: Tensor, sorting: list[Tensor], settings: SortSettings, needs: list[bool]) -> list[Any]:
-        """The gradients of sorting, v being that of the payload; of the values there is none."""
-        none: Any = None if partial else torch.zeros_like(sorting[0])
-        return sort_backward([none, v], sorting, [], settings, needs)
+        @classmethod
+        def saves(cls, signature: Signature) -> Sequence[tuple[Sequence[int], torch.dtype]]:
+            return ()
 
-    def forward(tensors: Sequence[Tensor], settings: SortSettings) -> tuple[list[Tensor], list[Tensor]]:
-        # The payload's own numbers play no part in its gradient
-        return [gradients(tensors[3], list(tensors), settings, [False, False, False, True])[3]], []
+        def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+            # The payload's own numbers play no part in its gradient
+            return [self.gradients(tensors[3], tensors, [False, False, False, True])[3]], []
 
-    def backward(
-        grads: Sequence[Tensor],
-        tensors: Sequence[Tensor],
-        saved: Sequence[Tensor],
-        settings: SortSettings,
-        needs: Sequence[bool],
-    ) -> list[Tensor | None]:
-        x, lengths, steepness, v = tensors
-        found: list[Any] = [None] * 4
-        sorting = [x, lengths, steepness, grads[0]]
-        if needs[0] or needs[2]:
-            found = gradients(v, sorting, settings, [needs[0], False, needs[2], False])
-        if needs[3]:
-            found[3] = sort_forward(sorting, settings)[0][1]
-        return found
+        def backward(
+            self, grads: Sequence[Any], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
+        ) -> Sequence[Tensor | None]:
+            found: list[Any] = [None] * 4
+            sorting = [*tensors[:3], grads[0]]
+            if needs[0] or needs[2]:
+                found = [*self.gradients(tensors[3], sorting, [needs[0], False, needs[2], False])]
+            if needs[3]:
+                found[3] = super().forward(sorting)[0][1]
+            return found
 
-    return forward, backward
+        def gradients(self, v: Tensor, sorting: Sequence[Tensor], needs: Sequence[bool]) -> Sequence[Any]:
+            """The gradients of sorting, v being that of the payload; of the values there is none."""
+            return super().backward([None if sort.partial else torch.zeros_like(sorting[0]), v], sorting, [], needs)
+
+    return TransposedPlan
 
 
 def threshold_reference(tensors: Sequence[Tensor], settings: ThresholdSettings) -> tuple[Tensor]:
