@@ -109,27 +109,25 @@ def soft_sort(
     options = payload, steps, return_permutation
     order = order_of("soft_sort", x, dim, descending, relax, method, mask, backend, options, check)
     n, flat = x.shape[dim], None if payload is None else check_payload("soft_sort", x, payload, dim)
-    call, whole, user_channels = order.call, flat, 0 if flat is None else flat.shape[-1]
+    call, whole, channels = order.call, flat, 0 if flat is None else flat.shape[-1]
     if return_permutation and not call.smoothed:
         eye = torch.eye(n, dtype=order.x.dtype if flat is None else flat.dtype, device=x.device)
         eye = eye.expand(*order.x.shape, n)
         whole = eye if flat is None else torch.cat([flat, eye], -1)
-    values, moved = order.sorted(whole, user_channels)
+    values, moved = order.sorted(whole)
     permutation = None
     if return_permutation:
-        permutation = order.rows(n) if moved is None or call.smoothed else moved[..., user_channels:]
+        permutation = order.rows(n) if moved is None or call.smoothed else moved[..., channels:]
     if hard:
         crisp = order.crisp_order()
         values = order.straight_through(torch.gather(order.x, -1, crisp), values)
         if flat is not None and moved is not None:
-            moved = order.straight_through(
-                flat.gather(-2, crisp.unsqueeze(-1).expand_as(flat)), moved[..., :user_channels]
-            )
+            moved = order.straight_through(flat.gather(-2, crisp.unsqueeze(-1).expand_as(flat)), moved[..., :channels])
         if permutation is not None:
             permutation = order.straight_through(torch.nn.functional.one_hot(crisp, n), permutation)
     carried = None
     if payload is not None and moved is not None:
-        carried = moved[..., :user_channels] if moved.shape[-1] > user_channels else moved
+        carried = moved[..., :channels] if moved.shape[-1] > channels else moved
         carried = carried if call.dim is None else carried.movedim(-2, dim % x.dim())
         carried = carried.reshape(payload.shape).to(payload.dtype)
     permutation = permutation if permutation is None else permutation.to(x.dtype)
@@ -160,7 +158,7 @@ def soft_argsort(
     """
     order = order_of("soft_argsort", x, dim, descending, relax, method, mask, backend)
     index = torch.arange(order.x.shape[-1], dtype=order.x.dtype, device=x.device).expand(order.x.shape)
-    _, moved = order.sorted(index.unsqueeze(-1), 0)
+    _, moved = order.sorted(index.unsqueeze(-1))
     assert moved is not None
     result = moved.squeeze(-1)
     if hard:
@@ -233,7 +231,7 @@ def soft_topk(
     order = order_of("soft_topk", x, dim, largest, relax, method, mask, backend, options, check)
     call, n = order.call, order.x.shape[-1]
     index = torch.arange(n, dtype=order.x.dtype, device=x.device).expand(order.x.shape).unsqueeze(-1)
-    values, moved = order.sorted(index, 0)
+    values, moved = order.sorted(index)
     assert moved is not None
     values, indices = values[..., :k], moved[..., :k, 0]
     permutation = order.rows(k) if return_permutation else None
@@ -404,8 +402,7 @@ def expected_swaps(
 
     order = order_of("expected_swaps", x, dim, descending, relax, method, mask, "reference")
     assert isinstance(order, PlacedOrder)
-    placed = order.x if order.placement is None else order.placement.to_places(order.x)
-    count = placed.new_zeros(placed.shape[:-1])
-    for exchange in walk(placed, order.call.settings, order.steepness, order.lengths):
+    count = order.x.new_zeros(order.x.shape[:-1])
+    for exchange in walk(order.items, order.call.settings, order.steepness, order.lengths):
         count = count + (1 - exchange.alpha).sum(-1)
     return count

@@ -16,7 +16,7 @@ from .checks import check_options, check_quantiles
 from .functional import Payload, SortResult, TopKResult, soft_argsort, soft_rank, soft_sort, soft_topk, soft_topk_mask
 from .methods import Method, Permutahedron, SmoothedCDF, suggestions
 from .networks import Network
-from .quantile import METHODS, middle, soft_median, soft_quantile, weighted_median
+from .quantile import METHODS, by_weights, interpolated, soft_median, soft_quantile
 
 #: make_gates(batch, labels, like): gates at the comparators of a network, or at the points that a sort or a median is made of.
 MakeGates = Callable[[tuple[int, ...], list[str], Tensor], Tensor]
@@ -316,7 +316,7 @@ class SoftMedian(_ToTensor):
         gates = self._gate_points(make_gates, values)
         if isinstance(method, Method) or method == "exact":
             method = method if isinstance(method, Method) else SmoothedCDF()
-            found = middle(self._sort_points(gates * values, values, method))
+            found = interpolated(self._sort_points(gates * values, values, method), 0.5, None, values.shape[-1], 0)
         else:
-            found = weighted_median(values, method, self.degree, self.relax, gates)
+            found = by_weights(values, -1, method, self.degree, self.relax, None, False, gates)
         return found.unsqueeze(self.dim) if self.keepdim else found

@@ -79,12 +79,14 @@ def _quantiles(
     # A tensor of levels would be known by its shape alone
     known = not isinstance(q, Tensor)
     order = order_of("soft_quantile", x, dim, False, relax, method, mask, backend, options, check, known)
-    call, values, n = order.call, order.sorted(None, 0)[0], order.x.shape[-1]
+    call, values, n = order.call, order.sorted(None)[0], order.x.shape[-1]
     lengths = None if order.mask is None else order.mask.sum(-1)
     if isinstance(q, Real) or getattr(q, "ndim", 1) == 0:
-        found = _at(values, call.levels[0], lengths, n, call.first)
+        found = interpolated(values, call.levels[0], lengths, n, call.first)
         return call.restore(found.unsqueeze(-1), x.dtype) if keepdim else found.to(x.dtype)
-    return call.restore(torch.stack([_at(values, level, lengths, n, call.first) for level in call.levels], -1), x.dtype)
+    return call.restore(
+        torch.stack([interpolated(values, level, lengths, n, call.first) for level in call.levels], -1), x.dtype
+    )
 
 
 @hints_at_relax
@@ -131,20 +133,10 @@ def soft_median(
         raise ValueError(f"soft_median: unknown method {method!r}; choose one of {known}.")
     check_sigmoid("soft_median", relax)
     check_integer("soft_median", "degree", degree, 0)
-    return _by_weights(x, dim, method, degree, relax, check_mask("soft_median", x, mask), keepdim)
+    return by_weights(x, dim, method, degree, relax, check_mask("soft_median", x, mask), keepdim)
 
 
-def middle(values: Tensor) -> Tensor:
-    """The middle of sorted values (..., n), the mean of both if n is even."""
-    return _at(values, 0.5, None, values.shape[-1], 0)
-
-
-def weighted_median(x: Tensor, method: str, degree: int, relax: Sigmoid, gates: Tensor) -> Tensor:
-    """`soft_median(method="fast")` or "paper" of x (..., n) whose points count to the extent of their gates."""
-    return _by_weights(x, -1, method, degree, relax, None, False, gates)
-
-
-def _by_weights(
+def by_weights(
     x: Tensor,
     dim: int,
     method: str,
@@ -154,6 +146,7 @@ def _by_weights(
     keepdim: bool,
     gates: Tensor | float = 1.0,
 ) -> Tensor:
+    """`soft_median(method="fast")` or "paper" of points that count to the extent of their gates."""
     wide = widened(x)
     steepness = signed_steepness("soft_median", relax, wide, 1.0)
     weights = torch.ones_like(wide) if mask is None else mask.to(wide.dtype)
@@ -192,7 +185,7 @@ def _standardised(x: Tensor, weights: Tensor, dim: int) -> Tensor:
     return torch.where(far, inverse.sign() / (1 + inverse.square()).sqrt(), near / (1 + near.square()).sqrt())
 
 
-def _at(values: Tensor, level: float, lengths: Tensor | None, n: int, first: int) -> Tensor:
+def interpolated(values: Tensor, level: float, lengths: Tensor | None, n: int, first: int) -> Tensor:
     """The sorted values, the first of which is in place `first`, at place level (n - 1), between two neighbours if need be."""
     share: float | Tensor
     if lengths is None:

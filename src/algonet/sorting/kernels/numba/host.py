@@ -57,7 +57,7 @@ class SoftSortPlan(Plan):
         self.space = (state + 3 * half) * self.lanes + 2 * half + self.lanes
         saved = (5 if channels else 3) * half  # of one layer
         lanes, segment = _segment(self.rows, state * item, saved * item, depth)
-        size = ((-(-depth // segment) + 2) * state + saved * segment) * lanes + 2 * half + 16 + lanes
+        size = ((-(-depth // segment) + 2) * state + saved * segment) * lanes + 2 * half + lanes
         self.back = lanes, segment, size
 
     # Compiled when the first gradient is asked for

@@ -201,19 +201,12 @@ def store(rows, payload, block, count, begin, n, channels, lanes):
                 pointer_at(payload, REAL)[(row + i) * channels + j] = block[((1 + j) * n + i) * lanes + w]
 
 
-@njit(**OPTIONS)
-def add_up(d, count, strands):
-    """The sum of `count` numbers, in sixteen strands."""
-    for w in range(16):
-        strands[w] = ZERO
-    for k in range(count // 16):
-        for w in range(16):
-            strands[w] += d[16 * k + w]
-    for k in range(count - count % 16, count):
-        strands[0] += d[k]
+@njit(fastmath={"reassoc", "nsz"}, error_model="numpy")
+def add_up(d, count):
+    """The sum of `count` numbers, in any order: in vector registers."""
     total = ZERO
-    for w in range(16):
-        total += strands[w]
+    for k in range(count):
+        total += d[k]
     return total
 
 
@@ -256,7 +249,7 @@ def backward(
     """Gradients of rows begin..end: checkpoints before each segment of layers, then segment by segment backwards.
 
     Workspace, with s segments and half = n // 2 + 1: ((s + 2) n (1 + channels) + (5 with channels, else 3) segment half) lanes
-    + 2 half + 16 numbers, and a length for each lane.
+    + 2 half numbers, and a length for each lane.
     """
     half, steep = n // 2 + 1, REAL(steepness)
     places = pointer_at(table, types.intp)
@@ -264,8 +257,7 @@ def backward(
     segments = (depth + segment - 1) // segment
     most = segment * half * lanes
     items = n * lanes
-    strands = pointer_at(work, REAL)
-    x = offset(strands, 16)
+    x = pointer_at(work, REAL)
     p = offset(x, items)
     g = offset(p, channels * items)
     h = offset(g, items)
@@ -277,9 +269,7 @@ def backward(
     ends = offset(grad_alpha, most if channels else 0)
     checkpoints = offset(ends, 2 * half)
     checkpoints_p = offset(checkpoints, segments * items)
-    size = (
-        16 + 2 * (1 + channels) * items + (5 if channels else 3) * most + 2 * half + segments * (1 + channels) * items
-    )
+    size = 2 * (1 + channels) * items + (5 if channels else 3) * most + 2 * half + segments * (1 + channels) * items
     here = pointer_at(work + SIZE * size, int32)
     for row in range(begin, end, lanes):
         load(x, rows, payload, count, row, n, channels, lanes)
@@ -360,7 +350,7 @@ def backward(
                     (g, d, alpha, slope, grad_alpha, ends, places, n, lanes, low, high, pairs, channels, steep),
                 )
             if steepness_too:
-                grad_steepness += add_up(d, pairs * lanes, strands)
+                grad_steepness += add_up(d, pairs * lanes)
         pointer_at(by_steepness, REAL)[row // lanes] = grad_steepness
         store(grad_rows, grad_payload, g, count, row, n, channels, lanes)
         # Infinite items take part crisply: what ties among them left is not theirs
