@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-import algonet.sorting
 from algonet.relax import Cauchy, Logistic
-from algonet.sorting import Bitonic, NeuralSort, OddEven, Pairwise, Transport, which_method
+from algonet.sorting import Bitonic, NeuralSort, OddEven, Pairwise, Permutahedron, Transport, Unimodal, which_method
 from algonet.sorting.choosing import MethodRow, _suggest
 from algonet.sorting.methods import TASKS
 
@@ -30,7 +29,7 @@ def test_every_method_has_figures_or_a_reason(task):
     assert methods <= set(rows)
     for name in methods:
         row = rows[name]
-        answers = task in eval(name, vars(algonet.sorting)).answers
+        answers = task in eval(name, globals()).answers
         assert answers == (not row.why)
         assert not answers or all(math.isfinite(v) for v in (row.error, row.vanished, row.milliseconds, row.mebibytes))
         assert answers or "does not answer it; SmoothedCDF()" in row.why
@@ -91,6 +90,14 @@ def test_suggestions():
     assert "mostly hard" in _suggest([dead])
     assert "C is the least so" in _suggest([blurred])
     assert "none" in _suggest([MethodRow("D", why="cannot")])
+
+
+def test_picture():
+    import matplotlib.pyplot as plt
+
+    axis = which_method(draw(2, 8), methods=[Bitonic(), Unimodal(), Permutahedron()], **QUICK).plot()
+    assert {text.get_text() for text in axis.texts} == {"Bitonic()", "Unimodal()", "Permutahedron()"}
+    plt.close(axis.figure)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 import time
 import warnings
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from algonet.core.checks import check_integer
+from algonet.core.extras import require
 from algonet.relax import DECISION, Heaviside, Sigmoid, SoftnessWarning
 from algonet.relax.report import BLURRED, HARD, VANISHED
 
@@ -79,8 +81,34 @@ class MethodReport:
         for (name, *figures), row in zip(table, (None, *self.rows), strict=True):
             aligned = [f"{figure:>{width}}" for figure, width in zip(figures, widths[1:], strict=True)]
             lines.append("  ".join([f"{name:<{widths[0]}}", *([row.why] if row and row.why else aligned)]))
-        title = f"{self.task} of {' x '.join(map(str, self.shape))} items, {self.relax!r}"
-        return "\n".join([title, *lines, self.suggestion])
+        return "\n".join([self._title(), *lines, self.suggestion])
+
+    def _title(self) -> str:
+        return f"{self.task} of {' x '.join(map(str, self.shape))} items, {self.relax!r}"
+
+    def plot(self, axis: Any = None) -> Any:
+        """Draw time against error on a matplotlib axis (a new one by default), which is returned.
+
+        Colours are shares of vanished gradients, areas grow with memory.
+        """
+        require("matplotlib")
+        import matplotlib.pyplot as plt
+
+        axis = plt.subplots(figsize=(7, 4), layout="constrained")[1] if axis is None else axis
+        rows = [row for row in self.rows if not row.why]
+        times, errors = [row.milliseconds for row in rows], [max(row.error, 1e-7) for row in rows]
+        areas = [40 + 60 * max(0.0, math.log10(max(row.mebibytes, 1e-9)) + 3) for row in rows]
+        shares = [row.vanished for row in rows]
+        spots = axis.scatter(times, errors, areas, shares, cmap="plasma_r", vmin=0, vmax=1, edgecolors="0.3", zorder=3)
+        for row, *place in zip(rows, times, errors, strict=True):
+            axis.annotate(row.name, place, xytext=(8, 6), textcoords="offset points", fontsize=8)
+        axis.axhline(BLURRED, color="0.7", ls=":", lw=1)
+        axis.margins(x=0.25, y=0.2)
+        axis.set(xscale="log", yscale="log", xlabel="milliseconds, forward and backward", ylabel="error against crisp")
+        axis.set_title(self._title(), fontsize=10)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.figure.colorbar(spots, ax=axis, label="vanished gradients", shrink=0.8)
+        return axis
 
 
 def which_method(
@@ -103,7 +131,7 @@ def which_method(
     the order alone, as in `softness_report`. A method that cannot answer says why; one that would take minutes or more than
     1 GiB is left out unless `methods` names it. Each is timed for about `seconds`, after a first call that may compile.
 
-    The printed report is a table.
+    The printed report is a table; `.plot()` is a picture of it.
 
     >>> report = which_method(torch.randn(4, 16), "rank", seconds=0.0)
     >>> sorted(row.name for row in report.rows if not row.why)
