@@ -29,12 +29,13 @@ class _Sorting(SoftModule):
     names: tuple[str, ...] = ()
     #: Whether results are in the unit of x.
     valued = False
-    #: What the layer calls with x, and its attributes that are given by place.
+    #: What the layer calls with x.
     _function: Callable[..., Any]
-    _placed: tuple[str, ...] = ()
 
     method: Any
     dim: int
+    k: int
+    q: Any
 
     def __init__(self, relax: Sigmoid, method: Any, dim: int, backend: str, **options: object):
         super().__init__(relax)
@@ -50,9 +51,7 @@ class _Sorting(SoftModule):
 
     def _answer(self, x: Tensor, **given: Any) -> Any:
         named = {name: getattr(self, name) for name in self._named}
-        return type(self)._function(
-            x, *(getattr(self, name) for name in self._placed), relax=self.relax, **named, **given
-        )
+        return type(self)._function(x, relax=self.relax, **named, **given)
 
     @staticmethod
     def _gate_points(make_gates: MakeGates, values: Tensor) -> Tensor:
@@ -198,7 +197,7 @@ class SoftRank(_ToTensor):
 class SoftTopK(_Sorting):
     """`soft_topk` as a layer: forward(x, mask=None) -> TopKResult."""
 
-    _function, _placed = staticmethod(soft_topk), ("k",)
+    _function = staticmethod(soft_topk)
     task = "topk"
 
     @hints_at_relax
@@ -215,8 +214,7 @@ class SoftTopK(_Sorting):
         backend: str = "auto",
     ):
         options = {"largest": largest, "return_permutation": return_permutation, "hard": hard}
-        super().__init__(relax, method, dim, backend, **options)
-        self.k = check_integer("SoftTopK", "k", k, 0)
+        super().__init__(relax, method, dim, backend, k=check_integer("SoftTopK", "k", k, 0), **options)
 
     def extra_repr(self) -> str:
         return f"k={self.k}, {super().extra_repr()}"
@@ -266,7 +264,7 @@ class SoftTopKMask(SoftModule):
 class SoftQuantile(_ToTensor):
     """`soft_quantile` as a layer: forward(x, mask=None) -> quantiles."""
 
-    _function, _placed = staticmethod(soft_quantile), ("q",)
+    _function = staticmethod(soft_quantile)
     task = "quantile"
     valued = True
 
@@ -281,9 +279,8 @@ class SoftQuantile(_ToTensor):
         keepdim: bool = False,
         backend: str = "auto",
     ):
-        super().__init__(relax, method, dim, backend, keepdim=keepdim)
-        check_quantiles(type(self).__name__, q)
-        self.q = q
+        super().__init__(relax, method, dim, backend, q=q, keepdim=keepdim)
+        check_quantiles("SoftQuantile", q)
 
     def extra_repr(self) -> str:
         return f"q={self.q}, {super().extra_repr()}"

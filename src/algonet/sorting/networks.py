@@ -60,9 +60,10 @@ class Comparators:
         return moved
 
     @functools.cached_property
-    def addresses(self) -> Tensor:
-        """Where the tensors are, and the depth: what kernels on the CPU read."""
-        return torch.tensor([*(t.data_ptr() for t in self.tensors()), self.depth])
+    def addresses(self) -> tuple[np.ndarray, int]:
+        """Where the tensors are, and the depth, and where that stands: what kernels on the CPU read."""
+        found = np.array([*(t.data_ptr() for t in self.tensors()), self.depth], np.intp)
+        return found, found.ctypes.data
 
     @functools.cached_property
     def spans(self) -> list[slice]:

@@ -16,6 +16,7 @@ from .networks import Bitonic, OddEven
 from .reference import (
     SortSettings,
     ThresholdSettings,
+    empty_like,
     sort_reference,
     sort_settings,
     threshold_reference,
@@ -48,10 +49,6 @@ def _sort_example(device: str) -> tuple[list[Tensor], SortSettings]:
     return [x, lengths, x.new_ones(()), x.unsqueeze(-1)], sort_settings(OddEven(), Logistic())
 
 
-def _like(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
 _OF_NETWORKS = {"numba": ".kernels.numba.host", "triton": KernelModule(".kernels.triton.host", refuse=_refuse_on_gpu)}
 #: x (*batch, n), lengths (*batch,) (read if masked), steepness () and perhaps a payload (*batch, n, c) give the sorted values
 #: (*batch, n) and, where there is one, the payload in the same order.
@@ -63,7 +60,7 @@ SORT: Operation[SortSettings] = Operation(
     kernels=_OF_NETWORKS,
     outputs=lambda tensors, settings: tensors - 2,
     shared={"steepness"},
-    fake=lambda tensors, settings: [_like(tensors[0]), *map(_like, tensors[3:])],
+    fake=lambda tensors, settings: [empty_like(tensors[0]), *map(empty_like, tensors[3:])],
     refuse=refuse_formula,
     example=_sort_example,
 )
@@ -76,7 +73,7 @@ TRANSPOSED: Operation[SortSettings] = Operation(
     reference=transposed_reference,
     kernels=_OF_NETWORKS,
     shared={"steepness"},
-    fake=lambda tensors, settings: [_like(tensors[3])],
+    fake=lambda tensors, settings: [empty_like(tensors[3])],
     refuse=refuse_formula,
     example=_sort_example,
 )
@@ -97,7 +94,7 @@ THRESHOLD: Operation[ThresholdSettings] = Operation(
     reference=threshold_reference,
     kernels={"numba": ".kernels.numba.rows", "triton": ".kernels.triton.threshold"},
     shared={"steepness"},
-    fake=lambda tensors, settings: [_like(tensors[0])],
+    fake=lambda tensors, settings: [empty_like(tensors[0])],
     refuse=refuse_formula,
     example=_threshold_example,
 )
@@ -117,7 +114,7 @@ LAPLACE: Operation[LaplaceSettings] = Operation(
     reference=laplace_reference,
     kernels={"numba": ".kernels.numba.rows"},
     shared={"steepness"},
-    fake=lambda tensors, settings: [_like(tensors[0])],
+    fake=lambda tensors, settings: [empty_like(tensors[0])],
     example=_laplace_example,
 )
 
@@ -152,7 +149,7 @@ QUANTILES: Operation[CountSettings] = Operation(
     inputs=("x", "w", "k"),
     reference=inverse_reference,
     kernels={"numba": ".kernels.numba.rows", "triton": ".kernels.triton.counts"},
-    fake=lambda tensors, settings: [_like(tensors[2])],
+    fake=lambda tensors, settings: [empty_like(tensors[2])],
     refuse=refuse_formula,
     example=_quantiles_example,
 )

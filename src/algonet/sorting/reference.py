@@ -59,6 +59,11 @@ class ThresholdSettings:
     masked: bool
 
 
+def empty_like(x: Tensor) -> Tensor:
+    """Of the shape of x, whatever its strides."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
 def is_symmetric(sigmoid: Sigmoid) -> bool:
     """Whether r(-z) = 1 - r(z): kernels then evaluate one side, or that with more digits. Of a user's own nothing is known."""
     return type(sigmoid) in SIGMOIDS and not isinstance(sigmoid, GumbelMax | GumbelMin)

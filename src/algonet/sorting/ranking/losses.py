@@ -336,20 +336,17 @@ class NewtonLoss(nn.Module):
             return mean
         total = mean * rows
         gradient = torch.autograd.grad(total, leaf, retain_graph=True, create_graph=not self.fisher)[0]
-        curvature = self._fisher(gradient) if self.fisher else self._hessian(gradient, leaf)
+        # Rows of the batch do not meet, so one pass gives a row of every Hessian
+        curvature = (
+            gradient.T @ gradient / rows
+            if self.fisher
+            else torch.stack(
+                [torch.autograd.grad(g.sum(), leaf, retain_graph=True)[0] for g in gradient.unbind(-1)], -2
+            )
+        )
         eye = torch.eye(scores.shape[1], dtype=scores.dtype, device=scores.device)
         step = torch.linalg.solve(curvature + self.tikhonov * eye, gradient.detach().unsqueeze(-1)).squeeze(-1)
         return mean + (step * (scores - leaf.detach())).sum() / rows
-
-    @staticmethod
-    def _fisher(gradient: Tensor) -> Tensor:
-        return gradient.T @ gradient / max(len(gradient), 1)
-
-    @staticmethod
-    def _hessian(gradient: Tensor, leaf: Tensor) -> Tensor:
-        """(batch, n, n): rows of the batch do not meet, so one pass gives a row of every Hessian."""
-        found = [torch.autograd.grad(g.sum(), leaf, retain_graph=True)[0] for g in gradient.unbind(-1)]
-        return torch.stack(found, -2)
 
     def extra_repr(self) -> str:
         return f"fisher={self.fisher}, tikhonov={self.tikhonov:g}"

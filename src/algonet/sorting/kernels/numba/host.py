@@ -24,7 +24,7 @@ from algonet.core.identity import Signature
 from algonet.relax import Sigmoid
 
 from ...networks import Comparators
-from ...reference import transposed
+from ...reference import empty_like, transposed
 
 #: Rows that are sorted side by side, at most.
 LANES = 64
@@ -76,14 +76,14 @@ class SoftSortPlan(Plan):
         given = tensors[0], *tensors[3:]
         if self.idle:
             return [t.clone(memory_format=torch.contiguous_format) for t in given], []
-        outputs, inputs, lengths = [_like(t) for t in given], _contiguous(given), tensors[1].contiguous()
+        outputs, inputs, lengths = [empty_like(t) for t in given], _contiguous(given), tensors[1].contiguous()
         memory = *_addresses(inputs), lengths.data_ptr(), *_addresses(outputs)
         table, steepness = self.table(), tensors[2].item()
 
         def run(begin: int, end: int) -> None:
             work = _workspace(self.space, self.real)
             self.module.forward(
-                *memory, table.addresses.data_ptr(), self.layers, self.sigmoid, steepness, *self.sizes, self.lanes, self.masked,
+                *memory, table.addresses[1], self.layers, self.sigmoid, steepness, *self.sizes, self.lanes, self.masked,
                 begin, end, work.address,
             )  # fmt: skip
 
@@ -96,8 +96,8 @@ class SoftSortPlan(Plan):
         """The gradients by items, steepness and payload."""
         if self.idle:
             slopes = torch.where(tensors[0].isinf(), 0.0, grads[0])
-            return [slopes, None, torch.zeros_like(tensors[2]), *(g.clone() for g in grads[1:])]
-        found = [_like(t) for t in (tensors[0], *tensors[3:])]
+            return [slopes, None, torch.zerosempty_like(tensors[2]), *(g.clone() for g in grads[1:])]
+        found = [empty_like(t) for t in (tensors[0], *tensors[3:])]
         inputs, given, lengths = _contiguous((tensors[0], *tensors[3:])), _contiguous(grads), tensors[1].contiguous()
         lanes, segment, space = self.back
         by_steepness = torch.zeros(-(-self.rows // lanes), dtype=tensors[0].dtype)
@@ -114,7 +114,7 @@ class SoftSortPlan(Plan):
         def run(begin: int, end: int) -> None:
             work = _workspace(space, self.real)
             self.module.backward(
-                *memory, table.addresses.data_ptr(), *kernels, steepness, *self.sizes, lanes, self.masked,
+                *memory, table.addresses[1], *kernels, steepness, *self.sizes, lanes, self.masked,
                 segment, values_too, steepness_too, begin, end, work.address,
             )  # fmt: skip
 
@@ -143,10 +143,6 @@ def _contiguous(tensors: Sequence[Tensor]) -> list[Tensor]:
 def _addresses(tensors: list[Tensor]) -> tuple[int, int]:
     """Where items and payload are; a missing payload is nowhere."""
     return tensors[0].data_ptr(), tensors[1].data_ptr() if len(tensors) > 1 else 0
-
-
-def _like(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def _lanes(rows: int, row_bytes: int) -> int:

@@ -26,7 +26,7 @@ from algonet.core.identity import Signature
 from algonet.relax import Sigmoid
 
 from ...counts import CountSettings, LaplaceSettings, node_table, nodes_per_unit, reach
-from ...reference import ThresholdSettings, is_symmetric
+from ...reference import ThresholdSettings, empty_like, is_symmetric
 
 #: Items below which a second thread costs more than it brings.
 WORTH_A_THREAD = 20_000
@@ -117,7 +117,7 @@ class SoftCountsPlan(_CountsPlan):
     def backward(
         self, grads: Sequence[Any], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
     ) -> list[Tensor | None]:
-        found = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors]
+        found = [empty_like(t) for t in tensors]
         given = [
             *arrays((*tensors, grads[0], *found), (1, 1, 2, 2, 1, 1, 2)),
             *(self.grid or self.grid_for(tensors[:2])),
@@ -147,7 +147,7 @@ class SoftQuantilesPlan(_CountsPlan):
         self, grads: Sequence[Any], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
     ) -> list[Tensor | None]:
         x, w, k = tensors
-        grad_x, grad_k = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x, k))
+        grad_x, grad_k = (empty_like(t) for t in (x, k))
         given = [*arrays((x, w, *saved, grads[0], grad_x, grad_k)), *(self.grid or self.grid_for((x, saved[0])))]
         spread_rows(self.kernels.inverse_slopes, (len(given[0]), self.work), given)
         return [grad_x if needs[0] else None, None, grad_k if needs[2] else None]
@@ -171,7 +171,7 @@ def _grid_of(sigmoid: Sigmoid, per: int, half: int) -> _Grid:
 def soft_topk_mask_forward(tensors: list[Tensor], settings: ThresholdSettings) -> tuple[list[Tensor], list[Tensor]]:
     """The kernel of `threshold_reference`; saves the thresholds."""
     x, k = tensors[0], tensors[3]
-    p = torch.empty_like(x, memory_format=torch.contiguous_format)
+    p = empty_like(x)
     b = torch.empty(x.shape[:-1], dtype=torch.float64)
     module, (items, presence, masked, s) = _read(tensors, settings)
     step = int(any(k.stride()) or k.numel() != len(items))  # 0 where one number stands for all
@@ -190,7 +190,7 @@ def soft_topk_mask_backward(
 ) -> list[Any]:
     """The gradients by items, (mask,) steepness and k."""
     x = tensors[0]
-    grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
+    grad_x = empty_like(x)
     module, read = _read(tensors, settings)
     by_k, by_s = torch.empty(x.shape[:-1], dtype=torch.float64), np.empty(len(read[0]))
     given = *read, _numbers(saved[0]), *arrays((grads[0], grad_x)), _numbers(by_k), by_s
@@ -215,7 +215,7 @@ def soft_laplace_count_forward(
     tensors: Sequence[Tensor], settings: LaplaceSettings
 ) -> tuple[list[Tensor], list[Tensor]]:
     x, weights, steepness = tensors
-    found = torch.empty_like(x, memory_format=torch.contiguous_format)
+    found = empty_like(x)
     items, w, out = arrays((x, weights, found))
     order = np.argsort(items, -1)
     falls, near = np.empty(items.shape), np.empty(items.shape)
@@ -231,7 +231,7 @@ def soft_laplace_count_backward(
     needs: Sequence[bool],
 ) -> list[Any]:
     x, weights, steepness = tensors
-    by_x = torch.empty_like(x, memory_format=torch.contiguous_format)
+    by_x = empty_like(x)
     items, w, g, out = arrays((x, weights, grads[0], by_x))
     # Compiled graphs save nothing
     order, falls, near = arrays(saved or soft_laplace_count_forward(tensors, settings)[1])

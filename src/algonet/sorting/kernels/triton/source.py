@@ -31,11 +31,6 @@ def chance(z):
     value, slope = gate(z)
     return value
 """
-#: The files that kernels are made of, `*_device.py` beside this one, where it is not one of the same name.
-_TEMPLATES = {
-    "odd_even": ("exchange", "odd_even"),
-    "bitonic": ("exchange", "bitonic"),
-}
 #: Scratch of a network's backward over all programs, in bytes: fewer programs run at once where each needs more.
 SCRATCH = 64 * 2**20
 
@@ -69,5 +64,6 @@ def prelude(sigmoid: Sigmoid) -> str:
 @cached
 def kernels(name: str, sigmoid: Sigmoid) -> ModuleType:
     """The kernels of a network or another method, with the sigmoid written into them."""
-    paths = [Path(__file__).with_name(f"{part}_device.py") for part in _TEMPLATES.get(name, (name,))]
+    parts = ("exchange", name) if name in ("odd_even", "bitonic") else (name,)
+    paths = [Path(__file__).with_name(f"{part}_device.py") for part in parts]
     return load_template(f"{name}_triton_{type(sigmoid).__name__ or 'nameless'}", prelude(sigmoid), *paths)

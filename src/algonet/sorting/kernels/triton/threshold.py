@@ -14,7 +14,7 @@ from algonet.core.identity import Signature
 from algonet.core.launch import Launch
 from algonet.relax import Sigmoid
 
-from ...reference import ThresholdSettings
+from ...reference import ThresholdSettings, empty_like
 from .source import kernels, processors
 
 #: Items from which on a row is cut into parts, if rows alone would leave most processors idle.
@@ -46,7 +46,7 @@ class SoftTopkMaskPlan(Plan):
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         x, k = tensors[0], tensors[3]
-        memberships = torch.empty_like(x, memory_format=torch.contiguous_format)
+        memberships = empty_like(x)
         thresholds = torch.empty(x.shape[:-1], dtype=torch.float64, device=x.device)
         if self.solver is not None:
             k = k.contiguous() if self.step else k
@@ -57,7 +57,7 @@ class SoftTopkMaskPlan(Plan):
         self, grads: Sequence[Any], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
     ) -> list[Any]:
         x = tensors[0]
-        grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
+        grad_x = empty_like(x)
         grad_k = torch.empty(x.shape[:-1], dtype=torch.float64, device=x.device)
         if self.solver is None:
             return [grad_x, None, torch.zeros_like(tensors[2]), grad_k.zero_()]
