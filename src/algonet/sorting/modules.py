@@ -32,10 +32,9 @@ class _Sorting(SoftModule):
     #: What the layer calls with x.
     _function: Callable[..., Any]
 
+    relax: Sigmoid
     method: Any
     dim: int
-    k: int
-    q: Any
 
     def __init__(self, relax: Sigmoid, method: Any, dim: int, backend: str, **options: object):
         super().__init__(relax)
@@ -97,6 +96,8 @@ class SoftSort(_Sorting):
 
     _function = staticmethod(soft_sort)
     valued = True
+    descending: bool
+    steps: int | None
 
     @hints_at_relax
     def __init__(
@@ -133,7 +134,6 @@ class SoftSort(_Sorting):
             items = self._sort_points(self._gate_points(make_gates, items) * items, items, network, self.descending)
             return SortResult(items.movedim(-1, self.dim), None, None)
         relax, sign, n = self.relax, -1.0 if self.descending else 1.0, items.shape[-1]
-        assert isinstance(relax, Sigmoid)
         layers = [network.pairs(n, layer)[:2] for layer in range(network.layers(n, self.steps))]
         labels = [f"layer {k}: {a}-{b}" for k, pairs in enumerate(layers) for a, b in zip(*pairs, strict=True)]
         gates = make_gates(tuple(items.shape[:-1]), labels, items).split([len(first) for first, _ in layers], -1)
@@ -293,6 +293,7 @@ class SoftMedian(_ToTensor):
     task = "quantile"
     names = METHODS
     valued = True
+    degree: int
 
     @hints_at_relax
     def __init__(

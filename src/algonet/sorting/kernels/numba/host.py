@@ -96,7 +96,7 @@ class SoftSortPlan(Plan):
         """The gradients by items, steepness and payload."""
         if self.idle:
             slopes = torch.where(tensors[0].isinf(), 0.0, grads[0])
-            return [slopes, None, torch.zerosempty_like(tensors[2]), *(g.clone() for g in grads[1:])]
+            return [slopes, None, torch.zeros_like(tensors[2]), *(g.clone() for g in grads[1:])]
         found = [empty_like(t) for t in (tensors[0], *tensors[3:])]
         inputs, given, lengths = _contiguous((tensors[0], *tensors[3:])), _contiguous(grads), tensors[1].contiguous()
         lanes, segment, space = self.back
