@@ -63,11 +63,11 @@ def ndcg_loss(
     data = lists("ndcg_loss", scores, relevance, mask, reduction)
     check_gains("ndcg_loss", data)
     k = cutoff("ndcg_loss", k, scores.shape[-1])
-    ranks = soft_rank(data.scores, descending=True, relax=relax, method=method, mask=_mask(data, mask), backend=backend)
+    ranks = soft_rank(data.scores, descending=True, relax=relax, method=method, mask=data.mask, backend=backend)
     # The logarithm in base 2 of something above 1/2: a rank is -1 at worst, if a column of P sums to less than 1
     shares = data.gains / torch.log2((ranks + 2).clamp_min(1.5))
     if k is not None and k < scores.shape[-1]:
-        shares = shares * soft_topk_mask(data.scores, k, relax=relax, mask=_mask(data, mask), backend=backend)
+        shares = shares * soft_topk_mask(data.scores, k, relax=relax, mask=data.mask, backend=backend)
     ideal = ideal_dcg(data.gains, k)
     some = ideal > 0
     loss = some.to(ideal.dtype) - shares.sum(-1) / torch.where(some, ideal, constant(1.0, ideal.dtype, ideal.device))
@@ -101,7 +101,7 @@ def average_precision_loss(
     shares, count = relevant * (1 + relevant_above) / (1 + above), relevant.sum(-1)
     k = cutoff("average_precision_loss", k, scores.shape[-1])
     if k is not None and k < scores.shape[-1]:
-        shares = shares * soft_topk_mask(data.scores, k, relax=relax, mask=_mask(data, mask), backend=backend)
+        shares = shares * soft_topk_mask(data.scores, k, relax=relax, mask=data.mask, backend=backend)
         count = count.clamp_max(k)
     found = shares.sum(-1)
     return reduced(torch.where(count > 0, 1 - quotient(found, count), 0.0), reduction, data)
@@ -125,7 +125,7 @@ def recall_at_k_loss(
     """
     data = lists("recall_at_k_loss", scores, relevance, mask, reduction)
     k = cutoff("recall_at_k_loss", k, scores.shape[-1]) or 0
-    members = soft_topk_mask(data.scores, k, relax=relax, mask=_mask(data, mask), backend=backend)
+    members = soft_topk_mask(data.scores, k, relax=relax, mask=data.mask, backend=backend)
     relevant = data.relevant
     count = relevant.sum(-1)
     loss = torch.where(count > 0, 1 - quotient((members * relevant).sum(-1), count), 0.0)
@@ -152,7 +152,7 @@ def spearman_loss(
     tensor(0.2000)
     """
     data = lists("spearman_loss", scores, targets, mask, reduction)
-    ranks = soft_rank(data.scores, relax=relax, method=method, mask=_mask(data, mask), backend=backend)
+    ranks = soft_rank(data.scores, relax=relax, method=method, mask=data.mask, backend=backend)
     found, some = correlation(ranks, average_ranks(data.relevance, data.present), data.present)
     return reduced(torch.where(some, 1 - found, 0.0), reduction, data)
 
@@ -350,11 +350,6 @@ class NewtonLoss(nn.Module):
 
     def extra_repr(self) -> str:
         return f"fisher={self.fisher}, tikhonov={self.tikhonov:g}"
-
-
-def _mask(data: Lists, mask: Tensor | None) -> Tensor | None:
-    """The mask for functions that take the shorter way without one."""
-    return None if mask is None else data.present
 
 
 def _counted(

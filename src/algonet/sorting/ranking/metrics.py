@@ -25,7 +25,8 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 class Lists(NamedTuple):
-    """`scores` and `relevance` (*batch, n), 0 where absent; `present` (*batch, n); the precision to return.
+    """`scores` and `relevance` (*batch, n), 0 where absent; `present` (*batch, n); the precision to return; `mask`: `present`
+    if one was given, for functions that take the shorter way without one.
 
     Relevances keep their digits, float64 or int64: rounded to the scores' precision, two time stamps would be one.
     """
@@ -34,6 +35,7 @@ class Lists(NamedTuple):
     relevance: Tensor
     present: Tensor
     dtype: torch.dtype
+    mask: Tensor | None = None
 
     @property
     def spoiled(self) -> Tensor:
@@ -76,7 +78,7 @@ def lists(where: str, scores: Any, relevance: Any, mask: Any, reduction: str) ->
             f"{where}: `mask` must be a boolean tensor of the shape of `scores`, {tuple(scores.shape)}, "
             f"True where an item is present; got {found}."
         )
-    return Lists(torch.where(mask, wide, 0.0), torch.where(mask, graded, 0), mask, scores.dtype)
+    return Lists(torch.where(mask, wide, 0.0), torch.where(mask, graded, 0), mask, scores.dtype, mask)
 
 
 def check_gains(where: str, data: Lists) -> None:

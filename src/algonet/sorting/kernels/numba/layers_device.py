@@ -27,6 +27,21 @@ REALS, LENGTHS, TABLE, COUNT = types.CPointer(REAL), types.CPointer(int32), type
 SIZE = np.dtype(str(REAL)).itemsize
 
 
+@njit(**OPTIONS)
+def exchanged(a, b, share):
+    """Both items after an exchange; exact at 0 and 1, where 0 times infinity is not 0."""
+    near, far = share * a + (ONE - share) * b, share * b + (ONE - share) * a
+    return where(share == ONE, a, where(share == ZERO, b, near)), where(share == ONE, b, where(share == ZERO, a, far))
+
+
+@njit(**OPTIONS)
+def exchanged_back(a, b, share, rise, gap, felt, steepness):
+    """Gradients (a, b) before an exchange from those after it, and what the steepness gets; `felt`: what the payload adds."""
+    push = (b - a) * (rise * gap) + felt * rise
+    pull = push * steepness
+    return share * a + (ONE - share) * b - pull, share * b + (ONE - share) * a + pull, gap * push
+
+
 @cfunc(types.void(REALS, REALS, REALS, REALS, REALS, REALS, LENGTHS, TABLE, *[COUNT] * 8, REAL), cache=True, **OPTIONS)
 def run_layers(
     x, p, d, alpha, slope, ends, lengths, table, n, channels, lanes, low, high, keep, masked, sigmoid, steepness
@@ -66,13 +81,9 @@ def run_layers(
                     d[at + w] = where(lengths[w] >= least, d[at + w], apart)
         row = c * lanes
         call_at(sigmoid, (offset(d, row), offset(alpha, row), offset(slope, row), count * lanes, steepness))
-        # Exact at 0 and 1, where 0 times infinity is not 0
         if lanes == 1:
             for k in range(count):
-                a, b, share = ends[k], ends[half + k], alpha[c + k]
-                near, far = share * a + (ONE - share) * b, share * b + (ONE - share) * a
-                ends[k] = where(share == ONE, a, where(share == ZERO, b, near))
-                ends[half + k] = where(share == ONE, b, where(share == ZERO, a, far))
+                ends[k], ends[half + k] = exchanged(ends[k], ends[half + k], alpha[c + k])
             for k in range(count):
                 x[first[i + k]] = ends[k]
             for k in range(count):
@@ -81,10 +92,7 @@ def run_layers(
             for k in range(count):
                 f, s, at = first[i + k] * lanes, second[i + k] * lanes, (c + k) * lanes
                 for w in range(lanes):
-                    a, b, share = x[f + w], x[s + w], alpha[at + w]
-                    near, far = share * a + (ONE - share) * b, share * b + (ONE - share) * a
-                    x[f + w] = where(share == ONE, a, where(share == ZERO, b, near))
-                    x[s + w] = where(share == ONE, b, where(share == ZERO, a, far))
+                    x[f + w], x[s + w] = exchanged(x[f + w], x[s + w], alpha[at + w])
         for channel in range(channels):
             for k in range(count):
                 f, s, at = (channel * n + first[i + k]) * lanes, (channel * n + second[i + k]) * lanes, (c + k) * lanes
@@ -148,14 +156,10 @@ def run_layers_back(g, d, alpha, slope, grad_alpha, ends, table, n, lanes, low, 
             for k in range(here):
                 ends[half + k] = g[second[i + k]]
             for k in range(here):
-                a, b, share, rise, gap = ends[k], ends[half + k], alpha[c + k], slope[c + k], d[c + k]
-                push = (b - a) * (rise * gap)
-                if payload:
-                    push += grad_alpha[c + k] * rise
-                d[c + k] = gap * push
-                push *= steepness
-                ends[k] = share * a + (ONE - share) * b - push
-                ends[half + k] = share * b + (ONE - share) * a + push
+                felt = grad_alpha[c + k] if payload else ZERO
+                ends[k], ends[half + k], d[c + k] = exchanged_back(
+                    ends[k], ends[half + k], alpha[c + k], slope[c + k], d[c + k], felt, steepness
+                )
             for k in range(here):
                 g[first[i + k]] = ends[k]
             for k in range(here):
@@ -164,14 +168,10 @@ def run_layers_back(g, d, alpha, slope, grad_alpha, ends, table, n, lanes, low, 
         for k in range(here):
             f, s, at = first[i + k] * lanes, second[i + k] * lanes, (c + k) * lanes
             for w in range(lanes):
-                a, b, share, rise, gap = g[f + w], g[s + w], alpha[at + w], slope[at + w], d[at + w]
-                push = (b - a) * (rise * gap)
-                if payload:
-                    push += grad_alpha[at + w] * rise
-                d[at + w] = gap * push
-                push *= steepness
-                g[f + w] = share * a + (ONE - share) * b - push
-                g[s + w] = share * b + (ONE - share) * a + push
+                felt = grad_alpha[at + w] if payload else ZERO
+                g[f + w], g[s + w], d[at + w] = exchanged_back(
+                    g[f + w], g[s + w], alpha[at + w], slope[at + w], d[at + w], felt, steepness
+                )
 
 
 @njit(**OPTIONS)
