@@ -28,9 +28,15 @@ SIZE = np.dtype(str(REAL)).itemsize
 
 
 @njit(**OPTIONS)
+def mixed(a, b, share):
+    """What stays in both places with a probability of `share`."""
+    return share * a + (ONE - share) * b, share * b + (ONE - share) * a
+
+
+@njit(**OPTIONS)
 def exchanged(a, b, share):
     """Both items after an exchange; exact at 0 and 1, where 0 times infinity is not 0."""
-    near, far = share * a + (ONE - share) * b, share * b + (ONE - share) * a
+    near, far = mixed(a, b, share)
     return where(share == ONE, a, where(share == ZERO, b, near)), where(share == ONE, b, where(share == ZERO, a, far))
 
 
@@ -38,8 +44,8 @@ def exchanged(a, b, share):
 def exchanged_back(a, b, share, rise, gap, felt, steepness):
     """Gradients (a, b) before an exchange from those after it, and what the steepness gets; `felt`: what the payload adds."""
     push = (b - a) * (rise * gap) + felt * rise
-    pull = push * steepness
-    return share * a + (ONE - share) * b - pull, share * b + (ONE - share) * a + pull, gap * push
+    first, second = mixed(a, b, share)
+    return first - push * steepness, second + push * steepness, gap * push
 
 
 @cfunc(types.void(REALS, REALS, REALS, REALS, REALS, REALS, LENGTHS, TABLE, *[COUNT] * 8, REAL), cache=True, **OPTIONS)
@@ -97,9 +103,7 @@ def run_layers(
             for k in range(count):
                 f, s, at = (channel * n + first[i + k]) * lanes, (channel * n + second[i + k]) * lanes, (c + k) * lanes
                 for w in range(lanes):
-                    a, b, share = p[f + w], p[s + w], alpha[at + w]
-                    p[f + w] = share * a + (ONE - share) * b
-                    p[s + w] = share * b + (ONE - share) * a
+                    p[f + w], p[s + w] = mixed(p[f + w], p[s + w], alpha[at + w])
         if keep:
             c += count
 
@@ -120,10 +124,8 @@ def run_payload_back(h, p, alpha, drop, grad_alpha, table, n, channels, lanes, l
             for k in range(start[layer], stop[layer]):
                 f, s, at = (channel * n + first[k]) * lanes, (channel * n + second[k]) * lanes, c * lanes
                 for w in range(lanes):
-                    a, b, share = p[f + w], p[s + w], alpha[at + w]
-                    drop[at + w] = a - b
-                    p[f + w] = share * a + (ONE - share) * b
-                    p[s + w] = share * b + (ONE - share) * a
+                    drop[at + w] = p[f + w] - p[s + w]
+                    p[f + w], p[s + w] = mixed(p[f + w], p[s + w], alpha[at + w])
                 c += 1
         for layer in range(high - 1, low - 1, -1):
             c -= stop[layer] - start[layer]
@@ -131,10 +133,8 @@ def run_payload_back(h, p, alpha, drop, grad_alpha, table, n, channels, lanes, l
                 f, s = (channel * n + first[k]) * lanes, (channel * n + second[k]) * lanes
                 at = (c + k - start[layer]) * lanes
                 for w in range(lanes):
-                    a, b, share = h[f + w], h[s + w], alpha[at + w]
-                    grad_alpha[at + w] += (a - b) * drop[at + w]
-                    h[f + w] = share * a + (ONE - share) * b
-                    h[s + w] = share * b + (ONE - share) * a
+                    grad_alpha[at + w] += (h[f + w] - h[s + w]) * drop[at + w]
+                    h[f + w], h[s + w] = mixed(h[f + w], h[s + w], alpha[at + w])
 
 
 @cfunc(types.void(*[REALS] * 6, TABLE, *[COUNT] * 6, REAL), cache=True, **OPTIONS)

@@ -37,6 +37,12 @@ GAP = 1e-3
 
 
 @njit(**STRICT)
+def parts(b):
+    c = REAL(b)
+    return c, REAL(b - np.float64(c))
+
+
+@njit(**STRICT)
 def away_from(x, c, d):
     """x - b in this order: the first difference is exact near the threshold."""
     return (x - c) - d
@@ -60,8 +66,7 @@ def tail(z):
 @njit(**SUMS)
 def measure(x, b, s):
     """(sum of what items above b lack to 1, how many they are, sum of memberships below b, sum of slopes by z)."""
-    c = REAL(b)
-    d = REAL(b - np.float64(c))
+    c, d = parts(b)
     lack, member, steep, count = 0.0, 0.0, 0.0, 0
     for start in range(0, len(x), CHUNK):
         short, small, rise, above = REAL(0.0), REAL(0.0), REAL(0.0), np.int32(0)
@@ -184,8 +189,7 @@ def root(x, count, k, s, reach):
 
 @njit(**SUMS)
 def memberships(x, b, s, out):
-    c = REAL(b)
-    d = REAL(b - np.float64(c))
+    c, d = parts(b)
     for i in range(len(x)):
         z = scaled(x[i], c, d, s)
         rest = tail(z)[0]
@@ -235,8 +239,7 @@ def forward(begin, end, x, mask, masked, ks, k_step, s, reach, out, thresholds):
 @njit(**SUMS)
 def sums(x, grad, b, s):
     """Sums over a row of w, g w, u and g u: w the slope by x / s, u that by s."""
-    c = REAL(b)
-    d = REAL(b - np.float64(c))
+    c, d = parts(b)
     w_sum, gw_sum, u_sum, gu_sum = 0.0, 0.0, 0.0, 0.0
     for start in range(0, len(x), CHUNK):
         w_part, gw_part, u_part, gu_part = REAL(0.0), REAL(0.0), REAL(0.0), REAL(0.0)
@@ -259,8 +262,7 @@ def sums(x, grad, b, s):
 
 @njit(**SUMS)
 def slopes(x, grad, b, s, mean, out):
-    c = REAL(b)
-    d = REAL(b - np.float64(c))
+    c, d = parts(b)
     for i in range(len(x)):
         z = scaled(x[i], c, d, s)
         slope = tail(z)[1]
