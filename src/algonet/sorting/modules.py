@@ -14,9 +14,9 @@ from algonet.relax import DECISION, Relative, Sigmoid, SoftModule
 
 from .checks import check_options, check_quantiles
 from .functional import Payload, SortResult, TopKResult, soft_argsort, soft_rank, soft_sort, soft_topk, soft_topk_mask
-from .methods import Method, Permutahedron, SmoothedCDF, suggestions
+from .methods import Method, Permutahedron, SmoothedCDF
 from .networks import Network
-from .quantile import METHODS, by_weights, interpolated, soft_median, soft_quantile
+from .quantile import by_weights, check_median, interpolated, soft_median, soft_quantile
 
 #: make_gates(batch, labels, like): gates at the comparators of a network, or at the points that a sort or a median is made of.
 MakeGates = Callable[[tuple[int, ...], list[str], Tensor], Tensor]
@@ -25,8 +25,8 @@ MakeGates = Callable[[tuple[int, ...], list[str], Tensor], Tensor]
 class _Sorting(SoftModule):
     #: The question that the layer asks its method.
     task = "sort"
-    #: Methods that are names.
-    names: tuple[str, ...] = ()
+    #: Whether methods may be names.
+    by_name = False
     #: Whether results are in the unit of x.
     valued = False
     #: What the layer calls with x.
@@ -38,10 +38,8 @@ class _Sorting(SoftModule):
 
     def __init__(self, relax: Sigmoid, method: Any, dim: int, backend: str, **options: object):
         super().__init__(relax)
-        if isinstance(method, str) and self.names:
-            if method not in self.names:
-                known = ", ".join(map(repr, (*suggestions(self.task), *self.names)))
-                raise ValueError(f"{type(self).__name__}: unknown method {method!r}; choose one of {known}.")
+        if isinstance(method, str) and self.by_name:
+            check_median(type(self).__name__, method)
         else:
             check_options(type(self).__name__, relax, method, None, self.task)
         self._named = {"dim": dim, "method": method, "backend": backend, **options}
@@ -291,7 +289,7 @@ class SoftMedian(_ToTensor):
 
     _function = staticmethod(soft_median)
     task = "quantile"
-    names = METHODS
+    by_name = True
     valued = True
     degree: int
 

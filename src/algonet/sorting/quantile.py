@@ -27,6 +27,12 @@ from .order import order_of
 METHODS = ("exact", "fast", "paper")
 
 
+def check_median(where: str, method: Any) -> None:
+    if method not in METHODS:
+        known = ", ".join(map(repr, (*suggestions("quantile"), *METHODS)))
+        raise ValueError(f"{where}: unknown method {method!r}; choose one of {known}.")
+
+
 @hints_at_relax
 def soft_quantile(
     x: Tensor,
@@ -128,9 +134,7 @@ def soft_median(
     check_items("soft_median", x, dim)
     if x.shape[dim] == 0:
         raise ValueError(f"soft_median: x has no items along dim {dim} (shape {tuple(x.shape)}).")
-    if method not in METHODS:
-        known = ", ".join(map(repr, (*suggestions("quantile"), *METHODS)))
-        raise ValueError(f"soft_median: unknown method {method!r}; choose one of {known}.")
+    check_median("soft_median", method)
     check_sigmoid("soft_median", relax)
     check_integer("soft_median", "degree", degree, 0)
     return by_weights(x, dim, method, degree, relax, check_mask("soft_median", x, mask), keepdim)
