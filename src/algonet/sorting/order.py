@@ -357,11 +357,11 @@ class PlacedOrder(Order):
         return self.apply_transposed(eye.expand(*self.x.shape, count)).transpose(-1, -2)
 
     def ranks(self) -> Tensor:
-        method, sign = self.call.method, -1 if self.call.descending else 1
+        method = self.call.method
         if isinstance(method, Pairwise):
-            return self._pairwise(sign * self.x)
+            return self._pairwise(self._ascending(self.x))
         if isinstance(method, Permutahedron):
-            ranks = method.ranks(sign * self.items, self.counts)
+            ranks = method.ranks(self._ascending(self.items), self.counts)
             return ranks if self.placement is None else self.placement.items_from_places(ranks)
         positions = torch.arange(self.x.shape[-1], dtype=self.x.dtype, device=self.x.device).expand(self.x.shape)
         return self.apply_transposed(positions.unsqueeze(-1)).squeeze(-1)
@@ -376,9 +376,13 @@ class PlacedOrder(Order):
             found = self._permutation().transpose(-1, -2) @ v
         return found if placed is None else placed.items_from_places(found)
 
+    def _ascending(self, x: Tensor) -> Tensor:
+        """Descending order is ascending order of what is negated."""
+        return -x if self.call.descending else x
+
     def _permutation(self) -> Tensor:
         assert isinstance(self.call.method, SoftmaxMethod)
-        x = -self.items if self.call.descending else self.items
+        x = self._ascending(self.items)
         if isinstance(self.relax, Heaviside):
             order = torch.where(occupied(x, self.counts), x, torch.inf).argsort(dim=-1, stable=True)
             return torch.nn.functional.one_hot(order, x.shape[-1]).to(x.dtype)
