@@ -62,7 +62,7 @@ class MethodReport:
     suggestion: str
 
     def __str__(self) -> str:
-        table = [("method", "error", "vanished", "ms", "MiB")]
+        table: list[tuple[str, ...]] = [("method", "error", "vanished", "ms", "MiB")]
         for row in self.rows:
             figures = f"{row.error:.2%}", f"{row.vanished:.0%}", f"{row.milliseconds:.3g}", f"{row.mebibytes:.3g}"
             table.append((row.name, *(("", "", "", "") if row.why else figures)))
