@@ -97,14 +97,6 @@ class _CountsPlan(Plan):
         """(items, points) of a row."""
         return last[1], last[0]
 
-    def run(
-        self, kernel: str, tensors: Sequence[Tensor], last: Sequence[int], ends: Sequence[Tensor], margin: float = 0.0
-    ) -> None:
-        """A kernel on tensors, of which `last` says how many dimensions belong to a row; `ends` are all numbers on the grid."""
-        given = [*arrays(tensors, last), *(self.grid or self.grid_for(ends, margin))]
-        given += [margin] if margin else []
-        spread_rows(getattr(self.kernels, kernel), (len(given[0]), self.work), given)
-
     def grid_for(self, tensors: Sequence[Tensor], margin: float = 0.0) -> _Grid:
         """Long tails need K as far as numbers lie apart; beyond `_MOST` nodes all pairs are added up."""
         per = nodes_per_unit(self.settings.sigmoid, self.settings.precise)
@@ -118,14 +110,19 @@ class SoftCountsPlan(_CountsPlan):
     def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         y, x, w = tensors
         out = y.new_empty(*y.shape, w.shape[-1])
-        self.run("counts", (y, x, w, out), (1, 1, 2, 2), (y, x))
+        given = [*arrays((y, x, w, out), (1, 1, 2, 2)), *(self.grid or self.grid_for((y, x)))]
+        spread_rows(self.kernels.counts, (len(given[0]), self.work), given)
         return [out], []
 
     def backward(
         self, grads: Sequence[Any], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
     ) -> list[Tensor | None]:
         found = [empty_like(t) for t in tensors]
-        self.run("count_slopes", (*tensors, grads[0], *found), (1, 1, 2, 2, 1, 1, 2), tensors[:2])
+        given = [
+            *arrays((*tensors, grads[0], *found), (1, 1, 2, 2, 1, 1, 2)),
+            *(self.grid or self.grid_for(tensors[:2])),
+        ]
+        spread_rows(self.kernels.count_slopes, (len(given[0]), self.work), given)
         return [gradient if need else None for gradient, need in zip(found, needs, strict=True)]
 
 
@@ -142,7 +139,8 @@ class SoftQuantilesPlan(_CountsPlan):
     def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         k = tensors[2]
         y, slopes = k.new_empty(k.shape), k.new_empty(k.shape)
-        self.run("inverse", (*tensors, y, slopes), (), tensors[:1], self.margin)
+        given = [*arrays((*tensors, y, slopes)), *(self.grid or self.grid_for(tensors[:1], self.margin)), self.margin]
+        spread_rows(self.kernels.inverse, (len(given[0]), self.work), given)
         return [y], [y.clone(), slopes]
 
     def backward(
@@ -150,7 +148,8 @@ class SoftQuantilesPlan(_CountsPlan):
     ) -> list[Tensor | None]:
         x, w, k = tensors
         grad_x, grad_k = (empty_like(t) for t in (x, k))
-        self.run("inverse_slopes", (x, w, *saved, grads[0], grad_x, grad_k), (), (x, saved[0]))
+        given = [*arrays((x, w, *saved, grads[0], grad_x, grad_k)), *(self.grid or self.grid_for((x, saved[0])))]
+        spread_rows(self.kernels.inverse_slopes, (len(given[0]), self.work), given)
         return [grad_x if needs[0] else None, None, grad_k if needs[2] else None]
 
 
