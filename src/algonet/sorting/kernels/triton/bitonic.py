@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -90,7 +89,7 @@ class BitonicSort:
         self.tiles = -(-self.count // self.shape.lines) * self.shape.chunks
         self.masks = _masks(self.depth, device)
         self.states = 2 if channels else 1
-        self._launch = functools.cache(self._launch_of)
+        self.launches: dict[tuple, Launch] = {}
 
     def _groups(self) -> tuple[_Group, ...]:
         if self.places <= WIDEST:
@@ -193,18 +192,21 @@ class BitonicSort:
         launch.start(**given)
         return (grad_x, grad_payload), part
 
-    def _launch_of(self, group: _Group, way: str, **more: Any) -> Launch:
-        # As many programs of backward as there is work for, the device can hold and SCRATCH can feed
-        most = SCRATCH // (self._held(group) * self.dtype.itemsize)
-        programs = max(1, min(self.tiles, 16 * processors(self.device), most))
-        if group.far:
-            more |= self._far(group)
-        elif way == "backward":
-            more |= {"grid": programs, "tiles": self.tiles, "programs": programs, **self._span(group)}
-        else:
-            more |= {"grid": self.tiles, **self._span(group)}
-        kernel = f"{'far' if group.far else 'bitonic'}_{way}_kernel"
-        return Launch(getattr(kernels("bitonic", self.settings.sigmoid), kernel), **more)
+    def _launch(self, group: _Group, way: str, **more: Any) -> Launch:
+        key = group, way, *more.values()
+        if key not in self.launches:
+            # As many programs of backward as there is work for, the device can hold and SCRATCH can feed
+            most = SCRATCH // (self._held(group) * self.dtype.itemsize)
+            programs = max(1, min(self.tiles, 16 * processors(self.device), most))
+            if group.far:
+                more |= self._far(group)
+            elif way == "backward":
+                more |= {"grid": programs, "tiles": self.tiles, "programs": programs, **self._span(group)}
+            else:
+                more |= {"grid": self.tiles, **self._span(group)}
+            kernel = f"{'far' if group.far else 'bitonic'}_{way}_kernel"
+            self.launches[key] = Launch(getattr(kernels("bitonic", self.settings.sigmoid), kernel), **more)
+        return self.launches[key]
 
     def _held(self, group: _Group) -> int:
         """Items of scratch that a program of backward takes."""

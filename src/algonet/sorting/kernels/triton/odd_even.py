@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -95,8 +94,8 @@ class OddEvenSort:
             "S": self.states, "LINES": count, "STEP": self.shape.step, "REACH": self.shape.reach, "GROUPS": groups,
             "H": threads, "CORE": core, "HALO": self.shape.halo, "warps": self.shape.warps,
         }  # fmt: skip
-        self._forward = functools.cache(self._forward_launches)
-        self._backward = functools.cache(self._backward_launches)
+        self._forward: dict[bool, list[Launch]] = {}
+        self._backward: dict[tuple, list[Launch]] = {}
 
     def _choose_segments(self, shape: torch.Size) -> None:
         """How many layers backward goes back at a time, and what forward saves for that."""
@@ -129,7 +128,8 @@ class OddEvenSort:
             moved = torch.empty_like(payload)
         if self.shape.groups > 1:
             scratch = x.new_empty(self.tiles * 2 * self.states * self.shape.groups * self.shape.core)
-        for launch in self._forward(saved is not None):
+        launches = self._forward.get(saved is not None) or self._forward_launches(saved is not None)
+        for launch in launches:
             launch.start(
                 x_ptr=x, payload_ptr=payload, values_ptr=values, sorted_ptr=moved, length_ptr=lengths,
                 steepness_ptr=steepness, saved_ptr=x if saved is None else saved, scratch_ptr=scratch,
@@ -151,7 +151,9 @@ class OddEvenSort:
             payload = tensors[3].contiguous()
             grad_sorted, sorted_step = laid_out(grads[1], x)
             grad_payload = torch.empty_like(payload)
-        launches = self._backward(steep, grad_step, sorted_step)
+        launches = self._backward.get((steep, grad_step, sorted_step))
+        if launches is None:
+            launches = self._backward_launches(steep, grad_step, sorted_step)
         part = x.new_empty(len(launches) * self.programs) if steep else x
         scratch = x.new_empty(self.programs * self.scratch)
         slopes = x.new_empty(2 * self.lines * self.states * self.n) if len(launches) > 1 else x
@@ -196,19 +198,20 @@ class OddEvenSort:
             segments = -(-self.depth // segment)
         together = self.shape.reach // segment if self.shape.chunks > 1 else segments
         kernel = kernels("odd_even", self.settings.sigmoid).odd_even_forward_kernel
-        return [
+        self._forward[save] = [
             Launch(
                 kernel, self.tiles, **self._common, SAVE=save, segment=segment, segments=segments, begin=begin,
                 end=min(begin + together, segments), every=max(1, self.shape.halo // segment),
             )
             for begin in range(0, segments, together)
         ]  # fmt: skip
+        return self._forward[save]
 
     def _backward_launches(self, steep: bool, grad_step: int, sorted_step: int) -> list[Launch]:
         together = self.shape.reach // self.segment if self.shape.chunks > 1 else self.segments
         ends = range(self.segments, 0, -together)
         kernel = kernels("odd_even", self.settings.sigmoid).odd_even_backward_kernel
-        return [
+        launches = [
             Launch(
                 kernel, self.programs, **self._common, STEEP=steep, AHEAD=self.ahead, segment=self.segment,
                 segments=self.segments, begin=max(end - together, 0), end=end, turn=turn, tiles=self.tiles,
@@ -216,6 +219,8 @@ class OddEvenSort:
             )
             for turn, end in enumerate(ends)
         ]  # fmt: skip
+        self._backward[steep, grad_step, sorted_step] = launches
+        return launches
 
 
 #: Of some of the rows there are two sizes: that of the last part, and that of all others.
